@@ -1,0 +1,38 @@
+/** The rooms of src/ and what each may import; the one rule of the house, checked (README, "Rooms"). */
+const below = {
+  core: [],
+  native: ['core'],
+  chat: ['core'],
+  kv: ['core'],
+  engine: ['core', 'native', 'chat', 'kv'],
+  context: ['core', 'native', 'chat', 'kv', 'engine'],
+  agents: ['core', 'native', 'chat', 'kv', 'engine', 'context'],
+  eval: ['core', 'native', 'chat', 'kv', 'engine', 'context', 'agents'],
+  cli: ['core', 'native', 'chat', 'kv', 'engine', 'context', 'agents', 'eval'],
+}
+
+module.exports = {
+  forbidden: [
+    { name: 'no-cycles', severity: 'error', from: {}, to: { circular: true } },
+    ...Object.entries(below).map(([room, allowed]) => ({
+      name: `${room}-imports-only-downwards`,
+      severity: 'error',
+      from: { path: `^src/${room}/` },
+      to: { path: '^src/', pathNot: [room, ...allowed].map((name) => `^src/${name}/`) },
+    })),
+    {
+      name: 'only-binding-loads-the-addon',
+      severity: 'error',
+      from: { path: '^src/', pathNot: '^src/native/' },
+      to: { path: 'node-llama-cpp' },
+    },
+    { name: 'src-knows-no-tests', severity: 'error', from: { path: '^src/' }, to: { path: '^(test|bench)/' } },
+    { name: 'no-unresolved', severity: 'error', from: {}, to: { couldNotResolve: true } },
+  ],
+  options: {
+    doNotFollow: { path: 'node_modules' },
+    tsPreCompilationDeps: true,
+    tsConfig: { fileName: 'tsconfig.json' },
+    enhancedResolveOptions: { exportsFields: ['exports'], conditionNames: ['import', 'node', 'default', 'types'] },
+  },
+}

@@ -1,0 +1,44 @@
+/** Messages, tools and calls as every layer passes them; the shapes follow OpenAI's chat API with our names. */
+import type { Span } from '../core/span.js'
+
+export type Role = 'system' | 'user' | 'assistant' | 'tool'
+
+export interface ToolCall {
+  readonly id: string
+  readonly name: string
+  /** Empty when `malformed` is set. */
+  readonly arguments: Readonly<Record<string, unknown>>
+  /** The raw text of arguments that were not a JSON object. */
+  readonly malformed?: string
+}
+
+export interface ChatMessage {
+  readonly role: Role
+  readonly content: string
+  /** Assistant only. */
+  readonly reasoning?: string
+  readonly toolCalls?: readonly ToolCall[]
+  /** Tool only: the call it answers, and the tool's name. */
+  readonly toolCallId?: string
+  readonly name?: string
+  /** Assistant messages we generated: exactly what was sampled after the generation prompt (end-of-turn token excluded), kept so that the cache stays valid. */
+  readonly sampled?: { readonly text: string; readonly tokens: Int32Array }
+}
+
+export interface ToolDefinition {
+  readonly name: string
+  readonly description: string
+  /** JSON schema of the arguments object. */
+  readonly parameters: Readonly<Record<string, unknown>>
+}
+
+export type ToolChoice = 'auto' | 'required' | 'none'
+
+/** A stretch of one message's content that is shown as other text. Edits of one message are disjoint and ordered; borders lie on token borders (see ChatFormat.snap). */
+export interface Edit {
+  /** Index of the message. */
+  readonly message: number
+  /** Characters (UTF-16 units) of the message's original content. */
+  readonly span: Span
+  readonly replacement: string
+}

@@ -1,0 +1,16 @@
+/** Half-open ranges `[start, end)`: over characters, tokens or positions; whoever holds one says which. */
+
+export interface Span {
+  readonly start: number
+  readonly end: number
+}
+
+export const span = (start: number, end: number): Span => ({ start, end })
+
+export const length = (of: Span): number => of.end - of.start
+
+/** True when the two spans share at least one element; an empty span overlaps nothing. */
+export const overlaps = (a: Span, b: Span): boolean => a.start < b.end && b.start < a.end && length(a) > 0 && length(b) > 0
+
+/** True when `inner` lies within `outer`. */
+export const contains = (outer: Span, inner: Span): boolean => outer.start <= inner.start && inner.end <= outer.end

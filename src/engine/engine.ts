@@ -1,0 +1,104 @@
+/** What every engine offers to the layers above: show these messages under these edits, get the next message and its ledger entry. */
+import type { ChatMessage, Edit, ToolChoice, ToolDefinition } from '../chat/message.js'
+import type { ConversationId } from '../core/ids.js'
+import type { Span } from '../core/span.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+
+export interface Sampling {
+  /** 0: greedy. Default 0. */
+  readonly temperature?: number
+  readonly topK?: number
+  readonly topP?: number
+  readonly minP?: number
+  readonly typicalP?: number
+  readonly repeatPenalty?: number
+  readonly frequencyPenalty?: number
+  readonly presencePenalty?: number
+  readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
+  readonly seed?: number
+  readonly logitBias?: readonly { readonly token: number; readonly bias: number }[]
+}
+
+export interface EngineRequest {
+  /** Whose cache this continues. Requests of one conversation run one after another. */
+  readonly conversation: ConversationId
+  /** Original contents, never shortened. */
+  readonly messages: readonly ChatMessage[]
+  /** What is shown instead of stretches of them. */
+  readonly edits?: readonly Edit[]
+  readonly tools?: readonly ToolDefinition[]
+  /** Default `auto` with tools, `none` without. `required` forces the syntax of a call. */
+  readonly toolChoice?: ToolChoice
+  readonly sampling?: Sampling
+  /** Default: what the context has room for. */
+  readonly maxTokens?: number
+  readonly stop?: readonly string[]
+  /** GBNF, or a JSON schema the answer must satisfy; not both. */
+  readonly grammar?: string
+  readonly schema?: unknown
+  /** Alternatives to report per token, 0..20. Default none. */
+  readonly logprobs?: number
+  /** What the ledger calls this step. Default `answer`. */
+  readonly kind?: 'answer' | 'summary'
+  readonly signal?: AbortSignal
+}
+
+export interface TokenLogprob {
+  readonly token: number
+  readonly text: string
+  readonly logprob: number
+  readonly top: readonly { readonly token: number; readonly text: string; readonly logprob: number }[]
+}
+
+/** Why generation ended. */
+export type Finish = 'stop' | 'tool-calls' | 'length' | 'cancelled'
+
+export type EngineEvent =
+  /** The plan of the step: how the shown tokens are come by. Sent once, before anything is computed. */
+  | { readonly type: 'plan'; readonly shown: number; readonly reused: number; readonly compute: number }
+  | { readonly type: 'prefill'; readonly done: number; readonly total: number }
+  | { readonly type: 'text'; readonly text: string; readonly tokens: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
+
+export interface Timing {
+  /** Milliseconds from request to first token, and to the last. */
+  readonly firstToken: number
+  readonly total: number
+  readonly prefillTokens: number
+  readonly generatedTokens: number
+}
+
+export interface EngineReply {
+  /** role assistant; content without call syntax, `toolCalls` parsed, `sampled` set by engines that have tokens. */
+  readonly message: ChatMessage
+  readonly finish: Finish
+  readonly ledger: LedgerEntry
+  readonly timing: Timing
+  readonly logprobs?: readonly TokenLogprob[]
+}
+
+/** A running step: iterate for events, await `reply` for the end. Errors reject `reply` and end the iteration with the same error. */
+export interface Generation extends AsyncIterable<EngineEvent> {
+  readonly reply: Promise<EngineReply>
+}
+
+export interface EngineInfo {
+  readonly model: string
+  /** `llama`, `scripted`, ... */
+  readonly engine: string
+  /** Release of llama.cpp, or of what stands in its place. */
+  readonly release: string
+  /** Tokens one conversation may show. */
+  readonly context: number
+}
+
+export interface Engine {
+  readonly info: EngineInfo
+  respond(request: EngineRequest): Generation
+  /** Widens a stretch of a message's content to the nearest token borders around it (characters of the original content). */
+  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span
+  /** Tokens the messages take when shown under the edits, generation prompt included. */
+  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits?: readonly Edit[]): number
+  /** Drops the conversation's sequence and its parked versions. */
+  forget(conversation: ConversationId): void
+  dispose(): Promise<void>
+}

@@ -1,0 +1,209 @@
+/** The surface of the C++ addon as the rest of kvfold sees it; binding.ts makes the objects, nothing else does. */
+import type { SeqId } from '../core/ids.js'
+import type { Span } from '../core/span.js'
+import type { Cell } from '../kv/memory.js'
+
+export type GpuChoice = 'auto' | 'cpu' | 'cuda' | 'vulkan' | 'metal'
+export type CacheType = 'f32' | 'f16' | 'bf16' | 'q8_0' | 'q4_0' | 'q4_1' | 'q5_0' | 'q5_1' | 'iq4_nl'
+
+/** Which build of llama.cpp this process runs on. */
+export interface BackendInfo {
+  /** `cpu`, `cuda`, ... */
+  readonly gpu: Exclude<GpuChoice, 'auto'>
+  /** The release tag that node-llama-cpp pins, e.g. `v0.5.0`. */
+  readonly release: string
+  readonly devices: readonly string[]
+  readonly systemInfo: string
+}
+
+export interface ModelOptions {
+  /** Layers to offload; default: all that the device can hold on a GPU build, 0 on CPU. */
+  readonly gpuLayers?: number
+  /** Default true. */
+  readonly mmap?: boolean
+  readonly mlock?: boolean
+  /** Only tokenizer and metadata. */
+  readonly vocabOnly?: boolean
+  readonly checkTensors?: boolean
+  /** 0..1 */
+  readonly onProgress?: (progress: number) => void
+}
+
+export type VocabType = 'none' | 'spm' | 'bpe' | 'wpm' | 'ugm' | 'rwkv' | 'plamo2' | 'unknown'
+
+export interface ModelInfo {
+  readonly path: string
+  /** e.g. `llama 1.2M F16`. */
+  readonly description: string
+  readonly architecture: string
+  readonly parameters: number
+  /** Bytes of all tensors. */
+  readonly size: number
+  readonly layers: number
+  readonly embedding: number
+  readonly heads: number
+  readonly kvHeads: number
+  readonly trainedContext: number
+  /** Tokens in the vocabulary. */
+  readonly vocabulary: number
+  readonly vocabType: VocabType
+  readonly recurrent: boolean
+  readonly hybrid: boolean
+  readonly encoder: boolean
+  /** 0: none. */
+  readonly slidingWindow: number
+  /** `none`, `norm`, `neox`, `mrope`, `vision`, `imrope`, ... */
+  readonly rope: string
+  /** GGUF metadata, scalar values as text. */
+  readonly metadata: Readonly<Record<string, string>>
+  /** `tokenizer.chat_template`, null when the file has none. */
+  readonly chatTemplate: string | null
+}
+
+export interface TokenizeOptions {
+  /** Adds BOS / EOS as the vocabulary says. Default false. */
+  readonly addSpecial?: boolean
+  /** Recognises control tokens in the text. Default false: text is text. */
+  readonly parseSpecial?: boolean
+}
+
+export interface SpecialTokens {
+  readonly bos: number | null
+  readonly eos: number | null
+  readonly eot: number | null
+  readonly newline: number | null
+  readonly addBos: boolean
+  readonly addEos: boolean
+}
+
+export interface ContextOptions {
+  /** n_ctx: cells shared by all sequences. Default: the trained context. */
+  readonly cells?: number
+  /** n_seq_max, 1..256. Default 64. */
+  readonly sequences?: number
+  /** n_batch; default 2048. */
+  readonly batch?: number
+  /** n_ubatch; default 512. */
+  readonly ubatch?: number
+  readonly threads?: number
+  readonly batchThreads?: number
+  readonly flashAttention?: 'auto' | 'on' | 'off'
+  readonly keyType?: CacheType
+  readonly valueType?: CacheType
+  /** Default false: pooled / per-token embeddings instead of logits only. */
+  readonly embeddings?: boolean
+  /** Default false. Needed for edits on sliding-window models. */
+  readonly fullSlidingWindow?: boolean
+}
+
+/** One decode call: parallel arrays, one entry a token. */
+export interface Batch {
+  readonly tokens: Int32Array
+  readonly positions: Int32Array
+  readonly sequences: Int32Array
+  /** 1: logits of this token are wanted. */
+  readonly outputs: Uint8Array
+}
+
+/**
+ * `done`: everything is in the cache. `no-room`: llama.cpp found no cells, nothing changed. `aborted`: some ubatches may be in
+ * the cache (re-read positions). Failures throw.
+ */
+export type DecodeStatus = 'done' | 'no-room' | 'aborted'
+
+export interface SamplerOptions {
+  /** 0: greedy. Default 0.8. */
+  readonly temperature?: number
+  /** 0: off. */
+  readonly topK?: number
+  readonly topP?: number
+  readonly minP?: number
+  readonly typicalP?: number
+  /** Repetition penalty, 1: off; over the last `penaltyLastN` tokens (default 64). */
+  readonly repeatPenalty?: number
+  readonly frequencyPenalty?: number
+  readonly presencePenalty?: number
+  readonly penaltyLastN?: number
+  /** Version 1 or 2; replaces top-k / top-p / min-p / typical. */
+  readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
+  readonly seed?: number
+  /** GBNF with root rule `root`. */
+  readonly grammar?: string
+  /** Added to logits; -Infinity bans. */
+  readonly logitBias?: readonly { readonly token: number; readonly bias: number }[]
+}
+
+export interface MemoryFigures {
+  /** Bytes of the KV cache as allocated. */
+  readonly cache: number
+  /** Bytes of compute buffers as estimated or reported. */
+  readonly compute: number
+  /** Bytes of the model's tensors. */
+  readonly model: number
+}
+
+/** Rules of every native object: after dispose() any call throws `native/disposed`; while a decode runs, calls that touch the context throw `native/busy`. */
+export interface NativeModel {
+  readonly info: ModelInfo
+  readonly special: SpecialTokens
+  tokenize(text: string, options?: TokenizeOptions): Int32Array
+  /** Exact bytes of the tokens as UTF-8 text (invalid sequences become U+FFFD). Control tokens are shown when `special` is true (default false). */
+  detokenize(tokens: Int32Array | readonly number[], special?: boolean): string
+  /** The bytes of one token as it is written out; empty for control tokens unless `special` (default true here). */
+  piece(token: number, special?: boolean): Uint8Array
+  /** End of generation: EOS, EOT and their like. */
+  isEndOfGeneration(token: number): boolean
+  /** Control or unknown token (never produced by plain text). */
+  isControl(token: number): boolean
+  createContext(options?: ContextOptions): Promise<NativeContext>
+  createSampler(options?: SamplerOptions): NativeSampler
+  /** Disposes contexts and samplers made from it first. Idempotent. */
+  dispose(): Promise<void>
+}
+
+export interface NativeContext {
+  readonly cells: number
+  readonly sequences: number
+  readonly batch: number
+  readonly ubatch: number
+  readonly flashAttention: boolean
+  /** Tokens submitted to llama_decode that llama.cpp accepted into the cache, since the context was made. */
+  readonly submitted: number
+  readonly memory: MemoryFigures
+  readonly canShift: boolean
+  /** Runs off the event loop. Positions and sequences must follow llama.cpp's rules (a batch for s starts at max(s) + 1). */
+  decode(batch: Batch): Promise<DecodeStatus>
+  /** Stops the running decode: within a graph on CPU, at the next ubatch on a GPU. No-op when idle. */
+  abort(): void
+  /** Copy of the logits of output `index` (index of the token in the last batch); length = vocabulary. */
+  logits(index: number): Float32Array
+  tag(from: SeqId, to: SeqId, span: Span): void
+  untag(seq: SeqId, span: Span): void
+  /** llama_memory_seq_add on [span): refused with model/unsupported where llama.cpp would assert. */
+  shift(seq: SeqId, span: Span, delta: number): void
+  positions(seq: SeqId): { readonly min: number; readonly max: number } | null
+  /** All occupied cells, parsed from llama_state_get_data's header part (copies the cache: tests only). */
+  readback(): readonly Cell[]
+  clear(): void
+  /** llama_state_seq_get_data of one whole sequence. */
+  saveSequence(seq: SeqId): Uint8Array
+  /** Into an empty sequence; false when there is no room or the data is foreign (then nothing changed). */
+  loadSequence(seq: SeqId, state: Uint8Array): boolean
+  dispose(): Promise<void>
+}
+
+export interface NativeSampler {
+  /** Samples from the logits of batch index `index` and accepts the token. */
+  sample(context: NativeContext, index: number): number
+  /** Tells penalties and grammar of a token that was not sampled here (e.g. the prompt's). */
+  accept(token: number): void
+  reset(): void
+  dispose(): void
+}
+
+export interface Native {
+  readonly backend: BackendInfo
+  loadModel(path: string, options?: ModelOptions): Promise<NativeModel>
+  /** GBNF of a JSON schema (subset: node-llama-cpp's GbnfJsonSchema). */
+  grammarFromSchema(schema: unknown): Promise<string>
+}
