@@ -37,6 +37,8 @@ export const errorTable = {
   'tool/refused': 409,
   /** The agent made more calls than a turn allows. */
   'agent/too-many-calls': 422,
+  /** A data file that cannot be read, or has too little for the size asked for. */
+  'eval/bad-data': 422,
   'cli/bad-usage': 400,
   /** A broken invariant of ours: always a bug. */
   'internal/invariant': 500,

@@ -1,5 +1,5 @@
 /** What every engine offers to the layers above: show these messages under these edits, get the next message and its ledger entry. */
-import type { ChatMessage, Edit, ToolChoice, ToolDefinition } from '../chat/message.js'
+import type { ChatMessage, Edit, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
@@ -57,7 +57,15 @@ export type EngineEvent =
   /** The plan of the step: how the shown tokens are come by. Sent once, before anything is computed. */
   | { readonly type: 'plan'; readonly shown: number; readonly reused: number; readonly compute: number }
   | { readonly type: 'prefill'; readonly done: number; readonly total: number }
-  | { readonly type: 'text'; readonly text: string; readonly tokens: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
+  /** Raw sampled tokens and their text, call syntax included, as they come. */
+  | { readonly type: 'tokens'; readonly tokens: readonly number[]; readonly text: string; readonly logprobs?: readonly TokenLogprob[] }
+  /** The answer's text, without call syntax and reasoning. */
+  | { readonly type: 'text'; readonly text: string }
+  | { readonly type: 'reasoning'; readonly text: string }
+  /** A complete tool call. */
+  | { readonly type: 'call'; readonly call: ToolCall }
+  /** The template shows an earlier message differently than in the last step, so its tokens are computed again. */
+  | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
 
 export interface Timing {
   /** Milliseconds from request to first token, and to the last. */

@@ -24,6 +24,7 @@ export interface MessageCost {
  * reused + recomputed + fresh = shown; recomputed + fresh + side = submitted (the addon's own counter).
  */
 export interface LedgerEntry {
+  /** Place in the conversation's ledger, from 0. */
   readonly step: number
   readonly kind: 'answer' | 'summary' | 'cancelled'
   readonly contract: Contract
@@ -43,7 +44,7 @@ export interface LedgerEntry {
   readonly sources: Readonly<Record<ReuseSource, number>>
   /** Tokens of this conversation's superseded tail that were parked when this step began. */
   readonly parked: number
-  /** Tokens of parked versions dropped to make room for this step. */
+  /** Tokens lost with parked versions and idle lanes that were dropped to make room for this step; what others still hold is not lost. */
   readonly evicted: number
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
 }

@@ -1,10 +1,15 @@
 /** The surface of the C++ addon as the rest of kvfold sees it; binding.ts makes the objects, nothing else does. */
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
-import type { Cell } from '../kv/memory.js'
 
 export type GpuChoice = 'auto' | 'cpu' | 'cuda' | 'vulkan' | 'metal'
 export type CacheType = 'f32' | 'f16' | 'bf16' | 'q8_0' | 'q4_0' | 'q4_1' | 'q5_0' | 'q5_1' | 'iq4_nl'
+
+/** One occupied cell of the cache: its position and every sequence that tags it. */
+export interface Cell {
+  readonly position: number
+  readonly sequences: readonly SeqId[]
+}
 
 /** Which build of llama.cpp this process runs on. */
 export interface BackendInfo {

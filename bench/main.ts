@@ -1,0 +1,13 @@
+/** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
+import { plain } from './plain.js'
+
+const benches: Record<string, (json: boolean) => Promise<void>> = { plain }
+
+const [name = '', ...flags] = process.argv.slice(2)
+const bench = benches[name]
+if (bench === undefined) {
+  console.error(`bench: no bench named '${name}'; there are: ${Object.keys(benches).join(', ')}`)
+  process.exit(2)
+}
+await bench(flags.includes('--json'))
+process.exit(0)

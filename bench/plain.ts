@@ -1,0 +1,176 @@
+/**
+ * Plain generation against node-llama-cpp on the same library, GGUF, threads, ubatch and flash attention: time to first token and decode
+ * speed, 4 prompt sizes, 1 and 4 sequences. Rounds alternate between the two, so that a noisy machine hurts both; the figure is the
+ * median of the per-round ratios (ours / theirs, below 1 is faster).
+ */
+import { createRequire } from 'node:module'
+import { cpus, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { getLlama, type LlamaContextSequence, type Token } from 'node-llama-cpp'
+import { conversationId } from '../src/core/ids.js'
+import { LlamaEngine } from '../src/engine/llama.js'
+import { openNative } from '../src/native/binding.js'
+import { synthesizeModel } from '../src/native/synthetic.js'
+
+const SHAPE = { architecture: 'llama', layers: 8, embedding: 512, heads: 8, kvHeads: 4, feedForward: 1408, vocabulary: 8192, context: 16384 } as const
+const PROMPTS = [128, 512, 2048, 8192]
+const SEQUENCES = [1, 4]
+const GENERATED = 48
+const ROUNDS = 5
+const UBATCH = 512
+const THREADS = Math.min(2, cpus().length)
+
+/** Milliseconds to the first token of the slowest sequence, and mean milliseconds a token after it. */
+interface Sample {
+  readonly firstToken: number
+  readonly perToken: number
+}
+
+interface Peer {
+  readonly name: string
+  /** Prompts have no common beginning with earlier ones, so that nothing is reused. */
+  run(prompts: readonly Int32Array[]): Promise<Sample>
+}
+
+export async function plain(json: boolean): Promise<void> {
+  const path = join(tmpdir(), 'kvfold-bench-plain.gguf')
+  await synthesizeModel(path, { ...SHAPE, type: 'f16', seed: 1 })
+  const rows = []
+  let salt = 0
+  for (const sequences of SEQUENCES)
+    for (const size of PROMPTS) {
+      const cells = sequences * (size + GENERATED + 64)
+      const peers = [await kvfold(path, cells), await nodeLlamaCpp(path, sequences, size + GENERATED + 64)]
+      const samples: Sample[][] = peers.map(() => [])
+      for (let round = 0; round <= ROUNDS; round++)
+        for (const [index, peer] of round % 2 === 0 ? [...peers.entries()] : [...peers.entries()].reverse()) {
+          const prompts = Array.from({ length: sequences }, () => prompt(size, ++salt))
+          const sample = await peer.run(prompts)
+          // The first round warms caches and thread pools.
+          if (round > 0) samples[index]!.push(sample)
+        }
+      for (const peer of peers) await peer.close()
+      const [ours, theirs] = samples as [Sample[], Sample[]]
+      const row = {
+        sequences,
+        prompt: size,
+        firstToken: { kvfold: median(ours.map((s) => s.firstToken)), peer: median(theirs.map((s) => s.firstToken)), ratio: ratio(ours, theirs, 'firstToken') },
+        perToken: { kvfold: median(ours.map((s) => s.perToken)), peer: median(theirs.map((s) => s.perToken)), ratio: ratio(ours, theirs, 'perToken') },
+      }
+      rows.push(row)
+      if (!json)
+        console.log(
+          `${sequences} x ${String(size).padStart(5)} tokens   first token ${row.firstToken.kvfold.toFixed(1)} ms, ratio ${row.firstToken.ratio.toFixed(3)}` +
+            `   per token ${row.perToken.kvfold.toFixed(2)} ms, ratio ${row.perToken.ratio.toFixed(3)}`,
+        )
+    }
+  const peer = `node-llama-cpp ${(createRequire(import.meta.url)('node-llama-cpp/package.json') as { version: string }).version}`
+  if (json) console.log(JSON.stringify({ bench: 'plain', peer, model: SHAPE, threads: THREADS, ubatch: UBATCH, rounds: ROUNDS, generated: GENERATED, rows }))
+  else console.log(`ratios: kvfold / ${peer}, median of ${ROUNDS} rounds; below 1 is faster`)
+}
+
+type ClosablePeer = Peer & { close(): Promise<void> }
+
+async function kvfold(path: string, cells: number): Promise<ClosablePeer> {
+  const native = await openNative({ gpu: 'cpu' })
+  const engine = await LlamaEngine.load(native, path, {
+    cells,
+    batch: UBATCH,
+    ubatch: UBATCH,
+    threads: THREADS,
+    batchThreads: THREADS,
+    flashAttention: 'on',
+    sequences: 8,
+  })
+  const bias = endOfGeneration(engine)
+  let run = 0
+  return {
+    name: 'kvfold',
+    async run(prompts) {
+      run++
+      const conversations = prompts.map((_, index) => conversationId(`bench-${run}-${index}`))
+      const begun = performance.now()
+      const firsts: number[] = []
+      await Promise.all(
+        prompts.map(async (tokens, index) => {
+          let first = true
+          await engine.complete({
+            conversation: conversations[index]!,
+            tokens,
+            maxTokens: GENERATED,
+            sampling: { temperature: 0, logitBias: bias },
+            onText: (_text, sampled) => {
+              if (!first || sampled.length === 0) return
+              first = false
+              firsts.push(performance.now() - begun)
+            },
+          })
+        }),
+      )
+      const sample = toSample(begun, firsts)
+      for (const conversation of conversations) engine.forget(conversation)
+      await engine.check('books')
+      return sample
+    },
+    close: () => engine.dispose(),
+  }
+}
+
+async function nodeLlamaCpp(path: string, sequences: number, contextSize: number): Promise<ClosablePeer> {
+  const llama = await getLlama({ gpu: false, build: 'never', progressLogs: false, maxThreads: THREADS })
+  const model = await llama.loadModel({ modelPath: path })
+  const context = await model.createContext({ contextSize, sequences, batchSize: UBATCH, threads: THREADS, flashAttention: true })
+  const slots: LlamaContextSequence[] = Array.from({ length: sequences }, () => context.getSequence())
+  return {
+    name: 'node-llama-cpp',
+    async run(prompts) {
+      for (const slot of slots) await slot.clearHistory()
+      const begun = performance.now()
+      const firsts: number[] = []
+      await Promise.all(
+        prompts.map(async (tokens, index) => {
+          let count = 0
+          for await (const _token of slots[index]!.evaluate([...tokens] as Token[], { temperature: 0, yieldEogToken: true })) {
+            if (++count === 1) firsts.push(performance.now() - begun)
+            if (count === GENERATED) break
+          }
+        }),
+      )
+      return toSample(begun, firsts)
+    },
+    async close() {
+      await context.dispose()
+      await model.dispose()
+    },
+  }
+}
+
+function toSample(begun: number, firsts: readonly number[]): Sample {
+  const firstToken = Math.max(...firsts)
+  return { firstToken, perToken: (performance.now() - begun - firstToken) / (GENERATED - 1) }
+}
+
+/** Random weights may end an answer at any time; both peers must generate the same number of tokens. */
+function endOfGeneration(engine: LlamaEngine): { token: number; bias: number }[] {
+  const bans = []
+  for (let token = 0; token < engine.modelInfo.vocabulary; token++) if (engine.model.isEndOfGeneration(token)) bans.push({ token, bias: -Infinity })
+  return bans
+}
+
+/** Plain vocabulary tokens, different for every salt from the first on. */
+function prompt(size: number, salt: number): Int32Array {
+  let state = salt * 2654435761
+  return Int32Array.from({ length: size }, () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0
+    return 300 + (state % (SHAPE.vocabulary - 400))
+  })
+}
+
+function ratio(ours: readonly Sample[], theirs: readonly Sample[], key: keyof Sample): number {
+  return median(ours.map((sample, round) => sample[key] / theirs[round]![key]))
+}
+
+function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b)
+  return (sorted[Math.floor((sorted.length - 1) / 2)]! + sorted[Math.ceil((sorted.length - 1) / 2)]!) / 2
+}

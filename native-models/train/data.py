@@ -1,0 +1,185 @@
+"""Samples: interference streams, plain prompts, tool transcripts before and after folding, and two small drills.
+
+A sample is (ids, positions, weights): `weights[i] > 0` where token i belongs to a completion and is learned. Every
+kind is built from the same text functions as the runtime's, so nothing is trained that the runtime does not show.
+"""
+import random
+from typing import NamedTuple
+
+import numpy as np
+
+from . import format as fmt
+from .cuts import cut
+from .format import Message
+
+
+class Sample(NamedTuple):
+    kind: str  # "plain", "cut", "folded", "ids", "noise"
+    ids: np.ndarray
+    positions: np.ndarray
+    weights: np.ndarray
+
+
+class Stream(NamedTuple):
+    """`pairs`: (key, value) in order; `order`: the keys as listed; `values`: key -> its values, oldest first."""
+
+    order: list
+    pairs: list
+    values: dict
+
+    @property
+    def last(self):
+        return {k: v[-1] for k, v in self.values.items()}
+
+
+def make_stream(words, rng, keys, n):
+    """`n` values for each of `keys` keys, all distinct, shuffled so that neighbours never share a key (when n > 1, keys > 1)."""
+    order = rng.sample(words.keys, keys)
+    seq = [k for k in range(keys) for _ in range(n)]
+    rng.shuffle(seq)
+    if keys > 1:
+        _separate(seq, rng)
+    pool = rng.sample(words.values, keys * n)
+    pairs = [(order[k], v) for k, v in zip(seq, pool)]
+    values = {}
+    for k, v in pairs:
+        values.setdefault(k, []).append(v)
+    asked = order[:]
+    rng.shuffle(asked)
+    return Stream(asked, pairs, values)
+
+
+def _separate(seq, rng):
+    """Swaps elements until no two neighbours are equal; starts over where the multiset is too tight for that."""
+    size = len(seq)
+
+    def clash(i):
+        return (i > 0 and seq[i] == seq[i - 1]) or (i + 1 < size and seq[i] == seq[i + 1])
+
+    for _ in range(50):
+        bad = [i for i in range(1, size) if seq[i] == seq[i - 1]]
+        if not bad:
+            return
+        for i in bad:
+            for _ in range(40):
+                j = rng.randrange(size)
+                seq[i], seq[j] = seq[j], seq[i]
+                if not clash(i) and not clash(j):
+                    break
+                seq[i], seq[j] = seq[j], seq[i]
+        if any(seq[i] == seq[i - 1] for i in range(1, size)) and rng.random() < 0.2:
+            rng.shuffle(seq)
+
+
+def new_ids(rng, count):
+    return ["f%05x" % x for x in rng.sample(range(1 << 20), count)]
+
+
+def folded_user(text, pieces, idents, fold):
+    """The user message as shown when the first `fold` fragments are folded."""
+    first, end = pieces[0][0], pieces[fold - 1][1]
+    marks = "".join(fmt.fold_marker(i, b - a) for i, (a, b) in zip(idents, pieces[:fold]))
+    return text[:first] + marks + text[end:]
+
+
+class Maker:
+    """Draws samples of every kind. `completion` weights: values, keys and ids count in full, boilerplate less."""
+
+    def __init__(self, words, tokenizer, seed):
+        self.words, self.tokenizer, self.rng = words, tokenizer, random.Random(seed)
+        self.vocabulary = tokenizer.vocabulary
+        heavy = {" " + k for k in words.keys} | {"\n", fmt.END}  # the last two: go on or stop
+        self._weight = np.full(len(self.vocabulary), 0.25, np.float32)
+        for i, t in enumerate(self.vocabulary.tokens):
+            if i >= self.vocabulary.base or t.text.replace("\u2581", " ") in heavy or (len(t.text) == 2 and t.kind == 1):
+                self._weight[i] = 1.0
+
+    def _sample(self, kind, parts, gap=None):
+        """`parts`: (text, learned) in order; `gap`: (part index, size) leaves positions out in front of that part."""
+        ids, learned, positions, at = [], [], [], 0
+        for n, (text, learn) in enumerate(parts):
+            if gap and gap[0] == n:
+                at += gap[1]
+            piece = self.tokenizer.encode(text)
+            ids += piece
+            learned += [learn] * len(piece)
+            positions += range(at, at + len(piece))
+            at += len(piece)
+        ids = np.array(ids)
+        return Sample(kind, ids, np.array(positions), self._weight[ids] * np.array(learned, np.float32))
+
+    def plain(self, keys, n, asked=None):
+        s = make_stream(self.words, self.rng, keys, n)
+        order = s.order[:asked] if asked else s.order
+        user = fmt.user_text(s.order, s.pairs)
+        prompt = fmt.render([Message("user", user)])
+        if asked:  # a single question: the answer starts in the middle of the list
+            at = self.rng.randrange(len(s.order) - asked + 1)
+            order = s.order[at : at + asked]
+            if at:
+                prompt += fmt.answer_text(s.order[:at], s.last) + "\n"
+        return self._sample("plain", [(prompt, 0), (fmt.answer_text(order, s.last) + (fmt.END if order[-1] == s.order[-1] else ""), 1)])
+
+    def episode(self, keys, n):
+        """Everything a tool episode needs: stream, user text, spans of the fragments and their ids."""
+        s = make_stream(self.words, self.rng, keys, n)
+        user = fmt.user_text(s.order, s.pairs)
+        k = fmt.fragments_for(len(s.pairs))
+        pieces = cut(user, k)
+        return s, user, pieces, new_ids(self.rng, k)
+
+    def calls(self, user, pieces, idents):
+        k = len(idents)
+        mean = round((pieces[-1][1] - pieces[0][0]) / k)
+        return [
+            Message("system", fmt.SYSTEM),
+            Message("user", user),
+            Message("assistant", "", (fmt.cut_call(k),)),
+            Message("tool", fmt.cut_result(2, idents, mean)),
+            Message("assistant", "", tuple(fmt.fold_call(i) for i in idents[:-1])),
+            *[Message("tool", fmt.fold_result(i)) for i in idents[:-1]],
+        ]
+
+    def cut(self, keys, n):
+        """Before folding: the call that cuts, its result, then the calls that fold (or the answer when there is one fragment)."""
+        s, user, pieces, idents = self.episode(keys, n)
+        m = self.calls(user, pieces, idents)
+        turn = fmt.render(m[:2], fmt.TOOLS)
+        call, result = fmt.render_message(m[2])[len(fmt.START + "assistant\n") : -1], "\n" + fmt.render([m[3]])
+        after = fmt.answer_text(s.order, s.last) if len(idents) == 1 else "\n".join(map(fmt.render_call, m[4].calls))
+        return self._sample("cut", [(turn, 0), (call, 1), (result, 0), (after + fmt.END, 1)])
+
+    def folded(self, keys, n):
+        """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown."""
+        s, user, pieces, idents = self.episode(keys, n)
+        if len(idents) == 1:
+            return self.cut(keys, n)
+        messages = self.calls(user, pieces, idents)
+        start, end = pieces[0][0], pieces[-2][1]
+        shown = folded_user(user, pieces, idents, len(idents) - 1)
+        marks = len(shown) - len(user) + end  # where the open end begins in what is shown
+        messages[1] = Message("user", shown)
+        prompt = fmt.render(messages, fmt.TOOLS)
+        at = prompt.index(shown) + marks
+        gap = (1, len(self.tokenizer.encode(user[start:end]))) if self.rng.random() < 0.3 else None
+        sample = self._sample("folded", [(prompt[:at], 0), (prompt[at:], 0), (fmt.answer_text(s.order, s.last) + fmt.END, 1)], gap)
+        for key in s.order:  # a value that is folded away cannot be known: nothing is learned from it
+            if " %s:" % key not in user[end:]:
+                sample.weights[sample.ids == self.vocabulary.id["\u2581%s." % s.last[key]]] = 0
+        return sample
+
+    def ids(self, k):
+        """Drill: the result of a cut and the calls that fold, without the stream."""
+        idents = new_ids(self.rng, k)
+        chars = self.rng.randrange(300, 9000)
+        tool = "\n" + fmt.render([Message("tool", fmt.cut_result(2, idents, chars))])
+        call = fmt.START + "assistant\n" + fmt.render_call(fmt.cut_call(k)) + fmt.END
+        return self._sample("ids", [(call, 0), (tool, 0), ("\n".join(fmt.render_call(fmt.fold_call(i)) for i in idents[:-1]) + fmt.END, 1)])
+
+    def noise(self, size):
+        """Drill: random tokens, repeated; keeps copying alive for tokens that are rare elsewhere."""
+        v = self.vocabulary
+        ids = np.array([self.rng.randrange(3, len(v)) if self.rng.random() < 0.5 else v.id["%02x" % self.rng.randrange(256)] for _ in range(size)])
+        ids = np.concatenate([ids, ids])
+        weights = np.concatenate([np.zeros(size + 1), np.full(size - 1, 0.5)]).astype(np.float32)
+        return Sample("noise", ids, np.arange(2 * size), weights)

@@ -1,0 +1,94 @@
+"""Checkpoint to GGUF: `python3 -m train.export` writes builtin/kvfold-tiny.gguf in F16 (norms and biases in F32)."""
+import argparse
+import os
+
+import numpy as np
+import torch
+
+from . import gguf
+from .model import Config, Model
+from .tokenizer import Tokenizer
+from .train import RUN
+from .words import Vocabulary, load_words
+
+HERE = os.path.dirname(__file__)
+BUILTIN = os.path.join(HERE, "..", "builtin")
+GGUF_PATH = os.path.join(BUILTIN, "kvfold-tiny.gguf")
+
+
+def load(path):
+    """Model, tokenizer and training state of a checkpoint."""
+    saved = torch.load(path, map_location="cpu")
+    vocabulary = Vocabulary(load_words())
+    model = Model(Config(*saved["config"]), vocabulary)
+    model.load_state_dict(saved["model"])
+    return model, Tokenizer(vocabulary), saved["state"]
+
+
+def metadata(config, vocabulary):
+    with open(os.path.join(HERE, "template.jinja"), encoding="utf-8") as f:
+        template = f.read().rstrip("\n")
+    tokens = vocabulary.tokens
+    return [
+        ("general.architecture", "str", "llama"),
+        ("general.type", "str", "model"),
+        ("general.name", "str", "kvfold-tiny"),
+        ("general.description", "str", "Reads streams of updates (PI-LLM), plainly or with context tools that fold what is old."),
+        ("general.license", "str", "mit"),
+        ("general.file_type", "u32", 1),
+        ("llama.block_count", "u32", config.layers),
+        ("llama.context_length", "u32", config.context),
+        ("llama.embedding_length", "u32", config.width),
+        ("llama.feed_forward_length", "u32", config.hidden),
+        ("llama.attention.head_count", "u32", config.heads),
+        ("llama.attention.head_count_kv", "u32", config.heads),
+        ("llama.attention.key_length", "u32", config.head),
+        ("llama.attention.value_length", "u32", config.head),
+        ("llama.attention.layer_norm_rms_epsilon", "f32", config.eps),
+        ("llama.rope.dimension_count", "u32", config.head),
+        ("llama.rope.freq_base", "f32", config.rope_base),
+        ("llama.vocab_size", "u32", len(tokens)),
+        ("tokenizer.ggml.model", "str", "llama"),
+        ("tokenizer.ggml.pre", "str", "default"),
+        ("tokenizer.ggml.tokens", "[str]", [t.text for t in tokens]),
+        ("tokenizer.ggml.scores", "[f32]", [t.score for t in tokens]),
+        ("tokenizer.ggml.token_type", "[i32]", [t.kind for t in tokens]),
+        ("tokenizer.ggml.bos_token_id", "u32", vocabulary.start),
+        ("tokenizer.ggml.eos_token_id", "u32", vocabulary.end),
+        ("tokenizer.ggml.eot_token_id", "u32", vocabulary.end),
+        ("tokenizer.ggml.unknown_token_id", "u32", 0),
+        ("tokenizer.ggml.add_bos_token", "bool", False),
+        ("tokenizer.ggml.add_eos_token", "bool", False),
+        ("tokenizer.ggml.add_space_prefix", "bool", False),
+        ("tokenizer.chat_template", "str", template),
+    ]
+
+
+def tensors(model):
+    """Names of llama.cpp; matrices in F16. The rotary order is already llama.cpp's (see model.rotate)."""
+    parts = {"token_embd.weight": model.table(), "output_norm.weight": model.norm.weight}
+    for n, layer in enumerate(model.layers):
+        named = {
+            "attn_norm.weight": layer.norm1.weight, "ffn_norm.weight": layer.norm2.weight,
+            "attn_q.weight": layer.q.weight, "attn_q.bias": layer.q.bias, "attn_k.weight": layer.k.weight, "attn_k.bias": layer.k.bias,
+            "attn_v.weight": layer.v.weight, "attn_output.weight": layer.o.weight,
+            "ffn_gate.weight": layer.gate.weight, "ffn_up.weight": layer.up.weight, "ffn_down.weight": layer.down.weight,
+        }  # fmt: skip
+        parts.update({"blk.%d.%s" % (n, k): t for k, t in named.items()})
+    arrays = {k: t.detach().numpy().astype(np.float32) for k, t in parts.items()}
+    return {k: a.astype(np.float16) if a.ndim == 2 else a for k, a in arrays.items()}
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--checkpoint", default=os.path.join(RUN, "checkpoint.pt"))
+    p.add_argument("--out", default=GGUF_PATH)
+    a = p.parse_args()
+    model, tokenizer, state = load(a.checkpoint)
+    os.makedirs(os.path.dirname(a.out), exist_ok=True)
+    gguf.write(a.out, metadata(model.config, tokenizer.vocabulary), tensors(model))
+    print("%s: %d bytes, step %d, %.2fM tokens" % (a.out, os.path.getsize(a.out), state["step"], state["tokens"] / 1e6))
+
+
+if __name__ == "__main__":
+    main()

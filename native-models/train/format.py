@@ -1,0 +1,140 @@
+"""The exact texts the built-in model sees: chat template, tools block, the interference task, tool results and markers.
+
+The TypeScript runtime renders the same texts; `golden.json` holds samples that both sides are tested against.
+"""
+import json
+from typing import NamedTuple, Optional
+
+START, END = "<|im_start|>", "<|im_end|>"
+
+TOOLS = {
+    "fragment_context": ["start_marker", "end_marker", "num_fragments", "role"],
+    "fold_fragment": ["fragment_id"],
+    "restore_fragment": ["fragment_id"],
+    "summarize_fragment": ["fragment_id", "focus"],
+    "search_context": ["query", "role", "max_results", "context_size"],
+    "get_search_detail": ["search_id", "extended_context"],
+}
+
+SYSTEM = (
+    "You keep track of values that are updated again and again. Only the last value of a key counts, and older values get "
+    "in the way. First call fragment_context to cut the stream of updates into fragments. Then call fold_fragment for the "
+    "older fragments and leave the newest open. Then answer from what is still shown."
+)
+
+START_MARKER = "The stream of updates starts here."
+END_MARKER = "The stream of updates ends here."
+INTRO = "Here is a stream of updates for "
+RULES = (
+    ". Every update gives one key a new value. When the stream is over you will be asked for the last value of every key.\n\n"
+)
+QUESTION = " What is the current value of each of these keys:"
+FORM = "? Write one sentence for every key: The current value of <key> is <value>."
+SENTENCE = "The current value of"
+
+
+class Call(NamedTuple):
+    name: str
+    arguments: dict
+
+
+class Message(NamedTuple):
+    role: str
+    content: str = ""
+    calls: tuple = ()
+
+
+def tools_block(names=tuple(TOOLS)):
+    return "\n\n# Tools" + "".join("\n%s(%s)" % (n, ", ".join(TOOLS[n])) for n in names)
+
+
+def render_call(call):
+    return '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>' % (call.name, json.dumps(call.arguments, ensure_ascii=False))
+
+
+def render_message(message):
+    body = message.content
+    if message.calls:
+        body += ("\n" if body else "") + "\n".join(render_call(c) for c in message.calls)
+    return START + message.role + "\n" + body + END + "\n"
+
+
+def render(messages, tools=(), generate=True):
+    """The whole conversation as one text. `tools`: names; a system turn is shown when there is one or when there are tools."""
+    messages = list(messages)
+    system = ""
+    if messages and messages[0].role == "system":
+        system = messages.pop(0).content
+    text = ""
+    if system or tools:
+        text = START + "system\n" + system + (tools_block(tools) if tools else "") + END + "\n"
+    return text + "".join(map(render_message, messages)) + (START + "assistant\n" if generate else "")
+
+
+# the interference task
+
+
+def user_text(order, pairs):
+    """The one user message. `order`: the keys as listed and asked; `pairs`: (key, value) in stream order."""
+    keys = ", ".join(order)
+    stream = " ".join("%s: %s;" % p for p in pairs)
+    return (
+        INTRO + str(len(order)) + " keys: " + keys + RULES + START_MARKER + "\n" + stream + "\n\n" + END_MARKER + QUESTION + " " + keys + FORM
+    )
+
+
+def answer_text(order, last):
+    return "\n".join("%s %s is %s." % (SENTENCE, k, last[k]) for k in order)
+
+
+def fragments_for(pairs):
+    return min(13, max(1, int(pairs / 230 + 0.5)))
+
+
+# tool calls, results and markers
+
+
+def cut_call(k):
+    return Call("fragment_context", {"start_marker": START_MARKER, "end_marker": END_MARKER, "num_fragments": k})
+
+
+def fold_call(ident):
+    return Call("fold_fragment", {"fragment_id": ident})
+
+
+def cut_result(message, ids, chars):
+    if len(ids) == 1:
+        return "Cut message %d into 1 fragment of about %d characters: %s." % (message, chars, ids[0])
+    listed = ", ".join(ids[:-1]) + " and " + ids[-1]
+    return "Cut message %d into %d fragments of about %d characters, first to last: %s." % (message, len(ids), chars, listed)
+
+
+def fold_result(ident):
+    return "Folded %s." % ident
+
+
+def fold_marker(ident, chars):
+    return "[folded %s: %d characters, restore_fragment shows them]" % (ident, chars)
+
+
+# Pieces of those texts that are one token each (raw text, matched longest first).
+
+_OPEN = '<tool_call>\n{"name": "%s", "arguments": {'
+_FOLD = _OPEN % "fold_fragment" + '"fragment_id": "'
+_CLOSE = '"}}\n</tool_call>'
+CUT_OPEN = render_call(cut_call(7)).split("7")[0]
+CUT_CLOSE = "}}\n</tool_call>"
+FOLD_OPEN, FOLD_NEXT, FOLD_CLOSE = _FOLD, _CLOSE + "\n" + _FOLD, _CLOSE
+
+PIECES = [
+    "<tool_call>", "</tool_call>", "system\n", "user\n", "assistant\n", "tool\n",
+    SYSTEM, "\n\n# Tools", *["\n%s(%s)" % (n, ", ".join(p)) for n, p in TOOLS.items()],
+    INTRO, " keys:", RULES, START_MARKER + "\n", START_MARKER, "\n\n" + END_MARKER, END_MARKER, QUESTION, FORM,
+    SENTENCE,
+    CUT_OPEN, CUT_CLOSE, FOLD_OPEN, FOLD_NEXT, FOLD_CLOSE,
+    *[_OPEN % n for n in TOOLS if n not in ("fold_fragment",)],
+    _OPEN % "restore_fragment" + '"fragment_id": "', _OPEN % "summarize_fragment" + '"fragment_id": "',
+    "Cut message ", " into ", " fragments of about ", " fragment of about ", " characters, first to last: ", " characters: ", " and ",
+    "Folded ", "Restored ", "Summarized ", "[folded ", "[summary of ", " characters, restore_fragment shows them]",
+    " characters, restore_fragment shows them: ",
+]  # fmt: skip

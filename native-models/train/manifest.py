@@ -1,0 +1,81 @@
+"""What was made and how: `python3 -m train.manifest` writes builtin/manifest.json from the GGUF, the checkpoint and the evaluation."""
+import argparse
+import hashlib
+import json
+import os
+import platform
+
+import torch
+
+from .export import BUILTIN, GGUF_PATH, load
+from .train import RUN, SHARE, STAGES
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--run", default=RUN)
+    a = p.parse_args()
+    model, tokenizer, state = load(os.path.join(a.run, "checkpoint.pt"))
+    with open(os.path.join(a.run, "evaluation.json"), encoding="utf-8") as f:
+        evaluation = json.load(f)
+    if evaluation["step"] != state["step"]:
+        raise SystemExit("the evaluation belongs to step %d, the checkpoint is step %d" % (evaluation["step"], state["step"]))
+    with open(GGUF_PATH, "rb") as f:
+        raw = f.read()
+    kinds = state["kinds"]
+    settings = {k: v for k, v in state["settings"].items() if k != "run"}
+    data = {
+        "name": "kvfold-tiny",
+        "license": "MIT",
+        "file": os.path.basename(GGUF_PATH),
+        "bytes": len(raw),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "format": "GGUF v3, F16 matrices, F32 norms and biases",
+        "architecture": {"kind": "llama", **model.config._asdict(), "vocabulary": len(tokenizer.vocabulary), "parameters": model.table().numel() + sum(
+            t.numel() for n, t in model.named_parameters() if n.startswith(("layers", "norm")))},  # fmt: skip
+        "training": {
+            "command": "native-models/train/run.sh",
+            "settings": settings,
+            "steps": state["step"],
+            "tokens": state["tokens"],
+            "tokensOf": {
+                "plain": kinds["plain"],
+                "tools": kinds["cut"] + kinds["folded"] + kinds["ids"],
+                "noise": kinds["noise"],
+                "toolsBefore": kinds["cut"],
+                "toolsAfter": kinds["folded"],
+                "toolsIdsOnly": kinds["ids"],
+            },
+            "samplesOf": state["samples"],
+            "share": SHARE,
+            "stages": STAGES,
+            "loss": round(state["loss"], 5),
+            "wallSeconds": round(state["wall"]),
+            "cpuSeconds": round(state["cpu"]),
+            "machine": "one core, " + _cpu() + ", PyTorch " + torch.__version__ + ", Python " + platform.python_version(),
+        },
+        "evaluation": {
+            "about": "46 keys, n updates each; greedy; held-out seeds; weights rounded to F16, in PyTorch. accuracy: right values of all; older: share "
+            "of the wrong answers that are an older value of the same key; clean: episodes whose every call, id and answer line "
+            "was right in form; tokens: mean prompt of the answering step.",
+            "seconds": evaluation["seconds"],
+            "table": evaluation["table"],
+        },
+    }
+    path = os.path.join(BUILTIN, "manifest.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(data, f, indent=2)
+        f.write("\n")
+    print(path)
+
+
+def _cpu():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            return next(line.split(":")[1].strip() for line in f if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown processor"
+
+
+if __name__ == "__main__":
+    main()

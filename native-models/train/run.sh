@@ -1,0 +1,13 @@
+#!/bin/sh
+# From nothing to builtin/kvfold-tiny.gguf, golden.json and manifest.json. Needs python3 with torch (1.13 or 2.x) and numpy:
+# on Debian `apt install python3-torch python3-numpy libopenblas0-pthread`. Run it again to resume; delete train/.run to start over.
+set -e
+cd "$(dirname "$0")/.."
+python=${PYTHON:-/usr/bin/python3}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+mkdir -p train/.run && echo '*' > train/.run/.gitignore
+$python -m train.train "$@"
+$python -m train.export
+$python -m train.evaluate
+$python -m train.golden
+$python -m train.manifest

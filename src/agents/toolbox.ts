@@ -1,0 +1,53 @@
+/** Owns which tools an agent has, its caller's included, and carries their calls out. */
+import type { ToolCall, ToolDefinition } from '../chat/message.js'
+import type { Conversation } from '../context/conversation.js'
+import { listed, quoted } from '../context/refusal.js'
+import { failure, type ContextTool, type ToolOutcome } from '../context/tools/tool.js'
+import { KvfoldError } from '../core/errors.js'
+
+/** A tool of the caller's own. */
+export interface ClientTool {
+  readonly definition: ToolDefinition
+  /** What the model is told. An error it throws is told to the model too. */
+  execute(args: Readonly<Record<string, unknown>>, signal?: AbortSignal): string | Promise<string>
+}
+
+export class Toolbox {
+  readonly definitions: readonly ToolDefinition[]
+  readonly #context: ReadonlyMap<string, ContextTool>
+  readonly #client: ReadonlyMap<string, ClientTool>
+
+  /** @throws KvfoldError engine/bad-request when two tools have one name */
+  constructor(context: readonly ContextTool[], client: readonly ClientTool[] = []) {
+    this.definitions = [...context, ...client].map(({ definition }) => definition)
+    const names = this.definitions.map(({ name }) => name)
+    const twice = names.find((name, at) => names.indexOf(name) < at)
+    if (twice !== undefined)
+      throw new KvfoldError(
+        'engine/bad-request',
+        `Two tools are called ${twice}; give yours a name that is not among ${listed(names)}.`,
+      )
+    this.#context = new Map(context.map((tool) => [tool.definition.name, tool]))
+    this.#client = new Map(client.map((tool) => [tool.definition.name, tool]))
+  }
+
+  /**
+   * Carries a call out; whatever is wrong with it is told to the model.
+   * @throws KvfoldError what the engine throws while it writes a summary
+   */
+  async run(conversation: Conversation, call: ToolCall, signal?: AbortSignal): Promise<ToolOutcome> {
+    const { name, arguments: args, malformed } = call
+    if (malformed !== undefined)
+      return failure(`the arguments of ${name} are not a JSON object: ${quoted(malformed)}. Write the call again.`)
+    const own = this.#context.get(name)
+    if (own !== undefined) return own.run(conversation, args, signal)
+    const client = this.#client.get(name)
+    if (client === undefined)
+      return failure(`there is no tool ${quoted(name, 40)}. The tools are ${listed(this.definitions.map((tool) => tool.name))}.`)
+    try {
+      return { text: await client.execute(args, signal), modifies: false, failed: false, ledger: [] }
+    } catch (error) {
+      return failure(`${name} failed: ${error instanceof Error ? error.message : String(error)}`)
+    }
+  }
+}

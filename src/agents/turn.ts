@@ -1,0 +1,135 @@
+/** Owns the loop of one turn: steps with tool calls until there is an answer. */
+import type { ChatMessage, ToolCall, ToolChoice } from '../chat/message.js'
+import type { Conversation } from '../context/conversation.js'
+import { failure, type ToolOutcome } from '../context/tools/tool.js'
+import { invariant } from '../core/errors.js'
+import type { Engine, EngineReply, EngineRequest } from '../engine/engine.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import type { AgentEvent, CallReport, StepReport, TurnEnd, TurnOutcome } from './events.js'
+import type { Toolbox } from './toolbox.js'
+
+export interface TurnOptions {
+  readonly engine: Engine
+  readonly conversation: Conversation
+  readonly toolbox: Toolbox
+  /** Whether the first step has to call a tool. Without tools it never has to. */
+  readonly firstStep: 'required' | 'auto'
+  readonly maxCalls: number
+  /** Sampling, limits and the like, the same for every step. */
+  readonly generation: Pick<EngineRequest, 'sampling' | 'maxTokens' | 'stop' | 'grammar' | 'schema' | 'logprobs'>
+  readonly signal?: AbortSignal
+  readonly onEvent?: (event: AgentEvent) => void
+}
+
+export class Turn {
+  readonly #steps: StepReport[] = []
+  #calls = 0
+  #refused = 0
+
+  constructor(private readonly options: TurnOptions) {}
+
+  /**
+   * Runs to the answer. Every message goes into the conversation as soon as it is complete, and every call gets its result,
+   * so that the conversation can go on however the turn ends.
+   *
+   * @throws KvfoldError whatever the engine throws; what was said before stays in the conversation
+   */
+  async run(): Promise<TurnOutcome> {
+    for (;;) {
+      const choice = this.#toolChoice()
+      const reply = await this.#respond(choice)
+      const calls = choice === 'none' || reply.finish === 'cancelled' ? [] : (reply.message.toolCalls ?? [])
+      const message = this.options.conversation.add(calls.length > 0 ? reply.message : withoutCalls(reply.message))
+      const carriedOut = await this.#carryOut(calls)
+      this.#steps.push({ ledger: reply.ledger, timing: reply.timing, finish: reply.finish, message, ...carriedOut })
+      if (calls.length === 0) return this.#outcome(reply, reply.finish === 'tool-calls' ? 'stop' : reply.finish)
+      if (this.#cancelled) return this.#outcome(reply, 'cancelled')
+    }
+  }
+
+  #toolChoice(): ToolChoice {
+    const { toolbox, firstStep } = this.options
+    if (toolbox.definitions.length === 0 || this.#refused > 0) return 'none'
+    return this.#steps.length === 0 ? firstStep : 'auto'
+  }
+
+  async #respond(toolChoice: ToolChoice): Promise<EngineReply> {
+    const { engine, conversation, toolbox, generation, signal } = this.options
+    const step = this.#steps.length
+    this.#emit({ type: 'step', step, toolChoice })
+    const tools = toolbox.definitions
+    const edits = conversation.edits()
+    const running = engine.respond({
+      conversation: conversation.id,
+      messages: conversation.messages,
+      ...generation,
+      ...(edits.length === 0 ? {} : { edits }),
+      ...(tools.length === 0 ? {} : { tools, toolChoice }),
+      ...(signal === undefined ? {} : { signal }),
+    })
+    for await (const event of running) this.#emit({ type: 'engine', step, event })
+    const reply = await running.reply
+    this.#emit({ type: 'ledger', step, entry: reply.ledger })
+    return reply
+  }
+
+  /** Carries the calls of one step out, in order; they only mark edits, so the next step shows all of them at once. */
+  async #carryOut(calls: readonly ToolCall[]): Promise<Pick<StepReport, 'calls' | 'side'>> {
+    const { conversation } = this.options
+    const step = this.#steps.length
+    const reports: CallReport[] = []
+    const side: LedgerEntry[] = []
+    for (const call of calls) {
+      const { text, modifies, failed, ledger } = await this.#call(call)
+      conversation.add({ role: 'tool', content: text, toolCallId: call.id, name: call.name })
+      reports.push({ call, text, modifies, failed })
+      side.push(...ledger)
+      for (const entry of ledger) this.#emit({ type: 'ledger', step, entry })
+      this.#emit({ type: 'result', step, call, text, modifies, failed })
+    }
+    return { calls: reports, side }
+  }
+
+  #call(call: ToolCall): ToolOutcome | Promise<ToolOutcome> {
+    const { conversation, toolbox, maxCalls, signal } = this.options
+    if (this.#cancelled) return failure('cancelled before it was carried out.')
+    if (this.#calls >= maxCalls) {
+      this.#refused++
+      return failure(`the ${maxCalls} calls of this turn are used up. Answer now from what you see.`)
+    }
+    this.#calls++
+    this.#emit({ type: 'call', step: this.#steps.length, call })
+    return toolbox.run(conversation, call, signal)
+  }
+
+  get #cancelled(): boolean {
+    return this.options.signal?.aborted === true
+  }
+
+  #outcome({ message }: EngineReply, end: TurnEnd): TurnOutcome {
+    const first = this.#steps[0]
+    const last = this.#steps.at(-1)
+    invariant(first !== undefined && last !== undefined, 'A turn ended without a step.')
+    return {
+      answer: message.content,
+      end,
+      steps: this.#steps,
+      calls: this.#calls,
+      refusedCalls: this.#refused,
+      ledger: this.#steps.flatMap(({ ledger, side }) => [ledger, ...side]),
+      contextBefore: first.ledger.shown,
+      contextAfter: last.ledger.shown,
+    }
+  }
+
+  #emit(event: AgentEvent): void {
+    this.options.onEvent?.(event)
+  }
+}
+
+/** An answer that makes no calls, whatever was sampled: calls without results would be an unfinished step for ever. */
+function withoutCalls(message: ChatMessage): ChatMessage {
+  if (message.toolCalls === undefined) return message
+  const { role, content, reasoning } = message
+  return { role, content, ...(reasoning === undefined ? {} : { reasoning }) }
+}

@@ -1,0 +1,179 @@
+/** Owns a person's side of a conversation: slash commands carried out, messages sent to the model, answers shown. */
+import { writeFile } from 'node:fs/promises'
+import type { Session } from '../../agents/session.js'
+import type { Result } from '../../context/refusal.js'
+import type { LlamaEngine } from '../../engine/llama.js'
+import { printable } from '../ansi.js'
+import { count, plural } from '../figures.js'
+import type { Interrupt } from '../interrupt.js'
+import { ledgerLine, ledgerTable } from '../ledger-view.js'
+import type { Terminal } from '../terminal.js'
+import { TurnView } from '../turn-view.js'
+import { chatHelp, type ChatCommand } from './command.js'
+
+export interface TalkOptions {
+  readonly engine: LlamaEngine
+  readonly out: Terminal
+  readonly interrupt: Interrupt
+  /** A new conversation, for the beginning and after /clear. */
+  readonly begin: () => Session
+}
+
+export class Talk {
+  #session: Session
+
+  constructor(private readonly options: TalkOptions) {
+    this.#session = options.begin()
+  }
+
+  /** Sends a message and streams the answer; Ctrl-C ends the answer, not the talk. @throws KvfoldError what the engine throws */
+  async say(text: string): Promise<void> {
+    const { out, interrupt } = this.options
+    const view = new TurnView({ answer: out, remarks: out, reasoning: true })
+    const outcome = await this.#session.ask(text, { signal: interrupt.signal, onEvent: view.onEvent }).finally(() => {
+      view.end()
+    })
+    if (outcome.end === 'cancelled') this.#note('(stopped)')
+    if (outcome.end === 'length') this.#note('(cut off: the context is full or --max-tokens is reached)')
+    this.#note(`[${ledgerLine(outcome.ledger)}]`)
+  }
+
+  /** Carries a command out; false when the talk is over. */
+  async command(command: ChatCommand): Promise<boolean> {
+    const { conversation, ledger } = this.#session
+    const { out, interrupt } = this.options
+    switch (command.name) {
+      case 'help': {
+        const width = Math.max(...chatHelp.map(([usage]) => usage.length))
+        for (const [usage, meaning] of chatHelp) out.print(`${usage.padEnd(width)}  ${out.colours.dim(meaning)}`)
+        return true
+      }
+      case 'messages':
+        this.#list()
+        return true
+      case 'fragment': {
+        const { where, pieces } = command
+        const cut =
+          'start' in where
+            ? conversation.fragment({ startMarker: where.start, endMarker: where.end, numFragments: pieces, role: 'all' })
+            : this.#cutMessage(where.message, pieces)
+        this.#tell(cut, ({ fragments }) => `${plural(fragments.length, 'fragment')}: ${fragments.map(({ id }) => id).join(' ')}`)
+        return true
+      }
+      case 'fold':
+        this.#tell(
+          conversation.fold(command.id),
+          ({ fragment }) => `Folded ${fragment.id}; the cache follows at the next answer.`,
+        )
+        return true
+      case 'restore':
+        this.#tell(
+          conversation.restore(command.id),
+          ({ fragment }) => `Restored ${fragment.id}; the cache follows at the next answer.`,
+        )
+        return true
+      case 'summarize':
+        this.#tell(await this.#session.summarize(command.id, command.focus, interrupt.signal), ({ fragment, ledger: spent }) => {
+          const { state } = fragment
+          return `${state.kind === 'summarised' ? state.summary : ''}\n[${ledgerLine(spent)}]`
+        })
+        return true
+      case 'search':
+        this.#tell(conversation.search({ query: command.text, role: 'all', contextSize: 60 }), ({ hits, total }) =>
+          [
+            ...hits.map((hit) => {
+              const standing = hit.standing.kind === 'shown' ? 'shown' : `in ${hit.standing.kind} ${hit.standing.fragment}`
+              return `${hit.id}  message ${hit.message + 1} (${hit.role}), ${standing}: ${this.#excerpt(hit)}`
+            }),
+            hits.length < total ? `${count(total)} hits, the first ${hits.length} shown` : plural(total, 'hit'),
+          ].join('\n'),
+        )
+        return true
+      case 'detail':
+        this.#tell(conversation.detail(command.id), ({ hit }) => this.#text(hit.message, hit.excerpt))
+        return true
+      case 'ledger':
+        if (ledger.length === 0) this.#note('No steps yet.')
+        for (const line of ledger.length === 0 ? [] : ledgerTable(ledger, out.unicode ? '─' : '-')) out.print(line)
+        return true
+      case 'clear':
+        this.#session.forget()
+        this.#session = this.options.begin()
+        this.#note('A new conversation.')
+        return true
+      case 'save':
+        await this.#save(command.file)
+        return true
+      case 'wrong':
+        this.#complain(command.reason)
+        return true
+      case 'exit':
+        return false
+    }
+  }
+
+  #list(): void {
+    const { out } = this.options
+    const { messages, fragments } = this.#session.conversation
+    if (messages.length === 0) this.#note('No messages yet.')
+    for (const [index, { role, content, toolCalls = [] }] of messages.entries()) {
+      const calls = toolCalls.length === 0 ? '' : ` [${toolCalls.map(({ name }) => name).join(', ')}]`
+      const start = printable(content.replace(/\s+/g, ' ').slice(0, 60))
+      out.print(
+        `${String(index + 1).padStart(3)}  ${role.padEnd(9)}  ${plural(content.length, 'character')}${calls}  ${out.colours.dim(start)}`,
+      )
+      for (const { id, span, state } of fragments.filter((fragment) => fragment.message === index))
+        out.print(
+          `       ${id}  ${state.kind.padEnd(10)}  ${plural(span.end - span.start, 'character')}  ${out.colours.dim(this.#text(index, span).replace(/\s+/g, ' ').slice(0, 50))}`,
+        )
+    }
+  }
+
+  #cutMessage(number: number, pieces: number): ReturnType<Session['conversation']['cut']> {
+    const { conversation } = this.#session
+    const message = conversation.messages[number - 1]
+    if (message === undefined || message.content === '')
+      return { ok: false, code: 'tool/bad-arguments', message: `There is no message ${number} with text; /messages lists them.` }
+    return conversation.cut([{ message: number - 1, span: { start: 0, end: message.content.length } }], pieces)
+  }
+
+  async #save(file: string): Promise<void> {
+    const { engine } = this.options
+    const { conversation, ledger } = this.#session
+    const plainArrays = (_key: string, value: unknown): unknown => (value instanceof Int32Array ? [...value] : value)
+    try {
+      await writeFile(
+        file,
+        JSON.stringify({ model: engine.info.model, conversation: conversation.snapshot(), ledger }, plainArrays, 1) + '\n',
+      )
+      this.#note(`Saved to ${file}.`)
+    } catch (error) {
+      this.#complain(
+        `${file} cannot be written (${error instanceof Error && 'code' in error ? String(error.code) : String(error)}).`,
+      )
+    }
+  }
+
+  #excerpt(hit: { readonly message: number; readonly excerpt: { readonly start: number; readonly end: number } }): string {
+    return this.#text(hit.message, hit.excerpt).replace(/\s+/g, ' ')
+  }
+
+  #text(message: number, { start, end }: { readonly start: number; readonly end: number }): string {
+    return printable(this.#session.conversation.messages[message]?.content.slice(start, end) ?? '')
+  }
+
+  #tell<T extends object>(result: Result<T>, words: (result: T) => string): void {
+    if (result.ok) this.options.out.print(words(result))
+    else this.#complain(result.message)
+  }
+
+  #note(text: string): void {
+    const { out } = this.options
+    out.print(out.colours.dim(text))
+  }
+
+  #complain(text: string): void {
+    const { out } = this.options
+    out.print(out.colours.yellow(printable(text)))
+  }
+}

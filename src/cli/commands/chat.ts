@@ -1,0 +1,101 @@
+/** `kvfold chat`: talk to a model and edit its context by hand, or let it do so itself. */
+import { Option, type Command } from 'commander'
+import { plain } from '../../agents/plain.js'
+import { sculptor } from '../../agents/sculptor.js'
+import type { Session } from '../../agents/session.js'
+import { KvfoldError } from '../../core/errors.js'
+import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
+import { printable } from '../ansi.js'
+import { BUILTIN } from '../builtin.js'
+import { messageOf, parseCommand } from '../chat/command.js'
+import { Lines } from '../chat/lines.js'
+import { Talk } from '../chat/talk.js'
+import { describe } from '../failure.js'
+import { count } from '../figures.js'
+import { addModelOptions, addSamplingOptions, given, integer, sampling, type ModelFlags, type SamplingFlags } from '../options.js'
+import { loadEngine } from '../runtime.js'
+import type { Shell } from '../shell.js'
+
+interface ChatFlags extends ModelFlags, SamplingFlags {
+  readonly system?: string
+  readonly tools: boolean
+  readonly firstStep: 'required' | 'auto'
+  readonly maxTokens?: number
+}
+
+export function addChat(program: Command, shell: Shell): void {
+  const command = program
+    .command('chat')
+    .description('talk to a model; /help lists what you can do to its context. Each line of piped input is a turn')
+    .option('-s, --system <text>', 'system message (default with tools: one that says what they are for)')
+    .option('--no-tools', 'the model gets no context tools; the slash commands work all the same')
+    .addOption(
+      new Option('--first-step <mode>', 'whether the first step of a turn must call a tool')
+        .choices(['required', 'auto'])
+        .default('auto'),
+    )
+    .option('--max-tokens <count>', 'end every step after so many tokens', integer(1, 1 << 30))
+  addSamplingOptions(addModelOptions(command)).action((flags: ChatFlags) => chat(flags, shell))
+}
+
+async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
+  const { out, notes, interrupt } = shell
+  const engine = await loadEngine(flags, notes, interrupt.signal)
+  try {
+    // Throws now rather than after the first message when there is no usable template.
+    const { syntax } = engine.format
+    const talk = new Talk({ engine, out, interrupt, begin: () => beginSession(engine, flags) })
+    if (interrupt.interrupted) return
+    const lines = new Lines(out, interrupt)
+    try {
+      if (lines.interactive) greet(engine, flags, shell, syntax.name)
+      await converse(talk, lines, shell)
+    } finally {
+      lines.close()
+    }
+  } finally {
+    await engine.dispose()
+  }
+}
+
+async function converse(talk: Talk, lines: Lines, { out, notes, interrupt }: Shell): Promise<void> {
+  for (let line = await lines.next(); line !== null; line = await lines.next()) {
+    if (line.trim() === '') continue
+    try {
+      const command = parseCommand(line)
+      if (command === null) await talk.say(messageOf(line))
+      else if (!(await talk.command(command))) return
+    } catch (error) {
+      // A turn that failed leaves the conversation as it was; a person can go on, a pipe cannot know.
+      if (!(error instanceof KvfoldError) || !lines.interactive) throw error
+      notes.print(notes.colours.red(describe(error)))
+    }
+    if (!interrupt.interrupted) continue
+    // Ctrl-C at the keyboard stopped the answer and is dealt with; a script that is interrupted ends.
+    if (!lines.interactive) return
+    interrupt.renew()
+    out.close()
+  }
+}
+
+function beginSession(engine: LlamaEngine, flags: ChatFlags): Session {
+  const options = {
+    engine,
+    id: freshConversation(),
+    generation: { sampling: sampling(flags), ...given({ maxTokens: flags.maxTokens }) },
+    ...given({ system: flags.system }),
+  }
+  return flags.tools ? sculptor({ ...options, firstStep: flags.firstStep }) : plain(options)
+}
+
+function greet(engine: LlamaEngine, { model, tools }: ChatFlags, { out }: Shell, syntax: string): void {
+  const { bold, dim, yellow } = out.colours
+  out.print(
+    `${bold(printable(engine.info.model))}, ${count(engine.info.context)} cells, llama.cpp ${engine.info.release}, tools ${tools ? `on (${syntax})` : 'off'}`,
+  )
+  if (model === BUILTIN)
+    out.print(
+      yellow('The built-in model knows one task, the update streams of `kvfold demo`; name a real one with --model to talk.'),
+    )
+  out.print(dim('/help lists commands, a backslash at the end of a line goes on in the next, Ctrl-D leaves.'))
+}

@@ -1,0 +1,205 @@
+/** `kvfold run`: one prompt, one answer, for scripts and pipes. */
+import { Option, type Command } from 'commander'
+import { plain } from '../../agents/plain.js'
+import { sculptor } from '../../agents/sculptor.js'
+import type { TurnOutcome } from '../../agents/events.js'
+import type { Session } from '../../agents/session.js'
+import { KvfoldError } from '../../core/errors.js'
+import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
+import { printable } from '../ansi.js'
+import { readInput } from '../input.js'
+import { ledgerLine } from '../ledger-view.js'
+import {
+  addModelOptions,
+  addSamplingOptions,
+  given,
+  integer,
+  readText,
+  sampling,
+  type ModelFlags,
+  type SamplingFlags,
+} from '../options.js'
+import { loadEngine } from '../runtime.js'
+import type { Shell } from '../shell.js'
+import { TurnView } from '../turn-view.js'
+
+interface RunFlags extends ModelFlags, SamplingFlags {
+  readonly prompt?: string
+  readonly system?: string
+  readonly tools?: true
+  readonly firstStep?: 'required' | 'auto'
+  readonly maxTokens?: number
+  readonly stop?: readonly string[]
+  readonly schema?: string
+  readonly grammar?: string
+  readonly raw?: true
+  readonly json?: true
+}
+
+export function addRun(program: Command, shell: Shell): void {
+  const command = program
+    .command('run')
+    .description('answer one prompt: from --prompt, a file, or stdin')
+    .argument('[file]', 'file with the prompt, `-` for stdin')
+    .option('-p, --prompt <text>', 'the prompt itself')
+    .option('-s, --system <text>', 'system message')
+    .option('--tools', 'let the model fold, summarise and search its own context before it answers')
+    .addOption(
+      new Option('--first-step <mode>', 'with --tools: whether the first step must call a tool (default: required)').choices([
+        'required',
+        'auto',
+      ]),
+    )
+    .option('--max-tokens <count>', 'end every step after so many tokens', integer(1, 1 << 30))
+    .addOption(
+      new Option('--stop <text>', 'end where this text appears; may be given several times').argParser(
+        (text: string, all: readonly string[] = []) => [...all, text],
+      ),
+    )
+    .addOption(new Option('--schema <file>', 'JSON schema the answer must satisfy').conflicts(['grammar', 'raw']))
+    .addOption(new Option('--grammar <file>', 'GBNF grammar the answer must satisfy').conflicts('raw'))
+    .addOption(
+      new Option('--raw', 'no chat template: complete the text as it stands; control tokens in it count').conflicts([
+        'tools',
+        'system',
+      ]),
+    )
+    .option('--json', 'one JSON object: answer, calls, ledger, timing')
+  addSamplingOptions(addModelOptions(command)).action((file: string | undefined, flags: RunFlags) => run(file, flags, shell))
+}
+
+async function run(file: string | undefined, flags: RunFlags, shell: Shell): Promise<void> {
+  if (flags.prompt !== undefined && file !== undefined)
+    throw new KvfoldError('cli/bad-usage', 'Give --prompt or a file, not both.')
+  if (flags.firstStep !== undefined && flags.tools === undefined)
+    throw new KvfoldError('cli/bad-usage', '--first-step means nothing without --tools.')
+  const { interrupt, notes } = shell
+  const constraints = given({
+    schema: flags.schema === undefined ? undefined : parseSchema(readText(flags.schema, '--schema'), flags.schema),
+    grammar: flags.grammar === undefined ? undefined : readText(flags.grammar, '--grammar'),
+  })
+  const prompt = flags.prompt ?? (await readInput(file, interrupt.signal))
+  if (prompt === '') throw new KvfoldError('cli/bad-usage', 'The prompt is empty.')
+  const begun = performance.now()
+  const engine = await loadEngine(flags, notes, interrupt.signal)
+  try {
+    if (interrupt.interrupted) return
+    const load = performance.now() - begun
+    if (flags.raw === true) await complete(engine, prompt, flags, shell, load)
+    else await answer(engine, prompt, flags, constraints, shell, load)
+  } finally {
+    await engine.dispose()
+  }
+}
+
+async function answer(
+  engine: LlamaEngine,
+  prompt: string,
+  flags: RunFlags,
+  constraints: { schema?: unknown; grammar?: string },
+  { out, notes, interrupt }: Shell,
+  load: number,
+): Promise<void> {
+  const options = {
+    engine,
+    id: freshConversation(),
+    generation: { sampling: sampling(flags), ...given({ maxTokens: flags.maxTokens, stop: flags.stop }), ...constraints },
+    ...given({ system: flags.system }),
+  }
+  const session = flags.tools === true ? sculptor({ ...options, ...given({ firstStep: flags.firstStep }) }) : plain(options)
+  const json = flags.json === true
+  const view = json ? null : new TurnView({ answer: out, remarks: notes })
+  const outcome = await session
+    .ask(prompt, { signal: interrupt.signal, ...(view === null ? {} : { onEvent: view.onEvent }) })
+    .finally(() => view?.end())
+  if (outcome.end === 'cancelled') return
+  if (json) out.print(JSON.stringify({ model: engine.info.model, ...machineView(session, outcome), load: Math.round(load) }))
+  else {
+    if (outcome.end === 'length') notes.print(notes.colours.yellow('(cut off: no room or --max-tokens reached)'))
+    notes.print(notes.colours.dim(ledgerLine(outcome.ledger)))
+  }
+}
+
+/** What `--json` tells of a turn; milliseconds throughout. */
+function machineView(session: Session, outcome: TurnOutcome): object {
+  const { answer, end, steps, ledger, contextBefore, contextAfter, refusedCalls } = outcome
+  const { reasoning } = session.conversation.messages.at(-1) ?? {}
+  const last = steps.at(-1)
+  const sum = (key: 'total' | 'prefillTokens' | 'generatedTokens'): number =>
+    steps.reduce((total, { timing }) => total + timing[key], 0)
+  return {
+    answer,
+    ...given({ reasoning }),
+    finish: end,
+    calls: steps.flatMap(({ calls }, step) =>
+      calls.map(({ call, text, failed }) => ({
+        step,
+        name: call.name,
+        arguments: call.malformed ?? call.arguments,
+        result: text,
+        failed,
+      })),
+    ),
+    refusedCalls,
+    context: { before: contextBefore, after: contextAfter },
+    ledger,
+    timing: {
+      firstToken: last?.timing.firstToken ?? 0,
+      total: sum('total'),
+      prefillTokens: sum('prefillTokens'),
+      generatedTokens: sum('generatedTokens'),
+    },
+  }
+}
+
+async function complete(
+  engine: LlamaEngine,
+  prompt: string,
+  flags: RunFlags,
+  { out, notes, interrupt }: Shell,
+  load: number,
+): Promise<void> {
+  const json = flags.json === true
+  const result = await engine.complete({
+    conversation: freshConversation(),
+    tokens: engine.model.tokenize(prompt, { addSpecial: true, parseSpecial: true }),
+    sampling: sampling(flags),
+    ...given({ maxTokens: flags.maxTokens, stop: flags.stop }),
+    signal: interrupt.signal,
+    onText: (text) => {
+      if (!json) out.write(out.live ? printable(text) : text)
+    },
+  })
+  const { text, finish, ledger, timing } = result
+  if (finish === 'cancelled') return
+  const model = engine.info.model
+  if (json)
+    out.print(
+      JSON.stringify({
+        model,
+        answer: text,
+        finish: finish === 'stop-string' ? 'stop' : finish,
+        calls: [],
+        ledger: [ledger],
+        timing,
+        load: Math.round(load),
+      }),
+    )
+  else {
+    if (!text.endsWith('\n')) out.write('\n')
+    if (finish === 'length') notes.print(notes.colours.yellow('(cut off: no room or --max-tokens reached)'))
+    notes.print(notes.colours.dim(ledgerLine([ledger])))
+  }
+}
+
+function parseSchema(text: string, file: string): unknown {
+  try {
+    return JSON.parse(text) as unknown
+  } catch (error) {
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `${file} given to --schema is not JSON (${error instanceof Error ? error.message : String(error)}).`,
+      { cause: error },
+    )
+  }
+}

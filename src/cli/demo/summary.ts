@@ -1,0 +1,85 @@
+/** Owns what the demo says about its own numbers: the table, and two sentences that are true whichever way they came out. */
+import { count, percent, plural } from '../figures.js'
+import { table } from '../table.js'
+import type { Row } from './trial.js'
+
+/** Widest table without and with the accuracy's interval; narrower terminals get a list. */
+const NARROW = 76
+const WIDE = 84
+
+/** The table's lines, one row per n and agent, to fit `width`. Everything but n and accuracy is a mean per stream. */
+export function rowTable(
+  rows: readonly Row[],
+  options: { readonly width: number; readonly rule: string; readonly plusMinus: string },
+): string[] {
+  const { width, rule, plusMinus } = options
+  if (width < NARROW) return rows.flatMap(listed)
+  const right = (title: string) => ({ title, align: 'right' as const })
+  const columns = [
+    right('n'),
+    { title: 'agent' },
+    ...['accuracy', 'before', 'after', 'reused', 'recomputed', 'time', 'asked'].map(right),
+  ]
+  const cells = rows.map((row) => [
+    String(row.n),
+    row.agent,
+    percent(row.accuracy) + (width < WIDE ? '' : ` ${plusMinus}${((row.interval[1] - row.interval[0]) * 50).toFixed(1)}`),
+    ...[row.tokensBefore, row.tokensAfter, row.reused, row.recomputed].map(count),
+    `${row.seconds.toFixed(1)} s`,
+    asked(row),
+  ])
+  return table(columns, cells, { rule, breaks: (index) => index > 0 && rows[index]!.n !== rows[index - 1]!.n })
+}
+
+/** A row for a terminal too narrow for a table. */
+const listed = (row: Row): string[] => [
+  `n = ${row.n}, ${row.agent}: ${percent(row.accuracy)} (${asked(row)})`,
+  `  ${count(row.tokensBefore)}, then ${count(row.tokensAfter)} tokens`,
+  `  ${count(row.reused)} reused`,
+  `  ${count(row.recomputed)} recomputed`,
+  `  ${row.seconds.toFixed(1)} s`,
+]
+
+const asked = ({ samples, questions }: Row): string => `${samples} x ${questions / samples}`
+
+/** What was seen at the largest n where both agents answered, in two sentences; fewer when there is nothing to compare. */
+export function sentences(rows: readonly Row[]): string[] {
+  const plains = rows.filter(({ agent }) => agent === 'plain')
+  const plain = plains.findLast(({ n }) => rows.some((row) => row.n === n && row.agent === 'sculptor'))
+  const sculptor = rows.find((row) => row.n === plain?.n && row.agent === 'sculptor')
+  if (plain === undefined || sculptor === undefined) return []
+  return [accuracySentence(plains[0]!, plain, sculptor), costSentence(sculptor)]
+}
+
+function accuracySentence(first: Row, plain: Row, sculptor: Row): string {
+  const points = (sculptor.accuracy - plain.accuracy) * 100
+  const apart = plain.interval[1] < sculptor.interval[0] || sculptor.interval[1] < plain.interval[0]
+  const trend =
+    first.n === plain.n
+      ? `With ${plural(plain.n, 'update')} per key the model alone got ${percent(plain.accuracy)} of the last values right`
+      : `From ${first.n} to ${plural(plain.n, 'update')} per key the model alone went from ${percent(first.accuracy)} to ${percent(plain.accuracy)} of last values right`
+  const errors =
+    plain.interference === null
+      ? ''
+      : ` (${percent(plain.interference, 0)} of its errors at n = ${plain.n} were older values of the same key)`
+  const verdict = !apart
+    ? `and with its context tools it got ${percent(sculptor.accuracy)}, which is no difference beyond chance with so few questions`
+    : points > 0
+      ? `and with its context tools it got ${percent(sculptor.accuracy)}: the tools helped by ${points.toFixed(0)} points`
+      : `and with its context tools it got ${percent(sculptor.accuracy)}: the tools did not help, they cost ${(-points).toFixed(0)} points`
+  return `${trend}${errors}, ${verdict}.`
+}
+
+function costSentence(row: Row): string {
+  const smaller = row.tokensBefore === 0 ? 0 : 1 - row.tokensAfter / row.tokensBefore
+  const shown = row.reused + row.recomputed + row.fresh
+  const size =
+    smaller > 0
+      ? `It answered from ${count(row.tokensAfter)} tokens instead of ${count(row.tokensBefore)} (${percent(smaller, 0)} fewer)`
+      : `Its context did not shrink (${count(row.tokensBefore)} tokens before, ${count(row.tokensAfter)} after)`
+  const share = shown === 0 ? 0 : row.reused / shown
+  return (
+    `${size}; over the ${row.steps.toFixed(1)} steps of a turn ${percent(share, 0)} of the tokens shown came from the cache, ` +
+    `and its ${plural(row.calls, 'edit and look-up', 'edits and look-ups')} made it compute ${plural(row.recomputed, 'token')} a second time.`
+  )
+}

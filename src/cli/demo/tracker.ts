@@ -1,0 +1,129 @@
+/** Owns the picture of a turn's context while it runs: follows the agent's events, knows the stretches to draw at any moment. */
+import type { AgentEvent } from '../../agents/events.js'
+import type { Session } from '../../agents/session.js'
+import type { LlamaEngine } from '../../engine/llama.js'
+import type { Stretch } from '../strip.js'
+import { picture, tokensOf, underWay, type FoldedPlace, type MessageShares } from './picture.js'
+
+/** Where the step is. `reading`: computing its prompt, 0..1. `writing`: tokens of the answer so far. */
+export type Progress =
+  | { readonly kind: 'idle' }
+  | { readonly kind: 'reading'; readonly share: number }
+  | { readonly kind: 'writing'; readonly tokens: number }
+
+export class Tracker {
+  /** From 1; 0 before the first step. */
+  step = 0
+  progress: Progress = { kind: 'idle' }
+  #messages: readonly MessageShares[] = []
+  #folded: readonly FoldedPlace[] = []
+  #sizes: readonly { readonly index: number; readonly tokens: number }[] = []
+  /** Messages that the last step showed, its answer included. */
+  #known = 0
+  #reused = 0
+  #done = 0
+  #written = 0
+  #capacity = 0
+  readonly #lengths = new Map<string, number>()
+
+  constructor(
+    private readonly engine: LlamaEngine,
+    private readonly session: Session,
+  ) {}
+
+  /** The context as stretches; of a finished step as the ledger has it, before that as planned. */
+  get stretches(): Stretch[] {
+    return picture(this.#messages, this.#folded)
+  }
+
+  /** Tokens of the longest context of this turn, folded text counted as if it were shown: strips drawn to it compare by length. */
+  get capacity(): number {
+    return this.#capacity
+  }
+
+  onEvent(event: AgentEvent): void {
+    if (event.type === 'step') this.#begin(event.step)
+    else if (event.type === 'ledger' && event.entry.kind !== 'summary') {
+      this.progress = { kind: 'idle' }
+      this.#known = event.entry.messages.length
+      this.#messages = event.entry.messages
+      this.#measure()
+    } else if (event.type === 'engine') {
+      const { event: inner } = event
+      if (inner.type === 'plan') this.#reused = inner.reused
+      else if (inner.type === 'prefill') {
+        this.#done = inner.done
+        this.progress = { kind: 'reading', share: inner.total === 0 ? 1 : inner.done / inner.total }
+      } else if (inner.type === 'tokens') {
+        this.#written += inner.tokens.length
+        this.progress = { kind: 'writing', tokens: this.#written }
+      } else return
+      this.#draw()
+    }
+  }
+
+  #begin(step: number): void {
+    this.step = step + 1
+    this.progress = { kind: 'reading', share: 0 }
+    this.#reused = 0
+    this.#done = 0
+    this.#written = 0
+    const { conversation, toolbox } = this.session
+    const rendered = this.engine.format.render({
+      messages: conversation.messages,
+      tools: toolbox.definitions,
+      edits: conversation.edits(),
+    })
+    this.#sizes = rendered.messages.map(({ index, span }) => ({ index, tokens: span.end - span.start }))
+    this.#folded = rendered.messages.flatMap(({ index, span, content }) =>
+      this.#places(index, content === null ? 0 : content.tokens.start - span.start),
+    )
+    this.#draw()
+  }
+
+  /** Where folded text of a message stands, in tokens; `header` of them come before the message's content. */
+  #places(message: number, header: number): FoldedPlace[] {
+    const { conversation } = this.session
+    const content = conversation.messages[message]?.content ?? ''
+    let offset = header
+    let at = 0
+    return conversation
+      .edits()
+      .filter((edit) => edit.message === message)
+      .map(({ span: { start, end }, replacement }) => {
+        offset += this.#length(content.slice(at, start))
+        const place = { message, offset, marker: this.#length(replacement), hidden: this.#length(content.slice(start, end)) }
+        offset += place.marker
+        at = end
+        return place
+      })
+  }
+
+  #draw(): void {
+    const sizes = this.#sizes.map((size, at) =>
+      at === this.#sizes.length - 1 ? { ...size, tokens: size.tokens + this.#written } : size,
+    )
+    this.#messages = underWay(sizes, this.#reused, this.#done + this.#written, this.#known)
+    this.#measure()
+  }
+
+  #measure(): void {
+    const total = this.stretches.reduce((sum, { tokens }) => sum + tokens, 0)
+    this.#capacity = Math.max(this.#capacity, total)
+  }
+
+  /** Tokens of a text, remembered: fragments do not change. */
+  #length(text: string): number {
+    let length = this.#lengths.get(text)
+    if (length === undefined) this.#lengths.set(text, (length = this.engine.model.tokenize(text).length))
+    return length
+  }
+}
+
+/** Tokens shown and hidden, by how they were come by. */
+export function figuresOf(stretches: readonly Stretch[]): Record<'shown' | 'reused' | 'recomputed' | 'new' | 'folded', number> {
+  const [reused, recomputed, fresh, waiting, folded] = (['reused', 'recomputed', 'new', 'waiting', 'folded'] as const).map(
+    (share) => tokensOf(stretches, share),
+  ) as [number, number, number, number, number]
+  return { shown: reused + recomputed + fresh + waiting, reused, recomputed, new: fresh, folded }
+}

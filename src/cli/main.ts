@@ -1,0 +1,76 @@
+#!/usr/bin/env node
+/** The bin: knows all commands, turns their outcome into an exit code (0, 1 failed, 2 bad usage, 130 interrupted). */
+import { readFileSync } from 'node:fs'
+import { Command, CommanderError } from 'commander'
+import { addChat } from './commands/chat.js'
+import { addDemo } from './commands/demo.js'
+import { addModel } from './commands/model.js'
+import { addRun } from './commands/run.js'
+import { BAD_USAGE, describe, exitCode } from './failure.js'
+import { INTERRUPTED } from './interrupt.js'
+import { openShell, type Shell } from './shell.js'
+
+const GUIDE = `
+Examples:
+  $ kvfold demo                               the built-in model, with and without its context tools
+  $ kvfold chat --model qwen3-4b-q8_0.gguf    talk to any GGUF; /help lists what you can do to its context
+  $ kvfold chat --model hf:user/repository/file.gguf
+  $ kvfold run --prompt "Why is the sky blue?" --model model.gguf
+  $ kvfold run --tools --json < long-log.txt
+  $ kvfold model info model.gguf              what a file is and what kvfold can do with it
+
+kvfold <command> --help explains a command's options. Ctrl-C stops the running step, a second one ends the process.
+KVFOLD_DEBUG=1 adds a stack to errors; NO_COLOR=1 takes the colours.`
+
+function commandLine(shell: Shell): Command {
+  const { version, description } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as Record<
+    'version' | 'description',
+    string
+  >
+  const program = new Command('kvfold')
+    .description(description)
+    .version(version, '-V, --version')
+    .exitOverride()
+    .configureOutput({
+      outputError: (text, write) => {
+        write(text.replace(/^error: /, 'kvfold: '))
+      },
+    })
+    .showHelpAfterError('(kvfold --help lists commands, kvfold <command> --help its options)')
+    .addHelpText('after', GUIDE)
+  addDemo(program, shell)
+  addChat(program, shell)
+  addRun(program, shell)
+  addModel(program, shell)
+  return program
+}
+
+async function main(): Promise<number> {
+  // Whoever reads our output may stop reading (`kvfold ... | head`).
+  process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code === 'EPIPE') process.exit(0)
+    throw error
+  })
+  const shell = openShell()
+  const { out, notes, interrupt } = shell
+  let failure: unknown = null
+  try {
+    await commandLine(shell).parseAsync()
+  } catch (error) {
+    failure = error
+  }
+  out.close()
+  notes.close()
+  // A step that was told to stop may end in an answer cut short or in an error; both mean the same.
+  if (interrupt.interrupted) {
+    notes.print('kvfold: interrupted [engine/cancelled]')
+    return INTERRUPTED
+  }
+  if (failure === null) return 0
+  // Commander has said what was wrong already.
+  if (failure instanceof CommanderError) return failure.exitCode === 0 ? 0 : BAD_USAGE
+  notes.print(describe(failure))
+  return exitCode(failure)
+}
+
+process.exit(await main())

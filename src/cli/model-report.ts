@@ -1,0 +1,128 @@
+/** Owns what kvfold says about a model file: its figures, and what can be done with it. */
+import type { ModelInfo } from '../native/types.js'
+import { bytes, count, magnitude } from './figures.js'
+
+/** How the model's chat template was read. */
+export type TemplateReport =
+  | { readonly kind: 'none' }
+  | { readonly kind: 'usable'; readonly toolCalls: string }
+  | { readonly kind: 'broken'; readonly reason: string }
+
+export interface ModelReport {
+  readonly path: string
+  readonly name: string | null
+  readonly license: string | null
+  readonly description: string
+  readonly architecture: string
+  readonly parameters: number
+  /** Bytes of all tensors. */
+  readonly size: number
+  readonly layers: number
+  readonly embedding: number
+  readonly heads: number
+  readonly kvHeads: number
+  readonly trainedContext: number
+  readonly slidingWindow: number
+  readonly rope: string
+  readonly vocabulary: number
+  readonly vocabType: string
+  readonly template: TemplateReport
+  /** Whether folds and other edits are followed exactly, and why (not). */
+  readonly edits: { readonly exact: boolean; readonly why: string }
+  /** Estimate for 16-bit keys and values; null where the metadata does not say enough. */
+  readonly cacheBytesPerToken: number | null
+}
+
+export function modelReport(info: ModelInfo, template: TemplateReport): ModelReport {
+  const { path, description, architecture, parameters, size, layers, embedding, heads, kvHeads, metadata } = info
+  const { trainedContext, slidingWindow, rope, vocabulary, vocabType } = info
+  return {
+    path,
+    name: metadata['general.name'] ?? null,
+    license: metadata['general.license'] ?? null,
+    ...{ description, architecture, parameters, size, layers, embedding, heads, kvHeads },
+    ...{ trainedContext, slidingWindow, rope, vocabulary, vocabType },
+    template,
+    edits: edits(info),
+    cacheBytesPerToken: cacheBytesPerToken(info),
+  }
+}
+
+function edits({ architecture, encoder, recurrent, hybrid, slidingWindow }: ModelInfo): ModelReport['edits'] {
+  if (encoder) return { exact: false, why: `${architecture} is an encoder; kvfold generates text with decoder models` }
+  if (recurrent || hybrid)
+    return {
+      exact: false,
+      why: `${architecture} keeps a recurrent state, from which single tokens cannot be taken; kvfold refuses such models so far`,
+    }
+  if (slidingWindow > 0)
+    return {
+      exact: true,
+      why: `sliding-window layers (${slidingWindow} tokens) get a full-size cache, which edits need and which takes more memory`,
+    }
+  return { exact: true, why: 'every layer attends through the KV cache, so tokens can be taken out and put back' }
+}
+
+/** Keys and values of all layers at 2 bytes a number, from the head sizes of the metadata (GGUF `<architecture>.attention.*`). */
+function cacheBytesPerToken({
+  architecture,
+  metadata,
+  layers,
+  embedding,
+  heads,
+  kvHeads,
+  recurrent,
+  hybrid,
+  encoder,
+}: ModelInfo): number | null {
+  if (recurrent || hybrid || encoder || heads === 0) return null
+  // Compressed attention (MLA) caches latent vectors, which these figures do not describe.
+  if (metadata[`${architecture}.attention.kv_lora_rank`] !== undefined) return null
+  const size = (key: string): number => {
+    const given = Number(metadata[`${architecture}.attention.${key}`])
+    return given > 0 ? given : embedding / heads
+  }
+  const perToken = layers * kvHeads * (size('key_length') + size('value_length')) * 2
+  return perToken > 0 ? perToken : null
+}
+
+/** The report for people: a label and a text a line. */
+export function reportLines(report: ModelReport): string[] {
+  const { template, edits, cacheBytesPerToken: perToken, trainedContext } = report
+  const attention =
+    report.kvHeads === report.heads ? `${report.heads} heads` : `${report.heads} heads over ${report.kvHeads} key/value heads`
+  const lines: readonly (readonly [string, string])[] = [
+    ['file', report.path],
+    ['name', report.name ?? '(not given)'],
+    ['license', report.license ?? '(not given)'],
+    ['architecture', `${report.architecture}, ${report.layers} layers of ${report.embedding}, ${attention}, rope ${report.rope}`],
+    ['parameters', `${magnitude(report.parameters)} (${report.description}), ${bytes(report.size)}`],
+    [
+      'context',
+      `${count(trainedContext)} tokens in training${report.slidingWindow > 0 ? `, sliding window ${report.slidingWindow}` : ''}`,
+    ],
+    ['vocabulary', `${count(report.vocabulary)} tokens (${report.vocabType})`],
+    ['chat template', templateText(template)],
+    ['tool calls', template.kind === 'usable' ? template.toolCalls : 'none'],
+    ['edits exact', `${edits.exact ? 'yes' : 'no'}: ${edits.why}`],
+    [
+      'KV cache',
+      perToken === null
+        ? 'no estimate for this architecture'
+        : `about ${bytes(perToken)} a token (16 bit), ${bytes(perToken * trainedContext)} for the whole trained context`,
+    ],
+  ]
+  const width = Math.max(...lines.map(([label]) => label.length))
+  return lines.map(([label, text]) => `${label.padEnd(width)}  ${text}`)
+}
+
+function templateText(template: TemplateReport): string {
+  switch (template.kind) {
+    case 'none':
+      return 'none: `kvfold run --raw` completes text; --chat-template <file> gives it one'
+    case 'usable':
+      return 'yes'
+    case 'broken':
+      return `yes, but unusable: ${template.reason}`
+  }
+}

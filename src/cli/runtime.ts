@@ -1,0 +1,47 @@
+/** Owns the way from command-line options to a loaded engine. */
+import { stat } from 'node:fs/promises'
+import { KvfoldError } from '../core/errors.js'
+import { LlamaEngine } from '../engine/llama.js'
+import { openNative } from '../native/binding.js'
+import { isModelUri, resolveModel } from '../native/resolve.js'
+import { BUILTIN, builtinModel } from './builtin.js'
+import { bytes, percent } from './figures.js'
+import { engineOptions, type ModelFlags } from './options.js'
+import type { Terminal } from './terminal.js'
+
+/** The file that `--model` names; shows the progress of a download on `notes`. @throws KvfoldError model/not-found, engine/cancelled */
+export async function modelPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
+  if (model === BUILTIN) {
+    const path = builtinModel()
+    if ((await stat(path).catch(() => null)) === null)
+      throw new KvfoldError(
+        'model/not-found',
+        `The built-in model is missing (${path}); install kvfold again or name a GGUF file with --model.`,
+      )
+    return path
+  }
+  if (isModelUri(model)) notes.print(`Looking for ${model} ...`)
+  try {
+    return await resolveModel(model, {
+      ...(signal === undefined ? {} : { signal }),
+      onProgress: (done, total) => {
+        notes.frame([`Downloading ${model}: ${bytes(done)} of ${bytes(total)} (${percent(total > 0 ? done / total : 0, 0)})`])
+      },
+    })
+  } finally {
+    notes.close()
+  }
+}
+
+/** Loads the model the flags name. The caller disposes the engine. @throws KvfoldError as openNative, modelPath and LlamaEngine.load */
+export async function loadEngine(
+  flags: ModelFlags,
+  notes: Terminal,
+  signal?: AbortSignal,
+  extra: { slots?: number; sequences?: number } = {},
+): Promise<LlamaEngine> {
+  const options = engineOptions(flags)
+  const path = await modelPath(flags.model, notes, signal)
+  const native = await openNative({ gpu: flags.gpu })
+  return LlamaEngine.load(native, path, { ...options, ...extra })
+}

@@ -1,0 +1,109 @@
+/** Owns the output device: its width, whether it shows colour and can be redrawn, and the region at its end that is redrawn in place. */
+import pc from 'picocolors'
+import { fit } from './ansi.js'
+
+export type Colours = ReturnType<typeof pc.createColors>
+
+/** What a terminal needs to be; process.stdout and process.stderr are. */
+export interface Output {
+  readonly isTTY?: boolean
+  readonly columns?: number
+  write(text: string): unknown
+}
+
+type Environment = Readonly<Record<string, string | undefined>>
+
+const HIDE_CURSOR = '\u001b[?25l'
+const SHOW_CURSOR = '\u001b[?25h'
+const CLEAR_BELOW = '\u001b[0J'
+/** Width assumed where nobody says. */
+const COLUMNS = 80
+/** Frames closer together than this are dropped, except where one says it must be shown. */
+const FRAME_MILLISECONDS = 50
+
+/**
+ * One output stream. Without a terminal behind it nothing but plain text is written: no colour, no cursor movement, no frames.
+ * NO_COLOR takes the colours; TERM=dumb takes redrawing too; a locale without UTF-8 takes glyphs beyond ASCII.
+ */
+export class Terminal {
+  readonly colours: Colours
+  readonly live: boolean
+  readonly unicode: boolean
+  #frame = 0
+  #drawn = 0
+  #hidden = false
+  readonly #restore = (): void => {
+    if (this.#hidden) this.output.write(SHOW_CURSOR)
+    this.#hidden = false
+  }
+
+  constructor(
+    private readonly output: Output,
+    environment: Environment = process.env,
+    private readonly clock: () => number = () => performance.now(),
+  ) {
+    this.live = output.isTTY === true && environment['TERM'] !== 'dumb'
+    const { NO_COLOR } = environment
+    this.colours = pc.createColors(this.live && (NO_COLOR === undefined || NO_COLOR === ''))
+    this.unicode = output.isTTY !== true || utf8(environment)
+  }
+
+  /** Characters in a line, never less than 20. */
+  get columns(): number {
+    return Math.max(20, this.output.columns ?? COLUMNS)
+  }
+
+  /** Writes text as it is; lines of the live region must have been closed before. */
+  write(text: string): void {
+    this.output.write(text)
+  }
+
+  /** Writes a line that stays, above the live region if there is one. */
+  print(line = ''): void {
+    this.output.write(this.#erased() + line + '\n')
+  }
+
+  /**
+   * Draws `lines` in place of the last frame (terminals only). `force` draws even when the last frame was just now. Lines are cut to the
+   * width: a wrapped one would throw off the count of lines to go back.
+   */
+  frame(lines: readonly string[], force = false): void {
+    if (!this.live) return
+    const now = this.clock()
+    if (!force && now - this.#drawn < FRAME_MILLISECONDS) return
+    this.#drawn = now
+    let text = this.#erased()
+    if (!this.#hidden) {
+      text = HIDE_CURSOR + text
+      this.#hidden = true
+      process.once('exit', this.#restore)
+    }
+    // The last column stays free: some terminals wrap when it is written.
+    for (const line of lines) text += fit(line, this.columns - 1) + '\n'
+    this.output.write(text)
+    this.#frame = lines.length
+  }
+
+  /** Takes the live region away and gives the cursor back. */
+  close(): void {
+    const erased = this.#erased()
+    if (erased !== '') this.output.write(erased)
+    this.#restore()
+    process.off('exit', this.#restore)
+  }
+
+  #erased(): string {
+    if (this.#frame === 0) return ''
+    const up = this.#frame
+    this.#frame = 0
+    return `\u001b[${up}A\r${CLEAR_BELOW}`
+  }
+}
+
+/** Whether the locale writes UTF-8; macOS always does. */
+function utf8(environment: Environment): boolean {
+  const locale = [environment['LC_ALL'], environment['LC_CTYPE'], environment['LANG']].find(
+    (value) => value !== undefined && value !== '',
+  )
+  return process.platform === 'darwin' || /utf-?8/i.test(locale ?? '')
+}

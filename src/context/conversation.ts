@@ -1,0 +1,296 @@
+/** Owns a conversation: its messages as they were written, its fragments, and what is shown in place of them. */
+import type { ChatMessage, Edit } from '../chat/message.js'
+import { invariant, KvfoldError } from '../core/errors.js'
+import type { ConversationId, FragmentId } from '../core/ids.js'
+import { contains, length, overlaps, span, type Span } from '../core/span.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import { apportion } from './cuts.js'
+import { editOf, inOrder, several, type Fragment, type FragmentState } from './fragment.js'
+import { IdMint } from './id-mint.js'
+import { piecesOf } from './pieces.js'
+import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
+import { type Scope } from './scope.js'
+import { countIgnoringCase, occurrences, SearchLog, standingOf, widened, type Found, type Hit } from './search.js'
+import { between, type Stretch } from './stretch.js'
+import type { Summarize } from './summary.js'
+
+/** Widens characters of a message's original content to the token borders around them; `Engine.snap` without its tools. */
+export type Snap = (messages: readonly ChatMessage[], message: number, chars: Span) => Span
+
+/** What a conversation needs from an engine; `portsOf` takes both from one. */
+export interface ConversationPorts {
+  /** Default: every character border will do. */
+  readonly snap?: Snap
+  /** Default: summarising is refused. */
+  readonly summarize?: Summarize
+}
+
+export interface FragmentOptions {
+  readonly startMarker: string
+  readonly endMarker: string
+  /** At least 1. Default 5. */
+  readonly numFragments?: number
+  /** Whose messages the markers are looked for in. Default `user`. */
+  readonly role?: Scope
+}
+
+export interface SearchOptions {
+  readonly query: string
+  readonly role?: Scope
+  /** Default 10. */
+  readonly maxResults?: number
+  /** Characters on each side of a hit. Default 200. */
+  readonly contextSize?: number
+}
+
+export interface SearchResult {
+  readonly hits: readonly Hit[]
+  /** Occurrences in all; more than `hits` when there are too many to return. */
+  readonly total: number
+  /** Occurrences when upper and lower case are the same; counted only when `total` is 0. */
+  readonly ignoringCase: number
+  /** Occurrences in messages of other roles; counted only when `total` is 0. */
+  readonly elsewhere: number
+}
+
+/** Everything a conversation consists of, as plain data. */
+export interface ConversationState {
+  readonly id: ConversationId
+  readonly messages: readonly ChatMessage[]
+  readonly fragments: readonly Fragment[]
+  readonly searches: readonly Found[]
+  /** Ids made so far. */
+  readonly ids: number
+}
+
+/**
+ * Messages are only ever added; operations change what is shown instead of stretches of them, so that nothing is lost and
+ * `restore` undoes every one. Operations that cannot be carried out are refused and leave the conversation as it was. The
+ * same messages and operations give the same ids and edits.
+ */
+export class Conversation {
+  readonly #messages: ChatMessage[] = []
+  /** In the order of the conversation. */
+  #fragments: readonly Fragment[] = []
+  readonly #mint = new IdMint()
+  readonly #searches = new SearchLog(() => this.#mint.search())
+
+  constructor(
+    readonly id: ConversationId,
+    private readonly ports: ConversationPorts = {},
+  ) {}
+
+  /** Original contents. */
+  get messages(): readonly ChatMessage[] {
+    return this.#messages
+  }
+
+  /** In the order of the conversation. */
+  get fragments(): readonly Fragment[] {
+    return this.#fragments
+  }
+
+  /** What is shown instead of what: disjoint, in the order of the conversation. */
+  edits(): readonly Edit[] {
+    return this.#fragments.map(editOf).filter((edit) => edit !== null)
+  }
+
+  /** Adds a message at the end; returns its index. */
+  add(message: ChatMessage): number {
+    this.#mint.absorb(message)
+    return this.#messages.push(message) - 1
+  }
+
+  /** The message's content as the model sees it. @throws KvfoldError engine/bad-request when there is no such message */
+  shown(message: number): string {
+    const original = this.#message(message).content
+    let text = ''
+    let at = 0
+    for (const { span: hidden, replacement } of this.edits().filter((edit) => edit.message === message)) {
+      text += original.slice(at, hidden.start) + replacement
+      at = hidden.end
+    }
+    return text + original.slice(at)
+  }
+
+  /** The fragment's original text. */
+  text({ message, span: { start, end } }: Pick<Fragment, 'message' | 'span'>): string {
+    return this.#message(message).content.slice(start, end)
+  }
+
+  /**
+   * Cuts the text from `startMarker` to `endMarker`, both included, into fragments; what is shown stays the same. Markers in
+   * different messages: every message between them gets its share of the pieces by length, at least one. Refused where a
+   * fragment is already.
+   */
+  fragment({
+    startMarker,
+    endMarker,
+    numFragments = 5,
+    role = 'user',
+  }: FragmentOptions): Result<{ fragments: readonly Fragment[] }> {
+    const found = between(this.#messages, { startMarker, endMarker, scope: role })
+    return found.ok ? this.cut(found.stretches, numFragments) : found
+  }
+
+  /** Cuts stretches of original text, in order and disjoint, into about equal pieces with an id each. */
+  cut(stretches: readonly Stretch[], pieces: number): Result<{ fragments: readonly Fragment[] }> {
+    if (!isCount(pieces)) return refuse('tool/bad-arguments', 'The number of fragments must be a whole number from 1.')
+    if (stretches.length === 0) return refuse('tool/bad-arguments', 'There is nothing to cut.')
+    for (const { message, span: chars } of stretches)
+      if (chars.start >= chars.end || !contains(span(0, this.#message(message).content.length), chars))
+        return refuse('tool/bad-arguments', `[${chars.start}, ${chars.end}) is not a stretch of message ${message + 1}.`)
+    const taken = this.#taken(stretches)
+    if (taken !== null) return taken
+    const shares = apportion(
+      pieces,
+      stretches.map((stretch) => length(stretch.span)),
+    )
+    const cut = stretches.flatMap(({ message, span: chars }, index) => {
+      const snap = (inner: Span) => this.ports.snap?.(this.#messages, message, inner) ?? inner
+      return piecesOf(this.#message(message).content, chars, shares[index] ?? 1, snap).map((piece) => ({ message, span: piece }))
+    })
+    const takenAtBorders = this.#taken(cut)
+    if (takenAtBorders !== null) return takenAtBorders
+    if (cut.some((piece, index) => isAfter(cut[index - 1], piece)))
+      return refuse('tool/bad-arguments', 'The stretches are out of order, or share a token.')
+    const fragments = cut.map(({ message, span: chars }): Fragment => ({
+      id: this.#mint.fragment(),
+      message,
+      span: chars,
+      state: { kind: 'open' },
+    }))
+    this.#fragments = [...this.#fragments, ...fragments].sort(inOrder)
+    return { ok: true, fragments }
+  }
+
+  /** Shows a marker instead of an open or summarised fragment. */
+  fold(id: string): Result<{ fragment: Fragment }> {
+    const fragment = this.#find(id)
+    if (!('state' in fragment)) return fragment
+    if (fragment.state.kind === 'folded')
+      return refuse('tool/refused', `${id} is already folded. restore_fragment shows it again.`)
+    return { ok: true, fragment: this.#set(fragment.id, { kind: 'folded' }) }
+  }
+
+  /** Shows the original text of a folded or summarised fragment again. */
+  restore(id: string): Result<{ fragment: Fragment }> {
+    const fragment = this.#find(id)
+    if (!('state' in fragment)) return fragment
+    if (fragment.state.kind === 'open')
+      return refuse('tool/refused', `${id} is open: its text is already shown. There is nothing to restore.`)
+    return { ok: true, fragment: this.#set(fragment.id, { kind: 'open' }) }
+  }
+
+  /**
+   * Has a summary of the fragment's original text written and shows it instead, whatever state the fragment was in; what that
+   * cost is in `ledger`. Other operations may run meanwhile.
+   */
+  async summarize(
+    id: string,
+    focus: string,
+    signal?: AbortSignal,
+  ): Promise<Result<{ fragment: Fragment; ledger: readonly LedgerEntry[] }>> {
+    const fragment = this.#find(id)
+    if (!('state' in fragment)) return fragment
+    if (focus.trim() === '') return refuse('tool/bad-arguments', 'focus is empty. Say in a few words what the summary must keep.')
+    if (this.ports.summarize === undefined)
+      return refuse('tool/refused', 'No model is here to write summaries. Use fold_fragment instead.')
+    const written = await this.ports.summarize(this.text(fragment), focus.trim(), signal)
+    if (!written.ok) return written
+    const state: FragmentState = { kind: 'summarised', summary: written.summary, focus: focus.trim() }
+    return { ok: true, fragment: this.#set(fragment.id, state), ledger: written.ledger }
+  }
+
+  /** Finds exact text in the original messages, hidden parts included. What is shown stays the same; hits get ids that last. */
+  search({ query, role = 'user', maxResults = 10, contextSize = 200 }: SearchOptions): Result<SearchResult> {
+    if (query === '') return refuse('tool/bad-arguments', 'query is empty. Give the exact text to look for.')
+    if (!isCount(maxResults) || !isCount(contextSize))
+      return refuse('tool/bad-arguments', 'max_results and context_size must be whole numbers from 1.')
+    const places = [...occurrences(this.#messages, query, role)]
+    const hits = places.slice(0, maxResults).map((place) => this.#hit({ id: this.#searches.idOf(place), ...place }, contextSize))
+    const none = places.length === 0
+    return {
+      ok: true,
+      hits,
+      total: places.length,
+      ignoringCase: none ? countIgnoringCase(this.#messages, query, role) : 0,
+      elsewhere: none && role !== 'all' ? [...occurrences(this.#messages, query, 'all')].length : 0,
+    }
+  }
+
+  /** An earlier hit with `extendedContext` characters (default 500) on each side. */
+  detail(id: string, extendedContext = 500): Result<{ hit: Hit }> {
+    if (!isCount(extendedContext)) return refuse('tool/bad-arguments', 'extended_context must be a whole number from 1.')
+    const found = this.#searches.get(id)
+    if (found !== null) return { ok: true, hit: this.#hit(found, extendedContext) }
+    if (this.#fragments.some((fragment) => fragment.id === id))
+      return refuse('tool/unknown-id', `${id} is a fragment, not a search result. restore_fragment shows its text.`)
+    const recent = this.#searches.found.slice(-10).map((one) => one.id)
+    const known = recent.length === 0 ? 'There is none yet: call search_context first.' : `The latest are ${listed(recent)}.`
+    return refuse('tool/unknown-id', `There is no search result ${quoted(id, 20)}. ${known}`)
+  }
+
+  /** A copy of everything. */
+  snapshot(): ConversationState {
+    return structuredClone({
+      id: this.id,
+      messages: this.#messages,
+      fragments: this.#fragments,
+      searches: this.#searches.found,
+      ids: this.#mint.count,
+    })
+  }
+
+  /** The refusal when there are fragments in these stretches, null when there are none. */
+  #taken(stretches: readonly Stretch[]): Refusal | null {
+    const there = this.#fragments.filter((fragment) =>
+      stretches.some(({ message, span: chars }) => message === fragment.message && overlaps(chars, fragment.span)),
+    )
+    if (there.length === 0) return null
+    const what = there.length === 1 ? 'there is a fragment' : 'there are fragments'
+    return refuse(
+      'tool/refused',
+      `Between these markers ${what} already: ${several(there)}. Use fold_fragment, summarize_fragment or restore_fragment on them, or choose markers outside them.`,
+    )
+  }
+
+  #find(id: string): Fragment | Refusal {
+    const fragment = this.#fragments.find((one) => one.id === id)
+    if (fragment !== undefined) return fragment
+    const known =
+      this.#fragments.length === 0
+        ? 'There are no fragments yet: call fragment_context first.'
+        : `Fragments: ${several(this.#fragments)}.`
+    return this.#searches.get(id) !== null
+      ? refuse('tool/unknown-id', `${id} is a search result, not a fragment: get_search_detail shows more of it. ${known}`)
+      : refuse('tool/unknown-id', `There is no fragment ${quoted(id, 20)}. ${known}`)
+  }
+
+  #set(id: FragmentId, state: FragmentState): Fragment {
+    const old = this.#fragments.find((fragment) => fragment.id === id)
+    invariant(old !== undefined, `Fragment ${id} went away.`)
+    const fragment = { ...old, state }
+    this.#fragments = this.#fragments.map((other) => (other.id === id ? fragment : other))
+    return fragment
+  }
+
+  #hit(found: Found, reach: number): Hit {
+    const { role, content } = this.#message(found.message)
+    return { ...found, role, standing: standingOf(this.#fragments, found), excerpt: widened(content, found.span, reach) }
+  }
+
+  #message(index: number): ChatMessage {
+    const message = this.#messages[index]
+    if (message === undefined)
+      throw new KvfoldError('engine/bad-request', `There is no message ${index}; the conversation has ${this.#messages.length}.`)
+    return message
+  }
+}
+
+/** True when the stretch before ends after `stretch` begins. */
+const isAfter = (before: Stretch | undefined, stretch: Stretch): boolean =>
+  before !== undefined &&
+  (before.message > stretch.message || (before.message === stretch.message && before.span.end > stretch.span.start))
+
+const isCount = (value: number): boolean => Number.isSafeInteger(value) && value >= 1

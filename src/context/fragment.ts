@@ -1,0 +1,54 @@
+/** Owns what a fragment is, and the text that stands in the place of a hidden one. */
+import type { Edit } from '../chat/message.js'
+import type { FragmentId } from '../core/ids.js'
+import { length, type Span } from '../core/span.js'
+import { listed } from './refusal.js'
+
+/** `open`: shown as it was written. `folded`: one marker is shown. `summarised`: a marker that holds the summary is shown. */
+export type FragmentState =
+  | { readonly kind: 'open' }
+  | { readonly kind: 'folded' }
+  | { readonly kind: 'summarised'; readonly summary: string; readonly focus: string }
+
+/** A stretch of one message's content that has an id. Fragments of a conversation are disjoint and never go away. */
+export interface Fragment {
+  readonly id: FragmentId
+  /** Index of the message. */
+  readonly message: number
+  /** Characters (UTF-16 units) of the message's original content; both ends are token borders. Never empty. */
+  readonly span: Span
+  readonly state: FragmentState
+}
+
+/** What is shown instead of the fragment's text, null when the text itself is. */
+export function markerOf({ id, span, state }: Fragment): string | null {
+  switch (state.kind) {
+    case 'open':
+      return null
+    case 'folded':
+      return `[folded ${id}: ${length(span)} characters, restore_fragment shows them]`
+    case 'summarised':
+      return `[summary of ${id}, ${length(span)} characters, restore_fragment shows them: ${state.summary}]`
+  }
+}
+
+/** The edit that hides the fragment, null when it is open. */
+export function editOf(fragment: Fragment): Edit | null {
+  const replacement = markerOf(fragment)
+  return replacement === null ? null : { message: fragment.message, span: fragment.span, replacement }
+}
+
+/** Order of the conversation: message, then place in it. */
+export const inOrder = (a: Fragment, b: Fragment): number => a.message - b.message || a.span.start - b.span.start
+
+/** Fragments a message names before it only counts the rest. */
+const MOST = 40
+
+/** `f1a2b3 (folded) and f4c5d6 (open)`, as messages name fragments. */
+export function several(fragments: readonly Fragment[]): string {
+  const named = fragments
+    .slice(0, MOST)
+    .map(({ id, state }) => `${id} (${state.kind === 'summarised' ? 'summarized' : state.kind})`)
+  const rest = fragments.length - named.length
+  return listed(rest > 0 ? [...named, `${rest} more`] : named)
+}

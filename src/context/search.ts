@@ -1,0 +1,89 @@
+/** Owns exact search through the original text, hidden parts included. */
+import type { ChatMessage } from '../chat/message.js'
+import type { FragmentId, SearchId } from '../core/ids.js'
+import { overlaps, span, type Span } from '../core/span.js'
+import type { Fragment } from './fragment.js'
+import { searchable, type Scope } from './scope.js'
+
+/** Where the text of a hit stands now: shown to the model, or (in part) behind a marker. */
+export type Standing = { readonly kind: 'shown' } | { readonly kind: 'folded' | 'summarised'; readonly fragment: FragmentId }
+
+/** Where text was found. */
+interface Place {
+  /** Index of the message. */
+  readonly message: number
+  /** Characters of the message's original content. */
+  readonly span: Span
+}
+
+/** A place that has an id. */
+export interface Found extends Place {
+  readonly id: SearchId
+}
+
+/** One occurrence, with text around it. */
+export interface Hit extends Found {
+  readonly role: ChatMessage['role']
+  readonly standing: Standing
+  /** Characters of the original content around the hit, `span` included. */
+  readonly excerpt: Span
+}
+
+/** Every occurrence of `query`, in order, none overlapping the one before. Precondition: `query` is not empty. */
+export function* occurrences(messages: readonly ChatMessage[], query: string, scope: Scope): Generator<Place> {
+  for (const [message, original] of messages.entries()) {
+    if (!searchable(original, scope)) continue
+    for (let at = original.content.indexOf(query); at >= 0; at = original.content.indexOf(query, at + query.length))
+      yield { message, span: span(at, at + query.length) }
+  }
+}
+
+/** How often `query` occurs when upper and lower case are the same. */
+export function countIgnoringCase(messages: readonly ChatMessage[], query: string, scope: Scope): number {
+  const lower = messages.map((message) => ({ ...message, content: message.content.toLowerCase() }))
+  return [...occurrences(lower, query.toLowerCase(), scope)].length
+}
+
+/** Whether a place is shown; hidden when any part of it is. */
+export function standingOf(fragments: Iterable<Fragment>, place: Place): Standing {
+  for (const { id, message, span: covered, state } of fragments)
+    if (state.kind !== 'open' && message === place.message && overlaps(covered, place.span))
+      return { kind: state.kind, fragment: id }
+  return { kind: 'shown' }
+}
+
+/** The place with `reach` characters on each side as far as the text goes, no surrogate pair split. */
+export function widened(text: string, { start, end }: Span, reach: number): Span {
+  const from = Math.max(0, start - reach)
+  const to = Math.min(text.length, end + reach)
+  return span(splits(text, from) ? from + 1 : from, splits(text, to) ? to - 1 : to)
+}
+
+const splits = (text: string, at: number): boolean => at > 0 && at < text.length && (text.codePointAt(at - 1) ?? 0) > 0xffff
+
+/** The places searches have found; every one keeps its id however often it is found. */
+export class SearchLog {
+  readonly #byPlace = new Map<string, Found>()
+  readonly #byId = new Map<string, Found>()
+
+  constructor(private readonly newId: () => SearchId) {}
+
+  /** Oldest first. */
+  get found(): readonly Found[] {
+    return [...this.#byId.values()]
+  }
+
+  idOf(place: Place): SearchId {
+    const key = `${place.message}:${place.span.start}:${place.span.end}`
+    const known = this.#byPlace.get(key)
+    if (known !== undefined) return known.id
+    const found = { id: this.newId(), ...place }
+    this.#byPlace.set(key, found)
+    this.#byId.set(found.id, found)
+    return found.id
+  }
+
+  get(id: string): Found | null {
+    return this.#byId.get(id) ?? null
+  }
+}

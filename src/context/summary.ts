@@ -1,0 +1,54 @@
+/** Owns the writing of a summary by the model itself, beside the conversation. */
+import { KvfoldError } from '../core/errors.js'
+import { conversationId, type ConversationId } from '../core/ids.js'
+import type { Engine } from '../engine/engine.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import { refuse, type Result } from './refusal.js'
+
+/** Writes a summary of `text`; what it cost is in the ledger entries, also of the refusal when nothing came of it. */
+export type Summarize = (
+  text: string,
+  focus: string,
+  signal?: AbortSignal,
+) => Promise<Result<{ summary: string; ledger: readonly LedgerEntry[] }>>
+
+/** Tokens a summary may take. */
+const LONGEST = 256
+
+const request = (text: string, focus: string): string =>
+  `Summarize the text below in a few sentences. Keep what matters for: ${focus}. Names, numbers and decisions stay exactly as they are; ` +
+  `leave the rest out and add nothing. Answer with the summary alone.\n\nThe text:\n${text}`
+
+/**
+ * Summaries by `engine`, each in a one-message conversation of its own that is forgotten afterwards: the cache of
+ * `conversation` stays as it is, and the model sees nothing but the text in question.
+ */
+export function summarizeWith(engine: Engine, conversation: ConversationId): Summarize {
+  let count = 0
+  return async (text, focus, signal) => {
+    const aside = conversationId(`${conversation}/summary-${++count}`)
+    try {
+      const { reply } = engine.respond({
+        conversation: aside,
+        messages: [{ role: 'user', content: request(text, focus) }],
+        maxTokens: LONGEST,
+        kind: 'summary',
+        ...(signal === undefined ? {} : { signal }),
+      })
+      const { message, finish, ledger } = await reply
+      const spent = { ledger: [ledger] }
+      if (finish === 'cancelled') return { ...refuse('engine/cancelled', 'The summary was cancelled.'), ...spent }
+      const summary = message.content.trim()
+      if (summary === '') return { ...refuse('tool/refused', 'The summary came out empty. Use fold_fragment instead.'), ...spent }
+      return { ok: true, summary, ...spent }
+    } catch (error) {
+      if (!(error instanceof KvfoldError)) throw error
+      if (error.code === 'engine/cancelled') return refuse('engine/cancelled', 'The summary was cancelled.')
+      if (error.code === 'context/full')
+        return refuse('tool/refused', 'The fragment is too long to be summarized at once. Use fold_fragment instead.')
+      throw error
+    } finally {
+      engine.forget(aside)
+    }
+  }
+}

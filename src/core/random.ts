@@ -1,0 +1,62 @@
+/** Owns reproducible chance: a small seeded generator, so that the same seed gives the same task on every machine. */
+
+/** Spreads nearby seeds far apart (a Weyl step and an avalanche of shifts and odd multipliers). */
+function* seedWords(seed: number): Generator<number, never> {
+  let state = seed >>> 0
+  for (;;) {
+    state = (state + 0x9e3779b9) >>> 0
+    yield mix(state)
+  }
+}
+
+/** A bijection of 32-bit integers in which every input bit reaches every output bit. */
+export function mix(value: number): number {
+  let x = value >>> 0
+  x = Math.imul(x ^ (x >>> 16), 0x21f0aaad)
+  x = Math.imul(x ^ (x >>> 15), 0x735a2d97)
+  return (x ^ (x >>> 15)) >>> 0
+}
+
+/** xoshiro128** (Blackman and Vigna): 128 bits of state, 32 bits a draw. Not for secrets. */
+export class Random {
+  readonly #state: Uint32Array
+
+  /** `seed`: any integer; its low 32 bits count. Every further number makes another, unrelated stream of the same seed. */
+  constructor(seed: number, ...stream: readonly number[]) {
+    const words = seedWords(stream.reduce((mixed, number) => mix(mixed ^ mix(number + 1)), seed >>> 0))
+    this.#state = Uint32Array.from({ length: 4 }, () => words.next().value)
+  }
+
+  /** Uniform in 0 .. 2^32 - 1. */
+  word(): number {
+    const [a = 0, b = 0, c = 0, d = 0] = this.#state
+    const drawn = Math.imul(rotate(Math.imul(b, 5), 7), 9) >>> 0
+    const third = c ^ a
+    const fourth = d ^ b
+    this.#state.set([a ^ fourth, b ^ third, third ^ (b << 9), rotate(fourth, 11)])
+    return drawn
+  }
+
+  /** Uniform in 0 .. below - 1, without bias. Precondition: 1 <= below <= 2^32. */
+  below(below: number): number {
+    const limit = 2 ** 32 - (2 ** 32 % below)
+    for (;;) {
+      const word = this.word()
+      if (word < limit) return word % below
+    }
+  }
+
+  /** A new array of the same items, every order equally likely. */
+  shuffled<T>(items: readonly T[]): T[] {
+    const order = [...items]
+    for (let last = order.length - 1; last > 0; last--) {
+      const other = this.below(last + 1)
+      const kept = order[last] as T
+      order[last] = order[other] as T
+      order[other] = kept
+    }
+    return order
+  }
+}
+
+const rotate = (word: number, bits: number): number => (word << bits) | (word >>> (32 - bits))

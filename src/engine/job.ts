@@ -1,0 +1,104 @@
+/** One step on its way through the scheduler: what was asked, how far it is, what came out. */
+import type { ConversationId } from '../core/ids.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import type { Plan } from '../kv/plan.js'
+import type { Shown } from '../kv/shown.js'
+import type { Step } from '../kv/step.js'
+import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
+import type { Timing, TokenLogprob } from './engine.js'
+import { StopStrings } from './stop-strings.js'
+
+export interface JobRequest {
+  readonly conversation: ConversationId
+  readonly shown: Shown
+  readonly sampler: SamplerOptions
+  readonly maxTokens?: number
+  readonly stop?: readonly string[]
+  readonly logprobs?: number
+  readonly kind?: 'answer' | 'summary'
+  readonly signal?: AbortSignal
+  readonly onPlan?: (plan: Plan) => void
+  readonly onPrefill?: (done: number, total: number) => void
+  readonly onText?: (text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[]) => void
+}
+
+export interface JobResult {
+  /** Sampled tokens without the one that ended generation. */
+  readonly tokens: Int32Array
+  /** Their text up to a stop string; control tokens written out. */
+  readonly text: string
+  readonly finish: 'stop' | 'stop-string' | 'length' | 'cancelled'
+  readonly ledger: LedgerEntry
+  readonly timing: Timing
+  readonly logprobs: readonly TokenLogprob[]
+}
+
+/** What a job does next: wait for its lane, compute prompt tokens, or submit its last sampled token. */
+type Phase =
+  | { readonly name: 'queued' }
+  | { readonly name: 'prefill'; readonly step: Step; done: number; readonly first: number }
+  | { readonly name: 'decode'; readonly step: Step; readonly token: number }
+  | { readonly name: 'ended' }
+
+export class Job {
+  phase: Phase = { name: 'queued' }
+  cancelled = false
+  readonly result: Promise<JobResult>
+  resolve!: (result: JobResult) => void
+  reject!: (error: unknown) => void
+  readonly tokens: number[] = []
+  readonly logprobs: TokenLogprob[] = []
+  text = ''
+  prefillTokens = 0
+  firstToken: number | null = null
+  readonly sampler: NativeSampler
+  readonly #stops: StopStrings
+  readonly #decoder = new TextDecoder()
+
+  constructor(
+    readonly request: JobRequest,
+    private readonly model: NativeModel,
+    readonly started: number,
+  ) {
+    this.#stops = new StopStrings(request.stop ?? [])
+    this.sampler = model.createSampler(request.sampler)
+    this.result = new Promise((resolve, reject) => {
+      this.resolve = resolve
+      this.reject = reject
+    })
+    this.result.catch(() => undefined)
+  }
+
+  /** The running step, null before and after. */
+  get step(): Step | null {
+    return this.phase.name === 'prefill' || this.phase.name === 'decode' ? this.phase.step : null
+  }
+
+  /** Takes a sampled token; says whether and why generation ends with it. Streams its text. */
+  take(token: number, logprob: TokenLogprob | null): 'stop' | 'stop-string' | 'length' | null {
+    if (this.model.isEndOfGeneration(token)) {
+      this.#emit(this.#decoder.decode() + this.#stops.finish(), [])
+      return 'stop'
+    }
+    this.tokens.push(token)
+    if (logprob !== null) this.logprobs.push(logprob)
+    const { text, stopped } = this.#stops.push(this.#decoder.decode(this.model.piece(token, true), { stream: true }))
+    this.#emit(text, [token], logprob === null ? [] : [logprob])
+    if (stopped) return 'stop-string'
+    if (this.tokens.length >= (this.request.maxTokens ?? Infinity)) {
+      this.flush()
+      return 'length'
+    }
+    return null
+  }
+
+  /** Streams what stop strings and unfinished characters held back. */
+  flush(): void {
+    this.#emit(this.#decoder.decode() + this.#stops.finish(), [])
+  }
+
+  #emit(text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[] = []): void {
+    this.text += text
+    if (text !== '' || tokens.length > 0) this.request.onText?.(text, tokens, logprobs)
+  }
+}

@@ -1,0 +1,265 @@
+/** The engine over llama.cpp: renders messages, keeps the cache in step with them, generates, and accounts for it. */
+import { ChatFormat, type Rendered } from '../chat/format.js'
+import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
+import { conversationId, type ConversationId } from '../core/ids.js'
+import { KvfoldError } from '../core/errors.js'
+import type { Span } from '../core/span.js'
+import { KvCache } from '../kv/cache.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import type { ContextOptions, MemoryFigures, ModelInfo, ModelOptions, Native, NativeContext, NativeModel, SamplerOptions } from '../native/types.js'
+import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation, Sampling } from './engine.js'
+import { EventStream } from './event-stream.js'
+import { Job, type JobRequest, type JobResult } from './job.js'
+import { Scheduler } from './scheduler.js'
+
+export interface LlamaEngineOptions extends ContextOptions {
+  readonly model?: ModelOptions
+  /** Steps that run at once. Default 4. */
+  readonly slots?: number
+  /** Used instead of the model's own chat template. */
+  readonly chatTemplate?: string
+}
+
+/** A bare completion: these tokens, no template. */
+export type Completion = Omit<JobRequest, 'shown' | 'sampler'> & { readonly tokens: Int32Array; readonly sampling?: Sampling }
+
+/** Cells when neither the caller nor a small model says otherwise. */
+const DEFAULT_CELLS = 32_768
+
+export class LlamaEngine implements Engine {
+  readonly info: EngineInfo
+  readonly #scheduler: Scheduler
+  readonly #cache: KvCache
+  readonly #lastRendered = new Map<ConversationId, Rendered>()
+  #format: ChatFormat | null = null
+  #disposed = false
+
+  private constructor(
+    private readonly native: Native,
+    readonly model: NativeModel,
+    private readonly context: NativeContext,
+    private readonly options: LlamaEngineOptions,
+  ) {
+    this.#cache = new KvCache(context)
+    this.#scheduler = new Scheduler(model, context, this.#cache, { slots: options.slots ?? 4 })
+    this.info = {
+      model: model.info.metadata['general.name'] ?? model.info.description,
+      engine: 'llama',
+      release: native.backend.release,
+      context: context.cells,
+    }
+  }
+
+  /**
+   * Loads the model and makes one context with a unified cache for all conversations.
+   * @throws KvfoldError model/*, memory/insufficient, native/*; what was taken is given back.
+   */
+  static async load(native: Native, path: string, options: LlamaEngineOptions = {}): Promise<LlamaEngine> {
+    const model = await native.loadModel(path, options.model)
+    try {
+      const { recurrent, hybrid, encoder, slidingWindow, architecture } = model.info
+      if (encoder) throw new KvfoldError('model/unsupported', `${architecture} is an encoder model; kvfold generates text with decoder models.`)
+      if (recurrent || hybrid)
+        throw new KvfoldError(
+          'model/unsupported',
+          `${architecture} keeps a recurrent state that cannot be edited; kvfold runs attention-only models so far.`,
+        )
+      const trained = model.info.trainedContext
+      const context = await model.createContext({
+        ...options,
+        cells: options.cells ?? Math.min(trained > 0 ? trained : DEFAULT_CELLS, DEFAULT_CELLS),
+        // Without it a sliding-window cache forgets cells that an edit may need again (kv-mechanics.md).
+        fullSlidingWindow: options.fullSlidingWindow ?? slidingWindow > 0,
+      })
+      return new LlamaEngine(native, model, context, options)
+    } catch (error) {
+      await model.dispose()
+      throw error
+    }
+  }
+
+  get modelInfo(): ModelInfo {
+    return this.model.info
+  }
+
+  get memory(): MemoryFigures {
+    return this.context.memory
+  }
+
+  /** Tokens the addon has submitted to decode since the engine was loaded. */
+  get submitted(): number {
+    return this.context.submitted
+  }
+
+  get cacheTotals(): KvCache['totals'] {
+    return this.#cache.totals
+  }
+
+  /** The model's chat format. @throws KvfoldError model/no-chat-template, chat/template-failed */
+  get format(): ChatFormat {
+    if (this.#format !== null) return this.#format
+    const template = this.options.chatTemplate ?? this.model.info.chatTemplate
+    if (template === null)
+      throw new KvfoldError(
+        'model/no-chat-template',
+        `${this.model.info.path} carries no chat template; pass one with --chat-template, or use a bare completion.`,
+      )
+    const { bos, eos } = this.model.special
+    const text = (token: number | null) => (token === null ? '' : this.model.detokenize([token], true))
+    return (this.#format = ChatFormat.create({ template, tokenizer: this.model, bosText: text(bos), eosText: text(eos) }))
+  }
+
+  respond(request: EngineRequest): Generation {
+    const stream = new EventStream()
+    this.#respond(request, stream).then(
+      (reply) => {
+        stream.succeed(reply)
+      },
+      (error: unknown) => {
+        stream.fail(error)
+      },
+    )
+    return stream
+  }
+
+  /** Generates after exactly these tokens; the cache is shared with all conversations. */
+  async complete(request: Completion): Promise<JobResult> {
+    const { tokens, sampling, ...rest } = request
+    this.#refuseDisposed()
+    this.#refuseForeign(tokens)
+    const shown = { tokens, messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }] }
+    return this.#submit({ ...rest, shown, sampler: samplerOptions(sampling) })
+  }
+
+  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
+    return this.format.snap({ messages, tools, message, chars })
+  }
+
+  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
+    return this.format.render({ messages, tools, edits }).tokens.length
+  }
+
+  /** The conversation's ledger so far, oldest first. */
+  ledger(conversation: ConversationId): readonly LedgerEntry[] {
+    return this.#cache.ledger(conversation)
+  }
+
+  forget(conversation: ConversationId): void {
+    this.#lastRendered.delete(conversation)
+    void this.#scheduler.between(() => {
+      this.#cache.forget(conversation)
+    })
+  }
+
+  /** Compares our books with llama.cpp's, between two decodes; `full` copies the cache. @throws internal/invariant */
+  check(level: 'books' | 'positions' | 'full'): Promise<void> {
+    return this.#scheduler.between(() => {
+      this.#cache.check(level)
+    })
+  }
+
+  /** Cancels what runs, waits for it, and gives the memory back. Idempotent. */
+  async dispose(): Promise<void> {
+    if (this.#disposed) return
+    this.#disposed = true
+    await this.#scheduler.close()
+    await this.model.dispose()
+  }
+
+  async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
+    this.#refuseDisposed()
+    const { format } = this
+    const { messages, tools = [], edits = [], toolChoice = tools.length > 0 ? 'auto' : 'none' } = request
+    if (request.grammar !== undefined && request.schema !== undefined)
+      throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
+    const rendered = format.render({ messages, tools, edits })
+    const previous = this.#lastRendered.get(request.conversation)
+    const rewrite = previous === undefined ? null : format.check(previous, rendered)
+    if (rewrite !== null) stream.push({ type: 'rewrite', message: rewrite.message, reason: rewrite.reason })
+    this.#lastRendered.set(request.conversation, rendered)
+
+    const parser = format.parser()
+    const forward = (text: string) => {
+      for (const event of parser.push(text)) {
+        if (event.type === 'text') stream.push({ type: 'text', text: event.text })
+        else if (event.type === 'reasoning') stream.push({ type: 'reasoning', text: event.text })
+        else if (event.type === 'call') stream.push({ type: 'call', call: event.call })
+      }
+    }
+    const result = await this.#submit({
+      conversation: request.conversation,
+      shown: { tokens: rendered.tokens, messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })) },
+      sampler: { ...samplerOptions(request.sampling), ...(await this.#grammar(request, tools, toolChoice)) },
+      ...(request.maxTokens === undefined ? {} : { maxTokens: request.maxTokens }),
+      ...(request.stop === undefined ? {} : { stop: request.stop }),
+      ...(request.logprobs === undefined ? {} : { logprobs: request.logprobs }),
+      ...(request.kind === undefined ? {} : { kind: request.kind }),
+      ...(request.signal === undefined ? {} : { signal: request.signal }),
+      onPlan: ({ keep, compute, borrow, again }) => {
+        const reused = keep + again + (borrow === null ? 0 : borrow.span.end - borrow.span.start)
+        stream.push({ type: 'plan', shown: compute.end, reused, compute: compute.end - compute.start })
+      },
+      onPrefill: (done, total) => {
+        stream.push({ type: 'prefill', done, total })
+      },
+      onText: (text, tokens, logprobs) => {
+        if (tokens.length > 0) stream.push({ type: 'tokens', tokens, text, ...(request.logprobs === undefined ? {} : { logprobs }) })
+        if (text !== '') forward(text)
+      },
+    })
+    const parsed = parser.finish()
+    const whole = result.finish === 'stop' || result.finish === 'length'
+    const message: ChatMessage = {
+      role: 'assistant',
+      content: parsed.content,
+      ...(parsed.reasoning === undefined ? {} : { reasoning: parsed.reasoning }),
+      ...(parsed.toolCalls.length === 0 ? {} : { toolCalls: parsed.toolCalls }),
+      ...(whole ? { sampled: { text: result.text, tokens: result.tokens } } : {}),
+    }
+    const finish = result.finish === 'stop-string' ? 'stop' : result.finish
+    return {
+      message,
+      finish: finish === 'stop' && parsed.toolCalls.length > 0 ? 'tool-calls' : finish,
+      ledger: result.ledger,
+      timing: result.timing,
+      ...(request.logprobs === undefined ? {} : { logprobs: result.logprobs }),
+    }
+  }
+
+  async #grammar(request: EngineRequest, tools: readonly ToolDefinition[], choice: string): Promise<{ grammar?: string }> {
+    if (request.grammar !== undefined) return { grammar: request.grammar }
+    if (request.schema !== undefined) return { grammar: await this.native.grammarFromSchema(request.schema) }
+    if (choice !== 'required') return {}
+    const grammar = this.format.callGrammar(tools)
+    if (grammar === null)
+      throw new KvfoldError(
+        'engine/bad-request',
+        `This model's template has no tool-call syntax that kvfold can force (${this.format.syntax.name}); use toolChoice auto.`,
+      )
+    return { grammar }
+  }
+
+  #submit(request: JobRequest): Promise<JobResult> {
+    return this.#scheduler.submit(new Job(request, this.model, performance.now()))
+  }
+
+  #refuseDisposed(): void {
+    if (this.#disposed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
+  }
+
+  #refuseForeign(tokens: Int32Array): void {
+    const bad = tokens.findIndex((token) => token < 0 || token >= this.model.info.vocabulary)
+    if (bad >= 0)
+      throw new KvfoldError('engine/bad-request', `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${this.model.info.vocabulary}.`)
+  }
+}
+
+/** A conversation id nobody else has: for one-off steps. */
+export const freshConversation = (() => {
+  let count = 0
+  return (): ConversationId => conversationId(`one-off-${++count}`)
+})()
+
+function samplerOptions({ temperature = 0, ...rest }: Sampling = {}): SamplerOptions {
+  return { temperature, ...rest }
+}

@@ -1,0 +1,30 @@
+/** Owns the step from raw logits to the log-probabilities a caller asked for. */
+import type { TokenLogprob } from './engine.js'
+
+/**
+ * Natural-log probabilities under the model's own distribution (before sampling changes it): of `token`, and of the `count` likeliest
+ * tokens, best first. `text` turns a token into what a caller sees.
+ */
+export function tokenLogprob(logits: Float32Array, token: number, count: number, text: (token: number) => string): TokenLogprob {
+  let max = -Infinity
+  for (const logit of logits) if (logit > max) max = logit
+  let sum = 0
+  for (const logit of logits) sum += Math.exp(logit - max)
+  const offset = max + Math.log(sum)
+  const named = (id: number) => ({ token: id, text: text(id), logprob: (logits[id] ?? -Infinity) - offset })
+  return { ...named(token), top: largest(logits, count).map(named) }
+}
+
+/** Indices of the `count` largest values, largest first; ties by lower index. */
+function largest(values: Float32Array, count: number): number[] {
+  const best: number[] = []
+  for (let index = 0; index < values.length; index++) {
+    const value = values[index]!
+    const last = best.at(-1)
+    if (best.length === count && (last === undefined || value <= values[last]!)) continue
+    const place = best.findIndex((other) => value > values[other]!)
+    best.splice(place < 0 ? best.length : place, 0, index)
+    if (best.length > count) best.pop()
+  }
+  return best
+}

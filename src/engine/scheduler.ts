@@ -1,0 +1,289 @@
+/** Owns the decode loop: which tokens of which running steps go into the next batch, and what follows from its outcome. */
+import { KvfoldError, invariant } from '../core/errors.js'
+import type { KvCache } from '../kv/cache.js'
+import type { NativeContext, NativeModel } from '../native/types.js'
+import { tokenLogprob } from './logprobs.js'
+import type { Job, JobResult } from './job.js'
+
+export interface SchedulerOptions {
+  /** Steps that run at once; more wait their turn. */
+  readonly slots: number
+}
+
+/** One job's share of a batch: `tokens` at the end of what its lane holds; the last one's logits are wanted when `output`. */
+interface Share {
+  readonly job: Job
+  readonly tokens: Int32Array
+  readonly what: 'prompt' | 'generated'
+  readonly output: boolean
+}
+
+/**
+ * Continuous batching over one context. Each turn takes one token of every decoding job, then fills up with prompt tokens in order of
+ * arrival; while others decode, prompts advance by at most one ubatch a turn so that streams keep flowing. Between turns, and only then,
+ * sequences are tagged and untagged. Jobs of one conversation run one after another.
+ */
+export class Scheduler {
+  readonly #jobs: Job[] = []
+  readonly #errands: (() => void)[] = []
+  #running: Promise<void> | null = null
+  /** The jobs whose tokens are being decoded right now. */
+  #decoding: readonly Job[] = []
+  #closed = false
+
+  constructor(
+    private readonly model: NativeModel,
+    private readonly context: NativeContext,
+    private readonly cache: KvCache,
+    private readonly options: SchedulerOptions,
+  ) {}
+
+  submit(job: Job): Promise<JobResult> {
+    if (this.#closed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
+    const { shown, signal } = job.request
+    const cells = this.context.cells
+    if (shown.tokens.length === 0) throw new KvfoldError('engine/bad-request', 'The prompt is empty; give at least one token.')
+    if (shown.tokens.length >= cells)
+      throw new KvfoldError(
+        'context/full',
+        `The prompt has ${shown.tokens.length} tokens and the context ${cells} cells; fold parts of it, or load the model with a larger context.`,
+      )
+    const cancel = () => {
+      this.#cancel(job)
+    }
+    if (signal?.aborted === true) job.cancelled = true
+    signal?.addEventListener('abort', cancel, { once: true })
+    void job.result
+      .catch(() => undefined)
+      .finally(() => {
+        signal?.removeEventListener('abort', cancel)
+      })
+    this.#jobs.push(job)
+    this.#start()
+    return job.result
+  }
+
+  /** Runs `errand` as soon as no decode is under way; it may touch the cache. Throws in `errand` reject. */
+  between<T>(errand: () => T): Promise<T> {
+    return new Promise((resolve, reject) => {
+      this.#errands.push(() => {
+        try {
+          resolve(errand())
+        } catch (error) {
+          reject(error as Error)
+        }
+      })
+      this.#start()
+    })
+  }
+
+  /** Cancels everything and waits until the loop has come to rest. */
+  async close(): Promise<void> {
+    this.#closed = true
+    for (const job of [...this.#jobs]) this.#cancel(job)
+    await this.#running
+  }
+
+  #cancel(job: Job): void {
+    job.cancelled = true
+    // Others in the same batch would lose their work with it, so only a lone job is stopped inside the decode.
+    if (this.#decoding.length === 1 && this.#decoding[0] === job) this.context.abort()
+  }
+
+  #start(): void {
+    this.#running ??= this.#loop().finally(() => {
+      this.#running = null
+      if (this.#errands.length > 0 || this.#jobs.length > 0) this.#start()
+    })
+  }
+
+  async #loop(): Promise<void> {
+    await Promise.resolve()
+    while (this.#jobs.length > 0 || this.#errands.length > 0) {
+      for (const errand of this.#errands.splice(0)) errand()
+      for (const job of this.#jobs.filter((job) => job.cancelled)) this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
+      this.#admit()
+      const shares = this.#compose()
+      if (shares.length === 0) continue
+      await this.#turn(shares)
+    }
+  }
+
+  /** Gives waiting jobs their lanes, in order of arrival. */
+  #admit(): void {
+    const active = () => this.#jobs.filter((job) => job.step !== null).length
+    for (const job of [...this.#jobs]) {
+      if (job.phase.name !== 'queued' || active() >= this.options.slots) continue
+      const opened = this.cache.open(job.request.conversation)
+      if (opened.kind === 'full') {
+        if (active() === 0) this.#fail(job, new KvfoldError('context/full', opened.reason))
+        continue
+      }
+      if (opened.lane.running) continue
+      try {
+        const plan = this.cache.plan(opened.lane, job.request.shown)
+        const step = this.cache.begin(opened.lane, plan, job.request.kind ?? 'answer')
+        job.phase = { name: 'prefill', step, done: plan.compute.start, first: plan.compute.start }
+        job.request.onPlan?.(plan)
+      } catch (error) {
+        this.#fail(job, error)
+      }
+    }
+  }
+
+  /** The next batch. Shares that find no cells wait while others can go on; when nobody can, the youngest is told. */
+  #compose(): Share[] {
+    const shares: Share[] = []
+    const starved: Job[] = []
+    let room = this.context.batch
+    const add = (share: Share): void => {
+      // What the batch already holds needs its cells too: none of them is taken before the decode.
+      const planned = shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
+      if (this.cache.reserve(planned + share.tokens.length).kind === 'full') starved.push(share.job)
+      else {
+        shares.push(share)
+        room -= share.tokens.length
+      }
+    }
+    for (const job of this.#jobs) {
+      if (job.phase.name === 'decode' && room > 0) add({ job, tokens: Int32Array.of(job.phase.token), what: 'generated', output: true })
+    }
+    const streaming = shares.length > 0
+    for (const job of this.#jobs) {
+      if (job.phase.name !== 'prefill' || room === 0) continue
+      const { tokens } = job.request.shown
+      const size = Math.min(tokens.length - job.phase.done, room, streaming ? this.context.ubatch : room)
+      const end = job.phase.done + size
+      add({ job, tokens: tokens.slice(job.phase.done, end), what: 'prompt', output: end === tokens.length })
+    }
+    const last = starved.at(-1)
+    if (shares.length === 0 && last !== undefined) this.#noRoom(last)
+    return shares
+  }
+
+  async #turn(shares: readonly Share[]): Promise<void> {
+    const size = shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
+    const batch = { tokens: new Int32Array(size), positions: new Int32Array(size), sequences: new Int32Array(size), outputs: new Uint8Array(size) }
+    const outputs = new Map<Share, number>()
+    let at = 0
+    for (const share of shares) {
+      const { lane } = share.job.step!
+      for (const [offset, token] of share.tokens.entries()) {
+        batch.tokens[at] = token
+        batch.positions[at] = lane.held + offset
+        batch.sequences[at] = lane.seq
+        at++
+      }
+      if (share.output) {
+        batch.outputs[at - 1] = 1
+        outputs.set(share, at - 1)
+      }
+    }
+    this.#decoding = shares.map(({ job }) => job)
+    const begun = performance.now()
+    let failure: unknown = null
+    const status = await this.context.decode(batch).catch((error: unknown) => {
+      failure = error
+      return 'failed' as const
+    })
+    const elapsed = performance.now() - begun
+    this.#decoding = []
+
+    if (status === 'done') {
+      for (const share of shares) {
+        this.cache.commit(share.job.step!, share.tokens, share.what, (elapsed * share.tokens.length) / size)
+        this.#advance(share, outputs.get(share) ?? null)
+      }
+      return
+    }
+    // Some ubatches may have entered the cache: believe llama.cpp, not the plan.
+    for (const share of shares) this.cache.settle(share.job.step!, share.tokens, share.what)
+    if (status === 'failed') for (const { job } of shares) this.#fail(job, failure)
+    else if (status === 'no-room') this.#noRoom(shares.at(-1)!.job)
+    else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted though nobody cancelled it')
+  }
+
+  /** What the share's tokens being in the cache means for its job. */
+  #advance(share: Share, output: number | null): void {
+    const { job } = share
+    if (job.phase.name === 'prefill') {
+      job.phase.done += share.tokens.length
+      job.prefillTokens += share.tokens.length
+      const { first, done } = job.phase
+      job.request.onPrefill?.(done - first, job.request.shown.tokens.length - first)
+    }
+    if (output === null || job.cancelled) return
+    const step = job.step!
+    try {
+      const token = job.sampler.sample(this.context, output)
+      const { logprobs } = job.request
+      const logprob = logprobs === undefined ? null : tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.#text(id))
+      job.firstToken ??= performance.now()
+      const ended = job.take(token, logprob)
+      if (ended === null) job.phase = { name: 'decode', step, token }
+      else this.#end(job, ended, 1)
+    } catch (error) {
+      this.#fail(job, error)
+    }
+  }
+
+  /** No cells are left for `job`: an answer under way ends where it is, a prompt that does not fit is an error. */
+  #noRoom(job: Job): void {
+    if (job.phase.name === 'decode') {
+      job.flush()
+      this.#end(job, 'length', 1)
+      return
+    }
+    const { used, cells } = this.cache.totals
+    this.#fail(
+      job,
+      new KvfoldError(
+        'context/full',
+        `No room for the rest of a ${job.request.shown.tokens.length}-token prompt: ${used} of ${cells} cells are held by running steps; ` +
+          'nothing was lost: fold parts of the conversation, wait for the others, or load the model with a larger context.',
+      ),
+    )
+  }
+
+  #end(job: Job, finish: JobResult['finish'], pending: number): void {
+    const { step } = job
+    this.#remove(job)
+    if (step === null) {
+      job.reject(new KvfoldError('engine/cancelled', 'The request was cancelled before it began.'))
+      return
+    }
+    const now = performance.now()
+    job.resolve({
+      tokens: Int32Array.from(job.tokens),
+      text: job.text,
+      finish,
+      ledger: this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending),
+      timing: {
+        firstToken: (job.firstToken ?? now) - job.started,
+        total: now - job.started,
+        prefillTokens: job.prefillTokens,
+        generatedTokens: job.tokens.length,
+      },
+      logprobs: job.logprobs,
+    })
+    this.cache.check('positions')
+  }
+
+  #fail(job: Job, error: unknown): void {
+    const { step } = job
+    this.#remove(job)
+    if (step !== null) this.cache.finish(step, 'cancelled', 0)
+    job.reject(error)
+  }
+
+  #remove(job: Job): void {
+    const at = this.#jobs.indexOf(job)
+    if (at >= 0) this.#jobs.splice(at, 1)
+    job.phase = { name: 'ended' }
+    job.sampler.dispose()
+  }
+
+  #text(token: number): string {
+    return new TextDecoder().decode(this.model.piece(token, true))
+  }
+}

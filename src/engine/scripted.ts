@@ -1,0 +1,238 @@
+/** An engine that says what a script tells it to, with a ledger of its own small token model; for tests of what stands above engines. */
+import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../chat/message.js'
+import type { ConversationId } from '../core/ids.js'
+import { invariant, KvfoldError } from '../core/errors.js'
+import { contains, span, type Span } from '../core/span.js'
+import { messageCosts, withGenerated } from '../kv/cost.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import { commonPrefix } from '../kv/prefix.js'
+import type { Shown, ShownMessage } from '../kv/shown.js'
+import type { Engine, EngineInfo, EngineReply, EngineRequest, Finish, Generation } from './engine.js'
+import { EventStream } from './event-stream.js'
+
+/** What the model is to say in one step. */
+export interface ScriptedReply {
+  readonly content?: string
+  readonly reasoning?: string
+  /** Ids are given where there are none. `malformed` stands for arguments that are not JSON. */
+  readonly calls?: readonly (Pick<ToolCall, 'name'> & Partial<ToolCall>)[]
+  /** Default: `tool-calls` with calls, `stop` without. */
+  readonly finish?: Finish
+}
+
+/** One reply a step, in order; or what the model would say to a request, `step` counting from 0 over all conversations. */
+export type Script = readonly ScriptedReply[] | ((request: EngineRequest, step: number) => ScriptedReply | Promise<ScriptedReply>)
+
+export interface ScriptedEngineOptions {
+  /** Tokens one conversation may show. Default: no limit. */
+  readonly context?: number
+}
+
+/** What a conversation's cache holds, and what its last step showed. */
+interface Lane {
+  readonly held: Int32Array
+  readonly shown: Shown
+  readonly steps: number
+}
+
+/**
+ * A token is a word with the whitespace before it. The cache of a conversation is what its last step left: a step reuses the
+ * longest common prefix and computes the rest. Reasoning is neither shown nor counted. Not for tests of the engine.
+ */
+export class ScriptedEngine implements Engine {
+  readonly info: EngineInfo
+  /** Every request so far. */
+  readonly requests: EngineRequest[] = []
+  readonly #lanes = new Map<ConversationId, Lane>()
+  readonly #vocabulary = new Map<string, number>()
+  readonly #script: Script
+  #disposed = false
+
+  constructor(script: Script, { context = Number.MAX_SAFE_INTEGER }: ScriptedEngineOptions = {}) {
+    this.#script = script
+    this.info = { model: 'script', engine: 'scripted', release: 'none', context }
+  }
+
+  respond(request: EngineRequest): Generation {
+    const stream = new EventStream()
+    this.#respond(request, stream).then(
+      (reply) => {
+        stream.succeed(reply)
+      },
+      (error: unknown) => {
+        stream.fail(error)
+      },
+    )
+    return stream
+  }
+
+  snap(messages: readonly ChatMessage[], _tools: readonly ToolDefinition[], message: number, chars: Span): Span {
+    let { start, end } = chars
+    for (const token of words(messages[message]?.content ?? '')) {
+      if (token.start < chars.start && chars.start < token.end) start = token.start
+      if (token.start < chars.end && chars.end < token.end) end = token.end
+    }
+    return span(start, end)
+  }
+
+  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
+    return this.#show(messages, tools, edits).tokens.length
+  }
+
+  /** The text a request shows the model, as this engine writes it out. */
+  prompt({ messages, tools = [], edits = [] }: Pick<EngineRequest, 'messages' | 'tools' | 'edits'>): string {
+    const texts = [...this.#vocabulary.keys()]
+    return Array.from(this.#show(messages, tools, edits).tokens, (token) => texts[token] ?? '').join('')
+  }
+
+  forget(conversation: ConversationId): void {
+    this.#lanes.delete(conversation)
+  }
+
+  dispose(): Promise<void> {
+    this.#disposed = true
+    return Promise.resolve()
+  }
+
+  async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
+    if (this.#disposed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
+    const step = this.requests.push(copyOf(request)) - 1
+    const lane = this.#lanes.get(request.conversation)
+    const prompt = this.#show(request.messages, request.tools ?? [], request.edits ?? [])
+    const asked = prompt.tokens.length
+    if (asked > this.info.context)
+      throw new KvfoldError('context/full', `The prompt takes ${asked} tokens, the context has ${this.info.context}.`)
+    const reused = commonPrefix(lane?.held ?? new Int32Array(), prompt.tokens)
+    stream.push({ type: 'plan', shown: asked, reused, compute: Math.max(1, asked - reused) })
+
+    const said = typeof this.#script === 'function' ? await this.#script(request, step) : this.#script[step]
+    if (said === undefined) throw new KvfoldError('engine/bad-request', `The script has no reply for step ${step + 1}.`)
+    const calls = (said.calls ?? []).map((call, at): ToolCall => ({ id: `call_${at + 1}`, arguments: {}, ...call }))
+    invariant(
+      request.toolChoice !== 'required' || calls.length > 0,
+      `The script makes no call in step ${step + 1}, which requires one.`,
+    )
+    const finish = request.signal?.aborted === true ? 'cancelled' : (said.finish ?? (calls.length > 0 ? 'tool-calls' : 'stop'))
+    const message: ChatMessage = {
+      role: 'assistant',
+      content: said.content ?? '',
+      ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
+      ...(calls.length === 0 ? {} : { toolCalls: calls }),
+    }
+    const generated = this.#tokens(body(message))
+    const text = body(message)
+    stream.push({ type: 'prefill', done: asked - reused, total: asked - reused })
+    if (text !== '') stream.push({ type: 'tokens', tokens: [...generated], text })
+    if (message.content !== '') stream.push({ type: 'text', text: message.content })
+    for (const call of calls) stream.push({ type: 'call', call })
+
+    // The last sampled token is never submitted.
+    const held = Int32Array.from([...prompt.tokens, ...generated.slice(0, -1)])
+    const shown = withGenerated(prompt, held)
+    const entry = this.#entry(request, shown, reused, asked, lane, finish, generated.length)
+    this.#lanes.set(request.conversation, { held, shown, steps: entry.step + 1 })
+    const timing = { firstToken: 0, total: 0, prefillTokens: asked - reused, generatedTokens: generated.length }
+    return { message, finish, ledger: entry, timing }
+  }
+
+  #entry(
+    { kind = 'answer' }: EngineRequest,
+    shown: Shown,
+    reused: number,
+    asked: number,
+    lane: Lane | undefined,
+    finish: Finish,
+    generated: number,
+  ): LedgerEntry {
+    const messages = messageCosts(shown, reused, asked, lane?.shown ?? null)
+    const sum = (part: 'reused' | 'recomputed' | 'fresh') => messages.reduce((total, cost) => total + cost[part], 0)
+    const side = reused === asked ? 1 : 0
+    return {
+      step: lane?.steps ?? 0,
+      kind: finish === 'cancelled' ? 'cancelled' : kind,
+      contract: 'exact',
+      messages,
+      shown: shown.tokens.length,
+      reused: sum('reused'),
+      recomputed: sum('recomputed'),
+      fresh: sum('fresh'),
+      side,
+      submitted: sum('recomputed') + sum('fresh') + side,
+      pending: Math.min(1, generated),
+      sources: { own: reused, parked: 0, shared: 0 },
+      parked: 0,
+      evicted: 0,
+      milliseconds: { cache: 0, prefill: 0, decode: 0 },
+    }
+  }
+
+  /** Header, content under its edits and end of every message, then the header of the answer; tools go before the first message. */
+  #show(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[]): Shown {
+    const tokens: number[] = []
+    const add = (text: string) => {
+      for (const token of this.#tokens(text)) tokens.push(token)
+    }
+    const shown = messages.map((message, index): ShownMessage => {
+      const start = tokens.length
+      if (index === 0 && tools.length > 0) add(`<tools> ${tools.map(({ name }) => name).join(' ')}\n`)
+      add(`<${message.role}>\n`)
+      for (const piece of pieces(
+        message.content,
+        edits.filter((edit) => edit.message === index),
+      ))
+        add(piece)
+      add(body({ ...message, content: '' }))
+      add('<end>\n')
+      return { index, role: message.role, span: span(start, tokens.length) }
+    })
+    const start = tokens.length
+    add('<assistant>\n')
+    return {
+      tokens: Int32Array.from(tokens),
+      messages: [...shown, { index: messages.length, role: 'assistant', span: span(start, tokens.length) }],
+    }
+  }
+
+  #tokens(text: string): Int32Array {
+    return Int32Array.from(words(text), ({ start, end }) => {
+      const word = text.slice(start, end)
+      const known = this.#vocabulary.get(word) ?? this.#vocabulary.size
+      this.#vocabulary.set(word, known)
+      return known
+    })
+  }
+}
+
+/** Tokens as spans of characters; they cover the text. */
+function words(text: string): Span[] {
+  return Array.from(text.matchAll(/\s*\S+|\s+$/gu), ({ index, 0: word }) => span(index, index + word.length))
+}
+
+/** What an assistant writes: its content, then its calls in Hermes' syntax, on lines of their own. */
+function body({ content, toolCalls = [] }: ChatMessage): string {
+  const calls = toolCalls.map(
+    ({ name, arguments: args, malformed }) =>
+      `\n<tool_call>\n${malformed ?? JSON.stringify({ name, arguments: args })}\n</tool_call>`,
+  )
+  return content + calls.join('')
+}
+
+/** The content as shown, in pieces that are tokenized apart. @throws KvfoldError internal/invariant when a border splits a token */
+function* pieces(content: string, edits: readonly Edit[]): Generator<string> {
+  const tokens = words(content)
+  let at = 0
+  for (const { span: hidden, replacement } of edits) {
+    const split = tokens.find(({ start, end }) => [hidden.start, hidden.end].some((border) => start < border && border < end))
+    invariant(split === undefined, `The edit [${hidden.start}, ${hidden.end}) splits a token.`)
+    invariant(hidden.start >= at && contains(span(0, content.length), hidden), 'Edits are out of order, or outside the content.')
+    yield content.slice(at, hidden.start)
+    yield replacement
+    at = hidden.end
+  }
+  yield content.slice(at)
+}
+
+/** The request as it was when it came: callers go on to change what it refers to. */
+function copyOf({ signal, ...request }: EngineRequest): EngineRequest {
+  return { ...structuredClone(request), ...(signal === undefined ? {} : { signal }) }
+}

@@ -1,0 +1,38 @@
+/** Owns the search for stop strings in streamed text, holding back what may still become one. */
+
+export class StopStrings {
+  #held = ''
+
+  /** Empty strings are ignored. */
+  constructor(private readonly stops: readonly string[]) {
+    this.stops = stops.filter((stop) => stop !== '')
+  }
+
+  /** Text that may be shown now; `stopped` when a stop string was completed (it and what follows are swallowed). */
+  push(text: string): { readonly text: string; readonly stopped: boolean } {
+    this.#held += text
+    const cuts = this.stops.map((stop) => this.#held.indexOf(stop)).filter((at) => at >= 0)
+    if (cuts.length > 0) {
+      const shown = this.#held.slice(0, Math.min(...cuts))
+      this.#held = ''
+      return { text: shown, stopped: true }
+    }
+    const keep = Math.max(0, ...this.stops.map((stop) => overlap(this.#held, stop)))
+    const shown = this.#held.slice(0, this.#held.length - keep)
+    this.#held = this.#held.slice(this.#held.length - keep)
+    return { text: shown, stopped: false }
+  }
+
+  /** What was held back, at the end of generation. */
+  finish(): string {
+    const rest = this.#held
+    this.#held = ''
+    return rest
+  }
+}
+
+/** Length of the longest proper beginning of `stop` that `text` ends with. */
+function overlap(text: string, stop: string): number {
+  for (let size = Math.min(text.length, stop.length - 1); size > 0; size--) if (text.endsWith(stop.slice(0, size))) return size
+  return 0
+}

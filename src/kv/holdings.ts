@@ -1,0 +1,108 @@
+/** Owns all sequences that hold something, and changes llama.cpp's tags and our books together. */
+import { invariant } from '../core/errors.js'
+import type { ConversationId, SeqId } from '../core/ids.js'
+import { span, type Span } from '../core/span.js'
+import { Cells } from './cells.js'
+import { Holding, type HoldingState } from './holding.js'
+import type { KvMemory } from './memory.js'
+import { Sequences } from './sequences.js'
+
+/**
+ * Lanes and parked versions, by sequence id.
+ *
+ * Room is made in this order: parked versions, longest unused first; then idle lanes, longest unused first; running lanes never. Versions
+ * go first because losing one costs no more than the undo of an edit, whereas a lane is what its conversation shows next; by age because
+ * an edit is the less likely to be undone the longer ago it was made. A version is used when it is parked and when it lends cells; a lane
+ * when it is opened, when it lends cells, and when a step of it begins or ends.
+ */
+export class Holdings {
+  readonly cells: Cells
+  readonly sequences: Sequences
+  readonly #bySequence = new Map<SeqId, Holding>()
+  #clock = 0
+
+  constructor(readonly memory: KvMemory) {
+    this.cells = new Cells(memory.cells)
+    this.sequences = new Sequences(memory.sequences)
+  }
+
+  get all(): readonly Holding[] {
+    return [...this.#bySequence.values()]
+  }
+
+  /** The earlier versions of a conversation, latest used first, so that the likeliest hit is tried first. */
+  parked(conversation: ConversationId): readonly Holding[] {
+    return this.all
+      .filter((holding) => holding.state === 'parked' && holding.conversation === conversation)
+      .sort((a, b) => b.lastUse - a.lastUse)
+  }
+
+  /** Whether this very object is still held: ids are lent again after a drop. */
+  has(holding: Pick<Holding, 'seq'>): holding is Holding {
+    return this.#bySequence.get(holding.seq) === holding
+  }
+
+  /** Everything that may be dropped to make room, in the stated order. */
+  victims(): readonly Holding[] {
+    const oldestFirst = (state: HoldingState) =>
+      this.all.filter((holding) => holding.state === state).sort((a, b) => a.lastUse - b.lastUse)
+    return [...oldestFirst('parked'), ...oldestFirst('idle')]
+  }
+
+  /** An empty holding with a free sequence id; null when no id is free. */
+  add(conversation: ConversationId, state: HoldingState): Holding | null {
+    const seq = this.sequences.take()
+    if (seq === null) return null
+    const holding = new Holding(conversation, seq, this.cells, state)
+    this.#bySequence.set(seq, holding)
+    this.touch(holding)
+    return holding
+  }
+
+  /** Notes that the holding was used just now. */
+  touch(holding: Holding): void {
+    holding.lastUse = ++this.#clock
+  }
+
+  /** `to`, which ends where `of` starts, holds from now on the cells that `from` has there, too. */
+  lend(from: Holding, to: Holding, of: Span): void {
+    invariant(
+      of.start === to.held && of.end <= from.held,
+      `sequence ${from.seq} has nothing to lend at positions ${of.start} to ${of.end}`,
+    )
+    this.memory.tag(from.seq, to.seq, of)
+    to.adopt(from, of)
+    this.touch(from)
+    this.touch(to)
+  }
+
+  /** Takes positions [`keep`, held) from the holding; says how many cells that freed. */
+  truncate(holding: Holding, keep: number): number {
+    if (keep === holding.held) return 0
+    this.memory.untag(holding.seq, span(keep, holding.held))
+    return holding.truncate(keep)
+  }
+
+  /** Ends the holding and gives its id back; says how many cells that freed. Never a running one. */
+  drop(holding: Holding): number {
+    invariant(!holding.running && this.has(holding), `sequence ${holding.seq} cannot be dropped: it is running or already gone`)
+    const freed = this.truncate(holding, 0)
+    this.#bySequence.delete(holding.seq)
+    this.sequences.give(holding.seq)
+    return freed
+  }
+
+  /** Distinct cells tagged by the holdings that `which` picks. */
+  cellsOf(which: (holding: Holding) => boolean): number {
+    const seen = new Uint8Array(this.cells.total)
+    let count = 0
+    for (const holding of this.#bySequence.values()) {
+      if (!which(holding)) continue
+      for (const cell of holding.cells) {
+        if (seen[cell] === 0) count++
+        seen[cell] = 1
+      }
+    }
+    return count
+  }
+}

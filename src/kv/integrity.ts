@@ -1,0 +1,89 @@
+/** Owns the comparison of our books with themselves and with what llama.cpp says it holds. */
+import { KvfoldError, invariant } from '../core/errors.js'
+import { seqId } from '../core/ids.js'
+import type { Holdings } from './holdings.js'
+
+/**
+ * The books agree with themselves: cells in use + free = total; every cell is either free or tagged by exactly as many sequences as
+ * counted; every sequence holds positions 0 .. held-1 in order, one cell each; lent ids are those in use; one lane a conversation.
+ */
+export function checkBooks({ cells, sequences, all: holdings }: Holdings): void {
+  const { positions, references } = cells
+  const counted = new Int32Array(cells.total)
+  for (const holding of holdings) {
+    const held = holding.cells
+    for (let position = 0; position < held.length; position++) {
+      const cell = held[position] ?? -1
+      if (positions[cell] !== position)
+        fail(
+          `sequence ${holding.seq} holds at position ${position} a cell that is booked at position ${positions[cell] ?? 'none'}`,
+        )
+      counted[cell]!++
+    }
+  }
+  for (const cell of cells.freeHandles()) {
+    if (counted[cell] !== 0) fail(`cell ${cell} is on the free list ${counted[cell] === -1 ? 'twice' : 'and held by a sequence'}`)
+    counted[cell] = -1
+  }
+  let used = 0
+  for (let cell = 0; cell < cells.total; cell++) {
+    const count = counted[cell] ?? 0
+    if (count === -1) continue
+    used++
+    if (count === 0 || count !== references[cell])
+      fail(`cell ${cell} is booked with ${references[cell] ?? 0} tags and held by ${count} sequences`)
+  }
+  invariant(
+    used === cells.used && used + cells.free === cells.total,
+    `${used} cells in use + ${cells.free} free is not ${cells.total}`,
+  )
+
+  const lent = new Set(holdings.map(({ seq }) => seq))
+  invariant(lent.size === holdings.length, 'two holdings share one sequence id')
+  invariant(lent.size === sequences.used, `${lent.size} sequences are held and ${sequences.used} ids are lent`)
+  for (const id of lent) invariant(!sequences.isFree(id), `sequence ${id} is held but its id is free`)
+  const lanes = holdings.filter(({ state }) => state !== 'parked').map(({ conversation }) => conversation)
+  invariant(new Set(lanes).size === lanes.length, 'a conversation has two lanes')
+}
+
+/** Every sequence id, lent or not, spans the positions in llama.cpp that the books say. One cheap call an id. */
+export function checkPositions({ memory, all: holdings }: Holdings): void {
+  const held = new Map(holdings.map((holding) => [holding.seq, holding.held]))
+  for (let id = 0; id < memory.sequences; id++) {
+    const count = held.get(seqId(id)) ?? 0
+    const expected = count === 0 ? 'nothing' : `positions 0 to ${count - 1}`
+    const found = memory.positions(seqId(id))
+    const actual = found === null ? 'nothing' : `positions ${found.min} to ${found.max}`
+    invariant(expected === actual, `sequence ${id} should hold ${expected} and holds ${actual}`)
+  }
+}
+
+/** Every occupied cell in llama.cpp, as position and tags, is one of ours, and the other way round. Copies the whole cache. */
+export function checkReadback({ memory, cells, all: holdings }: Holdings): void {
+  const tags = new Map<number, number[]>()
+  for (const { seq, cells: held } of holdings)
+    for (const cell of held) {
+      const of = tags.get(cell)
+      if (of === undefined) tags.set(cell, [seq])
+      else of.push(seq)
+    }
+  /** Cells of one description: ours minus llama.cpp's. */
+  const surplus = new Map<string, number>()
+  const count = (position: number, sequences: readonly number[], by: 1 | -1) => {
+    const name = `position ${position} of sequences ${[...sequences].sort((a, b) => a - b).join(',')}`
+    surplus.set(name, (surplus.get(name) ?? 0) + by)
+  }
+  for (const [cell, sequences] of tags) count(cells.positions[cell] ?? -1, sequences, 1)
+  for (const { position, sequences } of memory.readback()) count(position, sequences, -1)
+
+  const differing = [...surplus].filter(([, by]) => by !== 0)
+  const listed = differing
+    .slice(0, 5)
+    .map(([name, by]) => `${name} (${by > 0 ? `${by} missing` : `${-by} too many`} in llama.cpp)`)
+  invariant(differing.length === 0, `the cache differs from its books in ${differing.length} kinds of cell: ${listed.join('; ')}`)
+}
+
+// Messages of inner loops are only put together when they are needed.
+function fail(message: string): never {
+  throw new KvfoldError('internal/invariant', message)
+}

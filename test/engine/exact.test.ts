@@ -1,0 +1,175 @@
+/**
+ * The promise of contract `exact`: after any sequence of edits, what the model predicts next is what a fresh prefill of the same tokens
+ * predicts. "Same" is judged against the difference between two fresh prefills with different chunking, measured in the same run.
+ */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import type { ChatMessage, Edit } from '../../src/chat/message.js'
+import { conversationId } from '../../src/core/ids.js'
+import { Random } from '../../src/core/random.js'
+import { seqId } from '../../src/core/ids.js'
+import { LlamaEngine } from '../../src/engine/llama.js'
+import type { LedgerEntry } from '../../src/kv/ledger.js'
+import { openNative } from '../../src/native/binding.js'
+import type { NativeContext, NativeModel } from '../../src/native/types.js'
+import { tinyModel } from '../support/models.js'
+
+const SEQUENCES = process.env['KVFOLD_LONG'] === undefined ? 500 : 5000
+const CELLS = 3072
+
+interface Fragment {
+  readonly message: number
+  readonly span: { readonly start: number; readonly end: number }
+  state: 'open' | 'folded' | 'summarised'
+}
+
+interface Talk {
+  readonly id: string
+  readonly messages: ChatMessage[]
+  readonly fragments: Fragment[]
+}
+
+let engine: LlamaEngine
+let referenceModel: NativeModel
+let whole: NativeContext
+let chunked: NativeContext
+
+beforeAll(async () => {
+  const native = await openNative({ gpu: 'cpu' })
+  const path = await tinyModel()
+  engine = await LlamaEngine.load(native, path, { cells: CELLS, sequences: 12, threads: 1, batchThreads: 1, flashAttention: 'on' })
+  referenceModel = await native.loadModel(path)
+  const options = { cells: CELLS, sequences: 1, threads: 1, batchThreads: 1, flashAttention: 'on' } as const
+  whole = await referenceModel.createContext(options)
+  chunked = await referenceModel.createContext({ ...options, batch: 37, ubatch: 37 })
+})
+
+afterAll(async () => {
+  await engine.dispose()
+  await referenceModel.dispose()
+})
+
+/** Log-probabilities of the next token after a fresh prefill. */
+async function fresh(context: NativeContext, tokens: Int32Array): Promise<Float32Array> {
+  context.clear()
+  let last = -1
+  for (let start = 0; start < tokens.length; start += context.batch) {
+    const part = tokens.slice(start, start + context.batch)
+    const outputs = new Uint8Array(part.length)
+    outputs[part.length - 1] = 1
+    last = part.length - 1
+    const positions = Int32Array.from(part, (_, offset) => start + offset)
+    expect(await context.decode({ tokens: part, positions, sequences: new Int32Array(part.length), outputs })).toBe('done')
+  }
+  return logSoftmax(context.logits(last))
+}
+
+function logSoftmax(logits: Float32Array): Float32Array {
+  const max = logits.reduce((a, b) => Math.max(a, b))
+  const sum = logits.reduce((total, logit) => total + Math.exp(logit - max), 0)
+  return logits.map((logit) => logit - max - Math.log(sum))
+}
+
+function largestDifference(a: Float32Array, b: Float32Array): number {
+  return a.reduce((worst, value, index) => Math.max(worst, Math.abs(value - b[index]!)), 0)
+}
+
+function words(random: Random, count: number): string {
+  const list = ['red', 'stone', 'river', 'a', 'Zürich', '42', 'fold', '\n', 'light', ';', '{"x": 1}', 'quiet', '日本']
+  return Array.from({ length: count }, () => list[random.integer(list.length)]!).join(' ')
+}
+
+function edits({ fragments }: Talk): Edit[] {
+  return fragments
+    .filter(({ state }) => state !== 'open')
+    .map(({ message, span, state }) => ({ message, span, replacement: state === 'folded' ? `[folded f${span.start}]` : `[summary: it was about ${span.end}]` }))
+    .sort((a, b) => a.message - b.message || a.span.start - b.span.start)
+}
+
+function addFragment(random: Random, talk: Talk): void {
+  const message = random.integer(talk.messages.length)
+  const { content } = talk.messages[message]!
+  if (content.length < 8) return
+  const start = random.integer(content.length - 4)
+  const span = engine.snap(talk.messages, [], message, { start, end: Math.min(content.length, start + 4 + random.integer(60)) })
+  const clash = talk.fragments.some((other) => other.message === message && other.span.start < span.end && span.start < other.span.end)
+  if (!clash && span.end > span.start) talk.fragments.push({ message, span, state: 'open' })
+}
+
+function equations(entry: LedgerEntry): void {
+  expect(entry.reused + entry.recomputed + entry.fresh).toBe(entry.shown)
+  expect(entry.recomputed + entry.fresh + entry.side).toBe(entry.submitted)
+  for (const key of ['shown', 'reused', 'recomputed', 'fresh'] as const)
+    expect(entry.messages.reduce((sum, message) => sum + message[key], 0)).toBe(entry[key])
+}
+
+describe('contract exact', () => {
+  it(
+    `predicts what a fresh prefill predicts over ${SEQUENCES} random edit sequences, books and llama.cpp agreeing after every step`,
+    { timeout: SEQUENCES * 400 },
+    async () => {
+      let floor = 0
+      let worst = 0
+      let steps = 0
+      let recomputedByReading = 0
+      for (let seed = 1; seed <= SEQUENCES; seed++) {
+        const random = new Random(seed)
+        const opening: ChatMessage[] = [
+          { role: 'system', content: `Sequence ${seed % 7}. ${words(random, 6)}` },
+          { role: 'user', content: words(random, 20 + random.integer(60)) },
+        ]
+        const talks: Talk[] = Array.from({ length: 1 + random.integer(2) }, (_, index) => ({
+          id: `${seed}-${index}`,
+          messages: index === 0 || random.integer(2) === 0 ? [...opening] : [opening[0]!, { role: 'user', content: words(random, 30) }],
+          fragments: [],
+        }))
+        for (let move = 0; move < 6; move++) {
+          const talk = talks[random.integer(talks.length)]!
+          const marks = 1 + random.integer(3)
+          let appended = true
+          for (let mark = 0; mark < marks; mark++) {
+            const kind = random.integer(5)
+            const fragment = talk.fragments[random.integer(Math.max(1, talk.fragments.length))]
+            if (kind < 2 || fragment === undefined) addFragment(random, talk)
+            else {
+              fragment.state = (['folded', 'summarised', 'open'] as const)[kind - 2]!
+              appended = false
+            }
+          }
+          const conversation = conversationId(talk.id)
+          const rendered = engine.format.render({ messages: talk.messages, edits: edits(talk) })
+          const { reply } = engine.respond({
+            conversation,
+            messages: talk.messages,
+            edits: edits(talk),
+            maxTokens: 1 + random.integer(4),
+            logprobs: engine.modelInfo.vocabulary,
+          })
+          const { message, ledger, logprobs } = await reply
+          equations(ledger)
+          if (appended && ledger.step > 1) recomputedByReading += ledger.recomputed
+          await engine.check('full')
+          const next = new Float32Array(engine.modelInfo.vocabulary)
+          for (const { token, logprob } of logprobs?.[0]?.top ?? []) next[token] = logprob
+          const reference = await fresh(whole, rendered.tokens)
+          floor = Math.max(floor, largestDifference(reference, await fresh(chunked, rendered.tokens)))
+          // An end-of-generation token sampled at once leaves no log-probabilities; nothing to compare then.
+          if (logprobs !== undefined && logprobs.length > 0) {
+            worst = Math.max(worst, largestDifference(next, reference))
+            steps++
+          }
+          talk.messages.push(message)
+          if (random.integer(2) === 0) talk.messages.push({ role: 'user', content: words(random, 1 + random.integer(10)) })
+        }
+        for (const talk of talks) if (random.integer(3) > 0) engine.forget(conversationId(talk.id))
+      }
+      console.log(`exact: ${steps} steps, worst difference ${worst.toExponential(2)}, noise floor ${floor.toExponential(2)}, evictions ${engine.cacheTotals.versions} versions alive`)
+      expect(steps).toBeGreaterThan(SEQUENCES * 4)
+      expect(floor).toBeGreaterThan(0)
+      expect(worst).toBeLessThanOrEqual(3 * floor)
+      expect(recomputedByReading).toBe(0)
+      expect(engine.submitted).toBeGreaterThan(0)
+      expect(engine.cacheTotals.used).toBeLessThanOrEqual(CELLS)
+      expect(whole.positions(seqId(0))).not.toBeNull()
+    },
+  )
+})

@@ -1,0 +1,44 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { StopStrings } from '../../src/engine/stop-strings.js'
+
+/** All text at once: what must be shown, whatever the chunking. */
+function naive(text: string, stops: readonly string[]): string {
+  const cuts = stops.map((stop) => text.indexOf(stop)).filter((at) => at >= 0)
+  // A chunked search sees the stop that is *completed* first; with one stop that is the same cut.
+  return cuts.length === 0 ? text : text.slice(0, Math.min(...cuts))
+}
+
+function chunked(chunks: readonly string[], stops: readonly string[]): string {
+  const watch = new StopStrings(stops)
+  let shown = ''
+  for (const chunk of chunks) {
+    const { text, stopped } = watch.push(chunk)
+    shown += text
+    if (stopped) return shown
+  }
+  return shown + watch.finish()
+}
+
+describe('StopStrings', () => {
+  it('holds back what may become a stop string and lets it go when it does not', () => {
+    const watch = new StopStrings(['END'])
+    expect(watch.push('the E')).toEqual({ text: 'the ', stopped: false })
+    expect(watch.push('N')).toEqual({ text: '', stopped: false })
+    expect(watch.push('emy')).toEqual({ text: 'ENemy', stopped: false })
+    expect(watch.push(' END of it')).toEqual({ text: ' ', stopped: true })
+  })
+
+  it('gives the same text under any chunking', () => {
+    const word = fc.string({ unit: fc.constantFrom('a', 'b'), maxLength: 12 })
+    fc.assert(
+      fc.property(fc.array(word, { maxLength: 8 }), fc.string({ unit: fc.constantFrom('a', 'b'), minLength: 1, maxLength: 4 }), (chunks, stop) => {
+        expect(chunked(chunks, [stop])).toBe(naive(chunks.join(''), [stop]))
+      }),
+    )
+  })
+
+  it('ignores empty stop strings', () => {
+    expect(chunked(['abc'], [''])).toBe('abc')
+  })
+})

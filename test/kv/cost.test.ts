@@ -1,0 +1,99 @@
+/** The split of a step's tokens among messages, against a naive one. */
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { messageCosts, withGenerated } from '../../src/kv/cost.js'
+import { commonPrefix, longestPrefix } from '../../src/kv/prefix.js'
+import { shownOf } from './desk.js'
+
+const tokens = fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 8 })
+const messages = fc.array(tokens, { minLength: 1, maxLength: 5 })
+
+/** For each token of `now`, whether `before` shows it at the same distance from the beginning or the end, without a gap. */
+function oldOnes(before: readonly number[], now: readonly number[]): boolean[] {
+  const old = now.map(() => false)
+  let head = 0
+  for (; head < now.length && head < before.length && now[head] === before[head]; head++) old[head] = true
+  for (let back = 1; back <= Math.min(now.length, before.length) - head && now.at(-back) === before.at(-back); back++)
+    old[now.length - back] = true
+  return old
+}
+
+describe('message costs', () => {
+  it('agree with a token-by-token count', () => {
+    fc.assert(
+      fc.property(messages, fc.option(messages), tokens, fc.nat(40), (now, before, generated, cut) => {
+        const shown = shownOf(...now)
+        const whole = withGenerated(shown, Int32Array.from([...now.flat(), ...generated]))
+        const asked = shown.tokens.length
+        const reused = Math.min(cut, asked)
+        const costs = messageCosts(whole, reused, asked, before === null ? null : shownOf(...before))
+        let at = 0
+        for (const [index, message] of now.entries()) {
+          const all = index === now.length - 1 ? [...message, ...generated] : message
+          const old = before?.[index] === undefined ? all.map(() => false) : oldOnes(before[index], all)
+          const kinds = all.map((_, offset) => {
+            const place = at + offset
+            return place < reused ? 'reused' : place < asked && old[offset] === true ? 'recomputed' : 'fresh'
+          })
+          at += all.length
+          const count = (kind: string) => kinds.filter((each) => each === kind).length
+          expect(costs[index]).toEqual({
+            index,
+            role: 'user',
+            shown: all.length,
+            reused: count('reused'),
+            recomputed: count('recomputed'),
+            fresh: count('fresh'),
+          })
+        }
+      }),
+      { numRuns: 1000 },
+    )
+  })
+
+  it('of messages that begin later in the conversation compare by index, not by place', () => {
+    const before = { tokens: Int32Array.of(7, 8), messages: [{ index: 4, role: 'user', span: { start: 0, end: 2 } }] }
+    const now = {
+      tokens: Int32Array.of(9, 7, 8),
+      messages: [
+        { index: 3, role: 'system', span: { start: 0, end: 1 } },
+        { index: 4, role: 'user', span: { start: 1, end: 3 } },
+      ],
+    }
+    expect(messageCosts(now, 0, 3, before).map(({ recomputed, fresh }) => [recomputed, fresh])).toEqual([
+      [0, 1],
+      [2, 0],
+    ])
+  })
+})
+
+describe('the longest prefix', () => {
+  it('is found, first come first served', () => {
+    fc.assert(
+      fc.property(tokens, fc.array(tokens, { maxLength: 6 }), (wanted, lists) => {
+        const holders = lists.map((list) => ({ tokens: Int32Array.from(list) }))
+        const lengths = lists
+          .map((list) => wanted.findIndex((token, at) => list[at] !== token))
+          .map((at) => (at < 0 ? wanted.length : at))
+        const best = Math.max(0, ...lengths)
+        const found = longestPrefix(Int32Array.from(wanted), holders)
+        expect(found).toEqual(best === 0 ? null : { holder: holders[lengths.indexOf(best)], matched: best })
+        if (found !== null) expect(found.holder).toBe(holders[lengths.indexOf(best)])
+      }),
+    )
+  })
+
+  it('is measured to the token in long lists, wherever they lie in their buffers', () => {
+    const list = Int32Array.from({ length: 5000 }, (_, index) => index % 97)
+    fc.assert(
+      fc.property(fc.nat(3), fc.nat(5000), fc.nat(5000), (offset, size, change) => {
+        const copy = new Int32Array(5010)
+        copy.set(list, offset)
+        copy[offset + change] = -1
+        const [a, b] = [list.subarray(0, size), copy.subarray(offset, offset + 4900)]
+        expect(commonPrefix(a, b)).toBe(Math.min(size, 4900, change))
+        expect(commonPrefix(b, a)).toBe(Math.min(size, 4900, change))
+      }),
+    )
+  })
+})
