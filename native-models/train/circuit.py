@@ -8,8 +8,7 @@ The heads of the last layer match such blocks with each other (in the slow pairs
 copy the token they find:
   head 0  what comes next after the same last tokens (ids)
   head 1  "the token before me" with "the token before you" (the value after this key)
-  head 2  the key three or four tokens back with the list entry two tokens back (the next key of the list), and the key
-          two tokens back with the list entry one token back (what follows that key: a comma, or the end of the list)
+  head 2  the key three or four tokens back with the list entry two tokens back (the next key of the list)
 Everything is trained afterwards; nothing is frozen.
 """
 import torch
@@ -91,8 +90,6 @@ def _matches(layer, shared, mix, rand, strength=1.7):
         else:
             layer.q.weight[slow, block(2)] = eye * strength
             layer.k.weight[slow, block(1)] = eye * strength
-            layer.q.weight[slow, block(1)] = mix[0] * strength
-            layer.k.weight[slow, block(0)] = mix[0] * strength
         project = torch.linalg.qr(rand(TOKEN, 64))[0]
         layer.v.weight[at : at + 64] = 0
         layer.v.weight[at : at + 64, :TOKEN] = project.t()

@@ -26,6 +26,17 @@ export function fit(text: string, width: number): string {
   return `${kept}…${coloured ? RESET : ''}`
 }
 
+/** Words of the text on lines of at most `width` shown characters; a longer word gets a line of its own. Blanks between words become one. */
+export function wrap(text: string, width: number): string[] {
+  const lines: string[] = []
+  for (const word of text.split(/ +/)) {
+    const last = lines.at(-1)
+    if (last !== undefined && visibleLength(last) + 1 + visibleLength(word) <= width) lines[lines.length - 1] = `${last} ${word}`
+    else lines.push(word)
+  }
+  return lines
+}
+
 /**
  * Text of unknown origin made fit for a terminal: control characters, escape included, become visible symbols, so that a model's answer
  * cannot move the cursor or recolour the screen. Newlines and tabs stay.

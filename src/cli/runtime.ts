@@ -2,7 +2,7 @@
 import { stat } from 'node:fs/promises'
 import { KvfoldError } from '../core/errors.js'
 import { LlamaEngine } from '../engine/llama.js'
-import { openNative } from '../native/binding.js'
+import type { GpuChoice, Native } from '../native/types.js'
 import { isModelUri, resolveModel } from '../native/resolve.js'
 import { BUILTIN, builtinModel } from './builtin.js'
 import { bytes, percent } from './figures.js'
@@ -33,6 +33,12 @@ export async function modelPath(model: string, notes: Terminal, signal?: AbortSi
   }
 }
 
+/** The native library, loaded only when a command needs it: help and bad usage should not wait for it. */
+export async function nativeLibrary(gpu: GpuChoice): Promise<Native> {
+  const { openNative } = await import('../native/binding.js')
+  return openNative({ gpu })
+}
+
 /** Loads the model the flags name. The caller disposes the engine. @throws KvfoldError as openNative, modelPath and LlamaEngine.load */
 export async function loadEngine(
   flags: ModelFlags,
@@ -42,6 +48,6 @@ export async function loadEngine(
 ): Promise<LlamaEngine> {
   const options = engineOptions(flags)
   const path = await modelPath(flags.model, notes, signal)
-  const native = await openNative({ gpu: flags.gpu })
+  const native = await nativeLibrary(flags.gpu)
   return LlamaEngine.load(native, path, { ...options, ...extra })
 }

@@ -101,7 +101,7 @@ export function strip(
     readonly paint?: (share: Share, text: string) => string
   },
 ): string {
-  const { width, capacity, glyphs: glyph, paint = (_share, text) => text } = options
+  const { width, capacity, glyphs: glyph, paint = (_share: Share, text: string) => text } = options
   const drawn = cells(stretches, width, capacity)
   let text = ''
   for (let start = 0; start < drawn.length;) {

@@ -1,6 +1,6 @@
 /** Owns the output device: its width, whether it shows colour and can be redrawn, and the region at its end that is redrawn in place. */
 import pc from 'picocolors'
-import { fit } from './ansi.js'
+import { fit, wrap } from './ansi.js'
 
 export type Colours = ReturnType<typeof pc.createColors>
 
@@ -61,6 +61,11 @@ export class Terminal {
   /** Writes a line that stays, above the live region if there is one. */
   print(line = ''): void {
     this.output.write(this.#erased() + line + '\n')
+  }
+
+  /** Prints prose, broken between words where a terminal would break it anywhere. */
+  prose(text: string, paint: (line: string) => string = (line) => line): void {
+    for (const line of this.live ? wrap(text, this.columns - 1) : [text]) this.print(paint(line))
   }
 
   /**

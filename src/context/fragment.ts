@@ -21,7 +21,7 @@ export interface Fragment {
 }
 
 /** What is shown instead of the fragment's text, null when the text itself is. */
-export function markerOf({ id, span, state }: Fragment): string | null {
+function markerOf({ id, span, state }: Fragment): string | null {
   switch (state.kind) {
     case 'open':
       return null

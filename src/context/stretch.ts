@@ -44,7 +44,7 @@ export function between(
       ? refuse('tool/refused', missing(messages, 'end_marker', endMarker, scope))
       : refuse(
           'tool/refused',
-          `end_marker ${quoted(endMarker)} stands only before the end of start_marker. Swap the markers, or choose an end_marker that comes later.`,
+          `end_marker ${quoted(endMarker)} does not come after start_marker, only before its end. Choose an end_marker that comes later, or swap the two.`,
         )
 
   const stretches: Stretch[] = []

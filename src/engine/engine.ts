@@ -106,7 +106,7 @@ export interface Engine {
   snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span
   /** Tokens the messages take when shown under the edits, generation prompt included. */
   count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits?: readonly Edit[]): number
-  /** Drops the conversation's sequence and its parked versions. */
+  /** Cancels what runs for the conversation and drops its sequence and its parked versions. */
   forget(conversation: ConversationId): void
   dispose(): Promise<void>
 }

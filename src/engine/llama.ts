@@ -146,6 +146,7 @@ export class LlamaEngine implements Engine {
 
   forget(conversation: ConversationId): void {
     this.#lastRendered.delete(conversation)
+    this.#scheduler.cancel(conversation)
     void this.#scheduler.between(() => {
       this.#cache.forget(conversation)
     })

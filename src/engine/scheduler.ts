@@ -1,5 +1,6 @@
 /** Owns the decode loop: which tokens of which running steps go into the next batch, and what follows from its outcome. */
 import { KvfoldError, invariant } from '../core/errors.js'
+import type { ConversationId } from '../core/ids.js'
 import type { KvCache } from '../kv/cache.js'
 import type { NativeContext, NativeModel } from '../native/types.js'
 import { tokenLogprob } from './logprobs.js'
@@ -77,6 +78,11 @@ export class Scheduler {
     })
   }
 
+  /** Cancels what runs for the conversation. */
+  cancel(conversation: ConversationId): void {
+    for (const job of this.#jobs.filter((job) => job.request.conversation === conversation)) this.#cancel(job)
+  }
+
   /** Cancels everything and waits until the loop has come to rest. */
   async close(): Promise<void> {
     this.#closed = true
@@ -100,8 +106,8 @@ export class Scheduler {
   async #loop(): Promise<void> {
     await Promise.resolve()
     while (this.#jobs.length > 0 || this.#errands.length > 0) {
-      for (const errand of this.#errands.splice(0)) errand()
       for (const job of this.#jobs.filter((job) => job.cancelled)) this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
+      for (const errand of this.#errands.splice(0)) errand()
       this.#admit()
       const shares = this.#compose()
       if (shares.length === 0) continue
@@ -190,10 +196,9 @@ export class Scheduler {
     this.#decoding = []
 
     if (status === 'done') {
-      for (const share of shares) {
-        this.cache.commit(share.job.step!, share.tokens, share.what, (elapsed * share.tokens.length) / size)
-        this.#advance(share, outputs.get(share) ?? null)
-      }
+      // All books first: a job that ends checks them against everything llama.cpp holds.
+      for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
+      for (const share of shares) this.#advance(share, outputs.get(share) ?? null)
       return
     }
     // Some ubatches may have entered the cache: believe llama.cpp, not the plan.

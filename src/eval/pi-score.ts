@@ -52,7 +52,7 @@ function readValues(answer: string, keys: ReadonlySet<string>): ReadonlyMap<stri
           .replace(/[.;,]$/u, ''),
       )
     for (const sentence of sentences) {
-      const is = /\sis:?\s/u.exec(`${sentence} `)
+      const is = /\sis:?\s/iu.exec(`${sentence} `)
       if (is !== null) take(sentence.slice(0, is.index), valueOf(sentence.slice(is.index + is[0].length)))
     }
   }

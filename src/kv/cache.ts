@@ -107,7 +107,6 @@ export class KvCache {
     this.#holdings.truncate(own, keep)
     if (borrow !== null && from !== null) this.#holdings.lend(from, own, borrow.span)
     own.state = 'running'
-    this.#holdings.touch(own)
     const step = new Step(own, plan, kind, parked)
     this.#charge(step)
     step.spend('cache', performance.now() - started)

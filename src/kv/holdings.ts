@@ -13,7 +13,7 @@ import { Sequences } from './sequences.js'
  * Room is made in this order: parked versions, longest unused first; then idle lanes, longest unused first; running lanes never. Versions
  * go first because losing one costs no more than the undo of an edit, whereas a lane is what its conversation shows next; by age because
  * an edit is the less likely to be undone the longer ago it was made. A version is used when it is parked and when it lends cells; a lane
- * when it is opened, when it lends cells, and when a step of it begins or ends.
+ * when it is opened, when it lends cells, and when a step of it ends.
  */
 export class Holdings {
   readonly cells: Cells
@@ -73,7 +73,6 @@ export class Holdings {
     this.memory.tag(from.seq, to.seq, of)
     to.adopt(from, of)
     this.touch(from)
-    this.touch(to)
   }
 
   /** Takes positions [`keep`, held) from the holding; says how many cells that freed. */

@@ -1,34 +1,11 @@
-// The addon's entry: what it exports, llama.cpp's log, and what the library says of itself.
-#include <algorithm>
-#include <deque>
-#include <mutex>
-
+// The addon's entry: what it exports, and what the library it runs on says of itself.
 #include "kvfold.h"
 
 namespace kvfold {
+
+void keepLog(ggml_log_level, const char *, void *);
+
 namespace {
-
-std::mutex logMutex;
-std::deque<std::string> logLines;
-constexpr size_t LOG_LINES = 4;
-
-void keep(ggml_log_level level, const char *text, void *) {
-  if (level != GGML_LOG_LEVEL_ERROR && level != GGML_LOG_LEVEL_WARN) return;
-  std::string line(text);
-  line.erase(std::remove(line.begin(), line.end(), '\n'), line.end());
-  if (line.empty()) return;
-  std::lock_guard<std::mutex> lock(logMutex);
-  logLines.push_back(line);
-  if (logLines.size() > LOG_LINES) logLines.pop_front();
-}
-
-Napi::Value start(const Napi::CallbackInfo &info) {
-  return guarded(info, [&]() -> Napi::Value {
-    llama_log_set(keep, nullptr);
-    llama_backend_init();
-    return info.Env().Undefined();
-  });
-}
 
 Napi::Value about(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
@@ -51,27 +28,40 @@ Napi::Value about(const Napi::CallbackInfo &info) {
       devices.Set(i, entry);
     }
     out.Set("devices", devices);
+    // [bytes, elements] of one block of every tensor type this release knows, [0, 0] for numbers out of use.
+    auto types = Napi::Array::New(env);
+    for (int type = 0; type < GGML_TYPE_COUNT; type++) {
+      auto block = Napi::Array::New(env, 2);
+      block.Set(0u, static_cast<double>(ggml_type_size(static_cast<ggml_type>(type))));
+      block.Set(1u, static_cast<double>(ggml_blck_size(static_cast<ggml_type>(type))));
+      types.Set(type, block);
+    }
+    out.Set("tensorTypes", types);
     return out;
   });
 }
 
-}  // namespace
-
-std::string takeLog() {
-  std::lock_guard<std::mutex> lock(logMutex);
-  std::string out;
-  for (auto &line : logLines) out += (out.empty() ? "" : "; ") + line;
-  logLines.clear();
-  return out;
+Napi::Value shutdown(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    live(info.Env()).freeAll();
+    return info.Env().Undefined();
+  });
 }
 
+}  // namespace
 }  // namespace kvfold
 
 Napi::Object init(Napi::Env env, Napi::Object exports) {
-  exports.Set("start", Napi::Function::New(env, kvfold::start));
+  llama_log_set(kvfold::keepLog, nullptr);
+  llama_backend_init();
+  env.SetInstanceData(new kvfold::Live());
   exports.Set("about", Napi::Function::New(env, kvfold::about));
+  exports.Set("shutdown", Napi::Function::New(env, kvfold::shutdown));
   kvfold::exportModel(env, exports);
+  kvfold::exportVocabulary(env, exports);
   kvfold::exportContext(env, exports);
+  kvfold::exportMemory(env, exports);
+  kvfold::exportState(env, exports);
   kvfold::exportSampler(env, exports);
   return exports;
 }

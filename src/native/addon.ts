@@ -1,14 +1,16 @@
-/** Loads the C++ addon onto the llama.cpp library that node-llama-cpp chose, and types its raw functions. Only binding.ts uses it. */
+/** Owns the loading of the C++ addon onto the llama.cpp library that node-llama-cpp chose, and the types of its raw functions. */
 import { existsSync, readFileSync } from 'node:fs'
 import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { getLlama, type Llama } from 'node-llama-cpp'
-import { KvfoldError, type ErrorCode, errorTable } from '../core/errors.js'
-import type { GpuChoice, SpecialTokens } from './types.js'
+import { KvfoldError } from '../core/errors.js'
+import type { DecodeStatus, GpuChoice } from './types.js'
 
 declare const kind: unique symbol
-type Handle<Name extends string> = { readonly [kind]: Name }
+interface Handle<Name extends string> {
+  readonly [kind]: Name
+}
 export type ModelHandle = Handle<'model'>
 export type ContextHandle = Handle<'context'>
 export type SamplerHandle = Handle<'sampler'>
@@ -22,38 +24,19 @@ export interface Device {
   readonly total: number
 }
 
-/** The addon as it is: unguarded; every sequence, token and span must have been checked before. */
-export interface Addon {
-  start(): void
-  about(): { version: string; systemInfo: string; maxSequences: number; devices: Device[] }
-  modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
-  modelFree(model: ModelHandle): Promise<void>
-  modelDescribe(model: ModelHandle): RawDescription
-  tokenize(model: ModelHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array
-  piece(model: ModelHandle, token: number, special: boolean): Uint8Array
-  contextCreate(model: ModelHandle, options: object): Promise<ContextHandle>
-  contextFree(context: ContextHandle): Promise<void>
-  contextSizes(context: ContextHandle): { cells: number; batch: number; ubatch: number; sequences: number; canShift: boolean }
-  decode(context: ContextHandle, tokens: Int32Array, positions: Int32Array, sequences: Int32Array, outputs: Uint8Array): Promise<'done' | 'no-room' | 'aborted'>
-  abort(context: ContextHandle): void
-  submitted(context: ContextHandle): number
-  logits(context: ContextHandle, index: number): Float32Array
-  tag(context: ContextHandle, from: number, to: number, start: number, end: number): void
-  untag(context: ContextHandle, seq: number, start: number, end: number): void
-  shift(context: ContextHandle, seq: number, start: number, end: number, delta: number): void
-  positions(context: ContextHandle, seq: number): [number, number]
-  clear(context: ContextHandle): void
-  readback(context: ContextHandle): Int32Array
-  saveSequence(context: ContextHandle, seq: number): Uint8Array
-  loadSequence(context: ContextHandle, seq: number, state: Uint8Array): boolean
-  samplerCreate(model: ModelHandle, options: object): SamplerHandle
-  samplerSample(sampler: SamplerHandle, context: ContextHandle, index: number): number
-  samplerAccept(sampler: SamplerHandle, token: number): void
-  samplerReset(sampler: SamplerHandle): void
-  samplerFree(sampler: SamplerHandle): void
+/** Size of one block of a tensor type; [0, 0]: the number is not in use. */
+export type TensorBlock = readonly [bytes: number, elements: number]
+
+export interface About {
+  readonly version: string
+  readonly systemInfo: string
+  readonly maxSequences: number
+  readonly devices: readonly Device[]
+  /** By ggml_type. */
+  readonly tensorTypes: readonly TensorBlock[]
 }
 
-export interface RawDescription {
+export interface RawModel {
   readonly description: string
   readonly parameters: number
   readonly size: number
@@ -62,90 +45,178 @@ export interface RawDescription {
   readonly heads: number
   readonly kvHeads: number
   readonly trainedContext: number
-  readonly vocabulary: number
   readonly slidingWindow: number
   readonly vocabType: string
   readonly rope: string
   readonly recurrent: boolean
   readonly hybrid: boolean
   readonly encoder: boolean
-  readonly metadata: Record<string, string>
+  readonly metadata: Readonly<Record<string, string>>
   readonly chatTemplate: string | null
-  readonly special: SpecialTokens
+}
+
+export interface RawVocabulary {
+  readonly bos: number | null
+  readonly eos: number | null
+  readonly eot: number | null
+  readonly newline: number | null
+  readonly addBos: boolean
+  readonly addEos: boolean
   /** Per token: bit 0 ends generation, bit 1 is control or unknown. */
   readonly flags: Uint8Array
 }
 
-/** Errors of the addon come as "code\nsentence". */
-export function translated(error: unknown): unknown {
-  if (!(error instanceof Error)) return error
-  const [code = '', ...rest] = error.message.split('\n')
-  return code in errorTable ? new KvfoldError(code as ErrorCode, rest.join(' '), { cause: error }) : error
+export interface RawContext {
+  readonly handle: ContextHandle
+  readonly cells: number
+  readonly batch: number
+  readonly ubatch: number
+  readonly sequences: number
+  readonly canShift: boolean
+  /** What llama.cpp logged while making it, rounded to its hundredths of a MiB; 0 where it logged nothing. */
+  readonly cacheBytes: number
+  readonly computeBytes: number
+  readonly flashAttention: boolean
+}
+
+/**
+ * The addon's functions. They guard against freed handles and against what llama.cpp throws, but check no argument: what llama.cpp would
+ * assert on must be refused before (context.ts, sampler.ts, model.ts).
+ */
+export interface Addon {
+  about(): About
+  /** Stops loads and decodes of this environment and frees everything; all handles are disposed afterwards. */
+  shutdown(): void
+  modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
+  modelFree(model: ModelHandle): Promise<void>
+  modelDescribe(model: ModelHandle): RawModel
+  vocabularyDescribe(model: ModelHandle): RawVocabulary
+  tokenize(model: ModelHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array
+  piece(model: ModelHandle, token: number, special: boolean): Uint8Array
+  contextCreate(model: ModelHandle, options: object): Promise<RawContext>
+  contextFree(context: ContextHandle): Promise<void>
+  decode(
+    context: ContextHandle,
+    tokens: Int32Array,
+    positions: Int32Array,
+    sequences: Int32Array,
+    outputs: Uint8Array,
+  ): Promise<DecodeStatus>
+  abort(context: ContextHandle): void
+  submitted(context: ContextHandle): number
+  logits(context: ContextHandle, index: number): Float32Array
+  tag(context: ContextHandle, from: number, to: number, start: number, end: number): void
+  untag(context: ContextHandle, seq: number, start: number, end: number): void
+  shift(context: ContextHandle, seq: number, start: number, end: number, delta: number): void
+  positions(context: ContextHandle, seq: number): readonly [min: number, max: number]
+  clear(context: ContextHandle): void
+  /** Cells as runs of position, count, sequence... */
+  readback(context: ContextHandle): Int32Array
+  /** `room` bytes stay free at the front. */
+  saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
+  /** `room` bytes at the front are skipped. */
+  loadSequence(context: ContextHandle, seq: number, state: Uint8Array, room: number): boolean
+  samplerCreate(model: ModelHandle, options: object): SamplerHandle
+  samplerSample(sampler: SamplerHandle, context: ContextHandle, index: number): number
+  samplerAccept(sampler: SamplerHandle, token: number): void
+  samplerReset(sampler: SamplerHandle): void
+  samplerFree(sampler: SamplerHandle): void
+}
+
+export interface LoadedAddon {
+  readonly addon: Addon
+  readonly llama: Llama
+  /** Of llama.cpp, e.g. `v0.5.0`. */
+  readonly release: string
 }
 
 /**
  * Finds the backend through node-llama-cpp, makes its library's symbols global, and loads our addon on top.
- * @throws KvfoldError native/build-failed when the addon is not built, native/library-mismatch when headers and library differ.
+ * @throws KvfoldError native/build-failed when the addon is not built, native/library-mismatch when headers and library differ or there is
+ * no library for `gpu`.
  */
-export async function loadAddon(gpu: GpuChoice): Promise<{ addon: Addon; llama: Llama; release: string }> {
+export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
   const root = packageRoot()
   const file = join(root, 'build', 'kvfold.node')
-  if (!existsSync(file)) throw new KvfoldError('native/build-failed', `The native addon is not built (${file}); run npm ci or npm run build in ${root}.`)
-  const { release } = JSON.parse(readFileSync(join(root, 'build', 'kvfold.json'), 'utf8')) as { release: string }
+  const release = builtRelease(root, file)
   const llama = await detect(gpu)
-  if (llama.llamaCppRelease.release !== release)
+  const installed = llama.llamaCppRelease.release
+  if (installed !== release) throw mismatch(release, installed)
+  openGlobally(llamaLibrary())
+  const loaded: { exports: unknown } = { exports: {} }
+  try {
+    process.dlopen(loaded, file, constants.dlopen.RTLD_NOW)
+  } catch (error) {
     throw new KvfoldError(
       'native/library-mismatch',
-      `The addon was built for llama.cpp ${release}, but the installed library is ${llama.llamaCppRelease.release}; run npm ci again.`,
+      `The addon does not fit the installed llama.cpp library (${(error as Error).message}); run npm ci again.`,
+      { cause: error },
     )
-  const { RTLD_NOW, RTLD_GLOBAL } = constants.dlopen as { RTLD_NOW: number; RTLD_GLOBAL: number }
-  // node-llama-cpp loaded its library for itself alone; opening it once more makes its symbols visible to ours.
-  const loaded = sharedObjects().find((path) => path.endsWith('llama-addon.node'))
-  if (loaded === undefined) throw new KvfoldError('native/library-mismatch', 'node-llama-cpp loaded no library of its own; run npm ci again.')
-  process.dlopen({ exports: {} }, loaded, RTLD_NOW | RTLD_GLOBAL)
-  const module = { exports: {} }
-  try {
-    process.dlopen(module, file, RTLD_NOW)
-  } catch (error) {
-    throw new KvfoldError('native/library-mismatch', `The addon does not fit the installed llama.cpp library: ${(error as Error).message}`, { cause: error })
   }
-  const addon = module.exports as Addon
-  addon.start()
+  const addon = loaded.exports as Addon
   const { version } = addon.about()
   // The prebuilt libraries are built outside a release checkout and call themselves -dev of the same version.
-  if (`v${version.replace(/-dev$/, '')}` !== release)
-    throw new KvfoldError('native/library-mismatch', `The addon was built for llama.cpp ${release}, but the loaded library says ${version}; run npm ci again.`)
+  if (`v${version.replace(/-dev$/, '')}` !== release) throw mismatch(release, version)
   return { addon, llama, release }
 }
 
-/** Files of the libraries this process has loaded. */
-function sharedObjects(): readonly string[] {
+function mismatch(built: string, found: string): KvfoldError {
+  return new KvfoldError(
+    'native/library-mismatch',
+    `The addon was built for llama.cpp ${built}, but the installed library is ${found}; run npm ci again.`,
+  )
+}
+
+/** The release the addon was built for (scripts/build-native.mjs writes it beside the addon). */
+function builtRelease(root: string, file: string): string {
+  try {
+    const { release } = JSON.parse(readFileSync(join(root, 'build', 'kvfold.json'), 'utf8')) as { release: string }
+    if (existsSync(file)) return release
+  } catch (error) {
+    if (!(error instanceof SyntaxError) && (error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+  }
+  throw new KvfoldError('native/build-failed', `The native addon is not built (${file}); run npm ci or npm run build in ${root}.`)
+}
+
+/** node-llama-cpp loaded its library for itself alone; opened once more, its symbols become visible to libraries loaded later. */
+function openGlobally(library: string): void {
+  process.dlopen({ exports: {} }, library, constants.dlopen.RTLD_NOW | constants.dlopen.RTLD_GLOBAL)
+}
+
+/** The file of node-llama-cpp's addon in this process; the package does not say which of its variants it loaded. */
+function llamaLibrary(): string {
   // @types/node of the oldest supported line does not know the switch; without it the report asks the name server about open sockets.
   const report = process.report as (typeof process)['report'] & { excludeNetwork?: boolean }
+  const before = report.excludeNetwork ?? false
   report.excludeNetwork = true
   const { sharedObjects } = report.getReport() as unknown as { readonly sharedObjects: readonly string[] }
-  return sharedObjects
+  report.excludeNetwork = before
+  const library = sharedObjects.find((path) => path.endsWith('llama-addon.node'))
+  if (library === undefined)
+    throw new KvfoldError('native/library-mismatch', 'node-llama-cpp loaded no library of its own; run npm ci again.')
+  return library
 }
 
 async function detect(gpu: GpuChoice): Promise<Llama> {
   try {
     return await getLlama({
-      gpu: gpu === 'auto' ? 'auto' : gpu === 'cpu' ? false : gpu,
+      gpu: gpu === 'cpu' ? false : gpu,
       build: 'never',
       progressLogs: false,
       logger: () => undefined,
       skipDownload: true,
     })
   } catch (error) {
+    const [reason = ''] = (error as Error).message.split('\n')
     throw new KvfoldError(
       'native/library-mismatch',
-      `node-llama-cpp has no ready library for --gpu ${gpu} on this machine (${(error as Error).message.split('\n')[0]}); try --gpu cpu or auto.`,
+      `node-llama-cpp has no ready library for --gpu ${gpu} on this machine (${reason}); try --gpu cpu or auto.`,
       { cause: error },
     )
   }
 }
 
 /** The folder that holds package.json, from src/native and dist/native alike. */
-export function packageRoot(): string {
+function packageRoot(): string {
   return dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 }

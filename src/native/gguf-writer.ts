@@ -1,110 +1,122 @@
-/** Owns writing a GGUF file (version 3): metadata, tensor table, and tensor data streamed to disk. */
-import { closeSync, openSync, renameSync, rmSync, writeSync } from 'node:fs'
+/** Owns the writing of GGUF files: header, metadata and tensors, streamed to disk so that a model never lies in memory whole. */
+import { open, rename, rm, type FileHandle } from 'node:fs/promises'
+import { invariant } from '../core/errors.js'
 
-export type MetadataValue =
-  | { readonly type: 'u32' | 'i32' | 'f32'; readonly value: number }
-  | { readonly type: 'bool'; readonly value: boolean }
-  | { readonly type: 'string'; readonly value: string }
-  | { readonly type: 'strings'; readonly value: readonly string[] }
-  | { readonly type: 'i32s' | 'f32s'; readonly value: readonly number[] }
+/** A metadata value; the key of the object is its type in the file. */
+export type GgufValue =
+  | { readonly u32: number }
+  | { readonly f32: number }
+  | { readonly bool: boolean }
+  | { readonly string: string }
+  | { readonly strings: readonly string[] }
+  | { readonly i32s: readonly number[] }
+  | { readonly bools: readonly boolean[] }
 
-export interface TensorPlan {
+export type TensorType = 'f32' | 'f16'
+
+export interface GgufTensor {
   readonly name: string
-  /** GGUF order: fastest-running dimension first. */
+  /** Fastest dimension first, as ggml counts them. */
   readonly shape: readonly number[]
-  readonly type: 'f32' | 'f16'
-  /** Fills `elements` values of the tensor, called for one stretch after another. */
-  readonly fill: (target: Float32Array | Uint16Array) => void
+  readonly type: TensorType
+  /** The tensor's bytes in order, in pieces of any size; together exactly as many as shape and type say. */
+  chunks(): Iterable<Uint8Array>
 }
 
 const ALIGNMENT = 32
-/** Elements per stretch: bounds the memory of a write. */
-const STRETCH = 1 << 18
-const TYPE = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8 } as const
-const TENSOR_TYPE = { f32: 0, f16: 1 } as const
+/** Numbers of gguf_type and ggml_type, and the bytes of one element (gguf.h, ggml.h). */
+const VALUE = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const
+const TENSOR = { f32: { code: 0, bytes: 4 }, f16: { code: 1, bytes: 2 } } as const
 
-/** Writes to a file beside `path` and renames it, so that a half-written model never lies at `path`. */
-export function writeGguf(path: string, metadata: ReadonlyMap<string, MetadataValue>, tensors: readonly TensorPlan[]): void {
+/**
+ * Writes a GGUF of version 3. The file appears under its name only when it is complete.
+ * @throws the file system's error (ENOSPC, EACCES, ...); what was written is removed.
+ */
+export async function writeGguf(
+  path: string,
+  metadata: ReadonlyMap<string, GgufValue>,
+  tensors: readonly GgufTensor[],
+): Promise<void> {
   const temporary = `${path}.${process.pid}.part`
-  const file = openSync(temporary, 'w')
+  const file = await open(temporary, 'w')
   try {
-    const head = Buffer.concat([header(metadata, tensors)])
-    writeAll(file, head)
-    writeAll(file, padding(head.length))
-    for (const tensor of tensors) {
-      const elements = count(tensor)
-      for (let start = 0; start < elements; start += STRETCH) {
-        const size = Math.min(STRETCH, elements - start)
-        const values = tensor.type === 'f32' ? new Float32Array(size) : new Uint16Array(size)
-        tensor.fill(values)
-        writeAll(file, Buffer.from(values.buffer, values.byteOffset, values.byteLength))
-      }
-      writeAll(file, padding(bytes(tensor)))
+    try {
+      await writeAll(file, header(metadata, tensors))
+      for (const tensor of tensors) await writeTensor(file, tensor)
+    } finally {
+      await file.close()
     }
-    closeSync(file)
-    renameSync(temporary, path)
+    await rename(temporary, path)
   } catch (error) {
-    rmSync(temporary, { force: true })
+    await rm(temporary, { force: true })
     throw error
   }
 }
 
-function header(metadata: ReadonlyMap<string, MetadataValue>, tensors: readonly TensorPlan[]): Buffer {
+async function writeTensor(file: FileHandle, tensor: GgufTensor): Promise<void> {
+  const size = byteLength(tensor)
+  let written = 0
+  for (const chunk of tensor.chunks()) {
+    await writeAll(file, chunk)
+    written += chunk.length
+  }
+  invariant(written === size, `tensor ${tensor.name} has ${written} bytes of ${size}`)
+  await writeAll(file, Buffer.alloc(padding(size)))
+}
+
+/** One write call may take only part of what it is given. */
+async function writeAll(file: FileHandle, bytes: Uint8Array): Promise<void> {
+  for (let at = 0; at < bytes.length;) at += (await file.write(bytes, at, bytes.length - at)).bytesWritten
+}
+
+function header(metadata: ReadonlyMap<string, GgufValue>, tensors: readonly GgufTensor[]): Buffer {
   const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(metadata.size)]
-  for (const [key, value] of metadata) parts.push(text(key), encoded(value))
+  for (const [key, value] of metadata) parts.push(text(key), ...encode(value))
   let offset = 0
   for (const tensor of tensors) {
-    parts.push(text(tensor.name), u32(tensor.shape.length), ...tensor.shape.map(u64), u32(TENSOR_TYPE[tensor.type]), u64(offset))
-    offset += bytes(tensor) + padding(bytes(tensor)).length
+    const { name, shape, type } = tensor
+    parts.push(text(name), u32(shape.length), ...shape.map(u64), u32(TENSOR[type].code), u64(offset))
+    offset += byteLength(tensor) + padding(byteLength(tensor))
   }
-  return Buffer.concat(parts)
+  const size = parts.reduce((sum, part) => sum + part.length, 0)
+  return Buffer.concat([...parts, Buffer.alloc(padding(size))])
 }
 
-function encoded(entry: MetadataValue): Buffer {
-  switch (entry.type) {
-    case 'strings':
-      return Buffer.concat([u32(9), u32(TYPE.string), u64(entry.value.length), ...entry.value.map(text)])
-    case 'i32s':
-    case 'f32s': {
-      const inner = entry.type === 'i32s' ? 'i32' : 'f32'
-      return Buffer.concat([u32(9), u32(TYPE[inner]), u64(entry.value.length), ...entry.value.map((value) => scalar(inner, value))])
-    }
-    case 'string':
-      return Buffer.concat([u32(TYPE.string), text(entry.value)])
-    case 'bool':
-      return Buffer.concat([u32(TYPE.bool), Buffer.from([entry.value ? 1 : 0])])
-    case 'u32':
-    case 'i32':
-    case 'f32':
-      return Buffer.concat([u32(TYPE[entry.type]), scalar(entry.type, entry.value)])
-  }
+function encode(value: GgufValue): Buffer[] {
+  if ('u32' in value) return [u32(VALUE.u32), u32(value.u32)]
+  if ('f32' in value) return [u32(VALUE.f32), f32(value.f32)]
+  if ('bool' in value) return [u32(VALUE.bool), Buffer.from([value.bool ? 1 : 0])]
+  if ('string' in value) return [u32(VALUE.string), text(value.string)]
+  if ('strings' in value) return [...array(VALUE.string, value.strings), ...value.strings.map(text)]
+  if ('bools' in value) return [...array(VALUE.bool, value.bools), Buffer.from(value.bools.map(Number))]
+  return [...array(VALUE.i32, value.i32s), Buffer.from(Int32Array.from(value.i32s).buffer)]
 }
 
-function scalar(type: 'u32' | 'i32' | 'f32', value: number): Buffer {
-  const out = Buffer.alloc(4)
-  if (type === 'u32') out.writeUInt32LE(value)
-  else if (type === 'i32') out.writeInt32LE(value)
-  else out.writeFloatLE(value)
-  return out
-}
+const array = (type: number, items: readonly unknown[]): Buffer[] => [u32(VALUE.array), u32(type), u64(items.length)]
 
-const u32 = (value: number): Buffer => scalar('u32', value)
+const byteLength = ({ shape, type }: GgufTensor): number => shape.reduce((product, size) => product * size, TENSOR[type].bytes)
+
+const padding = (size: number): number => (ALIGNMENT - (size % ALIGNMENT)) % ALIGNMENT
+
+function u32(value: number): Buffer {
+  const bytes = Buffer.alloc(4)
+  bytes.writeUInt32LE(value)
+  return bytes
+}
 
 function u64(value: number): Buffer {
-  const out = Buffer.alloc(8)
-  out.writeBigUInt64LE(BigInt(value))
-  return out
+  const bytes = Buffer.alloc(8)
+  bytes.writeBigUInt64LE(BigInt(value))
+  return bytes
+}
+
+function f32(value: number): Buffer {
+  const bytes = Buffer.alloc(4)
+  bytes.writeFloatLE(value)
+  return bytes
 }
 
 function text(value: string): Buffer {
-  const raw = Buffer.from(value)
-  return Buffer.concat([u64(raw.length), raw])
-}
-
-const count = (tensor: TensorPlan): number => tensor.shape.reduce((product, size) => product * size, 1)
-const bytes = (tensor: TensorPlan): number => count(tensor) * (tensor.type === 'f32' ? 4 : 2)
-const padding = (length: number): Buffer => Buffer.alloc((ALIGNMENT - (length % ALIGNMENT)) % ALIGNMENT)
-
-function writeAll(file: number, data: Buffer): void {
-  for (let at = 0; at < data.length; ) at += writeSync(file, data, at)
+  const bytes = Buffer.from(value)
+  return Buffer.concat([u64(bytes.length), bytes])
 }

@@ -1,4 +1,4 @@
-// What the parts of the addon share: handles, errors with a code, and the guard around every call into llama.cpp.
+// What the parts of the addon share: handles, errors with a code, llama.cpp's last words, and the guard around every call into it.
 #pragma once
 #define NAPI_VERSION 8
 #include <llama.h>
@@ -9,8 +9,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <functional>
-#include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <vector>
@@ -27,47 +26,96 @@ struct Failure : std::exception {
 struct ModelHandle {
   llama_model *model = nullptr;
   const llama_vocab *vocab = nullptr;
+  ~ModelHandle() { free(); }
+  void free();
 };
 
 struct ContextHandle {
-  ModelHandle *model = nullptr;
+  // Kept alive because llama.cpp's context points into it.
+  std::shared_ptr<ModelHandle> model;
   llama_context *context = nullptr;
   std::atomic<bool> abort{false};
+  // Held while a decode runs on another thread.
+  std::mutex running;
   // Tokens that entered the cache since the context was made.
   uint64_t submitted = 0;
-  // Batch index -> whether its logits were asked for in the last decode.
+  // Batch index -> whether its logits were asked for in the last decode that was done.
   std::vector<int8_t> outputs;
+  ~ContextHandle() { free(); }
+  // Stops a running decode, waits for it, gives the memory back.
+  void free();
 };
 
 struct SamplerHandle {
-  const llama_vocab *vocab = nullptr;
-  // Null without a grammar; masks candidates before `chain` sees them.
+  std::shared_ptr<ModelHandle> model;
+  // Null without a grammar.
   llama_sampler *grammar = nullptr;
   llama_sampler *chain = nullptr;
+  // Its state changes with every draw (mirostat).
+  bool stateful = false;
   std::vector<llama_token_data> candidates;
+  ~SamplerHandle() { free(); }
+  void free();
 };
 
-// The last lines llama.cpp logged at warning level or above, newest last; empties the store.
-std::string takeLog();
+// What llama.cpp logs on this thread while the object lives; at other times it logs nothing. Not to be nested.
+class Log {
+ public:
+  Log();
+  ~Log();
+  Log(const Log &) = delete;
+  // The last errors (warnings where there are none), as the end of a sentence: ": why; why." or "."
+  std::string why() const;
+  // Every line of any level that contains `part`.
+  std::vector<std::string> lines(const std::string &part) const;
 
-// Turns anything thrown by `body` into a JavaScript error whose message is "code\nsentence".
+ private:
+  friend void keepLog(ggml_log_level, const char *, void *);
+  std::vector<std::pair<ggml_log_level, std::string>> kept;
+};
+
+// What an environment (a main thread or a worker) holds of llama.cpp; frees all of it when the environment ends.
+class Live {
+ public:
+  ~Live() { freeAll(); }
+  void add(const std::shared_ptr<ModelHandle> &handle) { keep(models, handle); }
+  void add(const std::shared_ptr<ContextHandle> &handle) { keep(contexts, handle); }
+  void add(const std::shared_ptr<SamplerHandle> &handle) { keep(samplers, handle); }
+  // Idempotent; later calls on any handle fail with native/disposed. Also stops loads that are running.
+  void freeAll();
+  std::shared_ptr<std::atomic<bool>> stopping = std::make_shared<std::atomic<bool>>(false);
+
+ private:
+  template <typename T>
+  void keep(std::vector<std::weak_ptr<T>> &list, const std::shared_ptr<T> &handle) {
+    size_t kept = 0;
+    for (auto &entry : list)
+      if (!entry.expired()) list[kept++] = entry;
+    list.resize(kept);
+    list.push_back(handle);
+  }
+  std::vector<std::weak_ptr<SamplerHandle>> samplers;
+  std::vector<std::weak_ptr<ContextHandle>> contexts;
+  std::vector<std::weak_ptr<ModelHandle>> models;
+};
+
+Live &live(Napi::Env env);
+
+// The failure that is being handled right now, as "code\nsentence": how errors travel to addon.ts.
+std::string currentFailure();
+
+// Turns anything thrown by `body` into a JavaScript error.
 template <typename Body>
 Napi::Value guarded(const Napi::CallbackInfo &info, Body body) {
-  std::string code = "native/failed", message;
+  std::string message;
   try {
     return body();
   } catch (const Napi::Error &) {
     throw;
-  } catch (const Failure &failure) {
-    code = failure.code, message = failure.message;
-  } catch (const std::bad_alloc &) {
-    code = "memory/insufficient", message = "The system has no memory left for this call; close something or ask for less.";
-  } catch (const std::exception &error) {
-    message = std::string("llama.cpp failed: ") + error.what();
   } catch (...) {
-    message = "llama.cpp failed without saying why.";
+    message = currentFailure();
   }
-  throw Napi::Error::New(info.Env(), code + "\n" + message);
+  throw Napi::Error::New(info.Env(), message);
 }
 
 // Runs `work` off the event loop; the promise resolves with what `finish` makes of it there.
@@ -86,14 +134,8 @@ class Task : public Napi::AsyncWorker {
   void Execute() override {
     try {
       work();
-    } catch (const Failure &failure) {
-      SetError(failure.code + "\n" + failure.message);
-    } catch (const std::bad_alloc &) {
-      SetError("memory/insufficient\nThe system has no memory left for this call; close something or ask for less.");
-    } catch (const std::exception &error) {
-      SetError(std::string("native/failed\nllama.cpp failed: ") + error.what());
     } catch (...) {
-      SetError("native/failed\nllama.cpp failed without saying why.");
+      SetError(currentFailure());
     }
   }
   void OnOK() override { deferred.Resolve(finish(Env())); }
@@ -108,12 +150,29 @@ class Task : public Napi::AsyncWorker {
 };
 
 template <typename T>
-T *handle(const Napi::Value &value) {
-  return value.As<Napi::External<T>>().Data();
+Napi::Value boxed(Napi::Env env, const std::shared_ptr<T> &handle) {
+  live(env).add(handle);
+  return Napi::External<std::shared_ptr<T>>::New(env, new std::shared_ptr<T>(handle), [](Napi::Env, std::shared_ptr<T> *box) { delete box; });
 }
 
+template <typename T>
+std::shared_ptr<T> unboxed(const Napi::Value &value) {
+  return *value.As<Napi::External<std::shared_ptr<T>>>().Data();
+}
+
+// The object behind a handle; what was freed, by dispose or at exit, fails with native/disposed.
+std::shared_ptr<ModelHandle> modelOf(const Napi::Value &value);
+std::shared_ptr<ContextHandle> contextOf(const Napi::Value &value);
+std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value);
+
+// The logits of batch index `index` of the last decode, one float a token of the vocabulary; they last until the next one.
+const float *logitsAt(ContextHandle &context, int32_t index);
+
 void exportModel(Napi::Env env, Napi::Object exports);
+void exportVocabulary(Napi::Env env, Napi::Object exports);
 void exportContext(Napi::Env env, Napi::Object exports);
+void exportMemory(Napi::Env env, Napi::Object exports);
+void exportState(Napi::Env env, Napi::Object exports);
 void exportSampler(Napi::Env env, Napi::Object exports);
 
 }  // namespace kvfold

@@ -1,11 +1,14 @@
-/** Owns the estimate of what a model or context will take and the look at what is free, so that too much is refused before it is taken. */
-import { existsSync, readFileSync } from 'node:fs'
+/** Owns the look at what memory is free and the refusal of what would not fit, before anything is taken. */
+import { readFileSync } from 'node:fs'
 import { freemem, totalmem } from 'node:os'
+import { dirname, join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import type { CacheType } from './types.js'
 
 /** Bytes and elements of one block of a cache type, and its ggml_type. */
-export const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; readonly bytes: number; readonly elements: number }>> = {
+export const cacheTypes: Readonly<
+  Record<CacheType, { readonly ggml: number; readonly bytes: number; readonly elements: number }>
+> = {
   f32: { ggml: 0, bytes: 4, elements: 1 },
   f16: { ggml: 1, bytes: 2, elements: 1 },
   q4_0: { ggml: 2, bytes: 18, elements: 32 },
@@ -17,48 +20,56 @@ export const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; rea
   bf16: { ggml: 30, bytes: 2, elements: 1 },
 }
 
-export interface CacheShape {
-  readonly layers: number
-  readonly keyWidth: number
-  readonly valueWidth: number
-  readonly keyType: CacheType
-  readonly valueType: CacheType
-}
+/** Bytes of `elements` numbers of a cache type. */
+export const cacheBytes = (type: CacheType, elements: number): number =>
+  (elements / cacheTypes[type].elements) * cacheTypes[type].bytes
 
-/** Bytes of KV cache per cell: what one token costs for as long as it is kept. */
-export function bytesPerCell({ layers, keyWidth, valueWidth, keyType, valueType }: CacheShape): number {
-  const row = (width: number, type: CacheType) => (width / cacheTypes[type].elements) * cacheTypes[type].bytes
-  return layers * (row(keyWidth, keyType) + row(valueWidth, valueType))
-}
-
-/** Bytes this process may still take: what the kernel calls available, less where a control group says less. */
+/** Host bytes this process may still take: what the kernel calls available, or less where a control group of ours leaves less. */
 export function availableMemory(): number {
-  const kernel = number('/proc/meminfo', /^MemAvailable:\s+(\d+) kB/m)
-  const free = kernel === null ? (process.platform === 'darwin' ? totalmem() * 0.75 : freemem()) : kernel * 1024
-  const limits = [
-    ['/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory.current'],
-    ['/sys/fs/cgroup/memory/memory.limit_in_bytes', '/sys/fs/cgroup/memory/memory.usage_in_bytes'],
-  ] as const
-  const group = limits.flatMap(([limit, usage]) => {
-    const max = number(limit, /^(\d+)/)
-    const used = number(usage, /^(\d+)/)
-    return max === null || used === null ? [] : [max - used]
-  })
-  return Math.max(0, Math.min(free, ...group))
+  const kernel = /^MemAvailable:\s+(\d+) kB/m.exec(contents('/proc/meminfo'))?.[1]
+  // macOS counts little as free that it would give up at once.
+  const system = kernel === undefined ? Math.max(freemem(), totalmem() / 2) : Number(kernel) * 1024
+  return Math.max(0, Math.min(system, ...groupMemory()))
 }
 
-/** @throws KvfoldError memory/insufficient when `bytes` exceed what is free. */
-export function refuseTooMuch(what: string, bytes: number, available: number, hint: string): void {
+/** What each control group above this process leaves of its limit (v2 and v1); page cache does not count as used. */
+function groupMemory(): number[] {
+  const entries = contents('/proc/self/cgroup').split('\n')
+  const group = (pattern: RegExp) => entries.map((entry) => pattern.exec(entry)?.[1]).find((path) => path !== undefined)
+  const left: number[] = []
+  const look = (root: string, path: string | undefined, limit: string, usage: string) => {
+    for (let at = path ?? '/'; ; at = dirname(at)) {
+      const folder = join(root, at)
+      const [most, used] = [limit, usage].map((file) => Number(/^\d+/.exec(contents(join(folder, file)))?.[0]))
+      const reclaimable = Number(/^(?:total_)?inactive_file (\d+)/m.exec(contents(join(folder, 'memory.stat')))?.[1] ?? 0)
+      if (most !== undefined && used !== undefined && Number.isFinite(most) && Number.isFinite(used))
+        left.push(most - Math.max(0, used - reclaimable))
+      if (at === dirname(at)) return
+    }
+  }
+  look('/sys/fs/cgroup', group(/^0::(\/.*)$/), 'memory.max', 'memory.current')
+  look('/sys/fs/cgroup/memory', group(/^\d+:memory:(\/.*)$/), 'memory.limit_in_bytes', 'memory.usage_in_bytes')
+  return left
+}
+
+/** @throws KvfoldError memory/insufficient, naming both figures, when `bytes` exceed what is free. */
+export function refuseTooMuch(what: string, bytes: number, available: number, where: string, hint: string): void {
   if (bytes <= available) return
-  throw new KvfoldError('memory/insufficient', `${what} would take ${gib(bytes)} and ${gib(available)} are free; ${hint}.`)
+  throw new KvfoldError(
+    'memory/insufficient',
+    `${what} would take ${readable(bytes)} of ${where}, and ${readable(available)} are free; ${hint}.`,
+  )
 }
 
-function gib(bytes: number): string {
+function readable(bytes: number): string {
   return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(0)} MiB`
 }
 
-function number(file: string, pattern: RegExp): number | null {
-  if (!existsSync(file)) return null
-  const match = pattern.exec(readFileSync(file, 'utf8'))
-  return match === null ? null : Number(match[1])
+/** Empty when there is no such file. */
+function contents(file: string): string {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch {
+    return ''
+  }
 }

@@ -34,7 +34,7 @@ export function byteAlphabet(): readonly string[] {
  * Metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs, pairs of pairs, then the control tokens at the end.
  * Precondition: size >= SMALLEST_VOCABULARY. The largest that letters can fill is about 400,000; the rest are unused tokens.
  */
-export function vocabularyMetadata(size: number, chatTemplate: string): Map<string, GgufValue> {
+export function vocabularyMetadata(size: number): Map<string, GgufValue> {
   const alphabet = byteAlphabet()
   const tokens = [...alphabet]
   const merges: string[] = []
@@ -56,7 +56,6 @@ export function vocabularyMetadata(size: number, chatTemplate: string): Map<stri
     ['tokenizer.ggml.eos_token_id', { u32: ids.get('<|im_end|>') ?? 0 }],
     ['tokenizer.ggml.padding_token_id', { u32: ids.get('<|endoftext|>') ?? 0 }],
     ['tokenizer.ggml.add_bos_token', { bool: false }],
-    ['tokenizer.chat_template', { string: chatTemplate }],
   ])
 }
 

@@ -1,244 +1,141 @@
-/** Makes GGUFs of a given shape with random weights, for tests and benchmarks: speed does not depend on the weights. */
+/** Owns models made up for tests and benchmarks: a GGUF of any Llama or Qwen2 shape with random weights and a tokenizer for any text. */
 import { KvfoldError } from '../core/errors.js'
-import { writeGguf, type MetadataValue, type TensorPlan } from './gguf-writer.js'
+import { mix } from '../core/random.js'
+import { writeGguf, type GgufTensor, type GgufValue, type TensorType } from './gguf-writer.js'
+import { randomTensor } from './random-tensor.js'
+import { SMALLEST_VOCABULARY, vocabularyMetadata } from './synthetic-vocabulary.js'
 
 export interface SyntheticShape {
-  readonly architecture: 'llama' | 'qwen2' | 'mamba'
+  readonly architecture: 'llama' | 'qwen2'
   readonly layers: number
+  /** A multiple of heads; embedding / heads is even. */
   readonly embedding: number
-  /** Ignored for mamba. */
+  /** A multiple of kvHeads. */
   readonly heads: number
   readonly kvHeads: number
   readonly feedForward: number
-  /** At least 400: bytes, merged pairs, control tokens; the rest are names that no text contains. */
+  /** At least 261: bytes and control tokens. */
   readonly vocabulary: number
-  readonly context: number
+  /** Default 4096. */
+  readonly context?: number
   /** Default 10000. */
   readonly ropeBase?: number
-  /** Type of the matrices; norms and biases are f32. Default f16. */
-  readonly type?: 'f32' | 'f16'
-  /** Same seed, same file. Default 1. */
+  /** Of the matrices; norms and biases are f32 as everywhere. Default f16. */
+  readonly type?: TensorType
+  /** The same seed and shape give the same bytes. Default 1. */
   readonly seed?: number
-  /** Default: ChatML with Hermes tool calls. null: none. */
+  /** Jinja; default: ChatML with tools as JSON and calls in Hermes tags. null: none. */
   readonly chatTemplate?: string | null
 }
 
-/** ChatML with tools listed by name and parameters, calls in Hermes syntax. */
-export const defaultChatTemplate = [
-  "{%- set first = messages[0] if messages and messages[0].role == 'system' else none -%}",
-  "{%- if first or tools -%}{{ '<|im_start|>system\\n' }}{{ first.content if first else '' }}",
-  "{%- if tools -%}{{ '\\n\\n# Tools' }}{%- for tool in tools -%}{{ '\\n' + tool.function.name }}{%- endfor -%}{%- endif -%}{{ '<|im_end|>\\n' }}{%- endif -%}",
-  "{%- for message in messages -%}{%- if not (loop.first and message.role == 'system') -%}",
-  "{{ '<|im_start|>' + message.role + '\\n' }}{{ message.content if message.content else '' }}",
-  '{%- if message.tool_calls -%}{%- for call in message.tool_calls -%}',
-  "{{ '\\n' if message.content or not loop.first else '' }}{{ '<tool_call>\\n{\"name\": ' }}{{ call.function.name | tojson }}{{ ', \"arguments\": ' }}",
-  "{{ call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}{{ '}\\n</tool_call>' }}",
-  "{%- endfor -%}{%- endif -%}{{ '<|im_end|>\\n' }}{%- endif -%}{%- endfor -%}",
-  "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}",
-].join('')
-
-/** Frequent English pairs and words, so that token borders are not everywhere. */
-const MERGES =
-  'Ġ t,h e,Ġt he,i n,e r,a n,o n,r e,Ġ a,Ġ s,a t,e n,Ġ w,o r,e s,i s,Ġ o,i t,Ġ c,an d,Ġ f,Ġa nd,in g,o u,Ġ b,e d,Ġ m,Ġ p,a r,a l,Ġo f,Ġ in,s t,o l,Ċ Ċ,l e,e l,d e,f o,l d,fo ld,s s,ss age'.split(',')
+/** ChatML with tool definitions as JSON lines and calls in Hermes syntax; no BOS. */
+export const CHATML_TEMPLATE = `
+{%- if messages[0].role == 'system' or tools -%}
+  {{- '<|im_start|>system\\n' -}}
+  {%- if messages[0].role == 'system' -%}{{- messages[0].content -}}{%- endif -%}
+  {%- if tools -%}
+    {{- '\\n\\n# Tools\\nTo use one of these tools, answer with {"name": ..., "arguments": {...}} between <tool_call> and </tool_call>.' -}}
+    {%- for tool in tools -%}{{- '\\n' -}}{{- tool | tojson -}}{%- endfor -%}
+  {%- endif -%}
+  {{- '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+  {%- if message.role != 'system' or not loop.first -%}
+    {{- '<|im_start|>' + message.role + '\\n' -}}
+    {%- if message.content -%}{{- message.content -}}{%- endif -%}
+    {%- if message.tool_calls -%}
+      {%- for call in message.tool_calls -%}
+        {%- if message.content or not loop.first -%}{{- '\\n' -}}{%- endif -%}
+        {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' -}}
+        {%- if call.function.arguments is string -%}{{- call.function.arguments -}}
+        {%- else -%}{{- call.function.arguments | tojson -}}{%- endif -%}
+        {{- '}\\n</tool_call>' -}}
+      {%- endfor -%}
+    {%- endif -%}
+    {{- '<|im_end|>\\n' -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}`.trimStart()
 
 /**
- * Writes the model to `path`. The file depends on the shape alone.
- * @throws KvfoldError native/bad-argument when the shape is not one llama.cpp can load.
+ * Writes the model to `path`; a few megabytes at a time are in memory. Its logits depend on the input and are far enough apart for greedy
+ * choices to be stable, but mean nothing. An existing file is replaced.
+ * @throws KvfoldError native/bad-argument for an impossible shape; the file system's error when the file cannot be written.
  */
-export function synthesizeModel(path: string, shape: SyntheticShape): Promise<void> {
+export async function synthesizeModel(path: string, shape: SyntheticShape): Promise<void> {
   checkShape(shape)
-  const { architecture, seed = 1, type = 'f16' } = shape
-  const random = new Weights(seed)
-  const tensors = architecture === 'mamba' ? mambaTensors(shape, type, random) : attentionTensors(shape, type, random)
-  writeGguf(path, metadata(shape), tensors)
-  return Promise.resolve()
+  await writeGguf(path, metadata(shape), tensors(shape))
 }
 
-function checkShape({ architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, context }: SyntheticShape): void {
+function checkShape(shape: SyntheticShape): void {
+  const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, context = 4096, ropeBase = 10000 } = shape
   const refuse = (what: string): never => {
-    throw new KvfoldError('native/bad-argument', `This shape cannot be built: ${what}.`)
+    throw new KvfoldError('native/bad-argument', `A model of this shape cannot be made: ${what}.`)
   }
   for (const [name, value] of Object.entries({ layers, embedding, heads, kvHeads, feedForward, vocabulary, context }))
-    if (!Number.isInteger(value) || value < 1) refuse(`${name} is ${value}, not a whole number above 0`)
-  if (vocabulary < 400) refuse(`a vocabulary of ${vocabulary} has no room for bytes and control tokens; 400 is the least`)
-  if (architecture === 'mamba') return
-  if (embedding % heads !== 0 || (embedding / heads) % 2 !== 0) refuse(`${embedding} does not divide into ${heads} heads of even size`)
-  if (heads % kvHeads !== 0) refuse(`${heads} heads do not share ${kvHeads} key/value heads evenly`)
+    if (!Number.isSafeInteger(value) || value < 1) refuse(`${name} is ${value}, it must be a whole number above 0`)
+  if (!['llama', 'qwen2'].includes(architecture)) refuse(`the architecture ${architecture} is not llama or qwen2`)
+  if (embedding % heads !== 0) refuse(`embedding ${embedding} is not a multiple of ${heads} heads`)
+  if ((embedding / heads) % 2 !== 0) refuse(`a head of ${embedding / heads} is odd, and rotary positions need pairs`)
+  if (heads % kvHeads !== 0) refuse(`${kvHeads} KV heads do not divide ${heads} heads`)
+  if (vocabulary < SMALLEST_VOCABULARY) refuse(`a vocabulary of ${vocabulary} has no room for 256 bytes and the control tokens`)
+  if (!(ropeBase > 0)) refuse(`ropeBase is ${ropeBase}, it must be above 0`)
 }
 
-function metadata(shape: SyntheticShape): Map<string, MetadataValue> {
-  const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, context, ropeBase = 10_000 } = shape
-  const u32 = (value: number): MetadataValue => ({ type: 'u32', value })
-  const f32 = (value: number): MetadataValue => ({ type: 'f32', value })
-  const string = (value: string): MetadataValue => ({ type: 'string', value })
-  const own = (name: string) => `${architecture}.${name}`
-  const { tokens, types, control } = tokenTable(vocabulary)
-  const entries: [string, MetadataValue][] = [
-    ['general.architecture', string(architecture)],
-    ['general.name', string(`synthetic ${architecture} ${layers}x${embedding}`)],
-    [own('context_length'), u32(context)],
-    [own('embedding_length'), u32(embedding)],
-    [own('block_count'), u32(layers)],
-    [own('feed_forward_length'), u32(architecture === 'mamba' ? 0 : feedForward)],
-    [own('attention.head_count'), u32(architecture === 'mamba' ? 0 : heads)],
-    [own('attention.head_count_kv'), u32(architecture === 'mamba' ? 0 : kvHeads)],
-    [own('attention.layer_norm_rms_epsilon'), f32(1e-5)],
-    [own('vocab_size'), u32(vocabulary)],
-  ]
-  if (architecture === 'mamba')
-    entries.push(
-      [own('ssm.conv_kernel'), u32(4)],
-      [own('ssm.inner_size'), u32(2 * embedding)],
-      [own('ssm.state_size'), u32(16)],
-      [own('ssm.time_step_rank'), u32(Math.max(1, embedding / 16))],
-    )
-  else entries.push([own('rope.freq_base'), f32(ropeBase)], [own('rope.dimension_count'), u32(embedding / heads)])
-  entries.push(
-    ['tokenizer.ggml.model', string('gpt2')],
-    ['tokenizer.ggml.pre', string('gpt-2')],
-    ['tokenizer.ggml.tokens', { type: 'strings', value: tokens }],
-    ['tokenizer.ggml.token_type', { type: 'i32s', value: types }],
-    ['tokenizer.ggml.merges', { type: 'strings', value: MERGES }],
-    ['tokenizer.ggml.bos_token_id', u32(control.start)],
-    ['tokenizer.ggml.eos_token_id', u32(control.end)],
-    ['tokenizer.ggml.add_bos_token', { type: 'bool', value: false }],
-  )
-  const { chatTemplate = defaultChatTemplate } = shape
-  if (chatTemplate !== null) entries.push(['tokenizer.chat_template', string(chatTemplate)])
-  return new Map(entries)
+function metadata(shape: SyntheticShape): Map<string, GgufValue> {
+  const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, type = 'f16' } = shape
+  const { context = 4096, ropeBase = 10000, chatTemplate = CHATML_TEMPLATE } = shape
+  return new Map<string, GgufValue>([
+    ['general.architecture', { string: architecture }],
+    ['general.name', { string: 'kvfold synthetic' }],
+    ['general.file_type', { u32: type === 'f16' ? 1 : 0 }],
+    [`${architecture}.block_count`, { u32: layers }],
+    [`${architecture}.context_length`, { u32: context }],
+    [`${architecture}.embedding_length`, { u32: embedding }],
+    [`${architecture}.feed_forward_length`, { u32: feedForward }],
+    [`${architecture}.attention.head_count`, { u32: heads }],
+    [`${architecture}.attention.head_count_kv`, { u32: kvHeads }],
+    [`${architecture}.attention.layer_norm_rms_epsilon`, { f32: 1e-5 }],
+    [`${architecture}.rope.dimension_count`, { u32: embedding / heads }],
+    [`${architecture}.rope.freq_base`, { f32: ropeBase }],
+    [`${architecture}.vocab_size`, { u32: vocabulary }],
+    ...vocabularyMetadata(vocabulary),
+    ...(chatTemplate === null ? [] : [['tokenizer.chat_template', { string: chatTemplate }] as const]),
+  ])
 }
 
-/** 256 byte-level tokens, the merged ones, two control tokens, fillers. */
-function tokenTable(vocabulary: number): { tokens: string[]; types: number[]; control: { start: number; end: number } } {
-  const [NORMAL, CONTROL, UNUSED] = [1, 3, 5]
-  const tokens = [...byteAlphabet(), ...MERGES.map((merge) => merge.replace(' ', ''))]
-  const types = tokens.map(() => NORMAL)
-  const control = { start: tokens.length, end: tokens.length + 1 }
-  tokens.push('<|im_start|>', '<|im_end|>')
-  types.push(CONTROL, CONTROL)
-  while (tokens.length < vocabulary) {
-    tokens.push(`<filler ${tokens.length}>`)
-    types.push(UNUSED)
+/**
+ * Matrices have a deviation of 1 / sqrt(inputs), so that every layer keeps the size of what passes through; the output's is larger, so
+ * that the best logits stand apart.
+ */
+function tensors(shape: SyntheticShape): GgufTensor[] {
+  const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, type = 'f16', seed = 1 } = shape
+  const keyWidth = (embedding / heads) * kvHeads
+  const all: GgufTensor[] = []
+  const add = (name: string, size: readonly number[], kind: TensorType, mean: number, deviation: number) =>
+    all.push(randomTensor({ name, shape: size, type: kind, mean, deviation, seed: mix(seed ^ mix(all.length + 1)) }))
+  const norm = (name: string) => add(`${name}.weight`, [embedding], 'f32', 1, 0.1)
+  const matrix = (name: string, inputs: number, outputs: number, gain = 1) =>
+    add(`${name}.weight`, [inputs, outputs], type, 0, gain / Math.sqrt(inputs))
+  const projection = (name: string, outputs: number) => {
+    matrix(name, embedding, outputs)
+    if (architecture === 'qwen2') add(`${name}.bias`, [outputs], 'f32', 0, 0.1)
   }
-  return { tokens, types, control }
-}
 
-/** GPT-2's printable stand-ins for the 256 bytes: printable Latin-1 stands for itself, the others are moved to U+0100 and up. */
-function byteAlphabet(): string[] {
-  let moved = 0
-  return Array.from({ length: 256 }, (_, byte) => {
-    const printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174
-    return String.fromCodePoint(printable ? byte : 256 + moved++)
-  })
-}
-
-function attentionTensors(shape: SyntheticShape, type: 'f32' | 'f16', random: Weights): TensorPlan[] {
-  const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary } = shape
-  const kv = (embedding / heads) * kvHeads
-  const matrix = (name: string, from: number, to: number, gain = 1) => random.matrix(name, [from, to], type, gain / Math.sqrt(from))
-  const tensors = [random.matrix('token_embd.weight', [embedding, vocabulary], type, 1)]
+  add('token_embd.weight', [embedding, vocabulary], type, 0, 1)
+  norm('output_norm')
+  matrix('output', embedding, vocabulary, 3)
   for (let layer = 0; layer < layers; layer++) {
-    const block = (name: string) => `blk.${layer}.${name}`
-    tensors.push(
-      random.ones(block('attn_norm.weight'), embedding),
-      matrix(block('attn_q.weight'), embedding, embedding, 2),
-      matrix(block('attn_k.weight'), embedding, kv, 2),
-      matrix(block('attn_v.weight'), embedding, kv),
-      matrix(block('attn_output.weight'), embedding, embedding),
-      random.ones(block('ffn_norm.weight'), embedding),
-      matrix(block('ffn_gate.weight'), embedding, feedForward),
-      matrix(block('ffn_up.weight'), embedding, feedForward),
-      matrix(block('ffn_down.weight'), feedForward, embedding),
-    )
-    if (architecture === 'qwen2')
-      for (const [name, size] of [['q', embedding], ['k', kv], ['v', kv]] as const) tensors.push(random.matrix(block(`attn_${name}.bias`), [size], 'f32', 0.1))
+    const name = (part: string) => `blk.${layer}.${part}`
+    norm(name('attn_norm'))
+    projection(name('attn_q'), embedding)
+    projection(name('attn_k'), keyWidth)
+    projection(name('attn_v'), keyWidth)
+    matrix(name('attn_output'), embedding, embedding)
+    norm(name('ffn_norm'))
+    matrix(name('ffn_gate'), embedding, feedForward)
+    matrix(name('ffn_up'), embedding, feedForward)
+    matrix(name('ffn_down'), feedForward, embedding)
   }
-  tensors.push(random.ones('output_norm.weight', embedding), matrix('output.weight', embedding, vocabulary, 3))
-  return tensors
-}
-
-function mambaTensors({ layers, embedding, vocabulary }: SyntheticShape, type: 'f32' | 'f16', random: Weights): TensorPlan[] {
-  const [inner, state, rank] = [2 * embedding, 16, Math.max(1, embedding / 16)]
-  const matrix = (name: string, from: number, to: number, gain = 1) => random.matrix(name, [from, to], type, gain / Math.sqrt(from))
-  const tensors = [random.matrix('token_embd.weight', [embedding, vocabulary], type, 1)]
-  for (let layer = 0; layer < layers; layer++) {
-    const block = (name: string) => `blk.${layer}.${name}`
-    tensors.push(
-      random.ones(block('attn_norm.weight'), embedding),
-      matrix(block('ssm_in.weight'), embedding, 2 * inner),
-      random.matrix(block('ssm_conv1d.weight'), [4, inner], 'f32', 0.5),
-      random.matrix(block('ssm_conv1d.bias'), [inner], 'f32', 0.1),
-      matrix(block('ssm_x.weight'), inner, rank + 2 * state),
-      matrix(block('ssm_dt.weight'), rank, inner),
-      random.matrix(block('ssm_dt.bias'), [inner], 'f32', 0.1),
-      random.constant(block('ssm_a'), [state, inner], -1),
-      random.constant(block('ssm_d'), [inner], 1),
-      matrix(block('ssm_out.weight'), inner, embedding),
-    )
-  }
-  tensors.push(random.ones('output_norm.weight', embedding), matrix('output.weight', embedding, vocabulary, 3))
-  return tensors
-}
-
-/** A stream of values near a normal distribution, drawn from a table so that large models are written at the disk's speed. */
-class Weights {
-  static readonly #SIZE = 4096
-  #state: number
-
-  constructor(seed: number) {
-    this.#state = (Math.imul(seed, 0x9e3779b1) ^ 0x5bd1e995) >>> 0 || 1
-  }
-
-  matrix(name: string, shape: readonly number[], type: 'f32' | 'f16', deviation: number): TensorPlan {
-    // Sum of four uniforms: mean 0, and the deviation asked for.
-    const table = Float32Array.from({ length: Weights.#SIZE }, () => {
-      let sum = 0
-      for (let draw = 0; draw < 4; draw++) sum += this.#next() / 2 ** 32 - 0.5
-      return sum * Math.sqrt(3) * deviation
-    })
-    const values = type === 'f32' ? table : Uint16Array.from(table, half)
-    return {
-      name,
-      shape,
-      type,
-      fill: (target) => {
-        for (let index = 0; index < target.length; index++) target[index] = values[this.#next() >>> 20]!
-      },
-    }
-  }
-
-  constant(name: string, shape: readonly number[], value: number): TensorPlan {
-    return {
-      name,
-      shape,
-      type: 'f32',
-      fill: (target) => {
-        target.fill(value)
-      },
-    }
-  }
-
-  ones(name: string, size: number): TensorPlan {
-    return this.constant(name, [size], 1)
-  }
-
-  /** xorshift32 */
-  #next(): number {
-    let state = this.#state
-    state ^= state << 13
-    state ^= state >>> 17
-    state ^= state << 5
-    return (this.#state = state >>> 0)
-  }
-}
-
-/** IEEE half precision of a number well within its range, rounded to nearest. */
-function half(value: number): number {
-  const sign = value < 0 ? 0x8000 : 0
-  const magnitude = Math.abs(value)
-  if (magnitude < 2 ** -24) return sign
-  const exponent = Math.max(-14, Math.floor(Math.log2(magnitude)))
-  // A mantissa that rounds up to 2048 carries into the exponent by plain addition.
-  const mantissa = Math.round(magnitude * 2 ** (10 - exponent))
-  return sign + (exponent === -14 && mantissa < 1024 ? mantissa : ((exponent + 15) << 10) + mantissa - 1024)
+  return all
 }

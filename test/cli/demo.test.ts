@@ -20,6 +20,7 @@ const trial = (n: number, agent: AgentName, right: number, more: Partial<Trial> 
   steps: agent === 'plain' ? 1 : 3,
   calls: agent === 'plain' ? 0 : 5,
   refused: 0,
+  cutOff: 0,
   seconds: 1.5,
   ...more,
 })
@@ -89,12 +90,12 @@ describe('sentences', () => {
       rows([trial(4, 'plain', 45), trial(4, 'sculptor', 46), trial(16, 'plain', 23), trial(16, 'sculptor', 45)]),
     )
     expect(accuracy).toBe(
-      'From 4 to 16 updates per key the model alone went from 97.8 % to 50.0 % of last values right (100 % of its errors at n = 16 were older ' +
+      'From 4 to 16 updates per key the model alone went from 97.8 % to 50.0 % of last values right (100 % of its errors there were older ' +
         'values of the same key), and with its context tools it got 97.8 %: the tools helped by 48 points.',
     )
     expect(cost).toBe(
       'It answered from 200 tokens instead of 1,000 (80 % fewer); over the 3.0 steps of a turn 51 % of the tokens shown came from the cache, ' +
-        'and its 5 edits and look-ups made it compute 60 tokens a second time.',
+        'and its 5 calls made it compute 60 tokens a second time.',
     )
   })
 

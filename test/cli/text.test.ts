@@ -1,7 +1,7 @@
 /** Tables, figures, colour-aware measuring and error lines. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { fit, printable, visibleLength } from '../../src/cli/ansi.js'
+import { fit, printable, visibleLength, wrap } from '../../src/cli/ansi.js'
 import { describe as describeError, exitCode } from '../../src/cli/failure.js'
 import { bytes, count, duration, magnitude, percent, plural } from '../../src/cli/figures.js'
 import { table } from '../../src/cli/table.js'
@@ -27,6 +27,26 @@ describe('fit', () => {
       fc.property(fc.string({ unit: 'binary' }), fc.nat(40), (text, width) => {
         expect(visibleLength(fit(text, width))).toBeLessThanOrEqual(width)
       }),
+    )
+  })
+})
+
+describe('wrap', () => {
+  it('breaks between words, counting what is seen', () => {
+    expect(wrap('one two three', 7)).toEqual(['one two', 'three'])
+    expect(wrap(`${red('one')} two three`, 7)).toEqual([`${red('one')} two`, 'three'])
+    expect(wrap('incomprehensibilities are long', 10)).toEqual(['incomprehensibilities', 'are long'])
+  })
+
+  it('keeps every word', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.stringMatching(/^[a-z]{1,12}$/), { minLength: 1 }),
+        fc.integer({ min: 1, max: 40 }),
+        (words, width) => {
+          expect(wrap(words.join(' '), width).join(' ')).toBe(words.join(' '))
+        },
+      ),
     )
   })
 })

@@ -75,7 +75,7 @@ function largestDifference(a: Float32Array, b: Float32Array): number {
 
 function words(random: Random, count: number): string {
   const list = ['red', 'stone', 'river', 'a', 'Zürich', '42', 'fold', '\n', 'light', ';', '{"x": 1}', 'quiet', '日本']
-  return Array.from({ length: count }, () => list[random.integer(list.length)]!).join(' ')
+  return Array.from({ length: count }, () => list[random.below(list.length)]!).join(' ')
 }
 
 function edits({ fragments }: Talk): Edit[] {
@@ -86,11 +86,11 @@ function edits({ fragments }: Talk): Edit[] {
 }
 
 function addFragment(random: Random, talk: Talk): void {
-  const message = random.integer(talk.messages.length)
+  const message = random.below(talk.messages.length)
   const { content } = talk.messages[message]!
   if (content.length < 8) return
-  const start = random.integer(content.length - 4)
-  const span = engine.snap(talk.messages, [], message, { start, end: Math.min(content.length, start + 4 + random.integer(60)) })
+  const start = random.below(content.length - 4)
+  const span = engine.snap(talk.messages, [], message, { start, end: Math.min(content.length, start + 4 + random.below(60)) })
   const clash = talk.fragments.some((other) => other.message === message && other.span.start < span.end && span.start < other.span.end)
   if (!clash && span.end > span.start) talk.fragments.push({ message, span, state: 'open' })
 }
@@ -115,20 +115,20 @@ describe('contract exact', () => {
         const random = new Random(seed)
         const opening: ChatMessage[] = [
           { role: 'system', content: `Sequence ${seed % 7}. ${words(random, 6)}` },
-          { role: 'user', content: words(random, 20 + random.integer(60)) },
+          { role: 'user', content: words(random, 20 + random.below(60)) },
         ]
-        const talks: Talk[] = Array.from({ length: 1 + random.integer(2) }, (_, index) => ({
+        const talks: Talk[] = Array.from({ length: 1 + random.below(2) }, (_, index) => ({
           id: `${seed}-${index}`,
-          messages: index === 0 || random.integer(2) === 0 ? [...opening] : [opening[0]!, { role: 'user', content: words(random, 30) }],
+          messages: index === 0 || random.below(2) === 0 ? [...opening] : [opening[0]!, { role: 'user', content: words(random, 30) }],
           fragments: [],
         }))
         for (let move = 0; move < 6; move++) {
-          const talk = talks[random.integer(talks.length)]!
-          const marks = 1 + random.integer(3)
+          const talk = talks[random.below(talks.length)]!
+          const marks = 1 + random.below(3)
           let appended = true
           for (let mark = 0; mark < marks; mark++) {
-            const kind = random.integer(5)
-            const fragment = talk.fragments[random.integer(Math.max(1, talk.fragments.length))]
+            const kind = random.below(5)
+            const fragment = talk.fragments[random.below(Math.max(1, talk.fragments.length))]
             if (kind < 2 || fragment === undefined) addFragment(random, talk)
             else {
               fragment.state = (['folded', 'summarised', 'open'] as const)[kind - 2]!
@@ -141,7 +141,7 @@ describe('contract exact', () => {
             conversation,
             messages: talk.messages,
             edits: edits(talk),
-            maxTokens: 1 + random.integer(4),
+            maxTokens: 1 + random.below(4),
             logprobs: engine.modelInfo.vocabulary,
           })
           const { message, ledger, logprobs } = await reply
@@ -158,9 +158,9 @@ describe('contract exact', () => {
             steps++
           }
           talk.messages.push(message)
-          if (random.integer(2) === 0) talk.messages.push({ role: 'user', content: words(random, 1 + random.integer(10)) })
+          if (random.below(2) === 0) talk.messages.push({ role: 'user', content: words(random, 1 + random.below(10)) })
         }
-        for (const talk of talks) if (random.integer(3) > 0) engine.forget(conversationId(talk.id))
+        for (const talk of talks) if (random.below(3) > 0) engine.forget(conversationId(talk.id))
       }
       console.log(`exact: ${steps} steps, worst difference ${worst.toExponential(2)}, noise floor ${floor.toExponential(2)}, evictions ${engine.cacheTotals.versions} versions alive`)
       expect(steps).toBeGreaterThan(SEQUENCES * 4)

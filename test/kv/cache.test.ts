@@ -113,6 +113,16 @@ describe('an edit', () => {
     expect(first.submitted + second.submitted).toBe(3 + 20 + 17 + (3 + 5 + 17))
   })
 
+  it('parks nothing that an earlier version holds already', () => {
+    const desk = new Desk()
+    desk.step('a', shownOf(system, long, tail, prompt))
+    desk.step('a', shownOf(system, folded, prompt))
+    const running = desk.start('a', shownOf(system, long, prompt))!
+    expect(running.lane.held).toBe(50)
+    desk.finish('a', 'cancelled')
+    expect(desk.step('a', shownOf(system, folded, tail, prompt))).toMatchObject({ parked: 0, sources: { own: 20, parked: 13 } })
+  })
+
   it('keeps the version it comes back to when ids are short, and loses the tail instead', () => {
     const desk = new Desk({ sequences: 2 })
     desk.step('a', shownOf(system, long, prompt))
@@ -319,6 +329,29 @@ describe('when room runs out', () => {
     const running = desk.start('c', shownOf(text(5000, 20)))!
     desk.decode(running, 20)
     expect([...desk.memory.contents().values()].map(([first]) => first).sort()).toEqual([1000, 1000, 3000, 5000])
+  })
+
+  it('a version that was parked after another lent cells is younger than that one', () => {
+    const desk = new Desk({ cells: 71, sequences: 10 })
+    desk.step('a', shownOf(solo(1)))
+    desk.step('a', shownOf(solo(2)))
+    desk.step('b', shownOf([...solo(1).slice(0, 10), 7]))
+    desk.step('a', shownOf(solo(3)))
+    desk.decode(desk.start('c', shownOf(text(5000, 20)))!, 20)
+    expect([...desk.memory.contents().values()].map(([first]) => first).sort()).toEqual([1000, 2000, 3000, 5000])
+    expect(desk.cache.totals.versions).toBe(1)
+  })
+
+  it('a lane is as young as the end of its last step', () => {
+    const desk = new Desk({ cells: 60 })
+    const a = desk.start('a', shownOf(solo(1)))!
+    const b = desk.start('b', shownOf(solo(2)))!
+    desk.decode(a, 20)
+    desk.decode(b, 20)
+    desk.finish('b')
+    desk.finish('a')
+    desk.decode(desk.start('c', shownOf(text(5000, 21)))!, 21)
+    expect([...desk.memory.contents().values()].map(([first]) => first).sort()).toEqual([1000, 5000])
   })
 
   it('cells: says full, having lost nothing, when only running lanes are left or what they leave is not enough', () => {

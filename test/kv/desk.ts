@@ -29,7 +29,7 @@ export interface DeskOptions {
   readonly cache?: new (memory: KvMemory) => KvCache
 }
 
-export const sum = (numbers: readonly number[]): number => numbers.reduce((total, number) => total + number, 0)
+const sum = (numbers: readonly number[]): number => numbers.reduce((total, number) => total + number, 0)
 
 function commonLength(a: ArrayLike<number>, b: ArrayLike<number>): number {
   for (let at = 0; ; at++) if (at >= a.length || at >= b.length || a[at] !== b[at]) return at

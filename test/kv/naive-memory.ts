@@ -15,7 +15,7 @@ interface NaiveCell {
 const traceOf = (before: number, token: number): number => Math.imul(before ^ (token + 0x9e3779b9), 0x85ebca6b) ^ (before >>> 13)
 
 /** What the rules of llama.cpp forbid; never an expected outcome. */
-export class RuleBroken extends Error {}
+class RuleBroken extends Error {}
 
 /** A sequence whose cells are not what a fresh prefill of the tokens would make. */
 export class WrongContent extends Error {}

@@ -197,5 +197,5 @@ describe('random conversations', () => {
     )
     for (const [what, count] of Object.entries(seen))
       expect(count, `no run came by "${what}" often enough`).toBeGreaterThan(runs / 20)
-  })
+  }, 600_000)
 })

@@ -113,7 +113,8 @@ function common(architecture: string, layers: number, embedding: number): [strin
     [`${architecture}.context_length`, { u32: 4096 }],
     [`${architecture}.embedding_length`, { u32: embedding }],
     [`${architecture}.vocab_size`, { u32: 400 }],
-    ...vocabularyMetadata(400, CHATML_TEMPLATE),
+    ...vocabularyMetadata(400),
+    ['tokenizer.chat_template', { string: CHATML_TEMPLATE }],
   ]
 }
 
@@ -123,7 +124,10 @@ function weight(name: string, shape: readonly number[], deviation: number, mean 
 }
 
 async function cached(name: string, shape: object, write: (path: string) => Promise<void>): Promise<string> {
-  const hash = createHash('sha256').update(JSON.stringify([GENERATION, name, shape])).digest('hex').slice(0, 12)
+  const hash = createHash('sha256')
+    .update(JSON.stringify([GENERATION, name, shape]))
+    .digest('hex')
+    .slice(0, 12)
   const folder = join(tmpdir(), `kvfold-test-${hash}`)
   const path = join(folder, `${name}.gguf`)
   if (!existsSync(path)) {

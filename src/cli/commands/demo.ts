@@ -58,8 +58,8 @@ async function demo(flags: DemoFlags, { out, notes, interrupt }: Shell): Promise
   const trials: Trial[] = []
   try {
     // Throws now when there is no usable template.
-    void engine.format
-    view?.begin({ model: engine.info.model, sizes, samples, keys: words.keys.length, seed })
+    const { syntax } = engine.format
+    view?.begin({ model: engine.info.model, toolCalls: syntax.name, sizes, samples, keys: words.keys.length, seed })
     await playAll(engine, streams, view, interrupt.signal, trials)
   } finally {
     out.close()
@@ -106,12 +106,11 @@ function conclude(trials: readonly Trial[], out: Terminal, seconds: number): voi
   }))
     out.print(line)
   out.print()
-  out.print(
-    out.colours.dim(
-      'Means per stream; before and after: tokens in context when the first step and the answer ended. asked: streams x keys.',
-    ),
+  out.prose(
+    'Means per stream. before, after: tokens in context when the first step and when the answer ended. asked: streams x keys.',
+    out.colours.dim,
   )
   out.print()
-  for (const sentence of sentences(all)) out.print(sentence)
+  for (const sentence of sentences(all)) out.prose(sentence)
   out.print(out.colours.dim(`Took ${seconds.toFixed(0)} s.`))
 }

@@ -4,13 +4,12 @@ import { resolve } from 'node:path'
 import { Option, type Command } from 'commander'
 import { ChatFormat } from '../../chat/format.js'
 import { KvfoldError } from '../../core/errors.js'
-import { openNative } from '../../native/binding.js'
 import { synthesizeModel } from '../../native/synthetic.js'
 import type { NativeModel } from '../../native/types.js'
 import { bytes } from '../figures.js'
 import { modelReport, reportLines, type TemplateReport } from '../model-report.js'
 import { integer } from '../options.js'
-import { modelPath } from '../runtime.js'
+import { modelPath, nativeLibrary } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../ansi.js'
 
@@ -44,7 +43,7 @@ export function addModel(program: Command, shell: Shell): void {
 
 async function info(name: string, { json }: { json?: true }, { out, notes, interrupt }: Shell): Promise<void> {
   const path = await modelPath(name, notes, interrupt.signal)
-  const native = await openNative({ gpu: 'cpu' })
+  const native = await nativeLibrary('cpu')
   const model = await native.loadModel(path, { gpuLayers: 0 })
   try {
     const report = modelReport(model.info, templateReport(model))
@@ -88,14 +87,6 @@ async function synth(
   { heads, kvHeads = heads, embedding, feedForward = 4 * embedding, ...rest }: SynthFlags,
   shell: Shell,
 ): Promise<void> {
-  if (embedding % heads !== 0)
-    throw new KvfoldError('cli/bad-usage', `--embedding ${embedding} is not a multiple of --heads ${heads}.`)
-  if ((embedding / heads) % 2 !== 0)
-    throw new KvfoldError(
-      'cli/bad-usage',
-      `--embedding / --heads is ${embedding / heads}; rotary positions need an even head size.`,
-    )
-  if (heads % kvHeads !== 0) throw new KvfoldError('cli/bad-usage', `--kv-heads ${kvHeads} does not divide --heads ${heads}.`)
   const path = resolve(out)
   try {
     await synthesizeModel(path, { ...rest, heads, kvHeads, embedding, feedForward })

@@ -53,7 +53,7 @@ export function addRun(program: Command, shell: Shell): void {
     .option('--max-tokens <count>', 'end every step after so many tokens', integer(1, 1 << 30))
     .addOption(
       new Option('--stop <text>', 'end where this text appears; may be given several times').argParser(
-        (text: string, all: readonly string[] = []) => [...all, text],
+        (text: string, all: readonly string[] | undefined) => [...(all ?? []), text],
       ),
     )
     .addOption(new Option('--schema <file>', 'JSON schema the answer must satisfy').conflicts(['grammar', 'raw']))

@@ -1,7 +1,7 @@
 /** Owns the demo in a terminal: the context as a strip that is redrawn while steps run, calls as they happen, progress. */
 import type { AgentEvent, CallReport } from '../../agents/events.js'
-import { fit } from '../ansi.js'
-import { count, duration, percent, plural } from '../figures.js'
+import { fit, wrap } from '../ansi.js'
+import { count, duration, percent } from '../figures.js'
 import { glyphs, shares, strip, type Share } from '../strip.js'
 import type { Terminal } from '../terminal.js'
 import { figuresOf, type Tracker } from './tracker.js'
@@ -32,11 +32,14 @@ export class LiveView implements DemoView {
     const { out } = this
     this.#turns = plan.sizes.length * plan.samples * 2
     this.#begun = performance.now()
-    for (const line of introduction(plan)) out.print(line)
+    for (const line of introduction(plan)) out.prose(line)
     out.print()
-    out.print(
-      `The context, first token to last: ${shares.map(([share, words]) => `${this.#paint(share, this.#glyphs[share].repeat(2))} ${words}`).join(', ')}`,
+    // Glyphs and words of one share stay together on a line.
+    const legend = shares.map(
+      ([share, words]) => `${this.#paint(share, this.#glyphs[share].repeat(2))}\u00a0${words.replaceAll(' ', '\u00a0')}`,
     )
+    for (const line of wrap(`The context, first token to last: ${legend.join(', ')}`, out.columns - 1))
+      out.print(line.replaceAll('\u00a0', ' '))
   }
 
   turn(n: number, sample: number, agent: AgentName, tracker: Tracker): void {
@@ -86,8 +89,8 @@ export class LiveView implements DemoView {
       [
         this.#strip(tracker),
         this.#line(
-          `step ${tracker.step}, ${this.#progress(tracker)}: ${plural(shown, 'token')} shown, ${count(reused)} reused, ${count(recomputed)} recomputed, ` +
-            `${count(fresh)} new; ${count(folded)} folded`,
+          `step ${tracker.step}, ${this.#progress(tracker)}: ${count(shown)} shown (${count(reused)} reused, ${count(recomputed)} recomputed, ` +
+            `${count(fresh)} new), ${count(folded)} folded`,
         ),
         out.colours.dim(`${INDENT}${this.#ended} of ${this.#turns} turns, ${duration(performance.now() - this.#begun)}`),
       ],
@@ -102,7 +105,7 @@ export class LiveView implements DemoView {
       case 'reading':
         return `reading ${percent(progress.share, 0)}`
       case 'writing':
-        return `writing ${plural(progress.tokens, 'token')}`
+        return `writing ${count(progress.tokens)}`
     }
   }
 

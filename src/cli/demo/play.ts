@@ -54,6 +54,7 @@ function trialOf(of: Pick<Trial, 'n' | 'sample' | 'agent'>, stream: PiSample, ou
     steps: outcome.steps.length,
     calls: outcome.calls,
     refused: outcome.steps.reduce((total, { calls }) => total + calls.filter(({ failed }) => failed).length, 0),
+    cutOff: outcome.end === 'length' ? 1 : 0,
     seconds,
   }
 }

@@ -61,7 +61,7 @@ function accuracySentence(first: Row, plain: Row, sculptor: Row): string {
   const errors =
     plain.interference === null
       ? ''
-      : ` (${percent(plain.interference, 0)} of its errors at n = ${plain.n} were older values of the same key)`
+      : ` (${percent(plain.interference, 0)} of its errors there were older values of the same key)`
   const verdict = !apart
     ? `and with its context tools it got ${percent(sculptor.accuracy)}, which is no difference beyond chance with so few questions`
     : points > 0
@@ -80,6 +80,6 @@ function costSentence(row: Row): string {
   const share = shown === 0 ? 0 : row.reused / shown
   return (
     `${size}; over the ${row.steps.toFixed(1)} steps of a turn ${percent(share, 0)} of the tokens shown came from the cache, ` +
-    `and its ${plural(row.calls, 'edit and look-up', 'edits and look-ups')} made it compute ${plural(row.recomputed, 'token')} a second time.`
+    `and its ${plural(row.calls, 'call')} made it compute ${plural(row.recomputed, 'token')} a second time.`
   )
 }

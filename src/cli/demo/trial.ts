@@ -26,6 +26,8 @@ export interface Trial {
   readonly calls: number
   /** Calls that were answered with an error. */
   readonly refused: number
+  /** 1 when the answer ran into the token limit, 0 when it ended by itself. */
+  readonly cutOff: number
   readonly seconds: number
 }
 
@@ -47,6 +49,8 @@ export interface Row {
   readonly steps: number
   readonly calls: number
   readonly refused: number
+  /** Share of the samples whose answer ran into the token limit. */
+  readonly cutOff: number
   readonly samples: number
   /** In all, over the samples. */
   readonly questions: number
@@ -85,6 +89,7 @@ function row(n: number, agent: AgentName, of: readonly Trial[]): Row {
     steps: mean('steps'),
     calls: mean('calls'),
     refused: mean('refused'),
+    cutOff: mean('cutOff'),
     samples: of.length,
     questions,
     interference: wrong === 0 ? null : total('older') / wrong,

@@ -8,6 +8,8 @@ import type { AgentName, Trial } from './trial.js'
 
 export interface DemoPlan {
   readonly model: string
+  /** The syntax of its tool calls. */
+  readonly toolCalls: string
   readonly sizes: readonly number[]
   readonly samples: number
   readonly keys: number
@@ -23,18 +25,18 @@ export interface DemoView {
 }
 
 /** What the demo does, in words. */
-export function introduction({ model, sizes, samples, keys, seed }: DemoPlan): string[] {
+export function introduction({ model, toolCalls, sizes, samples, keys, seed }: DemoPlan): string[] {
   return [
     `PI-LLM on ${model}: ${keys} keys get new values again and again, and the last ones are asked for (proactive interference).`,
-    `plain answers from the whole stream; sculptor has six tools to fold, restore, summarise and search its own context.`,
+    `plain answers from the whole stream; sculptor has six tools to fold, restore, summarise and search its own context (${toolCalls} calls).`,
     `Updates per key n = ${sizes.join(', ')}; ${plural(samples, 'stream')} each, the same for both; temperature 0, seed ${seed}.`,
   ]
 }
 
 /** `45 of 46 right, 3,020 -> 812 tokens in context, 1.4 s`. */
-export function trialText({ right, asked, tokensBefore, tokensAfter, seconds }: Trial, arrow: string): string {
+export function trialText({ right, asked, tokensBefore, tokensAfter, seconds, cutOff }: Trial, arrow: string): string {
   const context = tokensBefore === tokensAfter ? count(tokensAfter) : `${count(tokensBefore)} ${arrow} ${count(tokensAfter)}`
-  return `${right} of ${asked} right, ${context} tokens in context, ${seconds.toFixed(1)} s`
+  return `${right} of ${asked} right, ${context} tokens in context, ${seconds.toFixed(1)} s${cutOff > 0 ? ', cut off at the token limit' : ''}`
 }
 
 /**

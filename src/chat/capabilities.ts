@@ -1,0 +1,92 @@
+/** Finds out, by trying, in which form a template takes system messages, tools, calls and results. */
+import { KvfoldError } from '../core/errors.js'
+import { nativeForm, templateMessages, toolsValue, type Form } from './conversation.js'
+import type { Template } from './jinja/template.js'
+import type { ChatMessage, ToolDefinition } from './message.js'
+import type { Field } from './text/origin.js'
+import type { Tracked } from './text/tracked.js'
+
+export interface Capabilities extends Form {
+  /** Why a whole conversation with tools does not render in any form; null when it does. */
+  readonly trouble: string | null
+}
+
+const probeTool: ToolDefinition = {
+  name: 'probe_tool',
+  description: 'Looks something up.',
+  parameters: { type: 'object', properties: { place: { type: 'string', description: 'Where.' } }, required: ['place'] },
+}
+const system: ChatMessage = { role: 'system', content: 'Probe system.' }
+const user: ChatMessage = { role: 'user', content: 'Probe question.' }
+const answer: ChatMessage = { role: 'assistant', content: 'Probe answer.' }
+const calling: ChatMessage = {
+  role: 'assistant',
+  content: '',
+  toolCalls: ['Rome', 'Oslo'].map((place, at) => ({ id: `call_${at + 1}`, name: probeTool.name, arguments: { place } })),
+}
+const results: readonly ChatMessage[] = ['Sunny.', 'Rainy.'].map((content, at) => ({
+  role: 'tool',
+  content,
+  name: probeTool.name,
+  toolCallId: `call_${at + 1}`,
+}))
+const afterwards: ChatMessage = { role: 'user', content: 'Probe again.' }
+
+type Attempt = { readonly text: Tracked } | { readonly failure: string }
+
+/** @throws KvfoldError chat/template-failed when not even one user message renders */
+export function findCapabilities(template: Template): Capabilities {
+  const attempt = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: Form): Attempt => {
+    try {
+      const given = { messages: templateMessages(messages, tools, form), tools: toolsValue(tools, form), generationPrompt: true }
+      return { text: template.render(given) }
+    } catch (error) {
+      if (error instanceof KvfoldError) return { failure: error.message }
+      throw error
+    }
+  }
+  const alone = attempt([user], [], nativeForm)
+  const absent = 'failure' in alone && 'text' in attempt([user], [], { ...nativeForm, absent: 'undefined' }) ? 'undefined' : 'none'
+  if ('failure' in alone && absent === 'none') throw new KvfoldError('chat/template-failed', `${alone.failure} It was given a single user message.`)
+
+  const speaks = attempt([system, user], [], { ...nativeForm, absent })
+  const form: Form = { ...nativeForm, absent, system: shows(speaks, 'content', 0) ? 'native' : 'merged' }
+  const knows = [[user], [system, user]].some((start) => shows(attempt(start, [probeTool], form), 'tool', 0))
+  const turn = [user, calling, ...results, answer, afterwards]
+  let trouble: string | null = null
+  for (const tried of forms(form, knows)) {
+    const made = attempt(turn, [probeTool], tried)
+    if (rendersCalls(made, tried)) {
+      const whole = attempt([system, ...turn], [probeTool], tried)
+      if ('text' in whole) return { ...tried, trouble: null }
+      trouble ??= whole.failure
+    } else if ('failure' in made) trouble ??= made.failure
+  }
+  return { ...form, tools: knows ? 'native' : 'described', trouble: trouble ?? 'it shows neither tool calls nor their results' }
+}
+
+/** Forms from the most native to plain text. */
+function* forms(base: Form, tools: boolean): Generator<Form> {
+  for (const merge of [false, true])
+    for (const results of ['native', 'user'] as const)
+      for (const ids of ['free', 'nine'] as const)
+        for (const parallel of ['together', 'split'] as const)
+          for (const calls of ['object', 'string'] as const) yield { ...base, tools: tools ? 'native' : 'described', calls, parallel, results, ids, merge }
+  for (const results of ['native', 'user'] as const)
+    for (const merge of [false, true]) yield { ...base, tools: tools ? 'native' : 'described', calls: 'text', parallel: 'together', results, ids: 'free', merge }
+}
+
+function shows(attempt: Attempt, field: Field, message: number): boolean {
+  return 'text' in attempt && attempt.text.pieces.some(({ origin }) => typeof origin !== 'string' && origin.field === field && origin.message === message)
+}
+
+/** Calls, arguments (as JSON or as tags, never as Python writes a mapping or as escaped JSON) and results are all shown. */
+function rendersCalls(attempt: Attempt, { calls }: Form): boolean {
+  if (!('text' in attempt)) return false
+  const { value, pieces } = attempt.text
+  const copied = pieces.filter(({ origin }) => typeof origin !== 'string' && origin.message === 1).map(({ text }) => text)
+  const both = ['Rome', 'Oslo'].every((place) => copied.some((text) => text.includes(place)))
+  const mangled = value.includes("'place'") || value.includes('\\"place')
+  const listed = calls === 'text' || copied.some((text) => text.includes(probeTool.name))
+  return both && listed && !mangled && shows(attempt, 'content', 2) && shows(attempt, 'content', 3)
+}

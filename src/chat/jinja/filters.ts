@@ -1,0 +1,132 @@
+/** Jinja filters that make or take apart text, with provenance, and those the library lacks. */
+import { Tracked } from '../text/tracked.js'
+import { plainJson, trackedJson, type JsonStyle } from './json.js'
+import type { Value } from './library.js'
+import {
+  ArrayValue,
+  capitalize,
+  IntegerValue,
+  isArray,
+  isMapping,
+  isNothing,
+  isString,
+  join,
+  strip,
+  TrackedString,
+  trackedOf,
+  TruthValue,
+  UndefinedValue,
+} from './values.js'
+
+/** The filtered value, or null where the library's own filter does. @throws Error on wrong operands, in the template author's terms */
+export function applyFilter(name: string, operand: Value, args: readonly Value[], named: ReadonlyMap<string, Value>): Value | null {
+  const argument = (index: number, key: string): Value | undefined => args[index] ?? named.get(key)
+  const text = (made: Tracked) => new TrackedString(made)
+  switch (name) {
+    case 'tojson':
+      return text(trackedJson(operand, jsonStyle(argument(0, 'indent'), named)))
+    case 'string':
+      return isString(operand) ? operand : text(isArray(operand) || isMapping(operand) ? pythonic(operand) : trackedOf(operand))
+    case 'join':
+      return isArray(operand) ? text(join(trackedOf(argument(0, 'd') ?? named.get('separator') ?? text(Tracked.empty)), operand)) : null
+    case 'items':
+      if (operand instanceof UndefinedValue) return new ArrayValue([])
+      return isMapping(operand) ? new ArrayValue([...operand.value].map(([key, value]) => new ArrayValue([text(Tracked.of(key, 'unknown')), value]))) : null
+    case 'default':
+    case 'd': {
+      const truthy = argument(1, 'boolean')?.__bool__().value === true && !operand.__bool__().value
+      return operand instanceof UndefinedValue || truthy ? (args[0] ?? named.get('default_value') ?? text(Tracked.empty)) : operand
+    }
+    case 'count':
+    case 'length':
+      if (isArray(operand)) return new IntegerValue(operand.value.length)
+      if (isMapping(operand)) return new IntegerValue(operand.value.size)
+      return isString(operand) ? new IntegerValue(operand.value.length) : null
+    case 'min':
+    case 'max':
+      return isArray(operand) ? extreme(operand.value, name) : null
+    case 'list':
+      return isString(operand) ? new ArrayValue(Array.from(operand.value, (char) => text(Tracked.of(char, 'unknown')))) : null
+    case 'map':
+      return isArray(operand) && args.length > 0 ? new ArrayValue(operand.value.map((item) => mapped(item, args, named))) : null
+    default:
+      return isString(operand) ? textFilter(name, trackedOf(operand), argument) : null
+  }
+}
+
+function textFilter(name: string, text: Tracked, argument: (index: number, key: string) => Value | undefined): Value | null {
+  switch (name) {
+    case 'trim': {
+      const set = argument(0, 'chars')
+      return new TrackedString(strip(text, 'both', set !== undefined && isString(set) ? set.value : undefined))
+    }
+    case 'upper':
+      return new TrackedString(text.mapCase((part) => part.toUpperCase()))
+    case 'lower':
+      return new TrackedString(text.mapCase((part) => part.toLowerCase()))
+    case 'capitalize':
+      return new TrackedString(capitalize(text))
+    case 'indent':
+      return new TrackedString(indent(text, argument(0, 'width'), argument(1, 'first'), argument(2, 'blank')))
+    default:
+      return null
+  }
+}
+
+/** `map('tojson')`, `map('trim')` and their like. */
+function mapped(item: Value, [filter, ...args]: readonly Value[], named: ReadonlyMap<string, Value>): Value {
+  const name = filter === undefined ? '' : String(filter.value)
+  const made = applyFilter(name, item, args, named)
+  if (made === null) throw new Error(`map() does not know the filter ${name}`)
+  return made
+}
+
+function indent(text: Tracked, width: Value | undefined, first: Value | undefined, blank: Value | undefined): Tracked {
+  const wide = typeof width?.value === 'number' ? width.value : 4
+  const padding = Tracked.of(width !== undefined && isString(width) ? width.value : ' '.repeat(wide), 'template')
+  const parts: Tracked[] = []
+  for (const { 0: line, index } of text.value.matchAll(/[^\n]*(?:\n|$)/g)) {
+    const empty = line === '' || line === '\n'
+    if (index === 0 ? first?.__bool__().value === true : !empty || blank?.__bool__().value === true) parts.push(padding)
+    parts.push(text.slice(index, index + line.length))
+  }
+  return Tracked.join(parts)
+}
+
+function extreme(items: readonly Value[], which: 'min' | 'max'): Value {
+  const ordered = [...items].sort((a, b) => (a.value === b.value ? 0 : (a.value ?? 0) < (b.value ?? 0) ? -1 : 1))
+  return (which === 'min' ? ordered[0] : ordered.at(-1)) ?? new UndefinedValue()
+}
+
+function jsonStyle(indent: Value | undefined, named: ReadonlyMap<string, Value>): JsonStyle {
+  const separators = named.get('separators')
+  const [item, key] = separators !== undefined && isArray(separators) ? separators.value : []
+  return {
+    ...plainJson,
+    indent: typeof indent?.value === 'number' ? indent.value : null,
+    ascii: named.get('ensure_ascii')?.__bool__().value === true,
+    sorted: named.get('sort_keys')?.__bool__().value === true,
+    separators: item !== undefined && key !== undefined && isString(item) && isString(key) ? [item.value, key.value] : null,
+  }
+}
+
+/** A list or mapping as Python's str() writes it. */
+export function pythonic(value: Value): Tracked {
+  const literal = (text: string) => Tracked.of(text, 'template')
+  if (isString(value)) {
+    const quote = value.value.includes("'") && !value.value.includes('"') ? '"' : "'"
+    const body = trackedOf(value).replace(/[\\'\n\r\t]/g, (char) => (char === "'" ? (quote === "'" ? "\\'" : char) : JSON.stringify(char).slice(1, -1)))
+    return Tracked.join([literal(quote), body, literal(quote)])
+  }
+  if (isNothing(value)) return literal('None')
+  if (value instanceof TruthValue) return literal(value.value ? 'True' : 'False')
+  const list = (parts: Tracked[]) => parts.flatMap((part, index) => (index === 0 ? [part] : [literal(', '), part]))
+  if (isArray(value)) return Tracked.join([literal('['), ...list(value.value.map(pythonic)), literal(']')])
+  if (isMapping(value)) {
+    const entries = [...value.value].map(([key, item]) =>
+      Tracked.join([pythonic(new TrackedString(Tracked.of(key, 'unknown'))), literal(': '), pythonic(item)]),
+    )
+    return Tracked.join([literal('{'), ...list(entries), literal('}')])
+  }
+  return trackedOf(value)
+}

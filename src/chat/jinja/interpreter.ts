@@ -1,0 +1,242 @@
+/** Runs a parsed template so that the result knows which characters of which message it shows: the library's interpreter, with every operation that makes text replaced by a tracked one. */
+import type { Owner } from '../text/origin.js'
+import { Tracked } from '../text/tracked.js'
+import { applyFilter, pythonic } from './filters.js'
+import { Interpreter, type Node, type Scope, type Value } from './library.js'
+import { ArrayValue, isNothing, isString, NullValue, TrackedString, trackedOf, UndefinedValue } from './values.js'
+
+/** The fields of the nodes we look into. */
+interface Fields extends Node {
+  readonly operator?: { readonly value: string }
+  readonly left?: Node
+  readonly right?: Node
+  readonly operand?: Node
+  readonly filter?: Fields
+  readonly callee?: Node
+  readonly args?: readonly Node[]
+  readonly object?: Node
+  readonly property?: Fields
+  readonly computed?: boolean
+  readonly start?: Node
+  readonly stop?: Node
+  readonly step?: Node
+  readonly test?: Node
+  readonly body?: readonly Node[]
+  readonly iterable?: Node
+  readonly condition?: Node
+}
+
+interface LoopNode extends Node {
+  readonly loopvar: Node
+  readonly iterable: Node
+  readonly body: readonly Node[]
+  readonly defaultBlock: readonly Node[]
+}
+
+/** A loop that is running: what each round wrote. */
+interface LoopFrame {
+  readonly body: readonly Node[]
+  readonly otherwise: readonly Node[]
+  readonly rounds: Tracked[]
+  readonly variable: string | null
+}
+
+/** A node that stands for a value already computed, so that the library can go on with it. */
+const constant = (value: Value): Node => ({ type: 'Constant', value })
+/** A copy of a node with some fields replaced. */
+const changed = (fields: Partial<Fields>): Node => fields as Node
+/** The same for an argument; some filters insist on string literals. */
+const argument = (value: Value): Node => (isString(value) ? { type: 'StringLiteral', value: value.value } : constant(value))
+/** Statements, which print nothing of their own; an expression that is none prints None. */
+const SILENT = new Set(['Set', 'Macro', 'Comment', 'CallStatement'])
+/** A value as the template prints it. */
+const pieceOf = (value: Value): Tracked => (isString(value) ? trackedOf(value) : pythonic(value))
+const PROMPT = 'add_generation_prompt'
+
+export class TrackingInterpreter extends Interpreter {
+  readonly #loops: LoopFrame[] = []
+  /** What blocks had written when `break` or `continue` left them, innermost first. */
+  #abandoned: Tracked[] = []
+
+  /** `messageOf`: the index of the message that a value given to the template is. */
+  constructor(
+    environment: Scope,
+    private readonly messageOf: (value: Value) => number | null,
+  ) {
+    super(environment)
+  }
+
+  override evaluate(node: Node | undefined, environment: Scope): Value {
+    if (node === undefined) return super.evaluate(node, environment)
+    const fields = node as Fields
+    switch (fields.type) {
+      case 'Constant':
+        return fields.value as Value
+      case 'StringLiteral':
+        return new TrackedString(Tracked.of(fields.value as string, 'template'))
+      case 'TupleLiteral':
+        return new ArrayValue((fields.value as readonly Node[]).map((item) => this.evaluate(item, environment)))
+      case 'BinaryExpression':
+        return this.#binary(fields, node, environment)
+      case 'FilterExpression':
+        return this.#filter(this.evaluate(fields.operand, environment), fields, environment)
+      case 'FilterStatement':
+        return this.#filter(this.evaluateBlock(fields.body ?? [], environment), fields, environment)
+      case 'MemberExpression':
+        return this.#member(fields, environment)
+      case 'For':
+        return this.#loop(node as Node & LoopNode, environment)
+      case 'If':
+      case 'SelectExpression':
+        return this.#prompted(super.evaluate(node, environment), fields.test, environment)
+      case 'Ternary':
+        return this.#prompted(super.evaluate(node, environment), fields.condition, environment)
+      default:
+        return super.evaluate(node, environment)
+    }
+  }
+
+  override evaluateBlock(nodes: readonly Node[], environment: Scope): Value {
+    const frame = this.#loops.at(-1)
+    const looped = frame !== undefined && (frame.body === nodes || frame.otherwise === nodes)
+    const parts: Tracked[] = []
+    try {
+      for (const node of nodes) {
+        const value = this.evaluate(node, environment)
+        if (value instanceof NullValue && SILENT.has(node.type)) continue
+        if (!(value instanceof UndefinedValue)) parts.push(pieceOf(value))
+      }
+    } catch (error) {
+      parts.push(...this.#abandoned)
+      this.#abandoned = parts
+      if (looped) frame.rounds.push(this.#round(frame, this.#takeAbandoned(), environment))
+      throw error
+    }
+    const made = Tracked.join(parts)
+    if (looped) frame.rounds.push(frame.body === nodes ? this.#round(frame, made, environment) : made)
+    return new TrackedString(made)
+  }
+
+  #takeAbandoned(): Tracked {
+    const made = Tracked.join(this.#abandoned)
+    this.#abandoned = []
+    return made
+  }
+
+  #binary(fields: Fields, node: Node, environment: Scope): Value {
+    const operator = fields.operator?.value ?? ''
+    if (operator === 'and' || operator === 'or') return super.evaluate(node, environment)
+    const left = this.evaluate(fields.left, environment)
+    const right = this.evaluate(fields.right, environment)
+    const strings = Number(isString(left)) + Number(isString(right))
+    if (operator === '~') return new TrackedString(Tracked.join([left, right].map((side) => (side instanceof UndefinedValue ? Tracked.empty : pieceOf(side)))))
+    if (operator === '+' && strings === 2) return new TrackedString(Tracked.join([trackedOf(left), trackedOf(right)]))
+    if (operator === '+' && strings === 1) throw new Error(`a string and a ${(isString(left) ? right : left).type} cannot be added`)
+    if (operator === '*' && strings === 1) {
+      const [text, count] = isString(left) ? [left, right] : [right, left]
+      if (typeof count.value === 'number') return new TrackedString(Tracked.join(Array.from({ length: Math.max(0, count.value) }, () => trackedOf(text))))
+    }
+    return super.evaluate(changed({ ...fields, left: constant(left), right: constant(right) }), environment)
+  }
+
+  #filter(operand: Value, fields: Fields, environment: Scope): Value {
+    const filter = fields.filter as Fields
+    const called = filter.type === 'CallExpression'
+    const name = String(((called ? filter.callee : filter) as Fields).value)
+    const [args, named] = called ? this.evaluateArguments(filter.args ?? [], environment) : [[], new Map<string, Value>()]
+    const made = applyFilter(name, operand, args, named)
+    if (made !== null) return made
+    const call = called ? changed({ ...filter, args: [...args.map(argument), ...namedArguments(named)] }) : filter
+    return super.evaluate(changed({ type: 'FilterExpression', operand: constant(operand), filter: call }), environment)
+  }
+
+  #member(fields: Fields, environment: Scope): Value {
+    const object = this.evaluate(fields.object, environment)
+    const property = fields.property as Fields
+    if (isString(object) && fields.computed === true) {
+      const text = trackedOf(object)
+      if (property.type === 'SliceExpression') {
+        const [start, stop, step] = [property.start, property.stop, property.step].map((part) => this.evaluate(part, environment))
+        if (step === undefined || isNothing(step) || step.value === 1) return new TrackedString(slice(text, start, stop))
+      } else {
+        const index = this.evaluate(fields.property, environment)
+        if (typeof index.value === 'number') {
+          const at = index.value < 0 ? text.length + index.value : index.value
+          return at >= 0 && at < text.length ? new TrackedString(text.slice(at, at + 1)) : new UndefinedValue()
+        }
+      }
+    }
+    return super.evaluate(changed({ ...fields, object: constant(object) }), environment)
+  }
+
+  #loop(node: Node & LoopNode, environment: Scope): Value {
+    const variable = node.loopvar.type === 'Identifier' ? String(node.loopvar.value) : null
+    const frame: LoopFrame = { body: node.body, otherwise: node.defaultBlock, rounds: [], variable }
+    const iterable = (node.iterable as Fields).type === 'SelectExpression' ? null : this.evaluate(node.iterable, environment)
+    const over = iterable === null ? node.iterable : constant(iterableOf(iterable))
+    this.#loops.push(frame)
+    try {
+      super.evaluate(changed({ ...node, iterable: over }), environment)
+    } finally {
+      this.#loops.pop()
+    }
+    return new TrackedString(Tracked.join(frame.rounds))
+  }
+
+  /** One round of a loop belongs to the message it loops over, or to the only message whose text it shows. */
+  #round(frame: LoopFrame, made: Tracked, environment: Scope): Tracked {
+    const item = frame.variable === null ? null : environment.lookupVariable(frame.variable)
+    const owner = (item === null ? null : this.messageOf(item)) ?? soleSource(made)
+    return owner === null ? made : made.owned(owner)
+  }
+
+  /** What stands under a condition on the generation prompt belongs to the generation prompt. */
+  #prompted(made: Value, test: Node | undefined, environment: Scope): Value {
+    if (!isString(made) || made.value === '' || !mentionsPrompt(test)) return made
+    if (environment.lookupVariable(PROMPT).value !== true || this.evaluate(test, environment).__bool__().value !== true) return made
+    return new TrackedString(trackedOf(made).owned('prompt'))
+  }
+}
+
+/** What Python's Jinja loops over: a string's characters, nothing for an undefined value. */
+function iterableOf(value: Value): Value {
+  if (value instanceof UndefinedValue) return new ArrayValue([])
+  if (!isString(value)) return value
+  const text = trackedOf(value)
+  const chars: Value[] = []
+  for (const { 0: char, index } of text.value.matchAll(/[^]/gu)) chars.push(new TrackedString(text.slice(index, index + char.length)))
+  return new ArrayValue(chars)
+}
+
+const namedArguments = (named: Map<string, Value>): Node[] =>
+  [...named].map(([key, value]) => ({ type: 'KeywordArgumentExpression', key: { type: 'Identifier', value: key }, value: constant(value) }))
+
+/** Python's slice bounds on a text. */
+function slice(text: Tracked, start: Value | undefined, stop: Value | undefined): Tracked {
+  const bound = (value: Value | undefined, otherwise: number) => {
+    if (value === undefined || isNothing(value)) return otherwise
+    if (typeof value.value !== 'number') throw new Error('slice bounds are whole numbers')
+    return value.value < 0 ? Math.max(0, text.length + value.value) : Math.min(value.value, text.length)
+  }
+  return text.slice(bound(start, 0), bound(stop, text.length))
+}
+
+function soleSource(made: Tracked): Owner | null {
+  let sole: number | null = null
+  for (const { origin } of made.pieces) {
+    if (typeof origin === 'string' || origin.field === 'tool') continue
+    if (sole !== null && sole !== origin.message) return null
+    sole = origin.message
+  }
+  return sole
+}
+
+/** True when the condition holds only with the generation prompt: the variable itself, or a conjunction with it. */
+function mentionsPrompt(test: Node | undefined): boolean {
+  if (test === undefined) return false
+  const fields = test as Fields
+  if (fields.type === 'Identifier') return fields.value === PROMPT
+  if (fields.type === 'BinaryExpression' && fields.operator?.value === 'and') return mentionsPrompt(fields.left) || mentionsPrompt(fields.right)
+  if (fields.type === 'TestExpression') return mentionsPrompt(fields.operand)
+  return false
+}

@@ -1,0 +1,99 @@
+/** A parsed chat template: turns template messages into text whose every character knows where it comes from. */
+import { KvfoldError } from '../../core/errors.js'
+import { Tracked } from '../text/tracked.js'
+import { TrackingInterpreter } from './interpreter.js'
+import { Environment, parse, tokenize, type Node, type Scope, type Value } from './library.js'
+import { strftime } from './strftime.js'
+import { ArrayValue, FunctionValue, MappingValue, TrackedString, trackedOf } from './values.js'
+
+/** A message as the template sees it, and the index of the conversation's message it stands for. */
+export interface TemplateMessage {
+  readonly index: number
+  readonly value: Value
+}
+
+export interface TemplateInput {
+  readonly messages: readonly TemplateMessage[]
+  /** Undefined for the template when null. */
+  readonly tools: Value | null
+  readonly generationPrompt: boolean
+}
+
+export interface TemplateOptions {
+  readonly bosText: string
+  readonly eosText: string
+  readonly now: () => Date
+}
+
+export class Template {
+  readonly #program: Node
+
+  /** @throws KvfoldError chat/template-failed when it does not parse */
+  constructor(
+    readonly source: string,
+    private readonly options: TemplateOptions,
+  ) {
+    try {
+      this.#program = parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true }))
+    } catch (error) {
+      throw new KvfoldError('chat/template-failed', `The chat template does not parse${where(source)}: ${reason(error)}. Pass a corrected one with --chat-template.`, {
+        cause: error,
+      })
+    }
+  }
+
+  /** @throws KvfoldError chat/template-failed when the template refuses the messages or uses what we cannot run */
+  render({ messages, tools, generationPrompt }: TemplateInput): Tracked {
+    const environment = new Environment()
+    const indices = new Map<Value, number>(messages.map(({ index, value }) => [value, index]))
+    this.#globals(environment)
+    environment.setVariable('messages', new ArrayValue(messages.map(({ value }) => value)))
+    environment.set('add_generation_prompt', generationPrompt)
+    if (tools !== null) environment.setVariable('tools', tools)
+    try {
+      const interpreter = new TrackingInterpreter(environment, (value) => indices.get(value) ?? null)
+      return trackedOf(interpreter.evaluate(this.#program, environment))
+    } catch (error) {
+      throw new KvfoldError('chat/template-failed', `The chat template failed: ${reason(error)}.`, { cause: error })
+    }
+  }
+
+  #globals(environment: Scope): void {
+    for (const [names, value] of [['true True', true], ['false False', false], ['none None', null]] as const)
+      for (const name of names.split(' ')) environment.set(name, value)
+    const { bosText, eosText, now } = this.options
+    environment.setVariable('bos_token', new TrackedString(Tracked.of(bosText, 'template')))
+    environment.setVariable('eos_token', new TrackedString(Tracked.of(eosText, 'template')))
+    environment.set('raise_exception', (message: string) => {
+      throw new Error(message)
+    })
+    environment.set('strftime_now', (format: string) => strftime(now(), format))
+    environment.set('range', range)
+    environment.setVariable('dict', new FunctionValue(([named]) => new MappingValue(new Map(named !== undefined && named instanceof MappingValue ? named.value : []))))
+  }
+}
+
+function range(start: number, stop?: number, step = 1): number[] {
+  const [first, end] = stop === undefined ? [0, start] : [start, stop]
+  if (step === 0) throw new Error('range() needs a step other than zero')
+  return Array.from({ length: Math.max(0, Math.ceil((end - first) / step)) }, (_, index) => first + index * step)
+}
+
+const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error)).replace(/\.$/, '')
+
+/** The first line at which a prefix of the template fails the way the whole does; the library reports no positions. */
+function where(source: string): string {
+  const failure = (text: string): string | null => {
+    try {
+      parse(tokenize(text, { lstrip_blocks: true, trim_blocks: true }))
+      return null
+    } catch (error) {
+      return reason(error)
+    }
+  }
+  const whole = failure(source)
+  const lines = source.split('\n')
+  for (let count = 1; count < lines.length; count++)
+    if (failure(lines.slice(0, count).join('\n')) === whole) return ` (line ${count})`
+  return ` (line ${lines.length})`
+}

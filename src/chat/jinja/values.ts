@@ -1,0 +1,140 @@
+/** The template library's run-time values, and a string value that keeps track of where its characters come from. */
+import { Tracked } from '../text/tracked.js'
+import { Environment, type Scope, type Value } from './library.js'
+
+type Holding<T> = Value & { readonly value: T }
+type Constructor<T, Args extends unknown[]> = new (...args: Args) => Holding<T>
+type Body = (args: readonly Value[], scope: Scope) => Value
+
+/** The classes are not exported, so they are taken from values that the library makes. */
+function classOf<T, Args extends unknown[] = [T]>(example: unknown): Constructor<T, Args> {
+  return new Environment().set('example', example).constructor as Constructor<T, Args>
+}
+
+const StringValue = classOf<string>('')
+export const FunctionValue = classOf<Body>(() => null)
+export const ArrayValue = classOf<readonly Value[]>([])
+export const MappingValue = classOf<ReadonlyMap<string, Value>>({})
+export const IntegerValue = classOf<number>(1)
+export const FloatValue = classOf<number>(1.5)
+export const TruthValue = classOf<boolean>(true)
+export const NullValue = classOf<null, []>(null)
+export const UndefinedValue = classOf<undefined, []>(undefined)
+
+export const isString = (value: Value): value is Holding<string> => value instanceof StringValue
+export const isArray = (value: Value): value is Holding<readonly Value[]> => value instanceof ArrayValue
+export const isMapping = (value: Value): value is Holding<ReadonlyMap<string, Value>> => value instanceof MappingValue
+/** Undefined or none. */
+export const isNothing = (value: Value): boolean => value instanceof NullValue || value instanceof UndefinedValue
+
+/** A string of the library that carries its provenance through the methods templates call on it. */
+export class TrackedString extends StringValue {
+  #methods: Map<string, Value> | null = null
+
+  constructor(readonly tracked: Tracked) {
+    super(tracked.value)
+  }
+
+  override get builtins(): Map<string, Value> {
+    return (this.#methods ??= stringMethods(this.tracked, super.builtins))
+  }
+}
+
+/** A value's text with its provenance; what the library made without tracking counts as `unknown`. */
+export function trackedOf(value: Value): Tracked {
+  if (value instanceof TrackedString) return value.tracked
+  return Tracked.of(isString(value) ? value.value : value.toString(), 'unknown')
+}
+
+const WHITESPACE = /\s/u
+
+/** Python's strip family: the characters of `set`, or whitespace without one. */
+export function strip(text: Tracked, side: 'both' | 'left' | 'right', set?: string): Tracked {
+  const { value } = text
+  const drop = (char: string | undefined) => char !== undefined && (set === undefined ? WHITESPACE.test(char) : set.includes(char))
+  let start = 0
+  let end = value.length
+  if (side !== 'right') while (start < end && drop(value[start])) start++
+  if (side !== 'left') while (end > start && drop(value[end - 1])) end--
+  return text.slice(start, end)
+}
+
+/** Methods that return strings, tracked; the library's own for the rest. */
+function stringMethods(text: Tracked, plain: ReadonlyMap<string, Value>): Map<string, Value> {
+  const method = (body: (args: readonly Value[]) => Value) => new FunctionValue((args) => body(args))
+  const string = (made: Tracked) => new TrackedString(made)
+  const stripping = (side: 'both' | 'left' | 'right') =>
+    method(([set]) => string(strip(text, side, set !== undefined && isString(set) ? set.value : undefined)))
+  const methods = new Map(plain)
+  methods.set('strip', stripping('both'))
+  methods.set('lstrip', stripping('left'))
+  methods.set('rstrip', stripping('right'))
+  methods.set('upper', method(() => string(text.mapCase((part) => part.toUpperCase()))))
+  methods.set('lower', method(() => string(text.mapCase((part) => part.toLowerCase()))))
+  methods.set('title', method(() => string(text.replace(/\b\w/g, (char) => char.toUpperCase()))))
+  methods.set('capitalize', method(() => string(capitalize(text))))
+  methods.set('split', method((args) => new ArrayValue(split(text, args).map(string))))
+  methods.set('replace', method((args) => string(replace(text, args))))
+  methods.set('format', method((args) => string(format(text, args))))
+  methods.set('removeprefix', method(([cut]) => string(cut !== undefined && isString(cut) && text.value.startsWith(cut.value) ? text.slice(cut.value.length) : text)))
+  methods.set(
+    'removesuffix',
+    method(([cut]) =>
+      string(
+        cut !== undefined && isString(cut) && cut.value !== '' && text.value.endsWith(cut.value)
+          ? text.slice(0, text.length - cut.value.length)
+          : text,
+      ),
+    ),
+  )
+  methods.set('find', method(([part]) => new IntegerValue(part !== undefined && isString(part) ? text.value.indexOf(part.value) : -1)))
+  methods.set('rfind', method(([part]) => new IntegerValue(part !== undefined && isString(part) ? text.value.lastIndexOf(part.value) : -1)))
+  methods.set('join', method(([items]) => string(join(text, items))))
+  return methods
+}
+
+export function capitalize(text: Tracked): Tracked {
+  return Tracked.join([text.slice(0, 1).mapCase((char) => char.toUpperCase()), text.slice(1).mapCase((rest) => rest.toLowerCase())])
+}
+
+/** `separator.join(items)`. */
+export function join(separator: Tracked, items: Value | undefined): Tracked {
+  if (items === undefined || !isArray(items)) throw new Error('join() needs a list')
+  return Tracked.join(items.value.flatMap((item, index) => (index === 0 ? [trackedOf(item)] : [separator, trackedOf(item)])))
+}
+
+function split(text: Tracked, [separator, most]: readonly Value[]): Tracked[] {
+  const limit = most instanceof IntegerValue && most.value >= 0 ? most.value : Infinity
+  if (separator !== undefined && isString(separator)) {
+    if (separator.value === '') throw new Error('split() needs a separator that is not empty')
+    return text.split(separator.value, limit)
+  }
+  const parts: Tracked[] = []
+  for (const { 0: word, index } of text.value.matchAll(/\S+/g)) {
+    if (parts.length === limit) return [...parts, text.slice(index)]
+    parts.push(text.slice(index, index + word.length))
+  }
+  return parts
+}
+
+function replace(text: Tracked, [from, to, count]: readonly Value[]): Tracked {
+  if (from === undefined || to === undefined || !isString(from) || !isString(to)) throw new Error('replace() needs two strings')
+  const given = count !== undefined && isMapping(count) ? count.value.get('count') : count
+  let left = given instanceof IntegerValue && given.value >= 0 ? given.value : Infinity
+  const pattern = new RegExp(from.value === '' ? '(?=)' : from.value.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'), 'gu')
+  return text.replace(pattern, (match) => {
+    if (left === 0) return match
+    left--
+    return match === '' ? trackedOf(to) : to.value
+  })
+}
+
+/** `'{} {}'.format(a, b)`: plain fields only. */
+function format(text: Tracked, args: readonly Value[]): Tracked {
+  let next = 0
+  return text.replace(/\{(\d*)\}/g, (field) => {
+    const value = args[field === '{}' ? next++ : Number(field.slice(1, -1))]
+    if (value === undefined) throw new Error('format() has fewer arguments than fields')
+    return trackedOf(value)
+  })
+}

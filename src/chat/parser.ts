@@ -1,0 +1,22 @@
+/** What every reply parser does: takes the model's raw text as it comes, hands out text, reasoning and tool calls. */
+import type { ToolCall } from './message.js'
+
+export type ReplyEvent =
+  | { readonly type: 'text'; readonly text: string }
+  | { readonly type: 'reasoning'; readonly text: string }
+  /** A call has begun; its name is known when the syntax gives it first. */
+  | { readonly type: 'call-start'; readonly name: string | null }
+  | { readonly type: 'call'; readonly call: ToolCall }
+
+export interface ParsedReply {
+  readonly content: string
+  readonly reasoning?: string
+  readonly toolCalls: readonly ToolCall[]
+}
+
+export interface ReplyParser {
+  /** Text may be split anywhere. */
+  push(text: string): ReplyEvent[]
+  /** The whole reply; what was held back or unfinished is in it. Call once. */
+  finish(): ParsedReply
+}

@@ -1,0 +1,77 @@
+/** Notices when a template, given more messages, shows earlier ones differently than before. */
+import type { ChatMessage, ToolDefinition } from './message.js'
+import type { Aligned } from './tokens/aligned.js'
+import type { Tracked } from './text/tracked.js'
+
+/** The template shows an earlier message differently now that others follow. */
+export interface TemplateRewrite {
+  /** Index of the first message that changed. */
+  readonly message: number
+  readonly reason: string
+}
+
+/** What a prompt was made of, without its edits. */
+export interface Trace {
+  readonly messages: readonly ChatMessage[]
+  readonly tools: readonly ToolDefinition[]
+  readonly text: Tracked
+  readonly base: Aligned
+  /** First character and first token of each message, then of the generation prompt, then the ends. */
+  readonly textStarts: readonly number[]
+  readonly tokenStarts: readonly number[]
+  /** Messages whose sampled tokens the template contradicts. */
+  readonly refused: readonly number[]
+}
+
+/** Null when the earlier messages keep their tokens, or when the caller itself changed them or the tools. */
+export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null {
+  if (JSON.stringify(before.tools) !== JSON.stringify(after.tools)) return null
+  for (let index = 0; index < before.messages.length; index++) {
+    const [old, now] = [before.messages[index], after.messages[index]]
+    if (old === undefined || now === undefined || !sameMessage(old, now)) return null
+    if (!sameTokens(before, after, index)) return { message: index, reason: reasonFor(before, after, index) }
+  }
+  const answer = before.messages.length
+  if (after.messages[answer]?.sampled === undefined || !after.refused.includes(answer)) return null
+  return { message: answer, reason: refusal(after, answer) }
+}
+
+function sameMessage(a: ChatMessage, b: ChatMessage): boolean {
+  if (a === b) return true
+  const plain = ({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage) => JSON.stringify([role, content, reasoning, toolCalls, toolCallId, name])
+  return plain(a) === plain(b)
+}
+
+function sameTokens(before: Trace, after: Trace, index: number): boolean {
+  const tokens = ({ base, tokenStarts }: Trace) => base.tokens.subarray(tokenStarts[index], tokenStarts[index + 1])
+  const [old, now] = [tokens(before), tokens(after)]
+  return old.length === now.length && old.every((token, at) => token === now[at])
+}
+
+const region = ({ text, textStarts }: Trace, index: number): Tracked => text.slice(textStarts[index] ?? 0, textStarts[index + 1] ?? 0)
+
+/** How many characters of a field a stretch of prompt shows. */
+function shown(text: Tracked, field: string, message: number | null): number {
+  return text.pieces.reduce(
+    (sum, { text: part, origin }) => sum + (typeof origin !== 'string' && origin.field === field && (message === null || origin.message === message) ? part.length : 0),
+    0,
+  )
+}
+
+function reasonFor(before: Trace, after: Trace, index: number): string {
+  const [old, now] = [region(before, index), region(after, index)]
+  if (shown(now, 'tool', null) !== shown(old, 'tool', null)) return 'the template moves the tool definitions as messages are added'
+  if (shown(now, 'reasoning', index) < shown(old, 'reasoning', index)) return 'the template drops the reasoning of earlier answers'
+  if (shown(now, 'reasoning', index) > shown(old, 'reasoning', index)) return 'the template shows the reasoning of an answer only once messages follow'
+  if (shown(now, 'content', index) !== shown(old, 'content', index)) return 'the template shows the content of earlier messages differently'
+  if (shown(now, 'content', null) !== shown(old, 'content', null)) return 'the template moves the content of another message as messages are added'
+  if (shown(now, 'call', index) !== shown(old, 'call', index)) return 'the template writes earlier tool calls differently'
+  if (now.value === old.value) return 'the tokens at the end of the message depend on what follows it'
+  return 'the template wraps earlier messages differently'
+}
+
+function refusal(after: Trace, index: number): string {
+  const { reasoning } = after.messages[index] ?? {}
+  if (reasoning !== undefined && reasoning !== '' && shown(region(after, index), 'reasoning', index) === 0) return 'the template drops the reasoning of the answer'
+  return 'the template writes the answer differently than the model did'
+}

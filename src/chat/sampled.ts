@@ -1,0 +1,123 @@
+/** Puts the tokens that were really sampled in the place of the template's rendering of an answer, where both say the same. */
+import type { Span } from '../core/span.js'
+import type { ChatMessage } from './message.js'
+import type { ParsedReply } from './parser.js'
+import type { Origin } from './text/origin.js'
+import { Tracked } from './text/tracked.js'
+import type { Encoder, Fixed } from './tokens/encoder.js'
+
+export interface Substituted {
+  readonly text: Tracked
+  readonly fixed: readonly Fixed[]
+  /** Messages whose `sampled` the template contradicts. */
+  readonly refused: readonly number[]
+}
+
+interface Context {
+  readonly encoder: Encoder
+  /** Text of the generation prompt. */
+  readonly prompt: string
+  /** What ends an answer, for templates that end it without a control token. */
+  readonly ending: string
+  readonly parse: (text: string) => ParsedReply
+  /** Messages with edits keep the template's rendering unless it is the same to the character. */
+  readonly edited: ReadonlySet<number>
+}
+
+/** `starts`: where the messages begin (extents.ts). */
+export function substitute(text: Tracked, starts: readonly number[], messages: readonly ChatMessage[], context: Context): Substituted {
+  const parts: Tracked[] = []
+  const fixed: Fixed[] = []
+  const refused: number[] = []
+  let at = 0
+  let shift = 0
+  messages.forEach((message, index) => {
+    if (message.sampled === undefined || message.sampled.tokens.length === 0) return
+    const region: Span = { start: starts[index] ?? 0, end: starts[index + 1] ?? 0 }
+    const found = place(text.slice(region.start, region.end), message, index, context)
+    if (found === null) {
+      refused.push(index)
+      return
+    }
+    const start = region.start + found.header
+    parts.push(text.slice(at, start), found.text)
+    at = region.start + found.end
+    const from = start + shift + found.opened
+    shift += found.text.length - (at - start)
+    fixed.push({ start: from, end: at + shift, tokens: message.sampled.tokens })
+  })
+  if (parts.length === 0) return { text, fixed, refused }
+  return { text: Tracked.join([...parts, text.slice(at)]), fixed, refused }
+}
+
+interface Placed {
+  /** Characters of the region before the answer, and up to its end of turn. */
+  readonly header: number
+  readonly end: number
+  /** What stands between: what the generation prompt had opened (its first `opened` characters), then the sampled text. */
+  readonly text: Tracked
+  readonly opened: number
+}
+
+function place(region: Tracked, message: ChatMessage, index: number, { encoder, prompt, ending, parse, edited }: Context): Placed | null {
+  const sampled = message.sampled?.text ?? ''
+  const header = commonPrefix(prompt, region.value)
+  if (header < headerLength(prompt)) return null
+  const end = endOfAnswer(region, index, encoder, ending)
+  if (end < header) return null
+  const body = region.slice(header, end)
+  const opened = prompt.slice(header)
+  const full = opened + sampled
+  if (body.value === full) return { header, end, text: body, opened: opened.length }
+  if (edited.has(index) || !sameReply(parse(opened + sampled), parse(body.value))) return null
+  const before = commonPrefix(full, body.value)
+  const after = commonSuffix(full.slice(before), body.value.slice(before))
+  const origin: Origin = 'unknown'
+  const between = Tracked.of(full.slice(before, full.length - after), origin)
+  const made = Tracked.join([body.slice(0, before), between.owned(index), body.slice(body.length - after)])
+  return { header, end, text: made, opened: opened.length }
+}
+
+/** The part of a generation prompt that every answer must begin with: up to where it opens a reasoning. */
+function headerLength(prompt: string): number {
+  const opens = prompt.search(/<think>|\[THINK\]|<\|channel\|>/)
+  return opens === -1 ? prompt.length : opens
+}
+
+/** Where the end of turn begins: the last control token after the last copied character, or the learnt ending. */
+function endOfAnswer(region: Tracked, index: number, encoder: Encoder, ending: string): number {
+  let copied = 0
+  let at = 0
+  for (const { text, origin } of region.pieces) {
+    at += text.length
+    if (typeof origin !== 'string' && origin.message === index) copied = at
+  }
+  const control = encoder.controls(region).findLast((occurrence) => occurrence.at >= copied)
+  if (control !== undefined) return control.at
+  return ending !== '' && region.value.endsWith(ending) ? region.length - ending.length : region.length
+}
+
+function commonPrefix(a: string, b: string): number {
+  let length = 0
+  while (length < a.length && length < b.length && a.charCodeAt(length) === b.charCodeAt(length)) length++
+  return length
+}
+
+function commonSuffix(a: string, b: string): number {
+  let length = 0
+  while (length < a.length && length < b.length && a.charCodeAt(a.length - 1 - length) === b.charCodeAt(b.length - 1 - length)) length++
+  return length
+}
+
+/** Same content, reasoning and calls; ids and whitespace around do not count. */
+function sameReply(a: ParsedReply, b: ParsedReply): boolean {
+  const calls = ({ toolCalls }: ParsedReply) => stable(toolCalls.map(({ name, arguments: given, malformed }) => [name, given, malformed ?? null]))
+  return a.content.trim() === b.content.trim() && (a.reasoning ?? '').trim() === (b.reasoning ?? '').trim() && calls(a) === calls(b)
+}
+
+/** JSON with sorted keys. */
+function stable(value: unknown): string {
+  return JSON.stringify(value, (_, item: unknown) =>
+    typeof item === 'object' && item !== null && !Array.isArray(item) ? Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : 1))) : item,
+  )
+}

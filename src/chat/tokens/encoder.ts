@@ -1,0 +1,163 @@
+/** Tokenizes rendered text stretch by stretch between control tokens, so that foreign text never becomes a control token and unchanged stretches cost nothing. */
+import type { Tokenizer } from '../tokenizer.js'
+import type { Tracked } from '../text/tracked.js'
+import { align, concatenate, type Aligned } from './aligned.js'
+import { Recent } from './recent.js'
+
+/** A stretch whose tokens are given. */
+export interface Fixed {
+  readonly start: number
+  readonly end: number
+  readonly tokens: Int32Array
+}
+
+/** A control token as the tokenizer writes it, and whether it swallows the whitespace beside it. */
+interface Control {
+  readonly token: number
+  readonly text: string
+  readonly stripsBefore: boolean
+  readonly stripsAfter: boolean
+}
+
+/** A control token at its place. */
+interface Occurrence {
+  readonly at: number
+  readonly control: Control
+}
+
+/** Characters of text kept tokenized. */
+const CACHE_CHARACTERS = 32 << 20
+const decoder = new TextDecoder()
+
+export class Encoder {
+  readonly #pieces = new Map<number, Uint8Array>()
+  readonly #controls = new Map<number, Control>()
+  readonly #stretches = new Recent<Aligned>(CACHE_CHARACTERS)
+  readonly #literals = new Recent<readonly Occurrence[]>(CACHE_CHARACTERS / 8)
+  readonly #prefixesSpace: boolean
+
+  constructor(private readonly tokenizer: Tokenizer) {
+    const [first] = tokenizer.tokenize('x')
+    this.#prefixesSpace = first !== undefined && this.piece(first)[0] === 0x20
+  }
+
+  /** The bytes of a token, control tokens written out. */
+  readonly piece = (token: number): Uint8Array => {
+    let bytes = this.#pieces.get(token)
+    if (bytes === undefined) this.#pieces.set(token, (bytes = this.tokenizer.piece(token, true)))
+    return bytes
+  }
+
+  /** Control tokens of the template's own text, with their places. */
+  controls(text: Tracked): Occurrence[] {
+    const found: Occurrence[] = []
+    let at = 0
+    let literal = ''
+    const flush = () => {
+      for (const { at: inside, control } of this.#inLiteral(literal)) found.push({ at: at - literal.length + inside, control })
+      literal = ''
+    }
+    for (const piece of text.pieces) {
+      if (piece.origin === 'template') literal += piece.text
+      else flush()
+      at += piece.text.length
+    }
+    flush()
+    return found
+  }
+
+  /**
+   * Tokens of a whole prompt, BOS included. Without control-like text in contents and without `fixed` they are what the
+   * tokenizer makes of the whole text. `fixed`: disjoint, in order.
+   */
+  encode(text: Tracked, fixed: readonly Fixed[] = []): Aligned {
+    const { value } = text
+    const { bos, addBos } = this.tokenizer.special
+    const controls = this.controls(text)
+    const parts: { at: number; aligned: Aligned }[] = []
+    const writesBos = controls[0]?.at === 0 && controls[0].control.token === bos
+    if (bos !== null && addBos && !writesBos) parts.push({ at: 0, aligned: single(bos, 0) })
+    const stops = [
+      ...controls.map(({ at, control }) => ({ at, end: at + control.text.length, aligned: single(control.token, control.text.length), control })),
+      ...fixed.map(({ start, end, tokens }) => ({ at: start, end, aligned: align(value.slice(start, end), tokens, this.piece), control: null })),
+    ].sort((a, b) => a.at - b.at || a.end - b.end)
+    let at = 0
+    let previous: Control | 'start' | 'fixed' = 'start'
+    for (const stop of stops) {
+      if (stop.at < at) continue
+      parts.push(...this.#between(value, at, stop.at, previous, stop.control))
+      parts.push({ at: stop.at, aligned: stop.aligned })
+      at = stop.end
+      previous = stop.control ?? 'fixed'
+    }
+    parts.push(...this.#between(value, at, value.length, previous, null))
+    return concatenate(parts, value.length)
+  }
+
+  /** Tokens of text that goes on in the middle of other text: never a control token, no space put in front. */
+  inner(text: string): Int32Array {
+    if (text === '') return new Int32Array()
+    if (!this.#prefixesSpace) return this.#stretch(text).tokens
+    for (const anchor of ['\n', ')', 'x']) {
+      const { tokens, starts, borders } = this.#stretch(anchor + text)
+      const index = starts.findIndex((start, at) => start === 1 && borders[at] === 1)
+      if (index > 0) return tokens.slice(index)
+    }
+    return this.#stretch(text).tokens
+  }
+
+  #between(value: string, start: number, end: number, before: Control | 'start' | 'fixed', after: Control | null): { at: number; aligned: Aligned }[] {
+    let text = value.slice(start, end)
+    let at = start
+    if (typeof before !== 'string' && before.stripsAfter) {
+      const kept = text.replace(/^[ \t\n\v\f\r]+/, '')
+      at += text.length - kept.length
+      text = kept
+    }
+    if (after?.stripsBefore === true) text = text.replace(/[ \t\n\v\f\r]+$/, '')
+    if (text === '') return []
+    if (before !== 'fixed') return [{ at, aligned: this.#stretch(text) }]
+    return [{ at, aligned: align(text, this.inner(text), this.piece) }]
+  }
+
+  #stretch(text: string): Aligned {
+    return this.#stretches.get(text, () => align(text, this.tokenizer.tokenize(text), this.piece))
+  }
+
+  #inLiteral(text: string): readonly Occurrence[] {
+    if (text === '') return []
+    return this.#literals.get(text, () => {
+      const found: Occurrence[] = []
+      let at = 0
+      for (const token of this.tokenizer.tokenize(text, { parseSpecial: true })) {
+        if (!this.tokenizer.isControl(token)) continue
+        const control = this.#control(token)
+        const place = control.text === '' ? -1 : text.indexOf(control.text, at)
+        if (place === -1) continue
+        found.push({ at: place, control })
+        at = place + control.text.length
+      }
+      return found
+    })
+  }
+
+  #control(token: number): Control {
+    let control = this.#controls.get(token)
+    if (control === undefined) this.#controls.set(token, (control = this.#probe(token)))
+    return control
+  }
+
+  /** Whether a control token swallows whitespace is not in the port, so it is tried. */
+  #probe(token: number): Control {
+    const text = decoder.decode(this.piece(token))
+    const special = (whole: string) => this.tokenizer.tokenize(whole, { parseSpecial: true })
+    const same = (a: Int32Array, b: readonly number[]) => a.length === b.length && b.every((value, index) => a[index] === value)
+    const stripsAfter = !same(special(`${text} \nx`), [token, ...this.tokenizer.tokenize(' \nx')]) && same(special(`${text} \nx`), [token, ...this.tokenizer.tokenize('x')])
+    const stripsBefore = !same(special(`x \n${text}`), [...this.tokenizer.tokenize('x \n'), token]) && same(special(`x \n${text}`), [...this.tokenizer.tokenize('x'), token])
+    return { token, text, stripsBefore, stripsAfter }
+  }
+}
+
+function single(token: number, length: number): Aligned {
+  return { tokens: Int32Array.of(token), starts: Int32Array.of(0), borders: Uint8Array.of(1), length }
+}

@@ -1,0 +1,76 @@
+/**
+ * The public API of kvfold. In the order of a program's use:
+ *
+ *     const native = await openNative({ gpu: 'auto' })
+ *     const engine = await LlamaEngine.load(native, 'model.gguf')
+ *     const session = sculptor({ engine, id: conversationId('report'), firstStep: 'auto' })
+ *     const { answer, ledger } = await session.ask(longText)
+ *     await engine.dispose()
+ *
+ * What is not exported here may change without notice.
+ */
+
+// Errors and ids: every failure a caller is meant to see is a KvfoldError with a code.
+export { KvfoldError, errorTable, type ErrorCode } from './core/errors.js'
+export { conversationId, fragmentId, searchId, type ConversationId, type FragmentId, type SearchId } from './core/ids.js'
+export type { Span } from './core/span.js'
+
+// Models: the native binding, files and hub URIs, models with random weights.
+export { openNative } from './native/binding.js'
+export { isModelUri, resolveModel, type ResolveOptions } from './native/resolve.js'
+export { synthesizeModel } from './native/synthetic.js'
+export type {
+  BackendInfo,
+  CacheType,
+  ContextOptions,
+  GpuChoice,
+  MemoryFigures,
+  ModelInfo,
+  ModelOptions,
+  Native,
+  NativeModel,
+} from './native/types.js'
+
+// Chat: messages and tools as every layer passes them, templates with a span for every message.
+export type { ChatMessage, Edit, Role, ToolCall, ToolChoice, ToolDefinition } from './chat/message.js'
+export { ChatFormat } from './chat/format.js'
+
+// Engines: show messages under edits, get the next message and its account.
+export { LlamaEngine, freshConversation, type Completion, type LlamaEngineOptions } from './engine/llama.js'
+export type {
+  Engine,
+  EngineEvent,
+  EngineInfo,
+  EngineReply,
+  EngineRequest,
+  Finish,
+  Generation,
+  Sampling,
+  Timing,
+  TokenLogprob,
+} from './engine/engine.js'
+
+// The ledger: what every step reused, recomputed and computed anew.
+export type { Contract, LedgerEntry, MessageCost, ReuseSource } from './kv/ledger.js'
+
+// Context: a conversation and the operations on what of it is shown, for programs and people as for models.
+export {
+  Conversation,
+  type ConversationPorts,
+  type FragmentOptions,
+  type SearchOptions,
+  type SearchResult,
+} from './context/conversation.js'
+export { portsOf } from './context/ports.js'
+export type { Fragment, FragmentState } from './context/fragment.js'
+export type { Refusal, Result } from './context/refusal.js'
+export { contextTools } from './context/tools/toolset.js'
+export type { ContextTool, ToolOutcome } from './context/tools/tool.js'
+
+// Agents: turns with tools until there is an answer.
+export { plain, type PlainOptions } from './agents/plain.js'
+export { sculptor, type SculptorOptions } from './agents/sculptor.js'
+export { Session, MAX_CALLS, type AskOptions, type SessionOptions } from './agents/session.js'
+export { systemPrompts, type SystemPrompt } from './agents/prompts.js'
+export type { ClientTool } from './agents/toolbox.js'
+export type { AgentEvent, CallReport, StepReport, TurnEnd, TurnOutcome } from './agents/events.js'

@@ -1,0 +1,150 @@
+/** Owns what a context is asked to be: options checked and completed, and its memory estimated before llama.cpp takes any. */
+import { availableParallelism } from 'node:os'
+import { KvfoldError } from '../core/errors.js'
+import type { Device } from './addon.js'
+import { refuse } from './failure.js'
+import { availableMemory, cacheBytes, cacheTypes, refuseTooMuch } from './memory-estimate.js'
+import type { CacheType, ContextOptions, GpuChoice, ModelInfo } from './types.js'
+
+/** llama.cpp rounds n_ctx up to this. */
+const CELL_GRANULARITY = 256
+const MOST_SEQUENCES = 256
+/** More threads than this help no machine, and llama.cpp asserts far above it. */
+const MOST_THREADS = 512
+/** Small models fit while memory is short; keep this much for Node. */
+const HEADROOM = 64 * 2 ** 20
+
+export interface ContextPlan {
+  readonly keyType: CacheType
+  readonly valueType: CacheType
+  readonly fullSlidingWindow: boolean
+  /** Estimates in bytes. */
+  readonly cache: number
+  readonly compute: number
+  /** What the addon is given: llama_context_params in numbers. */
+  readonly raw: object
+}
+
+interface PlannedModel {
+  readonly info: ModelInfo
+  readonly gpuLayers: number
+}
+
+/** @throws KvfoldError native/bad-argument, native/unsupported, model/unsupported, memory/insufficient */
+export function planContext(
+  options: ContextOptions,
+  model: PlannedModel,
+  devices: readonly Device[],
+  gpu: Exclude<GpuChoice, 'auto'>,
+): ContextPlan {
+  const { info } = model
+  const whole = completed(options, info)
+  const { flashAttention = 'auto', keyType = 'f16', valueType = 'f16', fullSlidingWindow = false } = options
+  refuseModel(info, options)
+  const [keyWidth, valueWidth] = headWidths(info)
+  checkCacheType('keyType', keyType, keyWidth)
+  checkCacheType('valueType', valueType, valueWidth)
+  const quantised = cacheTypes[valueType].elements > 1
+  if (quantised && flashAttention === 'off') refuse(`valueType ${valueType} needs flash attention; turn it on or use f16 values.`)
+
+  const heads = Math.max(1, info.kvHeads)
+  const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
+  const cache = info.recurrent ? 0 : whole.cells * info.layers * row
+  const compute = computeBytes(whole, info, flashAttention !== 'off')
+  refuseWhatDoesNotFit(whole.cells, cache, compute, model, gpu === 'cpu' ? [] : devices)
+  const raw = {
+    ...whole,
+    // A quantised V works only with flash attention, so `auto` has no choice.
+    flashAttention: flashAttention === 'off' ? 0 : flashAttention === 'on' || quantised ? 1 : -1,
+    keyType: cacheTypes[keyType].ggml,
+    valueType: cacheTypes[valueType].ggml,
+    fullSlidingWindow,
+  }
+  return { keyType, valueType, fullSlidingWindow, cache, compute, raw }
+}
+
+interface Sizes {
+  readonly cells: number
+  readonly sequences: number
+  readonly batch: number
+  readonly ubatch: number
+  readonly threads: number
+  readonly batchThreads: number
+}
+
+function completed(options: ContextOptions, { trainedContext }: ModelInfo): Sizes {
+  const {
+    cells = Math.max(trainedContext, CELL_GRANULARITY),
+    sequences = 64,
+    batch = 2048,
+    ubatch = Math.min(512, batch),
+  } = options
+  const { threads = Math.min(8, availableParallelism()), batchThreads = threads } = options
+  const within = (name: string, value: number, most: number) => {
+    if (!Number.isInteger(value) || value < 1 || value > most)
+      refuse(`${name} is ${value}; give a whole number from 1 to ${most}.`)
+  }
+  within('cells', cells, 2 ** 31 - CELL_GRANULARITY)
+  within('sequences', sequences, MOST_SEQUENCES)
+  within('batch', batch, 2 ** 20)
+  within('ubatch', ubatch, batch)
+  within('threads', threads, MOST_THREADS)
+  within('batchThreads', batchThreads, MOST_THREADS)
+  return {
+    cells: Math.ceil(cells / CELL_GRANULARITY) * CELL_GRANULARITY,
+    sequences,
+    batch,
+    ubatch,
+    threads,
+    batchThreads,
+  }
+}
+
+function refuseModel({ encoder, architecture }: ModelInfo, { embeddings = false }: ContextOptions): void {
+  if (encoder)
+    throw new KvfoldError(
+      'model/unsupported',
+      `${architecture} models do not generate token after token (encoders, embeddings, diffusion), so they get no context here; use a decoder.`,
+    )
+  if (embeddings) throw new KvfoldError('native/unsupported', 'Embeddings are not built yet; leave the option out.')
+}
+
+/** Elements of one head's key and value. */
+function headWidths({ architecture, metadata, embedding, heads }: ModelInfo): readonly [key: number, value: number] {
+  const width = (name: string) => Number(metadata[`${architecture}.attention.${name}`] ?? 0) || embedding / Math.max(1, heads)
+  return [width('key_length'), width('value_length')]
+}
+
+function checkCacheType(name: string, type: CacheType, width: number): void {
+  if (!Object.hasOwn(cacheTypes, type)) refuse(`${name} ${type} is unknown; use one of ${Object.keys(cacheTypes).join(', ')}.`)
+  const { elements } = cacheTypes[type]
+  if (width % elements !== 0)
+    refuse(`${name} ${type} comes in blocks of ${elements}, which do not divide this model's heads of ${width}; use f16.`)
+}
+
+/** Roughly what llama.cpp's graphs take at once: activations, logits of a ubatch and of the sequences, and what attention needs. */
+function computeBytes({ cells, ubatch, sequences }: Sizes, info: ModelInfo, flashAttention: boolean): number {
+  const { vocabulary, embedding, heads, architecture, metadata } = info
+  const feedForward = Number(metadata[`${architecture}.feed_forward_length`] ?? 0) || 4 * embedding
+  const rows = Math.min(ubatch, cells)
+  const activations = 4 * rows * (vocabulary + 2 * feedForward + 6 * embedding)
+  const mask = rows * cells * (flashAttention ? 6 : 4)
+  const scores = flashAttention ? 0 : 8 * rows * cells * Math.max(1, heads)
+  return activations + mask + scores + 4 * sequences * vocabulary
+}
+
+function refuseWhatDoesNotFit(
+  cells: number,
+  cache: number,
+  compute: number,
+  { info, gpuLayers }: PlannedModel,
+  devices: readonly Device[],
+): void {
+  const what = `A context of ${cells} cells`
+  const hint = 'ask for fewer cells, a smaller ubatch or a quantised cache'
+  const free = devices.filter(({ gpu }) => gpu).reduce((sum, device) => sum + device.free, 0)
+  const offloaded = free === 0 ? 0 : Math.min(1, gpuLayers / Math.max(1, info.layers))
+  if (offloaded > 0) refuseTooMuch(what, cache * offloaded + compute, free, 'GPU memory', hint)
+  const host = cache * (1 - offloaded) + (offloaded === 1 ? 0 : compute)
+  if (host > HEADROOM) refuseTooMuch(what, host + HEADROOM, availableMemory(), 'memory', hint)
+}

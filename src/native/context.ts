@@ -1,0 +1,234 @@
+/** Owns a context: checks every argument and its state before the addon sees them, because llama.cpp asserts on bad ones. */
+import { KvfoldError } from '../core/errors.js'
+import type { SeqId } from '../core/ids.js'
+import type { Span } from '../core/span.js'
+import type { Addon, ContextHandle, RawContext } from './addon.js'
+import { checkBatch } from './batch-check.js'
+import type { ContextPlan } from './context-plan.js'
+import { awaiting, calling, refuse } from './failure.js'
+import { availableMemory, refuseTooMuch } from './memory-estimate.js'
+import type { Model } from './model.js'
+import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
+import type { Batch, Cell, DecodeStatus, MemoryFigures, NativeContext } from './types.js'
+
+const LAST_POSITION = 2 ** 31 - 1
+/** Logits below this are not worth a look at free memory. */
+const MANY_LOGITS = 256 * 2 ** 20
+
+export class Context implements NativeContext {
+  readonly cells: number
+  readonly sequences: number
+  readonly batch: number
+  readonly ubatch: number
+  /** As in force: `auto` was settled when the context was made. */
+  readonly flashAttention: boolean
+  readonly canShift: boolean
+  readonly memory: MemoryFigures
+  #handle: ContextHandle | null
+  #decoding: Promise<DecodeStatus> | null = null
+  #disposing: Promise<void> | null = null
+
+  constructor(
+    private readonly addon: Addon,
+    private readonly model: Model,
+    made: RawContext,
+    private readonly plan: ContextPlan,
+    private readonly identity: Buffer,
+    private readonly onDispose: (closed: Context) => void,
+  ) {
+    const { recurrent, hybrid, rope, size } = model.info
+    this.#handle = made.handle
+    this.cells = made.cells
+    this.sequences = made.sequences
+    this.batch = made.batch
+    this.ubatch = made.ubatch
+    this.flashAttention = made.flashAttention
+    // A recurrent state says it can be shifted and cannot (kv-mechanics.md); several rotary dimensions make llama.cpp assert.
+    this.canShift = made.canShift && !recurrent && !hybrid && ['none', 'norm', 'neox'].includes(rope)
+    this.memory = { cache: made.cacheBytes || plan.cache, compute: made.computeBytes || plan.compute, model: size }
+  }
+
+  get submitted(): number {
+    const handle = this.#alive()
+    return calling(() => this.addon.submitted(handle))
+  }
+
+  /**
+   * The handle, when no decode is running on it.
+   * @throws KvfoldError native/disposed, native/busy
+   */
+  get idle(): ContextHandle {
+    const handle = this.#alive()
+    if (this.#decoding !== null)
+      throw new KvfoldError('native/busy', 'A decode is running on this context; wait for it or abort it.')
+    return handle
+  }
+
+  async decode(batch: Batch): Promise<DecodeStatus> {
+    const { idle, batch: most, sequences } = this
+    const { vocabulary } = this.model.info
+    checkBatch(batch, {
+      batch: most,
+      vocabulary,
+      sequences,
+      last: (seq) => calling(() => this.addon.positions(idle, seq))[1],
+    })
+    const logits = 4 * vocabulary * batch.outputs.reduce((count, wanted) => count + (wanted === 0 ? 0 : 1), 0)
+    if (logits > MANY_LOGITS) refuseTooMuch('The logits of this batch', logits, availableMemory(), 'memory', 'ask for fewer')
+    const { tokens, positions, sequences: tags, outputs } = batch
+    this.#decoding = awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs))
+    try {
+      return await this.#decoding
+    } finally {
+      this.#decoding = null
+    }
+  }
+
+  abort(): void {
+    if (this.#decoding !== null && this.#handle !== null) this.addon.abort(this.#handle)
+  }
+
+  logits(index: number): Float32Array {
+    const { idle } = this
+    return calling(() => this.addon.logits(idle, index))
+  }
+
+  tag(from: SeqId, to: SeqId, { start, end }: Span): void {
+    const { idle } = this
+    this.#checkSequence(from)
+    this.#checkSequence(to)
+    this.#checkSpan(start, end)
+    this.#refusePart(from, start, end, 'Tagging')
+    if (from !== to && start < end)
+      calling(() => {
+        this.addon.tag(idle, from, to, start, end)
+      })
+  }
+
+  untag(seq: SeqId, { start, end }: Span): void {
+    const { idle } = this
+    this.#checkSequence(seq)
+    this.#checkSpan(start, end)
+    this.#refusePart(seq, start, end, 'Untagging')
+    if (start < end)
+      calling(() => {
+        this.addon.untag(idle, seq, start, end)
+      })
+  }
+
+  shift(seq: SeqId, { start, end }: Span, delta: number): void {
+    const { idle } = this
+    this.#checkSequence(seq)
+    this.#checkSpan(start, end)
+    if (!this.canShift)
+      throw new KvfoldError('model/unsupported', `The positions of a ${this.model.info.architecture} model cannot be shifted.`)
+    this.#refusePart(seq, start, end, 'Shifting')
+    const held = this.positions(seq)
+    if (!Number.isInteger(delta) || start + delta < 0 || (held?.max ?? 0) + delta > LAST_POSITION)
+      refuse(`A shift of [${start}, ${end}) by ${delta} would leave the positions from 0 to ${LAST_POSITION}.`)
+    if (start < end && delta !== 0)
+      calling(() => {
+        this.addon.shift(idle, seq, start, end, delta)
+      })
+  }
+
+  positions(seq: SeqId): { readonly min: number; readonly max: number } | null {
+    const { idle } = this
+    this.#checkSequence(seq)
+    const [min, max] = calling(() => this.addon.positions(idle, seq))
+    return max < 0 ? null : { min, max }
+  }
+
+  /** Of a sliding-window model, the cells of the layers that see everything. */
+  readback(): readonly Cell[] {
+    const { idle } = this
+    const { rope, recurrent, hybrid } = this.model.info
+    if (recurrent || hybrid || !['none', 'norm', 'neox'].includes(rope))
+      throw new KvfoldError('model/unsupported', 'Cells are read back only where a cell is one position of one text.')
+    const raw = calling(() => this.addon.readback(idle))
+    const cells: Cell[] = []
+    for (let at = 0; at < raw.length;) {
+      const [position = -1, count = 0] = raw.subarray(at, at + 2)
+      cells.push({ position, sequences: Array.from(raw.subarray(at + 2, at + 2 + count)) as SeqId[] })
+      at += 2 + count
+    }
+    return cells
+  }
+
+  clear(): void {
+    const { idle } = this
+    calling(() => {
+      this.addon.clear(idle)
+    })
+  }
+
+  saveSequence(seq: SeqId): Uint8Array {
+    const { idle } = this
+    this.#checkSequence(seq)
+    const state = calling(() => this.addon.saveSequence(idle, seq, STATE_HEADER))
+    sealState(state, this.identity)
+    return state
+  }
+
+  loadSequence(seq: SeqId, state: Uint8Array): boolean {
+    const { idle } = this
+    this.#checkSequence(seq)
+    if (this.positions(seq) !== null)
+      refuse(`Sequence ${seq} is not empty; a state goes into an empty one only, because llama.cpp empties it first.`)
+    return isSealed(state, this.identity) && calling(() => this.addon.loadSequence(idle, seq, state, STATE_HEADER))
+  }
+
+  dispose(): Promise<void> {
+    this.#disposing ??= this.#dispose()
+    return this.#disposing
+  }
+
+  async #dispose(): Promise<void> {
+    const handle = this.#handle
+    if (handle === null) return
+    this.abort()
+    await this.#decoding?.catch(() => undefined)
+    this.#handle = null
+    this.onDispose(this)
+    await awaiting(() => this.addon.contextFree(handle))
+  }
+
+  #alive(): ContextHandle {
+    if (this.#handle === null || this.#disposing !== null)
+      throw new KvfoldError('native/disposed', 'The context was disposed; create another.')
+    return this.#handle
+  }
+
+  #checkSequence(seq: SeqId): void {
+    if (!Number.isInteger(seq) || seq < 0 || seq >= this.sequences)
+      refuse(`Sequence ${seq} does not exist; 0 to ${this.sequences - 1} do.`)
+  }
+
+  /** Negative bounds mean "everything" to llama.cpp; a wrong sign must not empty a sequence. */
+  #checkSpan(start: number, end: number): void {
+    if (!Number.isInteger(start) || !Number.isInteger(end) || start < 0 || end < start || end > LAST_POSITION)
+      refuse(`[${start}, ${end}) is not a span of positions.`)
+  }
+
+  /**
+   * Refuses to cut a sequence where llama.cpp would say yes and keep or lose the wrong things: a recurrent state has no middle, and a
+   * sliding window that has moved on has dropped what a shorter text would see.
+   */
+  #refusePart(seq: SeqId, start: number, end: number, what: string): void {
+    const { recurrent, hybrid, slidingWindow, architecture } = this.model.info
+    const windowed = slidingWindow > 0 && !this.plan.fullSlidingWindow
+    if (!recurrent && !hybrid && !windowed) return
+    const held = this.positions(seq)
+    if (held === null || start >= end || (start <= held.min && end > held.max)) return
+    if (recurrent || hybrid)
+      throw new KvfoldError(
+        'model/unsupported',
+        `${what} a part of a sequence is impossible: ${architecture} keeps a recurrent state.`,
+      )
+    if (held.min > 0)
+      throw new KvfoldError(
+        'model/unsupported',
+        `${what} a part of a sequence needs the whole sliding window of ${architecture}; create the context with fullSlidingWindow.`,
+      )
+  }
+}

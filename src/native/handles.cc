@@ -1,0 +1,74 @@
+// Owns the lives of native objects: who holds what, what happens when an environment ends, and how failures are told.
+#include "kvfold.h"
+
+namespace kvfold {
+
+void ModelHandle::free() {
+  if (model != nullptr) llama_model_free(model);
+  model = nullptr;
+  vocab = nullptr;
+}
+
+void ContextHandle::free() {
+  abort = true;
+  std::lock_guard<std::mutex> lock(running);
+  if (context != nullptr) llama_free(context);
+  context = nullptr;
+  outputs.clear();
+}
+
+void SamplerHandle::free() {
+  for (auto **part : {&grammar, &chain}) {
+    if (*part != nullptr) llama_sampler_free(*part);
+    *part = nullptr;
+  }
+}
+
+void Live::freeAll() {
+  *stopping = true;
+  for (auto &entry : contexts)
+    if (auto context = entry.lock()) context->abort = true;
+  for (auto &entry : samplers)
+    if (auto sampler = entry.lock()) sampler->free();
+  for (auto &entry : contexts)
+    if (auto context = entry.lock()) context->free();
+  for (auto &entry : models)
+    if (auto model = entry.lock()) model->free();
+}
+
+Live &live(Napi::Env env) { return *env.GetInstanceData<Live>(); }
+
+std::string currentFailure() {
+  try {
+    throw;
+  } catch (const Failure &failure) {
+    return failure.code + "\n" + failure.message;
+  } catch (const std::bad_alloc &) {
+    return "memory/insufficient\nThe system has no memory left for this call; close something or ask for less.";
+  } catch (const std::exception &error) {
+    return std::string("native/failed\nllama.cpp failed: ") + error.what();
+  } catch (...) {
+    return "native/failed\nllama.cpp failed without saying why.";
+  }
+}
+
+std::shared_ptr<ModelHandle> modelOf(const Napi::Value &value) {
+  auto handle = unboxed<ModelHandle>(value);
+  if (handle->model == nullptr) throw Failure("native/disposed", "The model was disposed; load it again.");
+  return handle;
+}
+
+std::shared_ptr<ContextHandle> contextOf(const Napi::Value &value) {
+  auto handle = unboxed<ContextHandle>(value);
+  if (handle->context == nullptr) throw Failure("native/disposed", "The context was disposed; create another.");
+  return handle;
+}
+
+std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value) {
+  auto handle = unboxed<SamplerHandle>(value);
+  if (handle->chain == nullptr || handle->model->model == nullptr)
+    throw Failure("native/disposed", "The sampler was disposed; create another.");
+  return handle;
+}
+
+}  // namespace kvfold

@@ -1,0 +1,198 @@
+/** Owns a loaded model: its facts and vocabulary, and the contexts and samplers made from it, which end before it does. */
+import { KvfoldError } from '../core/errors.js'
+import type { Addon, ModelHandle } from './addon.js'
+import { Context } from './context.js'
+import { planContext } from './context-plan.js'
+import { awaiting, calling, refuse } from './failure.js'
+import { checkGguf } from './gguf-file.js'
+import { layersThatFit } from './gpu-layers.js'
+import { availableMemory, refuseTooMuch } from './memory-estimate.js'
+import { Sampler } from './sampler.js'
+import { identityOf } from './sequence-state.js'
+import type {
+  BackendInfo,
+  ContextOptions,
+  ModelInfo,
+  ModelOptions,
+  NativeContext,
+  NativeModel,
+  NativeSampler,
+  SamplerOptions,
+  SpecialTokens,
+  TokenizeOptions,
+  VocabType,
+} from './types.js'
+
+const ENDS_GENERATION = 1
+const CONTROL = 2
+
+export class Model implements NativeModel {
+  readonly info: ModelInfo
+  readonly special: SpecialTokens
+  /** Layers on a GPU. */
+  readonly gpuLayers: number
+  readonly #addon: Addon
+  readonly #backend: BackendInfo
+  readonly #vocabOnly: boolean
+  /** A bit set a token. */
+  readonly #flags: Uint8Array
+  readonly #pieces = new Map<number, Uint8Array>()
+  readonly #contexts = new Set<Context>()
+  readonly #samplers = new Set<Sampler>()
+  /** Contexts that are being made; they use the model on another thread. */
+  readonly #making = new Set<Promise<unknown>>()
+  #handle: ModelHandle | null
+  #disposing: Promise<void> | null = null
+
+  private constructor(
+    addon: Addon,
+    backend: BackendInfo,
+    handle: ModelHandle,
+    path: string,
+    gpuLayers: number,
+    vocabOnly: boolean,
+  ) {
+    const { flags, ...special } = calling(() => addon.vocabularyDescribe(handle))
+    const { vocabType, ...rest } = calling(() => addon.modelDescribe(handle))
+    this.#addon = addon
+    this.#backend = backend
+    this.#handle = handle
+    this.#vocabOnly = vocabOnly
+    this.#flags = flags
+    this.special = special
+    this.gpuLayers = gpuLayers
+    this.info = {
+      ...rest,
+      path,
+      vocabulary: flags.length,
+      vocabType: vocabType as VocabType,
+      architecture: rest.metadata['general.architecture'] ?? 'unknown',
+    }
+  }
+
+  /** @throws KvfoldError model/not-found, model/bad-file, memory/insufficient, native/bad-argument; an error of `onProgress` as it is. */
+  static async load(addon: Addon, backend: BackendInfo, path: string, options: ModelOptions = {}): Promise<Model> {
+    const { mmap = true, mlock = false, vocabOnly = false, checkTensors = false, onProgress } = options
+    const { devices, tensorTypes } = addon.about()
+    const file = checkGguf(path, tensorTypes)
+    const fit = backend.gpu === 'cpu' ? 0 : layersThatFit(file, devices)
+    const { gpuLayers = fit } = options
+    if (!Number.isInteger(gpuLayers) || gpuLayers < 0 || gpuLayers > 2 ** 31 - 1)
+      refuse(`gpuLayers is ${gpuLayers}; give a whole number of layers from 0.`)
+    // Mapped pages can be dropped again; copied weights cannot. What a GPU takes is copied through a small buffer.
+    if (!mmap && !vocabOnly && gpuLayers === 0)
+      refuseTooMuch(
+        `Loading ${path} without mmap`,
+        file.tensorBytes,
+        availableMemory(),
+        'memory',
+        'use mmap, a smaller model or a smaller quantisation',
+      )
+    let failure: { readonly error: unknown } | null = null
+    const report = (progress: number) => {
+      try {
+        if (failure === null) onProgress?.(progress)
+      } catch (error) {
+        failure = { error }
+      }
+    }
+    const raw = { gpuLayers, mmap, mlock, vocabOnly, checkTensors }
+    const handle = await awaiting(() => addon.modelLoad(path, raw, onProgress === undefined ? null : report))
+    // Assigned in a callback, which the compiler does not see.
+    const thrown = failure as { readonly error: unknown } | null
+    if (thrown !== null) {
+      await addon.modelFree(handle)
+      throw thrown.error
+    }
+    return new Model(addon, backend, handle, path, gpuLayers, vocabOnly)
+  }
+
+  /** @throws KvfoldError native/disposed */
+  get handle(): ModelHandle {
+    if (this.#handle === null || this.#disposing !== null)
+      throw new KvfoldError('native/disposed', 'The model was disposed; load it again.')
+    return this.#handle
+  }
+
+  tokenize(text: string, { addSpecial = false, parseSpecial = false }: TokenizeOptions = {}): Int32Array {
+    const { handle } = this
+    if (this.info.vocabType === 'none')
+      throw new KvfoldError('model/unsupported', 'This model has no vocabulary, so no text can be tokenized for it.')
+    return calling(() => this.#addon.tokenize(handle, text, addSpecial, parseSpecial))
+  }
+
+  detokenize(tokens: Int32Array | readonly number[], special = false): string {
+    const pieces = Array.from(tokens, (token) => this.piece(token, special))
+    return new TextDecoder('utf-8', { ignoreBOM: true }).decode(Buffer.concat(pieces))
+  }
+
+  piece(token: number, special = true): Uint8Array {
+    const { handle } = this
+    this.refuseForeign(token)
+    if (!special && this.isControl(token)) return new Uint8Array(0)
+    let piece = this.#pieces.get(token)
+    if (piece === undefined) {
+      piece = calling(() => this.#addon.piece(handle, token, true))
+      this.#pieces.set(token, piece)
+    }
+    return piece.slice()
+  }
+
+  isEndOfGeneration(token: number): boolean {
+    this.refuseForeign(token)
+    return ((this.#flags[token] ?? 0) & ENDS_GENERATION) !== 0
+  }
+
+  isControl(token: number): boolean {
+    this.refuseForeign(token)
+    return ((this.#flags[token] ?? 0) & CONTROL) !== 0
+  }
+
+  /** @throws KvfoldError native/bad-argument, model/unsupported, memory/insufficient, native/disposed, native/failed */
+  async createContext(options: ContextOptions = {}): Promise<NativeContext> {
+    const { handle } = this
+    if (this.#vocabOnly)
+      throw new KvfoldError('model/unsupported', 'The model was loaded with vocabOnly and has no weights; load it whole.')
+    const plan = planContext(options, this, this.#addon.about().devices, this.#backend.gpu)
+    const making = awaiting(() => this.#addon.contextCreate(handle, plan.raw))
+    this.#making.add(making)
+    try {
+      const made = await making
+      const identity = identityOf(this.#backend.release, this.info, plan, made.flashAttention)
+      const context = new Context(this.#addon, this, made, plan, identity, (closed) => this.#contexts.delete(closed))
+      this.#contexts.add(context)
+      return context
+    } finally {
+      this.#making.delete(making)
+    }
+  }
+
+  /** @throws KvfoldError native/bad-argument, engine/bad-grammar, native/disposed */
+  createSampler(options: SamplerOptions = {}): NativeSampler {
+    const sampler = new Sampler(this.#addon, this, options, (closed) => this.#samplers.delete(closed))
+    this.#samplers.add(sampler)
+    return sampler
+  }
+
+  dispose(): Promise<void> {
+    this.#disposing ??= this.#dispose()
+    return this.#disposing
+  }
+
+  async #dispose(): Promise<void> {
+    const handle = this.#handle
+    if (handle === null) return
+    await Promise.allSettled(this.#making)
+    await Promise.all([...this.#contexts].map((context) => context.dispose()))
+    for (const sampler of [...this.#samplers]) sampler.dispose()
+    this.#handle = null
+    this.#pieces.clear()
+    await awaiting(() => this.#addon.modelFree(handle))
+  }
+
+  /** Throws native/bad-argument for a token outside of the vocabulary. */
+  refuseForeign(token: number): void {
+    if (!Number.isInteger(token) || token < 0 || token >= this.info.vocabulary)
+      refuse(`Token ${token} is not in the vocabulary of ${this.info.vocabulary}.`)
+  }
+}

@@ -1,0 +1,40 @@
+/** Owns the wrapping of saved sequences: llama.cpp trusts the bytes it is given, so only bytes that it wrote for the same cache may reach it. */
+import { createHash } from 'node:crypto'
+import { crc32 } from 'node:zlib'
+import type { ContextPlan } from './context-plan.js'
+import type { ModelInfo } from './types.js'
+
+/** Bytes in front of llama.cpp's: 8 of name and version, 32 of identity, 4 of checksum, 4 unused. */
+export const STATE_HEADER = 48
+const NAME = 'kvfold 1'
+const IDENTITY_AT = 8
+const CHECKSUM_AT = 40
+
+/** What must agree for a sequence to be loaded: library, model, cache types, and the layout of values that flash attention chooses. */
+export function identityOf(release: string, info: ModelInfo, plan: ContextPlan, flashAttention: boolean): Buffer {
+  const { metadata, size, parameters } = info
+  const { keyType, valueType, fullSlidingWindow } = plan
+  const facts = [release, metadata, size, parameters, keyType, valueType, fullSlidingWindow, flashAttention]
+  return createHash('sha256').update(JSON.stringify(facts)).digest()
+}
+
+/** Fills in the header of a state whose bytes follow it. */
+export function sealState(state: Uint8Array, identity: Buffer): void {
+  const header = Buffer.from(state.buffer, state.byteOffset, STATE_HEADER)
+  header.write(NAME, 'latin1')
+  identity.copy(header, IDENTITY_AT)
+  header.writeUInt32LE(checksum(state), CHECKSUM_AT)
+}
+
+/** True when the state was sealed with this identity and is undamaged. */
+export function isSealed(state: Uint8Array, identity: Buffer): boolean {
+  if (state.length <= STATE_HEADER) return false
+  const header = Buffer.from(state.buffer, state.byteOffset, STATE_HEADER)
+  return (
+    header.toString('latin1', 0, IDENTITY_AT) === NAME &&
+    identity.equals(header.subarray(IDENTITY_AT, IDENTITY_AT + identity.length)) &&
+    header.readUInt32LE(CHECKSUM_AT) === checksum(state)
+  )
+}
+
+const checksum = (state: Uint8Array): number => crc32(state.subarray(STATE_HEADER))

@@ -1,0 +1,126 @@
+// Vocabularies: text to tokens and back, and what each token is.
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "kvfold.h"
+
+namespace kvfold {
+namespace {
+
+// Some pre-tokenizers run std::regex, which recurses once a character: long texts need a stack to match (only touched pages are taken).
+constexpr size_t LONG_TEXT = 16 * 1024;
+constexpr size_t STACK_PER_BYTE = 1024;
+constexpr size_t LARGEST_STACK = size_t(1) << 36;
+
+void onLargeStack(size_t bytes, const std::function<void()> &body) {
+  struct Call {
+    const std::function<void()> &body;
+    std::exception_ptr failure;
+  } call{body, nullptr};
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_t thread;
+  int failed = 1;
+  // A smaller stack is better than none where the system grants less.
+  for (size_t size = std::min(LARGEST_STACK, bytes * STACK_PER_BYTE + (size_t(8) << 20)); failed != 0 && size >= (size_t(8) << 20); size /= 2) {
+    if (pthread_attr_setstacksize(&attributes, size) != 0) continue;
+    failed = pthread_create(
+        &thread, &attributes,
+        [](void *data) -> void * {
+          auto *call = static_cast<Call *>(data);
+          try {
+            call->body();
+          } catch (...) {
+            call->failure = std::current_exception();
+          }
+          return nullptr;
+        },
+        &call);
+  }
+  pthread_attr_destroy(&attributes);
+  if (failed != 0) throw Failure("memory/insufficient", "The system grants no thread to tokenize a long text on; close something.");
+  pthread_join(thread, nullptr);
+  if (call.failure) std::rethrow_exception(call.failure);
+}
+
+Napi::Value tokenize(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto model = modelOf(info[0]);
+    std::string input = info[1].As<Napi::String>();
+    bool addSpecial = info[2].As<Napi::Boolean>(), parseSpecial = info[3].As<Napi::Boolean>();
+    if (input.size() > INT32_MAX / 2) throw Failure("native/bad-argument", "The text is too long to tokenize in one call.");
+    std::vector<llama_token> tokens(input.size() + 8);
+    int32_t count = 0;
+    auto run = [&] {
+      auto call = [&] {
+        return llama_tokenize(model->vocab, input.data(), input.size(), tokens.data(), tokens.size(), addSpecial, parseSpecial);
+      };
+      count = call();
+      if (count == INT32_MIN) throw Failure("native/bad-argument", "The text is too long to tokenize in one call.");
+      if (count < 0) {
+        tokens.resize(-count);
+        count = call();
+      }
+    };
+    if (input.size() < LONG_TEXT) run();
+    else onLargeStack(input.size(), run);
+    auto out = Napi::Int32Array::New(info.Env(), count);
+    std::copy_n(tokens.begin(), count, out.Data());
+    return out;
+  });
+}
+
+Napi::Value piece(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto model = modelOf(info[0]);
+    llama_token token = info[1].As<Napi::Number>();
+    bool special = info[2].As<Napi::Boolean>();
+    std::string out(64, '\0');
+    int32_t size = llama_token_to_piece(model->vocab, token, out.data(), out.size(), 0, special);
+    if (size < 0) {
+      out.resize(-size);
+      size = llama_token_to_piece(model->vocab, token, out.data(), out.size(), 0, special);
+    }
+    auto bytes = Napi::Uint8Array::New(info.Env(), size);
+    std::copy_n(reinterpret_cast<uint8_t *>(out.data()), size, bytes.Data());
+    return bytes;
+  });
+}
+
+// Special tokens, and for every token a byte: bit 0 ends generation, bit 1 is control or unknown.
+Napi::Value describe(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto env = info.Env();
+    auto *vocab = modelOf(info[0])->vocab;
+    auto out = Napi::Object::New(env);
+    auto token = [&](const char *name, llama_token id) {
+      out.Set(name, id == LLAMA_TOKEN_NULL ? env.Null() : Napi::Value(Napi::Number::New(env, id)));
+    };
+    token("bos", llama_vocab_bos(vocab));
+    token("eos", llama_vocab_eos(vocab));
+    token("eot", llama_vocab_eot(vocab));
+    token("newline", llama_vocab_nl(vocab));
+    out.Set("addBos", llama_vocab_get_add_bos(vocab));
+    out.Set("addEos", llama_vocab_get_add_eos(vocab));
+    bool typed = llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_NONE;
+    int32_t count = llama_vocab_n_tokens(vocab);
+    auto flags = Napi::Uint8Array::New(env, count);
+    for (llama_token id = 0; id < count; id++) {
+      bool control = typed && (llama_vocab_get_attr(vocab, id) & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) != 0;
+      flags[id] = (llama_vocab_is_eog(vocab, id) ? 1 : 0) | (control ? 2 : 0);
+    }
+    out.Set("flags", flags);
+    return out;
+  });
+}
+
+}  // namespace
+
+void exportVocabulary(Napi::Env env, Napi::Object exports) {
+  exports.Set("tokenize", Napi::Function::New(env, tokenize));
+  exports.Set("piece", Napi::Function::New(env, piece));
+  exports.Set("vocabularyDescribe", Napi::Function::New(env, describe));
+}
+
+}  // namespace kvfold

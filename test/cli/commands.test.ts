@@ -1,0 +1,293 @@
+/** The commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
+import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import type { LedgerEntry } from '../../src/kv/ledger.js'
+import { mambaModel, tinyModel } from '../support/models.js'
+import { kvfold, type Outcome } from './process.js'
+
+/** More threads than free cores make tiny models wait for each other. */
+const ONE = ['--threads', '1']
+
+let model: string
+let folder: string
+
+beforeAll(async () => {
+  model = await tinyModel()
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-cli-'))
+})
+
+afterAll(() => {
+  rmSync(folder, { recursive: true })
+})
+
+const file = (name: string, content: string): string => {
+  const path = join(folder, name)
+  writeFileSync(path, content)
+  return path
+}
+
+/** One line on stderr, no stack. */
+function expectFailure({ code, stdout, stderr }: Outcome, exit: number, line: RegExp): void {
+  expect(stderr.trimEnd().split('\n').at(-1)).toMatch(line)
+  expect(stderr).not.toMatch(/^\s+at /m)
+  expect(stdout).toBe('')
+  expect(code).toBe(exit)
+}
+
+function expectBalanced(ledger: readonly LedgerEntry[]): void {
+  expect(ledger.length).toBeGreaterThan(0)
+  for (const entry of ledger) {
+    expect(entry.reused + entry.recomputed + entry.fresh).toBe(entry.shown)
+    expect(entry.recomputed + entry.fresh + entry.side).toBe(entry.submitted)
+  }
+}
+
+const RunOutput = (text: string) =>
+  JSON.parse(text) as { answer: string; finish: string; ledger: LedgerEntry[]; calls: unknown[]; timing: Record<string, number> }
+
+describe('usage', () => {
+  it('is explained by --help', async () => {
+    const { code, stdout } = await kvfold(['--help'])
+    expect(code).toBe(0)
+    for (const command of ['demo', 'chat', 'run', 'model']) expect(stdout).toMatch(new RegExp(`^ {2}${command}\\b`, 'm'))
+  })
+
+  it('is refused with exit code 2 and the bounds', async () => {
+    const wrong: readonly (readonly [readonly string[], RegExp])[] = [
+      [['run', '--context', 'lots', '-p', 'x'], /whole number from 8 to/],
+      [['run', '--temperature', '-3', '-p', 'x'], /number from 0 to 100/],
+      [['demo', '--n', '4,zero'], /whole number from 1 to 400/],
+      [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
+      [['fold'], /unknown command/],
+    ]
+    for (const [words, reason] of wrong) {
+      const { code, stdout, stderr } = await kvfold(words)
+      expect(stderr, words.join(' ')).toMatch(reason)
+      expect(stderr).toMatch(/^kvfold: /)
+      expect(stdout).toBe('')
+      expect(code).toBe(2)
+    }
+  })
+
+  it('needs a prompt that can be read', async () => {
+    expectFailure(await kvfold(['run', '--model', model]), 2, /The prompt is empty.*\[cli\/bad-usage\]$/)
+    expectFailure(await kvfold(['run', join(folder, 'none.txt')]), 2, /none\.txt.*cannot be read \(ENOENT\)/)
+    expectFailure(
+      await kvfold(['run', '-p', 'x', '--schema', file('bad.json', '{"type":')]),
+      2,
+      /bad\.json given to --schema is not JSON/,
+    )
+  })
+})
+
+describe('bad models', () => {
+  it('are one line each', async () => {
+    expectFailure(
+      await kvfold(['model', 'info', file('notes.gguf', 'Not a model, but notes about one.\n')]),
+      1,
+      /^kvfold: .*notes\.gguf.* \[model\/bad-file\]$/,
+    )
+    expectFailure(
+      await kvfold(['run', '-p', 'x', '--model', join(folder, 'none.gguf')]),
+      1,
+      /There is no file .*none\.gguf.* \[model\/not-found\]$/,
+    )
+    const cut = join(folder, 'cut.gguf')
+    copyFileSync(model, cut)
+    truncateSync(cut, 100_000)
+    expectFailure(await kvfold(['run', '-p', 'x', '--model', cut]), 1, /\[model\/bad-file\]$/)
+    expectFailure(await kvfold(['run', '-p', 'x', '--model', folder]), 1, /\[model\/(bad-file|not-found)\]$/)
+  })
+
+  it('with a recurrent state are refused, and described', async () => {
+    const mamba = await mambaModel()
+    expectFailure(await kvfold(['run', '-p', 'x', '--model', mamba]), 1, /recurrent.* \[model\/unsupported\]$/)
+    const { stdout } = await kvfold(['model', 'info', mamba])
+    expect(stdout).toMatch(/^edits exact +no: mamba keeps a recurrent state/m)
+  })
+
+  it('without a chat template complete raw text only', async () => {
+    const bare = await tinyModel({ chatTemplate: null })
+    expectFailure(await kvfold(['run', '-p', 'Hello', '--model', bare]), 1, /no chat template.*\[model\/no-chat-template\]$/)
+    expectFailure(await kvfold(['chat', '--model', bare], { input: 'Hello\n' }), 1, /\[model\/no-chat-template\]$/)
+    const { code, stdout } = await kvfold(['run', '--raw', '-p', 'Hello', '--model', bare, '--max-tokens', '5', '--json', ...ONE])
+    expect(code).toBe(0)
+    expectBalanced(RunOutput(stdout).ledger)
+  })
+
+  it('larger than memory are refused before anything is allocated', async () => {
+    expectFailure(await kvfold(['run', '-p', 'x', '--model', model, '--context', '1000000000']), 1, /\[memory\/insufficient\]$/)
+  })
+})
+
+describe('run', () => {
+  it('answers as text and as JSON alike, with an account that balances', async () => {
+    const words = ['run', '--model', model, '--max-tokens', '12', '-p', 'Hello there', ...ONE]
+    const [text, json] = [await kvfold(words), await kvfold([...words, '--json'])]
+    expect(json).toMatchObject({ code: 0, stderr: '' })
+    const { answer, ledger, timing, calls } = RunOutput(json.stdout)
+    expectBalanced(ledger)
+    expect(ledger).toHaveLength(1)
+    expect(ledger[0]).toMatchObject({ reused: 0, recomputed: 0, kind: 'answer' })
+    expect(timing['generatedTokens']).toBeLessThanOrEqual(12)
+    expect(calls).toEqual([])
+    expect(text.stdout.trimEnd()).toBe(answer.trimEnd())
+    expect(text.stderr).toMatch(/\d+ tokens in context, 0 reused, 0 recomputed, \d+ new/)
+    // eslint-disable-next-line no-control-regex -- no colours in a pipe
+    expect(text.stdout.replace(answer, '') + text.stderr).not.toMatch(/\u001b\[/)
+  })
+
+  it('calls tools when the first step must, and accounts for every step', async () => {
+    const { code, stdout } = await kvfold([
+      'run',
+      '--json',
+      '--tools',
+      '--model',
+      model,
+      '--max-tokens',
+      '60',
+      '-p',
+      'Fold something.',
+    ])
+    expect(code).toBe(0)
+    const { ledger, calls } = RunOutput(stdout)
+    expectBalanced(ledger)
+    expect(Array.isArray(calls)).toBe(true)
+  })
+
+  it('holds to a schema', async () => {
+    const schema = file(
+      'schema.json',
+      JSON.stringify({ type: 'object', properties: { ok: { type: 'boolean' } }, required: ['ok'] }),
+    )
+    const { stdout } = await kvfold([
+      'run',
+      '--json',
+      '--model',
+      model,
+      '--schema',
+      schema,
+      '--max-tokens',
+      '200',
+      '-p',
+      'Is it?',
+    ])
+    const { answer, finish } = RunOutput(stdout)
+    if (finish === 'stop') expect(typeof (JSON.parse(answer) as { ok: unknown }).ok).toBe('boolean')
+    else expect(answer).toMatch(/^\s*\{/)
+  })
+
+  it('says quickly that 5 MB do not fit', async () => {
+    const outcome = await kvfold(['run', '--model', model], {
+      input: 'All work and no play makes a long message. '.repeat(120_000),
+    })
+    expectFailure(outcome, 1, /context.*\[context\/full\]$/)
+    expect(outcome.milliseconds).toBeLessThan(30_000)
+  })
+
+  it('does not mind when nobody reads on', async () => {
+    const { code, stderr } = await kvfold(['run', '--raw', '--model', model, '--max-tokens', '3000', '-p', 'Once', ...ONE], {
+      hangUp: true,
+    })
+    expect(stderr).toBe('')
+    expect(code).toBe(0)
+  })
+})
+
+describe('Ctrl-C in the middle of a prefill', () => {
+  it('ends with 130, quickly and without a stack', async () => {
+    const slow = await tinyModel({ layers: 12, embedding: 512, heads: 8, kvHeads: 8, feedForward: 2048, context: 32768 })
+    const input = 'one two three four five six seven eight nine ten '.repeat(600)
+    const outcome = await kvfold(['run', '--model', slow, ...ONE], { input, interruptAfter: 8000 })
+    expectFailure(outcome, 130, /^kvfold: interrupted/)
+    expect(outcome.milliseconds).toBeLessThan(3000)
+  })
+})
+
+describe('model', () => {
+  it('synth writes what info reads', async () => {
+    const out = join(folder, 'made.gguf')
+    const made = await kvfold([
+      'model',
+      'synth',
+      out,
+      '--layers',
+      '3',
+      '--embedding',
+      '96',
+      '--heads',
+      '6',
+      '--kv-heads',
+      '2',
+      '--vocabulary',
+      '500',
+      '--context',
+      '1024',
+    ])
+    expect(made).toMatchObject({ code: 0, stderr: '' })
+    const { code, stdout } = await kvfold(['model', 'info', out, '--json'])
+    expect(code).toBe(0)
+    expect(JSON.parse(stdout)).toMatchObject({
+      architecture: 'llama',
+      layers: 3,
+      embedding: 96,
+      heads: 6,
+      kvHeads: 2,
+      vocabulary: 500,
+      trainedContext: 1024,
+      edits: { exact: true },
+      template: { kind: 'usable' },
+      // 3 layers x 2 heads x 16 wide x keys and values x 2 bytes
+      cacheBytesPerToken: 384,
+    })
+    const lines = (await kvfold(['model', 'info', out])).stdout
+    expect(lines).toMatch(/^edits exact +yes: /m)
+    expect(lines).toMatch(/^KV cache +about 384 B a token/m)
+  })
+
+  it('synth refuses impossible shapes and places', async () => {
+    expectFailure(await kvfold(['model', 'synth', join(folder, 'x.gguf'), '--heads', '5']), 1, /not a multiple of 5 heads/)
+    expectFailure(await kvfold(['model', 'synth', join(folder, 'no', 'x.gguf')]), 2, /cannot be written \(ENOENT\)/)
+  })
+})
+
+describe('chat through a pipe', () => {
+  it('takes each line as a turn or a command', async () => {
+    const saved = join(folder, 'talk.json')
+    const input = [
+      'Hello',
+      '/ledger',
+      '/messages',
+      '/fragment 1 2',
+      '/fold nothing',
+      '/nonsense',
+      `/save ${saved}`,
+      'Again',
+      '/ledger',
+      '/exit',
+      'never sent',
+    ].join('\n')
+    const { code, stdout, stderr } = await kvfold(['chat', '--no-tools', '--model', model, '--max-tokens', '8', ...ONE], {
+      input,
+    })
+    expect(stderr).toBe('')
+    expect(code).toBe(0)
+    expect(stdout).toMatch(/tokens in context, 0 reused, 0 recomputed/)
+    expect(stdout).toMatch(/step +kind +shown/)
+    expect(stdout).toMatch(/^ {2}1 {2}user .*5 characters/m)
+    expect(stdout).toMatch(/2 fragments: f[0-9a-f]{5} f[0-9a-f]{5}/)
+    expect(stdout).toContain('There is no fragment "nothing"')
+    expect(stdout).toContain('There is no /nonsense')
+    const { conversation, ledger } = JSON.parse(readFileSync(saved, 'utf8')) as {
+      conversation: { messages: { content: string }[] }
+      ledger: LedgerEntry[]
+    }
+    expect(conversation.messages.map(({ content }) => content)[0]).toBe('Hello')
+    expectBalanced(ledger)
+    // The second turn reuses the first.
+    expect(stdout).toMatch(/^ +0 +answer +\d+ +0 .*\n +1 +answer +\d+ +[1-9]/m)
+    expect(stdout).not.toContain('never sent')
+  })
+})
