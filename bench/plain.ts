@@ -12,7 +12,16 @@ import { LlamaEngine } from '../src/engine/llama.js'
 import { openNative } from '../src/native/binding.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
 
-const SHAPE = { architecture: 'llama', layers: 8, embedding: 512, heads: 8, kvHeads: 4, feedForward: 1408, vocabulary: 8192, context: 16384 } as const
+const SHAPE = {
+  architecture: 'llama',
+  layers: 8,
+  embedding: 512,
+  heads: 8,
+  kvHeads: 4,
+  feedForward: 1408,
+  vocabulary: 8192,
+  context: 16384,
+} as const
 const PROMPTS = [128, 512, 2048, 8192]
 const SEQUENCES = [1, 4]
 const GENERATED = 48
@@ -54,8 +63,16 @@ export async function plain(json: boolean): Promise<void> {
       const row = {
         sequences,
         prompt: size,
-        firstToken: { kvfold: median(ours.map((s) => s.firstToken)), peer: median(theirs.map((s) => s.firstToken)), ratio: ratio(ours, theirs, 'firstToken') },
-        perToken: { kvfold: median(ours.map((s) => s.perToken)), peer: median(theirs.map((s) => s.perToken)), ratio: ratio(ours, theirs, 'perToken') },
+        firstToken: {
+          kvfold: median(ours.map((s) => s.firstToken)),
+          peer: median(theirs.map((s) => s.firstToken)),
+          ratio: ratio(ours, theirs, 'firstToken'),
+        },
+        perToken: {
+          kvfold: median(ours.map((s) => s.perToken)),
+          peer: median(theirs.map((s) => s.perToken)),
+          ratio: ratio(ours, theirs, 'perToken'),
+        },
       }
       rows.push(row)
       if (!json)
@@ -65,7 +82,19 @@ export async function plain(json: boolean): Promise<void> {
         )
     }
   const peer = `node-llama-cpp ${(createRequire(import.meta.url)('node-llama-cpp/package.json') as { version: string }).version}`
-  if (json) console.log(JSON.stringify({ bench: 'plain', peer, model: SHAPE, threads: THREADS, ubatch: UBATCH, rounds: ROUNDS, generated: GENERATED, rows }))
+  if (json)
+    console.log(
+      JSON.stringify({
+        bench: 'plain',
+        peer,
+        model: SHAPE,
+        threads: THREADS,
+        ubatch: UBATCH,
+        rounds: ROUNDS,
+        generated: GENERATED,
+        rows,
+      }),
+    )
   else console.log(`ratios: kvfold / ${peer}, median of ${ROUNDS} rounds; below 1 is faster`)
 }
 
@@ -153,7 +182,8 @@ function toSample(begun: number, firsts: readonly number[]): Sample {
 /** Random weights may end an answer at any time; both peers must generate the same number of tokens. */
 function endOfGeneration(engine: LlamaEngine): { token: number; bias: number }[] {
   const bans = []
-  for (let token = 0; token < engine.modelInfo.vocabulary; token++) if (engine.model.isEndOfGeneration(token)) bans.push({ token, bias: -Infinity })
+  for (let token = 0; token < engine.modelInfo.vocabulary; token++)
+    if (engine.model.isEndOfGeneration(token)) bans.push({ token, bias: -Infinity })
   return bans
 }
 

@@ -1,53 +1,78 @@
 /**
- * Builds the addon: headers out of the installed node-llama-cpp package's source bundle, one compiler call, the result at build/kvfold.node.
- * Skips what is up to date. Whatever is missing is named in one sentence.
+ * Builds the addon: headers out of the installed node-llama-cpp package's source bundle, one compiler call, the result at build/kvfold.node
+ * with build/kvfold.json beside it (release and hash of what it was made of). Skips what is up to date. Runs when the package is
+ * installed, so whatever is missing is named in one sentence.
  */
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
+const output = join(root, 'build')
+const sourceFolder = join(root, 'src', 'native')
 const require = createRequire(import.meta.url)
+const DISK_FULL = 'the disk is full; free some space and run npm ci again'
 
+/** Its message is the sentence the user sees. */
 class Missing extends Error {}
+
+/** A caller's own git settings must not lead our git astray (npm may run within a git hook). */
+const environment = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('GIT_')))
 
 /** Runs a program and returns what it printed; its own last words become the error. */
 function run(program, args) {
-  const { status, stdout, stderr, error } = spawnSync(program, args, { encoding: 'utf8', maxBuffer: 1 << 28 })
-  if (error?.code === 'ENOENT') throw new Missing(`${program} was not found`)
+  const { status, signal, stdout, stderr, error } = spawnSync(program, args, {
+    env: environment,
+    encoding: 'utf8',
+    maxBuffer: 1 << 28,
+  })
+  if (error?.code === 'ENOENT') throw new Missing(`${program} was not found; install it and run npm ci again`)
   if (error) throw error
   if (status === 0) return stdout
-  if (/No space left on device/i.test(stderr)) throw new Missing('the disk is full: free some space and run npm ci again')
-  throw new Missing(`${program} failed: ${stderr.trim().split('\n').slice(-8).join('\n')}`)
+  if (/no space left on device|disk quota exceeded/i.test(stderr)) throw new Missing(DISK_FULL)
+  const words = stderr.trim().split('\n').slice(-8).join('\n')
+  throw new Missing(`${basename(program)} failed (${signal ?? `exit code ${status}`}): ${words}`)
 }
 
-function has(program) {
-  return !spawnSync(program, ['--version'], { stdio: 'ignore' }).error
+function works(program) {
+  const { error, status } = spawnSync(program, ['--version'], { stdio: 'ignore' })
+  return !error && status === 0
 }
 
-/** Where a package is installed; `exports` of some hide their package.json from require.resolve, so the folders are asked in its order. */
+/** Where a package is installed, hoisted or not; some hide their package.json from require.resolve, so its folders are asked in order. */
 function packageFolder(name) {
-  const found = require.resolve.paths(name).map((folder) => join(folder, name)).find((folder) => existsSync(join(folder, 'package.json')))
-  if (found === undefined) throw new Missing(`the package ${name} is not installed: run npm ci in the project's folder`)
+  const folders = (require.resolve.paths(name) ?? []).map((folder) => join(folder, name))
+  const found = folders.find((folder) => existsSync(join(folder, 'package.json')))
+  if (found === undefined) throw new Missing(`the package ${name} is not installed; run npm ci in the project's folder`)
   return found
 }
 
+const readJson = (file) => JSON.parse(readFileSync(file, 'utf8'))
+
+/** Never leaves half a file under its name. */
+function writeWhole(file, text) {
+  writeFileSync(`${file}.${process.pid}`, text)
+  renameSync(`${file}.${process.pid}`, file)
+}
+
 /** llama.h and ggml's headers of the release that node-llama-cpp ships, in build/llama.cpp/<release>. */
-function extractHeaders(bundleFolder, release) {
-  const folder = join(root, 'build', 'llama.cpp', release)
+function extractHeaders(bundle, release) {
+  const folder = join(output, 'llama.cpp', release)
   if (existsSync(join(folder, 'complete'))) return folder
-  const temporary = mkdtempSync(join(root, 'build', 'headers-'))
+  const temporary = mkdtempSync(join(output, 'headers-'))
   try {
     const repository = join(temporary, 'repository')
-    run('git', ['clone', '--quiet', '--bare', join(bundleFolder, 'gitRelease.bundle'), repository])
+    run('git', ['clone', '--quiet', '--bare', bundle, repository])
     const git = (...args) => run('git', ['--git-dir', repository, ...args])
-    const headers = git('ls-tree', '-r', '--name-only', 'HEAD', 'include', 'ggml/include').split('\n')
+    const headers = git('ls-tree', '-r', '--name-only', 'HEAD', 'include', 'ggml/include')
+      .split('\n')
+      .filter((name) => name.endsWith('.h'))
     const target = join(temporary, 'headers')
     mkdirSync(target)
-    for (const header of headers.filter((name) => name.endsWith('.h'))) writeFileSync(join(target, header.split('/').at(-1)), git('show', `HEAD:${header}`))
+    for (const header of headers) writeFileSync(join(target, basename(header)), git('show', `HEAD:${header}`))
     writeFileSync(join(target, 'complete'), release)
     rmSync(folder, { recursive: true, force: true })
     mkdirSync(dirname(folder), { recursive: true })
@@ -58,46 +83,74 @@ function extractHeaders(bundleFolder, release) {
   }
 }
 
+/** Changes whenever the addon would come out different. */
+function hashOf(release, sources, packages) {
+  const hash = createHash('sha256').update(`${release} ${process.platform} ${process.arch}`)
+  for (const folder of packages) hash.update(readJson(join(folder, 'package.json')).version)
+  for (const file of [fileURLToPath(import.meta.url), ...sources]) hash.update(basename(file)).update(readFileSync(file))
+  return hash.digest('hex')
+}
+
+/** True when a build of this hash is there. */
+function isBuilt(addon, stampFile, hash) {
+  try {
+    return existsSync(addon) && readJson(stampFile).hash === hash
+  } catch {
+    return false
+  }
+}
+
+function findCompiler() {
+  const compiler = [process.env.CXX, 'g++', 'clang++', 'c++'].filter(Boolean).find(works)
+  if (compiler !== undefined) return compiler
+  throw new Missing(
+    'no C++ compiler was found; install g++ or clang++ (Debian: apt install g++; macOS: xcode-select --install), or name one in CXX, and run npm ci again',
+  )
+}
+
 function build() {
   if (process.platform === 'win32') throw new Missing('Windows is not supported yet; use Linux, macOS or WSL')
-  if (!has('git')) throw new Missing("git was not found, and the addon's headers come out of a git bundle: install git and run npm ci again")
-  const compiler = [process.env.CXX, 'g++', 'clang++', 'c++'].filter(Boolean).find(has)
-  if (compiler === undefined) throw new Missing('no C++ compiler was found: install g++ or clang++ (Debian: apt install g++; macOS: xcode-select --install) and run npm ci again')
+  const bundled = join(packageFolder('node-llama-cpp'), 'llama')
+  const { release } = readJson(join(bundled, 'binariesGithubRelease.json'))
+  const packages = [packageFolder('node-addon-api'), packageFolder('node-api-headers')]
+  const sources = readdirSync(sourceFolder)
+    .filter((name) => /\.(cc|h)$/.test(name))
+    .sort()
+    .map((name) => join(sourceFolder, name))
+  const addon = join(output, 'kvfold.node')
+  const stampFile = join(output, 'kvfold.json')
+  const hash = hashOf(release, sources, packages)
+  if (isBuilt(addon, stampFile, hash)) return
 
-  const nodeLlamaCpp = packageFolder('node-llama-cpp')
-  const bundleFolder = join(nodeLlamaCpp, 'llama')
-  const { release } = JSON.parse(readFileSync(join(bundleFolder, 'binariesGithubRelease.json'), 'utf8'))
-  mkdirSync(join(root, 'build'), { recursive: true })
-
-  const sourceFolder = join(root, 'src', 'native')
-  const sources = readdirSync(sourceFolder).filter((name) => /\.(cc|h)$/.test(name)).sort()
-  const hash = createHash('sha256').update(release).update(compiler)
-  for (const source of sources) hash.update(source).update(readFileSync(join(sourceFolder, source)))
-  const stamp = { release, hash: hash.digest('hex') }
-  const stampFile = join(root, 'build', 'kvfold.json')
-  const addon = join(root, 'build', 'kvfold.node')
-  if (existsSync(addon) && existsSync(stampFile) && JSON.parse(readFileSync(stampFile, 'utf8')).hash === stamp.hash) return
-
-  const headers = extractHeaders(bundleFolder, release)
+  if (!works('git'))
+    throw new Missing("git was not found, and llama.cpp's headers come out of a git bundle; install git and run npm ci again")
+  const compiler = findCompiler()
+  mkdirSync(output, { recursive: true })
+  const headers = extractHeaders(join(bundled, 'gitRelease.bundle'), release)
   const temporary = `${addon}.${process.pid}`
-  run(compiler, [
-    ...['-std=c++17', '-O2', '-fPIC', '-shared', '-fexceptions', '-fvisibility=hidden', '-DNAPI_CPP_EXCEPTIONS'],
-    // llama.cpp's functions are found at load time in whichever variant of the library node-llama-cpp chose.
-    ...(process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : []),
-    ...[headers, packageFolder('node-addon-api'), join(packageFolder('node-api-headers'), 'include')].map((folder) => `-I${folder}`),
-    ...sources.filter((name) => name.endsWith('.cc')).map((name) => join(sourceFolder, name)),
-    ...['-o', temporary],
-  ])
-  renameSync(temporary, addon)
-  writeFileSync(stampFile, JSON.stringify(stamp))
-  console.log(`kvfold: built the native addon for llama.cpp ${release} with ${compiler}`)
+  try {
+    run(compiler, [
+      ...['-std=c++17', '-O2', '-fPIC', '-shared', '-pthread', '-fexceptions', '-fvisibility=hidden', '-DNAPI_CPP_EXCEPTIONS'],
+      // llama.cpp's functions are found at load time, in whichever variant of the library node-llama-cpp chose.
+      ...(process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : []),
+      ...[headers, packages[0], join(packages[1], 'include')].map((folder) => `-I${folder}`),
+      ...sources.filter((name) => name.endsWith('.cc')),
+      ...['-o', temporary],
+    ])
+    renameSync(temporary, addon)
+  } finally {
+    rmSync(temporary, { force: true })
+  }
+  writeWhole(stampFile, `${JSON.stringify({ release, hash })}\n`)
+  console.log(`kvfold: built the native addon for llama.cpp ${release} with ${basename(compiler)}`)
 }
 
 try {
   build()
 } catch (error) {
-  const full = error?.code === 'ENOSPC'
-  if (!full && !(error instanceof Missing)) throw error
-  console.error(`kvfold: cannot build the native addon: ${full ? 'the disk is full: free some space and run npm ci again' : error.message}.`)
+  const full = error?.code === 'ENOSPC' || error?.code === 'EDQUOT'
+  const system = typeof error?.code === 'string' && error?.syscall !== undefined
+  if (!full && !system && !(error instanceof Missing)) throw error
+  console.error(`kvfold: the native addon cannot be built: ${full ? DISK_FULL : error.message}.`)
   process.exit(1)
 }

@@ -54,7 +54,7 @@ export function findCapabilities(template: Template): Capabilities {
   const knows = [[user], [system, user]].some((start) => shows(attempt(start, [probeTool], form), 'tool', 0))
   const turn = [user, calling, ...results, answer, afterwards]
   let trouble: string | null = null
-  for (const tried of forms(form, knows)) {
+  for (const tried of forms({ ...form, tools: knows ? 'native' : 'described' })) {
     const made = attempt(turn, [probeTool], tried)
     if (rendersCalls(made, tried)) {
       const whole = attempt([system, ...turn], [probeTool], tried)
@@ -65,15 +65,15 @@ export function findCapabilities(template: Template): Capabilities {
   return { ...form, tools: knows ? 'native' : 'described', trouble: trouble ?? 'it shows neither tool calls nor their results' }
 }
 
-/** Forms from the most native to plain text. */
-function* forms(base: Form, tools: boolean): Generator<Form> {
+/** Forms from the most native to plain text. Where we describe the tools, calls are text too, in the syntax the description asks for. */
+function* forms(base: Form): Generator<Form> {
   for (const merge of [false, true])
     for (const results of ['native', 'user'] as const)
-      for (const ids of ['free', 'nine'] as const)
-        for (const parallel of ['together', 'split'] as const)
-          for (const calls of ['object', 'string'] as const) yield { ...base, tools: tools ? 'native' : 'described', calls, parallel, results, ids, merge }
-  for (const results of ['native', 'user'] as const)
-    for (const merge of [false, true]) yield { ...base, tools: tools ? 'native' : 'described', calls: 'text', parallel: 'together', results, ids: 'free', merge }
+      if (base.tools === 'native')
+        for (const ids of ['free', 'nine'] as const)
+          for (const parallel of ['together', 'split'] as const)
+            for (const calls of ['object', 'string'] as const) yield { ...base, calls, parallel, results, ids, merge }
+  for (const results of ['native', 'user'] as const) for (const merge of [false, true]) yield { ...base, calls: 'text', results, merge }
 }
 
 function shows(attempt: Attempt, field: Field, message: number): boolean {
@@ -83,7 +83,8 @@ function shows(attempt: Attempt, field: Field, message: number): boolean {
 /** Calls, arguments (as JSON or as tags, never as Python writes a mapping or as escaped JSON) and results are all shown. */
 function rendersCalls(attempt: Attempt, { calls }: Form): boolean {
   if (!('text' in attempt)) return false
-  const { value, pieces } = attempt.text
+  const { pieces } = attempt.text
+  const value = pieces.map(({ text, owner }) => (owner === 1 ? text : '')).join('')
   const copied = pieces.filter(({ origin }) => typeof origin !== 'string' && origin.message === 1).map(({ text }) => text)
   const both = ['Rome', 'Oslo'].every((place) => copied.some((text) => text.includes(place)))
   const mangled = value.includes("'place'") || value.includes('\\"place')

@@ -198,7 +198,7 @@ function describeTools(tools: readonly ToolDefinition[]): Tracked {
 
 function withPreamble(turns: readonly Turn[], text: Tracked): Turn[] {
   const [first, ...rest] = turns
-  if (first?.role === 'system') return [{ ...first, content: Tracked.join([first.content, literal(first.content.length === 0 ? '' : '\n\n'), text]) }, ...rest]
+  if (first?.role === 'system') return [{ ...first, content: paragraphs(first.content, text, first.index) }, ...rest]
   return [{ index: first?.index ?? 0, role: 'system', content: text, rest: [] }, ...turns]
 }
 
@@ -230,7 +230,12 @@ function merged(turns: readonly Turn[]): Turn[] {
 
 /** One turn out of two; each part keeps its owner, the second's role wins. */
 function joined(first: Turn, second: Turn): Turn {
-  const separator = literal(first.content.length === 0 || second.content.length === 0 ? '' : '\n\n').owned(second.index)
-  const content = Tracked.join([first.content.owned(first.index), separator, second.content.owned(second.index)])
+  const content = paragraphs(first.content.owned(first.index), second.content.owned(second.index), second.index)
   return { index: first.index, role: second.role, content, rest: second.rest }
+}
+
+/** Two texts with a blank line between; the blank line belongs to `owner`. */
+function paragraphs(first: Tracked, second: Tracked, owner: number): Tracked {
+  const parts = [first, second].filter(({ length }) => length > 0)
+  return Tracked.join(parts.flatMap((part, at) => (at === 0 ? [part] : [literal('\n\n').owned(owner), part])))
 }

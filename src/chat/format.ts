@@ -85,7 +85,7 @@ export class ChatFormat {
   static create({ template: source, tokenizer, bosText, eosText, now = () => new Date() }: FormatOptions): ChatFormat {
     const template = new Template(source, { bosText, eosText, now })
     const capabilities = findCapabilities(template)
-    return new ChatFormat(template, tokenizer, capabilities, detectSyntax(source, capabilities))
+    return new ChatFormat(template, tokenizer, capabilities, detectSyntax(source, capabilities.tools === 'described'))
   }
 
   /**

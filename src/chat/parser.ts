@@ -14,9 +14,14 @@ export interface ParsedReply {
   readonly toolCalls: readonly ToolCall[]
 }
 
+export interface FinishedReply extends ParsedReply {
+  /** What `push` had held back. */
+  readonly events: readonly ReplyEvent[]
+}
+
 export interface ReplyParser {
   /** Text may be split anywhere. */
   push(text: string): ReplyEvent[]
   /** The whole reply; what was held back or unfinished is in it. Call once. */
-  finish(): ParsedReply
+  finish(): FinishedReply
 }

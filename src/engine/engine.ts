@@ -58,7 +58,12 @@ export type EngineEvent =
   | { readonly type: 'plan'; readonly shown: number; readonly reused: number; readonly compute: number }
   | { readonly type: 'prefill'; readonly done: number; readonly total: number }
   /** Raw sampled tokens and their text, call syntax included, as they come. */
-  | { readonly type: 'tokens'; readonly tokens: readonly number[]; readonly text: string; readonly logprobs?: readonly TokenLogprob[] }
+  | {
+      readonly type: 'tokens'
+      readonly tokens: readonly number[]
+      readonly text: string
+      readonly logprobs?: readonly TokenLogprob[]
+    }
   /** The answer's text, without call syntax and reasoning. */
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'reasoning'; readonly text: string }

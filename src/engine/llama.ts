@@ -6,7 +6,16 @@ import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { KvCache } from '../kv/cache.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import type { ContextOptions, MemoryFigures, ModelInfo, ModelOptions, Native, NativeContext, NativeModel, SamplerOptions } from '../native/types.js'
+import type {
+  ContextOptions,
+  MemoryFigures,
+  ModelInfo,
+  ModelOptions,
+  Native,
+  NativeContext,
+  NativeModel,
+  SamplerOptions,
+} from '../native/types.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation, Sampling } from './engine.js'
 import { EventStream } from './event-stream.js'
 import { Job, type JobRequest, type JobResult } from './job.js'
@@ -58,7 +67,11 @@ export class LlamaEngine implements Engine {
     const model = await native.loadModel(path, options.model)
     try {
       const { recurrent, hybrid, encoder, slidingWindow, architecture } = model.info
-      if (encoder) throw new KvfoldError('model/unsupported', `${architecture} is an encoder model; kvfold generates text with decoder models.`)
+      if (encoder)
+        throw new KvfoldError(
+          'model/unsupported',
+          `${architecture} is an encoder model; kvfold generates text with decoder models.`,
+        )
       if (recurrent || hybrid)
         throw new KvfoldError(
           'model/unsupported',
@@ -204,7 +217,8 @@ export class LlamaEngine implements Engine {
         stream.push({ type: 'prefill', done, total })
       },
       onText: (text, tokens, logprobs) => {
-        if (tokens.length > 0) stream.push({ type: 'tokens', tokens, text, ...(request.logprobs === undefined ? {} : { logprobs }) })
+        if (tokens.length > 0)
+          stream.push({ type: 'tokens', tokens, text, ...(request.logprobs === undefined ? {} : { logprobs }) })
         if (text !== '') forward(text)
       },
     })
@@ -251,7 +265,10 @@ export class LlamaEngine implements Engine {
   #refuseForeign(tokens: Int32Array): void {
     const bad = tokens.findIndex((token) => token < 0 || token >= this.model.info.vocabulary)
     if (bad >= 0)
-      throw new KvfoldError('engine/bad-request', `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${this.model.info.vocabulary}.`)
+      throw new KvfoldError(
+        'engine/bad-request',
+        `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${this.model.info.vocabulary}.`,
+      )
   }
 }
 

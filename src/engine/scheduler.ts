@@ -106,7 +106,8 @@ export class Scheduler {
   async #loop(): Promise<void> {
     await Promise.resolve()
     while (this.#jobs.length > 0 || this.#errands.length > 0) {
-      for (const job of this.#jobs.filter((job) => job.cancelled)) this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
+      for (const job of this.#jobs.filter((job) => job.cancelled))
+        this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
       for (const errand of this.#errands.splice(0)) errand()
       this.#admit()
       const shares = this.#compose()
@@ -152,7 +153,8 @@ export class Scheduler {
       }
     }
     for (const job of this.#jobs) {
-      if (job.phase.name === 'decode' && room > 0) add({ job, tokens: Int32Array.of(job.phase.token), what: 'generated', output: true })
+      if (job.phase.name === 'decode' && room > 0)
+        add({ job, tokens: Int32Array.of(job.phase.token), what: 'generated', output: true })
     }
     const streaming = shares.length > 0
     for (const job of this.#jobs) {
@@ -169,7 +171,12 @@ export class Scheduler {
 
   async #turn(shares: readonly Share[]): Promise<void> {
     const size = shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
-    const batch = { tokens: new Int32Array(size), positions: new Int32Array(size), sequences: new Int32Array(size), outputs: new Uint8Array(size) }
+    const batch = {
+      tokens: new Int32Array(size),
+      positions: new Int32Array(size),
+      sequences: new Int32Array(size),
+      outputs: new Uint8Array(size),
+    }
     const outputs = new Map<Share, number>()
     let at = 0
     for (const share of shares) {
@@ -222,7 +229,8 @@ export class Scheduler {
     try {
       const token = job.sampler.sample(this.context, output)
       const { logprobs } = job.request
-      const logprob = logprobs === undefined ? null : tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.#text(id))
+      const logprob =
+        logprobs === undefined ? null : tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.#text(id))
       job.firstToken ??= performance.now()
       const ended = job.take(token, logprob)
       if (ended === null) job.phase = { name: 'decode', step, token }

@@ -7,11 +7,11 @@ import { checkBatch } from './batch-check.js'
 import type { ContextPlan } from './context-plan.js'
 import { awaiting, calling, refuse } from './failure.js'
 import { availableMemory, refuseTooMuch } from './memory-estimate.js'
-import type { Model } from './model.js'
 import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
-import type { Batch, Cell, DecodeStatus, MemoryFigures, NativeContext } from './types.js'
+import type { Batch, Cell, DecodeStatus, MemoryFigures, ModelInfo, NativeContext } from './types.js'
 
 const LAST_POSITION = 2 ** 31 - 1
+const REPORT_ROUNDING = 2 ** 14
 /** Logits below this are not worth a look at free memory. */
 const MANY_LOGITS = 256 * 2 ** 20
 
@@ -30,13 +30,13 @@ export class Context implements NativeContext {
 
   constructor(
     private readonly addon: Addon,
-    private readonly model: Model,
+    private readonly info: ModelInfo,
     made: RawContext,
     private readonly plan: ContextPlan,
     private readonly identity: Buffer,
     private readonly onDispose: (closed: Context) => void,
   ) {
-    const { recurrent, hybrid, rope, size } = model.info
+    const { recurrent, hybrid, rope, size } = info
     this.#handle = made.handle
     this.cells = made.cells
     this.sequences = made.sequences
@@ -45,7 +45,7 @@ export class Context implements NativeContext {
     this.flashAttention = made.flashAttention
     // A recurrent state says it can be shifted and cannot (kv-mechanics.md); several rotary dimensions make llama.cpp assert.
     this.canShift = made.canShift && !recurrent && !hybrid && ['none', 'norm', 'neox'].includes(rope)
-    this.memory = { cache: made.cacheBytes || plan.cache, compute: made.computeBytes || plan.compute, model: size }
+    this.memory = { cache: figure(made.cacheBytes, plan.cache), compute: figure(made.computeBytes, plan.compute), model: size }
   }
 
   get submitted(): number {
@@ -66,7 +66,7 @@ export class Context implements NativeContext {
 
   async decode(batch: Batch): Promise<DecodeStatus> {
     const { idle, batch: most, sequences } = this
-    const { vocabulary } = this.model.info
+    const { vocabulary } = this.info
     checkBatch(batch, {
       batch: most,
       vocabulary,
@@ -121,7 +121,7 @@ export class Context implements NativeContext {
     this.#checkSequence(seq)
     this.#checkSpan(start, end)
     if (!this.canShift)
-      throw new KvfoldError('model/unsupported', `The positions of a ${this.model.info.architecture} model cannot be shifted.`)
+      throw new KvfoldError('model/unsupported', `The positions of a ${this.info.architecture} model cannot be shifted.`)
     this.#refusePart(seq, start, end, 'Shifting')
     const held = this.positions(seq)
     if (!Number.isInteger(delta) || start + delta < 0 || (held?.max ?? 0) + delta > LAST_POSITION)
@@ -142,7 +142,7 @@ export class Context implements NativeContext {
   /** Of a sliding-window model, the cells of the layers that see everything. */
   readback(): readonly Cell[] {
     const { idle } = this
-    const { rope, recurrent, hybrid } = this.model.info
+    const { rope, recurrent, hybrid } = this.info
     if (recurrent || hybrid || !['none', 'norm', 'neox'].includes(rope))
       throw new KvfoldError('model/unsupported', 'Cells are read back only where a cell is one position of one text.')
     const raw = calling(() => this.addon.readback(idle))
@@ -215,7 +215,7 @@ export class Context implements NativeContext {
    * sliding window that has moved on has dropped what a shorter text would see.
    */
   #refusePart(seq: SeqId, start: number, end: number, what: string): void {
-    const { recurrent, hybrid, slidingWindow, architecture } = this.model.info
+    const { recurrent, hybrid, slidingWindow, architecture } = this.info
     const windowed = slidingWindow > 0 && !this.plan.fullSlidingWindow
     if (!recurrent && !hybrid && !windowed) return
     const held = this.positions(seq)
@@ -231,4 +231,9 @@ export class Context implements NativeContext {
         `${what} a part of a sequence needs the whole sliding window of ${architecture}; create the context with fullSlidingWindow.`,
       )
   }
+}
+
+/** What llama.cpp reported, rounded to hundredths of a MiB a buffer; the estimate where it agrees or nothing was reported. */
+function figure(reported: number, estimate: number): number {
+  return reported === 0 || Math.abs(reported - estimate) <= REPORT_ROUNDING ? estimate : Math.round(reported)
 }

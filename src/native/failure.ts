@@ -32,3 +32,9 @@ export async function awaiting<T>(call: () => Promise<T>): Promise<T> {
 export function refuse(sentence: string): never {
   throw new KvfoldError('native/bad-argument', sentence)
 }
+
+/** Throws `native/bad-argument` for a token outside of the vocabulary. */
+export function refuseForeign(token: number, vocabulary: number): void {
+  if (!Number.isInteger(token) || token < 0 || token >= vocabulary)
+    refuse(`Token ${token} is not in the vocabulary of ${vocabulary}.`)
+}

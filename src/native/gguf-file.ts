@@ -8,10 +8,17 @@ const READ = 1 << 20
 const SCALARS: Readonly<Record<number, number>> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
 const U16 = 2
 const U32 = 4
+const F32 = 6
 const STRING = 8
 const ARRAY = 9
 /** ggml's GGML_MAX_DIMS. */
 const MOST_DIMENSIONS = 4
+/** Numbers that llama.cpp asserts on (llama-model.cpp, ggml-cpu/ops.cpp), by the end of their key: what it takes. */
+const LIMITS: readonly { readonly key: RegExp; readonly least: number; readonly most: number }[] = [
+  { key: /\.block_count$/, least: 1, most: 512 },
+  { key: /\.expert_count$/, least: 0, most: 1024 },
+  { key: /\.(?:layer_norm|layer_norm_rms|group_norm)_epsilon$/, least: 0, most: Number.MAX_VALUE },
+]
 
 export interface GgufFile {
   /** Bytes of all tensors, of each layer's, and of those that belong to no layer; all parts of a split model together. */
@@ -113,6 +120,9 @@ class Reader {
       const type = this.#u32()
       if (key === 'general.alignment' && type === U32) alignment = this.#u32()
       else if (key === 'split.count' && type === U16) parts = this.#bytes(2).readUInt16LE()
+      else if (key === 'tokenizer.ggml.tokens' && type === ARRAY) this.#checkTokens()
+      else if (type === U32) this.#checkNumber(key, this.#u32())
+      else if (type === F32) this.#checkNumber(key, this.#bytes(4).readFloatLE())
       else this.#skipValue(type)
     }
     if (alignment === 0 || (alignment & (alignment - 1)) !== 0) throw this.#broken(`an alignment of ${alignment}`)
@@ -137,6 +147,24 @@ class Reader {
     const [bytes, block] = this.types[type] ?? [0, 0]
     if (bytes === 0 || block === 0) throw this.#broken(`tensor ${name} has type ${type}, which this llama.cpp does not know`)
     return { name, offset: this.#count(), bytes: (elements / block) * bytes }
+  }
+
+  #checkNumber(key: string, value: number): void {
+    const limit = LIMITS.find((one) => one.key.test(key))
+    if (limit !== undefined && !(value >= limit.least && value <= limit.most)) throw this.#broken(`${key} is ${value}`)
+  }
+
+  /** llama.cpp ends the process on a vocabulary that names a token twice; empty ones it names itself. */
+  #checkTokens(): void {
+    const type = this.#u32()
+    const count = this.#u64('tokens')
+    if (type !== STRING) throw this.#broken(`a token list of type ${type}`)
+    const seen = new Set<string>()
+    for (let token = 0; token < count; token++) {
+      const text = this.#bytes(this.#u64('characters in a token')).toString('latin1')
+      if (text !== '' && seen.has(text)) throw this.#broken(`the vocabulary names token ${token} (${JSON.stringify(text)}) twice`)
+      seen.add(text)
+    }
   }
 
   #broken(what: string): KvfoldError {

@@ -165,6 +165,10 @@ std::shared_ptr<ModelHandle> modelOf(const Napi::Value &value);
 std::shared_ptr<ContextHandle> contextOf(const Napi::Value &value);
 std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value);
 
+// Runs `body` while what is written to standard error is taken aside; returns its beginning. For short calls on the event loop's thread:
+// other threads' words are taken aside too.
+std::string withoutStderr(const std::function<void()> &body);
+
 // The logits of batch index `index` of the last decode, one float a token of the vocabulary; they last until the next one.
 const float *logitsAt(ContextHandle &context, int32_t index);
 

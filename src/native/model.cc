@@ -111,8 +111,10 @@ Napi::Value describe(const Napi::CallbackInfo &info) {
     number("size", llama_model_size(model));
     number("layers", llama_model_n_layer(model));
     number("embedding", llama_model_n_embd(model));
-    number("heads", llama_model_n_head(model));
-    number("kvHeads", llama_model_n_head_kv(model));
+    // llama.cpp ends the process when asked for the heads of no layer, and a vocabulary alone has none.
+    bool layered = llama_model_n_layer(model) > 0;
+    number("heads", layered ? llama_model_n_head(model) : 0);
+    number("kvHeads", layered ? llama_model_n_head_kv(model) : 0);
     number("trainedContext", llama_model_n_ctx_train(model));
     number("slidingWindow", llama_model_n_swa(model));
     out.Set("vocabType", vocabTypeName(llama_vocab_type(handle->vocab)));

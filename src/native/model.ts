@@ -3,7 +3,7 @@ import { KvfoldError } from '../core/errors.js'
 import type { Addon, ModelHandle } from './addon.js'
 import { Context } from './context.js'
 import { planContext } from './context-plan.js'
-import { awaiting, calling, refuse } from './failure.js'
+import { awaiting, calling, refuse, refuseForeign } from './failure.js'
 import { checkGguf } from './gguf-file.js'
 import { layersThatFit } from './gpu-layers.js'
 import { availableMemory, refuseTooMuch } from './memory-estimate.js'
@@ -116,8 +116,14 @@ export class Model implements NativeModel {
 
   tokenize(text: string, { addSpecial = false, parseSpecial = false }: TokenizeOptions = {}): Int32Array {
     const { handle } = this
-    if (this.info.vocabType === 'none')
-      throw new KvfoldError('model/unsupported', 'This model has no vocabulary, so no text can be tokenized for it.')
+    this.#refuseWithoutVocabulary()
+    const { addBos, bos, addEos, eos } = this.special
+    // llama.cpp ends the process on it.
+    if (addSpecial && ((addBos && bos === null) || (addEos && eos === null)))
+      throw new KvfoldError(
+        'model/bad-file',
+        `${this.info.path} asks for a BOS or EOS token and names none; tokenize without addSpecial.`,
+      )
     return calling(() => this.#addon.tokenize(handle, text, addSpecial, parseSpecial))
   }
 
@@ -128,7 +134,8 @@ export class Model implements NativeModel {
 
   piece(token: number, special = true): Uint8Array {
     const { handle } = this
-    this.refuseForeign(token)
+    refuseForeign(token, this.info.vocabulary)
+    this.#refuseWithoutVocabulary()
     if (!special && this.isControl(token)) return new Uint8Array(0)
     let piece = this.#pieces.get(token)
     if (piece === undefined) {
@@ -139,12 +146,12 @@ export class Model implements NativeModel {
   }
 
   isEndOfGeneration(token: number): boolean {
-    this.refuseForeign(token)
+    refuseForeign(token, this.info.vocabulary)
     return ((this.#flags[token] ?? 0) & ENDS_GENERATION) !== 0
   }
 
   isControl(token: number): boolean {
-    this.refuseForeign(token)
+    refuseForeign(token, this.info.vocabulary)
     return ((this.#flags[token] ?? 0) & CONTROL) !== 0
   }
 
@@ -159,7 +166,7 @@ export class Model implements NativeModel {
     try {
       const made = await making
       const identity = identityOf(this.#backend.release, this.info, plan, made.flashAttention)
-      const context = new Context(this.#addon, this, made, plan, identity, (closed) => this.#contexts.delete(closed))
+      const context = new Context(this.#addon, this.info, made, plan, identity, (closed) => this.#contexts.delete(closed))
       this.#contexts.add(context)
       return context
     } finally {
@@ -169,7 +176,9 @@ export class Model implements NativeModel {
 
   /** @throws KvfoldError native/bad-argument, engine/bad-grammar, native/disposed */
   createSampler(options: SamplerOptions = {}): NativeSampler {
-    const sampler = new Sampler(this.#addon, this, options, (closed) => this.#samplers.delete(closed))
+    const sampler = new Sampler(this.#addon, this.handle, this.info.vocabulary, options, (closed) =>
+      this.#samplers.delete(closed),
+    )
     this.#samplers.add(sampler)
     return sampler
   }
@@ -177,6 +186,11 @@ export class Model implements NativeModel {
   dispose(): Promise<void> {
     this.#disposing ??= this.#dispose()
     return this.#disposing
+  }
+
+  #refuseWithoutVocabulary(): void {
+    if (this.info.vocabType === 'none')
+      throw new KvfoldError('model/unsupported', 'This model has no vocabulary, so there is no text for its tokens.')
   }
 
   async #dispose(): Promise<void> {
@@ -188,11 +202,5 @@ export class Model implements NativeModel {
     this.#handle = null
     this.#pieces.clear()
     await awaiting(() => this.#addon.modelFree(handle))
-  }
-
-  /** Throws native/bad-argument for a token outside of the vocabulary. */
-  refuseForeign(token: number): void {
-    if (!Number.isInteger(token) || token < 0 || token >= this.info.vocabulary)
-      refuse(`Token ${token} is not in the vocabulary of ${this.info.vocabulary}.`)
   }
 }

@@ -4,6 +4,7 @@
 // filters; temperature 0 takes the likeliest. A grammar over a whole vocabulary is costly, so the token drawn without it is tried first and
 // only where it does not fit, the grammar masks the candidates before all other steps and the draw is repeated (the way of
 // common_sampler_sample in llama.cpp). Mirostat learns from every draw, so with it the grammar always comes first.
+#include <algorithm>
 #include <cmath>
 
 #include "kvfold.h"
@@ -17,10 +18,16 @@ double number(const Napi::Object &options, const char *name, double fallback) {
 }
 
 void addGrammar(SamplerHandle &sampler, const std::string &grammar) {
+  if (grammar.empty()) throw Failure("engine/bad-grammar", "The grammar is empty; it must be GBNF with a rule named root.");
   Log log;
-  sampler.grammar = grammar.empty() ? nullptr : llama_sampler_init_grammar(sampler.model->vocab, grammar.c_str(), "root");
-  if (sampler.grammar == nullptr)
-    throw Failure("engine/bad-grammar", "The grammar cannot be used; it must be GBNF with a rule named root" + log.why());
+  auto said = withoutStderr([&] { sampler.grammar = llama_sampler_init_grammar(sampler.model->vocab, grammar.c_str(), "root"); });
+  if (sampler.grammar != nullptr) return;
+  // The parser says "parse: error parsing grammar: <reason>", then repeats the grammar.
+  const std::string introduction = "error parsing grammar: ";
+  auto start = said.find(introduction);
+  if (start == std::string::npos) throw Failure("engine/bad-grammar", "The grammar cannot be used; it must be GBNF with a rule named root" + log.why());
+  start += introduction.size();
+  throw Failure("engine/bad-grammar", "The grammar does not parse: " + said.substr(start, std::min(said.find('\n', start) - start, size_t(200))) + ".");
 }
 
 void addChain(SamplerHandle &sampler, const Napi::Object &options) {

@@ -1,9 +1,8 @@
 /** Owns a sampler: checks its options and its state before the addon draws. */
 import { KvfoldError } from '../core/errors.js'
-import type { Addon, SamplerHandle } from './addon.js'
+import type { Addon, ModelHandle, SamplerHandle } from './addon.js'
 import { Context } from './context.js'
-import { calling, refuse } from './failure.js'
-import type { Model } from './model.js'
+import { calling, refuse, refuseForeign } from './failure.js'
 import type { NativeContext, NativeSampler, SamplerOptions } from './types.js'
 
 /** llama.cpp parses grammars by recursion; deeper or longer ones could exhaust its stack. */
@@ -16,13 +15,13 @@ export class Sampler implements NativeSampler {
   /** @throws KvfoldError native/bad-argument, engine/bad-grammar */
   constructor(
     private readonly addon: Addon,
-    private readonly model: Model,
+    model: ModelHandle,
+    private readonly vocabulary: number,
     options: SamplerOptions,
     private readonly onDispose: (closed: Sampler) => void,
   ) {
-    checkOptions(options, model.info.vocabulary)
-    const { handle } = model
-    this.#handle = calling(() => addon.samplerCreate(handle, options))
+    checkOptions(options, vocabulary)
+    this.#handle = calling(() => addon.samplerCreate(model, options))
   }
 
   sample(context: NativeContext, index: number): number {
@@ -34,7 +33,7 @@ export class Sampler implements NativeSampler {
 
   accept(token: number): void {
     const handle = this.#alive()
-    this.model.refuseForeign(token)
+    refuseForeign(token, this.vocabulary)
     calling(() => {
       this.addon.samplerAccept(handle, token)
     })

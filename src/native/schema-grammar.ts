@@ -82,7 +82,7 @@ function prepareTyped(schema: Schema, path: string): Schema {
   if (type === 'string') {
     const { format, minLength = 0, maxLength = Infinity } = schema
     if (format !== undefined && !FORMATS.includes(format as string))
-      throw bad(`has the format ${String(format)}; only ${FORMATS.join(', ')} are supported`, path)
+      throw bad(`has the format ${JSON.stringify(format)}; only ${FORMATS.join(', ')} are supported`, path)
     ordered(minLength, maxLength, 'minLength', 'maxLength', path)
     return pick(schema, ['type', 'format', 'minLength', 'maxLength'])
   }

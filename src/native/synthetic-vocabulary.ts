@@ -18,7 +18,7 @@ const SPECIAL = [
 export const SMALLEST_VOCABULARY = 256 + SPECIAL.length
 
 /** Letters from common to rare (English), the space among them, so that small vocabularies already merge ordinary text. */
-const LETTERS = [...' etaoinshrdlcumwfgypbvkjxqz']
+const LETTERS = Array.from(' etaoinshrdlcumwfgypbvkjxqz')
 
 /**
  * The stand-in characters of byte-level BPE: printable Latin-1 bytes stand for themselves, the others for the characters from U+0100 on.

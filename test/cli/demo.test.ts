@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { rowTable, sentences } from '../../src/cli/demo/summary.js'
-import { rows, wilson, type AgentName, type Trial } from '../../src/cli/demo/trial.js'
+import { differ, rows, wilson, type AgentName, type Row, type Trial } from '../../src/cli/demo/trial.js'
 
 const trial = (n: number, agent: AgentName, right: number, more: Partial<Trial> = {}): Trial => ({
   n,
@@ -65,6 +65,16 @@ describe('rows', () => {
     // Agresti and Coull 1998: 0 of 10 gives 0 to 0.278.
     expect(wilson(0, 10)[1]).toBeCloseTo(0.2775, 3)
     expect(wilson(0, 0)).toEqual([0, 1])
+  })
+
+  it('differ when chance alone would seldom part them so far', () => {
+    const pair = (plain: number, sculptor: number) =>
+      rows([trial(8, 'plain', plain), trial(8, 'sculptor', sculptor)]) as [Row, Row]
+    expect(differ(...pair(40, 41))).toBe(false)
+    expect(differ(...pair(20, 28))).toBe(false)
+    expect(differ(...pair(20, 31))).toBe(true)
+    expect(differ(...pair(31, 20))).toBe(true)
+    expect(differ(...pair(46, 46))).toBe(false)
   })
 
   it('become a table', () => {

@@ -12,7 +12,12 @@ let ban: { token: number; bias: number }[]
 let count = 0
 
 beforeAll(async () => {
-  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await tinyModel(), { cells: CELLS, sequences: 8, threads: 1, batchThreads: 1 })
+  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await tinyModel(), {
+    cells: CELLS,
+    sequences: 8,
+    threads: 1,
+    batchThreads: 1,
+  })
   // Random weights may end an answer anywhere; these tests want answers of a known length.
   ban = Array.from({ length: engine.modelInfo.vocabulary }, (_, token) => token)
     .filter((token) => engine.model.isEndOfGeneration(token))
@@ -21,14 +26,22 @@ beforeAll(async () => {
 
 afterAll(() => engine.dispose())
 
-const tokens = (size: number, salt = 0) => Int32Array.from({ length: size }, (_, at) => 1 + ((at * 7 + salt * 13 + (at * at) % 11) % 250))
+const tokens = (size: number, salt = 0) =>
+  Int32Array.from({ length: size }, (_, at) => 1 + ((at * 7 + salt * 13 + ((at * at) % 11)) % 250))
 
 function complete(request: Partial<Completion> & { readonly tokens: Int32Array }): Promise<JobResult> {
   const { sampling, ...rest } = request
-  return engine.complete({ conversation: conversationId(`t${++count}`), maxTokens: 8, ...rest, sampling: { logitBias: ban, ...sampling } })
+  return engine.complete({
+    conversation: conversationId(`t${++count}`),
+    maxTokens: 8,
+    ...rest,
+    sampling: { logitBias: ban, ...sampling },
+  })
 }
 
-async function submittedBy(work: () => Promise<readonly JobResult[]>): Promise<{ results: readonly JobResult[]; submitted: number }> {
+async function submittedBy(
+  work: () => Promise<readonly JobResult[]>,
+): Promise<{ results: readonly JobResult[]; submitted: number }> {
   const before = engine.submitted
   const results = await work()
   await engine.check('full')
@@ -59,7 +72,11 @@ describe('completions', () => {
   it('shares the beginning of two conversations', async () => {
     const common = tokens(100, 2)
     await complete({ conversation: conversationId('first'), tokens: common, maxTokens: 1 })
-    const { ledger } = await complete({ conversation: conversationId('second'), tokens: Int32Array.from([...common, 5, 6, 7]), maxTokens: 1 })
+    const { ledger } = await complete({
+      conversation: conversationId('second'),
+      tokens: Int32Array.from([...common, 5, 6, 7]),
+      maxTokens: 1,
+    })
     expect(ledger.sources).toEqual({ own: 0, parked: 0, shared: 100 })
     expect(ledger.submitted).toBe(3)
   })
@@ -86,7 +103,12 @@ describe('completions', () => {
   })
 
   it('keeps to a grammar', async () => {
-    const result = await engine.complete({ conversation: conversationId('grammar'), tokens: tokens(20), maxTokens: 30, sampling: { grammar: 'root ::= "ab" [0-9]+ "c"' } as never })
+    const result = await engine.complete({
+      conversation: conversationId('grammar'),
+      tokens: tokens(20),
+      maxTokens: 30,
+      sampling: { grammar: 'root ::= "ab" [0-9]+ "c"' } as never,
+    })
     expect(result.text).toMatch(/^ab[0-9]*c?$/)
   })
 
@@ -110,7 +132,9 @@ describe('completions', () => {
   it('refuses a prompt larger than the context and loses nothing', async () => {
     const conversation = conversationId('kept')
     await complete({ conversation, tokens: tokens(64, 5), maxTokens: 1 })
-    await expect(async () => complete({ conversation, tokens: tokens(CELLS + 1, 5) })).rejects.toMatchObject({ code: 'context/full' })
+    await expect(async () => complete({ conversation, tokens: tokens(CELLS + 1, 5) })).rejects.toMatchObject({
+      code: 'context/full',
+    })
     const { ledger } = await complete({ conversation, tokens: tokens(65, 5), maxTokens: 1 })
     expect(ledger.reused).toBe(64)
   })

@@ -32,9 +32,13 @@ describe('StopStrings', () => {
   it('gives the same text under any chunking', () => {
     const word = fc.string({ unit: fc.constantFrom('a', 'b'), maxLength: 12 })
     fc.assert(
-      fc.property(fc.array(word, { maxLength: 8 }), fc.string({ unit: fc.constantFrom('a', 'b'), minLength: 1, maxLength: 4 }), (chunks, stop) => {
-        expect(chunked(chunks, [stop])).toBe(naive(chunks.join(''), [stop]))
-      }),
+      fc.property(
+        fc.array(word, { maxLength: 8 }),
+        fc.string({ unit: fc.constantFrom('a', 'b'), minLength: 1, maxLength: 4 }),
+        (chunks, stop) => {
+          expect(chunked(chunks, [stop])).toBe(naive(chunks.join(''), [stop]))
+        },
+      ),
     )
   })
 

@@ -23,15 +23,22 @@ export function applyFilter(name: string, operand: Value, args: readonly Value[]
   const argument = (index: number, key: string): Value | undefined => args[index] ?? named.get(key)
   const text = (made: Tracked) => new TrackedString(made)
   switch (name) {
+    case 'selectattr':
+    case 'rejectattr':
+    case 'select':
+    case 'reject':
+      return isNothing(operand) ? new ArrayValue([]) : null
     case 'tojson':
       return text(trackedJson(operand, jsonStyle(argument(0, 'indent'), named)))
     case 'string':
-      return isString(operand) ? operand : text(isArray(operand) || isMapping(operand) ? pythonic(operand) : trackedOf(operand))
+      return isString(operand) ? operand : text(pythonic(operand))
     case 'join':
       return isArray(operand) ? text(join(trackedOf(argument(0, 'd') ?? named.get('separator') ?? text(Tracked.empty)), operand)) : null
     case 'items':
       if (operand instanceof UndefinedValue) return new ArrayValue([])
       return isMapping(operand) ? new ArrayValue([...operand.value].map(([key, value]) => new ArrayValue([text(Tracked.of(key, 'unknown')), value]))) : null
+    case 'dictsort':
+      return isMapping(operand) && args.length + named.size === 0 ? sortedPairs(operand.value) : null
     case 'default':
     case 'd': {
       const truthy = argument(1, 'boolean')?.__bool__().value === true && !operand.__bool__().value
@@ -46,8 +53,10 @@ export function applyFilter(name: string, operand: Value, args: readonly Value[]
     case 'max':
       return isArray(operand) ? extreme(operand.value, name) : null
     case 'list':
+      if (operand instanceof UndefinedValue) return new ArrayValue([])
       return isString(operand) ? new ArrayValue(Array.from(operand.value, (char) => text(Tracked.of(char, 'unknown')))) : null
     case 'map':
+      if (isNothing(operand)) return new ArrayValue([])
       return isArray(operand) && args.length > 0 ? new ArrayValue(operand.value.map((item) => mapped(item, args, named))) : null
     default:
       return isString(operand) ? textFilter(name, trackedOf(operand), argument) : null
@@ -91,6 +100,15 @@ function indent(text: Tracked, width: Value | undefined, first: Value | undefine
     parts.push(text.slice(index, index + line.length))
   }
   return Tracked.join(parts)
+}
+
+/** Pairs in the order of their keys, whatever their case; keys that are all whole numbers are taken as such. */
+function sortedPairs(mapping: ReadonlyMap<string, Value>): Value {
+  const numeric = [...mapping.keys()].every((key) => /^-?\d+$/.test(key))
+  const order = (a: string, b: string) => (numeric ? Number(a) - Number(b) : a.toLowerCase() < b.toLowerCase() ? -1 : 1)
+  const pairs = [...mapping].sort(([a], [b]) => order(a, b))
+  const keyed = (key: string) => (numeric ? new IntegerValue(Number(key)) : new TrackedString(Tracked.of(key, 'unknown')))
+  return new ArrayValue(pairs.map(([key, value]) => new ArrayValue([keyed(key), value])))
 }
 
 function extreme(items: readonly Value[], which: 'min' | 'max'): Value {

@@ -3,7 +3,8 @@ import type { Owner } from '../text/origin.js'
 import { Tracked } from '../text/tracked.js'
 import { applyFilter, pythonic } from './filters.js'
 import { Interpreter, type Node, type Scope, type Value } from './library.js'
-import { ArrayValue, isNothing, isString, NullValue, TrackedString, trackedOf, UndefinedValue } from './values.js'
+import { listMethod } from './lists.js'
+import { ArrayValue, isArray, isMapping, isNothing, isString, MappingValue, NullValue, TrackedString, trackedOf, UndefinedValue } from './values.js'
 
 /** The fields of the nodes we look into. */
 interface Fields extends Node {
@@ -39,6 +40,8 @@ interface LoopFrame {
   readonly otherwise: readonly Node[]
   readonly rounds: Tracked[]
   readonly variable: string | null
+  /** The message this round is about, or the generation prompt: literals belong to it wherever the template keeps them. */
+  owner: Owner | null
 }
 
 /** A node that stands for a value already computed, so that the library can go on with it. */
@@ -49,6 +52,8 @@ const changed = (fields: Partial<Fields>): Node => fields as Node
 const argument = (value: Value): Node => (isString(value) ? { type: 'StringLiteral', value: value.value } : constant(value))
 /** Statements, which print nothing of their own; an expression that is none prints None. */
 const SILENT = new Set(['Set', 'Macro', 'Comment', 'CallStatement'])
+/** Keys of a mapping are texts; numbers become theirs. */
+const keyOf = (value: Value): string => (isString(value) ? value.value : value.toString())
 /** A value as the template prints it. */
 const pieceOf = (value: Value): Tracked => (isString(value) ? trackedOf(value) : pythonic(value))
 const PROMPT = 'add_generation_prompt'
@@ -73,9 +78,11 @@ export class TrackingInterpreter extends Interpreter {
       case 'Constant':
         return fields.value as Value
       case 'StringLiteral':
-        return new TrackedString(Tracked.of(fields.value as string, 'template'))
+        return this.#literal(fields.value as string)
       case 'TupleLiteral':
         return new ArrayValue((fields.value as readonly Node[]).map((item) => this.evaluate(item, environment)))
+      case 'ObjectLiteral':
+        return new MappingValue(new Map([...(fields.value as ReadonlyMap<Node, Node>)].map(([key, value]) => [keyOf(this.evaluate(key, environment)), this.evaluate(value, environment)])))
       case 'BinaryExpression':
         return this.#binary(fields, node, environment)
       case 'FilterExpression':
@@ -88,9 +95,9 @@ export class TrackingInterpreter extends Interpreter {
         return this.#loop(node as Node & LoopNode, environment)
       case 'If':
       case 'SelectExpression':
-        return this.#prompted(super.evaluate(node, environment), fields.test, environment)
+        return this.#conditional(node, fields.test, environment)
       case 'Ternary':
-        return this.#prompted(super.evaluate(node, environment), fields.condition, environment)
+        return this.#conditional(node, fields.condition, environment)
       default:
         return super.evaluate(node, environment)
     }
@@ -100,6 +107,7 @@ export class TrackingInterpreter extends Interpreter {
     const frame = this.#loops.at(-1)
     const looped = frame !== undefined && (frame.body === nodes || frame.otherwise === nodes)
     const parts: Tracked[] = []
+    if (looped && frame.variable !== null) frame.owner = this.messageOf(environment.lookupVariable(frame.variable))
     try {
       for (const node of nodes) {
         const value = this.evaluate(node, environment)
@@ -166,12 +174,29 @@ export class TrackingInterpreter extends Interpreter {
         }
       }
     }
+    if (isMapping(object) && fields.computed === true && property.type !== 'StringLiteral') {
+      const key = this.evaluate(property, environment)
+      if (typeof key.value === 'number') return object.value.get(String(key.value)) ?? new UndefinedValue()
+    }
+    if (isArray(object) && fields.computed === true && property.type === 'Identifier') this.#indexed(object.value, property, environment)
+    if (isArray(object) && fields.computed !== true) {
+      const method = listMethod(object.value as Value[], String(property.value))
+      if (method !== null) return method
+    }
     return super.evaluate(changed({ ...fields, object: constant(object) }), environment)
+  }
+
+  /** A loop over indices is about the message it takes with its own variable. */
+  #indexed(items: readonly Value[], variable: Node, environment: Scope): void {
+    const frame = this.#loops.findLast(({ variable: name }) => name === variable.value)
+    const index = environment.lookupVariable(String(variable.value)).value
+    const item = typeof index === 'number' ? items[index] : undefined
+    if (frame !== undefined && item !== undefined) frame.owner = this.messageOf(item) ?? frame.owner
   }
 
   #loop(node: Node & LoopNode, environment: Scope): Value {
     const variable = node.loopvar.type === 'Identifier' ? String(node.loopvar.value) : null
-    const frame: LoopFrame = { body: node.body, otherwise: node.defaultBlock, rounds: [], variable }
+    const frame: LoopFrame = { body: node.body, otherwise: node.defaultBlock, rounds: [], variable, owner: null }
     const iterable = (node.iterable as Fields).type === 'SelectExpression' ? null : this.evaluate(node.iterable, environment)
     const over = iterable === null ? node.iterable : constant(iterableOf(iterable))
     this.#loops.push(frame)
@@ -191,10 +216,23 @@ export class TrackingInterpreter extends Interpreter {
   }
 
   /** What stands under a condition on the generation prompt belongs to the generation prompt. */
-  #prompted(made: Value, test: Node | undefined, environment: Scope): Value {
-    if (!isString(made) || made.value === '' || !mentionsPrompt(test)) return made
-    if (environment.lookupVariable(PROMPT).value !== true || this.evaluate(test, environment).__bool__().value !== true) return made
-    return new TrackedString(trackedOf(made).owned('prompt'))
+  #conditional(node: Node, test: Node | undefined, environment: Scope): Value {
+    const prompted =
+      mentionsPrompt(test) && environment.lookupVariable(PROMPT).value === true && this.evaluate(test, environment).__bool__().value
+    if (!prompted) return super.evaluate(node, environment)
+    this.#loops.push({ body: [], otherwise: [], rounds: [], variable: null, owner: 'prompt' })
+    try {
+      const made = super.evaluate(node, environment)
+      return isString(made) ? new TrackedString(trackedOf(made).owned('prompt')) : made
+    } finally {
+      this.#loops.pop()
+    }
+  }
+
+  #literal(text: string): Value {
+    const made = Tracked.of(text, 'template')
+    const owner = this.#loops.findLast((frame) => frame.owner !== null)?.owner ?? null
+    return new TrackedString(owner === null ? made : made.owned(owner))
   }
 }
 

@@ -3,8 +3,9 @@ import { KvfoldError } from '../../core/errors.js'
 import { Tracked } from '../text/tracked.js'
 import { TrackingInterpreter } from './interpreter.js'
 import { Environment, parse, tokenize, type Node, type Scope, type Value } from './library.js'
+import { plainJson, trackedJson } from './json.js'
 import { strftime } from './strftime.js'
-import { ArrayValue, FunctionValue, MappingValue, TrackedString, trackedOf } from './values.js'
+import { ArrayValue, FunctionValue, isArray, MappingValue, TrackedString, trackedOf } from './values.js'
 
 /** A message as the template sees it, and the index of the conversation's message it stands for. */
 export interface TemplateMessage {
@@ -50,6 +51,8 @@ export class Template {
     environment.setVariable('messages', new ArrayValue(messages.map(({ value }) => value)))
     environment.set('add_generation_prompt', generationPrompt)
     if (tools !== null) environment.setVariable('tools', tools)
+    const functions = tools !== null && isArray(tools) ? trackedJson(tools, { ...plainJson, indent: 2 }) : Tracked.empty
+    environment.setVariable('functions', new TrackedString(functions))
     try {
       const interpreter = new TrackingInterpreter(environment, (value) => indices.get(value) ?? null)
       return trackedOf(interpreter.evaluate(this.#program, environment))
@@ -68,6 +71,7 @@ export class Template {
       throw new Error(message)
     })
     environment.set('strftime_now', (format: string) => strftime(now(), format))
+    environment.setVariable('datetime', new TrackedString(Tracked.of(strftime(now(), '%b %d %Y %H:%M:%S'), 'template')))
     environment.set('range', range)
     environment.setVariable('dict', new FunctionValue(([named]) => new MappingValue(new Map(named !== undefined && named instanceof MappingValue ? named.value : []))))
   }

@@ -67,7 +67,10 @@ export class Lines {
   async #line(): Promise<string | null> {
     const { signal } = this.interrupt
     while (this.#queue.length === 0) {
-      if (this.#ended || signal.aborted) return null
+      if (this.#ended || signal.aborted) {
+        if (this.interactive) this.out.write('\n')
+        return null
+      }
       if (this.interactive) this.#reader.prompt(true)
       await new Promise<void>((resolve) => {
         this.#wake = resolve

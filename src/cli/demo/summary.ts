@@ -1,7 +1,7 @@
 /** Owns what the demo says about its own numbers: the table, and two sentences that are true whichever way they came out. */
 import { count, percent, plural } from '../figures.js'
 import { table } from '../table.js'
-import type { Row } from './trial.js'
+import { differ, type Row } from './trial.js'
 
 /** Widest table without and with the accuracy's interval; narrower terminals get a list. */
 const NARROW = 76
@@ -53,7 +53,7 @@ export function sentences(rows: readonly Row[]): string[] {
 
 function accuracySentence(first: Row, plain: Row, sculptor: Row): string {
   const points = (sculptor.accuracy - plain.accuracy) * 100
-  const apart = plain.interval[1] < sculptor.interval[0] || sculptor.interval[1] < plain.interval[0]
+  const apart = differ(plain, sculptor)
   const trend =
     first.n === plain.n
       ? `With ${plural(plain.n, 'update')} per key the model alone got ${percent(plain.accuracy)} of the last values right`

@@ -106,3 +106,10 @@ export function wilson(right: number, asked: number): [low: number, high: number
   const half = (z * Math.sqrt((share * (1 - share)) / asked + (z * z) / (4 * asked * asked))) / scale
   return [Math.max(0, middle - half), Math.min(1, middle + half)]
 }
+
+/** Whether two rows' accuracies differ at the 95 % level (Newcombe 1998, method 10: from the Wilson intervals of both). */
+export function differ(a: Row, b: Row): boolean {
+  const [low, high] = a.accuracy < b.accuracy ? [a, b] : [b, a]
+  const least = high.accuracy - low.accuracy - Math.hypot(high.accuracy - high.interval[0], low.interval[1] - low.accuracy)
+  return least > 0
+}

@@ -1,0 +1,43 @@
+/** Which family's call syntax a template uses, told by the markers in its source. */
+import { apertus, apriel, commandR, firefunction, granite, nemotron } from './arrays.js'
+import { functionary31, functionary32 } from './functionary.js'
+import { harmony } from './harmony.js'
+import { hermes, seed } from './hermes.js'
+import { llama3 } from './llama3.js'
+import { mistral } from './mistral.js'
+import { none } from './none.js'
+import { deepseek, kimi } from './sections.js'
+import type { ReasoningTags, SyntaxFamily, ToolSyntax } from './syntax.js'
+
+/** In order: the first whose markers all occur. */
+const families: readonly (readonly [SyntaxFamily, readonly string[]])[] = [
+  [harmony, ['<|channel|>', '<|message|>', 'functions.']],
+  [mistral, ['[TOOL_CALLS]']],
+  [functionary32, ['>>>', 'recipient']],
+  [kimi, ['<|tool_call_begin|>', '<|tool_call_argument_begin|>']],
+  [deepseek, ['<｜tool▁call▁begin｜>']],
+  [commandR, ['<|START_ACTION|>']],
+  [apertus, ['<|tools_prefix|>', '<|tools_suffix|>']],
+  [nemotron, ['<TOOLCALL>']],
+  [seed, ['<seed:tool_call>']],
+  [apriel, ['<tool_calls>[']],
+  [hermes, ['<tool_call>']],
+  [granite, ['<|tool_call|>']],
+  [firefunction, ['functools[']],
+  [functionary31, ['<function=', '</function>']],
+  [llama3, ['"parameters": ', 'ipython']],
+]
+
+const reasonings: readonly ReasoningTags[] = [
+  { open: '<think>', close: '</think>' },
+  { open: '[THINK]', close: '[/THINK]' },
+  { open: '<seed:think>', close: '</seed:think>' },
+]
+
+/** `described`: the template ignores tools or calls, so we asked for them in Hermes syntax. */
+export function detectSyntax(source: string, described: boolean): ToolSyntax {
+  const tags = reasonings.find(({ open, close }) => source.includes(open) && source.includes(close)) ?? null
+  const found = families.find(([, markers]) => markers.every((marker) => source.includes(marker)))
+  const family = described ? hermes : (found?.[0] ?? none)
+  return family({ source, tags })
+}

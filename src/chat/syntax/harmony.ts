@@ -1,0 +1,93 @@
+/** gpt-oss / harmony: an answer of several messages with channels; analysis is reasoning, final is content, a recipient makes a call. */
+import { forcedCalls, words } from '../grammar.js'
+import { StreamParser } from './stream.js'
+import type { SyntaxFamily } from './syntax.js'
+
+const START = '<|start|>'
+const MESSAGE = '<|message|>'
+const ENDS = ['<|end|>', '<|call|>', '<|return|>', START]
+
+type Channel = { readonly kind: 'header' } | { readonly kind: 'text' } | { readonly kind: 'reasoning' } | { readonly kind: 'call'; readonly name: string; body: string }
+
+class HarmonyParser extends StreamParser {
+  #channel: Channel
+  #first: boolean
+
+  /** `open`: the prompt ended in a header. */
+  constructor(open: boolean) {
+    super()
+    this.#channel = open ? { kind: 'header' } : { kind: 'text' }
+    this.#first = open
+  }
+
+  protected override drain(final: boolean): void {
+    while (this.buffer !== '' && this.#step(final));
+    if (final && this.#channel.kind === 'call') this.#end()
+  }
+
+  #step(final: boolean): boolean {
+    return this.#channel.kind === 'header' ? this.#header(final) : this.#body(final)
+  }
+
+  #header(final: boolean): boolean {
+    const at = this.buffer.indexOf(MESSAGE)
+    if (this.#first && !/^\s*(?:<|to=|$)/.test(this.buffer)) {
+      // The model wrote no header at all.
+      this.#channel = { kind: 'text' }
+      return true
+    }
+    if (at === -1) {
+      if (!final) return false
+      this.say(this.consume(this.buffer.length))
+      return false
+    }
+    this.#first = false
+    const header = this.consume(at + MESSAGE.length)
+    const [, recipient] = /to=(?:functions\.)?([^\s<]+)/.exec(header) ?? []
+    const [, channel] = /<\|channel\|>\s*(\w+)/.exec(header) ?? []
+    if (recipient !== undefined && recipient !== 'assistant' && recipient !== 'user') {
+      this.begin(recipient)
+      this.#channel = { kind: 'call', name: recipient, body: '' }
+    } else if (channel === 'analysis') {
+      this.think('')
+      this.#channel = { kind: 'reasoning' }
+    } else {
+      this.separate()
+      this.#channel = { kind: 'text' }
+    }
+    return true
+  }
+
+  #body(final: boolean): boolean {
+    const found = ENDS.map((tag) => ({ tag, at: this.buffer.indexOf(tag) })).filter(({ at }) => at !== -1)
+    const end = found.reduce<{ tag: string; at: number } | null>((first, each) => (first === null || each.at < first.at ? each : first), null)
+    this.#put(this.consume(end?.at ?? (final ? this.buffer.length : this.clear(ENDS))))
+    if (end === null) return false
+    this.consume(end.tag === START ? 0 : end.tag.length)
+    this.#end()
+    return true
+  }
+
+  #put(text: string): void {
+    if (this.#channel.kind === 'call') this.#channel.body += text
+    else if (this.#channel.kind === 'reasoning') this.think(text)
+    else this.say(text)
+  }
+
+  #end(): void {
+    if (this.#channel.kind === 'call') this.call({ name: this.#channel.name, arguments: this.#channel.body.trim() })
+    this.#channel = { kind: 'header' }
+  }
+}
+
+export const harmony: SyntaxFamily = () => ({
+  name: 'harmony',
+  parser: (prompt) => new HarmonyParser(!prompt.trimEnd().endsWith(MESSAGE)),
+  grammar: (tools, prompt) => {
+    const before = words('<|channel|>analysis<|message|>')
+    const rest = words('<|end|><|start|>assistant')
+    if (!prompt.trimEnd().endsWith('assistant')) return null
+    const calls = forcedCalls(tools, prompt, null, (tool, args) => words(`<|channel|>commentary to=functions.${tool} <|constrain|>json<|message|>`) + args, null)
+    return calls?.replace(/^root ::= /, `thought ::= ( [^<] | "<" [^|] )*\nroot ::= (${before}thought${rest})? `) ?? null
+  },
+})

@@ -1,0 +1,100 @@
+/** Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`, several separated by `;`. */
+import { forcedCalls, jsonCall, words } from '../grammar.js'
+import { namedCallOf, parseJson } from './call.js'
+import { JsonScanner } from './json-scanner.js'
+import { StreamParser } from './stream.js'
+import type { SyntaxFamily } from './syntax.js'
+
+const TAG = '<|python_tag|>'
+
+class Llama3Parser extends StreamParser {
+  /** `start`: nothing but calls so far; `text`: prose, in which only the tag opens a call. */
+  #mode: 'start' | 'text' = 'start'
+  #scanner: JsonScanner | null = null
+  /** Separators and a tag that were passed over; they are text when no call follows. */
+  #passed = ''
+  #calls = 0
+
+  protected override drain(final: boolean): void {
+    while (this.buffer !== '' && (this.#mode === 'start' ? this.#start(final) : this.#prose(final)));
+  }
+
+  #start(final: boolean): boolean {
+    if (this.#scanner === null) {
+      const [separator = ''] = /^[\s;]*/.exec(this.buffer) ?? []
+      const rest = this.buffer.slice(separator.length)
+      if (rest === '' && !final) return false
+      if (!final && rest.length < TAG.length && TAG.startsWith(rest)) return false
+      if (rest.startsWith(TAG)) {
+        this.#passed += this.consume(separator.length + TAG.length)
+        return true
+      }
+      if (!rest.startsWith('{')) return this.#giveUp()
+      this.#passed += this.consume(separator.length)
+      this.#scanner = new JsonScanner(0)
+    }
+    const json = this.#scanner.scan(this.buffer, final)
+    if (json.state === 'incomplete' && !final) return false
+    this.#scanner = null
+    const call = json.state === 'complete' ? namedCallOf(parseJson(this.buffer.slice(0, json.end))) : null
+    if (json.state !== 'complete' || call === null) return this.#giveUp()
+    this.consume(json.end)
+    this.#passed = ''
+    this.#calls++
+    this.begin(call.name)
+    this.call(call)
+    return true
+  }
+
+  /** No call after all: what was passed over and what follows is text. */
+  #giveUp(): boolean {
+    const broken = this.#passed.includes(TAG) || /^\{\s*"name"\s*:/.test(this.buffer)
+    if (broken && this.buffer.startsWith('{')) return this.#malformed()
+    this.#mode = 'text'
+    this.say(this.#calls > 0 ? this.#passed.replace(/^[\s;]+/, '') : this.#passed)
+    this.#passed = ''
+    return true
+  }
+
+  /** Meant as a call and broken: the rest of the answer is kept as its raw text. */
+  #malformed(): boolean {
+    const text = this.consume(this.buffer.length)
+    this.#mode = 'text'
+    this.#passed = ''
+    this.#broken += text
+    return false
+  }
+
+  #broken = ''
+
+  #prose(final: boolean): boolean {
+    if (this.#broken !== '') {
+      this.#broken += this.consume(this.buffer.length)
+      return false
+    }
+    const at = this.buffer.indexOf(TAG)
+    this.say(this.consume(at !== -1 ? at : final ? this.buffer.length : this.clear([TAG])))
+    if (at === -1) return false
+    this.#passed = this.consume(TAG.length)
+    this.#mode = 'start'
+    return true
+  }
+
+  override finish() {
+    this.drain(true)
+    if (this.#broken !== '') this.call(brokenCall(this.#broken))
+    else if (this.#passed.includes(TAG)) this.say(this.#passed)
+    return super.finish()
+  }
+}
+
+function brokenCall(text: string) {
+  const [, name = ''] = /"name"\s*:\s*"([^"]*)"/.exec(text) ?? []
+  return { name, arguments: text }
+}
+
+export const llama3: SyntaxFamily = () => ({
+  name: 'llama3',
+  parser: () => new Llama3Parser(),
+  grammar: (tools, prompt) => forcedCalls(tools, prompt, null, (tool, args) => jsonCall(tool, args, 'parameters'), words('; ')),
+})

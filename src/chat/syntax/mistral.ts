@@ -1,0 +1,51 @@
+/** Mistral: `[TOOL_CALLS]` with an array, or since v11 `[TOOL_CALLS]name[ARGS]{...}` for every call. */
+import { forcedCalls, jsonCall, words } from '../grammar.js'
+import { ArrayReader } from './arrays.js'
+import { BlockParser, type BlockReader } from './blocks.js'
+import type { RawCall } from './call.js'
+import { JsonScanner } from './json-scanner.js'
+import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
+
+const OPEN = '[TOOL_CALLS]'
+
+class MistralReader implements BlockReader {
+  #array: ArrayReader | null = null
+  #scanner: JsonScanner | null = null
+
+  read(body: string, final: boolean): { end: number; calls: readonly RawCall[] } | null {
+    const first = body.search(/\S/)
+    if (first === -1) return final ? { end: body.length, calls: [] } : null
+    if (body.charAt(first) === '[' || body.charAt(first) === '{') return (this.#array ??= new ArrayReader(null)).read(body, final)
+    return this.#named(body, first, final)
+  }
+
+  /** `name[CALL_ID]id[ARGS]{...}`; the id is optional. */
+  #named(body: string, first: number, final: boolean): { end: number; calls: readonly RawCall[] } | null {
+    const header = /^([^]*?)(?:\[CALL_ID\]([^]*?))?\[ARGS\]/.exec(body)
+    if (header === null) {
+      if (!final) return null
+      return { end: body.length, calls: [{ name: '', arguments: body.slice(first).trim() }] }
+    }
+    const [opening, name = '', id] = header
+    const json = (this.#scanner ??= new JsonScanner(opening.length)).scan(body, final)
+    if (json.state === 'incomplete' && !final) return null
+    const next = body.indexOf(OPEN, opening.length)
+    if (json.state === 'invalid' && next === -1 && !final) return null
+    const end = json.state === 'complete' ? json.end : next === -1 ? body.length : next
+    const call = { name: name.trim(), arguments: body.slice(opening.length, end).trim(), ...(id === undefined ? {} : { id: id.trim() }) }
+    return { end, calls: [call] }
+  }
+}
+
+export const mistral: SyntaxFamily = ({ source, tags }) => {
+  const reasoning = source.includes('[THINK]') ? { open: '[THINK]', close: '[/THINK]' } : tags
+  const named = source.includes('[ARGS]')
+  return {
+    name: 'mistral',
+    parser: (prompt) => new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new MistralReader() }, ...reasoningBlocks(reasoning)], prompt),
+    grammar: (tools, prompt) =>
+      named
+        ? forcedCalls(tools, prompt, reasoning, (tool, args) => words(`${OPEN}${tool}[ARGS]`) + args, ' ')
+        : forcedCalls(tools, prompt, reasoning, (tool, args) => jsonCall(tool, args), words(', '), { before: words(`${OPEN}[`), after: words(']') }),
+  }
+}

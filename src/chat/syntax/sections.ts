@@ -1,0 +1,92 @@
+/** DeepSeek and Kimi: control tokens around every call, and around all of them. */
+import { forcedCalls, words } from '../grammar.js'
+import { BlockParser, type Block, type BlockReader } from './blocks.js'
+import type { RawCall } from './call.js'
+import { JsonScanner } from './json-scanner.js'
+import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
+
+/** A header, a separator, JSON (possibly in a code fence), a closing tag. */
+class SectionReader implements BlockReader {
+  #scanner: JsonScanner | null = null
+
+  constructor(
+    private readonly separator: string,
+    private readonly close: string,
+    private readonly call: (header: string, json: string) => RawCall,
+  ) {}
+
+  read(body: string, final: boolean): { end: number; calls: readonly RawCall[] } | null {
+    const split = body.indexOf(this.separator)
+    const from = split === -1 ? -1 : body.indexOf('{', split)
+    let searched = 0
+    if (from !== -1) {
+      const json = (this.#scanner ??= new JsonScanner(from)).scan(body, final)
+      if (json.state === 'incomplete' && !final) return null
+      if (json.state === 'complete') searched = json.end
+    }
+    const close = body.indexOf(this.close, searched)
+    if (close === -1 && !final) return null
+    const end = close === -1 ? body.length : close
+    const header = split === -1 ? '' : body.slice(0, split)
+    const rest = split === -1 ? body.slice(0, end) : body.slice(split + this.separator.length, end)
+    return { end: close === -1 ? end : end + this.close.length, calls: body.trim() === '' ? [] : [this.call(header, rest)] }
+  }
+}
+
+const skip = (open: string): Block => ({ kind: 'skip', open })
+
+/** The name stands before the arguments (V3.1), or after the separator and before a fence (R1, V3). */
+function deepseekCall(header: string, rest: string): RawCall {
+  const [, name, json] = /^\s*([^\n{]*?)\s*```(?:json)?\s*([^]*?)\s*```\s*$/.exec(rest) ?? []
+  return name === undefined || json === undefined ? { name: header.trim(), arguments: rest.trim() } : { name, arguments: json }
+}
+
+export const deepseek: SyntaxFamily = ({ source, tags }) => {
+  const fenced = source.includes('```json')
+  const reader = () => new SectionReader('<｜tool▁sep｜>', '<｜tool▁call▁end｜>', deepseekCall)
+  const blocks: readonly Block[] = [
+    { kind: 'calls', open: '<｜tool▁call▁begin｜>', reader },
+    skip('<｜tool▁calls▁begin｜>'),
+    skip('<｜tool▁calls▁end｜>'),
+    ...reasoningBlocks(tags),
+  ]
+  const write = (tool: string, args: string) =>
+    fenced
+      ? words(`<｜tool▁call▁begin｜>function<｜tool▁sep｜>${tool}\n\`\`\`json\n`) + args + words('\n```<｜tool▁call▁end｜>')
+      : words(`<｜tool▁call▁begin｜>${tool}<｜tool▁sep｜>`) + args + words('<｜tool▁call▁end｜>')
+  return {
+    name: 'deepseek',
+    parser: (prompt) => new BlockParser(blocks, prompt),
+    grammar: (tools, prompt) =>
+      forcedCalls(tools, prompt, tags, write, fenced ? words('\n') : ' ', { before: words('<｜tool▁calls▁begin｜>'), after: words('<｜tool▁calls▁end｜>') }),
+  }
+}
+
+/** `functions.name:0`: the id carries the name. */
+function kimiCall(header: string, rest: string): RawCall {
+  const id = header.trim()
+  return { name: id.replace(/^functions\./, '').replace(/:\d+$/, ''), arguments: rest.trim(), ...(id === '' ? {} : { id }) }
+}
+
+export const kimi: SyntaxFamily = ({ tags }) => {
+  const reader = () => new SectionReader('<|tool_call_argument_begin|>', '<|tool_call_end|>', kimiCall)
+  const blocks: readonly Block[] = [
+    { kind: 'calls', open: '<|tool_call_begin|>', reader },
+    skip('<|tool_calls_section_begin|>'),
+    skip('<|tool_calls_section_end|>'),
+    ...reasoningBlocks(tags),
+  ]
+  return {
+    name: 'kimi',
+    parser: (prompt) => new BlockParser(blocks, prompt),
+    grammar: (tools, prompt) =>
+      forcedCalls(
+        tools,
+        prompt,
+        tags,
+        (tool, args) => words(`<|tool_call_begin|>functions.${tool}:`) + ' [0-9] ' + words('<|tool_call_argument_begin|>') + args + words('<|tool_call_end|>'),
+        ' ',
+        { before: words('<|tool_calls_section_begin|>'), after: words('<|tool_calls_section_end|>') },
+      ),
+  }
+}

@@ -1,0 +1,34 @@
+/** A family's way of writing tool calls: how to read it, and how to force it. */
+import type { ToolDefinition } from '../message.js'
+import type { ReplyParser } from '../parser.js'
+import type { Block } from './blocks.js'
+
+export interface ToolSyntax {
+  /** e.g. `hermes`; `none` when the template shows no syntax we know. */
+  readonly name: string
+  /** `prompt`: the generation prompt's text; it may have opened a reasoning or a call. */
+  parser(prompt: string): ReplyParser
+  /** GBNF with root rule `root` that forces at least one call; null when the family has none. */
+  grammar(tools: readonly ToolDefinition[], prompt: string): string | null
+}
+
+/** The tags a model puts around its reasoning. */
+export interface ReasoningTags {
+  readonly open: string
+  readonly close: string
+}
+
+/** What a family looks at in a template. */
+export interface TemplateTraits {
+  readonly source: string
+  /** Null: the template shows no reasoning; the usual tags are still read, but a forced call allows none. */
+  readonly tags: ReasoningTags | null
+}
+
+export type SyntaxFamily = (traits: TemplateTraits) => ToolSyntax
+
+const usual: ReasoningTags = { open: '<think>', close: '</think>' }
+
+export function reasoningBlocks(tags: ReasoningTags | null): readonly Block[] {
+  return [{ kind: 'reasoning', ...(tags ?? usual) }]
+}
