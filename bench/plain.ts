@@ -14,11 +14,11 @@ import { synthesizeModel } from '../src/native/synthetic.js'
 
 const SHAPE = {
   architecture: 'llama',
-  layers: 8,
-  embedding: 512,
-  heads: 8,
-  kvHeads: 4,
-  feedForward: 1408,
+  layers: 4,
+  embedding: 256,
+  heads: 4,
+  kvHeads: 2,
+  feedForward: 704,
   vocabulary: 8192,
   context: 16384,
 } as const
@@ -159,10 +159,9 @@ async function nodeLlamaCpp(path: string, sequences: number, contextSize: number
       await Promise.all(
         prompts.map(async (tokens, index) => {
           let count = 0
-          for await (const _token of slots[index]!.evaluate([...tokens] as Token[], { temperature: 0, yieldEogToken: true })) {
-            if (++count === 1) firsts.push(performance.now() - begun)
-            if (count === GENERATED) break
-          }
+          const answer = slots[index]!.evaluate([...tokens] as Token[], { temperature: 0, yieldEogToken: true })
+          while (count < GENERATED && (await answer.next()).done !== true) if (++count === 1) firsts.push(performance.now() - begun)
+          await answer.return()
         }),
       )
       return toSample(begun, firsts)

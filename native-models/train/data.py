@@ -4,6 +4,7 @@ A sample is (ids, positions, weights): `weights[i] > 0` where token i belongs to
 kind is built from the same text functions as the runtime's, so nothing is trained that the runtime does not show.
 """
 import random
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +94,16 @@ class Maker:
         for i, t in enumerate(self.vocabulary.tokens):
             if i >= self.vocabulary.base or t.text.replace("\u2581", " ") in heavy or (len(t.text) == 2 and t.kind == 1):
                 self._weight[i] = 1.0
+        for digit in "123456789":  # occur in completions only as the number of fragments: one token a sample, and hard to learn
+            self._weight[self.vocabulary.id[digit]] = 4.0
+
+    def _stretched(self, prompt):
+        """The prompt in two parts, and positions to leave out between them: in half of all samples, somewhere in the stream."""
+        cuts = [m.end() for m in re.finditer(";", prompt)]
+        if not cuts or self.rng.random() < 0.5:
+            return [(prompt, 0)], None
+        at = self.rng.choice(cuts)
+        return [(prompt[:at], 0), (prompt[at:], 0)], (1, self.rng.randrange(12000))
 
     def _sample(self, kind, parts, gap=None):
         """`parts`: (text, learned) in order; `gap`: (part index, size) leaves positions out in front of that part."""
@@ -118,13 +129,14 @@ class Maker:
             order = s.order[at : at + asked]
             if at:
                 prompt += fmt.answer_text(s.order[:at], s.last) + "\n"
-        return self._sample("plain", [(prompt, 0), (fmt.answer_text(order, s.last) + (fmt.END if order[-1] == s.order[-1] else ""), 1)])
+        prompt, gap = self._stretched(prompt)
+        return self._sample("plain", [*prompt, (fmt.answer_text(order, s.last) + (fmt.END if order[-1] == s.order[-1] else ""), 1)], gap)
 
-    def episode(self, keys, n):
+    def episode(self, keys, n, pieces=None):
         """Everything a tool episode needs: stream, user text, spans of the fragments and their ids."""
         s = make_stream(self.words, self.rng, keys, n)
         user = fmt.user_text(s.order, s.pairs)
-        k = fmt.fragments_for(len(s.pairs))
+        k = pieces or fmt.fragments_for(len(s.pairs))
         pieces = cut(user, k)
         return s, user, pieces, new_ids(self.rng, k)
 
@@ -147,11 +159,12 @@ class Maker:
         turn = fmt.render(m[:2], fmt.TOOLS)
         call, result = fmt.render_message(m[2])[len(fmt.START + "assistant\n") : -1], "\n" + fmt.render([m[3]])
         after = fmt.answer_text(s.order, s.last) if len(idents) == 1 else "\n".join(map(fmt.render_call, m[4].calls))
-        return self._sample("cut", [(turn, 0), (call, 1), (result, 0), (after + fmt.END, 1)])
+        turn, gap = self._stretched(turn)
+        return self._sample("cut", [*turn, (call, 1), (result, 0), (after + fmt.END, 1)], gap)
 
     def folded(self, keys, n):
         """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown."""
-        s, user, pieces, idents = self.episode(keys, n)
+        s, user, pieces, idents = self.episode(keys, n, self.rng.randint(2, 6) if self.rng.random() < 0.5 else None)
         if len(idents) == 1:
             return self.cut(keys, n)
         messages = self.calls(user, pieces, idents)

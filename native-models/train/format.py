@@ -88,7 +88,7 @@ def answer_text(order, last):
 
 
 def fragments_for(pairs):
-    return min(13, max(1, int(pairs / 230 + 0.5)))
+    return 1 if pairs < 276 else 2 if pairs < 552 else 5
 
 
 # tool calls, results and markers

@@ -21,7 +21,7 @@ from .tokenizer import Tokenizer
 from .words import Vocabulary, load_words
 
 SHARE = {"plain": 0.50, "cut": 0.24, "folded": 0.18, "ids": 0.05, "noise": 0.03}
-STAGES = [(4, 2), (8, 4), (16, 6), (24, 8), (46, 8), (46, 16), (46, 32), (46, 64)]  # keys, most updates of a key
+STAGES = [(4, 2), (8, 4), (16, 6), (24, 8), (46, 8), (46, 16)]  # keys, most updates of a key
 RUN = os.path.join(os.path.dirname(__file__), ".run")
 
 
@@ -50,7 +50,7 @@ def draw(kind, maker, curriculum):
     if kind == "noise":
         return maker.noise(rng.randint(8, 60))
     if kind == "folded" and rng.random() < 0.5:  # short once folded, whatever the length was
-        return maker.folded(46, rng.randint(6, 64))
+        return maker.folded(46, rng.randint(6, 16))
     keys, n = curriculum.size(rng)
     if kind == "plain" and rng.random() < 0.1:
         return maker.plain(keys, n, asked=1)

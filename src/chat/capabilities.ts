@@ -1,6 +1,7 @@
 /** Finds out, by trying, in which form a template takes system messages, tools, calls and results. */
 import { KvfoldError } from '../core/errors.js'
-import { nativeForm, templateMessages, toolsValue, type Form } from './conversation.js'
+import { templateMessages, toolsValue } from './conversation.js'
+import { nativeForm, type Form } from './form.js'
 import type { Template } from './jinja/template.js'
 import type { ChatMessage, ToolDefinition } from './message.js'
 import type { Field } from './text/origin.js'
@@ -46,8 +47,10 @@ export function findCapabilities(template: Template): Capabilities {
     }
   }
   const alone = attempt([user], [], nativeForm)
-  const absent = 'failure' in alone && 'text' in attempt([user], [], { ...nativeForm, absent: 'undefined' }) ? 'undefined' : 'none'
-  if ('failure' in alone && absent === 'none') throw new KvfoldError('chat/template-failed', `${alone.failure} It was given a single user message.`)
+  const absent =
+    'failure' in alone && 'text' in attempt([user], [], { ...nativeForm, absent: 'undefined' }) ? 'undefined' : 'none'
+  if ('failure' in alone && absent === 'none')
+    throw new KvfoldError('chat/template-failed', `${alone.failure} It was given a single user message.`)
 
   const speaks = attempt([system, user], [], { ...nativeForm, absent })
   const form: Form = { ...nativeForm, absent, system: shows(speaks, 'content', 0) ? 'native' : 'merged' }
@@ -58,11 +61,22 @@ export function findCapabilities(template: Template): Capabilities {
     const made = attempt(turn, [probeTool], tried)
     if (rendersCalls(made, tried)) {
       const whole = attempt([system, ...turn], [probeTool], tried)
-      if ('text' in whole) return { ...tried, trouble: null }
+      if ('text' in whole) return { ...tried, ...refine(tried, attempt), trouble: null }
       trouble ??= whole.failure
     } else if ('failure' in made) trouble ??= made.failure
   }
   return { ...form, tools: knows ? 'native' : 'described', trouble: trouble ?? 'it shows neither tool calls nor their results' }
+}
+
+/** What a form still has to give way on. */
+function refine(
+  form: Form,
+  attempt: (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: Form) => Attempt,
+): Partial<Form> {
+  const wordy: ChatMessage = { ...calling, content: 'Probe words.', reasoning: 'Probe thought.' }
+  const crowded = 'failure' in attempt([user, wordy, ...results, afterwards], [probeTool], form)
+  const blank = 'failure' in attempt([user, { ...answer, content: '' }, afterwards], [], form)
+  return { reasoning: crowded ? 'either' : 'both', empty: blank ? 'space' : 'kept' }
 }
 
 /** Forms from the most native to plain text. Where we describe the tools, calls are text too, in the syntax the description asks for. */
@@ -73,11 +87,15 @@ function* forms(base: Form): Generator<Form> {
         for (const ids of ['free', 'nine'] as const)
           for (const parallel of ['together', 'split'] as const)
             for (const calls of ['object', 'string'] as const) yield { ...base, calls, parallel, results, ids, merge }
-  for (const results of ['native', 'user'] as const) for (const merge of [false, true]) yield { ...base, calls: 'text', results, merge }
+  for (const results of ['native', 'user'] as const)
+    for (const merge of [false, true]) yield { ...base, calls: 'text', results, merge }
 }
 
 function shows(attempt: Attempt, field: Field, message: number): boolean {
-  return 'text' in attempt && attempt.text.pieces.some(({ origin }) => typeof origin !== 'string' && origin.field === field && origin.message === message)
+  return (
+    'text' in attempt &&
+    attempt.text.pieces.some(({ origin }) => typeof origin !== 'string' && origin.field === field && origin.message === message)
+  )
 }
 
 /** Calls, arguments (as JSON or as tags, never as Python writes a mapping or as escaped JSON) and results are all shown. */

@@ -1,41 +1,14 @@
 /** From our messages to what a template is given, in the form that this template works with. */
 import type { ChatMessage, ToolCall, ToolDefinition } from './message.js'
+import type { Form } from './form.js'
+import type { CallWriter } from './syntax/syntax.js'
+import { merged, withoutSystem, withPreamble, type Turn } from './turns.js'
+import { describeTools, hermesWriter, pythonJson, writtenCalls } from './written.js'
 import type { Value } from './jinja/library.js'
 import type { TemplateMessage } from './jinja/template.js'
 import { ArrayValue, FloatValue, IntegerValue, MappingValue, NullValue, TrackedString, TruthValue } from './jinja/values.js'
 import type { Origin } from './text/origin.js'
 import { Tracked } from './text/tracked.js'
-
-/** How a template wants its messages; found out once, by trying (capabilities.ts). */
-export interface Form {
-  /** `merged`: the template knows no system role, so the first user message opens with the system's text. */
-  readonly system: 'native' | 'merged'
-  /** What templates that want to be told see when there are no tools. */
-  readonly absent: 'none' | 'undefined'
-  /** `described`: the template ignores tools, so the system message describes them. */
-  readonly tools: 'native' | 'described'
-  /** Arguments as an object or as JSON text; `text`: the template ignores calls, so they are written into the content. */
-  readonly calls: 'object' | 'string' | 'text'
-  /** `split`: the template takes one call a message, so a message with several becomes several. */
-  readonly parallel: 'together' | 'split'
-  /** `user`: the template knows no tool role, so results are user messages. */
-  readonly results: 'native' | 'user'
-  /** `nine`: call ids must be nine letters and digits. */
-  readonly ids: 'free' | 'nine'
-  /** True when neighbouring messages of one role must be one. */
-  readonly merge: boolean
-}
-
-export const nativeForm: Form = {
-  system: 'native',
-  absent: 'none',
-  tools: 'native',
-  calls: 'object',
-  parallel: 'together',
-  results: 'native',
-  ids: 'free',
-  merge: false,
-}
 
 const literal = (text: string) => Tracked.of(text, 'template')
 const string = (text: Tracked) => new TrackedString(text)
@@ -48,7 +21,11 @@ export function toValue(input: unknown, origin: Origin): Value {
   if (typeof input === 'boolean') return new TruthValue(input)
   if (Array.isArray(input)) return new ArrayValue(input.map((item) => toValue(item, origin)))
   if (typeof input === 'object' && input !== null)
-    return new MappingValue(new Map(Object.entries(input).flatMap(([key, item]) => (item === undefined ? [] : [[key, toValue(item, origin)] as const]))))
+    return new MappingValue(
+      new Map(
+        Object.entries(input).flatMap(([key, item]) => (item === undefined ? [] : [[key, toValue(item, origin)] as const])),
+      ),
+    )
   return new NullValue()
 }
 
@@ -68,17 +45,14 @@ export function toolsValue(tools: readonly ToolDefinition[], form: Form): Value 
   )
 }
 
-/** A turn on its way to the template. */
-interface Turn {
-  readonly index: number
-  readonly role: string
-  readonly content: Tracked
-  readonly rest: readonly (readonly [string, Value])[]
-}
-
 /** The messages as the template gets them; each stands for the message of the same index. */
-export function templateMessages(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: Form): TemplateMessage[] {
-  let turns = messages.flatMap((message, index) => turnsOf(message, index, messages, form))
+export function templateMessages(
+  messages: readonly ChatMessage[],
+  tools: readonly ToolDefinition[],
+  form: Form,
+  writer: CallWriter = hermesWriter,
+): TemplateMessage[] {
+  let turns = messages.flatMap((message, index) => turnsOf(message, index, messages, form, writer))
   if (form.tools === 'described' && tools.length > 0) turns = withPreamble(turns, describeTools(tools))
   if (form.system === 'merged') turns = withoutSystem(turns)
   if (form.merge) turns = merged(turns)
@@ -88,7 +62,7 @@ export function templateMessages(messages: readonly ChatMessage[], tools: readon
   }))
 }
 
-function turnsOf(message: ChatMessage, index: number, messages: readonly ChatMessage[], form: Form): Turn[] {
+function turnsOf(message: ChatMessage, index: number, messages: readonly ChatMessage[], form: Form, writer: CallWriter): Turn[] {
   const content = Tracked.of(message.content, { field: 'content', message: index })
   const callOrigin: Origin = { field: 'call', message: index }
   const turn = (given: Partial<Turn>): Turn => ({ index, role: message.role, content, rest: [], ...given })
@@ -101,20 +75,26 @@ function turnsOf(message: ChatMessage, index: number, messages: readonly ChatMes
     return [
       turn({
         rest: [
-          ...(answered.id === undefined ? [] : [['tool_call_id', string(Tracked.of(callId(answered.id, form), callOrigin))] as const]),
+          ...(answered.id === undefined
+            ? []
+            : [['tool_call_id', string(Tracked.of(callId(answered.id, form), callOrigin))] as const]),
           ...(answered.name === undefined ? [] : [['name', string(Tracked.of(answered.name, callOrigin))] as const]),
         ],
       }),
     ]
   }
   if (message.role !== 'assistant') return [turn({})]
-  const reasoning = message.reasoning === undefined || message.reasoning === '' ? [] : reasoningEntries(message.reasoning, index)
   const calls = message.toolCalls ?? []
-  if (calls.length === 0) return [turn({ rest: reasoning })]
+  const crowded = form.reasoning === 'either' && calls.length > 0 && message.content !== ''
+  const thought = crowded ? '' : (message.reasoning ?? '')
+  const reasoning = thought === '' ? [] : reasoningEntries(thought, index)
+  if (calls.length === 0)
+    return [turn({ content: message.content === '' && form.empty === 'space' ? literal(' ') : content, rest: reasoning })]
   if (form.calls === 'text') {
-    const texts = calls.map((call) => Tracked.of(callText(call), callOrigin))
-    const parts = [...(message.content === '' ? [] : [content]), ...texts]
-    return [turn({ content: Tracked.join(parts.flatMap((part, at) => (at === 0 ? [part] : [literal('\n'), part]))), rest: reasoning })]
+    const written = writtenCalls(calls, callOrigin, writer)
+    return [
+      turn({ content: message.content === '' ? written : Tracked.join([content, literal('\n'), written]), rest: reasoning }),
+    ]
   }
   const values = calls.map((call) => callValue(call, callOrigin, form))
   if (form.parallel === 'together') return [turn({ rest: [...reasoning, ['tool_calls', new ArrayValue(values)]] })]
@@ -149,7 +129,11 @@ function callValue(call: ToolCall, origin: Origin, form: Form): Value {
 }
 
 /** The call a tool message answers: what it says itself, else the calls of the last assistant message, in order. */
-function answeredCall(message: ChatMessage, index: number, messages: readonly ChatMessage[]): { readonly id?: string; readonly name?: string } {
+function answeredCall(
+  message: ChatMessage,
+  index: number,
+  messages: readonly ChatMessage[],
+): { readonly id?: string; readonly name?: string } {
   let first = index
   while (messages[first - 1]?.role === 'tool') first--
   const calls = messages[first - 1]?.toolCalls ?? []
@@ -165,77 +149,4 @@ function callId(id: string, { ids }: Form): string {
   let hash = 0x811c9dc5
   for (const char of id) hash = Math.imul(hash ^ (char.codePointAt(0) ?? 0), 0x01000193) >>> 0
   return hash.toString(36).padStart(9, '0')
-}
-
-/** A call in Hermes syntax, for templates without calls of their own. */
-export function callText(call: ToolCall): string {
-  return `<tool_call>\n{"name": ${JSON.stringify(call.name)}, "arguments": ${call.malformed ?? pythonJson(call.arguments)}}\n</tool_call>`
-}
-
-/** JSON with Python's spacing, which is what models were trained on. */
-export function pythonJson(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map(pythonJson).join(', ')}]`
-  if (typeof value === 'object' && value !== null)
-    return `{${Object.entries(value)
-      .filter(([, item]) => item !== undefined)
-      .map(([key, item]) => `${JSON.stringify(key)}: ${pythonJson(item)}`)
-      .join(', ')}}`
-  return JSON.stringify(value) ?? 'null'
-}
-
-/** Tool instructions for templates without tools. */
-function describeTools(tools: readonly ToolDefinition[]): Tracked {
-  const list = tools.map((tool) => pythonJson({ type: 'function', function: tool })).join('\n')
-  return Tracked.join([
-    literal('# Tools\n\nYou can call these functions, described as JSON, one a line:\n\n<tools>\n'),
-    Tracked.of(list, { field: 'tool', message: 0 }),
-    literal(
-      '\n</tools>\n\nTo call a function, write a JSON object with its name and arguments between tags, one block for every call:\n' +
-        '<tool_call>\n{"name": "function name", "arguments": {}}\n</tool_call>',
-    ),
-  ])
-}
-
-function withPreamble(turns: readonly Turn[], text: Tracked): Turn[] {
-  const [first, ...rest] = turns
-  if (first?.role === 'system') return [{ ...first, content: paragraphs(first.content, text, first.index) }, ...rest]
-  return [{ index: first?.index ?? 0, role: 'system', content: text, rest: [] }, ...turns]
-}
-
-/** System turns joined to the next user turn (or made one). */
-function withoutSystem(turns: readonly Turn[]): Turn[] {
-  const made: Turn[] = []
-  let waiting: Turn | null = null
-  for (const turn of turns) {
-    if (turn.role === 'system') waiting = waiting === null ? { ...turn, role: 'user' } : joined(waiting, turn)
-    else if (waiting === null) made.push(turn)
-    else {
-      made.push(...(turn.role === 'user' ? [joined(waiting, turn)] : [waiting, turn]))
-      waiting = null
-    }
-  }
-  return waiting === null ? made : [...made, waiting]
-}
-
-/** Neighbouring user turns, and neighbouring assistant turns without calls, as one. */
-function merged(turns: readonly Turn[]): Turn[] {
-  const made: Turn[] = []
-  for (const turn of turns) {
-    const last = made.at(-1)
-    if (last !== undefined && last.role === turn.role && turn.role !== 'tool' && last.rest.length === 0) made[made.length - 1] = joined(last, turn)
-    else made.push(turn)
-  }
-  return made
-}
-
-/** One turn out of two; each part keeps its owner, the second's role wins. */
-function joined(first: Turn, second: Turn): Turn {
-  const content = paragraphs(first.content.owned(first.index), second.content.owned(second.index), second.index)
-  return { index: first.index, role: second.role, content, rest: second.rest }
-}
-
-/** Two texts with a blank line between; the blank line belongs to `owner`. */
-function paragraphs(first: Tracked, second: Tracked, owner: number): Tracked {
-  const parts = [first, second].filter(({ length }) => length > 0)
-  return Tracked.join(parts.flatMap((part, at) => (at === 0 ? [part] : [literal('\n\n').owned(owner), part])))
 }

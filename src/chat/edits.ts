@@ -16,7 +16,12 @@ export interface Change {
  * The edits as changes of the prompt, in order. Edits of text that is not shown are left out.
  * @throws KvfoldError internal/invariant for borders that are not token borders, or edits that overlap
  */
-export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: number) => OffsetMap | null, tokenize: (text: string) => Int32Array): Change[] {
+export function changesOf(
+  edits: readonly Edit[],
+  base: Aligned,
+  map: (message: number) => OffsetMap | null,
+  tokenize: (text: string) => Int32Array,
+): Change[] {
   const changes: Change[] = []
   for (const { message, span, replacement } of edits) {
     const text = map(message)?.toText(span) ?? 'hidden'
@@ -24,7 +29,10 @@ export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: 
     invariant(text !== 'inside', `An edit of message ${message} ends inside a character that the template writes as several.`)
     const start = borderAt(base, text.start)
     const end = borderAt(base, text.end)
-    invariant(start !== null && end !== null, `An edit of message ${message}, characters ${span.start} to ${span.end}, does not lie on token borders; snap it first.`)
+    invariant(
+      start !== null && end !== null,
+      `An edit of message ${message}, characters ${span.start} to ${span.end}, does not lie on token borders; snap it first.`,
+    )
     changes.push({ text, tokens: { start, end }, replacement: { text: replacement, tokens: tokenize(replacement) } })
   }
   changes.sort((a, b) => a.text.start - b.text.start || a.text.end - b.text.end)
@@ -70,7 +78,10 @@ export function applyToText(text: string, changes: readonly Change[]): string {
 
 export function applyToTokens(tokens: Int32Array, changes: readonly Change[]): Int32Array {
   if (changes.length === 0) return tokens
-  const grown = changes.reduce((sum, change) => sum + change.replacement.tokens.length - (change.tokens.end - change.tokens.start), 0)
+  const grown = changes.reduce(
+    (sum, change) => sum + change.replacement.tokens.length - (change.tokens.end - change.tokens.start),
+    0,
+  )
   const made = new Int32Array(tokens.length + grown)
   let from = 0
   let to = 0

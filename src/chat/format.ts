@@ -94,10 +94,18 @@ export class ChatFormat {
    */
   render({ messages, tools = [], edits = [], generationPrompt = true }: RenderRequest): Rendered {
     const base = this.#base(messages, tools, new Set(edits.map(({ message }) => message)), generationPrompt)
-    const changes = changesOf(edits, base.base, (message) => base.maps.get(message) ?? null, (text) => this.#encoder.inner(text))
+    const changes = changesOf(
+      edits,
+      base.base,
+      (message) => base.maps.get(message) ?? null,
+      (text) => this.#encoder.inner(text),
+    )
     const shifts = new Shifts(changes)
     const count = messages.length
-    const spanOf = (index: number): Span => ({ start: shifts.token(base.tokenStarts[index] ?? 0), end: shifts.token(base.tokenStarts[index + 1] ?? 0) })
+    const spanOf = (index: number): Span => ({
+      start: shifts.token(base.tokenStarts[index] ?? 0),
+      end: shifts.token(base.tokenStarts[index + 1] ?? 0),
+    })
     const rendered: Rendered = {
       text: applyToText(base.text.value, changes),
       tokens: applyToTokens(base.base.tokens, changes),
@@ -115,7 +123,17 @@ export class ChatFormat {
    * Widens a stretch of a message's content to the nearest token borders around it, within the content (characters of the
    * original content). Where the outermost border is shared with the template's text, the nearest one inside is taken.
    */
-  snap({ messages, tools = [], message, chars }: { readonly messages: readonly ChatMessage[]; readonly tools?: readonly ToolDefinition[]; readonly message: number; readonly chars: Span }): Span {
+  snap({
+    messages,
+    tools = [],
+    message,
+    chars,
+  }: {
+    readonly messages: readonly ChatMessage[]
+    readonly tools?: readonly ToolDefinition[]
+    readonly message: number
+    readonly chars: Span
+  }): Span {
     const { base, maps } = this.#base(messages, tools, new Set([message]), true)
     const map = maps.get(message)
     return map === undefined ? chars : snapTo(base, map, chars)
@@ -137,18 +155,30 @@ export class ChatFormat {
     return this.syntax.grammar(tools, this.#probe().prompt)
   }
 
-  #base(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edited: ReadonlySet<number>, generationPrompt: boolean): Base {
+  #base(
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    edited: ReadonlySet<number>,
+    generationPrompt: boolean,
+  ): Base {
     checkMessages(messages)
     const plain = this.#text(messages, tools, generationPrompt)
     const count = messages.length
     const plainStarts = [...messageStarts(plain, count), plain.length]
     const answered = messages.some(({ sampled }) => sampled !== undefined)
     const { text, fixed, refused } = answered
-      ? substitute(plain, plainStarts, messages, { encoder: this.#encoder, ...this.#probe(), parse: (reply) => this.#parse(reply), edited })
+      ? substitute(plain, plainStarts, messages, {
+          encoder: this.#encoder,
+          ...this.#probe(),
+          parse: (reply) => this.#parse(reply),
+          edited,
+        })
       : { text: plain, fixed: [], refused: [] }
     const textStarts = text === plain ? plainStarts : [...messageStarts(text, count), text.length]
     const base = this.#encoder.encode(text, fixed)
-    const tokenStarts = textStarts.map((start, index) => (index === 0 ? 0 : index > count ? base.tokens.length : tokenAt(base, start)))
+    const tokenStarts = textStarts.map((start, index) =>
+      index === 0 ? 0 : index > count ? base.tokens.length : tokenAt(base, start),
+    )
     const maps = new Map<number, OffsetMap>()
     messages.forEach(({ content }, index) => {
       const map = OffsetMap.of(text, index, content.length)
@@ -159,7 +189,11 @@ export class ChatFormat {
 
   #text(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], generationPrompt: boolean): Tracked {
     const { capabilities: form } = this
-    return this.template.render({ messages: templateMessages(messages, tools, form), tools: toolsValue(tools, form), generationPrompt })
+    return this.template.render({
+      messages: templateMessages(messages, tools, form, this.syntax.writer),
+      tools: toolsValue(tools, form),
+      generationPrompt,
+    })
   }
 
   #parse(reply: string) {
@@ -191,7 +225,10 @@ function contentOf({ base, maps }: Base, index: number, shifts: Shifts): Rendere
   if (borderAt(base, end) === null) last--
   while (last > first && base.borders[last] === 0) last--
   last = Math.max(first, last)
-  return { chars: { start: shifts.text(start), end: shifts.text(end) }, tokens: { start: shifts.token(first), end: shifts.token(last) } }
+  return {
+    chars: { start: shifts.text(start), end: shifts.text(end) },
+    tokens: { start: shifts.token(first), end: shifts.token(last) },
+  }
 }
 
 function snapTo(base: Aligned, map: OffsetMap, chars: Span): Span {

@@ -76,7 +76,8 @@ function argumentRules(index: number, schema: Readonly<Record<string, unknown>>)
 function valueRule(schema: unknown): string {
   if (typeof schema !== 'object' || schema === null) return 'value'
   const { type, enum: options, items } = schema as { readonly type?: unknown; readonly enum?: unknown; readonly items?: unknown }
-  if (Array.isArray(options) && options.length > 0) return `( ${options.map((option) => words(JSON.stringify(option))).join('|')} )`
+  if (Array.isArray(options) && options.length > 0)
+    return `( ${options.map((option) => words(JSON.stringify(option))).join('|')} )`
   if (Array.isArray(type)) return `( ${type.map((each) => valueRule({ ...schema, type: each as unknown })).join(' | ')} )`
   switch (type) {
     case 'string':

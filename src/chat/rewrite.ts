@@ -38,7 +38,8 @@ export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null
 
 function sameMessage(a: ChatMessage, b: ChatMessage): boolean {
   if (a === b) return true
-  const plain = ({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage) => JSON.stringify([role, content, reasoning, toolCalls, toolCallId, name])
+  const plain = ({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage) =>
+    JSON.stringify([role, content, reasoning, toolCalls, toolCallId, name])
   return plain(a) === plain(b)
 }
 
@@ -48,23 +49,33 @@ function sameTokens(before: Trace, after: Trace, index: number): boolean {
   return old.length === now.length && old.every((token, at) => token === now[at])
 }
 
-const region = ({ text, textStarts }: Trace, index: number): Tracked => text.slice(textStarts[index] ?? 0, textStarts[index + 1] ?? 0)
+const region = ({ text, textStarts }: Trace, index: number): Tracked =>
+  text.slice(textStarts[index] ?? 0, textStarts[index + 1] ?? 0)
 
 /** How many characters of a field a stretch of prompt shows. */
 function shown(text: Tracked, field: string, message: number | null): number {
   return text.pieces.reduce(
-    (sum, { text: part, origin }) => sum + (typeof origin !== 'string' && origin.field === field && (message === null || origin.message === message) ? part.length : 0),
+    (sum, { text: part, origin }) =>
+      sum +
+      (typeof origin !== 'string' && origin.field === field && (message === null || origin.message === message)
+        ? part.length
+        : 0),
     0,
   )
 }
 
 function reasonFor(before: Trace, after: Trace, index: number): string {
   const [old, now] = [region(before, index), region(after, index)]
-  if (shown(now, 'tool', null) !== shown(old, 'tool', null)) return 'the template moves the tool definitions as messages are added'
-  if (shown(now, 'reasoning', index) < shown(old, 'reasoning', index)) return 'the template drops the reasoning of earlier answers'
-  if (shown(now, 'reasoning', index) > shown(old, 'reasoning', index)) return 'the template shows the reasoning of an answer only once messages follow'
-  if (shown(now, 'content', index) !== shown(old, 'content', index)) return 'the template shows the content of earlier messages differently'
-  if (shown(now, 'content', null) !== shown(old, 'content', null)) return 'the template moves the content of another message as messages are added'
+  if (shown(now, 'tool', null) !== shown(old, 'tool', null))
+    return 'the template moves the tool definitions as messages are added'
+  if (shown(now, 'reasoning', index) < shown(old, 'reasoning', index))
+    return 'the template drops the reasoning of earlier answers'
+  if (shown(now, 'reasoning', index) > shown(old, 'reasoning', index))
+    return 'the template shows the reasoning of an answer only once messages follow'
+  if (shown(now, 'content', index) !== shown(old, 'content', index))
+    return 'the template shows the content of earlier messages differently'
+  if (shown(now, 'content', null) !== shown(old, 'content', null))
+    return 'the template moves the content of another message as messages are added'
   if (shown(now, 'call', index) !== shown(old, 'call', index)) return 'the template writes earlier tool calls differently'
   if (now.value === old.value) return 'the tokens at the end of the message depend on what follows it'
   return 'the template wraps earlier messages differently'
@@ -72,6 +83,7 @@ function reasonFor(before: Trace, after: Trace, index: number): string {
 
 function refusal(after: Trace, index: number): string {
   const { reasoning } = after.messages[index] ?? {}
-  if (reasoning !== undefined && reasoning !== '' && shown(region(after, index), 'reasoning', index) === 0) return 'the template drops the reasoning of the answer'
+  if (reasoning !== undefined && reasoning !== '' && shown(region(after, index), 'reasoning', index) === 0)
+    return 'the template drops the reasoning of the answer'
   return 'the template writes the answer differently than the model did'
 }

@@ -1,6 +1,6 @@
 /** Puts the tokens that were really sampled in the place of the template's rendering of an answer, where both say the same. */
 import type { Span } from '../core/span.js'
-import type { ChatMessage } from './message.js'
+import type { ChatMessage, ToolCall } from './message.js'
 import type { ParsedReply } from './parser.js'
 import type { Origin } from './text/origin.js'
 import { Tracked } from './text/tracked.js'
@@ -25,7 +25,12 @@ interface Context {
 }
 
 /** `starts`: where the messages begin (extents.ts). */
-export function substitute(text: Tracked, starts: readonly number[], messages: readonly ChatMessage[], context: Context): Substituted {
+export function substitute(
+  text: Tracked,
+  starts: readonly number[],
+  messages: readonly ChatMessage[],
+  context: Context,
+): Substituted {
   const parts: Tracked[] = []
   const fixed: Fixed[] = []
   const refused: number[] = []
@@ -59,7 +64,12 @@ interface Placed {
   readonly opened: number
 }
 
-function place(region: Tracked, message: ChatMessage, index: number, { encoder, prompt, ending, parse, edited }: Context): Placed | null {
+function place(
+  region: Tracked,
+  message: ChatMessage,
+  index: number,
+  { encoder, prompt, ending, parse, edited }: Context,
+): Placed | null {
   const sampled = message.sampled?.text ?? ''
   const header = commonPrefix(prompt, region.value)
   if (header < headerLength(prompt)) return null
@@ -105,19 +115,34 @@ function commonPrefix(a: string, b: string): number {
 
 function commonSuffix(a: string, b: string): number {
   let length = 0
-  while (length < a.length && length < b.length && a.charCodeAt(a.length - 1 - length) === b.charCodeAt(b.length - 1 - length)) length++
+  while (length < a.length && length < b.length && a.charCodeAt(a.length - 1 - length) === b.charCodeAt(b.length - 1 - length))
+    length++
   return length
 }
 
 /** Same content, reasoning and calls; ids and whitespace around do not count. */
-function sameReply(a: ParsedReply, b: ParsedReply): boolean {
-  const calls = ({ toolCalls }: ParsedReply) => stable(toolCalls.map(({ name, arguments: given, malformed }) => [name, given, malformed ?? null]))
-  return a.content.trim() === b.content.trim() && (a.reasoning ?? '').trim() === (b.reasoning ?? '').trim() && calls(a) === calls(b)
+function sameReply(sampled: ParsedReply, shown: ParsedReply): boolean {
+  const same = (a = '', b = '') => a.trim() === b.trim()
+  return (
+    same(sampled.content, shown.content) &&
+    same(sampled.reasoning, shown.reasoning) &&
+    sampled.toolCalls.length === shown.toolCalls.length &&
+    sampled.toolCalls.every((call, index) => sameCall(call, shown.toolCalls[index]))
+  )
+}
+
+/** A malformed call is the same when the template shows its raw text within a call that is malformed too. */
+function sameCall(sampled: ToolCall, shown: ToolCall | undefined): boolean {
+  if (shown === undefined) return false
+  if (sampled.malformed !== undefined) return shown.malformed?.includes(sampled.malformed.trim()) === true
+  return sampled.name === shown.name && shown.malformed === undefined && stable(sampled.arguments) === stable(shown.arguments)
 }
 
 /** JSON with sorted keys. */
 function stable(value: unknown): string {
   return JSON.stringify(value, (_, item: unknown) =>
-    typeof item === 'object' && item !== null && !Array.isArray(item) ? Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : 1))) : item,
+    typeof item === 'object' && item !== null && !Array.isArray(item)
+      ? Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : 1)))
+      : item,
   )
 }

@@ -71,7 +71,7 @@ export class Scheduler {
         try {
           resolve(errand())
         } catch (error) {
-          reject(error as Error)
+          reject(error)
         }
       })
       this.#start()

@@ -4,6 +4,7 @@ import { invariant } from '../core/errors.js'
 
 /** A metadata value; the key of the object is its type in the file. */
 export type GgufValue =
+  | { readonly u16: number }
   | { readonly u32: number }
   | { readonly f32: number }
   | { readonly bool: boolean }
@@ -25,7 +26,7 @@ export interface GgufTensor {
 
 const ALIGNMENT = 32
 /** Numbers of gguf_type and ggml_type, and the bytes of one element (gguf.h, ggml.h). */
-const VALUE = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const
+const VALUE = { u16: 2, u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const
 const TENSOR = { f32: { code: 0, bytes: 4 }, f16: { code: 1, bytes: 2 } } as const
 
 /**
@@ -83,6 +84,7 @@ function header(metadata: ReadonlyMap<string, GgufValue>, tensors: readonly Gguf
 }
 
 function encode(value: GgufValue): Buffer[] {
+  if ('u16' in value) return [u32(VALUE.u16), Buffer.from(Uint16Array.of(value.u16).buffer)]
   if ('u32' in value) return [u32(VALUE.u32), u32(value.u32)]
   if ('f32' in value) return [u32(VALUE.f32), f32(value.f32)]
   if ('bool' in value) return [u32(VALUE.bool), Buffer.from([value.bool ? 1 : 0])]

@@ -1,6 +1,6 @@
 /** Owns the way from a JSON schema to a grammar: node-llama-cpp's translation, and the refusal of what it would ignore in silence. */
 import { LlamaJsonSchemaGrammar, type Llama } from 'node-llama-cpp'
-import { KvfoldError } from '../core/errors.js'
+import { invariant, KvfoldError } from '../core/errors.js'
 
 type Schema = Readonly<Record<string, unknown>>
 
@@ -24,6 +24,7 @@ const REMARKS = [
   'writeOnly',
 ]
 const FORMATS = ['date-time', 'time', 'date']
+const DEFS = '#/$defs/'
 const SCALAR_TYPES = ['string', 'number', 'integer', 'boolean', 'null']
 
 /**
@@ -34,13 +35,41 @@ const SCALAR_TYPES = ['string', 'number', 'integer', 'boolean', 'null']
  */
 export async function grammarFromSchema(llama: Llama, schema: unknown): Promise<string> {
   const prepared = prepare(schema, '#')
+  refuseDangling(prepared, new Set())
+  let grammar: LlamaJsonSchemaGrammar<never>
   try {
     // The class declares its own, narrower type of schema; prepare() saw to it.
-    const grammar: LlamaJsonSchemaGrammar<never> = await llama.createGrammarForJsonSchema(prepared as never)
-    return grammar.grammar
+    grammar = await llama.createGrammarForJsonSchema(prepared as never)
   } catch (error) {
     throw bad(`cannot be made a grammar (${(error as Error).message})`, '#', error)
   }
+  return tidied(grammar.grammar)
+}
+
+/** What node-llama-cpp puts behind the root rule to see that the model is done; ours ends with the end-of-generation token. */
+const TAIL = String.raw` "\n\n\n\n" [\n]*`
+const DIGITS = '"-"? ("0" | [1-9] [0-9]{0,15})'
+const EXPONENT = ' ([eE] [-+]? ("0" | [1-9] [0-9]{0,15}))?'
+
+/** Without the tail, and with integers that have no exponent: 1e-3 is none. */
+function tidied(grammar: string): string {
+  const [root = '', ...rules] = grammar.split('\n')
+  invariant(
+    root.startsWith('root ::= ') && root.endsWith(TAIL),
+    `node-llama-cpp's grammar has another form than expected: ${root}`,
+  )
+  return [root.slice(0, -TAIL.length), ...rules].join('\n').replaceAll(DIGITS + EXPONENT, DIGITS)
+}
+
+/** node-llama-cpp takes a reference to nothing for one to anything; definitions of inner schemas count below them. */
+function refuseDangling(value: unknown, names: ReadonlySet<string>): void {
+  if (Array.isArray(value)) for (const inner of value) refuseDangling(inner, names)
+  if (!isRecord(value)) return
+  const known = isRecord(value['$defs']) ? new Set([...names, ...Object.keys(value['$defs'])]) : names
+  const reference = value['$ref']
+  if (typeof reference === 'string' && !known.has(reference.slice(DEFS.length)))
+    throw bad(`names no schema with ${reference}`, '#')
+  for (const inner of Object.values(value)) refuseDangling(inner, known)
 }
 
 /** The schema in the words node-llama-cpp knows. */
@@ -51,8 +80,7 @@ function prepare(schema: unknown, path: string): Schema {
   const kept = Object.fromEntries(Object.entries(schema).filter(([keyword]) => SUPPORTED.includes(keyword)))
   const defs = kept['$defs'] === undefined ? {} : { $defs: prepareAll(kept['$defs'], `${path}/$defs`) }
   if (kept['$ref'] !== undefined) {
-    if (typeof kept['$ref'] !== 'string' || !kept['$ref'].startsWith('#/$defs/'))
-      throw bad('has a $ref that is not #/$defs/name', path)
+    if (typeof kept['$ref'] !== 'string' || !kept['$ref'].startsWith(DEFS)) throw bad('has a $ref that is not #/$defs/name', path)
     return { $ref: kept['$ref'], ...defs }
   }
   const alternatives = kept['oneOf'] ?? kept['anyOf']

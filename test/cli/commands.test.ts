@@ -185,6 +185,7 @@ describe('run', () => {
     })
     expectFailure(outcome, 1, /context.*\[context\/full\]$/)
     expect(outcome.milliseconds).toBeLessThan(30_000)
+    }
   })
 
   it('does not mind when nobody reads on', async () => {
@@ -289,5 +290,40 @@ describe('chat through a pipe', () => {
     // The second turn reuses the first.
     expect(stdout).toMatch(/^ +0 +answer +\d+ +0 .*\n +1 +answer +\d+ +[1-9]/m)
     expect(stdout).not.toContain('never sent')
+  })
+})
+
+describe('demo on the built-in model', () => {
+  it('ends with one line of JSON, a row for each n and agent', async () => {
+    const { code, stdout, stderr } = await kvfold(['demo', '--n', '3,2', '--samples', '1', '--seed', '5', '--json'])
+    expect(stderr).toBe('')
+    expect(code).toBe(0)
+    const { rows } = JSON.parse(stdout.trimEnd().split('\n').at(-1) ?? '') as { rows: Record<string, unknown>[] }
+    expect(rows.map(({ n, agent }) => [n, agent])).toEqual(
+      [2, 3].flatMap((n) => ['plain', 'sculptor'].map((agent) => [n, agent])),
+    )
+    for (const row of rows) {
+      for (const key of ['accuracy', 'tokensBefore', 'tokensAfter', 'reused', 'recomputed', 'seconds'])
+        expect(typeof row[key], key).toBe('number')
+      expect(row['accuracy']).toBeGreaterThanOrEqual(0)
+      expect(row['accuracy']).toBeLessThanOrEqual(1)
+      expect(row['samples']).toBe(1)
+    }
+    // One step and a fresh conversation: nothing to reuse, nothing to recompute.
+    expect(rows[0]).toMatchObject({ agent: 'plain', reused: 0, recomputed: 0, steps: 1, calls: 0 })
+    // The tools have to be used at first (firstStep required), so the second step reuses the first one's prompt.
+    expect(rows[1]!['steps']).toBeGreaterThanOrEqual(2)
+    expect(rows[1]!['reused']).toBeGreaterThan(0)
+  })
+
+  it('prints plain lines, a table and what was seen without a terminal', async () => {
+    const { code, stdout } = await kvfold(['demo', '--n', '2', '--samples', '1'])
+    expect(code).toBe(0)
+    // eslint-disable-next-line no-control-regex -- no escape sequences at all
+    expect(stdout).not.toMatch(/\u001b/)
+    expect(stdout).toMatch(/^n = 2, stream 1, plain: \d+ of 46 right, /m)
+    expect(stdout).toMatch(/^n = 2, stream 1, sculptor: fragment_context\(/m)
+    expect(stdout).toMatch(/^n +agent +accuracy +/m)
+    expect(stdout).toMatch(/^With 2 updates per key the model alone got /m)
   })
 })

@@ -19,7 +19,12 @@ import {
 } from './values.js'
 
 /** The filtered value, or null where the library's own filter does. @throws Error on wrong operands, in the template author's terms */
-export function applyFilter(name: string, operand: Value, args: readonly Value[], named: ReadonlyMap<string, Value>): Value | null {
+export function applyFilter(
+  name: string,
+  operand: Value,
+  args: readonly Value[],
+  named: ReadonlyMap<string, Value>,
+): Value | null {
   const argument = (index: number, key: string): Value | undefined => args[index] ?? named.get(key)
   const text = (made: Tracked) => new TrackedString(made)
   switch (name) {
@@ -33,16 +38,22 @@ export function applyFilter(name: string, operand: Value, args: readonly Value[]
     case 'string':
       return isString(operand) ? operand : text(pythonic(operand))
     case 'join':
-      return isArray(operand) ? text(join(trackedOf(argument(0, 'd') ?? named.get('separator') ?? text(Tracked.empty)), operand)) : null
+      return isArray(operand)
+        ? text(join(trackedOf(argument(0, 'd') ?? named.get('separator') ?? text(Tracked.empty)), operand))
+        : null
     case 'items':
       if (operand instanceof UndefinedValue) return new ArrayValue([])
-      return isMapping(operand) ? new ArrayValue([...operand.value].map(([key, value]) => new ArrayValue([text(Tracked.of(key, 'unknown')), value]))) : null
+      return isMapping(operand)
+        ? new ArrayValue([...operand.value].map(([key, value]) => new ArrayValue([text(Tracked.of(key, 'unknown')), value])))
+        : null
     case 'dictsort':
       return isMapping(operand) && args.length + named.size === 0 ? sortedPairs(operand.value) : null
     case 'default':
     case 'd': {
       const truthy = argument(1, 'boolean')?.__bool__().value === true && !operand.__bool__().value
-      return operand instanceof UndefinedValue || truthy ? (args[0] ?? named.get('default_value') ?? text(Tracked.empty)) : operand
+      return operand instanceof UndefinedValue || truthy
+        ? (args[0] ?? named.get('default_value') ?? text(Tracked.empty))
+        : operand
     }
     case 'count':
     case 'length':
@@ -133,7 +144,9 @@ export function pythonic(value: Value): Tracked {
   const literal = (text: string) => Tracked.of(text, 'template')
   if (isString(value)) {
     const quote = value.value.includes("'") && !value.value.includes('"') ? '"' : "'"
-    const body = trackedOf(value).replace(/[\\'\n\r\t]/g, (char) => (char === "'" ? (quote === "'" ? "\\'" : char) : JSON.stringify(char).slice(1, -1)))
+    const body = trackedOf(value).replace(/[\\'\n\r\t]/g, (char) =>
+      char === "'" ? (quote === "'" ? "\\'" : char) : JSON.stringify(char).slice(1, -1),
+    )
     return Tracked.join([literal(quote), body, literal(quote)])
   }
   if (isNothing(value)) return literal('None')

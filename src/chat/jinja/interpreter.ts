@@ -4,35 +4,19 @@ import { Tracked } from '../text/tracked.js'
 import { applyFilter, pythonic } from './filters.js'
 import { Interpreter, type Node, type Scope, type Value } from './library.js'
 import { listMethod } from './lists.js'
-import { ArrayValue, isArray, isMapping, isNothing, isString, MappingValue, NullValue, TrackedString, trackedOf, UndefinedValue } from './values.js'
-
-/** The fields of the nodes we look into. */
-interface Fields extends Node {
-  readonly operator?: { readonly value: string }
-  readonly left?: Node
-  readonly right?: Node
-  readonly operand?: Node
-  readonly filter?: Fields
-  readonly callee?: Node
-  readonly args?: readonly Node[]
-  readonly object?: Node
-  readonly property?: Fields
-  readonly computed?: boolean
-  readonly start?: Node
-  readonly stop?: Node
-  readonly step?: Node
-  readonly test?: Node
-  readonly body?: readonly Node[]
-  readonly iterable?: Node
-  readonly condition?: Node
-}
-
-interface LoopNode extends Node {
-  readonly loopvar: Node
-  readonly iterable: Node
-  readonly body: readonly Node[]
-  readonly defaultBlock: readonly Node[]
-}
+import { argument, changed, constant, mentionsPrompt, namedArguments, PROMPT, type Fields, type LoopNode } from './nodes.js'
+import {
+  ArrayValue,
+  isArray,
+  isMapping,
+  isNothing,
+  isString,
+  MappingValue,
+  NullValue,
+  TrackedString,
+  trackedOf,
+  UndefinedValue,
+} from './values.js'
 
 /** A loop that is running: what each round wrote. */
 interface LoopFrame {
@@ -44,19 +28,12 @@ interface LoopFrame {
   owner: Owner | null
 }
 
-/** A node that stands for a value already computed, so that the library can go on with it. */
-const constant = (value: Value): Node => ({ type: 'Constant', value })
-/** A copy of a node with some fields replaced. */
-const changed = (fields: Partial<Fields>): Node => fields as Node
-/** The same for an argument; some filters insist on string literals. */
-const argument = (value: Value): Node => (isString(value) ? { type: 'StringLiteral', value: value.value } : constant(value))
 /** Statements, which print nothing of their own; an expression that is none prints None. */
 const SILENT = new Set(['Set', 'Macro', 'Comment', 'CallStatement'])
 /** Keys of a mapping are texts; numbers become theirs. */
 const keyOf = (value: Value): string => (isString(value) ? value.value : value.toString())
 /** A value as the template prints it. */
 const pieceOf = (value: Value): Tracked => (isString(value) ? trackedOf(value) : pythonic(value))
-const PROMPT = 'add_generation_prompt'
 
 export class TrackingInterpreter extends Interpreter {
   readonly #loops: LoopFrame[] = []
@@ -82,7 +59,14 @@ export class TrackingInterpreter extends Interpreter {
       case 'TupleLiteral':
         return new ArrayValue((fields.value as readonly Node[]).map((item) => this.evaluate(item, environment)))
       case 'ObjectLiteral':
-        return new MappingValue(new Map([...(fields.value as ReadonlyMap<Node, Node>)].map(([key, value]) => [keyOf(this.evaluate(key, environment)), this.evaluate(value, environment)])))
+        return new MappingValue(
+          new Map(
+            [...(fields.value as ReadonlyMap<Node, Node>)].map(([key, value]) => [
+              keyOf(this.evaluate(key, environment)),
+              this.evaluate(value, environment),
+            ]),
+          ),
+        )
       case 'BinaryExpression':
         return this.#binary(fields, node, environment)
       case 'FilterExpression':
@@ -137,12 +121,17 @@ export class TrackingInterpreter extends Interpreter {
     const left = this.evaluate(fields.left, environment)
     const right = this.evaluate(fields.right, environment)
     const strings = Number(isString(left)) + Number(isString(right))
-    if (operator === '~') return new TrackedString(Tracked.join([left, right].map((side) => (side instanceof UndefinedValue ? Tracked.empty : pieceOf(side)))))
+    if (operator === '~')
+      return new TrackedString(
+        Tracked.join([left, right].map((side) => (side instanceof UndefinedValue ? Tracked.empty : pieceOf(side)))),
+      )
     if (operator === '+' && strings === 2) return new TrackedString(Tracked.join([trackedOf(left), trackedOf(right)]))
-    if (operator === '+' && strings === 1) throw new Error(`a string and a ${(isString(left) ? right : left).type} cannot be added`)
+    if (operator === '+' && strings === 1)
+      throw new Error(`a string and a ${(isString(left) ? right : left).type} cannot be added`)
     if (operator === '*' && strings === 1) {
       const [text, count] = isString(left) ? [left, right] : [right, left]
-      if (typeof count.value === 'number') return new TrackedString(Tracked.join(Array.from({ length: Math.max(0, count.value) }, () => trackedOf(text))))
+      if (typeof count.value === 'number')
+        return new TrackedString(Tracked.join(Array.from({ length: Math.max(0, count.value) }, () => trackedOf(text))))
     }
     return super.evaluate(changed({ ...fields, left: constant(left), right: constant(right) }), environment)
   }
@@ -178,7 +167,8 @@ export class TrackingInterpreter extends Interpreter {
       const key = this.evaluate(property, environment)
       if (typeof key.value === 'number') return object.value.get(String(key.value)) ?? new UndefinedValue()
     }
-    if (isArray(object) && fields.computed === true && property.type === 'Identifier') this.#indexed(object.value, property, environment)
+    if (isArray(object) && fields.computed === true && property.type === 'Identifier')
+      this.#indexed(object.value, property, environment)
     if (isArray(object) && fields.computed !== true) {
       const method = listMethod(object.value as Value[], String(property.value))
       if (method !== null) return method
@@ -218,7 +208,9 @@ export class TrackingInterpreter extends Interpreter {
   /** What stands under a condition on the generation prompt belongs to the generation prompt. */
   #conditional(node: Node, test: Node | undefined, environment: Scope): Value {
     const prompted =
-      mentionsPrompt(test) && environment.lookupVariable(PROMPT).value === true && this.evaluate(test, environment).__bool__().value
+      mentionsPrompt(test) &&
+      environment.lookupVariable(PROMPT).value === true &&
+      this.evaluate(test, environment).__bool__().value
     if (!prompted) return super.evaluate(node, environment)
     this.#loops.push({ body: [], otherwise: [], rounds: [], variable: null, owner: 'prompt' })
     try {
@@ -242,12 +234,10 @@ function iterableOf(value: Value): Value {
   if (!isString(value)) return value
   const text = trackedOf(value)
   const chars: Value[] = []
-  for (const { 0: char, index } of text.value.matchAll(/[^]/gu)) chars.push(new TrackedString(text.slice(index, index + char.length)))
+  for (const { 0: char, index } of text.value.matchAll(/[^]/gu))
+    chars.push(new TrackedString(text.slice(index, index + char.length)))
   return new ArrayValue(chars)
 }
-
-const namedArguments = (named: Map<string, Value>): Node[] =>
-  [...named].map(([key, value]) => ({ type: 'KeywordArgumentExpression', key: { type: 'Identifier', value: key }, value: constant(value) }))
 
 /** Python's slice bounds on a text. */
 function slice(text: Tracked, start: Value | undefined, stop: Value | undefined): Tracked {
@@ -267,14 +257,4 @@ function soleSource(made: Tracked): Owner | null {
     sole = origin.message
   }
   return sole
-}
-
-/** True when the condition holds only with the generation prompt: the variable itself, or a conjunction with it. */
-function mentionsPrompt(test: Node | undefined): boolean {
-  if (test === undefined) return false
-  const fields = test as Fields
-  if (fields.type === 'Identifier') return fields.value === PROMPT
-  if (fields.type === 'BinaryExpression' && fields.operator?.value === 'and') return mentionsPrompt(fields.left) || mentionsPrompt(fields.right)
-  if (fields.type === 'TestExpression') return mentionsPrompt(fields.operand)
-  return false
 }

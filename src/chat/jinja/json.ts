@@ -25,8 +25,15 @@ const unit = (char: string) => '\\u' + char.charCodeAt(0).toString(16).padStart(
 export function trackedJson(value: Value, style: JsonStyle = plainJson, depth = 0): Tracked {
   if (isNothing(value)) return literal('null')
   if (isString(value)) return quoted(trackedOf(value), style.ascii)
-  if (value instanceof TruthValue || typeof value.value === 'number') return literal(value instanceof TruthValue ? String(value.value) : value.toString())
-  if (isArray(value)) return bracketed('[]', value.value.map((item) => trackedJson(item, style, depth + 1)), style, depth)
+  if (value instanceof TruthValue || typeof value.value === 'number')
+    return literal(value instanceof TruthValue ? String(value.value) : value.toString())
+  if (isArray(value))
+    return bracketed(
+      '[]',
+      value.value.map((item) => trackedJson(item, style, depth + 1)),
+      style,
+      depth,
+    )
   if (isMapping(value)) {
     const [, between] = separators(style)
     const entries = [...value.value]

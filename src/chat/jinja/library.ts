@@ -33,8 +33,8 @@ export interface Evaluator {
 interface Library {
   readonly Environment: new () => Scope
   readonly Interpreter: new (environment: Scope) => Evaluator
-  tokenize(source: string, options: { readonly lstrip_blocks: boolean; readonly trim_blocks: boolean }): unknown
-  parse(tokens: unknown): Node
+  readonly tokenize: (source: string, options: { readonly lstrip_blocks: boolean; readonly trim_blocks: boolean }) => unknown
+  readonly parse: (tokens: unknown) => Node
 }
 
 export const { Environment, Interpreter, tokenize, parse } = library as unknown as Library

@@ -16,7 +16,9 @@ export function listMethod(items: Value[], name: string): Value | null {
         return new NullValue()
       })
     case 'pop':
-      return new FunctionValue(([index]) => items.splice(typeof index?.value === 'number' ? index.value : -1, 1)[0] ?? new UndefinedValue())
+      return new FunctionValue(
+        ([index]) => items.splice(typeof index?.value === 'number' ? index.value : -1, 1)[0] ?? new UndefinedValue(),
+      )
     case 'insert':
       return new FunctionValue(([index, item]) => {
         if (item !== undefined && typeof index?.value === 'number') items.splice(index.value, 0, item)

@@ -37,9 +37,13 @@ export class Template {
     try {
       this.#program = parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true }))
     } catch (error) {
-      throw new KvfoldError('chat/template-failed', `The chat template does not parse${where(source)}: ${reason(error)}. Pass a corrected one with --chat-template.`, {
-        cause: error,
-      })
+      throw new KvfoldError(
+        'chat/template-failed',
+        `The chat template does not parse${where(source)}: ${reason(error)}. Pass a corrected one with --chat-template.`,
+        {
+          cause: error,
+        },
+      )
     }
   }
 
@@ -62,7 +66,11 @@ export class Template {
   }
 
   #globals(environment: Scope): void {
-    for (const [names, value] of [['true True', true], ['false False', false], ['none None', null]] as const)
+    for (const [names, value] of [
+      ['true True', true],
+      ['false False', false],
+      ['none None', null],
+    ] as const)
       for (const name of names.split(' ')) environment.set(name, value)
     const { bosText, eosText, now } = this.options
     environment.setVariable('bos_token', new TrackedString(Tracked.of(bosText, 'template')))
@@ -73,7 +81,12 @@ export class Template {
     environment.set('strftime_now', (format: string) => strftime(now(), format))
     environment.setVariable('datetime', new TrackedString(Tracked.of(strftime(now(), '%b %d %Y %H:%M:%S'), 'template')))
     environment.set('range', range)
-    environment.setVariable('dict', new FunctionValue(([named]) => new MappingValue(new Map(named !== undefined && named instanceof MappingValue ? named.value : []))))
+    environment.setVariable(
+      'dict',
+      new FunctionValue(
+        ([named]) => new MappingValue(new Map(named !== undefined && named instanceof MappingValue ? named.value : [])),
+      ),
+    )
   }
 }
 

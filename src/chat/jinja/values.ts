@@ -51,7 +51,8 @@ const WHITESPACE = /\s/u
 /** Python's strip family: the characters of `set`, or whitespace without one. */
 export function strip(text: Tracked, side: 'both' | 'left' | 'right', set?: string): Tracked {
   const { value } = text
-  const drop = (char: string | undefined) => char !== undefined && (set === undefined ? WHITESPACE.test(char) : set.includes(char))
+  const drop = (char: string | undefined) =>
+    char !== undefined && (set === undefined ? WHITESPACE.test(char) : set.includes(char))
   let start = 0
   let end = value.length
   if (side !== 'right') while (start < end && drop(value[start])) start++
@@ -69,14 +70,40 @@ function stringMethods(text: Tracked, plain: ReadonlyMap<string, Value>): Map<st
   methods.set('strip', stripping('both'))
   methods.set('lstrip', stripping('left'))
   methods.set('rstrip', stripping('right'))
-  methods.set('upper', method(() => string(text.mapCase((part) => part.toUpperCase()))))
-  methods.set('lower', method(() => string(text.mapCase((part) => part.toLowerCase()))))
-  methods.set('title', method(() => string(text.replace(/\b\w/g, (char) => char.toUpperCase()))))
-  methods.set('capitalize', method(() => string(capitalize(text))))
-  methods.set('split', method((args) => new ArrayValue(split(text, args).map(string))))
-  methods.set('replace', method((args) => string(replace(text, args))))
-  methods.set('format', method((args) => string(format(text, args))))
-  methods.set('removeprefix', method(([cut]) => string(cut !== undefined && isString(cut) && text.value.startsWith(cut.value) ? text.slice(cut.value.length) : text)))
+  methods.set(
+    'upper',
+    method(() => string(text.mapCase((part) => part.toUpperCase()))),
+  )
+  methods.set(
+    'lower',
+    method(() => string(text.mapCase((part) => part.toLowerCase()))),
+  )
+  methods.set(
+    'title',
+    method(() => string(text.replace(/\b\w/g, (char) => char.toUpperCase()))),
+  )
+  methods.set(
+    'capitalize',
+    method(() => string(capitalize(text))),
+  )
+  methods.set(
+    'split',
+    method((args) => new ArrayValue(split(text, args).map(string))),
+  )
+  methods.set(
+    'replace',
+    method((args) => string(replace(text, args))),
+  )
+  methods.set(
+    'format',
+    method((args) => string(format(text, args))),
+  )
+  methods.set(
+    'removeprefix',
+    method(([cut]) =>
+      string(cut !== undefined && isString(cut) && text.value.startsWith(cut.value) ? text.slice(cut.value.length) : text),
+    ),
+  )
   methods.set(
     'removesuffix',
     method(([cut]) =>
@@ -87,14 +114,26 @@ function stringMethods(text: Tracked, plain: ReadonlyMap<string, Value>): Map<st
       ),
     ),
   )
-  methods.set('find', method(([part]) => new IntegerValue(part !== undefined && isString(part) ? text.value.indexOf(part.value) : -1)))
-  methods.set('rfind', method(([part]) => new IntegerValue(part !== undefined && isString(part) ? text.value.lastIndexOf(part.value) : -1)))
-  methods.set('join', method(([items]) => string(join(text, items))))
+  methods.set(
+    'find',
+    method(([part]) => new IntegerValue(part !== undefined && isString(part) ? text.value.indexOf(part.value) : -1)),
+  )
+  methods.set(
+    'rfind',
+    method(([part]) => new IntegerValue(part !== undefined && isString(part) ? text.value.lastIndexOf(part.value) : -1)),
+  )
+  methods.set(
+    'join',
+    method(([items]) => string(join(text, items))),
+  )
   return methods
 }
 
 export function capitalize(text: Tracked): Tracked {
-  return Tracked.join([text.slice(0, 1).mapCase((char) => char.toUpperCase()), text.slice(1).mapCase((rest) => rest.toLowerCase())])
+  return Tracked.join([
+    text.slice(0, 1).mapCase((char) => char.toUpperCase()),
+    text.slice(1).mapCase((rest) => rest.toLowerCase()),
+  ])
 }
 
 /** `separator.join(items)`. */

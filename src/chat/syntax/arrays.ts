@@ -1,4 +1,5 @@
 /** Calls as one JSON array after a tag (with or without a closing one): Mistral before v11, Granite, Command-R, Nemotron, Apertus, Apriel, firefunction. */
+import { namedJson } from '../written.js'
 import { forcedCalls, jsonCall, words } from '../grammar.js'
 import { BlockParser, type Block, type BlockReader } from './blocks.js'
 import { isRecord, namedCallOf, parseJson, type RawCall } from './call.js'
@@ -37,7 +38,8 @@ function arrayCalls(text: string): RawCall[] {
   const items = Array.isArray(value) ? (value as readonly unknown[]) : [value]
   return items.map((item) => {
     if (isRecord(item)) {
-      const renamed = typeof item['tool_name'] === 'string' ? { ...item, name: item['tool_name'], id: item['tool_call_id'] } : item
+      const renamed =
+        typeof item['tool_name'] === 'string' ? { ...item, name: item['tool_name'], id: item['tool_call_id'] } : item
       const call = namedCallOf(renamed)
       if (call !== null) return call
       const [[name, given] = ['', undefined], ...others] = Object.entries(item)
@@ -57,7 +59,10 @@ interface ArrayStyle {
   readonly reasoning?: { readonly open: string; readonly close: string }
 }
 
-export function arrayFamily(name: string, { open, close, write = (tool, args) => jsonCall(tool, args), skip = [], reasoning }: ArrayStyle): SyntaxFamily {
+export function arrayFamily(
+  name: string,
+  { open, close, write = (tool, args) => jsonCall(tool, args), skip = [], reasoning }: ArrayStyle,
+): SyntaxFamily {
   return ({ tags }) => {
     const thoughts = reasoning ?? tags
     const blocks: readonly Block[] = [
@@ -69,7 +74,18 @@ export function arrayFamily(name: string, { open, close, write = (tool, args) =>
       name,
       parser: (prompt) => new BlockParser(blocks, prompt),
       grammar: (tools, prompt) =>
-        forcedCalls(tools, prompt, thoughts, write, words(', '), { before: words(`${open}[`), after: words(close === null ? ']' : `]${close}`) }),
+        forcedCalls(tools, prompt, thoughts, write, words(', '), {
+          before: words(`${open}[`),
+          after: words(close === null ? ']' : `]${close}`),
+        }),
+      writer: {
+        before: `${open}[`,
+        open: '',
+        call: namedJson,
+        close: '',
+        between: ', ',
+        after: close === null ? ']' : `]${close}`,
+      },
     }
   }
 }

@@ -14,7 +14,10 @@ export type Block =
   /** A tag that only groups. */
   | { readonly kind: 'skip'; readonly open: string }
 
-type Mode = { readonly name: 'text' } | { readonly name: 'reasoning'; readonly close: string } | { readonly name: 'calls'; readonly reader: BlockReader }
+type Mode =
+  | { readonly name: 'text' }
+  | { readonly name: 'reasoning'; readonly close: string }
+  | { readonly name: 'calls'; readonly reader: BlockReader }
 
 export class BlockParser extends StreamParser {
   #mode: Mode = { name: 'text' }

@@ -49,7 +49,7 @@ export function namedCall(text: string): RawCall {
 export function namedCallOf(value: unknown): RawCall | null {
   if (!isRecord(value)) return null
   const { name, id } = value
-  const given = value['arguments'] ?? value['parameters'] ?? (('arguments' in value || 'parameters' in value) ? null : {})
+  const given = value['arguments'] ?? value['parameters'] ?? ('arguments' in value || 'parameters' in value ? null : {})
   if (typeof name !== 'string') return null
   return {
     name,

@@ -7,6 +7,7 @@ import { llama3 } from './llama3.js'
 import { mistral } from './mistral.js'
 import { none } from './none.js'
 import { deepseek, kimi } from './sections.js'
+import { pythonic } from './pythonic.js'
 import type { ReasoningTags, SyntaxFamily, ToolSyntax } from './syntax.js'
 
 /** In order: the first whose markers all occur. */
@@ -19,6 +20,8 @@ const families: readonly (readonly [SyntaxFamily, readonly string[]])[] = [
   [commandR, ['<|START_ACTION|>']],
   [apertus, ['<|tools_prefix|>', '<|tools_suffix|>']],
   [nemotron, ['<TOOLCALL>']],
+  [pythonic, ['<|tool_call_start|>']],
+  [pythonic, ['<|tool_list_start|>']],
   [seed, ['<seed:tool_call>']],
   [apriel, ['<tool_calls>[']],
   [hermes, ['<tool_call>']],

@@ -20,14 +20,18 @@ class FunctionReader implements BlockReader {
     const close = body.indexOf(CLOSE, from)
     if (close === -1 && !final) return null
     const end = close === -1 ? body.length : close
-    return { end: close === -1 ? end : end + CLOSE.length, calls: [{ name: body.slice(0, header).trim(), arguments: body.slice(header + 1, end).trim() }] }
+    return {
+      end: close === -1 ? end : end + CLOSE.length,
+      calls: [{ name: body.slice(0, header).trim(), arguments: body.slice(header + 1, end).trim() }],
+    }
   }
 }
 
 export const functionary31: SyntaxFamily = () => ({
   name: 'functionary-v3.1',
   parser: (prompt) => new BlockParser([{ kind: 'calls', open: '<function=', reader: () => new FunctionReader() }], prompt),
-  grammar: (tools, prompt) => forcedCalls(tools, prompt, null, (tool, args) => words(`<function=${tool}>`) + args + words(CLOSE), ' '),
+  grammar: (tools, prompt) =>
+    forcedCalls(tools, prompt, null, (tool, args) => words(`<function=${tool}>`) + args + words(CLOSE), ' '),
 })
 
 const MARK = '>>>'

@@ -7,7 +7,11 @@ const START = '<|start|>'
 const MESSAGE = '<|message|>'
 const ENDS = ['<|end|>', '<|call|>', '<|return|>', START]
 
-type Channel = { readonly kind: 'header' } | { readonly kind: 'text' } | { readonly kind: 'reasoning' } | { readonly kind: 'call'; readonly name: string; body: string }
+type Channel =
+  | { readonly kind: 'header' }
+  | { readonly kind: 'text' }
+  | { readonly kind: 'reasoning' }
+  | { readonly kind: 'call'; readonly name: string; body: string }
 
 class HarmonyParser extends StreamParser {
   #channel: Channel
@@ -60,7 +64,10 @@ class HarmonyParser extends StreamParser {
 
   #body(final: boolean): boolean {
     const found = ENDS.map((tag) => ({ tag, at: this.buffer.indexOf(tag) })).filter(({ at }) => at !== -1)
-    const end = found.reduce<{ tag: string; at: number } | null>((first, each) => (first === null || each.at < first.at ? each : first), null)
+    const end = found.reduce<{ tag: string; at: number } | null>(
+      (first, each) => (first === null || each.at < first.at ? each : first),
+      null,
+    )
     this.#put(this.consume(end?.at ?? (final ? this.buffer.length : this.clear(ENDS))))
     if (end === null) return false
     this.consume(end.tag === START ? 0 : end.tag.length)
@@ -87,7 +94,13 @@ export const harmony: SyntaxFamily = () => ({
     const before = words('<|channel|>analysis<|message|>')
     const rest = words('<|end|><|start|>assistant')
     if (!prompt.trimEnd().endsWith('assistant')) return null
-    const calls = forcedCalls(tools, prompt, null, (tool, args) => words(`<|channel|>commentary to=functions.${tool} <|constrain|>json<|message|>`) + args, null)
+    const calls = forcedCalls(
+      tools,
+      prompt,
+      null,
+      (tool, args) => words(`<|channel|>commentary to=functions.${tool} <|constrain|>json<|message|>`) + args,
+      null,
+    )
     return calls?.replace(/^root ::= /, `thought ::= ( [^<] | "<" [^|] )*\nroot ::= (${before}thought${rest})? `) ?? null
   },
 })

@@ -44,7 +44,10 @@ function functionTags(text: string): RawCall[] {
   const calls = [...text.matchAll(/<function=([^>]*)>([^]*?)(?:<\/function>|$)/g)]
   return calls.map(([, name = '', inside = '']) => {
     const pairs = [...inside.matchAll(/<parameter=([^>]*)>\n?([^]*?)\n?(?:<\/parameter>|(?=<parameter=)|$)/g)]
-    return { name: name.trim(), arguments: Object.fromEntries(pairs.map(([, key = '', value = '']) => [key.trim(), loosely(value)])) }
+    return {
+      name: name.trim(),
+      arguments: Object.fromEntries(pairs.map(([, key = '', value = '']) => [key.trim(), loosely(value)])),
+    }
   })
 }
 
@@ -52,7 +55,10 @@ function functionTags(text: string): RawCall[] {
 function argumentTags(text: string): RawCall {
   const [name = ''] = text.split('<arg_key>', 1)
   const pairs = [...text.matchAll(/<arg_key>([^]*?)<\/arg_key>\s*<arg_value>([^]*?)(?:<\/arg_value>|$)/g)]
-  return { name: name.trim(), arguments: Object.fromEntries(pairs.map(([, key = '', value = '']) => [key.trim(), loosely(value)])) }
+  return {
+    name: name.trim(),
+    arguments: Object.fromEntries(pairs.map(([, key = '', value = '']) => [key.trim(), loosely(value)])),
+  }
 }
 
 /** Tagged values carry no type: what is JSON other than a string is taken as that, the rest as text. */
@@ -67,11 +73,18 @@ function loosely(value: string): unknown {
 function tagged(name: string, open: string, close: string): SyntaxFamily {
   return ({ source, tags }) => ({
     name,
-    parser: (prompt) => new BlockParser([{ kind: 'calls', open, reader: () => new HermesReader(close) }, ...reasoningBlocks(tags)], prompt),
+    parser: (prompt) =>
+      new BlockParser([{ kind: 'calls', open, reader: () => new HermesReader(close) }, ...reasoningBlocks(tags)], prompt),
     grammar: (tools, prompt) =>
       source.includes('<function=') || source.includes('<arg_key>')
         ? null
-        : forcedCalls(tools, prompt, tags, (tool, args) => words(`${open}\n`) + jsonCall(tool, args) + words(`\n${close}`), words('\n')),
+        : forcedCalls(
+            tools,
+            prompt,
+            tags,
+            (tool, args) => words(`${open}\n`) + jsonCall(tool, args) + words(`\n${close}`),
+            words('\n'),
+          ),
   })
 }
 

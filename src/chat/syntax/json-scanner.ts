@@ -1,6 +1,7 @@
 /** Finds where a JSON value ends in text that is still coming, in one pass over it. */
 
-type Outcome = { readonly state: 'complete'; readonly end: number } | { readonly state: 'incomplete' } | { readonly state: 'invalid' }
+type Outcome =
+  { readonly state: 'complete'; readonly end: number } | { readonly state: 'incomplete' } | { readonly state: 'invalid' }
 
 /** What may come next inside the innermost container. */
 type Expect = 'value' | 'value-or-end' | 'key-or-end' | 'key' | 'colon' | 'comma-or-end'

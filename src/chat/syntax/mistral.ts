@@ -32,7 +32,11 @@ class MistralReader implements BlockReader {
     const next = body.indexOf(OPEN, opening.length)
     if (json.state === 'invalid' && next === -1 && !final) return null
     const end = json.state === 'complete' ? json.end : next === -1 ? body.length : next
-    const call = { name: name.trim(), arguments: body.slice(opening.length, end).trim(), ...(id === undefined ? {} : { id: id.trim() }) }
+    const call = {
+      name: name.trim(),
+      arguments: body.slice(opening.length, end).trim(),
+      ...(id === undefined ? {} : { id: id.trim() }),
+    }
     return { end, calls: [call] }
   }
 }
@@ -42,10 +46,14 @@ export const mistral: SyntaxFamily = ({ source, tags }) => {
   const named = source.includes('[ARGS]')
   return {
     name: 'mistral',
-    parser: (prompt) => new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new MistralReader() }, ...reasoningBlocks(reasoning)], prompt),
+    parser: (prompt) =>
+      new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new MistralReader() }, ...reasoningBlocks(reasoning)], prompt),
     grammar: (tools, prompt) =>
       named
         ? forcedCalls(tools, prompt, reasoning, (tool, args) => words(`${OPEN}${tool}[ARGS]`) + args, ' ')
-        : forcedCalls(tools, prompt, reasoning, (tool, args) => jsonCall(tool, args), words(', '), { before: words(`${OPEN}[`), after: words(']') }),
+        : forcedCalls(tools, prompt, reasoning, (tool, args) => jsonCall(tool, args), words(', '), {
+            before: words(`${OPEN}[`),
+            after: words(']'),
+          }),
   }
 }

@@ -58,7 +58,10 @@ export const deepseek: SyntaxFamily = ({ source, tags }) => {
     name: 'deepseek',
     parser: (prompt) => new BlockParser(blocks, prompt),
     grammar: (tools, prompt) =>
-      forcedCalls(tools, prompt, tags, write, fenced ? words('\n') : ' ', { before: words('<｜tool▁calls▁begin｜>'), after: words('<｜tool▁calls▁end｜>') }),
+      forcedCalls(tools, prompt, tags, write, fenced ? words('\n') : ' ', {
+        before: words('<｜tool▁calls▁begin｜>'),
+        after: words('<｜tool▁calls▁end｜>'),
+      }),
   }
 }
 
@@ -84,7 +87,12 @@ export const kimi: SyntaxFamily = ({ tags }) => {
         tools,
         prompt,
         tags,
-        (tool, args) => words(`<|tool_call_begin|>functions.${tool}:`) + ' [0-9] ' + words('<|tool_call_argument_begin|>') + args + words('<|tool_call_end|>'),
+        (tool, args) =>
+          words(`<|tool_call_begin|>functions.${tool}:`) +
+          ' [0-9] ' +
+          words('<|tool_call_argument_begin|>') +
+          args +
+          words('<|tool_call_end|>'),
         ' ',
         { before: words('<|tool_calls_section_begin|>'), after: words('<|tool_calls_section_end|>') },
       ),

@@ -1,5 +1,5 @@
 /** A family's way of writing tool calls: how to read it, and how to force it. */
-import type { ToolDefinition } from '../message.js'
+import type { ToolCall, ToolDefinition } from '../message.js'
 import type { ReplyParser } from '../parser.js'
 import type { Block } from './blocks.js'
 
@@ -10,6 +10,18 @@ export interface ToolSyntax {
   parser(prompt: string): ReplyParser
   /** GBNF with root rule `root` that forces at least one call; null when the family has none. */
   grammar(tools: readonly ToolDefinition[], prompt: string): string | null
+  /** How calls are written where the template itself ignores them; default: Hermes. */
+  readonly writer?: CallWriter
+}
+
+/** Calls as text; everything but what `call` makes is ours and may be control tokens. */
+export interface CallWriter {
+  readonly before: string
+  readonly open: string
+  readonly call: (call: ToolCall) => string
+  readonly close: string
+  readonly between: string
+  readonly after: string
 }
 
 /** The tags a model puts around its reasoning. */

@@ -24,7 +24,8 @@ export class OffsetMap {
     for (const { text: shown, origin, from, to, exact } of text.pieces) {
       const end = at + shown.length
       const ours = typeof origin !== 'string' && origin.field === 'content' && origin.message === message
-      if (ours && from >= (stretches.at(-1)?.content.end ?? 0)) stretches.push({ content: { start: from, end: to }, text: { start: at, end }, exact })
+      if (ours && from >= (stretches.at(-1)?.content.end ?? 0))
+        stretches.push({ content: { start: from, end: to }, text: { start: at, end }, exact })
       at = end
     }
     const [first, ...rest] = stretches

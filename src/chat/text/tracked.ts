@@ -57,7 +57,10 @@ export class Tracked {
     if (text === '' || first === undefined || last === undefined) return Tracked.of(text, 'unknown')
     const { origin, owner } = first
     if (typeof origin === 'string' || pieces.some((piece) => piece.origin !== origin))
-      return new Tracked([{ text, origin: typeof origin === 'string' ? origin : 'unknown', from: 0, to: 0, exact: true, owner }], text)
+      return new Tracked(
+        [{ text, origin: typeof origin === 'string' ? origin : 'unknown', from: 0, to: 0, exact: true, owner }],
+        text,
+      )
     return new Tracked([{ text, origin, from: first.from, to: last.to, exact: false, owner }], text)
   }
 
@@ -80,7 +83,7 @@ export class Tracked {
   split(separator: string, most = Infinity): Tracked[] {
     const parts: Tracked[] = []
     let at = 0
-    for (let found = this.#value.indexOf(separator); found !== -1 && parts.length < most; ) {
+    for (let found = this.#value.indexOf(separator); found !== -1 && parts.length < most;) {
       parts.push(this.slice(at, found))
       at = found + separator.length
       found = this.#value.indexOf(separator, at)
@@ -110,6 +113,7 @@ export class Tracked {
 function append(pieces: Piece[], piece: Piece): void {
   if (piece.text === '') return
   const last = pieces.at(-1)
-  if (last !== undefined && continues(last, piece)) pieces[pieces.length - 1] = { ...last, text: last.text + piece.text, to: piece.to }
+  if (last !== undefined && continues(last, piece))
+    pieces[pieces.length - 1] = { ...last, text: last.text + piece.text, to: piece.to }
   else pieces.push(piece)
 }

@@ -78,8 +78,18 @@ export class Encoder {
     const writesBos = controls[0]?.at === 0 && controls[0].control.token === bos
     if (bos !== null && addBos && !writesBos) parts.push({ at: 0, aligned: single(bos, 0) })
     const stops = [
-      ...controls.map(({ at, control }) => ({ at, end: at + control.text.length, aligned: single(control.token, control.text.length), control })),
-      ...fixed.map(({ start, end, tokens }) => ({ at: start, end, aligned: align(value.slice(start, end), tokens, this.piece), control: null })),
+      ...controls.map(({ at, control }) => ({
+        at,
+        end: at + control.text.length,
+        aligned: single(control.token, control.text.length),
+        control,
+      })),
+      ...fixed.map(({ start, end, tokens }) => ({
+        at: start,
+        end,
+        aligned: align(value.slice(start, end), tokens, this.piece),
+        control: null,
+      })),
     ].sort((a, b) => a.at - b.at || a.end - b.end)
     let at = 0
     let previous: Control | 'start' | 'fixed' = 'start'
@@ -106,7 +116,13 @@ export class Encoder {
     return this.#stretch(text).tokens
   }
 
-  #between(value: string, start: number, end: number, before: Control | 'start' | 'fixed', after: Control | null): { at: number; aligned: Aligned }[] {
+  #between(
+    value: string,
+    start: number,
+    end: number,
+    before: Control | 'start' | 'fixed',
+    after: Control | null,
+  ): { at: number; aligned: Aligned }[] {
     let text = value.slice(start, end)
     let at = start
     if (typeof before !== 'string' && before.stripsAfter) {
@@ -152,8 +168,12 @@ export class Encoder {
     const text = decoder.decode(this.piece(token))
     const special = (whole: string) => this.tokenizer.tokenize(whole, { parseSpecial: true })
     const same = (a: Int32Array, b: readonly number[]) => a.length === b.length && b.every((value, index) => a[index] === value)
-    const stripsAfter = !same(special(`${text} \nx`), [token, ...this.tokenizer.tokenize(' \nx')]) && same(special(`${text} \nx`), [token, ...this.tokenizer.tokenize('x')])
-    const stripsBefore = !same(special(`x \n${text}`), [...this.tokenizer.tokenize('x \n'), token]) && same(special(`x \n${text}`), [...this.tokenizer.tokenize('x'), token])
+    const stripsAfter =
+      !same(special(`${text} \nx`), [token, ...this.tokenizer.tokenize(' \nx')]) &&
+      same(special(`${text} \nx`), [token, ...this.tokenizer.tokenize('x')])
+    const stripsBefore =
+      !same(special(`x \n${text}`), [...this.tokenizer.tokenize('x \n'), token]) &&
+      same(special(`x \n${text}`), [...this.tokenizer.tokenize('x'), token])
     return { token, text, stripsBefore, stripsAfter }
   }
 }

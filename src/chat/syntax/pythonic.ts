@@ -1,0 +1,165 @@
+/** LFM2: calls as a list of Python calls between tags, `[name(key='value')]`. */
+import type { ToolCall } from '../message.js'
+import { BlockParser, type BlockReader } from './blocks.js'
+import type { RawCall } from './call.js'
+import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
+
+const OPEN = '<|tool_call_start|>'
+const CLOSE = '<|tool_call_end|>'
+
+class PythonReader implements BlockReader {
+  read(body: string, final: boolean): { end: number; calls: readonly RawCall[] } | null {
+    const close = body.indexOf(CLOSE)
+    if (close === -1 && !final) return null
+    const end = close === -1 ? body.length : close
+    return { end: close === -1 ? end : end + CLOSE.length, calls: new PythonCalls(body.slice(0, end)).calls() }
+  }
+}
+
+class Unreadable extends Error {}
+
+/** Reads `[name(key=literal, ...), ...]`; the literals are Python's. */
+class PythonCalls {
+  #at = 0
+
+  constructor(private readonly text: string) {}
+
+  /** What cannot be read is one malformed call. */
+  calls(): RawCall[] {
+    if (this.text.trim() === '') return []
+    try {
+      this.#expect('[')
+      return this.#list(']', () => this.#call())
+    } catch (error) {
+      if (!(error instanceof Unreadable)) throw error
+      return [{ name: '', arguments: this.text.trim() }]
+    }
+  }
+
+  #call(): RawCall {
+    const name = this.#match(/[\w.-]+/y)
+    this.#expect('(')
+    const pairs = this.#list(')', () => {
+      const key = this.#match(/\w+/y)
+      this.#expect('=')
+      return [key, this.#value()] as const
+    })
+    return { name, arguments: Object.fromEntries(pairs) }
+  }
+
+  #value(): unknown {
+    this.#space()
+    const char = this.text.charAt(this.#at)
+    if (char === '[' || char === '(') {
+      this.#at++
+      return this.#list(char === '[' ? ']' : ')', () => this.#value())
+    }
+    if (char === '{') {
+      this.#at++
+      const pairs = this.#list('}', () => {
+        const key = this.#value()
+        this.#expect(':')
+        return [String(key), this.#value()] as const
+      })
+      return Object.fromEntries(pairs)
+    }
+    if (char === '"' || char === "'") return this.#string(char)
+    const word = this.#match(/[\w.+-]+/y)
+    const constants: Readonly<Record<string, unknown>> = {
+      True: true,
+      False: false,
+      None: null,
+      true: true,
+      false: false,
+      null: null,
+    }
+    if (word in constants) return constants[word]
+    if (!/^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$/.test(word)) throw new Unreadable()
+    return Number(word)
+  }
+
+  #string(quote: string): string {
+    let value = ''
+    for (this.#at++; this.text.charAt(this.#at) !== quote; this.#at++) {
+      if (this.#at >= this.text.length) throw new Unreadable()
+      const char = this.text.charAt(this.#at)
+      value += char === '\\' ? this.#escape() : char
+    }
+    this.#at++
+    return value
+  }
+
+  #escape(): string {
+    const char = this.text.charAt(++this.#at)
+    const simple: Readonly<Record<string, string>> = { n: '\n', t: '\t', r: '\r', '\\': '\\', "'": "'", '"': '"', '\n': '' }
+    const digits = { x: 2, u: 4, U: 8 }[char]
+    if (digits === undefined) return simple[char] ?? `\\${char}`
+    const code = Number.parseInt(this.text.slice(this.#at + 1, this.#at + 1 + digits), 16)
+    this.#at += digits
+    if (Number.isNaN(code) || code > 0x10ffff) throw new Unreadable()
+    return String.fromCodePoint(code)
+  }
+
+  /** Items up to the closing bracket; a comma may trail. */
+  #list<T>(close: string, item: () => T): T[] {
+    const items: T[] = []
+    for (;;) {
+      this.#space()
+      if (this.text.charAt(this.#at) === close) {
+        this.#at++
+        return items
+      }
+      if (items.length > 0) this.#expect(',')
+      this.#space()
+      if (this.text.charAt(this.#at) !== close) items.push(item())
+    }
+  }
+
+  #match(pattern: RegExp): string {
+    this.#space()
+    pattern.lastIndex = this.#at
+    const [found] = pattern.exec(this.text) ?? []
+    if (found === undefined) throw new Unreadable()
+    this.#at += found.length
+    return found
+  }
+
+  #expect(char: string): void {
+    this.#space()
+    if (this.text.charAt(this.#at) !== char) throw new Unreadable()
+    this.#at++
+  }
+
+  #space(): void {
+    while (/\s/.test(this.text.charAt(this.#at))) this.#at++
+  }
+}
+
+/** A value as Python writes it. */
+function python(value: unknown): string {
+  if (value === null || value === undefined) return 'None'
+  if (typeof value === 'boolean') return value ? 'True' : 'False'
+  if (Array.isArray(value)) return `[${value.map(python).join(', ')}]`
+  if (typeof value === 'object')
+    return `{${Object.entries(value)
+      .map(([key, item]) => `${python(key)}: ${python(item)}`)
+      .join(', ')}}`
+  return JSON.stringify(value)
+}
+
+function pythonCall({ name, arguments: given, malformed }: ToolCall): string {
+  return (
+    malformed ??
+    `${name}(${Object.entries(given)
+      .map(([key, value]) => `${key}=${python(value)}`)
+      .join(', ')})`
+  )
+}
+
+export const pythonic: SyntaxFamily = ({ tags }) => ({
+  name: 'pythonic',
+  parser: (prompt) =>
+    new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new PythonReader() }, ...reasoningBlocks(tags)], prompt),
+  grammar: () => null,
+  writer: { before: `${OPEN}[`, between: ', ', after: `]${CLOSE}`, open: '', close: '', call: pythonCall },
+})

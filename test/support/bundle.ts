@@ -1,0 +1,51 @@
+/** Files out of the source bundle of the installed node-llama-cpp (real chat templates, real vocabularies), kept in the ignored .cache. */
+import { execFileSync } from 'node:child_process'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+const packageFolder = join(root, 'node_modules', 'node-llama-cpp')
+
+/** Paths on this machine of a file or folder of the bundle's newest commit. */
+export function fromBundle(path: string): string {
+  const { version } = JSON.parse(readFileSync(join(packageFolder, 'package.json'), 'utf8')) as { version: string }
+  const folder = join(root, '.cache', `bundle-${version}`)
+  const wanted = join(folder, path)
+  if (existsSync(wanted)) return wanted
+  mkdirSync(folder, { recursive: true })
+  const temporary = mkdtempSync(join(folder, 'extract-'))
+  try {
+    const repository = join(temporary, 'repository')
+    execFileSync('git', ['clone', '--quiet', '--bare', join(packageFolder, 'llama', 'gitRelease.bundle'), repository])
+    const tree = join(temporary, 'tree')
+    mkdirSync(tree)
+    execFileSync('git', ['--git-dir', repository, '--work-tree', tree, 'checkout', '--quiet', 'HEAD', '--', path])
+    mkdirSync(dirname(wanted), { recursive: true })
+    if (!existsSync(wanted)) renameSync(join(tree, path), wanted)
+  } finally {
+    rmSync(temporary, { recursive: true, force: true })
+  }
+  return wanted
+}
+
+export interface RealTemplate {
+  readonly name: string
+  readonly source: string
+}
+
+/** All real templates of the bundle, by name. */
+export function realTemplates(): RealTemplate[] {
+  const folder = fromBundle('models/templates')
+  return readdirSync(folder)
+    .filter((file) => file.endsWith('.jinja'))
+    .sort()
+    .map((file) => ({ name: file.replace(/\.jinja$/, ''), source: readFileSync(join(folder, file), 'utf8') }))
+}
+
+export function realTemplate(name: string): string {
+  return readFileSync(fromBundle(`models/templates/${name}.jinja`), 'utf8')
+}
+
+/** Path of a real vocabulary, e.g. `llama-bpe`. */
+export const realVocabulary = (name: string): string => fromBundle(`models/ggml-vocab-${name}.gguf`)

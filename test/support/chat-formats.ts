@@ -1,0 +1,73 @@
+/** Chat formats of real templates over a tokenizer of rules, and what they should show. */
+import { ChatFormat, type Rendered } from '../../src/chat/format.js'
+import type { ChatMessage } from '../../src/chat/message.js'
+import { controlTexts, RuleTokenizer } from './tokenizers.js'
+
+export const fixedNow = () => new Date(2026, 0, 2, 3, 4, 5)
+
+/** The built-in model's template, in our words. */
+export const builtinTemplate = `
+{%- set system = messages[0].content if messages[0].role == 'system' else '' -%}
+{%- if system or tools -%}
+  <|im_start|>system{{ '\\n' }}{{ system }}
+  {%- if tools -%}
+    {{ '\\n\\n# Tools' }}
+    {%- for tool in tools -%}
+      {{ '\\n' + tool.function.name }}({% for name in tool.function.parameters.properties %}{{ name }}{% if not loop.last %}, {% endif %}{% endfor %})
+    {%- endfor -%}
+  {%- endif -%}
+  <|im_end|>{{ '\\n' }}
+{%- endif -%}
+{%- for message in messages if not (loop.first and message.role == 'system') -%}
+  <|im_start|>{{ message.role + '\\n' + message.content }}
+  {%- for call in message.tool_calls or [] -%}
+    {{ '\\n' if message.content or not loop.first }}<tool_call>{{ '\\n{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}\\n' }}</tool_call>
+  {%- endfor -%}
+  <|im_end|>{{ '\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|im_start|>assistant{{ '\\n' }}{%- endif -%}`
+
+export interface RuledFormat {
+  readonly format: ChatFormat
+  readonly tokenizer: RuleTokenizer
+}
+
+/** Bytes as tokens, control-like texts of the template as control tokens; `words` instead of bytes where given. */
+export function ruledFormat(
+  source: string,
+  { words, addBos = false }: { readonly words?: RegExp; readonly addBos?: boolean } = {},
+): RuledFormat {
+  const tokenizer = new RuleTokenizer({ controls: controlTexts(source), addBos, ...(words === undefined ? {} : { words }) })
+  return { format: ChatFormat.create({ template: source, tokenizer, bosText: '<s>', eosText: '</s>', now: fixedNow }), tokenizer }
+}
+
+/** What the template makes of the messages' own contents, as the tokens of each say. */
+export function shownContents({ tokens, messages }: Rendered, tokenizer: RuleTokenizer): (string | null)[] {
+  return messages.map(({ content }) =>
+    content === null ? null : tokenizer.text(tokens.subarray(content.tokens.start, content.tokens.end)),
+  )
+}
+
+/** Throws unless the messages cover all tokens in order. */
+export function coversAll({ tokens, messages }: Rendered): boolean {
+  let at = 0
+  for (const { span } of messages) {
+    if (span.start !== at || span.end < span.start) return false
+    at = span.end
+  }
+  return at === tokens.length
+}
+
+/** A message the model sampled: its text and its tokens. */
+export function sampledMessage({ format, tokenizer }: RuledFormat, text: string): ChatMessage {
+  const parser = format.parser()
+  parser.push(text)
+  const { content, reasoning, toolCalls } = parser.finish()
+  return {
+    role: 'assistant',
+    content,
+    ...(reasoning === undefined ? {} : { reasoning }),
+    ...(toolCalls.length === 0 ? {} : { toolCalls }),
+    sampled: { text, tokens: tokenizer.tokenize(text, { parseSpecial: true }) },
+  }
+}
