@@ -13,12 +13,13 @@ def cut(text, k, start=fmt.START_MARKER, end=fmt.END_MARKER):
     size = (last - first) / k
     bounds = [first]
     for i in range(1, k):
-        bounds.append(_border(text, first + size * i, size / 4))
+        bounds.append(border(text, first + size * i, size / 4))
     bounds.append(last)
     return list(zip(bounds, bounds[1:]))
 
 
-def _border(text, ideal, reach):
+def border(text, ideal, reach):
+    """The natural border nearest to `ideal`, of the first class that has one within `reach`."""
     low, high = int(ideal - reach), int(ideal + reach) + 1
     for pattern in _BORDERS:
         found = [low + m.end() for m in pattern.finditer(text[low : high + 2])]

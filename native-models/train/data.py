@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import format as fmt
-from .cuts import cut
+from .cuts import border, cut
 from .format import Message
 
 
@@ -97,20 +97,10 @@ class Maker:
         for digit in "123456789":  # occur in completions only as the number of fragments: one token a sample, and hard to learn
             self._weight[self.vocabulary.id[digit]] = 4.0
 
-    def _stretched(self, prompt):
-        """The prompt in two parts, and positions to leave out between them: in half of all samples, somewhere in the stream."""
-        cuts = [m.end() for m in re.finditer(";", prompt)]
-        if not cuts or self.rng.random() < 0.5:
-            return [(prompt, 0)], None
-        at = self.rng.choice(cuts)
-        return [(prompt[:at], 0), (prompt[at:], 0)], (1, self.rng.randrange(12000))
-
-    def _sample(self, kind, parts, gap=None):
-        """`parts`: (text, learned) in order; `gap`: (part index, size) leaves positions out in front of that part."""
+    def _sample(self, kind, parts):
+        """`parts`: (text, learned) in order."""
         ids, learned, positions, at = [], [], [], 0
-        for n, (text, learn) in enumerate(parts):
-            if gap and gap[0] == n:
-                at += gap[1]
+        for text, learn in parts:
             piece = self.tokenizer.encode(text)
             ids += piece
             learned += [learn] * len(piece)
@@ -129,16 +119,15 @@ class Maker:
             order = s.order[at : at + asked]
             if at:
                 prompt += fmt.answer_text(s.order[:at], s.last) + "\n"
-        prompt, gap = self._stretched(prompt)
-        return self._sample("plain", [*prompt, (fmt.answer_text(order, s.last) + (fmt.END if order[-1] == s.order[-1] else ""), 1)], gap)
+        answer = fmt.answer_text(order, s.last) + (fmt.END if order[-1] == s.order[-1] else "")
+        return self._sample("plain", [(prompt, 0), (answer, 1)])
 
-    def episode(self, keys, n, pieces=None):
+    def episode(self, keys, n):
         """Everything a tool episode needs: stream, user text, spans of the fragments and their ids."""
         s = make_stream(self.words, self.rng, keys, n)
         user = fmt.user_text(s.order, s.pairs)
-        k = pieces or fmt.fragments_for(len(s.pairs))
-        pieces = cut(user, k)
-        return s, user, pieces, new_ids(self.rng, k)
+        k = fmt.fragments_for(len(s.pairs))
+        return s, user, cut(user, k), new_ids(self.rng, k)
 
     def calls(self, user, pieces, idents):
         k = len(idents)
@@ -159,27 +148,35 @@ class Maker:
         turn = fmt.render(m[:2], fmt.TOOLS)
         call, result = fmt.render_message(m[2])[len(fmt.START + "assistant\n") : -1], "\n" + fmt.render([m[3]])
         after = fmt.answer_text(s.order, s.last) if len(idents) == 1 else "\n".join(map(fmt.render_call, m[4].calls))
-        turn, gap = self._stretched(turn)
-        return self._sample("cut", [*turn, (call, 1), (result, 0), (after + fmt.END, 1)], gap)
+        return self._sample("cut", [(turn, 0), (call, 1), (result, 0), (after + fmt.END, 1)])
 
     def folded(self, keys, n):
-        """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown."""
-        s, user, pieces, idents = self.episode(keys, n, self.rng.randint(2, 6) if self.rng.random() < 0.5 else None)
-        if len(idents) == 1:
-            return self.cut(keys, n)
+        """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown.
+
+        How many markers there are says nothing of how much is open: long streams leave more than these short ones have.
+        """
+        s = make_stream(self.words, self.rng, keys, n)
+        user = fmt.user_text(s.order, s.pairs)
+        k = self.rng.randint(2, 6)
+        pieces, idents = self._uneven(user, k, self.rng.uniform(0.25, 0.9)), new_ids(self.rng, k)
         messages = self.calls(user, pieces, idents)
-        start, end = pieces[0][0], pieces[-2][1]
-        shown = folded_user(user, pieces, idents, len(idents) - 1)
-        marks = len(shown) - len(user) + end  # where the open end begins in what is shown
+        end = pieces[-2][1]
+        shown = folded_user(user, pieces, idents, k - 1)
         messages[1] = Message("user", shown)
         prompt = fmt.render(messages, fmt.TOOLS)
-        at = prompt.index(shown) + marks
-        gap = (1, len(self.tokenizer.encode(user[start:end]))) if self.rng.random() < 0.3 else None
-        sample = self._sample("folded", [(prompt[:at], 0), (prompt[at:], 0), (fmt.answer_text(s.order, s.last) + fmt.END, 1)], gap)
+        sample = self._sample("folded", [(prompt, 0), (fmt.answer_text(s.order, s.last) + fmt.END, 1)])
         for key in s.order:  # a value that is folded away cannot be known: nothing is learned from it
             if " %s:" % key not in user[end:]:
                 sample.weights[sample.ids == self.vocabulary.id["\u2581%s." % s.last[key]]] = 0
         return sample
+
+    @staticmethod
+    def _uneven(user, k, kept):
+        """`k` fragments, the newest of which is the share `kept` of the stream and the others equal."""
+        first, last = cut(user, 1)[0]
+        size = (last - first) * (1 - kept) / (k - 1)
+        bounds = [first, *[border(user, first + size * i, size / 4) for i in range(1, k)], last]
+        return list(zip(bounds, bounds[1:]))
 
     def ids(self, k):
         """Drill: the result of a cut and the calls that fold, without the stream."""
@@ -187,7 +184,8 @@ class Maker:
         chars = self.rng.randrange(300, 9000)
         tool = "\n" + fmt.render([Message("tool", fmt.cut_result(2, idents, chars))])
         call = fmt.START + "assistant\n" + fmt.render_call(fmt.cut_call(k)) + fmt.END
-        return self._sample("ids", [(call, 0), (tool, 0), ("\n".join(fmt.render_call(fmt.fold_call(i)) for i in idents[:-1]) + fmt.END, 1)])
+        folds = "\n".join(fmt.render_call(fmt.fold_call(i)) for i in idents[:-1])
+        return self._sample("ids", [(call, 0), (tool, 0), (folds + fmt.END, 1)])
 
     def noise(self, size):
         """Drill: random tokens, repeated; keeps copying alive for tokens that are rare elsewhere."""

@@ -88,6 +88,8 @@ def answer_text(order, last):
 
 
 def fragments_for(pairs):
+    """How many fragments the teacher cuts a stream of `pairs` updates into; all but the newest are folded. With 46 keys: up to 5
+    updates of a key stay whole, up to 11 are halved, more are cut into five. Steps that are wide enough to be told apart by length."""
     return 1 if pairs < 276 else 2 if pairs < 552 else 5
 
 

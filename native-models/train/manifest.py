@@ -10,6 +10,8 @@ import torch
 from .export import BUILTIN, GGUF_PATH, load
 from .train import RUN, SHARE, STAGES
 
+_FROM, _TO = "<!-- measured: written by train/manifest.py -->", "<!-- end of measured -->"
+
 
 def main():
     p = argparse.ArgumentParser()
@@ -67,6 +69,28 @@ def main():
         json.dump(data, f, indent=2)
         f.write("\n")
     print(path)
+    _model_card(data)
+
+
+def _model_card(data):
+    """Puts the measured numbers into the README, between its two marks."""
+    path = os.path.join(BUILTIN, "..", "README.md")
+    with open(path, encoding="utf-8") as f:
+        head, rest = f.read().split(_FROM)
+    t = data["training"]
+    lines = ["| n | plain | with tools | tokens plain | tokens with tools | errors that are older values: plain, tools | clean loops |", "| --- " * 7 + "|"]
+    for row in data["evaluation"]["table"]:
+        p, w = row["plain"], row["tools"]
+        older = ", ".join("-" if x["older"] is None else "%.0f %%" % (100 * x["older"]) for x in (p, w))
+        cells = [row["n"], "%.1f %%" % (100 * p["accuracy"]), "%.1f %%" % (100 * w["accuracy"]), p["tokens"], w["tokens"], older, "%.0f %%" % (100 * w["clean"])]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    count = data["evaluation"]["table"][0]["samples"]
+    lines += ["", "%d held-out streams a row and agent, 46 keys, greedy." % count]
+    lines += ["Trained %d steps on %.2f M tokens: %.2f M of plain prompts, %.2f M of tool transcripts, %.2f M of random repeats; %.0f minutes of CPU time, %.0f of wall time, on one core of a shared machine." % (
+        t["steps"], t["tokens"] / 1e6, t["tokensOf"]["plain"] / 1e6, t["tokensOf"]["tools"] / 1e6, t["tokensOf"]["noise"] / 1e6,
+        t["cpuSeconds"] / 60, t["wallSeconds"] / 60)]  # fmt: skip
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(head + _FROM + "\n" + "\n".join(lines) + "\n" + _TO + rest.split(_TO)[1])
 
 
 def _cpu():

@@ -94,10 +94,10 @@ def rate(done, total, peak, step):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--tokens", type=float, default=6e6, help="prompt and completion tokens to train on")
+    p.add_argument("--tokens", type=float, default=3e6, help="prompt and completion tokens to train on")
     p.add_argument("--batch", type=int, default=3200, help="tokens a step, at least")
     p.add_argument("--peak", type=float, default=2e-3)
-    p.add_argument("--limit", type=float, default=4e5, help="tokens after which a stage ends in any case")
+    p.add_argument("--limit", type=float, default=2e5, help="tokens after which a stage ends in any case")
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--run", default=RUN)

@@ -68,6 +68,7 @@ interface Base extends Trace {
 export class ChatFormat {
   readonly #encoder: Encoder
   readonly #traces = new WeakMap<Rendered, Trace>()
+  #recent: { readonly inputs: readonly unknown[]; readonly base: Base } | null = null
   #probed: { readonly prompt: string; readonly ending: string } | null = null
 
   private constructor(
@@ -155,13 +156,30 @@ export class ChatFormat {
     return this.syntax.grammar(tools, this.#probe().prompt)
   }
 
+  /** The prompt without its edits. The last one is kept: a fold snaps several times before it renders. */
   #base(
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    edits: ReadonlySet<number>,
+    generationPrompt: boolean,
+  ): Base {
+    checkMessages(messages)
+    // Edits change an unedited prompt only where they keep the template's wording instead of a sampled one.
+    const edited = new Set([...edits].filter((index) => messages[index]?.sampled !== undefined))
+    const inputs: readonly unknown[] = [generationPrompt, ...edited, 'tools', ...tools, 'messages', ...messages]
+    const recent = this.#recent
+    if (recent !== null && sameItems(recent.inputs, inputs)) return recent.base
+    const base = this.#compute([...messages], [...tools], edited, generationPrompt)
+    this.#recent = { inputs, base }
+    return base
+  }
+
+  #compute(
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
     edited: ReadonlySet<number>,
     generationPrompt: boolean,
   ): Base {
-    checkMessages(messages)
     const plain = this.#text(messages, tools, generationPrompt)
     const count = messages.length
     const plainStarts = [...messageStarts(plain, count), plain.length]
@@ -249,6 +267,9 @@ function snapTo(base: Aligned, map: OffsetMap, chars: Span): Span {
   if (first === null || last === null || last < first) return { start: chars.start, end: chars.start }
   return { start: first, end: last }
 }
+
+const sameItems = (a: readonly unknown[], b: readonly unknown[]): boolean =>
+  a.length === b.length && a.every((item, index) => item === b[index])
 
 function checkMessages(messages: readonly ChatMessage[]): void {
   if (messages.length === 0) throw new KvfoldError('chat/bad-message', 'A prompt needs at least one message; add a user message.')

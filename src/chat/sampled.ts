@@ -71,8 +71,8 @@ function place(
   { encoder, prompt, ending, parse, edited }: Context,
 ): Placed | null {
   const sampled = message.sampled?.text ?? ''
-  const header = commonPrefix(prompt, region.value)
-  if (header < headerLength(prompt)) return null
+  const header = region.value.startsWith(prompt) ? prompt.length : headerLength(prompt)
+  if (!region.value.startsWith(prompt.slice(0, header))) return null
   const end = endOfAnswer(region, index, encoder, ending)
   if (end < header) return null
   const body = region.slice(header, end)

@@ -5,13 +5,14 @@ import { printable } from './ansi.js'
 import { count, plural } from './figures.js'
 import type { Terminal } from './terminal.js'
 
-/** `fold_fragment(f1a2b3)`: values of the arguments, long ones cut. */
+/** `fold_fragment(f1a2b3)`: values of the arguments, long ones cut, the more so the more there are. */
 export function callText({ name, arguments: args, malformed }: ToolCall): string {
   const values =
     malformed === undefined
-      ? Object.values(args).map((value) => cut(typeof value === 'string' ? value : JSON.stringify(value), 40))
-      : [cut(malformed, 40)]
-  return printable(`${name}(${values.join(', ')})`)
+      ? Object.values(args).map((value) => (typeof value === 'string' ? value : JSON.stringify(value)))
+      : [malformed]
+  const longest = values.length > 1 ? 20 : 40
+  return printable(`${name}(${values.map((value) => cut(value, longest)).join(', ')})`)
 }
 
 /** First line of what a call answered, and how much more there was. */
@@ -50,10 +51,7 @@ export class TurnView {
     else if (inner.type === 'reasoning' && this.options.reasoning === true) this.#write(inner.text, true)
     else if (inner.type === 'prefill') this.#progress(inner.done, inner.total)
     else if (inner.type === 'rewrite')
-      this.#remark(
-        `· the template shows message ${inner.message + 1} differently now (${inner.reason}); it is computed again`,
-        false,
-      )
+      this.#remark(`· the template shows message ${inner.message + 1} differently now: ${inner.reason}`, false)
   }
 
   /** Closes the answer's line and takes progress away. */

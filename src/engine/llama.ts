@@ -18,6 +18,7 @@ import type {
 } from '../native/types.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation, Sampling } from './engine.js'
 import { EventStream } from './event-stream.js'
+import { refuseHopeless } from './room.js'
 import { Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'
 
@@ -30,7 +31,11 @@ export interface LlamaEngineOptions extends ContextOptions {
 }
 
 /** A bare completion: these tokens, no template. */
-export type Completion = Omit<JobRequest, 'shown' | 'sampler'> & { readonly tokens: Int32Array; readonly sampling?: Sampling }
+export type Completion = Omit<JobRequest, 'shown' | 'sampler'> & {
+  readonly tokens: Int32Array
+  readonly sampling?: Sampling
+  readonly grammar?: string
+}
 
 /** Cells when neither the caller nor a small model says otherwise. */
 const DEFAULT_CELLS = 32_768
@@ -137,11 +142,15 @@ export class LlamaEngine implements Engine {
 
   /** Generates after exactly these tokens; the cache is shared with all conversations. */
   async complete(request: Completion): Promise<JobResult> {
-    const { tokens, sampling, ...rest } = request
+    const { tokens, sampling, grammar, ...rest } = request
     this.#refuseDisposed()
     this.#refuseForeign(tokens)
     const shown = { tokens, messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }] }
-    return this.#submit({ ...rest, shown, sampler: samplerOptions(sampling) })
+    return this.#submit({
+      ...rest,
+      shown,
+      sampler: { ...samplerOptions(sampling), ...(grammar === undefined ? {} : { grammar }) },
+    })
   }
 
   snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
@@ -186,6 +195,9 @@ export class LlamaEngine implements Engine {
     const { messages, tools = [], edits = [], toolChoice = tools.length > 0 ? 'auto' : 'none' } = request
     if (request.grammar !== undefined && request.schema !== undefined)
       throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
+    messages.forEach(({ content }, index) => {
+      if (!edits.some(({ message }) => message === index)) refuseHopeless(this.model, this.context.cells, content)
+    })
     const rendered = format.render({ messages, tools, edits })
     const previous = this.#lastRendered.get(request.conversation)
     const rewrite = previous === undefined ? null : format.check(previous, rendered)
@@ -217,7 +229,7 @@ export class LlamaEngine implements Engine {
         stream.push({ type: 'prefill', done, total })
       },
       onText: (text, tokens, logprobs) => {
-        if (tokens.length > 0)
+        if (tokens.length > 0 || text !== '')
           stream.push({ type: 'tokens', tokens, text, ...(request.logprobs === undefined ? {} : { logprobs }) })
         if (text !== '') forward(text)
       },

@@ -14,6 +14,10 @@ Napi::Value about(const Napi::CallbackInfo &info) {
     out.Set("version", llama_version());
     out.Set("systemInfo", llama_print_system_info());
     out.Set("maxSequences", static_cast<double>(llama_max_parallel_sequences()));
+    // llama.cpp computes on integrated GPUs only where there is no other.
+    size_t discrete = 0;
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++)
+      if (ggml_backend_dev_type(ggml_backend_dev_get(i)) == GGML_BACKEND_DEVICE_TYPE_GPU) discrete++;
     auto devices = Napi::Array::New(env);
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
       auto *device = ggml_backend_dev_get(i);
@@ -22,7 +26,8 @@ Napi::Value about(const Napi::CallbackInfo &info) {
       auto entry = Napi::Object::New(env);
       entry.Set("name", ggml_backend_dev_name(device));
       entry.Set("description", ggml_backend_dev_description(device));
-      entry.Set("gpu", ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_GPU);
+      auto used = discrete > 0 ? GGML_BACKEND_DEVICE_TYPE_GPU : GGML_BACKEND_DEVICE_TYPE_IGPU;
+      entry.Set("gpu", ggml_backend_dev_type(device) == used);
       entry.Set("free", static_cast<double>(free));
       entry.Set("total", static_cast<double>(total));
       devices.Set(i, entry);

@@ -120,6 +120,7 @@ class Reader {
       const type = this.#u32()
       if (key === 'general.alignment' && type === U32) alignment = this.#u32()
       else if (key === 'split.count' && type === U16) parts = this.#bytes(2).readUInt16LE()
+      else if ((key === 'general.type' || key === 'general.architecture') && type === STRING) this.#refuseKind(this.#string())
       else if (key === 'tokenizer.ggml.tokens' && type === ARRAY) this.#checkTokens()
       else if (type === U32) this.#checkNumber(key, this.#u32())
       else if (type === F32) this.#checkNumber(key, this.#bytes(4).readFloatLE())
@@ -147,6 +148,16 @@ class Reader {
     const [bytes, block] = this.types[type] ?? [0, 0]
     if (bytes === 0 || block === 0) throw this.#broken(`tensor ${name} has type ${type}, which this llama.cpp does not know`)
     return { name, offset: this.#count(), bytes: (elements / block) * bytes }
+  }
+
+  /** Files that are no language model by themselves. */
+  #refuseKind(kind: string): void {
+    const unsupported = { adapter: 'a LoRA adapter', mmproj: 'a multimodal projector', clip: 'a multimodal projector' }[kind]
+    if (unsupported !== undefined)
+      throw new KvfoldError(
+        'native/unsupported',
+        `${this.path} is ${unsupported}, which kvfold does not support yet; give a language model.`,
+      )
   }
 
   #checkNumber(key: string, value: number): void {

@@ -1,5 +1,7 @@
 // Models: loading a file, and what the file says of itself.
 #include <algorithm>
+#include <chrono>
+#include <future>
 
 #include "kvfold.h"
 
@@ -59,6 +61,14 @@ struct Progress {
       function.NonBlockingCall([value](Napi::Env env, Napi::Function call) { call.Call({Napi::Number::New(env, value)}); });
     return !*stopping;
   }
+  // Waits on the worker thread until all that was reported has been heard, or the environment ends.
+  void drain() {
+    if (!wanted) return;
+    auto heard = std::make_shared<std::promise<void>>();
+    auto done = heard->get_future();
+    if (function.NonBlockingCall([heard](Napi::Env, Napi::Function) { heard->set_value(); }) != napi_ok) return;
+    while (!*stopping && done.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready) continue;
+  }
 };
 
 Napi::Value load(const Napi::CallbackInfo &info) {
@@ -87,6 +97,7 @@ Napi::Value load(const Napi::CallbackInfo &info) {
         params.progress_callback = [](float value, void *data) { return static_cast<Progress *>(data)->report(value); };
         Log log;
         loaded->model = llama_model_load_from_file(path.c_str(), params);
+        progress->drain();
         progress.reset();
         if (loaded->model == nullptr) throw Failure("model/bad-file", "llama.cpp cannot load " + path + log.why());
         loaded->vocab = llama_model_get_vocab(loaded->model);

@@ -95,7 +95,7 @@ export interface ContextOptions {
   readonly flashAttention?: 'auto' | 'on' | 'off'
   readonly keyType?: CacheType
   readonly valueType?: CacheType
-  /** Default false: pooled / per-token embeddings instead of logits only. */
+  /** Not built yet: `true` is refused with native/unsupported. */
   readonly embeddings?: boolean
   /** Default false. Needed for edits on sliding-window models. */
   readonly fullSlidingWindow?: boolean
@@ -131,6 +131,7 @@ export interface SamplerOptions {
   readonly penaltyLastN?: number
   /** Version 1 or 2; replaces top-k / top-p / min-p / typical. */
   readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
+  /** 0 .. 2^32 - 2; default: another one every time. */
   readonly seed?: number
   /** GBNF with root rule `root`. */
   readonly grammar?: string
@@ -171,6 +172,7 @@ export interface NativeContext {
   readonly sequences: number
   readonly batch: number
   readonly ubatch: number
+  /** What is in force; `auto` is settled when the context is made. */
   readonly flashAttention: boolean
   /** Tokens submitted to llama_decode that llama.cpp accepted into the cache, since the context was made. */
   readonly submitted: number
@@ -187,20 +189,20 @@ export interface NativeContext {
   /** llama_memory_seq_add on [span): refused with model/unsupported where llama.cpp would assert. */
   shift(seq: SeqId, span: Span, delta: number): void
   positions(seq: SeqId): { readonly min: number; readonly max: number } | null
-  /** All occupied cells, parsed from llama_state_get_data's header part (copies the cache: tests only). */
+  /** All occupied cells, parsed from llama_state_get_data's header part (copies the cache: tests only). Of a sliding-window model, those of the layers that see everything. */
   readback(): readonly Cell[]
   clear(): void
-  /** llama_state_seq_get_data of one whole sequence. */
+  /** llama_state_seq_get_data of one whole sequence, sealed: only an equal model and context will load it. */
   saveSequence(seq: SeqId): Uint8Array
-  /** Into an empty sequence; false when there is no room or the data is foreign (then nothing changed). */
+  /** Into an empty sequence; false when there is no room or the data is foreign or damaged (then nothing changed). */
   loadSequence(seq: SeqId, state: Uint8Array): boolean
   dispose(): Promise<void>
 }
 
 export interface NativeSampler {
-  /** Samples from the logits of batch index `index` and accepts the token. */
+  /** Samples from the logits of batch index `index` and accepts the token. Throws engine/bad-grammar when the grammar allows none. */
   sample(context: NativeContext, index: number): number
-  /** Tells penalties and grammar of a token that was not sampled here (e.g. the prompt's). */
+  /** Tells penalties and grammar of a token that was not sampled here (e.g. the prompt's). One the grammar does not allow throws engine/bad-grammar and changes nothing. */
   accept(token: number): void
   reset(): void
   dispose(): void
@@ -209,6 +211,6 @@ export interface NativeSampler {
 export interface Native {
   readonly backend: BackendInfo
   loadModel(path: string, options?: ModelOptions): Promise<NativeModel>
-  /** GBNF of a JSON schema (subset: node-llama-cpp's GbnfJsonSchema). */
+  /** GBNF of a JSON schema, root rule `root` (the subset: schema-grammar.ts); engine/bad-grammar names what is outside of it. */
   grammarFromSchema(schema: unknown): Promise<string>
 }

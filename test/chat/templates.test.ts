@@ -54,10 +54,9 @@ function callsComeBack(source: string): boolean {
   const ending = region.findLastIndex((token) => tokenizer.isControl(token))
   const endsInControl = ending !== -1 && tokenizer.text(region.subarray(ending + 1)).trim() === ''
   const text = tokenizer.text(endsInControl ? region.subarray(0, ending) : region)
-  let header = 0
-  while (header < prompt.length && prompt[header] === text[header]) header++
-  const parser = format.syntax.parser(header === prompt.length ? prompt : '')
-  parser.push(text.slice(header))
+  const whole = text.startsWith(prompt)
+  const parser = format.syntax.parser(whole ? prompt : '')
+  parser.push(text.slice(whole ? prompt.length : Math.max(0, prompt.search(/<think>|<\|START_THINKING\|>/))))
   const found = parser.finish().toolCalls.map(({ name, arguments: given }) => [name, given])
   return JSON.stringify(found) === JSON.stringify(toolCalls.map(({ name, arguments: given }) => [name, given]))
 }

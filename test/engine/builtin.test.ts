@@ -7,6 +7,7 @@ import { sculptor } from '../../src/agents/sculptor.js'
 import { plain } from '../../src/agents/plain.js'
 import type { ChatMessage } from '../../src/chat/message.js'
 import { contextTools } from '../../src/context/tools/toolset.js'
+import { conversationId } from '../../src/core/ids.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { piSample } from '../../src/eval/pi-llm.js'
 import { piScore } from '../../src/eval/pi-score.js'
@@ -45,18 +46,31 @@ const asMessage = ({ role, content, tool_calls: calls = [] }: GoldenMessage): Ch
   content,
   ...(calls.length === 0
     ? {}
-    : { toolCalls: calls.map(({ function: { name, arguments: given } }, index) => ({ id: `call_${index + 1}`, name, arguments: given })) }),
+    : {
+        toolCalls: calls.map(({ function: { name, arguments: given } }, index) => ({
+          id: `call_${index + 1}`,
+          name,
+          arguments: given,
+        })),
+      }),
 })
 
 describe('the built-in model', () => {
   it('is the file its manifest describes', () => {
     const manifest = JSON.parse(readFileSync(`${folder}manifest.json`, 'utf8')) as { readonly sha256: string }
-    expect(createHash('sha256').update(readFileSync(`${folder}kvfold-tiny.gguf`)).digest('hex')).toBe(manifest.sha256)
+    expect(
+      createHash('sha256')
+        .update(readFileSync(`${folder}kvfold-tiny.gguf`))
+        .digest('hex'),
+    ).toBe(manifest.sha256)
   })
 
-  it.each(golden.texts.map(({ text, ids }) => [text.slice(0, 40), text, ids] as const))('tokenizes as its recipe does: %s', (_, text, ids) => {
-    expect([...engine.model.tokenize(text, { parseSpecial: true })]).toEqual(ids)
-  })
+  it.each(golden.texts.map(({ text, ids }) => [text.slice(0, 40), text, ids] as const))(
+    'tokenizes as its recipe does: %s',
+    (_, text, ids) => {
+      expect([...engine.model.tokenize(text, { parseSpecial: true })]).toEqual(ids)
+    },
+  )
 
   it.each(golden.prompts.map((prompt) => [prompt.name, prompt] as const))('is shown what it was trained on: %s', (_, prompt) => {
     const tools = contextTools.map(({ definition }) => definition).filter(({ name }) => prompt.tools.includes(name))
@@ -67,7 +81,7 @@ describe('the built-in model', () => {
 
   it('folds a long stream by itself, and the runtime computes the fold once', async () => {
     const sample = piSample({ words: ownWords(), updates: 32, seed: 2024 })
-    const session = sculptor({ engine, prompt: 'pi-llm' })
+    const session = sculptor({ engine, id: conversationId('folds'), prompt: 'pi-llm' })
     const outcome = await session.ask(sample.prompt)
     const [cut, fold, answer] = outcome.steps
     expect(outcome.steps.length).toBe(3)
@@ -85,9 +99,11 @@ describe('the built-in model', () => {
 
   it('answers plainly from exactly the prompt of a bare run', async () => {
     const sample = piSample({ words: ownWords(), updates: 4, seed: 2025 })
-    const session = plain({ engine, generation: { maxTokens: 1 } })
+    const session = plain({ engine, id: conversationId('plain'), generation: { maxTokens: 1 } })
     const { ledger } = await session.ask(sample.prompt)
-    const bare = engine.model.tokenize(`<|im_start|>user\n${sample.prompt}<|im_end|>\n<|im_start|>assistant\n`, { parseSpecial: true })
+    const bare = engine.model.tokenize(`<|im_start|>user\n${sample.prompt}<|im_end|>\n<|im_start|>assistant\n`, {
+      parseSpecial: true,
+    })
     expect(ledger[0]!.shown).toBe(bare.length)
     expect([...engine.format.render({ messages: [{ role: 'user', content: sample.prompt }] }).tokens]).toEqual([...bare])
     session.forget()

@@ -48,29 +48,32 @@ describe.each(['on', 'off'] as const)('beside node-llama-cpp, flash attention %s
     'Zürich 日本 {"x": [1, 2, 3]}\n\n\n\tthe end <|im_end|> '.repeat(9),
   ]
 
-  it.each(prompts.map((prompt, index) => [index, prompt] as const))('prompt %i: same ids, same greedy answer', async (index, prompt) => {
-    const ids = engine.model.tokenize(prompt, { parseSpecial: true })
-    expect([...ids]).toEqual([...model.tokenize(prompt, true)])
+  it.each(prompts.map((prompt, index) => [index, prompt] as const))(
+    'prompt %i: same ids, same greedy answer',
+    async (index, prompt) => {
+      const ids = engine.model.tokenize(prompt, { parseSpecial: true })
+      expect([...ids]).toEqual([...model.tokenize(prompt, true)])
 
-    const { tokens, logprobs } = await engine.complete({
-      conversation: conversationId(`peer-${flashAttention}-${index}`),
-      tokens: ids,
-      maxTokens: GENERATED,
-      logprobs: 2,
-    })
-    const sequence = context.getSequence()
-    const theirs: number[] = []
-    for await (const token of sequence.evaluate([...ids] as Token[], { temperature: 0, yieldEogToken: false })) {
-      theirs.push(token)
-      if (theirs.length === GENERATED) break
-    }
-    void sequence.dispose()
+      const { tokens, logprobs } = await engine.complete({
+        conversation: conversationId(`peer-${flashAttention}-${index}`),
+        tokens: ids,
+        maxTokens: GENERATED,
+        logprobs: 2,
+      })
+      const sequence = context.getSequence()
+      const theirs: number[] = []
+      for await (const token of sequence.evaluate([...ids] as Token[], { temperature: 0, yieldEogToken: false })) {
+        theirs.push(token)
+        if (theirs.length === GENERATED) break
+      }
+      void sequence.dispose()
 
-    const differs = theirs.findIndex((token, at) => token !== tokens[at])
-    if (differs >= 0 && differs < tokens.length) {
-      // Different kernels of the two builds of the batch may break a tie differently: then the two best are closer than the noise floor.
-      const [best, second] = logprobs[differs]!.top
-      expect(best!.logprob - second!.logprob).toBeLessThan(flashAttention === 'on' ? 2e-2 : 1e-3)
-    } else expect([...tokens]).toEqual(theirs)
-  })
+      const differs = theirs.findIndex((token, at) => token !== tokens[at])
+      if (differs >= 0 && differs < tokens.length) {
+        // Different kernels of the two builds of the batch may break a tie differently: then the two best are closer than the noise floor.
+        const [best, second] = logprobs[differs]!.top
+        expect(best!.logprob - second!.logprob).toBeLessThan(flashAttention === 'on' ? 2e-2 : 1e-3)
+      } else expect([...tokens]).toEqual(theirs)
+    },
+  )
 })

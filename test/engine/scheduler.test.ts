@@ -107,7 +107,7 @@ describe('completions', () => {
       conversation: conversationId('grammar'),
       tokens: tokens(20),
       maxTokens: 30,
-      sampling: { grammar: 'root ::= "ab" [0-9]+ "c"' } as never,
+      grammar: 'root ::= "ab" [0-9]+ "c"',
     })
     expect(result.text).toMatch(/^ab[0-9]*c?$/)
   })

@@ -40,7 +40,7 @@ describe('files that are no model', () => {
 
   test('a named pipe, without waiting for it', async () => {
     const path = join(folder, 'pipe.gguf')
-    execFileSync('mkfifo', [path])
+    execFileSync('/bin/sh', ['-c', 'mkfifo "$0"', path])
     expect((await refused('model/bad-file', () => native.loadModel(path))).message).toContain('not a regular file')
   })
 
@@ -98,6 +98,12 @@ describe('files that are no model', () => {
       [],
     )
     await refused('model/bad-file', () => native.loadModel(path))
+  })
+
+  test.each(['adapter', 'mmproj'])('a file of the kind %s', async (kind) => {
+    const path = join(folder, 'kind.gguf')
+    await writeGguf(path, new Map<string, GgufValue>([['general.type', { string: kind }]]), [])
+    await refused('native/unsupported', () => native.loadModel(path))
   })
 
   test('a part of a split model', async () => {

@@ -124,17 +124,67 @@ describe('tags', () => {
   })
 
   test.each<[string, (of: NativeContext) => unknown]>([
-    ['tag from a sequence that does not exist', (of) => of.tag(seq(9), seq(0), span(0, 1))],
-    ['tag onto a sequence that does not exist', (of) => of.tag(seq(0), seq(-1), span(0, 1))],
-    ['tag of a span from below 0', (of) => of.tag(seq(0), seq(1), span(-1, 3))],
-    ['untag of a span that ends before it begins', (of) => of.untag(seq(0), span(4, 3))],
-    ['untag of a span of no numbers', (of) => of.untag(seq(0), span(0, NaN))],
-    ['untag beyond the last position', (of) => of.untag(seq(0), span(0, 2 ** 31))],
-    ['untag of half a sequence id', (of) => of.untag(seq(0.5), span(0, 1))],
+    [
+      'tag from a sequence that does not exist',
+      (of) => {
+        of.tag(seq(9), seq(0), span(0, 1))
+      },
+    ],
+    [
+      'tag onto a sequence that does not exist',
+      (of) => {
+        of.tag(seq(0), seq(-1), span(0, 1))
+      },
+    ],
+    [
+      'tag of a span from below 0',
+      (of) => {
+        of.tag(seq(0), seq(1), span(-1, 3))
+      },
+    ],
+    [
+      'untag of a span that ends before it begins',
+      (of) => {
+        of.untag(seq(0), span(4, 3))
+      },
+    ],
+    [
+      'untag of a span of no numbers',
+      (of) => {
+        of.untag(seq(0), span(0, NaN))
+      },
+    ],
+    [
+      'untag beyond the last position',
+      (of) => {
+        of.untag(seq(0), span(0, 2 ** 31))
+      },
+    ],
+    [
+      'untag of half a sequence id',
+      (of) => {
+        of.untag(seq(0.5), span(0, 1))
+      },
+    ],
     ['positions of a sequence that does not exist', (of) => of.positions(seq(4))],
-    ['shift below 0', (of) => of.shift(seq(0), span(2, 8), -3)],
-    ['shift by half a position', (of) => of.shift(seq(0), span(2, 8), 0.5)],
-    ['shift beyond the last position', (of) => of.shift(seq(0), span(2, 8), 2 ** 31 - 5)],
+    [
+      'shift below 0',
+      (of) => {
+        of.shift(seq(0), span(2, 8), -3)
+      },
+    ],
+    [
+      'shift by half a position',
+      (of) => {
+        of.shift(seq(0), span(2, 8), 0.5)
+      },
+    ],
+    [
+      'shift beyond the last position',
+      (of) => {
+        of.shift(seq(0), span(2, 8), 2 ** 31 - 5)
+      },
+    ],
     ['a save of a sequence that does not exist', (of) => of.saveSequence(seq(4))],
   ])('refuses %s', async (_, call) => {
     await feed(context, someTokens(10))
@@ -150,10 +200,18 @@ describe('models whose state is no table of cells', () => {
     const own = await mamba.createContext({ cells: 256, sequences: 4, threads: 1 })
     expect(own.canShift).toBe(false)
     await feed(own, someTokens(20))
-    await refused('model/unsupported', () => own.untag(seq(0), span(5, 10)))
-    await refused('model/unsupported', () => own.untag(seq(0), span(5, 20)))
-    await refused('model/unsupported', () => own.tag(seq(0), seq(1), span(0, 10)))
-    await refused('model/unsupported', () => own.shift(seq(0), span(0, 10), 1))
+    await refused('model/unsupported', () => {
+      own.untag(seq(0), span(5, 10))
+    })
+    await refused('model/unsupported', () => {
+      own.untag(seq(0), span(5, 20))
+    })
+    await refused('model/unsupported', () => {
+      own.tag(seq(0), seq(1), span(0, 10))
+    })
+    await refused('model/unsupported', () => {
+      own.shift(seq(0), span(0, 10), 1)
+    })
     await refused('model/unsupported', () => own.readback())
     own.tag(seq(0), seq(1), span(0, 20))
     expect(own.positions(seq(1))?.max).toBe(19)
@@ -169,8 +227,12 @@ describe('models whose state is no table of cells', () => {
     await feed(short, someTokens(250))
     await feed(short, someTokens(150), 250)
     expect(short.positions(seq(0))?.min).toBeGreaterThan(0)
-    await refused('model/unsupported', () => short.untag(seq(0), span(300, 400)))
-    await refused('model/unsupported', () => short.tag(seq(0), seq(1), span(0, 100)))
+    await refused('model/unsupported', () => {
+      short.untag(seq(0), span(300, 400))
+    })
+    await refused('model/unsupported', () => {
+      short.tag(seq(0), seq(1), span(0, 100))
+    })
     short.untag(seq(0), span(0, 400))
     expect(short.positions(seq(0))).toBeNull()
 

@@ -132,8 +132,12 @@ describe('grammars', () => {
   test('a token that does not fit is refused, and the sampler goes on', async () => {
     const sampler = model.createSampler({ temperature: 0, grammar: answer })
     const { eos } = model.special
-    await refused('engine/bad-grammar', () => sampler.accept(eos ?? -1))
-    await refused('engine/bad-grammar', () => sampler.accept(model.tokenize('x')[0] ?? -1))
+    await refused('engine/bad-grammar', () => {
+      sampler.accept(eos ?? -1)
+    })
+    await refused('engine/bad-grammar', () => {
+      sampler.accept(model.tokenize('x')[0] ?? -1)
+    })
     sampler.accept(model.tokenize('y')[0] ?? -1)
     expect(model.detokenize([sampler.sample(context, 0)])[0]).toBe('e')
     sampler.dispose()
@@ -181,7 +185,9 @@ describe('refusals', () => {
   test('a batch index without logits, a foreign token, a foreign model', async () => {
     const sampler = model.createSampler()
     await refused('native/bad-argument', () => sampler.sample(context, OUTPUTS))
-    await refused('native/bad-argument', () => sampler.accept(400))
+    await refused('native/bad-argument', () => {
+      sampler.accept(400)
+    })
     const native = await openNative({ gpu: 'cpu' })
     const other = await native.loadModel(await tinyModel({ vocabulary: 300 }))
     const foreign = await other.createContext({ cells: 256, threads: 1 })

@@ -81,8 +81,8 @@ describe('a synthetic model', () => {
 
 describe('random weights', () => {
   test('are normally distributed', () => {
-    const { chunks } = randomTensor({ name: 'w', shape: [1000, 300], type: 'f32', mean: 1, deviation: 2, seed: 5 })
-    const values = [...chunks()].flatMap((chunk) => [...new Float32Array(chunk.buffer)])
+    const tensor = randomTensor({ name: 'w', shape: [1000, 300], type: 'f32', mean: 1, deviation: 2, seed: 5 })
+    const values = [...tensor.chunks()].flatMap((chunk) => [...new Float32Array(chunk.buffer)])
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length
     const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / values.length
     expect(values).toHaveLength(300_000)

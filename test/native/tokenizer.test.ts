@@ -1,12 +1,9 @@
-import { execFileSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import fc from 'fast-check'
 import { getLlama } from 'node-llama-cpp'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeModel } from '../../src/native/types.js'
+import { realVocabulary } from '../support/bundle.js'
 import { tinyModel } from '../support/models.js'
 import { refused } from './fixture.js'
 
@@ -28,30 +25,6 @@ beforeAll(async () => {
 })
 
 afterAll(() => model.dispose())
-
-/** A real tokenizer out of the source bundle of the installed node-llama-cpp, kept in .cache. */
-function realVocabulary(name: string): string {
-  const root = fileURLToPath(new URL('../..', import.meta.url))
-  const folder = join(root, '.cache', 'vocabularies')
-  const file = join(folder, `ggml-vocab-${name}.gguf`)
-  if (existsSync(file)) return file
-  const bundle = join(root, 'node_modules', 'node-llama-cpp', 'llama', 'gitRelease.bundle')
-  mkdirSync(folder, { recursive: true })
-  const temporary = mkdtempSync(join(folder, 'extract-'))
-  try {
-    const repository = join(temporary, 'repository')
-    execFileSync('git', ['clone', '--quiet', '--bare', bundle, repository])
-    const blob = execFileSync('git', ['--git-dir', repository, 'show', `HEAD:models/ggml-vocab-${name}.gguf`], {
-      maxBuffer: 1 << 27,
-    })
-    const whole = join(temporary, 'whole')
-    writeFileSync(whole, blob)
-    renameSync(whole, file)
-  } finally {
-    rmSync(temporary, { recursive: true, force: true })
-  }
-  return file
-}
 
 describe('tokens', () => {
   test('any text comes back as it was', () => {
@@ -113,7 +86,6 @@ describe('against node-llama-cpp', () => {
     const llama = await getLlama({ gpu: false, build: 'never', progressLogs: false, logger: () => undefined })
     const theirs = await llama.loadModel({ modelPath: path, vocabOnly: true })
     try {
-      expect(dirname(ours.info.path)).toContain('.cache')
       for (const text of TEXTS) {
         expect([...ours.tokenize(text)]).toEqual(theirs.tokenize(text))
         expect([...ours.tokenize(text, { parseSpecial: true })]).toEqual(theirs.tokenize(text, true))
@@ -137,10 +109,10 @@ describe('against node-llama-cpp', () => {
     }
   })
 
-  test('a long word does not overflow the stack of a vocabulary that splits by regular expression', async () => {
+  test('a long run does not overflow the stack of a vocabulary that splits by regular expression', async () => {
     const falcon = await native.loadModel(realVocabulary('falcon'), { vocabOnly: true })
     try {
-      const text = 'a'.repeat(500_000)
+      const text = '!?'.repeat(500_000)
       expect(falcon.detokenize(falcon.tokenize(text)) === text).toBe(true)
     } finally {
       await falcon.dispose()

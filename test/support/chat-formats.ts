@@ -18,7 +18,7 @@ export const builtinTemplate = `
   {%- endif -%}
   <|im_end|>{{ '\\n' }}
 {%- endif -%}
-{%- for message in messages if not (loop.first and message.role == 'system') -%}
+{%- for message in messages[1 if messages[0].role == 'system' else 0:] -%}
   <|im_start|>{{ message.role + '\\n' + message.content }}
   {%- for call in message.tool_calls or [] -%}
     {{ '\\n' if message.content or not loop.first }}<tool_call>{{ '\\n{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}\\n' }}</tool_call>

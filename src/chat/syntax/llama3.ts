@@ -51,6 +51,7 @@ class Llama3Parser extends StreamParser {
     const broken = this.#passed.includes(TAG) || /^\{\s*"name"\s*:/.test(this.buffer)
     if (broken && this.buffer.startsWith('{')) return this.#malformed()
     this.#mode = 'text'
+    if (this.#calls > 0) this.consume(/^[\s;]*/.exec(this.buffer)?.[0].length ?? 0)
     this.say(this.#calls > 0 ? this.#passed.replace(/^[\s;]+/, '') : this.#passed)
     this.#passed = ''
     return true

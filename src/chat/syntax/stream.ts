@@ -93,7 +93,6 @@ export abstract class StreamParser implements ReplyParser {
   }
 
   protected separate(): void {
-    this.#text.waiting = ''
     this.#separated = true
   }
 

@@ -8,7 +8,7 @@ import { count, plural } from '../figures.js'
 import type { Interrupt } from '../interrupt.js'
 import { ledgerLine, ledgerTable } from '../ledger-view.js'
 import type { Terminal } from '../terminal.js'
-import { refuseHopeless } from '../room.js'
+import { refuseHopeless } from '../../engine/room.js'
 import { TurnView } from '../turn-view.js'
 import { chatHelp, type ChatCommand } from './command.js'
 
@@ -30,7 +30,7 @@ export class Talk {
   /** Sends a message and streams the answer; Ctrl-C ends the answer, not the talk. @throws KvfoldError what the engine throws */
   async say(text: string): Promise<void> {
     const { engine, out, interrupt } = this.options
-    refuseHopeless(engine, text)
+    refuseHopeless(engine.model, engine.info.context, text)
     const view = new TurnView({ answer: out, remarks: out, reasoning: true })
     const outcome = await this.#session.ask(text, { signal: interrupt.signal, onEvent: view.onEvent }).finally(() => {
       view.end()

@@ -15,7 +15,7 @@ import type { Shell } from '../shell.js'
 import type { Terminal } from '../terminal.js'
 
 /** Chosen so that the whole demo stays well under three minutes on two slow cores. */
-const FULL = { n: [4, 8, 16, 32], samples: 6 }
+const FULL = { n: [4, 8, 16, 32, 64], samples: 6 }
 const QUICK = { n: [4, 16], samples: 2 }
 
 interface DemoFlags extends ModelFlags {
@@ -66,7 +66,8 @@ async function demo(flags: DemoFlags, { out, notes, interrupt }: Shell): Promise
     await engine.dispose()
   }
   const seconds = (performance.now() - begun) / 1000
-  if (json && !interrupt.interrupted) out.print(JSON.stringify({ rows: rows(trials), model: engine.info.model, seed, seconds }))
+  if (json && !interrupt.interrupted)
+    out.print(JSON.stringify({ rows: rows(trials), model: engine.info.model, seed, seconds }, rounded))
   if (!json && trials.length > 0) conclude(trials, out, seconds)
 }
 
@@ -114,3 +115,6 @@ function conclude(trials: readonly Trial[], out: Terminal, seconds: number): voi
   for (const sentence of sentences(all)) out.prose(sentence)
   out.print(out.colours.dim(`Took ${seconds.toFixed(0)} s.`))
 }
+
+/** Four decimals are more than these measurements carry. */
+const rounded = (_key: string, value: unknown): unknown => (typeof value === 'number' ? Math.round(value * 1e4) / 1e4 : value)

@@ -19,7 +19,7 @@ import {
   type ModelFlags,
   type SamplingFlags,
 } from '../options.js'
-import { refuseHopeless } from '../room.js'
+import { refuseHopeless } from '../../engine/room.js'
 import { loadEngine } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { TurnView } from '../turn-view.js'
@@ -85,7 +85,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   const engine = await loadEngine(flags, notes, interrupt.signal)
   try {
     if (interrupt.interrupted) return
-    refuseHopeless(engine, prompt)
+    refuseHopeless(engine.model, engine.info.context, prompt)
     const load = performance.now() - begun
     if (flags.raw === true) await complete(engine, prompt, flags, shell, load)
     else await answer(engine, prompt, flags, constraints, shell, load)

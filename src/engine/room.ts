@@ -1,7 +1,6 @@
 /** Owns the quick answer to a text that cannot fit: said before all of it is tokenized, which takes minutes for megabytes. */
 import { KvfoldError } from '../core/errors.js'
-import type { LlamaEngine } from '../engine/llama.js'
-import { count } from './figures.js'
+import type { NativeModel } from '../native/types.js'
 
 /** Characters a cell from which on a text is looked at; ordinary text has 3 to 5 characters a token. */
 const LONG = 8
@@ -11,15 +10,14 @@ const LONG = 8
  * the whole text, half of them cannot. Whether other texts fit is for the engine to say.
  * @throws KvfoldError context/full
  */
-export function refuseHopeless(engine: LlamaEngine, text: string): void {
-  const cells = engine.info.context
+export function refuseHopeless(model: NativeModel, cells: number, text: string): void {
   for (let length = LONG * cells; length < text.length; length *= 2) {
-    const tokens = engine.model.tokenize(text.slice(0, length)).length
+    const tokens = model.tokenize(text.slice(0, length)).length
     if (tokens >= 2 * cells)
       throw new KvfoldError(
         'context/full',
-        `The text has ${count(text.length)} characters, of which the first ${count(length)} alone are ${count(tokens)} tokens, and the context has ` +
-          `${count(cells)} cells; shorten it, or load a model with a larger context.`,
+        `The text has ${text.length} characters, of which the first ${length} alone are ${tokens} tokens, and the context has ${cells} cells; ` +
+          'shorten it, or load a model with a larger context.',
       )
   }
 }

@@ -1,0 +1,28 @@
+/** The public API: what can be imported from the package, no more and no less. */
+import { expect, it } from 'vitest'
+import * as kvfold from '../../src/index.js'
+
+it('exports what it promises', () => {
+  expect(Object.keys(kvfold).sort()).toEqual([
+    'ChatFormat',
+    'Conversation',
+    'KvfoldError',
+    'LlamaEngine',
+    'MAX_CALLS',
+    'Session',
+    'contextTools',
+    'conversationId',
+    'errorTable',
+    'fragmentId',
+    'freshConversation',
+    'isModelUri',
+    'openNative',
+    'plain',
+    'portsOf',
+    'resolveModel',
+    'sculptor',
+    'searchId',
+    'synthesizeModel',
+    'systemPrompts',
+  ])
+})
