@@ -160,7 +160,8 @@ async function nodeLlamaCpp(path: string, sequences: number, contextSize: number
         prompts.map(async (tokens, index) => {
           let count = 0
           const answer = slots[index]!.evaluate([...tokens] as Token[], { temperature: 0, yieldEogToken: true })
-          while (count < GENERATED && (await answer.next()).done !== true) if (++count === 1) firsts.push(performance.now() - begun)
+          while (count < GENERATED && (await answer.next()).done !== true)
+            if (++count === 1) firsts.push(performance.now() - begun)
           await answer.return()
         }),
       )

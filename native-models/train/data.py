@@ -4,7 +4,6 @@ A sample is (ids, positions, weights): `weights[i] > 0` where token i belongs to
 kind is built from the same text functions as the runtime's, so nothing is trained that the runtime does not show.
 """
 import random
-import re
 from typing import NamedTuple
 
 import numpy as np

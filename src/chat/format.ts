@@ -86,7 +86,7 @@ export class ChatFormat {
   static create({ template: source, tokenizer, bosText, eosText, now = () => new Date() }: FormatOptions): ChatFormat {
     const template = new Template(source, { bosText, eosText, now })
     const capabilities = findCapabilities(template)
-    return new ChatFormat(template, tokenizer, capabilities, detectSyntax(source, capabilities.tools === 'described'))
+    return new ChatFormat(template, tokenizer, capabilities, detectSyntax(source, capabilities))
   }
 
   /**

@@ -1,4 +1,5 @@
 /** Which family's call syntax a template uses, told by the markers in its source. */
+import type { Form } from '../form.js'
 import { apertus, apriel, commandR, firefunction, granite, nemotron } from './arrays.js'
 import { functionary31, functionary32 } from './functionary.js'
 import { harmony } from './harmony.js'
@@ -37,10 +38,10 @@ const reasonings: readonly ReasoningTags[] = [
   { open: '<seed:think>', close: '</seed:think>' },
 ]
 
-/** `described`: the template ignores tools or calls, so we asked for them in Hermes syntax. */
-export function detectSyntax(source: string, described: boolean): ToolSyntax {
+/** Where we describe the tools ourselves, or write calls for lack of any other way, it is in Hermes syntax. */
+export function detectSyntax(source: string, capabilities: Form): ToolSyntax {
   const tags = reasonings.find(({ open, close }) => source.includes(open) && source.includes(close)) ?? null
   const found = families.find(([, markers]) => markers.every((marker) => source.includes(marker)))
-  const family = described ? hermes : (found?.[0] ?? none)
+  const family = capabilities.tools === 'described' ? hermes : (found?.[0] ?? (capabilities.calls === 'text' ? hermes : none))
   return family({ source, tags })
 }
