@@ -1,6 +1,7 @@
 /** The engine over llama.cpp: renders messages, keeps the cache in step with them, generates, and accounts for it. */
 import { ChatFormat, type Rendered } from '../chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
+import type { ReplyEvent } from '../chat/parser.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
@@ -205,12 +206,8 @@ export class LlamaEngine implements Engine {
     this.#lastRendered.set(request.conversation, rendered)
 
     const parser = format.parser()
-    const forward = (text: string) => {
-      for (const event of parser.push(text)) {
-        if (event.type === 'text') stream.push({ type: 'text', text: event.text })
-        else if (event.type === 'reasoning') stream.push({ type: 'reasoning', text: event.text })
-        else if (event.type === 'call') stream.push({ type: 'call', call: event.call })
-      }
+    const forward = (events: readonly ReplyEvent[]) => {
+      for (const event of events) if (event.type !== 'call-start') stream.push(event)
     }
     const result = await this.#submit({
       conversation: request.conversation,
@@ -231,10 +228,11 @@ export class LlamaEngine implements Engine {
       onText: (text, tokens, logprobs) => {
         if (tokens.length > 0 || text !== '')
           stream.push({ type: 'tokens', tokens, text, ...(request.logprobs === undefined ? {} : { logprobs }) })
-        if (text !== '') forward(text)
+        if (text !== '') forward(parser.push(text))
       },
     })
     const parsed = parser.finish()
+    forward(parsed.events)
     const whole = result.finish === 'stop' || result.finish === 'length'
     const message: ChatMessage = {
       role: 'assistant',
