@@ -1,9 +1,11 @@
 """Samples: interference streams, plain prompts, tool transcripts before and after folding, and two small drills.
 
 A sample is (ids, positions, weights): `weights[i] > 0` where token i belongs to a completion and is learned. Every
-kind is built from the same text functions as the runtime's, so nothing is trained that the runtime does not show.
+kind is built from the same text functions, so nothing is trained that the runtime does not show; only positions are
+sometimes left out, in plain prompts and tool transcripts alike, to meet late places without long prompts.
 """
 import random
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +13,10 @@ import numpy as np
 from . import format as fmt
 from .cuts import border, cut
 from .format import Message
+
+
+TOKENS_PER_UPDATE = 2
+MOST_GAPS = 6200  # positions: with those of the stream itself, as long as 46 keys with 68 updates each
 
 
 class Sample(NamedTuple):
@@ -94,12 +100,28 @@ class Maker:
             if i >= self.vocabulary.base or t.text.replace("\u2581", " ") in heavy or (len(t.text) == 2 and t.kind == 1):
                 self._weight[i] = 1.0
         for digit in "123456789":  # occur in completions only as the number of fragments: one token a sample, and hard to learn
-            self._weight[self.vocabulary.id[digit]] = 4.0
+            self._weight[self.vocabulary.id[digit]] = 8.0
+
+    def _gaps(self):
+        """Positions to leave out of a stream, so that a prompt of few updates is as long as one of many: none in half of all samples."""
+        return 0 if self.rng.random() < 0.5 else self.rng.randrange(MOST_GAPS)
+
+    def _stretched(self, prompt, gaps):
+        """The prompt as (text, learned, positions left out before it): `gaps` positions in all, spread over the stream by chance."""
+        cuts = [m.end() for m in re.finditer(";", prompt)]
+        if not gaps or not cuts:
+            return [(prompt, 0, 0)]
+        cuts = sorted(self.rng.sample(cuts, min(len(cuts), self.rng.randint(1, 40))))
+        shares = [self.rng.random() for _ in cuts]
+        sizes = [round(gaps * x / sum(shares)) for x in shares]
+        bounds = [0, *cuts, len(prompt)]
+        return [(prompt[a:b], 0, size) for a, b, size in zip(bounds, bounds[1:], [0, *sizes])]
 
     def _sample(self, kind, parts):
-        """`parts`: (text, learned) in order."""
+        """`parts`: (text, learned, positions left out before it) in order."""
         ids, learned, positions, at = [], [], [], 0
-        for text, learn in parts:
+        for text, learn, gap in parts:
+            at += gap
             piece = self.tokenizer.encode(text)
             ids += piece
             learned += [learn] * len(piece)
@@ -119,14 +141,20 @@ class Maker:
             if at:
                 prompt += fmt.answer_text(s.order[:at], s.last) + "\n"
         answer = fmt.answer_text(order, s.last) + (fmt.END if order[-1] == s.order[-1] else "")
-        return self._sample("plain", [(prompt, 0), (answer, 1)])
+        return self._sample("plain", [*self._stretched(prompt, self._gaps()), (answer, 1, 0)])
 
     def episode(self, keys, n):
-        """Everything a tool episode needs: stream, user text, spans of the fragments and their ids."""
+        """Everything a tool episode needs: stream, user text, spans of the fragments, their ids and the positions to leave out.
+
+        A stream is as long as its positions say: one with gaps is cut into as many fragments as a real one of that length. In a
+        quarter of all episodes the number is another one, which is not learned: what follows has to cope with it.
+        """
         s = make_stream(self.words, self.rng, keys, n)
         user = fmt.user_text(s.order, s.pairs)
-        k = fmt.fragments_for(len(s.pairs))
-        return s, user, cut(user, k), new_ids(self.rng, k)
+        gaps = self._gaps()
+        k = fmt.fragments_for(len(s.pairs) + gaps // TOKENS_PER_UPDATE)
+        asked = max(1, k + self.rng.choice((-2, -1, 1, 2))) if self.rng.random() < 0.25 else k
+        return s, user, cut(user, asked), new_ids(self.rng, asked), gaps, asked == k
 
     def calls(self, user, pieces, idents):
         k = len(idents)
@@ -142,12 +170,12 @@ class Maker:
 
     def cut(self, keys, n):
         """Before folding: the call that cuts, its result, then the calls that fold (or the answer when there is one fragment)."""
-        s, user, pieces, idents = self.episode(keys, n)
+        s, user, pieces, idents, gaps, right = self.episode(keys, n)
         m = self.calls(user, pieces, idents)
-        turn = fmt.render(m[:2], fmt.TOOLS)
+        turn = self._stretched(fmt.render(m[:2], fmt.TOOLS), gaps)
         call, result = fmt.render_message(m[2])[len(fmt.START + "assistant\n") : -1], "\n" + fmt.render([m[3]])
         after = fmt.answer_text(s.order, s.last) if len(idents) == 1 else "\n".join(map(fmt.render_call, m[4].calls))
-        return self._sample("cut", [(turn, 0), (call, 1), (result, 0), (after + fmt.END, 1)])
+        return self._sample("cut", [*turn, (call, int(right), 0), (result, 0, 0), (after + fmt.END, 1, 0)])
 
     def folded(self, keys, n):
         """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown.
@@ -156,14 +184,14 @@ class Maker:
         """
         s = make_stream(self.words, self.rng, keys, n)
         user = fmt.user_text(s.order, s.pairs)
-        k = self.rng.randint(2, 6)
+        k = self.rng.randint(2, 10)
         pieces, idents = self._uneven(user, k, self.rng.uniform(0.25, 0.9)), new_ids(self.rng, k)
         messages = self.calls(user, pieces, idents)
         end = pieces[-2][1]
         shown = folded_user(user, pieces, idents, k - 1)
         messages[1] = Message("user", shown)
         prompt = fmt.render(messages, fmt.TOOLS)
-        sample = self._sample("folded", [(prompt, 0), (fmt.answer_text(s.order, s.last) + fmt.END, 1)])
+        sample = self._sample("folded", [(prompt, 0, 0), (fmt.answer_text(s.order, s.last) + fmt.END, 1, 0)])
         for key in s.order:  # a value that is folded away cannot be known: nothing is learned from it
             if " %s:" % key not in user[end:]:
                 sample.weights[sample.ids == self.vocabulary.id["\u2581%s." % s.last[key]]] = 0
@@ -184,7 +212,7 @@ class Maker:
         tool = "\n" + fmt.render([Message("tool", fmt.cut_result(2, idents, chars))])
         call = fmt.START + "assistant\n" + fmt.render_call(fmt.cut_call(k)) + fmt.END
         folds = "\n".join(fmt.render_call(fmt.fold_call(i)) for i in idents[:-1])
-        return self._sample("ids", [(call, 0), (tool, 0), (folds + fmt.END, 1)])
+        return self._sample("ids", [(call, 0, 0), (tool, 0, 0), (folds + fmt.END, 1, 0)])
 
     def noise(self, size):
         """Drill: random tokens, repeated; keeps copying alive for tokens that are rare elsewhere."""

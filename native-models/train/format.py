@@ -88,9 +88,9 @@ def answer_text(order, last):
 
 
 def fragments_for(pairs):
-    """How many fragments the teacher cuts a stream of `pairs` updates into; all but the newest are folded. With 46 keys: up to 5
-    updates of a key stay whole, up to 11 are halved, more are cut into five. Steps that are wide enough to be told apart by length."""
-    return 1 if pairs < 276 else 2 if pairs < 552 else 5
+    """How many fragments the teacher cuts a stream of `pairs` updates into: about 230 updates each, so that the one left open holds
+    about five updates of each of 46 keys."""
+    return min(9, max(1, int(pairs / 230 + 0.5)))
 
 
 # tool calls, results and markers

@@ -18,7 +18,7 @@ class Config(NamedTuple):
     heads: int = 3
     head: int = 64
     hidden: int = 256
-    rope_base: float = 1e4
+    rope_base: float = 1e5
     eps: float = 1e-5
     context: int = 16384
 

@@ -6,7 +6,9 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-/usr/bin/python3}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 mkdir -p train/.run && echo '*' > train/.run/.gitignore
-$python -m train.train "$@"
+# Short prompts first: they teach reading and calling at three times the speed.
+$python -m train.train --most 6 --tokens 2.4e6 --limit 1.5e5
+$python -m train.train --most 16 --tokens 3.9e6 --limit 1.5e5
 $python -m train.export
 $python -m train.evaluate
 $python -m train.golden

@@ -26,15 +26,18 @@ RUN = os.path.join(os.path.dirname(__file__), ".run")
 
 
 class Curriculum:
-    """Which stage is trained: the next one starts when plain prompts of this one are read to 90 %, or after `limit` tokens."""
+    """Which stage is trained: the next one starts when plain prompts of this one are read to 90 %, or after `limit` tokens.
 
-    def __init__(self, limit):
-        self.stage, self.score, self.spent, self.limit = 0, 0.0, 0, limit
+    `most`: no prompt of either kind has more updates of a key than this, whatever the stage says.
+    """
+
+    def __init__(self, limit, most):
+        self.stage, self.score, self.spent, self.limit, self.most = 0, 0.0, 0, limit, most
 
     def size(self, rng):
         stage = self.stage if rng.random() > 0.25 else rng.randrange(self.stage + 1)
         keys, n = STAGES[stage]
-        return keys, rng.randint(2, n)
+        return keys, rng.randint(2, min(n, self.most))
 
     def learned(self, accuracy, tokens):
         self.score += 0.05 * (accuracy - self.score)
@@ -50,7 +53,7 @@ def draw(kind, maker, curriculum):
     if kind == "noise":
         return maker.noise(rng.randint(8, 60))
     if kind == "folded" and rng.random() < 0.5:  # short once folded, whatever the length was
-        return maker.folded(46, rng.randint(6, 16))
+        return maker.folded(46, rng.randint(max(2, curriculum.most - 2), curriculum.most))
     keys, n = curriculum.size(rng)
     if kind == "plain" and rng.random() < 0.1:
         return maker.plain(keys, n, asked=1)
@@ -94,10 +97,11 @@ def rate(done, total, peak, step):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--tokens", type=float, default=3e6, help="prompt and completion tokens to train on")
+    p.add_argument("--tokens", type=float, default=2.4e6, help="prompt and completion tokens to train on")
     p.add_argument("--batch", type=int, default=3200, help="tokens a step, at least")
     p.add_argument("--peak", type=float, default=2e-3)
-    p.add_argument("--limit", type=float, default=2e5, help="tokens after which a stage ends in any case")
+    p.add_argument("--limit", type=float, default=1.5e5, help="tokens after which a stage ends in any case")
+    p.add_argument("--most", type=int, default=6, help="updates of a key, at most, in prompts of either kind")
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--run", default=RUN)
@@ -118,12 +122,12 @@ def main():
     others = [t for t in model.parameters() if id(t) not in chosen]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=a.peak, betas=(0.9, 0.98))
-    curriculum = Curriculum(a.limit)
+    curriculum = Curriculum(a.limit, a.most)
     state = {"step": 0, "tokens": 0, "kinds": {k: 0 for k in SHARE}, "samples": {k: 0 for k in SHARE}, "wall": 0.0, "cpu": 0.0, "loss": None}
     if os.path.exists(path):
         saved = torch.load(path)
         model.load_state_dict(saved["model"]), optimizer.load_state_dict(saved["optimizer"])
-        state, curriculum.__dict__ = saved["state"], saved["curriculum"]
+        state, curriculum.__dict__ = saved["state"], {**saved["curriculum"], "most": a.most}
         maker.rng.setstate(saved["random"])
         print("resumed at step %d" % state["step"], flush=True)
     seen, mean, saved_at = {}, state["loss"], time.time()

@@ -11,7 +11,7 @@ import type { LedgerEntry } from '../../kv/ledger.js'
 import type { AgentName, Trial } from './trial.js'
 
 /** A step that goes on for longer has lost its way; the answer to 46 keys takes a few hundred tokens. */
-const LONGEST_STEP = 2048
+const LONGEST_STEP = 512
 
 /** A session for one turn: greedy, and for `sculptor` with the tools and the system prompt of this task. */
 export function sessionFor(agent: AgentName, engine: LlamaEngine): Session {
