@@ -44,7 +44,8 @@ export function realTemplates(): RealTemplate[] {
 }
 
 export function realTemplate(name: string): string {
-  return readFileSync(fromBundle(`models/templates/${name}.jinja`), 'utf8')
+  // The folder as a whole: a part of it must never pass for all of it.
+  return readFileSync(join(fromBundle('models/templates'), `${name}.jinja`), 'utf8')
 }
 
 /** Path of a real vocabulary, e.g. `llama-bpe`. */
