@@ -18,6 +18,20 @@ export class EventStream implements Generation {
     this.reply.catch(() => undefined)
   }
 
+  /** The stream of a step: what `run` pushes, ended by what it returns or throws. */
+  static of(run: (stream: EventStream) => Promise<EngineReply>): EventStream {
+    const stream = new EventStream()
+    run(stream).then(
+      (reply) => {
+        stream.succeed(reply)
+      },
+      (error: unknown) => {
+        stream.fail(error)
+      },
+    )
+    return stream
+  }
+
   push(event: EngineEvent): void {
     this.#queue.push(event)
     this.#wake?.()

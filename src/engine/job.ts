@@ -77,7 +77,7 @@ export class Job {
   /** Takes a sampled token; says whether and why generation ends with it. Streams its text. */
   take(token: number, logprob: TokenLogprob | null): 'stop' | 'stop-string' | 'length' | null {
     if (this.model.isEndOfGeneration(token)) {
-      this.#emit(this.#decoder.decode() + this.#stops.finish(), [])
+      this.flush()
       return 'stop'
     }
     this.tokens.push(token)

@@ -129,16 +129,7 @@ export class LlamaEngine implements Engine {
   }
 
   respond(request: EngineRequest): Generation {
-    const stream = new EventStream()
-    this.#respond(request, stream).then(
-      (reply) => {
-        stream.succeed(reply)
-      },
-      (error: unknown) => {
-        stream.fail(error)
-      },
-    )
-    return stream
+    return EventStream.of((stream) => this.#respond(request, stream))
   }
 
   /** Generates after exactly these tokens; the cache is shared with all conversations. */
@@ -265,7 +256,14 @@ export class LlamaEngine implements Engine {
   }
 
   #submit(request: JobRequest): Promise<JobResult> {
-    return this.#scheduler.submit(new Job(request, this.model, performance.now()))
+    const job = new Job(request, this.model, performance.now())
+    try {
+      return this.#scheduler.submit(job)
+    } catch (error) {
+      // A job that was never taken on is nobody's to clean up but ours.
+      job.sampler.dispose()
+      throw error
+    }
   }
 
   #refuseDisposed(): void {

@@ -54,16 +54,7 @@ export class ScriptedEngine implements Engine {
   }
 
   respond(request: EngineRequest): Generation {
-    const stream = new EventStream()
-    this.#respond(request, stream).then(
-      (reply) => {
-        stream.succeed(reply)
-      },
-      (error: unknown) => {
-        stream.fail(error)
-      },
-    )
-    return stream
+    return EventStream.of((stream) => this.#respond(request, stream))
   }
 
   snap(messages: readonly ChatMessage[], _tools: readonly ToolDefinition[], message: number, chars: Span): Span {
