@@ -1,7 +1,9 @@
 /** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
+import { eightFoldsBench } from './eight-folds.js'
+import { fold } from './fold.js'
 import { plain } from './plain.js'
 
-const benches: Record<string, (json: boolean) => Promise<void>> = { plain }
+const benches: Record<string, (json: boolean) => Promise<void>> = { 'eight-folds': eightFoldsBench, fold, plain }
 
 const [name = '', ...flags] = process.argv.slice(2)
 const bench = benches[name]

@@ -3,7 +3,7 @@
  * speed, 4 prompt sizes, 1 and 4 sequences. Rounds alternate between the two, so that a noisy machine hurts both; the figure is the
  * median of the per-round ratios (ours / theirs, below 1 is faster).
  */
-import { createRequire } from 'node:module'
+import { readFileSync } from 'node:fs'
 import { cpus, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { getLlama, type LlamaContextSequence, type Token } from 'node-llama-cpp'
@@ -11,23 +11,28 @@ import { conversationId } from '../src/core/ids.js'
 import { LlamaEngine } from '../src/engine/llama.js'
 import { openNative } from '../src/native/binding.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
+import { median, randomTokens } from './random-tokens.js'
 
 const SHAPE = {
   architecture: 'llama',
   layers: 4,
-  embedding: 256,
-  heads: 4,
-  kvHeads: 2,
-  feedForward: 704,
+  embedding: 512,
+  heads: 8,
+  kvHeads: 4,
+  feedForward: 1408,
   vocabulary: 8192,
   context: 16384,
 } as const
 const PROMPTS = [128, 512, 2048, 8192]
 const SEQUENCES = [1, 4]
 const GENERATED = 48
-const ROUNDS = 5
+/** Rounds; fewer from `MANY` tokens on, where each takes a minute. */
+const ROUNDS = 7
+const FEWER_ROUNDS = 3
+const MANY = 16_384
 const UBATCH = 512
-const THREADS = Math.min(2, cpus().length)
+/** One core is left to Node: with all of them taken, both peers wait for a time slice at every token. */
+const THREADS = Math.max(1, cpus().length - 1)
 
 /** Milliseconds to the first token of the slowest sequence, and mean milliseconds a token after it. */
 interface Sample {
@@ -50,10 +55,11 @@ export async function plain(json: boolean): Promise<void> {
     for (const size of PROMPTS) {
       const cells = sequences * (size + GENERATED + 64)
       const peers = [await kvfold(path, cells), await nodeLlamaCpp(path, sequences, size + GENERATED + 64)]
+      const rounds = sequences * size < MANY ? ROUNDS : FEWER_ROUNDS
       const samples: Sample[][] = peers.map(() => [])
-      for (let round = 0; round <= ROUNDS; round++)
+      for (let round = 0; round <= rounds; round++)
         for (const [index, peer] of round % 2 === 0 ? [...peers.entries()] : [...peers.entries()].reverse()) {
-          const prompts = Array.from({ length: sequences }, () => prompt(size, ++salt))
+          const prompts = Array.from({ length: sequences }, () => randomTokens(size, ++salt, SHAPE.vocabulary))
           const sample = await peer.run(prompts)
           // The first round warms caches and thread pools.
           if (round > 0) samples[index]!.push(sample)
@@ -63,6 +69,7 @@ export async function plain(json: boolean): Promise<void> {
       const row = {
         sequences,
         prompt: size,
+        rounds,
         firstToken: {
           kvfold: median(ours.map((s) => s.firstToken)),
           peer: median(theirs.map((s) => s.firstToken)),
@@ -81,7 +88,7 @@ export async function plain(json: boolean): Promise<void> {
             `   per token ${row.perToken.kvfold.toFixed(2)} ms, ratio ${row.perToken.ratio.toFixed(3)}`,
         )
     }
-  const peer = `node-llama-cpp ${(createRequire(import.meta.url)('node-llama-cpp/package.json') as { version: string }).version}`
+  const peer = `node-llama-cpp ${peerVersion()}`
   if (json)
     console.log(
       JSON.stringify({
@@ -90,12 +97,14 @@ export async function plain(json: boolean): Promise<void> {
         model: SHAPE,
         threads: THREADS,
         ubatch: UBATCH,
-        rounds: ROUNDS,
         generated: GENERATED,
         rows,
       }),
     )
-  else console.log(`ratios: kvfold / ${peer}, median of ${ROUNDS} rounds; below 1 is faster`)
+  else
+    console.log(
+      `ratios: kvfold / ${peer}, medians of ${ROUNDS} rounds (${FEWER_ROUNDS} from ${MANY} tokens on); below 1 is faster`,
+    )
 }
 
 type ClosablePeer = Peer & { close(): Promise<void> }
@@ -104,7 +113,7 @@ async function kvfold(path: string, cells: number): Promise<ClosablePeer> {
   const native = await openNative({ gpu: 'cpu' })
   const engine = await LlamaEngine.load(native, path, {
     cells,
-    batch: UBATCH,
+    batch: 4 * UBATCH,
     ubatch: UBATCH,
     threads: THREADS,
     batchThreads: THREADS,
@@ -187,20 +196,11 @@ function endOfGeneration(engine: LlamaEngine): { token: number; bias: number }[]
   return bans
 }
 
-/** Plain vocabulary tokens, different for every salt from the first on. */
-function prompt(size: number, salt: number): Int32Array {
-  let state = salt * 2654435761
-  return Int32Array.from({ length: size }, () => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0
-    return 300 + (state % (SHAPE.vocabulary - 400))
-  })
+function peerVersion(): string {
+  const manifest = new URL('../package.json', import.meta.resolve('node-llama-cpp'))
+  return (JSON.parse(readFileSync(manifest, 'utf8')) as { version: string }).version
 }
 
 function ratio(ours: readonly Sample[], theirs: readonly Sample[], key: keyof Sample): number {
   return median(ours.map((sample, round) => sample[key] / theirs[round]![key]))
-}
-
-function median(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b)
-  return (sorted[Math.floor((sorted.length - 1) / 2)]! + sorted[Math.ceil((sorted.length - 1) / 2)]!) / 2
 }

@@ -51,7 +51,9 @@ export type {
 } from './engine/engine.js'
 
 // The ledger: what every step reused, recomputed and computed anew.
-export type { Contract, LedgerEntry, MessageCost, ReuseSource } from './kv/ledger.js'
+export { CONTRACTS, type Contract } from './core/contract.js'
+export type { BlendChoice } from './kv/contract.js'
+export type { LedgerEntry, MessageCost, ReuseSource } from './kv/ledger.js'
 
 // Context: a conversation and the operations on what of it is shown, for programs and people as for models.
 export {

@@ -27,7 +27,7 @@ export interface SessionOptions {
   /** Calls a turn may make. Default 20. */
   readonly maxCalls?: number
   readonly clientTools?: readonly ClientTool[]
-  /** Sampling, limits and the like, the same for every step. */
+  /** Sampling, limits, the contract of edits and the like, the same for every step. */
   readonly generation?: TurnOptions['generation']
 }
 

@@ -15,8 +15,11 @@ export interface TurnOptions {
   /** Whether the first step has to call a tool. Without tools it never has to. */
   readonly firstStep: 'required' | 'auto'
   readonly maxCalls: number
-  /** Sampling, limits and the like, the same for every step. */
-  readonly generation: Pick<EngineRequest, 'sampling' | 'maxTokens' | 'stop' | 'grammar' | 'schema' | 'logprobs'>
+  /** Sampling, limits, the contract of edits and the like, the same for every step. */
+  readonly generation: Pick<
+    EngineRequest,
+    'sampling' | 'maxTokens' | 'stop' | 'grammar' | 'schema' | 'logprobs' | 'contract' | 'blend'
+  >
   readonly signal?: AbortSignal
   readonly onEvent?: (event: AgentEvent) => void
 }

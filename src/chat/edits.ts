@@ -1,4 +1,5 @@
 /** Applies edits to a tokenized prompt: replaced ranges get new tokens, everything else keeps its own. */
+import type { Contract } from '../core/contract.js'
 import { invariant } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import type { Edit } from './message.js'
@@ -10,6 +11,7 @@ export interface Change {
   readonly text: Span
   readonly tokens: Span
   readonly replacement: { readonly text: string; readonly tokens: Int32Array }
+  readonly contract: Contract | null
 }
 
 /**
@@ -23,7 +25,7 @@ export function changesOf(
   tokenize: (text: string) => Int32Array,
 ): Change[] {
   const changes: Change[] = []
-  for (const { message, span, replacement } of edits) {
+  for (const { message, span, replacement, contract = null } of edits) {
     const text = map(message)?.toText(span) ?? 'hidden'
     if (text === 'hidden') continue
     invariant(text !== 'inside', `An edit of message ${message} ends inside a character that the template writes as several.`)
@@ -33,7 +35,7 @@ export function changesOf(
       start !== null && end !== null,
       `An edit of message ${message}, characters ${span.start} to ${span.end}, does not lie on token borders; snap it first.`,
     )
-    changes.push({ text, tokens: { start, end }, replacement: { text: replacement, tokens: tokenize(replacement) } })
+    changes.push({ text, tokens: { start, end }, replacement: { text: replacement, tokens: tokenize(replacement) }, contract })
   }
   changes.sort((a, b) => a.text.start - b.text.start || a.text.end - b.text.end)
   changes.forEach(({ text }, index) => {

@@ -1,4 +1,5 @@
 /** One model's chat format: messages to tokens with a span for each, edits applied; and the parser for what the model answers. */
+import type { Contract } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
@@ -58,6 +59,11 @@ export interface Rendered {
   readonly messages: readonly RenderedMessage[]
   /** Tokens of the generation prompt. */
   readonly generation: Span
+  /** The tokens without the edits, and for each edit, in order, the stretch of them it hides and how many tokens stand there instead. */
+  readonly origin: {
+    readonly base: Int32Array
+    readonly holes: readonly { readonly span: Span; readonly marker: number; readonly contract?: Contract }[]
+  }
 }
 
 /** A prompt before its edits. */
@@ -115,6 +121,14 @@ export class ChatFormat {
         ...(generationPrompt ? [{ index: count, role: 'assistant', span: spanOf(count), content: null }] : []),
       ],
       generation: spanOf(count),
+      origin: {
+        base: base.base.tokens,
+        holes: changes.map(({ tokens, replacement, contract }) => ({
+          span: tokens,
+          marker: replacement.tokens.length,
+          ...(contract === null ? {} : { contract }),
+        })),
+      },
     }
     this.#traces.set(rendered, base)
     return rendered

@@ -1,4 +1,5 @@
 /** Messages, tools and calls as every layer passes them; the shapes follow OpenAI's chat API with our names. */
+import type { Contract } from '../core/contract.js'
 import type { Span } from '../core/span.js'
 
 export type Role = 'system' | 'user' | 'assistant' | 'tool'
@@ -41,4 +42,6 @@ export interface Edit {
   /** Characters (UTF-16 units) of the message's original content. */
   readonly span: Span
   readonly replacement: string
+  /** What this edit asks of the cache; default: what the step does. */
+  readonly contract?: Contract
 }

@@ -19,28 +19,30 @@ export function ledgerLine(entries: readonly LedgerEntry[]): string {
     `${count(sum('recomputed'))} recomputed`,
     `${count(sum('fresh'))} new`,
     ...(side > 0 ? [`${count(side)} aside`] : []),
+    ...(last.approximate > 0 ? [`${count(last.approximate)} approximate (${last.contract})`] : []),
+    ...(last.fallback === null ? [] : [`exact instead: ${last.fallback}`]),
     ...(entries.length > 1 ? [plural(entries.length, 'step')] : []),
     duration(milliseconds),
   ].join(', ')
 }
 
-/** One row a step; `submitted` is the addon's own count. */
+/** One row a step; `submitted` is the addon's own count. A star: another contract was asked for, and the step could not keep to it. */
 export function ledgerTable(entries: readonly LedgerEntry[], rule: string): string[] {
   const right = (title: string) => ({ title, align: 'right' as const })
   const columns = [
     right('step'),
     { title: 'kind' },
-    ...['shown', 'reused', 'recomputed', 'new', 'aside', 'submitted', 'parked', 'ms'].map(right),
+    { title: 'contract' },
+    ...['shown', 'reused', 'recomputed', 'new', 'approx.', 'aside', 'submitted', 'parked', 'ms'].map(right),
   ]
   return table(
     columns,
-    entries.map(
-      ({ step, kind, shown, reused, recomputed, fresh, side, submitted, parked, milliseconds: { cache, prefill, decode } }) => [
-        String(step),
-        kind,
-        ...[shown, reused, recomputed, fresh, side, submitted, parked, cache + prefill + decode].map(count),
-      ],
-    ),
+    entries.map((entry) => {
+      const { step, kind, contract, fallback, shown, reused, recomputed, fresh, approximate, side, submitted, parked } = entry
+      const { cache, prefill, decode } = entry.milliseconds
+      const figures = [shown, reused, recomputed, fresh, approximate, side, submitted, parked, cache + prefill + decode]
+      return [String(step), kind, fallback === null ? contract : `${contract} *`, ...figures.map(count)]
+    }),
     { rule },
   )
 }

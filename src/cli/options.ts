@@ -1,6 +1,7 @@
 /** Owns the options that several commands share: their words, their bounds, and what they become for native and engine. */
 import { readFileSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
+import { CONTRACTS, type Contract } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
@@ -9,6 +10,8 @@ import { BUILTIN } from './builtin.js'
 
 const GPUS: readonly GpuChoice[] = ['auto', 'cpu', 'cuda', 'vulkan', 'metal']
 const CACHE_TYPES: readonly CacheType[] = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'q5_0', 'q5_1', 'iq4_nl']
+
+const MIB = 2 ** 20
 
 /** What commander hands to a command that called `addModelOptions`. */
 export interface ModelFlags {
@@ -22,6 +25,11 @@ export interface ModelFlags {
   readonly cacheTypeK?: CacheType
   readonly cacheTypeV?: CacheType
   readonly chatTemplate?: string
+  readonly contract: Contract
+  readonly blend?: number
+  readonly hostCache?: number
+  readonly diskCache?: string
+  readonly diskCacheSize: number
 }
 
 export function addModelOptions(command: Command): Command {
@@ -44,6 +52,23 @@ export function addModelOptions(command: Command): Command {
       ),
     )
     .option('--chat-template <file>', "Jinja chat template to use instead of the model's own")
+    .addOption(
+      new Option('--contract <contract>', 'what folds promise: exact recomputes what follows, splice nothing, blend a part')
+        .choices(CONTRACTS)
+        .default('exact'),
+    )
+    .option(
+      '--host-cache <MiB>',
+      'memory for what the cache has no room for (default: a quarter of what is free)',
+      integer(0, 1 << 30),
+    )
+    .option('--disk-cache <folder>', 'folder for what that memory has no room for; it outlives the program')
+    .option('--disk-cache-size <MiB>', 'how large that folder may become', integer(1, 1 << 30), 4096)
+    .option(
+      '--blend <share>',
+      'share of the text after a fold that `--contract blend` computes again (default: 0.2)',
+      decimal(0, 1),
+    )
 }
 
 /** What commander hands to a command that called `addSamplingOptions`. */
@@ -108,10 +133,14 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
       batchThreads: flags.threads,
       keyType: flags.cacheTypeK,
       valueType: flags.cacheTypeV,
+      hostBytes: flags.hostCache === undefined ? undefined : flags.hostCache * MIB,
+      disk: flags.diskCache === undefined ? undefined : { folder: flags.diskCache, bytes: flags.diskCacheSize * MIB },
       model: flags.gpuLayers === undefined ? undefined : { gpuLayers: flags.gpuLayers },
       chatTemplate: flags.chatTemplate === undefined ? undefined : readText(flags.chatTemplate, '--chat-template'),
     }),
     flashAttention: flags.flashAttention,
+    contract: flags.contract,
+    ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
   }
 }
 

@@ -1,5 +1,6 @@
 /** Owns a conversation: its messages as they were written, its fragments, and what is shown in place of them. */
 import type { ChatMessage, Edit } from '../chat/message.js'
+import type { Contract } from '../core/contract.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId, FragmentId } from '../core/ids.js'
 import { contains, length, overlaps, span, type Span } from '../core/span.js'
@@ -164,13 +165,13 @@ export class Conversation {
     return { ok: true, fragments }
   }
 
-  /** Shows a marker instead of an open or summarised fragment. */
-  fold(id: string): Result<{ fragment: Fragment }> {
+  /** Shows a marker instead of an open or summarised fragment. `contract`: what this edit asks of the cache, if not what steps do anyway. */
+  fold(id: string, contract?: Contract): Result<{ fragment: Fragment }> {
     const fragment = this.#find(id)
     if (!('state' in fragment)) return fragment
     if (fragment.state.kind === 'folded')
       return refuse('tool/refused', `${id} is already folded. restore_fragment shows it again.`)
-    return { ok: true, fragment: this.#set(fragment.id, { kind: 'folded' }) }
+    return { ok: true, fragment: this.#set(fragment.id, { kind: 'folded' }, contract) }
   }
 
   /** Shows the original text of a folded or summarised fragment again. */
@@ -267,10 +268,11 @@ export class Conversation {
       : refuse('tool/unknown-id', `There is no fragment ${quoted(id, 20)}. ${known}`)
   }
 
-  #set(id: FragmentId, state: FragmentState): Fragment {
+  #set(id: FragmentId, state: FragmentState, contract?: Contract): Fragment {
     const old = this.#fragments.find((fragment) => fragment.id === id)
     invariant(old !== undefined, `Fragment ${id} went away.`)
-    const fragment = { ...old, state }
+    const { message, span: chars } = old
+    const fragment: Fragment = { id, message, span: chars, state, ...(contract === undefined ? {} : { contract }) }
     this.#fragments = this.#fragments.map((other) => (other.id === id ? fragment : other))
     return fragment
   }

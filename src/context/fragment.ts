@@ -1,5 +1,6 @@
 /** Owns what a fragment is, and the text that stands in the place of a hidden one. */
 import type { Edit } from '../chat/message.js'
+import type { Contract } from '../core/contract.js'
 import type { FragmentId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
 import { listed } from './refusal.js'
@@ -18,6 +19,8 @@ export interface Fragment {
   /** Characters (UTF-16 units) of the message's original content; both ends are token borders. Never empty. */
   readonly span: Span
   readonly state: FragmentState
+  /** What hiding it asks of the cache; left out: what the step does that shows it. */
+  readonly contract?: Contract
 }
 
 /** What is shown instead of the fragment's text, null when the text itself is. */
@@ -35,7 +38,8 @@ function markerOf({ id, span, state }: Fragment): string | null {
 /** The edit that hides the fragment, null when it is open. */
 export function editOf(fragment: Fragment): Edit | null {
   const replacement = markerOf(fragment)
-  return replacement === null ? null : { message: fragment.message, span: fragment.span, replacement }
+  const { message, span, contract } = fragment
+  return replacement === null ? null : { message, span, replacement, ...(contract === undefined ? {} : { contract }) }
 }
 
 /** Order of the conversation: message, then place in it. */

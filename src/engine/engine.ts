@@ -1,7 +1,9 @@
 /** What every engine offers to the layers above: show these messages under these edits, get the next message and its ledger entry. */
 import type { ChatMessage, Edit, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
+import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
+import type { BlendChoice } from '../kv/contract.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 
 export interface Sampling {
@@ -38,6 +40,10 @@ export interface EngineRequest {
   readonly schema?: unknown
   /** Alternatives to report per token, 0..20. Default none. */
   readonly logprobs?: number
+  /** What edits keep to. Default: the engine's. */
+  readonly contract?: Contract
+  /** What `blend` computes again. Default: the engine's. */
+  readonly blend?: BlendChoice
   /** What the ledger calls this step. Default `answer`. */
   readonly kind?: 'answer' | 'summary'
   readonly signal?: AbortSignal
@@ -55,7 +61,14 @@ export type Finish = 'stop' | 'tool-calls' | 'length' | 'cancelled'
 
 export type EngineEvent =
   /** The plan of the step: how the shown tokens are come by. Sent once, before anything is computed. */
-  | { readonly type: 'plan'; readonly shown: number; readonly reused: number; readonly compute: number }
+  | {
+      readonly type: 'plan'
+      readonly shown: number
+      readonly reused: number
+      readonly compute: number
+      readonly contract: Contract
+      readonly fallback: string | null
+    }
   | { readonly type: 'prefill'; readonly done: number; readonly total: number }
   /** Raw sampled tokens and their text, call syntax included, as they come. */
   | {

@@ -1,6 +1,7 @@
 /** One step on its way through the scheduler: what was asked, how far it is, what came out. */
 import type { ConversationId } from '../core/ids.js'
-import type { LedgerEntry } from '../kv/ledger.js'
+import type { Terms } from '../kv/contract.js'
+import type { LedgerEntry, StepKind } from '../kv/ledger.js'
 import type { Plan } from '../kv/plan.js'
 import type { Shown } from '../kv/shown.js'
 import type { Step } from '../kv/step.js'
@@ -11,11 +12,14 @@ import { StopStrings } from './stop-strings.js'
 export interface JobRequest {
   readonly conversation: ConversationId
   readonly shown: Shown
+  /** Default: exact. */
+  readonly terms?: Terms
   readonly sampler: SamplerOptions
+  /** 0: the prompt is computed and nothing is generated. */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly logprobs?: number
-  readonly kind?: 'answer' | 'summary'
+  readonly kind?: StepKind
   readonly signal?: AbortSignal
   readonly onPlan?: (plan: Plan) => void
   readonly onPrefill?: (done: number, total: number) => void
@@ -36,7 +40,8 @@ export interface JobResult {
 /** What a job does next: wait for its lane, compute prompt tokens, or submit its last sampled token. */
 type Phase =
   | { readonly name: 'queued' }
-  | { readonly name: 'prefill'; readonly step: Step; done: number; readonly first: number }
+  /** `done` of the `total` prompt tokens to compute. */
+  | { readonly name: 'prefill'; readonly step: Step; done: number; readonly total: number }
   | { readonly name: 'decode'; readonly step: Step; readonly token: number }
   | { readonly name: 'ended' }
 

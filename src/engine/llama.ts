@@ -1,12 +1,19 @@
 /** The engine over llama.cpp: renders messages, keeps the cache in step with them, generates, and accounts for it. */
+import { createHash } from 'node:crypto'
+import { freemem } from 'node:os'
 import { ChatFormat, type Rendered } from '../chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import type { ReplyEvent } from '../chat/parser.js'
+import type { Contract } from '../core/contract.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
+import { Attic } from '../kv/attic.js'
 import { KvCache } from '../kv/cache.js'
+import type { BlendChoice, Terms } from '../kv/contract.js'
 import type { LedgerEntry } from '../kv/ledger.js'
+import { computedIn, reusedIn } from '../kv/plan.js'
+import type { Origin, Shown } from '../kv/shown.js'
 import type {
   ContextOptions,
   MemoryFigures,
@@ -18,7 +25,10 @@ import type {
   SamplerOptions,
 } from '../native/types.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation, Sampling } from './engine.js'
+import { DiskShelf } from './disk-shelf.js'
 import { EventStream } from './event-stream.js'
+import { modelFingerprint } from './model-fingerprint.js'
+import { refresh, type RefreshOptions, type RefreshResult } from './refresh.js'
 import { refuseHopeless } from './room.js'
 import { Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'
@@ -29,22 +39,35 @@ export interface LlamaEngineOptions extends ContextOptions {
   readonly slots?: number
   /** Used instead of the model's own chat template. */
   readonly chatTemplate?: string
+  /** What edits keep to unless a request says otherwise. Default: exact. */
+  readonly contract?: Contract
+  /** What `blend` computes again unless a request says otherwise. */
+  readonly blend?: BlendChoice
+  /** Bytes of memory for what the cache has no room for. Default: a quarter of what is free; 0 for none. */
+  readonly hostBytes?: number
+  /** A folder for what memory has no room for; it outlives the engine, and any number of engines may use it. Default: none. */
+  readonly disk?: { readonly folder: string; readonly bytes: number }
 }
 
 /** A bare completion: these tokens, no template. */
 export type Completion = Omit<JobRequest, 'shown' | 'sampler'> & {
   readonly tokens: Int32Array
+  /** The tokens before edits, and the edits; for contracts other than exact. */
+  readonly origin?: Origin
   readonly sampling?: Sampling
   readonly grammar?: string
 }
 
 /** Cells when neither the caller nor a small model says otherwise. */
 const DEFAULT_CELLS = 32_768
+/** Ubatches in a slice of a refresh: another request waits for one of them at most. */
+const REFRESH_UBATCHES = 2
 
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
   readonly #scheduler: Scheduler
   readonly #cache: KvCache
+  readonly #attic: Attic
   readonly #lastRendered = new Map<ConversationId, Rendered>()
   #format: ChatFormat | null = null
   #disposed = false
@@ -54,8 +77,12 @@ export class LlamaEngine implements Engine {
     readonly model: NativeModel,
     private readonly context: NativeContext,
     private readonly options: LlamaEngineOptions,
+    shelf: DiskShelf | null,
   ) {
-    this.#cache = new KvCache(context)
+    const { trainedContext } = model.info
+    const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
+    this.#attic = new Attic({ hostBytes, ...(shelf === null ? {} : { shelf }) })
+    this.#cache = new KvCache(context, { attic: this.#attic, ...(trainedContext > 0 ? { positions: trainedContext } : {}) })
     this.#scheduler = new Scheduler(model, context, this.#cache, { slots: options.slots ?? 4 })
     this.info = {
       model: model.info.metadata['general.name'] ?? model.info.description,
@@ -90,7 +117,7 @@ export class LlamaEngine implements Engine {
         // Without it a sliding-window cache forgets cells that an edit may need again (kv-mechanics.md).
         fullSlidingWindow: options.fullSlidingWindow ?? slidingWindow > 0,
       })
-      return new LlamaEngine(native, model, context, options)
+      return new LlamaEngine(native, model, context, options, await openShelf(model, context, options))
     } catch (error) {
       await model.dispose()
       throw error
@@ -134,10 +161,11 @@ export class LlamaEngine implements Engine {
 
   /** Generates after exactly these tokens; the cache is shared with all conversations. */
   async complete(request: Completion): Promise<JobResult> {
-    const { tokens, sampling, grammar, ...rest } = request
+    const { tokens, origin, sampling, grammar, ...rest } = request
     this.#refuseDisposed()
     this.#refuseForeign(tokens)
-    const shown = { tokens, messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }] }
+    const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
+    const shown = { tokens, messages, ...(origin === undefined ? {} : { origin }) }
     return this.#submit({
       ...rest,
       shown,
@@ -156,6 +184,38 @@ export class LlamaEngine implements Engine {
   /** The conversation's ledger so far, oldest first. */
   ledger(conversation: ConversationId): readonly LedgerEntry[] {
     return this.#cache.ledger(conversation)
+  }
+
+  /**
+   * Makes a conversation exact that was spliced: computes again what carries the trace of hidden text. Other requests run between its slices,
+   * those of the same conversation included. Resolves without an error when interrupted.
+   */
+  refresh(conversation: ConversationId, options: RefreshOptions = {}): Promise<RefreshResult> {
+    this.#refuseDisposed()
+    const show = async (of: ConversationId, shown: Shown, signal: AbortSignal | undefined) => {
+      const request = { conversation: of, shown, sampler: {}, maxTokens: 0, kind: 'refresh' } as const
+      return (await this.#submit(signal === undefined ? request : { ...request, signal })).ledger
+    }
+    const ports = {
+      cache: this.#cache,
+      slice: REFRESH_UBATCHES * this.context.ubatch,
+      idle: () => this.#scheduler.idle(),
+      show,
+      forget: (of: ConversationId) => {
+        this.forget(of)
+      },
+    }
+    return refresh(conversation, ports, options)
+  }
+
+  /** Rewrites an idle conversation's cells next to each other; says how many (KvCache.compact). */
+  compact(conversation: ConversationId): Promise<number> {
+    return this.#scheduler.between(() => this.#cache.compact(conversation))
+  }
+
+  /** Closes the gaps in an idle conversation's positions, an approximation; says by how many positions (KvCache.closeGaps). */
+  closeGaps(conversation: ConversationId): Promise<number> {
+    return this.#scheduler.between(() => this.#cache.closeGaps(conversation))
   }
 
   forget(conversation: ConversationId): void {
@@ -178,6 +238,7 @@ export class LlamaEngine implements Engine {
     if (this.#disposed) return
     this.#disposed = true
     await this.#scheduler.close()
+    await this.#attic.close()
     await this.model.dispose()
   }
 
@@ -202,16 +263,22 @@ export class LlamaEngine implements Engine {
     }
     const result = await this.#submit({
       conversation: request.conversation,
-      shown: { tokens: rendered.tokens, messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })) },
+      shown: {
+        tokens: rendered.tokens,
+        messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })),
+        origin: rendered.origin,
+      },
+      terms: termsOf(request, this.options),
       sampler: { ...samplerOptions(request.sampling), ...(await this.#grammar(request, tools, toolChoice)) },
       ...(request.maxTokens === undefined ? {} : { maxTokens: request.maxTokens }),
       ...(request.stop === undefined ? {} : { stop: request.stop }),
       ...(request.logprobs === undefined ? {} : { logprobs: request.logprobs }),
       ...(request.kind === undefined ? {} : { kind: request.kind }),
       ...(request.signal === undefined ? {} : { signal: request.signal }),
-      onPlan: ({ keep, compute, borrow, again }) => {
-        const reused = keep + again + (borrow === null ? 0 : borrow.span.end - borrow.span.start)
-        stream.push({ type: 'plan', shown: compute.end, reused, compute: compute.end - compute.start })
+      onPlan: (plan) => {
+        const { contract, fallback, shown } = plan
+        const reused = reusedIn(plan)
+        stream.push({ type: 'plan', shown: shown.tokens.length, reused, compute: computedIn(plan), contract, fallback })
       },
       onPrefill: (done, total) => {
         stream.push({ type: 'prefill', done, total })
@@ -285,6 +352,24 @@ export const freshConversation = (() => {
   let count = 0
   return (): ConversationId => conversationId(`one-off-${++count}`)
 })()
+
+async function openShelf(
+  { info }: NativeModel,
+  { identity }: NativeContext,
+  { disk }: LlamaEngineOptions,
+): Promise<DiskShelf | null> {
+  if (disk === undefined) return null
+  const whole = createHash('sha256')
+    .update(identity)
+    .update(await modelFingerprint(info.path))
+    .digest()
+  return DiskShelf.open({ folder: disk.folder, budget: disk.bytes, identity: whole })
+}
+
+function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): Terms {
+  const choice = blend ?? defaults.blend
+  return { contract: contract ?? defaults.contract ?? 'exact', ...(choice === undefined ? {} : { blend: choice }) }
+}
 
 function samplerOptions({ temperature = 0, ...rest }: Sampling = {}): SamplerOptions {
   return { temperature, ...rest }

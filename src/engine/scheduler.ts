@@ -2,6 +2,8 @@
 import { KvfoldError, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import type { KvCache } from '../kv/cache.js'
+import { computedIn } from '../kv/plan.js'
+import type { Seat } from '../kv/step.js'
 import type { NativeContext, NativeModel } from '../native/types.js'
 import { tokenLogprob } from './logprobs.js'
 import type { Job, JobResult } from './job.js'
@@ -11,12 +13,16 @@ export interface SchedulerOptions {
   readonly slots: number
 }
 
-/** One job's share of a batch: `tokens` at the end of what its lane holds; the last one's logits are wanted when `output`. */
+const nextTurn = () => new Promise<void>((resolve) => setImmediate(resolve))
+
+/** One job's share of a batch; the last token's logits are wanted when `output`. */
 interface Share {
   readonly job: Job
   readonly tokens: Int32Array
   readonly what: 'prompt' | 'generated'
   readonly output: boolean
+  /** Where the first of them goes. */
+  readonly seat: Seat
 }
 
 /**
@@ -78,6 +84,11 @@ export class Scheduler {
     })
   }
 
+  /** Waits until no job is running or waiting. */
+  async idle(): Promise<void> {
+    while (this.#jobs.length > 0) await Promise.allSettled(this.#jobs.map(({ result }) => result))
+  }
+
   /** Cancels what runs for the conversation. */
   cancel(conversation: ConversationId): void {
     for (const job of this.#jobs.filter((job) => job.request.conversation === conversation)) this.#cancel(job)
@@ -109,15 +120,16 @@ export class Scheduler {
       for (const job of this.#jobs.filter((job) => job.cancelled))
         this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
       for (const errand of this.#errands.splice(0)) errand()
-      this.#admit()
+      await this.#admit()
       const shares = this.#compose()
-      if (shares.length === 0) continue
-      await this.#turn(shares)
+      if (shares.length > 0) await this.#turn(shares)
     }
+    // Nothing is asked for: a good time to make room, a sequence at a time.
+    while (this.#jobs.length === 0 && this.#errands.length === 0 && !this.#closed && this.cache.tidy()) await nextTurn()
   }
 
   /** Gives waiting jobs their lanes, in order of arrival. */
-  #admit(): void {
+  async #admit(): Promise<void> {
     const active = () => this.#jobs.filter((job) => job.step !== null).length
     for (const job of [...this.#jobs]) {
       if (job.phase.name !== 'queued' || active() >= this.options.slots) continue
@@ -128,9 +140,9 @@ export class Scheduler {
       }
       if (opened.lane.running) continue
       try {
-        const plan = this.cache.plan(opened.lane, job.request.shown)
+        const plan = await this.cache.prepare(opened.lane, job.request.shown, job.request.terms)
         const step = this.cache.begin(opened.lane, plan, job.request.kind ?? 'answer')
-        job.phase = { name: 'prefill', step, done: plan.compute.start, first: plan.compute.start }
+        job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
         job.request.onPlan?.(plan)
       } catch (error) {
         this.#fail(job, error)
@@ -154,15 +166,20 @@ export class Scheduler {
     }
     for (const job of this.#jobs) {
       if (job.phase.name === 'decode' && room > 0)
-        add({ job, tokens: Int32Array.of(job.phase.token), what: 'generated', output: true })
+        add({
+          job,
+          tokens: Int32Array.of(job.phase.token),
+          what: 'generated',
+          output: true,
+          seat: this.cache.seat(job.phase.step),
+        })
     }
     const streaming = shares.length > 0
     for (const job of this.#jobs) {
       if (job.phase.name !== 'prefill' || room === 0) continue
-      const { tokens } = job.request.shown
-      const size = Math.min(tokens.length - job.phase.done, room, streaming ? this.context.ubatch : room)
-      const end = job.phase.done + size
-      add({ job, tokens: tokens.slice(job.phase.done, end), what: 'prompt', output: end === tokens.length })
+      const chunk = this.cache.next(job.phase.step, Math.min(room, streaming ? this.context.ubatch : room))
+      invariant(chunk !== null, 'a prompt that is in was not decoded on')
+      add({ job, tokens: chunk.tokens, what: 'prompt', output: chunk.last, seat: chunk })
     }
     const last = starved.at(-1)
     if (shares.length === 0 && last !== undefined) this.#noRoom(last)
@@ -180,11 +197,11 @@ export class Scheduler {
     const outputs = new Map<Share, number>()
     let at = 0
     for (const share of shares) {
-      const { lane } = share.job.step!
+      const { seat } = share
       for (const [offset, token] of share.tokens.entries()) {
         batch.tokens[at] = token
-        batch.positions[at] = lane.held + offset
-        batch.sequences[at] = lane.seq
+        batch.positions[at] = seat.position + offset
+        batch.sequences[at] = seat.seq
         at++
       }
       if (share.output) {
@@ -221,10 +238,13 @@ export class Scheduler {
     if (job.phase.name === 'prefill') {
       job.phase.done += share.tokens.length
       job.prefillTokens += share.tokens.length
-      const { first, done } = job.phase
-      job.request.onPrefill?.(done - first, job.request.shown.tokens.length - first)
+      job.request.onPrefill?.(job.phase.done, job.phase.total)
     }
     if (output === null || job.cancelled) return
+    if (job.request.maxTokens === 0) {
+      this.#end(job, 'length', 0)
+      return
+    }
     const step = job.step!
     try {
       const token = job.sampler.sample(this.context, output)

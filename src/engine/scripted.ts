@@ -94,7 +94,7 @@ export class ScriptedEngine implements Engine {
     if (asked > this.info.context)
       throw new KvfoldError('context/full', `The prompt takes ${asked} tokens, the context has ${this.info.context}.`)
     const reused = commonPrefix(lane?.held ?? new Int32Array(), prompt.tokens)
-    stream.push({ type: 'plan', shown: asked, reused, compute: Math.max(1, asked - reused) })
+    stream.push({ type: 'plan', shown: asked, reused, compute: Math.max(1, asked - reused), contract: 'exact', fallback: null })
 
     const said = typeof this.#script === 'function' ? await this.#script(request, step) : this.#script[step]
     if (said === undefined) throw new KvfoldError('engine/bad-request', `The script has no reply for step ${step + 1}.`)
@@ -135,15 +135,18 @@ export class ScriptedEngine implements Engine {
     finish: Finish,
     generated: number,
   ): LedgerEntry {
-    const messages = messageCosts(shown, reused, asked, lane?.shown ?? null)
+    const messages = messageCosts(shown, [{ start: reused, end: asked }], asked, lane?.shown ?? null, shown.tokens.length)
     const sum = (part: 'reused' | 'recomputed' | 'fresh') => messages.reduce((total, cost) => total + cost[part], 0)
     const side = reused === asked ? 1 : 0
     return {
       step: lane?.steps ?? 0,
       kind: finish === 'cancelled' ? 'cancelled' : kind,
       contract: 'exact',
+      fallback: null,
       messages,
       shown: shown.tokens.length,
+      approximate: 0,
+      positions: shown.tokens.length,
       reused: sum('reused'),
       recomputed: sum('recomputed'),
       fresh: sum('fresh'),
@@ -153,6 +156,8 @@ export class ScriptedEngine implements Engine {
       sources: { own: reused, parked: 0, shared: 0 },
       parked: 0,
       evicted: 0,
+      moved: 0,
+      tiers: { host: 0, disk: 0 },
       milliseconds: { cache: 0, prefill: 0, decode: 0 },
     }
   }

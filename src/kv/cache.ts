@@ -1,16 +1,24 @@
 /** Owns the life of a step in the cache: how a conversation's lane comes to hold what is shown, and what that cost. */
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
-import { length } from '../core/span.js'
-import type { Holding, Lane } from './holding.js'
+import { length, span, type Span } from '../core/span.js'
+import { Attic, type AtticTotals } from './attic.js'
+import type { AttentionScores } from './blend.js'
+import { EXACT, type Terms } from './contract.js'
+import { goneFrom, worthParking } from './gone.js'
+import type { Holder } from './holder.js'
+import { Holding, type HoldingState, type Lane } from './holding.js'
 import { Holdings } from './holdings.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
-import type { LedgerEntry } from './ledger.js'
+import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
-import { planStep, type Plan } from './plan.js'
+import { positionAfter } from './part.js'
+import { keysHeld, needsScratch, planStep, type Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
-import type { Shown } from './shown.js'
-import { Step, type StepPart } from './step.js'
+import { baseOf, type Shown } from './shown.js'
+import { Step, type Chunk, type Seat, type StepPart } from './step.js'
+import { recordOf, Stored } from './stored.js'
+import { freshPrints } from './trail.js'
 
 /** What the cache holds right now; in cells unless said otherwise. used + free = cells. */
 export interface CacheTotals {
@@ -23,6 +31,17 @@ export interface CacheTotals {
   readonly sequences: { readonly used: number; readonly total: number }
   /** Number of parked versions. */
   readonly versions: number
+  /** What was moved off the device. */
+  readonly tiers: AtticTotals
+}
+
+export interface KvCacheOptions {
+  /** Positions the model was trained on; a splice that would go beyond falls back to `exact`. Default: no limit. */
+  readonly positions?: number
+  /** For `blend` with a ratio. Default: none. */
+  readonly attention?: AttentionScores
+  /** The tiers below the device. Default: none. */
+  readonly attic?: Attic
 }
 
 /** What outlives a lane that was dropped for room. */
@@ -34,22 +53,30 @@ interface Conversation {
 }
 
 /**
- * The KV cache under contract `exact`: a lane's cells always equal a fresh prefill of its tokens, because a cell is shared or kept only
- * where all tokens up to and including its own are equal. Nothing is computed here: the engine decodes, then reports.
+ * The KV cache. Under contract `exact` a lane's cells equal a fresh prefill of its tokens; under `splice` and `blend` only as far as the ledger
+ * says (Contract). Whether a cell is what a fresh prefill would make it is known from its print, so approximate cells are never taken for exact
+ * ones, by whomever. Nothing is computed here: the engine decodes, then reports.
  *
- * One step: open, plan, begin, then reserve, decode, commit (or settle) until the answer ends, then finish. All calls fall between
+ * One step: open, plan, begin, then `next`, reserve, decode, commit (or settle) until the answer ends, then finish. All calls fall between
  * decodes. Steps of different conversations may overlap, those of one conversation may not. What is dropped for room, and in which order:
  * see Holdings.
  */
 export class KvCache {
   readonly #holdings: Holdings
   readonly #conversations = new Map<ConversationId, Conversation>()
-  /** Cells freed by evictions that are on no step's account yet. */
+  readonly #attic: Attic
+  /** Cells freed by evictions, and milliseconds spent on moves between tiers, that are on no step's account yet. */
   #evicted = 0
+  #moved = 0
+  #milliseconds = 0
 
   /** `memory` must be empty, and nobody else may tag or untag in it. */
-  constructor(memory: KvMemory) {
+  constructor(
+    memory: KvMemory,
+    private readonly options: KvCacheOptions = {},
+  ) {
     this.#holdings = new Holdings(memory)
+    this.#attic = options.attic ?? new Attic({})
   }
 
   /**
@@ -72,50 +99,107 @@ export class KvCache {
     return { kind: 'lane', lane }
   }
 
-  /** How the lane would come to hold `shown`, which must not be empty. Changes nothing. */
-  plan(lane: Lane, shown: Shown): Plan {
-    const { conversation } = this.#own(lane)
-    const others = this.#holdings.all.filter((holding) => holding.conversation !== conversation)
-    return planStep(lane, shown, this.#holdings.parked(conversation), others)
+  /**
+   * How the lane would come to hold `shown`, which must not be empty. Changes nothing; what it borrows may be in any tier.
+   * @param without stored sequences not to borrow from
+   */
+  plan(lane: Lane, shown: Shown, terms: Terms = EXACT, without?: ReadonlySet<Holder>): Plan {
+    const own = this.#own(lane)
+    const { conversation } = own
+    const stored = this.#attic.all.filter((each) => without?.has(each) !== true)
+    const lenders = {
+      parked: [...this.#holdings.parked(conversation), ...stored.filter((each) => each.conversation === conversation)],
+      others: [
+        ...this.#holdings.all.filter((holding) => holding.conversation !== conversation && holding.state !== 'scratch'),
+        ...stored.filter((each) => each.conversation !== conversation),
+      ],
+    }
+    const { positions, attention } = this.options
+    const scores = terms.contract === 'blend' ? (attention?.of(conversation, shown) ?? null) : null
+    const plan = planStep(own, shown, lenders, {
+      terms,
+      ...(positions === undefined ? {} : { positions }),
+      ...(scores === null ? {} : { scores }),
+    })
+    if (!needsScratch(plan) || this.#canAdd(own, plan)) return plan
+    const reason = `all ${this.#holdings.sequences.total} sequences of the context are taken, and a splice needs one to work in`
+    return { ...planStep(own, shown, lenders, { terms: EXACT }), asked: plan.asked, fallback: reason }
+  }
+
+  /** The plan for `shown`, with all that it borrows brought onto the device; where that fails it is computed. */
+  async prepare(lane: Lane, shown: Shown, terms: Terms = EXACT): Promise<Plan> {
+    const without = new Set<Holder>()
+    for (;;) {
+      const plan = this.plan(lane, shown, terms, without)
+      const stored = new Set(
+        plan.parts.flatMap((part) => (part.kind === 'borrow' && part.from instanceof Stored ? [part.from] : [])),
+      )
+      if (stored.size === 0) return plan
+      for (const each of stored) {
+        const started = performance.now()
+        const state = await this.#attic.read(each)
+        if (state === null || !this.#load(this.#own(lane), plan, each, state)) without.add(each)
+        this.#milliseconds += performance.now() - started
+      }
+    }
   }
 
   /**
-   * Carries the plan out: parks the superseded tail (evicting the longest unused version for a sequence id; when none can be had the tail
-   * is lost), removes it from the lane, tags what is borrowed. Afterwards lane.held = plan.compute.start and the lane is running.
-   * The plan must be this lane's, made since the cache last changed: a plan that would reuse other tokens than it shows is refused.
+   * Carries the plan out: parks what the lane no longer shows (evicting the longest unused for a sequence id; when none can be had it is
+   * lost), removes it from the lane, tags what is borrowed. Afterwards the lane is running and holds all that is not to be computed.
+   * The plan must be this lane's, made since the cache last changed, and borrow from the device only (`prepare`): a plan that would reuse
+   * other tokens than it shows is refused.
    */
-  begin(lane: Lane, plan: Plan, kind: 'answer' | 'summary'): Step {
+  begin(lane: Lane, plan: Plan, kind: StepKind): Step {
     const started = performance.now()
     const own = this.#own(lane)
-    const { borrow, keep, compute } = plan
-    const { tokens } = plan.shown
-    const from = borrow?.from ?? null
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
-    invariant(from === null || this.#holdings.has(from), 'the plan borrows from a sequence that is no longer held')
-    invariant(
-      commonPrefix(own.tokens, tokens) >= keep && commonPrefix(from?.tokens ?? tokens, tokens) >= compute.start,
-      `the plan would reuse cells of other tokens for conversation ${own.conversation}`,
-    )
-    invariant(
-      keep + (borrow === null ? 0 : length(borrow.span)) === compute.start &&
-        compute.start < compute.end &&
-        compute.end === tokens.length,
-      `the plan for conversation ${own.conversation} does not add up to what it shows`,
-    )
-
-    const parked = plan.park > 0 && this.#park(own, from) ? plan.park : 0
-    this.#holdings.truncate(own, keep)
-    if (borrow !== null && from !== null) this.#holdings.lend(from, own, borrow.span)
+    this.#verify(own, plan)
+    const step = new Step(own, plan, kind)
     own.state = 'running'
-    const step = new Step(own, plan, kind, parked)
+    if (needsScratch(plan)) {
+      step.scratch = this.#add(own.conversation, 'scratch', this.#spare(own, plan))
+      invariant(step.scratch !== null, 'no sequence was left for a plan that needs one')
+    }
+    const gone = goneFrom(own, plan)
+    step.parked = this.#park(own, plan, gone)
+    for (const entries of gone.reverse()) this.#holdings.cut(own, entries)
+    for (const part of plan.parts)
+      if (part.kind === 'borrow' && part.from instanceof Holding) {
+        const entries = span(part.at, part.at + length(part.span))
+        this.#holdings.lend(part.from, entries, own, own.atPosition(part.from.position(part.at)))
+      }
+    own.rename(baseOf(plan.shown), keysHeld(plan))
+    for (const holding of this.#holdings.all) holding.tier = 'device'
     this.#charge(step)
     step.spend('cache', performance.now() - started)
     return step
   }
 
   /**
+   * The prompt tokens that come next, `limit` at most, and where they go; null when the prompt is in. Tokens in the middle of the lane go to a
+   * scratch sequence, which is made to hold what they see.
+   */
+  next(step: Step, limit: number): Chunk | null {
+    const { due, lane, scratch } = step
+    if (due === null) return null
+    const { start, end } = span(due.span.start, Math.min(due.span.end, due.span.start + limit))
+    const { tokens } = step.plan.shown
+    const chunk = { tokens: tokens.slice(start, end), position: due.position, last: end === tokens.length }
+    if (!step.inMiddle) return { ...chunk, seq: lane.seq }
+    invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
+    this.#holdings.lend(lane, span(lane.atPosition(scratch.next), lane.atPosition(due.position)), scratch)
+    return { ...chunk, seq: scratch.seq }
+  }
+
+  /** Where the next generated token goes. */
+  seat(step: Step): Seat {
+    return { seq: step.lane.seq, position: step.lane.next }
+  }
+
+  /**
    * Makes sure that `count` cells are free, evicting in the stated order. `full`: evicting everything but the running lanes would not be
-   * enough; nothing was evicted. `evicted`: cells whose tokens were lost; they go on the account of the step that commits or begins next.
+   * enough; nothing was evicted. `evicted`: cells that were freed, their tokens moved to another tier or lost; they go on the account of the step that commits or begins next.
    */
   reserve(
     count: number,
@@ -126,17 +210,29 @@ export class KvCache {
     if (count <= cells.free) return { kind: 'ok', evicted: 0 }
     if (count > cells.total - this.#holdings.cellsOf(({ running }) => running))
       return { kind: 'full', needed: count, free: cells.free }
-    let evicted = 0
-    for (const victim of this.#holdings.victims()) {
-      evicted += this.#evict(victim)
-      if (count <= cells.free) break
-    }
+    const evicted = this.#makeRoom(count, this.#holdings.victims())
     invariant(count <= cells.free, `${count} cells were promised and only ${cells.free} are free`)
     return { kind: 'ok', evicted }
   }
 
   /**
-   * `tokens` were decoded into the step's lane, at positions held, held + 1, ...; prompt tokens must be the next shown ones.
+   * Moves what is parked, the longest unused first, off the device while more than `share` of the cells are in use, so that a later step need
+   * not wait for it; one sequence a call, for times when nothing runs. False: nothing to do.
+   */
+  tidy(share = 0.75): boolean {
+    const { cells } = this.#holdings
+    const [victim] = this.#holdings.victims()
+    if (!this.#attic.open || victim === undefined || victim.state !== 'parked' || cells.used <= cells.total * share) return false
+    // No step waits for it, so it goes on no step's account.
+    const [moved, milliseconds] = [this.#moved, this.#milliseconds]
+    this.#evict(victim)
+    this.#moved = moved
+    this.#milliseconds = milliseconds
+    return true
+  }
+
+  /**
+   * `tokens` were decoded where `next` or `seat` said; prompt tokens must be the next shown ones.
    * @param milliseconds the step's share of the decode's wall time
    */
   commit(step: Step, tokens: Int32Array, what: StepPart, milliseconds: number): void {
@@ -149,12 +245,12 @@ export class KvCache {
    * Says how many; the step may go on from there.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
-    const { lane } = step
-    const found = this.#holdings.memory.positions(lane.seq)
-    const entered = (found?.max ?? -1) + 1 - lane.held
+    const holding = step.inMiddle ? step.scratch! : step.lane
+    const found = this.#holdings.memory.positions(holding.seq)
+    const entered = (found?.max ?? -1) + 1 - holding.next
     invariant(
-      entered >= 0 && entered <= attempted.length && (found?.min ?? 0) === 0,
-      `sequence ${lane.seq} held ${lane.held} tokens and was given ${attempted.length}, but llama.cpp says it holds ${JSON.stringify(found)}`,
+      entered >= 0 && entered <= attempted.length,
+      `sequence ${holding.seq} went on at position ${holding.next} with ${attempted.length} tokens, but llama.cpp says it holds ${JSON.stringify(found)}`,
     )
     this.#enter(step, attempted.subarray(0, entered), what)
     return entered
@@ -170,16 +266,21 @@ export class KvCache {
     const own = this.#own(step.lane)
     const record = this.#conversations.get(own.conversation)
     invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
-    // The lane says all that these versions say: their tags are redundant, and cells that only they hold are duplicates.
-    for (const version of this.#holdings.parked(own.conversation))
-      if (commonPrefix(version.tokens, own.tokens) === version.held) this.#holdings.drop(version)
+    this.#dropScratch(step)
+    own.extendBase()
+    // The lane holds the same: their tags are redundant, and cells that only they hold are duplicates.
+    for (const parked of this.#holdings.parked(own.conversation)) if (own.covers(parked)) this.#holdings.drop(parked)
     step.spend('cache', performance.now() - started)
+    const { shown } = step
     const entry = step.entry(record.ledger.length, outcome, pending, record.before)
     step.ended = true
     own.state = 'idle'
     this.#holdings.touch(own)
     record.ledger.push(entry)
-    if (outcome === 'done') record.before = { messages: step.shown.messages, tokens: own.tokens.slice() }
+    if (outcome === 'done') {
+      const origin = { base: own.base, holes: step.plan.shown.origin?.holes ?? [] }
+      record.before = { messages: shown.messages, tokens: own.tokens.slice(), origin }
+    }
     return entry
   }
 
@@ -188,7 +289,64 @@ export class KvCache {
     const running = this.#conversations.get(conversation)?.lane?.running ?? false
     invariant(!running, `conversation ${conversation} cannot be forgotten while a step is running`)
     for (const holding of this.#holdings.all) if (holding.conversation === conversation) this.#holdings.drop(holding)
+    this.#attic.forget(conversation)
     this.#conversations.delete(conversation)
+  }
+
+  /** The conversation's live lane; null when it has none. */
+  lane(conversation: ConversationId): Lane | null {
+    return this.#conversations.get(conversation)?.lane ?? null
+  }
+
+  /** What the conversation's last finished step showed, generated tokens included; null before the first. */
+  shown(conversation: ConversationId): Shown | null {
+    return this.#conversations.get(conversation)?.before ?? null
+  }
+
+  /**
+   * Rewrites an idle conversation's cells next to each other, from the lowest free ones on, so that attention need not run over the cells
+   * between them that were freed (kv-mechanics.md: there is no defragmentation). Values and positions stay. Says how many cells were
+   * rewritten: 0 where the conversation is running, holds nothing, or shares cells with others, who would keep the old ones alive.
+   */
+  compact(conversation: ConversationId): number {
+    const own = this.#movable(conversation)
+    if (own === null) return 0
+    const { memory } = this.#holdings
+    const { held } = own
+    const state = memory.saveSequence(own.seq, { checksum: false })
+    memory.untag(own.seq, own.span)
+    // Its own cells were just freed, so there is room; if the load fails all the same, the books must say that nothing is held.
+    if (memory.loadSequence(own.seq, state, { verify: false })) return held
+    own.cut(span(0, held))
+    return 0
+  }
+
+  /**
+   * Closes the gaps that splices left in an idle conversation's positions, by turning its keys to lower ones: an approximation, which the
+   * ledger counts from the next step on. Says by how many positions the conversation became shorter: 0 where it is running, holds nothing,
+   * has no gaps, shares cells with others (a shift moves them for all), or where the model's positions cannot be shifted.
+   */
+  closeGaps(conversation: ConversationId): number {
+    const own = this.#movable(conversation)
+    const { memory } = this.#holdings
+    if (own === null || !memory.canShift) return 0
+    const before = own.next
+    for (let entry = 0; entry < own.held; entry++) {
+      const gap = own.position(entry) - entry
+      if (gap === 0) continue
+      const run = span(entry, own.endOfRun(entry))
+      memory.shift(own.seq, own.positionsOf(run), -gap)
+      own.shift(run, -gap)
+    }
+    return before - own.next
+  }
+
+  /** The lane of a conversation that is idle and shares no cell; null when there is none. */
+  #movable(conversation: ConversationId): Holding | null {
+    const own = this.#conversations.get(conversation)?.lane ?? null
+    if (own === null || own.running || own.held === 0) return null
+    for (let entry = 0; entry < own.held; entry++) if (!own.isAlone(entry)) return null
+    return own
   }
 
   /** The conversation's steps, oldest first; empty for an unknown one. */
@@ -206,6 +364,7 @@ export class KvCache {
       parked: cells.used - this.#holdings.cellsOf(({ state }) => state !== 'parked'),
       sequences: { used: sequences.used, total: sequences.total },
       versions: this.#holdings.all.filter(({ state }) => state === 'parked').length,
+      tiers: this.#attic.totals,
     }
   }
 
@@ -226,52 +385,170 @@ export class KvCache {
     return lane
   }
 
-  /** Tokens entered the lane. */
+  /** A plan must not reuse cells of other tokens, nor, under `exact`, cells that a fresh prefill would make otherwise. */
+  #verify(own: Holding, { parts, shown, contract }: Plan): void {
+    const { tokens } = shown
+    const prints = contract === 'exact' ? freshPrints(tokens) : null
+    let at = 0
+    let position = 0
+    for (const part of parts) {
+      const { start, end } = part.span
+      invariant(start === at && end > start, `the plan for conversation ${own.conversation} does not add up to what it shows`)
+      at = end
+      if (part.kind === 'compute') {
+        invariant(
+          part.position === position,
+          `the plan for conversation ${own.conversation} leaves a gap that llama.cpp cannot make`,
+        )
+        position += end - start
+        continue
+      }
+      const holder = part.kind === 'keep' ? own : part.from
+      invariant(
+        holder instanceof Holding && this.#holdings.has(holder),
+        'the plan borrows from a sequence that is not on the device',
+      )
+      const same = commonPrefix(holder.tokens.subarray(part.at), tokens.subarray(start, end)) === end - start
+      invariant(same, `the plan would reuse cells of other tokens for conversation ${own.conversation}`)
+      invariant(
+        holder.position(part.at) >= position,
+        `the plan for conversation ${own.conversation} would reuse cells out of order`,
+      )
+      position = positionAfter(own, part)
+      for (let place = start; prints !== null && place < end; place++)
+        invariant(
+          holder.isFresh(part.at + place - start, place, tokens, prints),
+          `the plan would pass approximate cells of conversation ${holder.conversation} off as exact`,
+        )
+    }
+    invariant(at === tokens.length && parts.at(-1)?.kind === 'compute', 'a plan ends without computing its last token')
+  }
+
+  /** Tokens entered the cache. */
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
     const own = this.#own(step.lane)
-    const asked = step.plan.shown.tokens
     invariant(own.running && !step.ended, `tokens were decoded for conversation ${own.conversation} outside of a step`)
+    const { due } = step
     if (what === 'prompt') {
-      const next = asked.subarray(own.held, own.held + tokens.length)
+      const next =
+        due === null ? new Int32Array() : step.plan.shown.tokens.subarray(due.span.start, due.span.start + tokens.length)
       invariant(
-        commonPrefix(next, tokens) === tokens.length,
+        due !== null && tokens.length <= length(due.span) && commonPrefix(next, tokens) === tokens.length,
         `other tokens than the next ones of the prompt were decoded for ${own.conversation}`,
       )
-    } else
-      invariant(own.held >= asked.length, `tokens were generated for conversation ${own.conversation} before its prompt was in`)
-    own.append(tokens)
+      const keys = step.plan.keys.subarray(due.span.start, due.span.start + tokens.length)
+      if (step.inMiddle) this.#enterMiddle(own, step.scratch!, tokens, keys)
+      else own.append(tokens, keys)
+    } else {
+      invariant(due === null, `tokens were generated for conversation ${own.conversation} before its prompt was in`)
+      own.append(tokens, own.keysAfter(tokens.length))
+    }
     step.submit(what, tokens.length)
+    if (!step.inMiddle) this.#dropScratch(step)
     this.#charge(step)
   }
 
-  /** Makes all that the lane holds a version of its own; false when no sequence id could be had. `needed` is not evicted for it. */
-  #park(own: Holding, needed: Holding | null): boolean {
-    const versions = this.#holdings.victims().filter((victim) => victim.state === 'parked' && victim !== needed)
-    const version = this.#add(own.conversation, 'parked', versions)
-    if (version === null) return false
-    this.#holdings.lend(own, version, { start: 0, end: own.held })
+  /** The scratch sequence computed tokens; the lane holds them, too, from now on. */
+  #enterMiddle(own: Holding, scratch: Holding, tokens: Int32Array, keys: Int32Array): void {
+    const { held, next } = scratch
+    scratch.append(tokens, keys)
+    this.#holdings.lend(scratch, span(held, scratch.held), own, own.atPosition(next))
+  }
+
+  #dropScratch(step: Step): void {
+    const { scratch } = step
+    if (scratch === null) return
+    step.scratch = null
+    scratch.state = 'parked'
+    this.#holdings.drop(scratch)
+  }
+
+  /**
+   * Parks these entries of the lane, but for those that are parked already, and those that the step computes again though they are what it
+   * shows; says how many. When no sequence id can be had they are lost.
+   */
+  #park(own: Holding, plan: Plan, gone: readonly Span[]): number {
+    const worth = worthParking(own, plan, gone, this.#holdings.parked(own.conversation))
+    if (worth.length === 0) return 0
+    const version = this.#add(
+      own.conversation,
+      'parked',
+      this.#spare(own, plan).filter(({ state }) => state === 'parked'),
+    )
+    if (version === null) return 0
+    version.base = own.base
+    for (const entries of worth) this.#holdings.lend(own, entries, version)
+    return version.held
+  }
+
+  /** What may be dropped for a sequence id without harm to the plan, in the stated order. */
+  #spare(own: Holding, { parts }: Plan): readonly Holding[] {
+    const needed = new Set<Holder>([own, ...parts.flatMap((part) => (part.kind === 'borrow' ? [part.from] : []))])
+    return this.#holdings.victims().filter((victim) => !needed.has(victim))
+  }
+
+  #canAdd(own: Holding, plan: Plan): boolean {
+    const { used, total } = this.#holdings.sequences
+    return used < total || this.#spare(own, plan).length > 0
+  }
+
+  /** Brings a stored sequence onto the device, as a parked one; false when there is no room, or its values were refused. */
+  #load(own: Holding, plan: Plan, stored: Stored, state: Uint8Array): boolean {
+    const { cells, memory } = this.#holdings
+    const spare = this.#spare(own, plan)
+    this.#makeRoom(stored.held, spare)
+    const holding = stored.held <= cells.free ? this.#add(stored.conversation, 'parked', this.#spare(own, plan)) : null
+    if (holding === null) return false
+    if (!memory.loadSequence(holding.seq, state, { verify: false })) {
+      this.#holdings.drop(holding)
+      this.#attic.drop(stored, true)
+      return false
+    }
+    holding.load(stored.record)
+    holding.tier = stored.tier
+    this.#attic.drop(stored)
     return true
   }
 
+  /** Evicts in this order until so many cells are free, as far as that goes; says how many it freed. */
+  #makeRoom(count: number, victims: readonly Holding[]): number {
+    const { cells } = this.#holdings
+    let freed = 0
+    for (const victim of victims) {
+      if (count <= cells.free) break
+      freed += this.#evict(victim)
+    }
+    return freed
+  }
+
   /** A new holding; when no sequence id is free, the first of `victims` gives way. */
-  #add(conversation: ConversationId, state: 'idle' | 'parked', victims: readonly Holding[]): Holding | null {
+  #add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[]): Holding | null {
     const [victim] = victims
     if (this.#holdings.sequences.used === this.#holdings.sequences.total && victim !== undefined) this.#evict(victim)
     return this.#holdings.add(conversation, state)
   }
 
-  /** Drops a holding to make room; says how many cells' tokens were lost. */
+  /** Takes a holding off the device to make room, into another tier if there is one; says how many cells that freed. */
   #evict(victim: Holding): number {
+    const started = performance.now()
+    const keeps = this.#attic.open && victim.held > 0
+    if (keeps) this.#attic.put(recordOf(victim), this.#holdings.memory.saveSequence(victim.seq, { checksum: false }))
     const freed = this.#holdings.drop(victim)
     const record = this.#conversations.get(victim.conversation)
     if (record?.lane === victim) record.lane = null
-    this.#evicted += freed
+    if (keeps) this.#moved += freed
+    else this.#evicted += freed
+    this.#milliseconds += performance.now() - started
     return freed
   }
 
-  /** Puts what was evicted since the last charge on the step's account, so that every eviction is counted once. */
+  /** Puts what was moved and evicted since the last charge on the step's account, so that everything is counted once. */
   #charge(step: Step): void {
     step.evicted += this.#evicted
+    step.moved += this.#moved
+    step.spend('cache', this.#milliseconds)
     this.#evicted = 0
+    this.#moved = 0
+    this.#milliseconds = 0
   }
 }

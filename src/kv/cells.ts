@@ -1,5 +1,6 @@
-/** Owns our books on cells: which are in use, at which position, by how many sequences. */
+/** Owns our books on cells: which are in use, at which position, by how many sequences, and what their values depend on. */
 import { invariant } from '../core/errors.js'
+import type { Prints } from './trail.js'
 
 /**
  * One handle a cell, 0 .. total-1, lent out when its token was decoded and taken back with its last tag. Handles are ours: llama.cpp
@@ -10,6 +11,8 @@ import { invariant } from '../core/errors.js'
 export class Cells {
   readonly #references: Int32Array
   readonly #positions: Int32Array
+  /** By handle: the two halves of the cell's print (Trail); meaningless when it is free. Live views, not to be written. */
+  readonly prints: Prints
   /** Handles not in use; the last is lent next. */
   readonly #free: Int32Array
   #freeCount: number
@@ -18,6 +21,7 @@ export class Cells {
   constructor(readonly total: number) {
     this.#references = new Int32Array(total)
     this.#positions = new Int32Array(total)
+    this.prints = { lows: new Int32Array(total), highs: new Int32Array(total) }
     this.#free = Int32Array.from({ length: total }, (_, index) => total - 1 - index)
     this.#freeCount = total
   }
@@ -41,12 +45,19 @@ export class Cells {
   }
 
   /** A token was decoded at `position` for one sequence: takes a free cell into the books. Throws when the books know of none. */
-  take(position: number): number {
+  take(position: number, low: number, high: number): number {
     invariant(this.#freeCount > 0, `a token was decoded although all ${this.total} cells are in use by the books`)
     const cell = this.#free[--this.#freeCount] ?? -1
     this.#references[cell] = 1
     this.#positions[cell] = position
+    this.prints.lows[cell] = low
+    this.prints.highs[cell] = high
     return cell
+  }
+
+  /** The cells' positions change; what they were computed as does not. */
+  shift(cells: Int32Array, delta: number): void {
+    for (const cell of cells) this.#positions[cell] = this.#positions[cell]! + delta
   }
 
   /** One more sequence tags the cells. */

@@ -1,5 +1,5 @@
 /** Owns the split of a step's tokens among its messages: reused, recomputed, fresh. */
-import { span } from '../core/span.js'
+import { span, type Span } from '../core/span.js'
 import type { MessageCost } from './ledger.js'
 import { commonPrefix, commonSuffix } from './prefix.js'
 import type { Shown, ShownMessage } from './shown.js'
@@ -21,12 +21,21 @@ export function withGenerated({ messages }: Shown, tokens: Int32Array): Shown {
  * its end as far as they are equal in both. What lies between is fresh; so text that stayed between two edits of one message counts as
  * fresh, and `recomputed` errs on the low side there. Generated tokens are always fresh.
  *
- * @param reused tokens at the beginning that were not computed (a last token decoded again counts as not computed)
+ * @param computed stretches of the prompt that were computed; a last token decoded again counts as not computed
  * @param prompt tokens that were asked for; the rest of `now` was generated
  * @param before the previous step of this conversation, null for the first
+ * @param exact tokens at the beginning that are what a fresh prefill would make them
  */
-export function messageCosts(now: Shown, reused: number, prompt: number, before: Shown | null): MessageCost[] {
+export function messageCosts(
+  now: Shown,
+  computed: readonly Span[],
+  prompt: number,
+  before: Shown | null,
+  exact: number,
+): MessageCost[] {
   const earlier = new Map<number, ShownMessage>(before?.messages.map((message) => [message.index, message]))
+  const within = (from: number, to: number) =>
+    computed.reduce((sum, { start, end }) => sum + Math.max(0, Math.min(to, end) - Math.max(from, start)), 0)
   return now.messages.map(({ index, role, span: { start, end } }) => {
     const tokens = now.tokens.subarray(start, end)
     const match = earlier.get(index)
@@ -34,9 +43,16 @@ export function messageCosts(now: Shown, reused: number, prompt: number, before:
     const head = old === null ? 0 : commonPrefix(old, tokens)
     const tail = old === null ? 0 : commonSuffix(old, tokens, head)
 
-    const computed = (from: number, to: number) => Math.max(0, Math.min(to, prompt) - Math.max(from, reused))
-    const recomputed = computed(start, start + head) + computed(end - tail, end)
-    const fromCache = Math.max(0, Math.min(reused, end) - start)
-    return { index, role, shown: end - start, reused: fromCache, recomputed, fresh: end - start - fromCache - recomputed }
+    const recomputed = within(start, Math.min(prompt, start + head)) + within(end - tail, Math.min(prompt, end))
+    const reused = Math.max(0, Math.min(prompt, end) - start) - within(start, Math.min(prompt, end))
+    return {
+      index,
+      role,
+      shown: end - start,
+      reused,
+      recomputed,
+      fresh: end - start - reused - recomputed,
+      approximate: Math.max(0, end - Math.max(start, exact)),
+    }
   })
 }

@@ -1,27 +1,45 @@
-/** Owns what one sequence holds: its tokens and, parallel to them, the cells that keep them. */
+/** Owns what one sequence holds: its tokens and, parallel to them, where they come from and the cells that keep them. */
 import type { ConversationId, SeqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import type { Cells } from './cells.js'
+import { lowerBound, type Holder, type Tier } from './holder.js'
+import type { ShelfRecord } from './shelf.js'
+import { baseKey, placeOf } from './shown.js'
+import { Trail, type Prints } from './trail.js'
 
-/** `running`: a step is under way. `idle`: between two steps. `parked`: an earlier version, kept for its cells; it never grows. */
-export type HoldingState = 'running' | 'idle' | 'parked'
+/**
+ * `running`: a step is under way. `idle`: between two steps. `parked`: what a conversation no longer shows, kept for its cells; it never
+ * grows. `scratch`: where a running step computes tokens in the middle of its lane.
+ */
+export type HoldingState = 'running' | 'idle' | 'parked' | 'scratch'
 
 /** The live sequence of a conversation, as others may see it. `tokens` is a view that holds until the lane changes. */
-export type Lane = Readonly<Pick<Holding, 'conversation' | 'seq' | 'held' | 'tokens' | 'running'>>
+export type Lane = Readonly<Pick<Holding, 'conversation' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>>
 
-/** An earlier version of a conversation, as others may see it. */
+/** What a conversation showed earlier, as others may see it. */
 export type Version = Readonly<Pick<Holding, 'conversation' | 'seq' | 'held' | 'tokens'>>
 
 /**
- * Position i of the sequence holds `tokens[i]` in `cells[i]`: under `exact`, positions are 0 .. held-1 without gaps. Mutators keep the
- * books (reference counts) and nothing else; only KvCache calls them, always together with the same change to the memory.
+ * Entry i of the sequence is `tokens[i]`, from `keys[i]` (Shown), in `cells[i]`; positions ascend with i, with gaps where text is hidden under
+ * a splice. Mutators keep the books (reference counts) and nothing else; only Holdings calls them, always together with the same change to
+ * the memory.
  */
-export class Holding {
+export class Holding implements Holder {
+  /** Where its cells were before this step, for the ledger. */
+  tier: Tier = 'device'
   /** Ticks of the cache's clock; the smaller, the longer unused. */
   lastUse = 0
+  /** The unedited prompt that keys point into; never written to. */
+  base: Int32Array = new Int32Array()
   #tokens = new Int32Array(256)
+  #keys = new Int32Array(256)
   #cells = new Int32Array(256)
   #held = 0
+  /** What the first `#read` entries amount to; entries before that were not changed since. */
+  #trail = new Trail()
+  #read = 0
+  #exact = 0
+  #faithful = true
 
   constructor(
     readonly conversation: ConversationId,
@@ -30,13 +48,13 @@ export class Holding {
     public state: HoldingState,
   ) {}
 
-  /** Tokens held; also the position that comes next. */
+  /** Tokens held. */
   get held(): number {
     return this.#held
   }
 
   get running(): boolean {
-    return this.state === 'running'
+    return this.state === 'running' || this.state === 'scratch'
   }
 
   /** A view, good until the next change. */
@@ -45,50 +63,212 @@ export class Holding {
   }
 
   /** A view, good until the next change. */
+  get keys(): Int32Array {
+    return this.#keys.subarray(0, this.#held)
+  }
+
+  /** A view, good until the next change. */
   get cells(): Int32Array {
     return this.#cells.subarray(0, this.#held)
   }
 
-  /** Tokens were decoded at the end of the sequence. */
-  append(tokens: Int32Array): void {
-    this.#grow(tokens.length)
+  position(entry: number): number {
+    return this.book.positions[this.#cells[entry]!]!
+  }
+
+  /** The position that comes next. */
+  get next(): number {
+    return this.#held === 0 ? 0 : this.position(this.#held - 1) + 1
+  }
+
+  /** How many entries from the beginning are what a fresh prefill of their tokens would have made of them. */
+  get exact(): number {
+    this.#catchUp()
+    return this.#exact
+  }
+
+  /** All positions held: from the first to the last, gaps included. */
+  get span(): Span {
+    return this.#held === 0 ? span(0, 0) : span(this.position(0), this.next)
+  }
+
+  /** The positions of these entries, gaps included. */
+  positionsOf(entries: Span): Span {
+    return length(entries) === 0 ? span(0, 0) : span(this.position(entries.start), this.position(entries.end - 1) + 1)
+  }
+
+  /** The first entry at `position` or after it; `held` when there is none. */
+  atPosition(position: number): number {
+    return lowerBound(this.#held, (entry) => this.position(entry) < position)
+  }
+
+  /** The first entry with this key or a later one; `held` when there is none. */
+  atKey(key: number): number {
+    return lowerBound(this.#held, (entry) => this.#keys[entry]! < key)
+  }
+
+  /** Whether the entry is, at this place of a text, what a fresh prefill with these prints would make it. */
+  isFresh(entry: number, place: number, tokens: Int32Array, { lows, highs }: Prints): boolean {
+    if (entry >= this.#held || this.#tokens[entry] !== tokens[place]) return false
+    const cell = this.#cells[entry]!
+    const { positions, prints } = this.book
+    return positions[cell] === place && prints.lows[cell] === lows[place] && prints.highs[cell] === highs[place]
+  }
+
+  /** Tokens were decoded at the end of the sequence, at `next` and the positions after it. */
+  append(tokens: Int32Array, keys: Int32Array): void {
+    this.#makeRoom(this.#held, tokens.length)
     this.#tokens.set(tokens, this.#held)
-    for (let offset = 0; offset < tokens.length; offset++) this.#cells[this.#held + offset] = this.book.take(this.#held + offset)
-    this.#held += tokens.length
+    this.#keys.set(keys, this.#held)
+    this.#catchUp()
+    let position = this.next
+    for (const token of tokens) {
+      this.#trail.place(token, position)
+      this.#cells[this.#held++] = this.book.take(position, this.#trail.low, this.#trail.high)
+      this.#catchUp()
+      position++
+    }
   }
 
-  /** The cells that `from` holds in `of` were tagged with this sequence, too; `of` starts where this one ends. */
-  adopt(from: Holding, of: Span): void {
-    const cells = from.cells.subarray(of.start, of.end)
-    this.#grow(length(of))
-    this.#tokens.set(from.tokens.subarray(of.start, of.end), this.#held)
-    this.#cells.set(cells, this.#held)
+  /** The cells of these entries of `from` were tagged with this sequence, too; they go in before entry `at`. */
+  adopt(from: Holding, entries: Span, at: number): void {
+    const cells = from.cells.subarray(entries.start, entries.end)
+    this.#makeRoom(at, cells.length)
+    this.#tokens.set(from.tokens.subarray(entries.start, entries.end), at)
+    this.#keys.set(from.keys.subarray(entries.start, entries.end), at)
+    this.#cells.set(cells, at)
+    this.#held += cells.length
     this.book.tag(cells)
-    this.#held += length(of)
+    this.#changedFrom(at)
   }
 
-  /** The tags of [`keep`, held) were removed; says how many cells that set free. */
-  truncate(keep: number): number {
-    const freed = this.book.untag(this.cells.subarray(keep))
-    this.#held = keep
+  /** The tags of these entries were removed; says how many cells that set free. */
+  cut(entries: Span): number {
+    const freed = this.book.untag(this.cells.subarray(entries.start, entries.end))
+    for (const array of [this.#tokens, this.#keys, this.#cells]) array.copyWithin(entries.start, entries.end, this.#held)
+    this.#held -= length(entries)
+    this.#changedFrom(entries.start)
     return freed
   }
 
-  /** All positions held. */
-  get span(): Span {
-    return span(0, this.#held)
+  /** The entry after the last one whose position follows on `entry` without a gap. */
+  endOfRun(entry: number): number {
+    let end = entry + 1
+    while (end < this.#held && this.position(end) === this.position(end - 1) + 1) end++
+    return end
   }
 
-  #grow(by: number): void {
-    const needed = this.#held + by
-    if (needed <= this.#tokens.length) return
-    const size = Math.max(needed, 2 * this.#tokens.length)
-    const grown = (old: Int32Array) => {
-      const array = new Int32Array(size)
-      array.set(old)
-      return array
+  /** The cells of these entries, which no other sequence holds, have other positions from now on; their prints stay, so they are exact no more. */
+  shift(entries: Span, delta: number): void {
+    this.book.shift(this.cells.subarray(entries.start, entries.end), delta)
+    this.#changedFrom(entries.start)
+  }
+
+  /** The same entries are known by other keys from now on, because the unedited prompt is another one. */
+  rename(base: Int32Array, keys: Int32Array): void {
+    this.base = base
+    this.#keys.set(keys)
+  }
+
+  /** Keys of the next `count` generated tokens: they stand behind the unedited prompt. */
+  keysAfter(count: number): Int32Array {
+    const last = this.#held === 0 ? -1 : placeOf(this.#keys[this.#held - 1]!)
+    const from = Math.max(this.base.length, last + 1)
+    return Int32Array.from({ length: count }, (_, offset) => baseKey(from + offset))
+  }
+
+  /** Generated tokens become part of the unedited prompt, as they are when it is shown next. */
+  extendBase(): void {
+    const generated = this.tokens.subarray(this.atKey(baseKey(this.base.length)))
+    if (generated.length === 0) return
+    const base = new Int32Array(this.base.length + generated.length)
+    base.set(this.base)
+    base.set(generated, this.base.length)
+    this.base = base
+  }
+
+  /** Whether this sequence holds, at the same positions, all that `other` does: cells whose values are the same. */
+  covers(other: Holding): boolean {
+    const { positions, prints } = this.book
+    const { lows, highs } = prints
+    let at = 0
+    for (let entry = 0; entry < other.#held; entry++, at++) {
+      const theirs = other.#cells[entry]!
+      const position = positions[theirs]!
+      if (at >= this.#held || positions[this.#cells[at]!] !== position) at = this.atPosition(position)
+      if (at === this.#held) return false
+      const ours = this.#cells[at]!
+      const same = positions[ours] === position && this.#tokens[at] === other.#tokens[entry]
+      if (!same || lows[ours] !== lows[theirs] || highs[ours] !== highs[theirs]) return false
     }
-    this.#tokens = grown(this.#tokens)
-    this.#cells = grown(this.#cells)
+    return true
+  }
+
+  /** Positions and prints, entry by entry. */
+  readCells(): { readonly positions: Int32Array; readonly lows: Int32Array; readonly highs: Int32Array } {
+    const { positions, prints } = this.book
+    const { cells } = this
+    return {
+      positions: cells.map((cell) => positions[cell]!),
+      lows: cells.map((cell) => prints.lows[cell]!),
+      highs: cells.map((cell) => prints.highs[cell]!),
+    }
+  }
+
+  /** The sequence, which held nothing, was loaded with all that is stored: cells that no other sequence holds. */
+  load({ base, tokens, keys, positions, lows, highs }: ShelfRecord): void {
+    this.base = base
+    this.#makeRoom(0, tokens.length)
+    this.#tokens.set(tokens)
+    this.#keys.set(keys)
+    for (let entry = 0; entry < tokens.length; entry++)
+      this.#cells[entry] = this.book.take(positions[entry]!, lows[entry]!, highs[entry]!)
+    this.#held = tokens.length
+  }
+
+  /** Whether no other sequence holds the entry's cell. */
+  isAlone(entry: number): boolean {
+    return this.book.references[this.#cells[entry]!] === 1
+  }
+
+  #changedFrom(entry: number): void {
+    if (entry >= this.#read) return
+    this.#trail = new Trail()
+    this.#read = 0
+    this.#exact = 0
+    this.#faithful = true
+  }
+
+  /** Follows the entries that were added since the last look. */
+  #catchUp(): void {
+    const { lows, highs } = this.book.prints
+    for (; this.#read < this.#held; this.#read++) {
+      const cell = this.#cells[this.#read]!
+      const low = lows[cell]!
+      const high = highs[cell]!
+      if (this.#faithful) {
+        this.#trail.place(this.#tokens[this.#read]!, this.#read)
+        this.#faithful = this.book.positions[cell] === this.#read && low === this.#trail.low && high === this.#trail.high
+        if (this.#faithful) this.#exact++
+      }
+      this.#trail.see(low, high)
+    }
+  }
+
+  /** Moves what is held from entry `at` on by `by` entries, growing the arrays as needed. */
+  #makeRoom(at: number, by: number): void {
+    const needed = this.#held + by
+    if (needed > this.#tokens.length) {
+      const size = Math.max(needed, 2 * this.#tokens.length)
+      const grown = (old: Int32Array) => {
+        const array = new Int32Array(size)
+        array.set(old)
+        return array
+      }
+      this.#tokens = grown(this.#tokens)
+      this.#keys = grown(this.#keys)
+      this.#cells = grown(this.#cells)
+    }
+    if (at < this.#held) for (const array of [this.#tokens, this.#keys, this.#cells]) array.copyWithin(at + by, at, this.#held)
   }
 }

@@ -1,7 +1,7 @@
 /** Owns all sequences that hold something, and changes llama.cpp's tags and our books together. */
 import { invariant } from '../core/errors.js'
 import type { ConversationId, SeqId } from '../core/ids.js'
-import { span, type Span } from '../core/span.js'
+import { length, span, type Span } from '../core/span.js'
 import { Cells } from './cells.js'
 import { Holding, type HoldingState } from './holding.js'
 import type { KvMemory } from './memory.js'
@@ -64,28 +64,30 @@ export class Holdings {
     holding.lastUse = ++this.#clock
   }
 
-  /** `to`, which ends where `of` starts, holds from now on the cells that `from` has there, too. */
-  lend(from: Holding, to: Holding, of: Span): void {
+  /** `to` holds from now on the cells of these entries of `from`, too, before its entry `at`; it must hold none of their positions. */
+  lend(from: Holding, entries: Span, to: Holding, at = to.held): void {
+    if (length(entries) === 0) return
+    const { start, end } = from.positionsOf(entries)
     invariant(
-      of.start === to.held && of.end <= from.held,
-      `sequence ${from.seq} has nothing to lend at positions ${of.start} to ${of.end}`,
+      entries.end <= from.held && (at === 0 || to.position(at - 1) < start) && (at === to.held || to.position(at) >= end),
+      `sequence ${from.seq} cannot lend its positions ${start} to ${end} to sequence ${to.seq}`,
     )
-    this.memory.tag(from.seq, to.seq, of)
-    to.adopt(from, of)
+    this.memory.tag(from.seq, to.seq, span(start, end))
+    to.adopt(from, entries, at)
     this.touch(from)
   }
 
-  /** Takes positions [`keep`, held) from the holding; says how many cells that freed. */
-  truncate(holding: Holding, keep: number): number {
-    if (keep === holding.held) return 0
-    this.memory.untag(holding.seq, span(keep, holding.held))
-    return holding.truncate(keep)
+  /** Takes these entries from the holding; says how many cells that freed. */
+  cut(holding: Holding, entries: Span): number {
+    if (length(entries) === 0) return 0
+    this.memory.untag(holding.seq, holding.positionsOf(entries))
+    return holding.cut(entries)
   }
 
   /** Ends the holding and gives its id back; says how many cells that freed. Never a running one. */
   drop(holding: Holding): number {
     invariant(!holding.running && this.has(holding), `sequence ${holding.seq} cannot be dropped: it is running or already gone`)
-    const freed = this.truncate(holding, 0)
+    const freed = this.cut(holding, span(0, holding.held))
     this.#bySequence.delete(holding.seq)
     this.sequences.give(holding.seq)
     return freed

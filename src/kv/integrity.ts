@@ -1,23 +1,23 @@
 /** Owns the comparison of our books with themselves and with what llama.cpp says it holds. */
 import { KvfoldError, invariant } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
+import { span } from '../core/span.js'
 import type { Holdings } from './holdings.js'
 
 /**
  * The books agree with themselves: cells in use + free = total; every cell is either free or tagged by exactly as many sequences as
- * counted; every sequence holds positions 0 .. held-1 in order, one cell each; lent ids are those in use; one lane a conversation.
+ * counted; the positions of every sequence ascend, one cell each; lent ids are those in use; one lane a conversation.
  */
 export function checkBooks({ cells, sequences, all: holdings }: Holdings): void {
   const { positions, references } = cells
   const counted = new Int32Array(cells.total)
   for (const holding of holdings) {
     const held = holding.cells
-    for (let position = 0; position < held.length; position++) {
-      const cell = held[position] ?? -1
-      if (positions[cell] !== position)
-        fail(
-          `sequence ${holding.seq} holds at position ${position} a cell that is booked at position ${positions[cell] ?? 'none'}`,
-        )
+    let last = -1
+    for (const [entry, cell] of held.entries()) {
+      const position = positions[cell] ?? -1
+      if (position <= last) fail(`sequence ${holding.seq} holds position ${position} at entry ${entry}, after position ${last}`)
+      last = position
       counted[cell]!++
     }
   }
@@ -42,16 +42,16 @@ export function checkBooks({ cells, sequences, all: holdings }: Holdings): void 
   invariant(lent.size === holdings.length, 'two holdings share one sequence id')
   invariant(lent.size === sequences.used, `${lent.size} sequences are held and ${sequences.used} ids are lent`)
   for (const id of lent) invariant(!sequences.isFree(id), `sequence ${id} is held but its id is free`)
-  const lanes = holdings.filter(({ state }) => state !== 'parked').map(({ conversation }) => conversation)
+  const lanes = holdings.filter(({ state }) => state === 'running' || state === 'idle').map(({ conversation }) => conversation)
   invariant(new Set(lanes).size === lanes.length, 'a conversation has two lanes')
 }
 
 /** Every sequence id, lent or not, spans the positions in llama.cpp that the books say. One cheap call an id. */
 export function checkPositions({ memory, all: holdings }: Holdings): void {
-  const held = new Map(holdings.map((holding) => [holding.seq, holding.held]))
+  const held = new Map(holdings.map((holding) => [holding.seq, holding.span]))
   for (let id = 0; id < memory.sequences; id++) {
-    const count = held.get(seqId(id)) ?? 0
-    const expected = count === 0 ? 'nothing' : `positions 0 to ${count - 1}`
+    const { start, end } = held.get(seqId(id)) ?? span(0, 0)
+    const expected = start === end ? 'nothing' : `positions ${start} to ${end - 1}`
     const found = memory.positions(seqId(id))
     const actual = found === null ? 'nothing' : `positions ${found.min} to ${found.max}`
     invariant(expected === actual, `sequence ${id} should hold ${expected} and holds ${actual}`)

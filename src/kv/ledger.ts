@@ -1,9 +1,11 @@
 /** The ledger: what every step cost, per message, from counts the cache made while working; nobody counts twice. */
+import type { Contract } from '../core/contract.js'
+import type { Tier } from './holder.js'
 
-/** `exact`: the cache equals a fresh prefill of the shown tokens (kv-mechanics.md, "The names of the contracts"). */
-export type Contract = 'exact'
+/** What a step is for: an answer, a summary, or only to have the same tokens shown by exact cells. */
+export type StepKind = 'answer' | 'summary' | 'refresh'
 
-/** Where reused cells came from: the conversation's own sequence, one of its earlier versions, or another conversation. */
+/** Where reused cells came from: the conversation's own sequence, what it had parked, or another conversation. */
 export type ReuseSource = 'own' | 'parked' | 'shared'
 
 /** One message's share of a step, in tokens. shown = reused + recomputed + fresh. */
@@ -17,6 +19,11 @@ export interface MessageCost {
   readonly recomputed: number
   /** Not shown by the previous step: new text, markers, generated tokens. */
   readonly fresh: number
+  /**
+   * Shown tokens whose cells are not what a fresh prefill would make them, because they were computed beside text that is hidden now, or
+   * while text that is shown now was hidden. Those after them count, too: they saw them.
+   */
+  readonly approximate: number
 }
 
 /**
@@ -26,14 +33,21 @@ export interface MessageCost {
 export interface LedgerEntry {
   /** Place in the conversation's ledger, from 0. */
   readonly step: number
-  readonly kind: 'answer' | 'summary' | 'cancelled'
+  readonly kind: StepKind | 'cancelled'
+  /** What the step kept to. */
   readonly contract: Contract
+  /** Why that is not what was asked for; null when it is. */
+  readonly fallback: string | null
   readonly messages: readonly MessageCost[]
   /** Tokens the sequence held at the end of the step: prompt and generated ones that were submitted. */
   readonly shown: number
   readonly reused: number
   readonly recomputed: number
   readonly fresh: number
+  /** See MessageCost; 0 under `exact`. */
+  readonly approximate: number
+  /** Positions used up at the end of the step; `shown` cells are used, the rest are gaps where text is hidden. */
+  readonly positions: number
   /** Submitted without being shown anew: the one token a full hit decodes again for its logits, work of a cancelled step. */
   readonly side: number
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */
@@ -42,9 +56,13 @@ export interface LedgerEntry {
   readonly pending: number
   /** Reused tokens by source; sums to `reused`. */
   readonly sources: Readonly<Record<ReuseSource, number>>
-  /** Tokens of this conversation's superseded tail that were parked when this step began. */
+  /** Reused tokens that had been moved off the device and were brought back, by tier. */
+  readonly tiers: Readonly<Record<Exclude<Tier, 'device'>, number>>
+  /** Tokens that the conversation no longer showed and that were parked when this step began. */
   readonly parked: number
   /** Tokens lost with parked versions and idle lanes that were dropped to make room for this step; what others still hold is not lost. */
   readonly evicted: number
+  /** The same, moved to a lower tier instead of lost. */
+  readonly moved: number
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
 }

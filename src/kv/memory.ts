@@ -21,8 +21,19 @@ export interface KvMemory {
   tag(from: SeqId, to: SeqId, span: Span): void
   /** Removes tag `seq` from its cells in `span` (llama_memory_seq_rm); a cell without tags is free. */
   untag(seq: SeqId, span: Span): void
+  /** Whether positions can be changed after the fact. */
+  readonly canShift: boolean
+  /** Adds `delta` to the positions of the cells that `seq` holds in `span`, for every sequence that tags them (llama_memory_seq_add). */
+  shift(seq: SeqId, span: Span, delta: number): void
   /** Smallest and largest position `seq` holds, read back from llama.cpp; null when it holds none. */
   positions(seq: SeqId): { readonly min: number; readonly max: number } | null
+  /** Copies all that `seq` holds out of the cache (llama_state_seq_get_data). `checksum`: so that damage is noticed. */
+  saveSequence(seq: SeqId, options: { readonly checksum: boolean }): Uint8Array
+  /**
+   * Puts a saved sequence into `seq`, which must hold nothing; false when there is no room or the data is foreign or,
+   * with `verify`, damaged: nothing changed.
+   */
+  loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }): boolean
   /** Every occupied cell, read back from llama.cpp (slow: for integrity checks in tests). */
   readback(): readonly Cell[]
 }

@@ -1,63 +1,115 @@
 /** Owns the decision how a lane comes to hold what a step shows: what stays, what is borrowed, what is computed. */
+import type { Contract } from '../core/contract.js'
 import { invariant } from '../core/errors.js'
-import { span, type Span } from '../core/span.js'
-import type { Lane, Version } from './holding.js'
-import type { ReuseSource } from './ledger.js'
-import { commonPrefix, longestPrefix } from './prefix.js'
-import type { Shown } from './shown.js'
+import { length, span } from '../core/span.js'
+import { chooseAgain, type Scores } from './blend.js'
+import { stricter, type Terms } from './contract.js'
+import { exactParts } from './exact-parts.js'
+import type { Holding } from './holding.js'
+import { positionAfter, withComputed, type Lenders, type Part } from './part.js'
+import { keysOf, markerKey, type Shown } from './shown.js'
+import { splicedParts } from './spliced-parts.js'
 
-/**
- * keep + |borrow.span| + |compute| = shown tokens, in that order. Reused tokens: compute.start + again. A plan holds until the cache
- * changes: make it and begin it in one go.
- */
+/** How a step is carried out. A plan holds until the cache changes: make it and begin it in one go. */
 export interface Plan {
   readonly shown: Shown
-  /** Tokens at the beginning that the lane holds already. */
-  readonly keep: number
-  /** Positions [keep, ...) whose cells another sequence holds: an earlier version of this conversation, or another conversation's. */
-  readonly borrow: { readonly from: Version | Lane; readonly source: Exclude<ReuseSource, 'own'>; readonly span: Span } | null
-  /** Positions to decode; never empty, because a step needs the logits of its last token. */
-  readonly compute: Span
-  /** 1: everything shown was held already, and `compute` is the last token, decoded once more for its logits. */
+  readonly keys: Int32Array
+  /** What was asked for. */
+  readonly asked: Contract
+  /** What the step keeps to. */
+  readonly contract: Contract
+  /** Why it is not what was asked for. */
+  readonly fallback: string | null
+  /** In order, covering all shown tokens. The last one is computed, because a step needs the logits of its last token. */
+  readonly parts: readonly Part[]
+  /** 1: everything shown was held already, and the last token is decoded once more for its logits. */
   readonly again: 0 | 1
-  /** Tokens of the lane that are no longer shown and become a parked version, if a sequence id can be had. */
-  readonly park: number
 }
 
-/**
- * Plans `shown` for `lane`. The longest beginning held by anyone wins; between equals the lane itself, then its earlier versions, then
- * others in the order given. Pure.
- *
- * @param parked earlier versions of the lane's conversation
- * @param others lanes and versions of other conversations
- */
-export function planStep(lane: Lane, shown: Shown, parked: readonly Version[], others: readonly (Version | Lane)[]): Plan {
-  const { tokens } = shown
-  const last = tokens.length - 1
-  invariant(last >= 0, `conversation ${lane.conversation} was asked to show no tokens at all`)
+export interface PlanOptions {
+  readonly terms: Terms
+  /** Attention scores of shown tokens, for `blend`. */
+  readonly scores?: Scores
+  /** Positions the model was trained on; from there on a splice falls back to `exact`, which starts counting anew. */
+  readonly positions?: number
+}
 
-  const own = commonPrefix(lane.tokens, tokens)
-  const keep = Math.min(own, last)
-  const found = longestPrefix(tokens, [...parked, ...others])
-  // The last token is decoded in any case, so a lender that adds nothing before it adds nothing.
-  const lender = found !== null && Math.min(found.matched, last) > keep ? found : null
-  const start = lender === null ? keep : Math.min(lender.matched, last)
+/** Tokens that are decoded: all `compute` parts. */
+export const computedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
+  parts.reduce((sum, part) => sum + (part.kind === 'compute' ? length(part.span) : 0), 0)
 
-  const superseded = lane.held - own
-  const covered = parked.some((version) => version.held >= lane.held && commonPrefix(version.tokens, lane.tokens) === lane.held)
-  return {
-    shown,
-    keep,
-    borrow:
-      lender === null
-        ? null
-        : {
-            from: lender.holder,
-            source: lender.holder.conversation === lane.conversation ? 'parked' : 'shared',
-            span: span(keep, start),
-          },
-    compute: span(start, tokens.length),
-    again: (lender?.matched ?? own) === tokens.length ? 1 : 0,
-    park: superseded > 0 && !covered ? superseded : 0,
+/** Tokens that are not computed; a last token that is decoded again counts as not computed. */
+export const reusedIn = (plan: Pick<Plan, 'parts' | 'again' | 'shown'>): number =>
+  plan.shown.tokens.length - computedIn(plan) + plan.again
+
+/** Keys of what the lane holds when the plan begins: all that is not computed. */
+export function keysHeld({ parts, keys }: Plan): Int32Array {
+  const held = parts.filter(({ kind }) => kind !== 'compute')
+  const all = new Int32Array(held.reduce((sum, part) => sum + length(part.span), 0))
+  let at = 0
+  for (const { span: of } of held) {
+    all.set(keys.subarray(of.start, of.end), at)
+    at += length(of)
   }
+  return all
+}
+
+/** Whether tokens in the middle of the lane are computed, which takes a scratch sequence. */
+export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean => parts.slice(0, -1).some(({ kind }) => kind === 'compute')
+
+/**
+ * Plans `shown`, which must not be empty, for `lane`. Pure.
+ *
+ * `exact` reuses the longest beginning that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
+ * `splice` also reuses the conversation's own cells that come from the same place of the unedited prompt, if their positions ascend; what is
+ * missing is computed at the positions right after the token before it. `blend` computes some of the reused ones again.
+ */
+export function planStep(lane: Holding, shown: Shown, lenders: Lenders, { terms, scores, positions }: PlanOptions): Plan {
+  invariant(shown.tokens.length > 0, `conversation ${lane.conversation} was asked to show no tokens at all`)
+  const asked = contractOf(lane, shown, terms)
+  const keys = keysOf(shown)
+  const common = { shown, keys, asked, fallback: null }
+  const exact = (): Plan => ({ ...common, contract: 'exact', ...withLast(lane, exactParts(lane, shown, lenders)) })
+  if (asked === 'exact') return exact()
+
+  const spliced = splicedParts(lane, shown, keys, lenders, new Uint8Array(shown.tokens.length))
+  const again = asked === 'blend' ? chooseAgain(shown, spliced.parts, terms.blend ?? {}, scores ?? null) : null
+  const { parts, blocked } = again === null ? spliced : splicedParts(lane, shown, keys, lenders, again)
+  const plan: Plan = { ...common, contract: asked, ...withLast(lane, parts) }
+  const end = endOf(plan)
+  const beyond = positions !== undefined && end > positions && end > shown.tokens.length
+  if (!blocked && !beyond) return plan
+  const instead = exact()
+  if (beyond)
+    return {
+      ...instead,
+      fallback: `position ${end} is beyond the ${positions} that the model was trained on, so the gaps were closed`,
+    }
+  if (computedIn(instead) > computedIn(plan)) return plan
+  return { ...instead, fallback: 'a marker or summary is longer than what it hides, so the text after it had to move' }
+}
+
+/** The step's contract, or a stricter one if an edit that the lane does not show yet asks for it. */
+function contractOf(lane: Holding, shown: Shown, { contract }: Terms): Contract {
+  return (shown.origin?.holes ?? []).reduce((so, hole) => {
+    if (hole.contract === undefined) return so
+    const key = markerKey(hole.span.start)
+    return lane.keys[lane.atKey(key)] === key ? so : stricter(so, hole.contract)
+  }, contract)
+}
+
+/** The position after the last part's. */
+function endOf({ parts }: Plan): number {
+  const last = parts.at(-1)
+  return last?.kind === 'compute' ? last.position + length(last.span) : 0
+}
+
+/** The parts with the last token computed, whoever holds it. */
+function withLast(lane: Holding, parts: readonly Part[]): Pick<Plan, 'parts' | 'again'> {
+  const last = parts.at(-1)
+  invariant(last !== undefined, 'a plan has no parts')
+  if (last.kind === 'compute') return { parts, again: 0 }
+  const { start, end } = last.span
+  const before = end - start > 1 ? [...parts.slice(0, -1), { ...last, span: span(start, end - 1) }] : parts.slice(0, -1)
+  return { parts: withComputed(before, span(end - 1, end), positionAfter(lane, before.at(-1))), again: 1 }
 }

@@ -1,4 +1,5 @@
-/** What a sequence is asked to hold: the tokens a step shows the model, divided among the messages they belong to. */
+/** What a sequence is asked to hold: the tokens a step shows the model, divided among the messages they belong to, and how they came about. */
+import type { Contract } from '../core/contract.js'
 import type { Span } from '../core/span.js'
 
 /** The stretch of tokens that belongs to one message, its role header and end-of-turn included. */
@@ -10,7 +11,62 @@ export interface ShownMessage {
   readonly span: Span
 }
 
+/** A stretch of the unedited prompt and how many tokens are shown in its place. */
+export interface Hole {
+  /** Tokens of `Origin.base`; never empty. */
+  readonly span: Span
+  /** Tokens of the marker or summary. */
+  readonly marker: number
+  /** What this edit asks for; default: what the step does. */
+  readonly contract?: Contract
+}
+
+/** Where shown tokens come from: the prompt before its edits, and the edits. */
+export interface Origin {
+  readonly base: Int32Array
+  /** In order, disjoint. */
+  readonly holes: readonly Hole[]
+}
+
 export interface Shown {
   readonly tokens: Int32Array
   readonly messages: readonly ShownMessage[]
+  /** Default: nothing was edited. */
+  readonly origin?: Origin
+}
+
+/** The prompt before its edits. */
+export const baseOf = ({ tokens, origin }: Shown): Int32Array => origin?.base ?? tokens
+
+/** The key of the unedited prompt's token at `place`. */
+export const baseKey = (place: number): number => 2 * place + 1
+
+/** The key of every token of the marker that stands in the place of a hole which begins at `place`. */
+export const markerKey = (place: number): number => 2 * place
+
+/** The place of the unedited prompt that a key stands at. */
+export const placeOf = (key: number): number => key >> 1
+
+export const isMarker = (key: number): boolean => (key & 1) === 0
+
+/**
+ * A key for every shown token, which says where it comes from and stays the same through edits elsewhere. Keys ascend, those of one marker
+ * are equal.
+ */
+export function keysOf({ tokens, origin }: Shown): Int32Array {
+  if (origin === undefined) return Int32Array.from({ length: tokens.length }, (_, place) => baseKey(place))
+  const keys = new Int32Array(tokens.length)
+  let at = 0
+  let place = 0
+  const copy = (end: number) => {
+    while (place < end) keys[at++] = baseKey(place++)
+  }
+  for (const { span, marker } of origin.holes) {
+    copy(span.start)
+    keys.fill(markerKey(span.start), at, at + marker)
+    at += marker
+    place = span.end
+  }
+  copy(origin.base.length)
+  return keys
 }

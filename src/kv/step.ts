@@ -1,35 +1,79 @@
 /** Owns the running account of one step, from its plan to its ledger entry. */
 import { invariant } from '../core/errors.js'
-import { length } from '../core/span.js'
+import { length, span, type Span } from '../core/span.js'
 import { messageCosts, withGenerated } from './cost.js'
-import type { Lane } from './holding.js'
-import type { LedgerEntry, ReuseSource } from './ledger.js'
-import type { Plan } from './plan.js'
+import type { Holding } from './holding.js'
+import type { LedgerEntry, ReuseSource, StepKind } from './ledger.js'
+import type { Part } from './part.js'
+import { computedIn, reusedIn, type Plan } from './plan.js'
 import type { Shown } from './shown.js'
 
 /** Which of a step's tokens: the prompt's, or those the model generated. */
 export type StepPart = 'prompt' | 'generated'
 
+/** Where tokens go next: into which sequence, from which position on. */
+export interface Seat {
+  readonly seq: number
+  readonly position: number
+}
+
+/** Prompt tokens that can be decoded next, in one go. `last`: the prompt is in after them, and their last token's logits are wanted. */
+export interface Chunk extends Seat {
+  readonly tokens: Int32Array
+  readonly last: boolean
+}
+
+type Compute = Part & { readonly kind: 'compute' }
+
 /** A step under way. Made by KvCache.begin and ended by KvCache.finish; only KvCache writes to it. */
 export class Step {
   /** Set by `end`. */
   ended = false
-  /** Cells freed by dropping parked versions and idle lanes for this step. */
+  /** Cells freed by dropping parked tokens and idle lanes for this step. */
   evicted = 0
+  /** The same, where they were moved to a lower tier. */
+  moved = 0
+  /** Where tokens in the middle of the lane are computed, while there are some. */
+  scratch: Holding | null = null
+  /** Tokens that no longer show and were really parked. */
+  parked = 0
+  readonly #passes: readonly Compute[]
+  readonly #tiers: LedgerEntry['tiers']
+  /** How far the prompt is: the pass, and tokens of it that are in. */
+  #pass = 0
+  #done = 0
   readonly #submitted = { prompt: 0, generated: 0 }
   readonly #milliseconds = { cache: 0, prefill: 0, decode: 0 }
 
-  /** @param parked tokens of the superseded tail that were really parked */
   constructor(
-    readonly lane: Lane,
+    readonly lane: Holding,
     readonly plan: Plan,
-    readonly kind: 'answer' | 'summary',
-    private readonly parked: number,
-  ) {}
+    readonly kind: StepKind,
+  ) {
+    this.#passes = plan.parts.filter((part) => part.kind === 'compute')
+    this.#tiers = tiersOf(plan.parts)
+  }
+
+  /** The stretch of prompt that is computed next, what is in of it left out; null when the prompt is in. */
+  get due(): Compute | null {
+    const pass = this.#passes[this.#pass]
+    if (pass === undefined) return null
+    return { ...pass, span: span(pass.span.start + this.#done, pass.span.end), position: pass.position + this.#done }
+  }
+
+  /** Whether what is due lies in the middle of the lane. */
+  get inMiddle(): boolean {
+    return this.#pass < this.#passes.length - 1
+  }
 
   /** Tokens entered the cache. */
   submit(part: StepPart, count: number): void {
     this.#submitted[part] += count
+    if (part === 'generated') return
+    this.#done += count
+    if (this.#done < length(this.#passes[this.#pass]!.span)) return
+    this.#pass++
+    this.#done = 0
   }
 
   /** Wall time spent for this step, in milliseconds. */
@@ -50,13 +94,17 @@ export class Step {
   entry(number: number, outcome: 'done' | 'cancelled', pending: number, before: Shown | null): LedgerEntry {
     const { prompt, generated } = this.#submitted
     const submitted = prompt + generated
+    const { contract, fallback, again, parts, shown } = this.plan
     const common = {
       step: number,
-      contract: 'exact',
+      contract,
+      fallback,
       submitted,
       pending,
       parked: this.parked,
       evicted: this.evicted,
+      moved: this.moved,
+      tiers: this.#tiers,
       milliseconds: { ...this.#milliseconds },
     } as const
     if (outcome === 'cancelled') {
@@ -69,39 +117,50 @@ export class Step {
         reused: 0,
         recomputed: 0,
         fresh: 0,
+        approximate: 0,
+        positions: this.lane.next,
         side: submitted,
         sources,
       }
     }
-    const { again, compute, shown } = this.plan
     const asked = shown.tokens.length
-    invariant(
-      prompt === length(compute),
-      `the step of ${this.lane.conversation} is done after ${prompt} of ${length(compute)} prompt tokens`,
-    )
-    const reused = compute.start + again
-    const messages = messageCosts(this.shown, reused, asked, before)
-    const recomputed = messages.reduce((sum, cost) => sum + cost.recomputed, 0)
-    const fresh = messages.reduce((sum, cost) => sum + cost.fresh, 0)
+    const expected = computedIn(this.plan)
+    invariant(prompt === expected, `the step of ${this.lane.conversation} is done after ${prompt} of ${expected} prompt tokens`)
+    const computed = this.#passes.map((pass): Span => pass.span)
+    if (again === 1) computed[computed.length - 1] = span(computed.at(-1)!.start, asked - 1)
+    const messages = messageCosts(this.shown, computed, asked, before, this.lane.exact)
+    const sum = (of: 'recomputed' | 'fresh' | 'approximate') => messages.reduce((total, cost) => total + cost[of], 0)
     return {
       ...common,
       kind: this.kind,
       messages,
       shown: asked + generated,
-      reused,
-      recomputed,
-      fresh,
+      reused: reusedIn(this.plan),
+      recomputed: sum('recomputed'),
+      fresh: sum('fresh'),
+      approximate: sum('approximate'),
+      positions: this.lane.next,
       side: again,
-      sources: this.#sources(),
+      sources: sourcesOf(parts, again),
     }
   }
+}
 
-  /** A last token that is decoded again counts for whoever held it. */
-  #sources(): Record<ReuseSource, number> {
-    const { keep, borrow, again } = this.plan
-    const sources = { own: keep, parked: 0, shared: 0 }
-    if (borrow !== null) sources[borrow.source] = length(borrow.span)
-    sources[borrow?.source ?? 'own'] += again
-    return sources
+function tiersOf(parts: readonly Part[]): LedgerEntry['tiers'] {
+  const tiers = { host: 0, disk: 0 }
+  for (const part of parts) if (part.kind === 'borrow' && part.from.tier !== 'device') tiers[part.from.tier] += length(part.span)
+  return tiers
+}
+
+/** A last token that is decoded again counts for whoever held the one before it. */
+function sourcesOf(parts: readonly Part[], again: 0 | 1): Record<ReuseSource, number> {
+  const sources = { own: 0, parked: 0, shared: 0 }
+  let last: ReuseSource = 'own'
+  for (const part of parts) {
+    if (part.kind === 'compute') continue
+    last = part.kind === 'keep' ? 'own' : part.source
+    sources[last] += length(part.span)
   }
+  sources[last] += again
+  return sources
 }

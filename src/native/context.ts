@@ -33,7 +33,7 @@ export class Context implements NativeContext {
     private readonly info: ModelInfo,
     made: RawContext,
     private readonly plan: ContextPlan,
-    private readonly identity: Buffer,
+    readonly identity: Buffer,
     private readonly onDispose: (closed: Context) => void,
   ) {
     const { recurrent, hybrid, rope, size } = info
@@ -162,20 +162,20 @@ export class Context implements NativeContext {
     })
   }
 
-  saveSequence(seq: SeqId): Uint8Array {
+  saveSequence(seq: SeqId, { checksum } = { checksum: true }): Uint8Array {
     const { idle } = this
     this.#checkSequence(seq)
     const state = calling(() => this.addon.saveSequence(idle, seq, STATE_HEADER))
-    sealState(state, this.identity)
+    sealState(state, this.identity, checksum)
     return state
   }
 
-  loadSequence(seq: SeqId, state: Uint8Array): boolean {
+  loadSequence(seq: SeqId, state: Uint8Array, { verify } = { verify: true }): boolean {
     const { idle } = this
     this.#checkSequence(seq)
     if (this.positions(seq) !== null)
       refuse(`Sequence ${seq} is not empty; a state goes into an empty one only, because llama.cpp empties it first.`)
-    return isSealed(state, this.identity) && calling(() => this.addon.loadSequence(idle, seq, state, STATE_HEADER))
+    return isSealed(state, this.identity, verify) && calling(() => this.addon.loadSequence(idle, seq, state, STATE_HEADER))
   }
 
   dispose(): Promise<void> {

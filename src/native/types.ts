@@ -178,6 +178,8 @@ export interface NativeContext {
   readonly submitted: number
   readonly memory: MemoryFigures
   readonly canShift: boolean
+  /** SHA-256 of what must agree for a saved sequence to be loaded: library, model's metadata and size, cache types and layout. */
+  readonly identity: Buffer
   /** Runs off the event loop. Positions and sequences must follow llama.cpp's rules (a batch for s starts at max(s) + 1). */
   decode(batch: Batch): Promise<DecodeStatus>
   /** Stops the running decode: within a graph on CPU, at the next ubatch on a GPU. No-op when idle. */
@@ -192,10 +194,16 @@ export interface NativeContext {
   /** All occupied cells, parsed from llama_state_get_data's header part (copies the cache: tests only). Of a sliding-window model, those of the layers that see everything. */
   readback(): readonly Cell[]
   clear(): void
-  /** llama_state_seq_get_data of one whole sequence, sealed: only an equal model and context will load it. */
-  saveSequence(seq: SeqId): Uint8Array
-  /** Into an empty sequence; false when there is no room or the data is foreign or damaged (then nothing changed). */
-  loadSequence(seq: SeqId, state: Uint8Array): boolean
+  /**
+   * llama_state_seq_get_data of one whole sequence, sealed: only an equal model and context will load it. `checksum` (default true): a
+   * damaged one will not be loaded either; without, saving and loading run at the speed of memory.
+   */
+  saveSequence(seq: SeqId, options?: { readonly checksum: boolean }): Uint8Array
+  /**
+   * Into an empty sequence; false when there is no room or the data is foreign or damaged (then nothing changed). `verify` (default true):
+   * false for data saved without a checksum, which must come from this process or from whoever checked it.
+   */
+  loadSequence(seq: SeqId, state: Uint8Array, options?: { readonly verify: boolean }): boolean
   dispose(): Promise<void>
 }
 

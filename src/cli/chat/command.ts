@@ -1,4 +1,5 @@
 /** Owns the syntax of chat's slash commands: one line in, what it asks for out. Pure. */
+import { CONTRACTS, type Contract } from '../../core/contract.js'
 
 export type ChatCommand =
   | { readonly name: 'help' | 'messages' | 'ledger' | 'clear' | 'exit' }
@@ -7,7 +8,8 @@ export type ChatCommand =
       readonly where: { readonly message: number } | { readonly start: string; readonly end: string }
       readonly pieces: number
     }
-  | { readonly name: 'fold' | 'restore' | 'detail'; readonly id: string }
+  | { readonly name: 'fold'; readonly id: string; readonly contract?: Contract }
+  | { readonly name: 'restore' | 'detail'; readonly id: string }
   | { readonly name: 'summarize'; readonly id: string; readonly focus: string }
   | { readonly name: 'search'; readonly text: string }
   | { readonly name: 'save'; readonly file: string }
@@ -19,7 +21,7 @@ export const chatHelp: readonly (readonly [usage: string, meaning: string])[] = 
   ['/messages', 'list the messages and their fragments'],
   ['/fragment <message> [pieces]', 'cut message number <message> into pieces (default 5) that can be folded'],
   ['/fragment "start" "end" [pieces]', 'cut from one text to another, both included'],
-  ['/fold <id>', 'hide a fragment behind a marker'],
+  ['/fold <id> [exact|splice|blend]', 'hide a fragment behind a marker'],
   ['/restore <id>', 'show it again'],
   ['/summarize <id> <focus>', 'have the model write a summary and show that instead'],
   ['/search <text>', 'find exact text, hidden parts included'],
@@ -44,6 +46,7 @@ export function parseCommand(line: string): ChatCommand | null {
     case 'exit':
       return rest === '' ? { name: word } : wrong(`/${word} takes nothing after it.`)
     case 'fold':
+      return fold(rest)
     case 'restore':
     case 'detail':
       return /^\S+$/.test(rest) ? { name: word, id: rest } : usage(`/${word}`)
@@ -64,6 +67,13 @@ export function parseCommand(line: string): ChatCommand | null {
 
 /** The message on a line that is no command. */
 export const messageOf = (line: string): string => (line.startsWith('//') ? line.slice(1) : line)
+
+function fold(rest: string): ChatCommand {
+  const [id = '', named, ...more] = rest.split(/\s+/)
+  const contract = CONTRACTS.find((one) => one === named)
+  if (id === '' || more.length > 0 || (named !== undefined && contract === undefined)) return usage('/fold')
+  return { name: 'fold', id, ...(contract === undefined ? {} : { contract }) }
+}
 
 function fragment(rest: string): ChatCommand {
   const numbers = /^(\d+)(?:\s+(\d+))?$/.exec(rest)

@@ -64,7 +64,7 @@ export class Talk {
       }
       case 'fold':
         this.#tell(
-          conversation.fold(command.id),
+          conversation.fold(command.id, command.contract),
           ({ fragment }) => `Folded ${fragment.id}; the cache follows at the next answer.`,
         )
         return true

@@ -1,0 +1,95 @@
+/** Owns the driving of a cache over a bare context, without scheduler and sampling: for benches that look at one step, and at its logits. */
+import { conversationId, seqId } from '../src/core/ids.js'
+import { Attic } from '../src/kv/attic.js'
+import { KvCache } from '../src/kv/cache.js'
+import type { Terms } from '../src/kv/contract.js'
+import type { LedgerEntry } from '../src/kv/ledger.js'
+import type { Hole, Shown } from '../src/kv/shown.js'
+import type { NativeContext } from '../src/native/types.js'
+
+export interface Driven {
+  readonly entry: LedgerEntry
+  /** Milliseconds from plan to last commit. */
+  readonly milliseconds: number
+  /** Of the token after the last one shown. */
+  readonly logits: Float32Array
+}
+
+/** Tokens with stretches of them replaced, as one message. */
+export function edited(
+  base: Int32Array,
+  holes: readonly { readonly start: number; readonly end: number; readonly marker: Int32Array }[],
+): Shown {
+  const parts: Int32Array[] = []
+  let at = 0
+  for (const { start, end, marker } of holes) {
+    parts.push(base.subarray(at, start), marker)
+    at = end
+  }
+  parts.push(base.subarray(at))
+  const tokens = Int32Array.from(parts.flatMap((part) => [...part]))
+  return {
+    tokens,
+    messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }],
+    origin: { base, holes: holes.map(({ start, end, marker }): Hole => ({ span: { start, end }, marker: marker.length })) },
+  }
+}
+
+export class Driver {
+  readonly cache: KvCache
+  readonly #conversation = conversationId('bench')
+
+  constructor(readonly context: NativeContext) {
+    this.cache = new KvCache(context, { attic: new Attic({ hostBytes: 2 ** 31 }) })
+  }
+
+  /** One step that shows this and generates nothing. */
+  async show(shown: Shown, terms: Terms): Promise<Driven> {
+    const { cache, context } = this
+    const begun = performance.now()
+    const opened = cache.open(this.#conversation)
+    if (opened.kind === 'full') throw new Error(opened.reason)
+    const step = cache.begin(opened.lane, await cache.prepare(opened.lane, shown, terms), 'answer')
+    let last = 0
+    for (;;) {
+      const chunk = cache.next(step, context.batch)
+      if (chunk === null) break
+      if (cache.reserve(chunk.tokens.length).kind === 'full') throw new Error('the context is full')
+      last = chunk.tokens.length - 1
+      await decode(context, chunk.seq, chunk.position, chunk.tokens)
+      cache.commit(step, chunk.tokens, 'prompt', 0)
+    }
+    const milliseconds = performance.now() - begun
+    return { entry: cache.finish(step, 'done', 0), milliseconds, logits: context.logits(last) }
+  }
+
+  forget(): void {
+    this.cache.forget(this.#conversation)
+  }
+}
+
+/** Decodes tokens into a sequence; the last one's logits are computed. */
+export async function decode(context: NativeContext, seq: number, position: number, tokens: Int32Array): Promise<void> {
+  const outputs = new Uint8Array(tokens.length)
+  outputs[tokens.length - 1] = 1
+  const status = await context.decode({
+    tokens,
+    positions: Int32Array.from(tokens, (_, offset) => position + offset),
+    sequences: new Int32Array(tokens.length).fill(seqId(seq)),
+    outputs,
+  })
+  if (status !== 'done') throw new Error(`a decode ended ${status}`)
+}
+
+/** Kullback-Leibler divergence of next-token distributions, in nats: what is lost by taking `approximate` for `exact`. */
+export function divergence(exact: Float32Array, approximate: Float32Array): number {
+  const p = logSoftmax(exact)
+  const q = logSoftmax(approximate)
+  return p.reduce((sum, log, index) => sum + Math.exp(log) * (log - q[index]!), 0)
+}
+
+function logSoftmax(logits: Float32Array): Float64Array {
+  const max = logits.reduce((a, b) => Math.max(a, b))
+  const total = logits.reduce((sum, logit) => sum + Math.exp(logit - max), 0)
+  return Float64Array.from(logits, (logit) => logit - max - Math.log(total))
+}

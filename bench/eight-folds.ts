@@ -1,0 +1,67 @@
+/**
+ * The eight-folds episode (issue of the contracts): of ten fragments in 8,192 tokens the first eight are folded, each behind a marker of 20
+ * tokens, and every fold brings a tool result of 60. What is computed is counted by the addon; the prefill is not counted.
+ */
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Contract } from '../src/core/contract.js'
+import { conversationId } from '../src/core/ids.js'
+import { LlamaEngine } from '../src/engine/llama.js'
+import { openNative } from '../src/native/binding.js'
+import { synthesizeModel } from '../src/native/synthetic.js'
+import { eightFolds, PREFILL, type Order } from './peers/episode.js'
+
+export const SHAPE = {
+  architecture: 'llama',
+  layers: 4,
+  embedding: 256,
+  heads: 4,
+  kvHeads: 2,
+  feedForward: 704,
+  vocabulary: 8192,
+  context: 16_384,
+} as const
+/** Calls made one at a time from first to last under `splice`, as llama-server is shown them; under `exact` in every order. */
+const RUNS = {
+  splice: { order: 'first-to-last', contract: 'splice' },
+  exactLastToFirst: { order: 'last-to-first', contract: 'exact' },
+  exactFirstToLast: { order: 'first-to-last', contract: 'exact' },
+  exactTogether: { order: 'together', contract: 'exact' },
+} as const satisfies Record<string, { order: Order; contract: Contract }>
+type Run = keyof typeof RUNS
+
+export async function eightFoldsBench(json: boolean): Promise<void> {
+  const path = join(tmpdir(), 'kvfold-bench-eight-folds.gguf')
+  await synthesizeModel(path, { ...SHAPE, type: 'f16', seed: 1 })
+  const native = await openNative({ gpu: 'cpu' })
+  const tokensComputed: Record<string, number> = {}
+  const seconds: Record<string, number> = {}
+  for (const [name, { order, contract }] of Object.entries(RUNS) as [Run, (typeof RUNS)[Run]][]) {
+    const engine = await LlamaEngine.load(native, path, {
+      cells: SHAPE.context,
+      threads: 1,
+      batchThreads: 1,
+      flashAttention: 'on',
+    })
+    const conversation = conversationId(name)
+    const { prefill, steps } = eightFolds(order, SHAPE.vocabulary, 1)
+    const terms = { contract }
+    await engine.complete({ conversation, tokens: prefill, maxTokens: 1, terms })
+    const before = engine.submitted
+    const begun = performance.now()
+    for (const { tokens, base, holes } of steps) {
+      const shown = holes.map(({ start, end, marker }) => ({ span: { start, end }, marker: marker.length }))
+      const { ledger } = await engine.complete({ conversation, tokens, origin: { base, holes: shown }, maxTokens: 1, terms })
+      if (ledger.fallback !== null) throw new Error(`a fold fell back: ${ledger.fallback}`)
+    }
+    seconds[name] = (performance.now() - begun) / 1000
+    tokensComputed[name] = engine.submitted - before
+    await engine.check('full')
+    await engine.dispose()
+    if (!json)
+      console.log(
+        `${name.padEnd(18)} ${String(tokensComputed[name]).padStart(6)} tokens computed   ${seconds[name].toFixed(2)} s`,
+      )
+  }
+  if (json) console.log(JSON.stringify({ contextTokens: PREFILL, tokensComputed, seconds }))
+}

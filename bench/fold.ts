@@ -1,0 +1,139 @@
+/** What a fold of the middle half of a 16K context costs under `splice`, against decoding its marker alone and against `exact`; and its restore. */
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { seqId } from '../src/core/ids.js'
+import { span } from '../src/core/span.js'
+import type { Terms } from '../src/kv/contract.js'
+import type { Shown } from '../src/kv/shown.js'
+import { openNative } from '../src/native/binding.js'
+import { synthesizeModel } from '../src/native/synthetic.js'
+import { decode, divergence, Driver, edited } from './driver.js'
+import { median, randomTokens } from './random-tokens.js'
+
+const SHAPE = {
+  architecture: 'llama',
+  layers: 4,
+  embedding: 256,
+  heads: 4,
+  kvHeads: 2,
+  feedForward: 704,
+  vocabulary: 8192,
+  context: 32768,
+} as const
+const LENGTH = 16_384
+const HOLE = { start: LENGTH / 4, end: (3 * LENGTH) / 4 }
+const MARKER = 20
+const ROUNDS = 20
+/** An exact fold computes 4K tokens anew. */
+const EXACT_ROUNDS = 1
+const SPLICE: Terms = { contract: 'splice' }
+const EXACT: Terms = { contract: 'exact' }
+
+export async function fold(json: boolean): Promise<void> {
+  const path = join(tmpdir(), 'kvfold-bench-fold.gguf')
+  await synthesizeModel(path, { ...SHAPE, type: 'f16', seed: 1 })
+  const native = await openNative({ gpu: 'cpu' })
+  const model = await native.loadModel(path)
+  const context = await model.createContext({
+    cells: LENGTH + 8192,
+    sequences: 64,
+    threads: 1,
+    batchThreads: 1,
+    flashAttention: 'on',
+  })
+  const driver = new Driver(context)
+  const base = randomTokens(LENGTH, 1, SHAPE.vocabulary)
+  const marker = randomTokens(MARKER, 2, SHAPE.vocabulary)
+  const open = edited(base, [])
+  const folded = edited(base, [{ ...HOLE, marker }])
+
+  await driver.show(open, EXACT)
+  // Once more, so that the last token is decoded alone as it is after a restore.
+  const never = await driver.show(open, EXACT)
+  const folds: number[] = []
+  const restores: number[] = []
+  const alone: number[] = []
+  const divergences: number[] = []
+  for (let round = 0; round < ROUNDS; round++) {
+    const other = randomTokens(MARKER, 100 + round, SHAPE.vocabulary)
+    const there = await driver.show(edited(base, [{ ...HOLE, marker: other }]), SPLICE)
+    const back = await driver.show(open, SPLICE)
+    if (there.entry.fallback !== null || back.entry.approximate !== 0) throw new Error('a fold and its restore were not a splice')
+    folds.push(there.milliseconds)
+    restores.push((1000 * back.entry.milliseconds.cache) / (HOLE.end - HOLE.start))
+    divergences.push(divergence(never.logits, back.logits))
+    alone.push(await markerAlone(driver, other))
+  }
+  const host = await fromHost(driver, open, edited(base, [{ ...HOLE, marker }]), never.logits)
+  const exacts: number[] = []
+  for (let round = 0; round < EXACT_ROUNDS; round++) {
+    driver.forget()
+    await driver.show(open, EXACT)
+    exacts.push((await driver.show(folded, EXACT)).milliseconds)
+  }
+  await model.dispose()
+  const result = {
+    foldOverMarker: median(folds) / median(alone),
+    exactOverFold: median(exacts) / median(folds),
+    restoreMicrosPerCell: median(restores),
+    restoreKl: Math.max(...divergences),
+    hostOverCopy: host.ratio,
+    hostRestoreKl: host.divergence,
+    hostGigabytesPerSecond: host.rate,
+    copyGigabytesPerSecond: host.copyRate,
+    milliseconds: { fold: median(folds), marker: median(alone), exact: median(exacts) },
+    rounds: { fold: ROUNDS, exact: EXACT_ROUNDS },
+    model: SHAPE,
+  }
+  if (!json) {
+    const { fold: spliced, marker: bare, exact } = result.milliseconds
+    console.log(
+      `fold of [${HOLE.start}, ${HOLE.end}) of ${LENGTH} tokens behind a marker of ${MARKER}, one thread, ${ROUNDS} rounds`,
+    )
+    console.log(
+      `  splice   ${spliced.toFixed(1)} ms: ${result.foldOverMarker.toFixed(2)} times the marker alone (${bare.toFixed(1)} ms)`,
+    )
+    console.log(`  exact    ${exact.toFixed(1)} ms: ${result.exactOverFold.toFixed(1)} times the splice`)
+    console.log(
+      `  restore  ${result.restoreMicrosPerCell.toFixed(3)} us a cell; next-token KL to never folded at most ${result.restoreKl.toExponential(1)}`,
+    )
+    console.log(
+      `  host     the hole's cells come back at ${result.hostGigabytesPerSecond.toFixed(2)} GB/s, ${result.hostOverCopy.toFixed(2)} of what memory copies; KL at most ${result.hostRestoreKl.toExponential(1)}`,
+    )
+  } else console.log(JSON.stringify(result))
+}
+
+/** How fast the folded cells come back from host memory, whole step but for decoding counted, and how fast this machine copies memory. */
+async function fromHost(driver: Driver, open: Shown, folded: Shown, never: Float32Array) {
+  const rates: number[] = []
+  const copies: number[] = []
+  const divergences: number[] = []
+  const from = new Uint8Array(2 ** 26).fill(1)
+  const to = new Uint8Array(2 ** 26).fill(1)
+  for (let round = 0; round < ROUNDS; round++) {
+    await driver.show(folded, SPLICE)
+    while (driver.cache.tidy(0));
+    const { bytes } = driver.cache.totals.tiers.host
+    const back = await driver.show(open, SPLICE)
+    if (back.entry.tiers.host !== HOLE.end - HOLE.start) throw new Error('the hole did not come back from the host tier')
+    rates.push(bytes / back.entry.milliseconds.cache / 1e6)
+    divergences.push(divergence(never, back.logits))
+    from.fill(round)
+    const begun = performance.now()
+    to.set(from.subarray(0, bytes))
+    copies.push(bytes / (performance.now() - begun) / 1e6)
+  }
+  const ratio = median(rates.map((rate, round) => rate / copies[round]!))
+  return { rate: median(rates), copyRate: median(copies), ratio, divergence: Math.max(...divergences) }
+}
+
+/** Milliseconds to decode the marker after the same prefix, with the same cells in use. */
+async function markerAlone({ context }: Driver, marker: Int32Array): Promise<number> {
+  const scratch = seqId(context.sequences - 1)
+  context.tag(seqId(0), scratch, span(0, HOLE.start))
+  const begun = performance.now()
+  await decode(context, scratch, HOLE.start, marker)
+  const milliseconds = performance.now() - begun
+  context.untag(scratch, span(0, LENGTH))
+  return milliseconds
+}

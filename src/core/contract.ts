@@ -1,0 +1,9 @@
+/** What an edit of the context promises about the cache (kv-mechanics.md, "The names of the contracts"). */
+
+/**
+ * `exact`: the cache equals a fresh prefill of the shown tokens. `splice`: hidden tokens cannot be attended to, and the text after them keeps
+ * the values it had, which carry their trace. `blend`: a splice, after which chosen spans of that text are computed again.
+ */
+export type Contract = 'exact' | 'splice' | 'blend'
+
+export const CONTRACTS: readonly Contract[] = ['exact', 'splice', 'blend']

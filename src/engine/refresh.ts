@@ -1,0 +1,63 @@
+/** Owns turning a spliced conversation exact, in slices between which other requests run. */
+import { conversationId, type ConversationId } from '../core/ids.js'
+import type { KvCache } from '../kv/cache.js'
+import { EXACT } from '../kv/contract.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import { computedIn } from '../kv/plan.js'
+import type { Shown } from '../kv/shown.js'
+
+export interface RefreshOptions {
+  /** `idle`: a slice begins only when nothing else runs. Default `now`. */
+  readonly when?: 'now' | 'idle'
+  /** Ends it between two slices; what is done stays for the next refresh. */
+  readonly signal?: AbortSignal
+}
+
+export interface RefreshResult {
+  /** False: interrupted, or the cache holds nothing of the conversation. */
+  readonly exact: boolean
+  /** What it cost, oldest first. */
+  readonly ledger: readonly LedgerEntry[]
+}
+
+/** What a refresh needs of its engine. */
+export interface RefreshPorts {
+  readonly cache: KvCache
+  /** Tokens of a slice. */
+  readonly slice: number
+  /** Waits until nothing runs. */
+  idle(): Promise<void>
+  /** Has a conversation show exactly this, under `exact`, generating nothing. */
+  show(conversation: ConversationId, shown: Shown, signal: AbortSignal | undefined): Promise<LedgerEntry>
+  forget(conversation: ConversationId): void
+}
+
+/**
+ * The exact cells are made in a shadow of the conversation, which goes on as it is meanwhile; at the end they are lent to it. So an interruption
+ * costs the conversation nothing, and a later refresh goes on where this one ended. It takes as many cells as are computed, for its time.
+ */
+export async function refresh(
+  conversation: ConversationId,
+  ports: RefreshPorts,
+  { when = 'now', signal }: RefreshOptions,
+): Promise<RefreshResult> {
+  const { cache, slice } = ports
+  const shadow = conversationId(`${conversation} (refresh)`)
+  const ledger: LedgerEntry[] = []
+  for (;;) {
+    if (when === 'idle') await ports.idle()
+    const shown = cache.shown(conversation)
+    const lane = cache.lane(conversation)
+    if (shown === null || lane === null || signal?.aborted === true) return { exact: false, ledger }
+    if (lane.exact === lane.held) return { exact: true, ledger }
+    const missing = computedIn(cache.plan(lane, shown, EXACT))
+    if (missing <= slice) {
+      ledger.push(await ports.show(conversation, shown, signal))
+      ports.forget(shadow)
+      continue
+    }
+    const tokens = shown.tokens.slice(0, shown.tokens.length - missing + slice)
+    const part = { tokens, messages: [{ index: 0, role: 'refresh', span: { start: 0, end: tokens.length } }] }
+    ledger.push(await ports.show(shadow, part, signal))
+  }
+}

@@ -1,0 +1,142 @@
+/** Owns the tiers below the device: which saved sequences are in memory, which are on the shelf, and what gives way when either is full. */
+import type { ConversationId } from '../core/ids.js'
+import { surplus } from './benefit.js'
+import type { Shelf, ShelfRecord } from './shelf.js'
+import { Stored } from './stored.js'
+
+export interface AtticOptions {
+  /** Bytes of memory for saved sequences. Default 0: nothing is kept. */
+  readonly hostBytes?: number
+  /** The disk tier. Default: none. */
+  readonly shelf?: Shelf
+}
+
+/** What is in the tiers. */
+export interface AtticTotals {
+  readonly host: { readonly sequences: number; readonly tokens: number; readonly bytes: number; readonly budget: number }
+  readonly disk: { readonly sequences: number; readonly tokens: number; readonly bytes: number }
+  /** Sequences that were given up for room, and those that turned out damaged or foreign. */
+  readonly lost: number
+  readonly refused: number
+}
+
+/**
+ * What does not fit into memory any more goes to the shelf in the background, by least benefit per byte (benefit.ts); without a shelf it is
+ * lost. A sequence leaves memory only once it is on the shelf.
+ */
+export class Attic {
+  readonly #host = new Set<Stored>()
+  /** Those of them that are being written to the shelf. */
+  readonly #leaving = new Set<Stored>()
+  readonly #disk = new Map<string, Stored>()
+  readonly #moving = new Set<Promise<void>>()
+  readonly #budget: number
+  readonly #shelf: Shelf | null
+  #lost = 0
+  #refused = 0
+
+  constructor({ hostBytes = 0, shelf }: AtticOptions) {
+    this.#budget = hostBytes
+    this.#shelf = shelf ?? null
+    for (const { id, record, bytes, lastUse } of shelf?.items ?? []) {
+      const stored = new Stored(record, { tier: 'disk', id }, bytes)
+      stored.lastUse = lastUse
+      this.#disk.set(id, stored)
+    }
+  }
+
+  /** Whether saving anything makes sense. */
+  get open(): boolean {
+    return this.#budget > 0
+  }
+
+  /** Everything stored, latest used first. */
+  get all(): readonly Stored[] {
+    return [...this.#host, ...this.#disk.values()].sort((a, b) => b.lastUse - a.lastUse)
+  }
+
+  get totals(): AtticTotals {
+    const of = (stored: Iterable<Stored>) => {
+      const all = [...stored]
+      const sum = (key: 'held' | 'bytes') => all.reduce((total, each) => total + each[key], 0)
+      return { sequences: all.length, tokens: sum('held'), bytes: sum('bytes') }
+    }
+    const refused = this.#refused + (this.#shelf?.counts.refused ?? 0)
+    return { host: { ...of(this.#host), budget: this.#budget }, disk: of(this.#disk.values()), lost: this.#lost, refused }
+  }
+
+  /** Keeps a saved sequence in memory; what has the least benefit moves on. */
+  put(record: ShelfRecord, state: Uint8Array): void {
+    this.#host.add(new Stored(record, { tier: 'host', state }, state.byteLength))
+    for (const given of surplus(this.#kept(), this.#budget, Date.now())) this.#demote(given.stored)
+  }
+
+  /** The values of a stored sequence: at once from memory, later from the shelf; null when they are gone or damaged. */
+  read(stored: Stored): Uint8Array | Promise<Uint8Array | null> {
+    stored.lastUse = Date.now()
+    const { place } = stored
+    if (place.tier === 'host') return place.state
+    return (
+      this.#shelf?.take(place.id).then((state) => {
+        if (state === null) this.#disk.delete(place.id)
+        return state
+      }) ?? Promise.resolve(null)
+    )
+  }
+
+  /** Drops a stored sequence. `damaged`: its values were refused. */
+  drop(stored: Stored, damaged = false): void {
+    if (damaged) this.#refused++
+    this.#host.delete(stored)
+    if (stored.place.tier === 'host' || !this.#disk.delete(stored.place.id)) return
+    this.#follow(this.#shelf?.drop(stored.place.id))
+  }
+
+  forget(conversation: ConversationId): void {
+    for (const stored of this.all) if (stored.conversation === conversation) this.drop(stored)
+  }
+
+  /** Waits for moves to the shelf that are under way. */
+  async settle(): Promise<void> {
+    while (this.#moving.size > 0) await Promise.all(this.#moving)
+  }
+
+  /** Moves all that is in memory to the shelf, and closes it. */
+  async close(): Promise<void> {
+    if (this.#shelf !== null) for (const stored of this.#host) this.#demote(stored)
+    await this.settle()
+    await this.#shelf?.close()
+  }
+
+  #kept() {
+    const staying = [...this.#host].filter((stored) => !this.#leaving.has(stored))
+    return staying.map((stored) => ({ stored, tokens: stored.held, bytes: stored.bytes, lastUse: stored.lastUse }))
+  }
+
+  /** Onto the shelf if there is one, and then out of memory. */
+  #demote(stored: Stored): void {
+    const { place, record } = stored
+    if (place.tier !== 'host' || this.#leaving.has(stored)) return
+    if (this.#shelf === null) {
+      this.#host.delete(stored)
+      this.#lost++
+      return
+    }
+    this.#leaving.add(stored)
+    this.#follow(
+      this.#shelf.put(record, place.state).then((item) => {
+        this.#leaving.delete(stored)
+        const wanted = this.#host.delete(stored)
+        if (item === null) this.#lost++
+        else if (wanted) this.#disk.set(item.id, new Stored(record, { tier: 'disk', id: item.id }, item.bytes))
+        else this.#follow(this.#shelf?.drop(item.id))
+      }),
+    )
+  }
+
+  #follow(work: Promise<void> | undefined): void {
+    if (work === undefined) return
+    const done = work.finally(() => this.#moving.delete(done))
+    this.#moving.add(done)
+  }
+}

@@ -1,0 +1,64 @@
+/** The port through which the cache keeps saved sequences where the next start of the program finds them. */
+import type { ConversationId } from '../core/ids.js'
+
+/** What a saved sequence holds, entry by entry as in Holding; all arrays but `base` are of one length. */
+export interface ShelfRecord {
+  readonly conversation: ConversationId
+  /** The unedited prompt that the keys point into. */
+  readonly base: Int32Array
+  readonly tokens: Int32Array
+  readonly keys: Int32Array
+  readonly positions: Int32Array
+  /** The two halves of the prints of the cells (Trail), which say what the values depend on: the provenance. */
+  readonly lows: Int32Array
+  readonly highs: Int32Array
+}
+
+export interface ShelfItem {
+  /** Never given to another item. */
+  readonly id: string
+  readonly record: ShelfRecord
+  /** Room taken: the state, the record and what surrounds them. */
+  readonly bytes: number
+  /** Milliseconds since 1970; changes with each use. */
+  readonly lastUse: number
+}
+
+/** What befell items since the shelf was opened. */
+export interface ShelfCounts {
+  /** Items that were damaged, hence deleted and not handed out. */
+  readonly refused: number
+  /** Items that another process deleted, or that could not be read. */
+  readonly gone: number
+  /** Items given up for the budget. */
+  readonly evicted: number
+  /** Items that could not be written. */
+  readonly failed: number
+}
+
+/** Saved sequences of this very model and cache, by id. Losing one costs a recompute, never more; so no call throws over the medium. */
+export interface Shelf {
+  /** In no order. Their records are checked and not to be written to; a state is checked when it is taken. */
+  readonly items: readonly ShelfItem[]
+  readonly counts: ShelfCounts
+
+  /**
+   * Keeps copies, and gives up what has the least benefit (benefit.ts) where the budget asks for it. The record is copied at once; the state
+   * must not be written to until this is settled. Null: larger than the whole budget, or it could not be written; nothing is left of it then.
+   */
+  put(record: ShelfRecord, state: Uint8Array): Promise<ShelfItem | null>
+
+  /**
+   * The state, byte for byte as it was put; the item stays and counts as used. Null: no such item, or no longer; a damaged one is deleted.
+   */
+  take(id: string): Promise<Uint8Array | null>
+
+  /** Deletes the item, if there is one. It is not among the items from the moment of the call. */
+  drop(id: string): Promise<void>
+
+  /** Notes that the item was used just now. */
+  touch(id: string): void
+
+  /** Ends once everything asked for before is done. Later calls find nothing and keep nothing. */
+  close(): Promise<void>
+}

@@ -1,0 +1,355 @@
+/** Splice, blend, refresh, compaction, closed gaps and the host tier on a real model, against fresh prefills and against llama.cpp driven by hand. */
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { conversationId, seqId } from '../../src/core/ids.js'
+import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../src/engine/llama.js'
+import type { Terms } from '../../src/kv/contract.js'
+import { openNative } from '../../src/native/binding.js'
+import type { Native, NativeContext } from '../../src/native/types.js'
+import { tinyModel } from '../support/models.js'
+
+const SETTINGS = { cells: 2048, sequences: 12, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
+const SPLICE: Terms = { contract: 'splice' }
+const EXACT: Terms = { contract: 'exact' }
+const ID = conversationId('c')
+/** Without flash attention, what chunking and neighbours change (exact.test.ts measures 3e-4 at most). */
+const FLOOR = 1e-3
+
+interface Hole {
+  readonly start: number
+  readonly end: number
+  readonly marker: Int32Array
+}
+
+let native: Native
+let engine: LlamaEngine
+
+beforeAll(async () => {
+  native = await openNative({ gpu: 'cpu' })
+})
+afterEach(() => engine.dispose())
+
+async function load(options: LlamaEngineOptions = {}): Promise<void> {
+  engine = await LlamaEngine.load(native, await tinyModel(), { ...SETTINGS, ...options })
+}
+
+const text = (count: number, salt: number): Int32Array =>
+  Int32Array.from({ length: count }, (_, at) => 260 + ((at * 7919 + salt * 104729) % (engine.modelInfo.vocabulary - 300)))
+
+function folded(base: Int32Array, holes: readonly Hole[]): Pick<Completion, 'tokens' | 'origin'> {
+  const tokens: number[] = []
+  let at = 0
+  for (const { start, end, marker } of holes) {
+    tokens.push(...base.subarray(at, start), ...marker)
+    at = end
+  }
+  tokens.push(...base.subarray(at))
+  const origin = { base, holes: holes.map(({ start, end, marker }) => ({ span: { start, end }, marker: marker.length })) }
+  return { tokens: Int32Array.from(tokens), origin }
+}
+
+/** Shows this and samples one token; the ledger entry, and log-probabilities of the next token. */
+async function show(base: Int32Array, holes: readonly Hole[], terms: Terms, conversation = ID) {
+  const { ledger, logprobs } = await engine.complete({
+    conversation,
+    ...folded(base, holes),
+    terms,
+    maxTokens: 1,
+    logprobs: engine.modelInfo.vocabulary,
+  })
+  await engine.check('full')
+  const next = new Float32Array(engine.modelInfo.vocabulary)
+  for (const { token, logprob } of logprobs[0]?.top ?? []) next[token] = logprob
+  return { ledger, next }
+}
+
+const difference = (a: Float32Array, b: Float32Array) =>
+  a.reduce((worst, value, at) => Math.max(worst, Math.abs(value - b[at]!)), 0)
+
+describe('splice', () => {
+  it('computes the marker and leaves what follows as it was; the restore is exact and computes nothing', async () => {
+    await load()
+    const base = text(900, 1)
+    const before = await show(base, [], SPLICE)
+    const hole = { start: 200, end: 700, marker: text(12, 2) }
+    const there = await show(base, [hole], SPLICE)
+    expect(there.ledger).toMatchObject({
+      contract: 'splice',
+      fallback: null,
+      submitted: 13,
+      recomputed: 0,
+      fresh: 12,
+      side: 1,
+      parked: 500,
+    })
+    expect(there.ledger.approximate).toBe(200)
+    expect(there.ledger.positions).toBe(900)
+    const back = await show(base, [], SPLICE)
+    expect(back.ledger).toMatchObject({
+      submitted: 1,
+      side: 1,
+      approximate: 0,
+      reused: 900,
+      sources: { own: 400, parked: 500, shared: 0 },
+    })
+    expect(difference(back.next, before.next)).toBeLessThan(FLOOR)
+    // Folded again, the marker is there already.
+    expect((await show(base, [hole], SPLICE)).ledger.submitted).toBe(1)
+  })
+
+  it('predicts what llama.cpp predicts when the splice is made by hand', async () => {
+    await load()
+    const base = text(600, 3)
+    const marker = text(9, 4)
+    await show(base, [], SPLICE)
+    const { next } = await show(base, [{ start: 100, end: 400, marker }], SPLICE)
+    const model = await native.loadModel(await tinyModel())
+    const context = await model.createContext(SETTINGS)
+    await decode(context, 0, 0, base.slice(0, 599))
+    context.untag(seqId(0), { start: 100, end: 400 })
+    context.tag(seqId(0), seqId(1), { start: 0, end: 100 })
+    await decode(context, 1, 100, marker)
+    context.tag(seqId(1), seqId(0), { start: 100, end: 109 })
+    await decode(context, 0, 599, base.slice(599))
+    expect(difference(next, logSoftmax(context.logits(0)))).toBeLessThan(FLOOR)
+    await model.dispose()
+  })
+
+  it('marks what was decoded while text was hidden, until the conversation is exact again', async () => {
+    await load()
+    const base = text(500, 5)
+    const hole = { start: 100, end: 300, marker: text(8, 6) }
+    await show(base, [], SPLICE)
+    await show(base, [hole], SPLICE)
+    const longer = Int32Array.from([...base, ...text(40, 7)])
+    expect((await show(longer, [hole], SPLICE)).ledger).toMatchObject({ submitted: 40, approximate: 240 })
+    // Restored: the 40 tokens, and the last one before them, still carry what they did not see.
+    expect((await show(longer, [], SPLICE)).ledger).toMatchObject({ submitted: 1, approximate: 41, recomputed: 0 })
+    const exact = await show(longer, [], EXACT)
+    expect(exact.ledger).toMatchObject({ approximate: 0, recomputed: 41 })
+    expect(difference(exact.next, await fresh(longer))).toBeLessThan(FLOOR)
+  })
+
+  it('falls back to exact where a marker is longer than what it hides, and says so', async () => {
+    await load()
+    const base = text(300, 8)
+    await show(base, [], SPLICE)
+    const { ledger, next } = await show(base, [{ start: 100, end: 110, marker: text(20, 9) }], SPLICE)
+    expect(ledger).toMatchObject({ contract: 'exact', approximate: 0 })
+    expect(ledger.fallback).toMatch(/longer than what it hides/)
+    expect(difference(next, await fresh(folded(base, [{ start: 100, end: 110, marker: text(20, 9) }]).tokens))).toBeLessThan(
+      FLOOR,
+    )
+  })
+
+  it('never lends approximate cells to another conversation', async () => {
+    await load()
+    const base = text(400, 10)
+    const hole = { start: 50, end: 200, marker: text(10, 11) }
+    await show(base, [], SPLICE)
+    await show(base, [hole], SPLICE)
+    const other = conversationId('other')
+    const { ledger, next } = await show(base, [hole], SPLICE, other)
+    // What stands before the hole, and the marker, are exact.
+    expect(ledger.sources).toEqual({ own: 0, parked: 0, shared: 60 })
+    expect(ledger.approximate).toBe(0)
+    expect(difference(next, await fresh(folded(base, [hole]).tokens))).toBeLessThan(FLOOR)
+  })
+})
+
+describe('blend', () => {
+  it('computes as many tokens again as it was told to; with all of them it is exact', async () => {
+    await load()
+    const base = text(600, 12)
+    for (const ratio of [0, 0.5, 1]) {
+      // Each time another marker, or what the last conversation computed would be lent.
+      const hole = { start: 100, end: 400, marker: text(10, 50 + 10 * ratio) }
+      const exact = await fresh(folded(base, [hole]).tokens)
+      const id = conversationId(`ratio ${ratio}`)
+      await show(base, [], EXACT, id)
+      const terms: Terms = { contract: 'blend', blend: { ratio } }
+      const { ledger, next } = await show(base, [hole], terms, id)
+      expect(ledger).toMatchObject({ contract: 'blend', recomputed: 200 * ratio })
+      if (ratio === 1) expect(difference(next, exact)).toBeLessThan(FLOOR)
+      else expect(ledger.approximate).toBe(200 * (1 - ratio))
+    }
+  })
+})
+
+describe('refresh', () => {
+  it('makes a spliced conversation exact in slices, while another conversation is answered', async () => {
+    await load({ ubatch: 64 })
+    const base = text(900, 14)
+    const hole = { start: 100, end: 300, marker: text(10, 15) }
+    await show(base, [], SPLICE)
+    await show(base, [hole], SPLICE)
+    const [{ exact, ledger }, meanwhile] = await Promise.all([
+      engine.refresh(ID),
+      show(text(50, 16), [], EXACT, conversationId('d')),
+    ])
+    expect(exact).toBe(true)
+    expect(ledger.length).toBeGreaterThan(3)
+    expect(ledger.every(({ kind }) => kind === 'refresh')).toBe(true)
+    expect(meanwhile.ledger.kind).toBe('answer')
+    const { ledger: after, next } = await show(base, [hole], SPLICE)
+    expect(after).toMatchObject({ approximate: 0, submitted: 1 })
+    expect(after.positions).toBe(after.shown)
+    expect(difference(next, await fresh(folded(base, [hole]).tokens))).toBeLessThan(FLOOR)
+    // And the hidden text is still there to be restored.
+    expect((await show(base, [], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
+  })
+
+  it('can be interrupted; the conversation goes on as it was and a second refresh takes up where the first ended', async () => {
+    await load({ ubatch: 64 })
+    const base = text(900, 17)
+    const hole = { start: 100, end: 200, marker: text(10, 18) }
+    await show(base, [], SPLICE)
+    await show(base, [hole], SPLICE)
+    const controller = new AbortController()
+    const running = engine.refresh(ID, { signal: controller.signal })
+    const asked = show(base, [hole], SPLICE)
+    await new Promise((resolve) => setTimeout(resolve, 60))
+    controller.abort()
+    expect((await running).exact).toBe(false)
+    expect((await asked).ledger.submitted).toBe(1)
+    const { exact, ledger } = await engine.refresh(ID)
+    expect(exact).toBe(true)
+    expect(ledger.reduce((sum, { submitted }) => sum + submitted, 0)).toBeLessThanOrEqual(701)
+  })
+})
+
+describe('compaction and closed gaps', () => {
+  it('a compacted conversation predicts the same', async () => {
+    await load({ hostBytes: 2 ** 28 })
+    const base = text(900, 19)
+    const hole = { start: 100, end: 700, marker: text(10, 20) }
+    await show(base, [], SPLICE)
+    const before = await show(base, [hole], SPLICE)
+    expect(await engine.compact(ID)).toBe(310)
+    await engine.check('full')
+    const after = await show(base, [hole], SPLICE)
+    expect(after.ledger.submitted).toBe(1)
+    expect(difference(after.next, before.next)).toBeLessThan(FLOOR)
+    expect((await show(base, [], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
+  })
+
+  it('closed gaps free positions, are counted as approximate, and leave hidden text restorable', async () => {
+    await load()
+    const base = text(600, 21)
+    const hole = { start: 100, end: 500, marker: text(10, 22) }
+    await show(base, [], SPLICE)
+    await show(base, [hole], SPLICE)
+    expect(await engine.closeGaps(ID)).toBe(390)
+    await engine.check('full')
+    const after = await show(base, [hole], SPLICE)
+    expect(after.ledger).toMatchObject({ positions: 210, approximate: 100, submitted: 1 })
+    const exact = await show(base, [hole], EXACT)
+    expect(exact.ledger).toMatchObject({ approximate: 0, recomputed: 100 })
+    expect(difference(exact.next, await fresh(folded(base, [hole]).tokens))).toBeLessThan(FLOOR)
+  })
+})
+
+describe('the host tier', () => {
+  it('takes what the cache has no room for, and gives it back bit for bit', async () => {
+    await load({ cells: 1024, hostBytes: 2 ** 28 })
+    const base = text(700, 23)
+    const hole = { start: 100, end: 600, marker: text(10, 24) }
+    const open = await show(base, [], SPLICE)
+    await show(base, [hole], SPLICE)
+    const other = await show(text(800, 25), [], EXACT, conversationId('d'))
+    expect(other.ledger.moved).toBeGreaterThan(0)
+    expect(other.ledger.evicted).toBe(0)
+    expect(engine.cacheTotals.tiers.host.tokens).toBeGreaterThanOrEqual(500)
+    const back = await show(base, [], SPLICE)
+    expect(back.ledger.tiers.host).toBeGreaterThanOrEqual(500)
+    expect(back.ledger).toMatchObject({ approximate: 0, recomputed: 0 })
+    expect(difference(back.next, open.next)).toBeLessThan(FLOOR)
+    expect(back.ledger.submitted).toBe(1)
+  })
+
+  it('gives the least useful up when it is full, and what is lost is computed again', async () => {
+    await load({ cells: 512, hostBytes: 60_000 })
+    for (let round = 0; round < 6; round++) await show(text(400, 30 + round), [], EXACT, conversationId(`r${round}`))
+    const { host, lost } = engine.cacheTotals.tiers
+    expect(host.bytes).toBeLessThanOrEqual(60_000)
+    expect(lost).toBeGreaterThan(0)
+    const again = await show(text(400, 30), [], EXACT, conversationId('r0'))
+    expect(again.ledger.submitted).toBe(400)
+    expect(difference(again.next, await fresh(text(400, 30)))).toBeLessThan(FLOOR)
+  })
+})
+
+describe('the disk tier', () => {
+  it('outlives the engine: the next one on the same model takes up what the last one kept', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'kvfold-disk-'))
+    try {
+      const disk = { folder, bytes: 2 ** 28 }
+      const base = Int32Array.from({ length: 700 }, (_, at) => 270 + ((at * 31) % 100))
+      await load({ cells: 1024, hostBytes: 1, disk })
+      const first = await show(base, [], EXACT)
+      await show(text(800, 41), [], EXACT, conversationId('d'))
+      await engine.dispose()
+
+      await load({ cells: 1024, hostBytes: 1, disk })
+      const second = await show(base, [], EXACT, conversationId('someone else'))
+      expect(second.ledger).toMatchObject({ tiers: { host: 0, disk: 699 }, submitted: 1 })
+      expect(difference(second.next, first.next)).toBeLessThan(FLOOR)
+      await engine.dispose()
+
+      // Other cache types: nothing of it is loaded.
+      await load({ cells: 1024, hostBytes: 1, disk, keyType: 'f32' })
+      expect((await show(base, [], EXACT)).ledger.submitted).toBe(700)
+    } finally {
+      await rm(folder, { recursive: true })
+    }
+  })
+
+  it('computes again what was damaged on disk', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'kvfold-disk-'))
+    try {
+      const disk = { folder, bytes: 2 ** 28 }
+      await load({ cells: 1024, hostBytes: 1, disk })
+      const base = text(700, 42)
+      await show(base, [], EXACT)
+      await show(text(800, 43), [], EXACT, conversationId('d'))
+      await engine.dispose()
+      for (const name of await readdir(folder)) {
+        const bytes = await readFile(join(folder, name))
+        bytes[bytes.length - 100]! ^= 1
+        await writeFile(join(folder, name), bytes)
+      }
+      await load({ cells: 1024, hostBytes: 1, disk })
+      const again = await show(base, [], EXACT)
+      expect(again.ledger).toMatchObject({ tiers: { host: 0, disk: 0 }, submitted: 700 })
+      expect(engine.cacheTotals.tiers.refused).toBe(1)
+      expect(difference(again.next, await fresh(base))).toBeLessThan(FLOOR)
+    } finally {
+      await rm(folder, { recursive: true })
+    }
+  })
+})
+
+async function decode(context: NativeContext, seq: number, position: number, tokens: Int32Array): Promise<void> {
+  const outputs = new Uint8Array(tokens.length)
+  outputs[tokens.length - 1] = 1
+  const positions = Int32Array.from(tokens, (_, offset) => position + offset)
+  expect(await context.decode({ tokens, positions, sequences: new Int32Array(tokens.length).fill(seq), outputs })).toBe('done')
+}
+
+/** Log-probabilities after a fresh prefill in a context of its own. */
+async function fresh(tokens: Int32Array): Promise<Float32Array> {
+  const model = await native.loadModel(await tinyModel())
+  const context = await model.createContext(SETTINGS)
+  await decode(context, 0, 0, tokens)
+  const next = logSoftmax(context.logits(tokens.length - 1))
+  await model.dispose()
+  return next
+}
+
+function logSoftmax(logits: Float32Array): Float32Array {
+  const max = logits.reduce((a, b) => Math.max(a, b))
+  const total = logits.reduce((sum, logit) => sum + Math.exp(logit - max), 0)
+  return logits.map((logit) => logit - max - Math.log(total))
+}
