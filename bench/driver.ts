@@ -6,6 +6,7 @@ import type { Terms } from '../src/kv/contract.js'
 import type { LedgerEntry } from '../src/kv/ledger.js'
 import type { Hole, Shown } from '../src/kv/shown.js'
 import type { NativeContext } from '../src/native/types.js'
+import { median } from './random-tokens.js'
 
 export interface Driven {
   readonly entry: LedgerEntry
@@ -61,6 +62,29 @@ export class Driver {
     }
     const milliseconds = performance.now() - begun
     return { entry: cache.finish(step, 'done', 0), milliseconds, logits: context.logits(last) }
+  }
+
+  /** Milliseconds a token that is generated after what is shown: the median of some, on a sequence of its own that sees the same cells. */
+  async generate(count: number): Promise<number> {
+    const { cache, context } = this
+    const lane = cache.lane(this.#conversation)
+    if (lane === null) throw new Error('nothing is shown')
+    const scratch = seqId(context.sequences - 1)
+    context.tag(lane.seq, scratch, { start: 0, end: lane.next })
+    const times: number[] = []
+    for (let at = 0; at < count; at++) {
+      const begun = performance.now()
+      await decode(context, scratch, lane.next + at, lane.tokens.slice(at, at + 1))
+      times.push(performance.now() - begun)
+    }
+    context.untag(scratch, { start: 0, end: lane.next + count })
+    return median(times)
+  }
+
+  /** Moves everything that is parked off the device, and the rest together. */
+  gather(): number {
+    while (this.cache.tidy(0));
+    return this.cache.compact(this.#conversation)
   }
 
   forget(): void {

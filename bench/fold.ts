@@ -64,7 +64,8 @@ export async function fold(json: boolean): Promise<void> {
     divergences.push(divergence(never.logits, back.logits))
     alone.push(await markerAlone(driver, other))
   }
-  const host = await fromHost(driver, open, edited(base, [{ ...HOLE, marker }]), never.logits)
+  const perToken = await generating(driver, open, folded)
+  const host = await fromHost(driver, open, folded, never.logits)
   const exacts: number[] = []
   for (let round = 0; round < EXACT_ROUNDS; round++) {
     driver.forget()
@@ -82,6 +83,7 @@ export async function fold(json: boolean): Promise<void> {
     hostGigabytesPerSecond: host.rate,
     copyGigabytesPerSecond: host.copyRate,
     milliseconds: { fold: median(folds), marker: median(alone), exact: median(exacts) },
+    perToken,
     rounds: { fold: ROUNDS, exact: EXACT_ROUNDS },
     model: SHAPE,
   }
@@ -100,7 +102,22 @@ export async function fold(json: boolean): Promise<void> {
     console.log(
       `  host     the hole's cells come back at ${result.hostGigabytesPerSecond.toFixed(2)} GB/s, ${result.hostOverCopy.toFixed(2)} of what memory copies; KL at most ${result.hostRestoreKl.toExponential(1)}`,
     )
+    console.log(
+      `  a token  ${perToken.open.toFixed(2)} ms unfolded, ${perToken.spliced.toFixed(2)} spliced, ${perToken.gathered.toFixed(2)} with the hole's cells moved off and the rest gathered`,
+    )
   } else console.log(JSON.stringify(result))
+}
+
+/** Milliseconds a generated token: nothing folded, folded, and folded with only what is shown on the device. */
+async function generating(driver: Driver, open: Shown, folded: Shown) {
+  await driver.show(open, SPLICE)
+  const unfolded = await driver.generate(ROUNDS)
+  await driver.show(folded, SPLICE)
+  const spliced = await driver.generate(ROUNDS)
+  if (driver.gather() === 0) throw new Error('the cells were not gathered')
+  const gathered = await driver.generate(ROUNDS)
+  await driver.show(open, SPLICE)
+  return { open: unfolded, spliced, gathered }
 }
 
 /** How fast the folded cells come back from host memory, whole step but for decoding counted, and how fast this machine copies memory. */

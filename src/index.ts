@@ -51,7 +51,7 @@ export type {
 } from './engine/engine.js'
 
 // The ledger: what every step reused, recomputed and computed anew.
-export { CONTRACTS, type Contract } from './core/contract.js'
+export { CONTRACTS, type Contract, type ContractChoice } from './core/contract.js'
 export type { BlendChoice } from './kv/contract.js'
 export type { LedgerEntry, MessageCost, ReuseSource } from './kv/ledger.js'
 

@@ -26,6 +26,8 @@ export interface SessionOptions {
   readonly firstStep?: 'required' | 'auto'
   /** Calls a turn may make. Default 20. */
   readonly maxCalls?: number
+  /** Adds a line to a fold's result when the order of folds has text computed again and again. Default false. */
+  readonly hints?: boolean
   readonly clientTools?: readonly ClientTool[]
   /** Sampling, limits, the contract of edits and the like, the same for every step. */
   readonly generation?: TurnOptions['generation']
@@ -74,6 +76,11 @@ export class Session {
     return result
   }
 
+  /** Enters what was spent for the conversation outside of its turns, such as a refresh. */
+  account(entries: readonly LedgerEntry[]): void {
+    this.#ledger.push(...entries)
+  }
+
   /** Drops the conversation's cells from the engine's cache. The conversation itself stays. */
   forget(): void {
     this.options.engine.forget(this.conversation.id)
@@ -85,6 +92,7 @@ export class Session {
       contextTools: tools,
       firstStep = tools ? 'required' : 'auto',
       maxCalls = MAX_CALLS,
+      hints = false,
       generation = {},
     } = this.options
     if (this.#running)
@@ -98,6 +106,7 @@ export class Session {
         toolbox: this.toolbox,
         firstStep,
         maxCalls,
+        hints,
         generation,
         ...(signal === undefined ? {} : { signal }),
         onEvent: (event) => {

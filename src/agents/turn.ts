@@ -6,6 +6,7 @@ import { invariant } from '../core/errors.js'
 import type { Engine, EngineReply, EngineRequest } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { AgentEvent, CallReport, StepReport, TurnEnd, TurnOutcome } from './events.js'
+import { foldOrderHint } from './hint.js'
 import type { Toolbox } from './toolbox.js'
 
 export interface TurnOptions {
@@ -15,6 +16,8 @@ export interface TurnOptions {
   /** Whether the first step has to call a tool. Without tools it never has to. */
   readonly firstStep: 'required' | 'auto'
   readonly maxCalls: number
+  /** Whether results carry advice on the order of calls. */
+  readonly hints: boolean
   /** Sampling, limits, the contract of edits and the like, the same for every step. */
   readonly generation: Pick<
     EngineRequest,
@@ -83,7 +86,8 @@ export class Turn {
     const reports: CallReport[] = []
     const side: LedgerEntry[] = []
     for (const call of calls) {
-      const { text, modifies, failed, ledger } = await this.#call(call)
+      const { text: said, modifies, failed, ledger } = await this.#call(call)
+      const text = said + this.#hint({ call, text: said, modifies, failed }, calls.length)
       conversation.add({ role: 'tool', content: text, toolCallId: call.id, name: call.name })
       reports.push({ call, text, modifies, failed })
       side.push(...ledger)
@@ -91,6 +95,14 @@ export class Turn {
       this.#emit({ type: 'result', step, call, text, modifies, failed })
     }
     return { calls: reports, side }
+  }
+
+  /** What is added to a result: advice, if it is wanted and there is some. */
+  #hint(report: CallReport, calls: number): string {
+    const { hints, conversation, generation } = this.options
+    if (!hints || calls > 1 || (generation.contract ?? 'exact') !== 'exact') return ''
+    const hint = foldOrderHint(conversation.fragments, this.#steps.at(-1)?.calls ?? [], [report])
+    return hint === null ? '' : `\n${hint}`
   }
 
   #call(call: ToolCall): ToolOutcome | Promise<ToolOutcome> {

@@ -2,9 +2,11 @@
 /** The bin: knows all commands, turns their outcome into an exit code (0, 1 failed, 2 bad usage, 130 interrupted). */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
+import { addCalibrate } from './commands/calibrate.js'
 import { addChat } from './commands/chat.js'
 import { addDemo } from './commands/demo.js'
 import { addModel } from './commands/model.js'
+import { addPlan } from './commands/plan.js'
 import { addRun } from './commands/run.js'
 import { BAD_USAGE, describe, exitCode } from './failure.js'
 import { INTERRUPTED } from './interrupt.js'
@@ -18,6 +20,8 @@ Examples:
   $ kvfold run --prompt "Why is the sky blue?" --model model.gguf
   $ kvfold run --tools --json < long-log.txt
   $ kvfold model info model.gguf              what a file is and what kvfold can do with it
+  $ kvfold calibrate --model model.gguf       measure this machine once, for predictions
+  $ kvfold plan transcript.json               what folds in a transcript of yours would cost and save
 
 kvfold <command> --help explains a command's options. Ctrl-C stops the running step, a second one ends the process.
 KVFOLD_DEBUG=1 adds a stack to errors; NO_COLOR=1 takes the colours.`
@@ -42,6 +46,8 @@ function commandLine(shell: Shell): Command {
   addChat(program, shell)
   addRun(program, shell)
   addModel(program, shell)
+  addCalibrate(program, shell)
+  addPlan(program, shell)
   return program
 }
 

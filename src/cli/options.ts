@@ -1,7 +1,7 @@
 /** Owns the options that several commands share: their words, their bounds, and what they become for native and engine. */
 import { readFileSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
-import { CONTRACTS, type Contract } from '../core/contract.js'
+import { CONTRACTS, type ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
@@ -25,7 +25,7 @@ export interface ModelFlags {
   readonly cacheTypeK?: CacheType
   readonly cacheTypeV?: CacheType
   readonly chatTemplate?: string
-  readonly contract: Contract
+  readonly contract: ContractChoice
   readonly blend?: number
   readonly hostCache?: number
   readonly diskCache?: string
@@ -53,8 +53,11 @@ export function addModelOptions(command: Command): Command {
     )
     .option('--chat-template <file>', "Jinja chat template to use instead of the model's own")
     .addOption(
-      new Option('--contract <contract>', 'what folds promise: exact recomputes what follows, splice nothing, blend a part')
-        .choices(CONTRACTS)
+      new Option(
+        '--contract <contract>',
+        'what folds promise: exact recomputes what follows, splice nothing, blend a part; auto splices and recomputes when idle',
+      )
+        .choices([...CONTRACTS, 'auto'])
         .default('exact'),
     )
     .option(

@@ -7,3 +7,6 @@
 export type Contract = 'exact' | 'splice' | 'blend'
 
 export const CONTRACTS: readonly Contract[] = ['exact', 'splice', 'blend']
+
+/** `auto`: a splice at once, and made exact again when nothing else is to do. */
+export type ContractChoice = Contract | 'auto'

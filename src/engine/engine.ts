@@ -1,6 +1,6 @@
 /** What every engine offers to the layers above: show these messages under these edits, get the next message and its ledger entry. */
 import type { ChatMessage, Edit, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
-import type { Contract } from '../core/contract.js'
+import type { Contract, ContractChoice } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import type { BlendChoice } from '../kv/contract.js'
@@ -41,7 +41,7 @@ export interface EngineRequest {
   /** Alternatives to report per token, 0..20. Default none. */
   readonly logprobs?: number
   /** What edits keep to. Default: the engine's. */
-  readonly contract?: Contract
+  readonly contract?: ContractChoice
   /** What `blend` computes again. Default: the engine's. */
   readonly blend?: BlendChoice
   /** What the ledger calls this step. Default `answer`. */

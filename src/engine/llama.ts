@@ -4,7 +4,7 @@ import { freemem } from 'node:os'
 import { ChatFormat, type Rendered } from '../chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import type { ReplyEvent } from '../chat/parser.js'
-import type { Contract } from '../core/contract.js'
+import type { ContractChoice } from '../core/contract.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
@@ -40,7 +40,7 @@ export interface LlamaEngineOptions extends ContextOptions {
   /** Used instead of the model's own chat template. */
   readonly chatTemplate?: string
   /** What edits keep to unless a request says otherwise. Default: exact. */
-  readonly contract?: Contract
+  readonly contract?: ContractChoice
   /** What `blend` computes again unless a request says otherwise. */
   readonly blend?: BlendChoice
   /** Bytes of memory for what the cache has no room for. Default: a quarter of what is free; 0 for none. */
@@ -62,6 +62,8 @@ export type Completion = Omit<JobRequest, 'shown' | 'sampler'> & {
 const DEFAULT_CELLS = 32_768
 /** Ubatches in a slice of a refresh: another request waits for one of them at most. */
 const REFRESH_UBATCHES = 2
+/** Attention runs over this many times the cells in use before they are moved together. */
+const COMPACT_FROM = 1.5
 
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
@@ -70,6 +72,8 @@ export class LlamaEngine implements Engine {
   readonly #attic: Attic
   readonly #lastRendered = new Map<ConversationId, Rendered>()
   #format: ChatFormat | null = null
+  readonly #refreshing = new Set<ConversationId>()
+  readonly #ending = new AbortController()
   #disposed = false
 
   private constructor(
@@ -237,6 +241,7 @@ export class LlamaEngine implements Engine {
   async dispose(): Promise<void> {
     if (this.#disposed) return
     this.#disposed = true
+    this.#ending.abort()
     await this.#scheduler.close()
     await this.#attic.close()
     await this.model.dispose()
@@ -289,6 +294,8 @@ export class LlamaEngine implements Engine {
         if (text !== '') forward(parser.push(text))
       },
     })
+    if ((request.contract ?? this.options.contract) === 'auto' && result.ledger.approximate > 0)
+      this.#refreshLater(request.conversation)
     const parsed = parser.finish()
     forward(parsed.events)
     const whole = result.finish === 'stop' || result.finish === 'length'
@@ -320,6 +327,21 @@ export class LlamaEngine implements Engine {
         `This model's template has no tool-call syntax that kvfold can force (${this.format.syntax.name}); use toolChoice auto.`,
       )
     return { grammar }
+  }
+
+  /** Under `auto`: when nothing runs the conversation is made exact, and its cells are moved together if attention runs over many free ones. */
+  #refreshLater(conversation: ConversationId): void {
+    if (this.#refreshing.has(conversation)) return
+    this.#refreshing.add(conversation)
+    const work = async () => {
+      const { exact } = await this.refresh(conversation, { when: 'idle', signal: this.#ending.signal })
+      const { reach, used } = this.#cache.totals
+      if (exact && reach > COMPACT_FROM * used) await this.compact(conversation)
+    }
+    // What comes in between (a full context, the end of the engine) leaves the conversation as it was.
+    void work()
+      .catch(() => undefined)
+      .finally(() => this.#refreshing.delete(conversation))
   }
 
   #submit(request: JobRequest): Promise<JobResult> {
@@ -368,7 +390,8 @@ async function openShelf(
 
 function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): Terms {
   const choice = blend ?? defaults.blend
-  return { contract: contract ?? defaults.contract ?? 'exact', ...(choice === undefined ? {} : { blend: choice }) }
+  const asked = contract ?? defaults.contract ?? 'exact'
+  return { contract: asked === 'auto' ? 'splice' : asked, ...(choice === undefined ? {} : { blend: choice }) }
 }
 
 function samplerOptions({ temperature = 0, ...rest }: Sampling = {}): SamplerOptions {

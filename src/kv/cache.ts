@@ -12,13 +12,12 @@ import { Holdings } from './holdings.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
-import { positionAfter } from './part.js'
 import { keysHeld, needsScratch, planStep, type Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
 import { baseOf, type Shown } from './shown.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
 import { recordOf, Stored } from './stored.js'
-import { freshPrints } from './trail.js'
+import { verifyPlan } from './verify.js'
 
 /** What the cache holds right now; in cells unless said otherwise. used + free = cells. */
 export interface CacheTotals {
@@ -27,6 +26,8 @@ export interface CacheTotals {
   readonly free: number
   /** Held by parked versions alone: what can be had without any conversation losing its place. */
   readonly parked: number
+  /** Attention runs over at most this many cells (Cells). */
+  readonly reach: number
   /** Sequence ids. */
   readonly sequences: { readonly used: number; readonly total: number }
   /** Number of parked versions. */
@@ -154,7 +155,7 @@ export class KvCache {
     const started = performance.now()
     const own = this.#own(lane)
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
-    this.#verify(own, plan)
+    verifyPlan(own, plan, (holder) => this.#holdings.has(holder))
     const step = new Step(own, plan, kind)
     own.state = 'running'
     if (needsScratch(plan)) {
@@ -310,15 +311,7 @@ export class KvCache {
    */
   compact(conversation: ConversationId): number {
     const own = this.#movable(conversation)
-    if (own === null) return 0
-    const { memory } = this.#holdings
-    const { held } = own
-    const state = memory.saveSequence(own.seq, { checksum: false })
-    memory.untag(own.seq, own.span)
-    // Its own cells were just freed, so there is room; if the load fails all the same, the books must say that nothing is held.
-    if (memory.loadSequence(own.seq, state, { verify: false })) return held
-    own.cut(span(0, held))
-    return 0
+    return own === null ? 0 : this.#holdings.compact(own)
   }
 
   /**
@@ -328,17 +321,7 @@ export class KvCache {
    */
   closeGaps(conversation: ConversationId): number {
     const own = this.#movable(conversation)
-    const { memory } = this.#holdings
-    if (own === null || !memory.canShift) return 0
-    const before = own.next
-    for (let entry = 0; entry < own.held; entry++) {
-      const gap = own.position(entry) - entry
-      if (gap === 0) continue
-      const run = span(entry, own.endOfRun(entry))
-      memory.shift(own.seq, own.positionsOf(run), -gap)
-      own.shift(run, -gap)
-    }
-    return before - own.next
+    return own === null ? 0 : this.#holdings.closeGaps(own)
   }
 
   /** The lane of a conversation that is idle and shares no cell; null when there is none. */
@@ -361,6 +344,7 @@ export class KvCache {
       cells: cells.total,
       used: cells.used,
       free: cells.free,
+      reach: cells.reach,
       parked: cells.used - this.#holdings.cellsOf(({ state }) => state !== 'parked'),
       sequences: { used: sequences.used, total: sequences.total },
       versions: this.#holdings.all.filter(({ state }) => state === 'parked').length,
@@ -383,45 +367,6 @@ export class KvCache {
   #own(lane: Lane): Holding {
     invariant(this.#holdings.has(lane), `the lane of conversation ${lane.conversation} was dropped; open it again`)
     return lane
-  }
-
-  /** A plan must not reuse cells of other tokens, nor, under `exact`, cells that a fresh prefill would make otherwise. */
-  #verify(own: Holding, { parts, shown, contract }: Plan): void {
-    const { tokens } = shown
-    const prints = contract === 'exact' ? freshPrints(tokens) : null
-    let at = 0
-    let position = 0
-    for (const part of parts) {
-      const { start, end } = part.span
-      invariant(start === at && end > start, `the plan for conversation ${own.conversation} does not add up to what it shows`)
-      at = end
-      if (part.kind === 'compute') {
-        invariant(
-          part.position === position,
-          `the plan for conversation ${own.conversation} leaves a gap that llama.cpp cannot make`,
-        )
-        position += end - start
-        continue
-      }
-      const holder = part.kind === 'keep' ? own : part.from
-      invariant(
-        holder instanceof Holding && this.#holdings.has(holder),
-        'the plan borrows from a sequence that is not on the device',
-      )
-      const same = commonPrefix(holder.tokens.subarray(part.at), tokens.subarray(start, end)) === end - start
-      invariant(same, `the plan would reuse cells of other tokens for conversation ${own.conversation}`)
-      invariant(
-        holder.position(part.at) >= position,
-        `the plan for conversation ${own.conversation} would reuse cells out of order`,
-      )
-      position = positionAfter(own, part)
-      for (let place = start; prints !== null && place < end; place++)
-        invariant(
-          holder.isFresh(part.at + place - start, place, tokens, prints),
-          `the plan would pass approximate cells of conversation ${holder.conversation} off as exact`,
-        )
-    }
-    invariant(at === tokens.length && parts.at(-1)?.kind === 'compute', 'a plan ends without computing its last token')
   }
 
   /** Tokens entered the cache. */

@@ -16,6 +16,7 @@ export class Cells {
   /** Handles not in use; the last is lent next. */
   readonly #free: Int32Array
   #freeCount: number
+  #reach = 0
 
   /** `total`: n_ctx. */
   constructor(readonly total: number) {
@@ -32,6 +33,16 @@ export class Cells {
 
   get used(): number {
     return this.total - this.#freeCount
+  }
+
+  /** Attention runs over at most this many cells, free ones between others included: what was in use at once since all were free or moved together. */
+  get reach(): number {
+    return this.#reach
+  }
+
+  /** All cells in use stand next to each other. */
+  gathered(): void {
+    this.#reach = this.used
   }
 
   /** By handle: how many sequences tag the cell; 0 when it is free. A live view for the integrity check, not to be written. */
@@ -52,6 +63,7 @@ export class Cells {
     this.#positions[cell] = position
     this.prints.lows[cell] = low
     this.prints.highs[cell] = high
+    this.#reach = Math.max(this.#reach, this.used)
     return cell
   }
 
@@ -75,6 +87,7 @@ export class Cells {
       this.#free[this.#freeCount++] = cell
       freed++
     }
+    if (this.used === 0) this.#reach = 0
     return freed
   }
 

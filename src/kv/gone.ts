@@ -2,6 +2,8 @@
 import { span, type Span } from '../core/span.js'
 import type { Holding } from './holding.js'
 import type { Plan } from './plan.js'
+import { commonPrefix } from './prefix.js'
+import { baseOf, isMarker, placeOf } from './shown.js'
 
 /** The lane's entries that the plan does not keep, in order. */
 export function goneFrom(lane: Holding, { parts }: Plan): Span[] {
@@ -17,8 +19,8 @@ export function goneFrom(lane: Holding, { parts }: Plan): Span[] {
 }
 
 /**
- * Of these entries of the lane, those that nothing else of the conversation holds, without those that the plan computes anew for the same
- * token of the same place: the last token for its logits, and what `blend` computes again.
+ * Of these entries of the lane, those that nothing else of the conversation holds, without those for which the plan has others of the same
+ * place: the last token for its logits, what `blend` computes again, and what another conversation lends.
  */
 export function worthParking(lane: Holding, plan: Plan, gone: readonly Span[], parked: readonly Holding[]): Span[] {
   let known: Set<number> | null = null
@@ -27,7 +29,7 @@ export function worthParking(lane: Holding, plan: Plan, gone: readonly Span[], p
     known ??= new Set(parked.flatMap(({ cells }) => [...cells]))
     return known.has(lane.cells[entry]!)
   }
-  const renewed = renewedKeys(plan)
+  const renewed = renewedKeys(lane, plan)
   const worth: Span[] = []
   for (const { start, end } of gone)
     for (let entry = start; entry < end; entry++) {
@@ -39,8 +41,13 @@ export function worthParking(lane: Holding, plan: Plan, gone: readonly Span[], p
   return worth
 }
 
-function renewedKeys({ contract, parts, keys, again }: Plan): ReadonlySet<number> {
-  if (contract === 'blend')
-    return new Set(parts.flatMap((part) => (part.kind === 'compute' ? [...keys.subarray(part.span.start, part.span.end)] : [])))
-  return new Set(again === 1 ? keys.subarray(-1) : [])
+/** Keys of which the plan has the same text, or the same marker's place, shown by other cells. */
+function renewedKeys(lane: Holding, { shown, contract, parts, keys, again }: Plan): ReadonlySet<number> {
+  const agrees = commonPrefix(lane.base, baseOf(shown))
+  const renewed = new Set(again === 1 ? keys.subarray(-1) : [])
+  if (contract === 'exact') return renewed
+  for (const part of parts)
+    if (part.kind === 'borrow' ? part.source === 'shared' : part.kind === 'compute' && contract === 'blend')
+      for (const key of keys.subarray(part.span.start, part.span.end)) if (isMarker(key) || placeOf(key) < agrees) renewed.add(key)
+  return renewed
 }

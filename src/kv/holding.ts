@@ -16,9 +16,6 @@ export type HoldingState = 'running' | 'idle' | 'parked' | 'scratch'
 /** The live sequence of a conversation, as others may see it. `tokens` is a view that holds until the lane changes. */
 export type Lane = Readonly<Pick<Holding, 'conversation' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>>
 
-/** What a conversation showed earlier, as others may see it. */
-export type Version = Readonly<Pick<Holding, 'conversation' | 'seq' | 'held' | 'tokens'>>
-
 /**
  * Entry i of the sequence is `tokens[i]`, from `keys[i]` (Shown), in `cells[i]`; positions ascend with i, with gaps where text is hidden under
  * a splice. Mutators keep the books (reference counts) and nothing else; only Holdings calls them, always together with the same change to

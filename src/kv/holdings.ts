@@ -93,6 +93,36 @@ export class Holdings {
     return freed
   }
 
+  /** Rewrites the cells of a holding, which shares none of them, from the lowest free ones on; says how many. */
+  compact(holding: Holding): number {
+    const { held, seq } = holding
+    const state = this.memory.saveSequence(seq, { checksum: false })
+    this.memory.untag(seq, holding.span)
+    // Its own cells were just freed, so there is room; if it cannot be loaded all the same, the books must say that nothing is held.
+    if (!this.memory.loadSequence(seq, state, { verify: false })) {
+      holding.cut(span(0, held))
+      return 0
+    }
+    if (held === this.cells.used) this.cells.gathered()
+    return held
+  }
+
+  /** Moves the entries of a holding, which shares no cell, to positions without gaps; says by how many positions it became shorter. */
+  closeGaps(holding: Holding): number {
+    if (!this.memory.canShift) return 0
+    const before = holding.next
+    for (let entry = 0; entry < holding.held;) {
+      const run = span(entry, holding.endOfRun(entry))
+      const gap = holding.position(entry) - entry
+      if (gap > 0) {
+        this.memory.shift(holding.seq, holding.positionsOf(run), -gap)
+        holding.shift(run, -gap)
+      }
+      entry = run.end
+    }
+    return before - holding.next
+  }
+
   /** Distinct cells tagged by the holdings that `which` picks. */
   cellsOf(which: (holding: Holding) => boolean): number {
     const seen = new Uint8Array(this.cells.total)

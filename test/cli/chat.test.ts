@@ -25,8 +25,10 @@ describe('slash commands', () => {
   })
 
   it('are explained when they are wrong', () => {
-    expect(parseCommand('/fold')).toEqual({ name: 'wrong', reason: 'Write /fold <id>.' })
-    expect(parseCommand('/fold a b')).toEqual({ name: 'wrong', reason: 'Write /fold <id>.' })
+    expect(parseCommand('/fold')).toEqual({ name: 'wrong', reason: 'Write /fold <id> [exact|splice|blend].' })
+    expect(parseCommand('/fold a b')).toEqual({ name: 'wrong', reason: 'Write /fold <id> [exact|splice|blend].' })
+    expect(parseCommand('/fold a splice')).toEqual({ name: 'fold', id: 'a', contract: 'splice' })
+    expect(parseCommand('/fold a splice b')).toMatchObject({ name: 'wrong' })
     expect(parseCommand('/summarize f1a2b3')).toMatchObject({ name: 'wrong' })
     expect(parseCommand('/fragment soon')).toEqual({
       name: 'wrong',

@@ -55,7 +55,7 @@ describe('model options', () => {
     const flags = parse()
     expect(flags.model).toBe('builtin')
     expect(flags.gpu).toBe('auto')
-    expect(engineOptions(flags)).toEqual({ flashAttention: 'auto' })
+    expect(engineOptions(flags)).toEqual({ flashAttention: 'auto', contract: 'exact' })
     expect(sampling(flags)).toEqual({})
   })
 
@@ -78,6 +78,7 @@ describe('model options', () => {
       ...['--gpu-layers', '3', '-t', '0.7', '--top-k', '40', '--top-p', '0.9', '--min-p', '0.05', '--seed', '7'],
     )
     expect(engineOptions(flags)).toEqual({
+      contract: 'exact',
       cells: 4096,
       ubatch: 256,
       threads: 2,

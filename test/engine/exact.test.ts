@@ -117,6 +117,26 @@ function addFragment(random: Random, talk: Talk): void {
   if (!clash && span.end > span.start) talk.fragments.push({ message, span, state: 'open' })
 }
 
+/** What may happen to a conversation between two steps, and must not show. */
+async function meddle(random: Random, talk: Talk): Promise<void> {
+  const id = conversationId(talk.id)
+  const kind = random.below(8)
+  if (kind === 0) await engine.refresh(id)
+  else if (kind === 1) await engine.compact(id)
+  else if (kind === 2) await engine.closeGaps(id)
+  else if (kind === 3) {
+    const controller = new AbortController()
+    setTimeout(() => {
+      controller.abort()
+    }, random.below(8))
+    const other = { conversation: id, messages: talk.messages.slice(0, 2), signal: controller.signal }
+    await engine.respond(other).reply.catch((error: unknown) => {
+      expect(error).toMatchObject({ code: 'engine/cancelled' })
+    })
+  }
+  await engine.check('full')
+}
+
 function equations(entry: LedgerEntry): void {
   expect(entry.reused + entry.recomputed + entry.fresh).toBe(entry.shown)
   expect(entry.recomputed + entry.fresh + entry.side).toBe(entry.submitted)
@@ -186,6 +206,7 @@ describe('what the ledger calls exact', () => {
             worst = Math.max(worst, largestDifference(next, reference))
             steps++
           }
+          if (contracts.length > 1) await meddle(random, talk)
           talk.messages.push(message)
           if (random.below(2) === 0) talk.messages.push({ role: 'user', content: words(random, 1 + random.below(10)) })
         }

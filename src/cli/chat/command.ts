@@ -2,7 +2,7 @@
 import { CONTRACTS, type Contract } from '../../core/contract.js'
 
 export type ChatCommand =
-  | { readonly name: 'help' | 'messages' | 'ledger' | 'clear' | 'exit' }
+  | { readonly name: 'help' | 'messages' | 'ledger' | 'refresh' | 'clear' | 'exit' }
   | {
       readonly name: 'fragment'
       readonly where: { readonly message: number } | { readonly start: string; readonly end: string }
@@ -27,6 +27,7 @@ export const chatHelp: readonly (readonly [usage: string, meaning: string])[] = 
   ['/search <text>', 'find exact text, hidden parts included'],
   ['/detail <id>', 'show more around a search hit'],
   ['/ledger', 'what every step reused, recomputed and computed anew'],
+  ['/refresh', 'compute again what carries the trace of hidden text'],
   ['/clear', 'start a new conversation'],
   ['/save <file>', 'write conversation and ledger as JSON'],
   ['/exit', 'leave (Ctrl-D too); Ctrl-C stops an answer'],
@@ -42,6 +43,7 @@ export function parseCommand(line: string): ChatCommand | null {
     case 'help':
     case 'messages':
     case 'ledger':
+    case 'refresh':
     case 'clear':
     case 'exit':
       return rest === '' ? { name: word } : wrong(`/${word} takes nothing after it.`)

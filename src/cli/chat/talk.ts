@@ -98,6 +98,14 @@ export class Talk {
         if (ledger.length === 0) this.#note('No steps yet.')
         for (const line of ledger.length === 0 ? [] : ledgerTable(ledger, out.unicode ? '─' : '-')) out.print(line)
         return true
+      case 'refresh': {
+        const { exact, ledger: spent } = await this.options.engine.refresh(conversation.id, { signal: interrupt.signal })
+        this.#session.account(spent)
+        const tokens = spent.reduce((sum, { submitted }) => sum + submitted, 0)
+        if (exact) this.#note(spent.length === 0 ? 'It was exact already.' : `Exact again: ${plural(tokens, 'token')} computed.`)
+        else this.#note('Not done: nothing was said yet, or it was stopped; what was computed is kept.')
+        return true
+      }
       case 'clear':
         this.#session.forget()
         this.#session = this.options.begin()

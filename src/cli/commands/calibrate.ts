@@ -1,0 +1,94 @@
+/** `kvfold calibrate`: measures this machine with a model once, so that folds can be priced before they are made. */
+import type { Command } from 'commander'
+import { calibrate, SEQUENCES } from '../../engine/calibrate.js'
+import { measuredOn, saveCalibration } from '../../engine/calibration.js'
+import type { LlamaEngineOptions } from '../../engine/llama.js'
+import { decodeTime, prefillTime, type CostModel } from '../../kv/cost-model.js'
+import { printable } from '../ansi.js'
+import { BUILTIN } from '../builtin.js'
+import { bytes, count, percent } from '../figures.js'
+import { addModelOptions, engineOptions, type ModelFlags } from '../options.js'
+import { modelPath, nativeLibrary } from '../runtime.js'
+import type { Shell } from '../shell.js'
+import { table } from '../table.js'
+
+interface CalibrateFlags extends ModelFlags {
+  readonly quick?: true
+  readonly json?: true
+}
+
+/** Cells of a calibration's context: more are not filled. */
+const CELLS = 18_432
+
+export function addCalibrate(program: Command, shell: Shell): void {
+  const command = program
+    .command('calibrate')
+    .description('measure what this machine takes to compute with a model, for `kvfold plan`; about a minute')
+    .option('--quick', 'about 10 seconds, less exact')
+    .option('--json', 'one JSON object: the cost model and the file it is in')
+  addModelOptions(command).action((flags: CalibrateFlags) => run(flags, shell))
+}
+
+/** The options that an engine runs with for these flags: the built-in model has one thread unless told otherwise (runtime.ts says why). */
+export function calibratedOptions(flags: ModelFlags): LlamaEngineOptions {
+  const options = engineOptions(flags)
+  return flags.model === BUILTIN ? { threads: 1, batchThreads: 1, ...options } : options
+}
+
+async function run(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Promise<void> {
+  const settings = calibratedOptions(flags)
+  const path = await modelPath(flags.model, notes, interrupt.signal)
+  const native = await nativeLibrary(flags.gpu)
+  const model = await native.loadModel(path, settings.model)
+  try {
+    const { info } = model
+    const trained = info.trainedContext
+    const context = await model.createContext({
+      ...settings,
+      cells: settings.cells ?? (trained > 0 ? Math.min(trained, CELLS) : CELLS),
+      sequences: SEQUENCES,
+      fullSlidingWindow: info.slidingWindow > 0,
+    })
+    const subject = { info, settings, backend: native.backend }
+    const cost = await calibrate(context, info.vocabulary, measuredOn(subject, context), {
+      quick: flags.quick === true,
+      signal: interrupt.signal,
+      onProgress: (share, what) => {
+        notes.frame([`Calibrating, ${percent(share, 0)}: ${what}`])
+      },
+    }).finally(() => {
+      notes.close()
+    })
+    const file = await saveCalibration(subject, cost)
+    if (flags.json === true) out.print(JSON.stringify({ ...cost, file }))
+    else for (const line of report(cost, file, out.unicode ? '─' : '-')) out.print(printable(line))
+  } finally {
+    await model.dispose()
+  }
+}
+
+/** Predictions at round depths, which say more than the rates themselves. */
+function report(cost: CostModel, file: string, rule: string): string[] {
+  const { on, prefill, decode, books, host } = cost
+  const off = ({ residual, samples }: CostModel['prefill' | 'decode' | 'books']) =>
+    `off by ${percent(residual.median)} (median), ${percent(residual.worst)} (worst) of ${samples} measurements`
+  const right = (title: string) => ({ title, align: 'right' as const })
+  const rows = [0, 1024, 4096, 16_384]
+    .filter((depth) => depth <= cost.deepest)
+    .map((depth) => {
+      const at = { attended: depth, cells: depth }
+      const chunk = prefillTime(cost, { tokens: on.ubatch, ...at })
+      return [count(depth), count((1000 * on.ubatch) / chunk), decodeTime(cost, at).toFixed(2)]
+    })
+  return [
+    `${on.model} on ${on.gpu === 'cpu' ? on.cpu : on.devices.join(', ')}, llama.cpp ${on.release}, flash attention ${on.flashAttention ? 'on' : 'off'}`,
+    '',
+    ...table([right('after tokens'), right('prefill tokens/s'), right('decode ms/token')], rows, { rule }),
+    '',
+    `prefill  ${off(prefill)}`,
+    `decode   ${off(decode)}`,
+    `books    ${off(books)}; ${(1000 * books.rates.moved).toFixed(2)} microseconds a cell that is folded or restored`,
+    `host     ${bytes(host.saveBytesPerSecond)}/s out, ${bytes(host.loadBytesPerSecond)}/s in, ${bytes(host.bytesPerCell)} a cell`,
+    `kept in  ${file}`,
+  ]
+}

@@ -1,0 +1,259 @@
+/** `kvfold plan`: what folds in a transcript would cost and save under each contract, before anything is computed. */
+import type { Command } from 'commander'
+import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
+import { Conversation } from '../../context/conversation.js'
+import { portsOf } from '../../context/ports.js'
+import { conversationId } from '../../core/ids.js'
+import { KvfoldError } from '../../core/errors.js'
+import { loadCalibration, type LoadedCalibration } from '../../engine/calibration.js'
+import type { LlamaEngine } from '../../engine/llama.js'
+import { refuseHopeless } from '../../engine/room.js'
+import type { Terms } from '../../kv/contract.js'
+import type { CostModel } from '../../kv/cost-model.js'
+import { forecast, type Prospect } from '../../kv/forecast.js'
+import { rehearse } from '../../kv/rehearsal.js'
+import type { Shown } from '../../kv/shown.js'
+import { count, duration, percent, plural } from '../figures.js'
+import { readInput } from '../input.js'
+import { addModelOptions, given, type ModelFlags } from '../options.js'
+import { loadEngine, nativeLibrary } from '../runtime.js'
+import type { Shell } from '../shell.js'
+import { table } from '../table.js'
+import { parseTranscript, type Transcript } from '../transcript.js'
+import { calibratedOptions } from './calibrate.js'
+
+interface PlanFlags extends ModelFlags {
+  readonly json?: true
+}
+
+/** Sequences of a context as the engine makes it. */
+const SEQUENCES = 64
+const DEFAULT_BLEND = 0.2
+
+const FORMAT = `
+The transcript is a JSON file with messages, and tools if there are any, as in OpenAI's chat API, and the stretches to fold:
+
+  {
+    "messages": [
+      { "role": "user", "content": "Here is the log. 12:00 started ... 12:59 stopped. What went wrong?" }
+    ],
+    "folds": [{ "message": 0, "from": "12:00 started", "to": "12:59 stopped." }]
+  }
+
+"message" counts from 0. A fold goes from where "from" begins to where the first "to" after it ends; left out: from the beginning, to
+the end of the message. "summary" is a text to show instead of a marker. All folds are made in one step, on a cache that holds the
+transcript; "pays after" is how many generated tokens later the edit has saved more time than it took.
+Times need a calibration: \`kvfold calibrate\` with the same model and options, once.`
+
+export function addPlan(program: Command, shell: Shell): void {
+  const command = program
+    .command('plan')
+    .description('what folds in a transcript would cost and save under each contract; computes nothing')
+    .argument('[transcript]', 'JSON file, `-` for stdin')
+    .option('--json', 'one JSON object')
+  addModelOptions(command)
+    .addHelpText('after', FORMAT)
+    .action((file: string | undefined, flags: PlanFlags) => run(file, flags, shell))
+}
+
+/** One contract's row. */
+interface Row {
+  readonly name: string
+  readonly prospect: Prospect
+}
+
+async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Promise<void> {
+  const { interrupt, notes, out } = shell
+  const transcript = parseTranscript(await readInput(file, interrupt.signal), file ?? 'on stdin')
+  const engine = await loadEngine(flags, notes, interrupt.signal)
+  try {
+    const calibration = await loadCalibration({
+      info: engine.modelInfo,
+      settings: calibratedOptions(flags),
+      backend: (await nativeLibrary(flags.gpu)).backend,
+    })
+    const cost = calibration.kind === 'found' ? calibration.model : null
+    const blend = flags.blend ?? DEFAULT_BLEND
+    const { unedited, rows, edits } = await rehearsed(engine, transcript, blend)
+    const view = { model: engine.info.model, unedited, rows, advice: advice(unedited, rows, cost) }
+    if (flags.json === true) out.print(JSON.stringify(machineView(view, edits, calibration)))
+    else for (const line of lines(view, calibration, out.unicode ? '─' : '-')) out.print(line)
+  } finally {
+    await engine.dispose()
+  }
+}
+
+/** The transcript is in the cache; then it is shown once more as it is, and, each time from there, folded under every contract. */
+async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, blend: number) {
+  const { cacheTotals, model, modelInfo } = engine
+  for (const { content } of messages) refuseHopeless(model, cacheTotals.cells, content)
+  const edits = await editsOf(engine, messages, tools, folds)
+  const open = shownOf(engine, messages, tools, [])
+  const folded = shownOf(engine, messages, tools, edits)
+  if (open.tokens.length >= cacheTotals.cells)
+    throw new KvfoldError(
+      'context/full',
+      `The transcript has ${open.tokens.length} tokens and the context ${cacheTotals.cells} cells; give a larger --context.`,
+    )
+  const limits = {
+    cells: cacheTotals.cells,
+    sequences: SEQUENCES,
+    ...given({ positions: modelInfo.trainedContext > 0 ? modelInfo.trainedContext : undefined }),
+  }
+  const second = (shown: Shown, terms: Terms): Prospect =>
+    rehearse(
+      [
+        { shown: open, terms: { contract: 'exact' } },
+        { shown, terms },
+      ],
+      limits,
+    )[1]!
+  const rows: Row[] = [
+    { name: 'exact', prospect: second(folded, { contract: 'exact' }) },
+    { name: 'splice', prospect: second(folded, { contract: 'splice' }) },
+    { name: `blend ${percent(blend, 0)}`, prospect: second(folded, { contract: 'blend', blend: { ratio: blend } }) },
+  ]
+  return { unedited: second(open, { contract: 'exact' }), rows, edits }
+}
+
+/** What the folds show, made by the same means as in a chat: borders snapped to tokens, markers with ids. */
+async function editsOf(
+  engine: LlamaEngine,
+  messages: readonly ChatMessage[],
+  tools: readonly ToolDefinition[],
+  folds: Transcript['folds'],
+): Promise<readonly Edit[]> {
+  const id = conversationId('plan')
+  let summary = ''
+  const conversation = new Conversation(id, {
+    ...portsOf(engine, id, tools),
+    summarize: () => Promise.resolve({ ok: true, summary, ledger: [] }),
+  })
+  for (const message of messages) conversation.add(message)
+  for (const [index, fold] of folds.entries()) {
+    const cut = conversation.cut([fold], 1)
+    const fragment = cut.ok ? cut.fragments[0] : undefined
+    if (!cut.ok || fragment === undefined)
+      throw new KvfoldError(
+        'cli/bad-usage',
+        `folds.${index} cannot be made: ${cut.ok ? 'it is less than a token.' : cut.message}`,
+      )
+    if (fold.summary === null) conversation.fold(fragment.id)
+    else {
+      summary = fold.summary
+      await conversation.summarize(fragment.id, 'what follows')
+    }
+  }
+  return conversation.edits()
+}
+
+function shownOf(
+  { format }: LlamaEngine,
+  messages: readonly ChatMessage[],
+  tools: readonly ToolDefinition[],
+  edits: readonly Edit[],
+): Shown {
+  const rendered = format.render({ messages, tools, edits })
+  const { tokens, origin } = rendered
+  return { tokens, messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })), origin }
+}
+
+interface View {
+  readonly model: string
+  readonly unedited: Prospect
+  readonly rows: readonly Row[]
+  readonly advice: string
+}
+
+const computed = ({ runs }: Prospect): number => runs.reduce((sum, { tokens }) => sum + tokens, 0)
+
+function machineView(
+  { model, unedited, rows, advice: text }: View,
+  edits: readonly Edit[],
+  calibration: LoadedCalibration,
+): object {
+  const priced = (prospect: Prospect) => {
+    const { asked, contract, fallback, cells, positions } = prospect
+    const tokens = { asked, contract, fallback, computeTokens: computed(prospect), cellsAfter: cells, positionsAfter: positions }
+    const unknown = { milliseconds: null, perToken: null, savingPerToken: null, breakEven: null }
+    return calibration.kind === 'found' ? forecast(calibration.model, unedited, prospect) : { ...tokens, ...unknown }
+  }
+  return {
+    model,
+    tokens: { unedited: unedited.shown, edited: rows[0]?.prospect.shown ?? unedited.shown },
+    folds: edits.map(({ message, span, replacement }) => ({ message, characters: span, shown: replacement })),
+    unedited: priced(unedited),
+    forecasts: rows.map(({ prospect }) => priced(prospect)),
+    advice: text,
+    calibration:
+      calibration.kind === 'found'
+        ? { file: calibration.path, date: calibration.model.on.date }
+        : { file: null, reason: calibration.kind === 'refused' ? calibration.reason : 'none yet' },
+  }
+}
+
+function lines({ model, unedited, rows, advice: text }: View, calibration: LoadedCalibration, rule: string): string[] {
+  const cost = calibration.kind === 'found' ? calibration.model : null
+  const right = (title: string) => ({ title, align: 'right' as const })
+  const columns = [
+    { title: 'contract' },
+    ...['computed', ...(cost === null ? [] : ['time']), 'cells', 'positions'].map(right),
+    ...(cost === null ? [] : ['ms/token', 'saved/token', 'pays after'].map(right)),
+  ]
+  const row = (name: string, prospect: Prospect, edited: boolean): string[] => {
+    const { fallback, cells, positions } = prospect
+    const title = fallback === null ? name : `${name} *`
+    const tokens = [count(cells), count(positions)]
+    if (cost === null) return [title, count(computed(prospect)), ...tokens]
+    const { milliseconds, perToken, savingPerToken, breakEven } = forecast(cost, unedited, prospect)
+    const pays = breakEven === null ? 'never' : breakEven === 0 ? 'at once' : plural(breakEven, 'token')
+    return [
+      title,
+      count(computed(prospect)),
+      duration(milliseconds),
+      ...tokens,
+      perToken.toFixed(2),
+      ...(edited ? [savingPerToken.toFixed(2), pays] : []),
+    ]
+  }
+  const shown = rows[0]?.prospect.shown ?? 0
+  return [
+    `${model}: ${count(unedited.shown)} tokens, ${count(shown)} with the folds`,
+    '',
+    ...table(columns, [row('no folds', unedited, false), ...rows.map(({ name, prospect }) => row(name, prospect, true))], {
+      rule,
+    }),
+    ...rows.flatMap(({ name, prospect: { fallback } }) =>
+      fallback === null ? [] : [`* ${name}: exact instead, because ${fallback}.`],
+    ),
+    '',
+    text,
+    ...(calibration.kind === 'refused' ? [calibration.reason] : []),
+    ...(calibration.kind === 'none'
+      ? ['No times: run `kvfold calibrate` with the same --model and options once (--quick: 10 s).']
+      : []),
+  ]
+}
+
+/** What to do, in one sentence. */
+function advice(unedited: Prospect, rows: readonly Row[], cost: CostModel | null): string {
+  const of = (contract: string): Prospect => rows.find(({ prospect }) => prospect.asked === contract)!.prospect
+  const [exact, splice] = [of('exact'), of('splice')]
+  if (splice.fallback !== null) return `Use exact: a splice is not possible here, because ${splice.fallback}.`
+  const less = `it computes ${plural(computed(splice), 'token')} instead of ${count(computed(exact))}`
+  const trace = 'the text after the folds then keeps a trace of what they hide'
+  if (computed(exact) <= 2 * computed(splice)) return `Use exact: a splice would hardly be cheaper (${less}).`
+  if (cost === null)
+    return `Use splice if it matters how soon the answer begins (${less}), and exact if it matters that ${trace}.`
+  const [slow, fast] = [forecast(cost, unedited, exact), forecast(cost, unedited, splice)]
+  const pays = ({ breakEven }: { readonly breakEven: number | null }) =>
+    breakEven === null
+      ? 'does not pay for itself'
+      : breakEven === 0
+        ? 'pays for itself at once'
+        : `pays for itself after ${plural(breakEven, 'generated token')}`
+  const times = `${duration(fast.milliseconds)} instead of ${duration(slow.milliseconds)}`
+  if (fast.breakEven === null)
+    return `Fold only for room: no contract makes generation faster here, a splice takes ${times}, and ${trace}.`
+  return `Use splice unless it matters that ${trace}: it takes ${times} and ${pays(fast)}; exact ${pays(slow)}.`
+}

@@ -1,0 +1,305 @@
+/** Owns measuring what a model costs on this machine: prefill and decode at several depths, the books of a fold, copies to host memory. */
+import { invariant, KvfoldError } from '../core/errors.js'
+import { conversationId, seqId, type SeqId } from '../core/ids.js'
+import { Random } from '../core/random.js'
+import { span } from '../core/span.js'
+import { KvCache } from '../kv/cache.js'
+import type { Terms } from '../kv/contract.js'
+import {
+  COST_VERSION,
+  fitCosts,
+  type CostModel,
+  type MeasuredOn,
+  type Run,
+  type Timed,
+  type TimedBooks,
+} from '../kv/cost-model.js'
+import { medianOf } from '../kv/least-squares.js'
+import type { Shown } from '../kv/shown.js'
+import type { NativeContext } from '../native/types.js'
+
+export interface CalibrateOptions {
+  /** About 10 seconds instead of about a minute; depths are fewer and noise is greater. Default false. */
+  readonly quick?: boolean
+  readonly signal?: AbortSignal
+  /** Share of the time that has gone (0..1), and what is measured now. */
+  readonly onProgress?: (share: number, what: string) => void
+}
+
+/** What limits a calibration. Milliseconds and tokens. */
+interface Limits {
+  readonly budget: number
+  readonly deepest: number
+  readonly rounds: number
+}
+
+const WHOLE: Limits = { budget: 50_000, deepest: 16_384, rounds: 5 }
+const QUICK: Limits = { budget: 8_000, deepest: 4096, rounds: 3 }
+/** Beside the lane that is filled, another is measured. */
+const FILLED = seqId(0)
+const PROBE = seqId(1)
+const SMALL = 16
+/** Cells without which there is nothing to see. */
+const FEWEST = 1024
+const SHALLOWEST = 256
+/** Of the context: a lane, one to work in, one that keeps the cells, and what folds and restores of all rounds leave parked. */
+export const SEQUENCES = 16
+/** A chunk that takes longer than this share of the budget is made smaller. */
+const LONGEST = 1 / 60
+const MARKER = 16
+const SPLICE: Terms = { contract: 'splice' }
+
+/**
+ * Measures on an empty context and leaves it empty. Every figure is the median of several rounds. The depth that is
+ * reached depends on the machine: it doubles while time is left.
+ * @param vocabulary tokens of the model
+ * @throws KvfoldError engine/bad-request when the context is too small, engine/cancelled, and what the context throws
+ */
+export async function calibrate(
+  context: NativeContext,
+  vocabulary: number,
+  on: MeasuredOn,
+  { quick = false, signal, onProgress }: CalibrateOptions = {},
+): Promise<CostModel> {
+  const limits = quick ? QUICK : WHOLE
+  if (context.cells < FEWEST || context.sequences < SEQUENCES)
+    throw new KvfoldError(
+      'engine/bad-request',
+      `A calibration needs a context of ${FEWEST} cells and ${SEQUENCES} sequences at least.`,
+    )
+  const bench = new Bench(context, vocabulary, limits, signal, onProgress)
+  const abort = () => {
+    context.abort()
+  }
+  signal?.addEventListener('abort', abort)
+  try {
+    const chunk = await bench.warmUp()
+    const prefill: Timed[] = []
+    const decode: Timed[] = []
+    const most = Math.min(limits.deepest, context.cells - chunk - SHALLOWEST)
+    let depth = 0
+    for (;;) {
+      const begun = bench.elapsed
+      // At the depth itself, and beside it without seeing it, so that the two costs can be told apart.
+      for (const attended of depth === 0 ? [0] : [depth, 0]) {
+        decode.push(await bench.time({ tokens: 1, attended, cells: depth }))
+        for (const tokens of new Set([SMALL, 4 * SMALL, 16 * SMALL, chunk].filter((size) => size <= chunk)))
+          prefill.push(await bench.time({ tokens, attended, cells: depth }))
+      }
+      const next = depth === 0 ? Math.max(2 * chunk, SHALLOWEST) : 2 * depth
+      // The next depth takes at least as long as this one, and its filling.
+      const expected = bench.elapsed + 2 * (bench.elapsed - begun)
+      if (next > most || (depth > 0 && expected > 0.8 * limits.budget)) break
+      await bench.fill(depth, next, chunk)
+      depth = next
+    }
+    const host = bench.host()
+    const books = await bench.books()
+    ;(globalThis as any).__log?.push(...prefill, ...decode, ...books)
+    return { version: COST_VERSION, on, deepest: depth, ...fitCosts(prefill, decode, books, context.ubatch), host }
+  } finally {
+    signal?.removeEventListener('abort', abort)
+    context.clear()
+  }
+}
+
+/** The stopwatch: a context with a filled lane of random tokens, and what is timed beside it. */
+class Bench {
+  readonly #begun = performance.now()
+  readonly #random = new Random(1)
+
+  constructor(
+    private readonly context: NativeContext,
+    private readonly vocabulary: number,
+    private readonly limits: Limits,
+    private readonly signal: AbortSignal | undefined,
+    private readonly onProgress: CalibrateOptions['onProgress'],
+  ) {}
+
+  /** Milliseconds since it began. */
+  get elapsed(): number {
+    return performance.now() - this.#begun
+  }
+
+  /** First runs are slow; says how many tokens at once are quick enough to measure several times. */
+  async warmUp(): Promise<number> {
+    this.#tell('warming up')
+    let took = 0
+    for (let round = 0; round < 3; round++) {
+      took = await this.#decode(PROBE, 0, this.#tokens(SMALL))
+      this.context.untag(PROBE, span(0, SMALL))
+    }
+    let chunk = Math.min(this.context.ubatch, Math.floor(this.context.cells / 4))
+    while (chunk > SMALL && (took / SMALL) * chunk > this.limits.budget * LONGEST) chunk = Math.floor(chunk / 2)
+    return chunk
+  }
+
+  /** Makes the filled lane so long. */
+  async fill(from: number, to: number, chunk: number): Promise<void> {
+    for (let at = from; at < to; at += chunk) {
+      this.#tell(`filling up to ${to} tokens`)
+      await this.#decode(FILLED, at, this.#tokens(Math.min(chunk, to - at)))
+    }
+  }
+
+  /** The run beside the filled lane, which holds `run.cells`, of which it sees the first. */
+  async time(run: Run): Promise<Timed> {
+    const { tokens, attended, cells } = run
+    const times: number[] = []
+    for (let round = 0; round < this.limits.rounds; round++) {
+      this.#tell(`${tokens === 1 ? 'decode' : `prefill of ${tokens}`} at ${cells} cells`)
+      if (attended > 0) this.context.tag(FILLED, PROBE, span(0, attended))
+      times.push(await this.#decode(PROBE, attended, this.#tokens(tokens)))
+      this.context.untag(PROBE, span(0, attended + tokens))
+    }
+    return { ...run, milliseconds: medianOf(times) }
+  }
+
+  /** Copies a sequence out and in again, as large as there is room beside it. */
+  host(): CostModel['host'] {
+    this.#tell('copies to host memory')
+    const { context, limits } = this
+    const filled = (context.positions(FILLED)?.max ?? -1) + 1
+    const size = Math.min(filled, context.cells - filled, 4096)
+    invariant(size > 0, 'nothing was filled in a calibration')
+    const saves: number[] = []
+    const loads: number[] = []
+    let bytes = 0
+    for (let round = 0; round < limits.rounds + 1; round++) {
+      context.tag(FILLED, PROBE, span(0, size))
+      const begun = performance.now()
+      const state = context.saveSequence(PROBE, { checksum: false })
+      const saved = performance.now()
+      context.untag(PROBE, span(0, size))
+      const cleared = performance.now()
+      invariant(context.loadSequence(PROBE, state, { verify: false }), 'a context refused what it saved itself')
+      const loaded = performance.now()
+      context.untag(PROBE, span(0, size))
+      bytes = state.byteLength
+      // The first round touches memory that nobody had.
+      if (round === 0) continue
+      saves.push(saved - begun)
+      loads.push(loaded - cleared)
+    }
+    const rate = (milliseconds: number) => (1000 * bytes) / Math.max(milliseconds, 1e-3)
+    return {
+      saveBytesPerSecond: rate(medianOf(saves)),
+      loadBytesPerSecond: rate(medianOf(loads)),
+      bytesPerCell: bytes / size,
+    }
+  }
+
+  /** Folds and restores stretches of the filled lane as conversations do, and times all but the decodes. */
+  async books(): Promise<TimedBooks[]> {
+    const filled = (this.context.positions(FILLED)?.max ?? -1) + 1
+    const timed: TimedBooks[] = []
+    // The cells outlive the caches that are made over them.
+    const keeper = seqId(this.context.sequences - 1)
+    this.context.tag(FILLED, keeper, span(0, filled))
+    this.context.untag(FILLED, span(0, filled))
+    for (const held of new Set([Math.ceil(filled / 4), Math.ceil(filled / 2), filled]))
+      for (const size of [held / 16, held / 4, held / 2].map(Math.ceil).filter((size) => size >= MARKER)) {
+        this.context.tag(keeper, FILLED, span(0, held))
+        const lane = new Folds(this.context, this.#tokens(held), (...run) => this.#decode(...run))
+        const folds: number[] = []
+        const restores: number[] = []
+        for (let round = 0; round < this.limits.rounds + 1; round++) {
+          this.#tell(`folds of ${size} of ${held} tokens`)
+          const fold = await lane.show(size, this.#tokens(MARKER))
+          const restore = await lane.show(0, this.#tokens(MARKER))
+          // The first round runs code that was not compiled yet.
+          if (round === 0) continue
+          folds.push(fold)
+          restores.push(restore)
+        }
+        timed.push({ shown: held - size + MARKER, moved: size, milliseconds: medianOf(folds) })
+        timed.push({ shown: held, moved: size + MARKER, milliseconds: medianOf(restores) })
+        lane.end()
+      }
+    return timed
+  }
+
+  #tokens(count: number): Int32Array {
+    return Int32Array.from({ length: count }, () => this.#random.below(this.vocabulary))
+  }
+
+  /** Milliseconds from the call to the logits of the last token. */
+  async #decode(seq: SeqId, position: number, tokens: Int32Array): Promise<number> {
+    const { length } = tokens
+    const outputs = new Uint8Array(length)
+    outputs[length - 1] = 1
+    const positions = Int32Array.from(tokens, (_, offset) => position + offset)
+    const begun = performance.now()
+    this.#refuseCancelled()
+    const status = await this.context.decode({ tokens, positions, sequences: new Int32Array(length).fill(seq), outputs })
+    this.#refuseCancelled()
+    invariant(status === 'done', `a decode of a calibration ended ${status}`)
+    this.context.logits(length - 1)
+    return performance.now() - begun
+  }
+
+  #refuseCancelled(): void {
+    if (this.signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The calibration was cancelled.')
+  }
+
+  #tell(what: string): void {
+    this.onProgress?.(Math.min(1, this.elapsed / this.limits.budget), what)
+  }
+}
+
+/** A conversation in a cache of its own over cells that are there already. */
+class Folds {
+  readonly #cache: KvCache
+  readonly #conversation = conversationId('calibration')
+
+  /** `base`: stands for the tokens of the lane that sequence 0 holds, the one that a cache lends first. */
+  constructor(
+    context: NativeContext,
+    private readonly base: Int32Array,
+    private readonly decode: (seq: SeqId, position: number, tokens: Int32Array) => Promise<number>,
+  ) {
+    this.#cache = new KvCache(context)
+    const { lane, step } = this.#begin(this.#shown(0, base))
+    invariant(lane.seq === FILLED, 'a cache lends another sequence first than the filled one')
+    this.#cache.commit(step, base, 'prompt', 0)
+    this.#cache.finish(step, 'done', 0)
+  }
+
+  /** Hides so many tokens in the middle and nothing else; says how many milliseconds planning and books took. */
+  async show(hidden: number, marker: Int32Array): Promise<number> {
+    const begun = performance.now()
+    const { step } = this.#begin(this.#shown(hidden, marker))
+    let spent = performance.now() - begun
+    for (;;) {
+      const chunk = this.#cache.next(step, this.base.length)
+      if (chunk === null) break
+      await this.decode(seqId(chunk.seq), chunk.position, chunk.tokens)
+      const decoded = performance.now()
+      this.#cache.commit(step, chunk.tokens, 'prompt', 0)
+      spent += performance.now() - decoded
+    }
+    const ended = performance.now()
+    this.#cache.finish(step, 'done', 0)
+    return spent + performance.now() - ended
+  }
+
+  /** The sequence is empty again. */
+  end(): void {
+    this.#cache.forget(this.#conversation)
+  }
+
+  #begin(shown: Shown) {
+    const opened = this.#cache.open(this.#conversation)
+    invariant(opened.kind === 'lane', 'an empty cache has no sequence for a lane')
+    return { lane: opened.lane, step: this.#cache.begin(opened.lane, this.#cache.plan(opened.lane, shown, SPLICE), 'answer') }
+  }
+
+  #shown(hidden: number, marker: Int32Array): Shown {
+    const { base } = this
+    const start = Math.floor((base.length - hidden) / 2)
+    const end = start + hidden
+    const tokens = hidden === 0 ? base : Int32Array.from([...base.subarray(0, start), ...marker, ...base.subarray(end)])
+    const holes = hidden === 0 ? [] : [{ span: span(start, end), marker: marker.length }]
+    return { tokens, messages: [{ index: 0, role: 'text', span: span(0, tokens.length) }], origin: { base, holes } }
+  }
+}

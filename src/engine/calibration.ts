@@ -1,0 +1,167 @@
+/** Owns where calibrations are kept: one file for each model and its settings, believed only on the machine that it was measured on. */
+import { createHash, randomBytes } from 'node:crypto'
+import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { availableParallelism, cpus, homedir } from 'node:os'
+import { isAbsolute, join } from 'node:path'
+import { z } from 'zod'
+import { COST_VERSION, type CostModel, type MeasuredOn } from '../kv/cost-model.js'
+import type { BackendInfo, ContextOptions, ModelInfo, ModelOptions, NativeContext } from '../native/types.js'
+
+/** What of an engine's options changes its speed. */
+export type CalibrationSettings = Pick<
+  ContextOptions,
+  'threads' | 'batchThreads' | 'ubatch' | 'flashAttention' | 'keyType' | 'valueType'
+> & { readonly model?: ModelOptions }
+
+/** Whose calibration is wanted. */
+export interface CalibrationSubject {
+  readonly info: ModelInfo
+  readonly settings: CalibrationSettings
+  readonly backend: BackendInfo
+}
+
+export type LoadedCalibration =
+  | { readonly kind: 'found'; readonly model: CostModel; readonly path: string }
+  | { readonly kind: 'none' }
+  /** There is a file, which must not be used. */
+  | { readonly kind: 'refused'; readonly reason: string }
+
+const rate = z.number().nonnegative()
+const fit = <Term extends string>(...terms: readonly Term[]) =>
+  z.object({
+    rates: z.record(z.enum(terms as [Term, ...Term[]]), rate),
+    residual: z.object({ median: rate, worst: rate }),
+    samples: z.number().int().nonnegative(),
+  })
+const file = z.object({
+  subject: z.string(),
+  cost: z.object({
+    version: z.literal(COST_VERSION),
+    on: z.object({
+      model: z.string(),
+      architecture: z.string(),
+      parameters: z.number(),
+      size: z.number(),
+      threads: z.number().nullable(),
+      ubatch: z.number().int().positive(),
+      flashAttention: z.boolean(),
+      keyType: z.string(),
+      valueType: z.string(),
+      gpu: z.string(),
+      devices: z.array(z.string()),
+      cpu: z.string(),
+      release: z.string(),
+      date: z.string(),
+    }),
+    deepest: z.number().int().positive(),
+    prefill: fit('call', 'token', 'read', 'attended', 'scanned'),
+    decode: fit('token', 'attended', 'scanned'),
+    books: fit('step', 'shown', 'moved'),
+    host: z.object({
+      saveBytesPerSecond: z.number().positive(),
+      loadBytesPerSecond: z.number().positive(),
+      bytesPerCell: z.number().positive(),
+    }),
+  }),
+})
+
+/** `$XDG_CACHE_HOME/kvfold/calibration`, by default below `~/.cache`. */
+export function calibrationFolder(environment: Readonly<Record<string, string | undefined>> = process.env): string {
+  const given = environment['XDG_CACHE_HOME']
+  // The XDG specification has relative paths ignored.
+  const cache = given !== undefined && isAbsolute(given) ? given : join(homedir(), '.cache')
+  return join(cache, 'kvfold', 'calibration')
+}
+
+/** What a calibration of this subject, in this context, is measured on. */
+export function measuredOn({ info, settings, backend }: CalibrationSubject, context: NativeContext): MeasuredOn {
+  return {
+    model: info.metadata['general.name'] ?? info.description,
+    architecture: info.architecture,
+    parameters: info.parameters,
+    size: info.size,
+    threads: settings.threads ?? null,
+    ubatch: context.ubatch,
+    flashAttention: context.flashAttention,
+    keyType: settings.keyType ?? 'f16',
+    valueType: settings.valueType ?? 'f16',
+    ...machineOf(backend),
+    date: new Date().toISOString(),
+  }
+}
+
+/** Puts the file there, whole or not at all, in place of an earlier one; says where. */
+export async function saveCalibration(
+  subject: CalibrationSubject,
+  cost: CostModel,
+  folder = calibrationFolder(),
+): Promise<string> {
+  const path = pathOf(subject, folder)
+  await mkdir(folder, { recursive: true })
+  const temporary = `${path}.${randomBytes(4).toString('hex')}.tmp`
+  try {
+    await writeFile(temporary, `${JSON.stringify({ subject: subjectHash(subject), cost }, null, 2)}\n`)
+    await rename(temporary, path)
+  } finally {
+    await rm(temporary, { force: true })
+  }
+  return path
+}
+
+/** The subject's calibration; a damaged or foreign file, or one of another machine or release, is refused. */
+export async function loadCalibration(subject: CalibrationSubject, folder = calibrationFolder()): Promise<LoadedCalibration> {
+  const path = pathOf(subject, folder)
+  const refused = (why: string): LoadedCalibration => ({
+    kind: 'refused',
+    reason: `The calibration in ${path} is not used, because ${why}; run \`kvfold calibrate\` again.`,
+  })
+  let text: string
+  try {
+    text = await readFile(path, 'utf8')
+  } catch (error) {
+    const code = error instanceof Error && 'code' in error ? String(error.code) : String(error)
+    return code === 'ENOENT' ? { kind: 'none' } : refused(`it cannot be read (${code})`)
+  }
+  const parsed = file.safeParse(jsonOf(text))
+  if (!parsed.success) return refused('it is damaged, or of another version of kvfold')
+  const { subject: hash, cost } = parsed.data
+  if (hash !== subjectHash(subject)) return refused('it is that of another model or other settings')
+  const now = machineOf(subject.backend)
+  const { on } = cost
+  if (on.release !== now.release) return refused(`it was measured with llama.cpp ${on.release} and this is ${now.release}`)
+  for (const [what, then, here] of [
+    ['processor', on.cpu, now.cpu],
+    ['set of devices', on.devices.join(', ') || 'none', now.devices.join(', ') || 'none'],
+  ] as const)
+    if (then !== here) return refused(`it was measured on another ${what} (${then}, here ${here})`)
+  return { kind: 'found', model: cost, path }
+}
+
+const machineOf = ({ gpu, devices, release }: BackendInfo) => ({
+  gpu,
+  devices,
+  release,
+  cpu: `${cpus()[0]?.model.trim() ?? 'unknown'}, ${availableParallelism()} threads`,
+})
+
+const pathOf = (subject: CalibrationSubject, folder: string): string => join(folder, `${subjectHash(subject).slice(0, 32)}.json`)
+
+/** The same for files of the same shape and size, which are equally fast. */
+function subjectHash({ info, settings, backend }: CalibrationSubject): string {
+  const { description, architecture, parameters, size, layers, embedding, heads, kvHeads, vocabulary } = info
+  const { threads, batchThreads, ubatch, flashAttention = 'auto', keyType, valueType, model } = settings
+  const what = [
+    [info.metadata['general.name'], description, architecture, parameters, size, layers, embedding, heads, kvHeads, vocabulary],
+    [threads, batchThreads, ubatch, flashAttention, keyType, valueType, model?.gpuLayers],
+    backend.gpu,
+  ]
+  return createHash('sha256').update(JSON.stringify(what)).digest('hex')
+}
+
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return null
+  }
+}

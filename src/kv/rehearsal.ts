@@ -1,0 +1,48 @@
+/** Owns finding out what steps would do, by walking them through the real planner and the real books without computing anything. */
+import { KvfoldError } from '../core/errors.js'
+import { conversationId } from '../core/ids.js'
+import { KvCache } from './cache.js'
+import type { Terms } from './contract.js'
+import { DryMemory } from './dry-memory.js'
+import { prospectOf, type Prospect } from './forecast.js'
+import type { Shown } from './shown.js'
+
+/** What a step shows, and what it is asked to keep to. */
+export interface RehearsedStep {
+  readonly shown: Shown
+  readonly terms: Terms
+}
+
+export interface RehearsalOptions {
+  /** Of the context. */
+  readonly cells: number
+  readonly sequences: number
+  /** Positions the model was trained on. Default: no limit. */
+  readonly positions?: number
+}
+
+/**
+ * What each of a conversation's steps would do to a cache that was empty before the first. Nothing is generated between them.
+ * @throws KvfoldError context/full when a step has no room
+ */
+export function rehearse(steps: readonly RehearsedStep[], { cells, sequences, positions }: RehearsalOptions): Prospect[] {
+  const cache = new KvCache(new DryMemory(cells, sequences), positions === undefined ? {} : { positions })
+  return steps.map(({ shown, terms }) => {
+    const opened = cache.open(conversationId('rehearsal'))
+    if (opened.kind === 'full') throw new KvfoldError('context/full', opened.reason)
+    const { lane } = opened
+    const { held } = lane
+    const plan = cache.plan(lane, shown, terms)
+    const step = cache.begin(lane, plan, 'answer')
+    const before = cache.totals.used
+    for (;;) {
+      const chunk = cache.next(step, shown.tokens.length)
+      if (chunk === null) break
+      if (cache.reserve(chunk.tokens.length).kind === 'full')
+        throw new KvfoldError('context/full', `${shown.tokens.length} tokens do not fit into the ${cells} cells of the context.`)
+      cache.commit(step, chunk.tokens, 'prompt', 0)
+    }
+    cache.finish(step, 'done', 0)
+    return prospectOf(plan, held, { before, after: cache.totals.used })
+  })
+}
