@@ -27,8 +27,8 @@ const PROMPTS = [128, 512, 2048, 8192]
 const SEQUENCES = [1, 4]
 const GENERATED = 48
 /** Rounds; fewer from `MANY` tokens on, where each takes a minute. */
-const ROUNDS = 7
-const FEWER_ROUNDS = 3
+const ROUNDS = 5
+const FEWER_ROUNDS = 2
 const MANY = 16_384
 const UBATCH = 512
 /** One core is left to Node: with all of them taken, both peers wait for a time slice at every token. */
