@@ -1,9 +1,15 @@
 /** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
+import { contracts } from './contracts.js'
 import { eightFoldsBench } from './eight-folds.js'
 import { fold } from './fold.js'
 import { plain } from './plain.js'
 
-const benches: Record<string, (json: boolean) => Promise<void>> = { 'eight-folds': eightFoldsBench, fold, plain }
+const benches: Record<string, (json: boolean) => Promise<void>> = {
+  contracts: () => contracts(process.argv.slice(3)),
+  'eight-folds': eightFoldsBench,
+  fold,
+  plain,
+}
 
 const [name = '', ...flags] = process.argv.slice(2)
 const bench = benches[name]

@@ -42,6 +42,6 @@ export interface Edit {
   /** Characters (UTF-16 units) of the message's original content. */
   readonly span: Span
   readonly replacement: string
-  /** What this edit asks of the cache; default: what the step does. */
+  /** What this edit asks of the cache as long as it is shown; default: what the step does. The strictest of all counts. */
   readonly contract?: Contract
 }

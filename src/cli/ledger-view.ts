@@ -26,14 +26,17 @@ export function ledgerLine(entries: readonly LedgerEntry[]): string {
   ].join(', ')
 }
 
-/** One row a step; `submitted` is the addon's own count. A star: another contract was asked for, and the step could not keep to it. */
+/**
+ * One row a step; `submitted` is the addon's own count. A star: another contract was asked for, and the
+ * step could not keep to it. `foreseen`: milliseconds expected of cache and prompt, where the machine is calibrated.
+ */
 export function ledgerTable(entries: readonly LedgerEntry[], rule: string): string[] {
   const right = (title: string) => ({ title, align: 'right' as const })
   const columns = [
     right('step'),
     { title: 'kind' },
     { title: 'contract' },
-    ...['shown', 'reused', 'recomputed', 'new', 'approx.', 'aside', 'submitted', 'parked', 'ms'].map(right),
+    ...['shown', 'reused', 'recomputed', 'new', 'approx.', 'aside', 'submitted', 'parked', 'ms', 'foreseen'].map(right),
   ]
   return table(
     columns,
@@ -41,7 +44,8 @@ export function ledgerTable(entries: readonly LedgerEntry[], rule: string): stri
       const { step, kind, contract, fallback, shown, reused, recomputed, fresh, approximate, side, submitted, parked } = entry
       const { cache, prefill, decode } = entry.milliseconds
       const figures = [shown, reused, recomputed, fresh, approximate, side, submitted, parked, cache + prefill + decode]
-      return [String(step), kind, fallback === null ? contract : `${contract} *`, ...figures.map(count)]
+      const foreseen = entry.predicted === null ? '-' : count(entry.predicted)
+      return [String(step), kind, fallback === null ? contract : `${contract} *`, ...figures.map(count), foreseen]
     }),
     { rule },
   )

@@ -1,4 +1,5 @@
 /** Owns what kvfold says about a model file: its figures, and what can be done with it. */
+import { abilitiesOf, refusalOf } from '../engine/abilities.js'
 import type { ModelInfo } from '../native/types.js'
 import { bytes, count, magnitude } from './figures.js'
 
@@ -29,6 +30,8 @@ export interface ModelReport {
   readonly template: TemplateReport
   /** Whether folds and other edits are followed exactly, and why (not). */
   readonly edits: { readonly exact: boolean; readonly why: string }
+  /** One sentence each: what is not available with the default options, and why. */
+  readonly notes: readonly string[]
   /** Estimate for 16-bit keys and values; null where the metadata does not say enough. */
   readonly cacheBytesPerToken: number | null
 }
@@ -44,22 +47,16 @@ export function modelReport(info: ModelInfo, template: TemplateReport): ModelRep
     ...{ trainedContext, slidingWindow, rope, vocabulary, vocabType },
     template,
     edits: edits(info),
+    notes: refusalOf(info) === null ? abilitiesOf(info).notes : [],
     cacheBytesPerToken: cacheBytesPerToken(info),
   }
 }
 
-function edits({ architecture, encoder, recurrent, hybrid, slidingWindow }: ModelInfo): ModelReport['edits'] {
-  if (encoder) return { exact: false, why: `${architecture} is an encoder; kvfold generates text with decoder models` }
-  if (recurrent || hybrid)
-    return {
-      exact: false,
-      why: `${architecture} keeps a recurrent state, from which single tokens cannot be taken; kvfold refuses such models so far`,
-    }
-  if (slidingWindow > 0)
-    return {
-      exact: true,
-      why: `sliding-window layers (${slidingWindow} tokens) get a full-size cache, which edits need and which takes more memory`,
-    }
+function edits(info: ModelInfo): ModelReport['edits'] {
+  const refusal = refusalOf(info)
+  if (refusal !== null) return { exact: false, why: refusal.replace(/\.$/, '') }
+  if (abilitiesOf(info).edits === 'checkpoints')
+    return { exact: true, why: 'the text after an edit is computed again, from the last saved state before it' }
   return { exact: true, why: 'every layer attends through the KV cache, so tokens can be taken out and put back' }
 }
 
@@ -105,6 +102,7 @@ export function reportLines(report: ModelReport): string[] {
     ['chat template', templateText(template)],
     ['tool calls', template.kind === 'usable' ? template.toolCalls : 'none'],
     ['edits exact', `${edits.exact ? 'yes' : 'no'}: ${edits.why}`],
+    ...report.notes.map((note) => ['note', note] as const),
     [
       'KV cache',
       perToken === null

@@ -1,7 +1,8 @@
 /** Owns the way from command-line options to a loaded engine. */
 import { stat } from 'node:fs/promises'
 import { KvfoldError } from '../core/errors.js'
-import { LlamaEngine } from '../engine/llama.js'
+import { loadCalibration } from '../engine/calibration.js'
+import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
 import type { GpuChoice, Native } from '../native/types.js'
 import { isModelUri, resolveModel } from '../native/resolve.js'
 import { BUILTIN, builtinModel } from './builtin.js'
@@ -45,15 +46,24 @@ export async function nativeLibrary(gpu: GpuChoice): Promise<Native> {
  */
 const BUILTIN_OPTIONS = { threads: 1, batchThreads: 1 } as const
 
-/** Loads the model the flags name. The caller disposes the engine. @throws KvfoldError as openNative, modelPath and LlamaEngine.load */
+/** The options that an engine runs with for these flags. */
+export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
+  return { ...(flags.model === BUILTIN ? BUILTIN_OPTIONS : {}), ...engineOptions(flags) }
+}
+
+/** Loads the model the flags name, with the machine's calibration for it if there is one, and says what cannot be done with it. The caller disposes the engine. @throws KvfoldError as openNative, modelPath and LlamaEngine.load */
 export async function loadEngine(
   flags: ModelFlags,
   notes: Terminal,
   signal?: AbortSignal,
   extra: { slots?: number; sequences?: number } = {},
 ): Promise<LlamaEngine> {
-  const options = { ...(flags.model === BUILTIN ? BUILTIN_OPTIONS : {}), ...engineOptions(flags) }
+  const settings = optionsOf(flags)
   const path = await modelPath(flags.model, notes, signal)
   const native = await nativeLibrary(flags.gpu)
-  return LlamaEngine.load(native, path, { ...options, ...extra })
+  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra })
+  const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
+  if (calibration.kind === 'found') engine.useCosts(calibration.model)
+  for (const note of engine.abilities.notes) notes.prose(note, notes.colours.dim)
+  return engine
 }

@@ -86,16 +86,16 @@ export async function calibrate(
         for (const tokens of new Set([SMALL, 4 * SMALL, 16 * SMALL, chunk].filter((size) => size <= chunk)))
           prefill.push(await bench.time({ tokens, attended, cells: depth }))
       }
-      const next = depth === 0 ? Math.max(2 * chunk, SHALLOWEST) : 2 * depth
+      const next = Math.min(most, depth === 0 ? Math.max(2 * chunk, SHALLOWEST) : 2 * depth)
       // The next depth takes at least as long as this one, and its filling.
       const expected = bench.elapsed + 2 * (bench.elapsed - begun)
-      if (next > most || (depth > 0 && expected > 0.8 * limits.budget)) break
+      // A depth that is hardly greater says nothing new.
+      if (next < 1.25 * depth || (depth > 0 && expected > 0.8 * limits.budget)) break
       await bench.fill(depth, next, chunk)
       depth = next
     }
     const host = bench.host()
     const books = await bench.books()
-    ;(globalThis as any).__log?.push(...prefill, ...decode, ...books)
     return { version: COST_VERSION, on, deepest: depth, ...fitCosts(prefill, decode, books, context.ubatch), host }
   } finally {
     signal?.removeEventListener('abort', abort)

@@ -9,11 +9,14 @@ import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { Attic } from '../kv/attic.js'
-import { KvCache } from '../kv/cache.js'
+import { KvCache, type CacheTotals } from '../kv/cache.js'
 import type { BlendChoice, Terms } from '../kv/contract.js'
+import type { CostModel } from '../kv/cost-model.js'
 import type { LedgerEntry } from '../kv/ledger.js'
+import { LinearCache } from '../kv/linear-cache.js'
 import { computedIn, reusedIn } from '../kv/plan.js'
 import type { Origin, Shown } from '../kv/shown.js'
+import type { StepCache } from '../kv/step-cache.js'
 import type {
   ContextOptions,
   MemoryFigures,
@@ -25,6 +28,7 @@ import type {
   SamplerOptions,
 } from '../native/types.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation, Sampling } from './engine.js'
+import { abilitiesOf, refusalOf, type Abilities } from './abilities.js'
 import { DiskShelf } from './disk-shelf.js'
 import { EventStream } from './event-stream.js'
 import { modelFingerprint } from './model-fingerprint.js'
@@ -32,6 +36,7 @@ import { refresh, type RefreshOptions, type RefreshResult } from './refresh.js'
 import { refuseHopeless } from './room.js'
 import { Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'
+import { guardedSequences, MOST_GUARDED, WindowGuard } from './window-guard.js'
 
 export interface LlamaEngineOptions extends ContextOptions {
   readonly model?: ModelOptions
@@ -60,6 +65,10 @@ export type Completion = Omit<JobRequest, 'shown' | 'sampler'> & {
 
 /** Cells when neither the caller nor a small model says otherwise. */
 const DEFAULT_CELLS = 32_768
+const DEFAULT_SLOTS = 4
+/** As contexts have it (ContextOptions). */
+const DEFAULT_SEQUENCES = 64
+const DEFAULT_UBATCH = 512
 /** Ubatches in a slice of a refresh: another request waits for one of them at most. */
 const REFRESH_UBATCHES = 2
 /** Attention runs over this many times the cells in use before they are moved together. */
@@ -67,11 +76,15 @@ const COMPACT_FROM = 1.5
 
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
+  /** What edits of this model's cache can keep to; what is not available, and why, in `notes`. */
+  readonly abilities: Abilities
   readonly #scheduler: Scheduler
-  readonly #cache: KvCache
+  readonly #cache: StepCache
   readonly #attic: Attic
   readonly #lastRendered = new Map<ConversationId, Rendered>()
   #format: ChatFormat | null = null
+  /** What computing costs on this machine, for predictions on the ledger. */
+  readonly #costs: { model: CostModel | null } = { model: null }
   readonly #refreshing = new Set<ConversationId>()
   readonly #ending = new AbortController()
   #disposed = false
@@ -83,11 +96,24 @@ export class LlamaEngine implements Engine {
     private readonly options: LlamaEngineOptions,
     shelf: DiskShelf | null,
   ) {
-    const { trainedContext } = model.info
+    const { trainedContext, slidingWindow } = model.info
     const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
     this.#attic = new Attic({ hostBytes, ...(shelf === null ? {} : { shelf }) })
-    this.#cache = new KvCache(context, { attic: this.#attic, ...(trainedContext > 0 ? { positions: trainedContext } : {}) })
-    this.#scheduler = new Scheduler(model, context, this.#cache, { slots: options.slots ?? 4 })
+    this.abilities = abilitiesOf(model.info, options)
+    const { refusal } = this.abilities
+    const guard = isGuarded(model.info, this.abilities) ? new WindowGuard(context, slidingWindow) : null
+    this.#cache =
+      refusal === null
+        ? new KvCache(guard ?? context, {
+            attic: this.#attic,
+            costs: this.#costs,
+            ...(trainedContext > 0 ? { positions: trainedContext } : {}),
+          })
+        : new LinearCache(context, { attic: this.#attic, refusal })
+    this.#scheduler = new Scheduler(model, context, this.#cache, {
+      slots: options.slots ?? DEFAULT_SLOTS,
+      ...(guard === null ? {} : { decode: (batch) => guard.decode(batch) }),
+    })
     this.info = {
       model: model.info.metadata['general.name'] ?? model.info.description,
       engine: 'llama',
@@ -103,23 +129,22 @@ export class LlamaEngine implements Engine {
   static async load(native: Native, path: string, options: LlamaEngineOptions = {}): Promise<LlamaEngine> {
     const model = await native.loadModel(path, options.model)
     try {
-      const { recurrent, hybrid, encoder, slidingWindow, architecture } = model.info
-      if (encoder)
-        throw new KvfoldError(
-          'model/unsupported',
-          `${architecture} is an encoder model; kvfold generates text with decoder models.`,
-        )
-      if (recurrent || hybrid)
-        throw new KvfoldError(
-          'model/unsupported',
-          `${architecture} keeps a recurrent state that cannot be edited; kvfold runs attention-only models so far.`,
-        )
+      const { recurrent, hybrid, slidingWindow } = model.info
+      const refusal = refusalOf(model.info)
+      if (refusal !== null) throw new KvfoldError('model/unsupported', refusal)
       const trained = model.info.trainedContext
+      const abilities = abilitiesOf(model.info, options)
+      const { sequences = DEFAULT_SEQUENCES, slots = DEFAULT_SLOTS, ubatch = DEFAULT_UBATCH, batch = ubatch } = options
       const context = await model.createContext({
         ...options,
         cells: options.cells ?? Math.min(trained > 0 ? trained : DEFAULT_CELLS, DEFAULT_CELLS),
+        // Room for a state is taken for every sequence there may be, and no sequence is needed but lanes.
+        ...(recurrent || hybrid ? { sequences: options.sequences ?? 2 * slots } : {}),
         // Without it a sliding-window cache forgets cells that an edit may need again (kv-mechanics.md).
-        fullSlidingWindow: options.fullSlidingWindow ?? slidingWindow > 0,
+        fullSlidingWindow: abilities.edits === 'tags' && slidingWindow > 0,
+        ...(isGuarded(model.info, abilities)
+          ? { sequences: guardedSequences(Math.min(sequences, MOST_GUARDED)), batch: Math.min(batch, ubatch) }
+          : {}),
       })
       return new LlamaEngine(native, model, context, options, await openShelf(model, context, options))
     } catch (error) {
@@ -132,6 +157,11 @@ export class LlamaEngine implements Engine {
     return this.model.info
   }
 
+  /** From now on ledger entries say what was expected of each step (`kvfold calibrate` makes the model). */
+  useCosts(model: CostModel): void {
+    this.#costs.model = model
+  }
+
   get memory(): MemoryFigures {
     return this.context.memory
   }
@@ -141,7 +171,7 @@ export class LlamaEngine implements Engine {
     return this.context.submitted
   }
 
-  get cacheTotals(): KvCache['totals'] {
+  get cacheTotals(): CacheTotals {
     return this.#cache.totals
   }
 
@@ -217,9 +247,12 @@ export class LlamaEngine implements Engine {
     return this.#scheduler.between(() => this.#cache.compact(conversation))
   }
 
-  /** Closes the gaps in an idle conversation's positions, an approximation; says by how many positions (KvCache.closeGaps). */
+  /**
+   * Closes the gaps in an idle conversation's positions, an approximation; says by how many positions (KvCache.closeGaps): 0 where
+   * `abilities` say that positions are not to be shifted.
+   */
   closeGaps(conversation: ConversationId): Promise<number> {
-    return this.#scheduler.between(() => this.#cache.closeGaps(conversation))
+    return this.#scheduler.between(() => (this.abilities.shift ? this.#cache.closeGaps(conversation) : 0))
   }
 
   forget(conversation: ConversationId): void {
@@ -368,6 +401,9 @@ export class LlamaEngine implements Engine {
       )
   }
 }
+
+/** Whether cells need protection from llama.cpp's own idea of what a window still needs. */
+const isGuarded = ({ slidingWindow }: ModelInfo, { edits }: Abilities): boolean => edits === 'tags' && slidingWindow > 0
 
 /** A conversation id nobody else has: for one-off steps. */
 export const freshConversation = (() => {

@@ -1,10 +1,10 @@
 /** Owns turning a spliced conversation exact, in slices between which other requests run. */
 import { conversationId, type ConversationId } from '../core/ids.js'
-import type { KvCache } from '../kv/cache.js'
 import { EXACT } from '../kv/contract.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { computedIn } from '../kv/plan.js'
 import type { Shown } from '../kv/shown.js'
+import type { StepCache } from '../kv/step-cache.js'
 
 export interface RefreshOptions {
   /** `idle`: a slice begins only when nothing else runs. Default `now`. */
@@ -22,7 +22,7 @@ export interface RefreshResult {
 
 /** What a refresh needs of its engine. */
 export interface RefreshPorts {
-  readonly cache: KvCache
+  readonly cache: StepCache
   /** Tokens of a slice. */
   readonly slice: number
   /** Waits until nothing runs. */

@@ -1,16 +1,18 @@
 /** Owns the decode loop: which tokens of which running steps go into the next batch, and what follows from its outcome. */
 import { KvfoldError, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
-import type { KvCache } from '../kv/cache.js'
 import { computedIn } from '../kv/plan.js'
+import type { StepCache } from '../kv/step-cache.js'
 import type { Seat } from '../kv/step.js'
-import type { NativeContext, NativeModel } from '../native/types.js'
+import type { Batch, DecodeStatus, NativeContext, NativeModel } from '../native/types.js'
 import { tokenLogprob } from './logprobs.js'
 import type { Job, JobResult } from './job.js'
 
 export interface SchedulerOptions {
   /** Steps that run at once; more wait their turn. */
   readonly slots: number
+  /** How a batch is decoded. Default: by the context. */
+  readonly decode?: (batch: Batch) => Promise<DecodeStatus>
 }
 
 const nextTurn = () => new Promise<void>((resolve) => setImmediate(resolve))
@@ -41,7 +43,7 @@ export class Scheduler {
   constructor(
     private readonly model: NativeModel,
     private readonly context: NativeContext,
-    private readonly cache: KvCache,
+    private readonly cache: StepCache,
     private readonly options: SchedulerOptions,
   ) {}
 
@@ -212,7 +214,8 @@ export class Scheduler {
     this.#decoding = shares.map(({ job }) => job)
     const begun = performance.now()
     let failure: unknown = null
-    const status = await this.context.decode(batch).catch((error: unknown) => {
+    const { decode = (of: Batch) => this.context.decode(of) } = this.options
+    const status = await decode(batch).catch((error: unknown) => {
       failure = error
       return 'failed' as const
     })
@@ -227,9 +230,16 @@ export class Scheduler {
     }
     // Some ubatches may have entered the cache: believe llama.cpp, not the plan.
     for (const share of shares) this.cache.settle(share.job.step!, share.tokens, share.what)
-    if (status === 'failed') for (const { job } of shares) this.#fail(job, failure)
+    if (status === 'failed') for (const job of this.#struck(shares)) this.#fail(job, failure)
     else if (status === 'no-room') this.#noRoom(shares.at(-1)!.job)
     else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted though nobody cancelled it')
+  }
+
+  /** The jobs that cannot go on after a decode of these shares failed. */
+  #struck(shares: readonly Share[]): readonly Job[] {
+    if (shares.length === 1 || this.cache.distrust === undefined) return shares.map(({ job }) => job)
+    this.cache.distrust()
+    return this.#jobs.filter(({ step }) => step !== null)
   }
 
   /** What the share's tokens being in the cache means for its job. */

@@ -159,6 +159,7 @@ export class ScriptedEngine implements Engine {
       moved: 0,
       tiers: { host: 0, disk: 0 },
       milliseconds: { cache: 0, prefill: 0, decode: 0 },
+      predicted: null,
     }
   }
 

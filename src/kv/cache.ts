@@ -5,6 +5,8 @@ import { length, span, type Span } from '../core/span.js'
 import { Attic, type AtticTotals } from './attic.js'
 import type { AttentionScores } from './blend.js'
 import { EXACT, type Terms } from './contract.js'
+import type { CostModel } from './cost-model.js'
+import { prospectOf, timeOf } from './forecast.js'
 import { goneFrom, worthParking } from './gone.js'
 import type { Holder } from './holder.js'
 import { Holding, type HoldingState, type Lane } from './holding.js'
@@ -14,7 +16,7 @@ import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
 import { keysHeld, needsScratch, planStep, type Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
-import { baseOf, type Shown } from './shown.js'
+import { baseOf, withoutContracts, type Shown } from './shown.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
 import { recordOf, Stored } from './stored.js'
 import { verifyPlan } from './verify.js'
@@ -43,6 +45,8 @@ export interface KvCacheOptions {
   readonly attention?: AttentionScores
   /** The tiers below the device. Default: none. */
   readonly attic?: Attic
+  /** For predictions on the ledger; null until there is one. May be set later. */
+  readonly costs?: { readonly model: CostModel | null }
 }
 
 /** What outlives a lane that was dropped for room. */
@@ -124,7 +128,7 @@ export class KvCache {
     })
     if (!needsScratch(plan) || this.#canAdd(own, plan)) return plan
     const reason = `all ${this.#holdings.sequences.total} sequences of the context are taken, and a splice needs one to work in`
-    return { ...planStep(own, shown, lenders, { terms: EXACT }), asked: plan.asked, fallback: reason }
+    return { ...planStep(own, withoutContracts(shown), lenders, { terms: EXACT }), asked: plan.asked, fallback: reason }
   }
 
   /** The plan for `shown`, with all that it borrows brought onto the device; where that fails it is computed. */
@@ -162,6 +166,7 @@ export class KvCache {
       step.scratch = this.#add(own.conversation, 'scratch', this.#spare(own, plan))
       invariant(step.scratch !== null, 'no sequence was left for a plan that needs one')
     }
+    step.predicted = this.#predicted(own, plan)
     const gone = goneFrom(own, plan)
     step.parked = this.#park(own, plan, gone)
     for (const entries of gone.reverse()) this.#holdings.cut(own, entries)
@@ -280,7 +285,7 @@ export class KvCache {
     record.ledger.push(entry)
     if (outcome === 'done') {
       const origin = { base: own.base, holes: step.plan.shown.origin?.holes ?? [] }
-      record.before = { messages: shown.messages, tokens: own.tokens.slice(), origin }
+      record.before = withoutContracts({ messages: shown.messages, tokens: own.tokens.slice(), origin })
     }
     return entry
   }
@@ -299,7 +304,7 @@ export class KvCache {
     return this.#conversations.get(conversation)?.lane ?? null
   }
 
-  /** What the conversation's last finished step showed, generated tokens included; null before the first. */
+  /** What the conversation's last finished step showed, generated tokens included, without the edits' contracts; null before the first. */
   shown(conversation: ConversationId): Shown | null {
     return this.#conversations.get(conversation)?.before ?? null
   }
@@ -424,6 +429,14 @@ export class KvCache {
     version.base = own.base
     for (const entries of worth) this.#holdings.lend(own, entries, version)
     return version.held
+  }
+
+  /** Milliseconds that the plan will take until the first token can be sampled, as far as the machine's costs are known. */
+  #predicted(own: Holding, plan: Plan): number | null {
+    const model = this.options.costs?.model ?? null
+    if (model === null) return null
+    const { used } = this.#holdings.cells
+    return timeOf(model, prospectOf(plan, own.held, { before: used, after: used }))
   }
 
   /** What may be dropped for a sequence id without harm to the plan, in the stated order. */

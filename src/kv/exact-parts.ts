@@ -19,7 +19,7 @@ export function exactParts(lane: Holder, { tokens }: Shown, { parked, others }: 
   let parts: Part[] = []
   for (let at = 0; at < tokens.length;) {
     const own = exactRun(lane, at, tokens, prints)
-    const run = own.count > 0 ? own : longestExactRun(lenders, at, tokens, prints)
+    const run = own.count > 0 ? own : untilOwn(lane, longestExactRun(lenders, at, tokens, prints), at, tokens, prints)
     if (run === null) return withComputed(parts, span(at, tokens.length), at)
     parts = [...parts, held(lane, run.holder, span(at, at + run.count), run.entry)]
     at += run.count
@@ -35,6 +35,16 @@ export function longestExactRun(holders: readonly Holder[], at: number, tokens: 
     if (run.count > (best?.count ?? 0)) best = run
   }
   return best
+}
+
+/** The run as far as the lane does not hold it itself; it does not hold the first token. */
+export function untilOwn<T extends Run | null>(lane: Holder, run: T, at: number, tokens: Int32Array, prints: Prints): T {
+  if (run === null) return run
+  for (let entry = lane.atPosition(at + 1); entry < lane.held && lane.position(entry) < at + run.count; entry++) {
+    const place = lane.position(entry)
+    if (lane.isFresh(entry, place, tokens, prints)) return { ...run, count: place - at }
+  }
+  return run
 }
 
 /** Possibly empty. */

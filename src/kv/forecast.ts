@@ -82,8 +82,8 @@ export function forecast(model: CostModel, unedited: Prospect, edited: Prospect)
   }
 }
 
-/** A lone token is computed as generated ones are. */
-const timeOf = (model: CostModel, { runs, shown, moved }: Prospect): number =>
+/** Milliseconds until the first token can be sampled: books and prompt. A lone token is computed as generated ones are. */
+export const timeOf = (model: CostModel, { runs, shown, moved }: Prospect): number =>
   runs.reduce(
     (sum, run) => sum + (run.tokens === 1 ? decodeTime(model, run) : prefillTime(model, run)),
     booksTime(model, { shown, moved }),

@@ -65,4 +65,6 @@ export interface LedgerEntry {
   /** The same, moved to a lower tier instead of lost. */
   readonly moved: number
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
+  /** What was expected of cache and prefill before they began; null where the machine was not calibrated. */
+  readonly predicted: number | null
 }

@@ -7,7 +7,7 @@ import { stricter, type Terms } from './contract.js'
 import { exactParts } from './exact-parts.js'
 import type { Holding } from './holding.js'
 import { positionAfter, withComputed, type Lenders, type Part } from './part.js'
-import { keysOf, markerKey, type Shown } from './shown.js'
+import { keysOf, type Shown } from './shown.js'
 import { splicedParts } from './spliced-parts.js'
 
 /** How a step is carried out. A plan holds until the cache changes: make it and begin it in one go. */
@@ -66,7 +66,7 @@ export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean => parts.s
  */
 export function planStep(lane: Holding, shown: Shown, lenders: Lenders, { terms, scores, positions }: PlanOptions): Plan {
   invariant(shown.tokens.length > 0, `conversation ${lane.conversation} was asked to show no tokens at all`)
-  const asked = contractOf(lane, shown, terms)
+  const asked = contractOf(shown, terms)
   const keys = keysOf(shown)
   const common = { shown, keys, asked, fallback: null }
   const exact = (): Plan => ({ ...common, contract: 'exact', ...withLast(lane, exactParts(lane, shown, lenders)) })
@@ -89,13 +89,13 @@ export function planStep(lane: Holding, shown: Shown, lenders: Lenders, { terms,
   return { ...instead, fallback: 'a marker or summary is longer than what it hides, so the text after it had to move' }
 }
 
-/** The step's contract, or a stricter one if an edit that the lane does not show yet asks for it. */
-function contractOf(lane: Holding, shown: Shown, { contract }: Terms): Contract {
-  return (shown.origin?.holes ?? []).reduce((so, hole) => {
-    if (hole.contract === undefined) return so
-    const key = markerKey(hole.span.start)
-    return lane.keys[lane.atKey(key)] === key ? so : stricter(so, hole.contract)
-  }, contract)
+/**
+ * What the step keeps to: the strictest of what the edits in force ask for, each its own contract or else the step's; without edits, the
+ * step's. It depends on nothing but what is shown, so a cancelled step changes nothing about the next.
+ */
+function contractOf({ origin }: Shown, { contract }: Terms): Contract {
+  const [first, ...rest] = (origin?.holes ?? []).map((hole) => hole.contract ?? contract)
+  return first === undefined ? contract : rest.reduce(stricter, first)
 }
 
 /** The position after the last part's. */

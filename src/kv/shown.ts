@@ -17,7 +17,7 @@ export interface Hole {
   readonly span: Span
   /** Tokens of the marker or summary. */
   readonly marker: number
-  /** What this edit asks for; default: what the step does. */
+  /** What this edit asks for as long as it is shown; default: what the step does. The strictest of all counts. */
   readonly contract?: Contract
 }
 
@@ -33,6 +33,13 @@ export interface Shown {
   readonly messages: readonly ShownMessage[]
   /** Default: nothing was edited. */
   readonly origin?: Origin
+}
+
+/** The same, but that the edits ask for nothing themselves: for a step that must keep to its own contract. */
+export const withoutContracts = (shown: Shown): Shown => {
+  if (shown.origin === undefined) return shown
+  const holes = shown.origin.holes.map(({ span, marker }) => ({ span, marker }))
+  return { ...shown, origin: { base: shown.origin.base, holes } }
 }
 
 /** The prompt before its edits. */

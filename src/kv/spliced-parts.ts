@@ -1,6 +1,6 @@
 /** Owns the parts of a plan under contract `splice`: what the conversation held at the same place stays, at the position it had. */
 import { length, span } from '../core/span.js'
-import { exactRun, longestExactRun, type Run } from './exact-parts.js'
+import { exactRun, longestExactRun, untilOwn, type Run } from './exact-parts.js'
 import type { Holder } from './holder.js'
 import { held, positionAfter, withComputed, type Lenders, type Part } from './part.js'
 import { commonPrefix } from './prefix.js'
@@ -50,7 +50,8 @@ export function splicedParts(
       }
       blocked = true
     }
-    if (run === null && !inside && exact && prints !== null && again[at] === 0) run = longestExactRun(lenders, at, tokens, prints)
+    if (run === null && !inside && exact && prints !== null && again[at] === 0)
+      run = untilOwn(lane, longestExactRun(lenders, at, tokens, prints), at, tokens, prints)
     if (run === null) {
       let end = at + 1
       // A marker is computed to its end: what an earlier marker said from here on was said after other words.

@@ -33,6 +33,8 @@ export class Step {
   evicted = 0
   /** The same, where they were moved to a lower tier. */
   moved = 0
+  /** Milliseconds that were expected until the first token can be sampled. */
+  predicted: number | null = null
   /** Where tokens in the middle of the lane are computed, while there are some. */
   scratch: Holding | null = null
   /** Tokens that no longer show and were really parked. */
@@ -106,6 +108,7 @@ export class Step {
       moved: this.moved,
       tiers: this.#tiers,
       milliseconds: { ...this.#milliseconds },
+      predicted: this.predicted,
     } as const
     if (outcome === 'cancelled') {
       const sources = { own: 0, parked: 0, shared: 0 }

@@ -139,12 +139,12 @@ describe('completions', () => {
     expect(ledger.reused).toBe(64)
   })
 
-  it('drops what is parked or idle before it says full, and ends an answer that fills the context', async () => {
+  it('moves what is parked or idle off before it says full, and ends an answer that fills the context', async () => {
     for (let salt = 20; salt < 26; salt++) await complete({ tokens: tokens(700, salt), maxTokens: 1 })
     await engine.check('full')
     const full = await complete({ tokens: tokens(2040, 30), maxTokens: 100 })
     expect(full.finish).toBe('length')
-    expect(full.ledger.evicted).toBeGreaterThan(0)
+    expect(full.ledger.evicted + full.ledger.moved).toBeGreaterThan(0)
     expect(full.tokens.length).toBeLessThan(20)
     await engine.check('full')
   })

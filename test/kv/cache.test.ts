@@ -38,11 +38,11 @@ describe('a conversation that grows', () => {
       parked: 0,
     })
     expect(second.messages).toEqual([
-      { index: 0, role: 'user', shown: 10, reused: 10, recomputed: 0, fresh: 0 },
-      { index: 1, role: 'user', shown: 40, reused: 40, recomputed: 0, fresh: 0 },
-      { index: 2, role: 'user', shown: 5, reused: 4, recomputed: 0, fresh: 1 },
-      { index: 3, role: 'user', shown: 15, reused: 0, recomputed: 0, fresh: 15 },
-      { index: 4, role: 'user', shown: 3, reused: 0, recomputed: 0, fresh: 3 },
+      { index: 0, role: 'user', shown: 10, reused: 10, recomputed: 0, fresh: 0, approximate: 0 },
+      { index: 1, role: 'user', shown: 40, reused: 40, recomputed: 0, fresh: 0, approximate: 0 },
+      { index: 2, role: 'user', shown: 5, reused: 4, recomputed: 0, fresh: 1, approximate: 0 },
+      { index: 3, role: 'user', shown: 15, reused: 0, recomputed: 0, fresh: 15, approximate: 0 },
+      { index: 4, role: 'user', shown: 3, reused: 0, recomputed: 0, fresh: 3, approximate: 0 },
     ])
   })
 
@@ -84,7 +84,7 @@ describe('an edit', () => {
     desk.step('a', shownOf(system, long, tail, prompt))
     const entry = desk.step('a', shownOf(system, folded, tail, prompt))
     expect(entry).toMatchObject({ shown: 50, reused: 20, fresh: 3, recomputed: 27, parked: 47, sources: { own: 20 } })
-    expect(entry.messages[1]).toEqual({ index: 1, role: 'user', shown: 23, reused: 10, recomputed: 10, fresh: 3 })
+    expect(entry.messages[1]).toEqual({ index: 1, role: 'user', shown: 23, reused: 10, recomputed: 10, fresh: 3, approximate: 0 })
     expect(desk.cache.totals).toMatchObject({ used: 67 + 30, parked: 47, versions: 1, sequences: { used: 2, total: 8 } })
   })
 
@@ -184,11 +184,11 @@ describe('a full hit', () => {
     expect(desk.step('b', shown)).toMatchObject({ reused: 12, side: 1, submitted: 1, sources: { own: 0, parked: 0, shared: 12 } })
   })
 
-  it('that only another holds to the last token computes that token without borrowing', () => {
+  it('that only another holds to the last token counts that token for whoever held the one before it', () => {
     const desk = new Desk()
     desk.step('a', shownOf(text(1, 6)))
     desk.step('b', shownOf(text(1, 5)))
-    expect(desk.step('b', shownOf(text(1, 6)))).toMatchObject({ reused: 5, side: 0, fresh: 1, sources: { own: 5, shared: 0 } })
+    expect(desk.step('b', shownOf(text(1, 6)))).toMatchObject({ reused: 6, side: 1, fresh: 0, sources: { own: 6, shared: 0 } })
   })
 
   it('works for a prompt of one token', () => {
@@ -224,7 +224,7 @@ describe('two conversations', () => {
     const a = desk.start('a', shownOf(system, long, prompt))!
     desk.decode(a, 30)
     const b = desk.start('b', shownOf(system, long, tail, prompt))!
-    expect(b.plan.borrow).toMatchObject({ source: 'shared', span: { start: 0, end: 30 } })
+    expect(b.plan.parts[0]).toMatchObject({ kind: 'borrow', source: 'shared', span: { start: 0, end: 30 } })
     desk.decode(b, 37)
     desk.decode(a, 22)
     expect(desk.finish('b')).toMatchObject({ sources: { own: 0, parked: 0, shared: 30 }, reused: 30, fresh: 37 })

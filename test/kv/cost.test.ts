@@ -1,12 +1,22 @@
 /** The split of a step's tokens among messages, against a naive one. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import type { Span } from '../../src/core/span.js'
 import { messageCosts, withGenerated } from '../../src/kv/cost.js'
 import { commonPrefix, longestPrefix } from '../../src/kv/prefix.js'
 import { shownOf } from './desk.js'
 
 const tokens = fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 8 })
 const messages = fc.array(tokens, { minLength: 1, maxLength: 5 })
+
+const flags = fc.array(fc.boolean(), { minLength: 40, maxLength: 40 })
+
+/** The stretches that are marked. */
+function stretches(marked: readonly boolean[]): Span[] {
+  const found: Span[] = []
+  for (const [at, is] of marked.entries()) if (is) found.push({ start: at, end: at + 1 })
+  return found
+}
 
 /** For each token of `now`, whether `before` shows it at the same distance from the beginning or the end, without a gap. */
 function oldOnes(before: readonly number[], now: readonly number[]): boolean[] {
@@ -21,20 +31,22 @@ function oldOnes(before: readonly number[], now: readonly number[]): boolean[] {
 describe('message costs', () => {
   it('agree with a token-by-token count', () => {
     fc.assert(
-      fc.property(messages, fc.option(messages), tokens, fc.nat(40), (now, before, generated, cut) => {
+      fc.property(messages, fc.option(messages), tokens, flags, fc.nat(50), (now, before, generated, isComputed, exact) => {
         const shown = shownOf(...now)
         const whole = withGenerated(shown, Int32Array.from([...now.flat(), ...generated]))
         const asked = shown.tokens.length
-        const reused = Math.min(cut, asked)
-        const costs = messageCosts(whole, reused, asked, before === null ? null : shownOf(...before))
+        const computed = stretches(isComputed.slice(0, asked))
+        const costs = messageCosts(whole, computed, asked, before === null ? null : shownOf(...before), exact)
         let at = 0
         for (const [index, message] of now.entries()) {
           const all = index === now.length - 1 ? [...message, ...generated] : message
           const old = before?.[index] === undefined ? all.map(() => false) : oldOnes(before[index], all)
           const kinds = all.map((_, offset) => {
             const place = at + offset
-            return place < reused ? 'reused' : place < asked && old[offset] === true ? 'recomputed' : 'fresh'
+            if (place < asked && isComputed[place] !== true) return 'reused'
+            return place < asked && old[offset] === true ? 'recomputed' : 'fresh'
           })
+          const approximate = all.filter((_, offset) => at + offset >= exact).length
           at += all.length
           const count = (kind: string) => kinds.filter((each) => each === kind).length
           expect(costs[index]).toEqual({
@@ -44,6 +56,7 @@ describe('message costs', () => {
             reused: count('reused'),
             recomputed: count('recomputed'),
             fresh: count('fresh'),
+            approximate,
           })
         }
       }),
@@ -60,7 +73,8 @@ describe('message costs', () => {
         { index: 4, role: 'user', span: { start: 1, end: 3 } },
       ],
     }
-    expect(messageCosts(now, 0, 3, before).map(({ recomputed, fresh }) => [recomputed, fresh])).toEqual([
+    const costs = messageCosts(now, [{ start: 0, end: 3 }], 3, before, 3)
+    expect(costs.map(({ recomputed, fresh }) => [recomputed, fresh])).toEqual([
       [0, 1],
       [2, 0],
     ])

@@ -1,22 +1,29 @@
 /** Plays the engine's part over the naive memory, and looks after every call whether cache, books and ledger are right; for tests of src/kv. */
 import { expect } from 'vitest'
-import { KvCache } from '../../src/kv/cache.js'
-import { conversationId, type ConversationId, type SeqId } from '../../src/core/ids.js'
+import { conversationId, seqId, type ConversationId, type SeqId } from '../../src/core/ids.js'
+import { KvCache, type KvCacheOptions } from '../../src/kv/cache.js'
+import { EXACT, type Terms } from '../../src/kv/contract.js'
 import type { Lane } from '../../src/kv/holding.js'
-import type { LedgerEntry } from '../../src/kv/ledger.js'
+import type { LedgerEntry, StepKind } from '../../src/kv/ledger.js'
 import type { KvMemory } from '../../src/kv/memory.js'
 import type { Plan } from '../../src/kv/plan.js'
 import type { Shown } from '../../src/kv/shown.js'
 import type { Step, StepPart } from '../../src/kv/step.js'
-import { NaiveMemory } from './naive-memory.js'
+import { NaiveMemory, WrongContent, type HeldCell } from './naive-memory.js'
+import { Places } from './places.js'
 
 /** A step under way, with what its lane must hold, counted without the cache's help. */
 export interface Running {
+  readonly name: string
   readonly step: Step
   readonly plan: Plan
   readonly shown: Shown
   readonly lane: Lane
-  readonly content: number[]
+  /** By place of the prompt: whether the lane holds it. */
+  readonly present: boolean[]
+  readonly generated: number[]
+  /** Prompt tokens the lane held when the step began. */
+  readonly reused: number
   /** Tokens given to the naive memory's decode for this step that entered. */
   submitted: number
 }
@@ -26,14 +33,29 @@ export interface DeskOptions {
   readonly sequences?: number
   /** Stands between the cache and the memory: faults are put in here. */
   readonly wrap?: (memory: NaiveMemory) => KvMemory
-  readonly cache?: new (memory: KvMemory) => KvCache
+  readonly cache?: new (memory: KvMemory, options?: KvCacheOptions) => KvCache
+  readonly options?: KvCacheOptions
+}
+
+/** What the memory held before a step began. */
+interface Before {
+  readonly lane: readonly HeldCell[]
+  /** What each of the conversation's parked sequences held. */
+  readonly parked: ReadonlyMap<string, readonly HeldCell[]>
+  readonly own: readonly HeldCell[]
+  readonly others: readonly HeldCell[]
 }
 
 const sum = (numbers: readonly number[]): number => numbers.reduce((total, number) => total + number, 0)
 
-function commonLength(a: ArrayLike<number>, b: ArrayLike<number>): number {
-  for (let at = 0; ; at++) if (at >= a.length || at >= b.length || a[at] !== b[at]) return at
-}
+/** What a step's lane holds by now, in order. */
+const contentOf = ({ shown, present, generated }: Running): number[] => [
+  ...shown.tokens.filter((_, place) => present[place]),
+  ...generated,
+]
+
+/** Prompt tokens still to be computed. */
+export const missing = ({ present }: Running): number => present.filter((is) => !is).length
 
 /** A `Shown` of messages given as token lists; the last one is the generation prompt. */
 export function shownOf(...messages: readonly (readonly number[])[]): Shown {
@@ -48,39 +70,42 @@ export class Desk {
   readonly memory: NaiveMemory
   readonly cache: KvCache
   readonly running = new Map<ConversationId, Running>()
+  /** What steps are asked to keep to from now on. */
+  terms: Terms = EXACT
+  readonly #places = new Places()
 
-  constructor({ cells = 256, sequences = 8, wrap = (memory) => memory, cache = KvCache }: DeskOptions = {}) {
+  constructor({ cells = 256, sequences = 8, wrap = (memory) => memory, cache = KvCache, options }: DeskOptions = {}) {
     this.memory = new NaiveMemory(cells, sequences)
-    this.cache = new cache(wrap(this.memory))
+    this.cache = new cache(wrap(this.memory), options)
   }
 
   /** Begins a step; null when no sequence id can be had. */
-  start(name: string, shown: Shown, kind: 'answer' | 'summary' = 'answer'): Running | null {
-    const id = conversationId(name)
-    const runningSeqs = this.runningSeqs()
-    const opened = this.cache.open(id)
-    this.inspect()
-    if (opened.kind === 'full') {
-      expect(runningSeqs.length).toBe(this.memory.sequences)
-      return null
-    }
-    const { lane } = opened
-    const contents = this.memory.contents()
-    const plan = this.cache.plan(lane, shown)
-    this.expectBest(lane, plan, contents)
-    const step = this.cache.begin(lane, plan, kind)
-    expect(lane.held).toBe(plan.compute.start)
-    const running: Running = { step, plan, shown, lane, content: [...shown.tokens.subarray(0, plan.compute.start)], submitted: 0 }
-    this.running.set(id, running)
-    this.inspect()
-    return running
+  start(name: string, shown: Shown, kind: StepKind = 'answer'): Running | null {
+    const lane = this.#open(name)
+    return lane === null ? null : this.#begin(name, lane, this.cache.plan(lane, shown, this.terms), kind)
   }
 
-  /** Decodes the next `count` prompt tokens, or `tokens`; only `entering` of them enter when the decode is aborted. False: no room. */
+  /** The same with what is in lower tiers. */
+  async fetch(name: string, shown: Shown, kind: StepKind = 'answer'): Promise<Running | null> {
+    const lane = this.#open(name)
+    if (lane === null) return null
+    const plan = await this.cache.prepare(lane, shown, this.terms)
+    this.inspect()
+    return this.#begin(name, lane, plan, kind)
+  }
+
+  /**
+   * Decodes what the cache says comes next, at most `given` prompt tokens, or these generated ones; only `entering` of them enter when the decode
+   * is aborted. False: no room.
+   */
   decode(running: Running, given: number | Int32Array, entering?: number): boolean {
-    const { shown, lane, step, content } = running
+    const { name, lane, step, present, generated } = running
     const what: StepPart = typeof given === 'number' ? 'prompt' : 'generated'
-    const tokens = typeof given === 'number' ? shown.tokens.slice(lane.held, lane.held + given) : given
+    const at = present.indexOf(false)
+    const { seq, position, tokens } =
+      typeof given === 'number' ? this.#next(running, given) : { ...this.cache.seat(step), tokens: given }
+    if (what === 'generated') expect([at, seq]).toEqual([-1, lane.seq])
+    this.inspect()
     const before = this.memory.readback()
     const reserved = this.cache.reserve(tokens.length)
     if (reserved.kind === 'full') {
@@ -91,78 +116,271 @@ export class Desk {
     }
     expect(before.length - this.memory.readback().length).toBe(reserved.evicted)
     this.inspect()
-    const entered = entering ?? tokens.length
-    this.memory.decode(lane.seq, lane.held, tokens, entered)
+    const entered = entering === undefined ? tokens.length : Math.min(entering, tokens.length)
+    this.memory.acting = name
+    this.memory.decode(seqId(seq), position, tokens, entered)
     if (entering === undefined) this.cache.commit(step, tokens, what, 1)
     else expect(this.cache.settle(step, tokens, what)).toBe(entered)
-    content.push(...tokens.subarray(0, entered))
+    if (what === 'generated') generated.push(...tokens.subarray(0, entered))
+    else present.fill(true, at, at + entered)
     running.submitted += entered
     this.inspect()
+    this.#note(running)
     return true
   }
 
   /** Ends the step and holds its ledger entry against what was really done. */
   finish(name: string, outcome: 'done' | 'cancelled' = 'done', pending = 0): LedgerEntry {
     const id = conversationId(name)
-    const { step, plan, shown, lane, content, submitted } = this.running.get(id) ?? expect.fail(`${name} is not running`)
+    const running = this.running.get(id) ?? expect.fail(`${name} is not running`)
+    const { step, plan, shown, lane, submitted, reused } = running
     const entry = this.cache.finish(step, outcome, pending)
     this.running.delete(id)
     this.inspect()
-    this.memory.expectFresh(lane.seq, content)
+    const content = contentOf(running)
+    this.#expectContent(running)
     expect(this.cache.ledger(id).at(-1)).toBe(entry)
 
     expect(entry.reused + entry.recomputed + entry.fresh).toBe(entry.shown)
     expect(entry.recomputed + entry.fresh + entry.side).toBe(entry.submitted)
     expect(entry.submitted).toBe(submitted)
     expect(entry.pending).toBe(pending)
+    expect([entry.contract, entry.fallback]).toEqual([plan.contract, plan.fallback])
     expect(sum(Object.values(entry.sources))).toBe(entry.reused)
-    for (const key of ['shown', 'reused', 'recomputed', 'fresh'] as const)
+    expect(sum(Object.values(entry.tiers))).toBeLessThanOrEqual(reused)
+    expect(entry.positions).toBe((this.memory.positions(lane.seq)?.max ?? -1) + 1)
+    for (const key of ['shown', 'reused', 'recomputed', 'fresh', 'approximate'] as const)
       expect(sum(entry.messages.map((message) => message[key]))).toBe(entry[key])
     for (const message of entry.messages) expect(message.reused + message.recomputed + message.fresh).toBe(message.shown)
-    if (outcome === 'done') {
-      expect(entry.shown).toBe(content.length)
-      expect(entry.reused).toBe(plan.compute.start + plan.again)
-      expect(entry.side).toBe(plan.again)
-      expect(entry.messages.map(({ index }) => index)).toEqual(shown.messages.map(({ index }) => index))
-    } else expect([entry.kind, entry.shown, entry.side]).toEqual(['cancelled', 0, submitted])
+    if (outcome === 'cancelled') {
+      expect([entry.kind, entry.shown, entry.side]).toEqual(['cancelled', 0, submitted])
+      return entry
+    }
+    expect(entry.shown).toBe(content.length)
+    expect(entry.reused).toBe(reused + plan.again)
+    expect(entry.side).toBe(plan.again)
+    expect(entry.messages.map(({ index }) => index)).toEqual(shown.messages.map(({ index }) => index))
+    const fresh = this.memory.freshBeginning(lane.seq, content)
+    expect(entry.approximate).toBe(content.length - fresh)
+    for (const [at, { approximate }] of entry.messages.entries()) {
+      const { start, end } = shown.messages[at]!.span
+      const ends = at === entry.messages.length - 1 ? content.length : end
+      expect(approximate).toBe(content.filter((_, place) => place >= Math.max(start, fresh) && place < ends).length)
+    }
     return entry
   }
 
   /** A whole step: prompt in chunks, then the generated tokens. Fails the test when there is no room. */
   step(name: string, shown: Shown, generated: readonly number[] = [], chunk = 7): LedgerEntry {
     const running = this.start(name, shown) ?? expect.fail(`${name} found no sequence`)
-    while (running.lane.held < shown.tokens.length)
-      expect(this.decode(running, Math.min(chunk, shown.tokens.length - running.lane.held))).toBe(true)
+    while (missing(running) > 0) expect(this.decode(running, chunk)).toBe(true)
     for (const token of generated) expect(this.decode(running, Int32Array.of(token))).toBe(true)
     return this.finish(name)
   }
 
   forget(name: string): void {
     this.cache.forget(conversationId(name))
+    this.#places.forget(name)
     this.inspect()
     expect(this.cache.ledger(conversationId(name))).toEqual([])
   }
 
-  runningSeqs(): SeqId[] {
-    return [...this.running.values()].map(({ lane }) => lane.seq)
+  /** Rewrites a lane in place; says how many cells that took. Nothing that anybody sees may change. */
+  compact(name: string): number {
+    const before = this.#look()
+    const moved = this.cache.compact(conversationId(name))
+    this.inspect()
+    expect(this.#look()).toEqual(before)
+    return moved
   }
 
-  /** Books against memory, and every running lane's cells against a fresh prefill. */
+  /** Closes the gaps of a lane; says how many positions that gave back. */
+  closeGaps(name: string): number {
+    const lane = this.cache.lane(conversationId(name))
+    const before = lane === null ? [] : this.memory.sequence(lane.seq)
+    const positions = before.map(({ position }) => position)
+    const closed = this.cache.closeGaps(conversationId(name))
+    this.inspect()
+    if (lane === null) return closed
+    const after = this.memory.sequence(lane.seq)
+    expect(after.map(({ id }) => id)).toEqual(before.map(({ id }) => id))
+    if (closed === 0) expect(after.map(({ position }) => position)).toEqual(positions)
+    else expect([after.length, after.at(-1)?.position]).toEqual([positions.at(-1)! + 1 - closed, after.length - 1])
+    return closed
+  }
+
+  /** Moves something parked off the device, if there is too much on it. */
+  tidy(share: number): boolean {
+    const before = this.memory.readback().length
+    const moved = this.cache.tidy(share)
+    this.inspect()
+    if (!moved) expect(this.memory.readback().length).toBe(before)
+    return moved
+  }
+
+  /** Sequences that no eviction may touch. */
+  runningSeqs(): SeqId[] {
+    return [...this.running.values()].flatMap(({ lane, step }) => [
+      lane.seq,
+      ...(step.scratch === null ? [] : [step.scratch.seq]),
+    ])
+  }
+
+  /** Books against memory, and every running lane's cells against what was asked for. */
   inspect(): void {
     this.cache.check('full')
-    for (const { lane, content } of this.running.values()) this.memory.expectFresh(lane.seq, content)
+    for (const running of this.running.values()) this.#expectContent(running)
     const { used, free, cells, sequences } = this.cache.totals
     expect([used + free, used]).toEqual([cells, this.memory.readback().length])
     expect(sequences.used).toBeLessThanOrEqual(sequences.total)
   }
 
-  /** The plan reuses the longest beginning that anything in the memory holds. */
-  protected expectBest(lane: Lane, plan: Plan, contents: Map<SeqId, number[]>): void {
-    const { tokens } = plan.shown
-    const best = Math.max(0, ...[...contents.values()].map((held) => commonLength(held, tokens)))
-    expect(plan.compute).toEqual({ start: Math.min(best, tokens.length - 1), end: tokens.length })
-    const own = commonLength(contents.get(lane.seq) ?? [], tokens)
-    expect(plan.keep).toBe(Math.min(own, tokens.length - 1))
-    expect(plan.again).toBe(best === tokens.length && own !== tokens.length - 1 ? 1 : 0)
+  /** What every sequence holds. */
+  #look(): unknown {
+    return Array.from({ length: this.memory.sequences }, (_, id) =>
+      this.memory.sequence(seqId(id)).map(({ tags: _tags, ...cell }: HeldCell & { readonly tags?: unknown }) => cell),
+    )
+  }
+
+  #open(name: string): Lane | null {
+    const runningSeqs = this.runningSeqs()
+    this.memory.acting = name
+    const opened = this.cache.open(conversationId(name))
+    this.inspect()
+    if (opened.kind === 'lane') return opened.lane
+    expect(runningSeqs.length).toBe(this.memory.sequences)
+    return null
+  }
+
+  #begin(name: string, lane: Lane, plan: Plan, kind: StepKind): Running {
+    const { memory } = this
+    const { shown } = plan
+    const own = memory.cellsOwnedBy(name)
+    const before: Before = {
+      lane: memory.sequence(lane.seq),
+      parked: memory.heldBeside(lane.seq, name),
+      own,
+      others: memory.cellsOfOthers(name),
+    }
+    memory.acting = name
+    const step = this.cache.begin(lane, plan, kind)
+    const present = plan.parts.flatMap((part) =>
+      Array.from<boolean>({ length: part.span.end - part.span.start }).fill(part.kind !== 'compute'),
+    )
+    const reused = memory.sequence(lane.seq).length
+    const running: Running = { name, step, plan, shown, lane, present, generated: [], reused, submitted: 0 }
+    this.running.set(conversationId(name), running)
+    this.inspect()
+    expect([present.length, present.filter(Boolean).length]).toEqual([shown.tokens.length, reused])
+    this.#expectProvenance(running)
+    this.expectBest(running, before)
+    this.#expectParked(running, before)
+    this.#note(running)
+    return running
+  }
+
+  /** The chunk that comes next is the first that is missing, after the token before it, in a sequence that shows what the lane shows before it. */
+  #next(running: Running, limit: number) {
+    const { name, step, lane, shown, present } = running
+    this.memory.acting = name
+    const chunk = this.cache.next(step, limit) ?? expect.fail('the cache says that the prompt is in')
+    const at = present.indexOf(false)
+    const end = at + chunk.tokens.length
+    expect(chunk.tokens.length).toBeGreaterThan(0)
+    expect(chunk.tokens.length).toBeLessThanOrEqual(limit)
+    expect([...chunk.tokens]).toEqual([...shown.tokens.subarray(at, end)])
+    expect(present.slice(at, end)).not.toContain(true)
+    expect(chunk.last).toBe(end === shown.tokens.length)
+    const seen = this.memory.sequence(lane.seq).slice(0, at)
+    expect(chunk.position).toBe((seen.at(-1)?.position ?? -1) + 1)
+    const sees = this.memory.sequence(seqId(chunk.seq))
+    if (sees.map(({ id }) => id).join() !== seen.map(({ id }) => id).join())
+      throw new WrongContent(`tokens of ${name} from place ${at} on would be computed beside other cells than are shown`)
+    return chunk
+  }
+
+  /** The lane shows what it is to show, nothing else, and under `exact` as a fresh prefill would make it. */
+  #expectContent(running: Running): void {
+    const { lane, plan } = running
+    if (plan.contract === 'exact') this.memory.expectFresh(lane.seq, contentOf(running))
+    else this.memory.expectShows(lane.seq, contentOf(running))
+  }
+
+  /** Every cell that a lane took over is what a fresh prefill would make it, or the conversation's own and of the same place. */
+  #expectProvenance({ name, shown, lane, present }: Running): void {
+    const fresh = this.memory.fresh(shown.tokens)
+    const names = this.#places.of(shown, [])
+    const held = this.memory.sequence(lane.seq).values()
+    for (const place of present.keys()) {
+      if (present[place] !== true) continue
+      const cell = held.next().value!
+      const isFresh = cell.position === place && cell.trace === fresh[place]
+      if (!isFresh && !this.#places.has(name, cell, names[place]!))
+        throw new WrongContent(`place ${place} of ${name} is shown by a cell of another place or conversation`)
+    }
+  }
+
+  /** Nothing is computed that was there to be had. `before`: the memory before the step began. */
+  protected expectBest(running: Running, before: Before): void {
+    const { plan, shown } = running
+    if (plan.asked !== plan.contract)
+      expect(plan.fallback).toMatch(/longer than what it hides|beyond the \d+|sequences of the context are taken/)
+    else expect(plan.fallback).toBeNull()
+    const fresh = this.memory.fresh(shown.tokens)
+    if (plan.contract === 'exact') this.#expectLongest(running, fresh, before)
+    else if (plan.contract === 'splice') this.#expectThrifty(running, fresh, before)
+  }
+
+  /** `exact` reuses the longest beginning of which every token is held by somebody, and its own cells before those of others. */
+  #expectLongest({ plan, shown, present }: Running, fresh: readonly number[], { lane, own, others }: Before): void {
+    const size = shown.tokens.length
+    const holds = (cells: readonly HeldCell[], place: number) =>
+      cells.some(({ position, trace }) => position === place && trace === fresh[place])
+    let best = 0
+    while (best < size && holds([...own, ...others], best)) best++
+    expect(present.indexOf(false)).toBe(Math.min(best, size - 1))
+    expect(plan.again).toBe(best === size ? 1 : 0)
+    for (const { kind, span } of plan.parts)
+      for (let place = span.start; place < span.end; place++)
+        if (kind !== 'compute') expect(kind === 'keep').toBe(holds(lane, place))
+  }
+
+  /** `splice` computes a token only if the conversation's own cell for it would have to move, or there is none, nor an exact one. */
+  #expectThrifty({ name, plan, shown, present, lane }: Running, fresh: readonly number[], { own, others }: Before): void {
+    const names = this.#places.of(shown, [])
+    const held = this.memory.sequence(lane.seq).values()
+    let next = 0
+    let exact = true
+    for (const place of present.keys()) {
+      if (present[place] === true) {
+        const { position, trace } = held.next().value!
+        next = position + 1
+        exact &&= position === place && trace === fresh[place]
+        continue
+      }
+      const isLast = place === present.length - 1
+      const goesOn = names[place]!.includes(':') && names[place - 1]?.split(':')[0] === names[place]!.split(':')[0]
+      if (!goesOn && !(isLast && plan.again === 1)) {
+        expect(own.some((cell) => cell.position >= next && this.#places.has(name, cell, names[place]!))).toBe(false)
+        expect(exact && others.some(({ position, trace }) => position === place && trace === fresh[place])).toBe(false)
+      }
+      exact &&= next === place
+      next++
+    }
+  }
+
+  /** What the ledger will say was parked is what the lane lost, the conversation still holds, and nothing else of it held before that is left. */
+  #expectParked({ name, step, lane }: Running, { lane: held, parked }: Before): void {
+    const now = new Set(this.memory.sequence(lane.seq))
+    const beside = this.memory.heldBeside(lane.seq, name)
+    const kept = new Set([...beside.values()].flat())
+    const known = new Set([...parked].flatMap(([seq, cells]) => (beside.has(seq) ? cells : [])))
+    expect(step.parked).toBe(held.filter((cell) => !now.has(cell) && kept.has(cell) && !known.has(cell)).length)
+  }
+
+  /** From now on these cells are known as what this conversation computed, or took over, for these places. */
+  #note({ name, shown, generated, present, lane }: Running): void {
+    const names = this.#places.of(shown, generated).filter((_, place) => present[place] ?? true)
+    for (const [at, cell] of this.memory.sequence(lane.seq).entries()) this.#places.note(name, cell, names[at]!)
   }
 }

@@ -5,9 +5,11 @@ import { span } from '../../src/core/span.js'
 import type { Holding } from '../../src/kv/holding.js'
 import { Holdings } from '../../src/kv/holdings.js'
 import { checkBooks, checkPositions, checkReadback } from '../../src/kv/integrity.js'
+import { baseKey } from '../../src/kv/shown.js'
 import { NaiveMemory } from './naive-memory.js'
 
 const tokens = Int32Array.of(5, 6, 7, 8)
+const keys = (count: number) => Int32Array.from({ length: count }, (_, place) => baseKey(place))
 let memory: NaiveMemory
 let holdings: Holdings
 let lane: Holding
@@ -21,8 +23,8 @@ beforeEach(() => {
   lane = first
   version = second
   memory.decode(lane.seq, 0, tokens)
-  lane.append(tokens)
-  holdings.lend(lane, version, span(0, 3))
+  lane.append(tokens, keys(4))
+  holdings.lend(lane, span(0, 3), version)
 })
 
 describe('right books', () => {
@@ -70,7 +72,7 @@ describe('wrong books are named:', () => {
   })
 
   it('a cell in use that nobody holds', () => {
-    holdings.cells.take(0)
+    holdings.cells.take(0, 0, 0)
     expect(() => {
       checkBooks(holdings)
     }).toThrow(/cell 4 is booked with 1 tags and held by 0 sequences/)
@@ -80,7 +82,20 @@ describe('wrong books are named:', () => {
     holdings.cells.positions[2] = 9
     expect(() => {
       checkBooks(holdings)
-    }).toThrow(/holds at position 2 a cell that is booked at position 9/)
+    }).toThrow('sequence 0 holds position 3 at entry 3, after position 9')
+    holdings.cells.positions[2] = 1
+    expect(() => {
+      checkBooks(holdings)
+    }).toThrow('sequence 0 holds position 1 at entry 2, after position 1')
+    holdings.cells.positions[2] = 2
+    holdings.cells.positions[3] = 9
+    checkBooks(holdings)
+    expect(() => {
+      checkPositions(holdings)
+    }).toThrow('sequence 0 should hold positions 0 to 9 and holds positions 0 to 3')
+    expect(() => {
+      checkReadback(holdings)
+    }).toThrow(/position 9 of sequences 0 \(1 missing in llama.cpp\); position 3 of sequences 0 \(1 too many in llama.cpp\)/)
   })
 
   it('an id lent to nobody, and two lanes of one conversation', () => {
@@ -93,6 +108,8 @@ describe('wrong books are named:', () => {
     expect(() => {
       checkBooks(holdings)
     }).toThrow(/two lanes/)
+    version.state = 'scratch'
+    checkBooks(holdings)
   })
 
   it('positions that llama.cpp has and we do not, and the other way round', () => {
@@ -132,7 +149,7 @@ describe('wrong books are named:', () => {
 
   it('more tokens than cells', () => {
     expect(() => {
-      lane.append(new Int32Array(13))
+      lane.append(new Int32Array(13), keys(13))
     }).toThrow(/all 16 cells are in use/)
   })
 })

@@ -3,16 +3,20 @@ import { seqId, type SeqId } from '../../src/core/ids.js'
 import { span, type Span } from '../../src/core/span.js'
 import type { Cell, KvMemory } from '../../src/kv/memory.js'
 
-interface NaiveCell {
+/** A cell as a sequence sees it. */
+export interface HeldCell {
+  /** Never that of another computation; kept when the cell is saved and loaded. */
+  readonly id: number
   readonly position: number
   readonly token: number
-  /** What a cell's values depend on: its token and everything before it that the sequence showed when it was decoded. */
+  /** Equal traces: the same token computed at the same position beside cells that were the same, at the same positions. */
   readonly trace: number
-  readonly tags: Set<SeqId>
 }
 
-/** The trace of `token` decoded after a cell with trace `before`. */
-const traceOf = (before: number, token: number): number => Math.imul(before ^ (token + 0x9e3779b9), 0x85ebca6b) ^ (before >>> 13)
+interface NaiveCell extends HeldCell {
+  position: number
+  readonly tags: Set<SeqId>
+}
 
 /** What the rules of llama.cpp forbid; never an expected outcome. */
 class RuleBroken extends Error {}
@@ -20,12 +24,26 @@ class RuleBroken extends Error {}
 /** A sequence whose cells are not what a fresh prefill of the tokens would make. */
 export class WrongContent extends Error {}
 
+const MAGIC = 0x6b76
+const FIELDS = 4
+
 export class NaiveMemory implements KvMemory {
   /** Tokens that entered by decode. */
   submitted = 0
   /** Like llama.cpp, which adds a tag without asking whether the sequence holds the position already. */
   lenient = false
+  /** Whose sequence anything that is empty becomes when it is tagged or decoded into. */
+  acting = ''
+  /** How often something was saved and loaded. */
+  readonly moves = { saved: 0, loaded: 0 }
   #cells: NaiveCell[] = []
+  #ids = 0
+  readonly #owners = new Map<SeqId, string>()
+  /** How often a sequence that was empty came to hold something. */
+  readonly #lives = new Map<SeqId, number>()
+  readonly #names: string[] = []
+  /** One number for each different thing seen: a stand-in for values that cannot coincide by chance. */
+  readonly #known = new Map<string, number>()
 
   constructor(
     readonly cells: number,
@@ -34,6 +52,7 @@ export class NaiveMemory implements KvMemory {
 
   tag(from: SeqId, to: SeqId, of: Span): void {
     this.#refuseForeign(from, to)
+    if (this.#held(to).length === 0) this.#revive(to, this.acting)
     for (const cell of this.#held(from, of)) {
       if (!this.lenient && !cell.tags.has(to) && this.#held(to, span(cell.position, cell.position + 1)).length > 0)
         throw new RuleBroken(`sequence ${to} holds position ${cell.position} already`)
@@ -47,6 +66,20 @@ export class NaiveMemory implements KvMemory {
     this.#cells = this.#cells.filter(({ tags }) => tags.size > 0)
   }
 
+  get canShift(): boolean {
+    return true
+  }
+
+  shift(seq: SeqId, of: Span, delta: number): void {
+    this.#refuseForeign(seq)
+    const moved = this.#held(seq, of)
+    for (const cell of moved) cell.position += delta
+    for (const { position, tags } of moved)
+      for (const other of tags)
+        if (position < 0 || this.#held(other, span(position, position + 1)).length > 1)
+          throw new RuleBroken(`a shift makes sequence ${other} hold position ${position} twice`)
+  }
+
   positions(seq: SeqId): { readonly min: number; readonly max: number } | null {
     this.#refuseForeign(seq)
     const positions = this.#held(seq).map(({ position }) => position)
@@ -57,6 +90,27 @@ export class NaiveMemory implements KvMemory {
     return this.#cells.map(({ position, tags }) => ({ position, sequences: [...tags] }))
   }
 
+  saveSequence(seq: SeqId): Uint8Array {
+    const held = this.sequence(seq)
+    this.moves.saved++
+    const values = held.flatMap(({ id, position, token, trace }) => [id, position, token, trace])
+    return new Uint8Array(Int32Array.from([MAGIC, this.#name(this.ownerOf(seq)), ...values]).buffer)
+  }
+
+  loadSequence(seq: SeqId, state: Uint8Array): boolean {
+    this.#refuseForeign(seq)
+    if (this.#held(seq).length > 0) throw new RuleBroken(`a state is loaded into sequence ${seq}, which holds something`)
+    const [magic, owner = 0, ...numbers] = new Int32Array(state.slice().buffer)
+    if (magic !== MAGIC || this.#cells.length + numbers.length / FIELDS > this.cells) return false
+    this.moves.loaded++
+    this.#revive(seq, this.#names[owner] ?? '')
+    for (let at = 0; at < numbers.length; at += FIELDS) {
+      const [id = 0, position = 0, token = 0, trace = 0] = numbers.slice(at, at + FIELDS)
+      this.#cells.push({ id, position, token, trace, tags: new Set([seq]) })
+    }
+    return true
+  }
+
   /** Decodes `tokens` into `seq` from position `start` on; the first `entering` of them enter. */
   decode(seq: SeqId, start: number, tokens: Int32Array, entering = tokens.length): void {
     this.#refuseForeign(seq)
@@ -64,36 +118,92 @@ export class NaiveMemory implements KvMemory {
     if (start !== next) throw new RuleBroken(`sequence ${seq} goes on at position ${next}, not ${start}`)
     if (this.#cells.length + entering > this.cells)
       throw new RuleBroken(`no room for ${entering} tokens beside ${this.#cells.length}`)
+    const held = this.sequence(seq)
+    if (held.length === 0) this.#revive(seq, this.acting)
+    let seen = held.reduce((all, cell) => this.#seen(all, cell), 0)
     for (const [offset, token] of tokens.subarray(0, entering).entries()) {
       const position = start + offset
-      const before = this.#held(seq, span(position - 1, position)).at(0)?.trace ?? 0
-      this.#cells.push({ position, token, trace: traceOf(before, token), tags: new Set([seq]) })
+      const cell = { id: this.#ids++, position, token, trace: this.#traceOf(token, position, seen), tags: new Set([seq]) }
+      this.#cells.push(cell)
+      seen = this.#seen(seen, cell)
     }
     this.submitted += entering
   }
 
-  /** Throws WrongContent unless `seq` holds exactly what a fresh prefill of `tokens` would. */
-  expectFresh(seq: SeqId, tokens: ArrayLike<number>): void {
-    const held = this.#held(seq).sort((a, b) => a.position - b.position)
+  /** What `seq` holds, in order of position. */
+  sequence(seq: SeqId): readonly HeldCell[] {
+    return this.#held(seq).sort((a, b) => a.position - b.position)
+  }
+
+  /** The conversation that the sequence belongs to. */
+  ownerOf(seq: SeqId): string {
+    return this.#owners.get(seq) ?? ''
+  }
+
+  /** All that the conversation's sequences hold. */
+  cellsOwnedBy(owner: string): readonly HeldCell[] {
+    return this.#cells.filter(({ tags }) => [...tags].some((seq) => this.ownerOf(seq) === owner))
+  }
+
+  /** All that sequences of other conversations hold. */
+  cellsOfOthers(owner: string): readonly HeldCell[] {
+    return this.#cells.filter(({ tags }) => [...tags].some((seq) => this.ownerOf(seq) !== owner))
+  }
+
+  /** What the conversation's sequences but this one hold; each sequence under a name that it loses when it is emptied. */
+  heldBeside(seq: SeqId, owner: string): Map<string, readonly HeldCell[]> {
+    const all = Array.from({ length: this.sequences }, (_, id) => seqId(id))
+    const beside = all.filter((other) => other !== seq && this.ownerOf(other) === owner && this.#held(other).length > 0)
+    return new Map(beside.map((other) => [`${other} in its life ${this.#lives.get(other) ?? 0}`, this.sequence(other)]))
+  }
+
+  /** The traces that a fresh prefill of `tokens` leaves, place by place. */
+  fresh(tokens: ArrayLike<number>): number[] {
+    let seen = 0
+    return Array.from(tokens, (token, position) => {
+      const trace = this.#traceOf(token, position, seen)
+      seen = this.#seen(seen, { trace, position })
+      return trace
+    })
+  }
+
+  /** How many cells at the beginning of `seq` are what a fresh prefill of `tokens` would make them. */
+  freshBeginning(seq: SeqId, tokens: ArrayLike<number>): number {
+    const traces = this.fresh(tokens)
+    const held = this.sequence(seq)
+    let place = 0
+    while (place < held.length && held[place]?.position === place && held[place]?.trace === traces[place]) place++
+    return place
+  }
+
+  /** Throws WrongContent unless `seq` shows exactly `tokens`, in order of position. */
+  expectShows(seq: SeqId, tokens: ArrayLike<number>): void {
+    const held = this.sequence(seq)
     if (held.length !== tokens.length)
       throw new WrongContent(`sequence ${seq} holds ${held.length} cells instead of ${tokens.length}`)
-    let trace = 0
-    for (const [position, cell] of held.entries()) {
-      const token = tokens[position] ?? -1
-      trace = traceOf(trace, token)
-      if (cell.position !== position) throw new WrongContent(`sequence ${seq} has no cell at position ${position}`)
-      if (cell.token !== token)
-        throw new WrongContent(`sequence ${seq} holds token ${cell.token} instead of ${token} at position ${position}`)
-      if (cell.trace !== trace)
-        throw new WrongContent(`the cell at position ${position} of sequence ${seq} was computed after other tokens`)
+    for (const [place, { token, position }] of held.entries()) {
+      if (token !== tokens[place])
+        throw new WrongContent(`sequence ${seq} shows token ${token} instead of ${tokens[place] ?? -1} at place ${place}`)
+      if (place > 0 && held[place - 1]?.position === position)
+        throw new WrongContent(`sequence ${seq} holds position ${position} twice`)
     }
+  }
+
+  /** Throws WrongContent unless `seq` holds exactly what a fresh prefill of `tokens` would. */
+  expectFresh(seq: SeqId, tokens: ArrayLike<number>): void {
+    this.expectShows(seq, tokens)
+    const fresh = this.freshBeginning(seq, tokens)
+    if (fresh === tokens.length) return
+    const position = this.sequence(seq)[fresh]?.position
+    if (position !== fresh) throw new WrongContent(`sequence ${seq} has no cell at position ${fresh}`)
+    throw new WrongContent(`the cell at position ${fresh} of sequence ${seq} was computed after other tokens`)
   }
 
   /** The tokens of every sequence that holds something. */
   contents(): Map<SeqId, number[]> {
     const contents = new Map<SeqId, number[]>()
     for (let id = 0; id < this.sequences; id++) {
-      const held = this.#held(seqId(id)).sort((a, b) => a.position - b.position)
+      const held = this.sequence(seqId(id))
       if (held.length > 0)
         contents.set(
           seqId(id),
@@ -106,6 +216,33 @@ export class NaiveMemory implements KvMemory {
   /** Distinct cells that at least one of `seqs` tags. */
   cellsOf(seqs: readonly SeqId[]): number {
     return this.#cells.filter(({ tags }) => seqs.some((seq) => tags.has(seq))).length
+  }
+
+  /** What a cell's values depend on: its token, its position, and all that its sequence held before it. */
+  #traceOf(token: number, position: number, seen: number): number {
+    return this.#number(`${token} at ${position} after ${seen}`)
+  }
+
+  /** All that was seen, and one more. */
+  #seen(before: number, { trace, position }: Pick<HeldCell, 'trace' | 'position'>): number {
+    return this.#number(`${before} and ${trace} at ${position}`)
+  }
+
+  #number(what: string): number {
+    const known = this.#known.get(what)
+    if (known !== undefined) return known
+    this.#known.set(what, this.#known.size + 1)
+    return this.#known.size
+  }
+
+  #revive(seq: SeqId, owner: string): void {
+    this.#owners.set(seq, owner)
+    this.#lives.set(seq, (this.#lives.get(seq) ?? 0) + 1)
+  }
+
+  #name(owner: string): number {
+    if (!this.#names.includes(owner)) this.#names.push(owner)
+    return this.#names.indexOf(owner)
   }
 
   #held(seq: SeqId, of: Span = span(0, Infinity)): NaiveCell[] {

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
 import type { Shown } from '../../src/kv/shown.js'
-import { Desk, shownOf } from './desk.js'
+import { Desk, missing, shownOf } from './desk.js'
 
 const NAMES = ['a', 'b', 'c'] as const
 /** Few different tokens, so that beginnings, endings and whole messages coincide by chance as well. */
@@ -118,14 +118,13 @@ function play(operations: readonly Operation[], cells: number, sequences: number
   /** Prompt tokens still to be computed. */
   const missingOf = (of: string) => {
     const running = runningOf(of)
-    return running === undefined ? 0 : running.shown.tokens.length - running.lane.held
+    return running === undefined ? 0 : missing(running)
   }
 
   const finish = (of: string, outcome: 'done' | 'cancelled') => {
-    const generated = runningOf(of)!
+    const { generated } = runningOf(of)!
     const entry = desk.finish(of, outcome)
-    const answer = generated.content.slice(generated.shown.tokens.length)
-    if (outcome === 'done') talks.get(of)!.say([3, ...answer])
+    if (outcome === 'done') talks.get(of)!.say([3, ...generated])
     seen.steps++
     if (outcome === 'cancelled') seen.cancelled++
     seen.own += entry.sources.own
@@ -141,10 +140,10 @@ function play(operations: readonly Operation[], cells: number, sequences: number
   /** One decode; without room the step ends. */
   const advance = (of: string, count: number, tokens: readonly number[]) => {
     const running = runningOf(of)!
-    const missing = missingOf(of)
-    if (desk.decode(running, missing > 0 ? Math.min(count, missing) : Int32Array.from(tokens))) return
+    const isIn = missing(running) === 0
+    if (desk.decode(running, isIn ? Int32Array.from(tokens) : count)) return
     seen.noCells++
-    finish(of, missing > 0 ? 'cancelled' : 'done')
+    finish(of, isIn ? 'done' : 'cancelled')
   }
 
   const ask = (of: string, tokens: readonly number[]) => {
@@ -157,18 +156,16 @@ function play(operations: readonly Operation[], cells: number, sequences: number
   for (const op of operations) {
     const talk = talks.get(op.name)!
     const running = runningOf(op.name)
-    const missing = missingOf(op.name)
     if (op.do === 'say') talk.say(op.tokens)
     else if (op.do === 'edit') talk.edit(op.message, op.from, op.size, op.tokens)
     else if (op.do === 'undo') talk.undo()
     else if (op.do === 'revert') talk.revert()
     else if (op.do === 'start' && running === undefined) start(op.name)
     else if (op.do === 'advance' && running !== undefined) advance(op.name, op.count, op.tokens)
-    else if (op.do === 'abort' && running !== undefined && missing > 0) {
-      const count = Math.min(op.count, missing)
-      if (desk.decode(running, count, Math.min(op.entering, count)) && op.entering % 2 === 0) finish(op.name, 'cancelled')
+    else if (op.do === 'abort' && running !== undefined && missing(running) > 0) {
+      if (desk.decode(running, op.count, op.entering) && op.entering % 2 === 0) finish(op.name, 'cancelled')
     } else if (op.do === 'cancel' && running !== undefined) finish(op.name, 'cancelled')
-    else if (op.do === 'finish' && running !== undefined && missing === 0) finish(op.name, 'done')
+    else if (op.do === 'finish' && running !== undefined && missing(running) === 0) finish(op.name, 'done')
     else if (op.do === 'forget' && running === undefined) {
       desk.forget(op.name)
       talks.set(op.name, fresh(op.name))

@@ -2,13 +2,11 @@
 import type { Command } from 'commander'
 import { calibrate, SEQUENCES } from '../../engine/calibrate.js'
 import { measuredOn, saveCalibration } from '../../engine/calibration.js'
-import type { LlamaEngineOptions } from '../../engine/llama.js'
 import { decodeTime, prefillTime, type CostModel } from '../../kv/cost-model.js'
 import { printable } from '../ansi.js'
-import { BUILTIN } from '../builtin.js'
 import { bytes, count, percent } from '../figures.js'
-import { addModelOptions, engineOptions, type ModelFlags } from '../options.js'
-import { modelPath, nativeLibrary } from '../runtime.js'
+import { addModelOptions, type ModelFlags } from '../options.js'
+import { modelPath, nativeLibrary, optionsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { table } from '../table.js'
 
@@ -29,14 +27,8 @@ export function addCalibrate(program: Command, shell: Shell): void {
   addModelOptions(command).action((flags: CalibrateFlags) => run(flags, shell))
 }
 
-/** The options that an engine runs with for these flags: the built-in model has one thread unless told otherwise (runtime.ts says why). */
-export function calibratedOptions(flags: ModelFlags): LlamaEngineOptions {
-  const options = engineOptions(flags)
-  return flags.model === BUILTIN ? { threads: 1, batchThreads: 1, ...options } : options
-}
-
 async function run(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Promise<void> {
-  const settings = calibratedOptions(flags)
+  const settings = optionsOf(flags)
   const path = await modelPath(flags.model, notes, interrupt.signal)
   const native = await nativeLibrary(flags.gpu)
   const model = await native.loadModel(path, settings.model)

@@ -16,11 +16,10 @@ import type { Shown } from '../../kv/shown.js'
 import { count, duration, percent, plural } from '../figures.js'
 import { readInput } from '../input.js'
 import { addModelOptions, given, type ModelFlags } from '../options.js'
-import { loadEngine, nativeLibrary } from '../runtime.js'
+import { loadEngine, nativeLibrary, optionsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { table } from '../table.js'
 import { parseTranscript, type Transcript } from '../transcript.js'
-import { calibratedOptions } from './calibrate.js'
 
 interface PlanFlags extends ModelFlags {
   readonly json?: true
@@ -42,7 +41,7 @@ The transcript is a JSON file with messages, and tools if there are any, as in O
 
 "message" counts from 0. A fold goes from where "from" begins to where the first "to" after it ends; left out: from the beginning, to
 the end of the message. "summary" is a text to show instead of a marker. All folds are made in one step, on a cache that holds the
-transcript; "pays after" is how many generated tokens later the edit has saved more time than it took.
+transcript; "cells" are those in use afterwards, parked ones included; "pays after" is how many generated tokens later the edit has saved more time than it took.
 Times need a calibration: \`kvfold calibrate\` with the same model and options, once.`
 
 export function addPlan(program: Command, shell: Shell): void {
@@ -64,12 +63,15 @@ interface Row {
 
 async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Promise<void> {
   const { interrupt, notes, out } = shell
-  const transcript = parseTranscript(await readInput(file, interrupt.signal), file ?? 'on stdin')
+  const transcript = parseTranscript(
+    await readInput(file, interrupt.signal),
+    file === undefined || file === '-' ? 'on stdin' : file,
+  )
   const engine = await loadEngine(flags, notes, interrupt.signal)
   try {
     const calibration = await loadCalibration({
       info: engine.modelInfo,
-      settings: calibratedOptions(flags),
+      settings: optionsOf(flags),
       backend: (await nativeLibrary(flags.gpu)).backend,
     })
     const cost = calibration.kind === 'found' ? calibration.model : null

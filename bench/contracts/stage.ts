@@ -1,0 +1,73 @@
+/** Owns single steps on an engine: what a step computed, how long it took, what it predicts and what the model goes on to say. */
+import { freshConversation, LlamaEngine, type Completion } from '../../src/engine/llama.js'
+import type { ConversationId } from '../../src/core/ids.js'
+import type { Terms } from '../../src/kv/contract.js'
+import type { Shown } from '../../src/kv/shown.js'
+import type { Native } from '../../src/native/types.js'
+import { SPLICE } from './variants.js'
+
+/** Settings of every engine of this bench. */
+export const SETTINGS = { threads: 1, batchThreads: 1, flashAttention: 'on' } as const
+
+export interface Shot {
+  readonly milliseconds: number
+  /** Tokens submitted to decode. */
+  readonly computed: number
+}
+
+/** What a model makes of what it is shown. */
+export interface Reading {
+  /** Log-probabilities of the token after the opening of an answer. */
+  readonly next: Float32Array
+  /** A greedy answer. */
+  readonly said: Int32Array
+}
+
+export class Stage {
+  readonly #noEnd: readonly { readonly token: number; readonly bias: number }[]
+
+  private constructor(readonly engine: LlamaEngine) {
+    const { vocabulary } = engine.modelInfo
+    const ends = Array.from({ length: vocabulary }, (_, token) => token).filter((token) => engine.model.isEndOfGeneration(token))
+    this.#noEnd = ends.map((token) => ({ token, bias: -Infinity }))
+  }
+
+  static async open(native: Native, path: string, cells: number): Promise<Stage> {
+    return new Stage(await LlamaEngine.load(native, path, { ...SETTINGS, cells, slots: 1, hostBytes: 0 }))
+  }
+
+  /** Has this shown, by a new conversation unless said otherwise; what another one holds is shared. */
+  async read(shown: Shown, terms: Terms, conversation = freshConversation()): Promise<ConversationId> {
+    await this.show(conversation, shown, terms)
+    return conversation
+  }
+
+  /** One step, timed: the cache's work and the decode, planning left out. @throws Error when it does not keep to its terms */
+  async show(conversation: ConversationId, shown: Shown, terms: Terms): Promise<Shot> {
+    const { ledger } = await this.engine.complete({ conversation, ...given(shown), terms, maxTokens: 0 })
+    if (ledger.fallback !== null) throw new Error(`a step fell back: ${ledger.fallback}`)
+    return { milliseconds: ledger.milliseconds.cache + ledger.milliseconds.prefill, computed: ledger.submitted }
+  }
+
+  /** What the model makes of what the conversation shows already. */
+  async ask(conversation: ConversationId, shown: Shown, opening: Int32Array, count: number): Promise<Reading> {
+    const { vocabulary } = this.engine.modelInfo
+    const ask = { conversation, terms: SPLICE, sampling: { logitBias: this.#noEnd } }
+    const { tokens: said } = await this.engine.complete({ ...ask, ...given(shown), maxTokens: count })
+    const { logprobs } = await this.engine.complete({ ...ask, ...given(shown, opening), maxTokens: 1, logprobs: vocabulary })
+    const next = new Float32Array(vocabulary)
+    for (const { token, logprob } of logprobs[0]?.top ?? []) next[token] = logprob
+    return { next, said }
+  }
+
+  /** Gives the conversation's cells back; resolves when they are free. */
+  async forget(conversation: ConversationId): Promise<void> {
+    this.engine.forget(conversation)
+    await this.engine.check('books')
+  }
+}
+
+function given({ tokens, origin }: Shown, more: Int32Array = new Int32Array()): Pick<Completion, 'tokens' | 'origin'> {
+  const longer = (of: Int32Array) => Int32Array.from([...of, ...more])
+  return { tokens: longer(tokens), ...(origin === undefined ? {} : { origin: { ...origin, base: longer(origin.base) } }) }
+}

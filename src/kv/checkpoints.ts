@@ -1,0 +1,76 @@
+/** Owns which places of a text are worth a checkpoint, and the checkpoints: whole states of sequences that can only be extended. */
+import type { ConversationId } from '../core/ids.js'
+import type { Attic } from './attic.js'
+import type { Holding } from './holding.js'
+import type { KvMemory } from './memory.js'
+import { commonPrefix } from './prefix.js'
+import { isMarker, keysOf, placeOf, type Shown } from './shown.js'
+import { recordOf, type Stored } from './stored.js'
+import { freshPrints } from './trail.js'
+
+/**
+ * The places, in order, where a state is saved while this is computed:
+ *
+ * - where the answer begins, because it is what the next step shows differently if anything is (it is generated anew, or a template strips its
+ *   reasoning); of a bare completion, before its last token, so that it can be continued another way;
+ * - where each edited message begins, because what was edited once is edited again, or restored;
+ * - where the system message ends, which other conversations begin with, too.
+ */
+export function checkpointPlaces(shown: Shown): number[] {
+  const { tokens, messages } = shown
+  const keys = keysOf(shown)
+  const isEdited = (start: number, end: number) => {
+    for (let at = start; at < end; at++)
+      if (isMarker(keys[at]!) || placeOf(keys[at]!) > (at === 0 ? 0 : placeOf(keys[at - 1]!) + 1)) return true
+    return false
+  }
+  const [first, second] = messages
+  const answer = messages.at(-1)?.span.start ?? 0
+  const places = [
+    answer === 0 ? tokens.length - 1 : answer,
+    ...messages.filter(({ span: { start, end } }) => isEdited(start, end)).map(({ span }) => span.start),
+    ...(first?.role === 'system' && second !== undefined ? [second.span.start] : []),
+  ]
+  return [...new Set(places)].filter((place) => place > 0 && place < tokens.length).sort((a, b) => a - b)
+}
+
+/** Saved states, in the attic's tiers; when those are full the ones of least benefit give way (benefit.ts). */
+export class Checkpoints {
+  constructor(
+    private readonly memory: KvMemory,
+    private readonly attic: Attic,
+  ) {}
+
+  /** Saves what the sequence holds, unless the same is saved already; false when nothing can be kept. */
+  save(holding: Holding): boolean {
+    const { attic, memory } = this
+    const { held, tokens, seq } = holding
+    if (!attic.open || held === 0) return false
+    const same = attic.all.find((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
+    if (same === undefined) attic.put(recordOf(holding), memory.saveSequence(seq, { checksum: false }))
+    else same.lastUse = Date.now()
+    return true
+  }
+
+  /**
+   * The longest one that holds the beginning of these tokens, but not all of them; of equals the conversation's own, then the latest used.
+   * Null: there is none longer than `least`.
+   */
+  before(tokens: Int32Array, least: number, conversation: ConversationId, without?: ReadonlySet<unknown>): Stored | null {
+    const fitting = this.attic.all.filter(({ held }) => held > least && held < tokens.length)
+    if (fitting.length === 0) return null
+    const prints = freshPrints(tokens)
+    let best: Stored | null = null
+    for (const stored of fitting) {
+      const { held } = stored
+      const better =
+        best === null ||
+        held > best.held ||
+        (held === best.held && best.conversation !== conversation && stored.conversation === conversation)
+      // The last print stands for all before it; the tokens are compared all the same, because a wrong state is a wrong answer.
+      if (!better || without?.has(stored) === true || !stored.isFresh(held - 1, held - 1, tokens, prints)) continue
+      if (commonPrefix(stored.tokens, tokens) === held) best = stored
+    }
+    return best
+  }
+}

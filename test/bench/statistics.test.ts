@@ -1,0 +1,44 @@
+import { describe, expect, it } from 'vitest'
+import { bootstrap, mean } from '../../bench/statistics.js'
+import { Random } from '../../src/core/random.js'
+
+describe('bootstrap', () => {
+  it('is the same for the same values, and a point where there is nothing to vary', () => {
+    expect(bootstrap([0.2, 0.9, 0.4])).toEqual(bootstrap([0.2, 0.9, 0.4]))
+    expect(bootstrap([0.7])).toEqual([0.7, 0.7])
+    expect(bootstrap([0.5, 0.5, 0.5])).toEqual([0.5, 0.5])
+  })
+
+  it('lies around the mean and within the values', () => {
+    const values = [0.1, 0.3, 0.35, 0.8, 0.9]
+    const [low, high] = bootstrap(values)
+    expect(low).toBeGreaterThanOrEqual(0.1)
+    expect(low).toBeLessThan(mean(values))
+    expect(high).toBeGreaterThan(mean(values))
+    expect(high).toBeLessThanOrEqual(0.9)
+  })
+
+  it('is as wide as the normal approximation for many values', () => {
+    const random = new Random(3)
+    const values = Array.from({ length: 80 }, () => random.below(1000) / 1000)
+    const average = mean(values)
+    const deviation = Math.sqrt(mean(values.map((value) => (value - average) ** 2)))
+    const half = (1.96 * deviation) / Math.sqrt(values.length)
+    const [low, high] = bootstrap(values)
+    expect(Math.abs(low - (average - half))).toBeLessThan(0.15 * half)
+    expect(Math.abs(high - (average + half))).toBeLessThan(0.15 * half)
+  })
+
+  it('covers the true mean about as often as it says', () => {
+    const random = new Random(4)
+    let covered = 0
+    for (let round = 0; round < 25; round++) {
+      const [low, high] = bootstrap(
+        Array.from({ length: 16 }, () => random.below(1001) / 1000),
+        round,
+      )
+      if (low <= 0.5 && 0.5 <= high) covered++
+    }
+    expect(covered / 25).toBeGreaterThan(0.8)
+  })
+})

@@ -1,0 +1,46 @@
+/** A shelf as plain as can be: it keeps so many items, loses the oldest, and finds every fourth one damaged; for tests of src/kv. */
+import type { Shelf, ShelfItem, ShelfRecord } from '../../src/kv/shelf.js'
+
+export class NaiveShelf implements Shelf {
+  readonly counts = { refused: 0, gone: 0, evicted: 0, failed: 0 }
+  #items: { readonly item: ShelfItem; readonly state: Uint8Array }[] = []
+  #puts = 0
+
+  constructor(private readonly room: number) {}
+
+  get items(): readonly ShelfItem[] {
+    return this.#items.map(({ item }) => item)
+  }
+
+  async put(record: ShelfRecord, state: Uint8Array): Promise<ShelfItem | null> {
+    await Promise.resolve()
+    if (this.room === 0) return null
+    const item = { id: `item ${this.#puts++}`, record: structuredClone(record), bytes: state.byteLength, lastUse: this.#puts }
+    this.#items.push({ item, state: state.slice() })
+    return item
+  }
+
+  async take(id: string): Promise<Uint8Array | null> {
+    await Promise.resolve()
+    while (this.#items.length > this.room) this.#items.shift()
+    const found = this.#items.find(({ item }) => item.id === id)
+    if (found === undefined) return null
+    if (!id.endsWith('3')) return found.state.slice()
+    this.counts.refused++
+    await this.drop(id)
+    return null
+  }
+
+  async drop(id: string): Promise<void> {
+    this.#items = this.#items.filter(({ item }) => item.id !== id)
+    await Promise.resolve()
+  }
+
+  touch(): void {
+    return
+  }
+
+  async close(): Promise<void> {
+    await Promise.resolve()
+  }
+}

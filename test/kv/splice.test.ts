@@ -1,0 +1,621 @@
+/** What folds and restores cost when the text after them stays, and what is approximate about it, case by case. */
+import { describe, expect, it } from 'vitest'
+import { CONTRACTS, type Contract } from '../../src/core/contract.js'
+import { conversationId } from '../../src/core/ids.js'
+import type { BlendChoice } from '../../src/kv/contract.js'
+import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
+import { Prompt } from './prompt.js'
+
+/** `count` tokens that occur nowhere else. */
+const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
+
+const system = text(100, 10)
+const long = text(200, 40)
+const tail = text(300, 15)
+const marker = [900, 901, 902]
+
+/** A conversation of 10 + 40 + 15 tokens, and two that every answer begins with: places [0, 67). */
+const conversation = () => new Prompt([system, long, tail], [1, 2])
+
+const spliced = (options: DeskOptions = {}) => {
+  const desk = new Desk(options)
+  desk.terms = { contract: 'splice' }
+  return desk
+}
+
+/** A desk whose conversation `a` was shown whole. */
+const begun = (options: DeskOptions = {}) => {
+  const desk = spliced(options)
+  const prompt = conversation()
+  desk.step('a', prompt.shown)
+  return { desk, prompt }
+}
+
+describe('a fold', () => {
+  it('computes its marker and nothing else', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    expect(desk.step('a', prompt.shown)).toMatchObject({
+      contract: 'splice',
+      fallback: null,
+      shown: 50,
+      reused: 47,
+      fresh: 3,
+      recomputed: 0,
+      side: 1,
+      submitted: 4,
+      parked: 20,
+      // The marker is exact; what follows it was computed beside the folded text.
+      approximate: 27,
+      positions: 67,
+    })
+    expect(desk.cache.totals).toMatchObject({ used: 70, parked: 20, versions: 1, sequences: { used: 2 } })
+  })
+
+  it('names the messages that are approximate', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    const entry = desk.step('a', prompt.shown, [50])
+    expect(entry.messages.map(({ shown, approximate }) => [shown, approximate])).toEqual([
+      [10, 0],
+      [23, 10],
+      [15, 15],
+      [3, 3],
+    ])
+  })
+
+  it('and new text behind it computes the marker and the text', () => {
+    const { desk, prompt } = begun()
+    const first = prompt.shown
+    desk.step('a', first, [50, 51])
+    prompt.say([50, 51, 3], text(400, 6))
+    prompt.fold(20, 40, marker)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ fresh: 3 + 1 + 6 + 2, recomputed: 0, submitted: 12, side: 0 })
+  })
+
+  it('at the very end of the text, or its beginning, costs the same', () => {
+    for (const [start, end] of [
+      [50, 65],
+      [0, 10],
+    ] as const) {
+      const { desk, prompt } = begun()
+      prompt.fold(start, end, marker)
+      expect(desk.step('a', prompt.shown)).toMatchObject({ fresh: 3, recomputed: 0, submitted: 4, approximate: 67 - end })
+    }
+  })
+
+  it('without a marker computes nothing but the last token', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, [])
+    expect(desk.step('a', prompt.shown)).toMatchObject({ fresh: 0, submitted: 1, approximate: 27, positions: 67 })
+  })
+
+  it('whose marker is as long as what it hides fits', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, text(900, 20))
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fresh: 20, submitted: 21, positions: 67 })
+  })
+
+  it('made together with others costs the sum of the markers', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(15, 20, [900])
+    prompt.fold(30, 40, marker)
+    expect(desk.step('a', prompt.shown)).toMatchObject({
+      fresh: 4,
+      submitted: 5,
+      parked: 15,
+      approximate: 56 - 16,
+    })
+  })
+
+  it('in one message is none of the others: a read-only step recomputes nothing', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown, [50])
+    prompt.say([50, 3])
+    expect(desk.step('a', prompt.shown)).toMatchObject({ recomputed: 0, fresh: 1 + 2, side: 0 })
+  })
+
+  it('whose summary replaces its marker computes the summary', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown)
+    prompt.fold(20, 40, [900, 950, 951, 952])
+    // The new one begins as the old one did.
+    expect(desk.step('a', prompt.shown)).toMatchObject({ fresh: 3, recomputed: 0, submitted: 4, parked: 0 })
+    prompt.fold(20, 40, marker)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', approximate: 27 })
+  })
+})
+
+describe('a marker', () => {
+  it('is not begun with the end of an earlier one', () => {
+    const { desk, prompt } = begun()
+    for (const words of [
+      [900, 901, 902],
+      [900, 901],
+      [902, 901],
+    ]) {
+      prompt.fold(20, 40, words)
+      const entry = desk.step('a', prompt.shown)
+      expect(entry.approximate).toBe(27)
+      expect(entry.submitted).toBe(words[0] === 902 ? 3 : words.length === 2 ? 1 : 4)
+    }
+  })
+})
+
+describe('a restore', () => {
+  it('with nothing decoded in between computes only the last token, and all is exact again', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown)
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({
+      contract: 'splice',
+      fallback: null,
+      shown: 67,
+      submitted: 1,
+      recomputed: 0,
+      side: 1,
+      approximate: 0,
+      sources: { own: 47, parked: 20, shared: 0 },
+      parked: 3,
+    })
+  })
+
+  it('after text that was computed meanwhile leaves that text approximate', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown, [50, 51])
+    prompt.say([50, 51, 3])
+    prompt.restore(20)
+    const entry = desk.step('a', prompt.shown)
+    // The message's last token and the new opening are computed now, after approximate ones.
+    expect(entry).toMatchObject({ fresh: 3, recomputed: 0, submitted: 3, approximate: 1 + 2 + 1 + 2, shown: 72 })
+    expect(entry.messages.map(({ approximate }) => approximate)).toEqual([0, 0, 0, 4, 2])
+  })
+
+  it('of holes in any order computes nothing but the marker of a fold that began right behind', () => {
+    const orders = [0, 1, 2].flatMap((a) => [0, 1, 2].filter((b) => b !== a).map((b) => [a, b, 3 - a - b]))
+    for (const order of orders) {
+      const { desk, prompt } = begun()
+      // The first two touch.
+      const holes = [12, 20, 52]
+      prompt.fold(12, 20, [900, 901])
+      prompt.fold(20, 28, marker)
+      prompt.fold(52, 60, [903])
+      expect(desk.step('a', prompt.shown)).toMatchObject({ fresh: 6, submitted: 7, parked: 24 })
+      for (const hole of order) {
+        // The second marker stands right after the first, at positions of the first hole.
+        const moved = hole === 0 && prompt.folds.some(({ start }) => start === 20) ? 3 : 0
+        prompt.restore(holes[hole]!)
+        const entry = desk.step('a', prompt.shown)
+        expect(entry, order.join()).toMatchObject({ contract: 'splice', submitted: 1 + moved, recomputed: moved, fresh: 0 })
+      }
+      expect(desk.cache.ledger(conversationId('a')).at(-1)).toMatchObject({ approximate: 0, shown: 67, positions: 67 })
+    }
+  })
+
+  it('and the fold again compute nothing', () => {
+    const { desk, prompt } = begun()
+    for (let round = 0; round < 3; round++) {
+      prompt.fold(20, 40, marker)
+      expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: round === 0 ? 4 : 1, approximate: 27 })
+      prompt.restore(20)
+      expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+    }
+  })
+
+  it('of what was lost meanwhile computes it in its place, at its old positions', () => {
+    const { desk, prompt } = begun({ cells: 100 })
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown)
+    desk.step('b', shownOf(text(1000, 40)))
+    expect(desk.cache.totals).toMatchObject({ parked: 0 })
+    desk.forget('b')
+    prompt.restore(20)
+    // The text is what it was; only the last token was ever computed without it.
+    expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 21, fresh: 20, positions: 67, approximate: 0 })
+  })
+
+  it('under `splice` of what was folded under `exact` is no fallback', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    desk.terms = { contract: 'exact' }
+    desk.step('a', prompt.shown)
+    desk.terms = { contract: 'splice' }
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, submitted: 1, approximate: 0 })
+  })
+})
+
+describe('approximate cells', () => {
+  it('are not what an `exact` step takes, not even from its own lane', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown)
+    desk.terms = { contract: 'exact' }
+    expect(desk.step('a', prompt.shown)).toMatchObject({
+      contract: 'exact',
+      reused: 23,
+      recomputed: 27,
+      approximate: 0,
+      positions: 50,
+    })
+  })
+
+  it('are not lent to another conversation, whatever its contract', () => {
+    for (const contract of ['exact', 'splice', 'blend'] as const) {
+      const { desk, prompt } = begun()
+      prompt.fold(20, 40, marker)
+      desk.step('a', prompt.shown)
+      desk.terms = { contract }
+      const entry = desk.step('b', shownOf([...prompt.shown.tokens]))
+      expect(entry, contract).toMatchObject({ sources: { own: 0, shared: 23 }, fresh: 27, approximate: 0 })
+    }
+  })
+
+  it('give way to exact ones of another conversation only where none of its own are', () => {
+    const { desk, prompt } = begun()
+    desk.step('b', shownOf([...prompt.shown.tokens, ...text(700, 5)]))
+    const c = spliced()
+    c.step('b', shownOf([...system, ...long]))
+    expect(c.step('a', prompt.shown)).toMatchObject({ contract: 'splice', sources: { shared: 50 }, approximate: 0 })
+    prompt.fold(20, 40, marker)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ sources: { shared: 0 }, approximate: 27 })
+  })
+
+  it('are followed by approximate ones only, even where another conversation has the same text', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, [])
+    desk.step('a', prompt.shown)
+    desk.step('b', shownOf([...prompt.shown.tokens, ...text(700, 5)]))
+    prompt.add(text(700, 5))
+    const entry = desk.step('a', prompt.shown)
+    expect(entry).toMatchObject({ sources: { shared: 0 }, contract: 'splice' })
+  })
+
+  it('of its own are given up for exact ones of another conversation, and what it holds exactly itself is not', () => {
+    const { desk, prompt } = begun({ sequences: 2 })
+    desk.forget('a')
+    const wide = spliced({ cells: 256, sequences: 4 })
+    wide.start('c', shownOf(text(1, 3)))
+    wide.step('a', prompt.shown)
+    wide.step('b', shownOf([...prompt.shown.tokens]))
+    prompt.fold(20, 40, marker)
+    // No id is left to park what is hidden: it lives on with the other conversation alone.
+    expect(wide.step('a', prompt.shown)).toMatchObject({ parked: 0, submitted: 4 })
+    prompt.restore(20)
+    expect(wide.step('a', prompt.shown)).toMatchObject({
+      sources: { own: 47, shared: 20 },
+      submitted: 1,
+      approximate: 0,
+      parked: 3,
+    })
+  })
+})
+
+describe('a refresh', () => {
+  it('shows the same by exact cells, and closes the gaps', async () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown, [50, 51])
+    const shown = desk.cache.shown(conversationId('a'))!
+    desk.terms = { contract: 'exact' }
+    const running = (await desk.fetch('a', shown, 'refresh'))!
+    while (missing(running) > 0) desk.decode(running, 10)
+    expect(desk.finish('a')).toMatchObject({
+      kind: 'refresh',
+      shown: 52,
+      reused: 23,
+      recomputed: 29,
+      fresh: 0,
+      approximate: 0,
+      positions: 52,
+    })
+    desk.terms = { contract: 'splice' }
+    prompt.say([50, 51, 3])
+    expect(desk.step('a', prompt.shown)).toMatchObject({ recomputed: 0, fresh: 3, approximate: 0 })
+  })
+})
+
+describe('a prompt that became another one', () => {
+  it('keeps nothing from where it did, though tokens further on are the same at the same places', () => {
+    const { desk } = begun()
+    const other = new Prompt([system, [...long.slice(0, 20), 777, ...long.slice(21)], tail], [1, 2])
+    other.fold(12, 15, [900])
+    expect(desk.step('a', other.shown)).toMatchObject({
+      contract: 'splice',
+      submitted: 1 + 1 + 19 + 15 + 2,
+      fresh: 2,
+      recomputed: 36,
+    })
+  })
+
+  it('has its places counted anew: answers that are shown otherwise than they were generated', () => {
+    const { desk, prompt } = begun()
+    desk.step('a', prompt.shown, [50, 51, 52])
+    // The first token of the answer is left out, and what follows stands one place earlier.
+    prompt.say([51, 52, 3], text(400, 5))
+    desk.step('a', prompt.shown)
+    prompt.fold(20, 40, marker)
+    prompt.fold(73, 75, [904])
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fresh: 4, recomputed: 0, submitted: 5 })
+    prompt.restore(20)
+    prompt.restore(73)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+})
+
+describe('what a lane says of itself', () => {
+  const lane = (desk: Desk) => desk.cache.lane(conversationId('a'))!
+
+  it('follows its gaps', () => {
+    const { desk, prompt } = begun()
+    expect([lane(desk).exact, lane(desk).next, lane(desk).held]).toEqual([67, 67, 67])
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown)
+    expect([lane(desk).exact, lane(desk).next, lane(desk).held]).toEqual([23, 67, 50])
+    desk.closeGaps('a')
+    expect([lane(desk).exact, lane(desk).next, lane(desk).held]).toEqual([23, 50, 50])
+  })
+})
+
+describe('a parked version', () => {
+  it('is dropped when the lane holds the same, not when it holds the same tokens by other cells', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown)
+    expect(desk.cache.totals).toMatchObject({ versions: 1 })
+    desk.terms = { contract: 'exact' }
+    // The approximate tail, parked with its old values, is not what the lane computed.
+    desk.step('a', prompt.shown)
+    expect(desk.cache.totals).toMatchObject({ versions: 2, parked: 20 + 27 })
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ approximate: 0, submitted: 1, sources: { own: 20, parked: 46 } })
+  })
+})
+
+describe('fallbacks', () => {
+  it('a marker that is longer than what it hides', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 22, marker)
+    const entry = desk.step('a', prompt.shown)
+    expect(entry).toMatchObject({ contract: 'exact', fresh: 3, recomputed: 45, approximate: 0, positions: 68 })
+    expect(entry.fallback).toContain('longer than what it hides')
+  })
+
+  it('not when a gap further on takes it up', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(30, 40, [900])
+    desk.step('a', prompt.shown)
+    prompt.fold(20, 22, marker)
+    // The eight tokens between the two move by one.
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, recomputed: 9, positions: 67 })
+  })
+
+  it('no sequence id to work in', () => {
+    const { desk, prompt } = begun({ sequences: 2 })
+    desk.start('b', shownOf(text(1, 3)))
+    prompt.fold(20, 40, marker)
+    const entry = desk.step('a', prompt.shown)
+    expect(entry).toMatchObject({ contract: 'exact', recomputed: 27, approximate: 0 })
+    expect(entry.fallback).toContain('all 2 sequences of the context are taken')
+  })
+
+  it('not when a parked version or an idle lane can give its id', () => {
+    const { desk, prompt } = begun({ sequences: 2 })
+    desk.step('b', shownOf(text(1, 3)))
+    prompt.fold(20, 40, marker)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, submitted: 4, evicted: 3 })
+  })
+
+  it('not when nothing is computed in the middle', () => {
+    const { desk, prompt } = begun({ sequences: 2 })
+    desk.start('b', shownOf(text(1, 3)))
+    prompt.fold(20, 40, [])
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, submitted: 1 })
+  })
+
+  it('positions the model was not trained on', () => {
+    const { desk, prompt } = begun({ options: { positions: 70 } })
+    prompt.fold(20, 40, marker)
+    expect(desk.step('a', prompt.shown, [50, 51])).toMatchObject({ contract: 'splice', positions: 69 })
+    prompt.say([50, 51, 3])
+    const entry = desk.step('a', prompt.shown)
+    expect(entry).toMatchObject({ contract: 'exact', approximate: 0, positions: 55 })
+    expect(entry.fallback).toContain('position 72 is beyond the 70')
+  })
+
+  it('not when the text itself is that long', () => {
+    const { desk, prompt } = begun({ options: { positions: 50 } })
+    prompt.say([50])
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null })
+  })
+})
+
+describe("an edit's own contract", () => {
+  const fold = (of: Contract | undefined, step: Contract) => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker, of)
+    desk.terms = { contract: step }
+    return { desk, prompt, entry: desk.step('a', prompt.shown) }
+  }
+
+  it("goes before the step's, for better or worse", () => {
+    const of = (edit: Contract | undefined, step: Contract) => fold(edit, step).entry.contract
+    for (const step of CONTRACTS) for (const edit of CONTRACTS) expect(of(edit, step)).toBe(edit)
+    for (const step of CONTRACTS) expect(of(undefined, step)).toBe(step)
+  })
+
+  it('holds as long as the edit does; of several, the strictest', () => {
+    const { desk, prompt } = fold('splice', 'splice')
+    const contracts: Contract[] = []
+    const show = () => contracts.push(desk.step('a', prompt.shown).contract)
+    prompt.fold(50, 55, [903], 'exact')
+    show()
+    prompt.fold(56, 60, [904])
+    show()
+    prompt.restore(50)
+    show()
+    desk.terms = { contract: 'exact' }
+    show()
+    prompt.restore(56)
+    show()
+    prompt.restore(20)
+    show()
+    expect(contracts).toEqual(['exact', 'exact', 'splice', 'exact', 'splice', 'exact'])
+  })
+
+  it('is no contract to fall back to when there is no sequence to work in', () => {
+    const { desk, prompt } = begun({ sequences: 2 })
+    desk.start('b', shownOf(text(1, 3)))
+    prompt.fold(20, 40, marker, 'splice')
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'exact', approximate: 0 })
+  })
+
+  it('does not keep a refresh from being exact', async () => {
+    const { desk } = fold('splice', 'exact')
+    desk.terms = { contract: 'exact' }
+    const running = (await desk.fetch('a', desk.cache.shown(conversationId('a'))!, 'refresh'))!
+    while (missing(running) > 0) desk.decode(running, 10)
+    expect(desk.finish('a')).toMatchObject({ kind: 'refresh', contract: 'exact', approximate: 0 })
+  })
+
+  it('holds for a fold that takes the place of a summary', () => {
+    const { desk, prompt } = fold('splice', 'splice')
+    prompt.fold(20, 40, [910, 911], 'exact')
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'exact', approximate: 0 })
+  })
+
+  it('holds after a step under it that was cancelled', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker, 'exact')
+    const running = desk.start('a', prompt.shown)!
+    desk.decode(running, 10)
+    desk.finish('a', 'cancelled')
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'exact', approximate: 0 })
+  })
+})
+
+describe('a blend', () => {
+  const blended = (blend: BlendChoice, options: DeskOptions = {}) => {
+    const { desk, prompt } = begun(options)
+    prompt.fold(20, 40, marker)
+    desk.terms = { contract: 'blend', blend }
+    return { desk, prompt, entry: desk.step('a', prompt.shown) }
+  }
+
+  it('of nothing is a splice, of everything exact', () => {
+    expect(blended({ ratio: 0 }).entry).toMatchObject({ contract: 'blend', submitted: 4, approximate: 27 })
+    expect(blended({ ratio: 1 }).entry).toMatchObject({ contract: 'blend', submitted: 3 + 27, recomputed: 27, approximate: 0 })
+  })
+
+  it('computes the first tokens after the hole again, in order, right after the marker', () => {
+    const { entry, desk } = blended({ first: 5 })
+    expect(entry).toMatchObject({ submitted: 3 + 5 + 1, recomputed: 5, approximate: 22, side: 1 })
+    const held = desk.memory.sequence(desk.cache.lane(conversationId('a'))!.seq)
+    expect(held.map(({ position }) => position)).toEqual([...text(0, 28), ...text(45, 22)])
+  })
+
+  it('computes the last messages again', () => {
+    const { entry } = blended({ messages: 1 })
+    expect(entry).toMatchObject({ submitted: 3 + 17, recomputed: 17 })
+    expect(entry.messages.map(({ recomputed }) => recomputed)).toEqual([0, 0, 15, 2])
+  })
+
+  it('computes the tokens that attended most again, or without scores the first', () => {
+    // Places 30, 31 and 32 of what is shown: of 27 candidates, three are a ratio of 0.11.
+    const attention = { of: () => Float32Array.from({ length: 50 }, (_, at) => (at >= 30 && at < 33 ? 1 : 0)) }
+    const places = (desk: Desk) => {
+      const lane = desk.memory.sequence(desk.cache.lane(conversationId('a'))!.seq)
+      return lane.flatMap(({ id }, place) => (id >= 67 ? [place] : []))
+    }
+    expect(places(blended({ ratio: 0.11 }, { options: { attention } }).desk)).toEqual([20, 21, 22, 30, 31, 32, 49])
+    expect(places(blended({ ratio: 0.11 }).desk)).toEqual([20, 21, 22, 23, 24, 25, 49])
+  })
+
+  it('takes a fifth of the tokens if nothing is said', () => {
+    expect(blended({}).entry).toMatchObject({ recomputed: 5 })
+  })
+
+  it('computes nothing again in a step that hides and restores nothing', () => {
+    const { desk, prompt } = blended({ first: 5 })
+    prompt.say([50])
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'blend', recomputed: 0 })
+  })
+
+  it('parks what the marker hides, not what it computes again', () => {
+    expect(blended({ first: 5 }).entry.parked).toBe(20)
+  })
+})
+
+describe('a step that ends in the middle', () => {
+  it('of a marker goes on there', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, text(900, 8))
+    const running = desk.start('a', prompt.shown)!
+    desk.decode(running, 3)
+    desk.decode(running, 3, 1)
+    expect(desk.finish('a', 'cancelled')).toMatchObject({ kind: 'cancelled', submitted: 4, side: 4 })
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', submitted: 5, approximate: 27, recomputed: 1 })
+  })
+
+  it('of a marker can be undone at no cost', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, text(900, 8))
+    const running = desk.start('a', prompt.shown)!
+    desk.decode(running, 3)
+    desk.finish('a', 'cancelled')
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('for want of cells keeps what it has', () => {
+    const { desk, prompt } = begun({ cells: 70, sequences: 4 })
+    desk.start('b', shownOf(text(1, 3)))
+    expect(desk.decode(desk.running.get(conversationId('b'))!, 3)).toBe(true)
+    prompt.fold(20, 40, marker)
+    const running = desk.start('a', prompt.shown)!
+    // What was just parked gives way.
+    expect(desk.decode(running, 3)).toBe(true)
+    expect(desk.finish('a', 'cancelled')).toMatchObject({ evicted: 20 })
+  })
+})
+
+describe('moving a lane about', () => {
+  const folded = () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown)
+    return { desk, prompt }
+  }
+
+  it('to lower cells changes nothing', () => {
+    const { desk, prompt } = folded()
+    expect(desk.compact('a')).toBe(50)
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('not while it runs, nor where others hold its cells', () => {
+    const { desk, prompt } = folded()
+    const running = desk.start('a', prompt.shown)!
+    expect([desk.compact('a'), desk.closeGaps('a')]).toEqual([0, 0])
+    desk.decode(running, 1)
+    desk.finish('a')
+    desk.step('b', shownOf(system))
+    expect([desk.compact('a'), desk.closeGaps('a')]).toEqual([0, 0])
+    expect([desk.compact('nobody'), desk.closeGaps('nobody')]).toEqual([0, 0])
+  })
+
+  it('to lower positions is approximate, on the ledger, and never taken for exact', () => {
+    const { desk, prompt } = folded()
+    expect(desk.closeGaps('a')).toBe(17)
+    expect(desk.closeGaps('a')).toBe(0)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 27, positions: 50 })
+    expect(desk.step('b', shownOf([...prompt.shown.tokens]))).toMatchObject({ sources: { shared: 23 }, fresh: 27 })
+    desk.terms = { contract: 'exact' }
+    expect(desk.step('a', prompt.shown)).toMatchObject({ approximate: 0 })
+  })
+})
