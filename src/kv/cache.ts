@@ -120,7 +120,8 @@ export class KvCache {
       ],
     }
     const { positions, attention } = this.options
-    const scores = terms.contract === 'blend' ? (attention?.of(conversation, shown) ?? null) : null
+    const blends = terms.contract === 'blend' || shown.origin?.holes.some((hole) => hole.contract === 'blend') === true
+    const scores = blends ? (attention?.of(conversation, shown) ?? null) : null
     const plan = planStep(own, shown, lenders, {
       terms,
       ...(positions === undefined ? {} : { positions }),

@@ -86,7 +86,10 @@ export function planStep(lane: Holding, shown: Shown, lenders: Lenders, { terms,
       fallback: `position ${end} is beyond the ${positions} that the model was trained on, so the gaps were closed`,
     }
   if (computedIn(instead) > computedIn(plan)) return plan
-  return { ...instead, fallback: 'a marker or summary is longer than what it hides, so the text after it had to move' }
+  return {
+    ...instead,
+    fallback: 'what is shown needs more positions than it has there (a marker longer than what it hides, or closed gaps)',
+  }
 }
 
 /**

@@ -155,7 +155,9 @@ describe('what the ledger calls exact', () => {
       let steps = 0
       let approximations = 0
       let recomputedByReading = 0
+      let settled = 0
       for (let seed = 1; seed <= sequences; seed++) {
+        if (seed === Math.ceil(sequences / 4)) settled = process.memoryUsage.rss()
         const random = new Random(seed)
         const opening: ChatMessage[] = [
           { role: 'system', content: `Sequence ${seed % 7}. ${words(random, 6)}` },
@@ -214,10 +216,14 @@ describe('what the ledger calls exact', () => {
       }
       const difference = `worst difference ${worst.toExponential(2)}, noise floor ${floor.toExponential(2)}`
       const counts = `${steps} exact and ${approximations} approximate steps of ${sequences} sequences`
-      console.log(`${contracts.join(', ')}, flash attention ${flashAttention}: ${counts}, ${difference}`)
+      const grown = (process.memoryUsage.rss() - settled) / 2 ** 20
+      console.log(
+        `${contracts.join(', ')}, flash attention ${flashAttention}: ${counts}, ${difference}, memory ${grown.toFixed(0)} MiB more than after a quarter`,
+      )
       expect(steps).toBeGreaterThan(sequences * (contracts.length === 1 ? 3 : 1))
       expect(approximations > 0).toBe(contracts.length > 1)
       expect(floor).toBeGreaterThan(0)
+      expect(grown).toBeLessThan(200)
       expect(worst).toBeLessThanOrEqual(3 * floor)
       expect(recomputedByReading).toBe(0)
       await Promise.all([engine.dispose(), whole.dispose(), chunked.dispose()])

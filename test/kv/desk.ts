@@ -361,7 +361,7 @@ export class Desk {
       const isLast = place === present.length - 1
       const goesOn = names[place]!.includes(':') && names[place - 1]?.split(':')[0] === names[place]!.split(':')[0]
       if (!goesOn && !(isLast && plan.again === 1)) {
-        expect(own.some((cell) => cell.position >= next && this.#places.has(name, cell, names[place]!))).toBe(false)
+        expect(own.some((cell) => cell.position >= next && this.#places.isAt(name, cell, names[place]!))).toBe(false)
         expect(exact && others.some(({ position, trace }) => position === place && trace === fresh[place])).toBe(false)
       }
       exact &&= next === place

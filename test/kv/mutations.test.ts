@@ -380,12 +380,15 @@ describe('a fault in the index is caught', () => {
   })
 })
 
+/** The method as it is now, to be called by what takes its place. */
+const methodOf = <T, Name extends keyof T>(of: T, name: Name): T[Name] => of[name]
+
 describe('a fault that books and memory agree on is caught', () => {
   afterEach(() => {
     vi.restoreAllMocks()
   })
 
-  /** What comes of both scenarios; other failures than those of a check count as such only when they are the desk's. */
+  /** What comes of each scenario; here the desk's own accounts may be what catches a fault. */
   const outcomes = () =>
     SCENARIOS.map((play) => {
       try {
@@ -405,14 +408,6 @@ describe('a fault that books and memory agree on is caught', () => {
     expect(outcomes()[1]).not.toBe('passed')
   })
 
-  it('a print that ignores the position', () => {
-    const { place } = Trail.prototype
-    vi.spyOn(Trail.prototype, 'place').mockImplementation(function (this: Trail, token: number) {
-      place.call(this, token, 0)
-    })
-    expect(outcomes()).toEqual(['passed', 'passed'])
-  })
-
   it('approximate cells lent to another conversation, or passed off as exact to their own', () => {
     vi.spyOn(Holding.prototype, 'isFresh').mockImplementation(function (this: Holding, entry, place, tokens) {
       return entry < this.held && this.tokens[entry] === tokens[place] && this.position(entry) === place
@@ -421,7 +416,7 @@ describe('a fault that books and memory agree on is caught', () => {
   })
 
   it('a scratch sequence that sees hidden cells', () => {
-    const { lend } = Holdings.prototype
+    const lend = methodOf(Holdings.prototype, 'lend')
     let struck = 0
     vi.spyOn(Holdings.prototype, 'lend').mockImplementation(function (this: Holdings, from, entries, to, at) {
       lend.call(this, from, entries, to, at)
@@ -439,7 +434,7 @@ describe('a fault that books and memory agree on is caught', () => {
   })
 
   it('a splice that forgets to untag the hole', () => {
-    const { cut } = Holdings.prototype
+    const cut = methodOf(Holdings.prototype, 'cut')
     let struck = 0
     vi.spyOn(Holdings.prototype, 'cut').mockImplementation(function (this: Holdings, holding, entries) {
       if (holding.state !== 'running' || entries.end === holding.held) return cut.call(this, holding, entries)

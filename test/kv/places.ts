@@ -4,6 +4,7 @@ import type { HeldCell } from './naive-memory.js'
 
 export class Places {
   readonly #known = new Map<string, Set<string>>()
+  readonly #latest = new Map<string, string>()
   /** A number for every beginning of a prompt. */
   readonly #beginnings = new Map<string, number>()
 
@@ -30,10 +31,16 @@ export class Places {
   note(conversation: string, { id }: HeldCell, place: string): void {
     const known = this.#known.get(conversation) ?? new Set()
     this.#known.set(conversation, known.add(`${id} ${place}`))
+    this.#latest.set(`${id} ${conversation}`, place)
   }
 
   has(conversation: string, { id }: HeldCell, place: string): boolean {
     return this.#known.get(conversation)?.has(`${id} ${place}`) === true
+  }
+
+  /** Whether that is the place the cell was last shown at; a text that repeats itself may have had it at others. */
+  isAt(conversation: string, { id }: HeldCell, place: string): boolean {
+    return this.#latest.get(`${id} ${conversation}`) === place
   }
 
   forget(conversation: string): void {

@@ -73,9 +73,6 @@ type Operation =
       readonly which: number
     }
 
-const record = <T extends Operation['do'], V extends object>(what: T, values: { [K in keyof V]: fc.Arbitrary<V[K]> }) =>
-  fc.record({ do: fc.constant(what), name, ...values }) as unknown as fc.Arbitrary<Operation>
-
 const marker = fc.oneof(
   { weight: 5, arbitrary: fc.array(fc.integer({ min: 90, max: 92 }), { minLength: 1, maxLength: 3 }) },
   { weight: 1, arbitrary: fc.array(fc.integer({ min: 90, max: 92 }), { minLength: 0, maxLength: 14 }) },
@@ -83,19 +80,48 @@ const marker = fc.oneof(
 const which = fc.nat(7)
 
 const operation: fc.Arbitrary<Operation> = fc.oneof(
-  { weight: 3, arbitrary: record('add', { tokens: some }) },
-  { weight: 6, arbitrary: record('cut', { message: fc.nat(8), from: fc.nat(9), size: fc.integer({ min: 1, max: 9 }), marker }) },
+  { weight: 3, arbitrary: fc.record({ do: fc.constant('add' as const), name, tokens: some }) },
+  {
+    weight: 6,
+    arbitrary: fc.record({
+      do: fc.constant('cut' as const),
+      name,
+      message: fc.nat(8),
+      from: fc.nat(9),
+      size: fc.integer({ min: 1, max: 9 }),
+      marker,
+    }),
+  },
   {
     weight: 4,
-    arbitrary: record('fold', { which, marker, contract: fc.oneof(none, fc.constantFrom(...CONTRACTS)) }),
+    arbitrary: fc.record({
+      do: fc.constant('fold' as const),
+      name,
+      which,
+      marker,
+      contract: fc.oneof(none, fc.constantFrom(...CONTRACTS)),
+    }),
   },
-  { weight: 5, arbitrary: record('restore', { which }) },
-  { weight: 4, arbitrary: record('start', { terms }) },
-  { weight: 8, arbitrary: record('advance', { count: fc.integer({ min: 1, max: 12 }), tokens: some }) },
-  { weight: 3, arbitrary: record('abort', { count: fc.integer({ min: 1, max: 12 }), entering: fc.nat(12) }) },
+  { weight: 5, arbitrary: fc.record({ do: fc.constant('restore' as const), name, which }) },
+  { weight: 4, arbitrary: fc.record({ do: fc.constant('start' as const), name, terms }) },
+  {
+    weight: 8,
+    arbitrary: fc.record({ do: fc.constant('advance' as const), name, count: fc.integer({ min: 1, max: 12 }), tokens: some }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      do: fc.constant('abort' as const),
+      name,
+      count: fc.integer({ min: 1, max: 12 }),
+      entering: fc.nat(12),
+    }),
+  },
   {
     weight: 5,
-    arbitrary: record('stumble', {
+    arbitrary: fc.record({
+      do: fc.constant('stumble' as const),
+      name,
       terms,
       count: fc.integer({ min: 1, max: 3 }),
       entering: fc.nat(3),
@@ -103,7 +129,7 @@ const operation: fc.Arbitrary<Operation> = fc.oneof(
       which,
     }),
   },
-  { weight: 3, arbitrary: record('finish', { answer: fc.boolean() }) },
+  { weight: 3, arbitrary: fc.record({ do: fc.constant('finish' as const), name, answer: fc.boolean() }) },
   {
     weight: 8,
     arbitrary: fc.record({
