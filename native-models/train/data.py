@@ -191,7 +191,11 @@ class Maker:
         shown = folded_user(user, pieces, idents, k - 1)
         messages[1] = Message("user", shown)
         prompt = fmt.render(messages, fmt.TOOLS)
-        sample = self._sample("folded", [(prompt, 0, 0), (fmt.answer_text(s.order, s.last) + fmt.END, 1, 0)])
+        # As under a splice, where what is folded keeps its positions: in half of the samples there is a gap behind the last marker.
+        last = fmt.fold_marker(idents[k - 2], pieces[k - 2][1] - pieces[k - 2][0])
+        open_at = prompt.index(last) + len(last)
+        answer = fmt.answer_text(s.order, s.last) + fmt.END
+        sample = self._sample("folded", [(prompt[:open_at], 0, 0), (prompt[open_at:], 0, self._gaps()), (answer, 1, 0)])
         for key in s.order:  # a value that is folded away cannot be known: nothing is learned from it
             if " %s:" % key not in user[end:]:
                 sample.weights[sample.ids == self.vocabulary.id["\u2581%s." % s.last[key]]] = 0
