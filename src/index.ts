@@ -53,6 +53,9 @@ export type {
 // The ledger: what every step reused, recomputed and computed anew.
 export { CONTRACTS, type Contract, type ContractChoice } from './core/contract.js'
 export type { BlendChoice } from './kv/contract.js'
+export type { RefreshOptions, RefreshResult } from './engine/refresh.js'
+export type { Abilities } from './engine/abilities.js'
+export type { CostModel } from './kv/cost-model.js'
 export type { LedgerEntry, MessageCost, ReuseSource } from './kv/ledger.js'
 
 // Context: a conversation and the operations on what of it is shown, for programs and people as for models.

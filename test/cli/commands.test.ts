@@ -279,7 +279,7 @@ describe('chat through a pipe', () => {
     expect(stderr).toBe('')
     expect(code).toBe(0)
     expect(stdout).toMatch(/tokens in context, 0 reused, 0 recomputed/)
-    expect(stdout).toMatch(/step +kind +shown/)
+    expect(stdout).toMatch(/step +kind +contract +shown/)
     expect(stdout).toMatch(/^ {2}1 {2}user .*5 characters/m)
     expect(stdout).toMatch(/2 fragments: f[0-9a-f]{5} f[0-9a-f]{5}/)
     expect(stdout).toContain('There is no fragment "nothing"')

@@ -4,6 +4,7 @@ import * as kvfold from '../../src/index.js'
 
 it('exports what it promises', () => {
   expect(Object.keys(kvfold).sort()).toEqual([
+    'CONTRACTS',
     'ChatFormat',
     'Conversation',
     'KvfoldError',
