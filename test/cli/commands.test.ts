@@ -291,7 +291,7 @@ describe('chat through a pipe', () => {
     expect(conversation.messages.map(({ content }) => content)[0]).toBe('Hello')
     expectBalanced(ledger)
     // The second turn reuses the first.
-    expect(stdout).toMatch(/^ +0 +answer +\d+ +0 .*\n +1 +answer +\d+ +[1-9]/m)
+    expect(stdout).toMatch(/^ +0 +answer +exact +\d+ +0 .*\n +1 +answer +exact +\d+ +[1-9]/m)
     expect(stdout).not.toContain('never sent')
   })
 })
