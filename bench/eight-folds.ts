@@ -10,17 +10,8 @@ import { LlamaEngine } from '../src/engine/llama.js'
 import { openNative } from '../src/native/binding.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
 import { eightFolds, PREFILL, type Order } from './peers/episode.js'
+import { SHAPE } from './shape.js'
 
-export const SHAPE = {
-  architecture: 'llama',
-  layers: 4,
-  embedding: 256,
-  heads: 4,
-  kvHeads: 2,
-  feedForward: 704,
-  vocabulary: 8192,
-  context: 16_384,
-} as const
 /** Calls made one at a time from first to last under `splice`, as llama-server is shown them; under `exact` in every order. */
 const RUNS = {
   splice: { order: 'first-to-last', contract: 'splice' },

@@ -10,17 +10,9 @@ import type { Native } from '../src/native/types.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
 import { decode, divergence, Driver, edited } from './driver.js'
 import { median, randomTokens } from './random-tokens.js'
+import { SHAPE as NARROW } from './shape.js'
 
-const SHAPE = {
-  architecture: 'llama',
-  layers: 4,
-  embedding: 256,
-  heads: 4,
-  kvHeads: 2,
-  feedForward: 704,
-  vocabulary: 8192,
-  context: 32768,
-} as const
+const SHAPE = { ...NARROW, context: 32_768 } as const
 /** For the host tier: 16 KiB a cell. Real models have more; with few bytes a cell llama.cpp's own books outweigh the copying. */
 const HOST_SHAPE = { ...SHAPE, layers: 8, embedding: 512, heads: 8, kvHeads: 8, feedForward: 1408 } as const
 const HOST_LENGTH = 8192

@@ -8,6 +8,7 @@ import type { Native } from '../../src/native/types.js'
 import { synthesizeModel } from '../../src/native/synthetic.js'
 import { divergence, edited } from '../driver.js'
 import { median } from '../random-tokens.js'
+import { SHAPE } from '../shape.js'
 import { holeAt, piMaterial, PLACES, randomMaterial, type Material, type Place } from './material.js'
 import type { Watch } from './watch.js'
 import { Stage, type Reading, type Shot } from './stage.js'
@@ -57,18 +58,7 @@ export interface GridOptions {
 const NOISE = { place: 'middle', share: 0.5 } as const
 /** Whole prompt, its folded twin and what is computed again side by side, and answers. */
 const ROOM = { prompts: 4, tokens: 2048 }
-const SYNTHETIC = {
-  architecture: 'llama',
-  layers: 4,
-  embedding: 256,
-  heads: 4,
-  kvHeads: 2,
-  feedForward: 704,
-  vocabulary: 2048,
-  context: 32_768,
-  type: 'f16',
-  seed: 1,
-} as const
+const SYNTHETIC = { ...SHAPE, vocabulary: 2048, context: 32_768, type: 'f16', seed: 1 } as const
 export const SYNTHETIC_NAME = `random ${SYNTHETIC.layers} x ${SYNTHETIC.embedding}`
 
 /** All folds, on the model and on one with random weights; what there is so far when it is interrupted. */

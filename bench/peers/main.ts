@@ -6,21 +6,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { synthesizeModel } from '../../src/native/synthetic.js'
 import { eightFolds, ORDERS, PREFILL, type Episode, type Order } from './episode.js'
+import { SHAPE } from '../shape.js'
 import { buildLlamaServer } from './llama-server.js'
 import { llamaServerPeer } from './llama-server-peer.js'
 import { nodeLlamaCppPeer } from './node-llama-cpp-peer.js'
 import type { Peer, PeerAnswer, PeerOptions } from './peer.js'
 
-const SHAPE = {
-  architecture: 'llama',
-  layers: 4,
-  embedding: 256,
-  heads: 4,
-  kvHeads: 2,
-  feedForward: 704,
-  vocabulary: 8192,
-  context: 16384,
-} as const
 const SEED = 1
 /** More of them on a busy machine wait for each other. */
 const THREADS = 1
