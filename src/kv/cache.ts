@@ -5,17 +5,18 @@ import { length, span, type Span } from '../core/span.js'
 import { Attic, type AtticTotals } from './attic.js'
 import type { AttentionScores } from './blend.js'
 import { EXACT, type Terms } from './contract.js'
+import { Conversations } from './conversations.js'
 import type { CostModel } from './cost-model.js'
 import { prospectOf, timeOf } from './forecast.js'
 import { goneFrom, worthParking } from './gone.js'
 import type { Holder } from './holder.js'
-import { Holding, type HoldingState, type Lane } from './holding.js'
+import { Holding, type Lane } from './holding.js'
 import { Holdings } from './holdings.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
 import { keysHeld, needsScratch, planStep, type Plan } from './plan.js'
-import { commonPrefix } from './prefix.js'
+import { Room, type Reserved } from './room.js'
 import { baseOf, withoutContracts, type Shown } from './shown.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
 import { recordOf, Stored } from './stored.js'
@@ -49,14 +50,6 @@ export interface KvCacheOptions {
   readonly costs?: { readonly model: CostModel | null }
 }
 
-/** What outlives a lane that was dropped for room. */
-interface Conversation {
-  lane: Holding | null
-  readonly ledger: LedgerEntry[]
-  /** What the last step that was done showed. */
-  before: Shown | null
-}
-
 /**
  * The KV cache. Under contract `exact` a lane's cells equal a fresh prefill of its tokens; under `splice` and `blend` only as far as the ledger
  * says (Contract). Whether a cell is what a fresh prefill would make it is known from its print, so approximate cells are never taken for exact
@@ -68,12 +61,9 @@ interface Conversation {
  */
 export class KvCache {
   readonly #holdings: Holdings
-  readonly #conversations = new Map<ConversationId, Conversation>()
+  readonly #conversations = new Conversations()
   readonly #attic: Attic
-  /** Cells freed by evictions, and milliseconds spent on moves between tiers, that are on no step's account yet. */
-  #evicted = 0
-  #moved = 0
-  #milliseconds = 0
+  readonly #room: Room
 
   /** `memory` must be empty, and nobody else may tag or untag in it. */
   constructor(
@@ -82,6 +72,11 @@ export class KvCache {
   ) {
     this.#holdings = new Holdings(memory)
     this.#attic = options.attic ?? new Attic({})
+    this.#room = new Room(this.#holdings, this.#conversations, (victim) => {
+      const keeps = this.#attic.open && victim.held > 0
+      if (keeps) this.#attic.put(recordOf(victim), memory.saveSequence(victim.seq, { checksum: false }))
+      return keeps
+    })
   }
 
   /**
@@ -91,17 +86,7 @@ export class KvCache {
   open(
     conversation: ConversationId,
   ): { readonly kind: 'lane'; readonly lane: Lane } | { readonly kind: 'full'; readonly reason: string } {
-    const known = this.#conversations.get(conversation)
-    if (known?.lane) return { kind: 'lane', lane: known.lane }
-    const lane = this.#add(conversation, 'idle', this.#holdings.victims())
-    if (lane === null) {
-      const { total } = this.#holdings.sequences
-      const reason = `All ${total} sequences of the context are running; wait for one to end, or load the model with more sequences.`
-      return { kind: 'full', reason }
-    }
-    if (known === undefined) this.#conversations.set(conversation, { lane, ledger: [], before: null })
-    else known.lane = lane
-    return { kind: 'lane', lane }
+    return this.#room.open(conversation)
   }
 
   /**
@@ -145,7 +130,7 @@ export class KvCache {
         const started = performance.now()
         const state = await this.#attic.read(each)
         if (state === null || !this.#load(this.#own(lane), plan, each, state)) without.add(each)
-        this.#milliseconds += performance.now() - started
+        this.#room.spend(performance.now() - started)
       }
     }
   }
@@ -164,7 +149,7 @@ export class KvCache {
     const step = new Step(own, plan, kind)
     own.state = 'running'
     if (needsScratch(plan)) {
-      step.scratch = this.#add(own.conversation, 'scratch', this.#spare(own, plan))
+      step.scratch = this.#room.add(own.conversation, 'scratch', this.#spare(own, plan))
       invariant(step.scratch !== null, 'no sequence was left for a plan that needs one')
     }
     step.predicted = this.#predicted(own, plan)
@@ -178,7 +163,7 @@ export class KvCache {
       }
     own.rename(baseOf(plan.shown), keysHeld(plan))
     for (const holding of this.#holdings.all) holding.tier = 'device'
-    this.#charge(step)
+    this.#room.charge(step)
     step.spend('cache', performance.now() - started)
     return step
   }
@@ -208,18 +193,8 @@ export class KvCache {
    * Makes sure that `count` cells are free, evicting in the stated order. `full`: evicting everything but the running lanes would not be
    * enough; nothing was evicted. `evicted`: cells that were freed, their tokens moved to another tier or lost; they go on the account of the step that commits or begins next.
    */
-  reserve(
-    count: number,
-  ):
-    | { readonly kind: 'ok'; readonly evicted: number }
-    | { readonly kind: 'full'; readonly needed: number; readonly free: number } {
-    const { cells } = this.#holdings
-    if (count <= cells.free) return { kind: 'ok', evicted: 0 }
-    if (count > cells.total - this.#holdings.cellsOf(({ running }) => running))
-      return { kind: 'full', needed: count, free: cells.free }
-    const evicted = this.#makeRoom(count, this.#holdings.victims())
-    invariant(count <= cells.free, `${count} cells were promised and only ${cells.free} are free`)
-    return { kind: 'ok', evicted }
+  reserve(count: number): Reserved {
+    return this.#room.reserve(count)
   }
 
   /**
@@ -230,11 +205,7 @@ export class KvCache {
     const { cells } = this.#holdings
     const [victim] = this.#holdings.victims()
     if (!this.#attic.open || victim === undefined || victim.state !== 'parked' || cells.used <= cells.total * share) return false
-    // No step waits for it, so it goes on no step's account.
-    const [moved, milliseconds] = [this.#moved, this.#milliseconds]
-    this.#evict(victim)
-    this.#moved = moved
-    this.#milliseconds = milliseconds
+    this.#room.evictUnasked(victim)
     return true
   }
 
@@ -278,22 +249,18 @@ export class KvCache {
     // The lane holds the same: their tags are redundant, and cells that only they hold are duplicates.
     for (const parked of this.#holdings.parked(own.conversation)) if (own.covers(parked)) this.#holdings.drop(parked)
     step.spend('cache', performance.now() - started)
-    const { shown } = step
     const entry = step.entry(record.ledger.length, outcome, pending, record.before)
     step.ended = true
     own.state = 'idle'
     this.#holdings.touch(own)
     record.ledger.push(entry)
-    if (outcome === 'done') {
-      const origin = { base: own.base, holes: step.plan.shown.origin?.holes ?? [] }
-      record.before = withoutContracts({ messages: shown.messages, tokens: own.tokens.slice(), origin })
-    }
+    if (outcome === 'done') record.before = step.left
     return entry
   }
 
   /** Drops a conversation: its lane, its versions and its ledger. An unknown one is ignored; a running one is the caller's mistake. */
   forget(conversation: ConversationId): void {
-    const running = this.#conversations.get(conversation)?.lane?.running ?? false
+    const running = this.#conversations.lane(conversation)?.running ?? false
     invariant(!running, `conversation ${conversation} cannot be forgotten while a step is running`)
     for (const holding of this.#holdings.all) if (holding.conversation === conversation) this.#holdings.drop(holding)
     this.#attic.forget(conversation)
@@ -302,7 +269,7 @@ export class KvCache {
 
   /** The conversation's live lane; null when it has none. */
   lane(conversation: ConversationId): Lane | null {
-    return this.#conversations.get(conversation)?.lane ?? null
+    return this.#conversations.lane(conversation)
   }
 
   /** What the conversation's last finished step showed, generated tokens included, without the edits' contracts; null before the first. */
@@ -332,7 +299,7 @@ export class KvCache {
 
   /** The lane of a conversation that is idle and shares no cell; null when there is none. */
   #movable(conversation: ConversationId): Holding | null {
-    const own = this.#conversations.get(conversation)?.lane ?? null
+    const own = this.#conversations.lane(conversation)
     if (own === null || own.running || own.held === 0) return null
     for (let entry = 0; entry < own.held; entry++) if (!own.isAlone(entry)) return null
     return own
@@ -378,25 +345,12 @@ export class KvCache {
   /** Tokens entered the cache. */
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
     const own = this.#own(step.lane)
-    invariant(own.running && !step.ended, `tokens were decoded for conversation ${own.conversation} outside of a step`)
-    const { due } = step
-    if (what === 'prompt') {
-      const next =
-        due === null ? new Int32Array() : step.plan.shown.tokens.subarray(due.span.start, due.span.start + tokens.length)
-      invariant(
-        due !== null && tokens.length <= length(due.span) && commonPrefix(next, tokens) === tokens.length,
-        `other tokens than the next ones of the prompt were decoded for ${own.conversation}`,
-      )
-      const keys = step.plan.keys.subarray(due.span.start, due.span.start + tokens.length)
-      if (step.inMiddle) this.#enterMiddle(own, step.scratch!, tokens, keys)
-      else own.append(tokens, keys)
-    } else {
-      invariant(due === null, `tokens were generated for conversation ${own.conversation} before its prompt was in`)
-      own.append(tokens, own.keysAfter(tokens.length))
-    }
+    const keys = step.keysOf(tokens, what)
+    if (what === 'prompt' && step.inMiddle) this.#enterMiddle(own, step.scratch!, tokens, keys)
+    else own.append(tokens, keys)
     step.submit(what, tokens.length)
     if (!step.inMiddle) this.#dropScratch(step)
-    this.#charge(step)
+    this.#room.charge(step)
   }
 
   /** The scratch sequence computed tokens; the lane holds them, too, from now on. */
@@ -421,7 +375,7 @@ export class KvCache {
   #park(own: Holding, plan: Plan, gone: readonly Span[]): number {
     const worth = worthParking(own, plan, gone, this.#holdings.parked(own.conversation))
     if (worth.length === 0) return 0
-    const version = this.#add(
+    const version = this.#room.add(
       own.conversation,
       'parked',
       this.#spare(own, plan).filter(({ state }) => state === 'parked'),
@@ -455,8 +409,8 @@ export class KvCache {
   #load(own: Holding, plan: Plan, stored: Stored, state: Uint8Array): boolean {
     const { cells, memory } = this.#holdings
     const spare = this.#spare(own, plan)
-    this.#makeRoom(stored.held, spare)
-    const holding = stored.held <= cells.free ? this.#add(stored.conversation, 'parked', this.#spare(own, plan)) : null
+    this.#room.make(stored.held, spare)
+    const holding = stored.held <= cells.free ? this.#room.add(stored.conversation, 'parked', this.#spare(own, plan)) : null
     if (holding === null) return false
     if (!memory.loadSequence(holding.seq, state, { verify: false })) {
       this.#holdings.drop(holding)
@@ -467,47 +421,5 @@ export class KvCache {
     holding.tier = stored.tier
     this.#attic.drop(stored)
     return true
-  }
-
-  /** Evicts in this order until so many cells are free, as far as that goes; says how many it freed. */
-  #makeRoom(count: number, victims: readonly Holding[]): number {
-    const { cells } = this.#holdings
-    let freed = 0
-    for (const victim of victims) {
-      if (count <= cells.free) break
-      freed += this.#evict(victim)
-    }
-    return freed
-  }
-
-  /** A new holding; when no sequence id is free, the first of `victims` gives way. */
-  #add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[]): Holding | null {
-    const [victim] = victims
-    if (this.#holdings.sequences.used === this.#holdings.sequences.total && victim !== undefined) this.#evict(victim)
-    return this.#holdings.add(conversation, state)
-  }
-
-  /** Takes a holding off the device to make room, into another tier if there is one; says how many cells that freed. */
-  #evict(victim: Holding): number {
-    const started = performance.now()
-    const keeps = this.#attic.open && victim.held > 0
-    if (keeps) this.#attic.put(recordOf(victim), this.#holdings.memory.saveSequence(victim.seq, { checksum: false }))
-    const freed = this.#holdings.drop(victim)
-    const record = this.#conversations.get(victim.conversation)
-    if (record?.lane === victim) record.lane = null
-    if (keeps) this.#moved += freed
-    else this.#evicted += freed
-    this.#milliseconds += performance.now() - started
-    return freed
-  }
-
-  /** Puts what was moved and evicted since the last charge on the step's account, so that everything is counted once. */
-  #charge(step: Step): void {
-    step.evicted += this.#evicted
-    step.moved += this.#moved
-    step.spend('cache', this.#milliseconds)
-    this.#evicted = 0
-    this.#moved = 0
-    this.#milliseconds = 0
   }
 }

@@ -5,6 +5,7 @@ import { length, span } from '../core/span.js'
 import { Attic } from './attic.js'
 import type { CacheTotals } from './cache.js'
 import { Checkpoints, checkpointPlaces } from './checkpoints.js'
+import { Conversations } from './conversations.js'
 import { EXACT, type Terms } from './contract.js'
 import type { Holder } from './holder.js'
 import type { Holding, Lane } from './holding.js'
@@ -16,6 +17,7 @@ import { held, type Part } from './part.js'
 import { keysHeld, type Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
 import { baseOf, keysOf, type Shown } from './shown.js'
+import { Room, type Reserved } from './room.js'
 import type { StepCache } from './step-cache.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
 import { Stored } from './stored.js'
@@ -25,13 +27,6 @@ export interface LinearCacheOptions {
   readonly refusal: string
   /** Where checkpoints are kept. Default: nowhere, so that every edit computes the whole text again. */
   readonly attic?: Attic
-}
-
-/** What outlives a lane that was dropped for room. */
-interface Conversation {
-  lane: Holding | null
-  readonly ledger: LedgerEntry[]
-  before: Shown | null
 }
 
 /** Beyond any position: a span up to here is the whole of a sequence, whatever it holds. */
@@ -51,17 +46,15 @@ export class LinearCache implements StepCache {
   readonly #holdings: Holdings
   readonly #attic: Attic
   readonly #checkpoints: Checkpoints
-  readonly #conversations = new Map<ConversationId, Conversation>()
+  readonly #conversations = new Conversations()
+  readonly #room: Room
   /** Where running steps still save their state, in order. */
   readonly #places = new WeakMap<Step, number[]>()
   /** Steps whose sequence was lost under them; they can only be cancelled. */
   readonly #lost = new WeakSet<Step>()
   readonly #running = new Set<Step>()
-  /** Cells freed by evictions, tokens parked, and milliseconds spent, that are on no step's account yet. */
-  #evicted = 0
-  #moved = 0
+  /** Tokens parked that are on no step's account yet. */
   #parked = 0
-  #milliseconds = 0
 
   /** `memory` must be empty, and nobody else may change it. */
   constructor(
@@ -71,22 +64,11 @@ export class LinearCache implements StepCache {
     this.#holdings = new Holdings(memory)
     this.#attic = options.attic ?? new Attic({})
     this.#checkpoints = new Checkpoints(memory, this.#attic)
+    this.#room = new Room(this.#holdings, this.#conversations, (victim) => this.#checkpoints.save(victim))
   }
 
   open(conversation: ConversationId): ReturnType<StepCache['open']> {
-    const known = this.#conversations.get(conversation)
-    if (known?.lane) return { kind: 'lane', lane: known.lane }
-    const { sequences } = this.#holdings
-    const [victim] = this.#holdings.victims()
-    if (sequences.used === sequences.total && victim !== undefined) this.#evict(victim)
-    const lane = this.#holdings.add(conversation, 'idle')
-    if (lane === null) {
-      const reason = `All ${sequences.total} sequences of the context are running; wait for one to end, or load the model with more sequences.`
-      return { kind: 'full', reason }
-    }
-    if (known === undefined) this.#conversations.set(conversation, { lane, ledger: [], before: null })
-    else known.lane = lane
-    return { kind: 'lane', lane }
+    return this.#room.open(conversation)
   }
 
   plan(lane: Lane, shown: Shown, { contract: asked }: Terms = EXACT, without?: ReadonlySet<Holder>): Plan {
@@ -112,7 +94,7 @@ export class LinearCache implements StepCache {
       const started = performance.now()
       const state = await this.#attic.read(head.from)
       const loaded = state !== null && this.#goBack(this.#own(lane), shown, head.from, state)
-      this.#milliseconds += performance.now() - started
+      this.#room.spend(performance.now() - started)
       if (loaded) return plan
       without.add(head.from)
     }
@@ -137,7 +119,7 @@ export class LinearCache implements StepCache {
     this.#places.set(step, places)
     step.parked = this.#parked
     this.#parked = 0
-    this.#charge(step)
+    this.#room.charge(step)
     step.spend('cache', performance.now() - started)
     return step
   }
@@ -159,14 +141,8 @@ export class LinearCache implements StepCache {
     return { seq: step.lane.seq, position: step.lane.next }
   }
 
-  reserve(count: number): ReturnType<StepCache['reserve']> {
-    const { cells } = this.#holdings
-    if (count <= cells.free) return { kind: 'ok', evicted: 0 }
-    if (count > cells.total - this.#holdings.cellsOf(({ running }) => running))
-      return { kind: 'full', needed: count, free: cells.free }
-    const evicted = this.#makeRoom(count, this.#holdings.victims())
-    invariant(count <= cells.free, `${count} cells were promised and only ${cells.free} are free`)
-    return { kind: 'ok', evicted }
+  reserve(count: number): Reserved {
+    return this.#room.reserve(count)
   }
 
   /** Nothing to tidy: nothing is parked on the device. */
@@ -215,24 +191,20 @@ export class LinearCache implements StepCache {
     invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
     if (outcome === 'done') this.#refuseLost(step)
     own.extendBase()
-    this.#charge(step)
+    this.#room.charge(step)
     step.spend('cache', performance.now() - started)
-    const { shown } = step
     const entry = step.entry(record.ledger.length, outcome, pending, record.before)
     step.ended = true
     own.state = 'idle'
     this.#running.delete(step)
     this.#holdings.touch(own)
     record.ledger.push(entry)
-    if (outcome === 'done') {
-      const origin = { base: own.base, holes: step.plan.shown.origin?.holes ?? [] }
-      record.before = { messages: shown.messages, tokens: own.tokens.slice(), origin }
-    }
+    if (outcome === 'done') record.before = step.left
     return entry
   }
 
   forget(conversation: ConversationId): void {
-    const lane = this.#conversations.get(conversation)?.lane ?? null
+    const lane = this.#conversations.lane(conversation)
     invariant(lane?.running !== true, `conversation ${conversation} cannot be forgotten while a step is running`)
     if (lane !== null) this.#holdings.drop(lane)
     this.#attic.forget(conversation)
@@ -240,7 +212,7 @@ export class LinearCache implements StepCache {
   }
 
   lane(conversation: ConversationId): Lane | null {
-    return this.#conversations.get(conversation)?.lane ?? null
+    return this.#conversations.lane(conversation)
   }
 
   shown(conversation: ConversationId): Shown | null {
@@ -249,7 +221,7 @@ export class LinearCache implements StepCache {
 
   /** Rewrites the cells of an idle conversation next to each other; where there is no attention it changes nothing. */
   compact(conversation: ConversationId): number {
-    const own = this.#conversations.get(conversation)?.lane ?? null
+    const own = this.#conversations.lane(conversation)
     return own === null || own.running || own.held === 0 ? 0 : this.#holdings.compact(own)
   }
 
@@ -303,28 +275,15 @@ export class LinearCache implements StepCache {
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
     const own = this.#own(step.lane)
     this.#refuseLost(step)
-    invariant(own.running && !step.ended, `tokens were decoded for conversation ${own.conversation} outside of a step`)
-    const { due, plan } = step
-    if (what === 'prompt') {
-      const { start } = due?.span ?? span(0, 0)
-      const next = plan.shown.tokens.subarray(start, start + tokens.length)
-      invariant(
-        due !== null && tokens.length <= length(due.span) && commonPrefix(next, tokens) === tokens.length,
-        `other tokens than the next ones of the prompt were decoded for ${own.conversation}`,
-      )
-      own.append(tokens, plan.keys.subarray(start, start + tokens.length))
-    } else {
-      invariant(due === null, `tokens were generated for conversation ${own.conversation} before its prompt was in`)
-      own.append(tokens, own.keysAfter(tokens.length))
-    }
+    own.append(tokens, step.keysOf(tokens, what))
     step.submit(what, tokens.length)
-    this.#charge(step)
+    this.#room.charge(step)
   }
 
   /** Puts a checkpoint in the place of what the lane holds; false when there is no room for it, or it was refused. */
   #goBack(own: Holding, shown: Shown, stored: Stored, state: Uint8Array): boolean {
     this.#leave(own, shown)
-    this.#makeRoom(
+    this.#room.make(
       stored.held,
       this.#holdings.victims().filter((victim) => victim !== own),
     )
@@ -350,37 +309,5 @@ export class LinearCache implements StepCache {
     this.memory.untag(holding.seq, span(0, END))
     holding.cut(span(0, holding.held))
     for (const step of this.#running) if (step.lane === holding) this.#lost.add(step)
-  }
-
-  #makeRoom(count: number, victims: readonly Holding[]): number {
-    let freed = 0
-    for (const victim of victims) {
-      if (count <= this.#holdings.cells.free) break
-      freed += this.#evict(victim)
-    }
-    return freed
-  }
-
-  /** Drops an idle lane for room, saved if it can be; says how many cells that freed. */
-  #evict(victim: Holding): number {
-    const started = performance.now()
-    const kept = this.#checkpoints.save(victim)
-    const freed = this.#holdings.drop(victim)
-    const record = this.#conversations.get(victim.conversation)
-    if (record?.lane === victim) record.lane = null
-    if (kept) this.#moved += freed
-    else this.#evicted += freed
-    this.#milliseconds += performance.now() - started
-    return freed
-  }
-
-  /** Puts what is on no step's account on this one's. */
-  #charge(step: Step): void {
-    step.evicted += this.#evicted
-    step.moved += this.#moved
-    step.spend('cache', this.#milliseconds)
-    this.#evicted = 0
-    this.#moved = 0
-    this.#milliseconds = 0
   }
 }

@@ -6,7 +6,8 @@ import type { Holding } from './holding.js'
 import type { LedgerEntry, ReuseSource, StepKind } from './ledger.js'
 import type { Part } from './part.js'
 import { computedIn, reusedIn, type Plan } from './plan.js'
-import type { Shown } from './shown.js'
+import { commonPrefix } from './prefix.js'
+import { withoutContracts, type Shown } from './shown.js'
 
 /** Which of a step's tokens: the prompt's, or those the model generated. */
 export type StepPart = 'prompt' | 'generated'
@@ -66,6 +67,33 @@ export class Step {
   /** Whether what is due lies in the middle of the lane. */
   get inMiddle(): boolean {
     return this.#pass < this.#passes.length - 1
+  }
+
+  /**
+   * Where these tokens, about to be taken into the books, come from. Refuses prompt tokens that are not the next ones, and generated ones
+   * before the prompt is in.
+   */
+  keysOf(tokens: Int32Array, part: StepPart): Int32Array {
+    const { lane, due } = this
+    invariant(lane.running && !this.ended, `tokens were decoded for conversation ${lane.conversation} outside of a step`)
+    if (part === 'generated') {
+      invariant(due === null, `tokens were generated for conversation ${lane.conversation} before its prompt was in`)
+      return lane.keysAfter(tokens.length)
+    }
+    const { start } = due?.span ?? span(0, 0)
+    const next = this.plan.shown.tokens.subarray(start, start + tokens.length)
+    invariant(
+      due !== null && tokens.length <= length(due.span) && commonPrefix(next, tokens) === tokens.length,
+      `other tokens than the next ones of the prompt were decoded for ${lane.conversation}`,
+    )
+    return this.plan.keys.subarray(start, start + tokens.length)
+  }
+
+  /** What the next step compares itself with, once this one is done: all that was shown, without the edits' contracts. */
+  get left(): Shown {
+    const { lane, plan } = this
+    const origin = { base: lane.base, holes: plan.shown.origin?.holes ?? [] }
+    return withoutContracts({ messages: this.shown.messages, tokens: lane.tokens.slice(), origin })
   }
 
   /** Tokens entered the cache. */

@@ -1,0 +1,43 @@
+/** Owns what is known of every conversation, whatever happens to its lane. */
+import type { ConversationId } from '../core/ids.js'
+import type { Holding } from './holding.js'
+import type { LedgerEntry } from './ledger.js'
+import type { Shown } from './shown.js'
+
+/** What outlives a lane that was dropped for room. */
+export interface ConversationRecord {
+  lane: Holding | null
+  readonly ledger: LedgerEntry[]
+  /** What the last step that was done showed. */
+  before: Shown | null
+}
+
+export class Conversations {
+  readonly #records = new Map<ConversationId, ConversationRecord>()
+
+  get(conversation: ConversationId): ConversationRecord | undefined {
+    return this.#records.get(conversation)
+  }
+
+  /** Null for a conversation that has none, known or not. */
+  lane(conversation: ConversationId): Holding | null {
+    return this.#records.get(conversation)?.lane ?? null
+  }
+
+  /** The conversation, known or not, has this lane from now on. */
+  seat(conversation: ConversationId, lane: Holding): void {
+    const known = this.#records.get(conversation)
+    if (known === undefined) this.#records.set(conversation, { lane, ledger: [], before: null })
+    else known.lane = lane
+  }
+
+  /** A sequence was dropped; if it was its conversation's lane, that has none now. */
+  unseat(dropped: Holding): void {
+    const record = this.#records.get(dropped.conversation)
+    if (record?.lane === dropped) record.lane = null
+  }
+
+  delete(conversation: ConversationId): void {
+    this.#records.delete(conversation)
+  }
+}

@@ -1,0 +1,104 @@
+/** Owns making room on the device: who gives way, and on which step's account that goes. */
+import { invariant } from '../core/errors.js'
+import type { ConversationId } from '../core/ids.js'
+import type { Conversations } from './conversations.js'
+import type { Holding, HoldingState } from './holding.js'
+import type { Holdings } from './holdings.js'
+import type { Step } from './step.js'
+
+/** Whether so many cells are free now, and how many were freed for that. */
+export type Reserved =
+  { readonly kind: 'ok'; readonly evicted: number } | { readonly kind: 'full'; readonly needed: number; readonly free: number }
+
+export class Room {
+  /** Cells freed by evictions, and milliseconds spent on moves between tiers, that are on no step's account yet. */
+  #evicted = 0
+  #moved = 0
+  #milliseconds = 0
+
+  /** @param keep saves what gives way in a lower tier; false: it is lost */
+  constructor(
+    private readonly holdings: Holdings,
+    private readonly conversations: Conversations,
+    private readonly keep: (victim: Holding) => boolean,
+  ) {}
+
+  /** Frees cells, evicting in the stated order; `full`: evicting everything but the running lanes would not be enough, nothing was evicted. */
+  reserve(count: number): Reserved {
+    const { cells } = this.holdings
+    if (count <= cells.free) return { kind: 'ok', evicted: 0 }
+    if (count > cells.total - this.holdings.cellsOf(({ running }) => running))
+      return { kind: 'full', needed: count, free: cells.free }
+    const evicted = this.make(count, this.holdings.victims())
+    invariant(count <= cells.free, `${count} cells were promised and only ${cells.free} are free`)
+    return { kind: 'ok', evicted }
+  }
+
+  /** Evicts in this order until so many cells are free, as far as that goes; says how many it freed. */
+  make(count: number, victims: readonly Holding[]): number {
+    let freed = 0
+    for (const victim of victims) {
+      if (count <= this.holdings.cells.free) break
+      freed += this.evict(victim)
+    }
+    return freed
+  }
+
+  /** A new holding; when no sequence id is free, the first of `victims` gives way. Null: there is none. */
+  add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[]): Holding | null {
+    const [victim] = victims
+    const { sequences } = this.holdings
+    if (sequences.used === sequences.total && victim !== undefined) this.evict(victim)
+    return this.holdings.add(conversation, state)
+  }
+
+  /** The conversation's lane, a new one if it has none; see KvCache.open. */
+  open(
+    conversation: ConversationId,
+  ): { readonly kind: 'lane'; readonly lane: Holding } | { readonly kind: 'full'; readonly reason: string } {
+    const known = this.conversations.lane(conversation)
+    if (known !== null) return { kind: 'lane', lane: known }
+    const lane = this.add(conversation, 'idle', this.holdings.victims())
+    if (lane === null) {
+      const { total } = this.holdings.sequences
+      const reason = `All ${total} sequences of the context are running; wait for one to end, or load the model with more sequences.`
+      return { kind: 'full', reason }
+    }
+    this.conversations.seat(conversation, lane)
+    return { kind: 'lane', lane }
+  }
+
+  /** Takes a holding off the device, into another tier if there is one; says how many cells that freed. */
+  evict(victim: Holding): number {
+    const started = performance.now()
+    const kept = this.keep(victim)
+    const freed = this.holdings.drop(victim)
+    this.conversations.unseat(victim)
+    if (kept) this.#moved += freed
+    else this.#evicted += freed
+    this.spend(performance.now() - started)
+    return freed
+  }
+
+  /** As `evict`, at a time when no step waits for it, so that it goes on no step's account. */
+  evictUnasked(victim: Holding): void {
+    const before = [this.#evicted, this.#moved, this.#milliseconds] as const
+    this.evict(victim)
+    ;[this.#evicted, this.#moved, this.#milliseconds] = before
+  }
+
+  /** Milliseconds that the step which begins next waited for. */
+  spend(milliseconds: number): void {
+    this.#milliseconds += milliseconds
+  }
+
+  /** Puts what is on no step's account yet on this one's, so that everything is counted once. */
+  charge(step: Step): void {
+    step.evicted += this.#evicted
+    step.moved += this.#moved
+    step.spend('cache', this.#milliseconds)
+    this.#evicted = 0
+    this.#moved = 0
+    this.#milliseconds = 0
+  }
+}
