@@ -1,10 +1,12 @@
 /** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
+import { attention } from './attention.js'
 import { contracts } from './contracts.js'
 import { eightFoldsBench } from './eight-folds.js'
 import { fold } from './fold.js'
 import { plain } from './plain.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
+  attention,
   contracts: () => contracts(process.argv.slice(3)),
   'eight-folds': eightFoldsBench,
   fold,

@@ -23,6 +23,9 @@ array ::= "[" ( value ( ", " value )* )? "]"
 value ::= object | array | string | number | boolean | "null"
 `
 
+/** GBNF for one JSON object of any shape. */
+export const anyObject = `root ::= object${JSON_RULES}`
+
 /**
  * Root, one call rule a tool, and the JSON rules. `write` writes one call around the rule of its arguments; calls are separated
  * by `between` (null: only one) and all of them stand inside `around`. An open reasoning in the prompt is finished first; where the prompt opened none, one may come first.

@@ -40,6 +40,69 @@ export const errorTable = {
   /** A data file that cannot be read, or has too little for the size asked for. */
   'eval/bad-data': 422,
   'cli/bad-usage': 400,
+  /** More requests wait than the server lets wait; try again later. */
+  'server/overloaded': 503,
+  /** The answer was not done within the request's time. */
+  'server/timeout': 504,
+  /** No such thread, or another key's. */
+  'server/no-thread': 404,
+  /** A request that is not what its route expects: the message names the field. */
+  'server/bad-request': 400,
+  /** A field asks for something this server does not do, and leaving it out would change the answer. */
+  'server/unsupported': 400,
+  /** No API key, or an unknown one. */
+  'server/unauthorized': 401,
+  /** A known key, or a known place, that may not do this. */
+  'server/forbidden': 403,
+  /** No such path, model, thread or response. */
+  'server/not-found': 404,
+  'server/method-not-allowed': 405,
+  /** The body is longer than --body-limit. */
+  'server/too-large': 413,
+  'server/bad-media-type': 415,
+  /** The server is going down and takes no new requests. */
+  'server/closing': 503,
+  /** `--engine`: the address, the key or the model's name cannot be used as given. */
+  'remote/bad-endpoint': 400,
+  /** Nobody answers at the endpoint: refused, no such host, no TLS. */
+  'remote/unreachable': 502,
+  /** The endpoint did not accept our key; the client's own key is another matter. */
+  'remote/unauthorized': 502,
+  /** The endpoint says that the request is wrong, or its content filter stopped the answer. */
+  'remote/refused': 400,
+  /** The endpoint lets us ask only so often; the message says when again, if it does. */
+  'remote/rate-limited': 429,
+  'remote/overloaded': 503,
+  /** The endpoint failed (5xx). */
+  'remote/failed': 502,
+  /** Nothing came for longer than the limit. */
+  'remote/timeout': 504,
+  /** The answer broke off. */
+  'remote/broken-stream': 502,
+  /** The answer is not what an OpenAI-compatible endpoint answers. */
+  'remote/bad-answer': 502,
+  /** Asked for something that this endpoint cannot be asked for. */
+  'remote/unsupported': 400,
+  /** Layers, heads, tokens or key sets that are not there, or more rows than wanted. */
+  'attention/bad-request': 400,
+  /** The engine or the model computes no attention that could be captured. */
+  'attention/unavailable': 409,
+  /** The folder of a study holds a run with other options, or no run at all. */
+  'attention/other-run': 409,
+  /** The store's folder or file cannot be used: rights, a folder in its place, another program's database. */
+  'store/unusable': 500,
+  /** Another process uses this store. */
+  'store/locked': 409,
+  /** A later kvfold wrote this store. */
+  'store/newer': 409,
+  /** The store is not what was written to it; it was left as it is. */
+  'store/damaged': 500,
+  /** No room for what a request changed: it is not kept. */
+  'store/full': 507,
+  /** The store could not be read or written for another reason. */
+  'store/failed': 500,
+  /** `kvfold bundle`: this installation, its Node or its machine cannot be made to run elsewhere. */
+  'bundle/unsuitable': 422,
   /** A broken invariant of ours: always a bug. */
   'internal/invariant': 500,
 } as const

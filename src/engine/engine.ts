@@ -5,6 +5,7 @@ import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import type { BlendChoice } from '../kv/contract.js'
 import type { LedgerEntry } from '../kv/ledger.js'
+import type { AttentionPattern, AttentionRequest } from './attention.js'
 
 export interface Sampling {
   /** 0: greedy. Default 0. */
@@ -24,6 +25,11 @@ export interface Sampling {
 export interface EngineRequest {
   /** Whose cache this continues. Requests of one conversation run one after another. */
   readonly conversation: ConversationId
+  /**
+   * Whose it is: cells are lent only among conversations of one tenant, in every tier. A conversation stays its tenant's: ids of different
+   * tenants must differ. Default: nobody's, which is like a tenant of its own.
+   */
+  readonly tenant?: string
   /** Original contents, never shortened. */
   readonly messages: readonly ChatMessage[]
   /** What is shown instead of stretches of them. */
@@ -31,6 +37,8 @@ export interface EngineRequest {
   readonly tools?: readonly ToolDefinition[]
   /** Default `auto` with tools, `none` without. `required` forces the syntax of a call. */
   readonly toolChoice?: ToolChoice
+  /** Names of the tools that a required call may be of; the model sees all of them. Default: all. */
+  readonly callable?: readonly string[]
   readonly sampling?: Sampling
   /** Default: what the context has room for. */
   readonly maxTokens?: number
@@ -40,6 +48,8 @@ export interface EngineRequest {
   readonly schema?: unknown
   /** Alternatives to report per token, 0..20. Default none. */
   readonly logprobs?: number
+  /** Where tokens look, reduced while it is computed. Engines that cannot say refuse with attention/unavailable. */
+  readonly attention?: AttentionRequest
   /** What edits keep to. Default: the engine's. */
   readonly contract?: ContractChoice
   /** What `blend` computes again. Default: the engine's. */
@@ -100,6 +110,8 @@ export interface EngineReply {
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs?: readonly TokenLogprob[]
+  /** When it was asked for and the step was not cancelled. */
+  readonly attention?: AttentionPattern
 }
 
 /** A running step: iterate for events, await `reply` for the end. Errors reject `reply` and end the iteration with the same error. */

@@ -5,12 +5,17 @@ import type { LedgerEntry, StepKind } from '../kv/ledger.js'
 import type { Plan } from '../kv/plan.js'
 import type { Shown } from '../kv/shown.js'
 import type { Step } from '../kv/step.js'
+import type { Seed } from '../kv/trail.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
+import type { AttentionPattern, AttentionRequest } from './attention.js'
+import type { AttentionWatch } from './attention-watch.js'
 import type { Timing, TokenLogprob } from './engine.js'
 import { StopStrings } from './stop-strings.js'
 
 export interface JobRequest {
   readonly conversation: ConversationId
+  /** Whose it is (`seedOf` its tenant): cells of other tenants' conversations are never lent to it. Default: nobody's, all of which share. */
+  readonly seed?: Seed
   readonly shown: Shown
   /** Default: exact. */
   readonly terms?: Terms
@@ -19,6 +24,8 @@ export interface JobRequest {
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly logprobs?: number
+  /** Where tokens look; needs an engine that was loaded with `attention`. */
+  readonly attention?: AttentionRequest
   readonly kind?: StepKind
   readonly signal?: AbortSignal
   readonly onPlan?: (plan: Plan) => void
@@ -35,6 +42,8 @@ export interface JobResult {
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs: readonly TokenLogprob[]
+  /** When it was asked for and the step was not cancelled. */
+  readonly attention?: AttentionPattern
 }
 
 /** What a job does next: wait for its lane, compute prompt tokens, or submit its last sampled token. */
@@ -64,6 +73,7 @@ export class Job {
     readonly request: JobRequest,
     private readonly model: NativeModel,
     readonly started: number,
+    readonly watch: AttentionWatch | null = null,
   ) {
     this.#stops = new StopStrings(request.stop ?? [])
     this.sampler = model.createSampler(request.sampler)

@@ -17,6 +17,7 @@ import { LinearCache } from '../kv/linear-cache.js'
 import { computedIn, reusedIn } from '../kv/plan.js'
 import type { Origin, Shown } from '../kv/shown.js'
 import type { StepCache } from '../kv/step-cache.js'
+import { seedOf } from '../kv/trail.js'
 import type {
   ContextOptions,
   MemoryFigures,
@@ -28,6 +29,7 @@ import type {
   SamplerOptions,
 } from '../native/types.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation, Sampling } from './engine.js'
+import { AttentionWatch } from './attention-watch.js'
 import { abilitiesOf, refusalOf, type Abilities } from './abilities.js'
 import { DiskShelf } from './disk-shelf.js'
 import { EventStream } from './event-stream.js'
@@ -55,7 +57,9 @@ export interface LlamaEngineOptions extends ContextOptions {
 }
 
 /** A bare completion: these tokens, no template. */
-export type Completion = Omit<JobRequest, 'shown' | 'sampler'> & {
+export type Completion = Omit<JobRequest, 'shown' | 'sampler' | 'seed'> & {
+  /** As EngineRequest.tenant. */
+  readonly tenant?: string
   readonly tokens: Int32Array
   /** The tokens before edits, and the edits; for contracts other than exact. */
   readonly origin?: Origin
@@ -112,7 +116,7 @@ export class LlamaEngine implements Engine {
         : new LinearCache(context, { attic: this.#attic, refusal })
     this.#scheduler = new Scheduler(model, context, this.#cache, {
       slots: options.slots ?? DEFAULT_SLOTS,
-      ...(guard === null ? {} : { decode: (batch) => guard.decode(batch) }),
+      ...(guard === null ? {} : { decode: (batch, watched) => guard.decode(batch, watched) }),
     })
     this.info = {
       model: model.info.metadata['general.name'] ?? model.info.description,
@@ -195,13 +199,14 @@ export class LlamaEngine implements Engine {
 
   /** Generates after exactly these tokens; the cache is shared with all conversations. */
   async complete(request: Completion): Promise<JobResult> {
-    const { tokens, origin, sampling, grammar, ...rest } = request
+    const { tokens, origin, sampling, grammar, tenant, ...rest } = request
     this.#refuseDisposed()
     this.#refuseForeign(tokens)
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
     const shown = { tokens, messages, ...(origin === undefined ? {} : { origin }) }
     return this.#submit({
       ...rest,
+      seed: seedOf(tenant),
       shown,
       sampler: { ...samplerOptions(sampling), ...(grammar === undefined ? {} : { grammar }) },
     })
@@ -227,7 +232,9 @@ export class LlamaEngine implements Engine {
   refresh(conversation: ConversationId, options: RefreshOptions = {}): Promise<RefreshResult> {
     this.#refuseDisposed()
     const show = async (of: ConversationId, shown: Shown, signal: AbortSignal | undefined) => {
-      const request = { conversation: of, shown, sampler: {}, maxTokens: 0, kind: 'refresh' } as const
+      const seed = this.#cache.lane(conversation)?.seed
+      const whose = seed === undefined ? {} : { seed }
+      const request = { conversation: of, ...whose, shown, sampler: {}, maxTokens: 0, kind: 'refresh' } as const
       return (await this.#submit(signal === undefined ? request : { ...request, signal })).ledger
     }
     const ports = {
@@ -301,6 +308,7 @@ export class LlamaEngine implements Engine {
     }
     const result = await this.#submit({
       conversation: request.conversation,
+      seed: seedOf(request.tenant),
       shown: {
         tokens: rendered.tokens,
         messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })),
@@ -311,6 +319,7 @@ export class LlamaEngine implements Engine {
       ...(request.maxTokens === undefined ? {} : { maxTokens: request.maxTokens }),
       ...(request.stop === undefined ? {} : { stop: request.stop }),
       ...(request.logprobs === undefined ? {} : { logprobs: request.logprobs }),
+      ...(request.attention === undefined ? {} : { attention: request.attention }),
       ...(request.kind === undefined ? {} : { kind: request.kind }),
       ...(request.signal === undefined ? {} : { signal: request.signal }),
       onPlan: (plan) => {
@@ -346,6 +355,7 @@ export class LlamaEngine implements Engine {
       ledger: result.ledger,
       timing: result.timing,
       ...(request.logprobs === undefined ? {} : { logprobs: result.logprobs }),
+      ...(result.attention === undefined ? {} : { attention: result.attention }),
     }
   }
 
@@ -353,7 +363,8 @@ export class LlamaEngine implements Engine {
     if (request.grammar !== undefined) return { grammar: request.grammar }
     if (request.schema !== undefined) return { grammar: await this.native.grammarFromSchema(request.schema) }
     if (choice !== 'required') return {}
-    const grammar = this.format.callGrammar(tools)
+    const { callable } = request
+    const grammar = this.format.callGrammar(tools.filter(({ name }) => callable?.includes(name) ?? true))
     if (grammar === null)
       throw new KvfoldError(
         'engine/bad-request',
@@ -378,7 +389,10 @@ export class LlamaEngine implements Engine {
   }
 
   #submit(request: JobRequest): Promise<JobResult> {
-    const job = new Job(request, this.model, performance.now())
+    const { attention, shown, maxTokens = Infinity } = request
+    const step = { shown: shown.tokens.length, maxTokens }
+    const watch = attention === undefined ? null : new AttentionWatch(this.context, this.modelInfo, attention, step)
+    const job = new Job(request, this.model, performance.now(), watch)
     try {
       return this.#scheduler.submit(job)
     } catch (error) {

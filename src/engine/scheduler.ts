@@ -1,10 +1,11 @@
 /** Owns the decode loop: which tokens of which running steps go into the next batch, and what follows from its outcome. */
 import { KvfoldError, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
+import { EXACT, type Terms } from '../kv/contract.js'
 import { computedIn } from '../kv/plan.js'
 import type { StepCache } from '../kv/step-cache.js'
 import type { Seat } from '../kv/step.js'
-import type { Batch, DecodeStatus, NativeContext, NativeModel } from '../native/types.js'
+import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { tokenLogprob } from './logprobs.js'
 import type { Job, JobResult } from './job.js'
 
@@ -12,7 +13,13 @@ export interface SchedulerOptions {
   /** Steps that run at once; more wait their turn. */
   readonly slots: number
   /** How a batch is decoded. Default: by the context. */
-  readonly decode?: (batch: Batch) => Promise<DecodeStatus>
+  readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
+}
+
+/** A token that is watched has to be computed. */
+const termsOf = ({ request: { terms }, watch }: Job): Terms | undefined => {
+  const anew = watch?.anew ?? null
+  return anew === null ? terms : { ...EXACT, ...terms, anew }
 }
 
 const nextTurn = () => new Promise<void>((resolve) => setImmediate(resolve))
@@ -135,20 +142,31 @@ export class Scheduler {
     const active = () => this.#jobs.filter((job) => job.step !== null).length
     for (const job of [...this.#jobs]) {
       if (job.phase.name !== 'queued' || active() >= this.options.slots) continue
-      const opened = this.cache.open(job.request.conversation)
+      const opened = this.#open(job)
+      if (opened === null) continue
       if (opened.kind === 'full') {
         if (active() === 0) this.#fail(job, new KvfoldError('context/full', opened.reason))
         continue
       }
       if (opened.lane.running) continue
       try {
-        const plan = await this.cache.prepare(opened.lane, job.request.shown, job.request.terms)
+        const plan = await this.cache.prepare(opened.lane, job.request.shown, termsOf(job))
         const step = this.cache.begin(opened.lane, plan, job.request.kind ?? 'answer')
         job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
         job.request.onPlan?.(plan)
       } catch (error) {
         this.#fail(job, error)
       }
+    }
+  }
+
+  /** The job's lane; null when it was told that it cannot have it. */
+  #open(job: Job): ReturnType<StepCache['open']> | null {
+    try {
+      return this.cache.open(job.request.conversation, job.request.seed)
+    } catch (error) {
+      this.#fail(job, error)
+      return null
     }
   }
 
@@ -183,6 +201,9 @@ export class Scheduler {
       invariant(chunk !== null, 'a prompt that is in was not decoded on')
       add({ job, tokens: chunk.tokens, what: 'prompt', output: chunk.last, seat: chunk })
     }
+    // Where a batch is reordered (hybrid models) rows could not be told apart.
+    const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
+    if (alone !== undefined) return [alone]
     const last = starved.at(-1)
     if (shares.length === 0 && last !== undefined) this.#noRoom(last)
     return shares
@@ -197,9 +218,12 @@ export class Scheduler {
       outputs: new Uint8Array(size),
     }
     const outputs = new Map<Share, number>()
+    const watched = new Map<Share, Watched>()
     let at = 0
     for (const share of shares) {
-      const { seat } = share
+      const { job, seat, what } = share
+      const watching = job.watch?.watched({ at, count: share.tokens.length, what, seat }, job.step!.lane) ?? null
+      if (watching !== null) watched.set(share, watching)
       for (const [offset, token] of share.tokens.entries()) {
         batch.tokens[at] = token
         batch.positions[at] = seat.position + offset
@@ -214,8 +238,8 @@ export class Scheduler {
     this.#decoding = shares.map(({ job }) => job)
     const begun = performance.now()
     let failure: unknown = null
-    const { decode = (of: Batch) => this.context.decode(of) } = this.options
-    const status = await decode(batch).catch((error: unknown) => {
+    const { decode = (...of: Parameters<NativeContext['decode']>) => this.context.decode(...of) } = this.options
+    const status = await decode(batch, [...watched.values()]).catch((error: unknown) => {
       failure = error
       return 'failed' as const
     })
@@ -225,7 +249,7 @@ export class Scheduler {
     if (status === 'done') {
       // All books first: a job that ends checks them against everything llama.cpp holds.
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
-      for (const share of shares) this.#advance(share, outputs.get(share) ?? null)
+      for (const share of shares) if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
       return
     }
     // Some ubatches may have entered the cache: believe llama.cpp, not the plan.
@@ -240,6 +264,17 @@ export class Scheduler {
     if (shares.length === 1 || this.cache.distrust === undefined) return shares.map(({ job }) => job)
     this.cache.distrust()
     return this.#jobs.filter(({ step }) => step !== null)
+  }
+
+  /** Takes what was captured for the share; false when that failed, and its job with it. */
+  #keep(share: Share, watched: ReadonlyMap<Share, Watched>): boolean {
+    try {
+      if (watched.has(share)) share.job.watch?.take()
+      return true
+    } catch (error) {
+      this.#fail(share.job, error)
+      return false
+    }
   }
 
   /** What the share's tokens being in the cache means for its job. */
@@ -308,6 +343,7 @@ export class Scheduler {
         generatedTokens: job.tokens.length,
       },
       logprobs: job.logprobs,
+      ...(job.watch === null || finish === 'cancelled' ? {} : { attention: job.watch.pattern() }),
     })
     this.cache.check('positions')
   }

@@ -87,6 +87,8 @@ export class ScriptedEngine implements Engine {
 
   async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
     if (this.#disposed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
+    if (request.attention !== undefined)
+      throw new KvfoldError('attention/unavailable', 'A script computes no attention; ask an engine with a model.')
     const step = this.requests.push(copyOf(request)) - 1
     const lane = this.#lanes.get(request.conversation)
     const prompt = this.#show(request.messages, request.tools ?? [], request.edits ?? [])

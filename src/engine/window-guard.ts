@@ -2,7 +2,7 @@
 import { seqId, type SeqId } from '../core/ids.js'
 import { span, type Span } from '../core/span.js'
 import type { Cell, KvMemory } from '../kv/memory.js'
-import type { Batch, DecodeStatus, NativeContext } from '../native/types.js'
+import type { Batch, DecodeStatus, NativeContext, Watched } from '../native/types.js'
 
 /** Sequences of the context that the guard needs for so many of its own. */
 export const guardedSequences = (sequences: number): number => 2 * sequences + 1
@@ -39,9 +39,9 @@ export class WindowGuard implements KvMemory {
   }
 
   /** NativeContext.decode, after which the tokens that entered are protected. */
-  async decode(batch: Batch): Promise<DecodeStatus> {
+  async decode(batch: Batch, watched: readonly Watched[] = []): Promise<DecodeStatus> {
     try {
-      return await this.context.decode(batch)
+      return await this.context.decode(batch, watched)
     } finally {
       for (const seq of new Set(batch.sequences)) this.#follow(seqId(seq))
     }

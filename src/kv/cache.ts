@@ -20,6 +20,7 @@ import { Room, type Reserved } from './room.js'
 import { baseOf, withoutContracts, type Shown } from './shown.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
 import { recordOf, Stored } from './stored.js'
+import type { Seed } from './trail.js'
 import { verifyPlan } from './verify.js'
 
 /** What the cache holds right now; in cells unless said otherwise. used + free = cells. */
@@ -80,13 +81,15 @@ export class KvCache {
   }
 
   /**
-   * The live lane of a conversation. If there is none it makes an empty one, for which it takes a free sequence id or evicts for one.
+   * The live lane of a conversation, whose tenant's prints begin with `seed`. If there is none it makes an empty one, for which it takes a
+   * free sequence id or evicts for one.
    * `full`: every id belongs to a running lane; nothing was changed. A lane handed out before may have been evicted meanwhile.
    */
   open(
     conversation: ConversationId,
+    seed?: Seed,
   ): { readonly kind: 'lane'; readonly lane: Lane } | { readonly kind: 'full'; readonly reason: string } {
-    return this.#room.open(conversation)
+    return this.#room.open(conversation, seed)
   }
 
   /**
@@ -114,7 +117,8 @@ export class KvCache {
     })
     if (!needsScratch(plan) || this.#canAdd(own, plan)) return plan
     const reason = `all ${this.#holdings.sequences.total} sequences of the context are taken, and a splice needs one to work in`
-    return { ...planStep(own, withoutContracts(shown), lenders, { terms: EXACT }), asked: plan.asked, fallback: reason }
+    const exact = { ...terms, ...EXACT }
+    return { ...planStep(own, withoutContracts(shown), lenders, { terms: exact }), asked: plan.asked, fallback: reason }
   }
 
   /** The plan for `shown`, with all that it borrows brought onto the device; where that fails it is computed. */
@@ -149,7 +153,7 @@ export class KvCache {
     const step = new Step(own, plan, kind)
     own.state = 'running'
     if (needsScratch(plan)) {
-      step.scratch = this.#room.add(own.conversation, 'scratch', this.#spare(own, plan))
+      step.scratch = this.#room.add(own.conversation, 'scratch', this.#spare(own, plan), own.seed)
       invariant(step.scratch !== null, 'no sequence was left for a plan that needs one')
     }
     step.predicted = this.#predicted(own, plan)
@@ -177,7 +181,7 @@ export class KvCache {
     if (due === null) return null
     const { start, end } = span(due.span.start, Math.min(due.span.end, due.span.start + limit))
     const { tokens } = step.plan.shown
-    const chunk = { tokens: tokens.slice(start, end), position: due.position, last: end === tokens.length }
+    const chunk = { tokens: tokens.slice(start, end), place: start, position: due.position, last: end === tokens.length }
     if (!step.inMiddle) return { ...chunk, seq: lane.seq }
     invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
     this.#holdings.lend(lane, span(lane.atPosition(scratch.next), lane.atPosition(due.position)), scratch)
@@ -186,7 +190,7 @@ export class KvCache {
 
   /** Where the next generated token goes. */
   seat(step: Step): Seat {
-    return { seq: step.lane.seq, position: step.lane.next }
+    return { seq: step.lane.seq, place: step.lane.held, position: step.lane.next }
   }
 
   /**
@@ -379,6 +383,7 @@ export class KvCache {
       own.conversation,
       'parked',
       this.#spare(own, plan).filter(({ state }) => state === 'parked'),
+      own.seed,
     )
     if (version === null) return 0
     version.base = own.base
@@ -410,7 +415,8 @@ export class KvCache {
     const { cells, memory } = this.#holdings
     const spare = this.#spare(own, plan)
     this.#room.make(stored.held, spare)
-    const holding = stored.held <= cells.free ? this.#room.add(stored.conversation, 'parked', this.#spare(own, plan)) : null
+    const holding =
+      stored.held <= cells.free ? this.#room.add(stored.conversation, 'parked', this.#spare(own, plan), own.seed) : null
     if (holding === null) return false
     if (!memory.loadSequence(holding.seq, state, { verify: false })) {
       this.#holdings.drop(holding)

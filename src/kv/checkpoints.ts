@@ -1,5 +1,4 @@
 /** Owns which places of a text are worth a checkpoint, and the checkpoints: whole states of sequences that can only be extended. */
-import type { ConversationId } from '../core/ids.js'
 import type { Attic } from './attic.js'
 import type { Holding } from './holding.js'
 import type { KvMemory } from './memory.js'
@@ -46,7 +45,10 @@ export class Checkpoints {
     const { attic, memory } = this
     const { held, tokens, seq } = holding
     if (!attic.open || held === 0) return false
-    const same = attic.all.find((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
+    const alike = attic.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
+    // Another tenant's is no use to this one, and this one must not learn of it.
+    const prints = alike.length > 0 ? freshPrints(tokens, holding.seed) : null
+    const same = alike.find((stored) => prints !== null && stored.isFresh(held - 1, held - 1, tokens, prints))
     if (same === undefined) attic.put(recordOf(holding), memory.saveSequence(seq, { checksum: false }))
     else same.lastUse = Date.now()
     return true
@@ -56,10 +58,15 @@ export class Checkpoints {
    * The longest one that holds the beginning of these tokens, but not all of them; of equals the conversation's own, then the latest used.
    * Null: there is none longer than `least`.
    */
-  before(tokens: Int32Array, least: number, conversation: ConversationId, without?: ReadonlySet<unknown>): Stored | null {
+  before(
+    tokens: Int32Array,
+    least: number,
+    { conversation, seed }: Pick<Holding, 'conversation' | 'seed'>,
+    without?: ReadonlySet<unknown>,
+  ): Stored | null {
     const fitting = this.attic.all.filter(({ held }) => held > least && held < tokens.length)
     if (fitting.length === 0) return null
-    const prints = freshPrints(tokens)
+    const prints = freshPrints(tokens, seed)
     let best: Stored | null = null
     for (const stored of fitting) {
       const { held } = stored

@@ -16,6 +16,8 @@ export interface Terms {
   readonly contract: Contract
   /** For `blend`; default: a ratio of 0.2. */
   readonly blend?: BlendChoice
+  /** The shown tokens from this place on are computed, whoever holds them: somebody wants to watch. Default: none of them. */
+  readonly anew?: number
 }
 
 export const EXACT: Terms = { contract: 'exact' }

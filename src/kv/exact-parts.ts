@@ -1,6 +1,7 @@
 /** Owns the parts of a plan under contract `exact`: the longest beginning that exact cells can be found for, then computation. */
 import { span } from '../core/span.js'
 import type { Holder } from './holder.js'
+import type { Holding } from './holding.js'
 import { held, withComputed, type Lenders, type Part } from './part.js'
 import type { Shown } from './shown.js'
 import { freshPrints, type Prints } from './trail.js'
@@ -13,8 +14,8 @@ export interface Run {
 }
 
 /** The parts for `shown`. Where the lane itself holds what comes next it stays; else whoever holds most of it lends. */
-export function exactParts(lane: Holder, { tokens }: Shown, { parked, others }: Lenders): Part[] {
-  const prints = freshPrints(tokens)
+export function exactParts(lane: Holder & Pick<Holding, 'seed'>, { tokens }: Shown, { parked, others }: Lenders): Part[] {
+  const prints = freshPrints(tokens, lane.seed)
   const lenders = [...parked, ...others]
   let parts: Part[] = []
   for (let at = 0; at < tokens.length;) {

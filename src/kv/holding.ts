@@ -5,7 +5,7 @@ import type { Cells } from './cells.js'
 import { lowerBound, type Holder, type Tier } from './holder.js'
 import type { ShelfRecord } from './shelf.js'
 import { baseKey, placeOf } from './shown.js'
-import { Trail, type Prints } from './trail.js'
+import { COMMON, Trail, type Prints, type Seed } from './trail.js'
 
 /**
  * `running`: a step is under way. `idle`: between two steps. `parked`: what a conversation no longer shows, kept for its cells; it never
@@ -14,7 +14,7 @@ import { Trail, type Prints } from './trail.js'
 export type HoldingState = 'running' | 'idle' | 'parked' | 'scratch'
 
 /** The live sequence of a conversation, as others may see it. `tokens` is a view that holds until the lane changes. */
-export type Lane = Readonly<Pick<Holding, 'conversation' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>>
+export type Lane = Readonly<Pick<Holding, 'conversation' | 'seed' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>>
 
 /**
  * Entry i of the sequence is `tokens[i]`, from `keys[i]` (Shown), in `cells[i]`; positions ascend with i, with gaps where text is hidden under
@@ -33,7 +33,7 @@ export class Holding implements Holder {
   #cells = new Int32Array(256)
   #held = 0
   /** What the first `#read` entries amount to; entries before that were not changed since. */
-  #trail = new Trail()
+  #trail: Trail
   #read = 0
   #exact = 0
   #faithful = true
@@ -43,7 +43,11 @@ export class Holding implements Holder {
     readonly seq: SeqId,
     private readonly book: Cells,
     public state: HoldingState,
-  ) {}
+    /** Whose cells these are: other tenants' prints begin otherwise. */
+    readonly seed: Seed = COMMON,
+  ) {
+    this.#trail = new Trail(seed)
+  }
 
   /** Tokens held. */
   get held(): number {
@@ -230,7 +234,7 @@ export class Holding implements Holder {
 
   #changedFrom(entry: number): void {
     if (entry >= this.#read) return
-    this.#trail = new Trail()
+    this.#trail = new Trail(this.seed)
     this.#read = 0
     this.#exact = 0
     this.#faithful = true

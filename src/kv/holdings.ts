@@ -6,6 +6,7 @@ import { Cells } from './cells.js'
 import { Holding, type HoldingState } from './holding.js'
 import type { KvMemory } from './memory.js'
 import { Sequences } from './sequences.js'
+import { COMMON, type Seed } from './trail.js'
 
 /**
  * Lanes and parked versions, by sequence id.
@@ -50,10 +51,10 @@ export class Holdings {
   }
 
   /** An empty holding with a free sequence id; null when no id is free. */
-  add(conversation: ConversationId, state: HoldingState): Holding | null {
+  add(conversation: ConversationId, state: HoldingState, seed: Seed = COMMON): Holding | null {
     const seq = this.sequences.take()
     if (seq === null) return null
-    const holding = new Holding(conversation, seq, this.cells, state)
+    const holding = new Holding(conversation, seq, this.cells, state, seed)
     this.#bySequence.set(seq, holding)
     this.touch(holding)
     return holding

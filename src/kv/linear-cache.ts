@@ -21,6 +21,7 @@ import { Room, type Reserved } from './room.js'
 import type { StepCache } from './step-cache.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
 import { Stored } from './stored.js'
+import type { Seed } from './trail.js'
 
 export interface LinearCacheOptions {
   /** Why contracts other than exact are not available, for the ledger. */
@@ -67,16 +68,18 @@ export class LinearCache implements StepCache {
     this.#room = new Room(this.#holdings, this.#conversations, (victim) => this.#checkpoints.save(victim))
   }
 
-  open(conversation: ConversationId): ReturnType<StepCache['open']> {
-    return this.#room.open(conversation)
+  open(conversation: ConversationId, seed?: Seed): ReturnType<StepCache['open']> {
+    return this.#room.open(conversation, seed)
   }
 
-  plan(lane: Lane, shown: Shown, { contract: asked }: Terms = EXACT, without?: ReadonlySet<Holder>): Plan {
+  plan(lane: Lane, shown: Shown, { contract: asked, anew }: Terms = EXACT, without?: ReadonlySet<Holder>): Plan {
     const own = this.#own(lane)
     const { tokens } = shown
     invariant(tokens.length > 0, `conversation ${lane.conversation} was asked to show no tokens at all`)
-    const kept = own.held < tokens.length && commonPrefix(own.tokens, tokens) === own.held ? own.held : 0
-    const holder = this.#checkpoints.before(tokens, kept, own.conversation, without) ?? own
+    // What is reused ends before the last of these.
+    const most = anew === undefined ? tokens : tokens.subarray(0, anew + 1)
+    const kept = own.held < most.length && commonPrefix(own.tokens, most) === own.held ? own.held : 0
+    const holder = this.#checkpoints.before(most, kept, own, without) ?? own
     const reused = holder === own ? kept : holder.held
     const parts: Part[] = [{ kind: 'compute', span: span(reused, tokens.length), position: reused }]
     if (reused > 0) parts.unshift(held(own, holder, span(0, reused), 0))
@@ -133,12 +136,12 @@ export class LinearCache implements StepCache {
     const { start } = due.span
     const [stop = tokens.length] = this.#places.get(step) ?? []
     const end = Math.min(due.span.end, start + limit, stop)
-    return { seq: lane.seq, tokens: tokens.slice(start, end), position: due.position, last: end === tokens.length }
+    return { seq: lane.seq, place: start, tokens: tokens.slice(start, end), position: due.position, last: end === tokens.length }
   }
 
   seat(step: Step): Seat {
     this.#refuseLost(step)
-    return { seq: step.lane.seq, position: step.lane.next }
+    return { seq: step.lane.seq, place: step.lane.held, position: step.lane.next }
   }
 
   reserve(count: number): Reserved {

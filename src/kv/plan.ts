@@ -69,13 +69,17 @@ export function planStep(lane: Holding, shown: Shown, lenders: Lenders, { terms,
   const asked = contractOf(shown, terms)
   const keys = keysOf(shown)
   const common = { shown, keys, asked, fallback: null }
-  const exact = (): Plan => ({ ...common, contract: 'exact', ...withLast(lane, exactParts(lane, shown, lenders)) })
+  const { anew = shown.tokens.length } = terms
+  const exact = (): Plan => {
+    const parts = computedFrom(lane, exactParts(lane, shown, lenders), anew)
+    return { ...common, contract: 'exact', ...withLast(lane, parts) }
+  }
   if (asked === 'exact') return exact()
 
   const spliced = splicedParts(lane, shown, keys, lenders, new Uint8Array(shown.tokens.length))
   const again = asked === 'blend' ? chooseAgain(shown, spliced.parts, terms.blend ?? {}, scores ?? null) : null
   const { parts, blocked } = again === null ? spliced : splicedParts(lane, shown, keys, lenders, again)
-  const plan: Plan = { ...common, contract: asked, ...withLast(lane, parts) }
+  const plan: Plan = { ...common, contract: asked, ...withLast(lane, computedFrom(lane, parts, anew)) }
   const end = endOf(plan)
   const beyond = positions !== undefined && end > positions && end > shown.tokens.length
   if (!blocked && !beyond) return plan
@@ -105,6 +109,16 @@ function contractOf({ origin }: Shown, { contract }: Terms): Contract {
 function endOf({ parts }: Plan): number {
   const last = parts.at(-1)
   return last?.kind === 'compute' ? last.position + length(last.span) : 0
+}
+
+/** The parts with every token from place `anew` on computed, at the positions right after the token before it. */
+function computedFrom(lane: Holding, parts: readonly Part[], anew: number): readonly Part[] {
+  const end = parts.at(-1)?.span.end ?? 0
+  if (anew >= end) return parts
+  const before = parts
+    .filter((part) => part.span.start < anew)
+    .map((part) => ({ ...part, span: span(part.span.start, Math.min(part.span.end, anew)) }))
+  return withComputed(before, span(anew, end), positionAfter(lane, before.at(-1)))
 }
 
 /** The parts with the last token computed, whoever holds it. */

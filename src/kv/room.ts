@@ -1,10 +1,11 @@
 /** Owns making room on the device: who gives way, and on which step's account that goes. */
-import { invariant } from '../core/errors.js'
+import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Conversations } from './conversations.js'
 import type { Holding, HoldingState } from './holding.js'
 import type { Holdings } from './holdings.js'
 import type { Step } from './step.js'
+import { COMMON, type Seed } from './trail.js'
 
 /** Whether so many cells are free now, and how many were freed for that. */
 export type Reserved =
@@ -45,20 +46,24 @@ export class Room {
   }
 
   /** A new holding; when no sequence id is free, the first of `victims` gives way. Null: there is none. */
-  add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[]): Holding | null {
+  add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[], seed: Seed = COMMON): Holding | null {
     const [victim] = victims
     const { sequences } = this.holdings
     if (sequences.used === sequences.total && victim !== undefined) this.evict(victim)
-    return this.holdings.add(conversation, state)
+    return this.holdings.add(conversation, state, seed)
   }
 
   /** The conversation's lane, a new one if it has none; see KvCache.open. */
   open(
     conversation: ConversationId,
+    seed: Seed = COMMON,
   ): { readonly kind: 'lane'; readonly lane: Holding } | { readonly kind: 'full'; readonly reason: string } {
     const known = this.conversations.lane(conversation)
-    if (known !== null) return { kind: 'lane', lane: known }
-    const lane = this.add(conversation, 'idle', this.holdings.victims())
+    if (known !== null) {
+      refuseOther(known, seed)
+      return { kind: 'lane', lane: known }
+    }
+    const lane = this.add(conversation, 'idle', this.holdings.victims(), seed)
     if (lane === null) {
       const { total } = this.holdings.sequences
       const reason = `All ${total} sequences of the context are running; wait for one to end, or load the model with more sequences.`
@@ -101,4 +106,10 @@ export class Room {
     this.#moved = 0
     this.#milliseconds = 0
   }
+}
+
+/** @throws KvfoldError engine/bad-request when the lane is another tenant's */
+function refuseOther({ conversation, seed }: Holding, { low, high }: Seed): void {
+  if (seed.low === low && seed.high === high) return
+  throw new KvfoldError('engine/bad-request', `Conversation ${conversation} is another tenant's; use an id of your own.`)
 }

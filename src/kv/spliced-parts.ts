@@ -2,6 +2,7 @@
 import { length, span } from '../core/span.js'
 import { exactRun, longestExactRun, untilOwn, type Run } from './exact-parts.js'
 import type { Holder } from './holder.js'
+import type { Holding } from './holding.js'
 import { held, positionAfter, withComputed, type Lenders, type Part } from './part.js'
 import { commonPrefix } from './prefix.js'
 import { baseOf, isMarker, placeOf, type Shown } from './shown.js'
@@ -21,7 +22,7 @@ interface Own {
  * @returns `blocked`: something held could not stay where it was
  */
 export function splicedParts(
-  lane: Holder,
+  lane: Holder & Pick<Holding, 'seed'>,
   shown: Shown,
   keys: Int32Array,
   { parked, others }: Lenders,
@@ -31,7 +32,7 @@ export function splicedParts(
   const base = baseOf(shown)
   const own = [lane, ...parked].map((holder): Own => ({ holder, agrees: commonPrefix(holder.base, base) }))
   const lenders = others.filter((other) => other.held > 0)
-  const prints = lenders.length > 0 ? freshPrints(tokens) : null
+  const prints = lenders.length > 0 ? freshPrints(tokens, lane.seed) : null
   let parts: Part[] = []
   let blocked = false
   /** Whether everything so far is what a fresh prefill would make it; only after that may others lend. */

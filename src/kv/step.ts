@@ -15,6 +15,8 @@ export type StepPart = 'prompt' | 'generated'
 /** Where tokens go next: into which sequence, from which position on. */
 export interface Seat {
   readonly seq: number
+  /** Of the first of them among the shown tokens, generated ones included. The lane holds those before it, in order. */
+  readonly place: number
   readonly position: number
 }
 

@@ -13,7 +13,7 @@ import { freshPrints } from './trail.js'
 export function verifyPlan(lane: Holding, { parts, shown, contract }: Plan, isHeld: (holding: Holding) => boolean): void {
   const { tokens } = shown
   const of = `the plan for conversation ${lane.conversation}`
-  const prints = contract === 'exact' ? freshPrints(tokens) : null
+  const prints = contract === 'exact' ? freshPrints(tokens, lane.seed) : null
   let at = 0
   let position = 0
   for (const part of parts) {

@@ -68,6 +68,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   kvfold::exportMemory(env, exports);
   kvfold::exportState(env, exports);
   kvfold::exportSampler(env, exports);
+  kvfold::exportCapture(env, exports);
   return exports;
 }
 

@@ -14,6 +14,7 @@ interface Handle<Name extends string> {
 export type ModelHandle = Handle<'model'>
 export type ContextHandle = Handle<'context'>
 export type SamplerHandle = Handle<'sampler'>
+export type CaptureHandle = Handle<'capture'>
 
 export interface Device {
   readonly name: string
@@ -77,6 +78,27 @@ export interface RawContext {
   readonly cacheBytes: number
   readonly computeBytes: number
   readonly flashAttention: boolean
+  /** By layer: heads of its softmax, 0 where it has none. */
+  readonly attention: Int32Array | null
+}
+
+/** What a decode captures for one sequence (capture.ts). */
+export interface RawWatched {
+  readonly capture: CaptureHandle
+  readonly sequence: number
+  readonly queries: Int32Array
+  readonly positions: Int32Array
+  readonly atoms: Int32Array
+}
+
+export interface RawCaptured {
+  readonly mass: Float32Array
+  readonly total: Float32Array
+  readonly entropy: Float32Array
+  readonly sink: Float32Array
+  readonly topPlaces: Int32Array
+  readonly topWeights: Float32Array
+  readonly rows: Float32Array
 }
 
 /**
@@ -101,6 +123,7 @@ export interface Addon {
     positions: Int32Array,
     sequences: Int32Array,
     outputs: Uint8Array,
+    captures: readonly RawWatched[] | null,
   ): Promise<DecodeStatus>
   abort(context: ContextHandle): void
   submitted(context: ContextHandle): number
@@ -116,6 +139,9 @@ export interface Addon {
   saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
   /** `room` bytes at the front are skipped. */
   loadSequence(context: ContextHandle, seq: number, state: Uint8Array, room: number): boolean
+  captureCreate(options: object): CaptureHandle
+  /** What the last decode left; gives it away. */
+  captureTake(capture: CaptureHandle): RawCaptured
   samplerCreate(model: ModelHandle, options: object): SamplerHandle
   samplerSample(sampler: SamplerHandle, context: ContextHandle, index: number): number
   samplerAccept(sampler: SamplerHandle, token: number): void

@@ -39,13 +39,16 @@ export function planContext(
 ): ContextPlan {
   const { info } = model
   const whole = completed(options, info)
-  const { flashAttention = 'auto', keyType = 'f16', valueType = 'f16', fullSlidingWindow = false } = options
+  const { attention = false, keyType = 'f16', valueType = 'f16', fullSlidingWindow = false } = options
+  const { flashAttention = attention ? 'off' : 'auto' } = options
   refuseModel(info, options)
   const [keyWidth, valueWidth] = headWidths(info)
   checkCacheType('keyType', keyType, keyWidth)
   checkCacheType('valueType', valueType, valueWidth)
   const quantised = cacheTypes[valueType].elements > 1
   if (quantised && flashAttention === 'off') refuse(`valueType ${valueType} needs flash attention; turn it on or use f16 values.`)
+
+  if (attention) refuseWithoutSoftmax(info, flashAttention)
 
   const heads = Math.max(1, info.kvHeads)
   const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
@@ -55,10 +58,14 @@ export function planContext(
   const raw = {
     ...whole,
     // A quantised V works only with flash attention, so `auto` has no choice.
-    flashAttention: flashAttention === 'off' ? 0 : flashAttention === 'on' || quantised ? 1 : -1,
+    flashAttention: flashAttention === 'off' || attention ? 0 : flashAttention === 'on' || quantised ? 1 : -1,
     keyType: cacheTypes[keyType].ggml,
     valueType: cacheTypes[valueType].ggml,
     fullSlidingWindow,
+    attention,
+    windowed: info.slidingWindow > 0,
+    // Of a cell where positions have several dimensions (llama_kv_cell_ext).
+    cellExtra: ['none', 'norm', 'neox'].includes(info.rope) ? 0 : 12,
   }
   return { keyType, valueType, fullSlidingWindow, cache, compute, raw }
 }
@@ -107,6 +114,16 @@ function refuseModel({ encoder, architecture }: ModelInfo, { embeddings = false 
       `${architecture} models do not generate token after token (encoders, embeddings, diffusion), so they get no context here; use a decoder.`,
     )
   if (embeddings) throw new KvfoldError('native/unsupported', 'Embeddings are not built yet; leave the option out.')
+}
+
+function refuseWithoutSoftmax({ recurrent, architecture }: ModelInfo, flashAttention: string): void {
+  if (recurrent)
+    throw new KvfoldError(
+      'attention/unavailable',
+      `${architecture} models keep a recurrent state and compute no attention, so none can be captured; load the model without it.`,
+    )
+  if (flashAttention === 'on')
+    refuse('Attention cannot be captured with flash attention, which never computes it; leave flashAttention out or turn it off.')
 }
 
 /** Elements of one head's key and value. */

@@ -1,7 +1,8 @@
 // Contexts: making them, decoding off the event loop, and the logits that decoding leaves.
+#include <algorithm>
 #include <cstdio>
 
-#include "kvfold.h"
+#include "tap.h"
 
 namespace kvfold {
 namespace {
@@ -26,6 +27,8 @@ Napi::Value create(const Napi::CallbackInfo &info) {
     params.n_batch = number("batch");
     params.n_ubatch = number("ubatch");
     params.n_seq_max = number("sequences");
+    // llama.cpp makes room for an output a sequence and ends the process where that is more than the batch, which is its default limit.
+    params.n_outputs_max = std::max(params.n_batch, params.n_seq_max);
     params.n_threads = number("threads");
     params.n_threads_batch = number("batchThreads");
     params.flash_attn_type = static_cast<llama_flash_attn_type>(number("flashAttention"));
@@ -38,6 +41,13 @@ Napi::Value create(const Napi::CallbackInfo &info) {
     made->model = modelOf(info[0]);
     params.abort_callback = [](void *data) { return static_cast<ContextHandle *>(data)->abort.load(); };
     params.abort_callback_data = made.get();
+    if (options.Get("attention").As<Napi::Boolean>()) {
+      made->tap = std::make_unique<Tap>();
+      made->tap->windowed = options.Get("windowed").As<Napi::Boolean>();
+      made->tap->extra = number("cellExtra");
+      params.cb_eval = Tap::evaluate;
+      params.cb_eval_user_data = made->tap.get();
+    }
     struct Figures {
       double cache = 0, compute = 0;
       bool flashAttention = false;
@@ -54,6 +64,7 @@ Napi::Value create(const Napi::CallbackInfo &info) {
           // `auto` is settled while the context is made; llama.cpp has no call that tells how, but says so when it gives it up.
           figures->flashAttention = params.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED &&
                                     log.lines("Flash Attention not supported").empty() && log.lines("flash_attn is not compatible").empty();
+          if (made->tap != nullptr) made->tap->probe(made->context, log);
         },
         [made, figures](Napi::Env env) -> Napi::Value {
           auto *context = made->context;
@@ -67,6 +78,7 @@ Napi::Value create(const Napi::CallbackInfo &info) {
           out.Set("cacheBytes", figures->cache);
           out.Set("computeBytes", figures->compute);
           out.Set("flashAttention", figures->flashAttention);
+          out.Set("attention", made->tap == nullptr ? env.Null() : Napi::Value(int32Array(env, made->tap->headsOf)));
           return out;
         });
   });
@@ -80,6 +92,7 @@ Napi::Value release(const Napi::CallbackInfo &info) {
 struct Decode {
   std::vector<int32_t> tokens, positions, sequences;
   std::vector<int8_t> outputs;
+  std::vector<std::shared_ptr<Capture>> captures;
   const char *status = "aborted";
 
   // Tokens of this batch that are in the cache now, told from the positions each of its sequences holds.
@@ -106,6 +119,7 @@ struct Decode {
     handle.outputs.clear();
     Log log;
     int32_t result = 0;
+    Armed armed(handle.tap.get(), handle.context, positions, captures);
     try {
       result = llama_decode(handle.context, batch);
       // A GPU may still be computing: the event loop is not to wait for it when it reads the logits.
@@ -132,6 +146,10 @@ Napi::Value decode(const Napi::CallbackInfo &info) {
     work->tokens = copy(1), work->positions = copy(2), work->sequences = copy(3);
     auto outputs = info[4].As<Napi::Uint8Array>();
     for (size_t i = 0; i < outputs.ElementLength(); i++) work->outputs.push_back(outputs[i] != 0);
+    if (info[5].IsArray()) {
+      auto watched = info[5].As<Napi::Array>();
+      for (uint32_t i = 0; i < watched.Length(); i++) work->captures.push_back(armedCapture(watched.Get(i).As<Napi::Object>()));
+    }
     context->abort = false;
     return Task::run(
         info.Env(), [=] { work->run(*context); }, [work](Napi::Env env) -> Napi::Value { return Napi::String::New(env, work->status); });

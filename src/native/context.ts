@@ -4,11 +4,22 @@ import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import type { Addon, ContextHandle, RawContext } from './addon.js'
 import { checkBatch } from './batch-check.js'
+import { Capture } from './capture.js'
 import type { ContextPlan } from './context-plan.js'
 import { awaiting, calling, refuse } from './failure.js'
 import { availableMemory, refuseTooMuch } from './memory-estimate.js'
 import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
-import type { Batch, Cell, DecodeStatus, MemoryFigures, ModelInfo, NativeContext } from './types.js'
+import type {
+  Batch,
+  CaptureOptions,
+  Cell,
+  DecodeStatus,
+  MemoryFigures,
+  ModelInfo,
+  NativeCapture,
+  NativeContext,
+  Watched,
+} from './types.js'
 
 const LAST_POSITION = 2 ** 31 - 1
 const REPORT_ROUNDING = 2 ** 14
@@ -23,6 +34,7 @@ export class Context implements NativeContext {
   /** As in force: `auto` was settled when the context was made. */
   readonly flashAttention: boolean
   readonly canShift: boolean
+  readonly attention: readonly number[] | null
   readonly memory: MemoryFigures
   #handle: ContextHandle | null
   #decoding: Promise<DecodeStatus> | null = null
@@ -43,6 +55,7 @@ export class Context implements NativeContext {
     this.batch = made.batch
     this.ubatch = made.ubatch
     this.flashAttention = made.flashAttention
+    this.attention = made.attention === null ? null : [...made.attention]
     // A recurrent state says it can be shifted and cannot (kv-mechanics.md); several rotary dimensions make llama.cpp assert.
     this.canShift = made.canShift && !recurrent && !hybrid && ['none', 'norm', 'neox'].includes(rope)
     this.memory = { cache: figure(made.cacheBytes, plan.cache), compute: figure(made.computeBytes, plan.compute), model: size }
@@ -64,7 +77,7 @@ export class Context implements NativeContext {
     return handle
   }
 
-  async decode(batch: Batch): Promise<DecodeStatus> {
+  async decode(batch: Batch, watched: readonly Watched[] = []): Promise<DecodeStatus> {
     const { idle, batch: most, sequences } = this
     const { vocabulary } = this.info
     checkBatch(batch, {
@@ -76,7 +89,8 @@ export class Context implements NativeContext {
     const logits = 4 * vocabulary * batch.outputs.reduce((count, wanted) => count + (wanted === 0 ? 0 : 1), 0)
     if (logits > MANY_LOGITS) refuseTooMuch('The logits of this batch', logits, availableMemory(), 'memory', 'ask for fewer')
     const { tokens, positions, sequences: tags, outputs } = batch
-    this.#decoding = awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs))
+    const captures = watched.length === 0 ? null : watched.map((each) => Capture.armed(this, batch, each))
+    this.#decoding = awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs, captures))
     try {
       return await this.#decoding
     } finally {
@@ -91,6 +105,11 @@ export class Context implements NativeContext {
   logits(index: number): Float32Array {
     const { idle } = this
     return calling(() => this.addon.logits(idle, index))
+  }
+
+  createCapture(options: CaptureOptions): NativeCapture {
+    this.#alive()
+    return new Capture(this.addon, this, options)
   }
 
   tag(from: SeqId, to: SeqId, { start, end }: Span): void {

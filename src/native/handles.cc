@@ -1,5 +1,5 @@
 // Owns the lives of native objects: who holds what, what happens when an environment ends, and how failures are told.
-#include "kvfold.h"
+#include "tap.h"
 
 namespace kvfold {
 
@@ -8,6 +8,10 @@ void ModelHandle::free() {
   model = nullptr;
   vocab = nullptr;
 }
+
+ContextHandle::ContextHandle() = default;
+
+ContextHandle::~ContextHandle() { free(); }
 
 void ContextHandle::free() {
   abort = true;

@@ -30,7 +30,10 @@ struct ModelHandle {
   void free();
 };
 
+struct Tap;
+
 struct ContextHandle {
+  ContextHandle();
   // Kept alive because llama.cpp's context points into it.
   std::shared_ptr<ModelHandle> model;
   llama_context *context = nullptr;
@@ -41,7 +44,9 @@ struct ContextHandle {
   uint64_t submitted = 0;
   // Batch index -> whether its logits were asked for in the last decode that was done.
   std::vector<int8_t> outputs;
-  ~ContextHandle() { free(); }
+  // Null where attention cannot be captured.
+  std::unique_ptr<Tap> tap;
+  ~ContextHandle();
   // Stops a running decode, waits for it, gives the memory back.
   void free();
 };
@@ -72,6 +77,17 @@ class Log {
  private:
   friend void keepLog(ggml_log_level, const char *, void *);
   std::vector<std::pair<ggml_log_level, std::string>> kept;
+};
+
+// While the object lives, what llama.cpp logs on this thread is kept by nobody.
+class Silence {
+ public:
+  Silence();
+  ~Silence();
+  Silence(const Silence &) = delete;
+
+ private:
+  Log *kept;
 };
 
 // What an environment (a main thread or a worker) holds of llama.cpp; frees all of it when the environment ends.
@@ -178,5 +194,6 @@ void exportContext(Napi::Env env, Napi::Object exports);
 void exportMemory(Napi::Env env, Napi::Object exports);
 void exportState(Napi::Env env, Napi::Object exports);
 void exportSampler(Napi::Env env, Napi::Object exports);
+void exportCapture(Napi::Env env, Napi::Object exports);
 
 }  // namespace kvfold

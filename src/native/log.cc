@@ -29,6 +29,10 @@ Log::Log() {
 
 Log::~Log() { listening = nullptr; }
 
+Silence::Silence() : kept(listening) { listening = nullptr; }
+
+Silence::~Silence() { listening = kept; }
+
 std::string Log::why() const {
   for (auto wanted : {GGML_LOG_LEVEL_ERROR, GGML_LOG_LEVEL_WARN}) {
     std::vector<std::string> told;

@@ -99,6 +99,8 @@ export interface ContextOptions {
   readonly embeddings?: boolean
   /** Default false. Needed for edits on sliding-window models. */
   readonly fullSlidingWindow?: boolean
+  /** True: attention can be captured, which takes flash attention off for good and makes the compute buffer larger. Default false. */
+  readonly attention?: boolean
 }
 
 /** One decode call: parallel arrays, one entry a token. */
@@ -108,6 +110,59 @@ export interface Batch {
   readonly sequences: Int32Array
   /** 1: logits of this token are wanted. */
   readonly outputs: Uint8Array
+}
+
+/** What a capture keeps of every row; rows are those of one softmax: a layer's, a head's, a looking token's. */
+export interface CaptureOptions {
+  /** Ascending; each has a softmax (NativeContext.attention). */
+  readonly layers: readonly number[]
+  /** Ascending; each layer has them. */
+  readonly heads: readonly number[]
+  /** Number of disjoint sets of places that weights are summed over. */
+  readonly atoms: number
+  /** The most attended places of every row. Default 0. */
+  readonly top?: number
+  /** Whole rows, too. Default false. */
+  readonly rows?: boolean
+}
+
+/** A capture's part in one decode. */
+export interface Watched {
+  readonly capture: NativeCapture
+  /** Whose tokens look. */
+  readonly sequence: SeqId
+  /** Batch indices of the tokens that look, ascending. */
+  readonly queries: Int32Array
+  /** The position of every token that can be seen, ascending; its index is its place. Those of the looking tokens are among them. */
+  readonly positions: Int32Array
+  /** The atom of every place, -1 for none; may be shorter than `positions`. */
+  readonly atoms: Int32Array
+}
+
+/** What a decode left: [layer, head, query, ...] in the order of the capture's options, the last axis varying fastest. Weights are those after the softmax. */
+export interface Captured {
+  /** [.., atom]: sum of the weights on its places. */
+  readonly mass: Float32Array
+  /** Sum of the row. */
+  readonly total: Float32Array
+  /** In nats. */
+  readonly entropy: Float32Array
+  /** Weight on place 0. */
+  readonly sink: Float32Array
+  /** [.., rank]: -1 where the row has fewer. Empty without `top`. */
+  readonly topPlaces: Int32Array
+  readonly topWeights: Float32Array
+  /** [.., place]: as many places as there were positions. Empty without `rows`. */
+  readonly rows: Float32Array
+}
+
+/** Belongs to one context and one running step. What it holds goes with the object. */
+export interface NativeCapture {
+  /**
+   * What the last decode left for it; can be taken once.
+   * @throws KvfoldError attention/unavailable when rows were not computed as expected; the decode itself is not harmed by that.
+   */
+  take(): Captured
 }
 
 /**
@@ -180,8 +235,12 @@ export interface NativeContext {
   readonly canShift: boolean
   /** SHA-256 of what must agree for a saved sequence to be loaded: library, model's metadata and size, cache types and layout. */
   readonly identity: Buffer
+  /** By layer: heads of its attention, 0 where there is none (a recurrent layer). Null: the context was not made with `attention`. */
+  readonly attention: readonly number[] | null
   /** Runs off the event loop. Positions and sequences must follow llama.cpp's rules (a batch for s starts at max(s) + 1). */
-  decode(batch: Batch): Promise<DecodeStatus>
+  decode(batch: Batch, watched?: readonly Watched[]): Promise<DecodeStatus>
+  /** @throws KvfoldError attention/unavailable without `attention`, native/bad-argument for layers or heads that are not there */
+  createCapture(options: CaptureOptions): NativeCapture
   /** Stops the running decode: within a graph on CPU, at the next ubatch on a GPU. No-op when idle. */
   abort(): void
   /** Copy of the logits of output `index` (index of the token in the last batch); length = vocabulary. */

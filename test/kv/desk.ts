@@ -9,6 +9,7 @@ import type { KvMemory } from '../../src/kv/memory.js'
 import type { Plan } from '../../src/kv/plan.js'
 import type { Shown } from '../../src/kv/shown.js'
 import type { Step, StepPart } from '../../src/kv/step.js'
+import { seedOf } from '../../src/kv/trail.js'
 import { NaiveMemory, WrongContent, type HeldCell } from './naive-memory.js'
 import { Places } from './places.js'
 
@@ -35,6 +36,8 @@ export interface DeskOptions {
   readonly wrap?: (memory: NaiveMemory) => KvMemory
   readonly cache?: new (memory: KvMemory, options?: KvCacheOptions) => KvCache
   readonly options?: KvCacheOptions
+  /** Whose a conversation is. Default: nobody's. */
+  readonly tenantOf?: (name: string) => string
 }
 
 /** What the memory held before a step began. */
@@ -73,8 +76,10 @@ export class Desk {
   /** What steps are asked to keep to from now on. */
   terms: Terms = EXACT
   readonly #places = new Places()
+  readonly #tenantOf: (name: string) => string | undefined
 
-  constructor({ cells = 256, sequences = 8, wrap = (memory) => memory, cache = KvCache, options }: DeskOptions = {}) {
+  constructor({ cells = 256, sequences = 8, wrap = (memory) => memory, cache = KvCache, options, tenantOf }: DeskOptions = {}) {
+    this.#tenantOf = tenantOf ?? (() => undefined)
     this.memory = new NaiveMemory(cells, sequences)
     this.cache = new cache(wrap(this.memory), options)
   }
@@ -245,7 +250,7 @@ export class Desk {
   #open(name: string): Lane | null {
     const runningSeqs = this.runningSeqs()
     this.memory.acting = name
-    const opened = this.cache.open(conversationId(name))
+    const opened = this.cache.open(conversationId(name), seedOf(this.#tenantOf(name)))
     this.inspect()
     if (opened.kind === 'lane') return opened.lane
     expect(runningSeqs.length).toBe(this.memory.sequences)
@@ -260,7 +265,7 @@ export class Desk {
       lane: memory.sequence(lane.seq),
       parked: memory.heldBeside(lane.seq, name),
       own,
-      others: memory.cellsOfOthers(name),
+      others: memory.cellsOfOthers(name, (other) => this.#tenantOf(other) === this.#tenantOf(name)),
     }
     memory.acting = name
     const step = this.cache.begin(lane, plan, kind)

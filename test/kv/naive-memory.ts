@@ -146,8 +146,9 @@ export class NaiveMemory implements KvMemory {
   }
 
   /** All that sequences of other conversations hold. */
-  cellsOfOthers(owner: string): readonly HeldCell[] {
-    return this.#cells.filter(({ tags }) => [...tags].some((seq) => this.ownerOf(seq) !== owner))
+  cellsOfOthers(owner: string, counts: (other: string) => boolean = () => true): readonly HeldCell[] {
+    const isOther = (other: string) => other !== owner && counts(other)
+    return this.#cells.filter(({ tags }) => [...tags].some((seq) => isOther(this.ownerOf(seq))))
   }
 
   /** What the conversation's sequences but this one hold; each sequence under a name that it loses when it is emptied. */

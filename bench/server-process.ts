@@ -1,0 +1,91 @@
+/** Owns a server's process: started on a free port, ready before anybody asks it, gone with us. */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { createServer, type AddressInfo } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+const START_LIMIT = 60_000
+const POLL = 50
+/** Milliseconds from the polite end to the other one. */
+const STOP_LIMIT = 10_000
+
+export interface ServerProcess {
+  readonly url: string
+  /** Resident memory in bytes; Linux only, elsewhere null. */
+  memory(): number | null
+  close(): Promise<void>
+}
+
+/**
+ * Starts a program that serves HTTP on 127.0.0.1 at the port it is told, and resolves when its /health is fine.
+ * @throws Error with the program's last lines when it ends or is not ready within a minute.
+ */
+export async function startServer(
+  name: string,
+  program: string,
+  args: (port: number) => readonly string[],
+  env: NodeJS.ProcessEnv = process.env,
+): Promise<ServerProcess> {
+  const port = await freePort()
+  const server = spawn(program, args(port), { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  let last: string[] = []
+  for (const stream of [server.stdout, server.stderr])
+    stream.setEncoding('utf8').on('data', (text: string) => {
+      last = [...last, ...text.split('\n').filter((line) => line.trim() !== '')].slice(-8)
+    })
+  server.on('error', (error) => last.push(error.message))
+  const orphan = () => server.kill('SIGKILL')
+  process.once('exit', orphan)
+  const close = async () => {
+    process.off('exit', orphan)
+    await stop(server)
+  }
+  const url = `http://127.0.0.1:${port}`
+  const limit = performance.now() + START_LIMIT
+  while (!(await isReady(url))) {
+    const ended = server.pid === undefined || server.exitCode !== null || server.signalCode !== null
+    if (!ended && performance.now() < limit) {
+      await sleep(POLL)
+      continue
+    }
+    await close()
+    throw new Error(`${name} did not start (${server.exitCode ?? server.signalCode ?? 'no exit code'}): ${last.join('\n')}`)
+  }
+  return { url, memory: () => residentMemory(server.pid), close }
+}
+
+async function isReady(url: string): Promise<boolean> {
+  try {
+    return (await fetch(`${url}/health`)).ok
+  } catch {
+    // Nobody listens yet.
+    return false
+  }
+}
+
+async function stop(server: ChildProcess): Promise<void> {
+  if (server.pid === undefined || server.exitCode !== null || server.signalCode !== null) return
+  const ended = new Promise((resolve) => server.once('exit', resolve))
+  server.kill('SIGTERM')
+  const timer = setTimeout(() => server.kill('SIGKILL'), STOP_LIMIT)
+  await ended
+  clearTimeout(timer)
+}
+
+function residentMemory(pid: number | undefined): number | null {
+  try {
+    const [, kib = ''] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? []
+    return kib === '' ? null : Number(kib) * 1024
+  } catch {
+    return null
+  }
+}
+
+/** A port that nobody listened on a moment ago. */
+async function freePort(): Promise<number> {
+  const probe = createServer()
+  await new Promise<void>((resolve, reject) => probe.once('error', reject).listen(0, '127.0.0.1', resolve))
+  const { port } = probe.address() as AddressInfo
+  await new Promise((resolve) => probe.close(resolve))
+  return port
+}

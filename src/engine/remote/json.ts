@@ -1,0 +1,31 @@
+/** Owns the reading of JSON that somebody else wrote: fields that may be missing, null or of another type. */
+
+export const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** Undefined where there is no such field. */
+export const fieldOf = (value: unknown, name: string): unknown =>
+  typeof value === 'object' && value !== null ? (value as Readonly<Record<string, unknown>>)[name] : undefined
+
+export const listAt = (value: unknown, name: string): readonly unknown[] => {
+  const found = fieldOf(value, name)
+  return Array.isArray(found) ? found : []
+}
+
+/** Null unless it is a text. */
+export const textAt = (value: unknown, name: string): string | null => {
+  const found = fieldOf(value, name)
+  return typeof found === 'string' ? found : null
+}
+
+/** Null unless it is a finite number. */
+export const numberAt = (value: unknown, name: string): number | null => {
+  const found = fieldOf(value, name)
+  return typeof found === 'number' && Number.isFinite(found) ? found : null
+}
+
+/** A count of something: null unless it is a whole number from 0. */
+export const countAt = (value: unknown, name: string): number | null => {
+  const found = numberAt(value, name)
+  return found !== null && Number.isSafeInteger(found) && found >= 0 ? found : null
+}

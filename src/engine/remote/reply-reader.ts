@@ -1,0 +1,168 @@
+/** Owns the making of one answer out of the chunks of a streamed chat completion, or out of a whole one. */
+import type { ToolCall } from '../../chat/message.js'
+import { KvfoldError } from '../../core/errors.js'
+import type { EngineEvent, Finish, TokenLogprob } from '../engine.js'
+import { streamedError } from './failure.js'
+import { countAt, fieldOf, isRecord, listAt, numberAt, textAt } from './json.js'
+import { usageIn, type Usage } from './usage.js'
+
+/** Stands for a token's number where the endpoint gives only its text. */
+export const UNNUMBERED = -1
+
+/** A call of which more may come. */
+interface Draft {
+  readonly index: number
+  id: string
+  name: string
+  text: string
+}
+
+export class ReplyReader {
+  content = ''
+  reasoning = ''
+  readonly calls: ToolCall[] = []
+  readonly logprobs: TokenLogprob[] = []
+  usage: Usage | null = null
+  /** Null until the endpoint says why it ended. */
+  finish: Finish | null = null
+  /** Prompt tokens and how many of them were not computed, from the endpoint's report of its progress. */
+  progress: { readonly total: number; readonly cached: number } | null = null
+  #draft: Draft | null = null
+
+  constructor(private readonly where: string) {}
+
+  /** What a chunk brings. @throws KvfoldError what the endpoint says went wrong; remote/refused when its content filter stopped it */
+  push(chunk: unknown): EngineEvent[] {
+    if (!isRecord(chunk)) throw new KvfoldError('remote/bad-answer', `${this.where} sent an event that is no JSON object.`)
+    const { error } = chunk
+    if (error !== undefined && error !== null) throw streamedError(error, this.where)
+    const events = this.#progressIn(chunk)
+    this.usage = usageIn(chunk) ?? this.usage
+    const choice = listAt(chunk, 'choices').find((one) => (countAt(one, 'index') ?? 0) === 0)
+    if (choice === undefined) return events
+    const delta = fieldOf(choice, 'delta') ?? fieldOf(choice, 'message')
+    const reasoning = textAt(delta, 'reasoning_content') ?? textAt(delta, 'reasoning') ?? ''
+    const text = textAt(delta, 'content') ?? textAt(delta, 'refusal') ?? ''
+    const logprobs = listAt(fieldOf(choice, 'logprobs'), 'content').map(logprobOf)
+    this.logprobs.push(...logprobs)
+    const parts = listAt(delta, 'tool_calls')
+    if (logprobs.length > 0 || reasoning + text !== '' || parts.length > 0) {
+      const tokens = logprobs.map(({ token }) => token).filter((token) => token !== UNNUMBERED)
+      events.push({ type: 'tokens', tokens, text: reasoning + text, ...(logprobs.length === 0 ? {} : { logprobs }) })
+    }
+    if (reasoning !== '') {
+      this.reasoning += reasoning
+      events.push({ type: 'reasoning', text: reasoning })
+    }
+    if (text !== '') {
+      this.content += text
+      events.push({ type: 'text', text })
+    }
+    for (const part of parts) events.push(...this.#callPart(part))
+    const reason = textAt(choice, 'finish_reason')
+    if (reason !== null) {
+      events.push(...this.#complete())
+      this.finish = this.#finishOf(reason)
+    }
+    return events
+  }
+
+  /** The part of a call that comes with a chunk; engines leave out its index, its id or both. */
+  #callPart(part: unknown): EngineEvent[] {
+    const index = countAt(part, 'index')
+    const id = textAt(part, 'id')
+    const named = fieldOf(part, 'function')
+    const name = textAt(named, 'name') ?? ''
+    const given = fieldOf(named, 'arguments')
+    const text = typeof given === 'string' ? given : isRecord(given) ? JSON.stringify(given) : ''
+    const draft = this.#draft
+    const goesOn = draft !== null && (index === null ? id === null || id === '' || id === draft.id : index === draft.index)
+    if (goesOn) {
+      draft.text += text
+      if (draft.id === '') draft.id = id ?? ''
+      // Some repeat the name with every part.
+      if (draft.name === '') draft.name = name
+      return []
+    }
+    const events = this.#complete()
+    this.#draft = { index: index ?? this.calls.length, id: id ?? '', name, text }
+    return events
+  }
+
+  #complete(): EngineEvent[] {
+    const draft = this.#draft
+    this.#draft = null
+    if (draft === null || draft.name === '') return []
+    const call: ToolCall = {
+      id: draft.id === '' ? `call_${this.calls.length + 1}` : draft.id,
+      name: draft.name,
+      ...argumentsIn(draft.text),
+    }
+    this.calls.push(call)
+    return [{ type: 'call', call }]
+  }
+
+  #finishOf(reason: string): Finish {
+    switch (reason) {
+      case 'length':
+        return 'length'
+      case 'content_filter':
+        throw new KvfoldError('remote/refused', `The content filter of ${this.where} stopped the answer.`)
+      case 'abort':
+      case 'error':
+        throw new KvfoldError('remote/broken-stream', `${this.where} ended the answer itself (${reason}).`)
+      default:
+        // `stop`, `tool_calls`, `function_call`, `eos`: what was said decides.
+        return this.calls.length > 0 ? 'tool-calls' : 'stop'
+    }
+  }
+
+  /** What llama-server (`prompt_progress`) and kvfold (events `plan` and `progress`) say before and while they compute. */
+  #progressIn(chunk: unknown): EngineEvent[] {
+    const progress = fieldOf(chunk, 'prompt_progress')
+    const total = countAt(progress, 'total')
+    const done = countAt(progress, 'processed')
+    if (total !== null && done !== null) {
+      const cached = Math.min(total, countAt(progress, 'cache') ?? 0)
+      return [...this.#planned(total, cached), prefill(done - cached, total - cached)]
+    }
+    const event = fieldOf(fieldOf(chunk, 'kvfold'), 'event')
+    const shown = countAt(event, 'shown')
+    if (textAt(event, 'type') === 'plan' && shown !== null)
+      return this.#planned(shown, Math.min(shown, countAt(event, 'reused') ?? 0))
+    const all = countAt(event, 'total')
+    return textAt(event, 'type') === 'progress' && all !== null ? [prefill(countAt(event, 'done') ?? 0, all)] : []
+  }
+
+  #planned(shown: number, reused: number): EngineEvent[] {
+    if (this.progress !== null) return []
+    this.progress = { total: shown, cached: reused }
+    return [{ type: 'plan', shown, reused, compute: Math.max(1, shown - reused), contract: 'exact', fallback: null }]
+  }
+}
+
+const prefill = (done: number, total: number): EngineEvent => ({
+  type: 'prefill',
+  done: Math.min(total, Math.max(0, done)),
+  total,
+})
+
+function argumentsIn(text: string): Pick<ToolCall, 'arguments' | 'malformed'> {
+  if (text.trim() === '') return { arguments: {} }
+  try {
+    const value = JSON.parse(text) as unknown
+    if (isRecord(value)) return { arguments: value }
+  } catch {
+    // Told to the model as what it is.
+  }
+  return { arguments: {}, malformed: text }
+}
+
+function logprobOf(entry: unknown): TokenLogprob {
+  const one = (of: unknown) => ({
+    token: countAt(of, 'id') ?? UNNUMBERED,
+    text: textAt(of, 'token') ?? '',
+    logprob: numberAt(of, 'logprob') ?? Number.NEGATIVE_INFINITY,
+  })
+  return { ...one(entry), top: listAt(entry, 'top_logprobs').map(one) }
+}

@@ -1,0 +1,91 @@
+/** Owns a capture: checks what of a decode's attention it is asked to keep before the addon sees it. */
+import { KvfoldError } from '../core/errors.js'
+import type { Addon, CaptureHandle, RawWatched } from './addon.js'
+import { calling, refuse } from './failure.js'
+import type { Batch, CaptureOptions, Captured, NativeCapture, NativeContext, Watched } from './types.js'
+
+/** Places kept for one row. */
+const MOST_TOP = 1024
+const MOST_ATOMS = 2 ** 20
+
+export class Capture implements NativeCapture {
+  readonly #addon: Addon
+  readonly #handle: CaptureHandle
+  readonly #context: NativeContext
+  readonly #atoms: number
+  #full = false
+
+  constructor(addon: Addon, context: NativeContext, { layers, heads, atoms, top = 0, rows = false }: CaptureOptions) {
+    const { attention } = context
+    if (attention === null)
+      throw new KvfoldError('attention/unavailable', 'This context captures no attention; create it with `attention: true`.')
+    checkAscending('layer', layers, attention.length)
+    for (const layer of layers) {
+      const has = attention[layer]!
+      if (has === 0) refuse(`Layer ${layer} has no softmax.`)
+      checkAscending(`layer ${layer}'s head`, heads, has)
+    }
+    if (layers.length === 0 || heads.length === 0) refuse('A capture needs a layer and a head.')
+    within('atoms', atoms, MOST_ATOMS)
+    within('top', top, MOST_TOP)
+    this.#addon = addon
+    this.#context = context
+    this.#atoms = atoms
+    const raw = { layers: Int32Array.from(layers), heads: Int32Array.from(heads), atoms, top, rows }
+    this.#handle = calling(() => addon.captureCreate(raw))
+  }
+
+  /** Checks its part in this decode of `context`. @throws KvfoldError native/bad-argument */
+  static armed(context: NativeContext, batch: Batch, watched: Watched): RawWatched {
+    const { capture, sequence, queries, positions, atoms } = watched
+    if (!(capture instanceof Capture) || capture.#context !== context) return refuse('The capture belongs to another context.')
+    checkAscending('query', queries, batch.tokens.length)
+    checkPositions(
+      positions,
+      batch.positions.reduce((most, position) => Math.max(most, position), 0),
+    )
+    const places = new Set(positions.subarray(-batch.tokens.length))
+    for (const query of queries)
+      if (batch.sequences[query] !== sequence || !places.has(batch.positions[query]!))
+        refuse(`Batch index ${query} is not a token of sequence ${sequence} that has a place.`)
+    checkAtoms(atoms, capture.#atoms, positions.length)
+    capture.#full = true
+    return { capture: capture.#handle, sequence, queries, positions, atoms }
+  }
+
+  take(): Captured {
+    if (!this.#full) refuse('No decode left anything for this capture.')
+    this.#full = false
+    return calling(() => this.#addon.captureTake(this.#handle))
+  }
+}
+
+function within(name: string, value: number, most: number): void {
+  if (!Number.isInteger(value) || value < 0 || value > most) refuse(`${name} is ${value}; give a whole number from 0 to ${most}.`)
+}
+
+/** Thousands for every token: a plain loop over one kind of array, which compiles to next to nothing. */
+function checkPositions(positions: Int32Array, most: number): void {
+  for (let place = 0, last = -1; place < positions.length; place++) {
+    const position = positions[place]!
+    if (position <= last) refuse(`Positions ascend from 0 on, and place ${place} is at ${position} after ${last}.`)
+    last = position
+  }
+  if ((positions.at(-1) ?? 0) > most) refuse(`Places end at position ${positions.at(-1)}, and the batch at ${most}.`)
+}
+
+function checkAtoms(atoms: Int32Array, end: number, places: number): void {
+  let bad = atoms.length > places
+  for (let place = 0; place < atoms.length; place++) bad ||= atoms[place]! < -1 || atoms[place]! >= end
+  if (bad) refuse(`Atoms are -1 or below ${end}, one a place.`)
+}
+
+function checkAscending(what: string, values: ArrayLike<number>, end: number): void {
+  let last = -1
+  for (let at = 0; at < values.length; at++) {
+    const value = values[at]!
+    if (!Number.isInteger(value) || value <= last || value >= end)
+      refuse(`${value} is no ${what} in ascending order below ${end}.`)
+    last = value
+  }
+}
