@@ -1,5 +1,5 @@
 #!/bin/sh
-# From nothing to builtin/kvfold-tiny.gguf, golden.json and manifest.json. Needs python3 with torch (1.13 or 2.x) and numpy:
+# From nothing to builtin/kvfold-tiny.gguf, onnx/, golden.json and manifest.json. Needs python3 with torch (1.13 or 2.x) and numpy:
 # on Debian `apt install python3-torch python3-numpy libopenblas0-pthread`. Run it again to resume; delete train/.run to start over.
 set -e
 cd "$(dirname "$0")/.."
@@ -10,6 +10,7 @@ mkdir -p train/.run && echo '*' > train/.run/.gitignore
 $python -m train.train --most 6 --tokens 2.4e6 --limit 1.5e5
 $python -m train.train --most 16 --tokens 3.9e6 --limit 1.5e5
 $python -m train.export
+$python -m train.export_onnx
 $python -m train.evaluate
 $python -m train.golden
 $python -m train.manifest
