@@ -6,9 +6,12 @@ const below = {
   kv: ['core'],
   engine: ['core', 'native', 'chat', 'kv'],
   context: ['core', 'native', 'chat', 'kv', 'engine'],
+  attention: ['core', 'native', 'chat', 'kv', 'engine'],
+  store: ['core', 'native', 'chat', 'kv', 'engine', 'context'],
   agents: ['core', 'native', 'chat', 'kv', 'engine', 'context'],
-  eval: ['core', 'native', 'chat', 'kv', 'engine', 'context', 'agents'],
-  cli: ['core', 'native', 'chat', 'kv', 'engine', 'context', 'agents', 'eval'],
+  eval: ['core', 'native', 'chat', 'kv', 'engine', 'context', 'attention', 'agents'],
+  server: ['core', 'native', 'chat', 'kv', 'engine', 'context', 'attention', 'store', 'agents', 'eval'],
+  cli: ['core', 'native', 'chat', 'kv', 'engine', 'context', 'attention', 'store', 'agents', 'eval', 'server'],
 }
 
 module.exports = {

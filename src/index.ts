@@ -50,6 +50,10 @@ export type {
   TokenLogprob,
 } from './engine/engine.js'
 
+// Attention: where tokens look, reduced to sums over sets of tokens while it is computed.
+export type { AttentionPattern, AttentionRequest, KeySet, NamedArray } from './engine/attention.js'
+export { attentionPlan, type AttentionCost, type AttentionShape, type AttentionSize } from './engine/attention-plan.js'
+
 // The ledger: what every step reused, recomputed and computed anew.
 export { CONTRACTS, type Contract, type ContractChoice } from './core/contract.js'
 export type { BlendChoice } from './kv/contract.js'
@@ -79,3 +83,12 @@ export { Session, MAX_CALLS, type AskOptions, type SessionOptions } from './agen
 export { systemPrompts, type SystemPrompt } from './agents/prompts.js'
 export type { ClientTool } from './agents/toolbox.js'
 export type { AgentEvent, CallReport, StepReport, TurnEnd, TurnOutcome } from './agents/events.js'
+
+// Attention studies: what folding does to where a model looks. The engine must have been loaded with `attention: true`.
+export { studyValues, type Keeper, type ValueStudyOptions } from './eval/attention-study.js'
+export { ownWords, wordsFrom, type PiWords } from './eval/pi-words.js'
+export { compareSpans, type SpanRow, type SpanStudy, type SpanStudyOptions, type WatchedSpan } from './attention/spans.js'
+export { valueArrays, type ValueArrays } from './attention/arrays.js'
+export { findingOf, interferenceOf, type Figure, type Finding, type InterferencePoint } from './attention/findings.js'
+export type { EpisodeRecord, PromptRecord, StripRecord, StudyRecord } from './attention/records.js'
+export type { Comparison, From, Glance, HeadRow, Masses, Pair, PairStatus } from './attention/pairs.js'

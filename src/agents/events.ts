@@ -1,5 +1,5 @@
 /** Owns what an agent tells of a turn: while it runs, and at its end. */
-import type { ToolCall, ToolChoice } from '../chat/message.js'
+import type { ChatMessage, ToolCall, ToolChoice } from '../chat/message.js'
 import type { EngineEvent, Finish, Timing } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 
@@ -20,7 +20,7 @@ export interface StepReport {
   readonly side: readonly LedgerEntry[]
   readonly timing: Timing
   readonly finish: Finish
-  /** Index of the message that the step added. */
+  /** Index of the message that the step added; where it would have stood if a cancelled one was not kept. */
   readonly message: number
   readonly calls: readonly CallReport[]
 }
@@ -35,8 +35,8 @@ export type AgentEvent =
   | { readonly type: 'call'; readonly step: number; readonly call: ToolCall }
   | ({ readonly type: 'result'; readonly step: number } & CallReport)
 
-/** How a turn ended: by itself, cut off at the token limit, or cancelled. */
-export type TurnEnd = Extract<Finish, 'stop' | 'length' | 'cancelled'>
+/** How a turn ended: by itself, with calls that somebody else carries out, cut off at the token limit, or cancelled. */
+export type TurnEnd = Finish
 
 export interface TurnOutcome {
   /** The last message's text; what there is of it when the turn was cancelled. */
@@ -45,6 +45,10 @@ export interface TurnOutcome {
   readonly steps: readonly StepReport[]
   /** Calls carried out. */
   readonly calls: number
+  /** Calls of the last step that somebody else carries out, in order; the conversation cannot go on before their results are in it. */
+  readonly external: readonly ToolCall[]
+  /** Results of own calls that stand behind one of those in the last step, in order: to be added after it, with its result. */
+  readonly held: readonly ChatMessage[]
   /** Calls refused because the turn had used up its calls. */
   readonly refusedCalls: number
   /** Entries of all steps and summaries, oldest first. */

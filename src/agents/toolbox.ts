@@ -12,14 +12,25 @@ export interface ClientTool {
   execute(args: Readonly<Record<string, unknown>>, signal?: AbortSignal): string | Promise<string>
 }
 
+/** Tools that somebody else carries out, who gets the calls as the end of a turn. */
+export interface ExternalTools {
+  readonly definitions: readonly ToolDefinition[]
+  /** False: the model sees them, and is told not to call them now. Default true. */
+  readonly allowed?: boolean
+}
+
 export class Toolbox {
   readonly definitions: readonly ToolDefinition[]
   readonly #context: ReadonlyMap<string, ContextTool>
   readonly #client: ReadonlyMap<string, ClientTool>
 
   /** @throws KvfoldError engine/bad-request when two tools have one name */
-  constructor(context: readonly ContextTool[], client: readonly ClientTool[] = []) {
-    this.definitions = [...context, ...client].map(({ definition }) => definition)
+  constructor(
+    context: readonly ContextTool[],
+    client: readonly ClientTool[] = [],
+    private readonly external: ExternalTools = { definitions: [] },
+  ) {
+    this.definitions = [...[...context, ...client].map(({ definition }) => definition), ...external.definitions]
     const names = this.definitions.map(({ name }) => name)
     const twice = names.find((name, at) => names.indexOf(name) < at)
     if (twice !== undefined)
@@ -29,6 +40,14 @@ export class Toolbox {
       )
     this.#context = new Map(context.map((tool) => [tool.definition.name, tool]))
     this.#client = new Map(client.map((tool) => [tool.definition.name, tool]))
+  }
+
+  /** Whether the call is for somebody else: of a tool of theirs, or, where no tools are ours, of whatever name. */
+  isExternal({ name }: Pick<ToolCall, 'name'>): boolean {
+    const { definitions, allowed = true } = this.external
+    if (!allowed || this.#context.has(name) || this.#client.has(name)) return false
+    const noneOfOurs = this.#context.size + this.#client.size === 0
+    return (noneOfOurs && definitions.length > 0) || definitions.some((tool) => tool.name === name)
   }
 
   /**
@@ -42,6 +61,8 @@ export class Toolbox {
     const own = this.#context.get(name)
     if (own !== undefined) return own.run(conversation, args, signal)
     const client = this.#client.get(name)
+    if (client === undefined && this.external.definitions.some((tool) => tool.name === name))
+      return failure(`${name} is not to be called now. Answer in words.`)
     if (client === undefined)
       return failure(`there is no tool ${quoted(name, 40)}. The tools are ${listed(this.definitions.map((tool) => tool.name))}.`)
     try {

@@ -13,8 +13,8 @@ export interface TurnOptions {
   readonly engine: Engine
   readonly conversation: Conversation
   readonly toolbox: Toolbox
-  /** Whether the first step has to call a tool. Without tools it never has to. */
-  readonly firstStep: 'required' | 'auto'
+  /** Whether the first step has to call a tool, or must not. Without tools it never does. */
+  readonly firstStep: ToolChoice
   readonly maxCalls: number
   /** Whether results carry advice on the order of calls. */
   readonly hints: boolean
@@ -25,18 +25,24 @@ export interface TurnOptions {
   >
   readonly signal?: AbortSignal
   readonly onEvent?: (event: AgentEvent) => void
+  /** Whether what there is of an answer that was cancelled becomes a message. Default true. */
+  readonly keepsCancelled?: boolean
+  /** Awaited before another step begins. An error ends the turn. */
+  readonly betweenSteps?: () => Promise<void>
 }
 
 export class Turn {
   readonly #steps: StepReport[] = []
   #calls = 0
   #refused = 0
+  #external: readonly ToolCall[] = []
+  #held: readonly ChatMessage[] = []
 
   constructor(private readonly options: TurnOptions) {}
 
   /**
-   * Runs to the answer. Every message goes into the conversation as soon as it is complete, and every call gets its result,
-   * so that the conversation can go on however the turn ends.
+   * Runs to the answer, or to calls of external tools. Every message goes into the conversation as soon as it is complete, and every call that
+   * is not external gets its result, so that the conversation can go on however the turn ends.
    *
    * @throws KvfoldError whatever the engine throws; what was said before stays in the conversation
    */
@@ -45,12 +51,20 @@ export class Turn {
       const choice = this.#toolChoice()
       const reply = await this.#respond(choice)
       const calls = choice === 'none' || reply.finish === 'cancelled' ? [] : (reply.message.toolCalls ?? [])
-      const message = this.options.conversation.add(calls.length > 0 ? reply.message : withoutCalls(reply.message))
+      const message = this.#keep(calls.length > 0 ? reply.message : withoutCalls(reply.message), reply.finish)
       const carriedOut = await this.#carryOut(calls)
       this.#steps.push({ ledger: reply.ledger, timing: reply.timing, finish: reply.finish, message, ...carriedOut })
       if (calls.length === 0) return this.#outcome(reply, reply.finish === 'tool-calls' ? 'stop' : reply.finish)
+      if (this.#external.length > 0) return this.#outcome(reply, reply.finish)
       if (this.#cancelled) return this.#outcome(reply, 'cancelled')
+      await this.options.betweenSteps?.()
     }
+  }
+
+  /** Says where the message stands, or would. */
+  #keep(message: ChatMessage, finish: EngineReply['finish']): number {
+    const { conversation, keepsCancelled = true } = this.options
+    return finish === 'cancelled' && !keepsCancelled ? conversation.messages.length : conversation.add(message)
   }
 
   #toolChoice(): ToolChoice {
@@ -79,21 +93,28 @@ export class Turn {
     return reply
   }
 
-  /** Carries the calls of one step out, in order; they only mark edits, so the next step shows all of them at once. */
+  /** Carries the calls of one step out, in order; they only mark edits, so the next step shows all of them at once. External ones are left. */
   async #carryOut(calls: readonly ToolCall[]): Promise<Pick<StepReport, 'calls' | 'side'>> {
-    const { conversation } = this.options
+    const { conversation, toolbox } = this.options
+    this.#external = calls.filter((call) => toolbox.isExternal(call))
+    const first = this.#external[0]
+    const held: ChatMessage[] = []
     const step = this.#steps.length
     const reports: CallReport[] = []
     const side: LedgerEntry[] = []
-    for (const call of calls) {
+    for (const [at, call] of calls.entries()) {
+      if (this.#external.includes(call)) continue
       const { text: said, modifies, failed, ledger } = await this.#call(call)
       const text = said + this.#hint({ call, text: said, modifies, failed }, calls.length)
-      conversation.add({ role: 'tool', content: text, toolCallId: call.id, name: call.name })
+      const result: ChatMessage = { role: 'tool', content: text, toolCallId: call.id, name: call.name }
+      if (first !== undefined && at > calls.indexOf(first)) held.push(result)
+      else conversation.add(result)
       reports.push({ call, text, modifies, failed })
       side.push(...ledger)
       for (const entry of ledger) this.#emit({ type: 'ledger', step, entry })
       this.#emit({ type: 'result', step, call, text, modifies, failed })
     }
+    this.#held = held
     return { calls: reports, side }
   }
 
@@ -130,6 +151,8 @@ export class Turn {
       end,
       steps: this.#steps,
       calls: this.#calls,
+      external: this.#external,
+      held: this.#held,
       refusedCalls: this.#refused,
       ledger: this.#steps.flatMap(({ ledger, side }) => [ledger, ...side]),
       contextBefore: first.ledger.shown,

@@ -2,12 +2,15 @@
 /** The bin: knows all commands, turns their outcome into an exit code (0, 1 failed, 2 bad usage, 130 interrupted). */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
+import { addAttention } from './commands/attention.js'
+import { addBundle } from './commands/bundle.js'
 import { addCalibrate } from './commands/calibrate.js'
 import { addChat } from './commands/chat.js'
 import { addDemo } from './commands/demo.js'
 import { addModel } from './commands/model.js'
 import { addPlan } from './commands/plan.js'
 import { addRun } from './commands/run.js'
+import { addServe } from './commands/serve.js'
 import { BAD_USAGE, describe, exitCode } from './failure.js'
 import { INTERRUPTED } from './interrupt.js'
 import { openShell, type Shell } from './shell.js'
@@ -19,9 +22,12 @@ Examples:
   $ kvfold chat --model hf:user/repository/file.gguf
   $ kvfold run --prompt "Why is the sky blue?" --model model.gguf
   $ kvfold run --tools --json < long-log.txt
+  $ kvfold serve --model model.gguf           an OpenAI-compatible server on 127.0.0.1:8080
   $ kvfold model info model.gguf              what a file is and what kvfold can do with it
   $ kvfold calibrate --model model.gguf       measure this machine once, for predictions
   $ kvfold plan transcript.json               what folds in a transcript of yours would cost and save
+  $ kvfold attention pi-llm --out study       what folding does to where the model looks
+  $ kvfold bundle kvfold-offline --archive    all of kvfold, for machines without network or Node
 
 kvfold <command> --help explains a command's options. Ctrl-C stops the running step, a second one ends the process.
 KVFOLD_DEBUG=1 adds a stack to errors; NO_COLOR=1 takes the colours.`
@@ -45,9 +51,12 @@ function commandLine(shell: Shell): Command {
   addDemo(program, shell)
   addChat(program, shell)
   addRun(program, shell)
+  addServe(program, shell, version)
   addModel(program, shell)
   addCalibrate(program, shell)
   addPlan(program, shell)
+  addAttention(program, shell)
+  addBundle(program, shell)
   return program
 }
 

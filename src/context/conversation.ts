@@ -81,6 +81,19 @@ export class Conversation {
     private readonly ports: ConversationPorts = {},
   ) {}
 
+  /** The conversation that has this state; messages are taken as they are, not copied. */
+  static of({ id, messages, fragments, searches, ids }: ConversationState, ports: ConversationPorts = {}): Conversation {
+    const conversation = new Conversation(id, ports)
+    for (const message of messages) conversation.add(message)
+    conversation.#fragments = fragments
+    for (const found of searches) conversation.#searches.put(found)
+    conversation.#mint.resume(
+      ids,
+      [...fragments, ...searches].map((each) => each.id),
+    )
+    return conversation
+  }
+
   /** Original contents. */
   get messages(): readonly ChatMessage[] {
     return this.#messages
@@ -232,15 +245,15 @@ export class Conversation {
     return refuse('tool/unknown-id', `There is no search result ${quoted(id, 20)}. ${known}`)
   }
 
+  /** What there is, not copied: good until the next change. */
+  get state(): ConversationState {
+    const { id, messages, fragments } = this
+    return { id, messages, fragments, searches: this.#searches.found, ids: this.#mint.count }
+  }
+
   /** A copy of everything. */
   snapshot(): ConversationState {
-    return structuredClone({
-      id: this.id,
-      messages: this.#messages,
-      fragments: this.#fragments,
-      searches: this.#searches.found,
-      ids: this.#mint.count,
-    })
+    return structuredClone(this.state)
   }
 
   /** The refusal when there are fragments in these stretches, null when there are none. */

@@ -32,6 +32,12 @@ export class IdMint {
     return searchId(this.#next('s'))
   }
 
+  /** Goes on where another one stopped that had made `count` ids, `used` among them. */
+  resume(count: number, used: readonly string[]): void {
+    this.#count = count
+    for (const id of used) this.#used.add(id)
+  }
+
   /** Ids made so far, collisions skipped included. */
   get count(): number {
     return this.#count

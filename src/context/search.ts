@@ -61,6 +61,8 @@ export function widened(text: string, { start, end }: Span, reach: number): Span
 
 const splits = (text: string, at: number): boolean => at > 0 && at < text.length && (text.codePointAt(at - 1) ?? 0) > 0xffff
 
+const keyOf = ({ message, span: { start, end } }: Place): string => `${message}:${start}:${end}`
+
 /** The places searches have found; every one keeps its id however often it is found. */
 export class SearchLog {
   readonly #byPlace = new Map<string, Found>()
@@ -73,13 +75,17 @@ export class SearchLog {
     return [...this.#byId.values()]
   }
 
+  /** Takes in what another log found. */
+  put(found: Found): void {
+    this.#byPlace.set(keyOf(found), found)
+    this.#byId.set(found.id, found)
+  }
+
   idOf(place: Place): SearchId {
-    const key = `${place.message}:${place.span.start}:${place.span.end}`
-    const known = this.#byPlace.get(key)
+    const known = this.#byPlace.get(keyOf(place))
     if (known !== undefined) return known.id
     const found = { id: this.newId(), ...place }
-    this.#byPlace.set(key, found)
-    this.#byId.set(found.id, found)
+    this.put(found)
     return found.id
   }
 

@@ -57,6 +57,8 @@ type Phase =
 export class Job {
   phase: Phase = { name: 'queued' }
   cancelled = false
+  /** The scheduler's turn that last computed some of its prompt; -1: none did. */
+  served = -1
   readonly result: Promise<JobResult>
   resolve!: (result: JobResult) => void
   reject!: (error: unknown) => void

@@ -35,9 +35,9 @@ interface Share {
 }
 
 /**
- * Continuous batching over one context. Each turn takes one token of every decoding job, then fills up with prompt tokens in order of
- * arrival; while others decode, prompts advance by at most one ubatch a turn so that streams keep flowing. Between turns, and only then,
- * sequences are tagged and untagged. Jobs of one conversation run one after another.
+ * Continuous batching over one context. Each turn takes one token of every decoding job, then fills up with prompt tokens, of those prompts
+ * first that waited longest for it; while others decode, a turn is one ubatch at most so that streams keep flowing. Between turns, and only
+ * then, sequences are tagged and untagged. Jobs of one conversation run one after another.
  */
 export class Scheduler {
   readonly #jobs: Job[] = []
@@ -46,6 +46,7 @@ export class Scheduler {
   /** The jobs whose tokens are being decoded right now. */
   #decoding: readonly Job[] = []
   #closed = false
+  #turns = 0
 
   constructor(
     private readonly model: NativeModel,
@@ -194,22 +195,24 @@ export class Scheduler {
           seat: this.cache.seat(job.phase.step),
         })
     }
-    const streaming = shares.length > 0
-    for (const job of this.#jobs) {
+    // Streams wait for one ubatch at most, however many prompts come in.
+    if (shares.length > 0) room = Math.min(room, Math.max(1, this.context.ubatch - shares.length))
+    for (const job of [...this.#jobs].sort((a, b) => a.served - b.served)) {
       if (job.phase.name !== 'prefill' || room === 0) continue
-      const chunk = this.cache.next(job.phase.step, Math.min(room, streaming ? this.context.ubatch : room))
+      const chunk = this.cache.next(job.phase.step, room)
       invariant(chunk !== null, 'a prompt that is in was not decoded on')
       add({ job, tokens: chunk.tokens, what: 'prompt', output: chunk.last, seat: chunk })
     }
     // Where a batch is reordered (hybrid models) rows could not be told apart.
     const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
     if (alone !== undefined) return [alone]
-    const last = starved.at(-1)
+    const last = this.#jobs.findLast((job) => starved.includes(job))
     if (shares.length === 0 && last !== undefined) this.#noRoom(last)
     return shares
   }
 
   async #turn(shares: readonly Share[]): Promise<void> {
+    this.#turns++
     const size = shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
     const batch = {
       tokens: new Int32Array(size),
@@ -222,6 +225,7 @@ export class Scheduler {
     let at = 0
     for (const share of shares) {
       const { job, seat, what } = share
+      if (what === 'prompt') job.served = this.#turns
       const watching = job.watch?.watched({ at, count: share.tokens.length, what, seat }, job.step!.lane) ?? null
       if (watching !== null) watched.set(share, watching)
       for (const [offset, token] of share.tokens.entries()) {

@@ -94,6 +94,39 @@ describe('completions', () => {
     }
   })
 
+  it('lets no more than a ubatch of all prompts together come between two tokens of a stream, and each in its turn', async () => {
+    let computed = 0
+    let most = 0
+    let streaming = false
+    const orders: number[] = []
+    const prompts = [0, 1, 2].map((salt) => tokens(550, 40 + salt))
+    const waiting: Promise<JobResult>[] = []
+    const stream = complete({
+      tokens: tokens(20, 43),
+      maxTokens: 12,
+      onText: () => {
+        if (streaming) most = Math.max(most, computed)
+        computed = 0
+        if (streaming) return
+        streaming = true
+        for (const [index, prompt] of prompts.entries()) {
+          let before = 0
+          const onPrefill = (done: number) => {
+            computed += done - before
+            before = done
+            orders.push(index)
+          }
+          waiting.push(complete({ tokens: prompt, maxTokens: 1, onPrefill }))
+        }
+      },
+    })
+    await stream
+    await Promise.all(waiting)
+    expect(most).toBeGreaterThan(256)
+    expect(most).toBeLessThanOrEqual(512)
+    expect(orders.slice(0, 3)).toEqual([0, 1, 2])
+  })
+
   it('ends at a stop string and does not show it', async () => {
     const free = await complete({ tokens: tokens(30, 3), maxTokens: 12 })
     const stop = free.text.slice(3, 5)

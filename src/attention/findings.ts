@@ -1,0 +1,157 @@
+/** Owns what a study finds: the paper's statistics on the changes of all pairs, intervals over seeds, and the interference against updates. */
+import type { Contract } from '../core/contract.js'
+import { bootstrap, type Interval } from './bootstrap.js'
+import { describe, mean, median, pairSums, squaredCorrelationOf, type Description } from './moments.js'
+import { changeOf, meanMasses, seenFrom, type From, type Masses, type Pair, type PairStatus } from './pairs.js'
+import { tTest, type TTest } from './student.js'
+import { wilcoxon, type Wilcoxon } from './wilcoxon.js'
+import type { PromptRecord } from './records.js'
+
+/** A figure with its 95 % bootstrap interval over seeds; no interval for a single seed. */
+export interface Figure {
+  readonly value: number
+  readonly interval: Interval | null
+}
+
+/** Folded against complete under one contract, from one kind of tokens: changes in percent. */
+export interface Finding {
+  readonly contract: Contract
+  readonly from: From
+  readonly seeds: number
+  /** Pairs by what became of them. */
+  readonly counts: Readonly<Record<PairStatus, number>>
+  /** Measured pairs with a change; what follows is of these, and null where there are none. */
+  readonly pairs: number
+  readonly improved: number
+  readonly improvedShare: Figure | null
+  readonly meanChange: Figure | null
+  readonly medianChange: Figure | null
+  readonly range: readonly [least: number, most: number] | null
+  readonly deviation: number | null
+  /** Squared Pearson correlation of complete and folded weights. */
+  readonly r2: Figure | null
+  /** As in the paper: every pair counts as independent of the others. */
+  readonly overPairs: Tests
+  /** On the mean change of each seed: seeds are independent, pairs of one prompt are not. */
+  readonly overSeeds: Tests
+  /** Means over the measured pairs. */
+  readonly complete: Masses | null
+  readonly folded: Masses | null
+  /** Measured pairs whose weight in the complete prompt is less than if all shown tokens had the same: where a value is not looked for. */
+  readonly belowEven: number
+}
+
+export interface Tests {
+  readonly t: TTest | null
+  readonly wilcoxon: Wilcoxon | null
+}
+
+/** One point of a curve; null contract: the complete prompt. */
+export interface InterferencePoint {
+  readonly n: number
+  readonly contract: Contract | null
+  readonly from: From
+  readonly seeds: number
+  readonly pairs: number
+  /** Mass on the key's earlier values, and on the current one. */
+  readonly older: Figure
+  readonly current: Figure
+}
+
+/** Findings for one contract, from the records of prompts with the same number of updates. */
+export function findingOf(records: readonly PromptRecord[], contract: Contract, from: From): Finding {
+  const everyone = records.map((record) => pairsUnder(record, contract))
+  const groups = records.map((record) => pairsUnder(record, contract).flatMap((pair) => changed(pair, from, record.shown)))
+  const all = groups.flat()
+  const changes = all.map(({ change }) => change)
+  const description: Description | null = describe(changes)
+  const seedMeans = groups.flatMap((pairs) => (pairs.length === 0 ? [] : [mean(pairs.map(({ change }) => change))]))
+  const count = (status: PairStatus): number => everyone.flat().filter((pair) => pair.status === status).length
+  return {
+    contract,
+    from,
+    seeds: records.length,
+    counts: { measured: count('measured'), 'folded-away': count('folded-away'), unanswered: count('unanswered') },
+    pairs: all.length,
+    improved: changes.filter((change) => change > 0).length,
+    improvedShare: meanOf(groups.map((items) => items.map(({ change }) => Number(change > 0)))),
+    meanChange: meanOf(groups.map((items) => items.map(({ change }) => change))),
+    medianChange: medianOf(groups.map((items) => items.map(({ change }) => change))),
+    range: description === null ? null : [description.least, description.most],
+    deviation: description?.deviation ?? null,
+    r2: correlationOf(groups.map((items) => items.map(({ before, after }) => [before.weight, after.weight]))),
+    overPairs: testsOf(changes),
+    overSeeds: testsOf(seedMeans),
+    complete: meanMasses(all.map(({ before }) => before)),
+    folded: meanMasses(all.map(({ after }) => after)),
+    belowEven: all.filter(({ before, shown }) => before.weight < 1 / shown).length,
+  }
+}
+
+/** One point of the curve. Null where no pair has the side. */
+export function interferenceOf(
+  n: number,
+  records: readonly PromptRecord[],
+  contract: Contract | null,
+  from: From,
+): InterferencePoint | null {
+  const groups = records.map((record): Masses[] => {
+    const pairs = contract === null ? (record.comparisons[0]?.pairs ?? []) : pairsUnder(record, contract)
+    return pairs.flatMap((pair) => seenFrom(contract === null ? pair.complete : pair.folded, from) ?? [])
+  })
+  const average = (of: 'older' | 'current'): Figure | null => meanOf(groups.map((items) => items.map((masses) => masses[of])))
+  const [older, current] = [average('older'), average('current')]
+  if (older === null || current === null) return null
+  return { n, contract, from, seeds: records.length, pairs: groups.flat().length, older, current }
+}
+
+interface Changed {
+  readonly change: number
+  readonly before: Masses
+  readonly after: Masses
+  readonly shown: number
+}
+
+function changed(pair: Pair, from: From, shown: number): Changed[] {
+  const [change, before, after] = [changeOf(pair, from), seenFrom(pair.complete, from), seenFrom(pair.folded, from)]
+  return change === null || before === null || after === null ? [] : [{ change, before, after, shown }]
+}
+
+const pairsUnder = ({ comparisons }: PromptRecord, contract: Contract): readonly Pair[] =>
+  comparisons.find((comparison) => comparison.contract === contract)?.pairs ?? []
+
+/** Null where the figure of all groups is; groups without items count for nothing. */
+function figureOf<Group>(groups: readonly Group[], of: (drawn: readonly Group[]) => number | null): Figure | null {
+  const value = groups.length === 0 ? null : of(groups)
+  return value === null ? null : { value, interval: bootstrap(groups, of) }
+}
+
+const filled = <Item>(groups: readonly (readonly Item[])[]): readonly (readonly Item[])[] =>
+  groups.filter(({ length }) => length > 0)
+
+function meanOf(groups: readonly (readonly number[])[]): Figure | null {
+  const sums = filled(groups).map((items) => ({ sum: items.reduce((a, b) => a + b, 0), count: items.length }))
+  return figureOf(sums, (drawn) => {
+    let [sum, count] = [0, 0]
+    for (const group of drawn) {
+      sum += group.sum
+      count += group.count
+    }
+    return sum / count
+  })
+}
+
+const medianOf = (groups: readonly (readonly number[])[]): Figure | null =>
+  figureOf(filled(groups), (drawn) => median(drawn.flat()))
+
+function correlationOf(groups: readonly (readonly (readonly [number, number])[])[]): Figure | null {
+  const all = groups.flat()
+  if (all.length === 0) return null
+  const centre = [mean(all.map(([x]) => x)), mean(all.map(([, y]) => y))] as const
+  return figureOf(
+    filled(groups).map((pairs) => pairSums(pairs, centre)),
+    squaredCorrelationOf,
+  )
+}
+
+const testsOf = (values: readonly number[]): Tests => ({ t: tTest(values), wilcoxon: wilcoxon(values) })

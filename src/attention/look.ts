@@ -1,0 +1,187 @@
+/** Owns one look: a prompt shown under edits, an answer given or generated, and where the answer's tokens look in the prompt. */
+import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
+import type { ConversationId } from '../core/ids.js'
+import { length, span, type Span } from '../core/span.js'
+import type { AttentionPattern, KeySet } from '../engine/attention.js'
+import type { EngineReply, EngineRequest } from '../engine/engine.js'
+import type { LlamaEngine } from '../engine/llama.js'
+import type { Terms } from '../kv/contract.js'
+import { Generated, saidAt, type Said } from './answer.js'
+import { place, type Placed, type Stretch } from './places.js'
+
+/** Text of the prompt that weights are summed over. */
+export interface WatchedSet {
+  readonly name: string
+  readonly stretches: readonly Stretch[]
+}
+
+/** `given`: the text stands as the model's answer (teacher forcing). `generated`: greedy, at most so many tokens. */
+export type AnswerChoice =
+  { readonly kind: 'given'; readonly text: string } | { readonly kind: 'generated'; readonly maxTokens: number }
+
+export interface LookOptions {
+  readonly engine: LlamaEngine
+  readonly conversation: ConversationId
+  /** Up to the answer, which is not among them. */
+  readonly messages: readonly ChatMessage[]
+  readonly tools?: readonly ToolDefinition[]
+  readonly edits?: readonly Edit[]
+  readonly terms: Pick<Terms, 'contract' | 'blend'>
+  readonly answer: AnswerChoice
+  /** Where an answer says what is asked about, by name: characters of its text. */
+  readonly find: (answer: string) => ReadonlyMap<string, Span>
+  readonly watched: readonly WatchedSet[]
+  readonly layers?: readonly number[]
+  readonly heads?: readonly number[]
+  /** Whole rows too (AttentionRequest). */
+  readonly rows?: boolean
+  readonly signal?: AbortSignal
+}
+
+/** What became of a watched set in the prompt. */
+export interface SetPlaces {
+  readonly tokens: readonly Span[]
+  /** Tokens in all. */
+  readonly size: number
+  /** Stretches that are not shown, or only in part. */
+  readonly hidden: number
+}
+
+export interface Look {
+  /** Null when the answer says nothing of what was looked for, so that there was nothing to ask. */
+  readonly pattern: AttentionPattern | null
+  readonly sets: ReadonlyMap<string, SetPlaces>
+  readonly said: ReadonlyMap<string, Said>
+  readonly answer: string
+  /** All shown tokens, a given answer included, a generated one not. */
+  readonly prompt: Placed
+  /** Why the step did not keep to the contract; null when it did. */
+  readonly fallback: string | null
+}
+
+/** Has the prompt and the answer computed. @throws KvfoldError as LlamaEngine.respond */
+export async function look(options: LookOptions): Promise<Look> {
+  return options.answer.kind === 'given' ? given(options, options.answer.text) : generated(options, options.answer.maxTokens)
+}
+
+async function given(options: LookOptions, answer: string): Promise<Look> {
+  const { engine, messages, watched, find } = options
+  const found = [...find(answer)]
+  const whole: readonly ChatMessage[] = [...messages, { role: 'assistant', content: answer }]
+  const asked = found.map(([, chars]): Stretch => ({ message: messages.length, chars }))
+  const prompt = placed(options, whole, [...watched.flatMap(({ stretches }) => stretches), ...asked])
+  const answers = prompt.stretches.slice(prompt.stretches.length - asked.length)
+  const said = new Map(
+    found.flatMap(([name], index) => {
+      const tokens = answers[index]
+      return tokens === undefined || tokens === 'hidden' ? [] : [[name, saidAt(tokens)] as const]
+    }),
+  )
+  const sets = setsOf(watched, prompt)
+  const queries = merged([...said.values()].flatMap(({ value, reading }) => [reading, ...value]))
+  if (queries.length === 0) return { pattern: null, sets, said, answer, prompt, fallback: null }
+  const reply = await engine.respond({
+    ...request(options, whole),
+    maxTokens: 0,
+    attention: { ...attention(options, sets, prompt), queries: { prompt: queries } },
+  }).reply
+  return { pattern: patternOf(reply), sets, said, answer, prompt, fallback: reply.ledger.fallback }
+}
+
+async function generated(options: LookOptions, maxTokens: number): Promise<Look> {
+  const { engine, messages, watched, find } = options
+  const prompt = placed(
+    options,
+    messages,
+    watched.flatMap(({ stretches }) => stretches),
+  )
+  const sets = setsOf(watched, prompt)
+  const generation = engine.respond({
+    ...request(options, messages),
+    maxTokens,
+    sampling: { temperature: 0 },
+    attention: { ...attention(options, sets, prompt), queries: { generated: true } },
+  })
+  const tokens: number[] = []
+  let text = ''
+  for await (const event of generation)
+    if (event.type === 'tokens') {
+      tokens.push(...event.tokens)
+      text += event.text
+    }
+  const reply = await generation.reply
+  const { model } = engine
+  const answer = new Generated(text, Int32Array.from(tokens), prompt.tokens.length, (token) => model.piece(token, true))
+  const said = new Map(
+    [...find(text)].flatMap(([name, chars]) => {
+      const one = answer.said(chars)
+      return one === null ? [] : [[name, one] as const]
+    }),
+  )
+  return { pattern: patternOf(reply), sets, said, answer: text, prompt, fallback: reply.ledger.fallback }
+}
+
+function placed(
+  { engine, tools = [], edits = [] }: LookOptions,
+  messages: readonly ChatMessage[],
+  stretches: readonly Stretch[],
+): Placed {
+  return place(engine.format, { messages, tools, edits }, stretches)
+}
+
+const patternOf = ({ attention: pattern }: EngineReply): AttentionPattern | null => pattern ?? null
+
+function request({ conversation, tools, edits, terms, signal }: LookOptions, messages: readonly ChatMessage[]): EngineRequest {
+  return {
+    conversation,
+    messages,
+    ...(tools === undefined ? {} : { tools }),
+    ...(edits === undefined ? {} : { edits }),
+    ...terms,
+    ...(signal === undefined ? {} : { signal }),
+  }
+}
+
+/** The key sets of a look: what is watched and shown, then every message of the prompt as `message <index>`, and `markers`. */
+function attention({ layers, heads, rows }: LookOptions, sets: ReadonlyMap<string, SetPlaces>, prompt: Placed) {
+  const keys: KeySet[] = [...sets].flatMap(([name, { tokens, size }]) => (size === 0 ? [] : [{ name, tokens }]))
+  for (const { index, span: tokens } of prompt.messages)
+    if (length(tokens) > 0) keys.push({ name: messageSet(index), tokens: [tokens] })
+  if (prompt.markers.length > 0) keys.push({ name: MARKERS, tokens: prompt.markers })
+  return {
+    keys,
+    ...(layers === undefined ? {} : { layers }),
+    ...(heads === undefined ? {} : { heads }),
+    ...(rows === undefined ? {} : { rows }),
+  }
+}
+
+/** The name of the key set of a whole message. The generation prompt counts as one. */
+export const messageSet = (index: number): string => `message ${index}`
+/** The name of the key set of everything that stands in the place of hidden text. */
+export const MARKERS = 'markers'
+
+function setsOf(watched: readonly WatchedSet[], { stretches }: Placed): ReadonlyMap<string, SetPlaces> {
+  let at = 0
+  return new Map(
+    watched.map(({ name, stretches: asked }) => {
+      const found = stretches.slice(at, (at += asked.length))
+      const tokens = disjoint(found.filter((one) => one !== 'hidden'))
+      const hidden = found.filter((one) => one === 'hidden').length
+      return [name, { tokens, hidden, size: tokens.reduce((sum, one) => sum + length(one), 0) }]
+    }),
+  )
+}
+
+/** The same places in order, each once. */
+function disjoint(spans: readonly Span[]): Span[] {
+  const joined: Span[] = []
+  for (const one of [...spans].sort((a, b) => a.start - b.start)) {
+    const last = joined.at(-1)
+    if (last !== undefined && one.start <= last.end) joined[joined.length - 1] = span(last.start, Math.max(last.end, one.end))
+    else joined.push(one)
+  }
+  return joined
+}
+
+const merged = (places: readonly number[]): Span[] => disjoint(places.filter((at) => at >= 0).map((at) => span(at, at + 1)))

@@ -1,0 +1,182 @@
+/** Owns what is measured of one key-value pair: where the value's tokens in the answer look, in the complete prompt and in the folded one. */
+import type { Contract } from '../core/contract.js'
+import type { Look, WatchedSet } from './look.js'
+import type { Stretch } from './places.js'
+import { mean } from './moments.js'
+import { dividedBy, massOn, overall, type HeadMap } from './weights.js'
+
+/** A key and what the prompt says about it. */
+export interface WatchedPair {
+  readonly key: string
+  readonly value: string
+  /** Where the value that counts stands. */
+  readonly current: Stretch
+  /** Where earlier values of the same key stand. */
+  readonly older: readonly Stretch[]
+}
+
+/** Where the tokens of one value in the answer look. */
+export interface Glance extends Masses {
+  /** From the token before, from which the value was predicted; null where that was not captured. */
+  readonly reading: Masses | null
+}
+
+/** Weights averaged over layers, heads and looking tokens. */
+export interface Masses {
+  /** On one token of the same value in the prompt, in the mean: the paper's score (Sculptor, section 4.3). */
+  readonly weight: number
+  /** On all tokens of it. */
+  readonly current: number
+  /** On all tokens of the key's earlier values that are shown: interference. */
+  readonly older: number
+}
+
+/**
+ * `measured`: both sides are there. `folded-away`: the value is not shown in the folded prompt. `unanswered`: an answer does not give the value,
+ * so there are no tokens to look from.
+ */
+export type PairStatus = 'measured' | 'folded-away' | 'unanswered'
+
+/** One pair of one prompt under one contract. */
+export interface Pair {
+  readonly key: string
+  readonly value: string
+  readonly status: PairStatus
+  /** Tokens of the value in the prompt. */
+  readonly tokens: number
+  /** Earlier values shown in the folded prompt. */
+  readonly olderShown: number
+  readonly complete: Glance | null
+  readonly folded: Glance | null
+}
+
+/** Mean over the measured pairs of one prompt, of one layer and head. */
+export interface HeadRow {
+  readonly layer: number
+  readonly head: number
+  readonly complete: Glance
+  readonly folded: Glance
+}
+
+/**
+ * From which tokens of the answer is looked: `value`, those of the value, as the paper has it; `reading`, the token before them, from which the
+ * value was predicted. Many models look a value up there, and look elsewhere once it is written.
+ */
+export type From = 'value' | 'reading'
+export const FROMS: readonly From[] = ['value', 'reading']
+
+/** All pairs of one prompt, folded under one contract. */
+export interface Comparison {
+  readonly contract: Contract
+  /** Why the step did not keep to the contract; null when it did. */
+  readonly fallback: string | null
+  /** Tokens of the folded prompt, a given answer included. */
+  readonly shown: number
+  readonly pairs: readonly Pair[]
+  readonly heads: readonly HeadRow[]
+}
+
+/** The key sets to ask a look for. */
+export const watchedSets = (pairs: readonly WatchedPair[]): WatchedSet[] =>
+  pairs.flatMap(({ key, current, older }) => [
+    { name: currentSet(key), stretches: [current] },
+    { name: olderSet(key), stretches: older },
+  ])
+
+const currentSet = (key: string): string => `current ${key}`
+const olderSet = (key: string): string => `older ${key}`
+
+/** Sets the two looks side by side. `said` of a look names keys. */
+export function compare(pairs: readonly WatchedPair[], contract: Contract, complete: Look, folded: Look): Comparison {
+  const seen = pairs.map((pair) => ({ pair, before: sight(complete, pair.key), after: sight(folded, pair.key) }))
+  return {
+    contract,
+    fallback: folded.fallback,
+    shown: folded.prompt.tokens.length,
+    pairs: seen.map(({ pair: { key, value, older }, before, after }): Pair => ({
+      key,
+      value,
+      status: statusOf(folded, key, before, after),
+      tokens: complete.sets.get(currentSet(key))?.size ?? 0,
+      olderShown: older.length - (folded.sets.get(olderSet(key))?.hidden ?? 0),
+      complete: before === null ? null : glanceOf(before),
+      folded: after === null ? null : glanceOf(after),
+    })),
+    heads: headRows(seen.flatMap(({ before, after }) => (before === null || after === null ? [] : [{ before, after }]))),
+  }
+}
+
+function statusOf(folded: Look, key: string, before: Sight | null, after: Sight | null): PairStatus {
+  if ((folded.sets.get(currentSet(key))?.size ?? 0) === 0) return 'folded-away'
+  return before === null || after === null ? 'unanswered' : 'measured'
+}
+
+/** One pair in one look, by layer and head. */
+interface Sight extends Maps {
+  readonly reading: Maps | null
+}
+
+type Maps = { readonly [Of in keyof Masses]: HeadMap }
+
+function sight({ pattern, sets, said }: Look, key: string): Sight | null {
+  const one = said.get(key)
+  const size = sets.get(currentSet(key))?.size ?? 0
+  if (pattern === null || one === undefined || size === 0) return null
+  const from = (places: readonly number[]): Maps | null => {
+    const current = massOn(pattern, places, currentSet(key))
+    if (current === null) return null
+    // A set without tokens was not asked for: nothing is on it.
+    const older = massOn(pattern, places, olderSet(key)) ?? { ...current, values: new Float64Array(current.values.length) }
+    return { weight: dividedBy(current, size), current, older }
+  }
+  const seen = from(one.value)
+  return seen === null ? null : { ...seen, reading: from([one.reading]) }
+}
+
+const massesOf = ({ weight, current, older }: Maps, of: (map: HeadMap) => number): Masses => ({
+  weight: of(weight),
+  current: of(current),
+  older: of(older),
+})
+
+const glanceOf = (sight: Sight, of: (map: HeadMap) => number = overall): Glance => ({
+  ...massesOf(sight, of),
+  reading: sight.reading === null ? null : massesOf(sight.reading, of),
+})
+
+function headRows(pairs: readonly { readonly before: Sight; readonly after: Sight }[]): HeadRow[] {
+  const [first] = pairs
+  if (first === undefined) return []
+  const { layers, heads } = first.before.weight
+  const side = (index: number, of: 'before' | 'after'): Glance =>
+    meanGlance(pairs.map((pair) => glanceOf(pair[of], ({ values }) => values[index]!)))!
+  return layers.flatMap((layer, row) =>
+    heads.map((head, column): HeadRow => {
+      const index = row * heads.length + column
+      return { layer, head, complete: side(index, 'before'), folded: side(index, 'after') }
+    }),
+  )
+}
+
+/** The mean of each number, `reading` over those that have it; null for none. */
+export function meanGlance(glances: readonly Glance[]): Glance | null {
+  const own = meanMasses(glances)
+  return own === null ? null : { ...own, reading: meanMasses(glances.flatMap(({ reading }) => reading ?? [])) }
+}
+
+/** The mean of each number; null for none. */
+export function meanMasses(of: readonly Masses[]): Masses | null {
+  if (of.length === 0) return null
+  const over = (name: keyof Masses): number => mean(of.map((masses) => masses[name]))
+  return { weight: over('weight'), current: over('current'), older: over('older') }
+}
+
+/** What is seen from there; null where that was not captured. */
+export const seenFrom = (glance: Glance | null, from: From): Masses | null =>
+  glance === null || from === 'value' ? glance : glance.reading
+
+/** Change of that weight by folding, in percent of the complete prompt's; null where there are not both, or that is 0. */
+export function changeOf({ complete, folded }: Pair, from: From): number | null {
+  const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
+  return before === null || after === null || before.weight === 0 ? null : 100 * (after.weight / before.weight - 1)
+}

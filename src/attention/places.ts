@@ -1,0 +1,106 @@
+/** Owns the way from characters of messages to places among the tokens that are shown, also where edits hide some of them. */
+import type { ChatFormat, RenderedMessage, RenderRequest } from '../chat/format.js'
+import type { Edit } from '../chat/message.js'
+import { overlaps, span, type Span } from '../core/span.js'
+
+/** Characters of one message's original content. */
+export interface Stretch {
+  readonly message: number
+  readonly chars: Span
+}
+
+/** What a model is shown, and where in it the stretches are that somebody asked about. */
+export interface Placed {
+  readonly tokens: Int32Array
+  readonly messages: readonly RenderedMessage[]
+  /**
+   * For each stretch, in order, the shown tokens that have at least one of its characters; `hidden` where an edit hides one of them or the
+   * template shows none.
+   */
+  readonly stretches: readonly (Span | 'hidden')[]
+  /** Places of what stands instead of hidden text, in order. */
+  readonly markers: readonly Span[]
+}
+
+type Prompt = Pick<RenderRequest, 'messages' | 'tools' | 'edits' | 'generationPrompt'>
+
+/** Finds the stretches in the prompt. Messages with `sampled` text must not be asked about. @throws KvfoldError as ChatFormat.render */
+export function place(format: ChatFormat, prompt: Prompt, stretches: readonly Stretch[]): Placed {
+  const { tokens, messages, origin } = format.render(prompt)
+  const base = basePlaces(format, prompt, stretches)
+  return {
+    tokens,
+    messages,
+    stretches: base.map((found) => (found === null ? 'hidden' : shifted(found, origin.holes))),
+    markers: origin.holes.map((hole) => {
+      const start = hole.span.start + shiftAt(hole.span.start, origin.holes)
+      return span(start, start + hole.marker)
+    }),
+  }
+}
+
+/** Places in the prompt without its edits; null where it shows nothing of a stretch. */
+function basePlaces(
+  format: ChatFormat,
+  { messages, tools = [], generationPrompt = true }: Prompt,
+  stretches: readonly Stretch[],
+): (Span | null)[] {
+  const prompt: Prompt = { messages, tools, generationPrompt }
+  const snapped = stretches.map(({ message, chars }): Stretch => ({
+    message,
+    chars: format.snap({ messages, tools, message, chars }),
+  }))
+  const pieces = piecesBetween(snapped)
+  const places = probe(format, prompt, pieces)
+  return snapped.map(({ message, chars }) => {
+    const inside = pieces.flatMap((piece, index) =>
+      piece.message === message && chars.start <= piece.chars.start && piece.chars.end <= chars.end && places[index] != null
+        ? [places[index]]
+        : [],
+    )
+    const [first] = inside
+    return first === undefined ? null : span(first.start, inside.at(-1)!.end)
+  })
+}
+
+/** The stretches cut at each other's ends, so that none of the pieces overlap; in order. */
+function piecesBetween(stretches: readonly Stretch[]): Stretch[] {
+  const borders = new Map<number, Set<number>>()
+  for (const { message, chars } of stretches) {
+    const of = borders.get(message) ?? new Set()
+    borders.set(message, of.add(chars.start).add(chars.end))
+  }
+  return [...borders]
+    .sort(([a], [b]) => a - b)
+    .flatMap(([message, of]) => {
+      const sorted = [...of].sort((a, b) => a - b)
+      return sorted.slice(1).map((end, index) => ({ message, chars: span(sorted[index]!, end) }))
+    })
+}
+
+/** What an edit of each piece would hide: rendering says so in tokens. */
+function probe(format: ChatFormat, prompt: Prompt, pieces: readonly Stretch[]): (Span | null)[] {
+  const holes = (of: readonly Stretch[]): readonly { readonly span: Span }[] => {
+    const edits = of.map(({ message, chars }): Edit => ({ message, span: chars, replacement: '' }))
+    return format.render({ ...prompt, edits }).origin.holes
+  }
+  const all = holes(pieces)
+  if (all.length === pieces.length) return all.map((hole) => hole.span)
+  // Some are not shown: edits of those leave no hole, so each is asked about alone.
+  return pieces.map((piece) => holes([piece])[0]?.span ?? null)
+}
+
+interface Hole {
+  readonly span: Span
+  readonly marker: number
+}
+
+function shifted(base: Span, holes: readonly Hole[]): Span | 'hidden' {
+  if (holes.some((hole) => overlaps(hole.span, base))) return 'hidden'
+  const shift = shiftAt(base.start, holes)
+  return span(base.start + shift, base.end + shift)
+}
+
+/** By how many tokens the holes before a place of the unedited prompt move it. */
+const shiftAt = (at: number, holes: readonly Hole[]): number =>
+  holes.reduce((sum, { span: { start, end }, marker }) => (end <= at ? sum + marker - (end - start) : sum), 0)

@@ -1,0 +1,103 @@
+/** Owns the folder of a run: what was asked, the records so far, one line each, and the files made of them. A run that was cut off goes on there. */
+import { appendFileSync, existsSync, mkdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { KvfoldError } from '../core/errors.js'
+import { recordName, type StudyRecord } from './records.js'
+
+const OPTIONS = 'options.json'
+const RECORDS = 'records.jsonl'
+
+/** Everything that records depend on, as plain data. */
+export type RunOptions = Readonly<Record<string, unknown>>
+
+export class RunFolder {
+  readonly #records: StudyRecord[]
+  readonly #names: Set<string>
+
+  private constructor(
+    readonly path: string,
+    private readonly options: RunOptions,
+    records: readonly StudyRecord[],
+  ) {
+    this.#records = [...records]
+    this.#names = new Set(records.map(recordName))
+  }
+
+  /**
+   * Opens the folder; nothing is written before the first record is. A last line that was not written to its end is taken off.
+   * @throws KvfoldError attention/other-run when the folder holds records of other options, or something else
+   */
+  static open(path: string, options: RunOptions): RunFolder {
+    const asked = join(path, OPTIONS)
+    if (existsSync(asked)) refuseOthers(path, readFileSync(asked, 'utf8'), options)
+    else if (existsSync(join(path, RECORDS))) throw foreign(path, `it has ${RECORDS} but no ${OPTIONS}`)
+    return new RunFolder(path, options, recordsIn(join(path, RECORDS)))
+  }
+
+  /** Oldest first. */
+  get records(): readonly StudyRecord[] {
+    return this.#records
+  }
+
+  has(record: Pick<StudyRecord, 'part' | 'n' | 'seed'>): boolean {
+    return this.#names.has(recordName(record))
+  }
+
+  /** Keeps a finished record. */
+  add(record: StudyRecord): void {
+    mkdirSync(this.path, { recursive: true })
+    if (!existsSync(join(this.path, OPTIONS))) this.write(OPTIONS, `${JSON.stringify(this.options, null, 2)}\n`)
+    appendFileSync(join(this.path, RECORDS), `${JSON.stringify(record)}\n`)
+    this.#records.push(record)
+    this.#names.add(recordName(record))
+  }
+
+  /** Writes a file of results; returns its path. */
+  write(name: string, content: string | Uint8Array): string {
+    const path = join(this.path, name)
+    writeFileSync(path, content)
+    return path
+  }
+}
+
+function recordsIn(path: string): StudyRecord[] {
+  if (!existsSync(path)) return []
+  const text = readFileSync(path, 'utf8')
+  const whole = text.slice(0, text.lastIndexOf('\n') + 1)
+  if (whole.length < text.length) truncateSync(path, Buffer.byteLength(whole))
+  return whole
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line, index) => {
+      try {
+        return JSON.parse(line) as StudyRecord
+      } catch (cause) {
+        throw new KvfoldError('attention/other-run', `Line ${index + 1} of ${path} is not a record; use another folder.`, {
+          cause,
+        })
+      }
+    })
+}
+
+function refuseOthers(path: string, text: string, options: RunOptions): void {
+  let there: RunOptions
+  try {
+    there = JSON.parse(text) as RunOptions
+  } catch {
+    throw foreign(path, `its ${OPTIONS} is not JSON`)
+  }
+  const asked = JSON.parse(JSON.stringify(options)) as RunOptions
+  const different = [...new Set([...Object.keys(there), ...Object.keys(asked)])].filter(
+    (name) => JSON.stringify(there[name]) !== JSON.stringify(asked[name]),
+  )
+  const [first] = different
+  if (first === undefined) return
+  const say = (value: unknown): string => (value === undefined ? 'nothing' : JSON.stringify(value))
+  throw new KvfoldError(
+    'attention/other-run',
+    `${path} holds a run with other options (${first}: ${say(there[first])} there, ${say(asked[first])} now); use another --out folder, or delete this one.`,
+  )
+}
+
+const foreign = (path: string, why: string): KvfoldError =>
+  new KvfoldError('attention/other-run', `${path} is no folder of a run: ${why}; use another --out folder.`)

@@ -1,0 +1,57 @@
+/** Owns the token strip on a page: every shown token, darker the more one value's tokens look at it; pointing at one says how much. */
+import { escaped } from './figures/svg.js'
+import type { StripRecord, StripToken } from './records.js'
+
+/** Tokens with less of the strongest weight than this look alike, so those next to each other are one element. */
+const FAINT = 0.004
+
+/** The same scale on all sides. */
+export function stripHtml({ key, value, n, seed, sides, layers }: StripRecord): string {
+  const most = Math.max(...sides.flatMap(({ tokens }) => tokens.map(({ weight }) => weight)), Number.MIN_VALUE)
+  return `<section><h2>One value, token by token</h2>
+<p>Where the right answer looks when it says <b>${escaped(value)}</b> (key <b>${escaped(key)}</b>, n = ${n}, seed ${seed}; mean over ${layers.length} layers, their heads and the looking tokens). The pair is the one with the middle change of its prompt. Solid frame: the current value; dashed: earlier values of the key; dotted: markers of folded text; underlined: the answer so far. Darkest: ${(100 * most).toPrecision(3)} %.</p>
+${sides.map(({ name, tokens }) => `<h3>${escaped(name)}, ${tokens.length} tokens</h3>\n<p class="kf-strip">${stretches(tokens, most)}</p>`).join('\n')}
+<p id="kf-said" class="faint" aria-live="polite">Point at a token.</p></section>`
+}
+
+function stretches(tokens: readonly StripToken[], most: number): string {
+  const parts: string[] = []
+  for (let at = 0; at < tokens.length;) {
+    const { weight, kind } = tokens[at]!
+    let end = at + 1
+    const faint = (token: StripToken): boolean =>
+      token.kind === kind && token.weight < FAINT * most && (kind === 'other' || kind === 'answer')
+    if (faint(tokens[at]!)) while (end < tokens.length && faint(tokens[end]!)) end++
+    const group = tokens.slice(at, end)
+    const sum = group.reduce((total, token) => total + token.weight, 0)
+    const place = end - at === 1 ? `token ${at}` : `tokens ${at} to ${end - 1}, together`
+    const strength = end - at === 1 ? Math.sqrt(weight / most) : 0
+    parts.push(
+      `<span class="kf-${kind}" style="--w:${strength.toFixed(3)}" data-w="${place}: ${(100 * sum).toPrecision(3)} %">${escaped(group.map(({ text }) => text).join(''))}</span>`,
+    )
+    at = end
+  }
+  return parts.join('')
+}
+
+export const STRIP_STYLE = `
+h3 { font-size: 14px; margin: 14px 0 4px }
+.kf-strip { font: 12px/1.7 ui-monospace, 'DejaVu Sans Mono', monospace; white-space: pre-wrap; overflow-wrap: anywhere; max-height: 320px; overflow-y: auto; border: 1px solid var(--rule); border-radius: 6px; padding: 10px; margin: 4px 0 }
+.kf-strip span { background: rgb(13 148 136 / calc(var(--w) * 0.85)); border-radius: 3px; -webkit-print-color-adjust: exact; print-color-adjust: exact }
+.kf-strip span:hover { outline: 2px solid #3b82f6 }
+.kf-current { box-shadow: inset 0 0 0 1.5px var(--ink) } .kf-older { box-shadow: none; border: 1px dashed var(--faint) } .kf-marker { border: 1px dotted var(--faint) } .kf-answer { text-decoration: underline; text-decoration-color: var(--rule) }
+#kf-said { position: sticky; bottom: 0; background: var(--paper); padding: 6px 0; margin: 0 }
+@media print { .kf-strip { max-height: none } #kf-said { display: none } }
+`
+
+export const STRIP_SCRIPT = `
+for (const strip of document.querySelectorAll('.kf-strip')) {
+  const current = strip.querySelector('.kf-current')
+  if (current) strip.scrollTop = current.offsetTop - strip.offsetTop - strip.clientHeight / 2
+}
+document.addEventListener('pointerover', (event) => {
+  const span = event.target instanceof Element ? event.target.closest('[data-w]') : null
+  const said = document.getElementById('kf-said')
+  if (span && said) said.textContent = span.dataset.w + '  ' + JSON.stringify(span.textContent.slice(0, 80))
+})
+`

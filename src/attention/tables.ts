@@ -1,0 +1,138 @@
+/** Owns the tables of a study: which columns they have, and their rows from the records. */
+import { changeOf, type Glance } from './pairs.js'
+import type { InterferencePoint } from './findings.js'
+import type { ColumnType, Row } from './parquet.js'
+import type { StudyRecord } from './records.js'
+
+export interface Table {
+  readonly columns: Readonly<Record<string, ColumnType>>
+  readonly rows: readonly Row[]
+}
+
+/** One row a pair, prompt and contract. Weights are means over layers, heads and tokens; changes are percent. */
+export function pairTable(records: readonly StudyRecord[]): Table {
+  return {
+    columns: {
+      n: 'integer',
+      seed: 'integer',
+      contract: 'text',
+      key: 'text',
+      value: 'text',
+      status: 'text',
+      value_tokens: 'integer',
+      older_shown: 'integer',
+      complete: 'real',
+      folded: 'real',
+      change: 'real',
+      reading_change: 'real',
+      ...MASS_COLUMNS,
+      complete_tokens: 'integer',
+      folded_tokens: 'integer',
+    },
+    rows: prompts(records).flatMap(({ n, seed, shown: completeTokens, comparisons }) =>
+      comparisons.flatMap(({ contract, pairs, shown }) =>
+        pairs.map((pair): Row => ({
+          ...{ n, seed, contract, key: pair.key, value: pair.value, status: pair.status },
+          ...{ value_tokens: pair.tokens, older_shown: pair.olderShown, change: changeOf(pair, 'value') },
+          reading_change: changeOf(pair, 'reading'),
+          ...{ complete: pair.complete?.weight ?? null, folded: pair.folded?.weight ?? null },
+          ...masses('complete', pair.complete),
+          ...masses('folded', pair.folded),
+          ...{ complete_tokens: completeTokens, folded_tokens: shown },
+        })),
+      ),
+    ),
+  }
+}
+
+const MASS_COLUMNS = Object.fromEntries(
+  ['mass', 'older_mass', 'reading_mass', 'reading_older_mass'].flatMap((name) =>
+    ['complete', 'folded'].map((side) => [`${side}_${name}`, 'real' as const]),
+  ),
+)
+
+const masses = (side: string, glance: Glance | null): Row => ({
+  [`${side}_mass`]: glance?.current ?? null,
+  [`${side}_older_mass`]: glance?.older ?? null,
+  [`${side}_reading_mass`]: glance?.reading?.current ?? null,
+  [`${side}_reading_older_mass`]: glance?.reading?.older ?? null,
+})
+
+/** One row a layer, head, prompt and contract: means over the prompt's measured pairs. */
+export function headTable(records: readonly StudyRecord[]): Table {
+  return {
+    columns: {
+      n: 'integer',
+      seed: 'integer',
+      contract: 'text',
+      layer: 'integer',
+      head: 'integer',
+      complete: 'real',
+      folded: 'real',
+      ...MASS_COLUMNS,
+    },
+    rows: prompts(records).flatMap(({ n, seed, comparisons }) =>
+      comparisons.flatMap(({ contract, heads }) =>
+        heads.map(({ layer, head, complete, folded }): Row => ({
+          ...{ n, seed, contract, layer, head, complete: complete.weight, folded: folded.weight },
+          ...masses('complete', complete),
+          ...masses('folded', folded),
+        })),
+      ),
+    ),
+  }
+}
+
+/** One row a point of the interference curve; contract null: the complete prompt. */
+export function interferenceTable(points: readonly InterferencePoint[]): Table {
+  return {
+    columns: {
+      n: 'integer',
+      contract: 'text',
+      from: 'text',
+      seeds: 'integer',
+      pairs: 'integer',
+      older_mass: 'real',
+      older_low: 'real',
+      older_high: 'real',
+      current_mass: 'real',
+      current_low: 'real',
+      current_high: 'real',
+    },
+    rows: points.map(({ n, contract, from, seeds, pairs, older, current }): Row => ({
+      ...{ n, contract, from, seeds, pairs },
+      ...{ older_mass: older.value, older_low: older.interval?.[0] ?? null, older_high: older.interval?.[1] ?? null },
+      ...{ current_mass: current.value, current_low: current.interval?.[0] ?? null, current_high: current.interval?.[1] ?? null },
+    })),
+  }
+}
+
+/** One row a message and step of the episodes. */
+export function episodeTable(records: readonly StudyRecord[]): Table {
+  return {
+    columns: {
+      n: 'integer',
+      seed: 'integer',
+      step: 'integer',
+      calls: 'text',
+      message: 'integer',
+      role: 'text',
+      tokens: 'integer',
+      mass: 'real',
+      marker_mass: 'real',
+      queries: 'integer',
+    },
+    rows: records.flatMap((record) =>
+      record.part !== 'episode'
+        ? []
+        : record.steps.flatMap(({ step, calls, shares, queries }) =>
+            shares.map(({ message, role, tokens, mass, markers }): Row => ({
+              ...{ n: record.n, seed: record.seed, step, calls: calls.join(', '), message, role, tokens, mass },
+              ...{ marker_mass: markers, queries },
+            })),
+          ),
+    ),
+  }
+}
+
+const prompts = (records: readonly StudyRecord[]) => records.flatMap((record) => (record.part === 'prompt' ? [record] : []))

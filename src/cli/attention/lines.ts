@@ -1,0 +1,122 @@
+/** Owns what a study says in the terminal: progress while it runs, then its findings in a table and in words. */
+import type { Figure, Finding } from '../../attention/findings.js'
+import { signed } from '../../attention/figures/changes.js'
+import { probability } from '../../attention/report.js'
+import type { Summary } from '../../attention/summary.js'
+import { duration, percent } from '../figures.js'
+import { table } from '../table.js'
+import type { Terminal } from '../terminal.js'
+
+/** Says how far a study is: redrawn in a terminal, a line a part elsewhere. */
+export class Progress {
+  readonly #begun = performance.now()
+  #first: number | null = null
+
+  constructor(
+    private readonly notes: Terminal,
+    private readonly quiet: boolean,
+  ) {}
+
+  /** `done` of `total` parts are done, `next` begins. */
+  readonly say = (done: number, total: number, next: string): void => {
+    this.#first ??= done
+    const worked = done - this.#first
+    const spent = performance.now() - this.#begun
+    const left = worked === 0 || done === total ? '' : `, about ${duration((spent / worked) * (total - done))} left`
+    const text = `${done} of ${total} (${percent(done / total, 0)})${left}: ${next}`
+    if (this.notes.live) this.notes.frame([text], true)
+    else if (!this.quiet) this.notes.print(text)
+  }
+}
+
+/** A table, and the paper's row below ours. */
+export function findingLines({ findings, paper }: Summary, rule: string): string[] {
+  const right = (title: string) => ({ title, align: 'right' as const })
+  const columns = [
+    { title: 'folded' },
+    { title: 'from' },
+    ...['pairs', 'gain', 'mean %', '95 %', 'median %', 'range %', 'R2', 'p (t)', 'p (W)', 'below even'].map(right),
+  ]
+  const rows = findings.map((finding) => [
+    finding.contract,
+    finding.from === 'value' ? 'value' : 'predicting',
+    String(finding.pairs),
+    finding.improvedShare === null ? '-' : `${finding.improved} (${percent(finding.improvedShare.value)})`,
+    valueOf(finding.meanChange),
+    endsOf(finding.meanChange),
+    valueOf(finding.medianChange),
+    finding.range === null ? '-' : finding.range.map(plain).join(' .. '),
+    finding.r2 === null ? '-' : finding.r2.value.toFixed(3),
+    ...testsOf(finding),
+    String(finding.belowEven),
+  ])
+  const theirs = [
+    ...[
+      '(the paper)',
+      'value',
+      String(paper.pairs),
+      `${paper.improved} (${percent(paper.improvedShare)})`,
+      plain(paper.meanChange),
+      '',
+    ],
+    ...[plain(paper.medianChange), paper.range.map(plain).join(' .. '), String(paper.r2), paper.p],
+  ]
+  return [
+    ...table(columns, [...rows, theirs], { rule }),
+    '',
+    "Change of the mean attention to a key's current value, folded against complete. from value: the answer's tokens of the value look, as in the paper; " +
+      'predicting: the token before them does. below even: pairs whose weight was less than an even share, so that percentages of it say little. ' +
+      '95 %: bootstrap over prompts. p: over pairs, t test and Wilcoxon. The paper: Sculptor, section 4.3, another model.',
+    ...leftOut(findings),
+  ]
+}
+
+/** Pairs that could not be compared, by contract. */
+function leftOut(findings: readonly Finding[]): string[] {
+  return findings
+    .filter(({ from }) => from === 'value')
+    .flatMap(({ contract, counts }) => {
+      const parts = [
+        ...(counts['folded-away'] > 0 ? [`${counts['folded-away']} whose value is folded away`] : []),
+        ...(counts.unanswered > 0 ? [`${counts.unanswered} whose value an answer does not give`] : []),
+      ]
+      return parts.length === 0 ? [] : [`Left out under ${contract}: ${parts.join(', ')}.`]
+    })
+}
+
+const plain = (value: number): string => signed(value).replace('−', '-')
+const valueOf = (figure: Figure | null): string => (figure === null ? '-' : plain(figure.value))
+const endsOf = (figure: Figure | null): string =>
+  (figure?.interval ?? null) === null ? '-' : figure!.interval!.map(plain).join(' .. ')
+const testsOf = ({ overPairs: { t, wilcoxon } }: Finding): string[] =>
+  [t, wilcoxon].map((test) => (test === null ? '-' : probability(test.p)))
+
+/** What `--json` tells of a finding. */
+export const machineFinding = ({
+  pairs,
+  improved,
+  meanChange,
+  medianChange,
+  range,
+  r2,
+  overPairs,
+  overSeeds,
+  ...rest
+}: Finding): object => ({
+  contract: rest.contract,
+  from: rest.from,
+  pairs,
+  improved,
+  meanChange: meanChange?.value ?? null,
+  meanInterval: meanChange?.interval ?? null,
+  medianChange: medianChange?.value ?? null,
+  medianInterval: medianChange?.interval ?? null,
+  range,
+  r2: r2?.value ?? null,
+  p: overPairs.t?.p ?? null,
+  wilcoxon: overPairs.wilcoxon?.p ?? null,
+  seedP: overSeeds.t?.p ?? null,
+  seedWilcoxon: overSeeds.wilcoxon?.p ?? null,
+  counts: rest.counts,
+  belowEven: rest.belowEven,
+})

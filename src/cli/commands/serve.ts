@@ -1,0 +1,239 @@
+/** `kvfold serve`: the server, from its options to its last answer. */
+import { chmod, unlink } from 'node:fs/promises'
+import { connect, isIP } from 'node:net'
+import { basename } from 'node:path'
+import { InvalidArgumentError, Option, type Command } from 'commander'
+import { KvfoldError } from '../../core/errors.js'
+import { Server, type Address } from '../../server/app.js'
+import type { Acm, Overflow } from '../../server/ask.js'
+import type { LogLevel } from '../../server/http.js'
+import { parseKeys, unnamed, type ApiKey } from '../../server/keys.js'
+import { ThreadService } from '../../server/service.js'
+import type { ModelSource } from '../../server/threads/models.js'
+import { BUILTIN } from '../builtin.js'
+import { addKeepingOptions, keepRetention, openStore, retentionMs, type KeepingFlags } from '../keeping.js'
+import {
+  addModelOptions,
+  addSamplingOptions,
+  decimal,
+  given,
+  integer,
+  readText,
+  sampling,
+  type ModelFlags,
+  type SamplingFlags,
+} from '../options.js'
+import { loadEngine } from '../runtime.js'
+import type { Shell } from '../shell.js'
+
+interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags {
+  /** `name=model`, or a model alone. */
+  readonly model?: readonly string[]
+  readonly host: string
+  readonly port: number
+  readonly unixSocket?: string
+  readonly apiKey?: readonly string[]
+  readonly apiKeysFile?: string
+  readonly corsOrigin?: readonly string[]
+  readonly bodyLimit: number
+  readonly tlsCert?: string
+  readonly tlsKey?: string
+  readonly logLevel: LogLevel
+  readonly slots: number
+  readonly queue: number
+  readonly timeout?: number
+  readonly keepAlive?: number
+  readonly acm: Acm
+  readonly overflow: Overflow
+  readonly grace: number
+}
+
+const MIB = 2 ** 20
+const LEVELS: readonly LogLevel[] = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']
+const CHOICES: readonly Acm[] = ['off', 'tools', 'auto-policy']
+const OVERFLOWS: readonly Overflow[] = ['refuse', 'fold-tool-results']
+
+export function addServe(program: Command, shell: Shell, version: string): void {
+  const command = program
+    .command('serve')
+    .description('serve models to OpenAI and Anthropic clients, with folds that survive from request to request')
+    .option('--host <name>', 'address to listen on; 0.0.0.0 lets other machines in', '127.0.0.1')
+    .option('-p, --port <number>', 'port to listen on, 0 for any that is free', integer(0, 65_535), 8080)
+    .addOption(new Option('--unix-socket <path>', 'listen on a UNIX socket that only you can open').conflicts(['host', 'port']))
+    .option(
+      '--api-key <key>',
+      'a key that requests must carry; may be given several times, each key sees its own threads',
+      collect,
+    )
+    .option('--api-keys-file <file>', 'keys, `name:key` a line; the one named admin may read /metrics')
+    .option('--cors-origin <origin>', 'web pages that may ask, * for all; may be given several times', collect)
+    .option('--body-limit <MiB>', 'largest request', integer(1, 1024), 16)
+    .option('--tls-cert <file>', 'PEM certificate chain; with --tls-key')
+    .option('--tls-key <file>', 'PEM key of the certificate')
+    .addOption(new Option('--log-level <level>', 'what is logged to stderr, never any text').choices(LEVELS).default('info'))
+    .option('--slots <count>', 'requests computed at once, for each model', integer(1, 64), 4)
+    .option('--queue <count>', 'requests that may wait for a slot; more are answered 503', integer(0, 1_000_000), 128)
+    .option('--timeout <seconds>', 'time for an answer, waiting included (default: none)', decimal(0.1, 86_400))
+    .option('--keep-alive <seconds>', 'how long a model that nobody uses stays loaded (default: for ever)', decimal(0, 1e9))
+    .addOption(new Option('--acm <mode>', 'who folds, unless a request says').choices(CHOICES).default('off'))
+    .addOption(
+      new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(OVERFLOWS).default('refuse'),
+    )
+    .option('--grace <seconds>', 'time that running answers have to end when the server is told to stop', decimal(0, 86_400), 30)
+  addSamplingOptions(addModelOptions(addKeepingOptions(command)))
+  adapt(command)
+  command.action((flags: ServeFlags) => serve(flags, shell, version))
+}
+
+async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<void> {
+  const { out, notes, interrupt } = shell
+  const keys = keysOf(flags)
+  const tls = tlsOf(flags)
+  const models = sourcesOf(flags, shell)
+  const store = await openStore(flags, flags.diskCache)
+  const service = await ThreadService.open({
+    retentionMs: retentionMs(flags),
+    models,
+    queueLimit: flags.queue,
+    defaults: { acm: flags.acm, overflow: flags.overflow },
+    ...given({
+      store: store ?? undefined,
+      timeoutMs: flags.timeout === undefined ? undefined : flags.timeout * 1000,
+      keepAliveMs: flags.keepAlive === undefined ? undefined : flags.keepAlive * 1000,
+    }),
+  })
+  const server = await Server.create({
+    service,
+    version,
+    keys,
+    corsOrigins: flags.corsOrigin ?? [],
+    bodyLimit: flags.bodyLimit * MIB,
+    logLevel: flags.logLevel,
+    // OpenAI's API samples at 1 when nobody says.
+    sampling: { temperature: 1, ...sampling(flags) },
+    ...given({ tls }),
+  })
+  const retention =
+    store === null
+      ? null
+      : keepRetention(store, service, flags, (error) => {
+          notes.print(`An old conversation could not be deleted: ${error instanceof Error ? error.message : String(error)}`)
+        })
+  try {
+    // What is wrong with the first model should be said now, not to the first client.
+    await service.tokenize(undefined, '')
+    if (interrupt.interrupted) return
+    const where = await listen(server, flags)
+    if (keys.length === 0 && flags.unixSocket === undefined && !isLocal(flags.host))
+      notes.prose(`Anybody who can reach ${flags.host} may use this server; set --api-key.`, notes.colours.yellow)
+    out.print(
+      `kvfold serves ${service
+        .models()
+        .map(({ name }) => name)
+        .join(', ')} at ${where}`,
+    )
+    await aborted(interrupt.signal)
+    notes.print(`Shutting down; running answers have ${flags.grace} s. Ctrl-C again ends at once.`)
+  } finally {
+    await retention?.stop()
+    await server.close(flags.grace * 1000)
+  }
+  // It was asked to end, and did.
+  interrupt.renew()
+}
+
+/** Listens; a UNIX socket that a dead server left behind is taken over. */
+async function listen(server: Server, { host, port, unixSocket }: ServeFlags): Promise<string> {
+  const address: Address = unixSocket === undefined ? { host, port } : { path: unixSocket }
+  try {
+    if (unixSocket !== undefined && (await isDead(unixSocket))) await unlink(unixSocket)
+    const where = await server.listen(address)
+    if (unixSocket !== undefined) await chmod(unixSocket, 0o600)
+    return where
+  } catch (error) {
+    const code = error instanceof Error && 'code' in error ? String(error.code) : String(error)
+    const hint = code === 'EADDRINUSE' ? 'another program listens there; choose another with --port, or 0 for any' : code
+    throw new KvfoldError('cli/bad-usage', `Cannot listen on ${unixSocket ?? `${host}:${port}`}: ${hint}.`, { cause: error })
+  }
+}
+
+/** True when there is a socket of that name and nobody listens on it. */
+function isDead(path: string): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(path)
+    socket.once('connect', () => {
+      socket.destroy()
+      resolve(false)
+    })
+    socket.once('error', (error: NodeJS.ErrnoException) => {
+      resolve(error.code === 'ECONNREFUSED')
+    })
+  })
+}
+
+/** @throws KvfoldError cli/bad-usage */
+function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell): ModelSource[] {
+  const models = (flags.model ?? [BUILTIN]).map(named)
+  const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
+  if (twice !== undefined)
+    throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
+  return models.map(({ name, model }) => ({
+    name,
+    slots: flags.slots,
+    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots: flags.slots }),
+  }))
+}
+
+/** `name=model`; without a name the file's, less its ending. */
+function named(text: string): { readonly name: string; readonly model: string } {
+  const [, name, model] = /^([\w.:-]+)=(.+)$/.exec(text) ?? []
+  if (name !== undefined && model !== undefined) return { name, model }
+  return { name: basename(text).replace(/\.gguf$/i, ''), model: text }
+}
+
+function keysOf({ apiKey = [], apiKeysFile }: ServeFlags): ApiKey[] {
+  const keys = apiKey.map(unnamed)
+  if (apiKeysFile === undefined) return keys
+  const inFile = parseKeys(readText(apiKeysFile, '--api-keys-file'))
+  // An empty file must not leave the door open.
+  if (inFile.length === 0) throw new KvfoldError('cli/bad-usage', `The file ${apiKeysFile} given to --api-keys-file has no key.`)
+  return [...keys, ...inFile]
+}
+
+function tlsOf({ tlsCert, tlsKey }: ServeFlags): { cert: string; key: string } | undefined {
+  if ((tlsCert === undefined) !== (tlsKey === undefined))
+    throw new KvfoldError('cli/bad-usage', '--tls-cert and --tls-key go together.')
+  if (tlsCert === undefined || tlsKey === undefined) return undefined
+  return { cert: readText(tlsCert, '--tls-cert'), key: readText(tlsKey, '--tls-key') }
+}
+
+/** Options of all commands that mean something else here: several models, and the sampling of OpenAI's API. */
+function adapt(command: Command): void {
+  const optionOf = (name: string) => command.options.find((option) => option.attributeName() === name)!
+  const model = optionOf('model')
+  model.argParser(collect).description =
+    'GGUF file, hub URI or `builtin`, also as name=model; may be given several times, the first is the default'
+  // Else the default would be the first of the list.
+  command.setOptionValueWithSource('model', undefined, 'default')
+  optionOf('temperature').description = 'of requests that do not say; 0 always takes the likeliest token (default: 1)'
+}
+
+function collect(text: string, all: readonly string[] | undefined): readonly string[] {
+  if (text === '') throw new InvalidArgumentError('It must not be empty.')
+  return [...(all ?? []), text]
+}
+
+const isLocal = (host: string): boolean => host === 'localhost' || host === '::1' || (isIP(host) === 4 && host.startsWith('127.'))
+
+const aborted = (signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (signal.aborted) resolve()
+    else
+      signal.addEventListener(
+        'abort',
+        () => {
+          resolve()
+        },
+        { once: true },
+      )
+  })

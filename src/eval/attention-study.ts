@@ -1,0 +1,160 @@
+/** Owns the study of attention on PI-LLM: which prompts are looked at, in which order, and what is checked before the first one. */
+import type { RunOptions } from '../attention/run-folder.js'
+import { changeOf } from '../attention/pairs.js'
+import { recordName, type PromptRecord, type StudyRecord } from '../attention/records.js'
+import { KvfoldError } from '../core/errors.js'
+import { watchEpisode } from './attention-episode.js'
+import { LONGEST_ANSWER, lookAtPrompt, lookAtValue, type PiLookOptions, type PiPrompt } from './pi-looks.js'
+import { piSample, type PiSample } from './pi-llm.js'
+import type { PiWords } from './pi-words.js'
+
+export interface ValueStudyOptions extends PiLookOptions {
+  readonly words: PiWords
+  /** Updates of every key, in the comparison of folded and complete. */
+  readonly n: number
+  /** Default: all there are words for. */
+  readonly keys?: number
+  /** One prompt each. */
+  readonly seeds: readonly number[]
+  /** Updates in the curve of interference; the first of the seeds are used. Default: none. */
+  readonly updates?: readonly number[]
+  /** Whether an agent's turn is watched, too, on the first seed. Default false. */
+  readonly episode?: boolean
+  /** What is done already, and where to keep what is done. Default: nothing, and nowhere. */
+  readonly keep?: Keeper
+  /** Called before each part and after the last one. */
+  readonly onProgress?: (done: number, total: number, next: string) => void
+}
+
+/** A RunFolder is one. */
+export interface Keeper {
+  readonly records: readonly StudyRecord[]
+  has(record: Pick<StudyRecord, 'part' | 'n' | 'seed'>): boolean
+  add(record: StudyRecord): void
+}
+
+/** Seeds of each point of the curve. */
+export const CURVE_SEEDS = 5
+
+/**
+ * Looks at everything that is not kept yet. Calls must not overlap on one engine, which must have been loaded with `attention`.
+ * @returns all records asked for
+ * @throws KvfoldError attention/bad-request, attention/unavailable, context/full, eval/bad-data before the first look; engine/cancelled
+ */
+export async function studyValues(options: ValueStudyOptions): Promise<readonly StudyRecord[]> {
+  const { keep = inMemory(), onProgress, signal } = options
+  const parts = partsOf(options)
+  refuse(options, parts)
+  for (const [index, part] of parts.entries()) {
+    if (keep.has(part)) continue
+    if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The study was interrupted.')
+    onProgress?.(index, parts.length, recordName(part))
+    keep.add(await recordOf(part, options, keep))
+  }
+  onProgress?.(parts.length, parts.length, 'done')
+  const wanted = new Set(parts.map(recordName))
+  return keep.records.filter((record) => wanted.has(recordName(record)))
+}
+
+/** What the records of a study depend on beside the model: runs that agree on it can be put together. Seeds and parts may differ. */
+export function runOptions({ n, keys, words, contracts, blend, mode, layers, heads }: ValueStudyOptions): RunOptions {
+  return {
+    n,
+    keys: keys ?? words.keys.length,
+    contracts,
+    blend: contracts.includes('blend') ? (blend ?? 'default') : null,
+    mode,
+    layers: layers ?? 'all',
+    heads: heads ?? 'all',
+  }
+}
+
+function inMemory(): Keeper {
+  const records: StudyRecord[] = []
+  return {
+    records,
+    has: (part) => records.some((record) => recordName(record) === recordName(part)),
+    add: (record) => records.push(record),
+  }
+}
+
+type Part = Pick<StudyRecord, 'part' | 'n' | 'seed'>
+
+function partsOf({ n, seeds, updates = [], episode = false }: ValueStudyOptions): Part[] {
+  const [first] = seeds
+  const curve = seeds.slice(0, CURVE_SEEDS)
+  const prompts = (of: number, from: readonly number[]) => from.map((seed): Part => ({ part: 'prompt', n: of, seed }))
+  return [
+    ...prompts(n, seeds),
+    ...(first === undefined ? [] : [{ part: 'strip', n, seed: first } as const]),
+    ...(first === undefined || !episode ? [] : [{ part: 'episode', n, seed: first } as const]),
+    ...updates.filter((of) => of !== n).flatMap((of) => prompts(of, curve)),
+  ]
+}
+
+const sampleOf = ({ n, seed }: Part, { words, keys }: ValueStudyOptions): PiSample =>
+  piSample({ words, updates: n, seed, ...(keys === undefined ? {} : { keys }) })
+
+/** Everything that can be known to fail, before the work starts. */
+function refuse(options: ValueStudyOptions, parts: readonly Part[]): void {
+  const { engine, contracts, layers, heads, seeds, mode } = options
+  const { modelInfo, abilities, info } = engine
+  if (seeds.length === 0 || new Set(seeds).size < seeds.length)
+    throw new KvfoldError('attention/bad-request', 'A study needs seeds, each of them once.')
+  if (contracts.length === 0) throw new KvfoldError('attention/bad-request', 'A study needs a contract to fold under.')
+  const missing = contracts.find((contract) => !abilities.contracts.includes(contract))
+  if (missing !== undefined)
+    throw new KvfoldError(
+      'attention/bad-request',
+      `Folds cannot be carried out under ${missing} here: ${abilities.refusal ?? ''}.`,
+    )
+  refuseBeyond('layer', layers, modelInfo.layers)
+  refuseBeyond('head', heads, modelInfo.heads)
+  // Prompts of one size differ by a few tokens at most: one of each stands for all.
+  const sizes = new Map(parts.map((part) => [part.n, part]))
+  for (const [n, part] of sizes) {
+    const sample = sampleOf(part, options)
+    const answer = { role: 'assistant', content: sample.answer } as const
+    const prompt = engine.count([{ role: 'user', content: sample.prompt }, answer], [])
+    const needed = prompt + (mode === 'generated' ? LONGEST_ANSWER : 0)
+    if (needed > info.context)
+      throw new KvfoldError(
+        'context/full',
+        `A prompt with ${n} updates and its answer need ${needed} tokens, and the context has ${info.context} cells; ask for fewer updates or keys, or for a larger --context.`,
+      )
+  }
+}
+
+/** @throws KvfoldError attention/bad-request for a layer or head that the model does not have */
+export function refuseBeyond(what: 'layer' | 'head', asked: readonly number[] | undefined, there: number): void {
+  const wrong = asked?.find((one) => !Number.isSafeInteger(one) || one < 0 || one >= there)
+  if (wrong !== undefined)
+    throw new KvfoldError(
+      'attention/bad-request',
+      `There is no ${what} ${wrong}; the model has ${there}, from 0 to ${there - 1}.`,
+    )
+}
+
+async function recordOf({ part, n, seed }: Part, options: ValueStudyOptions, keep: Keeper): Promise<StudyRecord> {
+  const prompt: PiPrompt = { n, seed, sample: sampleOf({ part, n, seed }, options) }
+  switch (part) {
+    case 'prompt':
+      return lookAtPrompt(prompt, options)
+    case 'episode':
+      return watchEpisode(prompt, options)
+    case 'strip':
+      return lookAtValue(prompt, typicalKey(prompt, options, keep), options)
+  }
+}
+
+/** The pair whose change is the middle one of its prompt. */
+function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOptions, keep: Keeper): string {
+  const record = keep.records.find((one): one is PromptRecord => one.part === 'prompt' && one.n === n && one.seed === seed)
+  const pairs = record?.comparisons.find(({ contract }) => contract === contracts[0])?.pairs ?? []
+  const changed = pairs.flatMap((pair) => {
+    const change = changeOf(pair, 'reading') ?? changeOf(pair, 'value')
+    return change === null ? [] : [{ key: pair.key, change }]
+  })
+  changed.sort((a, b) => a.change - b.change)
+  return changed[changed.length >> 1]?.key ?? sample.keys[0]!
+}

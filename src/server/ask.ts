@@ -1,0 +1,197 @@
+/** Owns what is asked of the server and what it answers, whatever HTTP dialect it came in: everything under `src/server` speaks this. */
+import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
+import type { ContractChoice } from '../core/contract.js'
+import { KvfoldError } from '../core/errors.js'
+import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import type { ThreadDesk } from './threads/desk.js'
+import type { Acm, FoldPolicy, Overflow } from './threads/fold-policy.js'
+import type { ModelStatus, ServiceStatus } from './threads/status.js'
+import type { Tenant } from './threads/tenant.js'
+
+export type { Acm, FoldPolicy, Overflow } from './threads/fold-policy.js'
+export { PUBLIC, type Tenant } from './threads/tenant.js'
+
+/** What the text of an answer must be: JSON by a schema, any JSON object, or whatever a GBNF grammar says. */
+export type AnswerFormat =
+  | { readonly kind: 'schema'; readonly schema: unknown }
+  | { readonly kind: 'json' }
+  | { readonly kind: 'grammar'; readonly grammar: string }
+
+export interface Ask {
+  readonly tenant: Tenant
+  /** A name out of `Service.models()`. Default: the first. */
+  readonly model?: string
+  /** A thread to go on with. Default: the live one with the longest common beginning, or a new one. Unknown ids, and those of others, are `server/no-thread`. */
+  readonly thread?: string
+  /** Everything, oldest first, as the client has it: our own tools' calls and results are not among them. */
+  readonly messages: readonly ChatMessage[]
+  /**
+   * True: `messages` are only what is new, to stand after everything that `thread` (needed then) has. For `previous_response_id` and the
+   * dashboard. Default false.
+   */
+  readonly appended?: boolean
+  /** The client's. */
+  readonly tools: readonly ToolDefinition[]
+  readonly toolChoice: ToolChoice | { readonly name: string }
+  /** False: at most one call of the client's tools an answer. Default true. */
+  readonly parallelCalls?: boolean
+  readonly sampling?: Sampling
+  /** Tokens of a step; with `acm: tools` a turn may take several. Default: what the context has room for. */
+  readonly maxTokens?: number
+  readonly stop?: readonly string[]
+  readonly format?: AnswerFormat
+  /** Alternatives to report per token, 0 to 20. Default: no logprobs. */
+  readonly logprobs?: number
+  /** Default: the server's. */
+  readonly acm?: Acm
+  readonly policy?: FoldPolicy
+  /** Default: the server's. */
+  readonly overflow?: Overflow
+  readonly contract?: ContractChoice
+  /** Higher goes first among one tenant's requests. Default 0. */
+  readonly priority?: number
+  /** Milliseconds from now to the end of the answer, waiting included. Default: the server's. */
+  readonly timeoutMs?: number
+  readonly signal?: AbortSignal
+}
+
+/** Tokens of an ask, over all its steps but summaries. */
+export interface Usage {
+  /** Tokens of the prompt of the last step: what the model saw before it wrote the message. */
+  readonly promptTokens: number
+  /** Those of the first step's prompt that were not computed in this ask; never more than `promptTokens`. */
+  readonly cachedTokens: number
+  /** Generated in all steps, call syntax, reasoning and calls to our tools included. */
+  readonly completionTokens: number
+  /** Those of the last step that were reasoning, as far as its text can be told apart. */
+  readonly reasoningTokens: number
+}
+
+/** Where a request left the thread that it was matched with or named, so that what comes after had to be computed again. */
+export interface Lost {
+  /** Index of the first differing message of the request. */
+  readonly message: number
+  /** Tokens before it, which are the same; null when the first step did not end. */
+  readonly token: number | null
+  readonly reason: string
+}
+
+export interface Answer {
+  /** The thread that this answer belongs to now; a fork's is new. */
+  readonly thread: string
+  readonly model: string
+  /** What the client may see: text, reasoning, and calls of its own tools. */
+  readonly message: ChatMessage
+  readonly finish: Finish
+  readonly usage: Usage
+  /** Entries of all steps of this ask, oldest first, summaries included. `messages[].index` counts the thread's messages, ours included. */
+  readonly ledger: readonly LedgerEntry[]
+  /** Null when the request went on where its thread ended, asked the same again, or is new. */
+  readonly lost: Lost | null
+  /** Over all steps; `firstToken` of the first. Waiting in the queue is not in it. */
+  readonly timing: Timing
+  /** Milliseconds before the first step could begin. */
+  readonly waited: number
+  /** Of the last step; when `Ask.logprobs` asks for them. */
+  readonly logprobs?: readonly TokenLogprob[]
+  /** Calls of the context tools that were carried out. */
+  readonly contextCalls: number
+}
+
+export type AskEvent =
+  /** Others are before it; sent whenever the place changes. 0: it is next. */
+  | { readonly type: 'queued'; readonly position: number }
+  /** The ask has its place and thread and begins. */
+  | { readonly type: 'started'; readonly model: string; readonly thread: string }
+  /** A step begins: how its prompt is come by. */
+  | { readonly type: 'plan'; readonly step: number; readonly shown: number; readonly reused: number; readonly compute: number }
+  /** Prompt tokens computed. */
+  | { readonly type: 'progress'; readonly step: number; readonly done: number; readonly total: number }
+  | { readonly type: 'text'; readonly text: string }
+  | { readonly type: 'reasoning'; readonly text: string }
+  /** A complete call of one of the client's tools. */
+  | { readonly type: 'call'; readonly call: ToolCall }
+  /** Sampled tokens, call syntax included; with `Ask.logprobs` their logprobs. */
+  | { readonly type: 'tokens'; readonly tokens: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
+  /** A context tool was carried out inside. */
+  | { readonly type: 'acm'; readonly step: number; readonly call: ToolCall; readonly result: string; readonly failed: boolean }
+  /** The policy folded these fragments. `saves`: tokens. */
+  | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
+  /** The template shows an earlier message differently than before, so its tokens are computed again. */
+  | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
+
+/**
+ * A running ask: iterate for events, await `answer` for the end; an error rejects `answer` and ends the iteration with it. It runs whether or
+ * not anybody iterates; `Ask.signal` cancels it, and the answer so far has finish `cancelled` (before it began: KvfoldError engine/cancelled).
+ */
+export interface Asked extends AsyncIterable<AskEvent> {
+  readonly answer: Promise<Answer>
+}
+
+/** A bare completion: text or tokens go on, no template, no thread. */
+export interface CompletionAsk extends Pick<
+  Ask,
+  'tenant' | 'model' | 'sampling' | 'maxTokens' | 'stop' | 'format' | 'logprobs' | 'priority' | 'timeoutMs' | 'signal'
+> {
+  readonly prompt: string | readonly number[]
+}
+
+export interface CompletionAnswer extends Pick<Answer, 'model' | 'finish' | 'usage' | 'timing' | 'waited' | 'logprobs'> {
+  readonly text: string
+  readonly tokens: readonly number[]
+  readonly ledger: LedgerEntry
+}
+
+/** As `Asked`. Events: queued, started (the thread ends with it), progress, text, tokens. */
+export interface CompletionAsked extends AsyncIterable<AskEvent> {
+  readonly answer: Promise<CompletionAnswer>
+}
+
+/** What stands behind every route. Methods that name a model load it when it is not loaded. @throws KvfoldError model/not-found for unknown names */
+export interface Service {
+  /** Errors come through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*, memory/insufficient. */
+  ask(ask: Ask): Asked
+  /** `n` answers to the same messages, each in a thread of its own; the prompt is computed once. n: 1 to 16. */
+  several(ask: Ask, n: number): readonly Asked[]
+  complete(ask: CompletionAsk): CompletionAsked
+  /** In the order of preference; loads nothing. */
+  models(): readonly ModelStatus[]
+  /** Control tokens written in the text count as such with `special`. */
+  tokenize(model: string | undefined, text: string, options?: { readonly special?: boolean }): Promise<readonly number[]>
+  detokenize(model: string | undefined, tokens: readonly number[]): Promise<string>
+  /** Tokens of a prompt that shows all of these messages. */
+  count(model: string | undefined, messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): Promise<number>
+  /** One vector of length 1 each. @throws KvfoldError model/unsupported where the model cannot */
+  embed(ask: EmbedAsk): Promise<EmbedAnswer>
+  /** Live conversations, for programs and people. */
+  readonly threads: ThreadDesk
+  /** For health, metrics and the dashboard; cheap. */
+  status(): ServiceStatus
+  /** No new asks; waits `graceMs` for those that run, cancels the rest, and gives the models back. Idempotent. */
+  close(graceMs?: number): Promise<void>
+}
+
+export interface EmbedAsk {
+  readonly tenant: Tenant
+  readonly model?: string
+  readonly inputs: readonly (string | readonly number[])[]
+  readonly signal?: AbortSignal
+}
+
+export interface EmbedAnswer {
+  readonly model: string
+  readonly vectors: readonly Float32Array[]
+  readonly tokens: number
+}
+
+/** Too much is waiting already (code server/overloaded). */
+export class Overloaded extends KvfoldError {
+  constructor(
+    message: string,
+    /** Seconds after which it is worth trying again, for `Retry-After`; whole, at least 1. */
+    readonly retryAfter: number,
+  ) {
+    super('server/overloaded', message)
+  }
+}

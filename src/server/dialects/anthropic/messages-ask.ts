@@ -1,0 +1,175 @@
+/** Owns what a request to `/v1/messages` means: the ask that it is. */
+import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
+import type { Sampling } from '../../../engine/engine.js'
+import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
+import { FieldError, unsupported } from '../../field-error.js'
+import { isRecord } from '../../json-body.js'
+import { given } from '../given.js'
+import { kvfoldOf } from '../kvfold-field.js'
+import { textOf } from '../text-parts.js'
+import { checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
+import type { MessagesRequest, PromptRequest } from './messages-schema.js'
+
+const TEXT = { text: 'text' } as const
+
+/** @throws FieldError */
+export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sampling): Ask {
+  const { messages, tools } = promptOf(body)
+  const choice = checkChoice(choiceOf(body), tools)
+  const { temperature, top_p: topP, top_k: topK, stop_sequences: stop, model, tool_choice: wanted } = body
+  return {
+    tenant,
+    messages,
+    tools,
+    toolChoice: choice,
+    sampling: { ...defaults, ...given({ temperature, topP, topK }) },
+    maxTokens: body.max_tokens,
+    ...given({
+      model,
+      stop,
+      parallelCalls: wanted?.disable_parallel_tool_use === undefined ? undefined : !wanted.disable_parallel_tool_use,
+      format: formatOf(body),
+    }),
+    ...kvfoldOf(body.kvfold),
+  }
+}
+
+/** @throws FieldError */
+export function promptOf(body: PromptRequest): { messages: ChatMessage[]; tools: readonly ToolDefinition[] } {
+  if (body.mcp_servers !== undefined && body.mcp_servers.length > 0)
+    throw unsupported('mcp_servers', 'mcp_servers is not supported; this server calls no others.')
+  if (body.container !== undefined) throw unsupported('container', 'container is not supported; this server runs no code.')
+  if (body.messages.at(-1)?.role === 'assistant')
+    throw unsupported(
+      `messages[${body.messages.length - 1}]`,
+      'The last message is one of the assistant; going on with it is not supported. End with a message of the user.',
+    )
+  const system = body.system === undefined ? [] : [{ role: 'system', content: textOf(body.system, 'system', TEXT) } as const]
+  const names = new Map<string, string>()
+  const messages = body.messages.flatMap(({ role, content }, index): ChatMessage[] => {
+    const place = `messages[${index}].content`
+    if (typeof content === 'string') return [{ role, content }]
+    const blocks = blocksOf(content, place)
+    if (role === 'system') return [{ role, content: textOf(content, place, TEXT) }]
+    return role === 'assistant' ? [assistantMessage(blocks, place, names)] : userMessages(blocks, place, names)
+  })
+  return { messages: [...system, ...messages], tools: toolsOf(body.tools ?? []) }
+}
+
+interface Block {
+  readonly type: string
+  readonly [key: string]: unknown
+}
+
+function blocksOf(content: unknown, place: string): Block[] {
+  if (!Array.isArray(content)) throw new FieldError(place, `${place} must be a string or a list of content blocks.`)
+  return content.map((block: unknown, index) => {
+    if (isRecord(block) && typeof block['type'] === 'string') return block as Block
+    throw new FieldError(`${place}[${index}]`, `${place}[${index}] must be an object with a type.`)
+  })
+}
+
+function assistantMessage(blocks: readonly Block[], place: string, names: Map<string, string>): ChatMessage {
+  const text: string[] = []
+  const thoughts: string[] = []
+  const toolCalls: ToolCall[] = []
+  blocks.forEach((block, index) => {
+    const at = `${place}[${index}]`
+    switch (block.type) {
+      case 'text':
+        text.push(stringOf(block, 'text', at))
+        break
+      case 'thinking':
+        thoughts.push(stringOf(block, 'thinking', at))
+        break
+      case 'tool_use': {
+        const [id, name, input] = [stringOf(block, 'id', at), stringOf(block, 'name', at), block['input'] ?? {}]
+        if (!isRecord(input)) throw new FieldError(`${at}.input`, `${at}.input must be an object.`)
+        names.set(id, name)
+        toolCalls.push({ id, name, arguments: input })
+        break
+      }
+      default:
+        throw foreign(block, at)
+    }
+  })
+  return {
+    role: 'assistant',
+    content: text.join('\n'),
+    ...(thoughts.length === 0 ? {} : { reasoning: thoughts.join('\n') }),
+    ...(toolCalls.length === 0 ? {} : { toolCalls }),
+  }
+}
+
+/** Results of calls are messages of their own; what stands between them is the user's. */
+function userMessages(blocks: readonly Block[], place: string, names: ReadonlyMap<string, string>): ChatMessage[] {
+  const messages: ChatMessage[] = []
+  let text: string[] = []
+  const flush = () => {
+    if (text.length > 0) messages.push({ role: 'user', content: text.join('\n') })
+    text = []
+  }
+  blocks.forEach((block, index) => {
+    const at = `${place}[${index}]`
+    if (block.type === 'text') text.push(stringOf(block, 'text', at))
+    else if (block.type === 'tool_result') {
+      flush()
+      const id = stringOf(block, 'tool_use_id', at)
+      const said = block['content'] === undefined ? '' : textOf(block['content'], `${at}.content`, TEXT)
+      const name = names.get(id)
+      // There is no other place for it in a prompt.
+      const content = block['is_error'] === true ? `Error: ${said}` : said
+      messages.push({ role: 'tool', content, toolCallId: id, ...given({ name }) })
+    } else throw foreign(block, at)
+  })
+  flush()
+  return messages.length > 0 ? messages : [{ role: 'user', content: '' }]
+}
+
+function stringOf(block: Block, key: string, place: string): string {
+  const value = block[key]
+  if (typeof value !== 'string') throw new FieldError(`${place}.${key}`, `${place}.${key} must be a string.`)
+  return value
+}
+
+const foreign = ({ type }: Block, place: string): FieldError =>
+  unsupported(`${place}.type`, `${place} is of type ${JSON.stringify(type.slice(0, 40))}, which this server does not take here.`)
+
+function toolsOf(tools: NonNullable<PromptRequest['tools']>): readonly ToolDefinition[] {
+  return checkTools(
+    tools.map(({ name, type = 'custom', description = '', input_schema: parameters = NO_PARAMETERS }, index) => {
+      if (type !== 'custom')
+        throw unsupported(
+          `tools[${index}].type`,
+          `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only custom tools are supported.`,
+        )
+      return { name, description, parameters }
+    }),
+    (index) => `tools[${index}].name`,
+  )
+}
+
+function choiceOf({ tool_choice: choice }: PromptRequest): Ask['toolChoice'] {
+  switch (choice?.type) {
+    case 'any':
+      return 'required'
+    case 'tool':
+      if (choice.name === undefined) throw new FieldError('tool_choice.name', 'tool_choice.name is missing.')
+      return { name: choice.name }
+    case 'none':
+      return 'none'
+    case 'auto':
+    case undefined:
+      return 'auto'
+  }
+}
+
+function formatOf({ output_config: config, output_format: older, kvfold }: MessagesRequest): AnswerFormat | undefined {
+  const format = config?.format ?? older
+  if (format === undefined) return kvfold?.grammar === undefined ? undefined : { kind: 'grammar', grammar: kvfold.grammar }
+  const param = config?.format === undefined ? 'output_format' : 'output_config.format'
+  if (kvfold?.grammar !== undefined) throw new FieldError('kvfold.grammar', `Give kvfold.grammar or ${param}, not both.`)
+  if (format['type'] !== 'json_schema') throw unsupported(`${param}.type`, `${param}.type must be json_schema.`)
+  if (format['schema'] === undefined) throw new FieldError(`${param}.schema`, `${param}.schema is missing.`)
+  return { kind: 'schema', schema: format['schema'] }
+}

@@ -1,0 +1,152 @@
+/** Owns how an answer becomes a message of Anthropic's API, whole or in events. */
+import type { ToolCall } from '../../../chat/message.js'
+import type { Finish } from '../../../engine/engine.js'
+import type { Answer, AskEvent, Usage } from '../../ask.js'
+import type { Frame } from '../../event-writer.js'
+import type { StreamShape } from '../../exchange.js'
+import type { Problem } from '../../problem.js'
+import { kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
+import { argumentsOf } from '../tools.js'
+import { anthropicError } from './error.js'
+
+export function messageReply(id: string, { model, message, finish, usage }: Answer): object {
+  const { content, reasoning, toolCalls = [] } = message
+  return {
+    id,
+    type: 'message',
+    role: 'assistant',
+    model,
+    content: [
+      ...(reasoning === undefined ? [] : [{ type: 'thinking', thinking: reasoning, signature: '' }]),
+      ...(content === '' ? [] : [{ type: 'text', text: content, citations: null }]),
+      ...toolCalls.map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
+    ],
+    stop_reason: reasonOf(finish),
+    stop_sequence: null,
+    usage: usageOf(usage),
+  }
+}
+
+/** `input_tokens` are those that were computed: together with the cached ones they are the prompt. */
+function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, 'reasoningTokens'>): object {
+  return {
+    input_tokens: promptTokens - cachedTokens,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: cachedTokens,
+    output_tokens: completionTokens,
+  }
+}
+
+/** Blocks one after another, each begun, filled and ended. */
+export class MessageStream implements StreamShape<Answer> {
+  #model = ''
+  #begun = false
+  #blocks = 0
+  #open: 'text' | 'thinking' | null = null
+
+  constructor(
+    private readonly id: string,
+    private readonly requestId: string,
+    private readonly kvfold: KvfoldRequest,
+  ) {}
+
+  on(event: AskEvent): readonly Frame[] {
+    switch (event.type) {
+      case 'started':
+        this.#model = event.model
+        return this.#told(event)
+      case 'plan':
+        return [...this.#begin(event.shown, event.reused), ...this.#told(event)]
+      case 'text':
+        return [...this.#opened('text'), this.#delta({ type: 'text_delta', text: event.text })]
+      case 'reasoning':
+        return [...this.#opened('thinking'), this.#delta({ type: 'thinking_delta', thinking: event.text })]
+      case 'call':
+        return [...this.#closed(), ...this.#call(event.call)]
+      case 'acm':
+      case 'policy':
+      case 'progress':
+      case 'queued':
+      case 'rewrite':
+      case 'tokens':
+        return this.#told(event)
+    }
+  }
+
+  done({ finish, usage, ...answer }: Answer): readonly Frame[] {
+    const told = kvfoldReply(this.kvfold, { finish, usage, ...answer })
+    return [
+      ...this.#begin(usage.promptTokens, usage.cachedTokens),
+      ...this.#closed(),
+      frame('message_delta', {
+        delta: { stop_reason: reasonOf(finish), stop_sequence: null },
+        usage: usageOf(usage),
+        ...(told === undefined ? {} : { kvfold: told }),
+      }),
+      frame('message_stop', {}),
+    ]
+  }
+
+  end(): readonly Frame[] {
+    return []
+  }
+
+  failed(problem: Problem): readonly Frame[] {
+    return [{ event: 'error', data: anthropicError(problem, this.requestId) }]
+  }
+
+  #begin(promptTokens: number, cachedTokens: number): readonly Frame[] {
+    if (this.#begun) return []
+    this.#begun = true
+    const usage = usageOf({ promptTokens, cachedTokens, completionTokens: 0 })
+    const message = { id: this.id, type: 'message', role: 'assistant', model: this.#model, content: [], usage }
+    return [frame('message_start', { message: { ...message, stop_reason: null, stop_sequence: null } })]
+  }
+
+  #opened(kind: 'text' | 'thinking'): readonly Frame[] {
+    if (this.#open === kind) return []
+    const closed = this.#closed()
+    this.#open = kind
+    const block = kind === 'text' ? { type: kind, text: '', citations: null } : { type: kind, thinking: '', signature: '' }
+    return [...closed, frame('content_block_start', { index: this.#blocks, content_block: block })]
+  }
+
+  #closed(): readonly Frame[] {
+    if (this.#open === null) return []
+    this.#open = null
+    return [frame('content_block_stop', { index: this.#blocks++ })]
+  }
+
+  #call(call: ToolCall): readonly Frame[] {
+    const index = this.#blocks++
+    const block = { type: 'tool_use', id: call.id, name: call.name, input: {} }
+    return [
+      frame('content_block_start', { index, content_block: block }),
+      frame('content_block_delta', { index, delta: { type: 'input_json_delta', partial_json: argumentsOf(call) } }),
+      frame('content_block_stop', { index }),
+    ]
+  }
+
+  #delta(delta: object): Frame {
+    return frame('content_block_delta', { index: this.#blocks, delta })
+  }
+
+  #told(event: AskEvent): readonly Frame[] {
+    const told = kvfoldEvent(this.kvfold, event)
+    return told === null ? [] : [frame('kvfold', { kvfold: told })]
+  }
+}
+
+const frame = (type: string, data: object): Frame => ({ event: type, data: { type, ...data } })
+
+function reasonOf(finish: Finish): string {
+  switch (finish) {
+    case 'tool-calls':
+      return 'tool_use'
+    case 'length':
+      return 'max_tokens'
+    case 'stop':
+    case 'cancelled':
+      return 'end_turn'
+  }
+}

@@ -1,0 +1,49 @@
+/** Owns the routes `/v1/messages` and `/v1/messages/count_tokens`. */
+import { randomUUID } from 'node:crypto'
+import type { App, Ports } from '../../ports.js'
+import { ANSWER, ERRORS } from '../documented.js'
+import { nullsDownTo } from '../given.js'
+import { kvfoldReply } from '../kvfold-field.js'
+import { messageReply, MessageStream } from './messages-reply.js'
+import { messagesAsk, promptOf } from './messages-ask.js'
+import { CountBody, MessagesBody } from './messages-schema.js'
+
+const NULLS = 3
+
+export function addMessages(app: App, { service, sampling, exchange }: Ports): void {
+  app.post(
+    '/v1/messages',
+    {
+      schema: { summary: 'Message (Anthropic)', tags: ['anthropic'], body: MessagesBody, response: { 200: ANSWER, ...ERRORS } },
+      preValidation: nullsDownTo(NULLS),
+    },
+    async (request, reply) => {
+      const { body, tenant } = request
+      const ask = messagesAsk(body, tenant, sampling)
+      const id = `msg_${randomUUID().replaceAll('-', '')}`
+      const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal })]
+      const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
+      const running = exchange(request, reply)
+      if (body.stream === true) return running.stream(begin, new MessageStream(id, request.id, body.kvfold), ping)
+      const [answer] = await running.answers(begin)
+      const told = kvfoldReply(body.kvfold, answer!)
+      return { ...messageReply(id, answer!), ...(told === undefined ? {} : { kvfold: told }) }
+    },
+  )
+  app.post(
+    '/v1/messages/count_tokens',
+    {
+      schema: {
+        summary: 'Tokens of a prompt (Anthropic)',
+        tags: ['anthropic'],
+        body: CountBody,
+        response: { 200: ANSWER, ...ERRORS },
+      },
+      preValidation: nullsDownTo(NULLS),
+    },
+    async ({ body }) => {
+      const { messages, tools } = promptOf(body)
+      return { input_tokens: await service.count(body.model, messages, tools) }
+    },
+  )
+}

@@ -1,0 +1,106 @@
+/** Owns the `kvfold` field, the same in every dialect: what a request may ask beyond its dialect, and what it is told beyond it. */
+import Type from 'typebox'
+import type { Answer, Ask, AskEvent } from '../ask.js'
+import { given } from './given.js'
+
+/** Field names of ours are refused when they are unknown: a misspelt one would change the answer. */
+export const KvfoldField = Type.Optional(
+  Type.Object(
+    {
+      acm: Type.Optional(
+        Type.Enum(['off', 'tools', 'auto-policy'], {
+          description: 'who folds: nobody, the model by six tools of its own, or the server by its policy',
+        }),
+      ),
+      thread: Type.Optional(Type.String({ minLength: 1, maxLength: 200, description: 'the conversation to go on with' })),
+      contract: Type.Optional(Type.Enum(['exact', 'splice', 'blend', 'auto'])),
+      overflow: Type.Optional(Type.Enum(['refuse', 'fold-tool-results'])),
+      policy: Type.Optional(
+        Type.Object(
+          {
+            threshold: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
+            older_than_turns: Type.Optional(Type.Integer({ minimum: 0 })),
+            larger_than_tokens: Type.Optional(Type.Integer({ minimum: 0 })),
+            clear_at_least: Type.Optional(Type.Integer({ minimum: 0 })),
+          },
+          { additionalProperties: false },
+        ),
+      ),
+      grammar: Type.Optional(Type.String({ minLength: 1, description: 'GBNF that the answer must satisfy' })),
+      ledger: Type.Optional(Type.Boolean({ description: 'whether the answer carries what every message cost' })),
+      events: Type.Optional(Type.Boolean({ description: 'whether a stream carries queue, plan, progress and folds' })),
+      ping: Type.Optional(
+        Type.Number({ minimum: 0.1, maximum: 3600, description: 'seconds between comments in a stream that waits' }),
+      ),
+      priority: Type.Optional(Type.Integer({ minimum: -1000, maximum: 1000 })),
+      timeout: Type.Optional(
+        Type.Number({ exclusiveMinimum: 0, maximum: 86_400, description: 'seconds to the end of the answer' }),
+      ),
+    },
+    { additionalProperties: false },
+  ),
+)
+
+export type KvfoldRequest = Type.Static<typeof KvfoldField> | undefined
+
+/** What a request asks by it, without `grammar`, which is a format. */
+export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
+  if (field === undefined) return {}
+  const { acm, thread, contract, overflow, policy, priority, timeout } = field
+  return given({
+    acm,
+    thread,
+    contract,
+    overflow,
+    policy:
+      policy === undefined
+        ? undefined
+        : given({
+            threshold: policy.threshold,
+            olderThanTurns: policy.older_than_turns,
+            largerThanTokens: policy.larger_than_tokens,
+            clearAtLeast: policy.clear_at_least,
+          }),
+    priority,
+    timeoutMs: timeout === undefined ? undefined : Math.ceil(timeout * 1000),
+  })
+}
+
+/** What a request that has the field is told. */
+export function kvfoldReply(field: KvfoldRequest, answer: Answer): object | undefined {
+  if (field === undefined) return undefined
+  const { thread, lost, waited, timing, contextCalls, ledger } = answer
+  return {
+    thread,
+    lost,
+    context_calls: contextCalls,
+    waited_ms: round(waited),
+    first_token_ms: round(timing.firstToken),
+    total_ms: round(timing.total),
+    prefill_tokens: timing.prefillTokens,
+    generated_tokens: timing.generatedTokens,
+    ...(field.ledger === true ? { ledger } : {}),
+  }
+}
+
+/** An event as a stream with `events: true` carries it; null for those that the dialect has a form of its own for. */
+export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | null {
+  if (field?.events !== true) return null
+  switch (event.type) {
+    case 'text':
+    case 'reasoning':
+    case 'call':
+    case 'tokens':
+      return null
+    case 'acm':
+    case 'plan':
+    case 'policy':
+    case 'progress':
+    case 'queued':
+    case 'rewrite':
+    case 'started':
+      return event
+  }
+}
+
+const round = (milliseconds: number): number => Math.round(milliseconds * 100) / 100

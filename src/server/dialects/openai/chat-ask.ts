@@ -1,0 +1,132 @@
+/** Owns what a chat completion request means: the ask that it is. */
+import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
+import type { Sampling } from '../../../engine/engine.js'
+import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
+import { FieldError, unsupported } from '../../field-error.js'
+import { isRecord } from '../../json-body.js'
+import { given } from '../given.js'
+import { kvfoldOf, type KvfoldRequest } from '../kvfold-field.js'
+import { samplingOf } from '../sampling-fields.js'
+import { textOf } from '../text-parts.js'
+import { callOf, checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
+import type { ChatRequest, ChatRequestMessage } from './chat-schema.js'
+
+const PARTS = { text: 'text', refusal: 'refusal' } as const
+
+/** @throws FieldError */
+export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling): Ask {
+  refuseWhatChangesTheAnswer(body)
+  const tools = toolsOf(body.tools ?? [])
+  const maxTokens = body.max_completion_tokens ?? body.max_tokens
+  return {
+    tenant,
+    messages: messagesOf(body.messages),
+    tools,
+    toolChoice: checkChoice(choiceOf(body.tool_choice), tools),
+    sampling: samplingOf(body, defaults),
+    ...given({
+      model: body.model,
+      maxTokens,
+      parallelCalls: body.parallel_tool_calls,
+      stop: typeof body.stop === 'string' ? [body.stop] : body.stop,
+      format: formatOf(body.response_format, body.kvfold),
+      logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
+    }),
+    ...kvfoldOf(body.kvfold),
+  }
+}
+
+function refuseWhatChangesTheAnswer(body: ChatRequest): void {
+  if (body.functions !== undefined) throw unsupported('functions', 'functions is not supported; send tools instead.')
+  if (body.function_call !== undefined)
+    throw unsupported('function_call', 'function_call is not supported; send tool_choice instead.')
+  if (body.audio !== undefined) throw unsupported('audio', 'audio is not supported; this server answers in text.')
+  if (body.web_search_options !== undefined)
+    throw unsupported('web_search_options', 'web_search_options is not supported; this server searches no web.')
+  if (body.modalities?.some((modality) => modality !== 'text') === true)
+    throw unsupported('modalities', 'modalities may only be ["text"]; this server answers in text.')
+  if (body.top_logprobs !== undefined && body.logprobs !== true)
+    throw new FieldError('top_logprobs', 'top_logprobs means nothing without logprobs: true.')
+}
+
+/** @throws FieldError */
+export function messagesOf(messages: readonly ChatRequestMessage[]): ChatMessage[] {
+  const names = new Map<string, string>()
+  return messages.map((message, index): ChatMessage => {
+    const place = `messages[${index}]`
+    const { role, content, tool_calls: calls = [], tool_call_id: answered } = message
+    if (message.function_call !== undefined)
+      throw unsupported(`${place}.function_call`, `${place}.function_call is not supported; send tool_calls instead.`)
+    if (message.audio !== undefined)
+      throw unsupported(`${place}.audio`, `${place}.audio is not supported; this server takes text only.`)
+    if (calls.length > 0 && role !== 'assistant')
+      throw new FieldError(`${place}.tool_calls`, `${place}.tool_calls: only messages of the assistant make calls.`)
+    if (
+      content === undefined &&
+      (role !== 'assistant' || (calls.length === 0 && (message.reasoning_content ?? message.reasoning) === undefined))
+    )
+      throw new FieldError(`${place}.content`, `${place}.content is missing.`)
+    const text = content === undefined ? '' : textOf(content, `${place}.content`, PARTS)
+    switch (role) {
+      case 'tool': {
+        if (answered === undefined) throw new FieldError(`${place}.tool_call_id`, `${place}.tool_call_id is missing.`)
+        const name = message.name ?? names.get(answered)
+        return { role, content: text, toolCallId: answered, ...given({ name }) }
+      }
+      case 'assistant': {
+        const toolCalls = calls.map(({ id, function: { name, arguments: args } }) => callOf(id, name, args))
+        for (const { id, name } of toolCalls) names.set(id, name)
+        const reasoning = message.reasoning_content ?? message.reasoning
+        return { role, content: text, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }
+      }
+      case 'developer':
+        return { role: 'system', content: text }
+      case 'system':
+      case 'user':
+        return { role, content: text }
+    }
+  })
+}
+
+function toolsOf(tools: NonNullable<ChatRequest['tools']>): readonly ToolDefinition[] {
+  const place = (index: number) => `tools[${index}].function.name`
+  return checkTools(
+    tools.map(({ type, function: definition }, index) => {
+      if (type !== 'function')
+        throw unsupported(
+          `tools[${index}].type`,
+          `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only functions are supported.`,
+        )
+      if (definition === undefined) throw new FieldError(`tools[${index}].function`, `tools[${index}].function is missing.`)
+      const { name, description = '', parameters = NO_PARAMETERS } = definition
+      return { name, description, parameters }
+    }),
+    place,
+  )
+}
+
+function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
+  if (choice === undefined) return 'auto'
+  if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
+  if (typeof choice === 'string')
+    throw new FieldError('tool_choice', 'tool_choice must be auto, none, required, or name a function.')
+  if (choice['type'] !== 'function')
+    throw unsupported('tool_choice.type', 'tool_choice.type must be "function"; other kinds of choice are not supported.')
+  const named = choice['function']
+  const name = isRecord(named) ? named['name'] : undefined
+  if (typeof name !== 'string') throw new FieldError('tool_choice.function.name', 'tool_choice.function.name must be a string.')
+  return { name }
+}
+
+function formatOf(format: ChatRequest['response_format'], field: KvfoldRequest): AnswerFormat | undefined {
+  const grammar = field?.grammar
+  if (format === undefined || format.type === 'text') return grammar === undefined ? undefined : { kind: 'grammar', grammar }
+  if (grammar !== undefined) throw new FieldError('kvfold.grammar', 'Give kvfold.grammar or response_format, not both.')
+  if (format.type === 'json_object') return { kind: 'json' }
+  if (format.type !== 'json_schema')
+    throw unsupported('response_format.type', 'response_format.type must be text, json_object or json_schema.')
+  const schema = format.json_schema?.schema
+  if (schema === undefined)
+    throw new FieldError('response_format.json_schema.schema', 'response_format.json_schema.schema is missing.')
+  return { kind: 'schema', schema }
+}

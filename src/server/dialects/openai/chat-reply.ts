@@ -1,0 +1,177 @@
+/** Owns how an answer becomes a chat completion, whole or in chunks. */
+import type { ToolCall } from '../../../chat/message.js'
+import type { Finish, TokenLogprob } from '../../../engine/engine.js'
+import type { Answer, AskEvent } from '../../ask.js'
+import type { Frame } from '../../event-writer.js'
+import type { StreamShape } from '../../exchange.js'
+import type { Problem } from '../../problem.js'
+import { kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
+import { argumentsOf } from '../tools.js'
+import { openAiError } from './error.js'
+import { chatLogprobs } from './logprobs.js'
+import { chatUsage, summed } from './usage.js'
+
+/** What every chunk of one completion repeats. */
+export interface ChatHead {
+  readonly id: string
+  /** Unix seconds. */
+  readonly created: number
+}
+
+/** What of the request shapes its answer. */
+export interface ChatWish {
+  readonly kvfold: KvfoldRequest
+  readonly logprobs: boolean
+  /** Whether a stream ends with a chunk of usage. */
+  readonly usage: boolean
+}
+
+export function chatCompletion({ id, created }: ChatHead, answers: readonly Answer[], wish: ChatWish): object {
+  return {
+    id,
+    object: 'chat.completion',
+    created,
+    model: answers[0]?.model,
+    choices: answers.map(({ message, finish, logprobs }, index) => ({
+      index,
+      message: {
+        role: 'assistant',
+        // OpenAI's clients expect null beside calls.
+        content: message.content === '' && message.toolCalls !== undefined ? null : message.content,
+        refusal: null,
+        ...(message.reasoning === undefined ? {} : { reasoning_content: message.reasoning }),
+        ...(message.toolCalls === undefined ? {} : { tool_calls: message.toolCalls.map(written) }),
+      },
+      logprobs: wish.logprobs ? chatLogprobs(logprobs ?? []) : null,
+      finish_reason: reasonOf(finish),
+    })),
+    usage: chatUsage(summed(answers.map(({ usage }) => usage))),
+    ...kvfold(wish, answers),
+  }
+}
+
+/** Chunks of one completion, of several choices side by side. */
+export class ChatStream implements StreamShape<Answer> {
+  readonly #choices = new Map<number, Choice>()
+  #model = ''
+
+  constructor(
+    private readonly head: ChatHead,
+    private readonly wish: ChatWish,
+  ) {}
+
+  on(event: AskEvent, index: number): readonly Frame[] {
+    if (event.type === 'started') this.#model = event.model
+    const choice = this.#choice(index)
+    const frames = [...this.#first(event, index, choice), ...this.#delta(event, index, choice)]
+    const told = kvfoldEvent(this.wish.kvfold, event)
+    return told === null ? frames : [...frames, this.#chunk([], { kvfold: { choice: index, event: told } })]
+  }
+
+  done({ model, finish }: Answer, index: number): readonly Frame[] {
+    this.#model = model
+    const { logprobs, begun } = this.#choice(index)
+    const delta = begun ? {} : ROLE
+    return [this.#chunk([{ index, delta, logprobs: this.#take(logprobs), finish_reason: reasonOf(finish) }])]
+  }
+
+  end(answers: readonly Answer[]): readonly Frame[] {
+    const usage = this.wish.usage ? { usage: chatUsage(summed(answers.map((answer) => answer.usage))) } : {}
+    const told = kvfold(this.wish, answers)
+    const last = this.wish.usage || Object.keys(told).length > 0 ? [this.#chunk([], { ...usage, ...told })] : []
+    return [...last, DONE]
+  }
+
+  failed(problem: Problem): readonly Frame[] {
+    return [{ data: openAiError(problem) }, DONE]
+  }
+
+  /** The role goes ahead of everything else. */
+  #first(event: AskEvent, index: number, choice: Choice): readonly Frame[] {
+    if (choice.begun || event.type === 'queued' || event.type === 'started') return []
+    choice.begun = true
+    return [this.#chunk([{ index, delta: { ...ROLE, content: '' }, logprobs: null, finish_reason: null }])]
+  }
+
+  #delta(event: AskEvent, index: number, choice: Choice): readonly Frame[] {
+    switch (event.type) {
+      case 'text':
+        return [this.#part(index, { content: event.text }, choice)]
+      case 'reasoning':
+        return [this.#part(index, { reasoning_content: event.text }, choice)]
+      case 'call':
+        return [this.#part(index, { tool_calls: [{ index: choice.calls++, ...written(event.call) }] }, choice)]
+      case 'tokens':
+        if (this.wish.logprobs) choice.logprobs.push(...(event.logprobs ?? []))
+        return []
+      case 'plan':
+        // Tokens of steps that the client does not see are none of its own.
+        choice.logprobs.length = 0
+        return []
+      case 'acm':
+      case 'policy':
+      case 'progress':
+      case 'queued':
+      case 'rewrite':
+      case 'started':
+        return []
+    }
+  }
+
+  #part(index: number, delta: object, { logprobs }: Choice): Frame {
+    return this.#chunk([{ index, delta, logprobs: this.#take(logprobs), finish_reason: null }])
+  }
+
+  /** Those of the tokens since the last chunk. */
+  #take(logprobs: TokenLogprob[]): object | null {
+    return logprobs.length === 0 ? null : chatLogprobs(logprobs.splice(0))
+  }
+
+  #chunk(choices: readonly object[], more: object = {}): Frame {
+    const { id, created } = this.head
+    const usage = this.wish.usage ? { usage: null } : {}
+    return { data: { id, object: 'chat.completion.chunk', created, model: this.#model, choices, ...usage, ...more } }
+  }
+
+  #choice(index: number): Choice {
+    const known = this.#choices.get(index)
+    if (known !== undefined) return known
+    const choice = { begun: false, calls: 0, logprobs: [] }
+    this.#choices.set(index, choice)
+    return choice
+  }
+}
+
+interface Choice {
+  begun: boolean
+  calls: number
+  readonly logprobs: TokenLogprob[]
+}
+
+const ROLE = { role: 'assistant' } as const
+const DONE: Frame = { data: '[DONE]' }
+
+const written = (call: ToolCall): object => ({
+  id: call.id,
+  type: 'function',
+  function: { name: call.name, arguments: argumentsOf(call) },
+})
+
+/** `kvfold` beside the choices: of one answer itself, of several a list. */
+function kvfold({ kvfold: field }: ChatWish, answers: readonly Answer[]): object {
+  if (field === undefined) return {}
+  const told = answers.map((answer) => kvfoldReply(field, answer))
+  return { kvfold: told.length === 1 ? told[0] : told }
+}
+
+function reasonOf(finish: Finish): string {
+  switch (finish) {
+    case 'tool-calls':
+      return 'tool_calls'
+    case 'stop':
+    case 'length':
+      return finish
+    case 'cancelled':
+      return 'stop'
+  }
+}

@@ -1,0 +1,111 @@
+/** Owns the route `/v1/completions`: text or tokens go on, no template. */
+import { randomUUID } from 'node:crypto'
+import Type from 'typebox'
+import type { Sampling } from '../../../engine/engine.js'
+import type { CompletionAsk, Tenant } from '../../ask.js'
+import { FieldError, unsupported } from '../../field-error.js'
+import type { App, Ports } from '../../ports.js'
+import { ANSWER, ERRORS } from '../documented.js'
+import { given, nullsDownTo } from '../given.js'
+import { KvfoldField } from '../kvfold-field.js'
+import { SamplingFields, samplingOf } from '../sampling-fields.js'
+import { CompletionStream, textCompletion } from './completion-reply.js'
+
+const NULLS = 3
+
+const CompletionBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
+  prompt: Type.Unsafe<string | unknown[]>({ type: ['string', 'array'], description: 'text, or token ids; one prompt a request' }),
+  ...SamplingFields,
+  max_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'default 16, as OpenAI has it' })),
+  n: Type.Optional(Type.Integer({ minimum: 1, maximum: 8 })),
+  best_of: Type.Optional(Type.Integer({ minimum: 1 })),
+  echo: Type.Optional(Type.Boolean({ description: 'refused when true' })),
+  suffix: Type.Optional(Type.String({ description: 'refused when not empty' })),
+  logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
+  stop: Type.Optional(Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 })),
+  stream: Type.Optional(Type.Boolean()),
+  stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
+  response_format: Type.Optional(Type.Unknown({ description: 'refused: use chat completions, or kvfold.grammar' })),
+  kvfold: KvfoldField,
+})
+
+type CompletionRequest = Type.Static<typeof CompletionBody>
+
+/** What OpenAI's API generates when nobody says how much. */
+const DEFAULT_TOKENS = 16
+
+export function addCompletions(app: App, { service, sampling, exchange }: Ports): void {
+  app.post(
+    '/v1/completions',
+    {
+      schema: {
+        summary: 'Completion of text or tokens',
+        tags: ['openai'],
+        body: CompletionBody,
+        response: { 200: ANSWER, ...ERRORS },
+      },
+      preValidation: nullsDownTo(NULLS),
+    },
+    async (request, reply) => {
+      const { body, tenant } = request
+      const asks = asksOf(body, tenant, sampling)
+      const head = { id: `cmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
+      const wish = {
+        logprobs: body.logprobs !== undefined,
+        usage: body.stream_options?.include_usage === true,
+        kvfold: body.kvfold,
+      }
+      const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
+      const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
+      const running = exchange(request, reply)
+      if (body.stream === true) return running.stream(begin, new CompletionStream(head, wish), ping)
+      return textCompletion(head, await running.answers(begin), wish)
+    },
+  )
+}
+
+/** One for each of `n`; with a seed each has its own. @throws FieldError */
+function asksOf(body: CompletionRequest, tenant: Tenant, defaults: Sampling): CompletionAsk[] {
+  refuseWhatChangesTheAnswer(body)
+  const { n = 1, kvfold } = body
+  const chosen = samplingOf(body, defaults)
+  return Array.from({ length: n }, (_, index) => ({
+    tenant,
+    prompt: promptOf(body.prompt),
+    sampling: chosen.seed === undefined ? chosen : { ...chosen, seed: (chosen.seed + index) % 0xffffffff },
+    maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
+    ...given({
+      model: body.model,
+      stop: typeof body.stop === 'string' ? [body.stop] : body.stop,
+      format: kvfold?.grammar === undefined ? undefined : ({ kind: 'grammar', grammar: kvfold.grammar } as const),
+      logprobs: body.logprobs,
+      priority: kvfold?.priority,
+      timeoutMs: kvfold?.timeout === undefined ? undefined : Math.ceil(kvfold.timeout * 1000),
+    }),
+  }))
+}
+
+function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
+  if (body.echo === true) throw unsupported('echo', 'echo is not supported; put the prompt before the answer yourself.')
+  if (body.suffix !== undefined && body.suffix !== '')
+    throw unsupported('suffix', 'suffix is not supported; the model only writes on.')
+  if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
+    throw unsupported('best_of', 'best_of is not supported beyond n; ask for n answers and choose.')
+  if (body.response_format !== undefined)
+    throw unsupported('response_format', 'response_format is for /v1/chat/completions; here kvfold.grammar takes a GBNF grammar.')
+  for (const field of ['acm', 'thread', 'contract', 'overflow', 'policy'] as const)
+    if (body.kvfold?.[field] !== undefined)
+      throw unsupported(`kvfold.${field}`, `kvfold.${field} is for conversations; a bare completion has none.`)
+}
+
+function promptOf(prompt: CompletionRequest['prompt']): string | readonly number[] {
+  if (typeof prompt === 'string') return prompt
+  if (prompt.length > 0 && prompt.every((token): token is number => Number.isSafeInteger(token) && Number(token) >= 0))
+    return prompt
+  const [first] = prompt
+  if (prompt.length === 1 && (typeof first === 'string' || Array.isArray(first))) return promptOf(first as string | unknown[])
+  if (prompt.length > 1 && (typeof first === 'string' || Array.isArray(first)))
+    throw unsupported('prompt', `prompt has ${prompt.length} prompts; send one a request.`)
+  throw new FieldError('prompt', 'prompt must be a string or a list of token ids.')
+}

@@ -1,0 +1,57 @@
+/** Owns the route `/v1/embeddings`. */
+import Type from 'typebox'
+import { FieldError, unsupported } from '../../field-error.js'
+import type { App, Ports } from '../../ports.js'
+import { ANSWER, ERRORS } from '../documented.js'
+import { given, nullsDownTo } from '../given.js'
+
+const EmbeddingBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024 })),
+  input: Type.Unsafe<string | unknown[]>({ type: ['string', 'array'], description: 'text, token ids, or a list of either' }),
+  encoding_format: Type.Optional(Type.Enum(['float', 'base64'])),
+  dimensions: Type.Optional(Type.Integer({ minimum: 1, description: 'refused: vectors are as long as the model makes them' })),
+})
+
+const MOST_INPUTS = 2048
+
+export function addEmbeddings(app: App, { service, exchange }: Ports): void {
+  app.post(
+    '/v1/embeddings',
+    {
+      schema: { summary: 'Embeddings', tags: ['openai'], body: EmbeddingBody, response: { 200: ANSWER, ...ERRORS } },
+      preValidation: nullsDownTo(1),
+    },
+    async (request, reply) => {
+      const { body, tenant } = request
+      if (body.dimensions !== undefined) throw unsupported('dimensions', 'dimensions is not supported; cut the vectors yourself.')
+      const inputs = inputsOf(body.input)
+      const { model, vectors, tokens } = await exchange(request, reply).wait((signal) =>
+        service.embed({ tenant, inputs, signal, ...given({ model: body.model }) }),
+      )
+      const data = vectors.map((vector, index) => ({
+        object: 'embedding',
+        index,
+        embedding: body.encoding_format === 'base64' ? base64(vector) : [...vector],
+      }))
+      return { object: 'list', model, data, usage: { prompt_tokens: tokens, total_tokens: tokens } }
+    },
+  )
+}
+
+function inputsOf(input: string | unknown[]): readonly (string | readonly number[])[] {
+  if (typeof input === 'string') return [input]
+  if (input.length === 0 || input.length > MOST_INPUTS)
+    throw new FieldError('input', `input has ${input.length} entries; send 1 to ${MOST_INPUTS}.`)
+  if (isTokens(input)) return [input]
+  return input.map((one, index) => {
+    if (typeof one === 'string') return one
+    if (Array.isArray(one) && one.length > 0 && isTokens(one as unknown[])) return one as number[]
+    throw new FieldError(`input[${index}]`, `input[${index}] must be a string or a list of token ids.`)
+  })
+}
+
+const isTokens = (list: readonly unknown[]): list is readonly number[] =>
+  list.every((token) => Number.isSafeInteger(token) && Number(token) >= 0)
+
+const base64 = (vector: Float32Array): string =>
+  Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64')

@@ -1,0 +1,127 @@
+/** Owns how an answer becomes a response, whole. */
+import { randomUUID } from 'node:crypto'
+import type { ToolCall } from '../../../chat/message.js'
+import type { TokenLogprob } from '../../../engine/engine.js'
+import type { Answer, Ask } from '../../ask.js'
+import { kvfoldReply } from '../kvfold-field.js'
+import { argumentsOf } from '../tools.js'
+import { chatLogprobs } from './logprobs.js'
+import { responseId, unstoredId } from './response-id.js'
+import type { ResponseRequest } from './responses-schema.js'
+import { responseUsage } from './usage.js'
+
+/** What of the request a response repeats, and when it was made. */
+export interface ResponseHead {
+  readonly body: ResponseRequest
+  readonly ask: Ask
+  /** Unix seconds. */
+  readonly created: number
+}
+
+export interface ResponseState {
+  readonly id: string
+  readonly model: string
+  readonly status: 'in_progress' | 'completed' | 'incomplete' | 'failed'
+  readonly output: readonly object[]
+  readonly answer: Answer | null
+  readonly error: { readonly code: string; readonly message: string } | null
+}
+
+/** The id of the response that an ask gets in `thread`. */
+export function idIn(thread: string | null, { body, ask }: ResponseHead): string {
+  if (body.store === false || thread === null) return unstoredId()
+  return responseId({ thread, messages: ask.messages.length + 1, instructed: body.instructions !== undefined })
+}
+
+export function response(
+  { body, ask, created }: ResponseHead,
+  { id, model, status, output, answer, error }: ResponseState,
+): object {
+  const told = answer === null ? undefined : kvfoldReply(body.kvfold, answer)
+  return {
+    id,
+    object: 'response',
+    created_at: created,
+    status,
+    background: false,
+    error,
+    incomplete_details: status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
+    instructions: body.instructions ?? null,
+    max_output_tokens: body.max_output_tokens ?? null,
+    model,
+    output,
+    parallel_tool_calls: body.parallel_tool_calls ?? true,
+    previous_response_id: body.previous_response_id ?? null,
+    reasoning: { effort: null, summary: null },
+    store: body.store ?? true,
+    temperature: ask.sampling?.temperature ?? null,
+    top_p: ask.sampling?.topP ?? null,
+    text: body.text ?? { format: { type: 'text' } },
+    tool_choice: body.tool_choice ?? 'auto',
+    tools: body.tools ?? [],
+    truncation: 'disabled',
+    usage: answer === null ? null : responseUsage(answer.usage),
+    metadata: body.metadata ?? {},
+    ...(told === undefined ? {} : { kvfold: told }),
+  }
+}
+
+export function wholeResponse(head: ResponseHead, answer: Answer): object {
+  return response(head, {
+    id: idIn(answer.thread, head),
+    model: answer.model,
+    status: statusOf(answer),
+    output: itemsOf(answer, head.ask.logprobs !== undefined),
+    answer,
+    error: null,
+  })
+}
+
+export const statusOf = ({ finish }: Answer): 'completed' | 'incomplete' => (finish === 'length' ? 'incomplete' : 'completed')
+
+function itemsOf({ message, logprobs }: Answer, withLogprobs: boolean): readonly object[] {
+  const { content, reasoning, toolCalls = [] } = message
+  return [
+    ...(reasoning === undefined ? [] : [reasoningItem(itemId('rs'), reasoning, 'completed')]),
+    ...(content === '' && toolCalls.length > 0
+      ? []
+      : [messageItem(itemId('msg'), [textPart(content, withLogprobs ? (logprobs ?? []) : [])], 'completed')]),
+    ...toolCalls.map((call) => callItem(itemId('fc'), call, 'completed')),
+  ]
+}
+
+export type ItemStatus = 'in_progress' | 'completed'
+
+export const itemId = (kind: 'msg' | 'rs' | 'fc'): string => `${kind}_${randomUUID().replaceAll('-', '')}`
+
+export const textPart = (text: string, logprobs: readonly TokenLogprob[] = []): object => ({
+  type: 'output_text',
+  text,
+  annotations: [],
+  logprobs: chatLogprobs(logprobs).content,
+})
+
+export const messageItem = (id: string, content: readonly object[], status: ItemStatus): object => ({
+  id,
+  type: 'message',
+  role: 'assistant',
+  status,
+  content,
+})
+
+export const reasoningItem = (id: string, text: string | null, status: ItemStatus): object => ({
+  id,
+  type: 'reasoning',
+  status,
+  summary: [],
+  content: text === null ? [] : [{ type: 'reasoning_text', text }],
+})
+
+export const callItem = (id: string, call: ToolCall, status: ItemStatus): object => ({
+  id,
+  type: 'function_call',
+  status,
+  call_id: call.id,
+  name: call.name,
+  arguments: status === 'completed' ? argumentsOf(call) : '',
+})

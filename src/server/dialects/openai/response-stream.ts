@@ -1,0 +1,167 @@
+/** Owns how an answer becomes a response event by event; every event has a number, every item is added, filled and done. */
+import type { ToolCall } from '../../../chat/message.js'
+import type { TokenLogprob } from '../../../engine/engine.js'
+import type { Answer, AskEvent } from '../../ask.js'
+import type { Frame } from '../../event-writer.js'
+import type { StreamShape } from '../../exchange.js'
+import type { Problem } from '../../problem.js'
+import { kvfoldEvent } from '../kvfold-field.js'
+import { argumentsOf } from '../tools.js'
+import { openAiError } from './error.js'
+import { chatLogprobs } from './logprobs.js'
+import {
+  callItem,
+  idIn,
+  itemId,
+  messageItem,
+  reasoningItem,
+  response,
+  statusOf,
+  textPart,
+  type ResponseHead,
+  type ResponseState,
+} from './response-reply.js'
+
+/** The item that is being written. */
+interface Open {
+  readonly kind: 'text' | 'reasoning'
+  readonly id: string
+  text: string
+  readonly logprobs: TokenLogprob[]
+}
+
+export class ResponseStream implements StreamShape<Answer> {
+  readonly #output: object[] = []
+  #sequence = 0
+  #state: ResponseState = { id: '', model: '', status: 'in_progress', output: [], answer: null, error: null }
+  #begun = false
+  #open: Open | null = null
+  #pending: TokenLogprob[] = []
+
+  constructor(private readonly head: ResponseHead) {}
+
+  on(event: AskEvent): readonly Frame[] {
+    const told = kvfoldEvent(this.head.body.kvfold, event)
+    return [...this.#written(event), ...(told === null ? [] : [this.#frame('kvfold.event', { kvfold: told })])]
+  }
+
+  done(answer: Answer): readonly Frame[] {
+    const frames = [...this.#closed()]
+    // An answer without a word is an answer all the same.
+    if (this.#output.length === 0) frames.push(...this.#opened('text'), ...this.#closed())
+    const status = statusOf(answer)
+    this.#state = { ...this.#state, status, output: this.#output, answer }
+    return [...frames, this.#frame(`response.${status}`, { response: response(this.head, this.#state) })]
+  }
+
+  end(): readonly Frame[] {
+    return []
+  }
+
+  failed(problem: Problem): readonly Frame[] {
+    const { error } = openAiError(problem)
+    this.#state = { ...this.#state, status: 'failed', output: this.#output, error: { code: error.code, message: error.message } }
+    const failed = this.#begun ? [this.#frame('response.failed', { response: response(this.head, this.#state) })] : []
+    return [...failed, this.#frame('error', { error, code: error.code, message: error.message, param: error.param })]
+  }
+
+  #written(event: AskEvent): readonly Frame[] {
+    switch (event.type) {
+      case 'started':
+        this.#state = { ...this.#state, id: idIn(event.thread, this.head), model: event.model }
+        return []
+      case 'plan':
+        this.#pending = []
+        return this.#begin()
+      case 'tokens':
+        if (this.head.ask.logprobs !== undefined) this.#pending.push(...(event.logprobs ?? []))
+        return []
+      case 'text':
+        return this.#text(event.text)
+      case 'reasoning':
+        return [...this.#opened('reasoning'), this.#delta('response.reasoning_text.delta', event.text)]
+      case 'call':
+        return [...this.#closed(), ...this.#call(event.call)]
+      case 'acm':
+      case 'policy':
+      case 'progress':
+      case 'queued':
+      case 'rewrite':
+        return []
+    }
+  }
+
+  #begin(): readonly Frame[] {
+    if (this.#begun) return []
+    this.#begun = true
+    const data = { response: response(this.head, this.#state) }
+    return [this.#frame('response.created', data), this.#frame('response.in_progress', data)]
+  }
+
+  #text(text: string): readonly Frame[] {
+    const opened = this.#opened('text')
+    const logprobs = this.#pending
+    this.#pending = []
+    this.#open?.logprobs.push(...logprobs)
+    return [...opened, this.#delta('response.output_text.delta', text, { logprobs: chatLogprobs(logprobs).content })]
+  }
+
+  #opened(kind: Open['kind']): readonly Frame[] {
+    if (this.#open?.kind === kind) return []
+    const closed = this.#closed()
+    const id = itemId(kind === 'text' ? 'msg' : 'rs')
+    this.#open = { kind, id, text: '', logprobs: [] }
+    const item = kind === 'text' ? messageItem(id, [], 'in_progress') : reasoningItem(id, null, 'in_progress')
+    const part = kind === 'text' ? textPart('') : { type: 'reasoning_text', text: '' }
+    return [
+      ...closed,
+      this.#frame('response.output_item.added', { output_index: this.#output.length, item }),
+      this.#frame('response.content_part.added', { ...this.#place(id), part }),
+    ]
+  }
+
+  #delta(type: string, delta: string, more: object = {}): Frame {
+    const open = this.#open!
+    open.text += delta
+    return this.#frame(type, { ...this.#place(open.id), delta, ...more })
+  }
+
+  #closed(): readonly Frame[] {
+    const open = this.#open
+    if (open === null) return []
+    this.#open = null
+    const { kind, id, text, logprobs } = open
+    const place = this.#place(id)
+    const part = kind === 'text' ? textPart(text, logprobs) : { type: 'reasoning_text', text }
+    const item = kind === 'text' ? messageItem(id, [part], 'completed') : reasoningItem(id, text, 'completed')
+    const last =
+      kind === 'text'
+        ? this.#frame('response.output_text.done', { ...place, text, logprobs: chatLogprobs(logprobs).content })
+        : this.#frame('response.reasoning_text.done', { ...place, text })
+    return [last, this.#frame('response.content_part.done', { ...place, part }), this.#finished(item)]
+  }
+
+  #call(call: ToolCall): readonly Frame[] {
+    const id = itemId('fc')
+    const place = { item_id: id, output_index: this.#output.length }
+    const args = argumentsOf(call)
+    return [
+      this.#frame('response.output_item.added', { output_index: this.#output.length, item: callItem(id, call, 'in_progress') }),
+      this.#frame('response.function_call_arguments.delta', { ...place, delta: args }),
+      this.#frame('response.function_call_arguments.done', { ...place, name: call.name, arguments: args }),
+      this.#finished(callItem(id, call, 'completed')),
+    ]
+  }
+
+  #finished(item: object): Frame {
+    return this.#frame('response.output_item.done', { output_index: this.#output.push(item) - 1, item })
+  }
+
+  #place(id: string): object {
+    return { item_id: id, output_index: this.#output.length, content_index: 0 }
+  }
+
+  #frame(type: string, data: object): Frame {
+    return { event: type, data: { type, sequence_number: this.#sequence++, ...data } }
+  }
+}

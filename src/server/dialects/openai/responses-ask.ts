@@ -1,0 +1,134 @@
+/** Owns what a request to `/v1/responses` means: the ask that it is, after what `previous_response_id` stands for. */
+import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
+import type { Sampling } from '../../../engine/engine.js'
+import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
+import { FieldError, unsupported } from '../../field-error.js'
+import type { ThreadDesk, ThreadMessage } from '../../threads/desk.js'
+import { given } from '../given.js'
+import { kvfoldOf } from '../kvfold-field.js'
+import { samplingOf } from '../sampling-fields.js'
+import { checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
+import { placeOf } from './response-id.js'
+import { messagesOfItems } from './response-items.js'
+import type { ResponseRequest } from './responses-schema.js'
+
+/** What `include` may ask for: the first is honoured, the rest is about what this server never has. */
+export const LOGPROBS = 'message.output_text.logprobs'
+
+/** @throws FieldError */
+export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sampling, desk: Pick<ThreadDesk, 'get'>): Ask {
+  refuseWhatChangesTheAnswer(body)
+  const tools = toolsOf(body.tools ?? [])
+  const earlier = body.previous_response_id === undefined ? null : before(body.previous_response_id, tenant, desk)
+  const names = new Map(earlier?.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id, name }) => [id, name] as const)))
+  const instructions = body.instructions === undefined ? [] : [{ role: 'system', content: body.instructions } as const]
+  const withLogprobs = body.include?.includes(LOGPROBS) === true
+  return {
+    tenant,
+    messages: [...instructions, ...(earlier?.messages ?? []), ...messagesOfItems(body.input, names)],
+    tools,
+    toolChoice: checkChoice(choiceOf(body.tool_choice), tools),
+    sampling: samplingOf(body, defaults),
+    ...given({
+      model: body.model,
+      thread: earlier?.thread,
+      maxTokens: body.max_output_tokens,
+      parallelCalls: body.parallel_tool_calls,
+      format: formatOf(body),
+      logprobs: withLogprobs ? (body.top_logprobs ?? 0) : undefined,
+    }),
+    ...kvfoldOf(body.kvfold),
+  }
+}
+
+/** The messages up to an earlier response, as the client knows them. @throws FieldError server/not-found */
+function before(id: string, tenant: Tenant, desk: Pick<ThreadDesk, 'get'>): { thread: string; messages: readonly ChatMessage[] } {
+  const place = placeOf(id)
+  const missing = () =>
+    new FieldError(
+      'previous_response_id',
+      'previous_response_id names no response that is stored here; send the whole input instead.',
+      'server/not-found',
+    )
+  if (place === null) throw missing()
+  const { thread, instructed } = place
+  const all = threadOf(desk, tenant, thread, missing)
+  const visible = all.filter((message) => message.visible)
+  if (visible.length < place.messages) throw missing()
+  // Calls that clients do not see are answered by messages that they do not see.
+  const inside = new Set(all.filter((message) => !message.visible).map(({ message }) => message.toolCallId))
+  const messages = visible.slice(instructed ? 1 : 0, place.messages).map(({ message }) => {
+    const { toolCalls = [], role, content, reasoning, toolCallId, name } = message
+    const calls = toolCalls.filter((call) => !inside.has(call.id))
+    return { role, content, ...given({ reasoning, toolCallId, name }), ...(calls.length === 0 ? {} : { toolCalls: calls }) }
+  })
+  return { thread, messages }
+}
+
+function threadOf(
+  desk: Pick<ThreadDesk, 'get'>,
+  tenant: Tenant,
+  thread: string,
+  missing: () => FieldError,
+): readonly ThreadMessage[] {
+  try {
+    return desk.get(tenant, thread).all
+  } catch {
+    throw missing()
+  }
+}
+
+function refuseWhatChangesTheAnswer(body: ResponseRequest): void {
+  if (body.background === true) throw unsupported('background', 'background is not supported; stream the response instead.')
+  if (body.conversation !== undefined)
+    throw unsupported('conversation', 'conversation is not supported; send previous_response_id or kvfold.thread.')
+  if (body.prompt !== undefined) throw unsupported('prompt', 'prompt is not supported; send input.')
+  if (body.max_tool_calls !== undefined) throw unsupported('max_tool_calls', 'max_tool_calls is not supported.')
+  if (body.truncation !== undefined && body.truncation !== 'disabled')
+    throw unsupported(
+      'truncation',
+      'truncation may only be disabled: nothing is cut silently here. kvfold.overflow folds tool results.',
+    )
+  if (body.previous_response_id !== undefined && body.kvfold?.thread !== undefined)
+    throw new FieldError('kvfold.thread', 'Give previous_response_id or kvfold.thread, not both.')
+  if (body.top_logprobs !== undefined && body.include?.includes(LOGPROBS) !== true)
+    throw new FieldError('top_logprobs', `top_logprobs means nothing without include: ["${LOGPROBS}"].`)
+}
+
+function toolsOf(tools: NonNullable<ResponseRequest['tools']>): readonly ToolDefinition[] {
+  return checkTools(
+    tools.map(({ type, name, description = '', parameters = NO_PARAMETERS }, index) => {
+      if (type !== 'function')
+        throw unsupported(
+          `tools[${index}].type`,
+          `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only functions are supported.`,
+        )
+      if (name === undefined) throw new FieldError(`tools[${index}].name`, `tools[${index}].name is missing.`)
+      return { name, description, parameters }
+    }),
+    (index) => `tools[${index}].name`,
+  )
+}
+
+function choiceOf(choice: ResponseRequest['tool_choice']): Ask['toolChoice'] {
+  if (choice === undefined) return 'auto'
+  if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
+  if (typeof choice === 'string')
+    throw new FieldError('tool_choice', 'tool_choice must be auto, none, required, or name a function.')
+  if (choice['type'] !== 'function') throw unsupported('tool_choice.type', 'tool_choice.type must be "function".')
+  const name = choice['name']
+  if (typeof name !== 'string') throw new FieldError('tool_choice.name', 'tool_choice.name must be a string.')
+  return { name }
+}
+
+function formatOf({ text, kvfold }: ResponseRequest): AnswerFormat | undefined {
+  const format = text?.format
+  const grammar = kvfold?.grammar
+  if (format === undefined || format.type === 'text') return grammar === undefined ? undefined : { kind: 'grammar', grammar }
+  if (grammar !== undefined) throw new FieldError('kvfold.grammar', 'Give kvfold.grammar or text.format, not both.')
+  if (format.type === 'json_object') return { kind: 'json' }
+  if (format.type !== 'json_schema')
+    throw unsupported('text.format.type', 'text.format.type must be text, json_object or json_schema.')
+  if (format.schema === undefined) throw new FieldError('text.format.schema', 'text.format.schema is missing.')
+  return { kind: 'schema', schema: format.schema }
+}

@@ -1,0 +1,55 @@
+/** Owns the client's tools and calls as every dialect of JSON schemas has them: names, choices, arguments as text. */
+import type { ToolCall, ToolDefinition } from '../../chat/message.js'
+import type { Ask } from '../ask.js'
+import { FieldError } from '../field-error.js'
+import { isRecord } from '../json-body.js'
+
+/** What every template and grammar can write. */
+const NAME = /^[A-Za-z0-9_.:-]{1,128}$/
+
+const MOST_TOOLS = 512
+
+/** Checks tools for what schemas cannot say. @throws FieldError server/bad-request */
+export function checkTools(tools: readonly ToolDefinition[], place: (index: number) => string): readonly ToolDefinition[] {
+  if (tools.length > MOST_TOOLS) throw new FieldError('tools', `tools has ${tools.length} entries; the most is ${MOST_TOOLS}.`)
+  const seen = new Set<string>()
+  tools.forEach(({ name }, index) => {
+    if (!NAME.test(name))
+      throw new FieldError(
+        place(index),
+        `${place(index)} must be 1 to 128 letters, digits, dots, colons, hyphens or underscores.`,
+      )
+    if (seen.has(name)) throw new FieldError(place(index), `${place(index)}: another tool is called ${name} already.`)
+    seen.add(name)
+  })
+  return tools
+}
+
+/** Checks a choice against the tools there are. @throws FieldError server/bad-request */
+export function checkChoice(choice: Ask['toolChoice'], tools: readonly ToolDefinition[]): Ask['toolChoice'] {
+  if (typeof choice === 'object' && !tools.some(({ name }) => name === choice.name))
+    throw new FieldError(
+      'tool_choice',
+      `tool_choice names ${JSON.stringify(choice.name.slice(0, 80))}, which is not among the tools.`,
+    )
+  if (choice === 'required' && tools.length === 0)
+    throw new FieldError('tool_choice', 'tool_choice asks for a call, but there are no tools.')
+  return choice
+}
+
+/** A call whose arguments are text; what is no JSON object is kept as it is. */
+export function callOf(id: string, name: string, text: string): ToolCall {
+  try {
+    const value: unknown = text.trim() === '' ? {} : JSON.parse(text)
+    if (isRecord(value)) return { id, name, arguments: value }
+  } catch {
+    // Kept as it is below.
+  }
+  return { id, name, arguments: {}, malformed: text }
+}
+
+/** The arguments as text, as the model wrote them where they are no JSON. */
+export const argumentsOf = ({ arguments: args, malformed }: ToolCall): string => malformed ?? JSON.stringify(args)
+
+/** Parameters of a tool that has none. */
+export const NO_PARAMETERS = { type: 'object', properties: {} } as const

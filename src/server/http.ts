@@ -1,0 +1,112 @@
+/** Owns the HTTP underneath the routes: limits against floods, bodies, request ids, logs, and errors that come before any route. */
+import { randomUUID } from 'node:crypto'
+import { STATUS_CODES, type IncomingMessage } from 'node:http'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import fastify, { LogController } from 'fastify'
+import { KvfoldError } from '../core/errors.js'
+import { openAiError } from './dialects/openai/error.js'
+import { fail } from './fail.js'
+import { parseJsonBody } from './json-body.js'
+import { errorForLogs, logStream } from './log.js'
+import type { App } from './ports.js'
+import { problemOf, type Problem } from './problem.js'
+import { schemaError } from './schema-error.js'
+
+export type LogLevel = 'trace' | 'debug' | 'info' | 'warn' | 'error' | 'fatal' | 'silent'
+
+export interface HttpOptions {
+  /** Bytes of a body. Default 16 MiB. */
+  readonly bodyLimit?: number
+  /** PEM texts. Default: no TLS. */
+  readonly tls?: { readonly cert: string; readonly key: string }
+  /** Default `info`. Logs hold no text of requests or answers. */
+  readonly logLevel?: LogLevel
+  /** Where logs go. Default: stderr. */
+  readonly log?: (line: string) => void
+}
+
+const BODY_LIMIT = 16 * 2 ** 20
+/** Bytes of all headers, and their number. */
+const HEADER_BYTES = 16 * 1024
+const HEADERS = 128
+/** Milliseconds in which headers, and a whole request, must have come. Answers may take as long as they take. */
+const HEADERS_TIMEOUT = 20_000
+const REQUEST_TIMEOUT = 120_000
+
+/** An instance without routes. */
+export function newHttp({ tls, logLevel = 'info', log, bodyLimit = BODY_LIMIT }: HttpOptions): App {
+  const http = { maxHeaderSize: HEADER_BYTES, headersTimeout: HEADERS_TIMEOUT }
+  const app = fastify({
+    ...(tls === undefined ? { http } : { https: { ...http, ...tls } }),
+    bodyLimit,
+    requestTimeout: REQUEST_TIMEOUT,
+    forceCloseConnections: true,
+    return503OnClosing: false,
+    genReqId: requestId,
+    routerOptions: { maxParamLength: 256 },
+    ajv: {
+      customOptions: { coerceTypes: false, removeAdditional: false, useDefaults: false, strict: false, strictNumbers: true },
+    },
+    schemaErrorFormatter: schemaError,
+    frameworkErrors: (error, request, reply) => {
+      fail(request, reply, problemOf(error), error)
+    },
+    clientErrorHandler: ({ code }, socket) => {
+      const status = code === 'HPE_HEADER_OVERFLOW' ? 431 : code === 'ERR_HTTP_REQUEST_TIMEOUT' ? 408 : 400
+      const body = JSON.stringify(openAiError({ ...MALFORMED, status }))
+      if (socket.writable && code !== 'ECONNRESET')
+        socket.end(
+          `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
+        )
+      else socket.destroy()
+    },
+    logController: new LogController({ requestIdLogLabel: 'request' }),
+    logger:
+      logLevel === 'silent'
+        ? false
+        : {
+            level: logLevel,
+            stream: logStream(log),
+            serializers: {
+              req: ({ method, url, ip }) => ({ method, path: url.split('?')[0]?.slice(0, 200) ?? '', ip }),
+              res: ({ statusCode }) => ({ status: statusCode }),
+              err: errorForLogs,
+            },
+          },
+  })
+    .withTypeProvider<TypeBoxTypeProvider>()
+    .setSerializerCompiler(() => (value) => JSON.stringify(value)) as unknown as App
+  takeOnlyJson(app)
+  return app
+}
+
+const MALFORMED: Problem = {
+  status: 400,
+  code: 'server/bad-request',
+  message: `The request is not well-formed HTTP, took too long to come, or its headers are larger than ${HEADER_BYTES} bytes.`,
+  param: null,
+  retryAfter: null,
+  unexpected: false,
+}
+
+/** The client's, so that it finds its own requests in our logs; else a new one. */
+function requestId({ headers }: IncomingMessage): string {
+  const given = headers['x-request-id']
+  return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : `req_${randomUUID().replaceAll('-', '')}`
+}
+
+function takeOnlyJson(app: App): void {
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
+    const encoding = request.headers['content-encoding']
+    try {
+      if (encoding !== undefined && encoding !== 'identity')
+        throw new KvfoldError('server/bad-media-type', 'content-encoding is not supported; send the body as it is.')
+      if (request.raw.rawHeaders.length > 2 * HEADERS)
+        throw new KvfoldError('server/bad-request', `More than ${HEADERS} headers.`)
+      done(null, parseJsonBody(body as Buffer))
+    } catch (error) {
+      done(error as Error)
+    }
+  })
+}

@@ -1,0 +1,153 @@
+/**
+ * Owns what the server measures of itself, for Prometheus. Names are those of OpenTelemetry's conventions where it has one (`gen_ai_server_*`,
+ * `http_server_*`) and of prom-client (`process_*`, `nodejs_*`); the rest is ours and begins with `kvfold_`.
+ */
+import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
+import type { AnyAnswer } from './answers.js'
+import type { AskEvent, Service } from './ask.js'
+
+/** Seconds; as OpenTelemetry advises for generative models. */
+const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60]
+const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
+const REQUEST = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68]
+
+const MODEL = 'gen_ai_request_model'
+
+/** Measures one ask; times are taken where the client gets them, waiting included. */
+export interface AskMeter {
+  on(event: AskEvent): void
+  done(answer: AnyAnswer): void
+  failed(code: string): void
+}
+
+export class Metrics {
+  readonly #registry = new Registry()
+  readonly #firstToken = this.#histogram(
+    'gen_ai_server_time_to_first_token_seconds',
+    'From the request to its first token.',
+    FIRST_TOKEN,
+  )
+  readonly #perToken = this.#histogram(
+    'gen_ai_server_time_per_output_token_seconds',
+    'Mean of an answer, after its first token.',
+    PER_TOKEN,
+  )
+  readonly #duration = this.#histogram('gen_ai_server_request_duration_seconds', 'From the request to its last token.', REQUEST)
+  readonly #gap = this.#histogram('kvfold_inter_token_latency_seconds', 'Between one token and the next.', PER_TOKEN)
+  readonly #http = new Histogram({
+    name: 'http_server_request_duration_seconds',
+    help: 'HTTP requests, by route and status.',
+    labelNames: ['http_request_method', 'http_route', 'http_response_status_code'],
+    buckets: REQUEST,
+    registers: [this.#registry],
+  })
+  readonly #prompt = this.#counter('kvfold_prompt_tokens_total', 'Tokens of prompts.', [MODEL])
+  readonly #cached = this.#counter('kvfold_prompt_tokens_cached_total', 'Those that were not computed.', [MODEL])
+  readonly #generated = this.#counter('kvfold_generation_tokens_total', 'Tokens generated.', [MODEL])
+  readonly #finished = this.#counter('kvfold_answers_total', 'Answers by how they ended.', [MODEL, 'finish'])
+  readonly #failed = this.#counter('kvfold_failures_total', 'Requests that got no answer, by error code.', ['code'])
+
+  constructor(service: Pick<Service, 'status'>) {
+    collectDefaultMetrics({ register: this.#registry })
+    this.#gauges(service)
+  }
+
+  get contentType(): string {
+    return this.#registry.contentType
+  }
+
+  text(): Promise<string> {
+    return this.#registry.metrics()
+  }
+
+  request(method: string, route: string, status: number, seconds: number): void {
+    this.#http.observe({ http_request_method: method, http_route: route, http_response_status_code: status }, seconds)
+  }
+
+  ask(): AskMeter {
+    const begun = performance.now()
+    let first: number | null = null
+    let last = begun
+    let model = ''
+    return {
+      on: (event) => {
+        if (event.type === 'started') model = event.model
+        if (event.type !== 'tokens') return
+        const now = performance.now()
+        if (first === null) this.#firstToken.observe({ [MODEL]: model }, seconds((first = now) - begun))
+        else this.#gap.observe({ [MODEL]: model }, seconds(now - last))
+        last = now
+      },
+      done: ({ model: name, finish, usage }) => {
+        const labels = { [MODEL]: name }
+        const now = performance.now()
+        this.#duration.observe(labels, seconds(now - begun))
+        if (first !== null && usage.completionTokens > 1)
+          this.#perToken.observe(labels, seconds(now - first) / (usage.completionTokens - 1))
+        this.#prompt.inc(labels, usage.promptTokens)
+        this.#cached.inc(labels, usage.cachedTokens)
+        this.#generated.inc(labels, usage.completionTokens)
+        this.#finished.inc({ ...labels, finish })
+      },
+      failed: (code) => {
+        this.#failed.inc({ code })
+      },
+    }
+  }
+
+  /** What the service knows already is asked for when somebody looks. */
+  #gauges(service: Pick<Service, 'status'>): void {
+    const status = () => service.status()
+    this.#gauge('kvfold_requests_running', 'Asks under way.', () => status().running)
+    this.#gauge('kvfold_requests_waiting', 'Asks in the queue.', () => status().queue.waiting)
+    this.#gauge('kvfold_queue_limit', 'Asks the queue takes.', () => status().queue.limit)
+    this.#gauge('kvfold_threads', 'Live conversations.', () => status().threads)
+    const perModel = (name: string, help: string, value: (loaded: Loaded) => number | undefined) => {
+      new Gauge({
+        name,
+        help,
+        labelNames: [MODEL],
+        registers: [this.#registry],
+        collect() {
+          this.reset()
+          for (const { name: model, loaded } of status().models) {
+            const figure = loaded === null ? undefined : value(loaded)
+            if (figure !== undefined) this.set({ [MODEL]: model }, figure)
+          }
+        },
+      })
+    }
+    perModel('kvfold_slots', 'Steps that run at once.', ({ slots }) => slots)
+    perModel('kvfold_cache_cells', 'Cells of the KV cache.', ({ cache }) => cache?.cells)
+    perModel('kvfold_cache_cells_used', 'Cells in use, parked ones included.', ({ cache }) => cache?.used)
+    perModel('kvfold_cache_cells_parked', 'Cells of text that is hidden or superseded now.', ({ cache }) => cache?.parked)
+    perModel(
+      'kvfold_tokens_submitted',
+      'Tokens submitted to decode since the model was loaded.',
+      ({ submitted }) => submitted ?? undefined,
+    )
+  }
+
+  #gauge(name: string, help: string, value: () => number): void {
+    new Gauge({
+      name,
+      help,
+      registers: [this.#registry],
+      collect() {
+        this.set(value())
+      },
+    })
+  }
+
+  #histogram(name: string, help: string, buckets: readonly number[]): Histogram<typeof MODEL> {
+    return new Histogram({ name, help, labelNames: [MODEL], buckets: [...buckets], registers: [this.#registry] })
+  }
+
+  #counter<L extends string>(name: string, help: string, labelNames: readonly L[]): Counter<L> {
+    return new Counter({ name, help, labelNames: [...labelNames], registers: [this.#registry] })
+  }
+}
+
+type Loaded = NonNullable<ReturnType<Service['status']>['models'][number]['loaded']>
+
+const seconds = (milliseconds: number): number => milliseconds / 1000

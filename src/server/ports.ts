@@ -1,0 +1,29 @@
+/** Owns what every route needs of the server around it. */
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest, RawServerDefault } from 'fastify'
+import type { Sampling } from '../engine/engine.js'
+import type { Service, Tenant } from './ask.js'
+import type { Exchange } from './exchange.js'
+
+/** A Fastify instance that knows the types of what its schemas let through. */
+export type App = FastifyInstance<RawServerDefault, IncomingMessage, ServerResponse, FastifyBaseLogger, TypeBoxTypeProvider>
+
+export interface Ports {
+  readonly service: Service
+  /** Of requests that do not say. */
+  readonly sampling: Sampling
+  /** @throws KvfoldError server/closing */
+  readonly exchange: (request: FastifyRequest, reply: FastifyReply) => Exchange
+}
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** Whose key the request carries. */
+    tenant: Tenant
+  }
+  interface FastifyContextConfig {
+    /** Answered without a key, and while the server closes. */
+    open?: boolean
+  }
+}

@@ -1,0 +1,54 @@
+/** Owns what an error becomes for a client: status, code and sentence; the dialects only write it down. */
+import type { FastifyError } from 'fastify'
+import { KvfoldError, type ErrorCode } from '../core/errors.js'
+import { Overloaded } from './ask.js'
+import { FieldError } from './field-error.js'
+
+export interface Problem {
+  readonly status: number
+  readonly code: ErrorCode
+  readonly message: string
+  /** The field it is about. */
+  readonly param: string | null
+  /** Seconds; only where trying again makes sense. */
+  readonly retryAfter: number | null
+  /** True: nobody meant a client to see this, so its message says nothing; the log has it. */
+  readonly unexpected: boolean
+}
+
+/** Seconds after which to ask another instance, or this one when it is up again. */
+const AFTER_CLOSING = 5
+
+export function problemOf(error: unknown): Problem {
+  if (error instanceof KvfoldError) {
+    const { code, status, message } = error
+    const retryAfter = error instanceof Overloaded ? error.retryAfter : code === 'server/closing' ? AFTER_CLOSING : null
+    return { status, code, message, param: error instanceof FieldError ? error.param : null, retryAfter, unexpected: false }
+  }
+  const status = isFastifyError(error) ? (error.statusCode ?? 500) : 500
+  if (isFastifyError(error) && status < 500) return fromFastify(error, status)
+  return {
+    status: 500,
+    code: 'internal/invariant',
+    message: 'Something went wrong inside the server; its log says what, beside the id of this request.',
+    param: null,
+    retryAfter: null,
+    unexpected: true,
+  }
+}
+
+function fromFastify(error: FastifyError, status: number): Problem {
+  const plain = { status, message: `${error.message.replace(/\.$/, '')}.`, param: null, retryAfter: null, unexpected: false }
+  switch (status) {
+    case 404:
+      return { ...plain, code: 'server/not-found' }
+    case 413:
+      return { ...plain, code: 'server/too-large', message: 'The body is longer than this server takes; see --body-limit.' }
+    case 415:
+      return { ...plain, code: 'server/bad-media-type', message: 'Send the body as content-type: application/json.' }
+    default:
+      return { ...plain, code: 'server/bad-request' }
+  }
+}
+
+const isFastifyError = (error: unknown): error is FastifyError => error instanceof Error && 'statusCode' in error

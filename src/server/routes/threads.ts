@@ -1,0 +1,165 @@
+/** Owns the routes `/kvfold/threads`: what programs and people may do with live conversations. Field names are those of the TypeScript API. */
+import Type from 'typebox'
+import { scopes } from '../../context/scope.js'
+import { ANSWER, ERRORS } from '../dialects/documented.js'
+import { given, nullsDownTo } from '../dialects/given.js'
+import type { App, Ports } from '../ports.js'
+import type { ThreadMessage, ThreadView } from '../threads/desk.js'
+
+const Id = Type.String({ minLength: 1, maxLength: 200 })
+const ThreadParams = Type.Object({ id: Id })
+const FragmentParams = Type.Object({ id: Id, fragment: Id })
+const Scope = Type.Optional(Type.Enum([...scopes]))
+
+const FragmentBody = Type.Object(
+  {
+    startMarker: Type.String({ minLength: 1 }),
+    endMarker: Type.String({ minLength: 1 }),
+    numFragments: Type.Optional(Type.Integer({ minimum: 1, maximum: 10_000 })),
+    role: Scope,
+  },
+  { additionalProperties: false },
+)
+const FoldBody = Type.Object(
+  { contract: Type.Optional(Type.Enum(['exact', 'splice', 'blend'])) },
+  { additionalProperties: false },
+)
+const SummarizeBody = Type.Object({ focus: Type.String({ minLength: 1, maxLength: 4000 }) }, { additionalProperties: false })
+const SearchBody = Type.Object(
+  {
+    query: Type.String({ minLength: 1 }),
+    role: Scope,
+    maxResults: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
+    contextSize: Type.Optional(Type.Integer({ minimum: 1, maximum: 100_000 })),
+  },
+  { additionalProperties: false },
+)
+const DetailQuery = Type.Object({ extendedContext: Type.Optional(Type.String({ pattern: '^[1-9][0-9]{0,5}$' })) })
+const ContractBody = Type.Object(
+  {
+    contract: Type.Unsafe<'exact' | 'splice' | 'blend' | 'auto' | null>({
+      enum: ['exact', 'splice', 'blend', 'auto', null],
+      description: "null: the server's",
+    }),
+  },
+  { additionalProperties: false },
+)
+
+const documented = (summary: string) => ({ summary, tags: ['threads'], response: { 200: ANSWER, ...ERRORS } })
+
+export function addThreads(app: App, { service: { threads }, exchange }: Ports): void {
+  app.get('/kvfold/threads', { schema: documented('Live conversations of this key') }, ({ tenant }) => ({
+    threads: threads.list(tenant),
+  }))
+
+  app.get(
+    '/kvfold/threads/:id',
+    { schema: { ...documented('Messages with fragments and what the cache holds of them'), params: ThreadParams } },
+    ({ tenant, params: { id } }) => written(threads.get(tenant, id)),
+  )
+
+  app.delete(
+    '/kvfold/threads/:id',
+    { schema: { ...documented('Delete, in every tier and the store'), params: ThreadParams } },
+    async ({ tenant, params: { id } }) => {
+      await threads.delete(tenant, id)
+      return { id, deleted: true }
+    },
+  )
+
+  app.get(
+    '/kvfold/threads/:id/export',
+    { schema: { ...documented('Everything, as JSON'), params: ThreadParams } },
+    ({ tenant, params: { id } }) => threads.export(tenant, id),
+  )
+
+  app.post(
+    '/kvfold/threads/:id/fragments',
+    {
+      schema: { ...documented('Cut text into fragments'), params: ThreadParams, body: FragmentBody },
+      preValidation: nullsDownTo(1),
+    },
+    async ({ tenant, params: { id }, body: { startMarker, endMarker, numFragments, role } }) => ({
+      fragments: await threads.fragment(tenant, id, { startMarker, endMarker, ...given({ numFragments, role }) }),
+    }),
+  )
+
+  app.post(
+    '/kvfold/threads/:id/fragments/:fragment/fold',
+    {
+      schema: { ...documented('Show a marker instead'), params: FragmentParams, body: FoldBody },
+      preValidation: emptyIsAnObject,
+    },
+    async ({ tenant, params: { id, fragment }, body: { contract } }) => ({
+      fragment: await threads.fold(tenant, id, fragment, contract),
+    }),
+  )
+
+  app.post(
+    '/kvfold/threads/:id/fragments/:fragment/restore',
+    { schema: { ...documented('Show the original again'), params: FragmentParams } },
+    async ({ tenant, params: { id, fragment } }) => ({ fragment: await threads.restore(tenant, id, fragment) }),
+  )
+
+  app.post(
+    '/kvfold/threads/:id/fragments/:fragment/summarize',
+    { schema: { ...documented('Show a summary instead'), params: FragmentParams, body: SummarizeBody } },
+    (request, reply) => {
+      const { tenant, params, body } = request
+      return exchange(request, reply).wait((signal) => threads.summarize(tenant, params.id, params.fragment, body.focus, signal))
+    },
+  )
+
+  app.post(
+    '/kvfold/threads/:id/search',
+    {
+      schema: { ...documented('Exact search, hidden parts included'), params: ThreadParams, body: SearchBody },
+      preValidation: nullsDownTo(1),
+    },
+    ({ tenant, params: { id }, body: { query, role, maxResults, contextSize } }) =>
+      threads.search(tenant, id, { query, ...given({ role, maxResults, contextSize }) }),
+  )
+
+  app.get(
+    '/kvfold/threads/:id/search/:hit',
+    {
+      schema: {
+        ...documented('More of an earlier hit'),
+        params: Type.Object({ id: Id, hit: Id }),
+        querystring: DetailQuery,
+      },
+    },
+    ({ tenant, params: { id, hit }, query: { extendedContext } }) =>
+      threads.detail(tenant, id, hit, extendedContext === undefined ? undefined : Number(extendedContext)),
+  )
+
+  app.put(
+    '/kvfold/threads/:id/contract',
+    { schema: { ...documented('What later steps keep to'), params: ThreadParams, body: ContractBody } },
+    async ({ tenant, params: { id }, body: { contract } }) => {
+      await threads.contract(tenant, id, contract)
+      return { id, contract }
+    },
+  )
+
+  app.post(
+    '/kvfold/threads/:id/refresh',
+    { schema: { ...documented('Make a spliced conversation exact now'), params: ThreadParams } },
+    (request, reply) => exchange(request, reply).wait((signal) => threads.refresh(request.tenant, request.params.id, signal)),
+  )
+}
+
+/** A fold without a body asks for nothing special. */
+function emptyIsAnObject(request: { body: unknown }, _reply: unknown, done: () => void): void {
+  request.body ??= {}
+  done()
+}
+
+/** Sampled tokens are the engine's business. */
+function written({ all, ...rest }: ThreadView): object {
+  return { ...rest, messages: all.map(withoutTokens), count: rest.messages }
+}
+
+function withoutTokens({ message: { sampled: _, ...message }, ...rest }: ThreadMessage): object {
+  return { ...rest, message }
+}

@@ -1,0 +1,306 @@
+/** Owns what stands behind every route: the way of an ask through queue, model and thread to its answer. */
+import type { ChatMessage, ToolDefinition } from '../chat/message.js'
+import { conversationId } from '../core/ids.js'
+import { KvfoldError } from '../core/errors.js'
+import type { Finish } from '../engine/engine.js'
+import {
+  Overloaded,
+  type Answer,
+  type Ask,
+  type Asked,
+  type AskEvent,
+  type CompletionAnswer,
+  type CompletionAsk,
+  type CompletionAsked,
+  type EmbedAnswer,
+  type Service,
+} from './ask.js'
+import { answer, checkAsk, type AskDefaults } from './threads/answering.js'
+import { ThreadBook, type BookOptions } from './threads/book.js'
+import { complete, vocabularyOf, type Slot } from './threads/completing.js'
+import type { ThreadDesk } from './threads/desk.js'
+import { Feed } from './threads/feed.js'
+import { MemoryStore } from './threads/memory-store.js'
+import { livePorts } from './threads/live-ports.js'
+import { Models, type Model, type ModelSource, type ModelsOptions, type ServedEngine } from './threads/models.js'
+import { Operations } from './threads/operations.js'
+import { Queue, QueueFull } from './threads/queue.js'
+import type { ModelStatus, ServiceStatus } from './threads/status.js'
+import type { ThreadStore } from './threads/store-port.js'
+
+export interface ServiceOptions extends ModelsOptions, Omit<BookOptions, 'store' | 'portsOf' | 'forget'> {
+  /** In the order of preference; one at least. */
+  readonly models: readonly ModelSource[]
+  /** Default: in memory. */
+  readonly store?: ThreadStore
+  /** Asks that may wait for a slot, for each model. Default 128. */
+  readonly queueLimit?: number
+  /** Of asks that do not say; milliseconds. Default: none. */
+  readonly timeoutMs?: number
+  /** Of asks that do not say. Default: acm off, overflow refuse. */
+  readonly defaults?: Partial<AskDefaults>
+}
+
+type Commons = Pick<Ask, 'tenant' | 'model' | 'priority' | 'timeoutMs' | 'signal'>
+
+/** Share of the last ask in the mean duration. */
+const RECENT = 0.2
+
+export class ThreadService implements Service {
+  readonly threads: ThreadDesk
+  readonly #book: ThreadBook
+  readonly #models: Models
+  readonly #queues: ReadonlyMap<Model, Queue>
+  readonly #store: ThreadStore
+  readonly #defaults: AskDefaults
+  readonly #running = new Set<Promise<unknown>>()
+  readonly #ending = new AbortController()
+  readonly #asks = { done: 0, failed: 0, cancelled: 0, refused: 0 }
+  /** Milliseconds that an ask takes with its slot, of late. */
+  #mean = 1000
+  #closing: Promise<void> | null = null
+
+  private constructor(
+    private readonly options: ServiceOptions,
+    parts: { readonly store: ThreadStore; readonly models: Models; readonly book: ThreadBook },
+  ) {
+    this.#store = parts.store
+    this.#models = parts.models
+    this.#book = parts.book
+    this.threads = new Operations(parts.book, parts.models)
+    const limit = options.queueLimit ?? 128
+    this.#queues = new Map(parts.models.all.map((model) => [model, new Queue({ slots: model.slots, limit })]))
+    this.#defaults = { acm: 'off', policy: {}, overflow: 'refuse', ...options.defaults }
+  }
+
+  /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models, or with two of one name */
+  static async open(options: ServiceOptions): Promise<ThreadService> {
+    const store = options.store ?? new MemoryStore()
+    const models = new Models(options.models, options)
+    const book = await ThreadBook.open({
+      ...options,
+      store,
+      portsOf: livePorts(models),
+      forget: ({ id, model }) => models.all.find(({ name }) => name === model)?.engine?.forget(conversationId(id)),
+    })
+    return new ThreadService(options, { store, models, book })
+  }
+
+  ask(ask: Ask): Asked {
+    return new Feed<AskEvent, Answer>((emit) => this.#ask(ask, emit))
+  }
+
+  several(ask: Ask, n: number): readonly Asked[] {
+    const seed = ask.sampling?.seed
+    const nth = (index: number): Ask => (seed === undefined ? ask : { ...ask, sampling: { ...ask.sampling, seed: seed + index } })
+    // What the others go on from is fixed now: the first one's answer is not for them.
+    const whole = (other: Ask): Ask => {
+      const { appended = false, thread, ...rest } = other
+      if (!appended || thread === undefined) return other
+      return { ...rest, thread, messages: [...this.#book.get(ask.tenant, thread).view, ...ask.messages] }
+    }
+    let computed = (): void => undefined
+    const prompt = new Promise<void>((resolve) => (computed = resolve))
+    const first = new Feed<AskEvent, Answer>((emit) =>
+      this.#ask(nth(0), (event) => {
+        if (event.type === 'tokens') computed()
+        emit(event)
+      }).finally(computed),
+    )
+    const others = Array.from(
+      { length: n - 1 },
+      (_, index) =>
+        new Feed<AskEvent, Answer>(async (emit) => {
+          const other = whole(nth(index + 1))
+          await prompt
+          return this.#ask(other, emit)
+        }),
+    )
+    return [first, ...others]
+  }
+
+  complete(ask: CompletionAsk): CompletionAsked {
+    return new Feed<AskEvent, CompletionAnswer>((emit) => this.#run(ask, emit, (slot) => complete(ask, slot, emit)))
+  }
+
+  models(): readonly ModelStatus[] {
+    return this.#models.all.map((model) => ({ ...model.status, running: this.#queues.get(model)?.running ?? 0 }))
+  }
+
+  tokenize(model: string | undefined, text: string, { special = false }: { readonly special?: boolean } = {}) {
+    return this.#using(model, (engine) => [...vocabularyOf(engine).tokenize(text, { parseSpecial: special })])
+  }
+
+  detokenize(model: string | undefined, tokens: readonly number[]): Promise<string> {
+    return this.#using(model, (engine) => {
+      const vocabulary = vocabularyOf(engine)
+      refuseForeign(tokens, vocabulary.info.vocabulary)
+      return vocabulary.detokenize(tokens, true)
+    })
+  }
+
+  count(model: string | undefined, messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): Promise<number> {
+    return this.#using(model, (engine) => engine.count(messages, tools))
+  }
+
+  embed(): Promise<EmbedAnswer> {
+    return Promise.reject(
+      new KvfoldError(
+        'model/unsupported',
+        'This server makes no embeddings: kvfold has no engine for encoder models yet; ask another server.',
+      ),
+    )
+  }
+
+  status(): ServiceStatus {
+    const queues = [...this.#queues.values()]
+    return {
+      models: this.models(),
+      running: queues.reduce((sum, { running }) => sum + running, 0),
+      queue: { waiting: queues.reduce((sum, { waiting }) => sum + waiting, 0), limit: this.options.queueLimit ?? 128 },
+      threads: this.#book.size,
+      asks: { ...this.#asks },
+      closing: this.#closing !== null,
+    }
+  }
+
+  close(graceMs = 0): Promise<void> {
+    return (this.#closing ??= this.#close(graceMs))
+  }
+
+  async #close(graceMs: number): Promise<void> {
+    for (const queue of this.#queues.values()) queue.refuseAll(closing())
+    const cut = setTimeout(() => {
+      this.#ending.abort()
+    }, graceMs)
+    await Promise.allSettled(this.#running)
+    clearTimeout(cut)
+    await this.#models.close()
+    await this.#store.close()
+  }
+
+  async #ask(ask: Ask, emit: (event: AskEvent) => void): Promise<Answer> {
+    checkAsk(ask)
+    return this.#run(ask, emit, async ({ model, engine, signal, waited }) => {
+      const { tenant, messages, thread, appended, tools } = ask
+      const taken = await this.#book.take({
+        tenant,
+        model: model.name,
+        messages,
+        tools,
+        ...(thread === undefined ? {} : { thread }),
+        ...(appended === undefined ? {} : { appended }),
+      })
+      try {
+        emit({ type: 'started', thread: taken.thread.id, model: model.name })
+        const save = () => taken.thread.alone(() => this.#book.save(taken.thread, 'message'))
+        const options = { ask, taken, engine, defaults: this.#defaults, signal, emit, save }
+        try {
+          const done = await answer(options)
+          return { ...done, waited }
+        } finally {
+          await save()
+        }
+      } finally {
+        this.#book.give(taken.thread)
+      }
+    })
+  }
+
+  /** Has `work` done with a slot and the model loaded, within the time there is, and counts how it ended. */
+  #run<A extends { readonly finish: Finish }>(
+    ask: Commons,
+    emit: (event: AskEvent) => void,
+    work: (slot: Slot) => Promise<A>,
+  ): Promise<A> {
+    const running = this.#limited(ask, emit, work)
+    this.#running.add(running)
+    const counted = (how: keyof ServiceStatus['asks']) => {
+      this.#asks[how]++
+      this.#running.delete(running)
+    }
+    running.then(
+      ({ finish }) => {
+        counted(finish === 'cancelled' ? 'cancelled' : 'done')
+      },
+      (error: unknown) => {
+        const code = error instanceof KvfoldError ? error.code : null
+        counted(code === 'server/overloaded' ? 'refused' : code === 'engine/cancelled' ? 'cancelled' : 'failed')
+      },
+    )
+    return running
+  }
+
+  async #limited<A extends { readonly finish: Finish }>(
+    { tenant, model: name, priority = 0, timeoutMs = this.options.timeoutMs, signal: client }: Commons,
+    emit: (event: AskEvent) => void,
+    work: (slot: Slot) => Promise<A>,
+  ): Promise<A> {
+    if (this.#closing !== null) throw closing()
+    const model = this.#models.pick(name)
+    const queue = this.#queues.get(model)!
+    const limit = timeoutMs === undefined ? null : AbortSignal.timeout(timeoutMs)
+    const signal = AbortSignal.any([client, limit, this.#ending.signal].filter((each) => each != null))
+    const asked = performance.now()
+    let leave = (): void => undefined
+    try {
+      const onPosition = (position: number) => {
+        emit({ type: 'queued', position })
+      }
+      leave = await queue.enter({ tenant, priority, signal, onPosition }).catch((error: unknown) => {
+        throw error instanceof QueueFull ? this.#overloaded(error.waiting, model) : error
+      })
+      const lease = await this.#models.lease(model)
+      const began = performance.now()
+      try {
+        signal.throwIfAborted()
+        const done = await work({ model, engine: lease.engine, signal, waited: began - asked })
+        if (done.finish === 'cancelled' && limit?.aborted === true) throw late(timeoutMs)
+        return done
+      } finally {
+        lease.release()
+        this.#mean += RECENT * (performance.now() - began - this.#mean)
+      }
+    } catch (error) {
+      if (limit?.aborted === true) throw late(timeoutMs)
+      if (this.#ending.signal.aborted && !(error instanceof KvfoldError && error.code !== 'engine/cancelled')) throw closing()
+      if (client?.aborted === true && !(error instanceof KvfoldError))
+        throw new KvfoldError('engine/cancelled', 'The request was cancelled before it began.')
+      throw error
+    } finally {
+      leave()
+    }
+  }
+
+  #overloaded(waiting: number, { name, slots }: Model): Overloaded {
+    const seconds = Math.max(1, Math.ceil((waiting * this.#mean) / slots / 1000))
+    return new Overloaded(
+      `${waiting} requests wait for ${name} already, as many as may; try again in about ${seconds} s, or let the server queue more.`,
+      seconds,
+    )
+  }
+
+  /** For what needs a model and no slot. */
+  async #using<T>(name: string | undefined, work: (engine: ServedEngine) => T): Promise<T> {
+    if (this.#closing !== null) throw closing()
+    const lease = await this.#models.lease(this.#models.pick(name))
+    try {
+      return work(lease.engine)
+    } finally {
+      lease.release()
+    }
+  }
+}
+
+function refuseForeign(tokens: readonly number[], size: number): void {
+  const bad = tokens.findIndex((token) => !Number.isSafeInteger(token) || token < 0 || token >= size)
+  if (bad >= 0)
+    throw new KvfoldError('engine/bad-request', `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${size}.`)
+}
+
+const closing = (): KvfoldError => new KvfoldError('server/closing', 'The server is going down and takes no more requests.')
+const late = (milliseconds: number | undefined): KvfoldError =>
+  new KvfoldError(
+    'server/timeout',
+    `The answer was not done within ${milliseconds ?? 0} ms; what was computed stays in the cache for the next try.`,
+  )

@@ -1,0 +1,270 @@
+/** Owns all live threads: which of them a request goes on with, forks or begins, and which are given up. */
+import { randomBytes } from 'node:crypto'
+import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
+import type { ConversationPorts } from '../../context/conversation.js'
+import { KvfoldError } from '../../core/errors.js'
+import { bestMatch, chainOf, common, difference } from './match.js'
+import type { ThreadRecord, ThreadStore } from './store-port.js'
+import type { ThreadChange } from './desk.js'
+import type { Tenant } from './tenant.js'
+import { Thread } from './thread.js'
+
+export interface BookOptions {
+  readonly store: ThreadStore
+  /** What a thread's conversation needs of its model's engine, which may be loaded or not. */
+  readonly portsOf: (thread: Thread) => ConversationPorts
+  /** Drops a thread's cells, wherever they are. */
+  readonly forget: (thread: Thread) => void
+  /** Threads a tenant may have; the one unused for longest is deleted for a new one. Default 1000. */
+  readonly perTenant?: number
+  /** Threads of a tenant that engines may hold cells of; those of the longest unused are dropped, the thread stays. Default 64. */
+  readonly warmPerTenant?: number
+  /** Milliseconds after which an unused thread is deleted. Default: 30 days. */
+  readonly retentionMs?: number
+}
+
+/** What a request asks of the book. */
+export interface Wanted {
+  readonly tenant: Tenant
+  readonly model: string
+  readonly messages: readonly ChatMessage[]
+  readonly thread?: string
+  readonly appended?: boolean
+  readonly tools: readonly ToolDefinition[]
+}
+
+/** The thread an ask has for itself, with its messages in it. */
+export interface Taken {
+  readonly thread: Thread
+  /** Where the request left the thread it was matched with; null when it did not. `place`: index of the first other message in the thread. */
+  readonly left: { readonly message: number; readonly place: number; readonly reason: string } | null
+}
+
+const MONTH = 30 * 24 * 3600 * 1000
+
+/**
+ * A thread goes on when all that clients know of it is the beginning of the request; whoever comes while another request runs on it gets a
+ * copy of his own, so that nobody waits for answers that he did not ask for. Only requests that name a thread and bring nothing but new
+ * messages (`appended`) wait for it.
+ */
+export class ThreadBook {
+  readonly #threads = new Map<string, Thread>()
+  readonly #listeners = new Set<(change: ThreadChange) => void>()
+  #clock = 0
+
+  private constructor(private readonly options: BookOptions) {}
+
+  /** With all that the store has. */
+  static async open(options: BookOptions): Promise<ThreadBook> {
+    const book = new ThreadBook(options)
+    const records = [...(await options.store.load())].sort((a, b) => a.used - b.used)
+    for (const record of records) book.#threads.set(record.id, new Thread(record, options.portsOf))
+    book.#clock = records.at(-1)?.used ?? 0
+    return book
+  }
+
+  get size(): number {
+    return this.#threads.size
+  }
+
+  /** Most recently used first. */
+  of(tenant: Tenant): readonly Thread[] {
+    return [...this.#threads.values()].filter((thread) => thread.tenant === tenant).sort((a, b) => b.used - a.used)
+  }
+
+  /** @throws KvfoldError server/no-thread */
+  get(tenant: Tenant, id: string): Thread {
+    const thread = this.#threads.get(id)
+    if (thread?.tenant === tenant) return thread
+    throw new KvfoldError(
+      'server/no-thread',
+      `There is no thread ${JSON.stringify(id.slice(0, 80))}; it was deleted, or never was.`,
+    )
+  }
+
+  /**
+   * The thread for a request, in the store with the request's messages, and `asked` until it is given back.
+   * @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model
+   */
+  async take(wanted: Wanted): Promise<Taken> {
+    const taken = wanted.appended === true ? await this.#append(wanted) : this.#match(wanted)
+    const { thread } = taken
+    try {
+      await thread.alone(async () => {
+        if (thread.gone) this.get(thread.tenant, thread.id)
+        const known = thread.view.length
+        const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(known)
+        thread.extend(fresh)
+        thread.used = this.#now()
+        thread.tools = wanted.tools
+        await thread.save(this.options.store)
+      })
+    } catch (error) {
+      thread.asked = false
+      throw error
+    }
+    this.#changed(thread, 'message')
+    this.#changed(thread, 'running')
+    await this.#retire(thread.tenant)
+    return taken
+  }
+
+  /** Has `work` done when no ask runs on the thread, and saves what it did. @throws KvfoldError server/no-thread when it was deleted meanwhile */
+  async quietly<T>(thread: Thread, kind: ThreadChange['kind'], work: () => T | Promise<T>): Promise<T> {
+    for (;;) {
+      if (thread.asked) await this.#idle(thread)
+      const done = await thread.alone(async () => {
+        if (thread.gone) this.get(thread.tenant, thread.id)
+        if (thread.asked) return null
+        const result = await work()
+        await thread.save(this.options.store)
+        return { result }
+      })
+      if (done === null) continue
+      this.#changed(thread, kind)
+      return done.result
+    }
+  }
+
+  /** The ask is over: others may go on with the thread. Call once all that it did is saved. */
+  give(thread: Thread): void {
+    thread.asked = false
+    this.#changed(thread, 'idle')
+  }
+
+  /** Writes what changed, and tells. */
+  async save(thread: Thread, kind: ThreadChange['kind']): Promise<void> {
+    await thread.save(this.options.store)
+    this.#changed(thread, kind)
+  }
+
+  async delete(thread: Thread): Promise<void> {
+    thread.gone = true
+    this.#threads.delete(thread.id)
+    this.options.forget(thread)
+    await this.options.store.delete(thread.tenant, thread.id)
+    this.#changed(thread, 'deleted')
+  }
+
+  watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void {
+    const filtered = (change: ThreadChange) => {
+      if (tenant === null || change.tenant === tenant) listener(change)
+    }
+    this.#listeners.add(filtered)
+    return () => this.#listeners.delete(filtered)
+  }
+
+  /** Waits until the thread is nobody's, and takes it. */
+  async #append({ tenant, model, thread: id }: Wanted): Promise<Taken> {
+    if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
+    const thread = this.#named(tenant, id, model)
+    for (;;) {
+      if (thread.gone) this.get(tenant, id)
+      if (!thread.asked) break
+      await this.#idle(thread)
+    }
+    thread.asked = true
+    return { thread, left: null }
+  }
+
+  #idle(thread: Thread): Promise<void> {
+    return new Promise((resolve) => {
+      const stop = this.watch(thread.tenant, ({ thread: id, kind }) => {
+        if (id !== thread.id || (kind !== 'idle' && kind !== 'deleted')) return
+        stop()
+        resolve()
+      })
+    })
+  }
+
+  /** Decides and takes in one go: nobody comes in between. */
+  #match({ tenant, model, messages, thread: id, tools }: Wanted): Taken {
+    const chain = chainOf(messages)
+    const named = id === undefined ? null : this.#named(tenant, id, model)
+    const found =
+      named === null
+        ? bestMatch(
+            chain,
+            this.of(tenant).filter((thread) => thread.model === model),
+          )
+        : { candidate: named, common: common(named.chain, chain) }
+    if (found === null) return { thread: this.#begin(tenant, model, tools, null, 0), left: null }
+    const { candidate, common: shared } = found
+    const goesOn = shared === candidate.chain.length
+    if (goesOn && !candidate.asked) {
+      candidate.asked = true
+      return { thread: candidate, left: null }
+    }
+    // Nothing but a system message in common is no conversation in common.
+    const isRelated = named !== null || candidate.view.slice(0, shared).some(({ role }) => role !== 'system')
+    const thread = this.#begin(tenant, model, tools, isRelated ? candidate : null, shared)
+    const isOther = shared < candidate.chain.length && shared < messages.length
+    const wasAnswered = candidate.view.slice(0, shared).some(({ role }) => role === 'assistant')
+    if (!isOther || (named === null && !wasAnswered)) return { thread, left: null }
+    const reason = `message ${shared} is not what it was in thread ${candidate.id}: ${difference(candidate.view[shared], messages[shared])}`
+    return { thread, left: { message: shared, place: thread.placeOf(shared), reason } }
+  }
+
+  #named(tenant: Tenant, id: string, model: string): Thread {
+    const thread = this.get(tenant, id)
+    if (thread.model === model) return thread
+    throw new KvfoldError('engine/bad-request', `Thread ${id} is one of model ${thread.model}, not of ${model}; begin a new one.`)
+  }
+
+  #begin(tenant: Tenant, model: string, tools: readonly ToolDefinition[], parent: Thread | null, shared: number): Thread {
+    const now = this.#now()
+    const id = `thread_${randomBytes(16).toString('hex')}`
+    const nothing = { messages: [], edits: { fragments: [], searches: [], ids: 0 }, held: [] }
+    const record: ThreadRecord = {
+      tenant,
+      id,
+      model,
+      created: now,
+      used: now,
+      parent: parent?.id ?? null,
+      contract: parent?.contract ?? null,
+      tools,
+      ...(parent?.beginning(shared) ?? nothing),
+      ledger: [],
+    }
+    const thread = new Thread(record, this.options.portsOf)
+    thread.asked = true
+    this.#threads.set(id, thread)
+    // First in the thread's line: what is written later comes later.
+    void thread
+      .alone(() => this.options.store.create(record))
+      .then(
+        () => {
+          this.#changed(thread, 'created')
+        },
+        () => {
+          thread.gone = true
+          this.#threads.delete(id)
+        },
+      )
+    return thread
+  }
+
+  /** Deletes what is too old or too many, and has engines forget what was not used for longest. */
+  async #retire(tenant: Tenant): Promise<void> {
+    const { perTenant = 1000, warmPerTenant = 64, retentionMs = MONTH } = this.options
+    const oldest = this.#now() - retentionMs
+    const threads = this.of(tenant)
+    const old = threads.filter((thread, at) => !thread.asked && (at >= perTenant || thread.used < oldest))
+    for (const thread of threads.slice(warmPerTenant))
+      if (thread.warm && !thread.asked) {
+        thread.warm = false
+        this.options.forget(thread)
+      }
+    for (const thread of old) await this.delete(thread)
+  }
+
+  /** Unix milliseconds, but never the same twice: the later use has the larger number. */
+  #now(): number {
+    return (this.#clock = Math.max(Date.now(), this.#clock + 1))
+  }
+
+  #changed({ tenant, id }: Thread, kind: ThreadChange['kind']): void {
+    for (const listener of [...this.#listeners]) listener({ tenant, thread: id, kind })
+  }
+}

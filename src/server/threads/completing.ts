@@ -1,0 +1,89 @@
+/** Owns one bare completion: text or tokens that go on, without template, thread or tools. */
+import { randomBytes } from 'node:crypto'
+import { anyObject } from '../../chat/grammar.js'
+import { KvfoldError } from '../../core/errors.js'
+import { conversationId } from '../../core/ids.js'
+import type { Finish } from '../../engine/engine.js'
+import { refuseHopeless } from '../../engine/room.js'
+import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
+import type { Model, ServedEngine } from './models.js'
+
+/** What an ask has while it runs. */
+export interface Slot {
+  readonly model: Model
+  readonly engine: ServedEngine
+  /** The client's, and the time limit's. */
+  readonly signal: AbortSignal
+  /** Milliseconds until the slot was there. */
+  readonly waited: number
+}
+
+/** @throws KvfoldError model/unsupported, server/unsupported, context/full, engine/*, native/* */
+export async function complete(ask: CompletionAsk, slot: Slot, emit: (event: AskEvent) => void): Promise<CompletionAnswer> {
+  const { engine, model, signal, waited } = slot
+  const { tenant, prompt, format, sampling, maxTokens, stop, logprobs } = ask
+  if (engine.complete === undefined)
+    throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
+  if (format?.kind === 'schema')
+    throw new KvfoldError(
+      'server/unsupported',
+      'A bare completion takes a grammar or any JSON object, no schema; use chat instead.',
+    )
+  const vocabulary = vocabularyOf(engine)
+  if (typeof prompt === 'string') refuseHopeless(vocabulary, engine.info.context, prompt)
+  const tokens =
+    typeof prompt === 'string' ? vocabulary.tokenize(prompt, { addSpecial: true, parseSpecial: true }) : Int32Array.from(prompt)
+  const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
+  emit({ type: 'started', thread: conversation, model: model.name })
+  let reused = 0
+  try {
+    const result = await engine.complete({
+      conversation,
+      tenant,
+      tokens,
+      ...(sampling === undefined ? {} : { sampling }),
+      ...(format === undefined ? {} : { grammar: format.kind === 'json' ? anyObject : format.grammar }),
+      ...(maxTokens === undefined ? {} : { maxTokens }),
+      ...(stop === undefined ? {} : { stop }),
+      ...(logprobs === undefined ? {} : { logprobs }),
+      signal,
+      onPlan: ({ parts, again, shown }) => {
+        const compute = parts.reduce((sum, { kind, span }) => sum + (kind === 'compute' ? span.end - span.start : 0), 0)
+        reused = shown.tokens.length - compute + again
+        emit({ type: 'plan', step: 0, shown: shown.tokens.length, reused, compute })
+      },
+      onPrefill: (done, total) => {
+        emit({ type: 'progress', step: 0, done, total })
+      },
+      onText: (text, sampled, probabilities) => {
+        emit({ type: 'tokens', tokens: sampled, ...(logprobs === undefined ? {} : { logprobs: probabilities }) })
+        if (text !== '') emit({ type: 'text', text })
+      },
+    })
+    const finish: Finish = result.finish === 'stop-string' ? 'stop' : result.finish
+    return {
+      model: model.name,
+      text: result.text,
+      tokens: [...result.tokens],
+      finish,
+      usage: {
+        promptTokens: tokens.length,
+        cachedTokens: reused,
+        completionTokens: result.tokens.length,
+        reasoningTokens: 0,
+      },
+      ledger: result.ledger,
+      timing: result.timing,
+      waited,
+      ...(logprobs === undefined ? {} : { logprobs: result.logprobs }),
+    }
+  } finally {
+    engine.forget(conversation)
+  }
+}
+
+/** The engine's vocabulary. @throws KvfoldError model/unsupported when it has none here */
+export function vocabularyOf({ model, info }: ServedEngine) {
+  if (model !== undefined) return model
+  throw new KvfoldError('model/unsupported', `The engine of ${info.model} has no vocabulary of its own here.`)
+}

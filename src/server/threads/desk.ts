@@ -1,0 +1,91 @@
+/** Owns what programs and people may do with live conversations: look, fragment, fold, restore, summarise, search, export, delete. */
+import type { ChatMessage } from '../../chat/message.js'
+import type { FragmentOptions, SearchOptions, SearchResult } from '../../context/conversation.js'
+import type { Fragment } from '../../context/fragment.js'
+import type { Hit } from '../../context/search.js'
+import type { ContractChoice } from '../../core/contract.js'
+import type { RefreshResult } from '../../engine/refresh.js'
+import type { LedgerEntry, MessageCost } from '../../kv/ledger.js'
+import type { ExportedThread } from './exported.js'
+import type { Tenant } from './tenant.js'
+
+/** A thread at a glance. */
+export interface ThreadSummary {
+  readonly id: string
+  readonly model: string
+  /** Beginning of the first user message, 80 characters at most. */
+  readonly title: string
+  /** Unix milliseconds. */
+  readonly created: number
+  readonly used: number
+  readonly messages: number
+  readonly fragments: { readonly open: number; readonly folded: number; readonly summarised: number }
+  /** Tokens of the last step, of which `reused` were not computed; null before the first. */
+  readonly last: { readonly shown: number; readonly reused: number } | null
+  /** Where it was forked from. */
+  readonly parent: string | null
+  readonly running: boolean
+  readonly contract: ContractChoice | null
+}
+
+/** A message with what is shown of it. */
+export interface ThreadMessage {
+  readonly index: number
+  readonly message: ChatMessage
+  /** False: a call or result of ours that clients do not see, or a call of theirs beside it. */
+  readonly visible: boolean
+  /** Content as the model sees it. */
+  readonly shown: string
+  readonly fragments: readonly Fragment[]
+  /** What the last step's ledger says of it; null when it was not there yet. */
+  readonly cost: MessageCost | null
+}
+
+export interface ThreadView extends ThreadSummary {
+  readonly all: readonly ThreadMessage[]
+  /** Entries of all steps, oldest first. */
+  readonly ledger: readonly LedgerEntry[]
+  /** Names of the tools of the last request, ours included. */
+  readonly tools: readonly string[]
+}
+
+/** What changed, for whoever watches. */
+export interface ThreadChange {
+  readonly tenant: Tenant
+  readonly thread: string
+  readonly kind: 'created' | 'message' | 'fragments' | 'ledger' | 'contract' | 'deleted' | 'running' | 'idle'
+}
+
+/**
+ * Operations on one tenant's threads. Ids of others are unknown ids. What cannot be carried out changes nothing. Operations that change what
+ * is shown count from the next step on; while an ask runs on the thread they wait for its end.
+ *
+ * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused and tool/bad-arguments from the conversation; what the engine throws
+ */
+export interface ThreadDesk {
+  /** Most recently used first. */
+  list(tenant: Tenant): readonly ThreadSummary[]
+  get(tenant: Tenant, id: string): ThreadView
+  fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
+  fold(tenant: Tenant, id: string, fragment: string, contract?: 'exact' | 'splice' | 'blend'): Promise<Fragment>
+  restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
+  summarize(
+    tenant: Tenant,
+    id: string,
+    fragment: string,
+    focus: string,
+    signal?: AbortSignal,
+  ): Promise<{ readonly fragment: Fragment; readonly ledger: readonly LedgerEntry[] }>
+  search(tenant: Tenant, id: string, options: SearchOptions): Promise<SearchResult>
+  detail(tenant: Tenant, id: string, hit: string, extendedContext?: number): Promise<{ readonly hit: Hit; readonly text: string }>
+  /** What later steps of the thread keep to unless a request says otherwise; null: the server's default. */
+  contract(tenant: Tenant, id: string, contract: ContractChoice | null): Promise<void>
+  /** Makes a spliced thread exact now. Nothing to do: exact, with an empty ledger. */
+  refresh(tenant: Tenant, id: string, signal?: AbortSignal): Promise<RefreshResult>
+  /** Everything, as JSON can hold it. */
+  export(tenant: Tenant, id: string): ExportedThread
+  /** Out of every tier, the store and memory; what runs is cancelled. */
+  delete(tenant: Tenant, id: string): Promise<void>
+  /** Calls `listener` after every change until the returned function is called. `tenant` null: of everybody. */
+  watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void
+}

@@ -1,0 +1,100 @@
+/** Owns when two messages are the same to the server, and how much of a request a thread already has. */
+import { createHash } from 'node:crypto'
+import type { ChatMessage, ToolCall } from '../../chat/message.js'
+
+/**
+ * What a message says, as one text: role, content, calls by id, name and arguments, the call it answers. Reasoning and what was sampled do not
+ * count, because clients leave them out; neither does whitespace around an answer. Ids count, because results name them: of two answers that
+ * make the same call the one with the client's id is meant.
+ */
+export function canonical({ role, content, toolCalls = [], toolCallId }: ChatMessage): string {
+  const text = role === 'assistant' ? content.trim() : content
+  return JSON.stringify([role, text, toolCalls.map(canonicalCall), role === 'tool' ? (toolCallId ?? '') : ''])
+}
+
+const canonicalCall = ({ id, name, arguments: args, malformed }: ToolCall): unknown => [id, name, malformed ?? sorted(args)]
+
+/** The same value with its keys in order, all the way down. */
+function sorted(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(sorted)
+  if (typeof value !== 'object' || value === null) return value
+  // An array of pairs: an object would put keys that look like numbers first, and drop `__proto__`.
+  const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))
+  return { pairs: entries.map(([key, item]) => [key, sorted(item)]) }
+}
+
+/** Link i stands for messages 0 to i: equal links mean equal beginnings. */
+export type Chain = readonly string[]
+
+export function link(before: string | undefined, message: ChatMessage): string {
+  return createHash('sha256')
+    .update(before ?? '')
+    .update('\n')
+    .update(canonical(message))
+    .digest('base64')
+}
+
+export function chainOf(messages: readonly ChatMessage[]): Chain {
+  const chain: string[] = []
+  for (const message of messages) chain.push(link(chain.at(-1), message))
+  return chain
+}
+
+/** How many messages two chains have in common from the beginning. Looks at a handful of links, however long they are. */
+export function common(a: Chain, b: Chain): number {
+  let low = 0
+  let high = Math.min(a.length, b.length)
+  while (low < high) {
+    const middle = (low + high + 1) >> 1
+    if (a[middle - 1] === b[middle - 1]) low = middle
+    else high = middle - 1
+  }
+  return low
+}
+
+export interface Candidate {
+  readonly chain: Chain
+  /** When it was last used: the larger, the later. */
+  readonly used: number
+}
+
+/**
+ * The candidate that has the longest beginning of the request, and how many messages that is; null when none has any. Of equals one that the
+ * request goes on from as it is, then the one used last.
+ */
+export function bestMatch<T extends Candidate>(
+  request: Chain,
+  candidates: Iterable<T>,
+): { readonly candidate: T; readonly common: number } | null {
+  let best: { readonly candidate: T; readonly common: number } | null = null
+  for (const candidate of candidates) {
+    const shared = common(candidate.chain, request)
+    if (shared > 0 && (best === null || isBetter({ candidate, common: shared }, best))) best = { candidate, common: shared }
+  }
+  return best
+}
+
+type Match = { readonly candidate: Candidate; readonly common: number }
+
+function isBetter(one: Match, other: Match): boolean {
+  if (one.common !== other.common) return one.common > other.common
+  const goesOn = ({ candidate, common: shared }: Match) => candidate.chain.length === shared
+  if (goesOn(one) !== goesOn(other)) return goesOn(one)
+  return one.candidate.used > other.candidate.used
+}
+
+/** Why two messages, or a message and its absence, are not the same; for people. */
+export function difference(known: ChatMessage | undefined, given: ChatMessage | undefined): string {
+  if (given === undefined) return 'it is left out'
+  if (known === undefined) return 'it is new'
+  if (known.role !== given.role) return `it is ${article(given.role)} message, and was ${article(known.role)} one`
+  if (canonical({ ...known, toolCalls: [] }) === canonical({ ...given, toolCalls: [] })) return 'its tool calls differ'
+  if (known.content === given.content) return 'it answers another call'
+  let at = 0
+  while (known.content[at] === given.content[at]) at++
+  if (at === given.content.length) return `it ends at character ${at}, and went on`
+  if (at === known.content.length) return `it goes on at character ${at}, and ended there`
+  return `it differs from character ${at} on`
+}
+
+const article = (role: string): string => (role === 'assistant' ? 'an assistant' : `a ${role}`)

@@ -1,0 +1,135 @@
+/** Owns folding without a model's decision: tool results that are old or large, when the context fills up or overflows. */
+import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
+import type { Conversation } from '../../context/conversation.js'
+import { editOf, type Fragment } from '../../context/fragment.js'
+import { KvfoldError } from '../../core/errors.js'
+import { fragmentId } from '../../core/ids.js'
+import { span } from '../../core/span.js'
+import type { Engine } from '../../engine/engine.js'
+import type { FoldPolicy } from './fold-policy.js'
+
+/** What a policy did: fragments folded, tokens that are shown less, as the engine counts them. */
+export interface Folded {
+  readonly fragments: readonly Fragment[]
+  readonly saves: number
+}
+
+export interface PolicyContext {
+  readonly engine: Engine
+  readonly conversation: Conversation
+  readonly tools: readonly ToolDefinition[]
+}
+
+const DEFAULTS: Required<FoldPolicy> = { threshold: 0.5, olderThanTurns: 3, largerThanTokens: 2000, clearAtLeast: 0 }
+/** Shorter contents are not worth a marker, which has about 20 tokens. */
+const SHORTEST = 40
+/** Characters a token from which on counting takes longer than being refused by the engine. */
+const HOPELESS = 64
+
+/**
+ * Folds the oldest tool results that the policy lets go until what is shown is below the threshold and `clearAtLeast` is reached; nothing when
+ * that cannot be reached, and null when the threshold is not passed or nothing qualifies.
+ */
+export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}): Folded | null {
+  const { threshold, olderThanTurns, largerThanTokens, clearAtLeast } = { ...DEFAULTS, ...policy }
+  const limit = threshold * context.engine.info.context
+  if (isHopeless(context)) return null
+  const before = shownBy(context)
+  if (before <= limit) return null
+  const qualifies = ({ age, tokens }: Result) => age > olderThanTurns || tokens >= largerThanTokens
+  const chosen = resultsOf(context).filter(qualifies)
+  return foldUntil(context, chosen, before, (shown) => shown <= limit && before - shown >= clearAtLeast, clearAtLeast)
+}
+
+/**
+ * Folds the oldest tool results until what is shown leaves room for an answer; null when there is room as it is.
+ * @throws KvfoldError context/full when folding all of them is not enough; nothing is folded then
+ */
+export function foldToFit(context: PolicyContext, answer = 1): Folded | null {
+  if (isHopeless(context)) return null
+  const room = context.engine.info.context - answer
+  const before = shownBy(context)
+  if (before <= room) return null
+  const folded = foldUntil(context, resultsOf(context), before, (shown) => shown <= room, before - room)
+  if (folded !== null) return folded
+  throw new KvfoldError(
+    'context/full',
+    `The conversation takes ${before} tokens, ${before - room} more than there is room for, and folding its tool results is not enough; ` +
+      'fold or leave out other parts, or load the model with a larger context.',
+  )
+}
+
+interface Result {
+  readonly message: number
+  /** Answers of the model after it. */
+  readonly age: number
+  readonly tokens: number
+}
+
+/** Tool results that the model has answered and that are shown whole, oldest first. */
+function resultsOf({ engine, conversation }: PolicyContext): readonly Result[] {
+  const { messages, fragments } = conversation
+  const last = messages.findLastIndex(({ role }) => role === 'assistant')
+  const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
+  const alone = (content: string) => engine.count([{ role: 'user', content }], [])
+  const nothing = alone('')
+  const ageOf = (message: number) => messages.filter(({ role }, at) => role === 'assistant' && at > message).length
+  return messages.flatMap(({ role, content }, message): Result[] => {
+    if (role !== 'tool' || message >= last || touched.has(message) || content.length < 2 * SHORTEST) return []
+    const tokens = alone(content) - nothing
+    return tokens < SHORTEST ? [] : [{ message, age: ageOf(message), tokens }]
+  })
+}
+
+/** Folds the fewest from the front that reach the goal; all of them if they save at least `worth`. Null: nothing was folded. */
+function foldUntil(
+  context: PolicyContext,
+  results: readonly Result[],
+  before: number,
+  reached: (shown: number) => boolean,
+  worth: number,
+): Folded | null {
+  if (results.length === 0) return null
+  // By halves: the fewest that do are found with a handful of counts.
+  let [few, many] = [1, results.length]
+  while (few < many) {
+    const middle = (few + many) >> 1
+    if (reached(shownBy(context, results.slice(0, middle)))) many = middle
+    else few = middle + 1
+  }
+  const chosen = results.slice(0, many)
+  const expected = before - shownBy(context, chosen)
+  if (expected < Math.max(1, worth)) return null
+  const fragments = chosen.flatMap(({ message }) => foldWhole(context.conversation, message))
+  return fragments.length === 0 ? null : { fragments, saves: before - shownBy(context) }
+}
+
+/** Tokens shown, with these results folded, too. */
+function shownBy({ engine, conversation, tools }: PolicyContext, folded: readonly Result[] = []): number {
+  const { messages } = conversation
+  const hidden = folded.map(({ message }) => {
+    const content = messages[message]?.content ?? ''
+    return editOf({ id: fragmentId('f00000'), message, span: span(0, content.length), state: { kind: 'folded' } })!
+  })
+  const edits = [...conversation.edits(), ...hidden].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
+  return engine.count(messages, tools, edits)
+}
+
+/** Folds all of a message: as one fragment, or the fragments it was cut into. */
+function foldWhole(conversation: Conversation, message: number): readonly Fragment[] {
+  const there = conversation.fragments.filter((fragment) => fragment.message === message)
+  const content = conversation.messages[message]?.content ?? ''
+  const cut = there.length > 0 ? null : conversation.cut([{ message, span: span(0, content.length) }], 1)
+  const fragments = cut === null ? there : cut.ok ? cut.fragments : []
+  return fragments.flatMap(({ id }) => {
+    const folded = conversation.fold(id)
+    return folded.ok ? [folded.fragment] : []
+  })
+}
+
+/** So long that the engine says at once that it does not fit, whereas counting takes minutes. */
+function isHopeless({ engine, conversation }: PolicyContext): boolean {
+  const fits = (messages: readonly ChatMessage[]) =>
+    messages.reduce((sum, { content }) => sum + content.length, 0) <= HOPELESS * engine.info.context
+  return !fits(conversation.messages)
+}

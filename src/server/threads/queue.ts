@@ -1,0 +1,146 @@
+/** Owns who may begin next when more is asked than can run at once. */
+import { KvfoldError } from '../../core/errors.js'
+import type { Tenant } from './tenant.js'
+
+export interface QueueOptions {
+  /** How many run at once. */
+  readonly slots: number
+  /** How many may wait. */
+  readonly limit: number
+}
+
+export interface Place {
+  readonly tenant: Tenant
+  /** Higher goes first among one tenant's. */
+  readonly priority: number
+  readonly signal?: AbortSignal
+  /** Told how many are before it, now and whenever that changes. */
+  readonly onPosition?: (before: number) => void
+}
+
+interface Waiting extends Place {
+  readonly age: number
+  told: number
+  readonly begin: () => void
+  readonly fail: (error: unknown) => void
+}
+
+/** Thrown by `enter`: as many wait as may. */
+export class QueueFull extends Error {
+  constructor(readonly waiting: number) {
+    super(`${waiting} requests wait already.`)
+  }
+}
+
+/**
+ * Tenants take turns, so that one with a hundred requests delays another with one by as much as is running, no more; a tenant's own go by
+ * priority, then age.
+ */
+export class Queue {
+  readonly #waiting: Waiting[] = []
+  /** Tenants that wait, the one whose turn it is first. */
+  #turns: Tenant[] = []
+  #running = 0
+  #age = 0
+
+  constructor(private readonly options: QueueOptions) {}
+
+  get waiting(): number {
+    return this.#waiting.length
+  }
+
+  get running(): number {
+    return this.#running
+  }
+
+  /**
+   * Waits for a slot; what it hands back gives the slot up again, once however often it is called.
+   * @throws QueueFull at once; KvfoldError engine/cancelled when the signal is aborted before there is a slot
+   */
+  enter(place: Place): Promise<() => void> {
+    if (place.signal?.aborted === true) return Promise.reject(cancelled())
+    if (this.#running < this.options.slots && this.#waiting.length === 0) return Promise.resolve(this.#take())
+    if (this.#waiting.length >= this.options.limit) return Promise.reject(new QueueFull(this.#waiting.length))
+    return new Promise((resolve, reject) => {
+      const leave = () => {
+        this.#remove(waiting)
+        reject(cancelled())
+        this.#tell()
+      }
+      const waiting: Waiting = {
+        ...place,
+        age: this.#age++,
+        told: -1,
+        begin: () => {
+          place.signal?.removeEventListener('abort', leave)
+          this.#remove(waiting)
+          resolve(this.#take())
+        },
+        fail: (error) => {
+          place.signal?.removeEventListener('abort', leave)
+          this.#remove(waiting)
+          reject(error)
+        },
+      }
+      place.signal?.addEventListener('abort', leave, { once: true })
+      this.#waiting.push(waiting)
+      if (!this.#turns.includes(place.tenant)) this.#turns.push(place.tenant)
+      this.#tell()
+    })
+  }
+
+  /** Nobody who waits begins any more. */
+  refuseAll(error: unknown): void {
+    for (const waiting of [...this.#waiting]) waiting.fail(error)
+  }
+
+  #take(): () => void {
+    this.#running++
+    let taken = true
+    return () => {
+      if (!taken) return
+      taken = false
+      this.#running--
+      this.#advance()
+    }
+  }
+
+  #advance(): void {
+    while (this.#running < this.options.slots) {
+      const next = this.#order(this.#waiting, this.#turns).next().value
+      if (next === undefined) break
+      const { tenant } = next
+      next.begin()
+      // To the end of the line, if it still wants something.
+      if (this.#turns.includes(tenant)) this.#turns = [...this.#turns.filter((other) => other !== tenant), tenant]
+    }
+    this.#tell()
+  }
+
+  #remove(waiting: Waiting): void {
+    const at = this.#waiting.indexOf(waiting)
+    if (at >= 0) this.#waiting.splice(at, 1)
+    if (!this.#waiting.some(({ tenant }) => tenant === waiting.tenant))
+      this.#turns = this.#turns.filter((tenant) => tenant !== waiting.tenant)
+  }
+
+  #tell(): void {
+    let before = 0
+    for (const waiting of [...this.#order(this.#waiting, this.#turns)]) {
+      if (waiting.told !== before) waiting.onPosition?.((waiting.told = before))
+      before++
+    }
+  }
+
+  /** Who waits, in the order in which they will begin if nobody else comes. */
+  *#order(waiting: readonly Waiting[], turns: readonly Tenant[]): Generator<Waiting, undefined> {
+    const lines = turns.map((turn) =>
+      waiting.filter(({ tenant }) => tenant === turn).sort((a, b) => b.priority - a.priority || a.age - b.age),
+    )
+    for (let round = 0; lines.some((line) => line.length > round); round++)
+      for (const line of lines) if (line[round] !== undefined) yield line[round]!
+    return undefined
+  }
+}
+
+const cancelled = (): KvfoldError => new KvfoldError('engine/cancelled', 'The request was cancelled while it waited.')

@@ -1,0 +1,181 @@
+/** Looks on the built-in model: what a look says is what whole rows of the same step say, folded or not, given or generated. */
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { look, messageSet, type Look, type LookOptions } from '../../src/attention/look.js'
+import { compare, seenFrom, watchedSets } from '../../src/attention/pairs.js'
+import { massOn, overall } from '../../src/attention/weights.js'
+import { builtinModel } from '../../src/cli/builtin.js'
+import type { ChatMessage } from '../../src/chat/message.js'
+import type { ConversationId } from '../../src/core/ids.js'
+import { span, type Span } from '../../src/core/span.js'
+import { freshConversation, LlamaEngine } from '../../src/engine/llama.js'
+import { olderFolded, valuesSaid, watchedPairs } from '../../src/eval/pi-attention.js'
+import { lookAtPrompt, lookAtValue } from '../../src/eval/pi-looks.js'
+import { piSample } from '../../src/eval/pi-llm.js'
+import { ownWords } from '../../src/eval/pi-words.js'
+import { openNative } from '../../src/native/binding.js'
+
+const SAMPLE = piSample({ words: ownWords(), updates: 8, keys: 6, seed: 5 })
+const PAIRS = watchedPairs(SAMPLE)
+const MESSAGES: ChatMessage[] = [{ role: 'user', content: SAMPLE.prompt }]
+let engine: LlamaEngine
+
+beforeAll(async () => {
+  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
+    threads: 1,
+    batchThreads: 1,
+    cells: 4096,
+    attention: true,
+  })
+})
+
+afterAll(() => engine.dispose())
+
+/** A folded prompt that another conversation has computed would be lent to a splice. */
+const used: ConversationId[] = []
+const conversation = (): ConversationId => used[used.push(freshConversation()) - 1]!
+afterEach(() => {
+  for (const id of used.splice(0)) engine.forget(id)
+})
+
+const options = (more: Partial<LookOptions> = {}): LookOptions => ({
+  engine,
+  conversation: conversation(),
+  messages: MESSAGES,
+  terms: { contract: 'exact' },
+  answer: { kind: 'given', text: SAMPLE.answer },
+  find: (answer) => valuesSaid(PAIRS, answer),
+  watched: watchedSets(PAIRS),
+  ...more,
+})
+
+const text = (tokens: Int32Array, { start, end }: Span): string => engine.model.detokenize([...tokens.slice(start, end)], true)
+
+/** Mean over layers, heads and queries of the sum over places, by hand from whole rows. */
+function byHand({ pattern }: Look, from: readonly number[], to: readonly Span[]): number {
+  const { rows, layers, heads, queries } = pattern!
+  const wide = rows!.shape.at(-1)!
+  let sum = 0
+  for (let map = 0; map < layers.length * heads.length; map++)
+    for (const at of from)
+      for (const { start, end } of to)
+        for (let place = start; place < end; place++)
+          sum += rows!.data[(map * queries.length + queries.indexOf(at)) * wide + place]!
+  return sum / (layers.length * heads.length * from.length)
+}
+
+describe('a look at a given answer', () => {
+  it('looks from the tokens of every value and the ones before them, at the tokens of the same value', async () => {
+    const seen = await look(options({ rows: true }))
+    expect([...seen.said.keys()]).toEqual(SAMPLE.keys)
+    for (const { key, value, older } of PAIRS) {
+      const said = seen.said.get(key)!
+      expect(text(seen.prompt.tokens, span(said.value[0]!, said.value.at(-1)! + 1)).trim()).toBe(`${value}.`)
+      expect(text(seen.prompt.tokens, span(said.reading, said.reading + 1)).trim()).toBe('is')
+      const { tokens } = seen.sets.get(`current ${key}`)!
+      expect(tokens.map((one) => text(seen.prompt.tokens, one).trim())).toEqual([`${value};`])
+      expect(seen.sets.get(`older ${key}`)!.size).toBeGreaterThanOrEqual(older.length)
+      for (const places of [said.value, [said.reading]])
+        expect(overall(massOn(seen.pattern!, places, `current ${key}`)!)).toBeCloseTo(byHand(seen, places, tokens), 6)
+    }
+  })
+
+  it('finds the pairs of the folded prompt, and says which are folded away', async () => {
+    const edits = olderFolded(engine, MESSAGES)
+    const [complete, folded] = [await look(options()), await look(options({ edits, rows: true }))]
+    const { pairs, heads } = compare(PAIRS, 'exact', complete, folded)
+    const hidden = (chars: Span) => edits.some((edit) => edit.span.start < chars.end && chars.start < edit.span.end)
+    for (const [index, { key, current, older }] of PAIRS.entries()) {
+      const pair = pairs[index]!
+      expect(pair.status).toBe(hidden(current.chars) ? 'folded-away' : 'measured')
+      expect(pair.olderShown).toBe(older.filter(({ chars }) => !hidden(chars)).length)
+      if (pair.status !== 'measured') expect(pair.folded).toBeNull()
+      else
+        expect(pair.folded!.reading!.older).toBeCloseTo(
+          byHand(folded, [folded.said.get(key)!.reading], folded.sets.get(`older ${key}`)!.tokens),
+          6,
+        )
+    }
+    const measured = pairs.filter(({ status }) => status === 'measured')
+    expect(measured.length).toBeGreaterThan(0)
+    // Layers and heads together are the pairs' own numbers.
+    for (const side of ['complete', 'folded'] as const)
+      for (const from of ['value', 'reading'] as const) {
+        const over = heads.reduce((sum, row) => sum + seenFrom(row[side], from)!.current, 0) / heads.length
+        const mean = measured.reduce((sum, pair) => sum + seenFrom(pair[side], from)!.current, 0) / measured.length
+        expect(over).toBeCloseTo(mean, 9)
+      }
+  })
+
+  it('sees the same under exact whether the fold came later or was there from the start', async () => {
+    const edits = olderFolded(engine, MESSAGES)
+    const first = conversation()
+    const fresh = await look(options({ edits, conversation: first }))
+    engine.forget(first)
+    const id = conversation()
+    await engine.respond({ conversation: id, messages: MESSAGES, maxTokens: 0 }).reply
+    const later = await look(options({ edits, conversation: id }))
+    const mass = ({ pattern }: Look) => [...pattern!.mass.data]
+    expect(Math.max(...mass(later).map((value, index) => Math.abs(value - mass(fresh)[index]!)))).toBeLessThan(1e-4)
+  })
+
+  it('asks nothing where the answer says nothing of it', async () => {
+    const seen = await look(options({ answer: { kind: 'given', text: 'I do not know.' } }))
+    expect(seen.pattern).toBeNull()
+    expect(seen.said.size).toBe(0)
+    const { pairs } = compare(PAIRS, 'exact', seen, seen)
+    expect(new Set(pairs.map(({ status }) => status))).toEqual(new Set(['unanswered']))
+  })
+})
+
+describe('a look at a generated answer', () => {
+  it('looks from the tokens that were generated', async () => {
+    const seen = await look(options({ answer: { kind: 'generated', maxTokens: 200 } }))
+    expect(seen.said.size).toBeGreaterThan(0)
+    const before = seen.prompt.tokens.length
+    for (const { value, reading } of seen.said.values()) {
+      expect(reading).toBeGreaterThanOrEqual(before - 1)
+      expect(value[0]).toBe(reading + 1)
+    }
+    // Given the same answer, the same tokens see the same.
+    const given = await look(options({ answer: { kind: 'given', text: seen.answer } }))
+    expect(given.answer).toBe(seen.answer)
+    for (const [key, { value }] of seen.said) {
+      expect(given.said.get(key)!.value).toEqual(value)
+      const mass = (of: Look) => overall(massOn(of.pattern!, value, messageSet(0))!)
+      expect(mass(given)).toBeCloseTo(mass(seen), 4)
+    }
+  })
+})
+
+describe('a prompt of a study', () => {
+  it('is compared under every contract, and leaves no cells behind', async () => {
+    const record = await lookAtPrompt(
+      { n: 8, seed: 5, sample: SAMPLE },
+      { engine, contracts: ['exact', 'splice', 'blend'], mode: 'given' },
+    )
+    expect(record.comparisons.map(({ contract, fallback }) => [contract, fallback])).toEqual([
+      ['exact', null],
+      ['splice', null],
+      ['blend', null],
+    ])
+    for (const { shown } of record.comparisons) expect(shown).toBeLessThan(record.shown)
+    const [exact, splice] = record.comparisons
+    // A splice leaves a trace: its values are not those of a fresh prefill.
+    expect(exact!.pairs.map(({ folded }) => folded?.reading?.current)).not.toEqual(
+      splice!.pairs.map(({ folded }) => folded?.reading?.current),
+    )
+    await engine.check('books')
+  })
+
+  it('has a strip whose weights are those of the pair, and sum to no more than 1', async () => {
+    const { key } = PAIRS[0]!
+    const strip = await lookAtValue({ n: 8, seed: 5, sample: SAMPLE }, key, { engine, contracts: ['exact'], mode: 'given' })
+    const { comparisons } = await lookAtPrompt({ n: 8, seed: 5, sample: SAMPLE }, { engine, contracts: ['exact'], mode: 'given' })
+    const pair = comparisons[0]!.pairs[0]!
+    const [complete] = strip.sides
+    const sum = (kind: string) => complete!.tokens.reduce((total, token) => total + (token.kind === kind ? token.weight : 0), 0)
+    expect(sum('current')).toBeCloseTo(pair.complete!.current, 5)
+    expect(sum('older')).toBeCloseTo(pair.complete!.older, 5)
+    expect(complete!.tokens.reduce((total, { weight }) => total + weight, 0)).toBeCloseTo(1, 3)
+  })
+})
