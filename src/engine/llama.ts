@@ -34,6 +34,7 @@ import { abilitiesOf, refusalOf, type Abilities } from './abilities.js'
 import { DiskShelf } from './disk-shelf.js'
 import { EventStream } from './event-stream.js'
 import { modelFingerprint } from './model-fingerprint.js'
+import { OwnAnswers } from './own-answers.js'
 import { refresh, type RefreshOptions, type RefreshResult } from './refresh.js'
 import { refuseHopeless } from './room.js'
 import { Job, type JobRequest, type JobResult } from './job.js'
@@ -86,6 +87,7 @@ export class LlamaEngine implements Engine {
   readonly #cache: StepCache
   readonly #attic: Attic
   readonly #lastRendered = new Map<ConversationId, Rendered>()
+  readonly #ownAnswers: OwnAnswers
   #format: ChatFormat | null = null
   /** What computing costs on this machine, for predictions on the ledger. */
   readonly #costs: { model: CostModel | null } = { model: null }
@@ -104,6 +106,7 @@ export class LlamaEngine implements Engine {
     const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
     this.#attic = new Attic({ hostBytes, ...(shelf === null ? {} : { shelf }) })
     this.abilities = abilitiesOf(model.info, options)
+    this.#ownAnswers = new OwnAnswers(model)
     const { refusal } = this.abilities
     const guard = isGuarded(model.info, this.abilities) ? new WindowGuard(context, slidingWindow) : null
     this.#cache =
@@ -213,11 +216,11 @@ export class LlamaEngine implements Engine {
   }
 
   snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
-    return this.format.snap({ messages, tools, message, chars })
+    return this.format.snap({ messages: this.#ownAnswers.of(messages), tools, message, chars })
   }
 
   count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
-    return this.format.render({ messages, tools, edits }).tokens.length
+    return this.format.render({ messages: this.#ownAnswers.of(messages), tools, edits }).tokens.length
   }
 
   /** The conversation's ledger so far, oldest first. */
@@ -283,6 +286,7 @@ export class LlamaEngine implements Engine {
     this.#disposed = true
     this.#ending.abort()
     await this.#scheduler.close()
+    if (this.options.disk !== undefined) await this.#cache.leave()
     await this.#attic.close()
     await this.model.dispose()
   }
@@ -290,7 +294,8 @@ export class LlamaEngine implements Engine {
   async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
     this.#refuseDisposed()
     const { format } = this
-    const { messages, tools = [], edits = [], toolChoice = tools.length > 0 ? 'auto' : 'none' } = request
+    const { tools = [], edits = [], toolChoice = tools.length > 0 ? 'auto' : 'none' } = request
+    const messages = this.#ownAnswers.of(request.messages)
     if (request.grammar !== undefined && request.schema !== undefined)
       throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
     messages.forEach(({ content }, index) => {

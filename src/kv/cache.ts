@@ -214,6 +214,14 @@ export class KvCache {
   }
 
   /**
+   * Moves everything off the device while no step runs, the longest unused first, so that the next start of the program finds it. Does nothing
+   * without tiers.
+   */
+  async leave(): Promise<void> {
+    if (this.#attic.open) await this.#room.leave(this.#attic)
+  }
+
+  /**
    * `tokens` were decoded where `next` or `seat` said; prompt tokens must be the next shown ones.
    * @param milliseconds the step's share of the decode's wall time
    */

@@ -153,6 +153,10 @@ export class LinearCache implements StepCache {
     return false
   }
 
+  async leave(): Promise<void> {
+    if (this.#attic.open) await this.#room.leave(this.#attic)
+  }
+
   commit(step: Step, tokens: Int32Array, what: StepPart, milliseconds: number): void {
     this.#enter(step, tokens, what)
     step.spend(what === 'prompt' ? 'prefill' : 'decode', milliseconds)

@@ -1,6 +1,7 @@
 /** Owns making room on the device: who gives way, and on which step's account that goes. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
+import type { Attic } from './attic.js'
 import type { Conversations } from './conversations.js'
 import type { Holding, HoldingState } from './holding.js'
 import type { Holdings } from './holdings.js'
@@ -90,6 +91,14 @@ export class Room {
     const before = [this.#evicted, this.#moved, this.#milliseconds] as const
     this.evict(victim)
     ;[this.#evicted, this.#moved, this.#milliseconds] = before
+  }
+
+  /** Moves everything that no step uses off the device, the longest unused first. */
+  async leave(attic: Attic): Promise<void> {
+    for (const victim of this.holdings.victims()) {
+      this.evictUnasked(victim)
+      await attic.settle()
+    }
   }
 
   /** Milliseconds that the step which begins next waited for. */

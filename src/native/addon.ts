@@ -128,6 +128,7 @@ export interface Addon {
   abort(context: ContextHandle): void
   submitted(context: ContextHandle): number
   logits(context: ContextHandle, index: number): Float32Array
+  embedding(context: ContextHandle, at: number): Float32Array
   tag(context: ContextHandle, from: number, to: number, start: number, end: number): void
   untag(context: ContextHandle, seq: number, start: number, end: number): void
   shift(context: ContextHandle, seq: number, start: number, end: number, delta: number): void

@@ -4,7 +4,9 @@ import { KvfoldError } from '../core/errors.js'
 import type { Device } from './addon.js'
 import { refuse } from './failure.js'
 import { availableMemory, cacheBytes, cacheTypes, refuseTooMuch } from './memory-estimate.js'
-import type { CacheType, ContextOptions, GpuChoice, ModelInfo } from './types.js'
+import { isPooling, poolingNumber, poolingOf } from './pooling.js'
+import { isCausal, isTextEncoder } from './text-encoders.js'
+import type { CacheType, ContextOptions, GpuChoice, ModelInfo, Pooling } from './types.js'
 
 /** llama.cpp rounds n_ctx up to this. */
 const CELL_GRANULARITY = 256
@@ -18,6 +20,8 @@ export interface ContextPlan {
   readonly keyType: CacheType
   readonly valueType: CacheType
   readonly fullSlidingWindow: boolean
+  /** Null: logits and no embeddings. */
+  readonly pooling: Pooling | null
   /** Estimates in bytes. */
   readonly cache: number
   readonly compute: number
@@ -38,10 +42,11 @@ export function planContext(
   gpu: Exclude<GpuChoice, 'auto'>,
 ): ContextPlan {
   const { info } = model
+  refuseModel(info, options)
   const whole = completed(options, info)
+  const { embeddings: pooling = null } = options
   const { attention = false, keyType = 'f16', valueType = 'f16', fullSlidingWindow = false } = options
   const { flashAttention = attention ? 'off' : 'auto' } = options
-  refuseModel(info, options)
   const [keyWidth, valueWidth] = headWidths(info)
   checkCacheType('keyType', keyType, keyWidth)
   checkCacheType('valueType', valueType, valueWidth)
@@ -52,8 +57,10 @@ export function planContext(
 
   const heads = Math.max(1, info.kvHeads)
   const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
-  const cache = info.recurrent ? 0 : whole.cells * info.layers * row
-  const compute = computeBytes(whole, info, flashAttention !== 'off')
+  const cache = info.recurrent || info.encoder ? 0 : whole.cells * info.layers * row
+  // Every token is an output then, and llama.cpp keeps logits beside each embedding.
+  const outputs = pooling === null ? 0 : 4 * whole.batch * (info.vocabulary + info.embedding)
+  const compute = computeBytes(whole, info, flashAttention !== 'off') + outputs
   refuseWhatDoesNotFit(whole.cells, cache, compute, model, gpu === 'cpu' ? [] : devices)
   const raw = {
     ...whole,
@@ -62,12 +69,13 @@ export function planContext(
     keyType: cacheTypes[keyType].ggml,
     valueType: cacheTypes[valueType].ggml,
     fullSlidingWindow,
+    pooling: pooling === null ? null : poolingNumber(pooling),
     attention,
     windowed: info.slidingWindow > 0,
     // Of a cell where positions have several dimensions (llama_kv_cell_ext).
     cellExtra: ['none', 'norm', 'neox'].includes(info.rope) ? 0 : 12,
   }
-  return { keyType, valueType, fullSlidingWindow, cache, compute, raw }
+  return { keyType, valueType, fullSlidingWindow, pooling, cache, compute, raw }
 }
 
 interface Sizes {
@@ -79,7 +87,8 @@ interface Sizes {
   readonly batchThreads: number
 }
 
-function completed(options: ContextOptions, { trainedContext }: ModelInfo): Sizes {
+function completed(options: ContextOptions, info: ModelInfo): Sizes {
+  const { trainedContext } = info
   const {
     cells = Math.max(trainedContext, CELL_GRANULARITY),
     sequences = 64,
@@ -100,20 +109,26 @@ function completed(options: ContextOptions, { trainedContext }: ModelInfo): Size
   return {
     cells: Math.ceil(cells / CELL_GRANULARITY) * CELL_GRANULARITY,
     sequences,
-    batch,
+    batch: options.embeddings === undefined || isCausal(info) ? batch : ubatch,
     ubatch,
     threads,
     batchThreads,
   }
 }
 
-function refuseModel({ encoder, architecture }: ModelInfo, { embeddings = false }: ContextOptions): void {
-  if (encoder)
+function refuseModel(info: ModelInfo, { embeddings, attention = false }: ContextOptions): void {
+  const { encoder, architecture } = info
+  const reads = isTextEncoder(architecture)
+  if (encoder && !(reads && embeddings !== undefined))
     throw new KvfoldError(
       'model/unsupported',
-      `${architecture} models do not generate token after token (encoders, embeddings, diffusion), so they get no context here; use a decoder.`,
+      `${architecture} models do not generate token after token (encoders, diffusion, speech), so they get no context here; use a decoder${reads ? ', or ask for embeddings' : ''}.`,
     )
-  if (embeddings) throw new KvfoldError('native/unsupported', 'Embeddings are not built yet; leave the option out.')
+  if (embeddings === undefined) return
+  if (!isPooling(embeddings)) refuse(`embeddings is ${String(embeddings)}; use none, mean, cls, last or rank.`)
+  if (attention) refuse('Attention cannot be captured in a context for embeddings; make another for it.')
+  if (embeddings === 'rank' && poolingOf(info) !== 'rank')
+    throw new KvfoldError('model/unsupported', `${info.path} is no reranker; its vectors can be pooled by mean, cls or last.`)
 }
 
 function refuseWithoutSoftmax({ recurrent, architecture }: ModelInfo, flashAttention: string): void {

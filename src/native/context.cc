@@ -1,4 +1,4 @@
-// Contexts: making them, decoding off the event loop, and the logits that decoding leaves.
+// Contexts: making them, decoding off the event loop, and the logits or embeddings that decoding leaves.
 #include <algorithm>
 #include <cstdio>
 
@@ -38,6 +38,11 @@ Napi::Value create(const Napi::CallbackInfo &info) {
     params.kv_unified = true;
     params.no_perf = true;
     auto made = std::make_shared<ContextHandle>();
+    if (auto pooling = options.Get("pooling"); pooling.IsNumber()) {
+      params.embeddings = true;
+      params.pooling_type = static_cast<enum llama_pooling_type>(pooling.As<Napi::Number>().Int32Value());
+      made->pooling = params.pooling_type;
+    }
     made->model = modelOf(info[0]);
     params.abort_callback = [](void *data) { return static_cast<ContextHandle *>(data)->abort.load(); };
     params.abort_callback_data = made.get();
@@ -176,9 +181,33 @@ Napi::Value logits(const Napi::CallbackInfo &info) {
   });
 }
 
+// Of a batch index without pooling, of a sequence with it: what the last decode left.
+Napi::Value embedding(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto handle = contextOf(info[0]);
+    int32_t at = info[1].As<Napi::Number>().Int32Value();
+    const float *values = nullptr;
+    // Null, too, when the last decode did not end well: it leaves no outputs.
+    if (at >= 0 && !handle->outputs.empty()) {
+      if (handle->pooling != LLAMA_POOLING_TYPE_NONE) values = llama_get_embeddings_seq(handle->context, at);
+      else if (static_cast<size_t>(at) < handle->outputs.size()) values = llama_get_embeddings_ith(handle->context, at);
+    }
+    if (values == nullptr)
+      throw Failure("native/bad-argument",
+                    "There is no embedding at " + std::to_string(at) + ": the last decode did not have it or did not end well.");
+    auto *model = handle->model->model;
+    size_t size = handle->pooling == LLAMA_POOLING_TYPE_RANK ? llama_model_n_cls_out(model) : llama_model_n_embd_out(model);
+    auto out = Napi::Float32Array::New(info.Env(), size);
+    std::copy_n(values, size, out.Data());
+    return out;
+  });
+}
+
 }  // namespace
 
 const float *logitsAt(ContextHandle &context, int32_t index) {
+  if (context.pooling != LLAMA_POOLING_TYPE_UNSPECIFIED)
+    throw Failure("native/bad-argument", "A context made for embeddings has no logits; create one without.");
   bool asked = index >= 0 && static_cast<size_t>(index) < context.outputs.size() && context.outputs[index] != 0;
   const float *values = asked ? llama_get_logits_ith(context.context, index) : nullptr;
   if (values == nullptr)
@@ -194,6 +223,7 @@ void exportContext(Napi::Env env, Napi::Object exports) {
   exports.Set("abort", Napi::Function::New(env, abortDecode));
   exports.Set("submitted", Napi::Function::New(env, submitted));
   exports.Set("logits", Napi::Function::New(env, logits));
+  exports.Set("embedding", Napi::Function::New(env, embedding));
 }
 
 }  // namespace kvfold

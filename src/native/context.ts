@@ -86,6 +86,7 @@ export class Context implements NativeContext {
       sequences,
       last: (seq) => calling(() => this.addon.positions(idle, seq))[1],
     })
+    this.#checkEmbeddings(batch)
     const logits = 4 * vocabulary * batch.outputs.reduce((count, wanted) => count + (wanted === 0 ? 0 : 1), 0)
     if (logits > MANY_LOGITS) refuseTooMuch('The logits of this batch', logits, availableMemory(), 'memory', 'ask for fewer')
     const { tokens, positions, sequences: tags, outputs } = batch
@@ -105,6 +106,11 @@ export class Context implements NativeContext {
   logits(index: number): Float32Array {
     const { idle } = this
     return calling(() => this.addon.logits(idle, index))
+  }
+
+  embedding(at: number): Float32Array {
+    const { idle } = this
+    return calling(() => this.addon.embedding(idle, at))
   }
 
   createCapture(options: CaptureOptions): NativeCapture {
@@ -221,6 +227,16 @@ export class Context implements NativeContext {
   #checkSequence(seq: SeqId): void {
     if (!Number.isInteger(seq) || seq < 0 || seq >= this.sequences)
       refuse(`Sequence ${seq} does not exist; 0 to ${this.sequences - 1} do.`)
+  }
+
+  /** llama.cpp makes an output of every token of such a context, and looks a text encoder's positions up in a table. */
+  #checkEmbeddings({ outputs, positions }: Batch): void {
+    if (this.plan.pooling === null) return
+    const { encoder, trainedContext, architecture } = this.info
+    if (outputs.includes(0)) refuse('Every token is an output of a context for embeddings; ask for all of them.')
+    const last = positions.reduce((most, position) => Math.max(most, position), 0)
+    if (encoder && last >= trainedContext)
+      refuse(`Position ${last} is past the ${trainedContext} that this ${architecture} model has.`)
   }
 
   /** Negative bounds mean "everything" to llama.cpp; a wrong sign must not empty a sequence. */

@@ -42,8 +42,10 @@ struct ContextHandle {
   std::mutex running;
   // Tokens that entered the cache since the context was made.
   uint64_t submitted = 0;
-  // Batch index -> whether its logits were asked for in the last decode that was done.
+  // Batch index -> whether its logits (or embedding) were asked for in the last decode that was done.
   std::vector<int8_t> outputs;
+  // How embeddings are pooled; unspecified where the context makes none.
+  enum llama_pooling_type pooling = LLAMA_POOLING_TYPE_UNSPECIFIED;
   // Null where attention cannot be captured.
   std::unique_ptr<Tap> tap;
   ~ContextHandle();

@@ -9,6 +9,7 @@ import { layersThatFit } from './gpu-layers.js'
 import { availableMemory, refuseTooMuch } from './memory-estimate.js'
 import { Sampler } from './sampler.js'
 import { identityOf } from './sequence-state.js'
+import { isCacheless } from './text-encoders.js'
 import type {
   BackendInfo,
   ContextOptions,
@@ -61,12 +62,14 @@ export class Model implements NativeModel {
     this.#flags = flags
     this.special = special
     this.gpuLayers = gpuLayers
+    const architecture = rest.metadata['general.architecture'] ?? 'unknown'
     this.info = {
       ...rest,
       path,
+      architecture,
       vocabulary: flags.length,
       vocabType: vocabType as VocabType,
-      architecture: rest.metadata['general.architecture'] ?? 'unknown',
+      encoder: rest.encoder || isCacheless(architecture),
     }
   }
 

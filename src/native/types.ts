@@ -34,6 +34,12 @@ export interface ModelOptions {
   readonly onProgress?: (progress: number) => void
 }
 
+/**
+ * How the vectors of a text's tokens become one. `none`: they do not. `mean` of all, `cls`: the first one's, `last`: the last one's. `rank`:
+ * the scores of a reranker.
+ */
+export type Pooling = 'none' | 'mean' | 'cls' | 'last' | 'rank'
+
 export type VocabType = 'none' | 'spm' | 'bpe' | 'wpm' | 'ugm' | 'rwkv' | 'plamo2' | 'unknown'
 
 export interface ModelInfo {
@@ -54,6 +60,7 @@ export interface ModelInfo {
   readonly vocabType: VocabType
   readonly recurrent: boolean
   readonly hybrid: boolean
+  /** No next token comes out of it: text encoders, encoders of translators, diffusion, speech. */
   readonly encoder: boolean
   /** 0: none. */
   readonly slidingWindow: number
@@ -95,8 +102,11 @@ export interface ContextOptions {
   readonly flashAttention?: 'auto' | 'on' | 'off'
   readonly keyType?: CacheType
   readonly valueType?: CacheType
-  /** Not built yet: `true` is refused with native/unsupported. */
-  readonly embeddings?: boolean
+  /**
+   * Given: decoding leaves embeddings, pooled like this, and no logits; every token is an output. Text encoders get only such a context, and
+   * they and others that are not causal take `ubatch` tokens a decode. Default: none.
+   */
+  readonly embeddings?: Pooling
   /** Default false. Needed for edits on sliding-window models. */
   readonly fullSlidingWindow?: boolean
   /** True: attention can be captured, which takes flash attention off for good and makes the compute buffer larger. Default false. */
@@ -245,6 +255,11 @@ export interface NativeContext {
   abort(): void
   /** Copy of the logits of output `index` (index of the token in the last batch); length = vocabulary. */
   logits(index: number): Float32Array
+  /**
+   * Copy of an embedding that the last decode left, not normalised: of batch index `at` where the context does not pool, else of sequence
+   * `at`, over its tokens of the last ubatch only. @throws KvfoldError native/bad-argument where there is none
+   */
+  embedding(at: number): Float32Array
   tag(from: SeqId, to: SeqId, span: Span): void
   untag(seq: SeqId, span: Span): void
   /** llama_memory_seq_add on [span): refused with model/unsupported where llama.cpp would assert. */

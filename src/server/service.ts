@@ -26,7 +26,7 @@ import { Models, type Model, type ModelSource, type ModelsOptions, type ServedEn
 import { Operations } from './threads/operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
-import type { ThreadStore } from './threads/store-port.js'
+import type { ThreadStore } from '../store/port.js'
 
 export interface ServiceOptions extends ModelsOptions, Omit<BookOptions, 'store' | 'portsOf' | 'forget'> {
   /** In the order of preference; one at least. */

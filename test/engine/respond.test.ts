@@ -38,6 +38,23 @@ describe('respond', () => {
     if (name !== undefined) expect(tools.map((tool) => tool.name)).toContain(name)
   })
 
+  it('does not take the tokens of another vocabulary for an answer of its own', async () => {
+    const foreign = (tokens: number[]): ChatMessage[] => [
+      user('Hello.'),
+      { role: 'assistant', content: 'Hi.', sampled: { text: 'Hi.', tokens: Int32Array.from(tokens) } },
+      user('Go on.'),
+    ]
+    const plain = engine.count([user('Hello.'), { role: 'assistant', content: 'Hi.' }, user('Go on.')], [])
+    for (const tokens of [[5, 6, 7, 8, 9, 10, 11], [engine.modelInfo.vocabulary]])
+      expect(engine.count(foreign(tokens), [])).toBe(plain)
+    const own = [...engine.model.tokenize('Hi'), ...engine.model.tokenize('.')]
+    const shown = engine.format.render({ messages: foreign(own), tools: [] }).tokens
+    expect(engine.count(foreign(own), [])).toBe(shown.length)
+    const { ledger } = await engine.respond({ conversation: conversationId('other'), messages: foreign([5, 6]), maxTokens: 1 })
+      .reply
+    expect(ledger.shown).toBe(plain)
+  })
+
   it('keeps to a JSON schema', async () => {
     const schema = {
       type: 'object',

@@ -21,7 +21,7 @@ import type { Shell } from '../shell.js'
 import { table } from '../table.js'
 import { parseTranscript, type Transcript } from '../transcript.js'
 import { addStudyOptions, loadForLooking, type StudyFlags } from './flags.js'
-import { foldedBy } from './folds.js'
+import { foldedBy } from '../folds.js'
 import { Progress } from './lines.js'
 import { parseWatched } from './watched.js'
 

@@ -1,9 +1,6 @@
 /** `kvfold plan`: what folds in a transcript would cost and save under each contract, before anything is computed. */
 import type { Command } from 'commander'
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
-import { Conversation } from '../../context/conversation.js'
-import { portsOf } from '../../context/ports.js'
-import { conversationId } from '../../core/ids.js'
 import { KvfoldError } from '../../core/errors.js'
 import { loadCalibration, type LoadedCalibration } from '../../engine/calibration.js'
 import type { LlamaEngine } from '../../engine/llama.js'
@@ -14,6 +11,7 @@ import { forecast, type Prospect } from '../../kv/forecast.js'
 import { rehearse } from '../../kv/rehearsal.js'
 import type { Shown } from '../../kv/shown.js'
 import { count, duration, percent, plural } from '../figures.js'
+import { foldedBy } from '../folds.js'
 import { readInput } from '../input.js'
 import { addModelOptions, given, type ModelFlags } from '../options.js'
 import { loadEngine, nativeLibrary, optionsOf } from '../runtime.js'
@@ -89,7 +87,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
 async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, blend: number) {
   const { cacheTotals, model, modelInfo } = engine
   for (const { content } of messages) refuseHopeless(model, cacheTotals.cells, content)
-  const edits = await editsOf(engine, messages, tools, folds)
+  const edits = await foldedBy(engine, messages, tools, folds)
   const open = shownOf(engine, messages, tools, [])
   const folded = shownOf(engine, messages, tools, edits)
   if (open.tokens.length >= cacheTotals.cells)
@@ -116,37 +114,6 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
     { name: `blend ${percent(blend, 0)}`, prospect: second(folded, { contract: 'blend', blend: { ratio: blend } }) },
   ]
   return { unedited: second(open, { contract: 'exact' }), rows, edits }
-}
-
-/** What the folds show, made by the same means as in a chat: borders snapped to tokens, markers with ids. */
-async function editsOf(
-  engine: LlamaEngine,
-  messages: readonly ChatMessage[],
-  tools: readonly ToolDefinition[],
-  folds: Transcript['folds'],
-): Promise<readonly Edit[]> {
-  const id = conversationId('plan')
-  let summary = ''
-  const conversation = new Conversation(id, {
-    ...portsOf(engine, id, tools),
-    summarize: () => Promise.resolve({ ok: true, summary, ledger: [] }),
-  })
-  for (const message of messages) conversation.add(message)
-  for (const [index, fold] of folds.entries()) {
-    const cut = conversation.cut([fold], 1)
-    const fragment = cut.ok ? cut.fragments[0] : undefined
-    if (!cut.ok || fragment === undefined)
-      throw new KvfoldError(
-        'cli/bad-usage',
-        `folds.${index} cannot be made: ${cut.ok ? 'it is less than a token.' : cut.message}`,
-      )
-    if (fold.summary === null) conversation.fold(fragment.id)
-    else {
-      summary = fold.summary
-      await conversation.summarize(fragment.id, 'what follows')
-    }
-  }
-  return conversation.edits()
 }
 
 function shownOf(

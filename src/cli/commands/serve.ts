@@ -11,6 +11,7 @@ import { parseKeys, unnamed, type ApiKey } from '../../server/keys.js'
 import { ThreadService } from '../../server/service.js'
 import type { ModelSource } from '../../server/threads/models.js'
 import { BUILTIN } from '../builtin.js'
+import { addEngineOptions, engineSource, type EngineFlags } from '../engine-source.js'
 import { addKeepingOptions, keepRetention, openStore, retentionMs, type KeepingFlags } from '../keeping.js'
 import {
   addModelOptions,
@@ -26,7 +27,7 @@ import {
 import { loadEngine } from '../runtime.js'
 import type { Shell } from '../shell.js'
 
-interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags {
+interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags {
   /** `name=model`, or a model alone. */
   readonly model?: readonly string[]
   readonly host: string
@@ -80,7 +81,7 @@ export function addServe(program: Command, shell: Shell, version: string): void 
       new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(OVERFLOWS).default('refuse'),
     )
     .option('--grace <seconds>', 'time that running answers have to end when the server is told to stop', decimal(0, 86_400), 30)
-  addSamplingOptions(addModelOptions(addKeepingOptions(command)))
+  addSamplingOptions(addModelOptions(addKeepingOptions(addEngineOptions(command))))
   adapt(command)
   command.action((flags: ServeFlags) => serve(flags, shell, version))
 }
@@ -89,7 +90,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const { out, notes, interrupt } = shell
   const keys = keysOf(flags)
   const tls = tlsOf(flags)
-  const models = sourcesOf(flags, shell)
+  const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
+  const models = remote === null ? sourcesOf(flags, shell) : [remote]
   const store = await openStore(flags, flags.diskCache)
   const service = await ThreadService.open({
     retentionMs: retentionMs(flags),
@@ -121,7 +123,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
         })
   try {
     // What is wrong with the first model should be said now, not to the first client.
-    await service.tokenize(undefined, '')
+    await (remote === null ? service.tokenize(undefined, '') : service.count(undefined, [], []))
     if (interrupt.interrupted) return
     const where = await listen(server, flags)
     if (keys.length === 0 && flags.unixSocket === undefined && !isLocal(flags.host))

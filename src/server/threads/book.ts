@@ -4,7 +4,7 @@ import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import type { ConversationPorts } from '../../context/conversation.js'
 import { KvfoldError } from '../../core/errors.js'
 import { bestMatch, chainOf, common, difference } from './match.js'
-import type { ThreadRecord, ThreadStore } from './store-port.js'
+import type { ThreadRecord, ThreadStore } from '../../store/port.js'
 import type { ThreadChange } from './desk.js'
 import type { Tenant } from './tenant.js'
 import { Thread } from './thread.js'
@@ -76,10 +76,7 @@ export class ThreadBook {
   get(tenant: Tenant, id: string): Thread {
     const thread = this.#threads.get(id)
     if (thread?.tenant === tenant) return thread
-    throw new KvfoldError(
-      'server/no-thread',
-      `There is no thread ${JSON.stringify(id.slice(0, 80))}; it was deleted, or never was.`,
-    )
+    throw noThread(id)
   }
 
   /**
@@ -91,13 +88,13 @@ export class ThreadBook {
     const { thread } = taken
     try {
       await thread.alone(async () => {
-        if (thread.gone) this.get(thread.tenant, thread.id)
+        refuseGone(thread)
         const known = thread.view.length
         const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(known)
         thread.extend(fresh)
         thread.used = this.#now()
         thread.tools = wanted.tools
-        await thread.save(this.options.store)
+        await this.#save(thread)
       })
     } catch (error) {
       thread.asked = false
@@ -114,10 +111,10 @@ export class ThreadBook {
     for (;;) {
       if (thread.asked) await this.#idle(thread)
       const done = await thread.alone(async () => {
-        if (thread.gone) this.get(thread.tenant, thread.id)
+        refuseGone(thread)
         if (thread.asked) return null
         const result = await work()
-        await thread.save(this.options.store)
+        await this.#save(thread)
         return { result }
       })
       if (done === null) continue
@@ -132,9 +129,9 @@ export class ThreadBook {
     this.#changed(thread, 'idle')
   }
 
-  /** Writes what changed, and tells. */
+  /** Writes what changed, and tells. What cannot be written is undone: from then on the thread is what the store has of it. */
   async save(thread: Thread, kind: ThreadChange['kind']): Promise<void> {
-    await thread.save(this.options.store)
+    await this.#save(thread)
     this.#changed(thread, kind)
   }
 
@@ -159,7 +156,7 @@ export class ThreadBook {
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
     const thread = this.#named(tenant, id, model)
     for (;;) {
-      if (thread.gone) this.get(tenant, id)
+      refuseGone(thread)
       if (!thread.asked) break
       await this.#idle(thread)
     }
@@ -237,12 +234,38 @@ export class ThreadBook {
         () => {
           this.#changed(thread, 'created')
         },
-        () => {
+        (error: unknown) => {
           thread.gone = true
+          thread.failure = error
           this.#threads.delete(id)
         },
       )
     return thread
+  }
+
+  async #save(thread: Thread): Promise<void> {
+    try {
+      await thread.save(this.options.store)
+    } catch (error) {
+      await this.#undo(thread, error)
+      throw error
+    }
+  }
+
+  /** Whoever has the thread is refused; the next one finds it as it is stored. */
+  async #undo(thread: Thread, error: unknown): Promise<void> {
+    thread.gone = true
+    thread.failure = error
+    const record = await this.options.store.read(thread.tenant, thread.id).catch(() => null)
+    if (record !== null && record.messages.length > 0) {
+      this.#threads.set(thread.id, new Thread(record, this.options.portsOf))
+      this.#changed(thread, 'message')
+      return
+    }
+    // A new one, of which the store has the name at most.
+    this.#threads.delete(thread.id)
+    await this.options.store.delete(thread.tenant, thread.id).catch(() => undefined)
+    this.#changed(thread, 'deleted')
   }
 
   /** Deletes what is too old or too many, and has engines forget what was not used for longest. */
@@ -267,4 +290,12 @@ export class ThreadBook {
   #changed({ tenant, id }: Thread, kind: ThreadChange['kind']): void {
     for (const listener of [...this.#listeners]) listener({ tenant, thread: id, kind })
   }
+}
+
+const noThread = (id: string): KvfoldError =>
+  new KvfoldError('server/no-thread', `There is no thread ${JSON.stringify(id.slice(0, 80))}; it was deleted, or never was.`)
+
+/** @throws what kept the thread from being saved; KvfoldError server/no-thread when it was deleted */
+function refuseGone({ gone, failure, id }: Thread): void {
+  if (gone) throw failure ?? noThread(id)
 }

@@ -1,6 +1,6 @@
 /** Owns how a thread is written out for others: plain JSON, with a version. */
 import type { ChatMessage } from '../../chat/message.js'
-import type { StoredMessage, ThreadRecord } from './store-port.js'
+import type { StoredMessage, ThreadRecord } from '../../store/port.js'
 
 /** A message whose sampled tokens are a list of numbers. */
 export type ExportedMessage = Omit<ChatMessage, 'sampled'> & {

@@ -1,6 +1,6 @@
 /** A store that forgets everything with the process: for servers that are told to keep nothing, and for tests. */
 import { invariant } from '../../core/errors.js'
-import type { ThreadRecord, ThreadStore } from './store-port.js'
+import type { ThreadRecord, ThreadStore } from '../../store/port.js'
 import type { Tenant } from './tenant.js'
 
 export class MemoryStore implements ThreadStore {
@@ -8,6 +8,10 @@ export class MemoryStore implements ThreadStore {
 
   load(): Promise<readonly ThreadRecord[]> {
     return Promise.resolve(structuredClone([...this.#threads.values()]))
+  }
+
+  read(tenant: Tenant, id: string): Promise<ThreadRecord | null> {
+    return Promise.resolve(structuredClone(this.#threads.get(keyOf(tenant, id)) ?? null))
   }
 
   create(thread: ThreadRecord): Promise<void> {

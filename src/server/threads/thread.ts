@@ -6,7 +6,7 @@ import { invariant } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { link, type Candidate, type Chain } from './match.js'
-import type { StoredMessage, ThreadHead, ThreadRecord, ThreadStore } from './store-port.js'
+import type { StoredMessage, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
 import type { Tenant } from './tenant.js'
 
 /** How far the store is. */
@@ -33,8 +33,9 @@ export class Thread implements Candidate {
   definitions: readonly ToolDefinition[]
   /** True from the match until the answer is there: others fork meanwhile. */
   asked = false
-  /** Deleted: nobody may use it any more, and nothing of it is saved. */
+  /** Deleted, or not saved for `failure`: nobody may use it any more, and nothing of it is saved. */
   gone = false
+  failure: unknown = null
   /** Whether an engine may hold cells of it. */
   warm = false
   #held: readonly ChatMessage[]

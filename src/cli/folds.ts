@@ -1,10 +1,10 @@
 /** Owns carrying out a transcript's folds, as a chat would: borders snapped to tokens, markers with ids. */
-import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
-import { Conversation } from '../../context/conversation.js'
-import { portsOf } from '../../context/ports.js'
-import { KvfoldError } from '../../core/errors.js'
-import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
-import type { Transcript } from '../transcript.js'
+import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
+import { Conversation } from '../context/conversation.js'
+import { portsOf } from '../context/ports.js'
+import { KvfoldError } from '../core/errors.js'
+import { freshConversation, type LlamaEngine } from '../engine/llama.js'
+import type { Transcript } from './transcript.js'
 
 /** @throws KvfoldError cli/bad-usage for a fold that cannot be made */
 export async function foldedBy(

@@ -1,10 +1,9 @@
 /** Owns what a store of threads must be able to do; every change is with the store before anybody is told that it was made. */
-import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
-import type { Found } from '../../context/search.js'
-import type { Fragment } from '../../context/fragment.js'
-import type { ContractChoice } from '../../core/contract.js'
-import type { LedgerEntry } from '../../kv/ledger.js'
-import type { Tenant } from './tenant.js'
+import type { ChatMessage, ToolDefinition } from '../chat/message.js'
+import type { Fragment } from '../context/fragment.js'
+import type { Found } from '../context/search.js'
+import type { ContractChoice } from '../core/contract.js'
+import type { LedgerEntry } from '../kv/ledger.js'
 
 /** One message of a thread. */
 export interface StoredMessage {
@@ -18,7 +17,8 @@ export interface StoredMessage {
 
 /** Everything about a thread that is not a message or a ledger entry. */
 export interface ThreadHead {
-  readonly tenant: Tenant
+  /** Whose keys sent its requests. */
+  readonly tenant: string
   readonly id: string
   readonly model: string
   /** Unix milliseconds. */
@@ -54,14 +54,16 @@ export interface ThreadRecord extends ThreadHead {
 export interface ThreadStore {
   /** All threads, any order. */
   load(): Promise<readonly ThreadRecord[]>
+  /** The thread as it is stored, null when it is not. After a change that failed, later ones are made to this. */
+  read(tenant: string, id: string): Promise<ThreadRecord | null>
   /** A new thread; a fork comes with all that it starts with. */
   create(thread: ThreadRecord): Promise<void>
-  append(tenant: Tenant, id: string, messages: readonly StoredMessage[]): Promise<void>
+  append(tenant: string, id: string, messages: readonly StoredMessage[]): Promise<void>
   /** Replaces what was there. */
-  edit(tenant: Tenant, id: string, edits: ThreadEdits): Promise<void>
-  account(tenant: Tenant, id: string, entries: readonly LedgerEntry[]): Promise<void>
+  edit(tenant: string, id: string, edits: ThreadEdits): Promise<void>
+  account(tenant: string, id: string, entries: readonly LedgerEntry[]): Promise<void>
   /** Replaces what was there. */
   touch(head: ThreadHead): Promise<void>
-  delete(tenant: Tenant, id: string): Promise<void>
+  delete(tenant: string, id: string): Promise<void>
   close(): Promise<void>
 }

@@ -1,0 +1,47 @@
+/** Owns the shape of the store's file, version by version: step n brings a file of version n to version n + 1. Steps are never changed. */
+
+export const migrations: readonly string[] = [
+  `
+  CREATE TABLE threads (
+    number INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    created INTEGER NOT NULL, -- Unix milliseconds
+    used INTEGER NOT NULL,
+    parent TEXT, -- id of the thread that it was forked from, which may be gone
+    contract TEXT,
+    tools TEXT NOT NULL, -- JSON
+    held TEXT NOT NULL, -- JSON
+    sum INTEGER NOT NULL, -- CRC-32 of the row, in all tables
+    UNIQUE (tenant, id)
+  ) STRICT;
+  CREATE INDEX threads_by_use ON threads (used);
+
+  CREATE TABLE messages (
+    thread INTEGER NOT NULL REFERENCES threads ON DELETE CASCADE,
+    place INTEGER NOT NULL, -- from 0, without gaps
+    message TEXT NOT NULL, -- JSON, without the sampled tokens
+    tokens BLOB, -- the sampled tokens, 32-bit integers, low byte first
+    seen TEXT NOT NULL, -- JSON
+    sum INTEGER NOT NULL,
+    UNIQUE (thread, place)
+  ) STRICT;
+
+  CREATE TABLE edits (
+    thread INTEGER PRIMARY KEY REFERENCES threads ON DELETE CASCADE,
+    fragments TEXT NOT NULL, -- JSON
+    searches TEXT NOT NULL, -- JSON
+    ids INTEGER NOT NULL,
+    sum INTEGER NOT NULL
+  ) STRICT;
+
+  CREATE TABLE entries (
+    thread INTEGER NOT NULL REFERENCES threads ON DELETE CASCADE,
+    place INTEGER NOT NULL,
+    entry TEXT NOT NULL, -- JSON
+    sum INTEGER NOT NULL,
+    UNIQUE (thread, place)
+  ) STRICT;
+  `,
+]

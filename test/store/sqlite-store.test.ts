@@ -1,0 +1,348 @@
+/** The store on real files: what was acknowledged is what is read, by everybody who may, and nothing else is believed or left behind. */
+import { spawnSync } from 'node:child_process'
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import Database from 'libsql'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { KvfoldError } from '../../src/core/errors.js'
+import { Random } from '../../src/core/random.js'
+import type { ThreadStore as ServersPort } from '../../src/store/port.js'
+import { MemoryStore } from '../../src/server/threads/memory-store.js'
+import { stateFolder } from '../../src/store/folder.js'
+import { migrations } from '../../src/store/migrations.js'
+import type { ThreadRecord } from '../../src/store/port.js'
+import { SqliteStore } from '../../src/store/sqlite-store.js'
+import { StoreFile } from '../../src/store/store-file.js'
+import { someEdits, someEntry, someHead, someStored, someThread } from './threads.js'
+
+const GOLDEN = join(import.meta.dirname, '..', 'golden', 'store', 'version-1.sql')
+
+let folder: string
+let path: string
+const opened: SqliteStore[] = []
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-store-'))
+  path = join(folder, 'threads.db')
+})
+afterEach(async () => {
+  for (const store of opened.splice(0)) await store.close()
+  rmSync(folder, { recursive: true })
+})
+
+function openStore(where = folder): SqliteStore {
+  const store = SqliteStore.open({ folder: where })
+  opened.push(store)
+  return store
+}
+
+const byId = (threads: readonly ThreadRecord[]) => [...threads].sort((a, b) => (a.id < b.id ? -1 : 1))
+
+function codeOf(work: () => unknown): string {
+  try {
+    work()
+  } catch (error) {
+    if (error instanceof KvfoldError) return error.code
+    throw error
+  }
+  throw new Error('It went well.')
+}
+
+describe('threads', () => {
+  it('come back as they were, whatever is in them, after any changes: as from the store in memory', async () => {
+    const random = new Random(11)
+    let store: ServersPort = openStore()
+    const memory: ServersPort = new MemoryStore()
+    const both = async (change: (each: ServersPort) => Promise<void>) => {
+      await change(store)
+      await change(memory)
+    }
+    const live: { tenant: string; id: string }[] = []
+    for (let step = 0; step < 300; step++) {
+      const { tenant, id } = live[random.below(Math.max(1, live.length))] ?? { tenant: '', id: '' }
+      switch (live.length === 0 ? 0 : random.below(8)) {
+        case 0: {
+          const thread = someThread(step, step % 2 === 0 ? 'public' : 'té"n')
+          live.push(thread)
+          await both((each) => each.create(thread))
+          break
+        }
+        case 1:
+        case 2:
+          await both((each) => each.append(tenant, id, [someStored(step), someStored(step + 7)]))
+          break
+        case 3:
+          await both((each) => each.edit(tenant, id, someEdits(step)))
+          break
+        case 4:
+          await both((each) => each.account(tenant, id, [someEntry(step)]))
+          break
+        case 5:
+          await both((each) => each.touch({ ...someHead(step, tenant), id }))
+          break
+        case 6:
+          live.splice(
+            live.findIndex((one) => one.id === id),
+            1,
+          )
+          await both((each) => each.delete(tenant, id))
+          break
+        default:
+          await store.close()
+          store = openStore()
+      }
+    }
+    expect(live.length).toBeGreaterThan(5)
+    expect(byId(await store.load())).toEqual(byId(await memory.load()))
+  })
+
+  it('of one id belong to their tenants', async () => {
+    const store = openStore()
+    const [ours, theirs] = [someThread(1, 'we'), someThread(1, 'they')]
+    await store.create(ours)
+    await store.create(theirs)
+    await store.append('we', ours.id, [someStored(9)])
+    await store.delete('they', theirs.id)
+    expect(await store.load()).toEqual([{ ...ours, messages: [...ours.messages, someStored(9)] }])
+    expect(await store.read('they', theirs.id)).toBeNull()
+  })
+
+  it('take no changes when they are not there', async () => {
+    const store = openStore()
+    await expect(store.append('public', 'thread_x', [someStored(1)])).rejects.toMatchObject({ code: 'store/failed' })
+    await store.delete('public', 'thread_x')
+  })
+
+  it('unused since a time are found and deleted, the others stay', async () => {
+    const store = openStore()
+    for (const seed of [5, 3, 4]) await store.create(someThread(seed))
+    const { used } = someThread(5)
+    expect(store.unusedSince(used).map(({ id }) => id)).toEqual([someThread(3).id, someThread(4).id])
+    expect(await store.deleteUnusedSince(used)).toBe(2)
+    expect(await store.load()).toEqual([someThread(5)])
+    expect(await store.deleteUnusedSince(used)).toBe(0)
+  })
+})
+
+describe('the files', () => {
+  it("are their owner's only, whatever they were before", async () => {
+    const inner = join(folder, 'new', 'state')
+    const modes = () => ['.', ...readdirSync(inner)].map((name) => [name, (statSync(join(inner, name)).mode & 0o777).toString(8)])
+    let store = openStore(inner)
+    await store.create(someThread(1))
+    expect(modes()).toEqual([
+      ['.', '700'],
+      ['threads.db', '600'],
+      ['threads.db-wal', '600'],
+    ])
+    await store.close()
+    chmodSync(join(inner, 'threads.db'), 0o644)
+    store = openStore(inner)
+    await store.create(someThread(2))
+    expect(modes().map(([, mode]) => mode)).toEqual(['700', '600', '600'])
+  })
+
+  it('are one without a WAL when the store is closed', async () => {
+    const store = openStore()
+    await store.create(someThread(1))
+    await store.close()
+    await store.close()
+    expect(readdirSync(folder)).toEqual(['threads.db'])
+    await expect(store.create(someThread(2))).rejects.toMatchObject({ code: 'internal/invariant' })
+  })
+
+  it('hold nothing of a deleted thread, nor of one too old', async () => {
+    const store = openStore()
+    const secret = (seed: number) => `secret${seed}-`.repeat(3000)
+    for (const seed of [1, 2, 3]) {
+      await store.create(someThread(seed))
+      await store.append('public', someThread(seed).id, [{ message: { role: 'user', content: secret(seed) }, seen: 'same' }])
+    }
+    const held = () => {
+      const all = readdirSync(folder).map((name) => readFileSync(join(folder, name)))
+      return [1, 2, 3].filter((seed) => all.some((bytes) => bytes.includes(`secret${seed}-`)))
+    }
+    // Copies of the files are looked at: closing the file itself would give the lock away.
+    expect(held()).toEqual([1, 2, 3])
+    await store.delete('public', someThread(1).id)
+    expect(held()).toEqual([2, 3])
+    await store.deleteUnusedSince(someThread(3).used)
+    expect(held()).toEqual([3])
+  })
+
+  it('are locked against a second server, in this process and in another, until the first has closed them', async () => {
+    const store = openStore()
+    await store.create(someThread(1))
+    expect(codeOf(() => openStore())).toBe('store/locked')
+    const source = new URL('../../src/store/sqlite-store.ts', import.meta.url).href
+    const script = `import { SqliteStore } from ${JSON.stringify(source)}
+      try { SqliteStore.open({ folder: ${JSON.stringify(folder)} }); console.log('open') } catch (error) { console.log(error.code) }`
+    const other = () =>
+      spawnSync(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', script], { encoding: 'utf8' })
+    expect(other().stdout.trim()).toBe('store/locked')
+    await store.close()
+    expect(other().stdout.trim()).toBe('open')
+    expect(await openStore().load()).toEqual([someThread(1)])
+  })
+
+  it('lie in the XDG state folder, of which relative paths do not count', () => {
+    expect(stateFolder({ XDG_STATE_HOME: '/var/state' })).toBe('/var/state/kvfold')
+    expect(stateFolder({ XDG_STATE_HOME: 'state' })).toMatch(/^\/.*\/\.local\/state\/kvfold$/u)
+  })
+})
+
+describe('a file', () => {
+  it('of version 1 is read by this version', async () => {
+    const database = new Database(path)
+    database.exec(readFileSync(GOLDEN, 'utf8'))
+    database.close()
+    expect(await openStore().load()).toEqual([1, 2, 3].map((seed) => someThread(seed)))
+  })
+
+  it('of an earlier version is brought to the later one in one transaction', async () => {
+    await openStore().create(someThread(1))
+    await opened.pop()!.close()
+    const bad = [...migrations, "ALTER TABLE threads ADD COLUMN title TEXT NOT NULL DEFAULT ''; INSERT INTO nowhere VALUES (1);"]
+    expect(codeOf(() => StoreFile.open({ path, migrations: bad }))).toBe('store/failed')
+    expect(await openStore().load()).toEqual([someThread(1)])
+    await opened.pop()!.close()
+
+    const good = [...migrations, "ALTER TABLE threads ADD COLUMN title TEXT NOT NULL DEFAULT 'none'", 'CREATE TABLE more (x)']
+    const later = StoreFile.open({ path, migrations: good })
+    expect(later.rows('SELECT title FROM threads')).toEqual([{ title: 'none' }])
+    expect(later.rows('PRAGMA user_version')).toEqual([{ user_version: good.length }])
+    later.close()
+    expect(codeOf(() => openStore())).toBe('store/newer')
+    // And it is as it was.
+    const again = StoreFile.open({ path, migrations: good })
+    expect(again.rows('PRAGMA user_version')).toEqual([{ user_version: good.length }])
+    again.close()
+  })
+
+  it('of another program is refused and not touched', () => {
+    const database = new Database(path)
+    database.exec('CREATE TABLE notes (text)')
+    database.close()
+    const before = readFileSync(path)
+    expect(codeOf(() => openStore())).toBe('store/unusable')
+    expect(readFileSync(path).equals(before)).toBe(true)
+  })
+
+  it('that cannot be is refused', () => {
+    writeFileSync(join(folder, 'file'), '')
+    expect(codeOf(() => openStore(join(folder, 'file')))).toBe('store/unusable')
+    mkdirSync(path)
+    expect(codeOf(() => openStore())).toBe('store/unusable')
+  })
+})
+
+describe('damage', () => {
+  it('anywhere in the file is said, or the threads are all as they were; nothing is deleted', { timeout: 120_000 }, async () => {
+    const threads = Array.from({ length: 12 }, (_, seed) => someThread(seed))
+    const store = openStore()
+    for (const thread of threads) await store.create(thread)
+    await store.close()
+    const whole = readFileSync(path)
+    const random = new Random(5)
+    const outcomes = { damaged: 0, same: 0 }
+    for (let round = 0; round < 120; round++) {
+      const place = join(folder, `round${round}`)
+      mkdirSync(place)
+      const bytes = Buffer.from(whole)
+      if (round < 5) bytes.fill(0x5a, 0, 4096 * round + 10)
+      else if (round < 10) bytes.fill(0, random.below(bytes.length - 2000)).fill(whole.subarray(0, 2000), 0, 2000)
+      else bytes[random.below(bytes.length)]! ^= 1 << random.below(8)
+      const damagedFile = join(place, 'threads.db')
+      writeFileSync(damagedFile, round % 10 === 9 ? bytes.subarray(0, random.below(bytes.length - 4096)) : bytes)
+      const length = statSync(damagedFile).size
+      try {
+        const opening = SqliteStore.open({ folder: place })
+        try {
+          const read = await opening.load()
+          expect(byId(read)).toEqual(byId(threads))
+          outcomes.same++
+        } finally {
+          await opening.close()
+        }
+      } catch (error) {
+        if (!(error instanceof KvfoldError)) throw error
+        // A changed version or mark of ours makes it the file of somebody else.
+        expect(['store/damaged', 'store/unusable', 'store/newer']).toContain(error.code)
+        expect(error.message).toContain(damagedFile)
+        outcomes.damaged++
+        expect(existsSync(damagedFile) && statSync(damagedFile).size).toBe(length)
+      }
+    }
+    // Neither is empty: flipped bits in free space, and in what was written.
+    expect(outcomes.damaged).toBeGreaterThan(30)
+    expect(outcomes.same).toBeGreaterThan(5)
+  })
+})
+
+describe('a full disk', () => {
+  it('refuses the change and all later ones of that thread until it is read again; nothing acknowledged is lost', async () => {
+    const store = openStore()
+    await store.create(someThread(1))
+    await store.create(someThread(2))
+    const { id } = someThread(1)
+    const limit = limitOf(store)
+    limit(0)
+    const big = { message: { role: 'user', content: 'y'.repeat(200_000) }, seen: 'same' } as const
+    await expect(store.append('public', id, [someStored(5), big])).rejects.toMatchObject({ code: 'store/full', status: 507 })
+    limit(1_000_000)
+    // There is room again, but whoever wrote counts on a message that is not there.
+    await expect(store.append('public', id, [someStored(6)])).rejects.toMatchObject({ code: 'store/full' })
+    await expect(store.account('public', id, [someEntry(2)])).rejects.toMatchObject({ code: 'store/full' })
+    await store.append('public', someThread(2).id, [someStored(6)])
+    expect(await store.read('public', id)).toEqual(someThread(1))
+    await store.append('public', id, [big])
+    await store.close()
+    const [first, second] = await openStore().load()
+    expect(first).toEqual({ ...someThread(1), messages: [...someThread(1).messages, big] })
+    expect(second).toEqual({ ...someThread(2), messages: [...someThread(2).messages, someStored(6)] })
+  })
+
+  it('of the process itself (no file may grow any more) loses nothing either, killed or not', async () => {
+    const source = new URL('../../src/store/sqlite-store.ts', import.meta.url).href
+    const threads = new URL('./threads.ts', import.meta.url).href
+    const script = `import { SqliteStore } from ${JSON.stringify(source)}
+      import { someThread } from ${JSON.stringify(threads)}
+      process.on('SIGXFSZ', () => {})
+      const store = SqliteStore.open({ folder: ${JSON.stringify(folder)} })
+      for (let seed = 0; ; seed++) try { await store.create(someThread(seed)); console.log('kept') } catch (error) { console.log(error.code); break }
+      process.kill(process.pid, 'SIGKILL')`
+    const command = 'ulimit -f 1024; exec "$0" "$@"'
+    const child = spawnSync(
+      '/bin/sh',
+      ['-c', command, process.execPath, '--import', 'tsx', '--input-type=module', '-e', script],
+      {
+        encoding: 'utf8',
+      },
+    )
+    const lines = child.stdout.trim().split('\n')
+    expect(lines.at(-1), child.stderr).toMatch(/^store\/(full|failed)$/u)
+    const kept = lines.length - 1
+    expect(kept).toBeGreaterThan(3)
+    expect(await openStore().load()).toEqual(Array.from({ length: kept }, (_, seed) => someThread(seed)))
+  })
+})
+
+/** Sets how many pages the file may grow by: a full disk by SQLite's own rules. */
+function limitOf(store: SqliteStore): (pages: number) => void {
+  const { file } = store as unknown as { file: StoreFile }
+  return (pages) => {
+    const count = Number(file.rows('PRAGMA page_count')[0]!['page_count'])
+    file.rows(`PRAGMA max_page_count=${count + pages}`)
+  }
+}
