@@ -24,6 +24,19 @@ module.exports = {
       to: { path: '^src/', pathNot: [room, ...allowed].map((name) => `^src/${name}/`) },
     })),
     {
+      // It runs in a browser: of the rooms it takes types, and how figures are written.
+      name: 'dashboard-takes-only-types',
+      severity: 'error',
+      from: { path: '^src/dashboard/' },
+      to: { path: '^src/', pathNot: '^src/(dashboard/|cli/figures[.]ts$)', dependencyTypesNot: ['type-only'] },
+    },
+    {
+      name: 'nobody-imports-the-dashboard',
+      severity: 'error',
+      from: { path: '^src/', pathNot: '^src/dashboard/' },
+      to: { path: '^src/dashboard/' },
+    },
+    {
       name: 'only-binding-loads-the-addon',
       severity: 'error',
       from: { path: '^src/', pathNot: '^src/native/' },

@@ -6,6 +6,7 @@ import { cpus, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { openNative } from '../../src/native/binding.js'
 import { synthesizeModel } from '../../src/native/synthetic.js'
 import { buildLlamaServer } from '../peers/llama-server.js'
 import { withoutSettings } from '../peers/llama-server-peer.js'
@@ -17,8 +18,6 @@ import { streamCompletion, type StreamResult } from './stream.js'
 const PROMPTS = [48, 192, 768, 2048]
 const GENERATED = 64
 const CELLS = 16_384
-/** End of text and its kin in our synthetic vocabularies. */
-const BANNED = [0, 1, 2]
 /** One core is left to the clients and to Node. */
 const THREADS = Math.max(1, cpus().length - 1)
 
@@ -47,6 +46,7 @@ const slots = Number(flags.slots)
 const model = join(tmpdir(), 'kvfold-bench-serve.gguf')
 
 await synthesizeModel(model, { ...SHAPE, type: 'f16', seed: 1 })
+const banned = await endsOfGeneration()
 const targets = await start()
 let salt = 0
 for (let round = 0; round <= Number(flags.rounds); round++)
@@ -65,7 +65,18 @@ async function start(): Promise<Target[]> {
   const binary = await buildLlamaServer()
   const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url))
   const ours = await startServer('kvfold serve', process.execPath, (port) => [
-    ...[main, 'serve', '--model', model, '--port', String(port), '--slots', String(slots), '--threads', String(THREADS)],
+    ...[
+      main,
+      'serve',
+      '--model',
+      `bench=${model}`,
+      '--port',
+      String(port),
+      '--slots',
+      String(slots),
+      '--threads',
+      String(THREADS),
+    ],
     ...['--context', String(CELLS), '--store', 'none', '--flash-attention', 'on', '--log-level', 'error', '--queue', '64'],
   ])
   const theirs = (unified: boolean) =>
@@ -94,11 +105,21 @@ async function load({ server }: Target, seconds: number): Promise<Round> {
     for (let turn = 0; performance.now() - begun < 1000 * seconds; turn++) {
       const size = PROMPTS[(number + turn) % PROMPTS.length]!
       const prompt = [...randomTokens(size, ++salt, SHAPE.vocabulary)]
-      streams.push(await streamCompletion({ url: server.url, prompt, tokens: GENERATED, banned: BANNED, model: 'bench' }))
+      streams.push(await streamCompletion({ url: server.url, prompt, tokens: GENERATED, banned, model: 'bench' }))
     }
   }
   await Promise.all(Array.from({ length: clients }, (_, number) => client(number)))
   return { streams, seconds: (performance.now() - begun) / 1000 }
+}
+
+/** Random weights may end an answer at any time; all servers must generate the same number of tokens. */
+async function endsOfGeneration(): Promise<number[]> {
+  const native = await openNative({ gpu: 'cpu' })
+  const vocabulary = await native.loadModel(model, { vocabOnly: true })
+  const tokens = Array.from({ length: SHAPE.vocabulary }, (_, token) => token)
+  const ends = tokens.filter((token) => vocabulary.isEndOfGeneration(token))
+  await vocabulary.dispose()
+  return ends
 }
 
 interface Summary {

@@ -5,6 +5,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
 import type { Sampling } from '../engine/engine.js'
 import type { Service } from './ask.js'
+import { addDashboard } from './dashboard.js'
 import { addMessages } from './dialects/anthropic/messages.js'
 import { addChat } from './dialects/openai/chat.js'
 import { addCompletions } from './dialects/openai/completions.js'
@@ -146,6 +147,7 @@ export class Server {
     addThreads(app, ports)
     addChanges(app, ports, running)
     addHealth(app, { service, metrics, running, locked: ring.locked })
+    addDashboard(app)
   }
 }
 

@@ -236,7 +236,7 @@ export class ThreadBook {
         },
         (error: unknown) => {
           thread.gone = true
-          thread.failure = error
+          thread.failure = error instanceof Error ? error : new Error(String(error))
           this.#threads.delete(id)
         },
       )
@@ -255,7 +255,7 @@ export class ThreadBook {
   /** Whoever has the thread is refused; the next one finds it as it is stored. */
   async #undo(thread: Thread, error: unknown): Promise<void> {
     thread.gone = true
-    thread.failure = error
+    thread.failure = error instanceof Error ? error : new Error(String(error))
     const record = await this.options.store.read(thread.tenant, thread.id).catch(() => null)
     if (record !== null && record.messages.length > 0) {
       this.#threads.set(thread.id, new Thread(record, this.options.portsOf))

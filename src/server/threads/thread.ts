@@ -35,7 +35,7 @@ export class Thread implements Candidate {
   asked = false
   /** Deleted, or not saved for `failure`: nobody may use it any more, and nothing of it is saved. */
   gone = false
-  failure: unknown = null
+  failure: Error | null = null
   /** Whether an engine may hold cells of it. */
   warm = false
   #held: readonly ChatMessage[]

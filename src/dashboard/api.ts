@@ -1,0 +1,90 @@
+/** Owns the way to the server: requests with the key, and errors as the server words them. */
+import { eventsIn, type ServerEvent } from './server-events.js'
+
+/** What the server refused, in its own words. */
+export class ApiFailure extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+  ) {
+    super(message)
+  }
+}
+
+const PLACE = 'kvfold-key'
+
+/** The key lives in the tab's session storage: it is gone when the tab is closed, and no other page of the browser sees it. */
+export class Api {
+  /** Called when the server wants a key, or another one. */
+  onLocked: () => void = () => undefined
+
+  get key(): string | null {
+    return sessionStorage.getItem(PLACE)
+  }
+
+  /** Null forgets it. */
+  setKey(key: string | null): void {
+    if (key === null || key === '') sessionStorage.removeItem(PLACE)
+    else sessionStorage.setItem(PLACE, key)
+  }
+
+  /** @throws ApiFailure; TypeError when nobody answers */
+  async get<T>(path: string, signal?: AbortSignal): Promise<T> {
+    return (await (await this.#fetch('GET', path, undefined, signal)).json()) as T
+  }
+
+  async text(path: string): Promise<string> {
+    return (await this.#fetch('GET', path)).text()
+  }
+
+  async send<T>(method: 'POST' | 'PUT' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+    return (await (await this.#fetch(method, path, body, signal)).json()) as T
+  }
+
+  /** Server-sent events, until the stream ends. */
+  async *events(path: string, options: { readonly body?: unknown; readonly signal: AbortSignal }): AsyncGenerator<ServerEvent> {
+    const { body, signal } = options
+    const response = await this.#fetch(body === undefined ? 'GET' : 'POST', path, body, signal)
+    if (response.body !== null) yield* eventsIn(response.body)
+  }
+
+  async #fetch(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+    const { key } = this
+    const response = await fetch(path, {
+      method,
+      headers: {
+        ...(key === null ? {} : { authorization: `Bearer ${key}` }),
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+      },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...(signal === undefined ? {} : { signal }),
+      cache: 'no-store',
+    })
+    if (response.ok) return response
+    const failure = await failureOf(response)
+    if (failure.status === 401) this.onLocked()
+    throw failure
+  }
+}
+
+async function failureOf(response: Response): Promise<ApiFailure> {
+  const { status } = response
+  try {
+    const { error } = (await response.json()) as { error: { code: string | null; message: string } }
+    return new ApiFailure(status, error.code ?? '', error.message)
+  } catch {
+    return new ApiFailure(status, '', `The server answered with status ${status}.`)
+  }
+}
+
+/** One sentence for people. */
+export function sentenceOf(error: unknown): string {
+  if (error instanceof ApiFailure) return error.message
+  if (error instanceof TypeError) return 'The server does not answer.'
+  return error instanceof Error ? error.message : String(error)
+}
+
+/** A path of a thread; ids may hold anything. */
+export const threadPath = (thread: string, ...rest: readonly string[]): string =>
+  ['/kvfold/threads', ...[thread, ...rest].map(encodeURIComponent)].join('/')

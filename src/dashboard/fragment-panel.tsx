@@ -1,0 +1,124 @@
+/** Owns what is shown and done for one fragment. */
+import type { RefObject } from 'preact'
+import { useState } from 'preact/hooks'
+import { plural } from '../cli/figures.js'
+import { threadPath } from './api.js'
+import { useAction, useHouse } from './hooks.js'
+import type { Fragment, Thread } from './wire.js'
+
+interface FragmentPanelProps {
+  readonly thread: Thread
+  readonly fragment: Fragment
+  readonly focus: RefObject<HTMLElement | null>
+  readonly onChange: (id: string, what: 'fold' | 'restore', body?: object) => void
+  readonly onTold: (text: string) => void
+  readonly onClose: () => void
+}
+
+const EDIT_CONTRACTS = ['exact', 'splice', 'blend'] as const
+
+export function FragmentPanel({ thread, fragment, focus, onChange, onTold, onClose }: FragmentPanelProps) {
+  const { api } = useHouse()
+  const { busy, problem, act } = useAction()
+  const [contract, setContract] = useState('')
+  const [keep, setKeep] = useState('')
+  const { id, message, span, state } = fragment
+  const text = thread.messages[message]?.message.content.slice(span.start, span.end) ?? ''
+  return (
+    <section
+      class="panel"
+      aria-labelledby="fragment-title"
+      tabIndex={-1}
+      ref={focus}
+      onKeyDown={({ key }) => {
+        if (key === 'Escape') onClose()
+      }}
+    >
+      <div class="panel-head">
+        <h3 id="fragment-title">
+          Fragment {id} <span class={`badge ${state.kind}`}>{state.kind}</span>
+        </h3>
+        <button type="button" onClick={onClose}>
+          Close
+        </button>
+      </div>
+      <p class="dim">
+        {plural(text.length, 'character')} of message {message + 1}
+        {fragment.contract === undefined ? null : `; hidden under ${fragment.contract}`}
+      </p>
+      <h4 id="original-title">Original</h4>
+      <pre class="original" tabIndex={0} aria-labelledby="original-title">
+        {text}
+      </pre>
+      {state.kind === 'summarised' ? (
+        <>
+          <h4>Summary, keeping {state.focus}</h4>
+          <pre class="original">{state.summary}</pre>
+        </>
+      ) : null}
+      <div class="controls">
+        {state.kind === 'folded' ? null : (
+          <>
+            <label>
+              under{' '}
+              <select
+                value={contract}
+                onChange={({ currentTarget }) => {
+                  setContract(currentTarget.value)
+                }}
+              >
+                <option value="">the step's contract</option>
+                {EDIT_CONTRACTS.map((one) => (
+                  <option key={one}>{one}</option>
+                ))}
+              </select>
+            </label>
+            <button
+              type="button"
+              onClick={() => {
+                onChange(id, 'fold', contract === '' ? {} : { contract })
+              }}
+            >
+              Fold
+            </button>
+          </>
+        )}
+        {state.kind === 'open' ? null : (
+          <button
+            type="button"
+            onClick={() => {
+              onChange(id, 'restore')
+            }}
+          >
+            Restore
+          </button>
+        )}
+      </div>
+      <form
+        class="controls"
+        onSubmit={(event) => {
+          event.preventDefault()
+          act(async () => {
+            await api.send('POST', threadPath(thread.id, 'fragments', id, 'summarize'), { focus: keep })
+            onTold(`Summarised ${id}. It counts from the next step on.`)
+          })
+        }}
+      >
+        <label>
+          Summary must keep{' '}
+          <input
+            required
+            value={keep}
+            onInput={({ currentTarget }) => {
+              setKeep(currentTarget.value)
+            }}
+          />
+        </label>
+        <button type="submit" aria-disabled={busy}>
+          {busy ? 'The model writes…' : 'Summarise'}
+        </button>
+      </form>
+      {problem === null ? null : <p role="alert">{problem}</p>}
+    </section>
+  )
+}

@@ -1,0 +1,118 @@
+/** Owns how components come by what is live: the server's state, and one thread. */
+import { createContext } from 'preact'
+import { useContext, useEffect, useRef, useState } from 'preact/hooks'
+import { ApiFailure, sentenceOf, threadPath, type Api } from './api.js'
+import type { Live, LiveState } from './live.js'
+import { editsBetween, type SeenEdit } from './timeline.js'
+import type { Thread } from './wire.js'
+
+/** A thread as it was last looked at, and the edits seen so far. */
+export interface Look {
+  readonly thread: Thread
+  readonly edits: readonly SeenEdit[]
+}
+
+export interface House {
+  readonly api: Api
+  readonly live: Live
+  /** By thread; kept while other threads are shown. */
+  readonly looks: Map<string, Look>
+}
+
+export const HouseContext = createContext<House | null>(null)
+
+export function useHouse(): House {
+  const house = useContext(HouseContext)
+  if (house === null) throw new Error('A component stands outside the page.')
+  return house
+}
+
+export function useLive(): LiveState {
+  const { live } = useHouse()
+  const [state, setState] = useState(live.state)
+  useEffect(() => {
+    setState(live.state)
+    return live.subscribe(() => {
+      setState(live.state)
+    })
+  }, [live])
+  return state
+}
+
+export type Loaded =
+  { readonly kind: 'loading' } | { readonly kind: 'gone'; readonly reason: string } | ({ readonly kind: 'thread' } & Look)
+
+/** One thread, fetched again whenever it changes. `id` null: none. */
+export function useThread(id: string | null): Loaded {
+  const { api, live, looks } = useHouse()
+  const [loaded, setLoaded] = useState<Loaded>({ kind: 'loading' })
+  useEffect(() => {
+    setLoaded({ kind: 'loading' })
+    if (id === null) return undefined
+    const ended = new AbortController()
+    let loading: Promise<void> | null = null
+    let isStale = false
+    const load = async () => {
+      try {
+        while (isStale) {
+          isStale = false
+          const thread = await api.get<Thread>(threadPath(id), ended.signal)
+          const before = looks.get(id)
+          const edits = before === undefined ? [] : [...before.edits, ...editsBetween(before.thread, thread)]
+          looks.set(id, { thread, edits })
+          setLoaded({ kind: 'thread', thread, edits })
+        }
+      } catch (error) {
+        if (ended.signal.aborted) return
+        if (error instanceof ApiFailure) setLoaded({ kind: 'gone', reason: sentenceOf(error) })
+      }
+    }
+    const reload = () => {
+      isStale = true
+      loading ??= load().finally(() => (loading = null))
+    }
+    reload()
+    const stop = live.watch((change) => {
+      if (change !== null && change.thread !== id) return
+      if (change?.kind === 'deleted') {
+        ended.abort()
+        setLoaded({ kind: 'gone', reason: 'This thread was deleted.' })
+      }
+      if (!ended.signal.aborted) reload()
+    })
+    return () => {
+      ended.abort()
+      stop()
+    }
+  }, [api, live, looks, id])
+  return loaded
+}
+
+/**
+ * Something that is done on request: whether it runs, and what was wrong with it. Asked for while it runs it does nothing; buttons say so by
+ * `aria-disabled`, because a disabled one would lose the focus.
+ */
+export function useAction(): {
+  readonly busy: boolean
+  readonly problem: string | null
+  readonly act: (work: () => Promise<unknown>) => void
+} {
+  const [busy, setBusy] = useState(false)
+  const [problem, setProblem] = useState<string | null>(null)
+  const running = useRef(false)
+  const act = (work: () => Promise<unknown>): void => {
+    if (running.current) return
+    running.current = true
+    setBusy(true)
+    setProblem(null)
+    work()
+      .catch((error: unknown) => {
+        setProblem(sentenceOf(error))
+      })
+      .finally(() => {
+        running.current = false
+        setBusy(false)
+      })
+  }
+  return { busy, problem, act }
+}

@@ -1,0 +1,148 @@
+/** Owns what the page knows of the server as it changes: threads by events, figures by asking. */
+import { ApiFailure, sentenceOf, type Api } from './api.js'
+import { sampleOf, type Sample } from './samples.js'
+import type { Change, ModelStatus, ServiceStatus, ThreadSummary } from './wire.js'
+
+export interface LiveState {
+  /** `locked`: the server wants a key. */
+  readonly connection: 'connecting' | 'live' | 'lost' | 'locked'
+  /** Names of models, for everybody. */
+  readonly names: readonly string[]
+  readonly threads: readonly ThreadSummary[]
+  /** Null: not asked yet, or not for this key. */
+  readonly status: ServiceStatus | null
+  /** Oldest first. */
+  readonly samples: readonly Sample[]
+  /** Why there are no figures. */
+  readonly noFigures: string | null
+}
+
+/** Milliseconds between samples, and how many are kept. */
+const EVERY = 1000
+const KEPT = 180
+/** Milliseconds in which changes are taken together, and until a lost connection is tried again. */
+const TOGETHER = 150
+const AGAIN = 2000
+
+export class Live {
+  #state: LiveState = { connection: 'connecting', names: [], threads: [], status: null, samples: [], noFigures: null }
+  readonly #listeners = new Set<() => void>()
+  readonly #watchers = new Set<(change: Change | null) => void>()
+  #run = new AbortController()
+  #listing: ReturnType<typeof setTimeout> | null = null
+
+  constructor(private readonly api: Api) {
+    api.onLocked = () => {
+      this.#run.abort()
+      this.#set({ connection: 'locked' })
+    }
+  }
+
+  get state(): LiveState {
+    return this.#state
+  }
+
+  get models(): readonly ModelStatus[] {
+    return this.#state.status?.models ?? []
+  }
+
+  /** Begins, or begins again with another key. */
+  start(): void {
+    this.#run.abort()
+    this.#run = new AbortController()
+    const { signal } = this.#run
+    this.#set({ connection: 'connecting', threads: [], status: null, samples: [], noFigures: null })
+    void this.#follow(signal)
+    void this.#measure(signal)
+  }
+
+  stop(): void {
+    this.#run.abort()
+  }
+
+  /** Called after every change of `state`. Returns how to end it. */
+  subscribe(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
+  /** Called with every change of a thread; with null when changes may have been missed. */
+  watch(watcher: (change: Change | null) => void): () => void {
+    this.#watchers.add(watcher)
+    return () => this.#watchers.delete(watcher)
+  }
+
+  async #follow(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      try {
+        const { data } = await this.api.get<{ data: { id: string }[] }>('/v1/models', signal)
+        const events = this.api.events('/kvfold/events', { signal })
+        const first = events.next()
+        first.catch(() => undefined)
+        await this.#list(signal)
+        this.#set({ connection: 'live', names: data.map(({ id }) => id) })
+        this.#tell(null)
+        for (let next = await first; next.done !== true; next = await events.next()) {
+          this.#tell(JSON.parse(next.value.data) as Change)
+          this.#listSoon(signal)
+        }
+      } catch (error) {
+        if (!(error instanceof TypeError || error instanceof ApiFailure || isOver(signal))) console.error(sentenceOf(error))
+      }
+      if (isOver(signal)) return
+      this.#set({ connection: 'lost' })
+      await pause(AGAIN)
+    }
+  }
+
+  #listSoon(signal: AbortSignal): void {
+    if (this.#listing !== null) return
+    this.#listing = setTimeout(() => {
+      this.#listing = null
+      this.#list(signal).catch(() => undefined)
+    }, TOGETHER)
+  }
+
+  async #list(signal: AbortSignal): Promise<void> {
+    const { threads } = await this.api.get<{ threads: ThreadSummary[] }>('/kvfold/threads', signal)
+    if (!signal.aborted) this.#set({ threads })
+  }
+
+  async #measure(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      // Nobody looks at a hidden page.
+      if (!document.hidden) {
+        try {
+          const [status, metrics] = await Promise.all([
+            this.api.get<ServiceStatus>('/kvfold/status', signal),
+            this.api.text('/metrics'),
+          ])
+          if (isOver(signal)) return
+          const samples = [...this.#state.samples, sampleOf(performance.now(), status, metrics)].slice(-KEPT)
+          this.#set({ status, samples, noFigures: null })
+        } catch (error) {
+          if (isOver(signal)) return
+          if (error instanceof ApiFailure && error.status === 403) {
+            this.#set({ status: null, noFigures: error.message })
+            return
+          }
+        }
+      }
+      await pause(EVERY)
+    }
+  }
+
+  #tell(change: Change | null): void {
+    for (const watcher of this.#watchers) watcher(change)
+  }
+
+  #set(changes: Partial<LiveState>): void {
+    this.#state = { ...this.#state, ...changes }
+    for (const listener of this.#listeners) listener()
+  }
+}
+
+/** Read anew at every call: it changes while others are waited for. */
+const isOver = (signal: AbortSignal): boolean => signal.aborted
+
+export const pause = (milliseconds: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds))

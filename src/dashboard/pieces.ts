@@ -1,0 +1,26 @@
+/** Owns how a message falls into pieces on the strip: text between fragments, and the fragments. Pure. */
+import type { Fragment, ThreadMessage } from './wire.js'
+
+export type Piece =
+  | { readonly kind: 'text'; readonly start: number; readonly end: number }
+  | { readonly kind: 'fragment'; readonly fragment: Fragment }
+
+/** In order, none empty; together they are the whole content. */
+export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage, 'message' | 'fragments'>): Piece[] {
+  const pieces: Piece[] = []
+  let at = 0
+  const upTo = (end: number) => {
+    if (at < end) pieces.push({ kind: 'text', start: at, end })
+  }
+  for (const fragment of fragments) {
+    upTo(fragment.span.start)
+    pieces.push({ kind: 'fragment', fragment })
+    at = fragment.span.end
+  }
+  upTo(content.length)
+  return pieces
+}
+
+/** Tokens that a message takes on the strip: what the last step showed of it; for one that no step has seen yet, about what it will. */
+export const widthOf = ({ cost, shown }: Pick<ThreadMessage, 'cost' | 'shown'>): number =>
+  Math.max(1, cost?.shown ?? Math.ceil(shown.length / 4))

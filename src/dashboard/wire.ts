@@ -1,0 +1,59 @@
+/** Owns the shapes that come over the wire: the server's own types, as JSON leaves them. */
+import type { ChatMessage } from '../chat/message.js'
+import type { ExportedThread } from '../server/threads/exported.js'
+import type { ThreadChange, ThreadMessage, ThreadView } from '../server/threads/desk.js'
+
+export type { Fragment } from '../context/fragment.js'
+export type { Hit } from '../context/search.js'
+export type { SearchResult } from '../context/conversation.js'
+export type { ContractChoice } from '../core/contract.js'
+export type { LedgerEntry, MessageCost } from '../kv/ledger.js'
+export type { Acm } from '../server/ask.js'
+export type { ThreadMessage, ThreadSummary } from '../server/threads/desk.js'
+export type { ModelStatus, ServiceStatus } from '../server/threads/status.js'
+
+/** `GET /kvfold/threads/:id`. */
+export interface Thread extends Omit<ThreadView, 'all' | 'messages'> {
+  readonly messages: readonly ThreadMessage[]
+  readonly count: number
+}
+
+/** An event of `/kvfold/events`. */
+export type Change = Pick<ThreadChange, 'thread' | 'kind'>
+
+/** `GET /kvfold/threads/:id/export`. */
+export type Export = ExportedThread
+
+/** What a chat request says of a message. */
+export type SentMessage = Readonly<Record<string, unknown>> & { readonly role: ChatMessage['role'] }
+
+/** A chunk of a chat stream, as far as it is read here. */
+export interface ChatChunk {
+  readonly choices?: readonly {
+    readonly delta: { readonly content?: string; readonly reasoning_content?: string }
+    readonly finish_reason?: string | null
+  }[]
+  readonly usage?: {
+    readonly prompt_tokens: number
+    readonly completion_tokens: number
+    readonly prompt_tokens_details?: { readonly cached_tokens: number }
+  } | null
+  /** An event, or at the end what the answer was. */
+  readonly kvfold?: {
+    readonly event?: ChatEvent
+    readonly thread?: string
+    readonly total_ms?: number
+    readonly first_token_ms?: number
+  }
+  readonly error?: { readonly message: string; readonly code: string | null }
+}
+
+/** Those of the server's events that the chat tells of. */
+export type ChatEvent =
+  | { readonly type: 'queued'; readonly position: number }
+  | { readonly type: 'started'; readonly thread: string }
+  | { readonly type: 'plan'; readonly shown: number; readonly reused: number; readonly compute: number }
+  | { readonly type: 'progress'; readonly done: number; readonly total: number }
+  | { readonly type: 'acm'; readonly call: { readonly name: string; readonly arguments: unknown }; readonly failed: boolean }
+  | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number }
+  | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }

@@ -1,0 +1,262 @@
+/** The dashboard as a person uses it: a real browser, a real server, the built-in model. */
+import { readFileSync } from 'node:fs'
+import type { Browser } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { systemPrompts } from '../../src/agents/prompts.js'
+import { piSample } from '../../src/eval/pi-llm.js'
+import { ownWords } from '../../src/eval/pi-words.js'
+import { PUBLIC } from '../../src/server/ask.js'
+import { serving, type Serving } from '../server/serving.js'
+import { ask, build, hasFocus, launch, missing, open, stop, tabTo, type Watched } from './browser.js'
+
+const UPDATES = Array.from({ length: 12 }, (_, at) => `lamp: value${at}; hat: other${at};`).join(' ')
+const HOSTILE = '<img src=x onerror="window.broken = true"><script>window.broken = true</script> **not bold** &amp;'
+
+/** Notes in `lengths` how long the answer is whenever the page changes. */
+const GROWTH = `
+  window.lengths = new Set()
+  new MutationObserver(() => {
+    const answer = document.querySelector('.said[aria-busy="true"]')
+    if (answer !== null) window.lengths.add(answer.textContent.length)
+  }).observe(document.body, { subtree: true, childList: true, characterData: true })`
+
+describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null ? '' : ` (skipped: ${missing})`}`, () => {
+  let browser: Browser
+  let server: Serving
+  let watched: Watched
+  const thread = () => server.service.threads.list(PUBLIC)[0]!
+  const view = () => server.service.threads.get(PUBLIC, thread().id)
+  const fragment = (at: number) => view().all[0]!.fragments[at]!
+
+  beforeAll(async () => {
+    await build()
+    browser = await launch()
+    server = await serving()
+    watched = await open(browser, server.url)
+  }, 120_000)
+  afterAll(async () => {
+    await browser.close()
+    await server.close()
+  })
+
+  it('answers in the chat and shows the thread', async () => {
+    const { page } = watched
+    await page.getByText('Ask something; it begins a new thread.').waitFor()
+    await page.evaluate(GROWTH)
+    await ask(page, UPDATES)
+    expect(thread().messages).toBe(2)
+    // The answer came bit by bit.
+    expect(await page.evaluate('window.lengths.size')).toBeGreaterThan(3)
+    const answer = view().all[1]!.message.content
+    await page.getByRole('log').getByText(answer.split('\n')[0]!).first().waitFor()
+    expect(await page.getByRole('log').textContent()).toContain(UPDATES)
+    expect(page.url()).toContain(`#/threads/${thread().id}`)
+    await stop(page, 'message-1').waitFor()
+    const { shown, fresh } = view().ledger[0]!
+    const row = page.getByRole('row').filter({ hasText: '1 answer' })
+    const cells = await row.getByRole('cell').allTextContents()
+    expect(cells.slice(0, 5)).toEqual(['exact', String(shown), '0', '0', String(fresh)])
+  })
+
+  it('cuts, folds and restores by the keyboard alone', async () => {
+    const { page } = watched
+    await stop(page, 'message-0').focus()
+    await page.keyboard.press('Enter')
+    await page.getByRole('heading', { name: 'Message 1, user' }).waitFor()
+    await tabTo(page, page.getByRole('button', { name: 'Cut the chosen stretch, or all' }))
+    await page.keyboard.press('Enter')
+    await page.locator('.pieces .fragment').nth(3).waitFor()
+    const [first, second] = [fragment(0).id, fragment(1).id]
+
+    await page.keyboard.press('Escape')
+    expect(await hasFocus(page, stop(page, 'message-0'))).toBe(true)
+    await page.keyboard.press('ArrowRight')
+    await page.keyboard.press('f')
+    await page.getByText(`Folded ${first}`).waitFor()
+    await stop(page, `fragment-${first}`)
+      .and(page.getByLabel(/folded/))
+      .waitFor()
+    await page.keyboard.press('ArrowRight')
+    await page.keyboard.press('Enter')
+    await page.getByRole('heading', { name: `Fragment ${second}` }).waitFor()
+    const { span } = fragment(1)
+    expect(await page.locator('.panel pre').first().textContent()).toBe(UPDATES.slice(span.start, span.end))
+    await tabTo(page, page.getByRole('button', { name: 'Fold', exact: true }))
+    await page.keyboard.press('Enter')
+    await page.getByText(`Folded ${second}`).waitFor()
+    expect(view().all[0]!.fragments.map(({ state }) => state.kind)).toEqual(['folded', 'folded', 'open', 'open'])
+
+    await ask(page, 'And the hat?')
+    const last = view().ledger.at(-1)!
+    expect(last.recomputed).toBeGreaterThan(0)
+    await page.getByText(`${first}, ${second} folded by a person or a program`).waitFor()
+    const cells = page.getByRole('row').filter({ hasText: '2 answer' }).getByRole('cell')
+    expect((await cells.allTextContents()).slice(1, 5)).toEqual(
+      [last.shown, last.reused, last.recomputed, last.fresh].map((figure) => figure.toLocaleString('en-US')),
+    )
+
+    await stop(page, `fragment-${first}`).focus()
+    await page.keyboard.press('r')
+    await page.getByText(`Restored ${first}`).waitFor()
+    expect(view().all[0]!.fragments.map(({ state }) => state.kind)).toEqual(['open', 'folded', 'open', 'open'])
+  })
+
+  it('says what the server refuses', async () => {
+    const { page } = watched
+    const first = fragment(0).id
+    await stop(page, `fragment-${first}`).focus()
+    await page.keyboard.press('r')
+    await page.getByRole('alert').getByText(`${first} is open`).waitFor()
+    // The browser says so, too; nothing else went wrong so far.
+    expect(watched.errors.splice(0)).toEqual([expect.stringContaining('409')])
+  })
+
+  it('searches hidden text, too, and leads to it', async () => {
+    const { page } = watched
+    const second = fragment(1)
+    const inside = /value\d+/.exec(UPDATES.slice(second.span.start, second.span.end))![0]
+    await page.getByLabel('Exact text').fill(`${inside};`)
+    await page.keyboard.press('Enter')
+    await page.getByText('1 hit.').waitFor()
+    expect(await page.locator('.hits mark').textContent()).toBe(`${inside};`)
+    await page.getByRole('button', { name: `Message 1, user, folded in ${second.id}` }).click()
+    await page.getByRole('heading', { name: `Fragment ${second.id}` }).waitFor()
+  })
+
+  it('has the model summarise', async () => {
+    const { page } = watched
+    const third = fragment(2).id
+    await stop(page, `fragment-${third}`).click()
+    await page.getByLabel('Summary must keep').fill('the last values')
+    await page.keyboard.press('Enter')
+    await page.getByText(`Summarised ${third}`).waitFor()
+    const { state } = fragment(2)
+    expect(state).toMatchObject({ kind: 'summarised', focus: 'the last values' })
+    await page
+      .locator('.panel')
+      .getByText(state.kind === 'summarised' ? state.summary : '', { exact: true })
+      .waitFor()
+    await page.getByRole('row').filter({ hasText: 'summary' }).waitFor()
+    await page.getByText(`${third} summarised by a person or a program`).waitFor()
+  })
+
+  it('sets the contract, makes the thread exact and exports it', async () => {
+    const { page } = watched
+    await page.locator('main').getByRole('combobox', { name: 'Contract' }).selectOption('splice')
+    await page.getByText('Later steps keep to splice.').waitFor()
+    expect(view().contract).toBe('splice')
+    await page.getByRole('button', { name: 'Make exact now' }).click()
+    await page.getByText('The thread is exact.').waitFor()
+    const download = page.waitForEvent('download')
+    await page.getByRole('button', { name: 'Export' }).click()
+    const exported: unknown = JSON.parse(readFileSync(await (await download).path(), 'utf8'))
+    expect(exported).toEqual(JSON.parse(JSON.stringify(server.service.threads.export(PUBLIC, thread().id))))
+  })
+
+  it('shows what other clients do without being asked', async () => {
+    const { page } = watched
+    const answered = await fetch(`${server.url}/v1/chat/completions`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ messages: [{ role: 'user', content: 'Somebody else asks.' }], max_tokens: 8 }),
+    })
+    expect(answered.status).toBe(200)
+    const link = page.getByRole('navigation').getByRole('link', { name: 'Somebody else asks.' })
+    await link.getByText('2 messages').waitFor()
+    await link.getByLabel('runs now').waitFor({ state: 'detached' })
+    await page.getByRole('link', { name: 'kvfold' }).click()
+    await page.getByRole('heading', { name: 'Models and slots' }).waitFor()
+    await page.getByText(/0 of 2, idle/).waitFor()
+    const { used, cells } = server.service.models()[0]!.loaded!.cache!
+    await page.getByText(`${used.toLocaleString('en-US')} of ${cells.toLocaleString('en-US')} used`).waitFor()
+    await page.getByRole('img', { name: /^Cache, cells: now used/ }).waitFor()
+  })
+
+  it('takes no text for HTML', async () => {
+    const { page } = watched
+    await page.getByRole('link', { name: 'kvfold' }).click()
+    await ask(page, HOSTILE)
+    await stop(page, 'message-1').waitFor()
+    await stop(page, 'message-0').click()
+    await page.getByLabel('Exact text').fill('<img')
+    await page.keyboard.press('Enter')
+    await page.locator('.hits mark').first().waitFor()
+    expect(await page.locator('main h2').first().textContent()).toBe(HOSTILE.slice(0, 80))
+    expect(await page.locator('img').count()).toBe(0)
+    expect(await page.evaluate('window.broken')).toBeUndefined()
+  })
+
+  it('goes on with a thread in which the model called its tools', async () => {
+    const { page } = watched
+    await page.getByRole('link', { name: 'New thread' }).click()
+    await page.getByText('Settings').click()
+    await page.getByRole('combobox', { name: 'Who folds' }).selectOption('tools')
+    await page.getByLabel('Temperature').fill('0')
+    // The small model goes on calling for as long as it may.
+    await page.getByLabel('Longest answer, tokens').fill('40')
+    await page.getByLabel('System message').fill(systemPrompts['pi-llm'])
+    await ask(page, piSample({ words: ownWords(), updates: 10, keys: 8, seed: 3 }).prompt)
+    await page.getByText(/the model: fragment_context/).waitFor()
+    const [before, threads] = [view(), server.service.threads.list(PUBLIC).length]
+    expect(before.all.some(({ visible }) => !visible)).toBe(true)
+    await page.getByRole('combobox', { name: 'Who folds' }).selectOption('off')
+    await ask(page, 'And the first of them?')
+    expect(thread().id).toBe(before.id)
+    expect(view().messages).toBeGreaterThanOrEqual(before.messages + 2)
+    expect(server.service.threads.list(PUBLIC).length).toBe(threads)
+    expect(page.url()).toContain(before.id)
+  })
+
+  it('fits narrow screens, and is dark where that is wanted', async () => {
+    const { page } = watched
+    const ground = () => page.evaluate<string>('getComputedStyle(document.body).backgroundColor')
+    const light = await ground()
+    await page.emulateMedia({ colorScheme: 'dark' })
+    expect(await ground()).not.toBe(light)
+    await page.setViewportSize({ width: 360, height: 740 })
+    expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(360)
+    await page.getByRole('link', { name: 'kvfold' }).click()
+    await page.getByRole('heading', { name: 'Models and slots' }).waitFor()
+    expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(360)
+    await page.setViewportSize({ width: 1400, height: 1000 })
+  })
+
+  it('deletes a thread once it is sure', async () => {
+    const { page } = watched
+    await page.getByRole('navigation').getByRole('link', { name: 'Somebody else asks.' }).click()
+    await page.getByRole('button', { name: 'Delete…' }).click()
+    await page.getByRole('button', { name: 'Delete', exact: true }).click()
+    await page.getByRole('heading', { name: 'Models and slots' }).waitFor()
+    await page.getByRole('link', { name: 'Somebody else asks.' }).waitFor({ state: 'detached' })
+    expect(server.service.threads.list(PUBLIC).map(({ title }) => title)).not.toContain('Somebody else asks.')
+  })
+
+  it('asks nobody but the server, without an error', () => {
+    expect([...watched.origins]).toEqual([server.url])
+    expect(watched.errors).toEqual([])
+  })
+
+  it('wants a key where the server does, and keeps it in the tab', async () => {
+    const locked = await serving({
+      keys: [{ name: 'anna', key: 'secret-of-anna' }],
+      engine: () => Promise.reject(new Error('not loaded')),
+    })
+    try {
+      const { page } = await open(browser, locked.url)
+      await page.getByText('This server wants an API key.').waitFor()
+      await page.getByLabel('API key').fill('wrong')
+      await page.keyboard.press('Enter')
+      await page.getByText('The server does not know this key.').waitFor()
+      await page.getByLabel('API key').fill('secret-of-anna')
+      await page.keyboard.press('Enter')
+      await page.getByText('None yet. Ask something').waitFor()
+      await page.getByText('only the key named admin may see them').waitFor()
+      expect(await page.evaluate('JSON.stringify(localStorage)')).toBe('{}')
+      expect(await page.evaluate('JSON.stringify(Object.values(sessionStorage))')).toBe('["secret-of-anna"]')
+      await page.getByRole('button', { name: 'Forget the key' }).click()
+      await page.getByText('This server wants an API key.').waitFor()
+    } finally {
+      await locked.close()
+    }
+  })
+})
