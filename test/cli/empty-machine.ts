@@ -32,8 +32,7 @@ export class EmptyMachine {
 
   start(program: string, words: readonly string[]): ChildProcess {
     const bare = [...BARE, ...this.#enclosed, this.path(program), ...words]
-    // Without /proc: some machines keep it from programs, and what we need of it must not be needed there.
-    return this.isolated ? spawn('unshare', ['--mount', '--net', ENV, ...bare]) : spawn(ENV, bare)
+    return this.isolated ? spawn('unshare', [...this.#apart, ...bare]) : spawn(ENV, bare)
   }
 
   run(program: string, words: readonly string[]): Promise<Outcome> {
@@ -56,6 +55,12 @@ export class EmptyMachine {
     rmSync(this.folder, { recursive: true, force: true })
   }
 
+  /** Mounts and network of its own: its /proc goes away with it. */
+  get #apart(): string[] {
+    const mount = 'mount -t proc proc "$1/proc" && shift && exec "$@"'
+    return ['--mount', '--net', '/bin/sh', '-c', mount, 'sh', this.folder, ENV]
+  }
+
   get #enclosed(): string[] {
     return this.isolated ? [CHROOT, this.folder] : []
   }
@@ -63,7 +68,7 @@ export class EmptyMachine {
   /** A shell, the C library and /dev/null, laid out as distributions do. False where this system does not allow that. */
   #furnish(): boolean {
     const shell = '/bin/sh'
-    for (const folder of ['bin', 'dev', 'usr/lib', 'lib64']) mkdirSync(join(this.folder, folder), { recursive: true })
+    for (const folder of ['bin', 'dev', 'proc', 'usr/lib', 'lib64']) mkdirSync(join(this.folder, folder), { recursive: true })
     symlinkSync('usr/lib', join(this.folder, 'lib'))
     copyFileSync(shell, join(this.folder, shell))
     for (const library of cLibrary()) {
@@ -75,7 +80,7 @@ export class EmptyMachine {
     const made = spawnSync('mknod', ['-m', '666', join(this.folder, 'dev/null'), 'c', '1', '3'])
     if (made.status !== 0) return false
     writeFileSync(join(this.folder, 'probe'), '#!/bin/sh\necho inside\n', { mode: 0o755 })
-    const probe = spawnSync('unshare', ['--mount', '--net', ENV, '-i', CHROOT, this.folder, '/probe'], { encoding: 'utf8' })
+    const probe = spawnSync('unshare', [...this.#apart, '-i', CHROOT, this.folder, '/probe'], { encoding: 'utf8' })
     rmSync(join(this.folder, 'probe'))
     return probe.stdout === 'inside\n'
   }

@@ -1,0 +1,151 @@
+/** Owns the writing of a bundle to the disk: as a folder, or as an archive in parts. Whole, or not at all. */
+import { createHash, type Hash } from 'node:crypto'
+import { createWriteStream } from 'node:fs'
+import { chmod, mkdir, open, readdir, rename, rm, writeFile, type FileHandle } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { Readable, Writable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import { createGzip } from 'node:zlib'
+import { KvfoldError } from '../../core/errors.js'
+import { CHECKSUMS, checksumEntry, contents, type Entry } from './entry.js'
+import { unpacker } from './scripts.js'
+import { tarOf } from './tar.js'
+
+export interface Written {
+  readonly files: number
+  /** On the disk. */
+  readonly bytes: number
+}
+
+const UNPACK = 'unpack.sh'
+
+/** `folder` must not exist, or be empty. @throws KvfoldError cli/bad-usage, bundle/unsuitable, engine/cancelled */
+export function writeFolder(folder: string, entries: readonly Entry[], signal: AbortSignal): Promise<Written> {
+  return whole(folder, async (at) => {
+    const sums = new Map<string, string>()
+    let bytes = 0
+    const write = async (entry: Entry): Promise<void> => {
+      const path = join(at, entry.path)
+      await mkdir(dirname(path), { recursive: true })
+      const file = createWriteStream(path, { mode: entry.executable ? 0o755 : 0o644 })
+      await pipeline(Readable.from(contents(entry, sums), { objectMode: true }), file, { signal })
+      // Whatever the umask says: those who run it may be others than who made it.
+      await chmod(path, entry.executable ? 0o755 : 0o644)
+      bytes += file.bytesWritten
+    }
+    for (const entry of entries) await write(entry)
+    await write(checksumEntry(sums))
+    return { files: entries.length + 1, bytes }
+  })
+}
+
+/** A tar.gz in parts of at most `partBytes`, with a script that checks, joins and unpacks them. As `writeFolder` otherwise. */
+export function writeArchive(
+  folder: string,
+  name: string,
+  entries: readonly Entry[],
+  partBytes: number,
+  signal: AbortSignal,
+): Promise<Written> {
+  return whole(folder, async (at) => {
+    const parts = new Parts(at, `${name}.tar.gz`, partBytes)
+    await pipeline(Readable.from(tarOf(name, entries), { objectMode: true }), createGzip(), parts, { signal })
+    await writeFile(join(at, UNPACK), unpacker(name, CHECKSUMS, CHECKSUMS), { mode: 0o755 })
+    await writeFile(join(at, CHECKSUMS), parts.sums.join(''))
+    return { files: parts.sums.length + 2, bytes: parts.bytes }
+  })
+}
+
+interface Part {
+  readonly name: string
+  readonly file: FileHandle
+  readonly hash: Hash
+  /** Bytes that still fit. */
+  left: number
+}
+
+/** Writes what it gets to files of a given size: `name.00001`, `name.00002`... */
+class Parts extends Writable {
+  readonly sums: string[] = []
+  bytes = 0
+  #part: Part | null = null
+
+  constructor(
+    private readonly folder: string,
+    private readonly name: string,
+    private readonly size: number,
+  ) {
+    super()
+  }
+
+  override _write(piece: Buffer, _: unknown, done: (error?: Error | null) => void): void {
+    this.#take(piece).then(() => {
+      done()
+    }, done)
+  }
+
+  override _final(done: (error?: Error | null) => void): void {
+    this.#end().then(() => {
+      done()
+    }, done)
+  }
+
+  override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
+    this.#end().then(() => {
+      done(error)
+    }, done)
+  }
+
+  async #take(piece: Buffer): Promise<void> {
+    for (let at = 0; at < piece.length;) {
+      this.#part ??= await this.#begin()
+      const part = this.#part
+      const bytes = piece.subarray(at, at + part.left)
+      await part.file.writeFile(bytes)
+      part.hash.update(bytes)
+      part.left -= bytes.length
+      this.bytes += bytes.length
+      at += bytes.length
+      if (part.left === 0) await this.#end()
+    }
+  }
+
+  async #begin(): Promise<Part> {
+    const name = `${this.name}.${String(this.sums.length + 1).padStart(5, '0')}`
+    return { name, file: await open(join(this.folder, name), 'w'), hash: createHash('sha256'), left: this.size }
+  }
+
+  async #end(): Promise<void> {
+    const part = this.#part
+    if (part === null) return
+    this.#part = null
+    await part.file.close()
+    this.sums.push(`${part.hash.digest('hex')}  ${part.name}\n`)
+  }
+}
+
+/** Lets `write` fill a folder beside `folder`, which gets its name when all is there and goes away when not. */
+async function whole(folder: string, write: (at: string) => Promise<Written>): Promise<Written> {
+  const there = await readdir(folder).catch((error: unknown) => {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return []
+    throw unwritable(folder, error as NodeJS.ErrnoException)
+  })
+  if (there.length > 0) throw new KvfoldError('cli/bad-usage', `The folder ${folder} is not empty; name a new one.`)
+  const unfinished = `${folder}.unfinished-${process.pid}`
+  try {
+    await mkdir(unfinished, { recursive: true })
+    const written = await write(unfinished)
+    await rename(unfinished, folder)
+    return written
+  } catch (error) {
+    await rm(unfinished, { recursive: true, force: true })
+    if (!(error instanceof Error) || error instanceof KvfoldError) throw error
+    if (error.name === 'AbortError') throw new KvfoldError('engine/cancelled', 'The bundle was not finished.', { cause: error })
+    throw 'syscall' in error ? unwritable(folder, error as NodeJS.ErrnoException) : error
+  }
+}
+
+function unwritable(folder: string, error: NodeJS.ErrnoException): KvfoldError {
+  const reason = error.code === 'ENOSPC' || error.code === 'EDQUOT' ? 'the disk is full' : (error.code ?? error.message)
+  return new KvfoldError('cli/bad-usage', `The bundle cannot be written to ${folder}: ${reason}.`, { cause: error })
+}
