@@ -37,6 +37,7 @@ const TRIPLETS: Readonly<Record<string, string>> = { x64: 'x86_64-linux-gnu', ar
 const COMPILED = ['cli/main.js', 'dashboard/index.html']
 /** What kvfold reads of its own package, besides its compiled program. */
 const OWN_FILES = ['package.json', 'LICENSE', 'build/kvfold.node', 'build/kvfold.json', 'src/eval/words.json']
+/** Without its ONNX export, which only tests read. */
 const BUILTIN_FOLDER = 'native-models/builtin'
 /** 35 MB that only a compiler needs: llama.cpp's sources. */
 const SOURCES = 'llama/gitRelease.bundle'
@@ -104,7 +105,7 @@ async function ownEntries(app: string, root: string, dist: string): Promise<Entr
   const [files, program, builtin] = await Promise.all([
     Promise.all(OWN_FILES.map((file) => fileEntry(`${app}/${file}`, join(root, file)))),
     folderEntries(`${app}/dist`, dist, needed),
-    folderEntries(`${app}/${BUILTIN_FOLDER}`, join(root, BUILTIN_FOLDER), () => true),
+    folderEntries(`${app}/${BUILTIN_FOLDER}`, join(root, BUILTIN_FOLDER), (within) => within !== 'onnx'),
   ])
   return [...files, ...program, ...builtin]
 }
