@@ -8,7 +8,12 @@ import { Pool, slicesOf, type Slice } from './embedding-slices.js'
 /** `rank` is no embedding, and `none` none of a text. */
 export type TextPooling = Extract<Pooling, 'mean' | 'cls' | 'last'>
 
-export interface EmbedderOptions extends Pick<ContextOptions, 'threads' | 'batchThreads' | 'flashAttention'> {
+export interface EmbedderOptions extends Pick<ContextOptions, 'threads' | 'batchThreads'> {
+  /**
+   * Default: off. It rounds differently with every batch: a text's vector then depends on those beside it, by up to 3e-4 a number (built-in
+   * model; 5e-6 without).
+   */
+  readonly flashAttention?: 'auto' | 'on' | 'off'
   /** Default: what the model was trained with, else `mean`: a model that generates text has no token that stands for all of it. */
   readonly pooling?: TextPooling
   /** The longest text, in tokens. Default: the trained context, at most 2048. */
@@ -37,8 +42,6 @@ const SEQUENCES = 32
 
 /** Calls may overlap: they are computed one after the other. */
 export class Embedder {
-  /** The longest text, in tokens. */
-  readonly tokens: number
   #line: Promise<unknown> = Promise.resolve()
   #disposed = false
 
@@ -46,11 +49,10 @@ export class Embedder {
     readonly model: NativeModel,
     private readonly context: NativeContext,
     readonly pooling: TextPooling,
+    /** The longest text, in tokens. */
+    readonly tokens: number,
     private readonly ownsModel: boolean,
-  ) {
-    const { trainedContext } = model.info
-    this.tokens = trainedContext > 0 ? Math.min(context.cells, trainedContext) : context.cells
-  }
+  ) {}
 
   /** A context on a model that stays its owner's; it ends with the model. @throws as NativeModel.createContext; model/unsupported for rerankers */
   static async on(model: NativeModel, options: EmbedderOptions = {}): Promise<Embedder> {
@@ -74,24 +76,22 @@ export class Embedder {
 
   static async #make(model: NativeModel, options: EmbedderOptions, ownsModel: boolean): Promise<Embedder> {
     const { trainedContext } = model.info
-    const { tokens = Math.min(trainedContext > 0 ? trainedContext : DEFAULT_TOKENS, DEFAULT_TOKENS), ...rest } = options
+    const { tokens: asked = DEFAULT_TOKENS, ...rest } = options
+    const tokens = trainedContext > 0 ? Math.min(asked, trainedContext) : asked
     const pooling = options.pooling ?? ownPooling(model)
-    const ubatch = isCausal(model.info) ? Math.min(options.ubatch ?? DEFAULT_UBATCH, tokens) : tokens
+    const least = isCausal(model.info) ? Math.min(options.ubatch ?? DEFAULT_UBATCH, tokens) : tokens
+    const sequences = Math.min(SEQUENCES, least)
+    const ubatch = Math.ceil(least / sequences) * sequences
     const context = await model.createContext({
+      flashAttention: 'off',
       ...rest,
       embeddings: pooling,
       cells: tokens,
-      sequences: SEQUENCES,
+      sequences,
       ubatch,
       batch: ubatch,
     })
-    return new Embedder(model, context, pooling, ownsModel)
-  }
-
-  /** Numbers of a whole vector; costs a decode. */
-  async dimensions(): Promise<number> {
-    const { vectors } = await this.embed([Int32Array.of(0)])
-    return vectors[0]!.length
+    return new Embedder(model, context, pooling, tokens, ownsModel)
   }
 
   /**
@@ -137,8 +137,9 @@ export class Embedder {
 
   async #compute(lists: readonly Int32Array[], signal: AbortSignal | undefined): Promise<Float32Array[]> {
     const { context, pooling } = this
-    // Text encoders keep nothing from one batch to the next: a group is one batch.
-    const limits = { tokens: Math.min(context.cells, this.#perGroup), sequences: context.sequences, batch: context.batch }
+    // Where a token sees those after it, a group is one batch.
+    const tokens = isCausal(this.model.info) ? context.cells : context.batch
+    const limits = { tokens, sequences: context.sequences, batch: context.batch }
     const stop = () => {
       context.abort()
     }
@@ -147,8 +148,9 @@ export class Embedder {
       const vectors: Float32Array[] = []
       for (const group of slicesOf(lists, limits)) {
         const pools = new Map<number, Pool>()
+        this.#refuseEnded(signal)
+        context.clear()
         for (const slice of group) {
-          this.#refuseEnded(signal)
           await this.#decode(slice, signal)
           for (const { text, sequence, count } of slice.parts) {
             const pool = pools.get(text) ?? new Pool(pooling)
@@ -156,21 +158,16 @@ export class Embedder {
             pool.add(context.embedding(sequence), count)
           }
         }
-        context.clear()
         for (const pool of pools.values()) vectors.push(pool.vector)
       }
       return vectors
     } finally {
       signal?.removeEventListener('abort', stop)
-      if (!this.#disposed) context.clear()
     }
   }
 
-  get #perGroup(): number {
-    return isCausal(this.model.info) ? this.context.cells : this.context.batch
-  }
-
   async #decode({ batch }: Slice, signal: AbortSignal | undefined): Promise<void> {
+    this.#refuseEnded(signal)
     const status = await this.context.decode(batch)
     if (status === 'done') return
     this.#refuseEnded(signal)

@@ -54,6 +54,7 @@ export function planContext(
   if (quantised && flashAttention === 'off') refuse(`valueType ${valueType} needs flash attention; turn it on or use f16 values.`)
 
   if (attention) refuseWithoutSoftmax(info, flashAttention)
+  if (pooling !== null) refuseUneven(whole)
 
   const heads = Math.max(1, info.kvHeads)
   const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
@@ -139,6 +140,13 @@ function refuseWithoutSoftmax({ recurrent, architecture }: ModelInfo, flashAtten
     )
   if (flashAttention === 'on')
     refuse('Attention cannot be captured with flash attention, which never computes it; leave flashAttention out or turn it off.')
+}
+
+/** llama.cpp v0.5.0 reserves its graph for as many tokens of every sequence, but not as many outputs, and pooling asserts that they agree. */
+function refuseUneven({ cells, ubatch, sequences }: Sizes): void {
+  const tokens = Math.min(cells, ubatch)
+  if (tokens % sequences !== 0)
+    refuse(`For embeddings the ubatch of ${tokens} must be a multiple of the ${sequences} sequences; change one of them.`)
 }
 
 /** Elements of one head's key and value. */

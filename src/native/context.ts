@@ -167,6 +167,7 @@ export class Context implements NativeContext {
   /** Of a sliding-window model, the cells of the layers that see everything. */
   readback(): readonly Cell[] {
     const { idle } = this
+    this.#refuseCacheless()
     const { rope, recurrent, hybrid } = this.info
     if (recurrent || hybrid || !['none', 'norm', 'neox'].includes(rope))
       throw new KvfoldError('model/unsupported', 'Cells are read back only where a cell is one position of one text.')
@@ -189,6 +190,7 @@ export class Context implements NativeContext {
 
   saveSequence(seq: SeqId, { checksum } = { checksum: true }): Uint8Array {
     const { idle } = this
+    this.#refuseCacheless()
     this.#checkSequence(seq)
     const state = calling(() => this.addon.saveSequence(idle, seq, STATE_HEADER))
     sealState(state, this.identity, checksum)
@@ -197,6 +199,7 @@ export class Context implements NativeContext {
 
   loadSequence(seq: SeqId, state: Uint8Array, { verify } = { verify: true }): boolean {
     const { idle } = this
+    this.#refuseCacheless()
     this.#checkSequence(seq)
     if (this.positions(seq) !== null)
       refuse(`Sequence ${seq} is not empty; a state goes into an empty one only, because llama.cpp empties it first.`)
@@ -229,6 +232,16 @@ export class Context implements NativeContext {
       refuse(`Sequence ${seq} does not exist; 0 to ${this.sequences - 1} do.`)
   }
 
+  /** llama.cpp does nothing then and says that it did. */
+  #refuseCacheless(): void {
+    const { encoder, architecture } = this.info
+    if (encoder)
+      throw new KvfoldError(
+        'model/unsupported',
+        `${architecture} models keep no cache, so there is nothing to tag, save or read back.`,
+      )
+  }
+
   /** llama.cpp makes an output of every token of such a context, and looks a text encoder's positions up in a table. */
   #checkEmbeddings({ outputs, positions }: Batch): void {
     if (this.plan.pooling === null) return
@@ -251,6 +264,7 @@ export class Context implements NativeContext {
    */
   #refusePart(seq: SeqId, start: number, end: number, what: string): void {
     const { recurrent, hybrid, slidingWindow, architecture } = this.info
+    this.#refuseCacheless()
     const windowed = slidingWindow > 0 && !this.plan.fullSlidingWindow
     if (!recurrent && !hybrid && !windowed) return
     const held = this.positions(seq)

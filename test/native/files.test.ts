@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { openNative } from '../../src/native/binding.js'
 import { writeGguf, type GgufValue } from '../../src/native/gguf-writer.js'
-import type { ContextOptions, Native } from '../../src/native/types.js'
+import type { ContextOptions, Native, Pooling } from '../../src/native/types.js'
 import { tinyModel } from '../support/models.js'
 import { feed, refused, someTokens } from './fixture.js'
 
