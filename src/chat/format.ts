@@ -165,9 +165,9 @@ export class ChatFormat {
     return this.syntax.parser(this.#probe().prompt)
   }
 
-  /** GBNF that forces at least one call of one of the tools; null when the family has none. */
-  callGrammar(tools: readonly ToolDefinition[]): string | null {
-    return this.syntax.grammar(tools, this.#probe().prompt)
+  /** GBNF that forces at least one call of one of the tools, or exactly one when `single`; null when the family has none. */
+  callGrammar(tools: readonly ToolDefinition[], single = false): string | null {
+    return this.syntax.grammar(tools, this.#probe().prompt, single)
   }
 
   /** The prompt without its edits. The last one is kept: a fold snaps several times before it renders. */

@@ -2,12 +2,13 @@
 import { stat } from 'node:fs/promises'
 import { KvfoldError } from '../core/errors.js'
 import { loadCalibration } from '../engine/calibration.js'
+import { Embedder, type EmbedderOptions } from '../engine/embedder.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
 import type { GpuChoice, Native } from '../native/types.js'
 import { isModelUri, resolveModel } from '../native/resolve.js'
 import { BUILTIN, builtinModel } from './builtin.js'
 import { bytes, percent } from './figures.js'
-import { engineOptions, type ModelFlags } from './options.js'
+import { engineOptions, given, type ModelFlags } from './options.js'
 import type { Terminal } from './terminal.js'
 
 /** The file that `--model` names; shows the progress of a download on `notes`. @throws KvfoldError model/not-found, engine/cancelled */
@@ -56,7 +57,7 @@ export async function loadEngine(
   flags: ModelFlags,
   notes: Terminal,
   signal?: AbortSignal,
-  extra: { slots?: number; sequences?: number } = {},
+  extra: Pick<LlamaEngineOptions, 'slots' | 'sequences' | 'attention'> = {},
 ): Promise<LlamaEngine> {
   const settings = optionsOf(flags)
   const path = await modelPath(flags.model, notes, signal)
@@ -66,4 +67,18 @@ export async function loadEngine(
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.abilities.notes) notes.prose(note, notes.colours.dim)
   return engine
+}
+
+/** The options that an embedder runs with for these flags. */
+export function embedderOptions(flags: ModelFlags): EmbedderOptions {
+  const { threads, batchThreads } = optionsOf(flags)
+  return given({ threads, batchThreads })
+}
+
+/** Loads the model the flags name for embeddings alone. The caller disposes the embedder. @throws KvfoldError as openNative, modelPath and Embedder.load */
+export async function loadEmbedder(flags: ModelFlags, notes: Terminal, signal?: AbortSignal): Promise<Embedder> {
+  const path = await modelPath(flags.model, notes, signal)
+  const { model } = optionsOf(flags)
+  const native = await nativeLibrary(flags.gpu)
+  return Embedder.load(native, path, { ...embedderOptions(flags), ...given({ model }) })
 }

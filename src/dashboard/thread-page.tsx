@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import { count, plural } from '../cli/figures.js'
 import { linkTo } from './address.js'
 import { threadPath } from './api.js'
+import { AttentionPanel } from './attention-panel.js'
 import { keyOf, type Choice } from './choice.js'
 import { FragmentPanel } from './fragment-panel.js'
 import { useAction, useHouse, type Loaded } from './hooks.js'
@@ -83,6 +84,7 @@ function Shown({ thread, edits }: { readonly thread: Thread; readonly edits: rea
           folds, R restores.
         </p>
         <LastStep thread={thread} />
+        <AttentionPanel thread={thread} onChoose={setChosen} />
         <p role="status" class="told">
           {told}
         </p>

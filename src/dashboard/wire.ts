@@ -1,7 +1,7 @@
 /** Owns the shapes that come over the wire: the server's own types, as JSON leaves them. */
 import type { ChatMessage } from '../chat/message.js'
 import type { ExportedThread } from '../server/threads/exported.js'
-import type { ThreadChange, ThreadMessage, ThreadView } from '../server/threads/desk.js'
+import type { ThreadAttention, ThreadChange, ThreadMessage, ThreadView } from '../server/threads/desk.js'
 
 export type { Fragment } from '../context/fragment.js'
 export type { Hit } from '../context/search.js'
@@ -17,6 +17,9 @@ export interface Thread extends Omit<ThreadView, 'all' | 'messages'> {
   readonly messages: readonly ThreadMessage[]
   readonly count: number
 }
+
+/** `GET /kvfold/threads/:id/attention`. */
+export type Attention = ThreadAttention
 
 /** An event of `/kvfold/events`. */
 export type Change = Pick<ThreadChange, 'thread' | 'kind'>

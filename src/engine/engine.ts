@@ -43,6 +43,8 @@ export interface EngineRequest {
   /** Default: what the context has room for. */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
+  /** The answer ends with the first complete call that this is true of. Engines that cannot end there go on. Default: calls end nothing. */
+  readonly endsWith?: (call: Pick<ToolCall, 'name'>) => boolean
   /** GBNF, or a JSON schema the answer must satisfy; not both. */
   readonly grammar?: string
   readonly schema?: unknown

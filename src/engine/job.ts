@@ -30,7 +30,8 @@ export interface JobRequest {
   readonly signal?: AbortSignal
   readonly onPlan?: (plan: Plan) => void
   readonly onPrefill?: (done: number, total: number) => void
-  readonly onText?: (text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[]) => void
+  /** True: generation ends here, as if the model had ended it. */
+  readonly onText?: (text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[]) => boolean | undefined
 }
 
 export interface JobResult {
@@ -100,8 +101,12 @@ export class Job {
     this.tokens.push(token)
     if (logprob !== null) this.logprobs.push(logprob)
     const { text, stopped } = this.#stops.push(this.#decoder.decode(this.model.piece(token, true), { stream: true }))
-    this.#emit(text, [token], logprob === null ? [] : [logprob])
+    const isEnough = this.#emit(text, [token], logprob === null ? [] : [logprob])
     if (stopped) return 'stop-string'
+    if (isEnough) {
+      this.flush()
+      return 'stop'
+    }
     if (this.tokens.length >= (this.request.maxTokens ?? Infinity)) {
       this.flush()
       return 'length'
@@ -114,8 +119,8 @@ export class Job {
     this.#emit(this.#decoder.decode() + this.#stops.finish(), [])
   }
 
-  #emit(text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[] = []): void {
+  #emit(text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[] = []): boolean {
     this.text += text
-    if (text !== '' || tokens.length > 0) this.request.onText?.(text, tokens, logprobs)
+    return (text !== '' || tokens.length > 0) && this.request.onText?.(text, tokens, logprobs) === true
   }
 }

@@ -41,7 +41,7 @@ import { Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'
 import { guardedSequences, MOST_GUARDED, WindowGuard } from './window-guard.js'
 
-export interface LlamaEngineOptions extends ContextOptions {
+export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly model?: ModelOptions
   /** Steps that run at once. Default 4. */
   readonly slots?: number
@@ -311,6 +311,7 @@ export class LlamaEngine implements Engine {
     const forward = (events: readonly ReplyEvent[]) => {
       for (const event of events) if (event.type !== 'call-start') stream.push(event)
     }
+    const cut = { early: false }
     const result = await this.#submit({
       conversation: request.conversation,
       seed: seedOf(request.tenant),
@@ -338,21 +339,26 @@ export class LlamaEngine implements Engine {
       onText: (text, tokens, logprobs) => {
         if (tokens.length > 0 || text !== '')
           stream.push({ type: 'tokens', tokens, text, ...(request.logprobs === undefined ? {} : { logprobs }) })
-        if (text !== '') forward(parser.push(text))
+        const events = text === '' ? [] : parser.push(text)
+        forward(events)
+        const { endsWith = () => false } = request
+        return (cut.early ||= events.some((event) => event.type === 'call' && endsWith(event.call)))
       },
     })
     if ((request.contract ?? this.options.contract) === 'auto' && result.ledger.approximate > 0)
       this.#refreshLater(request.conversation)
     const parsed = parser.finish()
     forward(parsed.events)
-    const whole = result.finish === 'stop' || result.finish === 'length'
-    const message: ChatMessage = {
+    const said: ChatMessage = {
       role: 'assistant',
       content: parsed.content,
       ...(parsed.reasoning === undefined ? {} : { reasoning: parsed.reasoning }),
       ...(parsed.toolCalls.length === 0 ? {} : { toolCalls: parsed.toolCalls }),
-      ...(whole ? { sampled: { text: result.text, tokens: result.tokens } } : {}),
     }
+    const { text, tokens } = result
+    const isWhole = result.finish === 'stop' || result.finish === 'length'
+    const isSampled = isWhole && (!cut.early || this.#isClosed(messages, tools, said, text))
+    const message: ChatMessage = isSampled ? { ...said, sampled: { text, tokens } } : said
     const finish = result.finish === 'stop-string' ? 'stop' : result.finish
     return {
       message,
@@ -364,12 +370,28 @@ export class LlamaEngine implements Engine {
     }
   }
 
+  /**
+   * Whether an answer that ends with a call closes all that the template closes behind it. Where it would still close a list of calls, its own
+   * wording must be shown.
+   */
+  #isClosed(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], answer: ChatMessage, sampled: string): boolean {
+    const written = this.format.render({ messages: [...messages, answer], tools, generationPrompt: false })
+    const { start, end } = written.messages.at(-1)!.span
+    const own = written.tokens.subarray(start, end)
+    const turn = own.findLastIndex((token) => this.model.isEndOfGeneration(token))
+    const text = this.model.detokenize(turn < 0 ? own : own.subarray(0, turn), true)
+    // Behind the JSON of the last call; where calls are written as tags alone, the last of them.
+    const from = text.includes('}') ? text.lastIndexOf('}') + 1 : text.lastIndexOf('<')
+    return sampled.trimEnd().endsWith(text.slice(from).trim())
+  }
+
   async #grammar(request: EngineRequest, tools: readonly ToolDefinition[], choice: string): Promise<{ grammar?: string }> {
     if (request.grammar !== undefined) return { grammar: request.grammar }
     if (request.schema !== undefined) return { grammar: await this.native.grammarFromSchema(request.schema) }
     if (choice !== 'required') return {}
-    const { callable } = request
-    const grammar = this.format.callGrammar(tools.filter(({ name }) => callable?.includes(name) ?? true))
+    const { callable, endsWith = () => false } = request
+    const allowed = tools.filter(({ name }) => callable?.includes(name) ?? true)
+    const grammar = this.format.callGrammar(allowed, allowed.every(endsWith))
     if (grammar === null)
       throw new KvfoldError(
         'engine/bad-request',

@@ -232,6 +232,6 @@ function* pieces(content: string, edits: readonly Edit[]): Generator<string> {
 }
 
 /** The request as it was when it came: callers go on to change what it refers to. */
-function copyOf({ signal, ...request }: EngineRequest): EngineRequest {
+function copyOf({ signal, endsWith: _, ...request }: EngineRequest): EngineRequest {
   return { ...structuredClone(request), ...(signal === undefined ? {} : { signal }) }
 }

@@ -176,6 +176,8 @@ export interface EmbedAsk {
   readonly tenant: Tenant
   readonly model?: string
   readonly inputs: readonly (string | readonly number[])[]
+  /** The first so many numbers of each vector, made length 1 again. Default: all. */
+  readonly dimensions?: number
   readonly signal?: AbortSignal
 }
 

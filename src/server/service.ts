@@ -13,8 +13,10 @@ import {
   type CompletionAsk,
   type CompletionAsked,
   type EmbedAnswer,
+  type EmbedAsk,
   type Service,
 } from './ask.js'
+import { Embeddings, type EmbeddingModel } from './embeddings.js'
 import { answer, checkAsk, type AskDefaults } from './threads/answering.js'
 import { ThreadBook, type BookOptions } from './threads/book.js'
 import { complete, vocabularyOf, type Slot } from './threads/completing.js'
@@ -33,6 +35,8 @@ export interface ServiceOptions extends ModelsOptions, Omit<BookOptions, 'store'
   readonly models: readonly ModelSource[]
   /** Default: in memory. */
   readonly store?: ThreadStore
+  /** Embeds instead of the served models. Default: those do that offer an embedder. */
+  readonly embeddings?: EmbeddingModel
   /** Asks that may wait for a slot, for each model. Default 128. */
   readonly queueLimit?: number
   /** Of asks that do not say; milliseconds. Default: none. */
@@ -51,6 +55,7 @@ export class ThreadService implements Service {
   readonly #book: ThreadBook
   readonly #models: Models
   readonly #queues: ReadonlyMap<Model, Queue>
+  readonly #embeddings: Embeddings
   readonly #store: ThreadStore
   readonly #defaults: AskDefaults
   readonly #running = new Set<Promise<unknown>>()
@@ -70,6 +75,10 @@ export class ThreadService implements Service {
     this.threads = new Operations(parts.book, parts.models)
     const limit = options.queueLimit ?? 128
     this.#queues = new Map(parts.models.all.map((model) => [model, new Queue({ slots: model.slots, limit })]))
+    this.#embeddings = new Embeddings(parts.models, {
+      limit,
+      ...(options.embeddings === undefined ? {} : { own: options.embeddings }),
+    })
     this.#defaults = { acm: 'off', policy: {}, overflow: 'refuse', ...options.defaults }
   }
 
@@ -143,13 +152,22 @@ export class ThreadService implements Service {
     return this.#using(model, (engine) => engine.count(messages, tools))
   }
 
-  embed(): Promise<EmbedAnswer> {
-    return Promise.reject(
-      new KvfoldError(
-        'model/unsupported',
-        'This server makes no embeddings: kvfold has no engine for encoder models yet; ask another server.',
-      ),
-    )
+  async embed(ask: EmbedAsk): Promise<EmbedAnswer> {
+    if (this.#closing !== null) throw closing()
+    const { timeoutMs } = this.options
+    const limit = timeoutMs === undefined ? null : AbortSignal.timeout(timeoutMs)
+    const signal = AbortSignal.any([ask.signal, limit, this.#ending.signal].filter((each) => each != null))
+    const running = this.#embeddings.embed(ask, signal)
+    this.#running.add(running)
+    try {
+      return await running
+    } catch (error) {
+      if (limit?.aborted === true) throw late(timeoutMs)
+      if (this.#ending.signal.aborted) throw closing()
+      throw error
+    } finally {
+      this.#running.delete(running)
+    }
   }
 
   status(): ServiceStatus {
@@ -169,12 +187,13 @@ export class ThreadService implements Service {
   }
 
   async #close(graceMs: number): Promise<void> {
-    for (const queue of this.#queues.values()) queue.refuseAll(closing())
+    for (const queue of [...this.#queues.values(), this.#embeddings]) queue.refuseAll(closing())
     const cut = setTimeout(() => {
       this.#ending.abort()
     }, graceMs)
     await Promise.allSettled(this.#running)
     clearTimeout(cut)
+    await this.#embeddings.close()
     await this.#models.close()
     await this.#store.close()
   }

@@ -34,8 +34,8 @@ beforeAll(async () => {
 })
 
 /** What llama.cpp itself makes of the grammar. */
-async function accepts(source: string, reply: string): Promise<boolean> {
-  const grammar = ruledFormat(source).format.callGrammar(tools)
+async function accepts(source: string, reply: string, single = false): Promise<boolean> {
+  const grammar = ruledFormat(source).format.callGrammar(tools, single)
   if (grammar === null) throw new Error('the family has no grammar')
   const made = (await llama.createGrammar({ grammar })) as unknown as { _testText(text: string): boolean }
   return made._testText(reply)
@@ -80,6 +80,9 @@ describe('forced calls', () => {
     const source = realTemplate(template)
     expect(await accepts(source, reply)).toBe(true)
     expect(await accepts(source, 'Sure.')).toBe(false)
+    // Of a single call there is no second one.
+    const calls = reply.split('now').length - 1
+    if (reply.includes('now')) expect(await accepts(source, reply, true)).toBe(calls === 1)
     // What is forced is read back as calls.
     const parser = ruledFormat(source).format.parser()
     parser.push(reply)

@@ -3,14 +3,23 @@ import { readFileSync } from 'node:fs'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { systemPrompts } from '../../src/agents/prompts.js'
+import { builtinModel } from '../../src/cli/builtin.js'
+import { percent } from '../../src/cli/figures.js'
+import { LlamaEngine, type LlamaEngineOptions } from '../../src/engine/llama.js'
 import { piSample } from '../../src/eval/pi-llm.js'
 import { ownWords } from '../../src/eval/pi-words.js'
+import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { openNative } from '../../src/native/binding.js'
 import { PUBLIC } from '../../src/server/ask.js'
 import { serving, type Serving } from '../server/serving.js'
 import { ask, build, hasFocus, launch, missing, open, stop, tabTo, type Watched } from './browser.js'
 
 const UPDATES = Array.from({ length: 12 }, (_, at) => `lamp: value${at}; hat: other${at};`).join(' ')
 const HOSTILE = '<img src=x onerror="window.broken = true"><script>window.broken = true</script> **not bold** &amp;'
+
+const load = (options: Pick<LlamaEngineOptions, 'slots' | 'attention'>) => async () =>
+  LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1, ...options })
+const model = { name: 'builtin', slots: 2, load: load({ slots: 2 }), loadForAttention: load({ slots: 1, attention: true }) }
 
 /** Notes in `lengths` how long the answer is whenever the page changes. */
 const GROWTH = `
@@ -31,7 +40,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
   beforeAll(async () => {
     await build()
     browser = await launch()
-    server = await serving()
+    server = await serving({ service: { models: [model] } })
     watched = await open(browser, server.url)
   }, 120_000)
   afterAll(async () => {
@@ -99,6 +108,38 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await page.keyboard.press('r')
     await page.getByText(`Restored ${first}`).waitFor()
     expect(view().all[0]!.fragments.map(({ state }) => state.kind)).toEqual(['open', 'folded', 'open', 'open'])
+  })
+
+  it('shows where the last answer looked, part by part', async () => {
+    const { page } = watched
+    const looked = page.getByRole('switch', { name: 'Where the last answer looked' })
+    let goOn = (): void => undefined
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    await page.route('**/attention', async (route) => {
+      await held
+      await route.continue()
+    })
+    await tabTo(page, looked)
+    await page.keyboard.press('Enter')
+    expect(await looked.getAttribute('aria-checked')).toBe('true')
+    await page.getByText('Showing the thread to the model again').waitFor()
+    goOn()
+    const table = page.getByRole('table', { name: 'Where the last answer looked' })
+    await table.waitFor()
+    await page.getByText(/^A replay\. .*without flash attention.*in one prefill\.$/).waitFor()
+    const { messages, own } = await server.service.threads.attention(PUBLIC, thread().id)
+    // The second answer was given while two parts were folded; one of them was restored since.
+    expect(messages[0]!.cuts.map(({ shows }) => shows)).toEqual(['marker', 'marker', 'text', 'text'])
+    const rows = messages.flatMap(({ tokens, mass, cuts }) => [{ tokens, mass }, ...cuts])
+    const cells = await table.getByRole('row').getByRole('cell').allTextContents()
+    const shown = cells.flatMap((cell, at) => (at % 3 === 1 ? [cell] : [])).slice(0, -1)
+    expect(shown).toEqual(rows.map(({ mass }) => percent(mass)))
+    expect(cells.at(-2)).toBe(percent(own))
+    await table.getByRole('button', { name: `${fragment(2).id}, open` }).click()
+    await page.getByRole('heading', { name: `Fragment ${fragment(2).id}` }).waitFor()
+    await page.keyboard.press('Escape')
+    await looked.click()
+    await table.waitFor({ state: 'detached' })
   })
 
   it('says what the server refuses', async () => {
@@ -234,6 +275,19 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
   it('asks nobody but the server, without an error', () => {
     expect([...watched.origins]).toEqual([server.url])
     expect(watched.errors).toEqual([])
+  })
+
+  it('says why nobody can see where an answer looked', async () => {
+    const other = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    try {
+      const asked = { tenant: PUBLIC, messages: [{ role: 'user', content: 'Well?' }], tools: [], toolChoice: 'auto' } as const
+      const { thread: id } = await other.service.ask(asked).answer
+      const { page } = await open(browser, other.url, `/#/threads/${id}`)
+      await page.getByRole('switch', { name: 'Where the last answer looked' }).click()
+      await page.getByRole('alert').getByText('No attention of builtin can be seen here').waitFor()
+    } finally {
+      await other.close()
+    }
   })
 
   it('wants a key where the server does, and keeps it in the tab', async () => {

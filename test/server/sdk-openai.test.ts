@@ -1,15 +1,21 @@
 /** OpenAI's own package against the server: what its users do every day. */
 /* eslint-disable @typescript-eslint/no-deprecated -- what OpenAI has deprecated is what most clients send */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import OpenAI, { APIError, APIUserAbortError, NotFoundError } from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { Embedder } from '../../src/engine/embedder.js'
 import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { openNative } from '../../src/native/binding.js'
+import { synthesizeEncoder } from '../../src/native/synthetic-encoder.js'
 import { endless, serving, type Serving } from './serving.js'
 
 let served: Serving
 let client: OpenAI
 
 beforeAll(async () => {
-  served = await serving()
+  served = await serving({ embeds: true })
   client = new OpenAI({ baseURL: `${served.url}/v1`, apiKey: 'none', maxRetries: 0 })
 })
 
@@ -302,12 +308,96 @@ describe('other routes', () => {
     const back = (await (await fetch(`${served.url}/detokenize`, json({ tokens: ids.tokens }))).json()) as { content: string }
     expect(back.content).toBe(prompt)
   })
+})
 
-  it('says that it makes no embeddings', async () => {
-    await expect(client.embeddings.create({ model, input: 'text' })).rejects.toMatchObject({
-      status: 501,
-      code: 'model/unsupported',
-    })
+describe('embeddings', () => {
+  const length = (vector: readonly number[]) => Math.hypot(...vector)
+
+  it('gives a vector for each text, the same in either encoding', async () => {
+    const input = ['The value of red is 4.', 'A walk by the river.', 'The value of red is 4.']
+    // The package asks for base64 unless it is told otherwise.
+    const packed = await client.embeddings.create({ model, input })
+    const plain = await client.embeddings.create({ model, input, encoding_format: 'float' })
+    expect(packed.model).toBe(model)
+    expect(packed.data.map(({ index }) => index)).toEqual([0, 1, 2])
+    expect(packed.data.map(({ embedding }) => embedding)).toEqual(plain.data.map(({ embedding }) => embedding))
+    const [red, walk, again] = packed.data.map(({ embedding }) => embedding)
+    expect(length(red!)).toBeCloseTo(1, 5)
+    expect(Math.max(...red!.map((value, at) => Math.abs(value - again![at]!)))).toBeLessThan(1e-5)
+    expect(Math.max(...red!.map((value, at) => Math.abs(value - walk![at]!)))).toBeGreaterThan(1e-3)
+    expect(packed.usage.total_tokens).toBe(packed.usage.prompt_tokens)
+  })
+
+  it('takes a text, its tokens and lists of tokens alike', async () => {
+    const text = 'The value of blue is 7.'
+    const { tokens } = (await (await fetch(`${served.url}/tokenize`, json({ content: text }))).json()) as { tokens: number[] }
+    const whole = await client.embeddings.create({ model, input: text })
+    const listed = await client.embeddings.create({ model, input: tokens })
+    const lists = await client.embeddings.create({ model, input: [tokens, [1, 2]] })
+    expect(whole.usage.prompt_tokens).toBe(tokens.length)
+    expect(lists.usage.prompt_tokens).toBe(tokens.length + 2)
+    expect(listed.data[0]?.embedding).toEqual(whole.data[0]?.embedding)
+    expect(lists.data).toHaveLength(2)
+  })
+
+  it('cuts vectors where that is asked', async () => {
+    const whole = (await client.embeddings.create({ model, input: 'red' })).data[0]!.embedding
+    const cut = (await client.embeddings.create({ model, input: 'red', dimensions: 4 })).data[0]!.embedding
+    const scale = length(whole.slice(0, 4))
+    expect(cut).toHaveLength(4)
+    for (const [at, value] of cut.entries()) expect(value).toBeCloseTo(whole[at]! / scale, 5)
+    await expect(client.embeddings.create({ model, input: 'red', dimensions: 1e6 })).rejects.toMatchObject({ status: 400 })
+  })
+
+  it('refuses what it cannot embed, and says which it is', async () => {
+    const long = client.embeddings.create({ model, input: ['short', 'word '.repeat(4000)] })
+    await expect(long).rejects.toMatchObject({ status: 413, code: 'context_length_exceeded' })
+    await expect(long).rejects.toThrow('Text 1 has')
+    await expect(client.embeddings.create({ model, input: [] })).rejects.toMatchObject({ status: 400, param: 'input' })
+    await expect(client.embeddings.create({ model, input: [[1, 1e6]] })).rejects.toMatchObject({ status: 400 })
+    await expect(client.embeddings.create({ model: 'other', input: 'a' })).rejects.toBeInstanceOf(NotFoundError)
+  })
+
+  it('chats while it embeds', async () => {
+    const input = Array.from({ length: 40 }, (_, index) => `The value of key ${index} is ${index * 7}.`)
+    const [vectors, answer] = await Promise.all([
+      client.embeddings.create({ model, input }),
+      client.chat.completions.create({ model, messages: [user('The value of red is 4.')], max_tokens: 4 }),
+    ])
+    expect(vectors.data).toHaveLength(40)
+    expect(answer.usage?.completion_tokens).toBeGreaterThan(0)
+  })
+
+  it('is made by a model of its own where there is one', async () => {
+    const own = () => Embedder.load(native, encoder, { threads: 1, batchThreads: 1 })
+    const folder = mkdtempSync(join(tmpdir(), 'kvfold-sdk-'))
+    const encoder = join(folder, 'encoder.gguf')
+    await synthesizeEncoder(encoder, { architecture: 'bert' })
+    const native = await openNative({ gpu: 'cpu' })
+    const other = await serving({ service: { embeddings: { name: 'encoder', load: own } } })
+    try {
+      const asks = new OpenAI({ baseURL: `${other.url}/v1`, apiKey: 'none', maxRetries: 0 })
+      const { data, model: by } = await asks.embeddings.create({ model: 'encoder', input: 'red' })
+      expect(by).toBe('encoder')
+      expect(data[0]?.embedding).toHaveLength(64)
+      await expect(asks.embeddings.create({ model, input: 'red' })).rejects.toBeInstanceOf(NotFoundError)
+    } finally {
+      await other.close()
+      rmSync(folder, { recursive: true })
+    }
+  })
+
+  it('is refused where the server was not asked to make any', async () => {
+    const without = await serving()
+    try {
+      const asks = new OpenAI({ baseURL: `${without.url}/v1`, apiKey: 'none', maxRetries: 0 })
+      await expect(asks.embeddings.create({ model, input: 'text' })).rejects.toMatchObject({
+        status: 501,
+        code: 'model/unsupported',
+      })
+    } finally {
+      await without.close()
+    }
   })
 })
 

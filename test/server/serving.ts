@@ -1,5 +1,6 @@
 /** A real server over the built-in model on a port of its own, for tests of what clients see. */
 import { builtinModel } from '../../src/cli/builtin.js'
+import { Embedder } from '../../src/engine/embedder.js'
 import type { Engine } from '../../src/engine/engine.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
@@ -20,18 +21,28 @@ export type ServingOptions = Partial<Omit<ServerOptions, 'service' | 'version'>>
   /** Default: the built-in model, which requests call `builtin`. */
   readonly engine?: () => Engine | Promise<Engine>
   readonly slots?: number
+  /** The built-in model makes embeddings, too. Default false. */
+  readonly embeds?: boolean
 }
 
 /** What a request adds to get an answer that ends with `max_tokens` and not before. */
 export const endless = { kvfold: { grammar: 'root ::= [a-z ] root' } } as const
 
-export async function serving({ service: parts = {}, engine, slots = 2, ...options }: ServingOptions = {}): Promise<Serving> {
+export async function serving(given: ServingOptions = {}): Promise<Serving> {
+  const { service: parts = {}, engine, slots = 2, embeds = false, ...options } = given
   const log: string[] = []
   const load =
     engine ??
     (async () => LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1, slots }))
   const service = await ThreadService.open({
-    models: [{ name: 'builtin', slots, load: () => Promise.resolve(load()) }],
+    models: [
+      {
+        name: 'builtin',
+        slots,
+        load: () => Promise.resolve(load()),
+        ...(embeds ? { embedder: ({ model }) => Embedder.on(model!, { threads: 1, batchThreads: 1 }) } : {}),
+      },
+    ],
     ...parts,
   })
   const server = await Server.create({

@@ -73,8 +73,8 @@ export function arrayFamily(
     return {
       name,
       parser: (prompt) => new BlockParser(blocks, prompt),
-      grammar: (tools, prompt) =>
-        forcedCalls(tools, prompt, thoughts, write, words(', '), {
+      grammar: (tools, prompt, single) =>
+        forcedCalls(tools, prompt, thoughts, write, single === true ? null : words(', '), {
           before: words(`${open}[`),
           after: words(close === null ? ']' : `]${close}`),
         }),

@@ -30,8 +30,14 @@ class FunctionReader implements BlockReader {
 export const functionary31: SyntaxFamily = () => ({
   name: 'functionary-v3.1',
   parser: (prompt) => new BlockParser([{ kind: 'calls', open: '<function=', reader: () => new FunctionReader() }], prompt),
-  grammar: (tools, prompt) =>
-    forcedCalls(tools, prompt, null, (tool, args) => words(`<function=${tool}>`) + args + words(CLOSE), ' '),
+  grammar: (tools, prompt, single) =>
+    forcedCalls(
+      tools,
+      prompt,
+      null,
+      (tool, args) => words(`<function=${tool}>`) + args + words(CLOSE),
+      single === true ? null : ' ',
+    ),
 })
 
 const MARK = '>>>'
@@ -81,8 +87,11 @@ class RecipientParser extends StreamParser {
 export const functionary32: SyntaxFamily = () => ({
   name: 'functionary-v3.2',
   parser: (prompt) => new RecipientParser(prompt.endsWith(MARK)),
-  grammar: (tools, prompt) => {
+  grammar: (tools, prompt, single) => {
     const first = prompt.endsWith(MARK) ? '' : words(MARK)
-    return forcedCalls(tools, prompt, null, (tool, args) => words(`${tool}\n`) + args, words(MARK), { before: first, after: '' })
+    return forcedCalls(tools, prompt, null, (tool, args) => words(`${tool}\n`) + args, single === true ? null : words(MARK), {
+      before: first,
+      after: '',
+    })
   },
 })

@@ -75,7 +75,7 @@ function tagged(name: string, open: string, close: string): SyntaxFamily {
     name,
     parser: (prompt) =>
       new BlockParser([{ kind: 'calls', open, reader: () => new HermesReader(close) }, ...reasoningBlocks(tags)], prompt),
-    grammar: (tools, prompt) =>
+    grammar: (tools, prompt, single) =>
       source.includes('<function=') || source.includes('<arg_key>')
         ? null
         : forcedCalls(
@@ -83,7 +83,7 @@ function tagged(name: string, open: string, close: string): SyntaxFamily {
             prompt,
             tags,
             (tool, args) => words(`${open}\n`) + jsonCall(tool, args) + words(`\n${close}`),
-            words('\n'),
+            single === true ? null : words('\n'),
           ),
   })
 }

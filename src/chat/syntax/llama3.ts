@@ -97,5 +97,6 @@ function brokenCall(text: string) {
 export const llama3: SyntaxFamily = () => ({
   name: 'llama3',
   parser: () => new Llama3Parser(),
-  grammar: (tools, prompt) => forcedCalls(tools, prompt, null, (tool, args) => jsonCall(tool, args, 'parameters'), words('; ')),
+  grammar: (tools, prompt, single) =>
+    forcedCalls(tools, prompt, null, (tool, args) => jsonCall(tool, args, 'parameters'), single === true ? null : words('; ')),
 })

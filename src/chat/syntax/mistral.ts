@@ -48,10 +48,16 @@ export const mistral: SyntaxFamily = ({ source, tags }) => {
     name: 'mistral',
     parser: (prompt) =>
       new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new MistralReader() }, ...reasoningBlocks(reasoning)], prompt),
-    grammar: (tools, prompt) =>
+    grammar: (tools, prompt, single) =>
       named
-        ? forcedCalls(tools, prompt, reasoning, (tool, args) => words(`${OPEN}${tool}[ARGS]`) + args, ' ')
-        : forcedCalls(tools, prompt, reasoning, (tool, args) => jsonCall(tool, args), words(', '), {
+        ? forcedCalls(
+            tools,
+            prompt,
+            reasoning,
+            (tool, args) => words(`${OPEN}${tool}[ARGS]`) + args,
+            single === true ? null : ' ',
+          )
+        : forcedCalls(tools, prompt, reasoning, (tool, args) => jsonCall(tool, args), single === true ? null : words(', '), {
             before: words(`${OPEN}[`),
             after: words(']'),
           }),

@@ -57,8 +57,8 @@ export const deepseek: SyntaxFamily = ({ source, tags }) => {
   return {
     name: 'deepseek',
     parser: (prompt) => new BlockParser(blocks, prompt),
-    grammar: (tools, prompt) =>
-      forcedCalls(tools, prompt, tags, write, fenced ? words('\n') : ' ', {
+    grammar: (tools, prompt, single) =>
+      forcedCalls(tools, prompt, tags, write, single === true ? null : fenced ? words('\n') : ' ', {
         before: words('<｜tool▁calls▁begin｜>'),
         after: words('<｜tool▁calls▁end｜>'),
       }),
@@ -82,7 +82,7 @@ export const kimi: SyntaxFamily = ({ tags }) => {
   return {
     name: 'kimi',
     parser: (prompt) => new BlockParser(blocks, prompt),
-    grammar: (tools, prompt) =>
+    grammar: (tools, prompt, single) =>
       forcedCalls(
         tools,
         prompt,
@@ -93,7 +93,7 @@ export const kimi: SyntaxFamily = ({ tags }) => {
           words('<|tool_call_argument_begin|>') +
           args +
           words('<|tool_call_end|>'),
-        ' ',
+        single === true ? null : ' ',
         { before: words('<|tool_calls_section_begin|>'), after: words('<|tool_calls_section_end|>') },
       ),
   }

@@ -8,8 +8,8 @@ export interface ToolSyntax {
   readonly name: string
   /** `prompt`: the generation prompt's text; it may have opened a reasoning or a call. */
   parser(prompt: string): ReplyParser
-  /** GBNF with root rule `root` that forces at least one call; null when the family has none. */
-  grammar(tools: readonly ToolDefinition[], prompt: string): string | null
+  /** GBNF with root rule `root` that forces at least one call, or exactly one when `single`; null when the family has none. */
+  grammar(tools: readonly ToolDefinition[], prompt: string, single?: boolean): string | null
   /** How calls are written where the template itself ignores them; default: Hermes. */
   readonly writer?: CallWriter
 }

@@ -4,12 +4,14 @@ import { connect, isIP } from 'node:net'
 import { basename } from 'node:path'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
+import { Embedder } from '../../engine/embedder.js'
 import { Server, type Address } from '../../server/app.js'
-import type { Acm, Overflow } from '../../server/ask.js'
+import { PUBLIC, type Acm, type Overflow } from '../../server/ask.js'
+import type { EmbeddingModel } from '../../server/embeddings.js'
 import type { LogLevel } from '../../server/http.js'
 import { parseKeys, unnamed, type ApiKey } from '../../server/keys.js'
 import { ThreadService } from '../../server/service.js'
-import type { ModelSource } from '../../server/threads/models.js'
+import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
 import { BUILTIN } from '../builtin.js'
 import { addEngineOptions, engineSource, type EngineFlags } from '../engine-source.js'
 import { addKeepingOptions, keepRetention, openStore, retentionMs, type KeepingFlags } from '../keeping.js'
@@ -24,7 +26,7 @@ import {
   type ModelFlags,
   type SamplingFlags,
 } from '../options.js'
-import { loadEngine } from '../runtime.js'
+import { embedderOptions, loadEmbedder, loadEngine } from '../runtime.js'
 import type { Shell } from '../shell.js'
 
 interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags {
@@ -46,7 +48,10 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
   readonly keepAlive?: number
   readonly acm: Acm
   readonly overflow: Overflow
+  readonly attention: 'on' | 'off'
   readonly grace: number
+  /** As `model`; true: the served models themselves. */
+  readonly embeddings?: string | true
 }
 
 const MIB = 2 ** 20
@@ -80,6 +85,15 @@ export function addServe(program: Command, shell: Shell, version: string): void 
     .addOption(
       new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(OVERFLOWS).default('refuse'),
     )
+    .option(
+      '--embeddings [model]',
+      'answer /v1/embeddings, by the served models (vectors of their tokens averaged, unless their files say otherwise) or by this one: GGUF file or hub URI, also as name=model',
+    )
+    .addOption(
+      new Option('--attention <switch>', 'whether a second context may be loaded that shows where an answer looked')
+        .choices(['on', 'off'])
+        .default('on'),
+    )
     .option('--grace <seconds>', 'time that running answers have to end when the server is told to stop', decimal(0, 86_400), 30)
   addSamplingOptions(addModelOptions(addKeepingOptions(addEngineOptions(command))))
   adapt(command)
@@ -90,6 +104,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const { out, notes, interrupt } = shell
   const keys = keysOf(flags)
   const tls = tlsOf(flags)
+  const embeddings = embeddingModel(flags, shell)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
   const models = remote === null ? sourcesOf(flags, shell) : [remote]
   const store = await openStore(flags, flags.diskCache)
@@ -99,6 +114,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     queueLimit: flags.queue,
     defaults: { acm: flags.acm, overflow: flags.overflow },
     ...given({
+      embeddings: embeddings ?? undefined,
       store: store ?? undefined,
       timeoutMs: flags.timeout === undefined ? undefined : flags.timeout * 1000,
       keepAliveMs: flags.keepAlive === undefined ? undefined : flags.keepAlive * 1000,
@@ -124,6 +140,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   try {
     // What is wrong with the first model should be said now, not to the first client.
     await (remote === null ? service.tokenize(undefined, '') : service.count(undefined, [], []))
+    if (embeddings !== null) await service.embed({ tenant: PUBLIC, inputs: ['a'] })
     if (interrupt.interrupted) return
     const where = await listen(server, flags)
     if (keys.length === 0 && flags.unixSocket === undefined && !isLocal(flags.host))
@@ -183,7 +200,37 @@ function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell): ModelSource[
     name,
     slots: flags.slots,
     load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots: flags.slots }),
+    ...(flags.attention === 'on'
+      ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
+      : {}),
+    ...(flags.embeddings === true ? { embedder: (engine: ServedEngine) => embedderOn(engine, { ...flags, model }) } : {}),
   }))
+}
+
+/** What looks at attention serves one look at a time. */
+const LOOKING = { slots: 1, attention: true } as const
+
+/** Of the same model: no flash attention, so no quantised values either, and nothing kept for later. */
+function lookingFlags({ diskCache: _, cacheTypeV, ...rest }: ModelFlags): ModelFlags {
+  const isQuantised = cacheTypeV !== undefined && !/^b?f\d/.test(cacheTypeV)
+  return { ...rest, flashAttention: 'off', hostCache: 0, ...(cacheTypeV === undefined || isQuantised ? {} : { cacheTypeV }) }
+}
+
+/** `--embeddings` with a model: it embeds and the served ones do not. @throws KvfoldError cli/bad-usage */
+function embeddingModel(flags: ServeFlags, { notes, interrupt }: Shell): EmbeddingModel | null {
+  if (flags.embeddings === undefined) return null
+  if (flags.embeddings !== true) {
+    const { name, model } = named(flags.embeddings)
+    return { name, load: () => loadEmbedder({ ...flags, model }, notes, interrupt.signal) }
+  }
+  if (flags.engine !== undefined)
+    throw new KvfoldError('cli/bad-usage', '--embeddings needs a model beside --engine, whose vectors are not to be had here.')
+  return null
+}
+
+function embedderOn({ model }: ServedEngine, flags: ModelFlags): Promise<Embedder> {
+  if (model === undefined) throw new KvfoldError('model/unsupported', 'A model that another server computes makes no embeddings.')
+  return Embedder.on(model, embedderOptions(flags))
 }
 
 /** `name=model`; without a name the file's, less its ending. */

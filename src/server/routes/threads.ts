@@ -35,6 +35,11 @@ const SearchBody = Type.Object(
   { additionalProperties: false },
 )
 const DetailQuery = Type.Object({ extendedContext: Type.Optional(Type.String({ pattern: '^[1-9][0-9]{0,5}$' })) })
+const AttentionQuery = Type.Object({
+  layers: Type.Optional(
+    Type.String({ pattern: '^[0-9]{1,4}(,[0-9]{1,4})*$', maxLength: 4000, description: 'from 0, with commas; default: all' }),
+  ),
+})
 const ContractBody = Type.Object(
   {
     contract: Type.Unsafe<'exact' | 'splice' | 'blend' | 'auto' | null>({
@@ -146,6 +151,22 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     '/kvfold/threads/:id/refresh',
     { schema: { ...documented('Make a spliced conversation exact now'), params: ThreadParams } },
     (request, reply) => exchange(request, reply).wait((signal) => threads.refresh(request.tenant, request.params.id, signal)),
+  )
+
+  app.get(
+    '/kvfold/threads/:id/attention',
+    {
+      schema: {
+        ...documented('Where the last answer looked, seen in a replay'),
+        params: ThreadParams,
+        querystring: AttentionQuery,
+      },
+    },
+    (request, reply) => {
+      const { tenant, params, query } = request
+      const layers = query.layers?.split(',').map(Number)
+      return exchange(request, reply).wait((signal) => threads.attention(tenant, params.id, { signal, ...given({ layers }) }))
+    },
   )
 }
 

@@ -3,6 +3,7 @@ import { Turn } from '../../agents/turn.js'
 import type { AgentEvent, TurnOutcome } from '../../agents/events.js'
 import { MAX_CALLS } from '../../agents/session.js'
 import { Toolbox } from '../../agents/toolbox.js'
+import type { ShownPrompt } from '../../attention/answer-mass.js'
 import { anyObject } from '../../chat/grammar.js'
 import type { ChatMessage, ToolChoice } from '../../chat/message.js'
 import { contextTools } from '../../context/tools/toolset.js'
@@ -74,6 +75,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   thread.warm = true
   const from = conversation.messages.length
   const report = new Report(toolbox, emit)
+  let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
   const contract = ask.contract ?? thread.contract
   const turn = new Turn({
     engine: voice,
@@ -93,7 +95,12 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     },
     signal,
     onEvent: (event) => {
-      if (event.type === 'ledger') thread.account([event.entry])
+      if (event.type === 'step') step = { messages: conversation.messages.length, edits: conversation.edits() }
+      if (event.type === 'ledger') {
+        thread.account([event.entry])
+        if (event.entry.kind === 'answer')
+          thread.shown.note({ ...step, contract: event.entry.contract }, event.entry.approximate === 0)
+      }
       report.on(event)
     },
     betweenSteps: async () => {

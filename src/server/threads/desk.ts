@@ -1,9 +1,10 @@
 /** Owns what programs and people may do with live conversations: look, fragment, fold, restore, summarise, search, export, delete. */
 import type { ChatMessage } from '../../chat/message.js'
+import type { AnswerMass } from '../../attention/answer-mass.js'
 import type { FragmentOptions, SearchOptions, SearchResult } from '../../context/conversation.js'
 import type { Fragment } from '../../context/fragment.js'
 import type { Hit } from '../../context/search.js'
-import type { ContractChoice } from '../../core/contract.js'
+import type { Contract, ContractChoice } from '../../core/contract.js'
 import type { RefreshResult } from '../../engine/refresh.js'
 import type { LedgerEntry, MessageCost } from '../../kv/ledger.js'
 import type { ExportedThread } from './exported.js'
@@ -49,6 +50,25 @@ export interface ThreadView extends ThreadSummary {
   readonly tools: readonly string[]
 }
 
+/** Where the last answer looked, seen in a replay: the cache of a live conversation cannot be looked into. */
+export interface ThreadAttention extends AnswerMass {
+  /** Index of the answer. */
+  readonly message: number
+  readonly replay: {
+    /**
+     * `prefill`: what the answer was shown, in one piece. `steps`: what was shown since nothing hidden had left a trace, one after the other.
+     * `guess`: the same, but what was shown before is not known any more; taken for it: everything, and then the folds of now.
+     */
+    readonly kind: 'prefill' | 'steps' | 'guess'
+    /** Of the last prompt. */
+    readonly contract: Contract
+    /** Prompts shown. */
+    readonly prompts: number
+    /** All that in a sentence. */
+    readonly text: string
+  }
+}
+
 /** What changed, for whoever watches. */
 export interface ThreadChange {
   readonly tenant: Tenant
@@ -66,6 +86,8 @@ export interface ThreadDesk {
   /** Most recently used first. */
   list(tenant: Tenant): readonly ThreadSummary[]
   get(tenant: Tenant, id: string): ThreadView
+  /** What the thread's clients were told, and told it, oldest first. */
+  view(tenant: Tenant, id: string): readonly ChatMessage[]
   fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
   fold(tenant: Tenant, id: string, fragment: string, contract?: 'exact' | 'splice' | 'blend'): Promise<Fragment>
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
@@ -82,6 +104,15 @@ export interface ThreadDesk {
   contract(tenant: Tenant, id: string, contract: ContractChoice | null): Promise<void>
   /** Makes a spliced thread exact now. Nothing to do: exact, with an empty ledger. */
   refresh(tenant: Tenant, id: string, signal?: AbortSignal): Promise<RefreshResult>
+  /**
+   * Where the thread's last answer looked; shown again on another context of its model, one at a time. `layers` default: all.
+   * @throws KvfoldError attention/unavailable, attention/bad-request, memory/insufficient, context/full, engine/cancelled
+   */
+  attention(
+    tenant: Tenant,
+    id: string,
+    options?: { readonly layers?: readonly number[]; readonly signal?: AbortSignal },
+  ): Promise<ThreadAttention>
   /** Everything, as JSON can hold it. */
   export(tenant: Tenant, id: string): ExportedThread
   /** Out of every tier, the store and memory; what runs is cancelled. */

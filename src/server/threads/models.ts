@@ -1,12 +1,13 @@
 /** Owns which models are loaded: on demand, kept for a while, given up when another needs their memory. */
 import { KvfoldError } from '../../core/errors.js'
+import type { Embedder } from '../../engine/embedder.js'
 import type { Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { ModelStatus } from './status.js'
 
 /** An engine with what only some have. */
 export type ServedEngine = Engine &
-  Partial<Pick<LlamaEngine, 'abilities' | 'cacheTotals' | 'complete' | 'ledger' | 'model' | 'refresh' | 'submitted'>>
+  Partial<Pick<LlamaEngine, 'abilities' | 'cacheTotals' | 'complete' | 'format' | 'ledger' | 'model' | 'refresh' | 'submitted'>>
 
 export interface ModelSource {
   /** What requests call it. */
@@ -15,11 +16,17 @@ export interface ModelSource {
   readonly slots: number
   /** @throws KvfoldError memory/insufficient when it would not fit beside what is loaded; nothing was taken then */
   load(): Promise<ServedEngine>
+  /** Another engine of the same model that captures attention. Default: the model cannot be looked into here. @throws as `load`, attention/unavailable */
+  loadForAttention?(): Promise<ServedEngine>
+  /** An embedder beside the engine that `load` gave; it is disposed before the engine is. Default: the model makes no embeddings. */
+  embedder?(engine: ServedEngine): Promise<Embedder>
 }
 
 export interface ModelsOptions {
   /** Milliseconds that a model nobody uses stays loaded. Default: for ever. */
   readonly keepAliveMs?: number
+  /** The same of what is loaded to look at attention. Default: five minutes. */
+  readonly attentionKeepAliveMs?: number
 }
 
 /** A loaded model in somebody's use: it stays loaded until `release`, which counts once. */
@@ -28,8 +35,12 @@ export interface Lease {
   release(): void
 }
 
+const ATTENTION_KEEP_ALIVE = 5 * 60_000
+
 export class Models {
   readonly #models: readonly Model[]
+  /** What looks into them, by model; not served to anybody. */
+  readonly #lookers: ReadonlyMap<Model, Model>
   #loading: Promise<unknown> = Promise.resolve()
   #closed = false
 
@@ -45,6 +56,13 @@ export class Models {
         twice === undefined ? 'There is no model to serve.' : `Two models are called ${twice}.`,
       )
     this.#models = sources.map((source) => new Model(source))
+    this.#lookers = new Map(
+      sources.flatMap((source, at) => {
+        if (source.loadForAttention === undefined) return []
+        const looker = new Model({ name: source.name, slots: 1, load: () => source.loadForAttention!() })
+        return [[this.#models[at]!, looker] as const]
+      }),
+    )
   }
 
   get all(): readonly Model[] {
@@ -57,6 +75,16 @@ export class Models {
     if (model !== undefined) return model
     const names = this.#models.map((each) => each.name).join(', ')
     throw new KvfoldError('model/not-found', `There is no model ${JSON.stringify(name)} here; the models are: ${names}.`)
+  }
+
+  /** The same model, to be leased for looking at attention. @throws KvfoldError attention/unavailable */
+  lookerOf(model: Model): Model {
+    const looker = this.#lookers.get(model)
+    if (looker !== undefined) return looker
+    throw new KvfoldError(
+      'attention/unavailable',
+      `No attention of ${model.name} can be seen here: another server computes it, or this one was started with --attention off.`,
+    )
   }
 
   /** The model's engine, loaded if need be. @throws KvfoldError what loading throws, when nothing more can be given up for it */
@@ -93,7 +121,7 @@ export class Models {
   async close(): Promise<void> {
     this.#closed = true
     await this.#loading.catch(() => undefined)
-    await Promise.all(this.#models.map((model) => model.unload()))
+    await Promise.all([...this.#models, ...this.#lookers.values()].map((model) => model.unload()))
   }
 
   async #load(model: Model): Promise<void> {
@@ -105,21 +133,24 @@ export class Models {
         return
       } catch (error) {
         const short = error instanceof KvfoldError && error.code === 'memory/insufficient'
-        const victim = short ? this.#longestIdle() : undefined
+        const victim = short ? this.#victimFor(model) : undefined
         if (victim === undefined) throw error
         await victim.unload()
       }
     }
   }
 
-  #longestIdle(): Model | undefined {
-    const idle = this.#models.filter(({ engine, users }) => engine !== null && users === 0)
-    return idle.sort((a, b) => a.idleSince - b.idleSince)[0]
+  /** Lookers go first; models that are served go only for one another. */
+  #victimFor(model: Model): Model | undefined {
+    const idle = (of: readonly Model[]) =>
+      of.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
+    return idle([...this.#lookers.values()]) ?? (this.#models.includes(model) ? idle(this.#models) : undefined)
   }
 
   #startClock(model: Model): void {
-    const { keepAliveMs } = this.options
-    if (keepAliveMs !== undefined && model.engine !== null) model.startClock(keepAliveMs)
+    const { keepAliveMs, attentionKeepAliveMs = ATTENTION_KEEP_ALIVE } = this.options
+    const limit = this.#models.includes(model) ? keepAliveMs : attentionKeepAliveMs
+    if (limit !== undefined && model.engine !== null) model.startClock(limit)
   }
 }
 
@@ -130,6 +161,7 @@ export class Model {
   readonly #since = Math.floor(Date.now() / 1000)
   #state: ModelStatus['state'] = 'unloaded'
   #clock: NodeJS.Timeout | null = null
+  #embedder: Promise<Embedder> | null = null
   #leaving: Promise<void> = Promise.resolve()
 
   constructor(private readonly source: ModelSource) {}
@@ -166,6 +198,18 @@ export class Model {
     }
   }
 
+  /** Made when it is first asked for, by whoever has a lease; null: there is none for this model. */
+  async embedder(): Promise<Embedder | null> {
+    if (this.engine === null || this.source.embedder === undefined) return null
+    this.#embedder ??= this.source.embedder(this.engine)
+    try {
+      return await this.#embedder
+    } catch (error) {
+      this.#embedder = null
+      throw error
+    }
+  }
+
   async load(): Promise<void> {
     this.#state = 'loading'
     try {
@@ -181,9 +225,14 @@ export class Model {
   async unload(): Promise<void> {
     this.stopClock()
     const { engine } = this
-    this.engine = null
+    const embedder = this.#embedder
+    this.engine = this.#embedder = null
     this.#state = 'unloaded'
-    if (engine !== null) this.#leaving = this.#leaving.then(() => engine.dispose())
+    if (engine !== null)
+      this.#leaving = this.#leaving.then(async () => {
+        await (await embedder?.catch(() => null))?.dispose()
+        await engine.dispose()
+      })
     await this.#leaving
   }
 

@@ -1,19 +1,25 @@
 /** Owns what programs and people do to threads: the desk, over the book and the models. */
+import type { ChatMessage } from '../../chat/message.js'
 import type { Fragment } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { ThreadBook } from './book.js'
 import type { ThreadDesk, ThreadMessage, ThreadSummary, ThreadView } from './desk.js'
 import { exported } from './exported.js'
+import { Looking } from './looking.js'
 import type { Models, ServedEngine } from './models.js'
 import type { Tenant } from './tenant.js'
 import type { Thread } from './thread.js'
 
 export class Operations implements ThreadDesk {
+  readonly #looking: Looking
+
   constructor(
     private readonly book: ThreadBook,
     private readonly models: Models,
-  ) {}
+  ) {
+    this.#looking = new Looking(models)
+  }
 
   list(tenant: Tenant): readonly ThreadSummary[] {
     return this.book.of(tenant).map(summaryOf)
@@ -21,6 +27,10 @@ export class Operations implements ThreadDesk {
 
   get(tenant: Tenant, id: string): ThreadView {
     return viewOf(this.book.get(tenant, id))
+  }
+
+  view(tenant: Tenant, id: string): readonly ChatMessage[] {
+    return this.book.get(tenant, id).view
   }
 
   fragment(...[tenant, id, options]: Parameters<ThreadDesk['fragment']>): Promise<readonly Fragment[]> {
@@ -76,6 +86,10 @@ export class Operations implements ThreadDesk {
         return result
       }),
     )
+  }
+
+  async attention(...[tenant, id, options]: Parameters<ThreadDesk['attention']>): ReturnType<ThreadDesk['attention']> {
+    return this.#looking.look(this.book.get(tenant, id), options)
   }
 
   export(tenant: Tenant, id: string): ReturnType<ThreadDesk['export']> {

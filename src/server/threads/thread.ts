@@ -7,6 +7,7 @@ import { conversationId } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { link, type Candidate, type Chain } from './match.js'
 import type { StoredMessage, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
+import { ShownSteps } from './shown-steps.js'
 import type { Tenant } from './tenant.js'
 
 /** How far the store is. */
@@ -36,6 +37,8 @@ export class Thread implements Candidate {
   /** Deleted, or not saved for `failure`: nobody may use it any more, and nothing of it is saved. */
   gone = false
   failure: Error | null = null
+  /** What its answers were shown, as far as this process knows. */
+  readonly shown = new ShownSteps()
   /** Whether an engine may hold cells of it. */
   warm = false
   #held: readonly ChatMessage[]

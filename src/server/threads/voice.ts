@@ -56,6 +56,7 @@ export class Voice implements Engine {
     const running = this.engine.respond({
       ...request,
       tenant,
+      ...(single ? { endsWith: isExternal } : {}),
       ...(callable === undefined || request.toolChoice !== 'required' ? {} : { callable }),
     })
     const ids = new Map<string, string>()

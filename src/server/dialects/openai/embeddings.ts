@@ -1,6 +1,6 @@
 /** Owns the route `/v1/embeddings`. */
 import Type from 'typebox'
-import { FieldError, unsupported } from '../../field-error.js'
+import { FieldError } from '../../field-error.js'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
 import { given, nullsDownTo } from '../given.js'
@@ -9,7 +9,7 @@ const EmbeddingBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
   input: Type.Unsafe<string | unknown[]>({ type: ['string', 'array'], description: 'text, token ids, or a list of either' }),
   encoding_format: Type.Optional(Type.Enum(['float', 'base64'])),
-  dimensions: Type.Optional(Type.Integer({ minimum: 1, description: 'refused: vectors are as long as the model makes them' })),
+  dimensions: Type.Optional(Type.Integer({ minimum: 1, description: 'the first so many numbers, made length 1 again' })),
 })
 
 const MOST_INPUTS = 2048
@@ -23,10 +23,9 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
     },
     async (request, reply) => {
       const { body, tenant } = request
-      if (body.dimensions !== undefined) throw unsupported('dimensions', 'dimensions is not supported; cut the vectors yourself.')
       const inputs = inputsOf(body.input)
       const { model, vectors, tokens } = await exchange(request, reply).wait((signal) =>
-        service.embed({ tenant, inputs, signal, ...given({ model: body.model }) }),
+        service.embed({ tenant, inputs, signal, ...given({ model: body.model, dimensions: body.dimensions }) }),
       )
       const data = vectors.map((vector, index) => ({
         object: 'embedding',

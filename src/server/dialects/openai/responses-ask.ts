@@ -3,7 +3,7 @@ import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
 import { FieldError, unsupported } from '../../field-error.js'
-import type { ThreadDesk, ThreadMessage } from '../../threads/desk.js'
+import type { ThreadDesk } from '../../threads/desk.js'
 import { given } from '../given.js'
 import { kvfoldOf } from '../kvfold-field.js'
 import { samplingOf } from '../sampling-fields.js'
@@ -16,7 +16,7 @@ import type { ResponseRequest } from './responses-schema.js'
 export const LOGPROBS = 'message.output_text.logprobs'
 
 /** @throws FieldError */
-export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sampling, desk: Pick<ThreadDesk, 'get'>): Ask {
+export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sampling, desk: Pick<ThreadDesk, 'view'>): Ask {
   refuseWhatChangesTheAnswer(body)
   const tools = toolsOf(body.tools ?? [])
   const earlier = body.previous_response_id === undefined ? null : before(body.previous_response_id, tenant, desk)
@@ -41,8 +41,8 @@ export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sam
   }
 }
 
-/** The messages up to an earlier response, as the client knows them. @throws FieldError server/not-found */
-function before(id: string, tenant: Tenant, desk: Pick<ThreadDesk, 'get'>): { thread: string; messages: readonly ChatMessage[] } {
+/** The messages up to an earlier response, as the client was told them. @throws FieldError server/not-found */
+function before(id: string, tenant: Tenant, desk: Pick<ThreadDesk, 'view'>): { thread: string; messages: readonly ChatMessage[] } {
   const place = placeOf(id)
   const missing = () =>
     new FieldError(
@@ -52,27 +52,21 @@ function before(id: string, tenant: Tenant, desk: Pick<ThreadDesk, 'get'>): { th
     )
   if (place === null) throw missing()
   const { thread, instructed } = place
-  const all = threadOf(desk, tenant, thread, missing)
-  const visible = all.filter((message) => message.visible)
-  if (visible.length < place.messages) throw missing()
-  // Calls that clients do not see are answered by messages that they do not see.
-  const inside = new Set(all.filter((message) => !message.visible).map(({ message }) => message.toolCallId))
-  const messages = visible.slice(instructed ? 1 : 0, place.messages).map(({ message }) => {
-    const { toolCalls = [], role, content, reasoning, toolCallId, name } = message
-    const calls = toolCalls.filter((call) => !inside.has(call.id))
-    return { role, content, ...given({ reasoning, toolCallId, name }), ...(calls.length === 0 ? {} : { toolCalls: calls }) }
-  })
+  const view = viewOf(desk, tenant, thread, missing)
+  if (view.length < place.messages) throw missing()
+  // Sampled tokens are the thread's own, which has them.
+  const messages = view.slice(instructed ? 1 : 0, place.messages).map(({ sampled: _, ...message }) => message)
   return { thread, messages }
 }
 
-function threadOf(
-  desk: Pick<ThreadDesk, 'get'>,
+function viewOf(
+  desk: Pick<ThreadDesk, 'view'>,
   tenant: Tenant,
   thread: string,
   missing: () => FieldError,
-): readonly ThreadMessage[] {
+): readonly ChatMessage[] {
   try {
-    return desk.get(tenant, thread).all
+    return desk.view(tenant, thread)
   } catch {
     throw missing()
   }

@@ -1,0 +1,98 @@
+/** Owns looking at a thread's last answer: which prompts are shown again, on whose context, and what is said about it. */
+import { answerMass, type LookingEngine, type ShownPrompt } from '../../attention/answer-mass.js'
+import { KvfoldError } from '../../core/errors.js'
+import { freshConversation } from '../../engine/llama.js'
+import type { ThreadAttention } from './desk.js'
+import type { Models, ServedEngine } from './models.js'
+import type { Thread } from './thread.js'
+
+type Replay = Omit<ThreadAttention['replay'], 'prompts'> & { readonly shown: readonly ShownPrompt[] }
+
+/** One look at a time: it is for people, and a context without flash attention is large. */
+export class Looking {
+  #line: Promise<unknown> = Promise.resolve()
+
+  constructor(private readonly models: Models) {}
+
+  /** Changes nothing. @throws KvfoldError as ThreadDesk.attention */
+  look(
+    thread: Thread,
+    { layers, signal }: { readonly layers?: readonly number[]; readonly signal?: AbortSignal } = {},
+  ): Promise<ThreadAttention> {
+    const done = this.#line.then(async () => {
+      if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The look was cancelled before it began.')
+      return this.#look(thread, { ...(layers === undefined ? {} : { layers }), ...(signal === undefined ? {} : { signal }) })
+    })
+    this.#line = done.catch(() => undefined)
+    return done
+  }
+
+  async #look(
+    thread: Thread,
+    options: { readonly layers?: readonly number[]; readonly signal?: AbortSignal },
+  ): Promise<ThreadAttention> {
+    const { conversation, tenant, definitions } = thread
+    const message = answerOf(thread)
+    const { shown, ...replay } = replayOf(thread, message)
+    const messages = conversation.messages.slice(0, message + 1)
+    const cuts = conversation.fragments
+    const lease = await this.models.lease(this.models.lookerOf(this.models.pick(thread.model)))
+    try {
+      const engine = lookingEngine(lease.engine)
+      const asked = { engine, conversation: freshConversation(), tenant, messages, tools: definitions, shown, cuts, ...options }
+      return { ...(await answerMass(asked)), message, replay: { ...replay, prompts: shown.length } }
+    } finally {
+      lease.release()
+    }
+  }
+}
+
+/** The last answer that clients know. */
+function answerOf({ conversation, seen }: Thread): number {
+  const at = conversation.messages.findLastIndex(
+    ({ role }, index) => role === 'assistant' && (seen[index] ?? 'nothing') !== 'nothing',
+  )
+  if (at >= 0) return at
+  throw new KvfoldError(
+    'attention/unavailable',
+    'The thread has no answer yet, so that nothing has looked anywhere; ask something first.',
+  )
+}
+
+const AGAIN =
+  'The thread was shown to the model again, on a context of its own without flash attention, as the live one keeps no weights'
+
+function replayOf(thread: Thread, answer: number): Replay {
+  const known = thread.shown.upTo(answer)
+  const last = known?.at(-1)
+  if (known !== null && last !== undefined) {
+    const { contract } = last
+    if (known.length === 1)
+      return { kind: 'prefill', contract, shown: known, text: `${AGAIN}: what the answer was shown, in one prefill.` }
+    const text = `${AGAIN}: ${known.length} prompts one after the other, from before the folds to after them (${contract}), so that the trace of hidden text is there.`
+    return { kind: 'steps', contract, shown: known, text }
+  }
+  const { contract, approximate } = thread.ledger.findLast(({ kind }) => kind === 'answer') ?? {
+    contract: 'exact',
+    approximate: 0,
+  }
+  const now = { messages: answer, edits: editsBefore(thread, answer), contract }
+  const lost = 'What exactly the answer was shown is not known any more (the server was started again, or the thread was forked)'
+  if (approximate === 0 || now.edits.length === 0)
+    return { kind: 'guess', contract, shown: [now], text: `${AGAIN}. ${lost}: this is one prefill with the folds of now.` }
+  const text = `${AGAIN}. ${lost}: this is everything first, and then the folds of now (${contract}).`
+  return { kind: 'guess', contract, shown: [{ ...now, edits: [], contract: 'exact' }, now], text }
+}
+
+const editsBefore = ({ conversation }: Thread, answer: number) => conversation.edits().filter(({ message }) => message < answer)
+
+/** @throws KvfoldError attention/unavailable */
+function lookingEngine(engine: ServedEngine): LookingEngine {
+  if (isLooking(engine)) return engine
+  throw new KvfoldError(
+    'attention/unavailable',
+    `The engine of ${engine.info.model} has no chat format of its own to look through.`,
+  )
+}
+
+const isLooking = (engine: ServedEngine): engine is ServedEngine & LookingEngine => engine.format !== undefined
