@@ -31,10 +31,3 @@ export const dividedBy = (map: HeadMap, by: number): HeadMap => ({ ...map, value
 
 /** Over all layers and heads, each counting the same. */
 export const overall = ({ values }: HeadMap): number => mean(values)
-
-/** The mean of maps of the same layers and heads; null for none. */
-export function meanMap(maps: readonly HeadMap[]): HeadMap | null {
-  const [first] = maps
-  if (first === undefined) return null
-  return { ...first, values: first.values.map((_, at) => mean(maps.map(({ values }) => values[at]!))) }
-}
