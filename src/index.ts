@@ -37,6 +37,8 @@ export { ChatFormat } from './chat/format.js'
 
 // Engines: show messages under edits, get the next message and its account.
 export { LlamaEngine, freshConversation, type Completion, type LlamaEngineOptions } from './engine/llama.js'
+export { RemoteEngine, type RemoteEngineOptions } from './engine/remote/remote.js'
+export { Embedder, type EmbedderOptions } from './engine/embedder.js'
 export type {
   Engine,
   EngineEvent,

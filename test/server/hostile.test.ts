@@ -177,7 +177,7 @@ const OTHERS: readonly (readonly [path: string, param: string, body: object])[] 
   ['/v1/embeddings', 'input', {}],
   ['/v1/embeddings', 'input', { input: [] }],
   ['/v1/embeddings', 'input[1]', { input: ['x', {}] }],
-  ['/v1/embeddings', 'dimensions', { input: 'x', dimensions: 5 }],
+  ['/v1/embeddings', 'dimensions', { input: 'x', dimensions: 0 }],
   ['/v1/embeddings', 'encoding_format', { input: 'x', encoding_format: 'hex' }],
   ['/tokenize', 'content', {}],
   ['/tokenize', 'content', { content: 7 }],

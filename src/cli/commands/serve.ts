@@ -5,12 +5,11 @@ import { basename } from 'node:path'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { Embedder } from '../../engine/embedder.js'
-import { Server, type Address } from '../../server/app.js'
+import type { Address, Server } from '../../server/app.js'
 import { PUBLIC, type Acm, type Overflow } from '../../server/ask.js'
 import type { EmbeddingModel } from '../../server/embeddings.js'
 import type { LogLevel } from '../../server/http.js'
 import { parseKeys, unnamed, type ApiKey } from '../../server/keys.js'
-import { ThreadService } from '../../server/service.js'
 import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
 import { BUILTIN } from '../builtin.js'
 import { addEngineOptions, engineSource, type EngineFlags } from '../engine-source.js'
@@ -101,6 +100,8 @@ export function addServe(program: Command, shell: Shell, version: string): void 
 }
 
 async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<void> {
+  // Other commands should not wait for the libraries of this one.
+  const [{ Server }, { ThreadService }] = await Promise.all([import('../../server/app.js'), import('../../server/service.js')])
   const { out, notes, interrupt } = shell
   const keys = keysOf(flags)
   const tls = tlsOf(flags)
