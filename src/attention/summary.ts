@@ -21,7 +21,7 @@ export const PAPER = {
 } as const
 
 export interface SummaryInput {
-  readonly model: { readonly name: string; readonly sha256: string; readonly layers: number; readonly heads: number }
+  readonly model: { readonly name: string; readonly fingerprint: string; readonly layers: number; readonly heads: number }
   /** llama.cpp's, and ours. */
   readonly versions: Readonly<Record<string, string>>
   readonly date: string

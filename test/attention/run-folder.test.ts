@@ -177,7 +177,7 @@ describe('published files', () => {
     ],
   }
   const input = {
-    model: { name: 'tiny </script>', sha256: 'ab', layers: 1, heads: 2 },
+    model: { name: 'tiny </script>', fingerprint: 'ab', layers: 1, heads: 2 },
     versions: { kvfold: '0' },
     date: '2026-01-01',
     command: 'kvfold attention pi-llm',

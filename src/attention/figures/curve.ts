@@ -63,7 +63,7 @@ function panel(
     text(
       box.left,
       box.top - 17,
-      `${FROM_NAMES[from]}; ${seeds[0] ?? 0}${seeds.length > 1 ? ` to ${seeds.at(-1)}` : ''} prompts a point`,
+      `${FROM_NAMES[from]}; ${seeds[0] ?? 0}${seeds.length > 1 ? ` to ${seeds.at(-1)}` : ''} prompts each`,
       { class: 'kf-faint' },
     ),
     ...axes(box, x, y, { x: 'updates per key (n)', y: 'mean mass, 0 to 1' }),

@@ -83,7 +83,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
       ...(flags.layers === undefined ? {} : { layers: flags.layers }),
     }
     const model = await modelOf(engine)
-    const depends = { ...runOptions(options), model: model.sha256, words: flags.words ?? 'own', cache: cacheOf(flags) }
+    const depends = { ...runOptions(options), model: model.fingerprint, words: flags.words ?? 'own', cache: cacheOf(flags) }
     const keep = RunFolder.open(flags.out ?? FOLDER, depends)
     const progress = new Progress(notes, json)
     const records = await studyValues({ ...options, keep, onProgress: progress.say })
@@ -124,8 +124,8 @@ function machineView(summary: Summary, report: string): object {
 }
 
 async function modelOf({ info, modelInfo }: LlamaEngine) {
-  const sha256 = (await modelFingerprint(modelInfo.path)).toString('hex')
-  return { name: info.model, sha256, layers: modelInfo.layers, heads: modelInfo.heads }
+  const fingerprint = (await modelFingerprint(modelInfo.path)).toString('hex')
+  return { name: info.model, fingerprint, layers: modelInfo.layers, heads: modelInfo.heads }
 }
 
 const cacheOf = ({ cacheTypeK, cacheTypeV }: StudyFlags): string => `${cacheTypeK ?? 'f16'}/${cacheTypeV ?? 'f16'}`
