@@ -42,7 +42,11 @@ export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sam
 }
 
 /** The messages up to an earlier response, as the client was told them. @throws FieldError server/not-found */
-function before(id: string, tenant: Tenant, desk: Pick<ThreadDesk, 'view'>): { thread: string; messages: readonly ChatMessage[] } {
+function before(
+  id: string,
+  tenant: Tenant,
+  desk: Pick<ThreadDesk, 'view'>,
+): { thread: string; messages: readonly ChatMessage[] } {
   const place = placeOf(id)
   const missing = () =>
     new FieldError(
