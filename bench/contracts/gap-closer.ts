@@ -1,39 +1,15 @@
 /** Owns an engine that closes the gaps in positions after every splice, before it lets the model speak (KvCache.closeGaps). */
-import type { Edit, ChatMessage, ToolDefinition } from '../../src/chat/message.js'
-import type { ConversationId } from '../../src/core/ids.js'
-import type { Span } from '../../src/core/span.js'
-import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation } from '../../src/engine/engine.js'
-import { EventStream } from '../../src/engine/event-stream.js'
+import type { EngineReply, EngineRequest, Generation } from '../../src/engine/engine.js'
+import { EngineAround } from '../../src/engine/engine-around.js'
+import { generationOf, type EventStream } from '../../src/engine/event-stream.js'
 import type { LlamaEngine } from '../../src/engine/llama.js'
 
-export class GapCloser implements Engine {
+export class GapCloser extends EngineAround<LlamaEngine> {
   /** What its steps cost on top of their replies' ledgers: tokens, and milliseconds of the cache's work and the prefill. */
   readonly spent = { tokens: 0, milliseconds: 0 }
 
-  constructor(private readonly engine: LlamaEngine) {}
-
-  get info(): EngineInfo {
-    return this.engine.info
-  }
-
   respond(request: EngineRequest): Generation {
-    return EventStream.of((stream) => this.#respond(request, stream))
-  }
-
-  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
-    return this.engine.snap(messages, tools, message, chars)
-  }
-
-  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits?: readonly Edit[]): number {
-    return this.engine.count(messages, tools, edits)
-  }
-
-  forget(conversation: ConversationId): void {
-    this.engine.forget(conversation)
-  }
-
-  dispose(): Promise<void> {
-    return this.engine.dispose()
+    return generationOf((stream) => this.#respond(request, stream))
   }
 
   async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {

@@ -65,14 +65,30 @@ function thought(close: string): string {
   return `( [^${inside(first)}] |${words(first)}[^${inside(second)}] )*`
 }
 
+/**
+ * The rule `args-<index>`: every key at most once. The required ones come first, all of them, in the schema's order; then those of the others
+ * that there are, in the same order.
+ */
 function argumentRules(index: number, schema: Readonly<Record<string, unknown>>): string[] {
-  const properties = schema['properties']
-  const entries = typeof properties === 'object' && properties !== null ? Object.entries(properties) : []
-  if (entries.length === 0) return [`args-${index} ::= "{}"${schema['properties'] === undefined ? ' | object' : ''}`]
-  const pairs = entries.map(([key, property]) => `${words(`${JSON.stringify(key)}: `)}${valueRule(property)}`)
-  const required = Array.isArray(schema['required']) && schema['required'].length > 0
-  const some = `pair-${index} ( ", " pair-${index} )*`
-  return [`args-${index} ::= "{" ${required ? some : `( ${some} )?`} "}"`, `pair-${index} ::= ${pairs.join(' | ')}`]
+  const { properties, required: listed } = schema
+  const known = typeof properties === 'object' && properties !== null ? Object.entries(properties) : []
+  const names = new Set(Array.isArray(listed) ? listed.filter((name) => typeof name === 'string') : [])
+  const unknown = [...names].filter((name) => !known.some(([key]) => key === name)).map((name) => [name, true] as const)
+  const entries: readonly (readonly [string, unknown])[] = [...known, ...unknown]
+  if (entries.length === 0) return [`args-${index} ::= "{}"${properties === undefined ? ' | object' : ''}`]
+  const pair = ([key, property]: readonly [string, unknown]) => `${words(`${JSON.stringify(key)}: `)}${valueRule(property)}`
+  const first = entries.filter(([key]) => names.has(key)).map(pair)
+  const others = entries.filter(([key]) => !names.has(key)).map(pair)
+  const behind = (pairs: readonly string[]) => pairs.map((each) => ` ( ", "${each} )?`).join('')
+  if (first.length > 0) return [`args-${index} ::= "{"${first.join(' ", "')}${behind(others)} "}"`]
+  // Without a key that is always there, the first of those there are has no comma before it.
+  const rest = (at: number) => `rest-${index}-${at}`
+  return [
+    `args-${index} ::= "{" ( ${others.map((each, at) => each + (at + 1 < others.length ? ` ${rest(at + 1)}` : '')).join(' | ')} )? "}"`,
+    ...others
+      .slice(1)
+      .map((each, at) => `${rest(at + 1)} ::= ( ", "${each} )?${at + 2 < others.length ? ` ${rest(at + 2)}` : ''}`),
+  ]
 }
 
 /** The rule for one parameter; schemas we do not know allow any value. */

@@ -2,6 +2,7 @@
 import type { Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
 import type { Service } from '../server/ask.js'
+import type { SqliteResponses } from '../server/responses/sqlite-responses.js'
 import { stateFolder } from '../store/folder.js'
 import { Retention } from '../store/retention.js'
 import type { SqliteStore } from '../store/sqlite-store.js'
@@ -26,19 +27,26 @@ export function addKeepingOptions(command: Command): Command {
 
 export const retentionMs = ({ retention }: KeepingFlags): number => retention * DAY
 
-/** The store without what is too old; null for `none`. @throws KvfoldError store/* */
-export async function openStore(flags: KeepingFlags, diskCache?: string): Promise<SqliteStore | null> {
+export interface Kept {
+  /** Without what is too old. */
+  readonly store: SqliteStore
+  readonly responses: SqliteResponses
+}
+
+/** Null for `none`. @throws KvfoldError store/* */
+export async function openStore(flags: KeepingFlags, diskCache?: string): Promise<Kept | null> {
   if (flags.store === 'none') return null
   const folder = flags.store ?? stateFolder()
   // Only now: other commands should not wait for SQLite, nor need it.
-  const { SqliteStore } = await import('../store/sqlite-store.js').catch((error: unknown) => {
+  const load = () => Promise.all([import('../store/sqlite-store.js'), import('../server/responses/sqlite-responses.js')])
+  const [{ SqliteStore }, { SqliteResponses }] = await load().catch((error: unknown) => {
     throw new KvfoldError('store/unusable', 'SQLite (the package libsql) cannot be loaded here; use --store none.', {
       cause: error,
     })
   })
   const store = SqliteStore.open({ folder, ...(diskCache === undefined ? {} : { diskCache }) })
   await store.deleteUnusedSince(Date.now() - retentionMs(flags))
-  return store
+  return { store, responses: SqliteResponses.open(folder) }
 }
 
 /** Deletes what becomes too old while the service runs, until it is stopped. */

@@ -39,6 +39,16 @@ export const errorTable = {
   'agent/too-many-calls': 422,
   /** A data file that cannot be read, or has too little for the size asked for. */
   'eval/bad-data': 422,
+  /** The log of a run that cannot be read or written, or a line of it that is none. */
+  'eval/bad-log': 422,
+  /** The log holds a run of other tasks, models or options. */
+  'eval/other-run': 409,
+  /** Another process writes to this log. */
+  'eval/log-busy': 409,
+  /** One sample after another failed; the message names the last error. */
+  'eval/too-many-errors': 500,
+  /** An agent that is not there, options it does not take, or no embedder where it looks texts up by their meaning. */
+  'eval/bad-agent': 400,
   'cli/bad-usage': 400,
   /** More requests wait than the server lets wait; try again later. */
   'server/overloaded': 503,

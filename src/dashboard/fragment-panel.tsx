@@ -1,15 +1,15 @@
 /** Owns what is shown and done for one fragment. */
-import type { RefObject } from 'preact'
 import { useState } from 'preact/hooks'
 import { plural } from '../cli/figures.js'
 import { threadPath } from './api.js'
 import { useAction, useHouse } from './hooks.js'
+import { Panel } from './panel.js'
+import { whereIs } from './pieces.js'
 import type { Fragment, Thread } from './wire.js'
 
 interface FragmentPanelProps {
   readonly thread: Thread
   readonly fragment: Fragment
-  readonly focus: RefObject<HTMLElement | null>
   readonly onChange: (id: string, what: 'fold' | 'restore', body?: object) => void
   readonly onTold: (text: string) => void
   readonly onClose: () => void
@@ -17,7 +17,7 @@ interface FragmentPanelProps {
 
 const EDIT_CONTRACTS = ['exact', 'splice', 'blend'] as const
 
-export function FragmentPanel({ thread, fragment, focus, onChange, onTold, onClose }: FragmentPanelProps) {
+export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: FragmentPanelProps) {
   const { api } = useHouse()
   const { busy, problem, act } = useAction()
   const [contract, setContract] = useState('')
@@ -25,26 +25,19 @@ export function FragmentPanel({ thread, fragment, focus, onChange, onTold, onClo
   const { id, message, span, state } = fragment
   const text = thread.messages[message]?.message.content.slice(span.start, span.end) ?? ''
   return (
-    <section
-      class="panel"
-      aria-labelledby="fragment-title"
-      tabIndex={-1}
-      ref={focus}
-      onKeyDown={({ key }) => {
-        if (key === 'Escape') onClose()
-      }}
-    >
-      <div class="panel-head">
-        <h3 id="fragment-title">
+    <Panel
+      name="fragment"
+      title={
+        <>
           Fragment {id} <span class={`badge ${state.kind}`}>{state.kind}</span>
-        </h3>
-        <button type="button" onClick={onClose}>
-          Close
-        </button>
-      </div>
+        </>
+      }
+      onClose={onClose}
+    >
       <p class="dim">
         {plural(text.length, 'character')} of message {message + 1}
         {fragment.contract === undefined ? null : `; hidden under ${fragment.contract}`}
+        {whereIs(fragment).map((where) => `; ${where}`)}
       </p>
       <h4 id="original-title">Original</h4>
       <pre class="original" tabIndex={0} aria-labelledby="original-title">
@@ -119,6 +112,6 @@ export function FragmentPanel({ thread, fragment, focus, onChange, onTold, onClo
         </button>
       </form>
       {problem === null ? null : <p role="alert">{problem}</p>}
-    </section>
+    </Panel>
   )
 }

@@ -1,44 +1,26 @@
 /** Owns what is shown and done for one message: its text, what the model sees of it, and cutting it into fragments. */
-import type { RefObject } from 'preact'
 import { useRef, useState } from 'preact/hooks'
 import { threadPath } from './api.js'
 import type { Choice } from './choice.js'
 import { useAction, useHouse } from './hooks.js'
 import { markersOf } from './markers.js'
+import { Panel } from './panel.js'
 import { costInWords } from './strip.js'
 import type { Fragment, Thread, ThreadMessage } from './wire.js'
 
 interface MessagePanelProps {
   readonly thread: Thread
   readonly message: ThreadMessage
-  readonly focus: RefObject<HTMLElement | null>
   readonly onChoose: (choice: Choice) => void
   readonly onTold: (text: string) => void
   readonly onClose: () => void
 }
 
-export function MessagePanel({ thread, message, focus, onChoose, onTold, onClose }: MessagePanelProps) {
+export function MessagePanel({ thread, message, onChoose, onTold, onClose }: MessagePanelProps) {
   const { index, message: original, shown, fragments, cost, visible } = message
   const { role, content, reasoning, toolCalls = [], name } = original
   return (
-    <section
-      class="panel"
-      aria-labelledby="message-title"
-      tabIndex={-1}
-      ref={focus}
-      onKeyDown={({ key }) => {
-        if (key === 'Escape') onClose()
-      }}
-    >
-      <div class="panel-head">
-        <h3 id="message-title">
-          Message {index + 1}, {role}
-          {name === undefined ? null : ` ${name}`}
-        </h3>
-        <button type="button" onClick={onClose}>
-          Close
-        </button>
-      </div>
+    <Panel name="message" title={`Message ${index + 1}, ${role}${name === undefined ? '' : ` ${name}`}`} onClose={onClose}>
       <p class="dim">
         {cost === null ? 'No step has shown it yet.' : `In the last step ${costInWords(cost)}.`}
         {visible ? null : ' Clients do not see it.'}
@@ -90,7 +72,7 @@ export function MessagePanel({ thread, message, focus, onChoose, onTold, onClose
           <pre class="original">{shown}</pre>
         </details>
       )}
-    </section>
+    </Panel>
   )
 }
 

@@ -1,4 +1,5 @@
 /** Owns how a message falls into pieces on the strip: text between fragments, and the fragments. Pure. */
+import { plural } from '../cli/figures.js'
 import type { Fragment, ThreadMessage } from './wire.js'
 
 export type Piece =
@@ -24,3 +25,17 @@ export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage
 /** Tokens that a message takes on the strip: what the last step showed of it; for one that no step has seen yet, about what it will. */
 export const widthOf = ({ cost, shown }: Pick<ThreadMessage, 'cost' | 'shown'>): number =>
   Math.max(1, cost?.shown ?? Math.ceil(shown.length / 4))
+
+/** Where the cells of a hidden fragment are, in words; nothing where that is not known. */
+export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
+  if (cells === undefined || cells.tokens === 0) return []
+  const { live, parked, host, disk, gone } = cells
+  const places = [
+    [live, 'still in its sequence'],
+    [parked, 'parked in the cache'],
+    [host, 'in host memory'],
+    [disk, 'on disk'],
+    [gone, 'to be computed again'],
+  ] as const
+  return places.flatMap(([tokens, where]) => (tokens === 0 ? [] : [`${plural(tokens, 'token')} ${where}`]))
+}

@@ -2,7 +2,7 @@
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../cli/figures.js'
 import { keyOf, type Choice } from './choice.js'
-import { piecesOf, widthOf } from './pieces.js'
+import { piecesOf, whereIs, widthOf } from './pieces.js'
 import type { Fragment, MessageCost, Thread, ThreadMessage } from './wire.js'
 
 interface StripProps {
@@ -146,8 +146,11 @@ export const costInWords = ({ shown, reused, recomputed, fresh, approximate }: M
     ...(approximate > 0 ? [`${count(approximate)} approximate`] : []),
   ].join(', ')
 
-const spokenFragment = ({ id, state, span: { start, end } }: Fragment): string =>
-  `Fragment ${id}, ${state.kind}, ${plural(end - start, 'character')}`
+const spokenFragment = (fragment: Fragment): string => {
+  const { id, state, span } = fragment
+  const size = plural(span.end - span.start, 'character')
+  return [`Fragment ${id}`, state.kind, size, ...whereIs(fragment)].join(', ')
+}
 
 export function StripLegend() {
   return (

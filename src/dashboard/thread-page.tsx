@@ -1,5 +1,5 @@
 /** Owns what is shown of one thread. */
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
 import { count, plural } from '../cli/figures.js'
 import { linkTo } from './address.js'
 import { threadPath } from './api.js'
@@ -37,11 +37,7 @@ function Shown({ thread, edits }: { readonly thread: Thread; readonly edits: rea
   const { problem, act } = useAction()
   const [chosen, setChosen] = useState<Choice | null>(null)
   const [told, setTold] = useState('')
-  const panel = useRef<HTMLElement>(null)
   const key = chosen === null ? '' : keyOf(chosen)
-  useEffect(() => {
-    if (key !== '') panel.current?.focus()
-  }, [key])
   const { id, messages, ledger, count: length } = thread
   // What was told about the next step is over when there is one.
   useEffect(() => {
@@ -94,7 +90,6 @@ function Shown({ thread, edits }: { readonly thread: Thread; readonly edits: rea
             key={fragment.id}
             thread={thread}
             fragment={fragment}
-            focus={panel}
             onChange={change}
             onTold={setTold}
             onClose={close}
@@ -105,7 +100,6 @@ function Shown({ thread, edits }: { readonly thread: Thread; readonly edits: rea
             key={message.index}
             thread={thread}
             message={message}
-            focus={panel}
             onChoose={setChosen}
             onTold={setTold}
             onClose={close}

@@ -63,5 +63,7 @@ function Step({ entry, number }: { readonly entry: LedgerEntry; readonly number:
 
 function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
   if (item.kind === 'call') return `the model: ${item.name} (${item.on})`
-  return `${item.fragments.join(', ')} ${item.what} by a person or a program`
+  if (item.kind === 'edit') return `${item.fragments.join(', ')} ${item.what} by a person or a program`
+  const { folded, saves, reason } = item.event
+  return `the server folded ${folded.join(', ')} (${count(saves)} tokens less): ${reason}`
 }

@@ -15,13 +15,21 @@ export type TimelineItem =
   | { readonly kind: 'call'; readonly name: string; readonly on: string }
   /** By a person or a program. */
   | { readonly kind: 'edit'; readonly what: SeenEdit['what']; readonly fragments: readonly string[] }
+  /** By the server, to its own rules. */
+  | { readonly kind: 'policy'; readonly event: Thread['events'][number] }
 
 /** Names of the tools that change what is shown. */
 const EDITING = new Set(['fragment_context', 'fold_fragment', 'restore_fragment', 'summarize_fragment'])
 
-/** Steps in order; after each the edits that its answer called for, then those seen from outside. */
-export function timelineOf({ ledger, messages }: Pick<Thread, 'ledger' | 'messages'>, seen: readonly SeenEdit[]): TimelineItem[] {
-  const editsAfter = (count: number): TimelineItem[] => together(seen.filter(({ after }) => after === count))
+/** Steps in order; after each the edits that its answer called for, then those seen from outside, then the server's own. */
+export function timelineOf(
+  { ledger, messages, events }: Pick<Thread, 'ledger' | 'messages' | 'events'>,
+  seen: readonly SeenEdit[],
+): TimelineItem[] {
+  const editsAfter = (count: number): TimelineItem[] => [
+    ...together(seen.filter(({ after }) => after === count)),
+    ...events.filter(({ after }) => after === count).map((event) => ({ kind: 'policy', event }) as const),
+  ]
   return [
     ...editsAfter(0),
     ...ledger.flatMap((entry, at): TimelineItem[] => [
@@ -55,12 +63,14 @@ function callsOf(entry: LedgerEntry, messages: Thread['messages']): TimelineItem
 /** What was done to fragments between two looks at a thread in which nothing else happened; what the model did itself is not among it. */
 export function editsBetween(before: Thread, now: Thread): SeenEdit[] {
   if (before.count !== now.count || before.running || now.running) return []
+  const byTheServer = new Set(now.events.slice(before.events.length).flatMap(({ folded }) => folded))
   const known = new Map(fragmentsOf(before).map((fragment) => [fragment.id, fragment]))
   const after = now.ledger.length
   return fragmentsOf(now).flatMap(({ id, state }): SeenEdit[] => {
     const old = known.get(id)
     if (old === undefined) return [{ fragment: id, what: 'cut', after }]
     if (JSON.stringify(old.state) === JSON.stringify(state)) return []
+    if (state.kind === 'folded' && byTheServer.has(id)) return []
     return [{ fragment: id, what: state.kind === 'open' ? 'restored' : state.kind, after }]
   })
 }

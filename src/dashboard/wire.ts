@@ -3,13 +3,12 @@ import type { ChatMessage } from '../chat/message.js'
 import type { ExportedThread } from '../server/threads/exported.js'
 import type { ThreadAttention, ThreadChange, ThreadMessage, ThreadView } from '../server/threads/desk.js'
 
-export type { Fragment } from '../context/fragment.js'
 export type { Hit } from '../context/search.js'
 export type { SearchResult } from '../context/conversation.js'
 export type { ContractChoice } from '../core/contract.js'
 export type { LedgerEntry, MessageCost } from '../kv/ledger.js'
 export type { Acm } from '../server/ask.js'
-export type { ThreadMessage, ThreadSummary } from '../server/threads/desk.js'
+export type { ThreadFragment as Fragment, ThreadMessage, ThreadSummary } from '../server/threads/desk.js'
 export type { ModelStatus, ServiceStatus } from '../server/threads/status.js'
 
 /** `GET /kvfold/threads/:id`. */

@@ -61,11 +61,18 @@ export interface EngineRequest {
   readonly signal?: AbortSignal
 }
 
-export interface TokenLogprob {
+/** A token and its natural-log probability. */
+export interface NamedLogprob {
   readonly token: number
   readonly text: string
+  /** Where the text cannot say them: those of a part of a character. */
+  readonly bytes?: readonly number[]
   readonly logprob: number
-  readonly top: readonly { readonly token: number; readonly text: string; readonly logprob: number }[]
+}
+
+export interface TokenLogprob extends NamedLogprob {
+  /** Best first. */
+  readonly top: readonly NamedLogprob[]
 }
 
 /** Why generation ended. */
@@ -109,6 +116,8 @@ export interface EngineReply {
   /** role assistant; content without call syntax, `toolCalls` parsed, `sampled` set by engines that have tokens. */
   readonly message: ChatMessage
   readonly finish: Finish
+  /** The stop string that ended it, as far as the engine says; the message is without it. */
+  readonly stop?: string
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs?: readonly TokenLogprob[]

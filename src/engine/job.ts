@@ -5,6 +5,7 @@ import type { LedgerEntry, StepKind } from '../kv/ledger.js'
 import type { Plan } from '../kv/plan.js'
 import type { Shown } from '../kv/shown.js'
 import type { Step } from '../kv/step.js'
+import type { Fetched } from '../kv/stored.js'
 import type { Seed } from '../kv/trail.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
@@ -40,6 +41,8 @@ export interface JobResult {
   /** Their text up to a stop string; control tokens written out. */
   readonly text: string
   readonly finish: 'stop' | 'stop-string' | 'length' | 'cancelled'
+  /** The stop string that ended it. */
+  readonly stop?: string
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs: readonly TokenLogprob[]
@@ -47,9 +50,10 @@ export interface JobResult {
   readonly attention?: AttentionPattern
 }
 
-/** What a job does next: wait for its lane, compute prompt tokens, or submit its last sampled token. */
+/** What a job does next: wait for its lane, or for what is read from disk for it, compute prompt tokens, or submit its last sampled token. */
 type Phase =
   | { readonly name: 'queued' }
+  | { readonly name: 'fetching' }
   /** `done` of the `total` prompt tokens to compute. */
   | { readonly name: 'prefill'; readonly step: Step; done: number; readonly total: number }
   | { readonly name: 'decode'; readonly step: Step; readonly token: number }
@@ -58,6 +62,8 @@ type Phase =
 export class Job {
   phase: Phase = { name: 'queued' }
   cancelled = false
+  /** What was read from disk for it; null: nobody has looked yet. */
+  fetched: Fetched | null = null
   /** The scheduler's turn that last computed some of its prompt; -1: none did. */
   served = -1
   readonly result: Promise<JobResult>
@@ -66,6 +72,8 @@ export class Job {
   readonly tokens: number[] = []
   readonly logprobs: TokenLogprob[] = []
   text = ''
+  /** The stop string that ended it. */
+  stop: string | null = null
   prefillTokens = 0
   firstToken: number | null = null
   readonly sampler: NativeSampler
@@ -100,9 +108,10 @@ export class Job {
     }
     this.tokens.push(token)
     if (logprob !== null) this.logprobs.push(logprob)
-    const { text, stopped } = this.#stops.push(this.#decoder.decode(this.model.piece(token, true), { stream: true }))
+    const { text, stop } = this.#stops.push(this.#decoder.decode(this.model.piece(token, true), { stream: true }))
     const isEnough = this.#emit(text, [token], logprob === null ? [] : [logprob])
-    if (stopped) return 'stop-string'
+    this.stop = stop
+    if (stop !== null) return 'stop-string'
     if (isEnough) {
       this.flush()
       return 'stop'

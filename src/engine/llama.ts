@@ -1,5 +1,4 @@
 /** The engine over llama.cpp: renders messages, keeps the cache in step with them, generates, and accounts for it. */
-import { createHash } from 'node:crypto'
 import { freemem } from 'node:os'
 import { ChatFormat, type Rendered } from '../chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
@@ -18,6 +17,7 @@ import { computedIn, reusedIn } from '../kv/plan.js'
 import type { Origin, Shown } from '../kv/shown.js'
 import type { StepCache } from '../kv/step-cache.js'
 import { seedOf } from '../kv/trail.js'
+import type { Whereabouts } from '../kv/whereabouts.js'
 import type {
   ContextOptions,
   MemoryFigures,
@@ -31,9 +31,10 @@ import type {
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation, Sampling } from './engine.js'
 import { AttentionWatch } from './attention-watch.js'
 import { abilitiesOf, refusalOf, type Abilities } from './abilities.js'
-import { DiskShelf } from './disk-shelf.js'
-import { EventStream } from './event-stream.js'
-import { modelFingerprint } from './model-fingerprint.js'
+import type { DiskShelf } from './disk-shelf.js'
+import { generationOf, type EventStream } from './event-stream.js'
+import { Mending } from './mending.js'
+import { openShelf, type ShelfPlace } from './model-shelf.js'
 import { OwnAnswers } from './own-answers.js'
 import { refresh, type RefreshOptions, type RefreshResult } from './refresh.js'
 import { refuseHopeless } from './room.js'
@@ -54,7 +55,7 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   /** Bytes of memory for what the cache has no room for. Default: a quarter of what is free; 0 for none. */
   readonly hostBytes?: number
   /** A folder for what memory has no room for; it outlives the engine, and any number of engines may use it. Default: none. */
-  readonly disk?: { readonly folder: string; readonly bytes: number }
+  readonly disk?: ShelfPlace
 }
 
 /** A bare completion: these tokens, no template. */
@@ -65,7 +66,9 @@ export type Completion = Omit<JobRequest, 'shown' | 'sampler' | 'seed'> & {
   /** The tokens before edits, and the edits; for contracts other than exact. */
   readonly origin?: Origin
   readonly sampling?: Sampling
+  /** As EngineRequest's. */
   readonly grammar?: string
+  readonly schema?: unknown
 }
 
 /** Cells when neither the caller nor a small model says otherwise. */
@@ -76,8 +79,6 @@ const DEFAULT_SEQUENCES = 64
 const DEFAULT_UBATCH = 512
 /** Ubatches in a slice of a refresh: another request waits for one of them at most. */
 const REFRESH_UBATCHES = 2
-/** Attention runs over this many times the cells in use before they are moved together. */
-const COMPACT_FROM = 1.5
 
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
@@ -91,8 +92,7 @@ export class LlamaEngine implements Engine {
   #format: ChatFormat | null = null
   /** What computing costs on this machine, for predictions on the ledger. */
   readonly #costs: { model: CostModel | null } = { model: null }
-  readonly #refreshing = new Set<ConversationId>()
-  readonly #ending = new AbortController()
+  readonly #mending: Mending
   #disposed = false
 
   private constructor(
@@ -120,6 +120,11 @@ export class LlamaEngine implements Engine {
     this.#scheduler = new Scheduler(model, context, this.#cache, {
       slots: options.slots ?? DEFAULT_SLOTS,
       ...(guard === null ? {} : { decode: (batch, watched) => guard.decode(batch, watched) }),
+    })
+    this.#mending = new Mending({
+      refresh: (conversation, signal) => this.refresh(conversation, { when: 'idle', signal }),
+      compact: (conversation) => this.compact(conversation),
+      totals: () => this.#cache.totals,
     })
     this.info = {
       model: model.info.metadata['general.name'] ?? model.info.description,
@@ -153,7 +158,8 @@ export class LlamaEngine implements Engine {
           ? { sequences: guardedSequences(Math.min(sequences, MOST_GUARDED)), batch: Math.min(batch, ubatch) }
           : {}),
       })
-      return new LlamaEngine(native, model, context, options, await openShelf(model, context, options))
+      const shelf = options.disk === undefined ? null : await openShelf(model, context, options.disk)
+      return new LlamaEngine(native, model, context, options, shelf)
     } catch (error) {
       await model.dispose()
       throw error
@@ -197,13 +203,14 @@ export class LlamaEngine implements Engine {
   }
 
   respond(request: EngineRequest): Generation {
-    return EventStream.of((stream) => this.#respond(request, stream))
+    return generationOf((stream) => this.#respond(request, stream))
   }
 
   /** Generates after exactly these tokens; the cache is shared with all conversations. */
   async complete(request: Completion): Promise<JobResult> {
-    const { tokens, origin, sampling, grammar, tenant, ...rest } = request
+    const { tokens, origin, sampling, grammar, schema, tenant, ...rest } = request
     this.#refuseDisposed()
+    refuseTwoForms({ grammar, schema })
     this.#refuseForeign(tokens)
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
     const shown = { tokens, messages, ...(origin === undefined ? {} : { origin }) }
@@ -211,7 +218,7 @@ export class LlamaEngine implements Engine {
       ...rest,
       seed: seedOf(tenant),
       shown,
-      sampler: { ...samplerOptions(sampling), ...(grammar === undefined ? {} : { grammar }) },
+      sampler: { ...samplerOptions(sampling), ...(await this.#formGrammar({ grammar, schema })) },
     })
   }
 
@@ -221,6 +228,19 @@ export class LlamaEngine implements Engine {
 
   count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
     return this.format.render({ messages: this.#ownAnswers.of(messages), tools, edits }).tokens.length
+  }
+
+  /** Where the cells of the text are that these edits hide, by edit; null where the template shows not all of it. */
+  whereabouts(
+    conversation: ConversationId,
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    edits: readonly Edit[],
+  ): readonly Whereabouts[] | null {
+    const { base, holes } = this.format.render({ messages: this.#ownAnswers.of(messages), tools, edits }).origin
+    if (holes.length !== edits.length) return null
+    const stretches = holes.map(({ span }) => span)
+    return this.#cache.whereabouts(conversation, base, stretches)
   }
 
   /** The conversation's ledger so far, oldest first. */
@@ -284,7 +304,7 @@ export class LlamaEngine implements Engine {
   async dispose(): Promise<void> {
     if (this.#disposed) return
     this.#disposed = true
-    this.#ending.abort()
+    this.#mending.end()
     await this.#scheduler.close()
     if (this.options.disk !== undefined) await this.#cache.leave()
     await this.#attic.close()
@@ -296,8 +316,7 @@ export class LlamaEngine implements Engine {
     const { format } = this
     const { tools = [], edits = [], toolChoice = tools.length > 0 ? 'auto' : 'none' } = request
     const messages = this.#ownAnswers.of(request.messages)
-    if (request.grammar !== undefined && request.schema !== undefined)
-      throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
+    refuseTwoForms(request)
     messages.forEach(({ content }, index) => {
       if (!edits.some(({ message }) => message === index)) refuseHopeless(this.model, this.context.cells, content)
     })
@@ -346,7 +365,7 @@ export class LlamaEngine implements Engine {
       },
     })
     if ((request.contract ?? this.options.contract) === 'auto' && result.ledger.approximate > 0)
-      this.#refreshLater(request.conversation)
+      this.#mending.later(request.conversation)
     const parsed = parser.finish()
     forward(parsed.events)
     const said: ChatMessage = {
@@ -363,6 +382,7 @@ export class LlamaEngine implements Engine {
     return {
       message,
       finish: finish === 'stop' && parsed.toolCalls.length > 0 ? 'tool-calls' : finish,
+      ...(result.stop === undefined ? {} : { stop: result.stop }),
       ledger: result.ledger,
       timing: result.timing,
       ...(request.logprobs === undefined ? {} : { logprobs: result.logprobs }),
@@ -385,9 +405,14 @@ export class LlamaEngine implements Engine {
     return sampled.trimEnd().endsWith(text.slice(from).trim())
   }
 
+  /** What holds an answer's whole text to a form. */
+  async #formGrammar({ grammar, schema }: Form): Promise<{ grammar?: string }> {
+    if (schema !== undefined) return { grammar: await this.native.grammarFromSchema(schema) }
+    return grammar === undefined ? {} : { grammar }
+  }
+
   async #grammar(request: EngineRequest, tools: readonly ToolDefinition[], choice: string): Promise<{ grammar?: string }> {
-    if (request.grammar !== undefined) return { grammar: request.grammar }
-    if (request.schema !== undefined) return { grammar: await this.native.grammarFromSchema(request.schema) }
+    if (request.grammar !== undefined || request.schema !== undefined) return this.#formGrammar(request)
     if (choice !== 'required') return {}
     const { callable, endsWith = () => false } = request
     const allowed = tools.filter(({ name }) => callable?.includes(name) ?? true)
@@ -398,21 +423,6 @@ export class LlamaEngine implements Engine {
         `This model's template has no tool-call syntax that kvfold can force (${this.format.syntax.name}); use toolChoice auto.`,
       )
     return { grammar }
-  }
-
-  /** Under `auto`: when nothing runs the conversation is made exact, and its cells are moved together if attention runs over many free ones. */
-  #refreshLater(conversation: ConversationId): void {
-    if (this.#refreshing.has(conversation)) return
-    this.#refreshing.add(conversation)
-    const work = async () => {
-      const { exact } = await this.refresh(conversation, { when: 'idle', signal: this.#ending.signal })
-      const { reach, used } = this.#cache.totals
-      if (exact && reach > COMPACT_FROM * used) await this.compact(conversation)
-    }
-    // What comes in between (a full context, the end of the engine) leaves the conversation as it was.
-    void work()
-      .catch(() => undefined)
-      .finally(() => this.#refreshing.delete(conversation))
   }
 
   #submit(request: JobRequest): Promise<JobResult> {
@@ -452,17 +462,15 @@ export const freshConversation = (() => {
   return (): ConversationId => conversationId(`one-off-${++count}`)
 })()
 
-async function openShelf(
-  { info }: NativeModel,
-  { identity }: NativeContext,
-  { disk }: LlamaEngineOptions,
-): Promise<DiskShelf | null> {
-  if (disk === undefined) return null
-  const whole = createHash('sha256')
-    .update(identity)
-    .update(await modelFingerprint(info.path))
-    .digest()
-  return DiskShelf.open({ folder: disk.folder, budget: disk.bytes, identity: whole })
+/** What an answer's text must be. */
+interface Form {
+  readonly grammar?: string | undefined
+  readonly schema?: unknown
+}
+
+function refuseTwoForms({ grammar, schema }: Form): void {
+  if (grammar !== undefined && schema !== undefined)
+    throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
 }
 
 function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): Terms {

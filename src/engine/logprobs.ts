@@ -3,16 +3,29 @@ import type { TokenLogprob } from './engine.js'
 
 /**
  * Natural-log probabilities under the model's own distribution (before sampling changes it): of `token`, and of the `count` likeliest
- * tokens, best first. `text` turns a token into what a caller sees.
+ * tokens, best first. `piece`: a token's bytes.
  */
-export function tokenLogprob(logits: Float32Array, token: number, count: number, text: (token: number) => string): TokenLogprob {
+export function tokenLogprob(
+  logits: Float32Array,
+  token: number,
+  count: number,
+  piece: (token: number) => Uint8Array,
+): TokenLogprob {
   let max = -Infinity
   for (const logit of logits) if (logit > max) max = logit
   let sum = 0
   for (const logit of logits) sum += Math.exp(logit - max)
   const offset = max + Math.log(sum)
-  const named = (id: number) => ({ token: id, text: text(id), logprob: (logits[id] ?? -Infinity) - offset })
+  const named = (id: number) => ({ token: id, ...written(piece(id)), logprob: (logits[id] ?? -Infinity) - offset })
   return { ...named(token), top: largest(logits, count).map(named) }
+}
+
+const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
+
+/** The text of these bytes, and the bytes where they are no whole characters. */
+function written(bytes: Uint8Array): { readonly text: string; readonly bytes?: readonly number[] } {
+  const text = decoder.decode(bytes)
+  return text.includes('\ufffd') ? { text, bytes: [...bytes] } : { text }
 }
 
 /** Indices of the `count` largest values, largest first; ties by lower index. */

@@ -2,9 +2,11 @@
 import { KvfoldError, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { EXACT, type Terms } from '../kv/contract.js'
+import type { Lane } from '../kv/holding.js'
 import { computedIn } from '../kv/plan.js'
 import type { StepCache } from '../kv/step-cache.js'
 import type { Seat } from '../kv/step.js'
+import type { Fetched } from '../kv/stored.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { tokenLogprob } from './logprobs.js'
 import type { Job, JobResult } from './job.js'
@@ -47,6 +49,9 @@ export class Scheduler {
   #decoding: readonly Job[] = []
   #closed = false
   #turns = 0
+  /** Whether anything was asked for, cancelled or read since the last look at the jobs, and whom to tell. */
+  #news = false
+  #wake: (() => void) | null = null
 
   constructor(
     private readonly model: NativeModel,
@@ -113,11 +118,18 @@ export class Scheduler {
 
   #cancel(job: Job): void {
     job.cancelled = true
+    this.#tell()
     // Others in the same batch would lose their work with it, so only a lone job is stopped inside the decode.
     if (this.#decoding.length === 1 && this.#decoding[0] === job) this.context.abort()
   }
 
+  #tell(): void {
+    this.#news = true
+    this.#wake?.()
+  }
+
   #start(): void {
+    this.#tell()
     this.#running ??= this.#loop().finally(() => {
       this.#running = null
       if (this.#errands.length > 0 || this.#jobs.length > 0) this.#start()
@@ -127,22 +139,30 @@ export class Scheduler {
   async #loop(): Promise<void> {
     await Promise.resolve()
     while (this.#jobs.length > 0 || this.#errands.length > 0) {
+      this.#news = false
       for (const job of this.#jobs.filter((job) => job.cancelled))
         this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
       for (const errand of this.#errands.splice(0)) errand()
       await this.#admit()
       const shares = this.#compose()
       if (shares.length > 0) await this.#turn(shares)
+      else if (this.#jobs.some(({ phase }) => phase.name === 'fetching')) await this.#heard()
     }
     // Nothing is asked for: a good time to make room, a sequence at a time.
     while (this.#jobs.length === 0 && this.#errands.length === 0 && !this.#closed && this.cache.tidy()) await nextTurn()
   }
 
-  /** Gives waiting jobs their lanes, in order of arrival. */
+  /** Until there are news. */
+  async #heard(): Promise<void> {
+    if (!this.#news) await new Promise<void>((resolve) => (this.#wake = resolve))
+    this.#wake = null
+  }
+
+  /** Gives waiting jobs their lanes, in order of arrival. What they need from disk is read while others go on. */
   async #admit(): Promise<void> {
-    const active = () => this.#jobs.filter((job) => job.step !== null).length
+    const active = () => this.#jobs.filter((job) => job.step !== null || job.phase.name === 'fetching').length
     for (const job of [...this.#jobs]) {
-      if (job.phase.name !== 'queued' || active() >= this.options.slots) continue
+      if (job.phase.name !== 'queued' || active() >= this.options.slots || this.#isBehind(job)) continue
       const opened = this.#open(job)
       if (opened === null) continue
       if (opened.kind === 'full') {
@@ -151,7 +171,9 @@ export class Scheduler {
       }
       if (opened.lane.running) continue
       try {
-        const plan = await this.cache.prepare(opened.lane, job.request.shown, termsOf(job))
+        if (job.fetched === null && this.#fetch(job, opened.lane)) continue
+        const plan = await this.cache.prepare(opened.lane, job.request.shown, termsOf(job), job.fetched ?? undefined)
+        job.fetched = null
         const step = this.cache.begin(opened.lane, plan, job.request.kind ?? 'answer')
         job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
         job.request.onPlan?.(plan)
@@ -159,6 +181,29 @@ export class Scheduler {
         this.#fail(job, error)
       }
     }
+  }
+
+  /** Whether an earlier job of its conversation waits for the disk. */
+  #isBehind({ request }: Job): boolean {
+    return this.#jobs.some((other) => other.phase.name === 'fetching' && other.request.conversation === request.conversation)
+  }
+
+  /** Begins to read what the job needs from disk, once a job; false when that is nothing. */
+  #fetch(job: Job, lane: Lane): boolean {
+    const reading = this.cache.fetch(lane, job.request.shown, termsOf(job))
+    if (reading === null) return false
+    job.phase = { name: 'fetching' }
+    const done = (fetched: Fetched) => {
+      if (job.phase.name !== 'fetching') return
+      job.phase = { name: 'queued' }
+      job.fetched = fetched
+      this.#tell()
+    }
+    reading.then(done, (error: unknown) => {
+      if (job.phase.name === 'fetching') this.#fail(job, error)
+      this.#tell()
+    })
+    return true
   }
 
   /** The job's lane; null when it was told that it cannot have it. */
@@ -299,7 +344,9 @@ export class Scheduler {
       const token = job.sampler.sample(this.context, output)
       const { logprobs } = job.request
       const logprob =
-        logprobs === undefined ? null : tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.#text(id))
+        logprobs === undefined
+          ? null
+          : tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.model.piece(id, true))
       job.firstToken ??= performance.now()
       const ended = job.take(token, logprob)
       if (ended === null) job.phase = { name: 'decode', step, token }
@@ -339,6 +386,7 @@ export class Scheduler {
       tokens: Int32Array.from(job.tokens),
       text: job.text,
       finish,
+      ...(job.stop === null ? {} : { stop: job.stop }),
       ledger: this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending),
       timing: {
         firstToken: (job.firstToken ?? now) - job.started,
@@ -364,9 +412,5 @@ export class Scheduler {
     if (at >= 0) this.#jobs.splice(at, 1)
     job.phase = { name: 'ended' }
     job.sampler.dispose()
-  }
-
-  #text(token: number): string {
-    return new TextDecoder().decode(this.model.piece(token, true))
   }
 }

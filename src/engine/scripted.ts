@@ -8,7 +8,7 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import { commonPrefix } from '../kv/prefix.js'
 import type { Shown, ShownMessage } from '../kv/shown.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Finish, Generation } from './engine.js'
-import { EventStream } from './event-stream.js'
+import { generationOf, type EventStream } from './event-stream.js'
 
 /** What the model is to say in one step. */
 export interface ScriptedReply {
@@ -54,7 +54,7 @@ export class ScriptedEngine implements Engine {
   }
 
   respond(request: EngineRequest): Generation {
-    return EventStream.of((stream) => this.#respond(request, stream))
+    return generationOf((stream) => this.#respond(request, stream))
   }
 
   snap(messages: readonly ChatMessage[], _tools: readonly ToolDefinition[], message: number, chars: Span): Span {

@@ -8,19 +8,22 @@ export class StopStrings {
     this.stops = stops.filter((stop) => stop !== '')
   }
 
-  /** Text that may be shown now; `stopped` when a stop string was completed (it and what follows are swallowed). */
-  push(text: string): { readonly text: string; readonly stopped: boolean } {
+  /** Text that may be shown now; `stop` is the stop string that was completed (it and what follows are swallowed), null while there is none. */
+  push(text: string): { readonly text: string; readonly stop: string | null } {
     this.#held += text
-    const cuts = this.stops.map((stop) => this.#held.indexOf(stop)).filter((at) => at >= 0)
-    if (cuts.length > 0) {
-      const shown = this.#held.slice(0, Math.min(...cuts))
+    const [first] = this.stops
+      .map((stop) => ({ stop, at: this.#held.indexOf(stop) }))
+      .filter(({ at }) => at >= 0)
+      .sort((a, b) => a.at - b.at)
+    if (first !== undefined) {
+      const shown = this.#held.slice(0, first.at)
       this.#held = ''
-      return { text: shown, stopped: true }
+      return { text: shown, stop: first.stop }
     }
     const keep = Math.max(0, ...this.stops.map((stop) => overlap(this.#held, stop)))
     const shown = this.#held.slice(0, this.#held.length - keep)
     this.#held = this.#held.slice(this.#held.length - keep)
-    return { text: shown, stopped: false }
+    return { text: shown, stop: null }
   }
 
   /** What was held back, at the end of generation. */

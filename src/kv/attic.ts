@@ -2,7 +2,7 @@
 import type { ConversationId } from '../core/ids.js'
 import { surplus } from './benefit.js'
 import type { Shelf, ShelfRecord } from './shelf.js'
-import { Stored } from './stored.js'
+import { Stored, type Fetched } from './stored.js'
 
 export interface AtticOptions {
   /** Bytes of memory for saved sequences. Default 0: nothing is kept. */
@@ -81,6 +81,16 @@ export class Attic {
         if (state === null) this.#disk.delete(place.id)
         return state
       }) ?? Promise.resolve(null)
+    )
+  }
+
+  /** The values of those of them that are on disk; null when none is. One that is gone is left out, and is stored no more. */
+  fetch(wanted: Iterable<Stored>): Promise<Fetched> | null {
+    const below = [...wanted].filter(({ tier }) => tier === 'disk')
+    if (below.length === 0) return null
+    const reading = below.map(async (stored) => [stored, await this.read(stored)] as const)
+    return Promise.all(reading).then(
+      (read) => new Map(read.flatMap(([stored, state]) => (state === null ? [] : [[stored, state]]))),
     )
   }
 

@@ -19,9 +19,10 @@ import { keysHeld, needsScratch, planStep, type Plan } from './plan.js'
 import { Room, type Reserved } from './room.js'
 import { baseOf, withoutContracts, type Shown } from './shown.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
-import { recordOf, Stored } from './stored.js'
+import { recordOf, Stored, type Fetched } from './stored.js'
 import type { Seed } from './trail.js'
 import { verifyPlan } from './verify.js'
+import { whereabouts, type Whereabouts } from './whereabouts.js'
 
 /** What the cache holds right now; in cells unless said otherwise. used + free = cells. */
 export interface CacheTotals {
@@ -121,18 +122,27 @@ export class KvCache {
     return { ...planStep(own, withoutContracts(shown), lenders, { terms: exact }), asked: plan.asked, fallback: reason }
   }
 
-  /** The plan for `shown`, with all that it borrows brought onto the device; where that fails it is computed. */
-  async prepare(lane: Lane, shown: Shown, terms: Terms = EXACT): Promise<Plan> {
+  /**
+   * Reads what `prepare` would have to read from disk, if anything: decodes and steps of others may go on meanwhile. Null: nothing.
+   * Changes nothing on the device.
+   */
+  fetch(lane: Lane, shown: Shown, terms: Terms = EXACT): Promise<Fetched> | null {
+    return this.#attic.fetch(borrowedFrom(this.plan(lane, shown, terms)))
+  }
+
+  /**
+   * The plan for `shown`, with all that it borrows brought onto the device; where that fails it is computed.
+   * @param fetched what was read before; the rest is read now
+   */
+  async prepare(lane: Lane, shown: Shown, terms: Terms = EXACT, fetched?: Fetched): Promise<Plan> {
     const without = new Set<Holder>()
     for (;;) {
       const plan = this.plan(lane, shown, terms, without)
-      const stored = new Set(
-        plan.parts.flatMap((part) => (part.kind === 'borrow' && part.from instanceof Stored ? [part.from] : [])),
-      )
+      const stored = borrowedFrom(plan)
       if (stored.size === 0) return plan
       for (const each of stored) {
         const started = performance.now()
-        const state = await this.#attic.read(each)
+        const state = fetched?.get(each) ?? (await this.#attic.read(each))
         if (state === null || !this.#load(this.#own(lane), plan, each, state)) without.add(each)
         this.#room.spend(performance.now() - started)
       }
@@ -322,6 +332,16 @@ export class KvCache {
     return this.#conversations.get(conversation)?.ledger ?? []
   }
 
+  /** Where the conversation's cells of these tokens of its unedited prompt are. Changes nothing; what is not the conversation's does not count. */
+  whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Whereabouts[] {
+    const own = this.#holdings.all.filter((each) => each.conversation === conversation && each.state !== 'scratch')
+    const stored = this.#attic.all.filter((each) => each.conversation === conversation)
+    return whereabouts(base, stretches, [
+      ...own.map((holder) => ({ holder, where: holder.state === 'parked' ? ('parked' as const) : ('live' as const) })),
+      ...stored.map((holder) => ({ holder, where: holder.tier })),
+    ])
+  }
+
   /** Looks at every held cell: not for inner loops. */
   get totals(): CacheTotals {
     const { cells, sequences } = this.#holdings
@@ -437,3 +457,7 @@ export class KvCache {
     return true
   }
 }
+
+/** The stored sequences that the plan borrows from. */
+const borrowedFrom = ({ parts }: Plan): ReadonlySet<Stored> =>
+  new Set(parts.flatMap((part) => (part.kind === 'borrow' && part.from instanceof Stored ? [part.from] : [])))

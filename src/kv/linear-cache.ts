@@ -1,7 +1,7 @@
 /** Owns the life of a step where a sequence can only be extended: recurrent and hybrid models, and windows that forget. */
 import { invariant } from '../core/errors.js'
 import { seqId, type ConversationId } from '../core/ids.js'
-import { length, span } from '../core/span.js'
+import { length, span, type Span } from '../core/span.js'
 import { Attic } from './attic.js'
 import type { CacheTotals } from './cache.js'
 import { Checkpoints, checkpointPlaces } from './checkpoints.js'
@@ -20,8 +20,9 @@ import { baseOf, keysOf, type Shown } from './shown.js'
 import { Room, type Reserved } from './room.js'
 import type { StepCache } from './step-cache.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
-import { Stored } from './stored.js'
+import { Stored, type Fetched } from './stored.js'
 import type { Seed } from './trail.js'
+import { whereabouts, type Whereabouts } from './whereabouts.js'
 
 export interface LinearCacheOptions {
   /** Why contracts other than exact are not available, for the ledger. */
@@ -87,15 +88,20 @@ export class LinearCache implements StepCache {
     return { shown, keys: keysOf(shown), asked, contract: 'exact', fallback, parts, again: 0 }
   }
 
+  fetch(lane: Lane, shown: Shown, terms: Terms = EXACT): Promise<Fetched> | null {
+    const [head] = this.plan(lane, shown, terms).parts
+    return this.#attic.fetch(head?.kind === 'borrow' && head.from instanceof Stored ? [head.from] : [])
+  }
+
   /** The plan for `shown`; if it goes on from a checkpoint the lane holds that now, and what it held is saved. */
-  async prepare(lane: Lane, shown: Shown, terms: Terms = EXACT): Promise<Plan> {
+  async prepare(lane: Lane, shown: Shown, terms: Terms = EXACT, fetched?: Fetched): Promise<Plan> {
     const without = new Set<Holder>()
     for (;;) {
       const plan = this.plan(lane, shown, terms, without)
       const [head] = plan.parts
       if (head?.kind !== 'borrow' || !(head.from instanceof Stored)) return plan
       const started = performance.now()
-      const state = await this.#attic.read(head.from)
+      const state = fetched?.get(head.from) ?? (await this.#attic.read(head.from))
       const loaded = state !== null && this.#goBack(this.#own(lane), shown, head.from, state)
       this.#room.spend(performance.now() - started)
       if (loaded) return plan
@@ -239,6 +245,15 @@ export class LinearCache implements StepCache {
 
   ledger(conversation: ConversationId): readonly LedgerEntry[] {
     return this.#conversations.get(conversation)?.ledger ?? []
+  }
+
+  whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Whereabouts[] {
+    const own = this.#holdings.all.filter((each) => each.conversation === conversation)
+    const stored = this.#attic.all.filter((each) => each.conversation === conversation)
+    return whereabouts(base, stretches, [
+      ...own.map((holder) => ({ holder, where: 'live' as const })),
+      ...stored.map((holder) => ({ holder, where: holder.tier })),
+    ])
   }
 
   get totals(): CacheTotals {

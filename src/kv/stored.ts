@@ -73,3 +73,6 @@ export function recordOf(holding: Holding): ShelfRecord {
   const { positions, lows, highs } = holding.readCells()
   return { conversation, base, tokens: holding.tokens.slice(), keys: holding.keys.slice(), positions, lows, highs }
 }
+
+/** Values that were read from below before a step needed them. */
+export type Fetched = ReadonlyMap<Stored, Uint8Array>

@@ -72,7 +72,8 @@ async function writeAll(file: FileHandle, bytes: Uint8Array): Promise<void> {
 
 function header(metadata: ReadonlyMap<string, GgufValue>, tensors: readonly GgufTensor[]): Buffer {
   const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(metadata.size)]
-  for (const [key, value] of metadata) parts.push(text(key), ...encode(value))
+  // One by one: a vocabulary has more parts than a call takes arguments.
+  for (const [key, value] of metadata) for (const part of [text(key), ...encode(value)]) parts.push(part)
   let offset = 0
   for (const tensor of tensors) {
     const { name, shape, type } = tensor

@@ -4,6 +4,7 @@ import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
+import type { Responses } from './responses/responses.js'
 import type { ThreadDesk } from './threads/desk.js'
 import type { Acm, FoldPolicy, Overflow } from './threads/fold-policy.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
@@ -84,6 +85,8 @@ export interface Answer {
   /** What the client may see: text, reasoning, and calls of its own tools. */
   readonly message: ChatMessage
   readonly finish: Finish
+  /** The stop string that ended it, where the engine says. */
+  readonly stop?: string
   readonly usage: Usage
   /** Entries of all steps of this ask, oldest first, summaries included. `messages[].index` counts the thread's messages, ours included. */
   readonly ledger: readonly LedgerEntry[]
@@ -137,7 +140,7 @@ export interface CompletionAsk extends Pick<
   readonly prompt: string | readonly number[]
 }
 
-export interface CompletionAnswer extends Pick<Answer, 'model' | 'finish' | 'usage' | 'timing' | 'waited' | 'logprobs'> {
+export interface CompletionAnswer extends Pick<Answer, 'model' | 'finish' | 'stop' | 'usage' | 'timing' | 'waited' | 'logprobs'> {
   readonly text: string
   readonly tokens: readonly number[]
   readonly ledger: LedgerEntry
@@ -162,10 +165,14 @@ export interface Service {
   detokenize(model: string | undefined, tokens: readonly number[]): Promise<string>
   /** Tokens of a prompt that shows all of these messages. */
   count(model: string | undefined, messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): Promise<number>
+  /** The model that does nothing but embed, where there is one; loads nothing. */
+  embeddingModel(): EmbeddingModelStatus | null
   /** One vector of length 1 each. @throws KvfoldError model/unsupported where the model cannot */
   embed(ask: EmbedAsk): Promise<EmbedAnswer>
   /** Live conversations, for programs and people. */
   readonly threads: ThreadDesk
+  /** Those of `/v1/responses`, to be asked for again. */
+  readonly responses: Responses
   /** For health, metrics and the dashboard; cheap. */
   status(): ServiceStatus
   /** No new asks; waits `graceMs` for those that run, cancels the rest, and gives the models back. Idempotent. */
@@ -179,6 +186,16 @@ export interface EmbedAsk {
   /** The first so many numbers of each vector, made length 1 again. Default: all. */
   readonly dimensions?: number
   readonly signal?: AbortSignal
+}
+
+export interface EmbeddingModelStatus {
+  /** What requests call it. */
+  readonly name: string
+  readonly state: 'unloaded' | 'loading' | 'loaded'
+  /** Unix seconds when the server learned of it. */
+  readonly since: number
+  /** What is known once it was loaded: its own name, and the tokens of the longest text. */
+  readonly loaded: { readonly title: string; readonly tokens: number } | null
 }
 
 export interface EmbedAnswer {

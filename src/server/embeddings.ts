@@ -1,7 +1,7 @@
 /** Owns who embeds: a model of its own where there is one, else the served model that is asked for; and who waits for it. */
 import { KvfoldError } from '../core/errors.js'
 import type { Embedder } from '../engine/embedder.js'
-import { Overloaded, type EmbedAnswer, type EmbedAsk } from './ask.js'
+import { Overloaded, type EmbedAnswer, type EmbedAsk, type EmbeddingModelStatus } from './ask.js'
 import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
 
@@ -22,13 +22,32 @@ export interface EmbeddingsOptions {
 export class Embeddings {
   /** One at a time: an embedder is no faster with two. */
   readonly #queue: Queue
+  readonly #since = Math.floor(Date.now() / 1000)
   #own: Promise<Embedder> | null = null
+  #loaded: Embedder | null = null
 
   constructor(
     private readonly models: Models,
     private readonly options: EmbeddingsOptions,
   ) {
     this.#queue = new Queue({ slots: 1, limit: options.limit })
+  }
+
+  /** Of the own model; null without one. */
+  get status(): EmbeddingModelStatus | null {
+    const { own } = this.options
+    if (own === undefined) return null
+    const loaded = this.#loaded
+    const info = loaded?.model.info
+    return {
+      name: own.name,
+      state: loaded !== null ? 'loaded' : this.#own === null ? 'unloaded' : 'loading',
+      since: this.#since,
+      loaded:
+        loaded === null || info === undefined
+          ? null
+          : { title: info.metadata['general.name'] ?? info.description, tokens: loaded.tokens },
+    }
   }
 
   /** @throws KvfoldError as Service.embed, Embedder.embed and Queue.enter; Overloaded */
@@ -51,7 +70,9 @@ export class Embeddings {
 
   /** Gives the own model back; served ones are `Models`'. */
   async close(): Promise<void> {
-    await (await this.#own?.catch(() => null))?.dispose()
+    const own = await this.#own?.catch(() => null)
+    this.#own = this.#loaded = null
+    await own?.dispose()
   }
 
   async #byServed(ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
@@ -75,7 +96,8 @@ export class Embeddings {
       throw new KvfoldError('model/not-found', `${JSON.stringify(ask.model)} makes no embeddings here; ${own.name} does.`)
     this.#own ??= own.load()
     try {
-      return await answer(await this.#own, own.name, ask, signal)
+      this.#loaded = await this.#own
+      return await answer(this.#loaded, own.name, ask, signal)
     } catch (error) {
       // A load that failed may succeed when there is more memory.
       await this.#own.catch(() => (this.#own = null))

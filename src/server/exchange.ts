@@ -3,7 +3,7 @@ import type { OutgoingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
 import type { AnyAnswer, AnyAsked } from './answers.js'
-import type { AskEvent } from './ask.js'
+import type { AskEvent, EmbedAnswer } from './ask.js'
 import { EventWriter, type Frame } from './event-writer.js'
 import type { AskMeter, Metrics } from './metrics.js'
 import { problemOf, type Problem } from './problem.js'
@@ -53,6 +53,21 @@ export class Exchange {
     } finally {
       this.#run.leave()
     }
+  }
+
+  /** Vectors, measured. @throws what `work` throws */
+  embedded(work: (signal: AbortSignal) => Promise<EmbedAnswer>): Promise<EmbedAnswer> {
+    return this.wait(async (signal) => {
+      const meter = this.metrics.embedding()
+      try {
+        const answer = await work(signal)
+        meter.done(answer)
+        return answer
+      } catch (error) {
+        meter.failed(problemOf(error).code)
+        throw error
+      }
+    })
   }
 
   /** All answers, complete. The first error cancels the others. @throws what the asks throw; server/closing; engine/cancelled */

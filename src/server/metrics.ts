@@ -4,7 +4,7 @@
  */
 import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
 import type { AnyAnswer } from './answers.js'
-import type { AskEvent, Service } from './ask.js'
+import type { AskEvent, EmbedAnswer, Service } from './ask.js'
 
 /** Seconds; as OpenTelemetry advises for generative models. */
 const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60]
@@ -17,6 +17,12 @@ const MODEL = 'gen_ai_request_model'
 export interface AskMeter {
   on(event: AskEvent): void
   done(answer: AnyAnswer): void
+  failed(code: string): void
+}
+
+/** Measures one request for embeddings, waiting included. */
+export interface EmbeddingMeter {
+  done(answer: EmbedAnswer): void
   failed(code: string): void
 }
 
@@ -45,9 +51,16 @@ export class Metrics {
   readonly #cached = this.#counter('kvfold_prompt_tokens_cached_total', 'Those that were not computed.', [MODEL])
   readonly #generated = this.#counter('kvfold_generation_tokens_total', 'Tokens generated.', [MODEL])
   readonly #finished = this.#counter('kvfold_answers_total', 'Answers by how they ended.', [MODEL, 'finish'])
+  readonly #embedding = this.#histogram(
+    'kvfold_embedding_request_duration_seconds',
+    'From the request for embeddings to its vectors.',
+    REQUEST,
+  )
+  readonly #embedded = this.#counter('kvfold_embedding_tokens_total', 'Tokens embedded.', [MODEL])
+  readonly #vectors = this.#counter('kvfold_embeddings_total', 'Vectors made.', [MODEL])
   readonly #failed = this.#counter('kvfold_failures_total', 'Requests that got no answer, by error code.', ['code'])
 
-  constructor(service: Pick<Service, 'status'>) {
+  constructor(service: Pick<Service, 'status' | 'embeddingModel'>) {
     collectDefaultMetrics({ register: this.#registry })
     this.#gauges(service)
   }
@@ -62,6 +75,21 @@ export class Metrics {
 
   request(method: string, route: string, status: number, seconds: number): void {
     this.#http.observe({ http_request_method: method, http_route: route, http_response_status_code: status }, seconds)
+  }
+
+  embedding(): EmbeddingMeter {
+    const begun = performance.now()
+    return {
+      done: ({ model, tokens, vectors }) => {
+        const labels = { [MODEL]: model }
+        this.#embedding.observe(labels, seconds(performance.now() - begun))
+        this.#embedded.inc(labels, tokens)
+        this.#vectors.inc(labels, vectors.length)
+      },
+      failed: (code) => {
+        this.#failed.inc({ code })
+      },
+    }
   }
 
   ask(): AskMeter {
@@ -96,13 +124,13 @@ export class Metrics {
   }
 
   /** What the service knows already is asked for when somebody looks. */
-  #gauges(service: Pick<Service, 'status'>): void {
+  #gauges(service: Pick<Service, 'status' | 'embeddingModel'>): void {
     const status = () => service.status()
     this.#gauge('kvfold_requests_running', 'Asks under way.', () => status().running)
     this.#gauge('kvfold_requests_waiting', 'Asks in the queue.', () => status().queue.waiting)
     this.#gauge('kvfold_queue_limit', 'Asks the queue takes.', () => status().queue.limit)
     this.#gauge('kvfold_threads', 'Live conversations.', () => status().threads)
-    const perModel = (name: string, help: string, value: (loaded: Loaded) => number | undefined) => {
+    const byModel = (name: string, help: string, figures: () => readonly (readonly [model: string, figure: number])[]) => {
       new Gauge({
         name,
         help,
@@ -110,13 +138,23 @@ export class Metrics {
         registers: [this.#registry],
         collect() {
           this.reset()
-          for (const { name: model, loaded } of status().models) {
-            const figure = loaded === null ? undefined : value(loaded)
-            if (figure !== undefined) this.set({ [MODEL]: model }, figure)
-          }
+          for (const [model, figure] of figures()) this.set({ [MODEL]: model }, figure)
         },
       })
     }
+    const perModel = (name: string, help: string, value: (loaded: Loaded) => number | undefined) => {
+      byModel(name, help, () =>
+        status().models.flatMap(({ name: model, loaded }) => {
+          const figure = loaded === null ? undefined : value(loaded)
+          return figure === undefined ? [] : [[model, figure] as const]
+        }),
+      )
+    }
+    byModel('kvfold_model_loaded', 'Whether the model is in memory, the one that only embeds too: 1 or 0.', () => {
+      const own = service.embeddingModel()
+      const all = own === null ? status().models : [own, ...status().models]
+      return all.map(({ name, state }) => [name, state === 'loaded' ? 1 : 0] as const)
+    })
     perModel('kvfold_slots', 'Steps that run at once.', ({ slots }) => slots)
     perModel('kvfold_cache_cells', 'Cells of the KV cache.', ({ cache }) => cache?.cells)
     perModel('kvfold_cache_cells_used', 'Cells in use, parked ones included.', ({ cache }) => cache?.used)

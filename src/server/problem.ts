@@ -1,6 +1,7 @@
 /** Owns what an error becomes for a client: status, code and sentence; the dialects only write it down. */
 import type { FastifyError } from 'fastify'
 import { KvfoldError, type ErrorCode } from '../core/errors.js'
+import { waitAskedBy } from '../engine/remote/failure.js'
 import { Overloaded } from './ask.js'
 import { FieldError } from './field-error.js'
 
@@ -22,8 +23,8 @@ const AFTER_CLOSING = 5
 export function problemOf(error: unknown): Problem {
   if (error instanceof KvfoldError) {
     const { code, status, message } = error
-    const retryAfter = error instanceof Overloaded ? error.retryAfter : code === 'server/closing' ? AFTER_CLOSING : null
-    return { status, code, message, param: error instanceof FieldError ? error.param : null, retryAfter, unexpected: false }
+    const param = error instanceof FieldError ? error.param : null
+    return { status, code, message, param, retryAfter: retryAfterOf(error), unexpected: false }
   }
   const status = isFastifyError(error) ? (error.statusCode ?? 500) : 500
   if (isFastifyError(error) && status < 500) return fromFastify(error, status)
@@ -35,6 +36,15 @@ export function problemOf(error: unknown): Problem {
     retryAfter: null,
     unexpected: true,
   }
+}
+
+function retryAfterOf(error: KvfoldError): number | null {
+  if (error instanceof Overloaded) return error.retryAfter
+  if (error.code === 'server/closing') return AFTER_CLOSING
+  if (error.code !== 'remote/rate-limited' && error.code !== 'remote/overloaded') return null
+  // What the engine behind this server asks of it, its own clients had better do, too.
+  const asked = waitAskedBy(error)
+  return asked === null ? null : Math.ceil(asked)
 }
 
 function fromFastify(error: FastifyError, status: number): Problem {

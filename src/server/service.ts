@@ -1,5 +1,6 @@
 /** Owns what stands behind every route: the way of an ask through queue, model and thread to its answer. */
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
+import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Finish } from '../engine/engine.js'
@@ -14,27 +15,33 @@ import {
   type CompletionAsked,
   type EmbedAnswer,
   type EmbedAsk,
+  type EmbeddingModelStatus,
   type Service,
 } from './ask.js'
 import { Embeddings, type EmbeddingModel } from './embeddings.js'
+import { MemoryResponses } from './responses/memory-responses.js'
+import type { ResponseStore } from './responses/port.js'
+import { Responses } from './responses/responses.js'
 import { answer, checkAsk, type AskDefaults } from './threads/answering.js'
 import { ThreadBook, type BookOptions } from './threads/book.js'
 import { complete, vocabularyOf, type Slot } from './threads/completing.js'
 import type { ThreadDesk } from './threads/desk.js'
-import { Feed } from './threads/feed.js'
 import { MemoryStore } from './threads/memory-store.js'
 import { livePorts } from './threads/live-ports.js'
 import { Models, type Model, type ModelSource, type ModelsOptions, type ServedEngine } from './threads/models.js'
 import { Operations } from './threads/operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
+import { RecentCompletions } from './threads/recent-completions.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
 import type { ThreadStore } from '../store/port.js'
 
-export interface ServiceOptions extends ModelsOptions, Omit<BookOptions, 'store' | 'portsOf' | 'forget'> {
+export interface ServiceOptions extends Omit<ModelsOptions, 'onLeave'>, Omit<BookOptions, 'store' | 'portsOf' | 'forget'> {
   /** In the order of preference; one at least. */
   readonly models: readonly ModelSource[]
   /** Default: in memory. */
   readonly store?: ThreadStore
+  /** Where responses are kept. Default: in memory. */
+  readonly responses?: ResponseStore
   /** Embeds instead of the served models. Default: those do that offer an embedder. */
   readonly embeddings?: EmbeddingModel
   /** Asks that may wait for a slot, for each model. Default 128. */
@@ -52,9 +59,11 @@ const RECENT = 0.2
 
 export class ThreadService implements Service {
   readonly threads: ThreadDesk
+  readonly responses: Responses
   readonly #book: ThreadBook
   readonly #models: Models
   readonly #queues: ReadonlyMap<Model, Queue>
+  readonly #completions: RecentCompletions
   readonly #embeddings: Embeddings
   readonly #store: ThreadStore
   readonly #defaults: AskDefaults
@@ -67,12 +76,19 @@ export class ThreadService implements Service {
 
   private constructor(
     private readonly options: ServiceOptions,
-    parts: { readonly store: ThreadStore; readonly models: Models; readonly book: ThreadBook },
+    parts: {
+      readonly store: ThreadStore
+      readonly models: Models
+      readonly book: ThreadBook
+      readonly completions: RecentCompletions
+    },
   ) {
     this.#store = parts.store
     this.#models = parts.models
     this.#book = parts.book
+    this.#completions = parts.completions
     this.threads = new Operations(parts.book, parts.models)
+    this.responses = new Responses(options.responses ?? new MemoryResponses(), this.threads)
     const limit = options.queueLimit ?? 128
     this.#queues = new Map(parts.models.all.map((model) => [model, new Queue({ slots: model.slots, limit })]))
     this.#embeddings = new Embeddings(parts.models, {
@@ -85,14 +101,18 @@ export class ThreadService implements Service {
   /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models, or with two of one name */
   static async open(options: ServiceOptions): Promise<ThreadService> {
     const store = options.store ?? new MemoryStore()
-    const models = new Models(options.models, options)
+    const completions = new RecentCompletions()
+    const onLeave = (engine: ServedEngine) => {
+      completions.drop(engine)
+    }
+    const models = new Models(options.models, { ...options, onLeave })
     const book = await ThreadBook.open({
       ...options,
       store,
       portsOf: livePorts(models),
       forget: ({ id, model }) => models.all.find(({ name }) => name === model)?.engine?.forget(conversationId(id)),
     })
-    return new ThreadService(options, { store, models, book })
+    return new ThreadService(options, { store, models, book, completions })
   }
 
   ask(ask: Ask): Asked {
@@ -129,7 +149,9 @@ export class ThreadService implements Service {
   }
 
   complete(ask: CompletionAsk): CompletionAsked {
-    return new Feed<AskEvent, CompletionAnswer>((emit) => this.#run(ask, emit, (slot) => complete(ask, slot, emit)))
+    return new Feed<AskEvent, CompletionAnswer>((emit) =>
+      this.#run(ask, emit, (slot) => complete(ask, slot, this.#completions, emit)),
+    )
   }
 
   models(): readonly ModelStatus[] {
@@ -150,6 +172,10 @@ export class ThreadService implements Service {
 
   count(model: string | undefined, messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): Promise<number> {
     return this.#using(model, (engine) => engine.count(messages, tools))
+  }
+
+  embeddingModel(): EmbeddingModelStatus | null {
+    return this.#embeddings.status
   }
 
   async embed(ask: EmbedAsk): Promise<EmbedAnswer> {
@@ -177,6 +203,7 @@ export class ThreadService implements Service {
       running: queues.reduce((sum, { running }) => sum + running, 0),
       queue: { waiting: queues.reduce((sum, { waiting }) => sum + waiting, 0), limit: this.options.queueLimit ?? 128 },
       threads: this.#book.size,
+      loaded: this.#book.loaded,
       asks: { ...this.#asks },
       closing: this.#closing !== null,
     }
@@ -195,6 +222,7 @@ export class ThreadService implements Service {
     clearTimeout(cut)
     await this.#embeddings.close()
     await this.#models.close()
+    this.responses.close()
     await this.#store.close()
   }
 
@@ -256,7 +284,7 @@ export class ThreadService implements Service {
     work: (slot: Slot) => Promise<A>,
   ): Promise<A> {
     if (this.#closing !== null) throw closing()
-    const model = this.#models.pick(name)
+    const model = this.#pick(name)
     const queue = this.#queues.get(model)!
     const limit = timeoutMs === undefined ? null : AbortSignal.timeout(timeoutMs)
     const signal = AbortSignal.any([client, limit, this.#ending.signal].filter((each) => each != null))
@@ -291,6 +319,14 @@ export class ThreadService implements Service {
     }
   }
 
+  /** @throws KvfoldError model/not-found; model/unsupported for the one that only embeds */
+  #pick(name: string | undefined): Model {
+    const isServed = name === undefined || this.#models.all.some((model) => model.name === name)
+    if (!isServed && name === this.embeddingModel()?.name)
+      throw new KvfoldError('model/unsupported', `${name} makes embeddings and nothing else; ask another model.`)
+    return this.#models.pick(name)
+  }
+
   #overloaded(waiting: number, { name, slots }: Model): Overloaded {
     const seconds = Math.max(1, Math.ceil((waiting * this.#mean) / slots / 1000))
     return new Overloaded(
@@ -302,7 +338,7 @@ export class ThreadService implements Service {
   /** For what needs a model and no slot. */
   async #using<T>(name: string | undefined, work: (engine: ServedEngine) => T): Promise<T> {
     if (this.#closing !== null) throw closing()
-    const lease = await this.#models.lease(this.#models.pick(name))
+    const lease = await this.#models.lease(this.#pick(name))
     try {
       return work(lease.engine)
     } finally {

@@ -44,4 +44,20 @@ export const migrations: readonly string[] = [
     UNIQUE (thread, place)
   ) STRICT;
   `,
+  `
+  CREATE TABLE cards (
+    thread INTEGER PRIMARY KEY REFERENCES threads ON DELETE CASCADE,
+    chain BLOB, -- 16 bytes for each message that clients know
+    card TEXT NOT NULL, -- JSON, without the chain
+    sum INTEGER NOT NULL
+  ) STRICT; -- a thread without one gets it when the store is opened (ThreadStore.index)
+
+  CREATE TABLE events (
+    thread INTEGER NOT NULL REFERENCES threads ON DELETE CASCADE,
+    place INTEGER NOT NULL,
+    event TEXT NOT NULL, -- JSON
+    sum INTEGER NOT NULL,
+    UNIQUE (thread, place)
+  ) STRICT;
+  `,
 ]

@@ -3,6 +3,7 @@ import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import type { Fragment } from '../context/fragment.js'
 import type { Found } from '../context/search.js'
 import type { ContractChoice } from '../core/contract.js'
+import type { FragmentId } from '../core/ids.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 
 /** One message of a thread. */
@@ -15,7 +16,7 @@ export interface StoredMessage {
   readonly seen: 'same' | 'nothing' | ChatMessage
 }
 
-/** Everything about a thread that is not a message or a ledger entry. */
+/** Everything about a thread that is not a message, an edit, an event or a ledger entry. */
 export interface ThreadHead {
   /** Whose keys sent its requests. */
   readonly tenant: string
@@ -40,30 +41,71 @@ export interface ThreadEdits {
   readonly ids: number
 }
 
+/** What the server did to a thread by itself: a policy folded. */
+export interface ThreadEvent {
+  readonly kind: 'policy'
+  /** Unix milliseconds. */
+  readonly at: number
+  /** Ledger entries that there were: it counts from the next step on. */
+  readonly after: number
+  /** Fragments folded. */
+  readonly folded: readonly FragmentId[]
+  /** Tokens that are shown less. */
+  readonly saves: number
+  /** For people. */
+  readonly reason: string
+}
+
 /** A whole thread as plain data (`sampled.tokens` is an Int32Array). */
 export interface ThreadRecord extends ThreadHead {
   readonly messages: readonly StoredMessage[]
   readonly edits: ThreadEdits
   readonly ledger: readonly LedgerEntry[]
+  /** Oldest first. */
+  readonly events: readonly ThreadEvent[]
+}
+
+/** What can be said of a thread without reading it. It follows from the thread, and is written with every change. */
+export interface ThreadCard {
+  /** Stands for the messages that clients know; whoever makes cards knows how. */
+  readonly chain: Uint8Array
+  readonly title: string
+  readonly messages: number
+  readonly fragments: { readonly open: number; readonly folded: number; readonly summarised: number }
+  /** Tokens of the last step, of which `reused` were not computed; null before the first. */
+  readonly last: { readonly shown: number; readonly reused: number } | null
+}
+
+/** A thread as it stands in the index. */
+export interface ListedThread extends Omit<ThreadHead, 'tools' | 'held'> {
+  readonly card: ThreadCard
+}
+
+/** What is new in a thread: `messages`, `ledger` and `events` go behind what is there, the rest replaces it; what is left out stays. */
+export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'edits' | 'ledger' | 'events'>> {
+  readonly head?: ThreadHead
+  readonly card: ThreadCard
 }
 
 /**
  * A store of threads. When a call's promise is fulfilled, what it wrote survives the end of the process, however it ends. Calls for one thread
- * come one after another, in the order of what happened; `append` and `account` only ever add at the end.
+ * come one after another, in the order of what happened.
  */
 export interface ThreadStore {
-  /** All threads, any order. */
-  load(): Promise<readonly ThreadRecord[]>
-  /** The thread as it is stored, null when it is not. After a change that failed, later ones are made to this. */
-  read(tenant: string, id: string): Promise<ThreadRecord | null>
+  /**
+   * All threads, any order. One that an earlier release wrote without a card gets what `cardOf` makes of it.
+   * @throws KvfoldError store/damaged
+   */
+  index(cardOf: (thread: ThreadRecord) => ThreadCard): Promise<readonly ListedThread[]>
+  /**
+   * The thread as it is stored, null when it is not. At once, so that whoever decides about a thread does so on what it is. After a change
+   * that failed, later ones are made to this. @throws KvfoldError store/damaged, store/failed
+   */
+  read(tenant: string, id: string): ThreadRecord | null
   /** A new thread; a fork comes with all that it starts with. */
-  create(thread: ThreadRecord): Promise<void>
-  append(tenant: string, id: string, messages: readonly StoredMessage[]): Promise<void>
-  /** Replaces what was there. */
-  edit(tenant: string, id: string, edits: ThreadEdits): Promise<void>
-  account(tenant: string, id: string, entries: readonly LedgerEntry[]): Promise<void>
-  /** Replaces what was there. */
-  touch(head: ThreadHead): Promise<void>
+  create(thread: ThreadRecord, card: ThreadCard): Promise<void>
+  /** All of it, or nothing. */
+  update(tenant: string, id: string, update: ThreadUpdate): Promise<void>
   delete(tenant: string, id: string): Promise<void>
   close(): Promise<void>
 }

@@ -3,7 +3,7 @@ import { endianness } from 'node:os'
 import type { ChatMessage } from '../chat/message.js'
 import { invariant } from '../core/errors.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import type { StoredMessage, ThreadEdits, ThreadHead } from './port.js'
+import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead } from './port.js'
 import { rowKind } from './row-kind.js'
 
 /** Half a surrogate pair cannot be written to SQLite; JSON escapes it. */
@@ -64,6 +64,21 @@ export const entryRows = rowKind<LedgerEntry>({
   columns: { entry: 'text' },
   write: (entry) => [json(entry)],
   read: ({ entry }) => parsed(entry) as LedgerEntry,
+})
+
+export const eventRows = rowKind<ThreadEvent>({
+  columns: { event: 'text' },
+  write: (event) => [json(event)],
+  read: ({ event }) => parsed(event) as ThreadEvent,
+})
+
+export const cardRows = rowKind<ThreadCard>({
+  columns: { chain: 'blob', card: 'text' },
+  write: ({ chain, ...card }) => [chain.length === 0 ? null : chain, json(card)],
+  read: ({ chain, card }) => ({
+    chain: (chain as Uint8Array | null) ?? new Uint8Array(),
+    ...(parsed(card) as Omit<ThreadCard, 'chain'>),
+  }),
 })
 
 /** A message within JSON. */

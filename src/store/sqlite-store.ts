@@ -1,11 +1,10 @@
 /** Owns the threads that survive a restart: one SQLite file, changed before anybody is told that something is done. */
 import { join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
-import type { LedgerEntry } from '../kv/ledger.js'
 import { damaged } from './failure.js'
-import type { StoredMessage, ThreadEdits, ThreadHead, ThreadRecord, ThreadStore } from './port.js'
+import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
 import type { Row, RowKind } from './row-kind.js'
-import { editRows, entryRows, headRows, messageRows } from './rows.js'
+import { cardRows, editRows, entryRows, eventRows, headRows, messageRows } from './rows.js'
 import { SavedCells } from './saved-cells.js'
 import { StoreFile, type Value } from './store-file.js'
 
@@ -17,7 +16,7 @@ export interface SqliteStoreOptions {
 }
 
 /** Tables with a row for each part of a thread. */
-const PARTS = { messages: messageRows, entries: entryRows } as const
+const PARTS = { messages: messageRows, entries: entryRows, events: eventRows } as const
 
 /**
  * A change that could not be written leaves the thread as it was, here; whoever made it has more in memory than is stored, so every later change
@@ -39,57 +38,64 @@ export class SqliteStore implements ThreadStore {
     return new SqliteStore(StoreFile.open({ path: join(folder, 'threads.db') }), diskCache)
   }
 
-  load(): Promise<readonly ThreadRecord[]> {
-    return now(() =>
-      this.file.rows(`SELECT number, ${headRows.selected} FROM threads ORDER BY number`).map((row) => this.#record(row)),
-    )
-  }
-
-  /** The thread as it is stored, null when it is not; changes of it go on from there. */
-  read(tenant: string, id: string): Promise<ThreadRecord | null> {
+  index(cardOf: (thread: ThreadRecord) => ThreadCard): Promise<readonly ListedThread[]> {
     return now(() => {
-      const [row] = this.file.rows(`SELECT number, ${headRows.selected} FROM threads WHERE tenant = ? AND id = ?`, tenant, id)
-      const record = row === undefined ? null : this.#record(row)
-      this.#failed.delete(keyOf(tenant, id))
-      return record
+      const cards = new Map(
+        this.file.rows(`SELECT thread, ${cardRows.selected} FROM cards`).map((row) => [row['thread'], row] as const),
+      )
+      const heads = this.file.rows(`SELECT number, ${headRows.selected} FROM threads ORDER BY number`)
+      const bare = heads.filter(({ number }) => !cards.has(number))
+      const made = new Map(bare.length === 0 ? [] : this.#makeCards(bare, cardOf))
+      return heads.map((row) => {
+        const { tenant, id, model, created, used, parent, contract } = this.#head(row)
+        const card = made.get(row['number']) ?? this.#read(cardRows, cards.get(row['number'])!, `the card of thread ${id}`)
+        return { tenant, id, model, created, used, parent, contract, card }
+      })
     })
   }
 
-  create(thread: ThreadRecord): Promise<void> {
-    const { tenant, id, messages, edits, ledger } = thread
+  read(tenant: string, id: string): ThreadRecord | null {
+    const [row] = this.file.rows(`SELECT number, ${headRows.selected} FROM threads WHERE tenant = ? AND id = ?`, tenant, id)
+    const record = row === undefined ? null : this.#record(row)
+    this.#failed.delete(keyOf(tenant, id))
+    return record
+  }
+
+  create(thread: ThreadRecord, card: ThreadCard): Promise<void> {
+    const { tenant, id, messages, edits, ledger, events } = thread
     // One that could not be made is not there: there is nothing to go on from.
     return now(() => {
       this.file.write(() => {
         this.#insert('threads', headRows, thread)
         const number = this.#numberOf(tenant, id)
         this.#insert('edits', editRows, edits, { thread: number })
+        this.#insert('cards', cardRows, card, { thread: number })
         this.#add('messages', number, messages)
         this.#add('entries', number, ledger)
+        this.#add('events', number, events)
       })
     })
   }
 
-  append(tenant: string, id: string, messages: readonly StoredMessage[]): Promise<void> {
-    return this.#change(tenant, id, () => {
-      this.#add('messages', this.#numberOf(tenant, id), messages)
-    })
-  }
-
-  edit(tenant: string, id: string, edits: ThreadEdits): Promise<void> {
-    return this.#change(tenant, id, () => {
-      this.#replace('edits', editRows, edits, { thread: this.#numberOf(tenant, id) })
-    })
-  }
-
-  account(tenant: string, id: string, entries: readonly LedgerEntry[]): Promise<void> {
-    return this.#change(tenant, id, () => {
-      this.#add('entries', this.#numberOf(tenant, id), entries)
-    })
-  }
-
-  touch(head: ThreadHead): Promise<void> {
-    return this.#change(head.tenant, head.id, () => {
-      this.#replace('threads', headRows, head, { number: this.#numberOf(head.tenant, head.id) })
+  update(tenant: string, id: string, update: ThreadUpdate): Promise<void> {
+    const { head, messages = [], edits, ledger = [], events = [], card } = update
+    return now(() => {
+      const key = keyOf(tenant, id)
+      if (this.#failed.has(key)) throw this.#failed.get(key)
+      try {
+        this.file.write(() => {
+          const thread = this.#numberOf(tenant, id)
+          if (head !== undefined) this.#replace('threads', headRows, head, { number: thread })
+          if (edits !== undefined) this.#replace('edits', editRows, edits, { thread })
+          this.#replace('cards', cardRows, card, { thread })
+          this.#add('messages', thread, messages)
+          this.#add('entries', thread, ledger)
+          this.#add('events', thread, events)
+        })
+      } catch (error) {
+        this.#failed.set(key, error)
+        throw error
+      }
     })
   }
 
@@ -122,17 +128,15 @@ export class SqliteStore implements ThreadStore {
     })
   }
 
-  #change(tenant: string, id: string, work: () => void): Promise<void> {
-    return now(() => {
-      const key = keyOf(tenant, id)
-      if (this.#failed.has(key)) throw this.#failed.get(key)
-      try {
-        this.file.write(work)
-      } catch (error) {
-        this.#failed.set(key, error)
-        throw error
-      }
-    })
+  /** All or none: the next start makes what is missing then. */
+  #makeCards(heads: readonly Row[], cardOf: (thread: ThreadRecord) => ThreadCard): [unknown, ThreadCard][] {
+    return this.file.write(() =>
+      heads.map((row) => {
+        const card = cardOf(this.#record(row))
+        this.#insert('cards', cardRows, card, { thread: row['number'] as number })
+        return [row['number'], card]
+      }),
+    )
   }
 
   #numberOf(tenant: string, id: string): number {
@@ -143,6 +147,7 @@ export class SqliteStore implements ThreadStore {
   }
 
   #add<K extends keyof typeof PARTS>(table: K, thread: number, parts: readonly Part<K>[]): void {
+    if (parts.length === 0) return
     const [row] = this.file.rows(`SELECT count(*) AS count FROM ${table} WHERE thread = ?`, thread)
     const count = row!['count'] as number
     parts.forEach((part, index) => {
@@ -176,6 +181,7 @@ export class SqliteStore implements ThreadStore {
       messages: this.#parts('messages', messageRows, thread, whose),
       edits: this.#read(editRows, edits ?? {}, `what was folded in ${whose}`),
       ledger: this.#parts('entries', entryRows, thread, whose),
+      events: this.#parts('events', eventRows, thread, whose),
     }
   }
 

@@ -25,6 +25,15 @@ const tools: ToolDefinition[] = [
     },
   },
   { name: 'now', description: 'The time.', parameters: {} },
+  {
+    name: 'mixed',
+    description: 'Some keys are required, one of them unknown.',
+    parameters: {
+      type: 'object',
+      properties: { c: { type: 'boolean' }, a: { type: 'integer' }, d: { type: 'string' } },
+      required: ['b', 'a'],
+    },
+  },
 ]
 
 let llama: Llama
@@ -52,6 +61,20 @@ describe('forced calls', () => {
     [hermesCall('fold_fragment', '{}'), false],
     [hermesCall('search', '{"role": "nobody"}'), false],
     [hermesCall('search', '{"max": "3"}'), false],
+    // Every key once at most, the required ones all and first, the others in the schema's order.
+    [hermesCall('fold_fragment', '{"fragment_id": "a", "fragment_id": "b"}'), false],
+    [hermesCall('search', '{"max": 1, "max": 2}'), false],
+    [hermesCall('search', '{"max": 1, "where": []}'), true],
+    [hermesCall('search', '{"where": [1]}'), true],
+    [hermesCall('search', '{"where": [1], "max": 1}'), false],
+    [hermesCall('search', '{, "max": 1}'), false],
+    [hermesCall('search', '{"max": 1, }'), false],
+    [hermesCall('mixed', '{"a": 1, "b": {}, "c": true}'), true],
+    [hermesCall('mixed', '{"a": 1, "b": null}'), true],
+    [hermesCall('mixed', '{"a": 1, "b": 1, "d": "x"}'), true],
+    [hermesCall('mixed', '{"a": 1, "b": 1, "c": true, "d": "x", "d": "y"}'), false],
+    [hermesCall('mixed', '{"a": 1}'), false],
+    [hermesCall('mixed', '{"c": true, "a": 1, "b": 1}'), false],
     [hermesCall('unknown', '{}'), false],
     ['Sure.', false],
     ['<think>\nhm\n</think>\n\n' + hermesCall('now', '{}'), false],

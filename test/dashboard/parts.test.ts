@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { between } from '../../src/context/stretch.js'
 import { clientView } from '../../src/dashboard/chat-request.js'
 import { markersOf } from '../../src/dashboard/markers.js'
-import { piecesOf } from '../../src/dashboard/pieces.js'
+import { piecesOf, whereIs } from '../../src/dashboard/pieces.js'
 import { metricIn, rates, type Sample } from '../../src/dashboard/samples.js'
 import { eventsIn } from '../../src/dashboard/server-events.js'
 import { editsBetween, timelineOf } from '../../src/dashboard/timeline.js'
@@ -69,11 +69,17 @@ it('pieces cover the message once, in order', () => {
   expect(spans).toEqual(['f1', [2, 4], 'f2', 'f3'])
 })
 
+it('says where the cells of what is hidden are', () => {
+  const cells = { tokens: 9, live: 0, parked: 6, host: 0, disk: 1, gone: 2 }
+  expect(whereIs({ cells })).toEqual(['6 tokens parked in the cache', '1 token on disk', '2 tokens to be computed again'])
+  expect(whereIs({})).toEqual([])
+})
+
 describe('the timeline', () => {
   const entry = (index: number, kind: LedgerEntry['kind'] = 'answer') =>
     ({ kind, messages: [{ index }] }) as unknown as LedgerEntry
-  const thread = (messages: ThreadMessage[], ledger: LedgerEntry[]) =>
-    ({ messages, count: messages.length, ledger, running: false }) as unknown as Thread
+  const thread = (messages: ThreadMessage[], ledger: LedgerEntry[], events: Thread['events'] = []) =>
+    ({ messages, count: messages.length, ledger, events, running: false }) as unknown as Thread
 
   it('puts edits where they happened', () => {
     const asked = message(0, 'user', 'text')
@@ -93,10 +99,22 @@ describe('the timeline', () => {
       { fragment: 'f3', what: 'folded' as const, after: 2 },
       { fragment: 'f3', what: 'restored' as const, after: 2 },
     ]
-    const told = timelineOf(thread([asked, answered], [entry(1), entry(0, 'summary'), entry(1)]), edits)
-    expect(
-      told.map((item) => (item.kind === 'step' ? item.entry.kind : item.kind === 'call' ? item.on : item.fragments.join())),
-    ).toEqual(['answer', 'f1', 'summary', 'f2,f3', 'f3', 'answer', 'f1'])
+    const events = [{ after: 2, folded: ['f4'], saves: 9, reason: 'old' }] as unknown as Thread['events']
+    const told = timelineOf(thread([asked, answered], [entry(1), entry(0, 'summary'), entry(1)], events), edits)
+    const words = told.map((item) => {
+      if (item.kind === 'step') return item.entry.kind
+      if (item.kind === 'call') return item.on
+      return item.kind === 'edit' ? item.fragments.join() : item.event.reason
+    })
+    expect(words).toEqual(['answer', 'f1', 'summary', 'f2,f3', 'f3', 'old', 'answer', 'f1'])
+  })
+
+  it('does not take what the server folded for an edit from outside', () => {
+    const open = message(0, 'user', 'text', [fragment('f1', 0, 2), fragment('f2', 2, 4)])
+    const folded = message(0, 'user', 'text', [fragment('f1', 0, 2, 'folded'), fragment('f2', 2, 4, 'folded')])
+    const events = [{ after: 1, folded: ['f1'], saves: 9, reason: 'old' }] as unknown as Thread['events']
+    const seen = editsBetween(thread([open], [entry(0)]), thread([folded], [entry(0)], events))
+    expect(seen).toEqual([{ fragment: 'f2', what: 'folded', after: 1 }])
   })
 
   it('sees what changed, unless the model may have done it', () => {

@@ -104,6 +104,19 @@ describe('ReplyReader', () => {
     )
   })
 
+  it('reads which stop string ended an answer, where that is what the engine says', () => {
+    const stopOf = (fields: object) => {
+      const reader = new ReplyReader('the endpoint')
+      reader.push({ choices: [{ index: 0, delta: { content: 'a' }, finish_reason: 'stop', ...fields }] })
+      return reader.stop
+    }
+    expect(stopOf({ stop_reason: 'END' })).toBe('END')
+    expect(stopOf({ matched_stop: 'END' })).toBe('END')
+    // A token's number is no string.
+    for (const fields of [{}, { stop_reason: null }, { stop_reason: 128009 }, { matched_stop: 2 }])
+      expect(stopOf(fields)).toBeNull()
+  })
+
   it('joins parts of calls however an engine numbers them', () => {
     const part = (call: object, finish: string | null = null) => ({
       choices: [{ index: 0, delta: { tool_calls: [call] }, finish_reason: finish }],

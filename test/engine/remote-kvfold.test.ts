@@ -72,6 +72,32 @@ describe('over kvfold', () => {
     }
   })
 
+  it('hears which stop string ended the answer, and the bytes of parts of characters', async () => {
+    const request = {
+      conversation: conversationId('stop'),
+      messages: [user('Well?')],
+      grammar: 'root ::= "aé😀 good bye"',
+      stop: ['bye', 'good'],
+      logprobs: 0,
+    }
+    const { message, finish, stop, logprobs = [] } = await remote.respond(request).reply
+    expect({ content: message.content, finish, stop }).toEqual({ content: 'aé😀 ', finish: 'stop', stop: 'good' })
+    expect(logprobs.some(({ bytes }) => bytes !== undefined)).toBe(true)
+    const said = logprobs.flatMap(({ text, bytes }) => bytes ?? [...Buffer.from(text)])
+    expect(Buffer.from(said).toString().startsWith(message.content)).toBe(true)
+    const answer = await fetch(`${outerUrl}/v1/messages`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({
+        messages: request.messages,
+        max_tokens: 30,
+        stop_sequences: request.stop,
+        kvfold: { grammar: request.grammar },
+      }),
+    })
+    expect(await answer.json()).toMatchObject({ stop_reason: 'stop_sequence', stop_sequence: 'good' })
+  })
+
   it('has what follows an edit computed again, and nothing before it', async () => {
     const conversation = conversationId('edit')
     const text = lines(60)

@@ -13,9 +13,9 @@ function chunked(chunks: readonly string[], stops: readonly string[]): string {
   const watch = new StopStrings(stops)
   let shown = ''
   for (const chunk of chunks) {
-    const { text, stopped } = watch.push(chunk)
+    const { text, stop } = watch.push(chunk)
     shown += text
-    if (stopped) return shown
+    if (stop !== null) return shown
   }
   return shown + watch.finish()
 }
@@ -23,10 +23,10 @@ function chunked(chunks: readonly string[], stops: readonly string[]): string {
 describe('StopStrings', () => {
   it('holds back what may become a stop string and lets it go when it does not', () => {
     const watch = new StopStrings(['END'])
-    expect(watch.push('the E')).toEqual({ text: 'the ', stopped: false })
-    expect(watch.push('N')).toEqual({ text: '', stopped: false })
-    expect(watch.push('emy')).toEqual({ text: 'ENemy', stopped: false })
-    expect(watch.push(' END of it')).toEqual({ text: ' ', stopped: true })
+    expect(watch.push('the E')).toEqual({ text: 'the ', stop: null })
+    expect(watch.push('N')).toEqual({ text: '', stop: null })
+    expect(watch.push('emy')).toEqual({ text: 'ENemy', stop: null })
+    expect(watch.push(' END of it')).toEqual({ text: ' ', stop: 'END' })
   })
 
   it('gives the same text under any chunking', () => {
@@ -40,6 +40,10 @@ describe('StopStrings', () => {
         },
       ),
     )
+  })
+
+  it('says which stop string it was: the first in the text', () => {
+    expect(new StopStrings(['two', 'one']).push('zero one two')).toEqual({ text: 'zero ', stop: 'one' })
   })
 
   it('ignores empty stop strings', () => {

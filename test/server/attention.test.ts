@@ -13,6 +13,7 @@ import { PUBLIC, type Ask } from '../../src/server/ask.js'
 import { ThreadService } from '../../src/server/service.js'
 import type { ThreadAttention } from '../../src/server/threads/desk.js'
 import { serving, type Serving } from './serving.js'
+import { someCard } from '../store/threads.js'
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const notes = (lines: number): string =>
@@ -188,7 +189,7 @@ describe('where the last answer looked', () => {
           : { ...message, sampled: all.find(({ sampled }) => sampled?.text === message.sampled!.text)!.sampled! },
       seen,
     }))
-    await store.create({ ...records, tenant: PUBLIC, messages: messages as never })
+    await store.create({ ...records, tenant: PUBLIC, messages: messages as never }, someCard(0))
     const again = await ThreadService.open({
       store,
       models: [{ name: 'builtin', slots: 1, load: () => Promise.reject(new Error('not wanted')), loadForAttention: load }],

@@ -109,7 +109,9 @@ describe('shapes of streams', () => {
   })
 
   it('OpenAI responses: items added, filled and done, all numbered', () => {
+    const kept: unknown[] = []
     const head = {
+      keep: (...response: unknown[]) => kept.push(response),
       body: { input: 'x' },
       ask: { tenant: 'public', messages: [{ role: 'user', content: 'x' }], tools: [], toolChoice: 'auto', logprobs: 0 },
       created: 1,
@@ -149,6 +151,7 @@ describe('shapes of streams', () => {
       usage: { input_tokens: 10, input_tokens_details: { cached_tokens: 7 } },
     })
     expect(data.at(-1)?.response?.output.map(({ type }) => type)).toEqual(['reasoning', 'message', 'function_call'])
+    expect(kept).toEqual([['resp_th1_2', data.at(-1)?.response]])
   })
 })
 

@@ -197,6 +197,7 @@ describe('without keys', () => {
       CHAT,
       '/v1/completions',
       '/v1/responses',
+      '/v1/responses/{id}',
       '/v1/messages',
       '/v1/messages/count_tokens',
       '/v1/embeddings',

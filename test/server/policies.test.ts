@@ -1,9 +1,13 @@
 /** Folding without a model's decision: what goes, in which order, when it is worth it, and that it can all be undone. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../src/chat/message.js'
 import { ScriptedEngine } from '../../src/engine/scripted.js'
 import type { Ask, AskEvent } from '../../src/server/ask.js'
 import { ThreadService, type ServiceOptions } from '../../src/server/service.js'
+import { SqliteStore } from '../../src/store/sqlite-store.js'
 
 const read: ToolDefinition = { name: 'read', description: 'Reads.', parameters: { type: 'object', properties: {} } }
 const words = (count: number, word: string): string => Array.from({ length: count }, (_, at) => `${word}${at}`).join(' ')
@@ -102,6 +106,46 @@ describe('auto-policy', () => {
     const second = await ask([...begun, first.message, { role: 'user', content: 'Go on.' }])
     expect(second.policy[0]!.folded).toEqual(first.policy[0]!.folded)
     expect(folded()).toEqual([2])
+  })
+})
+
+describe('what policies did', () => {
+  it('is told with the thread, at the step that it counts from, and comes back after a restart', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvfold-policies-'))
+    const begun = calls(200, 200, 100, 100, 100, 100)
+    const one = await serve(1000, { store: SqliteStore.open({ folder }) })
+    const first = await one.ask(begun)
+    const other = await one.ask(calls(300, 300, 300, 300), { acm: 'off', overflow: 'fold-tool-results' })
+    const goesOn = [...begun, first.message, ...calls(200, 200).slice(1), { role: 'user', content: 'So?' }] as const
+    await one.ask(goesOn)
+    const before = [first, other].map(({ thread }) => one.service.threads.get('t', thread).events)
+    expect(before[0]!.map(({ folded, saves }) => ({ folded, saves }))).toEqual([
+      { folded: first.policy[0]!.folded, saves: first.policy[0]!.saves },
+      expect.objectContaining({ saves: expect.any(Number) as number }) as object,
+    ])
+    expect(before.map((events) => events.map(({ kind, after, reason }) => [kind, after, reason]))).toEqual([
+      [
+        ['policy', 0, 'the context is past its threshold'],
+        ['policy', 1, 'the context is past its threshold'],
+      ],
+      [['policy', 0, 'the context is full']],
+    ])
+    expect(Math.abs(Date.now() - before[0]![0]!.at)).toBeLessThan(60_000)
+    await one.service.close()
+
+    const { service } = await serve(1000, { store: SqliteStore.open({ folder }) })
+    expect([first, other].map(({ thread }) => service.threads.get('t', thread).events)).toEqual(before)
+    expect(service.threads.export('t', first.thread).events).toEqual(before[0])
+    await service.close()
+    rmSync(folder, { recursive: true })
+  })
+
+  it('that is then too little is told all the same', async () => {
+    const { ask, service } = await serve(500, { defaults: { overflow: 'fold-tool-results' } })
+    const messages: readonly ChatMessage[] = [...calls(200, 200), { role: 'user', content: words(600, 'q') }]
+    await expect(ask(messages, { policy: { threshold: 0.1, olderThanTurns: 0 } })).rejects.toMatchObject({ code: 'context/full' })
+    const { id, fragments } = service.threads.list('t')[0]!
+    expect([fragments.folded, service.threads.get('t', id).events.length]).toEqual([1, 1])
   })
 })
 

@@ -47,6 +47,16 @@ describe('messages', () => {
     expect(streamed.usage.output_tokens).toBe(whole.usage.output_tokens)
   })
 
+  it('says which stop sequence ended it', async () => {
+    const ask = { model, messages: [user('Hello.')], max_tokens: 20, ...{ kvfold: { grammar: 'root ::= "one two three"' } } }
+    const stopped = { ...ask, stop_sequences: ['three', ' two'] }
+    const whole = await client.messages.create(stopped)
+    expect(whole).toMatchObject({ stop_reason: 'stop_sequence', stop_sequence: ' two', content: [{ text: 'one' }] })
+    const streamed = await client.messages.stream(stopped).finalMessage()
+    expect(streamed).toMatchObject({ stop_reason: 'stop_sequence', stop_sequence: ' two', content: [{ text: 'one' }] })
+    expect(await client.messages.create(ask)).toMatchObject({ stop_reason: 'end_turn', stop_sequence: null })
+  })
+
   it('makes the call that is asked for, and takes its result', async () => {
     const messages = [user('Time?')]
     const choice = { type: 'tool' as const, name: 'get_time', disable_parallel_tool_use: true }

@@ -243,6 +243,20 @@ describe('chat completions', () => {
     }
   })
 
+  it('reports the bytes of tokens that are parts of a character', async () => {
+    const answer = await client.chat.completions.create({
+      model,
+      messages: [user('The value of red is 4.')],
+      logprobs: true,
+      top_logprobs: 2,
+      ...{ kvfold: { grammar: 'root ::= "aé😀"' } },
+    })
+    const tokens = answer.choices[0]?.logprobs?.content ?? []
+    expect(tokens.some(({ token }) => token.includes('\ufffd'))).toBe(true)
+    expect(Buffer.from(tokens.flatMap(({ bytes }) => bytes ?? [])).toString()).toBe('aé😀')
+    for (const { bytes } of tokens.flatMap(({ top_logprobs: top }) => top)) expect(bytes).not.toBeNull()
+  })
+
   it('ends where a stop string comes', async () => {
     const ask = { model, messages: [user('The value of red is 4. What is red?')], max_tokens: 30 }
     const free = (await client.chat.completions.create(ask)).choices[0]?.message.content ?? ''
@@ -250,7 +264,7 @@ describe('chat completions', () => {
     expect(stop).toHaveLength(5)
     const cut = await client.chat.completions.create({ ...ask, stop })
     expect(cut.choices[0]?.message.content).toBe(free.slice(0, free.indexOf(stop)))
-    expect(cut.choices[0]?.finish_reason).toBe('stop')
+    expect(cut.choices[0]).toMatchObject({ finish_reason: 'stop', stop_reason: stop })
   })
 
   it('stops computing when the client leaves', async () => {
@@ -375,11 +389,20 @@ describe('embeddings', () => {
     await synthesizeEncoder(encoder, { architecture: 'bert' })
     const native = await openNative({ gpu: 'cpu' })
     const other = await serving({ service: { embeddings: { name: 'encoder', load: own } } })
+    expect(other.service.embeddingModel()).toMatchObject({ state: 'unloaded', loaded: null })
     try {
       const asks = new OpenAI({ baseURL: `${other.url}/v1`, apiKey: 'none', maxRetries: 0 })
       const { data, model: by } = await asks.embeddings.create({ model: 'encoder', input: 'red' })
       expect(by).toBe('encoder')
       expect(data[0]?.embedding).toHaveLength(64)
+      expect((await asks.models.list()).data.map(({ id }) => id)).toEqual([model, 'encoder'])
+      expect(await asks.models.retrieve('encoder')).toMatchObject({ kvfold: { state: 'loaded', embeddings_only: true } })
+      const figures = await (await fetch(`${other.url}/metrics`)).text()
+      for (const figure of ['kvfold_model_loaded', 'kvfold_embeddings_total', 'kvfold_embedding_request_duration_seconds_count'])
+        expect(figures).toContain(`${figure}{gen_ai_request_model="encoder"} 1`)
+      expect(figures).toContain(`kvfold_model_loaded{gen_ai_request_model="${model}"} 0`)
+      const chat = asks.chat.completions.create({ model: 'encoder', messages: [user('Hello.')] })
+      await expect(chat).rejects.toMatchObject({ status: 501, code: 'model/unsupported' })
       await expect(asks.embeddings.create({ model, input: 'red' })).rejects.toBeInstanceOf(NotFoundError)
     } finally {
       await other.close()

@@ -121,7 +121,7 @@ it('threads keep what clients know, however they fork, fold and fail', async () 
           expect(text).not.toBe('')
         }
         own.push({ thread: answer.thread, messages: [...messages, answer.message] })
-        const stored = (await store.load()).find(({ id }) => id === answer.thread)!
+        const stored = store.read(tenant, answer.thread)!
         expect(stored).toEqual({ ...stored, edits: now.edits, ledger: now.ledger, held: now.held, used: now.used })
         expect(stored.messages.map(({ message }) => message.content)).toEqual(now.messages.map(({ message }) => message.content))
         // Nobody has a thread that another tenant has, too.

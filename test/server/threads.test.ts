@@ -6,6 +6,7 @@ import { ScriptedEngine, type Script, type ScriptedReply } from '../../src/engin
 import type { Answer, Ask, AskEvent, Asked } from '../../src/server/ask.js'
 import { ThreadService, type ServiceOptions } from '../../src/server/service.js'
 import { MemoryStore } from '../../src/server/threads/memory-store.js'
+import { allIn } from '../store/threads.js'
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const assistant = (content: string): ChatMessage => ({ role: 'assistant', content })
@@ -379,7 +380,7 @@ describe('the store', () => {
     const ids = two.service.threads.get('t', first.thread).all.flatMap(({ fragments }) => fragments.map(({ id }) => id))
     expect(new Set(ids).size).toBe(5)
     await two.service.threads.delete('t', first.thread)
-    expect(await store.load()).toEqual([])
+    expect(await allIn(store)).toEqual([])
     await expect(two.ask([user('x')], { thread: first.thread })).rejects.toMatchObject({ code: 'server/no-thread' })
   })
 
@@ -393,7 +394,7 @@ describe('the store', () => {
       { store },
     )
     await expect(ask([user(long)], { acm: 'tools' })).rejects.toThrow('The power went.')
-    const [record] = await store.load()
+    const [record] = await allIn(store)
     expect(record!.messages.map(({ message, seen }) => `${message.role} ${typeof seen === 'string' ? seen : 'other'}`)).toEqual([
       'user same',
       'assistant nothing',
@@ -415,7 +416,7 @@ describe('the store', () => {
     const threads: string[] = []
     for (let at = 0; at < 5; at++) threads.push((await ask([user(`Question ${at}?`)])).thread)
     expect(service.threads.list('t').map(({ id }) => id)).toEqual(threads.slice(2).reverse())
-    expect((await store.load()).map(({ id }) => id).sort()).toEqual(threads.slice(2).sort())
+    expect((await allIn(store)).map(({ id }) => id).sort()).toEqual(threads.slice(2).sort())
     await ask([user('Theirs?')], { tenant: 'u' })
     expect(service.threads.list('t')).toHaveLength(3)
   })

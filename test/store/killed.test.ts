@@ -11,6 +11,7 @@ import { Random } from '../../src/core/random.js'
 import { exported, type ExportedThread } from '../../src/server/threads/exported.js'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
 import type { Said } from './talker.js'
+import { allIn } from './threads.js'
 
 const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 5 : 50
 
@@ -53,7 +54,7 @@ async function stored(): Promise<ReadonlyMap<string, ExportedThread>> {
   database.close()
   rmSync(copy, { recursive: true })
   const store = SqliteStore.open({ folder })
-  const threads = await store.load()
+  const threads = await allIn(store)
   await store.close()
   return new Map(threads.map((thread) => [thread.id, json(exported(thread))]))
 }

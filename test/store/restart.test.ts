@@ -165,7 +165,7 @@ describe('after a restart', () => {
     })
     await strict.stop()
     expect(service.threads.list(TENANT)).toEqual([])
-    expect(await store.read(TENANT, first.thread)).toBeNull()
+    expect(store.read(TENANT, first.thread)).toBeNull()
     expect(errors).toEqual([])
   })
 })

@@ -21,12 +21,13 @@ import type { ThreadStore as ServersPort } from '../../src/store/port.js'
 import { MemoryStore } from '../../src/server/threads/memory-store.js'
 import { stateFolder } from '../../src/store/folder.js'
 import { migrations } from '../../src/store/migrations.js'
-import type { ThreadRecord } from '../../src/store/port.js'
+import type { ThreadRecord, ThreadUpdate } from '../../src/store/port.js'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
 import { StoreFile } from '../../src/store/store-file.js'
-import { someEdits, someEntry, someHead, someStored, someThread } from './threads.js'
+import { allIn, someCard, someEdits, someEntry, someEvent, someHead, someStored, someThread } from './threads.js'
 
 const GOLDEN = join(import.meta.dirname, '..', 'golden', 'store', 'version-1.sql')
+const GOLDEN_2 = join(import.meta.dirname, '..', 'golden', 'store', 'version-2.sql')
 
 let folder: string
 let path: string
@@ -47,7 +48,22 @@ function openStore(where = folder): SqliteStore {
   return store
 }
 
-const byId = (threads: readonly ThreadRecord[]) => [...threads].sort((a, b) => (a.id < b.id ? -1 : 1))
+const byId = <T extends { readonly id: string; readonly tenant: string }>(threads: readonly T[]) =>
+  [...threads].sort((a, b) => (a.id + a.tenant < b.id + b.tenant ? -1 : 1))
+
+/** With some of what an update may have, by the bits of `seed`. */
+function someUpdate(seed: number, of: { readonly tenant: string; readonly id: string }): ThreadUpdate {
+  const has = (bit: number) => ((seed >>> bit) & 1) === 1
+  const small = seed % 97
+  return {
+    ...(has(8) ? { head: { ...someHead(small), ...of } } : {}),
+    ...(has(9) ? { messages: [someStored(small), someStored(small + 7)] } : {}),
+    ...(has(10) ? { edits: someEdits(small) } : {}),
+    ...(has(11) ? { ledger: [someEntry(small)] } : {}),
+    ...(has(12) ? { events: [someEvent(small), someEvent(small + 1)] } : {}),
+    card: someCard(small),
+  }
+}
 
 function codeOf(work: () => unknown): string {
   try {
@@ -72,25 +88,21 @@ describe('threads', () => {
     for (let step = 0; step < 300; step++) {
       const { tenant, id } = live[random.below(Math.max(1, live.length))] ?? { tenant: '', id: '' }
       switch (live.length === 0 ? 0 : random.below(8)) {
-        case 0: {
+        case 0:
+        case 1: {
           const thread = someThread(step, step % 2 === 0 ? 'public' : 'té"n')
           live.push(thread)
-          await both((each) => each.create(thread))
+          await both((each) => each.create(thread, someCard(step)))
           break
         }
-        case 1:
         case 2:
-          await both((each) => each.append(tenant, id, [someStored(step), someStored(step + 7)]))
-          break
         case 3:
-          await both((each) => each.edit(tenant, id, someEdits(step)))
-          break
         case 4:
-          await both((each) => each.account(tenant, id, [someEntry(step)]))
+        case 5: {
+          const update = someUpdate(random.word(), { tenant, id })
+          await both((each) => each.update(tenant, id, update))
           break
-        case 5:
-          await both((each) => each.touch({ ...someHead(step, tenant), id }))
-          break
+        }
         case 6:
           live.splice(
             live.findIndex((one) => one.id === id),
@@ -102,35 +114,41 @@ describe('threads', () => {
           await store.close()
           store = openStore()
       }
+      const sought = live[random.below(Math.max(1, live.length))]
+      if (sought !== undefined) expect(store.read(sought.tenant, sought.id)).toEqual(memory.read(sought.tenant, sought.id))
     }
     expect(live.length).toBeGreaterThan(5)
-    expect(byId(await store.load())).toEqual(byId(await memory.load()))
+    const listed = async (each: ServersPort) => byId(await each.index(() => someCard(0)))
+    expect(await listed(store)).toEqual(await listed(memory))
+    expect(byId(await allIn(store))).toEqual(byId(await allIn(memory)))
   })
 
   it('of one id belong to their tenants', async () => {
     const store = openStore()
     const [ours, theirs] = [someThread(1, 'we'), someThread(1, 'they')]
-    await store.create(ours)
-    await store.create(theirs)
-    await store.append('we', ours.id, [someStored(9)])
+    await store.create(ours, someCard(1))
+    await store.create(theirs, someCard(2))
+    await store.update('we', ours.id, { messages: [someStored(9)], card: someCard(1) })
     await store.delete('they', theirs.id)
-    expect(await store.load()).toEqual([{ ...ours, messages: [...ours.messages, someStored(9)] }])
-    expect(await store.read('they', theirs.id)).toBeNull()
+    expect(await allIn(store)).toEqual([{ ...ours, messages: [...ours.messages, someStored(9)] }])
+    expect(store.read('they', theirs.id)).toBeNull()
   })
 
   it('take no changes when they are not there', async () => {
     const store = openStore()
-    await expect(store.append('public', 'thread_x', [someStored(1)])).rejects.toMatchObject({ code: 'store/failed' })
+    await expect(store.update('public', 'thread_x', { messages: [someStored(1)], card: someCard(1) })).rejects.toMatchObject({
+      code: 'store/failed',
+    })
     await store.delete('public', 'thread_x')
   })
 
   it('unused since a time are found and deleted, the others stay', async () => {
     const store = openStore()
-    for (const seed of [5, 3, 4]) await store.create(someThread(seed))
+    for (const seed of [5, 3, 4]) await store.create(someThread(seed), someCard(seed))
     const { used } = someThread(5)
     expect(store.unusedSince(used).map(({ id }) => id)).toEqual([someThread(3).id, someThread(4).id])
     expect(await store.deleteUnusedSince(used)).toBe(2)
-    expect(await store.load()).toEqual([someThread(5)])
+    expect(await allIn(store)).toEqual([someThread(5)])
     expect(await store.deleteUnusedSince(used)).toBe(0)
   })
 })
@@ -140,7 +158,7 @@ describe('the files', () => {
     const inner = join(folder, 'new', 'state')
     const modes = () => ['.', ...readdirSync(inner)].map((name) => [name, (statSync(join(inner, name)).mode & 0o777).toString(8)])
     let store = openStore(inner)
-    await store.create(someThread(1))
+    await store.create(someThread(1), someCard(1))
     expect(modes()).toEqual([
       ['.', '700'],
       ['threads.db', '600'],
@@ -149,25 +167,27 @@ describe('the files', () => {
     await store.close()
     chmodSync(join(inner, 'threads.db'), 0o644)
     store = openStore(inner)
-    await store.create(someThread(2))
+    await store.create(someThread(2), someCard(2))
     expect(modes().map(([, mode]) => mode)).toEqual(['700', '600', '600'])
   })
 
   it('are one without a WAL when the store is closed', async () => {
     const store = openStore()
-    await store.create(someThread(1))
+    await store.create(someThread(1), someCard(1))
     await store.close()
     await store.close()
     expect(readdirSync(folder)).toEqual(['threads.db'])
-    await expect(store.create(someThread(2))).rejects.toMatchObject({ code: 'internal/invariant' })
+    await expect(store.create(someThread(2), someCard(2))).rejects.toMatchObject({ code: 'internal/invariant' })
   })
 
   it('hold nothing of a deleted thread, nor of one too old', async () => {
     const store = openStore()
     const secret = (seed: number) => `secret${seed}-`.repeat(3000)
     for (const seed of [1, 2, 3]) {
-      await store.create(someThread(seed))
-      await store.append('public', someThread(seed).id, [{ message: { role: 'user', content: secret(seed) }, seen: 'same' }])
+      await store.create(someThread(seed), someCard(seed))
+      const messages = [{ message: { role: 'user', content: secret(seed) }, seen: 'same' }] as const
+      const card = { ...someCard(1), title: secret(seed) }
+      await store.update('public', someThread(seed).id, { messages, events: [{ ...someEvent(1), reason: secret(seed) }], card })
     }
     const held = () => {
       const all = readdirSync(folder).map((name) => readFileSync(join(folder, name)))
@@ -183,7 +203,7 @@ describe('the files', () => {
 
   it('are locked against a second server, in this process and in another, until the first has closed them', async () => {
     const store = openStore()
-    await store.create(someThread(1))
+    await store.create(someThread(1), someCard(1))
     expect(codeOf(() => openStore())).toBe('store/locked')
     const source = new URL('../../src/store/sqlite-store.ts', import.meta.url).href
     const script = `import { SqliteStore } from ${JSON.stringify(source)}
@@ -193,7 +213,7 @@ describe('the files', () => {
     expect(other().stdout.trim()).toBe('store/locked')
     await store.close()
     expect(other().stdout.trim()).toBe('open')
-    expect(await openStore().load()).toEqual([someThread(1)])
+    expect(await allIn(openStore())).toEqual([someThread(1)])
   })
 
   it('lie in the XDG state folder, of which relative paths do not count', () => {
@@ -207,15 +227,72 @@ describe('a file', () => {
     const database = new Database(path)
     database.exec(readFileSync(GOLDEN, 'utf8'))
     database.close()
-    expect(await openStore().load()).toEqual([1, 2, 3].map((seed) => someThread(seed)))
+    const threads = [1, 2, 3].map((seed) => someThread(seed))
+    const cards = new Map(threads.map((thread, at) => [thread.id, someCard(at)]))
+    const store = openStore()
+    const asked: ThreadRecord[] = []
+    const listed = await store.index((thread) => {
+      asked.push(thread)
+      return cards.get(thread.id)!
+    })
+    expect(asked).toEqual(threads)
+    expect(listed.map(({ id, card }) => [id, card])).toEqual([...cards])
+    expect(await allIn(store)).toEqual(threads)
+    // Once: the cards are there now, over a restart, and change with their threads.
+    await store.update('public', threads[0]!.id, { events: [someEvent(1)], card: someCard(7) })
+    await store.close()
+    const again = openStore()
+    const later = await again.index(() => {
+      throw new Error('It has one.')
+    })
+    expect(later.map(({ card }) => card)).toEqual([someCard(7), someCard(1), someCard(2)])
+    expect(again.read('public', threads[0]!.id)).toEqual({ ...threads[0]!, events: [someEvent(1)] })
+  })
+
+  it('of version 2 is read as it is', async () => {
+    const database = new Database(path)
+    database.exec(readFileSync(GOLDEN_2, 'utf8'))
+    database.close()
+    const store = openStore()
+    const seeds = [1, 2, 3]
+    const threads = seeds.map((seed) => ({ ...someThread(seed), events: [someEvent(seed), someEvent(seed + 1)] }))
+    expect(await allIn(store)).toEqual(threads)
+    expect((await store.index(() => someCard(0))).map(({ card }) => card)).toEqual(seeds.map(someCard))
+  })
+
+  it('of version 1 that is damaged is not brought to ours in part', async () => {
+    const database = new Database(path)
+    database.exec(readFileSync(GOLDEN, 'utf8'))
+    database.exec("UPDATE messages SET message = replace(message, 'x', 'y') WHERE thread = 3 AND place = 1")
+    database.close()
+    await expect(openStore().index(() => someCard(1))).rejects.toMatchObject({ code: 'store/damaged' })
+    await opened.pop()!.close()
+    const file = StoreFile.open({ path })
+    expect(file.rows('SELECT * FROM cards')).toEqual([])
+    file.close()
+  })
+
+  it('is read where it is asked for: what is damaged in one thread keeps nobody from the others', async () => {
+    const store = openStore()
+    for (const seed of [1, 2]) await store.create(someThread(seed), someCard(seed))
+    await store.close()
+    const database = new Database(path)
+    database.exec('UPDATE messages SET seen = \'"nothing" \' WHERE thread = 1 AND place = 2')
+    database.close()
+    const again = openStore()
+    expect(await again.index(() => someCard(9))).toHaveLength(2)
+    expect(codeOf(() => again.read('public', someThread(1).id))).toBe('store/damaged')
+    expect(again.read('public', someThread(2).id)).toEqual(someThread(2))
+    await again.delete('public', someThread(1).id)
+    expect(again.read('public', someThread(1).id)).toBeNull()
   })
 
   it('of an earlier version is brought to the later one in one transaction', async () => {
-    await openStore().create(someThread(1))
+    await openStore().create(someThread(1), someCard(1))
     await opened.pop()!.close()
     const bad = [...migrations, "ALTER TABLE threads ADD COLUMN title TEXT NOT NULL DEFAULT ''; INSERT INTO nowhere VALUES (1);"]
     expect(codeOf(() => StoreFile.open({ path, migrations: bad }))).toBe('store/failed')
-    expect(await openStore().load()).toEqual([someThread(1)])
+    expect(await allIn(openStore())).toEqual([someThread(1)])
     await opened.pop()!.close()
 
     const good = [...migrations, "ALTER TABLE threads ADD COLUMN title TEXT NOT NULL DEFAULT 'none'", 'CREATE TABLE more (x)']
@@ -251,7 +328,7 @@ describe('damage', () => {
   it('anywhere in the file is said, or the threads are all as they were; nothing is deleted', { timeout: 120_000 }, async () => {
     const threads = Array.from({ length: 12 }, (_, seed) => someThread(seed))
     const store = openStore()
-    for (const thread of threads) await store.create(thread)
+    for (const thread of threads) await store.create(thread, someCard(1))
     await store.close()
     const whole = readFileSync(path)
     const random = new Random(5)
@@ -269,7 +346,7 @@ describe('damage', () => {
       try {
         const opening = SqliteStore.open({ folder: place })
         try {
-          const read = await opening.load()
+          const read = await allIn(opening)
           expect(byId(read)).toEqual(byId(threads))
           outcomes.same++
         } finally {
@@ -293,22 +370,29 @@ describe('damage', () => {
 describe('a full disk', () => {
   it('refuses the change and all later ones of that thread until it is read again; nothing acknowledged is lost', async () => {
     const store = openStore()
-    await store.create(someThread(1))
-    await store.create(someThread(2))
+    await store.create(someThread(1), someCard(1))
+    await store.create(someThread(2), someCard(2))
     const { id } = someThread(1)
     const limit = limitOf(store)
     limit(0)
     const big = { message: { role: 'user', content: 'y'.repeat(200_000) }, seen: 'same' } as const
-    await expect(store.append('public', id, [someStored(5), big])).rejects.toMatchObject({ code: 'store/full', status: 507 })
+    await expect(store.update('public', id, { messages: [someStored(5), big], card: someCard(1) })).rejects.toMatchObject({
+      code: 'store/full',
+      status: 507,
+    })
     limit(1_000_000)
     // There is room again, but whoever wrote counts on a message that is not there.
-    await expect(store.append('public', id, [someStored(6)])).rejects.toMatchObject({ code: 'store/full' })
-    await expect(store.account('public', id, [someEntry(2)])).rejects.toMatchObject({ code: 'store/full' })
-    await store.append('public', someThread(2).id, [someStored(6)])
-    expect(await store.read('public', id)).toEqual(someThread(1))
-    await store.append('public', id, [big])
+    await expect(store.update('public', id, { messages: [someStored(6)], card: someCard(1) })).rejects.toMatchObject({
+      code: 'store/full',
+    })
+    await expect(store.update('public', id, { ledger: [someEntry(2)], card: someCard(1) })).rejects.toMatchObject({
+      code: 'store/full',
+    })
+    await store.update('public', someThread(2).id, { messages: [someStored(6)], card: someCard(1) })
+    expect(store.read('public', id)).toEqual(someThread(1))
+    await store.update('public', id, { messages: [big], card: someCard(1) })
     await store.close()
-    const [first, second] = await openStore().load()
+    const [first, second] = await allIn(openStore())
     expect(first).toEqual({ ...someThread(1), messages: [...someThread(1).messages, big] })
     expect(second).toEqual({ ...someThread(2), messages: [...someThread(2).messages, someStored(6)] })
   })
@@ -317,10 +401,10 @@ describe('a full disk', () => {
     const source = new URL('../../src/store/sqlite-store.ts', import.meta.url).href
     const threads = new URL('./threads.ts', import.meta.url).href
     const script = `import { SqliteStore } from ${JSON.stringify(source)}
-      import { someThread } from ${JSON.stringify(threads)}
+      import { someCard, someThread } from ${JSON.stringify(threads)}
       process.on('SIGXFSZ', () => {})
       const store = SqliteStore.open({ folder: ${JSON.stringify(folder)} })
-      for (let seed = 0; ; seed++) try { await store.create(someThread(seed)); console.log('kept') } catch (error) { console.log(error.code); break }
+      for (let seed = 0; ; seed++) try { await store.create(someThread(seed), someCard(seed)); console.log('kept') } catch (error) { console.log(error.code); break }
       process.kill(process.pid, 'SIGKILL')`
     const command = 'ulimit -f 1024; exec "$0" "$@"'
     const child = spawnSync(
@@ -334,7 +418,7 @@ describe('a full disk', () => {
     expect(lines.at(-1), child.stderr).toMatch(/^store\/(full|failed)$/u)
     const kept = lines.length - 1
     expect(kept).toBeGreaterThan(3)
-    expect(await openStore().load()).toEqual(Array.from({ length: kept }, (_, seed) => someThread(seed)))
+    expect(await allIn(openStore())).toEqual(Array.from({ length: kept }, (_, seed) => someThread(seed)))
   })
 })
 

@@ -4,7 +4,15 @@ import { fragmentId, searchId } from '../../src/core/ids.js'
 import { Random } from '../../src/core/random.js'
 import { span } from '../../src/core/span.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
-import type { StoredMessage, ThreadEdits, ThreadHead, ThreadRecord } from '../../src/store/port.js'
+import type {
+  StoredMessage,
+  ThreadCard,
+  ThreadEdits,
+  ThreadEvent,
+  ThreadHead,
+  ThreadRecord,
+  ThreadStore,
+} from '../../src/store/port.js'
 
 const TEXTS = [
   '',
@@ -97,9 +105,36 @@ export function someHead(seed: number, tenant = 'public'): ThreadHead {
   }
 }
 
+export const someEvent = (seed: number): ThreadEvent => ({
+  kind: 'policy',
+  at: 1_700_000_000_000 + seed,
+  after: seed,
+  folded: [fragmentId('f00001')],
+  saves: 100 + seed,
+  reason: TEXTS[seed % TEXTS.length]!,
+})
+
+export const someCard = (seed: number): ThreadCard => ({
+  chain: Uint8Array.from({ length: 16 * (seed % 4) }, (_, at) => seed + at),
+  title: TEXTS[seed % TEXTS.length]!,
+  messages: 3,
+  fragments: { open: 1, folded: seed, summarised: 0 },
+  last: seed % 2 === 0 ? null : { shown: 100, reused: seed },
+})
+
+/** As version 1 of the file had them, too: without events. */
 export const someThread = (seed: number, tenant?: string): ThreadRecord => ({
   ...someHead(seed, tenant),
   messages: [someStored(seed), someStored(seed + 1), someStored(seed + 2)],
   edits: someEdits(seed),
   ledger: [someEntry(0), someEntry(1)],
+  events: [],
 })
+
+/** All of a store whose threads have cards. */
+export async function allIn(store: ThreadStore): Promise<readonly ThreadRecord[]> {
+  const listed = await store.index(() => {
+    throw new Error('A thread has no card.')
+  })
+  return listed.map(({ tenant, id }) => store.read(tenant, id)!)
+}

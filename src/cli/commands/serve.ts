@@ -108,7 +108,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const embeddings = embeddingModel(flags, shell)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
   const models = remote === null ? sourcesOf(flags, shell) : [remote]
-  const store = await openStore(flags, flags.diskCache)
+  const kept = await openStore(flags, flags.diskCache)
   const service = await ThreadService.open({
     retentionMs: retentionMs(flags),
     models,
@@ -116,7 +116,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     defaults: { acm: flags.acm, overflow: flags.overflow },
     ...given({
       embeddings: embeddings ?? undefined,
-      store: store ?? undefined,
+      store: kept?.store,
+      responses: kept?.responses,
       timeoutMs: flags.timeout === undefined ? undefined : flags.timeout * 1000,
       keepAliveMs: flags.keepAlive === undefined ? undefined : flags.keepAlive * 1000,
     }),
@@ -133,9 +134,9 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     ...given({ tls }),
   })
   const retention =
-    store === null
+    kept === null
       ? null
-      : keepRetention(store, service, flags, (error) => {
+      : keepRetention(kept.store, service, flags, (error) => {
           notes.print(`An old conversation could not be deleted: ${error instanceof Error ? error.message : String(error)}`)
         })
   try {

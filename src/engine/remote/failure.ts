@@ -42,6 +42,11 @@ export function errorOf(refusal: Refusal, where: string): KvfoldError {
   )
 }
 
+/** Seconds for which an endpoint that refused asks to be left alone; null where it does not say. */
+export function waitAskedBy({ cause }: KvfoldError): number | null {
+  return numberAt(cause, 'retryAfter')
+}
+
 /** An error that came in the middle of a stream, in the shapes that vLLM, SGLang, llama-server, OpenAI and kvfold give it. */
 export function streamedError(error: unknown, where: string): KvfoldError {
   const code = textAt(error, 'code')

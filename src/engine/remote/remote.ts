@@ -4,7 +4,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { ConversationId } from '../../core/ids.js'
 import type { Span } from '../../core/span.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Finish, Generation } from '../engine.js'
-import { EventStream } from '../event-stream.js'
+import { generationOf, type EventStream } from '../event-stream.js'
 import { Books, type Row } from './books.js'
 import { chunksOf } from './chunks.js'
 import { Deferral, type DeferralOptions } from './deferral.js'
@@ -100,7 +100,7 @@ export class RemoteEngine implements Engine {
   }
 
   respond(request: EngineRequest): Generation {
-    return EventStream.of((stream) => this.#queued(request, stream))
+    return generationOf((stream) => this.#queued(request, stream))
   }
 
   /** As it is, but for borders within a character: tokens are the endpoint's business, and what is shown there is tokenized as a whole. */
@@ -235,7 +235,15 @@ export class RemoteEngine implements Engine {
       prefillTokens: usage.prompt - (usage.cached ?? 0),
       generatedTokens: usage.generated,
     }
-    return { message, finish, ledger, timing, ...(request.logprobs === undefined ? {} : { logprobs: reader.logprobs }) }
+    const { logprobs, stop } = reader
+    return {
+      message,
+      finish,
+      ...(stop !== null && request.stop?.includes(stop) === true ? { stop } : {}),
+      ledger,
+      timing,
+      ...(request.logprobs === undefined ? {} : { logprobs }),
+    }
   }
 
   /** The edits to send, and why they or the contract are not what was asked for. */

@@ -1,7 +1,7 @@
 /** Owns the making of one answer out of the chunks of a streamed chat completion, or out of a whole one. */
 import type { ToolCall } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { EngineEvent, Finish, TokenLogprob } from '../engine.js'
+import type { EngineEvent, Finish, NamedLogprob, TokenLogprob } from '../engine.js'
 import { streamedError } from './failure.js'
 import { countAt, fieldOf, isRecord, listAt, numberAt, textAt } from './json.js'
 import { usageIn, type Usage } from './usage.js'
@@ -25,6 +25,8 @@ export class ReplyReader {
   usage: Usage | null = null
   /** Null until the endpoint says why it ended. */
   finish: Finish | null = null
+  /** The stop string that ended it, where the endpoint says (vLLM and kvfold: `stop_reason`; SGLang: `matched_stop`). */
+  stop: string | null = null
   /** Prompt tokens and how many of them were not computed, from the endpoint's report of its progress. */
   progress: { readonly total: number; readonly cached: number } | null = null
   #draft: Draft | null = null
@@ -63,6 +65,7 @@ export class ReplyReader {
     if (reason !== null) {
       events.push(...this.#complete())
       this.finish = this.#finishOf(reason)
+      this.stop = textAt(choice, 'stop_reason') ?? textAt(choice, 'matched_stop')
     }
     return events
   }
@@ -158,10 +161,19 @@ function argumentsIn(text: string): Pick<ToolCall, 'arguments' | 'malformed'> {
   return { arguments: {}, malformed: text }
 }
 
+/** The bytes of a token that is no whole characters, in whose place there is U+FFFD. */
+function bytesIn(of: unknown): Pick<NamedLogprob, 'bytes'> {
+  const said = listAt(of, 'bytes')
+  const bytes = said.filter((byte): byte is number => Number.isInteger(byte) && Number(byte) >= 0 && Number(byte) < 256)
+  const isWhole = bytes.length > 0 && bytes.length === said.length
+  return isWhole && textAt(of, 'token')?.includes('\ufffd') === true ? { bytes } : {}
+}
+
 function logprobOf(entry: unknown): TokenLogprob {
   const one = (of: unknown) => ({
     token: countAt(of, 'id') ?? UNNUMBERED,
     text: textAt(of, 'token') ?? '',
+    ...bytesIn(of),
     logprob: numberAt(of, 'logprob') ?? Number.NEGATIVE_INFINITY,
   })
   return { ...one(entry), top: listAt(entry, 'top_logprobs').map(one) }

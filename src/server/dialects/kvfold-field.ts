@@ -1,6 +1,6 @@
 /** Owns the `kvfold` field, the same in every dialect: what a request may ask beyond its dialect, and what it is told beyond it. */
 import Type from 'typebox'
-import type { Answer, Ask, AskEvent } from '../ask.js'
+import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
 import { given } from './given.js'
 
 /** Field names of ours are refused when they are unknown: a misspelt one would change the answer. */
@@ -69,18 +69,33 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
 /** What a request that has the field is told. */
 export function kvfoldReply(field: KvfoldRequest, answer: Answer): object | undefined {
   if (field === undefined) return undefined
-  const { thread, lost, waited, timing, contextCalls, ledger } = answer
+  const { thread, lost, timing, contextCalls, ledger } = answer
   return {
     thread,
     lost,
     context_calls: contextCalls,
-    waited_ms: round(waited),
-    first_token_ms: round(timing.firstToken),
-    total_ms: round(timing.total),
+    ...timesOf(answer),
     prefill_tokens: timing.prefillTokens,
     generated_tokens: timing.generatedTokens,
     ...(field.ledger === true ? { ledger } : {}),
   }
+}
+
+/** As `kvfoldReply`, of a bare completion: it has no thread and one step. */
+export function completionReply(field: KvfoldRequest, answer: CompletionAnswer): object | undefined {
+  if (field === undefined) return undefined
+  return { ...timesOf(answer), ...(field.ledger === true ? { ledger: [answer.ledger] } : {}) }
+}
+
+/** The field beside the choices, of one answer itself, of several a list; empty for requests that do not have it. */
+export function kvfoldBeside<A>(
+  field: KvfoldRequest,
+  answers: readonly A[],
+  reply: (field: KvfoldRequest, answer: A) => object | undefined,
+): { readonly kvfold?: unknown } {
+  if (field === undefined) return {}
+  const told = answers.map((answer) => reply(field, answer))
+  return { kvfold: told.length === 1 ? told[0] : told }
 }
 
 /** An event as a stream with `events: true` carries it; null for those that the dialect has a form of its own for. */
@@ -102,5 +117,11 @@ export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | nul
       return event
   }
 }
+
+const timesOf = ({ waited, timing }: Pick<Answer, 'waited' | 'timing'>): object => ({
+  waited_ms: round(waited),
+  first_token_ms: round(timing.firstToken),
+  total_ms: round(timing.total),
+})
 
 const round = (milliseconds: number): number => Math.round(milliseconds * 100) / 100

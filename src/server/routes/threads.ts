@@ -5,6 +5,7 @@ import { ANSWER, ERRORS } from '../dialects/documented.js'
 import { given, nullsDownTo } from '../dialects/given.js'
 import type { App, Ports } from '../ports.js'
 import type { ThreadMessage, ThreadView } from '../threads/desk.js'
+import { THREAD } from './thread-schema.js'
 
 const Id = Type.String({ minLength: 1, maxLength: 200 })
 const ThreadParams = Type.Object({ id: Id })
@@ -59,7 +60,13 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
 
   app.get(
     '/kvfold/threads/:id',
-    { schema: { ...documented('Messages with fragments and what the cache holds of them'), params: ThreadParams } },
+    {
+      schema: {
+        ...documented('Messages with fragments and what the cache holds of them'),
+        params: ThreadParams,
+        response: { 200: THREAD, ...ERRORS },
+      },
+    },
     ({ tenant, params: { id } }) => written(threads.get(tenant, id)),
   )
 

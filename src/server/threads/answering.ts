@@ -4,13 +4,13 @@ import type { AgentEvent, TurnOutcome } from '../../agents/events.js'
 import { MAX_CALLS } from '../../agents/session.js'
 import { Toolbox } from '../../agents/toolbox.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
-import { anyObject } from '../../chat/grammar.js'
 import type { ChatMessage, ToolChoice } from '../../chat/message.js'
 import { contextTools } from '../../context/tools/toolset.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
-import type { Answer, AnswerFormat, Ask, AskEvent, Lost } from '../ask.js'
+import type { Answer, Ask, AskEvent, Lost } from '../ask.js'
 import type { Acm, FoldPolicy, Overflow } from './fold-policy.js'
+import { formIn } from './form.js'
 import type { ServedEngine } from './models.js'
 import type { Taken } from './book.js'
 import { foldByPolicy, foldToFit, type Folded } from './policies.js'
@@ -55,16 +55,20 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const { conversation } = thread
   const acm = ask.acm ?? defaults.acm
   const isAllowed = ask.toolChoice !== 'none' && ask.format === undefined
-  const toolbox = new Toolbox(acm === 'tools' ? contextTools : [], [], { definitions: ask.tools, allowed: isAllowed })
+  const own = acm === 'tools' ? contextTools : []
+  const toolbox = new Toolbox(own, [], { definitions: ask.tools, allowed: isAllowed })
   const voice = new Voice(engine, {
     tenant: ask.tenant,
     isExternal: (call) => toolbox.isExternal(call),
     single: ask.parallelCalls === false,
     ...callableOf(ask),
   })
-  thread.definitions = toolbox.definitions
+  thread.kept.own = own.map(({ definition }) => definition)
   const told = (folded: Folded | null, reason: string) => {
-    if (folded !== null) emit({ type: 'policy', folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason })
+    if (folded === null) return
+    const what = { folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason }
+    thread.happened({ kind: 'policy', ...what })
+    emit({ type: 'policy', ...what })
   }
   const context = { engine, conversation, tools: toolbox.definitions }
   if (acm === 'auto-policy')
@@ -72,7 +76,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   if ((ask.overflow ?? defaults.overflow) === 'fold-tool-results') told(foldToFit(context), 'the context is full')
   await save()
 
-  thread.warm = true
+  thread.kept.warm = true
   const from = conversation.messages.length
   const report = new Report(toolbox, emit)
   let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
@@ -91,7 +95,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
       ...(ask.stop === undefined ? {} : { stop: ask.stop }),
       ...(ask.logprobs === undefined ? {} : { logprobs: ask.logprobs }),
       ...(contract === null ? {} : { contract }),
-      ...formatOf(ask.format),
+      ...formIn(ask.format),
     },
     signal,
     onEvent: (event) => {
@@ -125,6 +129,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     model: thread.model,
     message,
     finish: outcome.end,
+    ...(voice.stop === null || outcome.end !== 'stop' ? {} : { stop: voice.stop }),
     usage: report.usage(outcome),
     ledger: outcome.ledger,
     lost: lostOf(taken, outcome),
@@ -152,19 +157,6 @@ function firstStepOf({ toolChoice, format }: Ask, acm: Acm): ToolChoice {
   if (format !== undefined) return 'none'
   if (typeof toolChoice === 'object') return 'required'
   return toolChoice === 'none' && acm === 'tools' ? 'auto' : toolChoice
-}
-
-function formatOf(format: AnswerFormat | undefined): { readonly grammar?: string; readonly schema?: unknown } {
-  switch (format?.kind) {
-    case undefined:
-      return {}
-    case 'json':
-      return { grammar: anyObject }
-    case 'grammar':
-      return { grammar: format.grammar }
-    case 'schema':
-      return { schema: format.schema }
-  }
 }
 
 function lostOf({ left }: Taken, { steps }: TurnOutcome): Lost | null {

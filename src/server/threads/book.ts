@@ -1,20 +1,19 @@
-/** Owns all live threads: which of them a request goes on with, forks or begins, and which are given up. */
+/** Owns what becomes of live threads: which of them a request goes on with, forks or begins, and which are given up. */
 import { randomBytes } from 'node:crypto'
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
-import type { ConversationPorts } from '../../context/conversation.js'
 import { KvfoldError } from '../../core/errors.js'
+import type { Known } from './book-entry.js'
+import type { Chain } from './chain.js'
 import { bestMatch, chainOf, common, difference } from './match.js'
-import type { ThreadRecord, ThreadStore } from '../../store/port.js'
+import type { ThreadRecord } from '../../store/port.js'
 import type { ThreadChange } from './desk.js'
 import type { Tenant } from './tenant.js'
 import { Thread } from './thread.js'
+import { noThread, ThreadIndex, type ThreadIndexOptions } from './thread-index.js'
 
-export interface BookOptions {
-  readonly store: ThreadStore
-  /** What a thread's conversation needs of its model's engine, which may be loaded or not. */
-  readonly portsOf: (thread: Thread) => ConversationPorts
+export interface BookOptions extends ThreadIndexOptions {
   /** Drops a thread's cells, wherever they are. */
-  readonly forget: (thread: Thread) => void
+  readonly forget: (thread: Pick<Known, 'id' | 'model'>) => void
   /** Threads a tenant may have; the one unused for longest is deleted for a new one. Default 1000. */
   readonly perTenant?: number
   /** Threads of a tenant that engines may hold cells of; those of the longest unused are dropped, the thread stays. Default 64. */
@@ -48,35 +47,41 @@ const MONTH = 30 * 24 * 3600 * 1000
  * messages (`appended`) wait for it.
  */
 export class ThreadBook {
-  readonly #threads = new Map<string, Thread>()
   readonly #listeners = new Set<(change: ThreadChange) => void>()
-  #clock = 0
+  #clock: number
 
-  private constructor(private readonly options: BookOptions) {}
+  private constructor(
+    private readonly index: ThreadIndex,
+    private readonly options: BookOptions,
+  ) {
+    this.#clock = index.lastUse
+  }
 
-  /** With all that the store has. */
+  /** With all that the store has, of which nothing is loaded yet. */
   static async open(options: BookOptions): Promise<ThreadBook> {
-    const book = new ThreadBook(options)
-    const records = [...(await options.store.load())].sort((a, b) => a.used - b.used)
-    for (const record of records) book.#threads.set(record.id, new Thread(record, options.portsOf))
-    book.#clock = records.at(-1)?.used ?? 0
-    return book
+    return new ThreadBook(await ThreadIndex.open(options), options)
   }
 
   get size(): number {
-    return this.#threads.size
+    return this.index.size
   }
 
-  /** Most recently used first. */
-  of(tenant: Tenant): readonly Thread[] {
-    return [...this.#threads.values()].filter((thread) => thread.tenant === tenant).sort((a, b) => b.used - a.used)
+  /** Threads in memory. */
+  get loaded(): number {
+    return this.index.loaded
   }
 
-  /** @throws KvfoldError server/no-thread */
+  /** Most recently used first; loads nothing. */
+  of(tenant: Tenant): readonly Known[] {
+    return this.index.of(tenant)
+  }
+
+  /**
+   * The thread, loaded. It may be put away as soon as the caller lets others run, unless it is `asked` or `held`.
+   * @throws KvfoldError server/no-thread; store/damaged, store/failed
+   */
   get(tenant: Tenant, id: string): Thread {
-    const thread = this.#threads.get(id)
-    if (thread?.tenant === tenant) return thread
-    throw noThread(id)
+    return this.index.load(this.index.entry(tenant, id))
   }
 
   /**
@@ -107,26 +112,29 @@ export class ThreadBook {
   }
 
   /** Has `work` done when no ask runs on the thread, and saves what it did. @throws KvfoldError server/no-thread when it was deleted meanwhile */
-  async quietly<T>(thread: Thread, kind: ThreadChange['kind'], work: () => T | Promise<T>): Promise<T> {
-    for (;;) {
-      if (thread.asked) await this.#idle(thread)
-      const done = await thread.alone(async () => {
-        refuseGone(thread)
-        if (thread.asked) return null
-        const result = await work()
-        await this.#save(thread)
-        return { result }
-      })
-      if (done === null) continue
-      this.#changed(thread, kind)
-      return done.result
-    }
+  quietly<T>(thread: Thread, kind: ThreadChange['kind'], work: () => T | Promise<T>): Promise<T> {
+    return thread.held(async () => {
+      for (;;) {
+        if (thread.asked) await this.#idle(thread)
+        const done = await thread.alone(async () => {
+          refuseGone(thread)
+          if (thread.asked) return null
+          const result = await work()
+          await this.#save(thread)
+          return { result }
+        })
+        if (done === null) continue
+        this.#changed(thread, kind)
+        return done.result
+      }
+    })
   }
 
   /** The ask is over: others may go on with the thread. Call once all that it did is saved. */
   give(thread: Thread): void {
     thread.asked = false
     this.#changed(thread, 'idle')
+    this.index.trim()
   }
 
   /** Writes what changed, and tells. What cannot be written is undone: from then on the thread is what the store has of it. */
@@ -135,12 +143,14 @@ export class ThreadBook {
     this.#changed(thread, kind)
   }
 
-  async delete(thread: Thread): Promise<void> {
-    thread.gone = true
-    this.#threads.delete(thread.id)
-    this.options.forget(thread)
-    await this.options.store.delete(thread.tenant, thread.id)
-    this.#changed(thread, 'deleted')
+  /** Loads nothing. @throws KvfoldError server/no-thread */
+  async delete(tenant: Tenant, id: string): Promise<void> {
+    const entry = this.index.entry(tenant, id)
+    if (entry.thread !== null) entry.thread.gone = true
+    this.index.drop(entry)
+    this.options.forget(entry)
+    await this.options.store.delete(tenant, id)
+    this.#changed(entry, 'deleted')
   }
 
   watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void {
@@ -155,13 +165,15 @@ export class ThreadBook {
   async #append({ tenant, model, thread: id }: Wanted): Promise<Taken> {
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
     const thread = this.#named(tenant, id, model)
-    for (;;) {
-      refuseGone(thread)
-      if (!thread.asked) break
-      await this.#idle(thread)
-    }
-    thread.asked = true
-    return { thread, left: null }
+    return thread.held(async () => {
+      for (;;) {
+        refuseGone(thread)
+        if (!thread.asked) break
+        await this.#idle(thread)
+      }
+      thread.asked = true
+      return { thread, left: null }
+    })
   }
 
   #idle(thread: Thread): Promise<void> {
@@ -177,14 +189,8 @@ export class ThreadBook {
   /** Decides and takes in one go: nobody comes in between. */
   #match({ tenant, model, messages, thread: id, tools }: Wanted): Taken {
     const chain = chainOf(messages)
-    const named = id === undefined ? null : this.#named(tenant, id, model)
-    const found =
-      named === null
-        ? bestMatch(
-            chain,
-            this.of(tenant).filter((thread) => thread.model === model),
-          )
-        : { candidate: named, common: common(named.chain, chain) }
+    const best = id === undefined ? this.#best(tenant, model, chain) : this.#named(tenant, id, model)
+    const found = best === null ? null : { candidate: best, common: common(best.chain, chain) }
     if (found === null) return { thread: this.#begin(tenant, model, tools, null, 0), left: null }
     const { candidate, common: shared } = found
     const goesOn = shared === candidate.chain.length
@@ -193,15 +199,25 @@ export class ThreadBook {
       return { thread: candidate, left: null }
     }
     // Nothing but a system message in common is no conversation in common.
-    const isRelated = named !== null || candidate.view.slice(0, shared).some(({ role }) => role !== 'system')
+    const isRelated = id !== undefined || candidate.view.slice(0, shared).some(({ role }) => role !== 'system')
     const thread = this.#begin(tenant, model, tools, isRelated ? candidate : null, shared)
     const isOther = shared < candidate.chain.length && shared < messages.length
     const wasAnswered = candidate.view.slice(0, shared).some(({ role }) => role === 'assistant')
-    if (!isOther || (named === null && !wasAnswered)) return { thread, left: null }
+    if (!isOther || (id === undefined && !wasAnswered)) return { thread, left: null }
     const reason = `message ${shared} is not what it was in thread ${candidate.id}: ${difference(candidate.view[shared], messages[shared])}`
     return { thread, left: { message: shared, place: thread.placeOf(shared), reason } }
   }
 
+  /** The thread that has the longest beginning of the request, loaded; null when none has any. */
+  #best(tenant: Tenant, model: string, chain: Chain): Thread | null {
+    const found = bestMatch(
+      chain,
+      this.index.of(tenant).filter((entry) => entry.model === model),
+    )
+    return found === null ? null : this.index.load(found.candidate)
+  }
+
+  /** @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model */
   #named(tenant: Tenant, id: string, model: string): Thread {
     const thread = this.get(tenant, id)
     if (thread.model === model) return thread
@@ -223,13 +239,15 @@ export class ThreadBook {
       tools,
       ...(parent?.beginning(shared) ?? nothing),
       ledger: [],
+      events: [],
     }
     const thread = new Thread(record, this.options.portsOf)
     thread.asked = true
-    this.#threads.set(id, thread)
+    const { card } = thread
+    this.index.add(thread)
     // First in the thread's line: what is written later comes later.
     void thread
-      .alone(() => this.options.store.create(record))
+      .alone(() => this.options.store.create(record, card))
       .then(
         () => {
           this.#changed(thread, 'created')
@@ -237,7 +255,8 @@ export class ThreadBook {
         (error: unknown) => {
           thread.gone = true
           thread.failure = error instanceof Error ? error : new Error(String(error))
-          this.#threads.delete(id)
+          const entry = this.index.entryOf(thread)
+          if (entry !== null) this.index.drop(entry)
         },
       )
     return thread
@@ -256,15 +275,22 @@ export class ThreadBook {
   async #undo(thread: Thread, error: unknown): Promise<void> {
     thread.gone = true
     thread.failure = error instanceof Error ? error : new Error(String(error))
-    const record = await this.options.store.read(thread.tenant, thread.id).catch(() => null)
-    if (record !== null && record.messages.length > 0) {
-      this.#threads.set(thread.id, new Thread(record, this.options.portsOf))
-      this.#changed(thread, 'message')
-      return
+    const { tenant, id } = thread
+    const entry = this.index.entryOf(thread)
+    if (entry === null) return
+    this.index.discard(entry)
+    try {
+      if (this.index.load(entry).conversation.messages.length > 0) {
+        this.#changed(thread, 'message')
+        return
+      }
+    } catch (unread) {
+      // Not to be read now, which does not mean that it is not there: whoever wants it next tries again.
+      if (!isNoThread(unread)) return
     }
     // A new one, of which the store has the name at most.
-    this.#threads.delete(thread.id)
-    await this.options.store.delete(thread.tenant, thread.id).catch(() => undefined)
+    this.index.drop(entry)
+    await this.options.store.delete(tenant, id).catch(() => undefined)
     this.#changed(thread, 'deleted')
   }
 
@@ -272,14 +298,14 @@ export class ThreadBook {
   async #retire(tenant: Tenant): Promise<void> {
     const { perTenant = 1000, warmPerTenant = 64, retentionMs = MONTH } = this.options
     const oldest = this.#now() - retentionMs
-    const threads = this.of(tenant)
-    const old = threads.filter((thread, at) => !thread.asked && (at >= perTenant || thread.used < oldest))
-    for (const thread of threads.slice(warmPerTenant))
-      if (thread.warm && !thread.asked) {
-        thread.warm = false
-        this.options.forget(thread)
+    const entries = this.index.of(tenant)
+    const old = entries.filter((entry, at) => !entry.asked && (at >= perTenant || entry.used < oldest))
+    for (const entry of entries.slice(warmPerTenant))
+      if (entry.kept.warm && !entry.asked) {
+        entry.kept.warm = false
+        this.options.forget(entry)
       }
-    for (const thread of old) await this.delete(thread)
+    for (const entry of old) if (this.index.has(entry)) await this.delete(tenant, entry.id)
   }
 
   /** Unix milliseconds, but never the same twice: the later use has the larger number. */
@@ -287,13 +313,12 @@ export class ThreadBook {
     return (this.#clock = Math.max(Date.now(), this.#clock + 1))
   }
 
-  #changed({ tenant, id }: Thread, kind: ThreadChange['kind']): void {
+  #changed({ tenant, id }: Pick<Known, 'tenant' | 'id'>, kind: ThreadChange['kind']): void {
     for (const listener of [...this.#listeners]) listener({ tenant, thread: id, kind })
   }
 }
 
-const noThread = (id: string): KvfoldError =>
-  new KvfoldError('server/no-thread', `There is no thread ${JSON.stringify(id.slice(0, 80))}; it was deleted, or never was.`)
+const isNoThread = (error: unknown): boolean => error instanceof KvfoldError && error.code === 'server/no-thread'
 
 /** @throws what kept the thread from being saved; KvfoldError server/no-thread when it was deleted */
 function refuseGone({ gone, failure, id }: Thread): void {

@@ -1,12 +1,13 @@
 /** Owns one bare completion: text or tokens that go on, without template, thread or tools. */
 import { randomBytes } from 'node:crypto'
-import { anyObject } from '../../chat/grammar.js'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import type { Finish } from '../../engine/engine.js'
 import { refuseHopeless } from '../../engine/room.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
+import { formIn } from './form.js'
 import type { Model, ServedEngine } from './models.js'
+import type { RecentCompletions } from './recent-completions.js'
 
 /** What an ask has while it runs. */
 export interface Slot {
@@ -18,17 +19,17 @@ export interface Slot {
   readonly waited: number
 }
 
-/** @throws KvfoldError model/unsupported, server/unsupported, context/full, engine/*, native/* */
-export async function complete(ask: CompletionAsk, slot: Slot, emit: (event: AskEvent) => void): Promise<CompletionAnswer> {
+/** @throws KvfoldError model/unsupported, context/full, engine/*, native/* */
+export async function complete(
+  ask: CompletionAsk,
+  slot: Slot,
+  recent: RecentCompletions,
+  emit: (event: AskEvent) => void,
+): Promise<CompletionAnswer> {
   const { engine, model, signal, waited } = slot
   const { tenant, prompt, format, sampling, maxTokens, stop, logprobs } = ask
   if (engine.complete === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
-  if (format?.kind === 'schema')
-    throw new KvfoldError(
-      'server/unsupported',
-      'A bare completion takes a grammar or any JSON object, no schema; use chat instead.',
-    )
   const vocabulary = vocabularyOf(engine)
   if (typeof prompt === 'string') refuseHopeless(vocabulary, engine.info.context, prompt)
   const tokens =
@@ -42,7 +43,7 @@ export async function complete(ask: CompletionAsk, slot: Slot, emit: (event: Ask
       tenant,
       tokens,
       ...(sampling === undefined ? {} : { sampling }),
-      ...(format === undefined ? {} : { grammar: format.kind === 'json' ? anyObject : format.grammar }),
+      ...formIn(format),
       ...(maxTokens === undefined ? {} : { maxTokens }),
       ...(stop === undefined ? {} : { stop }),
       ...(logprobs === undefined ? {} : { logprobs }),
@@ -66,6 +67,7 @@ export async function complete(ask: CompletionAsk, slot: Slot, emit: (event: Ask
       text: result.text,
       tokens: [...result.tokens],
       finish,
+      ...(result.stop === undefined ? {} : { stop: result.stop }),
       usage: {
         promptTokens: tokens.length,
         cachedTokens: reused,
@@ -78,7 +80,7 @@ export async function complete(ask: CompletionAsk, slot: Slot, emit: (event: Ask
       ...(logprobs === undefined ? {} : { logprobs: result.logprobs }),
     }
   } finally {
-    engine.forget(conversation)
+    recent.keep(engine, tenant, conversation)
   }
 }
 

@@ -7,6 +7,8 @@ import type { Hit } from '../../context/search.js'
 import type { Contract, ContractChoice } from '../../core/contract.js'
 import type { RefreshResult } from '../../engine/refresh.js'
 import type { LedgerEntry, MessageCost } from '../../kv/ledger.js'
+import type { Whereabouts } from '../../kv/whereabouts.js'
+import type { ThreadEvent } from '../../store/port.js'
 import type { ExportedThread } from './exported.js'
 import type { Tenant } from './tenant.js'
 
@@ -29,6 +31,15 @@ export interface ThreadSummary {
   readonly contract: ContractChoice | null
 }
 
+/** A fragment with what the cache has of it. */
+export interface ThreadFragment extends Fragment {
+  /**
+   * Where the cells of its text are: what restoring it would find. Left out when it is open, and when that is not known: the model is not
+   * loaded, its engine has no cache here, or the template does not show the step that is under way.
+   */
+  readonly cells?: Whereabouts
+}
+
 /** A message with what is shown of it. */
 export interface ThreadMessage {
   readonly index: number
@@ -37,7 +48,7 @@ export interface ThreadMessage {
   readonly visible: boolean
   /** Content as the model sees it. */
   readonly shown: string
-  readonly fragments: readonly Fragment[]
+  readonly fragments: readonly ThreadFragment[]
   /** What the last step's ledger says of it; null when it was not there yet. */
   readonly cost: MessageCost | null
 }
@@ -46,6 +57,8 @@ export interface ThreadView extends ThreadSummary {
   readonly all: readonly ThreadMessage[]
   /** Entries of all steps, oldest first. */
   readonly ledger: readonly LedgerEntry[]
+  /** What the server did to it by itself, oldest first. */
+  readonly events: readonly ThreadEvent[]
   /** Names of the tools of the last request, ours included. */
   readonly tools: readonly string[]
 }

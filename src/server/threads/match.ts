@@ -1,6 +1,6 @@
 /** Owns when two messages are the same to the server, and how much of a request a thread already has. */
-import { createHash } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
+import { Chain } from './chain.js'
 
 /**
  * What a message says, as one text: role, content, calls by id, name and arguments, the call it answers. Reasoning and what was sampled do not
@@ -23,20 +23,9 @@ function sorted(value: unknown): unknown {
   return { pairs: entries.map(([key, item]) => [key, sorted(item)]) }
 }
 
-/** Link i stands for messages 0 to i: equal links mean equal beginnings. */
-export type Chain = readonly string[]
-
-export function link(before: string | undefined, message: ChatMessage): string {
-  return createHash('sha256')
-    .update(before ?? '')
-    .update('\n')
-    .update(canonical(message))
-    .digest('base64')
-}
-
 export function chainOf(messages: readonly ChatMessage[]): Chain {
-  const chain: string[] = []
-  for (const message of messages) chain.push(link(chain.at(-1), message))
+  const chain = new Chain()
+  for (const message of messages) chain.push(canonical(message))
   return chain
 }
 
@@ -46,7 +35,7 @@ export function common(a: Chain, b: Chain): number {
   let high = Math.min(a.length, b.length)
   while (low < high) {
     const middle = (low + high + 1) >> 1
-    if (a[middle - 1] === b[middle - 1]) low = middle
+    if (a.agrees(b, middle)) low = middle
     else high = middle - 1
   }
   return low

@@ -1,39 +1,45 @@
 /** A store that forgets everything with the process: for servers that are told to keep nothing, and for tests. */
 import { invariant } from '../../core/errors.js'
-import type { ThreadRecord, ThreadStore } from '../../store/port.js'
+import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore, ThreadUpdate } from '../../store/port.js'
 import type { Tenant } from './tenant.js'
 
 export class MemoryStore implements ThreadStore {
-  readonly #threads = new Map<string, ThreadRecord>()
+  readonly #threads = new Map<string, { readonly record: ThreadRecord; readonly card: ThreadCard }>()
 
-  load(): Promise<readonly ThreadRecord[]> {
-    return Promise.resolve(structuredClone([...this.#threads.values()]))
+  index(): Promise<readonly ListedThread[]> {
+    const all = [...this.#threads.values()].map(({ record, card }): ListedThread => {
+      const { tenant, id, model, created, used, parent, contract } = record
+      return { tenant, id, model, created, used, parent, contract, card }
+    })
+    return Promise.resolve(structuredClone(all))
   }
 
-  read(tenant: Tenant, id: string): Promise<ThreadRecord | null> {
-    return Promise.resolve(structuredClone(this.#threads.get(keyOf(tenant, id)) ?? null))
+  read(tenant: Tenant, id: string): ThreadRecord | null {
+    return structuredClone(this.#threads.get(keyOf(tenant, id))?.record ?? null)
   }
 
-  create(thread: ThreadRecord): Promise<void> {
-    invariant(!this.#threads.has(keyOf(thread.tenant, thread.id)), `thread ${thread.id} was created twice`)
-    this.#threads.set(keyOf(thread.tenant, thread.id), structuredClone(thread))
+  create(record: ThreadRecord, card: ThreadCard): Promise<void> {
+    const key = keyOf(record.tenant, record.id)
+    invariant(!this.#threads.has(key), `thread ${record.id} was created twice`)
+    this.#threads.set(key, structuredClone({ record, card }))
     return Promise.resolve()
   }
 
-  append(tenant: Tenant, id: string, messages: ThreadRecord['messages']): Promise<void> {
-    return this.#change(tenant, id, (thread) => ({ messages: [...thread.messages, ...structuredClone(messages)] }))
-  }
-
-  edit(tenant: Tenant, id: string, edits: ThreadRecord['edits']): Promise<void> {
-    return this.#change(tenant, id, () => ({ edits: structuredClone(edits) }))
-  }
-
-  account(tenant: Tenant, id: string, entries: ThreadRecord['ledger']): Promise<void> {
-    return this.#change(tenant, id, (thread) => ({ ledger: [...thread.ledger, ...structuredClone(entries)] }))
-  }
-
-  touch(head: Parameters<ThreadStore['touch']>[0]): Promise<void> {
-    return this.#change(head.tenant, head.id, () => structuredClone(head))
+  update(tenant: Tenant, id: string, update: ThreadUpdate): Promise<void> {
+    const known = this.#threads.get(keyOf(tenant, id))
+    invariant(known !== undefined, `thread ${id} is not in the store`)
+    const { record } = known
+    const { head = record, messages = [], edits = record.edits, ledger = [], events = [], card } = structuredClone(update)
+    const changed: ThreadRecord = {
+      ...record,
+      ...head,
+      messages: [...record.messages, ...messages],
+      edits,
+      ledger: [...record.ledger, ...ledger],
+      events: [...record.events, ...events],
+    }
+    this.#threads.set(keyOf(tenant, id), { record: changed, card })
+    return Promise.resolve()
   }
 
   delete(tenant: Tenant, id: string): Promise<void> {
@@ -42,13 +48,6 @@ export class MemoryStore implements ThreadStore {
   }
 
   close(): Promise<void> {
-    return Promise.resolve()
-  }
-
-  #change(tenant: Tenant, id: string, change: (thread: ThreadRecord) => Partial<ThreadRecord>): Promise<void> {
-    const thread = this.#threads.get(keyOf(tenant, id))
-    invariant(thread !== undefined, `thread ${id} is not in the store`)
-    this.#threads.set(keyOf(tenant, id), { ...thread, ...change(thread) })
     return Promise.resolve()
   }
 }

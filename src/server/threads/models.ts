@@ -7,7 +7,12 @@ import type { ModelStatus } from './status.js'
 
 /** An engine with what only some have. */
 export type ServedEngine = Engine &
-  Partial<Pick<LlamaEngine, 'abilities' | 'cacheTotals' | 'complete' | 'format' | 'ledger' | 'model' | 'refresh' | 'submitted'>>
+  Partial<
+    Pick<
+      LlamaEngine,
+      'abilities' | 'cacheTotals' | 'complete' | 'format' | 'ledger' | 'model' | 'refresh' | 'submitted' | 'whereabouts'
+    >
+  >
 
 export interface ModelSource {
   /** What requests call it. */
@@ -27,6 +32,8 @@ export interface ModelsOptions {
   readonly keepAliveMs?: number
   /** The same of what is loaded to look at attention. Default: five minutes. */
   readonly attentionKeepAliveMs?: number
+  /** Called before an engine is given back. */
+  readonly onLeave?: (engine: ServedEngine) => void
 }
 
 /** A loaded model in somebody's use: it stays loaded until `release`, which counts once. */
@@ -55,7 +62,7 @@ export class Models {
         'engine/bad-request',
         twice === undefined ? 'There is no model to serve.' : `Two models are called ${twice}.`,
       )
-    this.#models = sources.map((source) => new Model(source))
+    this.#models = sources.map((source) => new Model(source, options.onLeave))
     this.#lookers = new Map(
       sources.flatMap((source, at) => {
         if (source.loadForAttention === undefined) return []
@@ -164,7 +171,10 @@ export class Model {
   #embedder: Promise<Embedder> | null = null
   #leaving: Promise<void> = Promise.resolve()
 
-  constructor(private readonly source: ModelSource) {}
+  constructor(
+    private readonly source: ModelSource,
+    private readonly onLeave?: (engine: ServedEngine) => void,
+  ) {}
 
   get name(): string {
     return this.source.name
@@ -231,6 +241,7 @@ export class Model {
     if (engine !== null)
       this.#leaving = this.#leaving.then(async () => {
         await (await embedder?.catch(() => null))?.dispose()
+        this.onLeave?.(engine)
         await engine.dispose()
       })
     await this.#leaving

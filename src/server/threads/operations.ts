@@ -3,6 +3,8 @@ import type { ChatMessage } from '../../chat/message.js'
 import type { Fragment } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
 import { KvfoldError } from '../../core/errors.js'
+import type { Whereabouts } from '../../kv/whereabouts.js'
+import type { Known } from './book-entry.js'
 import type { ThreadBook } from './book.js'
 import type { ThreadDesk, ThreadMessage, ThreadSummary, ThreadView } from './desk.js'
 import { exported } from './exported.js'
@@ -26,7 +28,8 @@ export class Operations implements ThreadDesk {
   }
 
   get(tenant: Tenant, id: string): ThreadView {
-    return viewOf(this.book.get(tenant, id))
+    const thread = this.book.get(tenant, id)
+    return viewOf(thread, cellsOf(thread, this.models))
   }
 
   view(tenant: Tenant, id: string): readonly ChatMessage[] {
@@ -97,7 +100,7 @@ export class Operations implements ThreadDesk {
   }
 
   delete(tenant: Tenant, id: string): Promise<void> {
-    return this.book.delete(this.book.get(tenant, id))
+    return this.book.delete(tenant, id)
   }
 
   watch(...[tenant, listener]: Parameters<ThreadDesk['watch']>): () => void {
@@ -110,13 +113,15 @@ export class Operations implements ThreadDesk {
   }
 
   /** Cuts and summaries need the thread's model. */
-  async #with<T>(thread: Thread, work: (engine: ServedEngine) => Promise<T>): Promise<T> {
-    const lease = await this.models.lease(this.models.pick(thread.model))
-    try {
-      return await work(lease.engine)
-    } finally {
-      lease.release()
-    }
+  #with<T>(thread: Thread, work: (engine: ServedEngine) => Promise<T>): Promise<T> {
+    return thread.held(async () => {
+      const lease = await this.models.lease(this.models.pick(thread.model))
+      try {
+        return await work(lease.engine)
+      } finally {
+        lease.release()
+      }
+    })
   }
 }
 
@@ -127,40 +132,41 @@ function granted<T extends object>(result: Result<T>): T {
   throw new KvfoldError(code, message)
 }
 
-/** Characters of a title. */
-const TITLE = 80
-
-function summaryOf(thread: Thread): ThreadSummary {
-  const { conversation, id, model, created, used, parent, contract, asked } = thread
-  const first = conversation.messages.find(({ role }) => role === 'user')?.content ?? ''
-  const kinds = conversation.fragments.map(({ state }) => state.kind)
-  const count = (kind: Fragment['state']['kind']) => kinds.filter((each) => each === kind).length
-  const last = thread.ledger.findLast(({ kind }) => kind === 'answer')
-  return {
-    id,
-    model,
-    title: first.replace(/\s+/gu, ' ').trim().slice(0, TITLE),
-    created,
-    used,
-    messages: conversation.messages.length,
-    fragments: { open: count('open'), folded: count('folded'), summarised: count('summarised') },
-    last: last === undefined ? null : { shown: last.shown, reused: last.reused },
-    parent,
-    running: asked,
-    contract,
-  }
+function summaryOf({ id, model, created, used, parent, contract, asked, card }: Known): ThreadSummary {
+  const { title, messages, fragments, last } = card
+  return { id, model, title, created, used, messages, fragments, last, parent, running: asked, contract }
 }
 
-function viewOf(thread: Thread): ThreadView {
-  const { conversation, ledger, seen, tools } = thread
+function viewOf(thread: Thread, cells: ReadonlyMap<string, Whereabouts>): ThreadView {
+  const { conversation, ledger, events, seen, tools } = thread
   const costs = ledger.findLast(({ kind }) => kind === 'answer')?.messages ?? []
   const all = conversation.messages.map((message, index): ThreadMessage => ({
     index,
     message,
     visible: seen[index] !== 'nothing' && seen[index] !== undefined,
     shown: conversation.shown(index),
-    fragments: conversation.fragments.filter((fragment) => fragment.message === index),
+    fragments: conversation.fragments
+      .filter((fragment) => fragment.message === index)
+      .map((fragment) => {
+        const where = cells.get(fragment.id)
+        return where === undefined ? fragment : { ...fragment, cells: where }
+      }),
     cost: costs.find((cost) => cost.index === index) ?? null,
   }))
-  return { ...summaryOf(thread), all, ledger, tools: tools.map(({ name }) => name) }
+  return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name) }
+}
+
+/** Where the cells of its hidden fragments are, by id; empty where that is not known. */
+function cellsOf({ conversation, model, definitions }: Thread, models: Models): ReadonlyMap<string, Whereabouts> {
+  const hidden = conversation.fragments.filter(({ state }) => state.kind !== 'open')
+  const engine = models.all.find(({ name }) => name === model)?.engine
+  if (hidden.length === 0 || engine?.whereabouts === undefined) return new Map()
+  try {
+    const found = engine.whereabouts(conversation.id, conversation.messages, definitions, conversation.edits())
+    return new Map(found?.map((where, index) => [hidden[index]!.id, where]))
+  } catch (error) {
+    // Many templates refuse calls whose results are not all there.
+    if (error instanceof KvfoldError && error.code.startsWith('chat/')) return new Map()
+    throw error
+  }
 }

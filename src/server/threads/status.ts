@@ -37,6 +37,8 @@ export interface ServiceStatus {
   readonly queue: { readonly waiting: number; readonly limit: number }
   /** Live ones, of all tenants. */
   readonly threads: number
+  /** Those of them whose messages are in memory. */
+  readonly loaded: number
   /** Since the start: asks by how they ended. */
   readonly asks: { readonly done: number; readonly failed: number; readonly cancelled: number; readonly refused: number }
   readonly closing: boolean

@@ -1,23 +1,32 @@
 /** Owns one live conversation of the server: its messages, what clients know of them, what is folded, what it cost. */
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { Conversation, type ConversationPorts } from '../../context/conversation.js'
+import type { Fragment } from '../../context/fragment.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
-import { link, type Candidate, type Chain } from './match.js'
-import type { StoredMessage, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
-import { ShownSteps } from './shown-steps.js'
+import { Chain } from './chain.js'
+import { Kept } from './kept.js'
+import { canonical, type Candidate } from './match.js'
+import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
+import type { ShownSteps } from './shown-steps.js'
 import type { Tenant } from './tenant.js'
 
 /** How far the store is. */
 interface Saved {
   messages: number
   entries: number
+  events: number
   fragments: unknown
   ids: number
   head: string
 }
+
+/** Characters of a title. */
+const TITLE = 80
+/** Bytes that a message, a cost on the ledger, and the rest of what a thread has take in memory, about, without texts and tokens. */
+const SIZES = { message: 500, cost: 100, other: 4000 }
 
 /** Messages are added and never changed; what clients know is `view`, in the same order. Changes are the thread's alone until `save`. */
 export class Thread implements Candidate {
@@ -30,30 +39,31 @@ export class Thread implements Candidate {
   used: number
   contract: ContractChoice | null
   tools: readonly ToolDefinition[]
-  /** What the model was last shown: ours too, if it had them. */
-  definitions: readonly ToolDefinition[]
   /** True from the match until the answer is there: others fork meanwhile. */
   asked = false
   /** Deleted, or not saved for `failure`: nobody may use it any more, and nothing of it is saved. */
   gone = false
   failure: Error | null = null
-  /** What its answers were shown, as far as this process knows. */
-  readonly shown = new ShownSteps()
-  /** Whether an engine may hold cells of it. */
-  warm = false
   #held: readonly ChatMessage[]
   readonly #seen: StoredMessage['seen'][] = []
   readonly #view: ChatMessage[] = []
-  readonly #chain: string[] = []
+  readonly #chain = new Chain()
   /** By message of the view: the index of the message in the conversation. */
   readonly #places: number[] = []
   readonly #ledger: LedgerEntry[]
+  readonly #events: ThreadEvent[]
   readonly #saved: Saved
   #line: Promise<unknown> = Promise.resolve()
+  #users = 0
+  #size = SIZES.other
 
   /** `record` is in the store already, or is about to be put there. */
-  constructor(record: ThreadRecord, portsOf: (thread: Thread) => ConversationPorts) {
-    const { tenant, id, model, created, used, parent, contract, tools, held, messages, edits, ledger } = record
+  constructor(
+    record: ThreadRecord,
+    portsOf: (thread: Thread) => ConversationPorts,
+    readonly kept = new Kept(),
+  ) {
+    const { tenant, id, model, created, used, parent, contract, tools, held, messages, edits, ledger, events } = record
     this.tenant = tenant
     this.id = id
     this.model = model
@@ -62,9 +72,10 @@ export class Thread implements Candidate {
     this.used = used
     this.contract = contract
     this.tools = tools
-    this.definitions = tools
     this.#held = held
-    this.#ledger = [...ledger]
+    this.#ledger = []
+    this.account(ledger)
+    this.#events = [...events]
     this.conversation = Conversation.of(
       { id: conversationId(id), messages: messages.map(({ message }) => message), ...edits },
       portsOf(this),
@@ -74,6 +85,7 @@ export class Thread implements Candidate {
     this.#saved = {
       messages: messages.length,
       entries: ledger.length,
+      events: events.length,
       fragments,
       ids,
       head: JSON.stringify(this.head),
@@ -93,6 +105,30 @@ export class Thread implements Candidate {
     return this.#ledger
   }
 
+  get events(): readonly ThreadEvent[] {
+    return this.#events
+  }
+
+  /** What its answers were shown, as far as this process knows. */
+  get shown(): ShownSteps {
+    return this.kept.shown
+  }
+
+  /** What the model was last shown: ours too, if it had them, before the client's. */
+  get definitions(): readonly ToolDefinition[] {
+    return [...this.kept.own, ...this.tools]
+  }
+
+  /** Nobody has it: it may be put away. */
+  get idle(): boolean {
+    return !this.asked && this.#users === 0
+  }
+
+  /** Bytes in memory, about. */
+  get size(): number {
+    return this.#size + 2 * this.#saved.head.length
+  }
+
   /** What clients know in the place of each message of the conversation. */
   get seen(): readonly StoredMessage['seen'][] {
     return this.#seen
@@ -110,6 +146,26 @@ export class Thread implements Candidate {
       messages: messages.map((message, at): StoredMessage => ({ message, seen: this.#seen[at] ?? 'nothing' })),
       edits: { fragments, searches, ids },
       ledger: this.#ledger,
+      events: this.#events,
+    }
+  }
+
+  get card(): ThreadCard {
+    const { messages, fragments } = this.conversation
+    const first = messages.find(({ role }) => role === 'user')?.content ?? ''
+    const count = (kind: Fragment['state']['kind']) => fragments.filter(({ state }) => state.kind === kind).length
+    const last = this.#ledger.findLast(({ kind }) => kind === 'answer')
+    return {
+      chain: this.#chain.bytes,
+      title: first
+        .trimStart()
+        .slice(0, 10 * TITLE)
+        .replace(/\s+/gu, ' ')
+        .trim()
+        .slice(0, TITLE),
+      messages: messages.length,
+      fragments: { open: count('open'), folded: count('folded'), summarised: count('summarised') },
+      last: last === undefined ? null : { shown: last.shown, reused: last.reused },
     }
   }
 
@@ -169,38 +225,60 @@ export class Thread implements Candidate {
   }
 
   account(entries: readonly LedgerEntry[]): void {
-    this.#ledger.push(...entries)
+    for (const entry of entries) {
+      this.#ledger.push(entry)
+      this.#size += SIZES.cost * (entry.messages.length + 5)
+    }
+  }
+
+  /** Takes in what the server did to it by itself. */
+  happened(event: Omit<ThreadEvent, 'at' | 'after'>): void {
+    this.#events.push({ ...event, at: Date.now(), after: this.#ledger.length })
   }
 
   /** Has `work` done when all that was asked for before is done, alone. */
   alone<T>(work: () => T | Promise<T>): Promise<T> {
-    const done = this.#line.then(work)
-    this.#line = done.catch(() => undefined)
-    return done
+    return this.held(() => {
+      const done = this.#line.then(work)
+      this.#line = done.catch(() => undefined)
+      return done
+    })
   }
 
-  /** Writes what is new; afterwards it is the store's to keep. */
+  /** Has `work` done on this very thread: it is not put away meanwhile. */
+  async held<T>(work: () => Promise<T>): Promise<T> {
+    this.#users++
+    try {
+      return await work()
+    } finally {
+      this.#users--
+    }
+  }
+
+  /** Writes what is new, all of it or nothing; afterwards it is the store's to keep. */
   async save(store: ThreadStore): Promise<void> {
     if (this.gone) return
     const { tenant, id } = this
     const saved = this.#saved
-    const { messages, edits, ledger } = this.record
+    const record = this.record
+    const { fragments, ids } = record.edits
     const head = JSON.stringify(this.head)
-    // The counters move first: what is added while the store writes is the next call's.
-    const [fresh, entries] = [messages.slice(saved.messages, this.#seen.length), ledger.slice(saved.entries)]
-    saved.messages += fresh.length
-    saved.entries += entries.length
-    if (fresh.length > 0) await store.append(tenant, id, fresh)
-    if (saved.fragments !== edits.fragments || saved.ids !== edits.ids) {
-      saved.fragments = edits.fragments
-      saved.ids = edits.ids
-      await store.edit(tenant, id, edits)
-    }
-    if (entries.length > 0) await store.account(tenant, id, entries)
-    if (saved.head !== head) {
-      saved.head = head
-      await store.touch(this.head)
-    }
+    const messages = record.messages.slice(saved.messages, this.#seen.length)
+    const ledger = record.ledger.slice(saved.entries)
+    const events = record.events.slice(saved.events)
+    const isEdited = saved.fragments !== fragments || saved.ids !== ids
+    const isTouched = saved.head !== head
+    if (!isEdited && !isTouched && messages.length + ledger.length + events.length === 0) return
+    // These move first: what is added while the store writes is the next call's.
+    saved.messages += messages.length
+    saved.entries += ledger.length
+    saved.events += events.length
+    Object.assign(saved, { fragments, ids, head })
+    await store.update(tenant, id, {
+      ...(isTouched ? { head: this.head } : {}),
+      ...(isEdited ? { edits: record.edits } : {}),
+      ...{ messages, ledger, events, card: this.card },
+    })
   }
 
   #add(message: ChatMessage, seen: StoredMessage['seen']): void {
@@ -210,10 +288,21 @@ export class Thread implements Candidate {
 
   #note(message: ChatMessage, seen: StoredMessage['seen']): void {
     const place = this.#seen.push(seen) - 1
+    this.#size += sizeOf(message) + (typeof seen === 'string' ? 0 : sizeOf(seen))
     if (seen === 'nothing') return
     const known = seen === 'same' ? message : seen
     this.#view.push(known)
     this.#places.push(place)
-    this.#chain.push(link(this.#chain.at(-1), known))
+    this.#chain.push(canonical(known))
   }
 }
+
+/** Texts at two bytes a character, though most take one. */
+const sizeOf = ({ content, reasoning = '', sampled, toolCalls }: ChatMessage): number =>
+  SIZES.message +
+  2 *
+    (content.length +
+      reasoning.length +
+      (sampled?.text.length ?? 0) +
+      (toolCalls === undefined ? 0 : JSON.stringify(toolCalls).length)) +
+  4 * (sampled?.tokens.length ?? 0)

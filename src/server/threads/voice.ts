@@ -1,10 +1,9 @@
 /** Owns the model's voice in one ask: the engine, with everything about a request that the turn loop need not know. */
 import { randomBytes } from 'node:crypto'
-import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../chat/message.js'
-import type { ConversationId } from '../../core/ids.js'
-import type { Span } from '../../core/span.js'
-import type { Engine, EngineEvent, EngineInfo, EngineReply, EngineRequest, Generation } from '../../engine/engine.js'
-import { EventStream } from '../../engine/event-stream.js'
+import type { ToolCall } from '../../chat/message.js'
+import type { Engine, EngineReply, EngineRequest, Generation } from '../../engine/engine.js'
+import { EngineAround } from '../../engine/engine-around.js'
+import { generationOf, type EventStream } from '../../engine/event-stream.js'
 import type { Tenant } from './tenant.js'
 
 export interface VoiceOptions {
@@ -20,38 +19,27 @@ export interface VoiceOptions {
 const MADE_UP = /^call_\d+$/
 
 /** Calls get ids that no other call of the server has. */
-export class Voice implements Engine {
-  readonly info: EngineInfo
+export class Voice extends EngineAround {
+  /** The stop string that ended the last step. */
+  stop: string | null = null
 
   constructor(
-    private readonly engine: Engine,
+    engine: Engine,
     private readonly options: VoiceOptions,
   ) {
-    this.info = engine.info
+    super(engine)
   }
 
   respond(request: EngineRequest): Generation {
-    return EventStream.of((stream) => this.#respond(request, stream))
-  }
-
-  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
-    return this.engine.snap(messages, tools, message, chars)
-  }
-
-  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits?: readonly Edit[]): number {
-    return this.engine.count(messages, tools, edits)
-  }
-
-  forget(conversation: ConversationId): void {
-    this.engine.forget(conversation)
+    return generationOf((stream) => this.#respond(request, stream))
   }
 
   /** The engine is not the voice's. */
-  dispose(): Promise<void> {
+  override dispose(): Promise<void> {
     return Promise.resolve()
   }
 
-  async #respond(request: EngineRequest, stream: { push(event: EngineEvent): void }): Promise<EngineReply> {
+  async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
     const { tenant, callable, isExternal, single } = this.options
     const running = this.engine.respond({
       ...request,
@@ -75,6 +63,7 @@ export class Voice implements Engine {
       if (event.type !== 'call') stream.push(event)
       else if (counts(event.call)) stream.push({ ...event, call: named(event.call) })
     const reply = await running.reply
+    this.stop = reply.stop ?? null
     const { toolCalls, sampled, ...rest } = reply.message
     if (toolCalls === undefined) return reply
     const kept = toolCalls.filter(counts)

@@ -9,7 +9,7 @@ import { kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js
 import { argumentsOf } from '../tools.js'
 import { anthropicError } from './error.js'
 
-export function messageReply(id: string, { model, message, finish, usage }: Answer): object {
+export function messageReply(id: string, { message, finish, stop, model, usage }: Answer): object {
   const { content, reasoning, toolCalls = [] } = message
   return {
     id,
@@ -21,8 +21,7 @@ export function messageReply(id: string, { model, message, finish, usage }: Answ
       ...(content === '' ? [] : [{ type: 'text', text: content, citations: null }]),
       ...toolCalls.map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
     ],
-    stop_reason: reasonOf(finish),
-    stop_sequence: null,
+    ...endOf({ finish, stop }),
     usage: usageOf(usage),
   }
 }
@@ -73,13 +72,14 @@ export class MessageStream implements StreamShape<Answer> {
     }
   }
 
-  done({ finish, usage, ...answer }: Answer): readonly Frame[] {
-    const told = kvfoldReply(this.kvfold, { finish, usage, ...answer })
+  done(answer: Answer): readonly Frame[] {
+    const { usage } = answer
+    const told = kvfoldReply(this.kvfold, answer)
     return [
       ...this.#begin(usage.promptTokens, usage.cachedTokens),
       ...this.#closed(),
       frame('message_delta', {
-        delta: { stop_reason: reasonOf(finish), stop_sequence: null },
+        delta: endOf(answer),
         usage: usageOf(usage),
         ...(told === undefined ? {} : { kvfold: told }),
       }),
@@ -138,6 +138,11 @@ export class MessageStream implements StreamShape<Answer> {
 }
 
 const frame = (type: string, data: object): Frame => ({ event: type, data: { type, ...data } })
+
+const endOf = ({ finish, stop }: { readonly finish: Finish; readonly stop?: string | undefined }): object => ({
+  stop_reason: finish === 'stop' && stop !== undefined ? 'stop_sequence' : reasonOf(finish),
+  stop_sequence: stop ?? null,
+})
 
 function reasonOf(finish: Finish): string {
   switch (finish) {

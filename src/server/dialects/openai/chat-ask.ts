@@ -1,15 +1,16 @@
 /** Owns what a chat completion request means: the ask that it is. */
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
-import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
+import type { Ask, Tenant } from '../../ask.js'
 import { FieldError, unsupported } from '../../field-error.js'
 import { isRecord } from '../../json-body.js'
 import { given } from '../given.js'
-import { kvfoldOf, type KvfoldRequest } from '../kvfold-field.js'
+import { kvfoldOf } from '../kvfold-field.js'
 import { samplingOf } from '../sampling-fields.js'
 import { textOf } from '../text-parts.js'
 import { callOf, checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
 import type { ChatRequest, ChatRequestMessage } from './chat-schema.js'
+import { formatOf } from './response-format.js'
 
 const PARTS = { text: 'text', refusal: 'refusal' } as const
 
@@ -29,7 +30,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling): 
       maxTokens,
       parallelCalls: body.parallel_tool_calls,
       stop: typeof body.stop === 'string' ? [body.stop] : body.stop,
-      format: formatOf(body.response_format, body.kvfold),
+      format: formatOf(body.response_format, body.kvfold?.grammar),
       logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
     }),
     ...kvfoldOf(body.kvfold),
@@ -116,17 +117,4 @@ function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
   const name = isRecord(named) ? named['name'] : undefined
   if (typeof name !== 'string') throw new FieldError('tool_choice.function.name', 'tool_choice.function.name must be a string.')
   return { name }
-}
-
-function formatOf(format: ChatRequest['response_format'], field: KvfoldRequest): AnswerFormat | undefined {
-  const grammar = field?.grammar
-  if (format === undefined || format.type === 'text') return grammar === undefined ? undefined : { kind: 'grammar', grammar }
-  if (grammar !== undefined) throw new FieldError('kvfold.grammar', 'Give kvfold.grammar or response_format, not both.')
-  if (format.type === 'json_object') return { kind: 'json' }
-  if (format.type !== 'json_schema')
-    throw unsupported('response_format.type', 'response_format.type must be text, json_object or json_schema.')
-  const schema = format.json_schema?.schema
-  if (schema === undefined)
-    throw new FieldError('response_format.json_schema.schema', 'response_format.json_schema.schema is missing.')
-  return { kind: 'schema', schema }
 }

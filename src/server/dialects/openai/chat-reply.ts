@@ -5,7 +5,7 @@ import type { Answer, AskEvent } from '../../ask.js'
 import type { Frame } from '../../event-writer.js'
 import type { StreamShape } from '../../exchange.js'
 import type { Problem } from '../../problem.js'
-import { kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
+import { kvfoldBeside, kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
 import { argumentsOf } from '../tools.js'
 import { openAiError } from './error.js'
 import { chatLogprobs } from './logprobs.js'
@@ -32,7 +32,7 @@ export function chatCompletion({ id, created }: ChatHead, answers: readonly Answ
     object: 'chat.completion',
     created,
     model: answers[0]?.model,
-    choices: answers.map(({ message, finish, logprobs }, index) => ({
+    choices: answers.map(({ message, finish, stop, logprobs }, index) => ({
       index,
       message: {
         role: 'assistant',
@@ -44,9 +44,10 @@ export function chatCompletion({ id, created }: ChatHead, answers: readonly Answ
       },
       logprobs: wish.logprobs ? chatLogprobs(logprobs ?? []) : null,
       finish_reason: reasonOf(finish),
+      ...stopReason(stop),
     })),
     usage: chatUsage(summed(answers.map(({ usage }) => usage))),
-    ...kvfold(wish, answers),
+    ...kvfoldBeside(wish.kvfold, answers, kvfoldReply),
   }
 }
 
@@ -68,16 +69,17 @@ export class ChatStream implements StreamShape<Answer> {
     return told === null ? frames : [...frames, this.#chunk([], { kvfold: { choice: index, event: told } })]
   }
 
-  done({ model, finish }: Answer, index: number): readonly Frame[] {
+  done({ model, finish, stop }: Answer, index: number): readonly Frame[] {
     this.#model = model
     const { logprobs, begun } = this.#choice(index)
     const delta = begun ? {} : ROLE
-    return [this.#chunk([{ index, delta, logprobs: this.#take(logprobs), finish_reason: reasonOf(finish) }])]
+    const reason = { finish_reason: reasonOf(finish), ...stopReason(stop) }
+    return [this.#chunk([{ index, delta, logprobs: this.#take(logprobs), ...reason }])]
   }
 
   end(answers: readonly Answer[]): readonly Frame[] {
     const usage = this.wish.usage ? { usage: chatUsage(summed(answers.map((answer) => answer.usage))) } : {}
-    const told = kvfold(this.wish, answers)
+    const told = kvfoldBeside(this.wish.kvfold, answers, kvfoldReply)
     const last = this.wish.usage || Object.keys(told).length > 0 ? [this.#chunk([], { ...usage, ...told })] : []
     return [...last, DONE]
   }
@@ -149,7 +151,8 @@ interface Choice {
 }
 
 const ROLE = { role: 'assistant' } as const
-const DONE: Frame = { data: '[DONE]' }
+/** The last frame of a stream, of both completion routes. */
+export const DONE: Frame = { data: '[DONE]' }
 
 const written = (call: ToolCall): object => ({
   id: call.id,
@@ -157,12 +160,8 @@ const written = (call: ToolCall): object => ({
   function: { name: call.name, arguments: argumentsOf(call) },
 })
 
-/** `kvfold` beside the choices: of one answer itself, of several a list. */
-function kvfold({ kvfold: field }: ChatWish, answers: readonly Answer[]): object {
-  if (field === undefined) return {}
-  const told = answers.map((answer) => kvfoldReply(field, answer))
-  return { kvfold: told.length === 1 ? told[0] : told }
-}
+/** The stop string that ended an answer, by vLLM's name. */
+export const stopReason = (stop: string | undefined): object => (stop === undefined ? {} : { stop_reason: stop })
 
 function reasonOf(finish: Finish): string {
   switch (finish) {

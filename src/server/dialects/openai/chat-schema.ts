@@ -2,6 +2,7 @@
 import Type from 'typebox'
 import { KvfoldField } from '../kvfold-field.js'
 import { SamplingFields } from '../sampling-fields.js'
+import { ResponseFormat } from './response-format.js'
 
 /** Answers to one request. */
 export const MOST_CHOICES = 8
@@ -57,17 +58,7 @@ export const ChatBody = Type.Object({
     }),
   ),
   parallel_tool_calls: Type.Optional(Type.Boolean()),
-  response_format: Type.Optional(
-    Type.Object({
-      type: Type.String(),
-      json_schema: Type.Optional(
-        Type.Object({
-          name: Type.Optional(Type.String()),
-          schema: Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean'] })),
-        }),
-      ),
-    }),
-  ),
+  response_format: ResponseFormat,
   kvfold: KvfoldField,
   functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
   function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),

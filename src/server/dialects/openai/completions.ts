@@ -10,6 +10,7 @@ import { given, nullsDownTo } from '../given.js'
 import { KvfoldField } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { CompletionStream, textCompletion } from './completion-reply.js'
+import { formatOf, ResponseFormat, Schema } from './response-format.js'
 
 const NULLS = 3
 
@@ -26,7 +27,8 @@ const CompletionBody = Type.Object({
   stop: Type.Optional(Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 })),
   stream: Type.Optional(Type.Boolean()),
   stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
-  response_format: Type.Optional(Type.Unknown({ description: 'refused: use chat completions, or kvfold.grammar' })),
+  response_format: ResponseFormat,
+  json_schema: Type.Optional(Type.Unsafe<unknown>({ ...Schema, description: 'as llama-server has it; or use response_format' })),
   kvfold: KvfoldField,
 })
 
@@ -78,7 +80,7 @@ function asksOf(body: CompletionRequest, tenant: Tenant, defaults: Sampling): Co
     ...given({
       model: body.model,
       stop: typeof body.stop === 'string' ? [body.stop] : body.stop,
-      format: kvfold?.grammar === undefined ? undefined : ({ kind: 'grammar', grammar: kvfold.grammar } as const),
+      format: formOf(body),
       logprobs: body.logprobs,
       priority: kvfold?.priority,
       timeoutMs: kvfold?.timeout === undefined ? undefined : Math.ceil(kvfold.timeout * 1000),
@@ -92,11 +94,17 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
     throw unsupported('suffix', 'suffix is not supported; the model only writes on.')
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
     throw unsupported('best_of', 'best_of is not supported beyond n; ask for n answers and choose.')
-  if (body.response_format !== undefined)
-    throw unsupported('response_format', 'response_format is for /v1/chat/completions; here kvfold.grammar takes a GBNF grammar.')
   for (const field of ['acm', 'thread', 'contract', 'overflow', 'policy'] as const)
     if (body.kvfold?.[field] !== undefined)
       throw unsupported(`kvfold.${field}`, `kvfold.${field} is for conversations; a bare completion has none.`)
+}
+
+/** vLLM has schemas in `response_format`, llama-server in `json_schema`. */
+function formOf({ response_format: format, json_schema: schema, kvfold }: CompletionRequest): CompletionAsk['format'] {
+  const form = formatOf(format, kvfold?.grammar)
+  if (schema === undefined) return form
+  if (form !== undefined) throw new FieldError('json_schema', 'Give json_schema, response_format or kvfold.grammar, not several.')
+  return { kind: 'schema', schema }
 }
 
 function promptOf(prompt: CompletionRequest['prompt']): string | readonly number[] {

@@ -24,7 +24,7 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
     async (request, reply) => {
       const { body, tenant } = request
       const inputs = inputsOf(body.input)
-      const { model, vectors, tokens } = await exchange(request, reply).wait((signal) =>
+      const { model, vectors, tokens } = await exchange(request, reply).embedded((signal) =>
         service.embed({ tenant, inputs, signal, ...given({ model: body.model, dimensions: body.dimensions }) }),
       )
       const data = vectors.map((vector, index) => ({

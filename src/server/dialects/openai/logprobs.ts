@@ -1,5 +1,5 @@
 /** Owns log-probabilities as OpenAI's two completion routes write them. */
-import type { TokenLogprob } from '../../../engine/engine.js'
+import type { NamedLogprob, TokenLogprob } from '../../../engine/engine.js'
 
 interface Named {
   readonly token: string
@@ -35,7 +35,7 @@ export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0): TextL
   }
 }
 
-/** A token that is part of a character has no text of its own; its bytes are not known here. */
-function named({ text, logprob }: Pick<TokenLogprob, 'text' | 'logprob'>): Named {
-  return { token: text, logprob, bytes: text.includes('\ufffd') ? null : [...Buffer.from(text)] }
+/** A token that is part of a character has no text of its own, and no bytes where a remote engine does not say them. */
+function named({ text, bytes, logprob }: NamedLogprob): Named {
+  return { token: text, logprob, bytes: bytes ?? (text.includes('\ufffd') ? null : [...Buffer.from(text)]) }
 }

@@ -1,5 +1,6 @@
 /** Owns the routes `/v1/models` and `/v1/models/:id`. */
 import Type from 'typebox'
+import type { EmbeddingModelStatus, Service } from '../../ask.js'
 import { FieldError } from '../../field-error.js'
 import type { App, Ports } from '../../ports.js'
 import type { ModelStatus } from '../../threads/status.js'
@@ -7,7 +8,7 @@ import { ANSWER, ERRORS } from '../documented.js'
 
 export function addModels(app: App, { service }: Ports): void {
   app.get('/v1/models', { schema: { summary: 'Models', tags: ['openai'], response: { 200: ANSWER, ...ERRORS } } }, () => {
-    const data = service.models().map(described)
+    const data = all(service)
     // `has_more` and its like are what Anthropic's client pages by.
     return { object: 'list', data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
   })
@@ -23,8 +24,8 @@ export function addModels(app: App, { service }: Ports): void {
     },
     (request) => {
       const name = request.params['*']
-      const model = service.models().find((one) => one.name === name)
-      if (model !== undefined) return described(model)
+      const model = all(service).find(({ id }) => id === name)
+      if (model !== undefined) return model
       throw new FieldError(
         'model',
         `There is no model ${JSON.stringify(name.slice(0, 80))}; /v1/models lists those there are.`,
@@ -34,15 +35,38 @@ export function addModels(app: App, { service }: Ports): void {
   )
 }
 
-function described({ name, since, state, loaded }: ModelStatus): Readonly<Record<string, unknown>> & { readonly id: string } {
+interface Described {
+  readonly id: string
+  readonly [field: string]: unknown
+}
+
+/** Those that are served, and the one that only embeds behind them. */
+function all(service: Service): readonly Described[] {
+  const served = service.models().map(({ name, since, state, loaded }: ModelStatus) => {
+    const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
+    return described({ name, since, title: loaded?.title }, { state, ...known })
+  })
+  const own = service.embeddingModel()
+  return own === null || served.some(({ id }) => id === own.name) ? served : [...served, embedding(own)]
+}
+
+function embedding({ name, since, state, loaded }: EmbeddingModelStatus): Described {
+  const known = loaded === null ? {} : { context: loaded.tokens }
+  return described({ name, since, title: loaded?.title }, { state, embeddings_only: true, ...known })
+}
+
+function described(
+  { name, since, title }: { readonly name: string; readonly since: number; readonly title: string | undefined },
+  kvfold: object,
+): Described {
   return {
     id: name,
     object: 'model',
     created: since,
     owned_by: 'kvfold',
     type: 'model',
-    display_name: loaded?.title ?? name,
+    display_name: title ?? name,
     created_at: new Date(since * 1000).toISOString(),
-    kvfold: { state, ...(loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }) },
+    kvfold,
   }
 }

@@ -16,6 +16,8 @@ export interface ResponseHead {
   readonly ask: Ask
   /** Unix seconds. */
   readonly created: number
+  /** Has the complete response kept, unless it is not to be. @throws KvfoldError store/* */
+  readonly keep: (id: string, response: object) => void
 }
 
 export interface ResponseState {
@@ -67,14 +69,17 @@ export function response(
 }
 
 export function wholeResponse(head: ResponseHead, answer: Answer): object {
-  return response(head, {
-    id: idIn(answer.thread, head),
+  const id = idIn(answer.thread, head)
+  const whole = response(head, {
+    id,
     model: answer.model,
     status: statusOf(answer),
     output: itemsOf(answer, head.ask.logprobs !== undefined),
     answer,
     error: null,
   })
+  head.keep(id, whole)
+  return whole
 }
 
 export const statusOf = ({ finish }: Answer): 'completed' | 'incomplete' => (finish === 'length' ? 'incomplete' : 'completed')

@@ -51,7 +51,9 @@ export class ResponseStream implements StreamShape<Answer> {
     if (this.#output.length === 0) frames.push(...this.#opened('text'), ...this.#closed())
     const status = statusOf(answer)
     this.#state = { ...this.#state, status, output: this.#output, answer }
-    return [...frames, this.#frame(`response.${status}`, { response: response(this.head, this.#state) })]
+    const whole = response(this.head, this.#state)
+    this.head.keep(this.#state.id, whole)
+    return [...frames, this.#frame(`response.${status}`, { response: whole })]
   }
 
   end(): readonly Frame[] {

@@ -1,9 +1,8 @@
 /** Owns what a request to `/v1/responses` means: the ask that it is, after what `previous_response_id` stands for. */
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
-import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
+import type { AnswerFormat, Ask, Service, Tenant } from '../../ask.js'
 import { FieldError, unsupported } from '../../field-error.js'
-import type { ThreadDesk } from '../../threads/desk.js'
 import { given } from '../given.js'
 import { kvfoldOf } from '../kvfold-field.js'
 import { samplingOf } from '../sampling-fields.js'
@@ -15,11 +14,14 @@ import type { ResponseRequest } from './responses-schema.js'
 /** What `include` may ask for: the first is honoured, the rest is about what this server never has. */
 export const LOGPROBS = 'message.output_text.logprobs'
 
+/** What knows of earlier responses. */
+type Earlier = Pick<Service, 'responses' | 'threads'>
+
 /** @throws FieldError */
-export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sampling, desk: Pick<ThreadDesk, 'view'>): Ask {
+export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sampling, service: Earlier): Ask {
   refuseWhatChangesTheAnswer(body)
   const tools = toolsOf(body.tools ?? [])
-  const earlier = body.previous_response_id === undefined ? null : before(body.previous_response_id, tenant, desk)
+  const earlier = body.previous_response_id === undefined ? null : before(body.previous_response_id, tenant, service)
   const names = new Map(earlier?.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id, name }) => [id, name] as const)))
   const instructions = body.instructions === undefined ? [] : [{ role: 'system', content: body.instructions } as const]
   const withLogprobs = body.include?.includes(LOGPROBS) === true
@@ -45,7 +47,7 @@ export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sam
 function before(
   id: string,
   tenant: Tenant,
-  desk: Pick<ThreadDesk, 'view'>,
+  { responses, threads }: Earlier,
 ): { thread: string; messages: readonly ChatMessage[] } {
   const place = placeOf(id)
   const missing = () =>
@@ -54,21 +56,16 @@ function before(
       'previous_response_id names no response that is stored here; send the whole input instead.',
       'server/not-found',
     )
-  if (place === null) throw missing()
+  if (place === null || !responses.has(tenant, id)) throw missing()
   const { thread, instructed } = place
-  const view = viewOf(desk, tenant, thread, missing)
+  const view = viewOf(threads, tenant, thread, missing)
   if (view.length < place.messages) throw missing()
   // Sampled tokens are the thread's own, which has them.
   const messages = view.slice(instructed ? 1 : 0, place.messages).map(({ sampled: _, ...message }) => message)
   return { thread, messages }
 }
 
-function viewOf(
-  desk: Pick<ThreadDesk, 'view'>,
-  tenant: Tenant,
-  thread: string,
-  missing: () => FieldError,
-): readonly ChatMessage[] {
+function viewOf(desk: Service['threads'], tenant: Tenant, thread: string, missing: () => FieldError): readonly ChatMessage[] {
   try {
     return desk.view(tenant, thread)
   } catch {

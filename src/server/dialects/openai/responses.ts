@@ -1,7 +1,10 @@
-/** Owns the route `/v1/responses`. */
+/** Owns the routes `/v1/responses` and `/v1/responses/:id`. */
+import Type from 'typebox'
+import { FieldError, unsupported } from '../../field-error.js'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
 import { nullsDownTo } from '../given.js'
+import { placeOf } from './response-id.js'
 import { wholeResponse } from './response-reply.js'
 import { ResponseStream } from './response-stream.js'
 import { responseAsk } from './responses-ask.js'
@@ -9,7 +12,13 @@ import { ResponseBody } from './responses-schema.js'
 
 const NULLS = 3
 
+const Params = Type.Object({ id: Type.String({ minLength: 1, maxLength: 300 }) })
+const Query = Type.Object({ stream: Type.Optional(Type.String({ description: 'refused when true' })) })
+
+const documented = (summary: string) => ({ summary, tags: ['openai'], params: Params, response: { 200: ANSWER, ...ERRORS } })
+
 export function addResponses(app: App, { service, sampling, exchange }: Ports): void {
+  const { responses } = service
   app.post(
     '/v1/responses',
     {
@@ -18,8 +27,12 @@ export function addResponses(app: App, { service, sampling, exchange }: Ports): 
     },
     async (request, reply) => {
       const { body, tenant } = request
-      const ask = responseAsk(body, tenant, sampling, service.threads)
-      const head = { body, ask, created: Math.floor(Date.now() / 1000) }
+      const ask = responseAsk(body, tenant, sampling, service)
+      const keep = (id: string, response: object) => {
+        const place = body.store === false ? null : placeOf(id)
+        if (place !== null) responses.keep(tenant, id, place, response)
+      }
+      const head = { body, ask, created: Math.floor(Date.now() / 1000), keep }
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal })]
       const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
       const running = exchange(request, reply)
@@ -28,4 +41,35 @@ export function addResponses(app: App, { service, sampling, exchange }: Ports): 
       return wholeResponse(head, answer!)
     },
   )
+
+  app.get(
+    '/v1/responses/:id',
+    { schema: { ...documented('A stored response, as it was told'), querystring: Query } },
+    ({ tenant, params: { id }, query }) => {
+      if (query.stream === 'true') throw unsupported('stream', 'A stored response is not streamed again; leave out stream.')
+      const response = responses.get(tenant, id)
+      if (response === null) throw missing(id)
+      return response
+    },
+  )
+
+  app.delete(
+    '/v1/responses/:id',
+    {
+      schema: documented(
+        'Deletes a response: nobody can go on from it. With the last response of a thread the thread goes, out of every tier',
+      ),
+    },
+    async ({ tenant, params: { id } }) => {
+      if (!(await responses.delete(tenant, id))) throw missing(id)
+      return { id, object: 'response', deleted: true }
+    },
+  )
 }
+
+const missing = (id: string): FieldError =>
+  new FieldError(
+    'response_id',
+    `There is no response ${JSON.stringify(id.slice(0, 80))} stored here; it was deleted, or never was.`,
+    'server/not-found',
+  )

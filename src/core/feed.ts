@@ -1,4 +1,4 @@
-/** Owns the hand-over of what a running request tells, and of its end, to whoever asked. */
+/** Owns the hand-over of what a running piece of work tells, and of its end, to whoever asked for it. */
 
 /** Iterate for events, await `answer` for the end; an error ends both. What nobody reads is kept until somebody does. */
 export class Feed<Event, Answer> implements AsyncIterable<Event> {
