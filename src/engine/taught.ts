@@ -1,0 +1,102 @@
+/** An engine that says what a teacher tells it to, shown in a real model's chat format; nothing is computed, so its ledger is empty. */
+import type { ChatFormat } from '../chat/format.js'
+import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../chat/message.js'
+import { KvfoldError } from '../core/errors.js'
+import type { Span } from '../core/span.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation } from './engine.js'
+import { generationOf } from './event-stream.js'
+import type { ScriptedReply } from './scripted.js'
+
+/** What to say to a request; null when this teacher does not know. */
+export type Teacher = (request: EngineRequest) => ScriptedReply | null
+
+/** Of the model whose chat format is used. */
+export interface TaughtModel {
+  readonly format: ChatFormat
+  readonly info: EngineInfo
+}
+
+export class TaughtEngine implements Engine {
+  #calls = 0
+
+  constructor(
+    private readonly model: TaughtModel,
+    private readonly teacher: Teacher,
+  ) {}
+
+  get info(): EngineInfo {
+    return { ...this.model.info, engine: 'taught' }
+  }
+
+  /** @throws KvfoldError context/full, engine/bad-request where the teacher knows nothing to say */
+  respond(request: EngineRequest): Generation {
+    // Awaited, so that an error is the generation's and not the caller's.
+    return generationOf(() => Promise.resolve().then(() => this.#reply(request)))
+  }
+
+  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
+    return this.model.format.snap({ messages, tools, message, chars })
+  }
+
+  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
+    return this.model.format.render({ messages, tools, edits }).tokens.length
+  }
+
+  /** Nothing is kept. */
+  forget(): void {
+    return
+  }
+
+  dispose(): Promise<void> {
+    return Promise.resolve()
+  }
+
+  #reply(request: EngineRequest): EngineReply {
+    const { messages, tools = [], edits = [], kind = 'answer' } = request
+    const asked = this.count(messages, tools, edits)
+    const { context } = this.model.info
+    if (asked > context)
+      throw new KvfoldError('context/full', `The prompt takes ${asked} tokens, and the model's context has ${context}.`)
+    const said = this.teacher(request)
+    if (said === null)
+      throw new KvfoldError('engine/bad-request', 'The teacher does not know what to say here; it is for another task.')
+    const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
+    const message: ChatMessage = {
+      role: 'assistant',
+      content: said.content ?? '',
+      ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
+      ...(toolCalls.length === 0 ? {} : { toolCalls }),
+    }
+    return {
+      message,
+      finish: toolCalls.length > 0 ? 'tool-calls' : 'stop',
+      ledger: { ...NOTHING, kind },
+      timing: { firstToken: 0, total: 0, prefillTokens: 0, generatedTokens: 0 },
+    }
+  }
+}
+
+const NOTHING: LedgerEntry = {
+  step: 0,
+  kind: 'answer',
+  contract: 'exact',
+  fallback: null,
+  messages: [],
+  shown: 0,
+  reused: 0,
+  recomputed: 0,
+  fresh: 0,
+  approximate: 0,
+  positions: 0,
+  side: 0,
+  submitted: 0,
+  pending: 0,
+  sources: { own: 0, parked: 0, shared: 0 },
+  tiers: { host: 0, disk: 0 },
+  parked: 0,
+  evicted: 0,
+  moved: 0,
+  milliseconds: { cache: 0, prefill: 0, decode: 0 },
+  predicted: null,
+}

@@ -1,0 +1,92 @@
+/** Owns collecting trajectories: a task's samples put to the sculptor agent, and what it did cut into snapshots that a model can learn from. */
+import type { TurnOutcome } from '../../agents/events.js'
+import { sculptor } from '../../agents/sculptor.js'
+import { snapshots, type Wording } from '../../agents/snapshots.js'
+import { Tape } from '../../agents/tape.js'
+import { KvfoldError } from '../../core/errors.js'
+import { conversationId } from '../../core/ids.js'
+import type { Engine, Sampling } from '../../engine/engine.js'
+import { TaughtEngine, type TaughtModel } from '../../engine/taught.js'
+import type { Score, Task, TaskSample } from '../task.js'
+import { TRAJECTORY_VERSION, type TrajectoryRecord } from './record.js'
+import { teacherOf } from './teachers.js'
+
+export interface CollectOptions {
+  readonly task: Task
+  /** Whose chat format and tokens the snapshots are in; `isEndOfGeneration` is the vocabulary's. */
+  readonly model: TaughtModel & Wording & { readonly fingerprint: string }
+  /** Who acts: our script, or the model behind `engine`. */
+  readonly acting:
+    { readonly teacher: 'script' } | { readonly teacher: 'model'; readonly engine: Engine; readonly sampling: Sampling }
+  /** Tries at every sample. A script acts the same way every time. */
+  readonly rollouts: number
+  readonly signal?: AbortSignal
+}
+
+/** One try at one sample, by its number: all rollouts of a sample, then the next sample. */
+export interface Collected {
+  readonly number: number
+  /** Snapshots in order; they are the file's lines. */
+  readonly records: readonly TrajectoryRecord[]
+  readonly points: number
+  readonly calls: number
+}
+
+/** Trajectories from number `from` on, made as they are asked for. @throws KvfoldError what task, teacher and engine throw; engine/cancelled */
+export async function* collect(options: CollectOptions, from = 0): AsyncGenerator<Collected> {
+  const { task, rollouts, signal } = options
+  for (let number = from; number < task.size * rollouts; number++) {
+    if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
+    const sample = await task.sample(Math.floor(number / rollouts))
+    yield await trajectory(options, sample, number)
+  }
+}
+
+async function trajectory(options: CollectOptions, sample: TaskSample, number: number): Promise<Collected> {
+  const { task, acting, model, rollouts, signal } = options
+  const rollout = number % rollouts
+  const tape = new Tape(acting.teacher === 'model' ? acting.engine : new TaughtEngine(model, teacherOf(task.spec.task, sample)))
+  const sampling = acting.teacher === 'model' ? { ...acting.sampling, seed: (acting.sampling.seed ?? 0) + number } : {}
+  const session = sculptor({
+    engine: tape,
+    id: conversationId(`collect-${number}`),
+    prompt: task.prompt,
+    generation: { sampling, maxTokens: task.maxTokens },
+  })
+  try {
+    for (const message of sample.messages) session.conversation.add(message)
+    const outcome = await session.resume(signal === undefined ? {} : { signal })
+    if (outcome.end === 'cancelled') throw new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
+    const made = snapshots(tape.trajectory(outcome), model)
+    const score = task.score(sample, outcome.answer)
+    const shared = {
+      version: TRAJECTORY_VERSION,
+      task: task.spec.task,
+      id: sample.id,
+      cell: { ...sample.cell },
+      rollout,
+      teacher: acting.teacher,
+      model: { name: model.info.model, fingerprint: model.fingerprint },
+      snapshots: made.length,
+      points: score.points,
+      reward: rewardOf(score, outcome),
+    } as const
+    const records = made.map(({ tokens, learned }, snapshot): TrajectoryRecord => ({
+      ...shared,
+      snapshot,
+      tokens: [...tokens],
+      loss: learned.map(({ span: { start, end } }) => [start, end]),
+      steps: learned.map(({ step }) => step),
+    }))
+    return { number, records, points: score.points, calls: outcome.calls }
+  } finally {
+    session.forget()
+  }
+}
+
+/** Sculptor, appendix F: what was cut off counts as too long. */
+function rewardOf({ outcome }: Score, { steps, refusedCalls, end }: TurnOutcome): 1 | 0 | -1 {
+  const failed = steps.some(({ calls }) => calls.some((call) => call.failed))
+  if (failed || refusedCalls > 0 || end === 'length') return -1
+  return outcome === 'right' ? 1 : 0
+}
