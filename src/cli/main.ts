@@ -3,12 +3,16 @@
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
 import { addAttention } from './commands/attention.js'
+import { addBench } from './commands/bench.js'
 import { addBundle } from './commands/bundle.js'
 import { addCalibrate } from './commands/calibrate.js'
 import { addChat } from './commands/chat.js'
 import { addDemo } from './commands/demo.js'
+import { addCollect } from './commands/collect.js'
+import { addEval } from './commands/eval.js'
 import { addModel } from './commands/model.js'
 import { addPlan } from './commands/plan.js'
+import { addReport } from './commands/report.js'
 import { addRun } from './commands/run.js'
 import { addServe } from './commands/serve.js'
 import { BAD_USAGE, describe, exitCode } from './failure.js'
@@ -27,6 +31,8 @@ Examples:
   $ kvfold calibrate --model model.gguf       measure this machine once, for predictions
   $ kvfold plan transcript.json               what folds in a transcript of yours would cost and save
   $ kvfold attention pi-llm --out study       what folding does to where the model looks
+  $ kvfold eval pi-llm --n 4,64              accuracy, context and cost of agents on tasks, with a log
+  $ kvfold report run.jsonl                   tables, figures and a page from such logs
   $ kvfold bundle kvfold-offline --archive    all of kvfold, for machines without network or Node
 
 kvfold <command> --help explains a command's options. Ctrl-C stops the running step, a second one ends the process.
@@ -56,6 +62,10 @@ function commandLine(shell: Shell): Command {
   addCalibrate(program, shell)
   addPlan(program, shell)
   addAttention(program, shell)
+  addEval(program, shell)
+  addCollect(program, shell)
+  addReport(program, shell)
+  addBench(program, shell)
   addBundle(program, shell)
   return program
 }

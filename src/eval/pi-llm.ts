@@ -11,27 +11,75 @@ export interface PiUpdate {
 export interface PiSample {
   /** Keys in the order in which they are named and asked for. */
   readonly keys: readonly string[]
-  /** The stream. */
+  /** The stream, all of it. */
   readonly updates: readonly PiUpdate[]
+  /** What of the stream the prompt shows: the last `tail` of it. */
+  readonly shown: readonly PiUpdate[]
   /** The user message. */
   readonly prompt: string
   /** The answer word for word, as the prompt asks for it. */
   readonly answer: string
 }
 
+/**
+ * Where the last updates of the keys that are asked for stand. `shuffled`: wherever chance puts them, most of them near the end.
+ * The others ask for a third of the keys, and all of their updates stand in the `middle` or the `start` third of the stream,
+ * while the rest of it updates keys that nobody asks for: what to keep is no longer at the end.
+ */
+export const piOrders = ['shuffled', 'middle-last', 'start-last'] as const
+export type PiOrder = (typeof piOrders)[number]
+
 export interface PiOptions {
   readonly words: PiWords
   /** Updates of every key, the first value included; at least 1. */
   readonly updates: number
-  /** Default: all. */
+  /** All keys of the stream. Default: all there are. */
   readonly keys?: number
+  /** Default shuffled. */
+  readonly order?: PiOrder
+  /** The share of the stream's updates that the prompt shows, from its end; above 0, up to 1. Default 1. */
+  readonly tail?: number
   readonly seed: number
   /** Which sample of this seed, from 0; every number makes another one. Default 0. */
   readonly sample?: number
 }
 
 /** The sample of these options, always the same. @throws KvfoldError eval/bad-data when there are not words enough */
-export function piSample({ words, updates, keys: count = words.keys.length, seed, sample = 0 }: PiOptions): PiSample {
+export function piSample(options: PiOptions): PiSample {
+  const { words, updates, keys: count = words.keys.length, order = 'shuffled', tail = 1, seed, sample = 0 } = options
+  refuse(words, updates, count, order, tail)
+  const random = new Random(seed, sample, updates, count)
+  const keys = random.shuffled(words.keys).slice(0, count)
+  const asked = order === 'shuffled' ? keys : keys.slice(0, Math.ceil(count / 3))
+  const stream = streamed(random, words.draw(random, keys, updates), asked, order)
+  const shown = stream.slice(stream.length - Math.ceil(stream.length * tail))
+  return {
+    keys: asked,
+    updates: stream,
+    shown,
+    prompt: piText(asked, shown).join('\n\n'),
+    answer: piAnswer(asked, lastValues(stream)),
+  }
+}
+
+/** What the stream stands between. */
+export const PI_STREAM_START = 'The stream of updates starts here.'
+export const PI_STREAM_END = 'The stream of updates ends here.'
+
+/** The three parts of the prompt: what is coming, the stream, the question. The built-in model knows these sentences: not to be changed without it. */
+export function piText(keys: readonly string[], shown: readonly PiUpdate[]): [framing: string, stream: string, question: string] {
+  const names = keys.join(', ')
+  const stream = shown.map(({ key, value }) => `${key}: ${value};`).join(' ')
+  return [
+    `Here is a stream of updates for ${keys.length} keys: ${names}. Every update gives one key a new value. ` +
+      'When the stream is over you will be asked for the last value of every key.',
+    `${PI_STREAM_START}\n${stream}`,
+    `${PI_STREAM_END} What is the current value of each of these keys: ${names}? ` +
+      'Write one sentence for every key: The current value of <key> is <value>.',
+  ]
+}
+
+function refuse(words: PiWords, updates: number, count: number, order: PiOrder, tail: number): void {
   for (const [name, value] of Object.entries({ updates, keys: count }))
     if (!Number.isSafeInteger(value) || value < 1)
       throw new KvfoldError('eval/bad-data', `PI-LLM needs a whole number of ${name} from 1, not ${value}.`)
@@ -39,15 +87,35 @@ export function piSample({ words, updates, keys: count = words.keys.length, seed
     throw new KvfoldError('eval/bad-data', `PI-LLM was asked for ${count} keys, and there are ${words.keys.length}.`)
   if (count === 1 && updates > 1)
     throw new KvfoldError('eval/bad-data', 'PI-LLM needs two keys at least: neighbours in the stream never share one.')
-  const random = new Random(seed, sample, updates, count)
-  const keys = random.shuffled(words.keys).slice(0, count)
-  const stream = interleaved(random, words.draw(random, keys, updates))
-  return { keys, updates: stream, prompt: promptOf(keys, stream), answer: answerOf(keys, lastValues(stream)) }
+  if (order !== 'shuffled' && count < 6)
+    throw new KvfoldError(
+      'eval/bad-data',
+      `PI-LLM in the order ${order} needs six keys at least, two for each third of the stream.`,
+    )
+  if (!(tail > 0 && tail <= 1))
+    throw new KvfoldError('eval/bad-data', `PI-LLM can show a share of the stream above 0 and up to 1, not ${tail}.`)
 }
 
 /** What every key's value is when the stream is over. */
 export function lastValues(updates: readonly PiUpdate[]): ReadonlyMap<string, string> {
   return new Map(updates.map(({ key, value }) => [key, value]))
+}
+
+/** All updates in the order asked for. With another order than `shuffled` those of `asked` stand together, others before or after them. */
+function streamed(
+  random: Random,
+  values: ReadonlyMap<string, readonly string[]>,
+  asked: readonly string[],
+  order: PiOrder,
+): PiUpdate[] {
+  if (order === 'shuffled') return interleaved(random, values)
+  const wanted = new Set(asked)
+  const part = (of: boolean) => interleaved(random, new Map([...values].filter(([key]) => wanted.has(key) === of)))
+  const counted = part(true)
+  const rest = part(false)
+  // Parts share no keys, so that no neighbours do at their borders either.
+  const before = order === 'start-last' ? 0 : Math.floor(rest.length / 2)
+  return [...rest.slice(0, before), ...counted, ...rest.slice(before)]
 }
 
 /**
@@ -81,19 +149,7 @@ function weighted<T extends { readonly left: readonly unknown[] }>(random: Rando
   throw new KvfoldError('internal/invariant', 'No update was left to draw.')
 }
 
-/** The built-in model knows these sentences: not to be changed without it. */
-function promptOf(keys: readonly string[], updates: readonly PiUpdate[]): string {
-  const names = keys.join(', ')
-  const stream = updates.map(({ key, value }) => `${key}: ${value};`).join(' ')
-  return (
-    `Here is a stream of updates for ${keys.length} keys: ${names}. Every update gives one key a new value. ` +
-    'When the stream is over you will be asked for the last value of every key.\n\n' +
-    `The stream of updates starts here.\n${stream}\n\n` +
-    `The stream of updates ends here. What is the current value of each of these keys: ${names}? ` +
-    'Write one sentence for every key: The current value of <key> is <value>.'
-  )
-}
-
-function answerOf(keys: readonly string[], last: ReadonlyMap<string, string>): string {
+/** The answer word for word, as the prompt asks for it. */
+export function piAnswer(keys: readonly string[], last: ReadonlyMap<string, string>): string {
   return keys.map((key) => `The current value of ${key} is ${last.get(key) ?? ''}.`).join('\n')
 }

@@ -1,11 +1,12 @@
 /** Owns PI-LLM's scoring: which keys an answer gives the last value of, and where the others went wrong. */
 import { lastValues, type PiSample } from './pi-llm.js'
+import { readPiAnswer } from './pi-answer.js'
 
 export interface PiScore {
   /** correct / keys, 0..1. */
   readonly accuracy: number
   readonly correct: number
-  /** Keys with no value, or an empty one. */
+  /** Keys with no value. */
   readonly missing: number
   /** Wrong values that the same key had earlier: proactive interference. */
   readonly older: number
@@ -13,59 +14,40 @@ export interface PiScore {
   readonly foreign: number
 }
 
-/** What a sentence of the asked-for pattern begins with. */
-const OPENING = /the current value of\s/iu
+/** What answers are compared with, as plain JSON. */
+export interface PiTruth {
+  /** Of every key that is asked for. */
+  readonly last: Readonly<Record<string, string>>
+  /** Values that the prompt shows for the key and that are not its last. */
+  readonly earlier: Readonly<Record<string, readonly string[]>>
+}
 
 /**
- * Scores an answer: `*` and backslashes stripped, sentences `The current value of <key> is <value>.` and lines `<key>: <value>`
- * read, the last one for a key wins, upper and lower case the same, no value is wrong (evaluation.md, PI-LLM).
+ * Scores an answer by the authors' rule: values are read as `readPiAnswer` says, keys must be written as they were given, and
+ * values are the same when they are in lower case. No value is wrong.
  */
-export function piScore({ keys, updates }: Pick<PiSample, 'keys' | 'updates'>, answer: string): PiScore {
-  const said = readValues(answer, new Set(keys.map(normal)))
-  const last = lastValues(updates)
+export function piScore(sample: Pick<PiSample, 'keys' | 'updates'> | PiTruth, answer: string): PiScore {
+  const { last, earlier } = 'last' in sample ? sample : truthOf(sample)
+  const said = readPiAnswer(answer)
   const score = { correct: 0, missing: 0, older: 0, foreign: 0 }
+  const keys = Object.keys(last)
   for (const key of keys) {
-    const value = said.get(normal(key)) ?? ''
-    if (value === '') score.missing++
-    else if (value === normal(last.get(key) ?? '')) score.correct++
-    else if (updates.some((update) => update.key === key && normal(update.value) === value)) score.older++
+    const value = said.get(key)?.trim().toLowerCase()
+    const same = (other: string) => other.trim().toLowerCase() === value
+    if (value === undefined) score.missing++
+    else if (same(last[key] ?? '')) score.correct++
+    else if (earlier[key]?.some(same) === true) score.older++
     else score.foreign++
   }
   return { accuracy: keys.length === 0 ? 0 : score.correct / keys.length, ...score }
 }
 
-/** Normalised key -> normalised value, the last one said. */
-function readValues(answer: string, keys: ReadonlySet<string>): ReadonlyMap<string, string> {
-  const values = new Map<string, string>()
-  const take = (key: string, value: string) => {
-    if (keys.has(normal(key))) values.set(normal(key), normal(value))
+function truthOf({ keys, updates }: Pick<PiSample, 'keys' | 'updates'>): PiTruth {
+  const last = lastValues(updates)
+  return {
+    last: Object.fromEntries(keys.map((key) => [key, last.get(key) ?? ''])),
+    earlier: Object.fromEntries(
+      keys.map((key) => [key, updates.filter((update) => update.key === key).map(({ value }) => value)]),
+    ),
   }
-  for (const line of answer.replace(/[*\\]/gu, '').split('\n')) {
-    const [before = '', ...sentences] = line.split(OPENING)
-    const colon = before.indexOf(':')
-    if (colon >= 0)
-      take(
-        before.slice(0, colon).replace(/^[\s\-+\d.)]+/u, ''),
-        before
-          .slice(colon + 1)
-          .trimEnd()
-          .replace(/[.;,]$/u, ''),
-      )
-    for (const sentence of sentences) {
-      const is = /\sis:?\s/iu.exec(`${sentence} `)
-      if (is !== null) take(sentence.slice(0, is.index), valueOf(sentence.slice(is.index + is[0].length)))
-    }
-  }
-  return values
 }
-
-/** The value ends with its sentence or clause; the word that leads over to the next sentence is no part of it. */
-function valueOf(rest: string): string {
-  const end = /[.;](?:\s|$)/u.exec(rest)?.index ?? rest.length
-  return rest
-    .slice(0, end)
-    .trimEnd()
-    .replace(/,?(?:\sand)?$/u, '')
-}
-
-const normal = (text: string): string => text.trim().replace(/\s+/gu, ' ').toLowerCase()

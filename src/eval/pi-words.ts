@@ -18,19 +18,32 @@ const Own = z.object({
 })
 const Public = z.record(z.string(), z.array(z.string()))
 
-/** The project's own: a value is two of its words in one, and any value may go with any key. */
+/**
+ * The project's own: a value is two of its words in one, and any value may go with any key. Sizes that need more of them than
+ * there are take values of two words, too, in any order: enough for 400 updates of all keys.
+ */
 export function ownWords(): PiWords {
   // The same way from src/eval and from dist/eval: the file is shipped once.
   const { keys, first, second } = parse(new URL('../../src/eval/words.json', import.meta.url), Own)
-  const values = first.flatMap((one) => second.map((other) => one + other))
+  const compounds = paired(first, second, '')
   return {
     keys,
     draw(random, asked, updates) {
-      refuseTooFew(asked.length * updates, values.length, 'values')
+      const needed = asked.length * updates
+      const values = needed <= compounds.length ? compounds : moreValues(compounds, first, second)
+      refuseTooFew(needed, values.length, 'values')
       const drawn = random.shuffled(values)
       return new Map(asked.map((key, index) => [key, drawn.slice(index * updates, (index + 1) * updates)]))
     },
   }
+}
+
+const paired = (some: readonly string[], others: readonly string[], between: string): string[] =>
+  some.flatMap((one) => others.filter((other) => other !== one).map((other) => `${one}${between}${other}`))
+
+function moreValues(compounds: readonly string[], first: readonly string[], second: readonly string[]): string[] {
+  const all = [...first, ...second]
+  return [...new Set([...compounds, ...paired(second, first, ''), ...paired(all, all, ' ')])]
 }
 
 /** A JSON file `{category: [value, ...]}` as the data set's authors publish it; a value belongs to its category. */

@@ -23,7 +23,7 @@ describe('watchedPairs', () => {
     const updates = ['a', 'b', 'a', 'b', 'a'].map((key, index) => ({ key, value: index === 3 ? 'y' : 'x' }))
     const stream = updates.map(({ key, value }) => `${key}: ${value};`).join(' ')
     const prompt = `x x.\n\nThe stream of updates starts here.\n${stream}\n\nThe stream of updates ends here.`
-    const [a, b] = watchedPairs({ keys: ['a', 'b'], updates, prompt, answer: '' })
+    const [a, b] = watchedPairs({ keys: ['a', 'b'], updates, shown: updates, prompt, answer: '' })
     const first = prompt.indexOf(stream)
     const at = (index: number) => first + index * 'a: x; '.length + 3
     expect([a!.current, ...a!.older].map(({ chars }) => chars.start)).toEqual([at(4), at(0), at(2)])

@@ -2,7 +2,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { rowTable, sentences } from '../../src/cli/demo/summary.js'
-import { differ, rows, wilson, type AgentName, type Row, type Trial } from '../../src/cli/demo/trial.js'
+import { rows, type AgentName, type Row, type Trial } from '../../src/cli/demo/trial.js'
+import { differ, wilson } from '../../src/eval/proportion.js'
 
 const trial = (n: number, agent: AgentName, right: number, more: Partial<Trial> = {}): Trial => ({
   n,

@@ -67,17 +67,72 @@ describe('piSample', () => {
     expect(new Set(updates.filter((_, at) => at % 2 === 0).map(({ key }) => key)).size).toBe(1)
   })
 
-  it('makes the largest size the words allow', () => {
-    expect(piSample({ words, updates: 68, seed: 1 }).updates).toHaveLength(46 * 68)
+  it('has words for the largest size of the original, all of them different', () => {
+    for (const [updates, longest] of [
+      [68, 1],
+      [400, 2],
+    ] as const) {
+      const made = piSample({ words, updates, seed: 1 })
+      const values = made.updates.map(({ value }) => value)
+      expect(new Set(values.map((value) => value.toLowerCase())).size).toBe(46 * updates)
+      expect(Math.max(...values.map((value) => value.split(' ').length))).toBe(longest)
+    }
   })
 
   it.each([
-    [{ updates: 69 }, 'needs 3174 different values, and there are 3136'],
+    ['start-last', 0, 1 / 3],
+    ['middle-last', 1 / 3, 2 / 3],
+  ] as const)('puts all that counts where %s says, and others around it', (order, from, to) => {
+    const options = fc.record({
+      updates: fc.integer({ min: 1, max: 20 }),
+      keys: fc.integer({ min: 6, max: 46 }),
+      seed: fc.integer(),
+    })
+    fc.assert(
+      fc.property(options, ({ updates, keys, seed }) => {
+        const made = piSample({ words, updates, keys, seed, order })
+        const total = keys * updates
+        expect(made.updates).toHaveLength(total)
+        expect(made.keys).toHaveLength(Math.ceil(keys / 3))
+        const places = made.updates.flatMap(({ key }, at) => (made.keys.includes(key) ? [at] : []))
+        expect(places).toHaveLength(made.keys.length * updates)
+        // Together, and in that third up to a key more or less.
+        expect(places.at(-1)! - places[0]! + 1).toBe(places.length)
+        expect(Math.abs(places[0]! / total - from)).toBeLessThan(1.5 / keys)
+        expect(Math.abs((places.at(-1)! + 1) / total - to)).toBeLessThan(1.5 / keys)
+        for (const [at, { key }] of made.updates.entries()) if (at > 0) expect(key).not.toBe(made.updates[at - 1]?.key)
+        expect(new Set(made.updates.map(({ value }) => value)).size).toBe(total)
+        const last = lastValues(made.updates)
+        expect(made.answer.split('\n')).toEqual(made.keys.map((key) => `The current value of ${key} is ${last.get(key)}.`))
+      }),
+      { numRuns: 40 },
+    )
+  })
+
+  it('shows the last part of the same stream, and asks for every key all the same', () => {
+    const whole = piSample({ words, updates: 10, seed: 4 })
+    for (const tail of [0.1, 0.2, 0.3, 0.999]) {
+      const made = piSample({ words, updates: 10, seed: 4, tail })
+      expect(made.updates).toEqual(whole.updates)
+      expect(made.shown).toEqual(whole.updates.slice(460 - Math.ceil(460 * tail)))
+      expect(made.answer).toBe(whole.answer)
+      const [framing, stream, question] = whole.prompt.split('\n\n')
+      const [before, shown, after] = made.prompt.split('\n\n')
+      expect([before, after]).toEqual([framing, question])
+      expect(stream!.endsWith(shown!.split('\n')[1]!)).toBe(true)
+    }
+  })
+
+  it.each([
+    [{ updates: 500 }, 'needs 23000 different values, and there are 18'],
+    [{ updates: 2, order: 'start-last', keys: 5 }, 'six keys at least'],
+    [{ updates: 2, tail: 0 }, 'above 0 and up to 1, not 0'],
+    [{ updates: 2, tail: 1.5 }, 'above 0 and up to 1, not 1.5'],
     [{ updates: 0 }, 'a whole number of updates from 1, not 0'],
     [{ updates: 2.5 }, 'a whole number of updates from 1, not 2.5'],
     [{ updates: 2, keys: 47 }, '47 keys, and there are 46'],
     [{ updates: 2, keys: 1 }, 'two keys at least'],
-  ])('refuses %j', (options, message) => {
+  ] as const)('refuses %j', (options, message) => {
     expect(() => piSample({ words, seed: 1, ...options })).toThrow(message)
   })
 })

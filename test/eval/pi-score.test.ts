@@ -1,8 +1,14 @@
+import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { piSample } from '../../src/eval/pi-llm.js'
-import { piScore } from '../../src/eval/pi-score.js'
+import { piScore, type PiTruth } from '../../src/eval/pi-score.js'
 import { ownWords } from '../../src/eval/pi-words.js'
+
+/** Our own answers; verdicts by hand from the authors' rule, a letter for each key: Right, Older, Foreign, Missing. */
+const golden = JSON.parse(readFileSync(new URL('../golden/eval/pi-answers.json', import.meta.url), 'utf8')) as PiTruth & {
+  readonly answers: readonly { readonly why: string; readonly answer: string; readonly verdict: string }[]
+}
 
 const sample = {
   keys: ['bird', 'metal', 'fig tree'],
@@ -13,63 +19,39 @@ const sample = {
     { key: 'fig tree', value: 'two words' },
   ],
 }
-const correct = (answer: string) => piScore(sample, answer).correct
 
 describe('piScore', () => {
-  it.each([
-    [
-      'sentences',
-      'The current value of bird is Calmpath.\nThe current value of metal is ashfield.\nThe current value of fig tree is two words.',
-    ],
-    [
-      'sentences on one line',
-      'The current value of bird is calmpath. The current value of metal is ashfield. The current value of fig tree is two words.',
-    ],
-    [
-      'sentences in one',
-      'The current value of bird is calmpath, the current value of metal is ashfield, and the current value of fig tree is two words.',
-    ],
-    [
-      'any case',
-      'THE CURRENT VALUE OF BIRD IS CALMPATH. the current value of Metal is AshField. The current value of FIG TREE is Two Words',
-    ],
-    [
-      'emphasis and escapes',
-      'The current value of **bird** is **calmpath**.\nThe current value of *metal* is ash\\field.\n**fig tree**: *two words*',
-    ],
-    ['lines', 'Here they are:\nbird: Calmpath\n- metal: ashfield.\n3. fig tree : two  words,'],
-    [
-      'a colon after is',
-      'The current value of bird is: calmpath.\nThe current value of metal is: ashfield\nThe current value of fig tree is:  two words;',
-    ],
-    ['Windows line ends', 'bird: Calmpath\r\nmetal: ashfield\r\nfig tree: two words\r\n'],
-    ['words around', 'Sure! The current value of bird is calmpath. I think.\nmetal: ashfield\nfig tree: two words\nDone.'],
-  ])('reads %s', (_, answer) => {
-    expect(piScore(sample, answer)).toEqual({ accuracy: 1, correct: 3, missing: 0, older: 0, foreign: 0 })
+  it.each(golden.answers.map(({ why, answer, verdict }) => [why, answer, verdict] as const))(
+    'agrees with the authors: %s',
+    (_, answer, verdict) => {
+      const count = (letter: string) => verdict.split('').filter((one) => one === letter).length
+      expect(piScore(golden, answer)).toEqual({
+        accuracy: count('R') / 4,
+        correct: count('R'),
+        older: count('O'),
+        foreign: count('F'),
+        missing: count('M'),
+      })
+      // Key by key, too.
+      for (const [at, [key, value]] of Object.entries(golden.last).entries()) {
+        const alone = piScore({ last: { [key]: value }, earlier: golden.earlier }, answer)
+        const [letter] = (['R', 'O', 'F', 'M'] as const).filter(
+          (_, index) => [alone.correct, alone.older, alone.foreign, alone.missing][index] === 1,
+        )
+        expect(letter, key).toBe(verdict[at])
+      }
+    },
+  )
+
+  it('has fifty answers and more to agree on', () => {
+    expect(golden.answers.length).toBeGreaterThanOrEqual(50)
+    expect(new Set(golden.answers.map(({ answer }) => answer)).size).toBe(golden.answers.length)
   })
 
-  it('takes the last value for a key', () => {
-    expect(correct('bird: goldharbor\nThe current value of bird is Calmpath.')).toBe(1)
-    expect(correct('The current value of bird is Calmpath.\nbird: goldharbor')).toBe(0)
-    expect(correct('The current value of bird is Calmpath. The current value of bird is nothing.')).toBe(0)
-  })
-
-  it('tells older values from foreign and missing ones', () => {
-    expect(piScore(sample, 'bird: goldharbor\nmetal: goldharbor\nfig tree:')).toEqual({
-      accuracy: 0,
-      correct: 0,
-      missing: 1,
-      older: 1,
-      foreign: 1,
-    })
-    expect(piScore(sample, 'The current value of bird is .')).toMatchObject({ missing: 3 })
-    expect(piScore(sample, '')).toMatchObject({ accuracy: 0, missing: 3 })
-  })
-
-  it('knows only the keys that were asked for', () => {
-    expect(piScore(sample, 'The current value of <key> is <value>.\nbirds: Calmpath\nthe bird: Calmpath')).toMatchObject({
-      missing: 3,
-    })
+  it('takes samples as well as recorded truths', () => {
+    const answer =
+      'The current value of bird is goldharbor. The current value of metal is ashfield. The current value of fig tree is x.'
+    expect(piScore(sample, answer)).toEqual({ accuracy: 1 / 3, correct: 1, older: 1, foreign: 1, missing: 0 })
   })
 
   it('scores what the prompt asks for with the share of keys that are right', () => {

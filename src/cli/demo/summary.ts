@@ -1,7 +1,8 @@
 /** Owns what the demo says about its own numbers: the table, and two sentences that are true whichever way they came out. */
+import { differ } from '../../eval/proportion.js'
 import { count, percent, plural } from '../figures.js'
 import { table } from '../table.js'
-import { differ, type Row } from './trial.js'
+import type { Row } from './trial.js'
 
 /** Widest table without and with the accuracy's interval; narrower terminals get a list. */
 const NARROW = 76

@@ -1,4 +1,5 @@
 /** Owns what the demo remembers of one stream answered once by one agent, and how trials become the table's rows. */
+import { wilson } from '../../eval/proportion.js'
 
 export const agentNames = ['plain', 'sculptor'] as const
 export type AgentName = (typeof agentNames)[number]
@@ -94,22 +95,4 @@ function row(n: number, agent: AgentName, of: readonly Trial[]): Row {
     questions,
     interference: wrong === 0 ? null : total('older') / wrong,
   }
-}
-
-/** The 95 % Wilson score interval of a proportion; [0, 1] when nothing was asked. */
-export function wilson(right: number, asked: number): [low: number, high: number] {
-  if (asked === 0) return [0, 1]
-  const z = 1.959964
-  const share = right / asked
-  const scale = 1 + (z * z) / asked
-  const middle = (share + (z * z) / (2 * asked)) / scale
-  const half = (z * Math.sqrt((share * (1 - share)) / asked + (z * z) / (4 * asked * asked))) / scale
-  return [Math.max(0, middle - half), Math.min(1, middle + half)]
-}
-
-/** Whether two rows' accuracies differ at the 95 % level (Newcombe 1998, method 10: from the Wilson intervals of both). */
-export function differ(a: Row, b: Row): boolean {
-  const [low, high] = a.accuracy < b.accuracy ? [a, b] : [b, a]
-  const least = high.accuracy - low.accuracy - Math.hypot(high.accuracy - high.interval[0], low.interval[1] - low.accuracy)
-  return least > 0
 }

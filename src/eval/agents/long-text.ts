@@ -1,0 +1,103 @@
+/** Owns a text that is longer than what reads it: taken in parts that end with sentences, trimmed in the middle, told by its ends. */
+import { setImmediate } from 'node:timers/promises'
+import { halvesOf, sentencesOf } from './sentences.js'
+
+/** A stretch of the text. */
+export interface Chunk {
+  readonly text: string
+  readonly tokens: number
+}
+
+/** What counts, and may be cancelled meanwhile. */
+export interface Counter {
+  countText(text: string): number
+  refuseCancelled(): void
+}
+
+/** Milliseconds of counting at a stretch; other samples run between. */
+const STRETCH = 20
+/** Guesses by proportion before the rest is halved. */
+const GUESSES = 6
+
+/** All of a chunk is counted at once, a few times, until it is as long as may be: counting every sentence alone takes much longer. */
+export class LongText {
+  /** Of all of it. */
+  readonly tokens: number
+  /** Sentences; one that is longer than what is asked for is cut where it stands. */
+  readonly #parts: string[]
+
+  constructor(
+    readonly text: string,
+    private readonly counter: Counter,
+  ) {
+    this.#parts = sentencesOf(text)
+    this.tokens = counter.countText(text)
+  }
+
+  /**
+   * The sentences from number `at` on that have at most `most` tokens together, a part of one where that alone has more; `end`: the number of the
+   * next. Null at the end. May number those behind `at` anew.
+   */
+  take(at: number, most: number): (Chunk & { readonly end: number }) | null {
+    this.#cutLonger(at, most, 'first')
+    const parts = this.#parts.slice(at)
+    const { count, tokens } = this.#longest(parts.length, most, (many) => parts.slice(0, many).join(''))
+    return count === 0 ? null : { text: parts.slice(0, count).join(''), tokens, end: at + count }
+  }
+
+  /** All of it in chunks of at most `most` tokens, as long as may be. @throws KvfoldError engine/cancelled */
+  async chunks(most: number): Promise<Chunk[]> {
+    const chunks: Chunk[] = []
+    let rested = performance.now()
+    for (let next = this.take(0, most); next !== null; next = this.take(next.end, most)) {
+      chunks.push({ text: next.text, tokens: next.tokens })
+      if (performance.now() - rested < STRETCH) continue
+      await setImmediate()
+      this.counter.refuseCancelled()
+      rested = performance.now()
+    }
+    return chunks
+  }
+
+  /** At most `each` tokens from the beginning and from the end; what is in the one is not in the other. */
+  ends(each: number): readonly [head: string, tail: string] {
+    const head = this.take(0, each)
+    if (head === null || head.end === this.#parts.length) return [head?.text ?? '', '']
+    this.#cutLonger(this.#parts.length - 1, each, 'last')
+    const parts = this.#parts.slice(head.end)
+    const { count } = this.#longest(parts.length, each, (many) => parts.slice(-many).join(''))
+    return [head.text, count === 0 ? '' : parts.slice(-count).join('')]
+  }
+
+  /** As much of the beginning as of the end, at most `most` tokens together; itself when it is not longer. */
+  middleTrimmed(most: number): LongText {
+    return this.tokens <= most ? this : new LongText(this.ends(Math.max(1, Math.floor(most / 2))).join(''), this.counter)
+  }
+
+  /** Cuts the part at `at` in halves until its first or last piece has at most `most` tokens, or cannot be cut. */
+  #cutLonger(at: number, most: number, side: 'first' | 'last'): void {
+    for (let index = at; ;) {
+      const part = this.#parts[index]
+      const halves = part === undefined || this.counter.countText(part) <= most ? null : halvesOf(part)
+      if (halves === null) return
+      this.#parts.splice(index, 1, ...halves)
+      if (side === 'last') index++
+    }
+  }
+
+  /** The largest number of parts, up to `all`, that have at most `most` tokens; 1 when one alone has more. */
+  #longest(all: number, most: number, textOf: (many: number) => string): { readonly count: number; readonly tokens: number } {
+    if (all === 0) return { count: 0, tokens: 0 }
+    let fits = { count: 0, tokens: 0 }
+    let over = { count: all + 1, tokens: Math.max(most + 1, (this.tokens * (all + 1)) / this.#parts.length) }
+    for (let guess = 0; over.count - fits.count > 1; guess++) {
+      const share = guess < GUESSES ? (most - fits.tokens) / (over.tokens - fits.tokens) : 0.5
+      const step = Math.floor(share * (over.count - fits.count))
+      const count = Math.min(over.count - 1, Math.max(fits.count + 1, fits.count + step))
+      const measured = { count, tokens: this.counter.countText(textOf(count)) }
+      if (measured.tokens <= most) fits = measured
+      else over = measured
+    }
+    return fits.count > 0 ? fits : { count: 1, tokens: over.tokens }
+  }
+}

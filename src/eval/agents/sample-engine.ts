@@ -1,0 +1,114 @@
+/** Owns the engine as the agent of one sample uses it: within the sample's window, every step counted, everything forgotten at the end. */
+import type { ChatMessage } from '../../chat/message.js'
+import { KvfoldError } from '../../core/errors.js'
+import { conversationId, type ConversationId } from '../../core/ids.js'
+import { EngineAround } from '../../engine/engine-around.js'
+import type { EngineInfo, EngineReply, EngineRequest, Generation } from '../../engine/engine.js'
+import { generationOf } from '../../engine/event-stream.js'
+import type { AgentSetting } from '../agent.js'
+
+/** Sampling of the sample, and what edits keep to: the same for every step of an agent. */
+export type SampleGeneration = Pick<EngineRequest, 'sampling' | 'contract'>
+
+export class SampleEngine extends EngineAround {
+  /** Tokens that a prompt and its answer may take. */
+  readonly window: number
+  readonly generation: SampleGeneration
+  readonly #name: string
+  readonly #signal: AbortSignal | undefined
+  readonly #conversations = new Set<ConversationId>()
+  #steps = 0
+
+  constructor({ engine, task, name, contract, seed, window, signal }: AgentSetting) {
+    super(engine)
+    this.window = Math.min(window, engine.info.context)
+    this.generation = { sampling: { temperature: task.temperature, seed }, ...(contract === undefined ? {} : { contract }) }
+    this.#name = name
+    this.#signal = signal
+  }
+
+  override get info(): EngineInfo {
+    return { ...this.engine.info, context: this.window }
+  }
+
+  /** Steps asked for so far: the next one's place in the record. */
+  get steps(): number {
+    return this.#steps
+  }
+
+  /** Ends with context/full when the window has no room for the prompt and a token after it. */
+  respond(request: EngineRequest): Generation {
+    this.#conversations.add(request.conversation)
+    // Where the window is all of the context, the engine itself sees to it, by its own count.
+    if (this.window === this.engine.info.context) return this.#asked(request)
+    const prompt = this.count(request.messages, request.tools ?? [], request.edits)
+    const room = this.window - prompt
+    if (room < 1)
+      return generationOf(() =>
+        Promise.reject(
+          new KvfoldError(
+            'context/full',
+            `The prompt takes ${prompt} tokens and the window has ${this.window}; take a smaller sample or a larger window.`,
+          ),
+        ),
+      )
+    return this.#asked({ ...request, maxTokens: Math.min(request.maxTokens ?? room, room) })
+  }
+
+  /** The id of a conversation of the sample's. */
+  conversation(label: string): ConversationId {
+    return conversationId(`${this.#name}/${label}`)
+  }
+
+  /**
+   * One step on messages of their own. Steps of one label share a cache: what their prompts have in common at the beginning is reused.
+   * @throws KvfoldError as the engine; engine/cancelled when the step was cancelled
+   */
+  async ask(
+    label: string,
+    messages: readonly ChatMessage[],
+    options: Pick<EngineRequest, 'maxTokens' | 'schema'>,
+  ): Promise<EngineReply> {
+    this.refuseCancelled()
+    const reply = await this.respond({
+      conversation: this.conversation(label),
+      messages,
+      ...this.generation,
+      ...options,
+      ...(this.#signal === undefined ? {} : { signal: this.#signal }),
+    }).reply
+    if (reply.finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'A step of the sample was cancelled.')
+    return reply
+  }
+
+  /** Tokens of a text within a message: what it adds to an empty one. */
+  countText(text: string): number {
+    return this.#countAlone(text) - (this.#empty ??= this.#countAlone(''))
+  }
+
+  /** @throws KvfoldError engine/cancelled when the sample was cancelled */
+  refuseCancelled(): void {
+    if (this.#signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The sample was cancelled.')
+  }
+
+  /** Drops the cells of all its conversations. */
+  forgetAll(): void {
+    for (const conversation of this.#conversations) this.forget(conversation)
+  }
+
+  /** The engine is not the sample's. */
+  override dispose(): Promise<void> {
+    return Promise.resolve()
+  }
+
+  #empty: number | undefined
+
+  #asked(request: EngineRequest): Generation {
+    this.#steps++
+    return this.engine.respond(request)
+  }
+
+  #countAlone(content: string): number {
+    return this.engine.count([{ role: 'user', content }], [])
+  }
+}

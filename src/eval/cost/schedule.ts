@@ -1,0 +1,85 @@
+/** Owns what is measured in which order, and how long it will take as far as the calibrated model knows. Pure. */
+import { decodeTime, prefillTime, type CostModel } from '../../kv/cost-model.js'
+import { total } from './line.js'
+import { predictLines } from './predict.js'
+import type { Point } from './scene.js'
+import { WAYS, type Way } from './way.js'
+
+/** One thing to do. The text only grows: turns are timed while it is as long as their point's `before`. */
+export type Task =
+  | { readonly kind: 'fill'; readonly from: number; readonly to: number }
+  /** Generating after so many tokens, with nothing else in use. */
+  | { readonly kind: 'depth'; readonly tokens: number }
+  /** A small turn that does not count: the first of a kind runs code that was not compiled yet. */
+  | { readonly kind: 'warm-up'; readonly point: Point; readonly way: Way }
+  | { readonly kind: 'turn'; readonly round: number; readonly point: Point; readonly way: Way }
+
+/** Tokens that a fold of a warm-up leaves. */
+const SMALL = 64
+
+export interface ScheduleOptions {
+  readonly points: readonly Point[]
+  readonly rounds: number
+}
+
+/**
+ * Fills up to every depth once. At each, every round has every way once at every point of that depth, beginning with another way each time,
+ * so that a load that comes and goes meets all of them alike.
+ */
+export function schedule({ points, rounds }: ScheduleOptions): Task[] {
+  const longest = Math.max(...points.map(({ before }) => before))
+  const depths = new Set([
+    Math.ceil(longest / 8),
+    Math.ceil(longest / 2),
+    ...points.flatMap(({ before, after }) => [before, after]),
+  ])
+  let from = 0
+  return [...depths]
+    .sort((a, b) => a - b)
+    .flatMap((to): Task[] => {
+      const here = points.filter(({ before }) => before === to)
+      const turns = Array.from({ length: rounds }, (_, round) =>
+        here.flatMap((point) =>
+          WAYS.map((_, index): Task => ({ kind: 'turn', round, point, way: WAYS[(index + round) % WAYS.length]! })),
+        ),
+      ).flat()
+      const small = { before: to, after: SMALL, share: 0.5 }
+      const warmUps = WAYS.map((way): Task => ({ kind: 'warm-up', point: small, way }))
+      const tasks: Task[] = [
+        { kind: 'fill', from, to },
+        ...(from === 0 && to >= 2 * SMALL ? warmUps : []),
+        { kind: 'depth', tokens: to },
+        ...turns,
+      ]
+      from = to
+      return tasks
+    })
+}
+
+/** Milliseconds each task is expected to take. */
+export function expected(
+  model: CostModel,
+  tasks: readonly Task[],
+  { generated, blend }: { readonly generated: number; readonly blend: number },
+): number[] {
+  const known = new Map<Point, ReturnType<typeof predictLines>>()
+  const linesOf = (point: Point) => {
+    const lines = known.get(point) ?? predictLines(model, point, blend)
+    known.set(point, lines)
+    return lines
+  }
+  return tasks.map((task) => {
+    switch (task.kind) {
+      case 'fill':
+        return prefillTime(model, { tokens: task.to - task.from, attended: task.from, cells: task.from })
+      case 'depth':
+        return (generated + 2) * decodeTime(model, { attended: task.tokens, cells: task.tokens })
+      case 'warm-up':
+      case 'turn': {
+        const { before } = task.point
+        // Before the clock starts the text's last token is decoded once more.
+        return decodeTime(model, { attended: before, cells: before }) + total(linesOf(task.point)[task.way], generated)
+      }
+    }
+  })
+}

@@ -1,0 +1,97 @@
+/** Owns tests of two conditions on the same samples: McNemar's for right and wrong, sign flips for points, and Holm's correction. */
+import { Random } from '../../core/random.js'
+
+export interface PairedTest {
+  /** `mcnemar`: exact, where every sample is right or wrong. `sign-flip`: permutation of the mean difference, for partial points. */
+  readonly test: 'mcnemar' | 'sign-flip'
+  /** Samples that both conditions answered. */
+  readonly pairs: number
+  /** Of them, where the first has more points than the second, and where it has fewer. */
+  readonly better: number
+  readonly worse: number
+  /** Two-sided. */
+  readonly p: number
+  /** False where signs were drawn by chance instead of all tried. */
+  readonly exact: boolean
+}
+
+/** Up to so many differences all ways of giving signs are tried. */
+const ALL_SIGNS = 16
+/** Draws beyond that; the least p they can give is one over this and one. */
+export const DRAWS = 20_000
+/** Sums of the same points in another order differ by less. */
+const SAME = 1e-9
+
+/** The test of points 0..1 in pairs (ours, theirs). Null without pairs. */
+export function pairedTest(pairs: readonly (readonly [number, number])[]): PairedTest | null {
+  if (pairs.length === 0) return null
+  const differences = pairs.map(([ours, theirs]) => ours - theirs)
+  const better = differences.filter((difference) => difference > SAME).length
+  const worse = differences.filter((difference) => difference < -SAME).length
+  const counts = { pairs: pairs.length, better, worse }
+  if (pairs.flat().every((points) => points === 0 || points === 1))
+    return { test: 'mcnemar', ...counts, p: mcnemar(better, worse), exact: true }
+  const apart = differences.filter((difference) => Math.abs(difference) > SAME)
+  const exact = apart.length <= ALL_SIGNS
+  return { test: 'sign-flip', ...counts, p: exact ? allSigns(apart) : drawnSigns(apart), exact }
+}
+
+/** McNemar's exact test: of the pairs that differ, each side is equally likely to be the better one. Two-sided; 1 where none differ. */
+export function mcnemar(better: number, worse: number): number {
+  const all = better + worse
+  const fewer = Math.min(better, worse)
+  // The chance of exactly k of `all`, from one k to the next, in logarithms: 2 ** -all may be less than numbers go.
+  let logChance = -all * Math.LN2
+  let sum = 0
+  for (let k = 0; k <= fewer; k++) {
+    sum += Math.exp(logChance)
+    logChance += Math.log((all - k) / (k + 1))
+  }
+  return Math.min(1, 2 * sum)
+}
+
+/** The share of all ways of giving signs whose sum is at least as far from 0. */
+function allSigns(differences: readonly number[]): number {
+  const observed = Math.abs(differences.reduce((sum, value) => sum + value, 0)) - SAME
+  const ways = 2 ** differences.length
+  let far = 0
+  for (let way = 0; way < ways; way++) {
+    let sum = 0
+    for (let at = 0; at < differences.length; at++) sum += (way >> at) & 1 ? differences[at]! : -differences[at]!
+    if (Math.abs(sum) >= observed) far++
+  }
+  return far / ways
+}
+
+/** The same from draws, the observed signs counted as one of them; the same differences give the same p. */
+function drawnSigns(differences: readonly number[]): number {
+  const observed = Math.abs(differences.reduce((sum, value) => sum + value, 0)) - SAME
+  const random = new Random(differences.length, DRAWS)
+  let far = 1
+  for (let draw = 0; draw < DRAWS; draw++) {
+    let sum = 0
+    let bits = 0
+    for (let at = 0; at < differences.length; at++) {
+      if (at % 32 === 0) bits = random.word()
+      sum += bits & 1 ? differences[at]! : -differences[at]!
+      bits >>>= 1
+    }
+    if (Math.abs(sum) >= observed) far++
+  }
+  return far / (DRAWS + 1)
+}
+
+/**
+ * Holm's correction of the p values of one family: what each would have to be below for its hypothesis to fall, in the order given.
+ * Nulls are comparisons that could not be made; they do not count.
+ */
+export function holm(values: readonly (number | null)[]): (number | null)[] {
+  const ordered = values.flatMap((p, index) => (p === null ? [] : [{ p, index }])).sort((a, b) => a.p - b.p)
+  const corrected: (number | null)[] = values.map(() => null)
+  let least = 0
+  ordered.forEach(({ p, index }, rank) => {
+    least = Math.max(least, Math.min(1, p * (ordered.length - rank)))
+    corrected[index] = least
+  })
+  return corrected
+}

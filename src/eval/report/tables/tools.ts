@@ -1,0 +1,249 @@
+/** Owns the tables of what agents did: tools, the order of calls, failures, and what scorers and agents counted. */
+import type { Measures } from '../measures.js'
+import type { ConditionResult, Summary } from '../summary.js'
+import type { ToolUse } from '../tool-use.js'
+import { Labels, percent } from './labels.js'
+import { NONE, table, type Column, type Table } from './table.js'
+
+/** Sculptor's, in the order of its paper. */
+const SUITE: readonly string[] = [
+  'fragment_context',
+  'fold_fragment',
+  'summarize_fragment',
+  'restore_fragment',
+  'search_context',
+  'get_search_detail',
+]
+
+/** Tools that were called, those of the suite first. */
+export function toolNames(uses: readonly ToolUse[]): string[] {
+  const called = new Set(uses.flatMap(({ counts }) => Object.keys(counts)))
+  return [...SUITE.filter((name) => called.has(name)), ...[...called].filter((name) => !SUITE.includes(name)).sort()]
+}
+
+export function useTables(summary: Summary): Table[] {
+  const labels = new Labels(summary)
+  const { conditions } = summary
+  const calling = conditions.filter(({ tools }) => tools.calls > 0)
+  const first: Column<ConditionResult>[] = [
+    { name: 'task', title: 'task', value: ({ task }) => labels.task(task) },
+    ...labels.columns<ConditionResult>((condition) => condition),
+  ]
+  const opens = { opens: (row: ConditionResult, before: ConditionResult) => row.task !== before.task }
+  return [
+    ...(calling.length === 0 ? [] : [toolTable(calling, first), orderTable(calling, first)]),
+    table(
+      { name: 'failures', title: 'Outcomes and failures', notes: FAILURE_NOTES },
+      [...first, ...failureColumns],
+      conditions,
+      opens,
+    ),
+    ...errorTable(summary, labels),
+    ...countTables(summary, labels),
+  ]
+}
+
+function toolTable(calling: readonly ConditionResult[], first: readonly Column<ConditionResult>[]): Table {
+  const names = toolNames(calling.map(({ tools }) => tools))
+  const perSample = ({ tools }: ConditionResult, calls: number): string => (calls / tools.samples).toFixed(2)
+  return table(
+    { name: 'tools', title: 'Tool use', notes: TOOL_NOTES },
+    [
+      ...first,
+      { name: 'samples', title: null, value: ({ tools }) => tools.samples },
+      {
+        name: 'calls',
+        title: 'calls (samples)',
+        align: 'right',
+        value: ({ tools }) => tools.calls,
+        text: ({ tools }) => `${tools.calls} (${tools.samples})`,
+      },
+      {
+        name: 'calls_per_sample',
+        title: 'per sample',
+        align: 'right',
+        value: ({ tools }) => tools.calls / tools.samples,
+        text: (row) => perSample(row, row.tools.calls),
+      },
+      ...names.map((name): Column<ConditionResult> => ({
+        name: `calls_${name}`,
+        title: name,
+        align: 'right',
+        value: ({ tools }) => tools.counts[name] ?? 0,
+        text: (row) => perSample(row, row.tools.counts[name] ?? 0),
+      })),
+      { name: 'failed', title: 'failed', align: 'right', value: ({ tools }) => tools.failed },
+      { name: 'samples_without', title: 'no call', align: 'right', value: ({ tools }) => tools.without },
+      {
+        name: 'entropy',
+        title: 'entropy, bits',
+        align: 'right',
+        value: ({ tools }) => tools.entropy,
+        text: ({ tools }) => tools.entropy?.toFixed(2) ?? NONE,
+      },
+      {
+        name: 'restore_rate',
+        title: 'restores per fold',
+        align: 'right',
+        value: ({ tools }) => tools.restoreRate,
+        text: ({ tools }) => tools.restoreRate?.toFixed(3) ?? NONE,
+      },
+    ],
+    calling,
+    { opens: (row, before) => row.task !== before.task },
+  )
+}
+
+/** One row for the first calls of all samples, one for the second ones, ... */
+function orderTable(calling: readonly ConditionResult[], first: readonly Column<ConditionResult>[]): Table {
+  const names = toolNames(calling.map(({ tools }) => tools))
+  const rows = calling.flatMap((condition) => condition.tools.order.map((counts, at) => ({ condition, at, counts })))
+  type Row = (typeof rows)[number]
+  const ofCondition = first.map(({ value, text, ...column }): Column<Row> => ({
+    ...column,
+    value: ({ condition }) => value(condition),
+    ...(text === undefined ? {} : { text: ({ condition }) => text(condition) }),
+  }))
+  const all = ({ counts }: Row): number => Object.values(counts).reduce((sum, calls) => sum + calls, 0)
+  return table(
+    {
+      name: 'tool-order',
+      title: 'Which tool at which call',
+      notes: ['Calls in the order of a sample: of the samples that made so many, which tool the call was of.'],
+      onPage: false,
+    },
+    [
+      ...ofCondition,
+      { name: 'call', title: 'call', align: 'right', value: ({ at }) => at + 1 },
+      { name: 'samples', title: 'samples', align: 'right', value: all },
+      ...names.map((name): Column<Row> => ({
+        name,
+        title: `${name}, %`,
+        align: 'right',
+        value: ({ counts }) => counts[name] ?? 0,
+        text: (row) => percent((row.counts[name] ?? 0) / all(row)),
+      })),
+    ],
+    rows,
+    { opens: (row, before) => row.condition !== before.condition },
+  )
+}
+
+const failure = (
+  name: string,
+  title: string,
+  of: (measures: Measures) => number,
+  text?: (measures: Measures) => string,
+): Column<ConditionResult> => ({
+  name,
+  title,
+  align: 'right',
+  value: ({ measures }) => (measures === null ? 0 : of(measures)),
+  ...(text === undefined ? {} : { text: ({ measures }) => (measures === null ? '0' : text(measures)) }),
+})
+
+const failureColumns: Column<ConditionResult>[] = [
+  failure('answered', 'answered', ({ answered }) => answered),
+  failure('right', 'right', ({ outcomes }) => outcomes.right),
+  failure('partial', 'partial', ({ outcomes }) => outcomes.partial),
+  failure('wrong', 'wrong', ({ outcomes }) => outcomes.wrong),
+  failure('unparsed', 'unparsed', ({ outcomes }) => outcomes.unparsed),
+  failure('cut_off', 'cut off', ({ troubles }) => troubles.cutOff),
+  failure('cancelled', 'cancelled', ({ troubles }) => troubles.cancelled),
+  failure(
+    'refused_calls',
+    'calls refused (samples)',
+    ({ troubles }) => troubles.refusedCalls,
+    ({ troubles: { refusedCalls, refusedSamples } }) => (refusedCalls === 0 ? '0' : `${refusedCalls} (${refusedSamples})`),
+  ),
+  { ...failure('refused_samples', '', ({ troubles }) => troubles.refusedSamples), title: null },
+  failure('failed_calls', 'calls failed', ({ troubles }) => troubles.failedCalls),
+  { name: 'errors', title: 'errors', align: 'right', value: ({ errors }) => errors },
+]
+
+function errorTable({ conditions }: Summary, labels: Labels): Table[] {
+  const rows = conditions.flatMap((condition) => condition.errorCodes.map((error) => ({ condition, error })))
+  if (rows.length === 0) return []
+  return [
+    table(
+      {
+        name: 'errors',
+        title: 'Errors by code',
+        notes: [
+          'Samples that could not be answered. They are in no accuracy, mean or test; the run tries them again when it goes on.',
+        ],
+      },
+      [
+        { name: 'task', title: 'task', value: ({ condition }) => labels.task(condition.task) },
+        ...labels.columns<(typeof rows)[number]>(({ condition }) => condition),
+        { name: 'code', title: 'code', value: ({ error }) => error.code },
+        { name: 'samples', title: 'samples', align: 'right', value: ({ error }) => error.count },
+        {
+          name: 'message',
+          title: 'what the first one said',
+          value: ({ error }) => error.message,
+          text: ({ error }) => shortened(error.message),
+        },
+      ],
+      rows,
+    ),
+  ]
+}
+
+/** What scorers counted, a column each, and what agents counted, a row each; none where they counted nothing. */
+function countTables({ conditions, tasks }: Summary, labels: Labels): Table[] {
+  return tasks.flatMap(({ slug }, task) => {
+    const rows = conditions.flatMap((condition) =>
+      condition.task === task && condition.measures !== null ? [{ condition, measures: condition.measures }] : [],
+    )
+    const own = rows.flatMap(({ condition, measures }) =>
+      Object.entries(measures.own).map(([name, value]) => ({ condition, name, value })),
+    )
+    const details = [...new Set(rows.flatMap(({ measures }) => Object.keys(measures.details)))]
+    const scorer = table(
+      {
+        name: `counts-${slug}`,
+        title: `What the scorer counted: ${labels.task(task)}`,
+        notes: ['Means over answered samples.'],
+      },
+      [
+        ...labels.columns<(typeof rows)[number]>(({ condition }) => condition),
+        ...details.map((name): Column<(typeof rows)[number]> => ({
+          ...{ name, title: name, align: 'right' },
+          value: ({ measures }) => measures.details[name] ?? null,
+          text: ({ measures }) => decimal(measures.details[name]),
+        })),
+      ],
+      rows,
+    )
+    const agents = table(
+      {
+        name: `agent-counts-${slug}`,
+        title: `What agents counted beside their steps: ${labels.task(task)}`,
+        notes: ['Means over answered samples.'],
+      },
+      [
+        ...labels.columns<(typeof own)[number]>(({ condition }) => condition),
+        { name: 'counted', title: 'counted', value: ({ name }) => name },
+        { name: 'mean', title: 'mean', align: 'right', value: ({ value }) => value, text: ({ value }) => decimal(value) },
+      ],
+      own,
+      { opens: (row, before) => row.condition !== before.condition },
+    )
+    return [...(details.length === 0 ? [] : [scorer]), ...(own.length === 0 ? [] : [agents])]
+  })
+}
+
+const decimal = (value: number | undefined): string => (value === undefined ? NONE : String(+value.toFixed(2)))
+
+const LONGEST = 160
+const shortened = (text: string): string => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST - 1)}…`)
+
+const TOOL_NOTES = [
+  'Calls under the name of a tool are means per answered sample; calls and failed are counts over all of them, and failed calls are among the calls. No call: samples that were answered without any.',
+  'Entropy: of the calls of all samples by tool, in bits; 0 for one tool only, 2.58 for six tools alike. Restores per fold: fragments brought back for each one folded or summarised, failed calls left out.',
+]
+const FAILURE_NOTES = [
+  'Right, partial, wrong and unparsed (nothing in the answer could be read as one) add up to answered. Cut off (the answer ran into the limit of tokens), cancelled, refused and failed calls tell what went wrong on the way and can go with any outcome.',
+  'Refused calls: not carried out because the turn had used up its calls. Errors are no answers, right or wrong.',
+]

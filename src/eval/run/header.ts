@@ -1,0 +1,96 @@
+/** Owns the header of a log: everything about a run that is known before its first sample. */
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { arch, availableParallelism, cpus, platform, release, totalmem } from 'node:os'
+import { fileURLToPath } from 'node:url'
+import type { ContractChoice } from '../../core/contract.js'
+import type { EngineInfo } from '../../engine/engine.js'
+import type { AgentKind, EvalAgent } from '../agent.js'
+import { LOG_VERSION, type LogHeader } from '../log.js'
+import type { Task, TaskName } from '../task.js'
+import { commitOf } from './commit.js'
+
+export interface HeaderOptions {
+  readonly command: string
+  readonly engine: EngineInfo
+  /** SHA-256 of the model's file (modelFingerprint); null for a model elsewhere. */
+  readonly fingerprint: string | null
+  readonly embedder: string | null
+  readonly judge: string | null
+  readonly seed: number
+  /** What was asked for beside what tasks say; plain JSON. */
+  readonly sampling: Readonly<Record<string, unknown>>
+  readonly contracts: readonly ContractChoice[]
+  readonly tasks: readonly Task[]
+  readonly agents: readonly EvalAgent[]
+  /** Whether the model was trained for an agent's prompts on a task; null where nobody knows. */
+  readonly trained: ((agent: AgentKind, task: TaskName) => boolean) | null
+}
+
+/** Makes the first and the last sample of every task. @throws KvfoldError eval/bad-data */
+export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
+  const { command, engine, fingerprint, embedder, judge, seed, sampling, contracts, tasks, agents, trained } = options
+  return {
+    kind: 'header',
+    version: LOG_VERSION,
+    kvfold: version(),
+    commit: commitOf(ROOT),
+    date: new Date().toISOString(),
+    command,
+    machine: machine(),
+    model: { name: engine.model, fingerprint },
+    engine: { engine: engine.engine, release: engine.release, context: engine.context },
+    embedder,
+    judge,
+    seed,
+    sampling: { ...sampling },
+    contracts: [...contracts],
+    tasks: await Promise.all(tasks.map(taskOf)),
+    agents: agents.map((agent) => agentOf(agent, tasks, trained)),
+  }
+}
+
+function agentOf(
+  { kind, title, options }: EvalAgent,
+  tasks: readonly Task[],
+  trained: HeaderOptions['trained'],
+): LogHeader['agents'][number] {
+  const about = { agent: kind, title, options: { ...options } }
+  if (trained === null) return { ...about, trained: null }
+  const names = [...new Set(tasks.map(({ spec }) => spec.task))]
+  const trainedTasks = names.filter((task) => trained(kind, task))
+  return { ...about, trained: trainedTasks.length === names.length, trainedTasks }
+}
+
+/** Two folders above this room, in `src` and in `dist` alike. */
+const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
+
+function version(): string {
+  const { version } = JSON.parse(readFileSync(`${ROOT}package.json`, 'utf8')) as { readonly version: string }
+  return version
+}
+
+/** What times depend on; memory in bytes. */
+function machine(): LogHeader['machine'] {
+  return {
+    cpu: cpus()[0]?.model.trim() ?? 'unknown',
+    cores: availableParallelism(),
+    memory: totalmem(),
+    os: `${platform()} ${release()} ${arch()}`,
+    node: process.version,
+  }
+}
+
+async function taskOf(task: Task): Promise<LogHeader['tasks'][number]> {
+  const { spec, title, differs, size } = task
+  const hash = createHash('sha256')
+  for (const index of new Set(size === 0 ? [] : [0, size - 1])) hash.update(JSON.stringify(await task.sample(index)))
+  return {
+    task: spec.task,
+    options: { ...spec.options },
+    title,
+    differs: [...differs],
+    size,
+    samples: hash.digest('hex'),
+  }
+}

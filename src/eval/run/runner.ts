@@ -1,0 +1,196 @@
+/** Owns a run: all samples by all agents, several at once, each on disk as soon as it is done, until all are or somebody stops it. */
+import { randomUUID } from 'node:crypto'
+import type { ContractChoice } from '../../core/contract.js'
+import { KvfoldError } from '../../core/errors.js'
+import type { Engine } from '../../engine/engine.js'
+import type { EvalAgent, TextEmbedder } from '../agent.js'
+import type { LogRecord } from '../log.js'
+import type { Task, TaskSample } from '../task.js'
+import { Cells } from './cells.js'
+import type { Judge } from './judge.js'
+import { nameOf } from './log-file.js'
+import { Pace } from './pace.js'
+import { itemsOf, type Item } from './plan.js'
+import type { Bench } from './pool.js'
+import { resultOf, type Result } from './result.js'
+import { failed, trial } from './trial.js'
+
+export interface RunOptions {
+  readonly tasks: readonly Task[]
+  readonly agents: readonly EvalAgent[]
+  readonly contracts: readonly ContractChoice[]
+  /** The same model on all of them; samples are shared out. One at least. */
+  readonly engines: readonly Engine[]
+  /** Samples at once, on each engine. */
+  readonly slots: number
+  /** Cells that those of one engine share; null where each conversation has a context of its own. */
+  readonly cells: number | null
+  readonly embedder: TextEmbedder | null
+  readonly judge: Judge | null
+  readonly seed: number
+  readonly bench: Bench
+  /** Where records go, and what is there already; a LogWriter is one. */
+  readonly log: RunLog
+  readonly signal: AbortSignal
+  readonly onProgress?: (progress: Progress) => void
+}
+
+export interface RunLog {
+  readonly before: readonly Result[]
+  add(record: LogRecord): Promise<void>
+}
+
+export interface Progress {
+  readonly done: number
+  readonly total: number
+  /** Samples that could not be answered so far, in this run. */
+  readonly errors: number
+  /** Milliseconds until all is done, guessed; null while nothing is known. */
+  readonly left: number | null
+  /** What was done last; null at the start. */
+  readonly last: Result | null
+}
+
+/** Errors one after another, over all that runs, after which something is wrong with more than the samples. */
+export const MOST_ERRORS = 10
+
+/** Cells beside those of the sample and the answer: system prompt, tool calls and their results, prompts of agents. */
+const BESIDE = 2048
+
+/** Does what the log does not have yet, errors again. Resolves when all is done or `signal` stopped it; what was under way then is not recorded. @returns the result of every sample done, errors included. @throws KvfoldError eval/too-many-errors, eval/bad-log */
+export const run = (options: RunOptions): Promise<readonly Result[]> => new Run(options).all()
+
+/** Where a slot works. */
+interface Place {
+  readonly engine: Engine
+  /** Cells that slots have to share; null where they need not. */
+  readonly total: number | null
+  readonly cells: Cells
+}
+
+class Run {
+  readonly #results: Map<string, Result>
+  readonly #items: readonly Item[]
+  readonly #left: Item[]
+  readonly #pace: Pace
+  /** Ends what runs: by the caller's wish, or because the run cannot go on. */
+  readonly #stop = new AbortController()
+  readonly #signal: AbortSignal
+  readonly #name = randomUUID().slice(0, 8)
+  readonly #samples = new Map<string, Promise<TaskSample>>()
+  #failure: Error | null = null
+  #inARow = 0
+  #errors = 0
+
+  constructor(private readonly options: RunOptions) {
+    const { tasks, agents, contracts, engines, log, slots, signal } = options
+    const sizes = tasks.map(({ size }) => size)
+    this.#items = itemsOf({ sizes, agents: agents.map(({ kind }) => kind), contracts })
+    this.#results = new Map(log.before.filter(({ kind }) => kind === 'sample').map((result) => [nameOf(result), result]))
+    this.#left = this.#items.filter((item) => !this.#results.has(nameOf(item)))
+    this.#pace = new Pace(this.#left, slots * engines.length)
+    for (const result of this.#results.values()) if (result.kind === 'sample') this.#pace.knows(result, result.milliseconds.total)
+    this.#signal = AbortSignal.any([signal, this.#stop.signal])
+  }
+
+  async all(): Promise<readonly Result[]> {
+    const { engines, slots } = this.options
+    this.#report(null)
+    await Promise.all(
+      engines.flatMap((engine) => {
+        // One at a time has all of them.
+        const total = slots === 1 ? null : this.options.cells
+        const place: Place = { engine, total, cells: new Cells(total) }
+        return Array.from({ length: slots }, () => this.#slot(place))
+      }),
+    )
+    if (this.#failure !== null) throw this.#failure
+    return this.#items.flatMap((item) => this.#results.get(nameOf(item)) ?? [])
+  }
+
+  async #slot(place: Place): Promise<void> {
+    for (let item = this.#left.shift(); item !== undefined && !this.#signal.aborted; item = this.#left.shift())
+      try {
+        await this.#do(item, place)
+      } catch (error) {
+        // What stopped because it was told to is no failure.
+        if (error === this.#signal.reason) return
+        this.#failure ??= error instanceof Error ? error : new Error(String(error))
+        this.#stop.abort()
+      }
+  }
+
+  async #do(item: Item, place: Place): Promise<void> {
+    const begun = performance.now()
+    const record = await this.#record(item, place)
+    if (record === null) return
+    await this.options.log.add(record)
+    const result = resultOf(record)
+    this.#results.set(nameOf(item), result)
+    this.#pace.done(item, performance.now() - begun)
+    this.#report(result)
+    if (record.kind === 'sample') this.#inARow = 0
+    else this.#count(record.message)
+  }
+
+  #count(message: string): void {
+    this.#errors++
+    if (++this.#inARow < MOST_ERRORS) return
+    throw new KvfoldError(
+      'eval/too-many-errors',
+      `${MOST_ERRORS} samples in a row could not be answered, the last one because: ${message} What is finished is kept; mend this, and the same command goes on.`,
+    )
+  }
+
+  async #record(item: Item, { engine, total, cells }: Place): Promise<LogRecord | null> {
+    const { tasks, agents, bench, judge, embedder, seed } = this.options
+    const task = tasks[item.task]!
+    const agent = agents.find(({ kind }) => kind === item.agent)!
+    let sample: TaskSample
+    let needed = 0
+    try {
+      sample = await this.#sample(item)
+      if (total !== null) needed = engine.count(sample.messages, []) + task.maxTokens + BESIDE
+    } catch (error) {
+      return this.#signal.aborted ? null : failed(item, null, error)
+    }
+    const name = `${this.#name}.${item.task}.${item.agent}.${item.contract}.${item.index}`
+    const settings = { item, task, agent, engine, bench, judge, seed, window: engine.info.context, signal: this.#signal }
+    const options = { ...settings, ...(embedder === null ? {} : { embedder }) }
+    const alone = total === null || needed >= total
+    const record = await this.#within(cells, needed, () => trial(sample, { ...options, name, alone }))
+    // An agent may need more than was foreseen, and find the cache full of others' conversations: what it can do must not depend on them.
+    const crowded = !alone && record?.kind === 'error' && record.code === 'context/full'
+    if (!crowded) return record
+    return this.#within(cells, total, () => trial(sample, { ...options, name: `${name}.alone`, alone: true }))
+  }
+
+  /** Does it when so many cells are free, and keeps them until it is done. */
+  async #within<T>(cells: Cells, needed: number, work: () => Promise<T>): Promise<T> {
+    const giveBack = await cells.take(needed, this.#signal)
+    try {
+      return await work()
+    } finally {
+      giveBack()
+    }
+  }
+
+  /** Made once for all agents that get it one after another; a few are remembered. */
+  #sample({ task, index }: Item): Promise<TaskSample> {
+    const name = `${task} ${index}`
+    const known = this.#samples.get(name)
+    if (known !== undefined) return known
+    const sample = this.options.bench.sample(task, index)
+    this.#samples.set(name, sample)
+    const [oldest] = this.#samples.keys()
+    if (this.#samples.size > this.options.slots * this.options.engines.length + 1 && oldest !== undefined)
+      this.#samples.delete(oldest)
+    return sample
+  }
+
+  #report(last: Result | null): void {
+    const total = this.#items.length
+    const done = this.#results.size
+    this.options.onProgress?.({ done, total, errors: this.#errors, left: this.#pace.left(), last })
+  }
+}

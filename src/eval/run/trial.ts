@@ -1,0 +1,105 @@
+/** Owns one sample put to one agent: from the sample to the record of the log, whatever happens between. */
+import type { Engine } from '../../engine/engine.js'
+import { KvfoldError } from '../../core/errors.js'
+import { mix } from '../../core/random.js'
+import type { AgentSetting, Answered, EvalAgent } from '../agent.js'
+import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
+import { Recorder } from '../recorder.js'
+import type { Task, TaskSample } from '../task.js'
+import { Alone } from './alone.js'
+import { judged, type Judge } from './judge.js'
+import type { Item } from './plan.js'
+import type { Bench } from './pool.js'
+
+export interface TrialOptions extends Pick<AgentSetting, 'embedder' | 'window'> {
+  readonly item: Item
+  readonly task: Task
+  readonly agent: EvalAgent
+  readonly engine: Engine
+  readonly bench: Bench
+  readonly judge: Judge | null
+  /** Of the run; each sample gets one of its own, the same for all agents. */
+  readonly seed: number
+  /** Unique in this process and, for caches that outlive it, among all. */
+  readonly name: string
+  /** Whether the cache holds nobody else's conversations: when it is full then, the agent has filled it. */
+  readonly alone: boolean
+  readonly signal: AbortSignal
+}
+
+/** Answers and scores the sample. Errors become records; null when `signal` stopped it. */
+export async function trial(sample: TaskSample, options: TrialOptions): Promise<LogRecord | null> {
+  const recorder = new Recorder(new Alone(options.engine, options.name))
+  try {
+    const record = await recordOf(sample, recorder, options)
+    return options.signal.aborted ? null : record
+  } catch (error) {
+    return options.signal.aborted ? null : failed(options.item, sample, error)
+  }
+}
+
+/** The record of a sample that could not be answered, or not even made. */
+export const failed = (item: Item, sample: Pick<TaskSample, 'id' | 'cell'> | null, error: unknown): ErrorRecord => ({
+  kind: 'error',
+  ...item,
+  id: sample?.id ?? `${item.index}`,
+  cell: sample?.cell ?? {},
+  code: error instanceof KvfoldError ? error.code : 'unexpected',
+  message: error instanceof Error ? error.message : String(error),
+})
+
+async function recordOf(sample: TaskSample, recorder: Recorder, options: TrialOptions): Promise<SampleRecord> {
+  const { item, task, bench, judge, name, signal } = options
+  const { answer, end, calls, refusedCalls, details } = await answered(sample, recorder, options)
+  if (end === 'cancelled') throw new KvfoldError('engine/cancelled', 'The answer was cancelled, and nobody asked for that.')
+  const judgement =
+    task.judging === undefined || judge === null ? null : await judged(task.judging, sample, answer, judge, name, signal)
+  const score = await (judgement === null
+    ? bench.score(item.task, sample, answer)
+    : bench.score(item.task, sample, answer, judgement.verdict))
+  const { talks, tokens, work, milliseconds } = recorder
+  return {
+    kind: 'sample',
+    ...item,
+    id: sample.id,
+    cell: sample.cell,
+    truth: sample.truth,
+    answer,
+    end,
+    score: { ...score, details: { ...score.details } },
+    ...(judgement === null ? {} : { judgement }),
+    calls: [...calls],
+    refusedCalls,
+    details: { ...details },
+    talks,
+    tokens,
+    work,
+    milliseconds,
+  }
+}
+
+/**
+ * An agent whose first step fitted, and that then filled the context by what it said and called, has not answered: that is its failure, no
+ * error of the run, which would leave the sample out of its accuracy.
+ */
+async function answered(sample: TaskSample, recorder: Recorder, options: TrialOptions): Promise<Answered> {
+  const { item, task, agent, seed, name, signal, window, embedder, alone } = options
+  try {
+    return await agent.answer({
+      engine: recorder,
+      task,
+      sample,
+      name,
+      contract: item.contract,
+      // Unsigned, and the same whoever answers the sample.
+      seed: mix(seed ^ mix(item.index + 1)),
+      window,
+      signal,
+      ...(embedder === undefined ? {} : { embedder }),
+    })
+  } catch (error) {
+    const full = error instanceof KvfoldError && error.code === 'context/full'
+    if (!full || !alone || recorder.work.steps === 0) throw error
+    return { answer: '', end: 'length', calls: [], refusedCalls: 0, details: { overflowed: 1 } }
+  }
+}

@@ -1,0 +1,24 @@
+/** Owns the table of tasks: a spec opens as the task of its name. */
+import type { Task, TaskName, TaskSpec } from '../task.js'
+import { openBabilong } from './babilong.js'
+import { openFrames } from './frames.js'
+import { openGsmInfinite } from './gsm-infinite.js'
+import { openLongBench } from './longbench.js'
+import { openMrcr } from './mrcr.js'
+import { openNeedles } from './needles.js'
+import { openPiLlm } from './pi-llm.js'
+
+const openers: Readonly<Record<TaskName, (spec: TaskSpec) => Task | Promise<Task>>> = {
+  'pi-llm': openPiLlm,
+  needles: openNeedles,
+  mrcr: openMrcr,
+  'longbench-v2': openLongBench,
+  frames: openFrames,
+  babilong: openBabilong,
+  'gsm-infinite': openGsmInfinite,
+}
+
+/** Everything that can be known to be wrong is refused here, before the first sample. @throws KvfoldError eval/bad-data */
+export async function openTask(spec: TaskSpec): Promise<Task> {
+  return openers[spec.task](spec)
+}

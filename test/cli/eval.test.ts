@@ -1,0 +1,275 @@
+/** `kvfold eval` as a person and as a program run it: results, going on, interrupts, bad usage, and how sizes become samples. */
+import { spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { tokens } from '../../src/cli/eval/flags.js'
+import { machineLine, ProgressLine, tableLines } from '../../src/cli/eval/lines.js'
+import { placeOf } from '../../src/cli/eval/place.js'
+import { sized } from '../../src/cli/eval/sizes.js'
+import { askedTasks } from '../../src/cli/eval/specs.js'
+import { Terminal } from '../../src/cli/terminal.js'
+import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { readLog } from '../../src/eval/run/log-file.js'
+import { LogWriter } from '../../src/eval/run/log-writer.js'
+import { run } from '../../src/eval/run/runner.js'
+import { openTask } from '../../src/eval/tasks/open.js'
+import { asker, headerFor, settings, sums } from '../eval/run-fixture.js'
+import { kvfold } from './process.js'
+
+let folder: string
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-eval-'))
+})
+afterAll(() => {
+  rmSync(folder, { recursive: true })
+})
+
+const lastLine = (text: string): Record<string, unknown> => JSON.parse(text.trim().split('\n').at(-1)!) as Record<string, unknown>
+
+describe('kvfold eval on the built-in model', () => {
+  it('ends with one line of JSON, writes a log that stands alone, and goes on in it', async () => {
+    const log = join(folder, 'run.jsonl')
+    const words = ['eval', 'pi-llm', '--n', '4', '--keys', '8', '--samples', '2', '--seed', '7', '--log', log]
+    const first = await kvfold([...words, '--agent', 'sculptor', '--json'])
+    expect(first.stderr).toBe('')
+    expect(first.code).toBe(0)
+    expect(first.stdout.trim().split('\n')).toHaveLength(1)
+    const found = lastLine(first.stdout)
+    expect(found['samples']).toBe(2)
+    expect(found['accuracy']).toBeGreaterThanOrEqual(0)
+    expect(found['accuracy']).toBeLessThanOrEqual(1)
+    const [low, high] = found['interval'] as [number, number]
+    expect(low).toBeLessThanOrEqual(found['accuracy'] as number)
+    expect(high).toBeGreaterThanOrEqual(found['accuracy'] as number)
+    expect(found['tokensBefore']).toBeGreaterThan(100)
+    expect(found['tokensAfter']).toBeGreaterThan(100)
+    expect(found['errors']).toBe(0)
+
+    const { header, records } = await readLog(log)
+    expect(header.model.fingerprint).toMatch(/^[0-9a-f]{64}$/)
+    expect(header.agents).toMatchObject([{ agent: 'sculptor', trained: true, trainedTasks: ['pi-llm'] }])
+    expect(records).toHaveLength(2)
+    for (const record of records) {
+      if (record.kind !== 'sample') throw new Error(record.message)
+      const steps = record.talks.flatMap((talk) => talk.steps)
+      expect(steps.length).toBe(record.work.steps)
+      expect(record.work.submitted).toBe(steps.reduce((sum, { ledger }) => sum + ledger.submitted, 0))
+      expect(record.calls.length).toBeGreaterThan(0)
+      expect(record.tokens.before).toBe(steps[0]!.ledger.shown)
+      expect(record.tokens.after).toBe(steps.at(-1)!.ledger.shown)
+    }
+
+    // All is there: the table comes from the log alone.
+    const text = readFileSync(log, 'utf8')
+    const second = await kvfold([...words, '--agent', 'sculptor'])
+    expect(second.code).toBe(0)
+    expect(second.stderr).toMatch(/has all of this run already/)
+    expect(second.stdout).toMatch(/PI-LLM +updates 4 +sculptor +\d/)
+    expect(second.stdout).toContain(`Log: ${log}`)
+    expect(readFileSync(log, 'utf8')).toBe(text)
+
+    const other = await kvfold([...words, '--agent', 'plain', '--json'])
+    expect(other.code).toBe(1)
+    expect(other.stderr).toMatch(/agents\[0\]\.agent: "sculptor" there, "plain" now.*\[eval\/other-run\]/)
+  }, 480_000)
+
+  it('takes several tasks, agents and slots, and marks what the model was not trained for', async () => {
+    const log = join(folder, 'several.jsonl')
+    const words = ['eval', 'pi-llm', 'needles', '--agent', 'plain,rag-bm25', '--sizes', '700', '--needles', '2', '--samples', '2']
+    const { code, stdout, stderr } = await kvfold([...words, '--max-tokens', '60', '--slots', '3', '--log', log, '--json'])
+    expect([code, stderr]).toEqual([0, ''])
+    const found = lastLine(stdout)
+    expect([found['accuracy'], found['samples']]).toEqual([null, 8])
+    const cells = found['cells'] as { task: string; agent: string; samples: number; tokensMost: number; cell: object }[]
+    expect(cells.map(({ task, agent, samples }) => [task, agent, samples])).toEqual([
+      ['pi-llm', 'plain', 2],
+      ['pi-llm', 'rag-bm25', 2],
+      ['needles', 'plain', 2],
+      ['needles', 'rag-bm25', 2],
+    ])
+    for (const { tokensMost } of cells.filter(({ agent }) => agent === 'plain')) {
+      expect(tokensMost).toBeGreaterThan(500)
+      expect(tokensMost).toBeLessThanOrEqual(760)
+    }
+    const { header, records } = await readLog(log)
+    expect(header.agents.map(({ trained, trainedTasks }) => [trained, trainedTasks])).toEqual([
+      [false, ['pi-llm']],
+      [false, []],
+    ])
+    const table = tableLines(header, records, '-').join('\n')
+    expect(table).toMatch(/ plain /)
+    expect(table).toMatch(/ plain\* /)
+  }, 480_000)
+
+  it('keeps what is finished when it is interrupted, and the same command finishes the rest', async () => {
+    const log = join(folder, 'cut.jsonl')
+    const words = ['eval', 'pi-llm', '--n', '2', '--keys', '4', '--samples', '60', '--agent', 'plain', '--log', log]
+    const child = spawn(process.execPath, ['--import', 'tsx', 'src/cli/main.ts', ...words], {
+      cwd: join(import.meta.dirname, '../..'),
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
+    let said = ''
+    child.stderr.setEncoding('utf8').on('data', (text: string) => (said += text))
+    const lines = () => (existsSync(log) ? readFileSync(log, 'utf8').split('\n').length - 1 : 0)
+    const watch = setInterval(() => {
+      if (lines() < 2) return
+      clearInterval(watch)
+      child.kill('SIGINT')
+    }, 5)
+    const code = await new Promise((resolve) => child.on('close', resolve))
+    clearInterval(watch)
+    expect(code).toBe(130)
+    expect(said).toContain(`What is finished is kept in ${log}; the same command goes on from there.`)
+    const kept = (await readLog(log)).records.length
+    expect(kept).toBeGreaterThan(0)
+    expect(kept).toBeLessThan(60)
+    const { code: end, stderr } = await kvfold(words)
+    expect(end).toBe(0)
+    expect(stderr).toContain(`Going on in ${log}, which has ${kept} of 60 samples.`)
+    const { records, resumed } = await readLog(log)
+    expect(new Set(records.map(({ index }) => index)).size).toBe(60)
+    expect(records).toHaveLength(60)
+    expect(resumed).toHaveLength(1)
+  }, 480_000)
+})
+
+describe('bad usage', () => {
+  const flags = { seed: 1 }
+  it.each([
+    [['riddles'], {}, /There is no task riddles; the tasks are pi-llm, /],
+    [['needles'], { n: [4] }, /--n belongs to pi-llm, and needles is asked for/],
+    [['pi-llm'], { sizes: [1000], n: [4] }, /--sizes and --n both say/],
+    [['mrcr'], {}, /mrcr needs its file: .*; generated texts of its form are the task similar/],
+    [['mrcr', 'babilong'], { data: ['x.jsonl'] }, /does not say whose file it is; write --data mrcr=FILE --data babilong=FILE/],
+    [['frames'], {}, /frames asks about articles .* --articles/],
+    [['pi-llm'], { taskOption: ['needles.depth=3'] }, /--task-option needles\.depth=3 is not of the form pi-llm\.option=value/],
+  ])('is told: %j %j', (words, given, said) => {
+    expect(() => askedTasks(words, { ...flags, ...given })).toThrow(said)
+  })
+
+  it('ends with 2 before a model is loaded', async () => {
+    const { code, stderr } = await kvfold(['eval', 'table', 'pi-llm', '--model', 'there-is-none.gguf'])
+    expect([code, stderr.trim()]).toEqual([
+      2,
+      'kvfold: The table is a list of tasks itself; ask for it alone, or for tasks by name. [cli/bad-usage]',
+    ])
+    const agent = await kvfold(['eval', 'pi-llm', '--agent', 'plain,sculpture'])
+    expect(agent.code).toBe(2)
+    expect(agent.stderr).toMatch(/There is no sculpture; give one or several of plain, sculptor/)
+  }, 60_000)
+
+  it('names options of tasks that are wrong', async () => {
+    const [asked] = askedTasks(['pi-llm'], { ...flags, taskOption: ['pi-llm.order=sideways'] })
+    await expect(openTask(asked!.spec)).rejects.toMatchObject({ code: 'eval/bad-data' })
+  })
+})
+
+describe('tasks of the command line', () => {
+  it('become specs; a file is named for each that needs one', () => {
+    const file = join(folder, 'rows.jsonl')
+    writeFileSync(file, '')
+    const given = { seed: 3, samples: 5, length: [8000], needles: [5], data: [`mrcr=${file}`], limit: 2 }
+    expect(askedTasks(['needles', 'similar', 'mrcr'], given).map(({ spec }) => spec)).toEqual([
+      { task: 'needles', options: { samples: 5, seed: 3, needles: [5], lengths: [8000] } },
+      { task: 'mrcr', options: { samples: 5, seed: 3, needles: [5], lengths: [8000] } },
+      { task: 'mrcr', options: { data: file, limit: 2 } },
+    ])
+    const [further] = askedTasks(['needles'], { seed: 1, taskOption: ['needles.step=5', 'needles.filler=a b'] })
+    expect(further!.spec.options).toEqual({ seed: 1, step: 5, filler: 'a b' })
+  })
+
+  it('reads lengths as people write them', () => {
+    expect(tokens('8k,500, 2.5k,8K')).toEqual([500, 2500, 8000])
+    for (const text of ['', '8g', '-1', '0', '1.5']) expect(() => tokens(text)).toThrow()
+  })
+
+  it('of a size are as long as they can be within it', async () => {
+    const engine = new ScriptedEngine([])
+    const count = async (task: 'pi-llm' | 'needles', options: object) => {
+      const opened = await openTask({ task, options: { ...options, samples: 1 } })
+      const lengths = await Promise.all(Array.from({ length: opened.size }, (_, index) => opened.sample(index)))
+      return lengths.map(({ messages }) => engine.count(messages, []))
+    }
+    const [stream] = askedTasks(['pi-llm'], { seed: 1, keys: 10, sizes: [200, 400] })
+    const { options } = await sized(stream!, engine, openTask)
+    const updates = options['updates'] as number[]
+    const [short, long] = await count('pi-llm', options)
+    const [shortNext, longNext] = await count('pi-llm', { ...options, updates: updates.map((n) => n + 1) })
+    expect([short! <= 200, shortNext! > 200, long! <= 400, longNext! > 400]).toEqual([true, true, true, true])
+
+    const [chain] = askedTasks(['needles'], { seed: 1, needles: [3], sizes: [1000, 3000] })
+    const spec = await sized(chain!, engine, openTask)
+    expect(spec.options['lengths']).toEqual([1000, 3000])
+    for (const [at, counted] of (await count('needles', spec.options)).entries()) {
+      expect(counted).toBeLessThanOrEqual([1000, 3000][at]! * 1.02)
+      expect(counted).toBeGreaterThan([1000, 3000][at]! * 0.85)
+    }
+    const [small] = askedTasks(['pi-llm'], { seed: 1, sizes: [20] })
+    await expect(sized(small!, engine, openTask)).rejects.toThrow(/--sizes 20 is too small/)
+  })
+})
+
+describe('what is said', () => {
+  const tasks = [sums(2, 3)]
+  const agents = [asker('plain'), asker('mem0')]
+  const runTo = async (path: string, total = Infinity) => {
+    const log = await LogWriter.open(path, await headerFor(tasks, agents))
+    const stop = new AbortController()
+    let done = 0
+    const options = { ...settings(tasks, agents, log), slots: 1, signal: stop.signal }
+    const results = await run({
+      ...options,
+      onProgress: ({ last }) => {
+        if (last !== null && ++done >= total) stop.abort()
+      },
+    })
+    await log.close()
+    return results
+  }
+
+  it('stands in a log of its own: the same run finds what is unfinished, and begins anew after what is finished', async () => {
+    const header = await headerFor(tasks, agents)
+    const where = join(folder, 'logs')
+    const first = await placeOf(header, 12, where)
+    await runTo(first, 5)
+    expect(await placeOf({ ...header, date: 'later', commit: null }, 12, where)).toBe(first)
+    await runTo(first)
+    const second = await placeOf(header, 12, where)
+    expect(second).toBe(first.replace('.jsonl', '-2.jsonl'))
+    // While another process writes there, too.
+    const taken = await LogWriter.open(second, header)
+    expect(await placeOf(header, 12, where)).toBe(first.replace('.jsonl', '-3.jsonl'))
+    await taken.close()
+    expect(await placeOf(await headerFor(tasks, agents, 9), 12, where)).not.toContain(first.replace('.jsonl', ''))
+  })
+
+  it('to machines is one agent, or several in cells', async () => {
+    const results = await runTo(join(folder, 'machine.jsonl'))
+    const header = await headerFor(tasks, agents)
+    expect(machineLine(header, results, 'x')).toMatchObject({ accuracy: null, interval: null, samples: 12, errors: 0 })
+    const alone = results.filter(({ agent }) => agent === 'plain')
+    const line = machineLine(header, alone, 'x') as { accuracy: number; cells: { accuracy: number; samples: number }[] }
+    expect(line.cells).toHaveLength(2)
+    expect(line.accuracy).toBeCloseTo((line.cells[0]!.accuracy + line.cells[1]!.accuracy) / 2)
+  })
+
+  it('while it runs is a line now and then, with the time that is left', () => {
+    let written = ''
+    const notes = new Terminal({ write: (text: string) => (written += text) }, {})
+    let now = 0
+    const line = new ProgressLine(notes, false, ['Sums'], () => now)
+    const progress = { done: 0, total: 100, errors: 0, left: null, last: null }
+    line.say(progress)
+    line.say({ ...progress, done: 1 })
+    now = 15_000
+    line.say({ ...progress, done: 2, errors: 1, left: 90_000 })
+    line.say({ ...progress, done: 100 })
+    expect(written.trim().split('\n')).toEqual([
+      '0 of 100 (0 %)',
+      '2 of 100 (2 %), about 1 min 30 s left, 1 error',
+      '100 of 100 (100 %)',
+    ])
+  })
+})
