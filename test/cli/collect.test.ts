@@ -1,0 +1,58 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, it } from 'vitest'
+import { TrajectoryRecord } from '../../src/eval/collect/record.js'
+import { kvfold } from './process.js'
+
+const folder = mkdtempSync(join(tmpdir(), 'kvfold-collect-'))
+afterAll(() => {
+  rmSync(folder, { recursive: true })
+})
+
+const linesOf = (path: string) => readFileSync(path, 'utf8').trimEnd().split('\n')
+const recordsIn = (path: string) => linesOf(path).map((line) => TrajectoryRecord.parse(JSON.parse(line)))
+const collect = (path: string, ...more: string[]) =>
+  kvfold(['collect', 'pi-llm', '--n', '4,16', '--samples', '2', '--threads', '1', '--out', path, '--json', ...more])
+
+describe('kvfold collect', () => {
+  const path = join(folder, 'all.jsonl')
+
+  it('writes whole trajectories of the teacher, each completion with loss once', async () => {
+    const { code, stdout } = await collect(path)
+    expect(code).toBe(0)
+    const records = recordsIn(path)
+    expect(JSON.parse(stdout)).toMatchObject({ trajectories: 4, snapshots: records.length, points: 1 })
+    for (const id of ['pi-llm-4-0', 'pi-llm-16-1']) {
+      const own = records.filter((record) => record.id === id)
+      const steps = own.flatMap(({ steps }) => steps)
+      expect(steps).toEqual(steps.map((_, at) => at))
+      expect(own.map(({ snapshot }) => snapshot)).toEqual(own.map((_, at) => at))
+      for (const { tokens, loss, snapshots, reward } of own) {
+        expect([snapshots, reward]).toEqual([own.length, 1])
+        expect(loss.at(-1)?.[1]).toBe(tokens.length)
+      }
+    }
+    // Cutting shows all of the stream, answering what is left of it.
+    const long = records.filter(({ id }) => id === 'pi-llm-16-0').map(({ tokens }) => tokens.length)
+    expect(long.at(-1)).toBeLessThan(long[0]! * 0.8)
+  }, 120_000)
+
+  it('goes on where a file was cut off, to the same file', async () => {
+    const cut = join(folder, 'cut.jsonl')
+    const lines = linesOf(path)
+    writeFileSync(cut, `${lines.slice(0, 3).join('\n')}\n${lines[3]!.slice(0, 40)}`)
+    expect((await collect(cut)).code).toBe(0)
+    expect(linesOf(cut)).toHaveLength(lines.length)
+    const plain = (at: string) => recordsIn(at).map(({ id, snapshot, loss }) => ({ id, snapshot, loss }))
+    expect(plain(cut)).toEqual(plain(path))
+  }, 120_000)
+
+  it('refuses a file of another run, and tasks that nobody can teach', async () => {
+    const other = await collect(path, '--teacher', 'model')
+    expect(other.code).not.toBe(0)
+    expect(other.stderr).toContain('another teacher')
+    const untaught = await kvfold(['collect', 'needles', '--samples', '1', '--threads', '1', '--out', join(folder, 'no.jsonl')])
+    expect(untaught.stderr).toContain('--teacher model')
+  }, 120_000)
+})
