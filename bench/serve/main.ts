@@ -30,6 +30,8 @@ interface Target {
 interface Round {
   readonly streams: readonly StreamResult[]
   readonly seconds: number
+  /** Resident memory of the server at the end, in bytes; null where it cannot be told. */
+  readonly memory: number | null
 }
 
 const { values: flags } = parseArgs({
@@ -56,7 +58,6 @@ for (let round = 0; round <= Number(flags.rounds); round++)
     if (round > 0) target.rounds.push(outcome)
     if (!flags.json && round > 0) console.log(`round ${round}  ${line(target.name, summary([outcome]))}`)
   }
-const memory = targets.map(({ server }) => server.memory())
 for (const { server } of targets) await server.close()
 report()
 process.exit(0)
@@ -109,7 +110,7 @@ async function load({ server }: Target, seconds: number): Promise<Round> {
     }
   }
   await Promise.all(Array.from({ length: clients }, (_, number) => client(number)))
-  return { streams, seconds: (performance.now() - begun) / 1000 }
+  return { streams, seconds: (performance.now() - begun) / 1000, memory: server.memory() }
 }
 
 /** Random weights may end an answer at any time; all servers must generate the same number of tokens. */
@@ -129,6 +130,8 @@ interface Summary {
   readonly throughput: number
   readonly firstToken: Quantiles
   readonly gap: Quantiles
+  /** Resident memory at the end of each round, MiB: what leaks goes on growing. */
+  readonly memory: readonly number[]
 }
 
 interface Quantiles {
@@ -145,6 +148,7 @@ function summary(rounds: readonly Round[]): Summary {
     throughput: median(rounds.map(throughput)),
     firstToken: quantiles(whole.map(({ firstToken }) => firstToken)),
     gap: quantiles(whole.flatMap(({ gaps }) => gaps)),
+    memory: rounds.flatMap(({ memory }) => (memory === null ? [] : [Math.round(memory / 2 ** 20)])),
   }
 }
 
@@ -158,14 +162,14 @@ function quantiles(values: readonly number[]): Quantiles {
   return { p50: at(0.5), p95: at(0.95) }
 }
 
-function line(name: string, { streams, faults, throughput: rate, firstToken, gap }: Summary): string {
+function line(name: string, { streams, faults, throughput: rate, firstToken, gap, memory }: Summary): string {
   const range = ({ p50, p95 }: Quantiles) => `${p50.toFixed(0)} / ${p95.toFixed(0)} ms`
   const wrong = faults.length === 0 ? 'all whole' : `FAULTS: ${faults.join('; ')}`
-  return `${name.padEnd(30)} ${rate.toFixed(1).padStart(7)} tokens/s   first token ${range(firstToken)}   gap ${range(gap)}   ${streams} streams, ${wrong}`
+  return `${name.padEnd(30)} ${rate.toFixed(1).padStart(7)} tokens/s   first token ${range(firstToken)}   gap ${range(gap)}   ${streams} streams, ${wrong}, ${memory.join(', ')} MiB`
 }
 
 function report(): void {
-  const rows = targets.map(({ name, rounds }, index) => ({ name, ...summary(rounds), memory: memory[index] ?? null }))
+  const rows = targets.map(({ name, rounds }) => ({ name, ...summary(rounds) }))
   const [ours] = targets as [Target, ...Target[]]
   const ratios = targets.slice(1).map(({ name, rounds }) => ({
     peer: name,
