@@ -2,6 +2,7 @@
 import type { ChatMessage } from '../../chat/message.js'
 import type { Fragment } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
+import { sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { ThreadBook } from './book.js'
 import type { ThreadDesk, ThreadMessage, ThreadSummary, ThreadView } from './desk.js'
@@ -152,13 +153,13 @@ function summaryOf(thread: Thread): ThreadSummary {
 }
 
 function viewOf(thread: Thread): ThreadView {
-  const { conversation, ledger, seen, tools } = thread
+  const { conversation, ledger, seen, tools, definitions } = thread
   const costs = ledger.findLast(({ kind }) => kind === 'answer')?.messages ?? []
   const all = conversation.messages.map((message, index): ThreadMessage => ({
     index,
     message,
     visible: seen[index] !== 'nothing' && seen[index] !== undefined,
-    shown: conversation.shown(index),
+    shown: conversation.shown(index) + sizeNote(message, definitions),
     fragments: conversation.fragments.filter((fragment) => fragment.message === index),
     cost: costs.find((cost) => cost.index === index) ?? null,
   }))
