@@ -107,7 +107,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
     fc.assert(
       fc.property(contents, fc.nat(60), fc.nat(60), (given, from, length) => {
         const messages = weatherConversation(given)
-        const { content: text = '' } = messages[1]!
+        const { content: text } = messages[1]!
         const withNote = messages.map((message, index) => (index === 1 ? { ...message, note } : message))
         const [bare, full] = [messages, withNote].map((each) => format.render({ messages: each, tools })) as [Rendered, Rendered]
         const place = full.messages[1]!.content!
