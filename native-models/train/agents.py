@@ -33,12 +33,13 @@ def plain(generator, stream):
 
 def with_tools(generator, stream, rng, turns=5):
     user = fmt.user_text(stream.order, stream.pairs)
-    messages, pieces, idents, folded, clean = [Message("system", fmt.SYSTEM), Message("user", user)], [], [], [], True
+    note = fmt.note(fmt.thousands(user))
+    messages, pieces, idents, folded, clean = [Message("system", fmt.SYSTEM), Message("user", user, note=note)], [], [], [], True
     tokens = 0
     for _ in range(turns):
         shown = messages[:]
         if folded:
-            shown[1] = Message("user", _fold_view(user, pieces, idents, folded))
+            shown[1] = Message("user", _fold_view(user, pieces, idents, folded), note=note)
         text, tokens, ended = generator.answer(fmt.render(shown, fmt.TOOLS))
         calls = _CALL.findall(text)
         if not calls or not ended:

@@ -15,12 +15,14 @@ from .cuts import border, cut
 from .format import Message
 
 
-TOKENS_PER_UPDATE = 2
-MOST_GAPS = 6200  # positions: with those of the stream itself, as long as 46 keys with 68 updates each
+MOST_GAPS = 9000  # positions: with those of the stream itself, as long as 46 keys with 68 updates each
+READ = 8  # updates of a key, at most, that any prompt of either kind is read from: no value is learned where more are shown
+MOST_NOTED, MOST_FRAGMENTS = 66, 13  # thousands of characters, and what the teacher makes of them
+NUMBER = 4  # how much the number of fragments counts: one token a sample
 
 
 class Sample(NamedTuple):
-    kind: str  # "plain", "cut", "folded", "ids", "noise"
+    kind: str  # "plain", "form" (plain, values not learned), "cut", "folded", "ids", "noise"
     ids: np.ndarray
     positions: np.ndarray
     weights: np.ndarray
@@ -82,7 +84,7 @@ def new_ids(rng, count):
 
 
 def folded_user(text, pieces, idents, fold):
-    """The user message as shown when the first `fold` fragments are folded."""
+    """The content of the user message as shown when the first `fold` fragments are folded."""
     first, end = pieces[0][0], pieces[fold - 1][1]
     marks = "".join(fmt.fold_marker(i, b - a) for i, (a, b) in zip(idents, pieces[:fold]))
     return text[:first] + marks + text[end:]
@@ -94,13 +96,13 @@ class Maker:
     def __init__(self, words, tokenizer, seed):
         self.words, self.tokenizer, self.rng = words, tokenizer, random.Random(seed)
         self.vocabulary = tokenizer.vocabulary
-        heavy = {" " + k for k in words.keys} | {"\n", fmt.END}  # the last two: go on or stop
+        heavy = {" " + k for k in words.keys} | {"\n", fmt.END, fmt.CUT_CLOSE, fmt.FOLD_NEXT, fmt.FOLD_CLOSE}  # the latter: go on or stop
         self._weight = np.full(len(self.vocabulary), 0.25, np.float32)
         for i, t in enumerate(self.vocabulary.tokens):
-            if i >= self.vocabulary.base or t.text.replace("\u2581", " ") in heavy or (len(t.text) == 2 and t.kind == 1):
+            if i in self.vocabulary.parts or t.text.replace("\u2581", " ") in heavy or (len(t.text) == 2 and t.kind == 1):
                 self._weight[i] = 1.0
-        for digit in "123456789":  # occur in completions only as the number of fragments: one token a sample, and hard to learn
-            self._weight[self.vocabulary.id[digit]] = 8.0
+        for digit in "123456789":
+            self._weight[self.vocabulary.id[digit]] = 1.0
 
     def _gaps(self):
         """Positions to leave out of a stream, so that a prompt of few updates is as long as one of many: none in half of all samples."""
@@ -131,6 +133,8 @@ class Maker:
         return Sample(kind, ids, np.array(positions), self._weight[ids] * np.array(learned, np.float32))
 
     def plain(self, keys, n, asked=None):
+        """A stream and its answer. In one of seven prompts positions are left out, and in all with more updates than `READ` nothing
+        is; in both the form of the answer and the order of the list are learned but no value, as in tool prompts before folding."""
         s = make_stream(self.words, self.rng, keys, n)
         order = s.order[:asked] if asked else s.order
         user = fmt.user_text(s.order, s.pairs)
@@ -140,29 +144,33 @@ class Maker:
             order = s.order[at : at + asked]
             if at:
                 prompt += fmt.answer_text(s.order[:at], s.last) + "\n"
-        answer = fmt.answer_text(order, s.last) + (fmt.END if order[-1] == s.order[-1] else "")
-        return self._sample("plain", [*self._stretched(prompt, self._gaps()), (answer, 1, 0)])
+        end = fmt.END if order[-1] == s.order[-1] else ""
+        gaps = self._gaps() if n <= READ and self.rng.random() < 0.3 else 0
+        if gaps or n > READ:
+            return self._sample("form", [*self._stretched(prompt, gaps), *self._sentences(order, s, lambda key: 0), (end, 1, 0)])
+        return self._sample("plain", [(prompt, 0, 0), (fmt.answer_text(order, s.last) + end, 1, 0)])
 
-    def episode(self, keys, n):
-        """Everything a tool episode needs: stream, user text, spans of the fragments, their ids and the positions to leave out.
+    @staticmethod
+    def _sentences(order, s, known):
+        """The answer in parts; the value of a key is learned where `known(key)`."""
+        parts = []
+        for n, key in enumerate(order):
+            parts += [("\n" * (n > 0) + "%s %s is" % (fmt.SENTENCE, key), 1, 0), (" %s." % s.last[key], known(key), 0)]
+        return parts
 
-        A stream is as long as its positions say: one with gaps is cut into as many fragments as a real one of that length. In a
-        quarter of all episodes the number is another one, which is not learned: what follows has to cope with it.
-        """
-        s = make_stream(self.words, self.rng, keys, n)
-        user = fmt.user_text(s.order, s.pairs)
-        gaps = self._gaps()
-        k = fmt.fragments_for(len(s.pairs) + gaps // TOKENS_PER_UPDATE)
-        asked = max(1, k + self.rng.choice((-2, -1, 1, 2))) if self.rng.random() < 0.25 else k
-        return s, user, cut(user, asked), new_ids(self.rng, asked), gaps, asked == k
+    def _number(self, noted):
+        """How many fragments, and whether that is the teacher's number: in a fifth of all cases it is another one, which is not
+        learned; what follows has to cope with it."""
+        right = fmt.fragments_for(noted)
+        k = self.rng.randint(1, MOST_FRAGMENTS) if self.rng.random() < 0.2 else right
+        return k, k == right
 
-    def calls(self, user, pieces, idents):
-        k = len(idents)
-        mean = round((pieces[-1][1] - pieces[0][0]) / k)
+    def calls(self, user, noted, idents, mean):
+        """A tool episode from the system text to the results of the folds; `mean`: characters of a fragment, as told."""
         return [
             Message("system", fmt.SYSTEM),
-            Message("user", user),
-            Message("assistant", "", (fmt.cut_call(k),)),
+            Message("user", user, note=fmt.note(noted)),
+            Message("assistant", "", (fmt.cut_call(len(idents)),)),
             Message("tool", fmt.cut_result(2, idents, mean)),
             Message("assistant", "", tuple(fmt.fold_call(i) for i in idents[:-1])),
             *[Message("tool", fmt.fold_result(i)) for i in idents[:-1]],
@@ -170,36 +178,66 @@ class Maker:
 
     def cut(self, keys, n):
         """Before folding: the call that cuts, its result, then the calls that fold (or the answer when there is one fragment)."""
-        s, user, pieces, idents, gaps, right = self.episode(keys, n)
-        m = self.calls(user, pieces, idents)
-        turn = self._stretched(fmt.render(m[:2], fmt.TOOLS), gaps)
-        call, result = fmt.render_message(m[2])[len(fmt.START + "assistant\n") : -1], "\n" + fmt.render([m[3]])
-        after = fmt.answer_text(s.order, s.last) if len(idents) == 1 else "\n".join(map(fmt.render_call, m[4].calls))
-        return self._sample("cut", [*turn, (call, int(right), 0), (result, 0, 0), (after + fmt.END, 1, 0)])
+        s = make_stream(self.words, self.rng, keys, n)
+        return self._before(s, fmt.thousands(fmt.user_text(s.order, s.pairs)))
 
-    def folded(self, keys, n):
+    def drill(self):
+        """The same with a stream that is much shorter than its note says, or has none."""
+        rng = self.rng
+        s = make_stream(self.words, rng, rng.randint(2, 8), rng.randint(1, 4))
+        noted = None if rng.random() < 0.15 else round(2 * (MOST_NOTED / 2) ** rng.random() if rng.random() < 0.5 else rng.randint(2, MOST_NOTED))
+        return self._before(s, noted)
+
+    def number(self):
+        """Drill: the call that cuts alone, after a very short stream."""
+        rng = self.rng
+        s = make_stream(self.words, rng, 2, rng.randint(1, 2))
+        noted = rng.randint(2, MOST_NOTED)
+        messages = [Message("system", fmt.SYSTEM), Message("user", fmt.user_text(s.order, s.pairs), note=fmt.note(noted))]
+        call = (fmt.CUT_OPEN, 1, 0), (str(fmt.fragments_for(noted)), NUMBER, 0), (fmt.CUT_CLOSE + fmt.END, 1, 0)
+        return self._sample("cut", [(fmt.render(messages, fmt.TOOLS), 0, 0), *call])
+
+    def _before(self, s, noted):
+        user = fmt.user_text(s.order, s.pairs)
+        k, right = self._number(noted)
+        idents = new_ids(self.rng, k)
+        m = self.calls(user, noted, idents, round((noted or 1) * 1000 * self.rng.uniform(0.9, 1) / k))
+        close = fmt.CUT_CLOSE + fmt.END
+        call = (fmt.CUT_OPEN, 1, 0), (str(k), NUMBER * right, 0), (close, 1, 0)
+        start = [(fmt.render(m[:2], fmt.TOOLS), 0, 0), *call, ("\n" + fmt.render([m[3]]), 0, 0)]
+        if k == 1:  # no value is learned of more updates than any plain prompt is read from
+            return self._sample("cut", [*start, *self._sentences(s.order, s, lambda key: int(len(s.values[key]) <= READ)), (fmt.END, 1, 0)])
+        return self._sample("cut", [*start, ("\n".join(map(fmt.render_call, m[4].calls)) + fmt.END, 1, 0)])
+
+    def folded(self, keys, n, even):
         """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown.
 
-        How many markers there are says nothing of how much is open: long streams leave more than these short ones have.
+        `even`: cut as the teacher does, mostly; else between a quarter and nine tenths of the stream are open, so that how many markers
+        there are says nothing of how much is open.
         """
         s = make_stream(self.words, self.rng, keys, n)
         user = fmt.user_text(s.order, s.pairs)
-        k = self.rng.randint(2, 10)
-        pieces, idents = self._uneven(user, k, self.rng.uniform(0.25, 0.9)), new_ids(self.rng, k)
-        messages = self.calls(user, pieces, idents)
+        if even:
+            k = fmt.fragments_for(fmt.thousands(user))
+            if k == 1 or self.rng.random() < 0.2:
+                k = max(2, round(n / self.rng.uniform(2, READ)))
+            pieces = cut(user, k)
+        else:
+            k = self.rng.randint(2, 9)
+            pieces = self._uneven(user, k, self.rng.uniform(0.25, 0.9))
+        idents = new_ids(self.rng, k)
+        messages = self.calls("", None, idents, round((pieces[-1][1] - pieces[0][0]) / k))
         end = pieces[-2][1]
-        shown = folded_user(user, pieces, idents, k - 1)
-        messages[1] = Message("user", shown)
+        messages[1] = Message("user", folded_user(user, pieces, idents, k - 1), note=fmt.note(fmt.thousands(user)))
         prompt = fmt.render(messages, fmt.TOOLS)
         # As under a splice, where what is folded keeps its positions: in half of the samples there is a gap behind the last marker.
-        last = fmt.fold_marker(idents[k - 2], pieces[k - 2][1] - pieces[k - 2][0])
-        open_at = prompt.index(last) + len(last)
-        answer = fmt.answer_text(s.order, s.last) + fmt.END
-        sample = self._sample("folded", [(prompt[:open_at], 0, 0), (prompt[open_at:], 0, self._gaps()), (answer, 1, 0)])
-        for key in s.order:  # a value that is folded away cannot be known: nothing is learned from it
-            if " %s:" % key not in user[end:]:
-                sample.weights[sample.ids == self.vocabulary.id["\u2581%s." % s.last[key]]] = 0
-        return sample
+        last = fmt.MARKER_END
+        open_at = prompt.rindex(last, 0, prompt.index(fmt.END_MARKER)) + len(last)
+        parts = [(prompt[:open_at], 0, 0), (prompt[open_at:], 0, self._gaps())]
+        # A value that is folded away cannot be known, and one of more updates than any plain prompt is read from is not learned here either.
+        shown = user[end:]
+        parts += self._sentences(s.order, s, lambda key: int(0 < shown.count(" %s:" % key) <= READ))
+        return self._sample("folded", [*parts, (fmt.END, 1, 0)])
 
     @staticmethod
     def _uneven(user, k, kept):

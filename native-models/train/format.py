@@ -42,6 +42,7 @@ class Message(NamedTuple):
     role: str
     content: str = ""
     calls: tuple = ()
+    note: str = ""  # shown after the content
 
 
 def tools_block(names=tuple(TOOLS)):
@@ -53,7 +54,7 @@ def render_call(call):
 
 
 def render_message(message):
-    body = message.content
+    body = message.content + message.note
     if message.calls:
         body += ("\n" if body else "") + "\n".join(render_call(c) for c in message.calls)
     return START + message.role + "\n" + body + END + "\n"
@@ -87,10 +88,26 @@ def answer_text(order, last):
     return "\n".join("%s %s is %s." % (SENTENCE, k, last[k]) for k in order)
 
 
-def fragments_for(pairs):
-    """How many fragments the teacher cuts a stream of `pairs` updates into: about 230 updates each, so that the one left open holds
-    about five updates of each of 46 keys."""
-    return min(9, max(1, int(pairs / 230 + 0.5)))
+# the note on long messages, as the runtime writes it when there are context tools
+
+NOTED_FROM = 2000  # characters
+NOTE_OPEN, NOTE_CLOSE = "\n\n[This message has about ", " thousand characters.]"
+NOTES = {n: str(n) + NOTE_CLOSE for n in range(2, 100)}  # one token each
+
+
+def thousands(content):
+    """What the note of a message says, None when there is none: rounded half up."""
+    return (len(content) + 500) // 1000 if len(content) >= NOTED_FROM else None
+
+
+def note(noted):
+    return NOTE_OPEN + str(noted) + NOTE_CLOSE if noted else ""
+
+
+def fragments_for(noted):
+    """How many fragments the teacher cuts a message into of which the note says `noted` thousand characters: one while it is short
+    (up to eight updates of each of 46 keys), else one for every 5,000, so that the newest holds about five updates of each key."""
+    return 1 if not noted or noted <= 8 else (2 * noted + 5) // 10
 
 
 # tool calls, results and markers
@@ -115,8 +132,11 @@ def fold_result(ident):
     return "Folded %s." % ident
 
 
+MARKER_END = " characters, restore_fragment shows them]"
+
+
 def fold_marker(ident, chars):
-    return "[folded %s: %d characters, restore_fragment shows them]" % (ident, chars)
+    return "[folded %s: %d%s" % (ident, chars, MARKER_END)
 
 
 # Pieces of those texts that are one token each (raw text, matched longest first).
@@ -131,12 +151,12 @@ FOLD_OPEN, FOLD_NEXT, FOLD_CLOSE = _FOLD, _CLOSE + "\n" + _FOLD, _CLOSE
 PIECES = [
     "<tool_call>", "</tool_call>", "system\n", "user\n", "assistant\n", "tool\n",
     SYSTEM, "\n\n# Tools", *["\n%s(%s)" % (n, ", ".join(p)) for n, p in TOOLS.items()],
-    INTRO, " keys:", RULES, START_MARKER + "\n", START_MARKER, "\n\n" + END_MARKER, END_MARKER, QUESTION, FORM,
+    NOTE_OPEN, NOTE_CLOSE, *NOTES.values(), INTRO, " keys:", RULES, START_MARKER + "\n", START_MARKER, "\n\n" + END_MARKER, END_MARKER, QUESTION, FORM,
     SENTENCE,
     CUT_OPEN, CUT_CLOSE, FOLD_OPEN, FOLD_NEXT, FOLD_CLOSE,
     *[_OPEN % n for n in TOOLS if n not in ("fold_fragment",)],
     _OPEN % "restore_fragment" + '"fragment_id": "', _OPEN % "summarize_fragment" + '"fragment_id": "',
     "Cut message ", " into ", " fragments of about ", " fragment of about ", " characters, first to last: ", " characters: ", " and ",
-    "Folded ", "Restored ", "Summarized ", "[folded ", "[summary of ", " characters, restore_fragment shows them]",
+    "Folded ", "Restored ", "Summarized ", "[folded ", "[summary of ", MARKER_END,
     " characters, restore_fragment shows them: ",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ TEXTS = [
     "river: goldharbor; boat: oakwing; f1a2b3, f00bea and fffff f s12345.",
     fmt.fold_marker("f1a2b3", 3910) + fmt.fold_marker("f0c0de", 12) + " river: oakstone;",
     fmt.render_call(fmt.fold_call("f1a2b3")) + "\n" + fmt.render_call(fmt.fold_call("fedcba")),
+    "Many words." + fmt.note(2) + fmt.note(57) + " 57 thousand characters.] 3" + fmt.note(104),
 ]
 
 
@@ -24,6 +25,8 @@ def openai(messages):
     out = []
     for m in messages:
         entry = {"role": m.role, "content": m.content}
+        if m.note:
+            entry["note"] = m.note
         if m.calls:
             entry["tool_calls"] = [{"function": {"name": c.name, "arguments": c.arguments}} for c in m.calls]
         out.append(entry)
@@ -38,12 +41,12 @@ def episode(words, rng, keys, n, k):
     idents = ["f%05x" % rng.randrange(1 << 20) for _ in spans]
     start = [
         Message("system", fmt.SYSTEM),
-        Message("user", user),
+        Message("user", user, note=fmt.note(fmt.thousands(user))),
         Message("assistant", "", (fmt.cut_call(k),)),
         Message("tool", fmt.cut_result(2, idents, round((spans[-1][1] - spans[0][0]) / k))),
     ]
     folds = [Message("assistant", "", tuple(map(fmt.fold_call, idents[:-1]))), *[Message("tool", fmt.fold_result(i)) for i in idents[:-1]]]
-    shown = [start[0], Message("user", folded_user(user, spans, idents, k - 1)), *start[2:], *folds]
+    shown = [start[0], Message("user", folded_user(user, spans, idents, k - 1), note=start[1].note), *start[2:], *folds]
     return stream, start, shown, {"spans": spans, "ids": idents}
 
 

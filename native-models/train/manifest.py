@@ -44,6 +44,7 @@ def main():
                 "plain": kinds["plain"],
                 "tools": kinds["cut"] + kinds["folded"] + kinds["ids"],
                 "noise": kinds["noise"],
+                "plainWithoutValues": state["form"],
                 "toolsBefore": kinds["cut"],
                 "toolsAfter": kinds["folded"],
                 "toolsIdsOnly": kinds["ids"],
@@ -86,8 +87,8 @@ def _model_card(data):
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     count = data["evaluation"]["table"][0]["samples"]
     lines += ["", "%d held-out streams a row and agent, 46 keys, greedy." % count]
-    lines += ["Trained %d steps on %.2f M tokens: %.2f M of plain prompts, %.2f M of tool transcripts, %.2f M of random repeats; %.0f minutes of CPU time, %.0f of wall time, on one core of a shared machine." % (
-        t["steps"], t["tokens"] / 1e6, t["tokensOf"]["plain"] / 1e6, t["tokensOf"]["tools"] / 1e6, t["tokensOf"]["noise"] / 1e6,
+    lines += ["Trained %d steps on %.2f M tokens: %.2f M of plain prompts (%.2f M of them long or late, no values learned), %.2f M of tool transcripts, %.2f M of random repeats; %.0f minutes of CPU time, %.0f of wall time, on one core of a shared machine." % (
+        t["steps"], t["tokens"] / 1e6, t["tokensOf"]["plain"] / 1e6, t["tokensOf"]["plainWithoutValues"] / 1e6, t["tokensOf"]["tools"] / 1e6, t["tokensOf"]["noise"] / 1e6,
         t["cpuSeconds"] / 60, t["wallSeconds"] / 60)]  # fmt: skip
     with open(path, "w", encoding="utf-8") as f:
         f.write(head + _FROM + "\n" + "\n".join(lines) + "\n" + _TO + rest.split(_TO)[1])

@@ -14,11 +14,11 @@ from .attention import attend
 
 class Config(NamedTuple):
     layers: int = 2
-    width: int = 192
+    width: int = 128
     heads: int = 3
     head: int = 64
     hidden: int = 256
-    rope_base: float = 1e5
+    rope_base: float = 1e6
     eps: float = 1e-5
     context: int = 16384
 
@@ -86,12 +86,13 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """`rows`: embedding of everything but the values; `values`: one row a value, shared by its two forms; `forms`: their difference."""
+    """`rows`: embedding of everything but the ends of values; `values`: one row for each such word, shared by its two forms; `forms`: their
+    difference."""
 
     def __init__(self, config, vocabulary):
         super().__init__()
         self.config = config
-        count = len(vocabulary.words.values)
+        count = len(vocabulary.words.second)
         self.rows = nn.Parameter(torch.zeros(vocabulary.base, config.width))
         self.values = nn.Parameter(torch.zeros(count, config.width))
         self.forms = nn.Parameter(torch.zeros(2, config.width))

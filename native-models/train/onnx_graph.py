@@ -133,7 +133,7 @@ class Llama:
     def turn(self):
         """Cosine and sine of every position, [batch, 1, query, head / 2]. Angles in float64: float32 is 1e-3 rad off at position 16,384."""
         g, half = self.g, self.s.head // 2
-        speed = g.weight("model.rotary_emb.speed", float(self.s.base) ** (-np.arange(half, dtype=np.float64) / half))
+        speed = g.weight("model.rotary_emb.speed", np.array([float(self.s.base) ** (-i / half) for i in range(half)]))  # NumPy's own power is not the same in every release
         place = g.add("Cast", g.add("Unsqueeze", "position_ids", g.const(1, 3)), to=proto.DOUBLE)
         angle = g.add("Mod", g.add("Mul", place, speed), g.const(np.float64(2 * math.pi)), fmod=1)
         angle = g.add("Cast", angle, to=proto.FLOAT)

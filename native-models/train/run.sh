@@ -6,11 +6,9 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-/usr/bin/python3}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 mkdir -p train/.run && echo '*' > train/.run/.gitignore
-# Short prompts first: they teach reading and calling at three times the speed.
-$python -m train.train --most 6 --tokens 2.4e6 --limit 1.5e5
-$python -m train.train --most 16 --tokens 3.9e6 --limit 1.5e5
+$python -m train.train
 $python -m train.export
 $python -m train.export_onnx
-$python -m train.evaluate
+$python -m train.evaluate --samples 6
 $python -m train.golden
 $python -m train.manifest

@@ -7,8 +7,8 @@ Three kinds of text get a token of their own:
   every USER_DEFINED token and six thousand of those would make a long prompt slow;
 * single characters, pairs of hexadecimal digits and the 256 bytes, so that any text round-trips.
 
-A value of the stream carries its punctuation (" goldharbor;" in the stream, " goldharbor." in the answer) and a key its
-colon (" river:"), so that one update is two tokens. The two forms of a value share one row of the embedding while training.
+A value is two words, the second with its punctuation (" gold", "harbor;" in the stream, "harbor." in the answer), and a key carries its
+colon (" river:"), so that one update is three tokens. The two forms of a second word share one row of the embedding while training.
 """
 import json
 import os
@@ -61,7 +61,8 @@ class Vocabulary:
         if len(self.id) != len(self.tokens):
             raise ValueError("a token text occurs twice")
         self.start, self.end = self.id[fmt.START], self.id[fmt.END]
-        self.base = len(self.tokens) - 2 * len(words.values)  # first row of " value;" ; " value." follows as a block
+        self.base = len(self.tokens) - 2 * len(words.second)  # first row of "harbor;" and the like; "harbor." follows as a block
+        self.parts = {self.id[SPACE + w] for w in words.first} | set(range(self.base, len(self.tokens)))  # what values are made of
 
     def _normal(self):
         """Scores decide the merge order: longer prefixes first, and everything that starts with a space before the rest."""
@@ -79,9 +80,10 @@ class Vocabulary:
             for p in prefixes(SPACE + word, 2):
                 score[p] = 100.0 + len(p)
         known = {t.text for t in self.tokens}
+        last = [w + end for end in (";", ".") for w in self.words.second]
+        known.update(last)
         self.tokens += [Token(t, s, NORMAL) for t, s in score.items() if t not in known]
-        for end in (";", "."):
-            self.tokens += [Token(SPACE + v + end, 200.0, NORMAL) for v in self.words.values]
+        self.tokens += [Token(t, score[t], NORMAL) for t in last]
 
     def __len__(self):
         return len(self.tokens)

@@ -1,6 +1,7 @@
 /** Owns the loop of one turn: steps with tool calls until there is an answer. */
 import type { ChatMessage, ToolCall, ToolChoice } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
+import { noted } from '../context/size-note.js'
 import { failure, type ToolOutcome } from '../context/tools/tool.js'
 import { invariant } from '../core/errors.js'
 import type { Engine, EngineReply, EngineRequest } from '../engine/engine.js'
@@ -81,7 +82,7 @@ export class Turn {
     const edits = conversation.edits()
     const running = engine.respond({
       conversation: conversation.id,
-      messages: conversation.messages,
+      messages: noted(conversation.messages, tools),
       ...generation,
       ...(edits.length === 0 ? {} : { edits }),
       ...(tools.length === 0 ? {} : { tools, toolChoice }),

@@ -63,7 +63,8 @@ export function templateMessages(
 }
 
 function turnsOf(message: ChatMessage, index: number, messages: readonly ChatMessage[], form: Form, writer: CallWriter): Turn[] {
-  const content = Tracked.of(message.content, { field: 'content', message: index })
+  const note = Tracked.of(message.note ?? '', { field: 'note', message: index })
+  const content = Tracked.join([Tracked.of(message.content, { field: 'content', message: index }), note])
   const callOrigin: Origin = { field: 'call', message: index }
   const turn = (given: Partial<Turn>): Turn => ({ index, role: message.role, content, rest: [], ...given })
   if (message.role === 'tool') {

@@ -16,7 +16,7 @@ import type { ToolSyntax } from './syntax/syntax.js'
 import { OffsetMap } from './text/offsets.js'
 import type { Tracked } from './text/tracked.js'
 import { borderAt, tokenAt, type Aligned } from './tokens/aligned.js'
-import { Encoder } from './tokens/encoder.js'
+import { Encoder, type Fixed } from './tokens/encoder.js'
 import type { Tokenizer } from './tokenizer.js'
 
 export interface FormatOptions {
@@ -207,7 +207,7 @@ export class ChatFormat {
         })
       : { text: plain, fixed: [], refused: [] }
     const textStarts = text === plain ? plainStarts : [...messageStarts(text, count), text.length]
-    const base = this.#encoder.encode(text, fixed)
+    const base = this.#encoder.encode(text, [...fixed, ...this.#notes(text)])
     const tokenStarts = textStarts.map((start, index) =>
       index === 0 ? 0 : index > count ? base.tokens.length : tokenAt(base, start),
     )
@@ -217,6 +217,21 @@ export class ChatFormat {
       if (map !== null) maps.set(index, map)
     })
     return { messages, tools, text, base, textStarts, tokenStarts, refused, maps }
+  }
+
+  /** Notes, whose tokens are their own: the content before one keeps the borders it would have without. */
+  #notes(text: Tracked): Fixed[] {
+    const notes: Fixed[] = []
+    let at = 0
+    for (const { text: shown, origin } of text.pieces) {
+      const start = at
+      at += shown.length
+      if (typeof origin === 'string' || origin.field !== 'note') continue
+      const last = notes.at(-1)?.end === start ? notes.pop() : undefined
+      const from = last?.start ?? start
+      notes.push({ start: from, end: at, tokens: this.#encoder.inner(text.value.slice(from, at)) })
+    }
+    return notes
   }
 
   #text(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], generationPrompt: boolean): Tracked {

@@ -16,6 +16,8 @@ export interface ToolCall {
 export interface ChatMessage {
   readonly role: Role
   readonly content: string
+  /** Shown right after the content and no part of it: tokenized apart, out of reach of edits and not in its spans. */
+  readonly note?: string
   /** Assistant only. */
   readonly reasoning?: string
   readonly toolCalls?: readonly ToolCall[]

@@ -38,8 +38,8 @@ export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null
 
 function sameMessage(a: ChatMessage, b: ChatMessage): boolean {
   if (a === b) return true
-  const plain = ({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage) =>
-    JSON.stringify([role, content, reasoning, toolCalls, toolCallId, name])
+  const plain = ({ role, content, note, reasoning, toolCalls, toolCallId, name }: ChatMessage) =>
+    JSON.stringify([role, content, note, reasoning, toolCalls, toolCallId, name])
   return plain(a) === plain(b)
 }
 

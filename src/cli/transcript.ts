@@ -1,6 +1,7 @@
 /** Owns the transcripts that people write by hand: messages and tools as OpenAI's chat API has them, and stretches to fold. */
 import { z } from 'zod'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
+import { noted } from '../context/size-note.js'
 import { KvfoldError } from '../core/errors.js'
 import { span, type Span } from '../core/span.js'
 
@@ -72,9 +73,10 @@ export function parseTranscript(json: string, source: string): Transcript {
   }
   const { messages: given, tools, folds } = parsed.data
   const messages = given.map(messageOf)
+  const definitions = tools.map((tool) => tool.function)
   return {
-    messages,
-    tools: tools.map((tool) => tool.function),
+    messages: noted(messages, definitions),
+    tools: definitions,
     folds: folds.map(({ summary, ...fold }, index) => ({
       message: fold.message,
       span: stretchOf(messages, fold, (why) => wrong(source, `folds.${index}: ${why}`)),

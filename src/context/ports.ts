@@ -3,12 +3,14 @@ import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Engine } from '../engine/engine.js'
 import type { ConversationPorts } from './conversation.js'
+import { noted } from './size-note.js'
 import { summarizeWith } from './summary.js'
 
 /** Token borders and summaries from `engine`. `tools`: the definitions that every request of the conversation carries. */
 export function portsOf(engine: Engine, id: ConversationId, tools: readonly ToolDefinition[] = []): ConversationPorts {
   return {
-    snap: (messages, message, chars) => engine.snap(messages.slice(0, settledBefore(messages, message)), tools, message, chars),
+    snap: (messages, message, chars) =>
+      engine.snap(noted(messages.slice(0, settledBefore(messages, message)), tools), tools, message, chars),
     summarize: summarizeWith(engine, id),
   }
 }

@@ -72,8 +72,9 @@ export class ScriptedEngine implements Engine {
 
   /** The text a request shows the model, as this engine writes it out. */
   prompt({ messages, tools = [], edits = [] }: Pick<EngineRequest, 'messages' | 'tools' | 'edits'>): string {
+    const { tokens } = this.#show(messages, tools, edits)
     const texts = [...this.#vocabulary.keys()]
-    return Array.from(this.#show(messages, tools, edits).tokens, (token) => texts[token] ?? '').join('')
+    return Array.from(tokens, (token) => texts[token] ?? '').join('')
   }
 
   forget(conversation: ConversationId): void {
@@ -180,6 +181,7 @@ export class ScriptedEngine implements Engine {
         edits.filter((edit) => edit.message === index),
       ))
         add(piece)
+      add(message.note ?? '')
       add(body({ ...message, content: '' }))
       add('<end>\n')
       return { index, role: message.role, span: span(start, tokens.length) }

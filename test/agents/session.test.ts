@@ -31,6 +31,22 @@ const loop =
 const search: ScriptedReply = { calls: [{ name: 'search_context', arguments: { query: 'newest' } }] }
 
 describe('sculptor', () => {
+  it('is told how long a long message is, in every step alike; without the tools nothing is told', async () => {
+    const engine = new ScriptedEngine(loop(5))
+    const session = sculptor({ engine, id, prompt: 'pi-llm' })
+    const outcome = await session.ask(STREAM)
+    const note = `\n\n[This message has about ${Math.round(STREAM.length / 1000)} thousand characters.]`
+    const last = 'The newest: seven. The end. What is newest?'
+    expect(engine.requests).toHaveLength(3)
+    for (const request of engine.requests) expect(engine.prompt(request)).toContain(last + note)
+    for (const { ledger } of outcome.steps.slice(1, 2)) expect(ledger.recomputed).toBe(0)
+    expect(session.conversation.messages[1]).toEqual({ role: 'user', content: STREAM })
+
+    const bare = new ScriptedEngine([{ content: 'Seven.' }])
+    await plain({ engine: bare, id }).ask(STREAM)
+    expect(bare.prompt(bare.requests[0]!)).toBe(`<user>\n${STREAM}<end>\n<assistant>\n`)
+  })
+
   it('fragments, folds and answers; the folded text is gone from the answering step', async () => {
     const engine = new ScriptedEngine(loop(5))
     const session = sculptor({ engine, id, prompt: 'pi-llm' })

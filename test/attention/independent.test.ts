@@ -78,7 +78,7 @@ describe('the tokenizer', () => {
     const special = added.map(({ content }) => content)
     const ids = Array.from({ length: llama.info.vocabulary }, (_, token) => token)
     const ordinary = ids.filter((token) => !added.some(({ id }) => id === token)).map((token) => llama.detokenize([token]))
-    expect(ordinary.length).toBeGreaterThan(7000)
+    expect(ordinary.length).toBeGreaterThan(1000)
     const odd = [' ', ',', ';', '.', ':', '\n', 'é', '😀', ', ', 'a', '1', '▁', '<', '\ud800']
     const piece = () => {
       const kind = random.below(10)

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { ChatFormat } from '../../src/chat/format.js'
+import { ChatFormat, type Rendered } from '../../src/chat/format.js'
 import type { ChatMessage, Edit } from '../../src/chat/message.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeModel } from '../../src/native/types.js'
@@ -97,6 +97,34 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
           const missing = start === -1 ? text : text.slice(0, start) + text.slice(start + made.trim().length)
           expect(whole || missing.length <= 8, JSON.stringify([text, made])).toBe(true)
         }
+      }),
+      { numRuns: 25 },
+    )
+  })
+
+  test('a note stands behind its content: spans, borders and all other tokens stay as they are without it', () => {
+    const note = '\n\n[This message has about 25 thousand characters.]'
+    fc.assert(
+      fc.property(contents, fc.nat(60), fc.nat(60), (given, from, length) => {
+        const messages = weatherConversation(given)
+        const { content: text } = messages[1]!
+        const withNote = messages.map((message, index) => (index === 1 ? { ...message, note } : message))
+        const [bare, full] = [messages, withNote].map((each) => format.render({ messages: each, tools })) as [Rendered, Rendered]
+        const place = full.messages[1]!.content!
+        expect(full.text).toBe(bare.text.slice(0, place.chars.end) + note + bare.text.slice(place.chars.end))
+        expect(place.chars).toEqual(bare.messages[1]!.content!.chars)
+        const at = place.tokens.end
+        expect(bytes(full.tokens.subarray(at)).toString().startsWith(note)).toBe(true)
+
+        const start = Math.min(from, text.length - 1)
+        const chars = { start, end: Math.min(text.length, start + length + 1) }
+        const span = format.snap({ messages: withNote, tools, message: 1, chars })
+        expect(span).toEqual(format.snap({ messages, tools, message: 1, chars }))
+        fc.pre(span.end > span.start)
+        const edits: Edit[] = [{ message: 1, span, replacement: '[folded]' }]
+        const folded = format.render({ messages: withNote, tools, edits })
+        expect(folded.text.includes(`[folded]${text.slice(span.end)}${note}`)).toBe(true)
+        expect([...folded.tokens].slice(-(full.tokens.length - at))).toEqual([...full.tokens].slice(at))
       }),
       { numRuns: 25 },
     )

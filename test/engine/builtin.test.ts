@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { sculptor } from '../../src/agents/sculptor.js'
 import { plain } from '../../src/agents/plain.js'
 import type { ChatMessage } from '../../src/chat/message.js'
+import { sizeNote } from '../../src/context/size-note.js'
 import { contextTools } from '../../src/context/tools/toolset.js'
 import { conversationId } from '../../src/core/ids.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
@@ -28,6 +29,7 @@ interface Golden {
 interface GoldenMessage {
   readonly role: ChatMessage['role']
   readonly content: string
+  readonly note?: string
   readonly tool_calls?: readonly { readonly function: { readonly name: string; readonly arguments: Record<string, unknown> } }[]
 }
 
@@ -41,9 +43,10 @@ beforeAll(async () => {
 
 afterAll(() => engine.dispose())
 
-const asMessage = ({ role, content, tool_calls: calls = [] }: GoldenMessage): ChatMessage => ({
+const asMessage = ({ role, content, note, tool_calls: calls = [] }: GoldenMessage): ChatMessage => ({
   role,
   content,
+  ...(note === undefined ? {} : { note }),
   ...(calls.length === 0
     ? {}
     : {
@@ -74,9 +77,12 @@ describe('the built-in model', () => {
 
   it.each(golden.prompts.map((prompt) => [prompt.name, prompt] as const))('is shown what it was trained on: %s', (_, prompt) => {
     const tools = contextTools.map(({ definition }) => definition).filter(({ name }) => prompt.tools.includes(name))
-    const rendered = engine.format.render({ messages: prompt.messages.map(asMessage), tools })
+    const messages = prompt.messages.map(asMessage)
+    const rendered = engine.format.render({ messages, tools })
     expect(rendered.text).toBe(prompt.text)
     expect([...rendered.tokens]).toEqual(prompt.ids)
+    // Under folds a content is told here as shown, while the note says how long the original is.
+    for (const { note = '', ...bare } of messages) if (!bare.content.includes('[folded ')) expect(sizeNote(bare, tools)).toBe(note)
   })
 
   it('folds a long stream by itself, and the runtime computes the fold once', async () => {

@@ -5,7 +5,7 @@ import type { Edit } from '../../src/chat/message.js'
 import { span } from '../../src/core/span.js'
 import { Books, type Row } from '../../src/engine/remote/books.js'
 import { Deferral } from '../../src/engine/remote/deferral.js'
-import { shownText } from '../../src/engine/remote/wire.js'
+import { contentOf, shownText } from '../../src/engine/remote/wire.js'
 
 const row = (text: string, role = 'user'): Row => ({ role, text, weight: text.length + 4 })
 const entered = (books: Books, rows: readonly Row[], prompt: number, cached: number | null, generated: number, answer = 'yes') =>
@@ -19,6 +19,14 @@ const entered = (books: Books, rows: readonly Row[], prompt: number, cached: num
     firstToken: 5,
     total: 9,
   })
+
+describe('what is sent', () => {
+  it('has the note of a message behind its content under the edits', () => {
+    const message = { role: 'user', content: 'one two three', note: '\n\n[noted]' } as const
+    expect(contentOf(message, [{ message: 0, span: span(4, 13), replacement: '[folded]' }])).toBe('one [folded]\n\n[noted]')
+    expect(contentOf({ role: 'user', content: 'one' }, [])).toBe('one')
+  })
+})
 
 describe('Books', () => {
   it('has sums that are what the endpoint says, whatever it says', () => {

@@ -42,6 +42,38 @@ async function eventsOf(asked: Asked): Promise<AskEvent[]> {
 /** What the engine was last asked to show. */
 const shown = (engine: ScriptedEngine) => engine.requests.at(-1)!.messages.map(({ role, content }) => `${role}: ${content}`)
 
+describe('the note on a long message', () => {
+  const long = user('word '.repeat(1000).trim())
+  const note = '\n\n[This message has about 5 thousand characters.]'
+  const prompt = (engine: ScriptedEngine) => engine.prompt(engine.requests.at(-1)!)
+
+  it('is shown to a model that has the context tools, after a fold as before, and nobody else gets it', async () => {
+    const { ask, service, engine } = await serve(numbered)
+    const first = await ask([long], { acm: 'tools', toolChoice: 'auto' })
+    expect(prompt(engine)).toContain(`word${note}<end>`)
+    const view = service.threads.get('t', first.thread)
+    expect(view.all[0]).toMatchObject({ message: long, shown: `${long.content}${note}` })
+
+    await ask([user('Plain.'), assistant('Yes.'), long])
+    expect(prompt(engine)).not.toContain('This message has about')
+  })
+
+  it('stays behind the content when the content is folded', async () => {
+    const { ask, service, engine } = await serve(numbered)
+    const first = await ask([long], { acm: 'tools' })
+    const [fragment] = await service.threads.fragment('t', first.thread, {
+      startMarker: 'word',
+      endMarker: 'word',
+      numFragments: 1,
+    })
+    await service.threads.fold('t', first.thread, fragment!.id)
+    const second = await ask([long, first.message, user('And now?')], { acm: 'tools' })
+    expect(second.thread).toBe(first.thread)
+    expect(prompt(engine)).toContain(note)
+    expect(prompt(engine).indexOf('[folded')).toBeLessThan(prompt(engine).indexOf(note))
+  })
+})
+
 describe('a stateless client', () => {
   it('goes on with its thread when it sends everything again', async () => {
     const { ask, service } = await serve(numbered)

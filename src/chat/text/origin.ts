@@ -1,7 +1,7 @@
 /** Where a stretch of rendered text comes from, and to which message it belongs. */
 
 /** A part of the conversation that templates copy text from. */
-export type Field = 'content' | 'reasoning' | 'call' | 'tool'
+export type Field = 'content' | 'note' | 'reasoning' | 'call' | 'tool'
 
 /**
  * `template`: written by the template itself or by something we vouch for (roles, BOS, EOS), so control tokens in it count.

@@ -1,6 +1,7 @@
 /** Owns the picture of a turn's context while it runs: follows the agent's events, knows the stretches to draw at any moment. */
 import type { AgentEvent } from '../../agents/events.js'
 import type { Session } from '../../agents/session.js'
+import { noted } from '../../context/size-note.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { Stretch } from '../strip.js'
 import { picture, tokensOf, underWay, type FoldedPlace, type MessageShares } from './picture.js'
@@ -70,7 +71,7 @@ export class Tracker {
     this.#written = 0
     const { conversation, toolbox } = this.session
     const rendered = this.engine.format.render({
-      messages: conversation.messages,
+      messages: noted(conversation.messages, toolbox.definitions),
       tools: toolbox.definitions,
       edits: conversation.edits(),
     })

@@ -2,7 +2,7 @@
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import type { Row } from './books.js'
 import { AROUND, type TextCounts } from './text-counts.js'
-import { bodyOf, editsByMessage, shownText } from './wire.js'
+import { bodyOf, contentOf, editsByMessage } from './wire.js'
 
 /** One row a message; tools stand before the first message, so they are counted with it. */
 export function rowsOf(
@@ -28,7 +28,7 @@ export function rowText(
   edits: readonly Edit[],
 ): string {
   const message = messages[index]
-  const body = message === undefined ? '' : bodyOf(message, shownText(message.content, edits))
+  const body = message === undefined ? '' : bodyOf(message, contentOf(message, edits))
   return index === 0 ? toolsText(tools) + body : body
 }
 
@@ -46,7 +46,7 @@ export const charactersOf = (rows: readonly Row[]): number => rows.reduce((sum, 
 
 const bodiesOf = (messages: readonly ChatMessage[], edits: readonly Edit[]): string[] => {
   const changes = editsByMessage(edits)
-  return messages.map((message, index) => bodyOf(message, shownText(message.content, changes.get(index) ?? [])))
+  return messages.map((message, index) => bodyOf(message, contentOf(message, changes.get(index) ?? [])))
 }
 
 const toolsText = (tools: readonly ToolDefinition[]): string => (tools.length === 0 ? '' : JSON.stringify(tools))

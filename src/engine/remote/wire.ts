@@ -30,6 +30,9 @@ export function editsByMessage(edits: readonly Edit[]): ReadonlyMap<number, read
   return made
 }
 
+/** A message's content under its edits, and its note. */
+export const contentOf = ({ content, note = '' }: ChatMessage, edits: readonly Edit[]): string => shownText(content, edits) + note
+
 /** What a message takes of the prompt: its content as shown, and its calls. For counting, and to see what changed. */
 export const bodyOf = (message: ChatMessage, shown: string): string =>
   message.toolCalls === undefined
@@ -46,7 +49,7 @@ export function promptOf(
   const changes = editsByMessage(edits)
   const wired = messages.map((message, index) => ({
     role: message.role,
-    content: shownText(message.content, changes.get(index) ?? []),
+    content: contentOf(message, changes.get(index) ?? []),
     ...(message.reasoning === undefined ? {} : Object.fromEntries(reasoning.map((field) => [field, message.reasoning]))),
     ...(message.toolCalls === undefined ? {} : { tool_calls: message.toolCalls.map(callOf) }),
     ...(message.toolCallId === undefined ? {} : { tool_call_id: message.toolCallId }),

@@ -1,5 +1,6 @@
 /** Owns looking at a thread's last answer: which prompts are shown again, on whose context, and what is said about it. */
 import { answerMass, type LookingEngine, type ShownPrompt } from '../../attention/answer-mass.js'
+import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation } from '../../engine/llama.js'
 import type { ThreadAttention } from './desk.js'
@@ -34,7 +35,7 @@ export class Looking {
     const { conversation, tenant, definitions } = thread
     const message = answerOf(thread)
     const { shown, ...replay } = replayOf(thread, message)
-    const messages = conversation.messages.slice(0, message + 1)
+    const messages = noted(conversation.messages.slice(0, message + 1), definitions)
     const cuts = conversation.fragments
     const lease = await this.models.lease(this.models.lookerOf(this.models.pick(thread.model)))
     try {

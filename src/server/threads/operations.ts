@@ -2,6 +2,7 @@
 import type { ChatMessage } from '../../chat/message.js'
 import type { Fragment } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
+import { sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Whereabouts } from '../../kv/whereabouts.js'
 import type { Known } from './book-entry.js'
@@ -138,13 +139,13 @@ function summaryOf({ id, model, created, used, parent, contract, asked, card }: 
 }
 
 function viewOf(thread: Thread, cells: ReadonlyMap<string, Whereabouts>): ThreadView {
-  const { conversation, ledger, events, seen, tools } = thread
+  const { conversation, ledger, events, seen, tools, definitions } = thread
   const costs = ledger.findLast(({ kind }) => kind === 'answer')?.messages ?? []
   const all = conversation.messages.map((message, index): ThreadMessage => ({
     index,
     message,
     visible: seen[index] !== 'nothing' && seen[index] !== undefined,
-    shown: conversation.shown(index),
+    shown: conversation.shown(index) + sizeNote(message, definitions),
     fragments: conversation.fragments
       .filter((fragment) => fragment.message === index)
       .map((fragment) => {

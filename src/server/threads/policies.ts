@@ -2,6 +2,7 @@
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { editOf, type Fragment } from '../../context/fragment.js'
+import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import { fragmentId } from '../../core/ids.js'
 import { span } from '../../core/span.js'
@@ -112,7 +113,7 @@ function shownBy({ engine, conversation, tools }: PolicyContext, folded: readonl
     return editOf({ id: fragmentId('f00000'), message, span: span(0, content.length), state: { kind: 'folded' } })!
   })
   const edits = [...conversation.edits(), ...hidden].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
-  return engine.count(messages, tools, edits)
+  return engine.count(noted(messages, tools), tools, edits)
 }
 
 /** Folds all of a message: as one fragment, or the fragments it was cut into. */
