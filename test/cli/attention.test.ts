@@ -87,7 +87,7 @@ describe('kvfold attention pi-llm', () => {
   it.each([
     [['--layers', '2'], 1, /There is no layer 2; the model has 2, from 0 to 1/],
     [['--n', '60', '--keys', '46'], 1, /A prompt with 60 updates .* need \d+ tokens, and the context has 2048 cells/],
-    [['--n', '100', '--keys', '46'], 1, /needs 4600 different values/],
+    [['--n', '400', '--keys', '46'], 1, /A prompt with 400 updates and its answer need \d+ tokens/],
     [['--contract', 'exact,guess'], 2, /one or several of exact, splice, blend/],
     [['--flash-attention', 'on'], 2, /Flash attention never computes the weights/],
   ])('refuses %j before it begins', async (words, code, message) => {

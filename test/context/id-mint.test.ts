@@ -1,0 +1,32 @@
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import { IdMint } from '../../src/context/id-mint.js'
+
+const pairsOf = (id: string) => [id.slice(0, 2), id.slice(2, 4), id.slice(4)]
+
+const mintOf = (content: string): IdMint => {
+  const mint = new IdMint()
+  mint.absorb({ role: 'user', content })
+  return mint
+}
+
+it('ids of a conversation share no pair of characters while there are others', () => {
+  fc.assert(
+    fc.property(fc.string(), fc.integer({ min: 1, max: 14 }), (content, count) => {
+      const mint = mintOf(content)
+      const ids = Array.from({ length: count }, () => mint.fragment())
+      for (const id of ids) expect(id).toMatch(/^f[0-9a-f]{5}$/)
+      const pairs = ids.flatMap((id) => [...new Set(pairsOf(id))])
+      expect(new Set(pairs).size).toBe(pairs.length)
+    }),
+  )
+})
+
+it('ids stay unique when there are more than pairs, and a mint that goes on makes those that the first one would have made', () => {
+  const [one, other] = [mintOf('text'), mintOf('text')]
+  const before = Array.from({ length: 300 }, (_, at) => (at % 3 === 0 ? one.search() : one.fragment()))
+  other.resume(one.count, before)
+  const after = Array.from({ length: 50 }, () => one.fragment())
+  expect(Array.from({ length: 50 }, () => other.fragment())).toEqual(after)
+  expect(new Set([...before, ...after]).size).toBe(350)
+})
