@@ -82,7 +82,8 @@ describe('the built-in model', () => {
     expect(rendered.text).toBe(prompt.text)
     expect([...rendered.tokens]).toEqual(prompt.ids)
     // Under folds a content is told here as shown, while the note says how long the original is.
-    for (const { note = '', ...bare } of messages) if (!bare.content.includes('[folded ')) expect(sizeNote(bare, tools)).toBe(note)
+    for (const { note = '', ...bare } of messages)
+      if (!bare.content.includes('[folded ')) expect(sizeNote(bare, tools)).toBe(note)
   })
 
   it('folds a long stream by itself, and the runtime computes the fold once', async () => {
