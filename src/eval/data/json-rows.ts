@@ -55,9 +55,29 @@ const [openBracket, closeBracket, openBrace, closeBrace] = [0x5b, 0x5d, 0x7b, 0x
 const isBlank = (byte: number): boolean => byte === 0x20 || (byte >= 0x09 && byte <= 0x0d)
 
 /** Finds the rows while the bytes of a file go by. */
-interface Scan {
-  take(byte: number, at: number, line: number): void
-  end(): Place[]
+abstract class Scan {
+  readonly #places: Place[] = []
+  #start: Place | null = null
+  #last = 0
+
+  abstract take(byte: number, at: number, line: number): void
+
+  /** A row that is not closed is kept, and will then say that it is no JSON. */
+  end(): Place[] {
+    this.close()
+    return this.#places
+  }
+
+  /** The byte belongs to a row, the first one of which begins it. */
+  protected grow(at: number, line: number): void {
+    this.#start ??= { bytes: { start: at, end: at }, line }
+    this.#last = at + 1
+  }
+
+  protected close(): void {
+    if (this.#start !== null) this.#places.push({ ...this.#start, bytes: { start: this.#start.bytes.start, end: this.#last } })
+    this.#start = null
+  }
 }
 
 async function placesIn(file: string): Promise<Place[]> {
@@ -79,65 +99,31 @@ async function placesIn(file: string): Promise<Place[]> {
   return scan?.end() ?? []
 }
 
-class LineScan implements Scan {
-  readonly #places: Place[] = []
-  #start: Place | null = null
-  #last = 0
-
+class LineScan extends Scan {
   take(byte: number, at: number, line: number): void {
-    if (byte === newline) this.#close()
-    else if (!isBlank(byte)) {
-      this.#start ??= { bytes: { start: at, end: at }, line }
-      this.#last = at + 1
-    }
-  }
-
-  end(): Place[] {
-    this.#close()
-    return this.#places
-  }
-
-  #close(): void {
-    if (this.#start !== null) this.#places.push({ ...this.#start, bytes: { start: this.#start.bytes.start, end: this.#last } })
-    this.#start = null
+    if (byte === newline) this.close()
+    else if (!isBlank(byte)) this.grow(at, line)
   }
 }
 
 /** Elements of the outermost array, whatever they are. */
-class ArrayScan implements Scan {
-  readonly #places: Place[] = []
-  #start: Place | null = null
-  #last = 0
+class ArrayScan extends Scan {
   #depth = 0
   #inText: 'no' | 'yes' | 'escaped' = 'no'
 
   take(byte: number, at: number, line: number): void {
     if (this.#inText !== 'no') {
       this.#inText = this.#inText === 'escaped' ? 'yes' : byte === backslash ? 'escaped' : byte === quote ? 'no' : 'yes'
-      this.#last = at + 1
+      if (this.#depth > 0) this.grow(at, line)
       return
     }
     if (isBlank(byte)) return
     const closes = byte === closeBracket || byte === closeBrace
     if (closes) this.#depth--
-    if (this.#depth === 0 && closes) this.#close()
-    else if (this.#depth === 1 && byte === comma) this.#close()
-    else if (this.#depth > 0) {
-      this.#start ??= { bytes: { start: at, end: at }, line }
-      this.#last = at + 1
-    }
+    if (this.#depth === 0 && closes) this.close()
+    else if (this.#depth === 1 && byte === comma) this.close()
+    else if (this.#depth > 0) this.grow(at, line)
     if (byte === openBracket || byte === openBrace) this.#depth++
     if (byte === quote) this.#inText = 'yes'
-  }
-
-  /** An array that is not closed keeps its last element, which will then say that it is no JSON. */
-  end(): Place[] {
-    this.#close()
-    return this.#places
-  }
-
-  #close(): void {
-    if (this.#start !== null) this.#places.push({ ...this.#start, bytes: { start: this.#start.bytes.start, end: this.#last } })
-    this.#start = null
   }
 }
