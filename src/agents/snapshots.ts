@@ -4,6 +4,7 @@ import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { span, type Span } from '../core/span.js'
 import type { Finish } from '../engine/engine.js'
+import { commonPrefix } from '../kv/prefix.js'
 
 /** One completion, and what the model was shown before it. */
 export interface TrajectoryStep {
@@ -85,5 +86,4 @@ function joined(first: Int32Array, second: Int32Array): Int32Array {
   return both
 }
 
-const beginsWith = (tokens: Int32Array, start: Int32Array): boolean =>
-  tokens.length >= start.length && start.every((token, at) => tokens[at] === token)
+const beginsWith = (tokens: Int32Array, start: Int32Array): boolean => commonPrefix(tokens, start) === start.length

@@ -107,12 +107,7 @@ export class ScriptedEngine implements Engine {
       `The script makes no call in step ${step + 1}, which requires one.`,
     )
     const finish = request.signal?.aborted === true ? 'cancelled' : (said.finish ?? (calls.length > 0 ? 'tool-calls' : 'stop'))
-    const message: ChatMessage = {
-      role: 'assistant',
-      content: said.content ?? '',
-      ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
-      ...(calls.length === 0 ? {} : { toolCalls: calls }),
-    }
+    const message = messageOf(said, calls)
     const generated = this.#tokens(body(message))
     const text = body(message)
     stream.push({ type: 'prefill', done: asked - reused, total: asked - reused })
@@ -201,6 +196,16 @@ export class ScriptedEngine implements Engine {
       this.#vocabulary.set(word, known)
       return known
     })
+  }
+}
+
+/** A reply with its calls, ids and all, as the message that it becomes. */
+export function messageOf({ content = '', reasoning }: ScriptedReply, calls: readonly ToolCall[]): ChatMessage {
+  return {
+    role: 'assistant',
+    content,
+    ...(reasoning === undefined ? {} : { reasoning }),
+    ...(calls.length === 0 ? {} : { toolCalls: calls }),
   }
 }
 

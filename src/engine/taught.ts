@@ -6,7 +6,7 @@ import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation } from './engine.js'
 import { generationOf } from './event-stream.js'
-import type { ScriptedReply } from './scripted.js'
+import { messageOf, type ScriptedReply } from './scripted.js'
 
 /** What to say to a request; null when this teacher does not know. */
 export type Teacher = (request: EngineRequest) => ScriptedReply | null
@@ -62,14 +62,8 @@ export class TaughtEngine implements Engine {
     if (said === null)
       throw new KvfoldError('engine/bad-request', 'The teacher does not know what to say here; it is for another task.')
     const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
-    const message: ChatMessage = {
-      role: 'assistant',
-      content: said.content ?? '',
-      ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
-      ...(toolCalls.length === 0 ? {} : { toolCalls }),
-    }
     return {
-      message,
+      message: messageOf(said, toolCalls),
       finish: toolCalls.length > 0 ? 'tool-calls' : 'stop',
       ledger: { ...NOTHING, kind },
       timing: { firstToken: 0, total: 0, prefillTokens: 0, generatedTokens: 0 },
