@@ -58,6 +58,7 @@ export function ChatPane({ chosen, loaded, onThread }: ChatPaneProps) {
       state = { ...state, ...changes }
       setPending(state)
     }
+    let cut = false
     show({})
     setTyped('')
     setDone(null)
@@ -73,14 +74,16 @@ export function ChatPane({ chosen, loaded, onThread }: ChatPaneProps) {
           show({ thread: event.thread })
           onThread(event.thread)
         }
-        const delta = chunk.choices?.[0]?.delta
+        const choice = chunk.choices?.[0]
+        const delta = choice?.delta
+        cut ||= choice?.finish_reason === 'length'
         const note = event === undefined ? null : noteOf(event)
         show({
           text: state.text + (delta?.content ?? ''),
           reasoning: state.reasoning + (delta?.reasoning_content ?? ''),
           notes: note === null ? state.notes : [...state.notes.filter((other) => !isProgress(other) || !isProgress(note)), note],
         })
-        if (chunk.usage != null) setDone({ thread: state.thread, text: usageOf(chunk) })
+        if (chunk.usage != null) setDone({ thread: state.thread, text: usageOf(chunk) + (cut ? LONGEST : '') })
       }
       setPending(null)
     } catch (error) {
@@ -209,6 +212,8 @@ function Answering({ pending: { question, text, reasoning, notes, problem, runni
     </>
   )
 }
+
+const LONGEST = '; cut off at the longest answer, which is among the settings'
 
 const PROGRESS = 'Reading: '
 const isProgress = (note: string): boolean => note.startsWith(PROGRESS)

@@ -107,7 +107,7 @@ export class Server {
       await app.register(cors, {
         origin: corsOrigins.includes('*') ? '*' : [...corsOrigins],
         methods: ['GET', 'POST', 'PUT', 'DELETE'],
-        exposedHeaders: ['x-request-id', 'retry-after'],
+        exposedHeaders: ['x-request-id', 'request-id', 'retry-after', 'x-should-retry'],
       })
     app.decorateRequest('tenant', '')
     app.addHook('onRequest', (request, _reply, done) => {
@@ -130,11 +130,13 @@ export class Server {
     app.setErrorHandler((error, request, reply) => {
       fail(request, reply, problemOf(error), error)
     })
-    app.setNotFoundHandler((request) => {
+    app.setNotFoundHandler((request, reply) => {
       const path = request.url.split('?')[0] ?? ''
       const methods = allowed.get(path)
-      if (methods !== undefined)
+      if (methods !== undefined) {
+        reply.header('allow', methods.join(', '))
         throw new KvfoldError('server/method-not-allowed', `${path} takes ${methods.join(', ')}, not ${request.method}.`)
+      }
       throw new KvfoldError('server/not-found', 'There is no such path; /openapi.json lists those there are.')
     })
     addChat(app, ports)

@@ -38,7 +38,10 @@ export interface Ask {
   /** False: at most one call of the client's tools an answer. Default true. */
   readonly parallelCalls?: boolean
   readonly sampling?: Sampling
-  /** Tokens of a step; with `acm: tools` a turn may take several. Default: what the context has room for. */
+  /**
+   * Tokens of a step; with `acm: tools` a turn may take several. A call that they cut off is no call. Default: what the context has room for, as
+   * llama-server and vLLM have it.
+   */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly format?: AnswerFormat
@@ -82,7 +85,7 @@ export interface Answer {
   /** The thread that this answer belongs to now; a fork's is new. */
   readonly thread: string
   readonly model: string
-  /** What the client may see: text, reasoning, and calls of its own tools. */
+  /** What the client may see: text, reasoning, and calls of its own tools that are whole. */
   readonly message: ChatMessage
   readonly finish: Finish
   /** The stop string that ended it, where the engine says. */

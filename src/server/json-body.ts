@@ -40,8 +40,8 @@ function decoded(body: Buffer): string {
   }
 }
 
-/** Looks at brackets outside of strings only; whether the text is JSON is not its question. */
-function tooDeep(text: string): boolean {
+/** Whether JSON nests deeper than bodies may. Looks at brackets outside of strings only; whether the text is JSON is not its question. */
+export function tooDeep(text: string): boolean {
   let depth = 0
   let quoted = false
   for (let at = 0; at < text.length; at++) {

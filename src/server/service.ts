@@ -54,6 +54,9 @@ export interface ServiceOptions extends Omit<ModelsOptions, 'onLeave'>, Omit<Boo
 
 type Commons = Pick<Ask, 'tenant' | 'model' | 'priority' | 'timeoutMs' | 'signal'>
 
+/** As samplers take them: the next larger number means one of their own choice. */
+const SEEDS = 2 ** 32 - 1
+
 /** Share of the last ask in the mean duration. */
 const RECENT = 0.2
 
@@ -121,7 +124,8 @@ export class ThreadService implements Service {
 
   several(ask: Ask, n: number): readonly Asked[] {
     const seed = ask.sampling?.seed
-    const nth = (index: number): Ask => (seed === undefined ? ask : { ...ask, sampling: { ...ask.sampling, seed: seed + index } })
+    const nth = (index: number): Ask =>
+      seed === undefined ? ask : { ...ask, sampling: { ...ask.sampling, seed: (seed + index) % SEEDS } }
     // What the others go on from is fixed now: the first one's answer is not for them.
     const whole = (other: Ask): Ask => {
       const { appended = false, thread, ...rest } = other

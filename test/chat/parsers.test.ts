@@ -120,6 +120,18 @@ const cases: Case[] = [
     expected: { content: '', toolCalls: [call(1, 'a', { city: 'Rome', l: [1] })] },
   },
   {
+    what: 'qwen3-coder tags, cut off in a value',
+    family: hermes,
+    reply: '<tool_call>\n<function=a>\n<parameter=city>\nRo',
+    expected: { content: '', toolCalls: [malformed(1, 'a', '<parameter=city>\nRo')] },
+  },
+  {
+    what: 'glm tags, cut off behind a value',
+    family: hermes,
+    reply: '<tool_call>a\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n',
+    expected: { content: '', toolCalls: [malformed(1, 'a', '<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>')] },
+  },
+  {
     what: 'seed',
     family: seed,
     reply: '<seed:tool_call>\n<function=a>\n<parameter=city>Rome</parameter>\n</function>\n</seed:tool_call>',

@@ -100,6 +100,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(last.recomputed).toBeGreaterThan(0)
     await page.getByText(`${first}, ${second} folded by a person or a program`).waitFor()
     const cells = page.getByRole('row').filter({ hasText: '2 answer' }).getByRole('cell')
+    await cells.first().waitFor()
     expect((await cells.allTextContents()).slice(1, 5)).toEqual(
       [last.shown, last.reused, last.recomputed, last.fresh].map((figure) => figure.toLocaleString('en-US')),
     )

@@ -136,6 +136,17 @@ describe('ReplyReader', () => {
     expect(reader.finish).toBe('tool-calls')
   })
 
+  it.each([
+    ['length', { arguments: {}, malformed: '' }],
+    ['tool_calls', { arguments: {} }],
+  ])('knows whether a call without arguments was cut off: %s', (reason, said) => {
+    const reader = new ReplyReader('the endpoint')
+    const part = { index: 0, id: 'c', function: { name: 'a', arguments: '' } }
+    reader.push({ choices: [{ index: 0, delta: { tool_calls: [part] } }] })
+    reader.push({ choices: [{ index: 0, delta: {}, finish_reason: reason }] })
+    expect(reader.calls).toEqual([{ id: 'c', name: 'a', ...said }])
+  })
+
   it('takes a whole answer as one chunk, and another choice than the first for nothing', () => {
     const reader = new ReplyReader('here')
     const message = { role: 'assistant', content: 'Whole.', tool_calls: null }

@@ -1,6 +1,7 @@
 /** The server around the routes: keys, tenants, pages of others, figures, threads, streams and the end. */
 import { request as ask } from 'node:http'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { MemoryStore } from '../../src/server/threads/memory-store.js'
 import { endless, serving, type Serving } from './serving.js'
 
 const CHAT = '/v1/chat/completions'
@@ -57,6 +58,30 @@ describe('without keys', () => {
   it('says nothing of itself to those who do not ask', async () => {
     const answer = (await (await post(served.url + CHAT, { messages: [user('Hi')], max_tokens: 2 })).json()) as Completion
     expect(answer).not.toHaveProperty('kvfold')
+  })
+
+  it('takes calls whose arguments nest deeper than anybody reads as text', async () => {
+    const depth = 20_000
+    const text = `{"a":${'['.repeat(depth)}${']'.repeat(depth)}}`
+    const call = { id: 'call_x', type: 'function', function: { name: 'look', arguments: text } }
+    const messages = [
+      user('Hi'),
+      { role: 'assistant', tool_calls: [call] },
+      { role: 'tool', tool_call_id: 'call_x', content: 'So.' },
+    ]
+    const answer = await post(served.url + CHAT, { messages, max_tokens: 2 })
+    expect([answer.status, await answer.json()]).toMatchObject([413, { error: { code: 'context_length_exceeded' } }])
+  })
+
+  it('says what a path takes that was asked in another way', async () => {
+    const answer = await fetch(served.url + CHAT)
+    expect([answer.status, answer.headers.get('allow')]).toEqual([405, 'POST'])
+  })
+
+  it('gives every one of several answers a seed that there is', async () => {
+    const answer = await post(served.url + CHAT, { messages: [user('Hi')], max_tokens: 2, n: 3, seed: 2 ** 32 - 3 })
+    expect(answer.status).toBe(200)
+    expect(((await answer.json()) as Completion).choices).toHaveLength(3)
   })
 
   it('tells events in a stream only when asked', async () => {
@@ -269,6 +294,7 @@ describe('with keys', () => {
     const answer = await fetch(`${served.url}/v1/models`, { headers })
     // Blanks around a key are no part of it.
     expect(answer.status).toBe(what === 'one and more' ? 200 : 401)
+    expect(answer.headers.get('www-authenticate')).toBe(answer.status === 401 ? 'Bearer' : null)
     if (answer.status === 401)
       expect(await answer.json()).toMatchObject({ error: { code: 'invalid_api_key', type: 'authentication_error' } })
   })
@@ -278,6 +304,10 @@ describe('with keys', () => {
     expect((await fetch(`${served.url}/v1/models`, { headers: { 'x-api-key': 'sk-anna' } })).status).toBe(200)
     const answer = await post(`${served.url}/v1/messages`, {})
     expect([answer.status, await answer.json()]).toMatchObject([401, { type: 'error', error: { type: 'authentication_error' } }])
+    const models = await fetch(`${served.url}/v1/models/none`, {
+      headers: { 'x-api-key': 'sk-anna', 'anthropic-version': '2023-06-01' },
+    })
+    expect([models.status, await models.json()]).toMatchObject([404, { type: 'error', error: { type: 'not_found_error' } }])
   })
 
   it('keeps tenants apart', async () => {
@@ -324,6 +354,9 @@ describe('with keys', () => {
     )
     expect(stream.headers.get('access-control-allow-origin')).toBe('https://ours.example')
     expect(stream.headers.get('content-type')).toMatch(/^text\/event-stream/)
+    // What both makers' clients read in a browser.
+    for (const header of ['x-request-id', 'request-id', 'retry-after', 'x-should-retry'])
+      expect(stream.headers.get('access-control-expose-headers')).toContain(header)
     await stream.text()
     const other = await fetch(`${served.url}/v1/models`, { headers: { ...bearer('sk-anna'), origin: 'https://evil.example' } })
     expect(other.headers.get('access-control-allow-origin')).not.toBe('https://evil.example')
@@ -383,6 +416,24 @@ describe('at the end', () => {
     expect(JSON.parse(blocks.at(-2)!.slice(6))).toMatchObject({ error: { code: 'server/closing' } })
     expect(message.trimEnd().split('\n\n').at(-1)).toMatch(/^event: error\ndata: .*server\/closing/)
     await expect(fetch(`${served.url}/health`)).rejects.toThrow()
+  })
+
+  it('carries out an edit that waits for its model', async () => {
+    const store = new MemoryStore()
+    const before = await serving({ service: { store } })
+    const text = user('START one two three four five six END')
+    const { kvfold } = (await (
+      await post(before.url + CHAT, { messages: [text], max_tokens: 3, kvfold: {} })
+    ).json()) as Completion
+    await before.close()
+
+    const served = await serving({ service: { store } })
+    const at = `${served.url}/kvfold/threads/${kvfold!.thread}/fragments`
+    const cut = post(at, { startMarker: 'START', endMarker: 'END', numFragments: 2 })
+    await expect.poll(() => served.service.models()[0]?.state, { interval: 1 }).toBe('loading')
+    await served.server.close(20_000)
+    expect(await (await cut).json()).toMatchObject({ fragments: [{}, {}] })
+    expect(store.read('public', kvfold!.thread)?.edits.fragments).toHaveLength(2)
   })
 
   it('waits for answers that end in time', async () => {

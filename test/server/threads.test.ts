@@ -393,6 +393,40 @@ describe('tool choice', () => {
   })
 })
 
+describe('a call that is not JSON', () => {
+  const broken = { name: 'weather', malformed: '{"where": "sk' }
+
+  it.each(['off', 'tools'] as const)('is none where the limit cut it off, and those before it are (acm: %s)', async (acm) => {
+    const { begin, engine, service } = await serve([
+      { content: 'So.', calls: [{ name: 'time', id: 'a' }, broken], finish: 'length' },
+      { content: 'Well.', calls: [acm === 'off' ? broken : { ...broken, name: 'search_context' }], finish: 'length' },
+    ])
+    const more: Partial<Ask> = { tools: [weather, time], acm }
+    const first = begin([user('x')], more)
+    const events = await eventsOf(first)
+    expect(events.filter(({ type }) => type === 'call')).toMatchObject([{ call: { name: 'time' } }])
+    const { message, finish, thread } = await first.answer
+    expect([message.toolCalls?.map(({ name }) => name), finish]).toEqual([['time'], 'length'])
+    const second = begin([user('x'), message, result('a', 'Noon.'), user('And?')], more)
+    expect((await eventsOf(second)).some(({ type }) => type === 'call' || type === 'acm')).toBe(false)
+    expect(await second.answer).toMatchObject({ thread, finish: 'length', message: assistant('Well.'), contextCalls: 0 })
+    expect(service.threads.view('t', thread).at(-1)).toEqual(assistant('Well.'))
+    expect(engine.requests).toHaveLength(2)
+  })
+
+  it('is the client’s to refuse where the model ended it itself', async () => {
+    const { begin } = await serve([{ calls: [broken, { name: 'time' }] }, { calls: [broken] }])
+    for (const names of [['weather', 'time'], ['weather']]) {
+      const asked = begin([user('x')], { tools: [weather, time] })
+      const told = (await eventsOf(asked)).flatMap((event) => (event.type === 'call' ? [event.call] : []))
+      const { message, finish } = await asked.answer
+      expect([told.map(({ name }) => name), finish]).toEqual([names, 'tool-calls'])
+      expect(message.toolCalls).toEqual(told)
+      expect(told[0]?.malformed).toBe(broken.malformed)
+    }
+  })
+})
+
 describe('the store', () => {
   it('has everything that was acknowledged, and brings it back', async () => {
     const store = new MemoryStore()

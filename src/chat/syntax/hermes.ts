@@ -28,21 +28,23 @@ class HermesReader implements BlockReader {
     this.#searched = body.length
     if (at === -1 && !final) return null
     const end = at === -1 ? body.length : at
-    return { end: Math.min(body.length, end + this.close.length), calls: callsIn(body.slice(0, end)) }
+    return { end: Math.min(body.length, end + this.close.length), calls: callsIn(body.slice(0, end), at !== -1) }
   }
 }
 
-function callsIn(body: string): RawCall[] {
+/** `closed`: whether the block came to its end. Where it was cut off, tags do not show that a value is whole, so its text is kept as it is. */
+function callsIn(body: string, closed: boolean): RawCall[] {
   const text = body.trim()
-  if (text.startsWith('<function=')) return functionTags(text)
-  if (!text.startsWith('{') && text.includes('<arg_key>')) return [argumentTags(text)]
+  if (text.startsWith('<function=')) return functionTags(text, closed)
+  if (!text.startsWith('{') && text.includes('<arg_key>')) return [argumentTags(text, closed)]
   return text === '' ? [] : [namedCall(text)]
 }
 
 /** `<function=name><parameter=key>value</parameter></function>`. */
-function functionTags(text: string): RawCall[] {
-  const calls = [...text.matchAll(/<function=([^>]*)>([^]*?)(?:<\/function>|$)/g)]
-  return calls.map(([, name = '', inside = '']) => {
+function functionTags(text: string, closed: boolean): RawCall[] {
+  const calls = [...text.matchAll(/<function=([^>]*)>([^]*?)(<\/function>|$)/g)]
+  return calls.map(([, name = '', inside = '', end = '']) => {
+    if (!closed && end === '') return { name: name.trim(), arguments: inside.trim() }
     const pairs = [...inside.matchAll(/<parameter=([^>]*)>\n?([^]*?)\n?(?:<\/parameter>|(?=<parameter=)|$)/g)]
     return {
       name: name.trim(),
@@ -52,8 +54,9 @@ function functionTags(text: string): RawCall[] {
 }
 
 /** `name<arg_key>key</arg_key><arg_value>value</arg_value>`. */
-function argumentTags(text: string): RawCall {
+function argumentTags(text: string, closed: boolean): RawCall {
   const [name = ''] = text.split('<arg_key>', 1)
+  if (!closed) return { name: name.trim(), arguments: text.slice(name.length) }
   const pairs = [...text.matchAll(/<arg_key>([^]*?)<\/arg_key>\s*<arg_value>([^]*?)(?:<\/arg_value>|$)/g)]
   return {
     name: name.trim(),

@@ -63,7 +63,7 @@ export class ReplyReader {
     for (const part of parts) events.push(...this.#callPart(part))
     const reason = textAt(choice, 'finish_reason')
     if (reason !== null) {
-      events.push(...this.#complete())
+      events.push(...this.#complete(reason === 'length'))
       this.finish = this.#finishOf(reason)
       this.stop = textAt(choice, 'stop_reason') ?? textAt(choice, 'matched_stop')
     }
@@ -92,14 +92,15 @@ export class ReplyReader {
     return events
   }
 
-  #complete(): EngineEvent[] {
+  /** `cut`: where the limit was reached right behind a name, "no arguments" is not what the model said. */
+  #complete(cut = false): EngineEvent[] {
     const draft = this.#draft
     this.#draft = null
     if (draft === null || draft.name === '') return []
     const call: ToolCall = {
       id: draft.id === '' ? `call_${this.calls.length + 1}` : draft.id,
       name: draft.name,
-      ...argumentsIn(draft.text),
+      ...(cut && draft.text === '' ? { arguments: {}, malformed: '' } : argumentsIn(draft.text)),
     }
     this.calls.push(call)
     return [{ type: 'call', call }]

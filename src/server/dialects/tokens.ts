@@ -4,6 +4,7 @@ import { FieldError } from '../field-error.js'
 import type { App, Ports } from '../ports.js'
 import { ANSWER, ERRORS } from './documented.js'
 import { nullsDownTo } from './given.js'
+import { LARGEST_TOKEN } from './token-list.js'
 
 const TokenizeBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
@@ -14,7 +15,7 @@ const TokenizeBody = Type.Object({
 
 const DetokenizeBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
-  tokens: Type.Array(Type.Integer({ minimum: 0, maximum: 0x7fffffff }), { maxItems: 1_000_000 }),
+  tokens: Type.Array(Type.Integer({ minimum: 0, maximum: LARGEST_TOKEN }), { maxItems: 1_000_000 }),
 })
 
 export function addTokens(app: App, { service }: Ports): void {

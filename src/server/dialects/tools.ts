@@ -2,7 +2,7 @@
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
 import { FieldError } from '../field-error.js'
-import { isRecord } from '../json-body.js'
+import { isRecord, tooDeep } from '../json-body.js'
 
 /** What every template and grammar can write. */
 const NAME = /^[A-Za-z0-9_.:-]{1,128}$/
@@ -37,10 +37,10 @@ export function checkChoice(choice: Ask['toolChoice'], tools: readonly ToolDefin
   return choice
 }
 
-/** A call whose arguments are text; what is no JSON object is kept as it is. */
+/** A call whose arguments are text; what is no JSON object, or none that a body could have, is kept as it is. */
 export function callOf(id: string, name: string, text: string): ToolCall {
   try {
-    const value: unknown = text.trim() === '' ? {} : JSON.parse(text)
+    const value: unknown = text.trim() === '' ? {} : tooDeep(text) ? null : JSON.parse(text)
     if (isRecord(value)) return { id, name, arguments: value }
   } catch {
     // Kept as it is below.

@@ -7,6 +7,8 @@ import type { Running } from '../running.js'
 
 /** Milliseconds between comments that keep the connection. */
 const PING = 15_000
+/** Changes that may wait for a client that does not read; one that is further behind had better ask anew. */
+const MOST_UNREAD = 10_000
 
 export function addChanges(app: App, { service }: Ports, running: Running): void {
   app.get(
@@ -23,8 +25,10 @@ export function addChanges(app: App, { service }: Ports, running: Running): void
       const { raw } = reply
       const writer = new EventWriter(raw, () => reply.getHeaders() as OutgoingHttpHeaders)
       writer.begin()
+      let unread = 0
       const stop = service.threads.watch(request.tenant, ({ thread, kind }) => {
-        void writer.write([{ event: kind, data: { thread, kind } }])
+        if (++unread > MOST_UNREAD) raw.destroy()
+        else void writer.write([{ event: kind, data: { thread, kind } }]).then(() => unread--)
       })
       const timer = setInterval(() => void writer.ping(), PING)
       const release = running.watch(() => void writer.end())

@@ -1,4 +1,5 @@
 /** Owns the routes `/kvfold/threads`: what programs and people may do with live conversations. Field names are those of the TypeScript API. */
+import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
 import { scopes } from '../../context/scope.js'
 import { ANSWER, ERRORS } from '../dialects/documented.js'
@@ -54,6 +55,10 @@ const ContractBody = Type.Object(
 const documented = (summary: string) => ({ summary, tags: ['threads'], response: { 200: ANSWER, ...ERRORS } })
 
 export function addThreads(app: App, { service: { threads }, exchange }: Ports): void {
+  /** What changes a thread (a search does: its hits have ids) is not begun while the server closes, and the server does not end before it. */
+  const changing = <T>(request: FastifyRequest, reply: FastifyReply, work: () => Promise<T>): Promise<T> =>
+    exchange(request, reply).wait(work)
+
   app.get('/kvfold/threads', { schema: documented('Live conversations of this key') }, ({ tenant }) => ({
     threads: threads.list(tenant),
   }))
@@ -73,9 +78,10 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
   app.delete(
     '/kvfold/threads/:id',
     { schema: { ...documented('Delete, in every tier and the store'), params: ThreadParams } },
-    async ({ tenant, params: { id } }) => {
-      await threads.delete(tenant, id)
-      return { id, deleted: true }
+    async (request, reply) => {
+      const { tenant, params } = request
+      await changing(request, reply, () => threads.delete(tenant, params.id))
+      return { id: params.id, deleted: true }
     },
   )
 
@@ -91,9 +97,12 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
       schema: { ...documented('Cut text into fragments'), params: ThreadParams, body: FragmentBody },
       preValidation: nullsDownTo(1),
     },
-    async ({ tenant, params: { id }, body: { startMarker, endMarker, numFragments, role } }) => ({
-      fragments: await threads.fragment(tenant, id, { startMarker, endMarker, ...given({ numFragments, role }) }),
-    }),
+    async (request, reply) => {
+      const { tenant, params, body } = request
+      const { startMarker, endMarker, numFragments, role } = body
+      const options = { startMarker, endMarker, ...given({ numFragments, role }) }
+      return { fragments: await changing(request, reply, () => threads.fragment(tenant, params.id, options)) }
+    },
   )
 
   app.post(
@@ -102,15 +111,21 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
       schema: { ...documented('Show a marker instead'), params: FragmentParams, body: FoldBody },
       preValidation: emptyIsAnObject,
     },
-    async ({ tenant, params: { id, fragment }, body: { contract } }) => ({
-      fragment: await threads.fold(tenant, id, fragment, contract),
-    }),
+    async (request, reply) => {
+      const { tenant, params, body } = request
+      return {
+        fragment: await changing(request, reply, () => threads.fold(tenant, params.id, params.fragment, body.contract)),
+      }
+    },
   )
 
   app.post(
     '/kvfold/threads/:id/fragments/:fragment/restore',
     { schema: { ...documented('Show the original again'), params: FragmentParams } },
-    async ({ tenant, params: { id, fragment } }) => ({ fragment: await threads.restore(tenant, id, fragment) }),
+    async (request, reply) => {
+      const { tenant, params } = request
+      return { fragment: await changing(request, reply, () => threads.restore(tenant, params.id, params.fragment)) }
+    },
   )
 
   app.post(
@@ -128,8 +143,12 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
       schema: { ...documented('Exact search, hidden parts included'), params: ThreadParams, body: SearchBody },
       preValidation: nullsDownTo(1),
     },
-    ({ tenant, params: { id }, body: { query, role, maxResults, contextSize } }) =>
-      threads.search(tenant, id, { query, ...given({ role, maxResults, contextSize }) }),
+    (request, reply) => {
+      const { tenant, params, body } = request
+      const { query, role, maxResults, contextSize } = body
+      const options = { query, ...given({ role, maxResults, contextSize }) }
+      return changing(request, reply, () => threads.search(tenant, params.id, options))
+    },
   )
 
   app.get(
@@ -148,9 +167,10 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
   app.put(
     '/kvfold/threads/:id/contract',
     { schema: { ...documented('What later steps keep to'), params: ThreadParams, body: ContractBody } },
-    async ({ tenant, params: { id }, body: { contract } }) => {
-      await threads.contract(tenant, id, contract)
-      return { id, contract }
+    async (request, reply) => {
+      const { tenant, params, body } = request
+      await changing(request, reply, () => threads.contract(tenant, params.id, body.contract))
+      return { id: params.id, contract: body.contract }
     },
   )
 

@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { Known } from './book-entry.js'
+import type { BookEntry, Known } from './book-entry.js'
 import type { Chain } from './chain.js'
 import { bestMatch, chainOf, common, difference } from './match.js'
 import type { ThreadRecord } from '../../store/port.js'
@@ -134,7 +134,7 @@ export class ThreadBook {
   give(thread: Thread): void {
     thread.asked = false
     this.#changed(thread, 'idle')
-    this.index.trim()
+    this.index.trim(thread)
   }
 
   /** Writes what changed, and tells. What cannot be written is undone: from then on the thread is what the store has of it. */
@@ -164,7 +164,7 @@ export class ThreadBook {
   /** Waits until the thread is nobody's, and takes it. */
   async #append({ tenant, model, thread: id }: Wanted): Promise<Taken> {
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
-    const thread = this.#named(tenant, id, model)
+    const thread = this.index.load(this.#named(tenant, id, model))
     return thread.held(async () => {
       for (;;) {
         refuseGone(thread)
@@ -189,39 +189,37 @@ export class ThreadBook {
   /** Decides and takes in one go: nobody comes in between. */
   #match({ tenant, model, messages, thread: id, tools }: Wanted): Taken {
     const chain = chainOf(messages)
-    const best = id === undefined ? this.#best(tenant, model, chain) : this.#named(tenant, id, model)
-    const found = best === null ? null : { candidate: best, common: common(best.chain, chain) }
-    if (found === null) return { thread: this.#begin(tenant, model, tools, null, 0), left: null }
-    const { candidate, common: shared } = found
-    const goesOn = shared === candidate.chain.length
-    if (goesOn && !candidate.asked) {
+    const entry = id === undefined ? this.#best(tenant, model, chain) : this.#named(tenant, id, model)
+    const shared = entry === null ? 0 : common(entry.chain, chain)
+    const goesOn = shared === entry?.chain.length && !entry.asked
+    // Nothing but a system message in common is no conversation in common: the thread is not even read.
+    const begun = messages.slice(0, shared)
+    const isRelated = id !== undefined || goesOn || begun.some(({ role }) => role !== 'system')
+    const candidate = entry === null || !isRelated ? null : this.index.load(entry)
+    if (candidate === null) return { thread: this.#begin(tenant, model, tools, null, 0), left: null }
+    if (goesOn) {
       candidate.asked = true
       return { thread: candidate, left: null }
     }
-    // Nothing but a system message in common is no conversation in common.
-    const isRelated = id !== undefined || candidate.view.slice(0, shared).some(({ role }) => role !== 'system')
-    const thread = this.#begin(tenant, model, tools, isRelated ? candidate : null, shared)
+    const thread = this.#begin(tenant, model, tools, candidate, shared)
     const isOther = shared < candidate.chain.length && shared < messages.length
-    const wasAnswered = candidate.view.slice(0, shared).some(({ role }) => role === 'assistant')
+    const wasAnswered = begun.some(({ role }) => role === 'assistant')
     if (!isOther || (id === undefined && !wasAnswered)) return { thread, left: null }
     const reason = `message ${shared} is not what it was in thread ${candidate.id}: ${difference(candidate.view[shared], messages[shared])}`
     return { thread, left: { message: shared, place: thread.placeOf(shared), reason } }
   }
 
-  /** The thread that has the longest beginning of the request, loaded; null when none has any. */
-  #best(tenant: Tenant, model: string, chain: Chain): Thread | null {
-    const found = bestMatch(
-      chain,
-      this.index.of(tenant).filter((entry) => entry.model === model),
-    )
-    return found === null ? null : this.index.load(found.candidate)
+  /** The thread that has the longest beginning of the request; null when none has any. Loads nothing. */
+  #best(tenant: Tenant, model: string, chain: Chain): BookEntry | null {
+    const candidates = [...this.index.each(tenant)].filter((entry) => entry.model === model)
+    return bestMatch(chain, candidates)?.candidate ?? null
   }
 
-  /** @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model */
-  #named(tenant: Tenant, id: string, model: string): Thread {
-    const thread = this.get(tenant, id)
-    if (thread.model === model) return thread
-    throw new KvfoldError('engine/bad-request', `Thread ${id} is one of model ${thread.model}, not of ${model}; begin a new one.`)
+  /** Loads nothing. @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model */
+  #named(tenant: Tenant, id: string, model: string): BookEntry {
+    const entry = this.index.entry(tenant, id)
+    if (entry.model === model) return entry
+    throw new KvfoldError('engine/bad-request', `Thread ${id} is one of model ${entry.model}, not of ${model}; begin a new one.`)
   }
 
   #begin(tenant: Tenant, model: string, tools: readonly ToolDefinition[], parent: Thread | null, shared: number): Thread {

@@ -17,8 +17,10 @@ export interface ThreadIndexOptions {
 
 const IDLE_BYTES = 2 ** 26
 
+/** What is done for one tenant touches no entry of another: neither its threads nor their number are to be told from the time it takes. */
 export class ThreadIndex {
-  readonly #entries = new Map<string, BookEntry>()
+  /** By id; no tenant without entries. */
+  readonly #tenants = new Map<Tenant, Map<string, BookEntry>>()
   readonly #loaded: Loaded
 
   private constructor(private readonly options: ThreadIndexOptions) {
@@ -29,12 +31,12 @@ export class ThreadIndex {
   static async open(options: ThreadIndexOptions): Promise<ThreadIndex> {
     const index = new ThreadIndex(options)
     const listed = await options.store.index((record) => new Thread(record, options.portsOf).card)
-    for (const each of listed) index.#entries.set(each.id, new BookEntry(each))
+    for (const each of listed) index.#put(new BookEntry(each))
     return index
   }
 
   get size(): number {
-    return this.#entries.size
+    return [...this.#tenants.values()].reduce((sum, { size }) => sum + size, 0)
   }
 
   /** Threads in memory. */
@@ -42,31 +44,37 @@ export class ThreadIndex {
     return this.#loaded.size
   }
 
-  /** When a thread was last used; 0 when there are none. */
+  /** When a thread of anybody was last used; 0 when there are none. */
   get lastUse(): number {
-    return [...this.#entries.values()].reduce((latest, { used }) => Math.max(latest, used), 0)
+    const all = [...this.#tenants.values()].flatMap((entries) => [...entries.values()])
+    return all.reduce((latest, { used }) => Math.max(latest, used), 0)
+  }
+
+  /** In any order; loads nothing. */
+  each(tenant: Tenant): Iterable<BookEntry> {
+    return this.#tenants.get(tenant)?.values() ?? []
   }
 
   /** Most recently used first; loads nothing. */
   of(tenant: Tenant): readonly BookEntry[] {
-    return [...this.#entries.values()].filter((entry) => entry.tenant === tenant).sort((a, b) => b.used - a.used)
+    return [...this.each(tenant)].sort((a, b) => b.used - a.used)
   }
 
   /** Loads nothing. @throws KvfoldError server/no-thread */
   entry(tenant: Tenant, id: string): BookEntry {
-    const entry = this.#entries.get(id)
-    if (entry?.tenant === tenant) return entry
+    const entry = this.#tenants.get(tenant)?.get(id)
+    if (entry !== undefined) return entry
     throw noThread(id)
   }
 
   /** Null when the thread is no longer what there is of it. */
   entryOf(thread: Thread): BookEntry | null {
-    const entry = this.#entries.get(thread.id)
+    const entry = this.#tenants.get(thread.tenant)?.get(thread.id)
     return entry?.thread === thread ? entry : null
   }
 
   has(entry: BookEntry): boolean {
-    return this.#entries.get(entry.id) === entry
+    return this.#tenants.get(entry.tenant)?.get(entry.id) === entry
   }
 
   /**
@@ -87,13 +95,16 @@ export class ThreadIndex {
 
   add(thread: Thread): void {
     const entry = new BookEntry(thread)
-    this.#entries.set(thread.id, entry)
+    this.#put(entry)
     this.#loaded.use(entry)
   }
 
   /** What is in the store stays there. */
   drop(entry: BookEntry): void {
-    this.#entries.delete(entry.id)
+    const { tenant, id } = entry
+    const entries = this.#tenants.get(tenant)
+    entries?.delete(id)
+    if (entries?.size === 0) this.#tenants.delete(tenant)
     this.#loaded.delete(entry)
   }
 
@@ -103,9 +114,17 @@ export class ThreadIndex {
     this.#loaded.delete(entry)
   }
 
-  /** Puts idle threads away, as far as there is no room for them. */
-  trim(): void {
+  /** The thread is as large as it is now; idle ones are put away as far as there is no room for them. */
+  trim(thread: Thread): void {
+    const entry = this.entryOf(thread)
+    if (entry !== null) this.#loaded.grown(entry)
     this.#loaded.trim()
+  }
+
+  #put(entry: BookEntry): void {
+    const { tenant, id } = entry
+    const entries = this.#tenants.get(tenant) ?? new Map<string, BookEntry>()
+    this.#tenants.set(tenant, entries.set(id, entry))
   }
 }
 

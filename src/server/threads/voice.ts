@@ -18,7 +18,10 @@ export interface VoiceOptions {
 /** Ids that a parser made up, where the model's syntax has none: the same in every answer. */
 const MADE_UP = /^call_\d+$/
 
-/** Calls get ids that no other call of the server has. */
+/**
+ * Calls get ids that no other call of the server has. One that the token limit or a stop string cut off is no call: nobody hears of it, and what
+ * was sampled of it is gone with it, so that the conversation is what its client knows.
+ */
 export class Voice extends EngineAround {
   /** The stop string that ended the last step. */
   stop: string | null = null
@@ -59,15 +62,31 @@ export class Voice extends EngineAround {
       first ??= call.id
       return first === call.id
     }
-    for await (const event of running)
+    /** Not JSON: what comes next says whether it was cut off. */
+    let broken: ToolCall | null = null
+    const tell = (call: ToolCall) => {
+      stream.push({ type: 'call', call: named(call) })
+    }
+    for await (const event of running) {
+      if (broken !== null) tell(broken)
+      broken = null
       if (event.type !== 'call') stream.push(event)
-      else if (counts(event.call)) stream.push({ ...event, call: named(event.call) })
+      else if (!counts(event.call)) continue
+      else if (event.call.malformed === undefined) tell(event.call)
+      else broken = event.call
+    }
     const reply = await running.reply
     this.stop = reply.stop ?? null
+    const isCut = isCutOff(reply)
+    if (broken !== null && !isCut) tell(broken)
     const { toolCalls, sampled, ...rest } = reply.message
     if (toolCalls === undefined) return reply
-    const kept = toolCalls.filter(counts)
+    const kept = toolCalls.slice(0, isCut ? -1 : undefined).filter(counts)
     const whole = sampled === undefined || kept.length < toolCalls.length ? {} : { sampled }
-    return { ...reply, message: { ...rest, toolCalls: kept.map(named), ...whole } }
+    return { ...reply, message: { ...rest, ...(kept.length === 0 ? {} : { toolCalls: kept.map(named) }), ...whole } }
   }
 }
+
+/** Whether the answer ended within its last call. */
+const isCutOff = ({ finish, stop, message: { toolCalls } }: EngineReply): boolean =>
+  (finish === 'length' || stop !== undefined) && toolCalls?.at(-1)?.malformed !== undefined

@@ -9,6 +9,7 @@ export interface AnthropicError {
 
 const TYPES: Readonly<Record<number, string>> = {
   401: 'authentication_error',
+  403: 'permission_error',
   404: 'not_found_error',
   413: 'request_too_large',
   429: 'rate_limit_error',

@@ -9,8 +9,8 @@ import { kvfoldOf } from '../kvfold-field.js'
 import { samplingOf } from '../sampling-fields.js'
 import { textOf } from '../text-parts.js'
 import { callOf, checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
+import { formOf } from './answer-form.js'
 import type { ChatRequest, ChatRequestMessage } from './chat-schema.js'
-import { formatOf } from './response-format.js'
 
 const PARTS = { text: 'text', refusal: 'refusal' } as const
 
@@ -30,7 +30,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling): 
       maxTokens,
       parallelCalls: body.parallel_tool_calls,
       stop: typeof body.stop === 'string' ? [body.stop] : body.stop,
-      format: formatOf(body.response_format, body.kvfold?.grammar),
+      format: formOf(body),
       logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
     }),
     ...kvfoldOf(body.kvfold),

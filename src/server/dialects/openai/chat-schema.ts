@@ -2,7 +2,7 @@
 import Type from 'typebox'
 import { KvfoldField } from '../kvfold-field.js'
 import { SamplingFields } from '../sampling-fields.js'
-import { ResponseFormat } from './response-format.js'
+import { FormFields } from './answer-form.js'
 
 /** Answers to one request. */
 export const MOST_CHOICES = 8
@@ -42,8 +42,13 @@ export const ChatBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
   messages: Type.Array(Message, { minItems: 1, maxItems: 100_000 }),
   ...SamplingFields,
-  max_tokens: Type.Optional(Type.Integer({ minimum: 1 })),
-  max_completion_tokens: Type.Optional(Type.Integer({ minimum: 1 })),
+  max_tokens: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      description: 'default: what the context has room for; a tool call that is cut off is left out, and finish_reason is length',
+    }),
+  ),
+  max_completion_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'as max_tokens' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
   stop: Type.Optional(Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 })),
   stream: Type.Optional(Type.Boolean()),
@@ -58,7 +63,7 @@ export const ChatBody = Type.Object({
     }),
   ),
   parallel_tool_calls: Type.Optional(Type.Boolean()),
-  response_format: ResponseFormat,
+  ...FormFields,
   kvfold: KvfoldField,
   functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
   function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),

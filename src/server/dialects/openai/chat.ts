@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
 import { nullsDownTo } from '../given.js'
+import { WITH_NULLS } from './answer-form.js'
 import { chatAsk } from './chat-ask.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
 import { ChatBody } from './chat-schema.js'
@@ -15,7 +16,7 @@ export function addChat(app: App, { service, sampling, exchange }: Ports): void 
     '/v1/chat/completions',
     {
       schema: { summary: 'Chat completion (OpenAI)', tags: ['openai'], body: ChatBody, response: { 200: ANSWER, ...ERRORS } },
-      preValidation: nullsDownTo(NULLS),
+      preValidation: nullsDownTo(NULLS, WITH_NULLS),
     },
     async (request, reply) => {
       const { body, tenant } = request

@@ -9,8 +9,9 @@ import { ANSWER, ERRORS } from '../documented.js'
 import { given, nullsDownTo } from '../given.js'
 import { KvfoldField } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
+import { isTokenList } from '../token-list.js'
+import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { CompletionStream, textCompletion } from './completion-reply.js'
-import { formatOf, ResponseFormat, Schema } from './response-format.js'
 
 const NULLS = 3
 
@@ -27,8 +28,7 @@ const CompletionBody = Type.Object({
   stop: Type.Optional(Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 })),
   stream: Type.Optional(Type.Boolean()),
   stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
-  response_format: ResponseFormat,
-  json_schema: Type.Optional(Type.Unsafe<unknown>({ ...Schema, description: 'as llama-server has it; or use response_format' })),
+  ...FormFields,
   kvfold: KvfoldField,
 })
 
@@ -47,7 +47,7 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
         body: CompletionBody,
         response: { 200: ANSWER, ...ERRORS },
       },
-      preValidation: nullsDownTo(NULLS),
+      preValidation: nullsDownTo(NULLS, WITH_NULLS),
     },
     async (request, reply) => {
       const { body, tenant } = request
@@ -99,18 +99,9 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
       throw unsupported(`kvfold.${field}`, `kvfold.${field} is for conversations; a bare completion has none.`)
 }
 
-/** vLLM has schemas in `response_format`, llama-server in `json_schema`. */
-function formOf({ response_format: format, json_schema: schema, kvfold }: CompletionRequest): CompletionAsk['format'] {
-  const form = formatOf(format, kvfold?.grammar)
-  if (schema === undefined) return form
-  if (form !== undefined) throw new FieldError('json_schema', 'Give json_schema, response_format or kvfold.grammar, not several.')
-  return { kind: 'schema', schema }
-}
-
 function promptOf(prompt: CompletionRequest['prompt']): string | readonly number[] {
   if (typeof prompt === 'string') return prompt
-  if (prompt.length > 0 && prompt.every((token): token is number => Number.isSafeInteger(token) && Number(token) >= 0))
-    return prompt
+  if (prompt.length > 0 && isTokenList(prompt)) return prompt
   const [first] = prompt
   if (prompt.length === 1 && (typeof first === 'string' || Array.isArray(first))) return promptOf(first as string | unknown[])
   if (prompt.length > 1 && (typeof first === 'string' || Array.isArray(first)))

@@ -4,6 +4,7 @@ import { FieldError } from '../../field-error.js'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
 import { given, nullsDownTo } from '../given.js'
+import { isTokenList } from '../token-list.js'
 
 const EmbeddingBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
@@ -41,16 +42,13 @@ function inputsOf(input: string | unknown[]): readonly (string | readonly number
   if (typeof input === 'string') return [input]
   if (input.length === 0 || input.length > MOST_INPUTS)
     throw new FieldError('input', `input has ${input.length} entries; send 1 to ${MOST_INPUTS}.`)
-  if (isTokens(input)) return [input]
+  if (isTokenList(input)) return [input]
   return input.map((one, index) => {
     if (typeof one === 'string') return one
-    if (Array.isArray(one) && one.length > 0 && isTokens(one as unknown[])) return one as number[]
+    if (Array.isArray(one) && one.length > 0 && isTokenList(one as unknown[])) return one as number[]
     throw new FieldError(`input[${index}]`, `input[${index}] must be a string or a list of token ids.`)
   })
 }
-
-const isTokens = (list: readonly unknown[]): list is readonly number[] =>
-  list.every((token) => Number.isSafeInteger(token) && Number(token) >= 0)
 
 const base64 = (vector: Float32Array): string =>
   Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64')

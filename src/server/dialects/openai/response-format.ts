@@ -1,4 +1,4 @@
-/** Owns `response_format`, the same in both completion routes: what form of answer it asks for. */
+/** Owns `response_format`: what form of answer it asks for. */
 import Type from 'typebox'
 import type { AnswerFormat } from '../../ask.js'
 import { FieldError, unsupported } from '../../field-error.js'
@@ -13,13 +13,9 @@ export const ResponseFormat = Type.Optional(
   }),
 )
 
-/** @param grammar of the field `kvfold`; beside a form of JSON it is refused. @throws FieldError */
-export function formatOf(
-  format: Type.Static<typeof ResponseFormat> | undefined,
-  grammar: string | undefined,
-): AnswerFormat | undefined {
-  if (format === undefined || format.type === 'text') return grammar === undefined ? undefined : { kind: 'grammar', grammar }
-  if (grammar !== undefined) throw new FieldError('kvfold.grammar', 'Give kvfold.grammar or response_format, not both.')
+/** Undefined: any text. @throws FieldError */
+export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>): AnswerFormat | undefined {
+  if (format.type === 'text') return undefined
   if (format.type === 'json_object') return { kind: 'json' }
   if (format.type !== 'json_schema')
     throw unsupported('response_format.type', 'response_format.type must be text, json_object or json_schema.')

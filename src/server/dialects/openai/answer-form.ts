@@ -1,0 +1,134 @@
+/** Owns the form of an answer in both completion routes: `response_format`, and the fields that vLLM, SGLang and llama-server have beside it. */
+import Type from 'typebox'
+import { words } from '../../../chat/grammar.js'
+import type { AnswerFormat } from '../../ask.js'
+import { FieldError, unsupported } from '../../field-error.js'
+import { parseJsonBody } from '../../json-body.js'
+import type { KvfoldRequest } from '../kvfold-field.js'
+import { formatOf, ResponseFormat, Schema } from './response-format.js'
+
+const schemaOrText = (description: string) =>
+  Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean', 'string'], description }))
+const text = (description: string) => Type.Optional(Type.String({ description }))
+const refused = Type.Optional(Type.Unknown({ description: 'refused' }))
+
+export const FormFields = {
+  response_format: ResponseFormat,
+  structured_outputs: Type.Optional(
+    Type.Record(Type.String(), Type.Unknown(), {
+      description:
+        'as vLLM has it: json, json_object, choice or grammar (GBNF); regex, structural_tag and whitespace are refused',
+    }),
+  ),
+  guided_json: schemaOrText('older vLLM: a JSON schema, or the text of one'),
+  guided_choice: Type.Optional(Type.Array(Type.String(), { description: 'older vLLM: one of these texts' })),
+  guided_grammar: text('older vLLM; GBNF'),
+  guided_regex: refused,
+  guided_whitespace_pattern: refused,
+  structural_tag: refused,
+  json_schema: Type.Optional(Type.Unsafe<unknown>({ ...Schema, description: 'as llama-server has it; or use response_format' })),
+  grammar: text('as llama-server has it: GBNF; empty for none'),
+  ebnf: text('as SGLang has it; GBNF'),
+  regex: refused,
+}
+
+/** Those of the fields in which a null says something. */
+export const WITH_NULLS = ['structured_outputs', 'guided_json', 'json_schema'] as const
+
+type FormRequest = Type.Static<ReturnType<typeof Type.Object<typeof FormFields>>> & { readonly kvfold?: KvfoldRequest }
+
+/** What the fields ask for. @throws FieldError when that is nothing this server can keep to, or several things */
+export function formOf(request: FormRequest): AnswerFormat | undefined {
+  const { response_format: format, kvfold, structured_outputs: outputs = {}, json_schema, grammar, ebnf, regex } = request
+  const asked = [
+    ...read('response_format', format, formatOf),
+    ...read('kvfold.grammar', kvfold?.grammar, grammarOf),
+    ...read('json_schema', json_schema, schemaOf),
+    ...read('grammar', grammar === '' ? undefined : grammar, grammarOf),
+    ...read('ebnf', ebnf, grammarOf),
+    ...read('regex', regex, noRegex),
+    ...read('structural_tag', request.structural_tag, noTag),
+    ...read('guided_json', request.guided_json, schemaOf),
+    ...read('guided_choice', request.guided_choice, choiceOf),
+    ...read('guided_grammar', request.guided_grammar, grammarOf),
+    ...read('guided_regex', request.guided_regex, noRegex),
+    ...read('guided_whitespace_pattern', request.guided_whitespace_pattern, noSpaces),
+    ...Object.entries(outputs).flatMap(([kind, value]) =>
+      read(`structured_outputs.${kind}`, value, (Object.hasOwn(KINDS, kind) ? KINDS[kind] : undefined) ?? noSuch),
+    ),
+  ]
+  const [first, second] = asked
+  if (first !== undefined && second !== undefined)
+    throw new FieldError(second.param, `Give ${first.param} or ${second.param}, not both: an answer has one form.`)
+  return first?.form
+}
+
+type Reader<T = unknown> = (value: T, param: string) => AnswerFormat | undefined
+
+function read<T>(
+  param: string,
+  value: T | null | undefined,
+  reader: Reader<T>,
+): readonly { readonly param: string; readonly form: AnswerFormat }[] {
+  const form = value == null ? undefined : reader(value, param)
+  return form === undefined ? [] : [{ param, form }]
+}
+
+const cannot =
+  (why: string): Reader =>
+  (_, param) => {
+    throw unsupported(param, `${param} is not supported; ${why}`)
+  }
+
+/** For what is a wish only when it is true. */
+const only =
+  (reader: Reader): Reader =>
+  (value, param) => {
+    if (typeof value !== 'boolean') throw new FieldError(param, `${param} must be true or false.`)
+    return value ? reader(value, param) : undefined
+  }
+
+const nothing: Reader = () => undefined
+const noRegex = cannot('send a grammar (GBNF), a choice or a JSON schema.')
+const noTag = cannot('send a grammar (GBNF).')
+const noSpaces = cannot('where spaces stand in JSON is not a matter of choice here.')
+const noSuch = cannot('send json, json_object, choice or grammar.')
+
+/** What vLLM's `structured_outputs` may have. */
+const KINDS: Readonly<Record<string, Reader>> = {
+  json: schemaOf,
+  json_object: only(() => ({ kind: 'json' })),
+  choice: choiceOf,
+  grammar: grammarOf,
+  regex: noRegex,
+  structural_tag: noTag,
+  whitespace_pattern: noSpaces,
+  disable_any_whitespace: only(noSpaces),
+  // There is nothing to fall back to, and schemas mean no more properties than they name.
+  disable_fallback: nothing,
+  disable_additional_properties: nothing,
+}
+
+function schemaOf(value: unknown, param: string): AnswerFormat {
+  if (typeof value !== 'string') return { kind: 'schema', schema: value }
+  try {
+    return { kind: 'schema', schema: parseJsonBody(Buffer.from(value)) }
+  } catch {
+    throw new FieldError(param, `${param} must be a JSON schema, or the text of one, which is held to what bodies are.`)
+  }
+}
+
+/** Texts among which an answer may choose. */
+const MOST_CHOICES = 1000
+
+function choiceOf(value: unknown, param: string): AnswerFormat {
+  const isText = (one: unknown): one is string => typeof one === 'string' && one !== ''
+  if (!Array.isArray(value) || value.length === 0 || value.length > MOST_CHOICES || !value.every(isText))
+    throw new FieldError(param, `${param} must be a list of 1 to ${MOST_CHOICES} texts, none of them empty.`)
+  return { kind: 'grammar', grammar: `root ::=${value.map(words).join('|')}` }
+}
+
+function grammarOf(value: unknown, param: string): AnswerFormat {
+  if (typeof value === 'string' && value !== '') return { kind: 'grammar', grammar: value }
+  throw new FieldError(param, `${param} must be a grammar (GBNF).`)
+}
