@@ -43,7 +43,8 @@ export async function streamCompletion({ url, prompt, tokens, banned, model }: S
   try {
     const response = await fetch(`${url}/v1/completions`, {
       method: 'POST',
-      headers: { 'content-type': 'application/json' },
+      // A connection each: llama-server promises to keep them and closes them behind every stream, and the next request may lose that race.
+      headers: { 'content-type': 'application/json', connection: 'close' },
       body: JSON.stringify({
         model,
         prompt,
@@ -71,13 +72,19 @@ export async function streamCompletion({ url, prompt, tokens, banned, model }: S
       if ((choice.text ?? '') !== '') times.push(performance.now() - begun)
     }
   } catch (error) {
-    return result(error instanceof Error ? error.message : String(error))
+    return result(causesOf(error))
   }
   if (!done) return result('the stream ended without [DONE]')
   if (finish !== 'length') return result(`finish reason ${finish}`)
   if (usage?.completion_tokens !== tokens) return result(`${usage?.completion_tokens} of ${tokens} tokens`)
   if (usage.prompt_tokens !== prompt.length) return result(`${usage.prompt_tokens} prompt tokens of ${prompt.length}`)
   return result(null)
+}
+
+/** What went wrong, and why: `fetch failed` alone says nothing. */
+function causesOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  return error.cause === undefined ? error.message : `${error.message}: ${causesOf(error.cause)}`
 }
 
 /** The data of server-sent events; comments are skipped. */

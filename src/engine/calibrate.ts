@@ -21,6 +21,8 @@ import type { NativeContext } from '../native/types.js'
 export interface CalibrateOptions {
   /** About 10 seconds instead of about a minute; depths are fewer and noise is greater. Default false. */
   readonly quick?: boolean
+  /** Milliseconds it may take instead; a few figures are measured whatever it says. */
+  readonly budget?: number
   readonly signal?: AbortSignal
   /** Share of the time that has gone (0..1), and what is measured now. */
   readonly onProgress?: (share: number, what: string) => void
@@ -47,6 +49,8 @@ export const SEQUENCES = 16
 /** A chunk that takes longer than this share of the budget is made smaller. */
 const LONGEST = 1 / 60
 const MARKER = 16
+/** Steps from which the three rates of the books can be told. */
+const FEWEST_STEPS = 4
 const SPLICE: Terms = { contract: 'splice' }
 
 /**
@@ -59,9 +63,10 @@ export async function calibrate(
   context: NativeContext,
   vocabulary: number,
   on: MeasuredOn,
-  { quick = false, signal, onProgress }: CalibrateOptions = {},
+  { quick = false, budget, signal, onProgress }: CalibrateOptions = {},
 ): Promise<CostModel> {
-  const limits = quick ? QUICK : WHOLE
+  const usual = quick ? QUICK : WHOLE
+  const limits = budget === undefined ? usual : { ...usual, budget }
   if (context.cells < FEWEST || context.sequences < SEQUENCES)
     throw new KvfoldError(
       'engine/bad-request',
@@ -189,7 +194,7 @@ class Bench {
     }
   }
 
-  /** Folds and restores stretches of the filled lane as conversations do, and times all but the decodes. */
+  /** Folds and restores stretches of the filled lane as conversations do, and times all but the decodes; as many as there is time for. */
   async books(): Promise<TimedBooks[]> {
     const filled = (this.context.positions(FILLED)?.max ?? -1) + 1
     const timed: TimedBooks[] = []
@@ -197,26 +202,31 @@ class Bench {
     const keeper = seqId(this.context.sequences - 1)
     this.context.tag(FILLED, keeper, span(0, filled))
     this.context.untag(FILLED, span(0, filled))
-    for (const held of new Set([Math.ceil(filled / 4), Math.ceil(filled / 2), filled]))
-      for (const size of [held / 16, held / 4, held / 2].map(Math.ceil).filter((size) => size >= MARKER)) {
-        this.context.tag(keeper, FILLED, span(0, held))
-        const lane = new Folds(this.context, this.#tokens(held), (...run) => this.#decode(...run))
-        const folds: number[] = []
-        const restores: number[] = []
-        for (let round = 0; round < this.limits.rounds + 1; round++) {
-          this.#tell(`folds of ${size} of ${held} tokens`)
-          const fold = await lane.show(size, this.#tokens(MARKER))
-          const restore = await lane.show(0, this.#tokens(MARKER))
-          // The first round runs code that was not compiled yet.
-          if (round === 0) continue
-          folds.push(fold)
-          restores.push(restore)
-        }
-        timed.push({ shown: held - size + MARKER, moved: size, milliseconds: medianOf(folds) })
-        timed.push({ shown: held, moved: size + MARKER, milliseconds: medianOf(restores) })
-        lane.end()
+    for (const { held, size } of foldsOf(filled)) {
+      if (this.#isLate && timed.length >= FEWEST_STEPS) break
+      this.context.tag(keeper, FILLED, span(0, held))
+      const lane = new Folds(this.context, this.#tokens(held), (...run) => this.#decode(...run))
+      const folds: number[] = []
+      const restores: number[] = []
+      for (let round = 0; round < this.limits.rounds + 1; round++) {
+        if (this.#isLate && folds.length > 0) break
+        this.#tell(`folds of ${size} of ${held} tokens`)
+        const fold = await lane.show(size, this.#tokens(MARKER))
+        const restore = await lane.show(0, this.#tokens(MARKER))
+        // The first round runs code that was not compiled yet.
+        if (round === 0) continue
+        folds.push(fold)
+        restores.push(restore)
       }
+      timed.push({ shown: held - size + MARKER, moved: size, milliseconds: medianOf(folds) })
+      timed.push({ shown: held, moved: size + MARKER, milliseconds: medianOf(restores) })
+      lane.end()
+    }
     return timed
+  }
+
+  get #isLate(): boolean {
+    return this.elapsed > this.limits.budget
   }
 
   #tokens(count: number): Int32Array {
@@ -246,6 +256,14 @@ class Bench {
     this.onProgress?.(Math.min(1, this.elapsed / this.limits.budget), what)
   }
 }
+
+/** Folds of `size` of `held` tokens; the first ones tell most, should there be no time for all of them. */
+const foldsOf = (filled: number): { readonly held: number; readonly size: number }[] =>
+  [2, 16, 4].flatMap((part) =>
+    [...new Set([Math.ceil(filled / 4), filled, Math.ceil(filled / 2)])]
+      .map((held) => ({ held, size: Math.ceil(held / part) }))
+      .filter(({ size }) => size >= MARKER),
+  )
 
 /** A conversation in a cache of its own over cells that are there already. */
 class Folds {

@@ -1,6 +1,6 @@
 /** One step on its way through the scheduler: what was asked, how far it is, what came out. */
 import type { ConversationId } from '../core/ids.js'
-import type { Terms } from '../kv/contract.js'
+import { EXACT, type Terms } from '../kv/contract.js'
 import type { LedgerEntry, StepKind } from '../kv/ledger.js'
 import type { Plan } from '../kv/plan.js'
 import type { Shown } from '../kv/shown.js'
@@ -132,4 +132,10 @@ export class Job {
     this.text += text
     return (text !== '' || tokens.length > 0) && this.request.onText?.(text, tokens, logprobs) === true
   }
+}
+
+/** What the job's step is asked to keep to. A token that is watched has to be computed. */
+export function termsOf({ request: { terms }, watch }: Job): Terms | undefined {
+  const anew = watch?.anew ?? null
+  return anew === null ? terms : { ...EXACT, ...terms, anew }
 }

@@ -1,5 +1,6 @@
 /** Owns turning a spliced conversation exact, in slices between which other requests run. */
 import { conversationId, type ConversationId } from '../core/ids.js'
+import { KvfoldError } from '../core/errors.js'
 import { EXACT } from '../kv/contract.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { computedIn } from '../kv/plan.js'
@@ -27,7 +28,7 @@ export interface RefreshPorts {
   readonly slice: number
   /** Waits until nothing runs. */
   idle(): Promise<void>
-  /** Has a conversation show exactly this, under `exact`, generating nothing. */
+  /** Has a conversation show exactly this, under `exact`, generating nothing. @throws KvfoldError engine/cancelled when interrupted before it began */
   show(conversation: ConversationId, shown: Shown, signal: AbortSignal | undefined): Promise<LedgerEntry>
   forget(conversation: ConversationId): void
 }
@@ -44,6 +45,16 @@ export async function refresh(
   const { cache, slice } = ports
   const shadow = conversationId(`${conversation} (refresh)`)
   const ledger: LedgerEntry[] = []
+  /** False when it was interrupted while it waited for its turn. */
+  const show = async (of: ConversationId, shown: Shown): Promise<boolean> => {
+    try {
+      ledger.push(await ports.show(of, shown, signal))
+      return true
+    } catch (error) {
+      if (error instanceof KvfoldError && error.code === 'engine/cancelled') return false
+      throw error
+    }
+  }
   for (;;) {
     if (when === 'idle') await ports.idle()
     const shown = cache.shown(conversation)
@@ -52,12 +63,12 @@ export async function refresh(
     if (lane.exact === lane.held) return { exact: true, ledger }
     const missing = computedIn(cache.plan(lane, shown, EXACT))
     if (missing <= slice) {
-      ledger.push(await ports.show(conversation, shown, signal))
+      if (!(await show(conversation, shown))) return { exact: false, ledger }
       ports.forget(shadow)
       continue
     }
     const tokens = shown.tokens.slice(0, shown.tokens.length - missing + slice)
     const part = { tokens, messages: [{ index: 0, role: 'refresh', span: { start: 0, end: tokens.length } }] }
-    ledger.push(await ports.show(shadow, part, signal))
+    if (!(await show(shadow, part))) return { exact: false, ledger }
   }
 }

@@ -1,39 +1,19 @@
 /** Owns the decode loop: which tokens of which running steps go into the next batch, and what follows from its outcome. */
 import { KvfoldError, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
-import { EXACT, type Terms } from '../kv/contract.js'
-import type { Lane } from '../kv/holding.js'
 import { computedIn } from '../kv/plan.js'
 import type { StepCache } from '../kv/step-cache.js'
-import type { Seat } from '../kv/step.js'
-import type { Fetched } from '../kv/stored.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
+import { Fetching } from './fetching.js'
+import { termsOf, type Job, type JobResult } from './job.js'
 import { tokenLogprob } from './logprobs.js'
-import type { Job, JobResult } from './job.js'
+import { packed, sizeOf, type Share } from './share.js'
 
 export interface SchedulerOptions {
   /** Steps that run at once; more wait their turn. */
   readonly slots: number
   /** How a batch is decoded. Default: by the context. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
-}
-
-/** A token that is watched has to be computed. */
-const termsOf = ({ request: { terms }, watch }: Job): Terms | undefined => {
-  const anew = watch?.anew ?? null
-  return anew === null ? terms : { ...EXACT, ...terms, anew }
-}
-
-const nextTurn = () => new Promise<void>((resolve) => setImmediate(resolve))
-
-/** One job's share of a batch; the last token's logits are wanted when `output`. */
-interface Share {
-  readonly job: Job
-  readonly tokens: Int32Array
-  readonly what: 'prompt' | 'generated'
-  readonly output: boolean
-  /** Where the first of them goes. */
-  readonly seat: Seat
 }
 
 /**
@@ -44,6 +24,7 @@ interface Share {
 export class Scheduler {
   readonly #jobs: Job[] = []
   readonly #errands: (() => void)[] = []
+  readonly #fetching: Fetching
   #running: Promise<void> | null = null
   /** The jobs whose tokens are being decoded right now. */
   #decoding: readonly Job[] = []
@@ -58,7 +39,17 @@ export class Scheduler {
     private readonly context: NativeContext,
     private readonly cache: StepCache,
     private readonly options: SchedulerOptions,
-  ) {}
+  ) {
+    this.#fetching = new Fetching(
+      cache,
+      () => {
+        this.#tell()
+      },
+      (job, error) => {
+        this.#fail(job, error)
+      },
+    )
+  }
 
   submit(job: Job): Promise<JobResult> {
     if (this.#closed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
@@ -138,18 +129,24 @@ export class Scheduler {
 
   async #loop(): Promise<void> {
     await Promise.resolve()
-    while (this.#jobs.length > 0 || this.#errands.length > 0) {
-      this.#news = false
-      for (const job of this.#jobs.filter((job) => job.cancelled))
-        this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
-      for (const errand of this.#errands.splice(0)) errand()
-      await this.#admit()
-      const shares = this.#compose()
-      if (shares.length > 0) await this.#turn(shares)
-      else if (this.#jobs.some(({ phase }) => phase.name === 'fetching')) await this.#heard()
-    }
-    // Nothing is asked for: a good time to make room, a sequence at a time.
-    while (this.#jobs.length === 0 && this.#errands.length === 0 && !this.#closed && this.cache.tidy()) await nextTurn()
+    do {
+      while (this.#jobs.length > 0 || this.#errands.length > 0) {
+        this.#news = false
+        for (const job of this.#jobs.filter((job) => job.cancelled))
+          this.#end(job, 'cancelled', job.phase.name === 'decode' ? 1 : 0)
+        for (const errand of this.#errands.splice(0)) errand()
+        await this.#admit()
+        const shares = this.#compose()
+        if (shares.length > 0) await this.#turn(shares)
+        else if (this.#fetching.busy) await this.#heard()
+      }
+      // Whoever was answered has a turn to hear of it and to go on. Then it is a good time to make room, a sequence at a time.
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve
+        setImmediate(resolve)
+      })
+      this.#wake = null
+    } while (this.#jobs.length > 0 || this.#errands.length > 0 || (!this.#closed && this.cache.tidy()))
   }
 
   /** Until there are news. */
@@ -162,7 +159,8 @@ export class Scheduler {
   async #admit(): Promise<void> {
     const active = () => this.#jobs.filter((job) => job.step !== null || job.phase.name === 'fetching').length
     for (const job of [...this.#jobs]) {
-      if (job.phase.name !== 'queued' || active() >= this.options.slots || this.#isBehind(job)) continue
+      if (job.phase.name !== 'queued' || active() >= this.options.slots) continue
+      if (this.#fetching.holds(job.request.conversation)) continue
       const opened = this.#open(job)
       if (opened === null) continue
       if (opened.kind === 'full') {
@@ -171,39 +169,17 @@ export class Scheduler {
       }
       if (opened.lane.running) continue
       try {
-        if (job.fetched === null && this.#fetch(job, opened.lane)) continue
+        if (this.#fetching.begin(job, opened.lane)) continue
         const plan = await this.cache.prepare(opened.lane, job.request.shown, termsOf(job), job.fetched ?? undefined)
         job.fetched = null
-        const step = this.cache.begin(opened.lane, plan, job.request.kind ?? 'answer')
+        const alone = this.#jobs.every((other) => other.step === null)
+        const step = this.cache.begin(opened.lane, plan, job.request.kind ?? 'answer', alone)
         job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
         job.request.onPlan?.(plan)
       } catch (error) {
         this.#fail(job, error)
       }
     }
-  }
-
-  /** Whether an earlier job of its conversation waits for the disk. */
-  #isBehind({ request }: Job): boolean {
-    return this.#jobs.some((other) => other.phase.name === 'fetching' && other.request.conversation === request.conversation)
-  }
-
-  /** Begins to read what the job needs from disk, once a job; false when that is nothing. */
-  #fetch(job: Job, lane: Lane): boolean {
-    const reading = this.cache.fetch(lane, job.request.shown, termsOf(job))
-    if (reading === null) return false
-    job.phase = { name: 'fetching' }
-    const done = (fetched: Fetched) => {
-      if (job.phase.name !== 'fetching') return
-      job.phase = { name: 'queued' }
-      job.fetched = fetched
-      this.#tell()
-    }
-    reading.then(done, (error: unknown) => {
-      if (job.phase.name === 'fetching') this.#fail(job, error)
-      this.#tell()
-    })
-    return true
   }
 
   /** The job's lane; null when it was told that it cannot have it. */
@@ -223,8 +199,7 @@ export class Scheduler {
     let room = this.context.batch
     const add = (share: Share): void => {
       // What the batch already holds needs its cells too: none of them is taken before the decode.
-      const planned = shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
-      if (this.cache.reserve(planned + share.tokens.length).kind === 'full') starved.push(share.job)
+      if (this.cache.reserve(sizeOf(shares) + share.tokens.length).kind === 'full') starved.push(share.job)
       else {
         shares.push(share)
         room -= share.tokens.length
@@ -258,32 +233,8 @@ export class Scheduler {
 
   async #turn(shares: readonly Share[]): Promise<void> {
     this.#turns++
-    const size = shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
-    const batch = {
-      tokens: new Int32Array(size),
-      positions: new Int32Array(size),
-      sequences: new Int32Array(size),
-      outputs: new Uint8Array(size),
-    }
-    const outputs = new Map<Share, number>()
-    const watched = new Map<Share, Watched>()
-    let at = 0
-    for (const share of shares) {
-      const { job, seat, what } = share
-      if (what === 'prompt') job.served = this.#turns
-      const watching = job.watch?.watched({ at, count: share.tokens.length, what, seat }, job.step!.lane) ?? null
-      if (watching !== null) watched.set(share, watching)
-      for (const [offset, token] of share.tokens.entries()) {
-        batch.tokens[at] = token
-        batch.positions[at] = seat.position + offset
-        batch.sequences[at] = seat.seq
-        at++
-      }
-      if (share.output) {
-        batch.outputs[at - 1] = 1
-        outputs.set(share, at - 1)
-      }
-    }
+    for (const { job, what } of shares) if (what === 'prompt') job.served = this.#turns
+    const { batch, size, outputs, watched } = packed(shares)
     this.#decoding = shares.map(({ job }) => job)
     const begun = performance.now()
     let failure: unknown = null

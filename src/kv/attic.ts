@@ -32,6 +32,8 @@ export class Attic {
   readonly #moving = new Set<Promise<void>>()
   readonly #budget: number
   readonly #shelf: Shelf | null
+  /** Bytes of a token in memory, at least: short sequences take more. Infinity: none was saved yet. */
+  #perToken = Infinity
   #lost = 0
   #refused = 0
 
@@ -65,8 +67,22 @@ export class Attic {
     return { host: { ...of(this.#host), budget: this.#budget }, disk: of(this.#disk.values()), lost: this.#lost, refused }
   }
 
+  /** Whether so many tokens more are kept without giving any up, as far as is known of the bytes they take. */
+  hasRoom(tokens: number): boolean {
+    return this.open && (this.#perToken === Infinity || this.#fits(tokens * this.#perToken))
+  }
+
+  /** Keeps a saved sequence in memory as `put` does, but only if nothing is given up for it; false: it is not kept. */
+  offer(record: ShelfRecord, state: Uint8Array): boolean {
+    this.#weigh(record, state)
+    if (!this.#fits(state.byteLength)) return false
+    this.put(record, state)
+    return true
+  }
+
   /** Keeps a saved sequence in memory; what has the least benefit moves on. */
   put(record: ShelfRecord, state: Uint8Array): void {
+    this.#weigh(record, state)
     this.#host.add(new Stored(record, { tier: 'host', state }, state.byteLength))
     for (const given of surplus(this.#kept(), this.#budget, Date.now())) this.#demote(given.stored)
   }
@@ -116,6 +132,16 @@ export class Attic {
     if (this.#shelf !== null) for (const stored of this.#host) this.#demote(stored)
     await this.settle()
     await this.#shelf?.close()
+  }
+
+  #weigh({ tokens }: ShelfRecord, { byteLength }: Uint8Array): void {
+    if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, byteLength / tokens.length)
+  }
+
+  /** Whether so many bytes more go into memory, and what moves on goes to the shelf. */
+  #fits(bytes: number): boolean {
+    const held = this.#kept().reduce((sum, kept) => sum + kept.bytes, 0)
+    return bytes <= this.#budget && (this.#shelf !== null || held + bytes <= this.#budget)
   }
 
   #kept() {

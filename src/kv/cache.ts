@@ -2,53 +2,39 @@
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import { Attic, type AtticTotals } from './attic.js'
-import type { AttentionScores } from './blend.js'
+import { Attic } from './attic.js'
 import { EXACT, type Terms } from './contract.js'
 import { Conversations } from './conversations.js'
 import type { CostModel } from './cost-model.js'
 import { prospectOf, timeOf } from './forecast.js'
-import { goneFrom, worthParking } from './gone.js'
+import { goneFrom } from './gone.js'
 import type { Holder } from './holder.js'
 import { Holding, type Lane } from './holding.js'
 import { Holdings } from './holdings.js'
+import { Idling } from './idling.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
-import { keysHeld, needsScratch, planStep, type Plan } from './plan.js'
+import { Middle } from './middle.js'
+import { Parking, type ParkingOptions } from './parking.js'
+import { keysHeld, neededBy, type Plan } from './plan.js'
+import { Planner, type PlannerOptions } from './planner.js'
+import { borrowedFrom, Recall } from './recall.js'
 import { Room, type Reserved } from './room.js'
-import { baseOf, withoutContracts, type Shown } from './shown.js'
+import { baseOf, type Shown } from './shown.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
-import { recordOf, Stored, type Fetched } from './stored.js'
+import { recordOf, type Fetched } from './stored.js'
+import { totalsOf, type CacheTotals } from './totals.js'
 import type { Seed } from './trail.js'
 import { verifyPlan } from './verify.js'
 import { whereabouts, type Whereabouts } from './whereabouts.js'
 
-/** What the cache holds right now; in cells unless said otherwise. used + free = cells. */
-export interface CacheTotals {
-  readonly cells: number
-  readonly used: number
-  readonly free: number
-  /** Held by parked versions alone: what can be had without any conversation losing its place. */
-  readonly parked: number
-  /** Attention runs over at most this many cells (Cells). */
-  readonly reach: number
-  /** Sequence ids. */
-  readonly sequences: { readonly used: number; readonly total: number }
-  /** Number of parked versions. */
-  readonly versions: number
-  /** What was moved off the device. */
-  readonly tiers: AtticTotals
-}
+export type { CacheTotals }
 
-export interface KvCacheOptions {
-  /** Positions the model was trained on; a splice that would go beyond falls back to `exact`. Default: no limit. */
-  readonly positions?: number
-  /** For `blend` with a ratio. Default: none. */
-  readonly attention?: AttentionScores
+export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
   /** The tiers below the device. Default: none. */
   readonly attic?: Attic
-  /** For predictions on the ledger; null until there is one. May be set later. */
+  /** For predictions on the ledger, and for what is worth moving; null until there is one. May be set later. */
   readonly costs?: { readonly model: CostModel | null }
 }
 
@@ -66,6 +52,11 @@ export class KvCache {
   readonly #conversations = new Conversations()
   readonly #attic: Attic
   readonly #room: Room
+  readonly #planner: Planner
+  readonly #parking: Parking
+  readonly #idling: Idling
+  readonly #recall: Recall
+  readonly #middle: Middle
 
   /** `memory` must be empty, and nobody else may tag or untag in it. */
   constructor(
@@ -74,11 +65,14 @@ export class KvCache {
   ) {
     this.#holdings = new Holdings(memory)
     this.#attic = options.attic ?? new Attic({})
-    this.#room = new Room(this.#holdings, this.#conversations, (victim) => {
-      const keeps = this.#attic.open && victim.held > 0
-      if (keeps) this.#attic.put(recordOf(victim), memory.saveSequence(victim.seq, { checksum: false }))
-      return keeps
-    })
+    this.#room = new Room(this.#holdings, this.#conversations, (victim, sparing) => this.#keep(victim, sparing))
+    const { fewest, costs = { model: null } } = options
+    this.#planner = new Planner(this.#holdings, this.#attic, options)
+    const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
+    this.#parking = new Parking(this.#holdings, this.#conversations, this.#attic, this.#room, pays)
+    this.#idling = new Idling(this.#holdings, this.#conversations, this.#attic, this.#room, pays)
+    this.#recall = new Recall(this.#holdings, this.#attic, this.#room)
+    this.#middle = new Middle(this.#holdings, this.#room)
   }
 
   /**
@@ -98,28 +92,7 @@ export class KvCache {
    * @param without stored sequences not to borrow from
    */
   plan(lane: Lane, shown: Shown, terms: Terms = EXACT, without?: ReadonlySet<Holder>): Plan {
-    const own = this.#own(lane)
-    const { conversation } = own
-    const stored = this.#attic.all.filter((each) => without?.has(each) !== true)
-    const lenders = {
-      parked: [...this.#holdings.parked(conversation), ...stored.filter((each) => each.conversation === conversation)],
-      others: [
-        ...this.#holdings.all.filter((holding) => holding.conversation !== conversation && holding.state !== 'scratch'),
-        ...stored.filter((each) => each.conversation !== conversation),
-      ],
-    }
-    const { positions, attention } = this.options
-    const blends = terms.contract === 'blend' || shown.origin?.holes.some((hole) => hole.contract === 'blend') === true
-    const scores = blends ? (attention?.of(conversation, shown) ?? null) : null
-    const plan = planStep(own, shown, lenders, {
-      terms,
-      ...(positions === undefined ? {} : { positions }),
-      ...(scores === null ? {} : { scores }),
-    })
-    if (!needsScratch(plan) || this.#canAdd(own, plan)) return plan
-    const reason = `all ${this.#holdings.sequences.total} sequences of the context are taken, and a splice needs one to work in`
-    const exact = { ...terms, ...EXACT }
-    return { ...planStep(own, withoutContracts(shown), lenders, { terms: exact }), asked: plan.asked, fallback: reason }
+    return this.#planner.plan(this.#own(lane), shown, terms, without)
   }
 
   /**
@@ -143,42 +116,46 @@ export class KvCache {
       for (const each of stored) {
         const started = performance.now()
         const state = fetched?.get(each) ?? (await this.#attic.read(each))
-        if (state === null || !this.#load(this.#own(lane), plan, each, state)) without.add(each)
+        if (state === null || !this.#recall.load(this.#own(lane), plan, each, state)) without.add(each)
         this.#room.spend(performance.now() - started)
       }
     }
   }
 
   /**
-   * Carries the plan out: parks what the lane no longer shows (evicting the longest unused for a sequence id; when none can be had it is
-   * lost), removes it from the lane, tags what is borrowed. Afterwards the lane is running and holds all that is not to be computed.
+   * Carries the plan out: moves off the device what has been idle for long (Idling), parks what the lane no longer shows (evicting the longest
+   * unused for a sequence id; when none can be had it is lost), removes it from the lane, tags what is borrowed. Afterwards the lane is running
+   * and holds all that is not to be computed.
    * The plan must be this lane's, made since the cache last changed, and borrow from the device only (`prepare`): a plan that would reuse
    * other tokens than it shows is refused.
+   * @param alone no other step is running, so that what earlier steps parked is moved off the device first if it is a burden (burden.ts)
    */
-  begin(lane: Lane, plan: Plan, kind: StepKind): Step {
-    const started = performance.now()
+  begin(lane: Lane, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(lane)
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
+    if (alone) this.#parking.relieve(own, plan)
+    this.#idling.relieve(neededBy(own, plan))
+    const started = performance.now() - this.#room.spent
     verifyPlan(own, plan, (holder) => this.#holdings.has(holder))
     const step = new Step(own, plan, kind)
     own.state = 'running'
-    if (needsScratch(plan)) {
-      step.scratch = this.#room.add(own.conversation, 'scratch', this.#spare(own, plan), own.seed)
-      invariant(step.scratch !== null, 'no sequence was left for a plan that needs one')
-    }
+    this.#middle.open(step, own, plan)
     step.predicted = this.#predicted(own, plan)
+    for (const version of this.#holdings.parked(own.conversation)) version.lent = false
     const gone = goneFrom(own, plan)
-    step.parked = this.#park(own, plan, gone)
+    step.parked = this.#parking.park(own, plan, gone)
     for (const entries of gone.reverse()) this.#holdings.cut(own, entries)
     for (const part of plan.parts)
       if (part.kind === 'borrow' && part.from instanceof Holding) {
         const entries = span(part.at, part.at + length(part.span))
         this.#holdings.lend(part.from, entries, own, own.atPosition(part.from.position(part.at)))
+        part.from.lent = true
       }
     own.rename(baseOf(plan.shown), keysHeld(plan))
     for (const holding of this.#holdings.all) holding.tier = 'device'
+    // What evictions took is charged, so it is not spent here again.
+    step.spend('cache', performance.now() - started - this.#room.spent)
     this.#room.charge(step)
-    step.spend('cache', performance.now() - started)
     return step
   }
 
@@ -187,15 +164,12 @@ export class KvCache {
    * scratch sequence, which is made to hold what they see.
    */
   next(step: Step, limit: number): Chunk | null {
-    const { due, lane, scratch } = step
+    const { due, lane } = step
     if (due === null) return null
     const { start, end } = span(due.span.start, Math.min(due.span.end, due.span.start + limit))
     const { tokens } = step.plan.shown
     const chunk = { tokens: tokens.slice(start, end), place: start, position: due.position, last: end === tokens.length }
-    if (!step.inMiddle) return { ...chunk, seq: lane.seq }
-    invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
-    this.#holdings.lend(lane, span(lane.atPosition(scratch.next), lane.atPosition(due.position)), scratch)
-    return { ...chunk, seq: scratch.seq }
+    return { ...chunk, seq: step.inMiddle ? this.#middle.seat(step, due.position) : lane.seq }
   }
 
   /** Where the next generated token goes. */
@@ -212,15 +186,12 @@ export class KvCache {
   }
 
   /**
-   * Moves what is parked, the longest unused first, off the device while more than `share` of the cells are in use, so that a later step need
-   * not wait for it; one sequence a call, for times when nothing runs. False: nothing to do.
+   * Moves something that is parked off the device: what is a burden to the decodes of its conversation (burden.ts), and while more than `share` of
+   * the cells are in use what is longest unused, so that a later step need not wait for it. One sequence a call, for times when nothing runs.
+   * False: nothing to do.
    */
   tidy(share = 0.75): boolean {
-    const { cells } = this.#holdings
-    const [victim] = this.#holdings.victims()
-    if (!this.#attic.open || victim === undefined || victim.state !== 'parked' || cells.used <= cells.total * share) return false
-    this.#room.evictUnasked(victim)
-    return true
+    return this.#parking.tidy(share)
   }
 
   /**
@@ -266,7 +237,7 @@ export class KvCache {
     const own = this.#own(step.lane)
     const record = this.#conversations.get(own.conversation)
     invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
-    this.#dropScratch(step)
+    this.#middle.close(step)
     own.extendBase()
     // The lane holds the same: their tags are redundant, and cells that only they hold are duplicates.
     for (const parked of this.#holdings.parked(own.conversation)) if (own.covers(parked)) this.#holdings.drop(parked)
@@ -286,6 +257,7 @@ export class KvCache {
     invariant(!running, `conversation ${conversation} cannot be forgotten while a step is running`)
     for (const holding of this.#holdings.all) if (holding.conversation === conversation) this.#holdings.drop(holding)
     this.#attic.forget(conversation)
+    this.#parking.forget(conversation)
     this.#conversations.delete(conversation)
   }
 
@@ -301,12 +273,12 @@ export class KvCache {
 
   /**
    * Rewrites an idle conversation's cells next to each other, from the lowest free ones on, so that attention need not run over the cells
-   * between them that were freed (kv-mechanics.md: there is no defragmentation). Values and positions stay. Says how many cells were
-   * rewritten: 0 where the conversation is running, holds nothing, or shares cells with others, who would keep the old ones alive.
+   * between them that were freed (kv-mechanics.md: there is no defragmentation). Values and positions stay, and so do cells that others share,
+   * who would keep the old ones alive. Says how many cells were rewritten.
    */
   compact(conversation: ConversationId): number {
-    const own = this.#movable(conversation)
-    return own === null ? 0 : this.#holdings.compact(own)
+    const own = this.#conversations.lane(conversation)
+    return own === null || own.running ? 0 : this.#holdings.compact(own)
   }
 
   /**
@@ -315,16 +287,10 @@ export class KvCache {
    * has no gaps, shares cells with others (a shift moves them for all), or where the model's positions cannot be shifted.
    */
   closeGaps(conversation: ConversationId): number {
-    const own = this.#movable(conversation)
-    return own === null ? 0 : this.#holdings.closeGaps(own)
-  }
-
-  /** The lane of a conversation that is idle and shares no cell; null when there is none. */
-  #movable(conversation: ConversationId): Holding | null {
     const own = this.#conversations.lane(conversation)
-    if (own === null || own.running || own.held === 0) return null
-    for (let entry = 0; entry < own.held; entry++) if (!own.isAlone(entry)) return null
-    return own
+    if (own === null || own.running || own.held === 0) return 0
+    const [first] = own.alone
+    return first !== undefined && length(first) === own.held ? this.#holdings.closeGaps(own) : 0
   }
 
   /** The conversation's steps, oldest first; empty for an unknown one. */
@@ -344,17 +310,7 @@ export class KvCache {
 
   /** Looks at every held cell: not for inner loops. */
   get totals(): CacheTotals {
-    const { cells, sequences } = this.#holdings
-    return {
-      cells: cells.total,
-      used: cells.used,
-      free: cells.free,
-      reach: cells.reach,
-      parked: cells.used - this.#holdings.cellsOf(({ state }) => state !== 'parked'),
-      sequences: { used: sequences.used, total: sequences.total },
-      versions: this.#holdings.all.filter(({ state }) => state === 'parked').length,
-      tiers: this.#attic.totals,
-    }
+    return totalsOf(this.#holdings, this.#attic)
   }
 
   /**
@@ -378,45 +334,22 @@ export class KvCache {
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
     const own = this.#own(step.lane)
     const keys = step.keysOf(tokens, what)
-    if (what === 'prompt' && step.inMiddle) this.#enterMiddle(own, step.scratch!, tokens, keys)
+    if (what === 'prompt' && step.inMiddle) this.#middle.enter(step, tokens, keys)
     else own.append(tokens, keys)
     step.submit(what, tokens.length)
-    if (!step.inMiddle) this.#dropScratch(step)
+    this.#holdings.count(what, tokens.length)
+    if (!step.inMiddle) this.#middle.close(step)
     this.#room.charge(step)
   }
 
-  /** The scratch sequence computed tokens; the lane holds them, too, from now on. */
-  #enterMiddle(own: Holding, scratch: Holding, tokens: Int32Array, keys: Int32Array): void {
-    const { held, next } = scratch
-    scratch.append(tokens, keys)
-    this.#holdings.lend(scratch, span(held, scratch.held), own, own.atPosition(next))
-  }
-
-  #dropScratch(step: Step): void {
-    const { scratch } = step
-    if (scratch === null) return
-    step.scratch = null
-    scratch.state = 'parked'
-    this.#holdings.drop(scratch)
-  }
-
-  /**
-   * Parks these entries of the lane, but for those that are parked already, and those that the step computes again though they are what it
-   * shows; says how many. When no sequence id can be had they are lost.
-   */
-  #park(own: Holding, plan: Plan, gone: readonly Span[]): number {
-    const worth = worthParking(own, plan, gone, this.#holdings.parked(own.conversation))
-    if (worth.length === 0) return 0
-    const version = this.#room.add(
-      own.conversation,
-      'parked',
-      this.#spare(own, plan).filter(({ state }) => state === 'parked'),
-      own.seed,
-    )
-    if (version === null) return 0
-    version.base = own.base
-    for (const entries of worth) this.#holdings.lend(own, entries, version)
-    return version.held
+  /** Saves what gives way in a lower tier; false when that is not to be had, or only at another's cost and `sparing`. */
+  #keep(victim: Holding, sparing: boolean): boolean {
+    const { memory } = this.#holdings
+    if (!this.#attic.open || victim.held === 0) return false
+    const state = memory.saveSequence(victim.seq, { checksum: false })
+    if (sparing) return this.#attic.offer(recordOf(victim), state)
+    this.#attic.put(recordOf(victim), state)
+    return true
   }
 
   /** Milliseconds that the plan will take until the first token can be sampled, as far as the machine's costs are known. */
@@ -426,38 +359,4 @@ export class KvCache {
     const { used } = this.#holdings.cells
     return timeOf(model, prospectOf(plan, own.held, { before: used, after: used }))
   }
-
-  /** What may be dropped for a sequence id without harm to the plan, in the stated order. */
-  #spare(own: Holding, { parts }: Plan): readonly Holding[] {
-    const needed = new Set<Holder>([own, ...parts.flatMap((part) => (part.kind === 'borrow' ? [part.from] : []))])
-    return this.#holdings.victims().filter((victim) => !needed.has(victim))
-  }
-
-  #canAdd(own: Holding, plan: Plan): boolean {
-    const { used, total } = this.#holdings.sequences
-    return used < total || this.#spare(own, plan).length > 0
-  }
-
-  /** Brings a stored sequence onto the device, as a parked one; false when there is no room, or its values were refused. */
-  #load(own: Holding, plan: Plan, stored: Stored, state: Uint8Array): boolean {
-    const { cells, memory } = this.#holdings
-    const spare = this.#spare(own, plan)
-    this.#room.make(stored.held, spare)
-    const holding =
-      stored.held <= cells.free ? this.#room.add(stored.conversation, 'parked', this.#spare(own, plan), own.seed) : null
-    if (holding === null) return false
-    if (!memory.loadSequence(holding.seq, state, { verify: false })) {
-      this.#holdings.drop(holding)
-      this.#attic.drop(stored, true)
-      return false
-    }
-    holding.load(stored.record)
-    holding.tier = stored.tier
-    this.#attic.drop(stored)
-    return true
-  }
 }
-
-/** The stored sequences that the plan borrows from. */
-const borrowedFrom = ({ parts }: Plan): ReadonlySet<Stored> =>
-  new Set(parts.flatMap((part) => (part.kind === 'borrow' && part.from instanceof Stored ? [part.from] : [])))

@@ -10,6 +10,8 @@ export interface ConversationRecord {
   readonly ledger: LedgerEntry[]
   /** What the last step that was done showed. */
   before: Shown | null
+  /** Cells of it that were moved to a lower tier while no step ran, and are on no step's account yet. */
+  moved: number
 }
 
 export class Conversations {
@@ -27,7 +29,7 @@ export class Conversations {
   /** The conversation, known or not, has this lane from now on. */
   seat(conversation: ConversationId, lane: Holding): void {
     const known = this.#records.get(conversation)
-    if (known === undefined) this.#records.set(conversation, { lane, ledger: [], before: null })
+    if (known === undefined) this.#records.set(conversation, { lane, ledger: [], before: null, moved: 0 })
     else known.lane = lane
   }
 

@@ -1,6 +1,7 @@
 /** Owns what one sequence holds: its tokens and, parallel to them, where they come from and the cells that keep them. */
 import type { ConversationId, SeqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
+import type { Passed } from './burden.js'
 import type { Cells } from './cells.js'
 import { lowerBound, type Holder, type Tier } from './holder.js'
 import type { ShelfRecord } from './shelf.js'
@@ -26,6 +27,10 @@ export class Holding implements Holder {
   tier: Tier = 'device'
   /** Ticks of the cache's clock; the smaller, the longer unused. */
   lastUse = 0
+  /** What had been computed by then, by anybody. */
+  passedBefore: Passed = { prompt: 0, generated: 0 }
+  /** Whether a step borrowed from it since the last one of its conversation began: it may be asked for again. */
+  lent = false
   /** The unedited prompt that keys point into; never written to. */
   base: Int32Array = new Int32Array()
   #tokens = new Int32Array(256)
@@ -225,6 +230,17 @@ export class Holding implements Holder {
     for (let entry = 0; entry < tokens.length; entry++)
       this.#cells[entry] = this.book.take(positions[entry]!, lows[entry]!, highs[entry]!)
     this.#held = tokens.length
+  }
+
+  /** The entries whose cells no other sequence holds, as stretches in order. */
+  get alone(): Span[] {
+    const stretches: Span[] = []
+    for (let entry = 0; entry < this.#held; entry++) {
+      const start = entry
+      while (entry < this.#held && this.isAlone(entry)) entry++
+      if (entry > start) stretches.push(span(start, entry))
+    }
+    return stretches
   }
 
   /** Whether no other sequence holds the entry's cell. */

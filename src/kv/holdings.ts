@@ -2,11 +2,14 @@
 import { invariant } from '../core/errors.js'
 import type { ConversationId, SeqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
+import type { Passed } from './burden.js'
 import { Cells } from './cells.js'
 import { Holding, type HoldingState } from './holding.js'
 import type { KvMemory } from './memory.js'
 import { Sequences } from './sequences.js'
 import { COMMON, type Seed } from './trail.js'
+
+const NOTHING: ReadonlySet<unknown> = new Set()
 
 /**
  * Lanes and parked versions, by sequence id.
@@ -21,6 +24,7 @@ export class Holdings {
   readonly sequences: Sequences
   readonly #bySequence = new Map<SeqId, Holding>()
   #clock = 0
+  #computed: Passed = { prompt: 0, generated: 0 }
 
   constructor(readonly memory: KvMemory) {
     this.cells = new Cells(memory.cells)
@@ -43,10 +47,10 @@ export class Holdings {
     return this.#bySequence.get(holding.seq) === holding
   }
 
-  /** Everything that may be dropped to make room, in the stated order. */
-  victims(): readonly Holding[] {
+  /** Everything that may be dropped to make room, but these, in the stated order. */
+  victims(but: ReadonlySet<unknown> = NOTHING): readonly Holding[] {
     const oldestFirst = (state: HoldingState) =>
-      this.all.filter((holding) => holding.state === state).sort((a, b) => a.lastUse - b.lastUse)
+      this.all.filter((holding) => holding.state === state && !but.has(holding)).sort((a, b) => a.lastUse - b.lastUse)
     return [...oldestFirst('parked'), ...oldestFirst('idle')]
   }
 
@@ -63,6 +67,18 @@ export class Holdings {
   /** Notes that the holding was used just now. */
   touch(holding: Holding): void {
     holding.lastUse = ++this.#clock
+    holding.passedBefore = this.#computed
+  }
+
+  /** Notes that so many tokens were computed. */
+  count(what: keyof Passed, tokens: number): void {
+    this.#computed = { ...this.#computed, [what]: this.#computed[what] + tokens }
+  }
+
+  /** What was computed since the holding was used. */
+  passedSince({ passedBefore }: Holding): Passed {
+    const { prompt, generated } = this.#computed
+    return { prompt: prompt - passedBefore.prompt, generated: generated - passedBefore.generated }
   }
 
   /** `to` holds from now on the cells of these entries of `from`, too, before its entry `at`; it must hold none of their positions. */
@@ -94,18 +110,28 @@ export class Holdings {
     return freed
   }
 
-  /** Rewrites the cells of a holding, which shares none of them, from the lowest free ones on; says how many. */
+  /**
+   * Rewrites those cells of a holding that no other holds from the lowest free ones on; says how many. If there are others, that takes a free
+   * sequence id: 0 where there is none.
+   */
   compact(holding: Holding): number {
-    const { held, seq } = holding
-    const state = this.memory.saveSequence(seq, { checksum: false })
-    this.memory.untag(seq, holding.span)
-    // Its own cells were just freed, so there is room; if it cannot be loaded all the same, the books must say that nothing is held.
-    if (!this.memory.loadSequence(seq, state, { verify: false })) {
-      holding.cut(span(0, held))
-      return 0
+    const { alone } = holding
+    const count = alone.reduce((sum, stretch) => sum + length(stretch), 0)
+    if (count === 0) return 0
+    if (count === holding.held) return this.#rewrite(holding)
+    const apart = this.add(holding.conversation, 'scratch', holding.seed)
+    if (apart === null) return 0
+    for (const stretch of alone) this.lend(holding, stretch, apart)
+    for (const stretch of [...alone].reverse()) this.cut(holding, stretch)
+    const rewritten = this.#rewrite(apart)
+    let at = 0
+    for (const stretch of rewritten === 0 ? [] : alone) {
+      this.lend(apart, span(at, at + length(stretch)), holding, stretch.start)
+      at += length(stretch)
     }
-    if (held === this.cells.used) this.cells.gathered()
-    return held
+    apart.state = 'parked'
+    this.drop(apart)
+    return rewritten
   }
 
   /** Moves the entries of a holding, which shares no cell, to positions without gaps; says by how many positions it became shorter. */
@@ -122,6 +148,20 @@ export class Holdings {
       entry = run.end
     }
     return before - holding.next
+  }
+
+  /** Of a holding that shares no cell. */
+  #rewrite(holding: Holding): number {
+    const { held, seq } = holding
+    const state = this.memory.saveSequence(seq, { checksum: false })
+    this.memory.untag(seq, holding.span)
+    // Its own cells were just freed, so there is room; if it cannot be loaded all the same, the books must say that nothing is held.
+    if (!this.memory.loadSequence(seq, state, { verify: false })) {
+      holding.cut(span(0, held))
+      return 0
+    }
+    if (held === this.cells.used) this.cells.gathered()
+    return held
   }
 
   /** Distinct cells tagged by the holdings that `which` picks. */

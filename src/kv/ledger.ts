@@ -62,7 +62,7 @@ export interface LedgerEntry {
   readonly parked: number
   /** Tokens lost with parked versions and idle lanes that were dropped to make room for this step; what others still hold is not lost. */
   readonly evicted: number
-  /** The same, moved to a lower tier instead of lost. */
+  /** The same, moved to a lower tier instead of lost; and what of this conversation was moved there since its last step, while nothing ran. */
   readonly moved: number
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
   /** What was expected of cache and prefill before they began; null where the machine was not calibrated. */

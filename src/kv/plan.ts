@@ -5,6 +5,7 @@ import { length, span } from '../core/span.js'
 import { chooseAgain, type Scores } from './blend.js'
 import { stricter, type Terms } from './contract.js'
 import { exactParts } from './exact-parts.js'
+import type { Holder } from './holder.js'
 import type { Holding } from './holding.js'
 import { positionAfter, withComputed, type Lenders, type Part } from './part.js'
 import { keysOf, type Shown } from './shown.js'
@@ -41,6 +42,10 @@ export const computedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
 /** Tokens that are not computed; a last token that is decoded again counts as not computed. */
 export const reusedIn = (plan: Pick<Plan, 'parts' | 'again' | 'shown'>): number =>
   plan.shown.tokens.length - computedIn(plan) + plan.again
+
+/** The lane, and whom the plan borrows from: what must stay until it has begun. */
+export const neededBy = (lane: Holder, { parts }: Pick<Plan, 'parts'>): ReadonlySet<Holder> =>
+  new Set([lane, ...parts.flatMap((part) => (part.kind === 'borrow' ? [part.from] : []))])
 
 /** Keys of what the lane holds when the plan begins: all that is not computed. */
 export function keysHeld({ parts, keys }: Plan): Int32Array {

@@ -18,12 +18,17 @@ export class Room {
   #moved = 0
   #milliseconds = 0
 
-  /** @param keep saves what gives way in a lower tier; false: it is lost */
+  /** @param keep saves what gives way in a lower tier, `sparing` what is there already; false: it was not saved */
   constructor(
     private readonly holdings: Holdings,
     private readonly conversations: Conversations,
-    private readonly keep: (victim: Holding) => boolean,
+    private readonly keep: (victim: Holding, sparing: boolean) => boolean,
   ) {}
+
+  /** Milliseconds that were spent on moves and are on no step's account yet. */
+  get spent(): number {
+    return this.#milliseconds
+  }
 
   /** Frees cells, evicting in the stated order; `full`: evicting everything but the running lanes would not be enough, nothing was evicted. */
   reserve(count: number): Reserved {
@@ -77,7 +82,7 @@ export class Room {
   /** Takes a holding off the device, into another tier if there is one; says how many cells that freed. */
   evict(victim: Holding): number {
     const started = performance.now()
-    const kept = this.keep(victim)
+    const kept = this.keep(victim, false)
     const freed = this.holdings.drop(victim)
     this.conversations.unseat(victim)
     if (kept) this.#moved += freed
@@ -86,11 +91,34 @@ export class Room {
     return freed
   }
 
-  /** As `evict`, at a time when no step waits for it, so that it goes on no step's account. */
+  /** As `evict`, but only if nothing is given up for it in the tiers below; false: it stays. */
+  moveOff(victim: Holding): boolean {
+    const started = performance.now()
+    const kept = this.keep(victim, true)
+    if (kept) {
+      this.#moved += this.holdings.drop(victim)
+      this.conversations.unseat(victim)
+    }
+    this.spend(performance.now() - started)
+    return kept
+  }
+
+  /** As `evict`, at a time when no step waits for it: what was moved goes on the account of its own conversation's next step, the time on nobody's. */
   evictUnasked(victim: Holding): void {
     const before = [this.#evicted, this.#moved, this.#milliseconds] as const
     this.evict(victim)
+    this.#book(victim.conversation, this.#moved - before[1])
     ;[this.#evicted, this.#moved, this.#milliseconds] = before
+  }
+
+  /**
+   * Moves a version off the device if nothing is given up for it in the tiers below; false: it stays. What was moved goes on the account of its
+   * conversation's next step; the time is the caller's to book.
+   */
+  relieve(version: Holding): boolean {
+    if (!this.keep(version, true)) return false
+    this.#book(version.conversation, this.holdings.drop(version))
+    return true
   }
 
   /** Moves everything that no step uses off the device, the longest unused first. */
@@ -114,6 +142,15 @@ export class Room {
     this.#evicted = 0
     this.#moved = 0
     this.#milliseconds = 0
+    const record = this.conversations.get(step.lane.conversation)
+    if (record === undefined) return
+    step.moved += record.moved
+    record.moved = 0
+  }
+
+  #book(conversation: ConversationId, moved: number): void {
+    const record = this.conversations.get(conversation)
+    if (record !== undefined) record.moved += moved
   }
 }
 

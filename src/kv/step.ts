@@ -34,7 +34,7 @@ export class Step {
   ended = false
   /** Cells freed by dropping parked tokens and idle lanes for this step. */
   evicted = 0
-  /** The same, where they were moved to a lower tier. */
+  /** The same, where they were moved to a lower tier; and cells of the conversation that were moved there before it began, unasked. */
   moved = 0
   /** Milliseconds that were expected until the first token can be sampled. */
   predicted: number | null = null

@@ -73,6 +73,20 @@ describe('a calibration', () => {
     expect(shares.at(-1)).toBeLessThanOrEqual(1)
   })
 
+  it('keeps to its budget, down to the few figures that it needs', async () => {
+    const asked: string[] = []
+    const short = await calibrate(context, model.info.vocabulary, cost.on, {
+      budget: 1,
+      onProgress: (_, what) => asked.push(what),
+    })
+    expect(short.deepest).toBe(256)
+    // Two folds and two restores, each once to warm up and once on the clock.
+    expect(short.books.samples).toBe(4)
+    expect(asked.filter((what) => what.startsWith('folds')).length).toBe(4)
+    expect(short.books.samples).toBeLessThan(cost.books.samples)
+    expect(context.readback()).toEqual([])
+  })
+
   it('can be stopped', async () => {
     const controller = new AbortController()
     let told = 0

@@ -201,6 +201,18 @@ describe('refresh', () => {
     expect((await show(base, [], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
   })
 
+  it('can be interrupted before its first slice', async () => {
+    await load({ ubatch: 64 })
+    const base = text(900, 17)
+    const hole = { start: 100, end: 200, marker: text(10, 18) }
+    await show(base, [], SPLICE)
+    await show(base, [hole], SPLICE)
+    const controller = new AbortController()
+    const running = engine.refresh(ID, { signal: controller.signal })
+    controller.abort()
+    expect(await running).toEqual({ exact: false, ledger: [] })
+  })
+
   it('can be interrupted; the conversation goes on as it was and a second refresh takes up where the first ended', async () => {
     await load({ ubatch: 64 })
     const base = text(900, 17)

@@ -5,6 +5,7 @@ import { CONTRACTS, type Contract } from '../../src/core/contract.js'
 import { conversationId } from '../../src/core/ids.js'
 import { Attic } from '../../src/kv/attic.js'
 import type { Terms } from '../../src/kv/contract.js'
+import type { CostModel } from '../../src/kv/cost-model.js'
 import type { Shown } from '../../src/kv/shown.js'
 import { Desk, missing } from './desk.js'
 import { NaiveShelf } from './naive-shelf.js'
@@ -133,7 +134,7 @@ const operation: fc.Arbitrary<Operation> = fc.oneof(
   {
     weight: 8,
     arbitrary: fc.record({
-      do: fc.constantFrom(...(['cancel', 'forget', 'compact', 'closeGaps', 'closeGaps', 'refresh', 'tidy'] as const)),
+      do: fc.constantFrom(...(['cancel', 'forget', 'compact', 'closeGaps', 'closeGaps', 'refresh', 'tidy', 'tidy'] as const)),
       name,
     }),
   },
@@ -156,15 +157,31 @@ interface Setting {
   readonly scores: boolean
   readonly host: number
   readonly disk: number
+  /** How many parked cells are a burden, however many are live, and whether steps that run alone have them moved off first. */
+  readonly fewest: number
+  readonly relieves: boolean
 }
+
+const fit = <Term extends string>(rates: Record<Term, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 9 })
+
+/** A machine whose copies take no time to speak of. */
+const COPIER = {
+  on: { ubatch: 64 },
+  prefill: fit({ call: 1, token: 1, read: 0, attended: 0, scanned: 0.001 }),
+  decode: fit({ token: 1, attended: 0.001, scanned: 0.001 }),
+  books: fit({ step: 1, shown: 0, moved: 0 }),
+  host: { saveBytesPerSecond: 1e9, loadBytesPerSecond: 1e9, bytesPerCell: 16 },
+} as CostModel
 
 const setting: fc.Arbitrary<Setting> = fc.record({
   cells: fc.integer({ min: 80, max: 400 }),
   sequences: fc.integer({ min: 1, max: 9 }),
   positions: fc.oneof(none, none, fc.integer({ min: 30, max: 80 })),
   scores: fc.boolean(),
-  host: fc.constantFrom(0, 0, 500, 4000),
+  host: fc.constantFrom(0, 500, 4000, 4000),
   disk: fc.constantFrom(0, 3),
+  fewest: fc.constantFrom(1, 5, 1000),
+  relieves: fc.boolean(),
 })
 
 /** A conversation's owner: its prompt, and the stretches of it that can be folded. */
@@ -223,6 +240,9 @@ const seen = {
   host: 0,
   disk: 0,
   moved: 0,
+  relieved: 0,
+  relievedFirst: 0,
+  gathered: 0,
   evicted: 0,
   lost: 0,
   noCells: 0,
@@ -231,13 +251,19 @@ const seen = {
 
 async function play(
   operations: readonly Operation[],
-  { cells, sequences, positions, scores, host, disk }: Setting,
+  { cells, sequences, positions, scores, host, disk, fewest, relieves }: Setting,
 ): Promise<void> {
   const shelf = new NaiveShelf(disk)
   const attic = new Attic({ hostBytes: host, ...(disk > 0 ? { shelf } : {}) })
   const attention = { of: (_: unknown, { tokens }: Shown) => Float32Array.from(tokens, (each, at) => (each * 7 + at * 3) % 11) }
-  const options = { attic, ...(positions === undefined ? {} : { positions }), ...(scores ? { attention } : {}) }
-  const desk = new Desk({ cells, sequences, options })
+  const options = {
+    attic,
+    fewest,
+    costs: { model: COPIER },
+    ...(positions === undefined ? {} : { positions }),
+    ...(scores ? { attention } : {}),
+  }
+  const desk = new Desk({ cells, sequences, options, relieves })
   const talks = new Map<string, Talk>(NAMES.map((each) => [each, new Talk(each)]))
   const runningOf = (of: string) => desk.running.get(conversationId(of))
 
@@ -273,6 +299,7 @@ async function play(
   const start = async (of: string, asked: Terms) => {
     desk.terms = asked
     const running = await desk.fetch(of, talks.get(of)!.prompt.shown)
+    if (running?.gathered === true) seen.relievedFirst++
     if (running === null) seen.noSequence++
     else if (running.plan.asked !== asked.contract) seen.ownContract++
   }
@@ -294,6 +321,16 @@ async function play(
   const ask = async (of: string, tokens: readonly number[], asked: Terms) => {
     await start(of, asked)
     complete(of, tokens)
+  }
+
+  /** All that is a burden: the cache is never fuller than this share. */
+  const relieve = (): boolean => {
+    const { loaded } = desk.memory.moves
+    if (!desk.tidy(1)) return false
+    if (desk.memory.moves.loaded > loaded) seen.gathered++
+    else seen.relieved++
+    relieve()
+    return true
   }
 
   for (const op of operations) {
@@ -328,8 +365,9 @@ async function play(
       if (desk.compact(op.name) > 0) seen.compacted++
     } else if (op.do === 'closeGaps') {
       if (desk.closeGaps(op.name) > 0) seen.closed++
-    } else if (op.do === 'tidy') desk.tidy(0.3)
-    else if (op.do === 'refresh' && running === undefined) {
+    } else if (op.do === 'tidy') {
+      if (!relieve()) desk.tidy(0.3)
+    } else if (op.do === 'refresh' && running === undefined) {
       const shown = desk.cache.shown(id)
       if (shown === null) continue
       desk.terms = { contract: 'exact' }
@@ -341,6 +379,8 @@ async function play(
       talk.fold(op.which, [90, 91])
       await ask(op.name, [], op.terms)
       if (op.which % 2 === 0 && desk.closeGaps(op.name) > 0) seen.closed++
+      if (op.which % 3 === 0) relieve()
+      if (op.which % 3 === 1) await ask(op.name, [], op.terms)
       talk.restore(op.which)
       await ask(op.name, op.tokens, op.terms)
     }

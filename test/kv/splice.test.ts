@@ -598,15 +598,34 @@ describe('moving a lane about', () => {
     expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('not while it runs, nor where others hold its cells', () => {
+  it('not while it runs', () => {
     const { desk, prompt } = folded()
     const running = desk.start('a', prompt.shown)!
     expect([desk.compact('a'), desk.closeGaps('a')]).toEqual([0, 0])
     desk.decode(running, 1)
     desk.finish('a')
-    desk.step('b', shownOf(system))
-    expect([desk.compact('a'), desk.closeGaps('a')]).toEqual([0, 0])
     expect([desk.compact('nobody'), desk.closeGaps('nobody')]).toEqual([0, 0])
+  })
+
+  it('where others hold its cells, only as far as they do not, and not to other positions', () => {
+    const { desk, prompt } = folded()
+    desk.step('b', shownOf(system))
+    const { used } = desk.cache.totals
+    // Of the system message `b` has all but the last token, which it computed again.
+    expect([desk.compact('a'), desk.closeGaps('a')]).toEqual([50 - 9, 0])
+    expect(desk.cache.totals).toMatchObject({ used, sequences: { used: 3 } })
+    expect(desk.step('b', shownOf(system))).toMatchObject({ submitted: 1 })
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('where others hold its cells, not without a free sequence', () => {
+    const { desk, prompt } = begun({ sequences: 3 })
+    prompt.fold(20, 40, marker)
+    desk.step('a', prompt.shown)
+    desk.step('b', shownOf(system))
+    expect(desk.compact('a')).toBe(0)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1 })
   })
 
   it('to lower positions is approximate, on the ledger, and never taken for exact', () => {

@@ -1,0 +1,127 @@
+/** Owns what conversations no longer show: parking it, and moving it off the device when what they do show is slower for it. */
+import type { ConversationId } from '../core/ids.js'
+import { length, type Span } from '../core/span.js'
+import type { Attic } from './attic.js'
+import { FEWEST, isWorthMoving } from './burden.js'
+import type { Conversations } from './conversations.js'
+import type { CostModel } from './cost-model.js'
+import { worthParking } from './gone.js'
+import type { Holder } from './holder.js'
+import type { Holding } from './holding.js'
+import type { Holdings } from './holdings.js'
+import { neededBy, type Plan } from './plan.js'
+import type { Room } from './room.js'
+
+export interface ParkingOptions {
+  /** What decodes and copies cost; null: nobody knows. */
+  readonly costs: { readonly model: CostModel | null }
+  /** Cells that must become free for a conversation's versions to be moved unasked. Default: FEWEST. */
+  readonly fewest?: number
+}
+
+/**
+ * What is parked stays on the device, where a restore finds it at once, until cells are short or it is a burden (burden.ts). Then it goes to the
+ * tiers below, but only where nothing is given up for it there: a restore must cost a copy and never a computation that it would not have cost.
+ */
+export class Parking {
+  /** Conversations of which versions went: what is left of them has free cells in between. */
+  readonly #scattered = new Set<ConversationId>()
+
+  constructor(
+    private readonly holdings: Holdings,
+    private readonly conversations: Conversations,
+    private readonly attic: Attic,
+    private readonly room: Room,
+    private readonly options: ParkingOptions,
+  ) {}
+
+  /**
+   * Parks these entries of the lane, but for those that are parked already, and those that the step computes again though they are what it
+   * shows; says how many. When no sequence id can be had they are lost.
+   */
+  park(own: Holding, plan: Plan, gone: readonly Span[]): number {
+    const worth = worthParking(own, plan, gone, this.holdings.parked(own.conversation))
+    if (worth.length === 0) return 0
+    const spare = this.holdings.victims(neededBy(own, plan)).filter(({ state }) => state === 'parked')
+    const version = this.room.add(own.conversation, 'parked', spare, own.seed)
+    if (version === null) return 0
+    version.base = own.base
+    for (const entries of worth) this.holdings.lend(own, entries, version)
+    return version.held
+  }
+
+  /**
+   * Moves one version of some conversation off the device if its versions are a burden, or rewrites the lane of one whose versions went; else one,
+   * the longest unused, while more than `share` of the cells are in use. For times when nothing runs. False: there was nothing to do.
+   */
+  tidy(share: number): boolean {
+    return this.#relieveOne() || this.#makeRoom(share)
+  }
+
+  /** As `tidy` does for this conversation, all of it at once and on the account of the step that begins. @param plan what it needs stays */
+  relieve(own: Holding, plan: Plan): void {
+    const started = performance.now()
+    const needed = neededBy(own, plan)
+    for (const version of this.#burdens(own.conversation, needed)) if (!this.#moveOff(version)) break
+    this.#gather(own.conversation)
+    this.room.spend(performance.now() - started)
+  }
+
+  /** Nothing is known of the conversation any more. */
+  forget(conversation: ConversationId): void {
+    this.#scattered.delete(conversation)
+  }
+
+  #relieveOne(): boolean {
+    const parked = this.holdings.all.filter(({ state }) => state === 'parked')
+    for (const conversation of new Set([...parked.map((version) => version.conversation), ...this.#scattered])) {
+      if (this.conversations.lane(conversation)?.running === true) continue
+      const [version] = this.#burdens(conversation)
+      if ((version !== undefined && this.#moveOff(version)) || this.#gather(conversation)) return true
+    }
+    return false
+  }
+
+  #makeRoom(share: number): boolean {
+    const { cells } = this.holdings
+    const [victim] = this.holdings.victims()
+    if (!this.attic.open || victim?.state !== 'parked' || cells.used <= cells.total * share) return false
+    this.room.evictUnasked(victim)
+    return true
+  }
+
+  /**
+   * The conversation's versions that are to be moved, the longest unused first: those that hold more than others hold of them. One that lent cells
+   * to the last step stays, because it may be asked for again.
+   */
+  #burdens(conversation: ConversationId, needed?: ReadonlySet<Holder>): readonly Holding[] {
+    const { attic, options, holdings } = this
+    const versions = (attic.open ? holdings.parked(conversation) : []).filter(
+      (version) => !version.lent && needed?.has(version) !== true && 2 * aloneIn(version) > version.held,
+    )
+    if (versions.length === 0) return []
+    const sum = (of: (version: Holding) => number) => versions.reduce((total, version) => total + of(version), 0)
+    const lane = this.conversations.lane(conversation)
+    const burden = { held: sum(({ held }) => held), freed: sum(aloneIn), live: lane === null ? 0 : aloneIn(lane) }
+    if (!attic.hasRoom(burden.held)) return []
+    // What was begun is brought to an end.
+    const isDue = this.#scattered.has(conversation) || isWorthMoving(burden, options.costs.model, options.fewest ?? FEWEST)
+    return isDue ? [...versions].reverse() : []
+  }
+
+  #moveOff(version: Holding): boolean {
+    if (!this.room.relieve(version)) return false
+    this.#scattered.add(version.conversation)
+    return true
+  }
+
+  /** Rewrites the lane of a conversation whose versions went; false: there was nothing to rewrite. */
+  #gather(conversation: ConversationId): boolean {
+    if (!this.#scattered.delete(conversation)) return false
+    const lane = this.conversations.lane(conversation)
+    return lane !== null && this.holdings.compact(lane) > 0
+  }
+}
+
+/** Cells that no other sequence holds. */
+export const aloneIn = ({ alone }: Holding): number => alone.reduce((sum, stretch) => sum + length(stretch), 0)

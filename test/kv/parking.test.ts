@@ -1,0 +1,220 @@
+/** When what is parked leaves the device because it slows decodes down, when it does not, and whose account that goes on; case by case. */
+import { describe, expect, it } from 'vitest'
+import { Attic } from '../../src/kv/attic.js'
+import { isWorthMoving } from '../../src/kv/burden.js'
+import type { CostModel } from '../../src/kv/cost-model.js'
+import type { LedgerEntry } from '../../src/kv/ledger.js'
+import type { Shown } from '../../src/kv/shown.js'
+import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
+import { NaiveShelf } from './naive-shelf.js'
+import { Prompt } from './prompt.js'
+
+const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
+
+const system = text(100, 10)
+const long = text(200, 60)
+const tail = text(300, 15)
+const marker = [900, 901, 902]
+/** Bytes of a saved sequence of this memory: a head, and 16 for each cell. */
+const bytesOf = (cells: number): number => 8 + 16 * cells
+
+const step = async (desk: Desk, name: string, shown: Shown): Promise<LedgerEntry> => {
+  const running = (await desk.fetch(name, shown)) ?? expect.fail('no sequence')
+  while (missing(running) > 0) expect(desk.decode(running, 50)).toBe(true)
+  return desk.finish(name)
+}
+
+interface Parked extends DeskOptions {
+  readonly attic?: Attic
+  /** Tokens that are folded, from place 15 on. */
+  readonly fold?: number
+}
+
+/** A conversation of 87 tokens, most of which were folded under `splice`: 40 live and 50 parked, of which 30 are enough to be moved. */
+const parked = async ({ attic = new Attic({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
+  const desk = new Desk({ ...options, options: { attic, fewest: 30, ...options.options } })
+  desk.terms = { contract: 'splice' }
+  const prompt = new Prompt([system, long, tail], [1, 2])
+  await step(desk, 'a', prompt.shown)
+  prompt.fold(15, 15 + fold, marker)
+  expect(await step(desk, 'a', prompt.shown)).toMatchObject({ contract: 'splice', parked: fold, moved: 0 })
+  return { desk, prompt }
+}
+
+/** What was done, call by call, until there was nothing to do any more. */
+const tidied = (desk: Desk): string[] => {
+  const done: string[] = []
+  for (;;) {
+    const { loaded, saved } = desk.memory.moves
+    if (!desk.tidy(1)) return done
+    done.push(desk.memory.moves.loaded > loaded ? 'gathered' : desk.memory.moves.saved > saved ? 'moved' : 'nothing')
+  }
+}
+
+describe('when nothing runs', () => {
+  it('a burden is moved off, and what is left is gathered; the next step says so, and a restore computes nothing', async () => {
+    const { desk, prompt } = await parked()
+    expect(tidied(desk)).toEqual(['moved', 'gathered'])
+    expect(desk.cache.totals).toMatchObject({
+      used: 40,
+      reach: 40,
+      parked: 0,
+      versions: 0,
+      tiers: { host: { tokens: 50 }, lost: 0 },
+    })
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ submitted: 1, moved: 50, evicted: 0 })
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ moved: 0 })
+    prompt.restore(15)
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0, tiers: { host: 50 }, moved: 0 })
+    expect(desk.cache.totals.tiers.host.tokens).toBe(0)
+  })
+
+  it('under exact, too, where the old text after the fold is parked with it', async () => {
+    const desk = new Desk({ options: { attic: new Attic({ hostBytes: 1e6 }), fewest: 30 } })
+    const prompt = new Prompt([system, long, tail], [1, 2])
+    await step(desk, 'a', prompt.shown)
+    prompt.fold(15, 65, marker)
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72 })
+    expect(tidied(desk)).toEqual(['moved', 'gathered'])
+    prompt.restore(15)
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, moved: 72, tiers: { host: 71 } })
+  })
+
+  it('a few cells stay, and few beside many', async () => {
+    expect(tidied((await parked({ fold: 29 })).desk)).toEqual([])
+    // 30 parked, 60 live.
+    expect(tidied((await parked({ fold: 30 })).desk)).toEqual([])
+  })
+
+  it('without tiers they stay', async () => {
+    const { desk, prompt } = await parked({ attic: new Attic({}) })
+    expect(tidied(desk)).toEqual([])
+    expect(desk.memory.moves).toEqual({ saved: 0, loaded: 0 })
+    prompt.restore(15)
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ submitted: 1, sources: { parked: 50 } })
+  })
+
+  it('they stay where they would push others out for good; that is found out once', async () => {
+    const { desk } = await parked({ attic: new Attic({ hostBytes: bytesOf(49) }) })
+    expect(tidied(desk)).toEqual([])
+    expect(tidied(desk)).toEqual([])
+    expect(desk.memory.moves.saved).toBe(1)
+    expect(desk.cache.totals).toMatchObject({ parked: 50, tiers: { host: { tokens: 0 }, lost: 0 } })
+  })
+
+  it('where there is a shelf, others go there', async () => {
+    const attic = new Attic({ hostBytes: bytesOf(70), shelf: new NaiveShelf(9) })
+    const { desk, prompt } = await parked({ attic })
+    expect(tidied(desk)).toEqual(['moved', 'gathered'])
+    prompt.add(text(400, 60))
+    await step(desk, 'a', prompt.shown)
+    prompt.fold(85, 145, marker)
+    await step(desk, 'a', prompt.shown)
+    // The first answer's beginning, which now stands elsewhere, goes with it.
+    expect(tidied(desk)).toEqual(['moved', 'moved', 'gathered'])
+    await attic.settle()
+    const { host, disk, lost } = desk.cache.totals.tiers
+    expect([host.tokens + disk.tokens, lost]).toEqual([50 + 2 + 60, 0])
+    expect(host.bytes).toBeLessThanOrEqual(bytesOf(70))
+    expect(disk.tokens).toBeGreaterThanOrEqual(50)
+    prompt.restore(15)
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ recomputed: 0, tiers: { disk: 50 } })
+  })
+
+  it('what the last step borrowed from stays for another', async () => {
+    const { desk, prompt } = await parked()
+    prompt.fold(15, 52, [910])
+    // A part of it is shown again, so the rest may be next.
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ sources: { parked: 13 } })
+    expect(tidied(desk)).toEqual([])
+    await step(desk, 'a', prompt.shown)
+    // With it goes the first marker.
+    expect(tidied(desk)).toEqual(['moved', 'moved', 'gathered'])
+    prompt.restore(15)
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, tiers: { host: 50 } })
+  })
+
+  it('what others hold is not moved: nothing would be free', async () => {
+    const { desk, prompt } = await parked()
+    await step(desk, 'b', shownOf([...prompt.base]))
+    await step(desk, 'a', prompt.shown)
+    expect(tidied(desk)).toEqual([])
+    desk.forget('b')
+    expect(tidied(desk)).toEqual(['moved', 'gathered'])
+  })
+
+  it('what a running conversation parked stays', async () => {
+    const { desk, prompt } = await parked()
+    const running = (await desk.fetch('a', prompt.shown))!
+    expect(tidied(desk)).toEqual([])
+    desk.decode(running, 1)
+    desk.finish('a')
+    expect(tidied(desk)).toEqual(['moved', 'gathered'])
+  })
+
+  it('a conversation that is forgotten in between leaves nothing to gather', async () => {
+    const { desk } = await parked()
+    expect(desk.tidy(1)).toBe(true)
+    desk.forget('a')
+    expect(tidied(desk)).toEqual([])
+    expect(desk.cache.totals).toMatchObject({ used: 0, tiers: { host: { tokens: 0 } } })
+  })
+})
+
+describe('when a step begins alone', () => {
+  it('what earlier steps parked is moved off first, on its account', async () => {
+    const { desk, prompt } = await parked({ relieves: true })
+    const entry = await step(desk, 'a', prompt.shown)
+    expect(entry).toMatchObject({ submitted: 1, moved: 50 })
+    expect(entry.milliseconds.cache).toBeGreaterThan(0)
+    expect(desk.cache.totals).toMatchObject({ used: 40, parked: 0, tiers: { host: { tokens: 50 } } })
+    expect(tidied(desk)).toEqual([])
+  })
+
+  it('but not what it borrows from itself', async () => {
+    const { desk, prompt } = await parked({ relieves: true })
+    prompt.restore(15)
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({
+      submitted: 1,
+      moved: 0,
+      tiers: { host: 0 },
+      sources: { parked: 50 },
+    })
+    expect(desk.memory.moves).toEqual({ saved: 0, loaded: 0 })
+  })
+
+  it('and nothing while another runs', async () => {
+    const { desk, prompt } = await parked({ relieves: true })
+    await desk.fetch('b', shownOf(text(500, 3)))
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ moved: 0 })
+    expect(desk.cache.totals.parked).toBe(50)
+  })
+})
+
+describe('what pays', () => {
+  const fit = <T extends string>(rates: Record<T, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 9 })
+  /** A token takes a microsecond for each cell that it passes over, and a copy half of one, each way. */
+  const model = {
+    decode: fit({ token: 1, attended: 0.002, scanned: 0.001 }),
+    host: { saveBytesPerSecond: 2e8, loadBytesPerSecond: 2e8, bytesPerCell: 100 },
+  } as CostModel
+  const slow = { ...model, host: { ...model.host, saveBytesPerSecond: 4e5, loadBytesPerSecond: 4e5 } }
+
+  it('is what a few answers gain, against the copies there and back', () => {
+    expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, model)).toBe(true)
+    // 256 tokens gain 1280 ms; the copies take half a millisecond for each cell.
+    expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, slow)).toBe(false)
+    expect(isWorthMoving({ held: 2500, freed: 5000, live: 50 }, slow)).toBe(true)
+  })
+
+  it('is a share of what is live where nothing was measured', () => {
+    expect(isWorthMoving({ held: 2001, freed: 2001, live: 2000 }, null)).toBe(true)
+    expect(isWorthMoving({ held: 2000, freed: 2000, live: 2000 }, null)).toBe(false)
+  })
+
+  it('is never a move that frees hardly anything', () => {
+    expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, null)).toBe(false)
+    expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, model)).toBe(false)
+    expect(isWorthMoving({ held: 5000, freed: 0, live: 0 }, null, 0)).toBe(false)
+  })
+})
