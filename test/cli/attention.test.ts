@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { parseWatched } from '../../src/cli/attention/watched.js'
-import { kvfold } from './process.js'
+import { KVFOLD, kvfold } from './process.js'
 
 let folder: string
 beforeAll(() => {
@@ -67,7 +67,7 @@ describe('kvfold attention pi-llm', () => {
 
   it('keeps what is finished when it is interrupted', async () => {
     const out = join(folder, 'cut')
-    const words = ['--import', 'tsx', 'src/cli/main.ts', ...small, '--seeds', '5000', '--out', out]
+    const words = [...KVFOLD, ...small, '--seeds', '5000', '--out', out]
     const child = spawn(process.execPath, words, { cwd: join(import.meta.dirname, '../..'), stdio: ['ignore', 'ignore', 'pipe'] })
     let said = ''
     let asked = false

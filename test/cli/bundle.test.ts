@@ -13,7 +13,7 @@ import {
 } from 'node:fs'
 import { request } from 'node:http'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, relative } from 'node:path'
 import ts from 'typescript'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { bundleContents, type Contents } from '../../src/cli/bundle/contents.js'
@@ -23,6 +23,7 @@ import { productionPackages } from '../../src/cli/bundle/packages.js'
 import { highest, requirementsOf } from '../../src/cli/bundle/requirements.js'
 import { tarOf } from '../../src/cli/bundle/tar.js'
 import { writeArchive, writeFolder } from '../../src/cli/bundle/write.js'
+import { RUN } from '../support/program.js'
 import { EmptyMachine } from './empty-machine.js'
 import { kvfold } from './process.js'
 
@@ -37,7 +38,7 @@ beforeAll(() => {
 
 afterAll(() => {
   rmSync(folder, { recursive: true, force: true })
-})
+}, 600_000)
 
 const text = (...path: string[]): string => readFileSync(join(...path), 'utf8')
 
@@ -50,8 +51,10 @@ const filesOf = (at: string): string[] =>
 
 const check = (at: string) => spawnSync('sha256sum', ['--quiet', '-c', 'SHA256SUMS'], { cwd: at, encoding: 'utf8' })
 
-/** Compiles `src` file by file, as the program that is tested is this one and not whatever `dist` holds. */
-function compile(to: string): void {
+/** The program as it is compiled: `dist` if it is of these sources, as the program that is tested is this one; else in `to`, file by file. */
+function compiled(to: string): string {
+  const dashboard = join(ROOT, 'dist/dashboard')
+  if (RUN === 'dist' && existsSync(dashboard)) return join(ROOT, 'dist')
   for (const name of readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })) {
     if (!name.endsWith('.ts')) continue
     const { outputText } = ts.transpileModule(text(ROOT, 'src', name), {
@@ -62,12 +65,12 @@ function compile(to: string): void {
     mkdirSync(join(place, '..'), { recursive: true })
     writeFileSync(place, outputText)
   }
-  const dashboard = join(ROOT, 'dist/dashboard')
   if (existsSync(dashboard)) cpSync(dashboard, join(to, 'dashboard'), { recursive: true })
   else {
     mkdirSync(join(to, 'dashboard'))
     writeFileSync(join(to, 'dashboard/index.html'), '<!doctype html><title>kvfold</title>\n')
   }
+  return to
 }
 
 describe('the reading of binaries', () => {
@@ -204,24 +207,27 @@ describe('an archive', () => {
 describe('a bundle', { timeout: 600_000 }, () => {
   let machine: EmptyMachine
   let contents: Contents
+  let dist: string
+  /** On the empty machine. */
   let bundle: string
+  let made: readonly string[]
 
   beforeAll(async () => {
-    const dist = join(folder, 'dist')
-    compile(dist)
+    dist = compiled(join(folder, 'dist'))
     contents = await bundleContents({ root: ROOT, dist, gpu: 'cpu', models: [] })
-    bundle = join(folder, 'bundle')
-    await writeFolder(bundle, contents.entries, forever)
     machine = new EmptyMachine()
-    machine.take(bundle, 'kvfold')
+    bundle = join(machine.folder, 'kvfold')
+    await writeFolder(bundle, contents.entries, forever)
+    made = filesOf(bundle)
   }, 600_000)
 
+  // Thousands of files.
   afterAll(() => {
     machine.remove()
-  })
+  }, 600_000)
 
   it('holds what runs, in order, with licences, and nothing of the machine or of development', () => {
-    const files = filesOf(bundle)
+    const files = [...made]
     const listed = text(bundle, 'SHA256SUMS')
       .trimEnd()
       .split('\n')
@@ -273,6 +279,8 @@ describe('a bundle', { timeout: 600_000 }, () => {
       const answer = await ask(join(machine.folder, 'tmp/s'), '/v1/chat/completions', {
         messages: [{ role: 'user', content: 'Hello' }],
         max_tokens: 4,
+        // It does not end by itself before.
+        kvfold: { grammar: 'root ::= [a-z ] root' },
       })
       expect(answer.status).toBe(200)
       expect(JSON.parse(answer.body)).toMatchObject({ usage: { completion_tokens: 4 } })
@@ -286,25 +294,26 @@ describe('a bundle', { timeout: 600_000 }, () => {
   })
 
   it('is as it was after all that, and names what is not', () => {
-    const there = join(machine.folder, 'kvfold')
-    expect(check(there)).toMatchObject({ status: 0, stdout: '' })
-    expect(filesOf(there)).toEqual(filesOf(bundle))
+    expect(check(bundle)).toMatchObject({ status: 0, stdout: '' })
+    expect(filesOf(bundle)).toEqual(made)
     const victim = 'app/build/kvfold.node'
-    const bytes = readFileSync(join(there, victim))
-    bytes[bytes.length >> 1]! ^= 1
-    writeFileSync(join(there, victim), bytes)
-    expect(check(there)).toMatchObject({ status: 1, stdout: `${victim}: FAILED\n` })
+    const bytes = readFileSync(join(bundle, victim))
+    const damaged = Buffer.from(bytes)
+    damaged[damaged.length >> 1]! ^= 1
+    writeFileSync(join(bundle, victim), damaged)
+    expect(check(bundle)).toMatchObject({ status: 1, stdout: `${victim}: FAILED\n` })
+    writeFileSync(join(bundle, victim), bytes)
   })
 
   it('starts through links, from other folders, and makes itself once more, byte for byte', () => {
     mkdirSync(join(folder, 'bin'))
-    symlinkSync('../bundle/kvfold', join(folder, 'bin/one'))
+    symlinkSync(relative(join(folder, 'bin'), join(bundle, 'kvfold')), join(folder, 'bin/one'))
     symlinkSync(join(folder, 'bin/one'), join(folder, 'bin/two'))
     const run = (...words: string[]) =>
       spawnSync(join(folder, 'bin/two'), words, { cwd: '/', env: { PATH: process.env['PATH'] }, encoding: 'utf8' })
-    const made = run('bundle', join(folder, 'again'), '--archive', '--split', '16M')
-    expect(made.status, made.stderr).toBe(0)
-    expect(made.stdout).toMatch(/glibc \d/)
+    const again = run('bundle', join(folder, 'again'), '--archive', '--split', '16M')
+    expect(again.status, again.stderr).toBe(0)
+    expect(again.stdout).toMatch(/glibc \d/)
     const parts = readdirSync(join(folder, 'again')).filter((name) => name.includes('.tar.gz.'))
     expect(parts.length).toBeGreaterThan(2)
     const unpacked = spawnSync('sh', ['again/unpack.sh', 'twice'], { cwd: folder, encoding: 'utf8' })
@@ -316,7 +325,7 @@ describe('a bundle', { timeout: 600_000 }, () => {
     const gguf = join(ROOT, 'native-models/builtin/kvfold-tiny.gguf')
     const [one, two] = ['big-00001-of-00002.gguf', 'big-00002-of-00002.gguf'].map((name) => join(folder, name))
     for (const file of [one!, two!]) cpSync(gguf, file)
-    const options = { root: ROOT, dist: join(folder, 'dist'), gpu: 'cpu' } as const
+    const options = { root: ROOT, dist, gpu: 'cpu' } as const
     const { entries } = await bundleContents({ ...options, models: [one!, gguf] })
     const models = entries.map(({ path }) => path).filter((path) => path.startsWith('models/'))
     expect(models).toEqual(['models/big-00001-of-00002.gguf', 'models/big-00002-of-00002.gguf', 'models/kvfold-tiny.gguf'])

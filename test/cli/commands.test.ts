@@ -36,6 +36,12 @@ function expectFailure({ code, stdout, stderr }: Outcome, exit: number, line: Re
   expect(code).toBe(exit)
 }
 
+/** Of several commands, which run side by side. */
+async function expectFailures(exit: number, failures: readonly (readonly [readonly string[], RegExp])[]): Promise<void> {
+  const outcomes = await Promise.all(failures.map(([words]) => kvfold(words)))
+  for (const [index, outcome] of outcomes.entries()) expectFailure(outcome, exit, failures[index]![1])
+}
+
 function expectBalanced(ledger: readonly LedgerEntry[]): void {
   expect(ledger.length).toBeGreaterThan(0)
   for (const entry of ledger) {
@@ -62,8 +68,9 @@ describe('usage', () => {
       [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
       [['fold'], /unknown command/],
     ]
-    for (const [words, reason] of wrong) {
-      const { code, stdout, stderr } = await kvfold(words)
+    const outcomes = await Promise.all(wrong.map(([words]) => kvfold(words)))
+    for (const [index, { code, stdout, stderr }] of outcomes.entries()) {
+      const [words, reason] = wrong[index]!
       expect(stderr, words.join(' ')).toMatch(reason)
       expect(stderr).toMatch(/^kvfold: /)
       expect(stdout).toBe('')
@@ -72,50 +79,51 @@ describe('usage', () => {
   })
 
   it('needs a prompt that can be read', async () => {
-    expectFailure(await kvfold(['run', '--model', model]), 2, /The prompt is empty.*\[cli\/bad-usage\]$/)
-    expectFailure(await kvfold(['run', join(folder, 'none.txt')]), 2, /none\.txt.*cannot be read \(ENOENT\)/)
-    expectFailure(
-      await kvfold(['run', '-p', 'x', '--schema', file('bad.json', '{"type":')]),
-      2,
-      /bad\.json given to --schema is not JSON/,
-    )
+    await expectFailures(2, [
+      [['run', '--model', model], /The prompt is empty.*\[cli\/bad-usage\]$/],
+      [['run', join(folder, 'none.txt')], /none\.txt.*cannot be read \(ENOENT\)/],
+      [['run', '-p', 'x', '--schema', file('bad.json', '{"type":')], /bad\.json given to --schema is not JSON/],
+    ])
   })
 })
 
 describe('bad models', () => {
   it('are one line each', async () => {
-    expectFailure(
-      await kvfold(['model', 'info', file('notes.gguf', 'Not a model, but notes about one.\n')]),
-      1,
-      /^kvfold: .*notes\.gguf.* \[model\/bad-file\]$/,
-    )
-    expectFailure(
-      await kvfold(['run', '-p', 'x', '--model', join(folder, 'none.gguf')]),
-      1,
-      /There is no file .*none\.gguf.* \[model\/not-found\]$/,
-    )
     const cut = join(folder, 'cut.gguf')
     copyFileSync(model, cut)
     truncateSync(cut, 100_000)
-    expectFailure(await kvfold(['run', '-p', 'x', '--model', cut]), 1, /\[model\/bad-file\]$/)
-    expectFailure(await kvfold(['run', '-p', 'x', '--model', folder]), 1, /\[model\/(bad-file|not-found)\]$/)
+    const notes = file('notes.gguf', 'Not a model, but notes about one.\n')
+    const nowhere = join(folder, 'none.gguf')
+    await expectFailures(1, [
+      [['model', 'info', notes], /^kvfold: .*notes\.gguf.* \[model\/bad-file\]$/],
+      [['run', '-p', 'x', '--model', nowhere], /There is no file .*none\.gguf.* \[model\/not-found\]$/],
+      [['run', '-p', 'x', '--model', cut], /\[model\/bad-file\]$/],
+      [['run', '-p', 'x', '--model', folder], /\[model\/(bad-file|not-found)\]$/],
+    ])
   })
 
   it('with a recurrent state run, and what they cannot do is said once', async () => {
     const mamba = await mambaModel()
-    const { code, stderr } = await kvfold(['run', '-p', 'x', '--model', mamba, '--max-tokens', '3', ...ONE])
+    const [{ code, stderr }, { stdout }] = await Promise.all([
+      // As many threads as there are by default.
+      kvfold(['run', '-p', 'x', '--model', mamba, '--max-tokens', '3']),
+      kvfold(['model', 'info', mamba]),
+    ])
     expect(code).toBe(0)
     expect(stderr.match(/mamba keeps a recurrent state.*splice and blend are not available/g)).toHaveLength(1)
-    const { stdout } = await kvfold(['model', 'info', mamba])
     expect(stdout).toMatch(/^edits exact +yes: the text after an edit is computed again/m)
     expect(stdout).toMatch(/^note +mamba keeps a recurrent state/m)
   })
 
   it('without a chat template complete raw text only', async () => {
     const bare = await tinyModel({ chatTemplate: null })
-    expectFailure(await kvfold(['run', '-p', 'Hello', '--model', bare]), 1, /no chat template.*\[model\/no-chat-template\]$/)
-    expectFailure(await kvfold(['chat', '--model', bare], { input: 'Hello\n' }), 1, /\[model\/no-chat-template\]$/)
-    const { code, stdout } = await kvfold(['run', '--raw', '-p', 'Hello', '--model', bare, '--max-tokens', '5', '--json', ...ONE])
+    const [asked, begun, { code, stdout }] = await Promise.all([
+      kvfold(['run', '-p', 'Hello', '--model', bare]),
+      kvfold(['chat', '--model', bare], { input: 'Hello\n' }),
+      kvfold(['run', '--raw', '-p', 'Hello', '--model', bare, '--max-tokens', '5', '--json', ...ONE]),
+    ])
+    expectFailure(asked, 1, /no chat template.*\[model\/no-chat-template\]$/)
+    expectFailure(begun, 1, /\[model\/no-chat-template\]$/)
     expect(code).toBe(0)
     expectBalanced(RunOutput(stdout).ledger)
   })
@@ -128,7 +136,7 @@ describe('bad models', () => {
 describe('run', () => {
   it('answers as text and as JSON alike, with an account that balances', async () => {
     const words = ['run', '--model', model, '--max-tokens', '12', '-p', 'Hello there', ...ONE]
-    const [text, json] = [await kvfold(words), await kvfold([...words, '--json'])]
+    const [text, json] = await Promise.all([kvfold(words), kvfold([...words, '--json'])])
     expect(json).toMatchObject({ code: 0, stderr: '' })
     const { answer, ledger, timing, calls } = RunOutput(json.stdout)
     expectBalanced(ledger)
@@ -153,6 +161,7 @@ describe('run', () => {
       '60',
       '-p',
       'Fold something.',
+      ...ONE,
     ])
     expect(code).toBe(0)
     const { ledger, calls } = RunOutput(stdout)
@@ -176,6 +185,7 @@ describe('run', () => {
       '200',
       '-p',
       'Is it?',
+      ...ONE,
     ])
     const { answer, finish } = RunOutput(stdout)
     if (finish === 'stop') expect(typeof (JSON.parse(answer) as { ok: unknown }).ok).toBe('boolean')
@@ -184,8 +194,7 @@ describe('run', () => {
 
   it('says quickly that 5 MB do not fit', async () => {
     const input = 'All work and no play makes a long message. '.repeat(120_000)
-    for (const name of [model, 'builtin']) {
-      const outcome = await kvfold(['run', '--model', name], { input })
+    for (const outcome of await Promise.all([model, 'builtin'].map((name) => kvfold(['run', '--model', name], { input })))) {
       expectFailure(outcome, 1, /context.*\[context\/full\]$/)
       expect(outcome.milliseconds).toBeLessThan(30_000)
     }
@@ -231,7 +240,10 @@ describe('model', () => {
       '1024',
     ])
     expect(made).toMatchObject({ code: 0, stderr: '' })
-    const { code, stdout } = await kvfold(['model', 'info', out, '--json'])
+    const [{ code, stdout }, { stdout: lines }] = await Promise.all([
+      kvfold(['model', 'info', out, '--json']),
+      kvfold(['model', 'info', out]),
+    ])
     expect(code).toBe(0)
     expect(JSON.parse(stdout)).toMatchObject({
       architecture: 'llama',
@@ -246,14 +258,17 @@ describe('model', () => {
       // 3 layers x 2 heads x 16 wide x keys and values x 2 bytes
       cacheBytesPerToken: 384,
     })
-    const lines = (await kvfold(['model', 'info', out])).stdout
     expect(lines).toMatch(/^edits exact +yes: /m)
     expect(lines).toMatch(/^KV cache +about 384 B a token/m)
   })
 
   it('synth refuses impossible shapes and places', async () => {
-    expectFailure(await kvfold(['model', 'synth', join(folder, 'x.gguf'), '--heads', '5']), 1, /not a multiple of 5 heads/)
-    expectFailure(await kvfold(['model', 'synth', join(folder, 'no', 'x.gguf')]), 2, /cannot be written \(ENOENT\)/)
+    const [shape, place] = await Promise.all([
+      kvfold(['model', 'synth', join(folder, 'x.gguf'), '--heads', '5']),
+      kvfold(['model', 'synth', join(folder, 'no', 'x.gguf')]),
+    ])
+    expectFailure(shape, 1, /not a multiple of 5 heads/)
+    expectFailure(place, 2, /cannot be written \(ENOENT\)/)
   })
 })
 

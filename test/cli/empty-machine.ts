@@ -1,6 +1,6 @@
 /** Runs programs as on a machine that has nothing but a C library and a shell: an empty root, no network, no environment. */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
-import { copyFileSync, cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import type { Outcome } from './process.js'
@@ -18,11 +18,6 @@ export class EmptyMachine {
   constructor() {
     mkdirSync(join(this.folder, 'tmp'))
     this.isolated = process.getuid?.() === 0 && this.#furnish()
-  }
-
-  /** Puts a folder at `/name`. */
-  take(folder: string, name: string): void {
-    cpSync(folder, join(this.folder, name), { recursive: true, preserveTimestamps: true })
   }
 
   /** A path of the machine as its programs see it. */

@@ -16,7 +16,7 @@ import { LogWriter } from '../../src/eval/run/log-writer.js'
 import { run } from '../../src/eval/run/runner.js'
 import { openTask } from '../../src/eval/tasks/open.js'
 import { asker, headerFor, settings, sums } from '../eval/run-fixture.js'
-import { kvfold } from './process.js'
+import { KVFOLD, kvfold } from './process.js'
 
 let folder: string
 beforeAll(() => {
@@ -105,8 +105,8 @@ describe('kvfold eval on the built-in model', () => {
 
   it('keeps what is finished when it is interrupted, and the same command finishes the rest', async () => {
     const log = join(folder, 'cut.jsonl')
-    const words = ['eval', 'pi-llm', '--n', '2', '--keys', '4', '--samples', '60', '--agent', 'plain', '--log', log]
-    const child = spawn(process.execPath, ['--import', 'tsx', 'src/cli/main.ts', ...words], {
+    const words = ['eval', 'pi-llm', '--n', '2', '--keys', '4', '--samples', '30', '--agent', 'plain', '--log', log]
+    const child = spawn(process.execPath, [...KVFOLD, ...words], {
       cwd: join(import.meta.dirname, '../..'),
       stdio: ['ignore', 'ignore', 'pipe'],
     })
@@ -124,13 +124,13 @@ describe('kvfold eval on the built-in model', () => {
     expect(said).toContain(`What is finished is kept in ${log}; the same command goes on from there.`)
     const kept = (await readLog(log)).records.length
     expect(kept).toBeGreaterThan(0)
-    expect(kept).toBeLessThan(60)
+    expect(kept).toBeLessThan(30)
     const { code: end, stderr } = await kvfold(words)
     expect(end).toBe(0)
-    expect(stderr).toContain(`Going on in ${log}, which has ${kept} of 60 samples.`)
+    expect(stderr).toContain(`Going on in ${log}, which has ${kept} of 30 samples.`)
     const { records, resumed } = await readLog(log)
-    expect(new Set(records.map(({ index }) => index)).size).toBe(60)
-    expect(records).toHaveLength(60)
+    expect(new Set(records.map(({ index }) => index)).size).toBe(30)
+    expect(records).toHaveLength(30)
     expect(resumed).toHaveLength(1)
   }, 480_000)
 })

@@ -1,8 +1,12 @@
-/** Runs the command line as a person does: in a process of its own, from source. */
+/** Runs the command line as a person does: in a process of its own. */
 import { spawn } from 'node:child_process'
 import { join } from 'node:path'
+import { LOADER, moduleOf } from '../support/program.js'
 
 const ROOT = join(import.meta.dirname, '../..')
+
+/** Arguments of node before those of a command, in the project's folder. */
+export const KVFOLD: readonly string[] = [...LOADER, moduleOf('cli/main')]
 
 export interface Outcome {
   /** Null when a signal ended it. */
@@ -28,7 +32,7 @@ export function kvfold(
   { input = '', environment = {}, interruptAfter, hangUp = false }: RunOptions = {},
 ): Promise<Outcome> {
   return new Promise((resolve, reject) => {
-    const child = spawn(process.execPath, ['--import', 'tsx', 'src/cli/main.ts', ...words], {
+    const child = spawn(process.execPath, [...KVFOLD, ...words], {
       cwd: ROOT,
       env: { ...process.env, KVFOLD_DEBUG: '', ...environment },
     })

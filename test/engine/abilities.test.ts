@@ -105,13 +105,13 @@ async function step(
     // An answer that ends at once would leave no log-probabilities.
     sampling: { logitBias: endings().map((token) => ({ token, bias: -1e9 })) },
   })
-  const answer = await reply
+  const { tokens } = engine.format.render({ messages, edits })
+  // Three contexts, each with one thread, side by side.
+  const [answer, whole, chunked] = await Promise.all([reply, prefilled(contexts[0], tokens), prefilled(contexts[1], tokens, 29)])
   equations(answer.ledger)
   await engine.check('positions')
   const next = new Float32Array(engine.modelInfo.vocabulary).fill(-Infinity)
   for (const { token, logprob } of answer.logprobs![0]!.top) next[token] = logprob
-  const { tokens } = engine.format.render({ messages, edits })
-  const [whole, chunked] = [await prefilled(contexts[0], tokens), await prefilled(contexts[1], tokens, 29)]
   return { reply: answer, next, worst: apart(next, whole), floor: apart(chunked, whole) }
 }
 

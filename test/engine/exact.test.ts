@@ -192,15 +192,19 @@ describe('what the ledger calls exact', () => {
             maxTokens: 1 + random.below(4),
             logprobs: engine.modelInfo.vocabulary,
           })
-          const { message, ledger, logprobs } = await reply
+          // Three contexts, each with one thread, side by side.
+          const [{ message, ledger, logprobs }, reference, other] = await Promise.all([
+            reply,
+            fresh(whole, rendered.tokens),
+            fresh(chunked, rendered.tokens, 29),
+          ])
           equations(ledger)
           if (ledger.contract === 'exact') expect(ledger.approximate).toBe(0)
           if (appended && ledger.step > 1 && contracts.length === 1) recomputedByReading += ledger.recomputed
           await engine.check('full')
           const next = new Float32Array(engine.modelInfo.vocabulary)
           for (const { token, logprob } of logprobs?.[0]?.top ?? []) next[token] = logprob
-          const reference = await fresh(whole, rendered.tokens)
-          floor = Math.max(floor, largestDifference(reference, await fresh(chunked, rendered.tokens, 29)))
+          floor = Math.max(floor, largestDifference(reference, other))
           // An end-of-generation token sampled at once leaves no log-probabilities; nothing to compare then.
           // What the ledger calls approximate is not compared: it is allowed to differ.
           if (ledger.approximate > 0) approximations++

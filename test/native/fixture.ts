@@ -9,6 +9,7 @@ import { expect } from 'vitest'
 import { KvfoldError, type ErrorCode } from '../../src/core/errors.js'
 import { seqId, type SeqId } from '../../src/core/ids.js'
 import type { Batch, NativeContext } from '../../src/native/types.js'
+import { LOADER, moduleOf } from '../support/program.js'
 
 export const seq = (value: number): SeqId => seqId(value)
 
@@ -55,13 +56,17 @@ export interface Ended {
   readonly stderr: string
 }
 
-/** Runs a module in a process of its own; `source` may import from './src' and './test' of the project at `root`. */
+/** Runs JavaScript in a process of its own; `source` may import modules of the project at `root` as 'kvfold/native/binding' and the like. */
 export async function runScript(source: string, root = fileURLToPath(new URL('../..', import.meta.url))): Promise<Ended> {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-script-'))
   // A file, because node-llama-cpp tries its library in a child process that inherits --eval.
-  const file = join(folder, 'script.mts')
-  writeFileSync(file, source.replaceAll("'./", `'${pathToFileURL(root).href.replace(/\/?$/, '/')}`))
-  const child = spawn(process.execPath, ['--import', 'tsx', file], { cwd: root })
+  const file = join(folder, 'script.mjs')
+  const at = pathToFileURL(root).href.replace(/\/?$/, '/')
+  writeFileSync(
+    file,
+    source.replaceAll(/'kvfold\/([\w/-]+)'/g, (_, name: string) => `'${at}${moduleOf(name)}'`),
+  )
+  const child = spawn(process.execPath, [...LOADER, file], { cwd: root })
   let stdout = ''
   let stderr = ''
   child.stdout.on('data', (data: Buffer) => (stdout += data.toString()))

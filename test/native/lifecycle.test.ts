@@ -7,6 +7,7 @@ import { span } from '../../src/core/span.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeContext, NativeModel, NativeSampler } from '../../src/native/types.js'
 import { tinyModel } from '../support/models.js'
+import { LOADER, moduleOf, RUN } from '../support/program.js'
 import { batchOf, feed, refused, runScript, seq, someTokens } from './fixture.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
@@ -169,10 +170,9 @@ describe('memory', () => {
 
 describe('the end of the process', () => {
   const script = (end: string): string => `
-    import { openNative } from './src/native/binding.ts'
-    import { tinyModel } from './test/support/models.ts'
+    import { openNative } from 'kvfold/native/binding'
     const native = await openNative({ gpu: 'cpu' })
-    const model = await native.loadModel(await tinyModel())
+    const model = await native.loadModel('${path}')
     const context = await model.createContext({ cells: 4096, batch: 4096, threads: 1 })
     const sampler = model.createSampler({ grammar: 'root ::= "a"*' })
     const tokens = new Int32Array(4000)
@@ -204,9 +204,8 @@ describe('the end of the process', () => {
   test('a worker thread may end with everything open', async () => {
     const inWorker = `
       void (async () => {
-        const { register } = await import('tsx/esm/api')
-        register()
-        const { openNative } = await import('${pathToFileURL(root).href}/src/native/binding.ts')
+        ${LOADER.length === 0 ? '' : "(await import('tsx/esm/api')).register()"}
+        const { openNative } = await import('${pathToFileURL(root).href}/${moduleOf('native/binding')}')
         const model = await (await openNative({ gpu: 'cpu' })).loadModel('${path}')
         const context = await model.createContext({ cells: 256, threads: 1 })
         model.createSampler()
@@ -227,15 +226,14 @@ describe('an installation that is not whole', () => {
   /** A copy of the project with a build folder of its own. */
   function copy(): string {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-install-'))
-    cpSync(join(root, 'src', 'core'), join(folder, 'src', 'core'), { recursive: true })
-    cpSync(join(root, 'src', 'native'), join(folder, 'src', 'native'), { recursive: true })
+    for (const room of ['core', 'native']) cpSync(join(root, RUN, room), join(folder, RUN, room), { recursive: true })
     mkdirSync(join(folder, 'build'))
     symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'))
     writeFileSync(join(folder, 'package.json'), '{ "type": "module" }')
     return folder
   }
   const open = `
-    import { openNative } from './src/native/binding.ts'
+    import { openNative } from 'kvfold/native/binding'
     try { await openNative({ gpu: 'cpu' }); console.log('opened') } catch (error) { console.log(error.code, error.message) }`
 
   test('no addon', async () => {

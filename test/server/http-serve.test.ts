@@ -6,7 +6,7 @@ import { request as secure } from 'node:https'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { kvfold } from '../cli/process.js'
+import { KVFOLD, kvfold } from '../cli/process.js'
 import { selfSigned } from './self-signed.js'
 import { endless } from './serving.js'
 
@@ -33,11 +33,7 @@ interface Started {
 
 /** Resolves when the server says where it is. */
 function start(...words: readonly string[]): Promise<Started> {
-  const child = spawn(
-    process.execPath,
-    ['--import', 'tsx', 'src/cli/main.ts', 'serve', '--gpu', 'cpu', '--store', folder, ...words],
-    { cwd: ROOT },
-  )
+  const child = spawn(process.execPath, [...KVFOLD, 'serve', '--gpu', 'cpu', '--store', folder, ...words], { cwd: ROOT })
   children.add(child)
   let stderr = ''
   child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text))
@@ -84,7 +80,7 @@ const chat = (url: string, body: object) =>
     body: JSON.stringify(body),
   })
 
-// Every process compiles the sources first.
+// A process may have to translate the sources first.
 describe('kvfold serve', { timeout: 180_000 }, () => {
   it('serves until it is told to stop: the first signal lets streams end, and the exit code is 0', async () => {
     const { child, where, ended } = await start('--port', '0', '--grace', '0.5', '--model', 'small=builtin', '--model', 'builtin')

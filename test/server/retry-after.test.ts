@@ -19,7 +19,8 @@ let served: Serving
 beforeAll(async () => {
   await new Promise<void>((resolve) => endpoint.listen(0, '127.0.0.1', resolve))
   const url = `http://127.0.0.1:${(endpoint.address() as AddressInfo).port}`
-  served = await serving({ engine: () => RemoteEngine.connect({ url }) })
+  // One more try where the endpoint does not say when.
+  served = await serving({ engine: () => RemoteEngine.connect({ url, patience: { busy: 600 } }) })
 })
 afterAll(async () => {
   await served.close()

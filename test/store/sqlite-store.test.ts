@@ -24,6 +24,7 @@ import { migrations } from '../../src/store/migrations.js'
 import type { ThreadRecord, ThreadUpdate } from '../../src/store/port.js'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
 import { StoreFile } from '../../src/store/store-file.js'
+import { LOADER, moduleOf } from '../support/program.js'
 import { allIn, someCard, someEdits, someEntry, someEvent, someHead, someStored, someThread } from './threads.js'
 
 const GOLDEN = join(import.meta.dirname, '..', 'golden', 'store', 'version-1.sql')
@@ -205,11 +206,10 @@ describe('the files', () => {
     const store = openStore()
     await store.create(someThread(1), someCard(1))
     expect(codeOf(() => openStore())).toBe('store/locked')
-    const source = new URL('../../src/store/sqlite-store.ts', import.meta.url).href
+    const source = new URL(`../../${moduleOf('store/sqlite-store')}`, import.meta.url).href
     const script = `import { SqliteStore } from ${JSON.stringify(source)}
       try { SqliteStore.open({ folder: ${JSON.stringify(folder)} }); console.log('open') } catch (error) { console.log(error.code) }`
-    const other = () =>
-      spawnSync(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', script], { encoding: 'utf8' })
+    const other = () => spawnSync(process.execPath, [...LOADER, '--input-type=module', '-e', script], { encoding: 'utf8' })
     expect(other().stdout.trim()).toBe('store/locked')
     await store.close()
     expect(other().stdout.trim()).toBe('open')

@@ -11,18 +11,34 @@ const packageFolder = join(root, 'node_modules', 'node-llama-cpp')
 export function fromBundle(path: string): string {
   const { version } = JSON.parse(readFileSync(join(packageFolder, 'package.json'), 'utf8')) as { version: string }
   const folder = join(root, '.cache', `bundle-${version}`)
-  const wanted = join(folder, path)
-  if (existsSync(wanted)) return wanted
-  mkdirSync(folder, { recursive: true })
-  const temporary = mkdtempSync(join(folder, 'extract-'))
-  try {
-    const repository = join(temporary, 'repository')
-    execFileSync('git', ['clone', '--quiet', '--bare', join(packageFolder, 'llama', 'gitRelease.bundle'), repository])
+  return made(folder, path, (temporary) => {
     const tree = join(temporary, 'tree')
     mkdirSync(tree)
-    execFileSync('git', ['--git-dir', repository, '--work-tree', tree, 'checkout', '--quiet', 'HEAD', '--', path])
-    mkdirSync(dirname(wanted), { recursive: true })
-    if (!existsSync(wanted)) renameSync(join(tree, path), wanted)
+    const env = { ...process.env, GIT_INDEX_FILE: join(temporary, 'index') }
+    execFileSync('git', ['--git-dir', repositoryIn(folder), '--work-tree', tree, 'checkout', '--quiet', 'HEAD', '--', path], {
+      env,
+    })
+    return join(tree, path)
+  })
+}
+
+/** Takes seconds to make, so it is made once for all that is ever wanted. */
+const repositoryIn = (folder: string): string =>
+  made(folder, 'repository', (temporary) => {
+    const clone = join(temporary, 'clone')
+    execFileSync('git', ['clone', '--quiet', '--bare', join(packageFolder, 'llama', 'gitRelease.bundle'), clone])
+    return clone
+  })
+
+/** The file or folder `name` of `folder`; if it is not there, what `make` makes of an empty folder and returns the path of. */
+function made(folder: string, name: string, make: (temporary: string) => string): string {
+  const wanted = join(folder, name)
+  if (existsSync(wanted)) return wanted
+  mkdirSync(dirname(wanted), { recursive: true })
+  const temporary = mkdtempSync(join(folder, 'extract-'))
+  try {
+    const whole = make(temporary)
+    if (!existsSync(wanted)) renameSync(whole, wanted)
   } finally {
     rmSync(temporary, { recursive: true, force: true })
   }
