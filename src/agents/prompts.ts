@@ -19,6 +19,12 @@ export const systemPrompts = {
     'name to find the sentences about that person, and get_search_detail to read more around one. Follow the chain from person ' +
     'to person, one search a name. Before you name the eldest, search for that name too and make sure that the text gives no ' +
     'elder. Then answer.',
+
+  /** Find all of them by how they begin, read the one that is asked for (ours). */
+  similar:
+    'You find one of several similar texts again. Call search_context for the title that they share, among the messages of the ' +
+    'assistant. The matches come in the order in which the texts were written. Call get_search_detail for the one that is ' +
+    'asked for. Then repeat it to the letter.',
 } as const
 
 export type SystemPrompt = keyof typeof systemPrompts

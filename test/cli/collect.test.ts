@@ -48,11 +48,35 @@ describe('kvfold collect', () => {
     expect(plain(cut)).toEqual(plain(path))
   }, 120_000)
 
-  it('refuses a file of another run, and tasks that nobody can teach', async () => {
+  it('refuses a file of another run', async () => {
     const other = await collect(path, '--teacher', 'model')
     expect(other.code).not.toBe(0)
     expect(other.stderr).toContain('another teacher')
-    const untaught = await kvfold(['collect', 'needles', '--samples', '1', '--threads', '1', '--out', join(folder, 'no.jsonl')])
-    expect(untaught.stderr).toContain('--teacher model')
+    const plain = await collect(path, '--agent', 'plain')
+    expect(plain.code).not.toBe(0)
+    expect(plain.stderr).toContain('another agent')
   }, 120_000)
+
+  it.each([
+    // A search for everybody in a chain of three, and the answer.
+    { task: 'needles', options: ['--needles', '2'], steps: [0, 1, 2, 3] },
+    // A search for the title, the text, and the answer.
+    { task: 'similar', options: ['--needles', '2'], steps: [0, 1, 2] },
+    { task: 'similar', options: ['--needles', '2', '--agent', 'plain'], steps: [0] },
+  ])(
+    'shows how $task is done with $options',
+    async ({ task, options, steps }) => {
+      const out = join(folder, `${task}-${steps.length}.jsonl`)
+      const { code, stdout } = await kvfold(
+        ['collect', task, ...options, '--length', '500', '--samples', '3', '--threads', '1', '--out', out, '--json'], // prettier-ignore
+      )
+      expect(code).toBe(0)
+      expect(JSON.parse(stdout)).toMatchObject({ trajectories: 3, points: 1 })
+      for (const record of recordsIn(out)) {
+        expect(record).toMatchObject({ steps, snapshots: 1, reward: 1 })
+        expect(record.loss.at(-1)?.[1]).toBe(record.tokens.length)
+      }
+    },
+    120_000,
+  )
 })

@@ -1,7 +1,8 @@
 /** `kvfold collect`: trajectories of context tools in use, as token sequences with loss for training. */
 import { Option, type Command } from 'commander'
 import type { LlamaEngine } from '../../engine/llama.js'
-import type { TaskFlags } from '../eval/flags.js'
+import { taughtAgents, type TaughtAgent } from '../../eval/collect/taught-agent.js'
+import { tokens, type TaskFlags } from '../eval/flags.js'
 import { askedTasks } from '../eval/specs.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../options.js'
 import { loadEngine } from '../runtime.js'
@@ -9,6 +10,7 @@ import type { Shell } from '../shell.js'
 
 interface CollectFlags extends ModelFlags, TaskFlags {
   readonly seed: number
+  readonly agent: TaughtAgent
   readonly teacher: 'script' | 'model'
   readonly rollouts: number
   readonly temperature: number
@@ -32,7 +34,7 @@ export function addCollect(program: Command, shell: Shell): void {
   const command = program
     .command('collect')
     .description('trajectories of context tools in use, as tokens with loss, for training (JSON Lines)')
-    .argument('<task>', 'what is asked: pi-llm; with --teacher model also needles, similar')
+    .argument('<task>', 'what is asked: pi-llm, needles, similar')
     .addOption(
       new Option('--teacher <who>', 'who acts: a script that knows the answer, or the model itself')
         .choices(['script', 'model'])
@@ -44,6 +46,13 @@ export function addCollect(program: Command, shell: Shell): void {
     .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
     .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
     .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
+    .option('--length <list>', 'tokens of the text, 4 characters each, such as 1k,8k (needles, similar)', tokens)
+    .option('--depth <percent>', 'where the first needle stands (needles; default: 40)', decimal(0, 100))
+    .addOption(
+      new Option('-a, --agent <agent>', 'whose trajectories: with the context tools, or without any tool')
+        .choices(taughtAgents)
+        .default('sculptor'),
+    )
     .option('--rollouts <count>', 'tries at every sample', integer(1, 10_000), 1)
     .option('-t, --temperature <value>', 'of the model that acts', decimal(0, 100), 0)
     .option('-o, --out <file>', 'where they go; a file of the same run is gone on with', 'trajectories.jsonl')
@@ -66,9 +75,9 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   const task = await openTask(asked!.spec)
   const engine = await loadEngine(flags, notes, interrupt.signal)
   try {
-    const { teacher, rollouts, temperature, seed } = flags
+    const { agent, teacher, rollouts, temperature, seed } = flags
     const fingerprint = (await modelFingerprint(engine.modelInfo.path)).toString('hex')
-    const file = await TrajectoryFile.open(flags.out, { task, rollouts, teacher, fingerprint })
+    const file = await TrajectoryFile.open(flags.out, { task, agent, rollouts, teacher, fingerprint })
     const total = task.size * rollouts
     const sum = { trajectories: 0, snapshots: 0, tokens: 0, learned: 0, points: 0 }
     const from = file.begun
@@ -76,6 +85,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
     for await (const one of collect(
       {
         task,
+        agent,
         rollouts,
         model: modelOf(engine, fingerprint),
         acting: teacher === 'script' ? { teacher } : { teacher, engine, sampling: { temperature, seed } },

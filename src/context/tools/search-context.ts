@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { quoted } from '../refusal.js'
 import { scopeName, scopes } from '../scope.js'
-import { excerpt } from './excerpt.js'
+import { match } from './excerpt.js'
 import { defineTool } from './tool.js'
 
 const matches = (count: number): string => (count === 1 ? '1 match' : `${count} matches`)
@@ -32,6 +32,6 @@ export const searchContext = defineTool({
     }
     const shown = hits.length < total ? `, the first ${hits.length} of them here` : ''
     const head = `${matches(total)} for ${quoted(query)} in ${scopeName(role)}${shown}.`
-    return { text: [head, ...hits.map((hit) => excerpt(conversation.messages, hit))].join('\n\n'), modifies: false }
+    return { text: [head, ...hits.map((hit, index) => match(conversation.messages, hit, index))].join('\n\n'), modifies: false }
   },
 })

@@ -1,5 +1,6 @@
-/** Owns collecting trajectories: a task's samples put to the sculptor agent, and what it did cut into snapshots that a model can learn from. */
+/** Owns collecting trajectories: a task's samples put to an agent, and what it did cut into snapshots that a model can learn from. */
 import type { TurnOutcome } from '../../agents/events.js'
+import { plain } from '../../agents/plain.js'
 import { sculptor } from '../../agents/sculptor.js'
 import { snapshots, type Wording } from '../../agents/snapshots.js'
 import { Tape } from '../../agents/tape.js'
@@ -9,10 +10,12 @@ import type { Engine, Sampling } from '../../engine/engine.js'
 import { TaughtEngine, type TaughtModel } from '../../engine/taught.js'
 import type { Score, Task, TaskSample } from '../task.js'
 import { TRAJECTORY_VERSION, type TrajectoryRecord } from './record.js'
+import type { TaughtAgent } from './taught-agent.js'
 import { teacherOf } from './teachers.js'
 
 export interface CollectOptions {
   readonly task: Task
+  readonly agent: TaughtAgent
   /** Whose chat format and tokens the snapshots are in; `isEndOfGeneration` is the vocabulary's. */
   readonly model: TaughtModel & Wording & { readonly fingerprint: string }
   /** Who acts: our script, or the model behind `engine`. */
@@ -43,16 +46,14 @@ export async function* collect(options: CollectOptions, from = 0): AsyncGenerato
 }
 
 async function trajectory(options: CollectOptions, sample: TaskSample, number: number): Promise<Collected> {
-  const { task, acting, model, rollouts, signal } = options
+  const { task, agent, acting, model, rollouts, signal } = options
   const rollout = number % rollouts
-  const tape = new Tape(acting.teacher === 'model' ? acting.engine : new TaughtEngine(model, teacherOf(task.spec.task, sample)))
+  const tape = new Tape(
+    acting.teacher === 'model' ? acting.engine : new TaughtEngine(model, teacherOf(task.spec.task, agent, sample)),
+  )
   const sampling = acting.teacher === 'model' ? { ...acting.sampling, seed: (acting.sampling.seed ?? 0) + number } : {}
-  const session = sculptor({
-    engine: tape,
-    id: conversationId(`collect-${number}`),
-    prompt: task.prompt,
-    generation: { sampling, maxTokens: task.maxTokens },
-  })
+  const common = { engine: tape, id: conversationId(`collect-${number}`), generation: { sampling, maxTokens: task.maxTokens } }
+  const session = agent === 'plain' ? plain(common) : sculptor({ ...common, prompt: task.prompt })
   try {
     for (const message of sample.messages) session.conversation.add(message)
     const outcome = await session.resume(signal === undefined ? {} : { signal })
@@ -65,6 +66,7 @@ async function trajectory(options: CollectOptions, sample: TaskSample, number: n
       id: sample.id,
       cell: { ...sample.cell },
       rollout,
+      agent,
       teacher: acting.teacher,
       model: { name: model.info.model, fingerprint: model.fingerprint },
       snapshots: made.length,

@@ -1,6 +1,7 @@
 /** Owns the form of collected trajectories: JSON Lines, one snapshot a line, nothing else in the file. */
 import { z } from 'zod'
 import { taskNames } from '../task.js'
+import { taughtAgents } from './taught-agent.js'
 
 /** Grows with every change that an older reader would misread. */
 export const TRAJECTORY_VERSION = 1
@@ -15,6 +16,8 @@ export const TrajectoryRecord = z.object({
   cell: z.record(z.string(), z.union([z.number(), z.string()])),
   /** Which try at the sample, from 0. */
   rollout: z.number(),
+  /** Whose tools it has: the context tools, or none. */
+  agent: z.enum(taughtAgents).default('sculptor'),
   /** Who acted: a script of ours, or the model itself. */
   teacher: z.enum(['script', 'model']),
   /** Whose tokens these are: name and hash of the GGUF file. */

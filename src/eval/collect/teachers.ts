@@ -6,12 +6,29 @@ import type { ScriptedReply } from '../../engine/scripted.js'
 import { PI_STREAM_END, PI_STREAM_START, piAnswer } from '../pi-llm.js'
 import type { PiTruth } from '../pi-score.js'
 import type { TaskName, TaskSample } from '../task.js'
+import { LONGEST_TEXT } from '../tasks/mrcr-conversation.js'
+import type { MrcrTruth } from '../tasks/mrcr.js'
+import type { NeedlesTruth } from '../tasks/needles.js'
+import type { TaughtAgent } from './taught-agent.js'
 
 /** A teacher for one sample, which it knows the answer to. @throws KvfoldError eval/bad-data for tasks that have none */
-export function teacherOf(task: TaskName, sample: TaskSample): Teacher {
-  if (task === 'pi-llm') return streamTeacher(sample)
-  throw new KvfoldError('eval/bad-data', `There is no scripted teacher for ${task}; let a model act (--teacher model).`)
+export function teacherOf(task: TaskName, agent: TaughtAgent, sample: TaskSample): Teacher {
+  const lesson = task in lessons ? lessons[task as keyof typeof lessons](sample) : null
+  if (lesson === null)
+    throw new KvfoldError('eval/bad-data', `There is no scripted teacher for ${task}; let a model act (--teacher model).`)
+  return agent === 'plain' ? () => ({ content: lesson.answer }) : lesson.teacher
 }
+
+/** What is to be said in the end, and the way there with tools. */
+interface Lesson {
+  readonly answer: string
+  readonly teacher: Teacher
+}
+
+/** Null for a sample that is not of our making. */
+const lessons = { 'pi-llm': streamLesson, needles: chainLesson, mrcr: textLesson } satisfies Partial<
+  Record<TaskName, (sample: TaskSample) => Lesson | null>
+>
 
 /** Updates of a key that are left open: with fewer, keys are lost; with more, old values get in the way. */
 const OPEN = 6
@@ -21,18 +38,69 @@ const SHORT = 8
 const MOST_FRAGMENTS = 20
 
 /** Cuts the stream so that the newest fragment holds the last few updates of every key, folds all others in one step, answers. */
-function streamTeacher({ cell, truth }: TaskSample): Teacher {
+function streamLesson({ cell, truth }: TaskSample): Lesson {
   const updates = Number(cell['updates'])
   const { last } = truth as PiTruth
   const answer = piAnswer(Object.keys(last), new Map(Object.entries(last)))
   const wanted = updates <= SHORT ? 1 : Math.min(MOST_FRAGMENTS, Math.max(2, Math.round(updates / OPEN)))
-  return (request) => {
-    const answered = request.messages.filter(({ role }) => role === 'assistant').length
-    if (answered === 0) return cutInto(wanted)
-    const [, ...older] = fragmentIds(request).reverse()
-    return answered === 1 && older.length > 0 ? foldAll(older.reverse()) : { content: answer }
+  const teacher: Teacher = (request) => {
+    const step = stepOf(request)
+    if (step === 0) return cutInto(wanted)
+    const [, ...older] = idsIn(request, 'f').reverse()
+    return step === 1 && older.length > 0 ? foldAll(older.reverse()) : { content: answer }
   }
+  return { answer, teacher }
 }
+
+/** Characters on each side of a name that show the other name of its sentence, and how often one stands in the text at most. */
+const SENTENCE = { context_size: 50, max_results: 3 }
+
+/** One search a name, from the youngest up; the eldest is searched for, too, and turns out to have nobody above. */
+function chainLesson({ truth }: TaskSample): Lesson {
+  const { chain } = truth as NeedlesTruth
+  const [eldest = '', youngest = ''] = [chain[0], chain.at(-1)]
+  const answer = `The eldest relative of '${youngest}' is \\boxed{${eldest}}.`
+  const teacher: Teacher = (request) => {
+    const name = chain[chain.length - 1 - stepOf(request)]
+    return name === undefined
+      ? { content: answer }
+      : { calls: [{ name: 'search_context', arguments: { query: name, ...SENTENCE } }] }
+  }
+  return { answer, teacher }
+}
+
+/** Characters that show that a match is the title of a text. */
+const TITLE = 50
+/** Matches that a search shows unless more are asked for. */
+const SHOWN = 10
+
+/** All texts by the title that they share, then the one that is asked for, then that again; null where texts have no title of their own. */
+function textLesson({ messages, truth }: TaskSample): Lesson | null {
+  const { prefix, answer } = truth as MrcrTruth
+  const text = answer.slice(prefix.length)
+  const title = text.slice(0, text.indexOf('\n\n'))
+  const written = messages
+    .slice(messages.findLastIndex(({ role }) => role === 'system') + 1)
+    .filter(({ role }) => role === 'assistant')
+  // "Poem about wind" also begins a poem about windows: the search finds both.
+  const alike = written.filter(({ content }) => content.includes(title))
+  if (title === '' || alike.some(({ content }) => !content.startsWith(title) || content.includes(title, 1))) return null
+  const which = alike.findIndex(({ content }) => content === text)
+  const more = alike.length > SHOWN ? { max_results: alike.length } : {}
+  const teacher: Teacher = (request) => {
+    const step = stepOf(request) - written.length
+    if (step === 0)
+      return { calls: [{ name: 'search_context', arguments: { query: title, role: 'assistant', context_size: TITLE, ...more } }] }
+    const id = idsIn(request, 's')[which]
+    return step === 1 && id !== undefined
+      ? { calls: [{ name: 'get_search_detail', arguments: { search_id: id, extended_context: LONGEST_TEXT } }] }
+      : { content: answer }
+  }
+  return { answer, teacher }
+}
+
+/** Answers and calls so far. */
+const stepOf = ({ messages }: EngineRequest): number => messages.filter(({ role }) => role === 'assistant').length
 
 const cutInto = (fragments: number): ScriptedReply => ({
   calls: [
@@ -47,8 +115,8 @@ const foldAll = (ids: readonly string[]): ScriptedReply => ({
   calls: ids.map((id) => ({ name: 'fold_fragment', arguments: { fragment_id: id } })),
 })
 
-/** In the order of the last result that names some, which is that of the text. */
-function fragmentIds({ messages }: EngineRequest): string[] {
-  const results = messages.filter(({ role }) => role === 'tool')
-  return results.at(-1)?.content.match(/\bf[0-9a-f]{5}\b/gu) ?? []
+/** Those of fragments (f) or search results (s) in the last result, in its order, which is that of the text. */
+function idsIn({ messages }: EngineRequest, kind: 'f' | 's'): string[] {
+  const result = messages.findLast(({ role }) => role === 'tool')
+  return result?.content.match(kind === 'f' ? /\bf[0-9a-f]{5}\b/gu : /(?<=\()s[0-9a-f]{5}(?=\): )/gu) ?? []
 }

@@ -9,6 +9,7 @@ import { TrajectoryRecord } from './record.js'
 export interface FileTerms {
   readonly task: Task
   readonly rollouts: number
+  readonly agent: TrajectoryRecord['agent']
   readonly teacher: TrajectoryRecord['teacher']
   readonly fingerprint: string
 }
@@ -63,10 +64,11 @@ function parsed(line: string, path: string, number: number): TrajectoryRecord {
 }
 
 async function refuseOther(path: string, last: TrajectoryRecord, number: number, terms: FileTerms): Promise<void> {
-  const { task, rollouts, teacher, fingerprint } = terms
+  const { task, agent, rollouts, teacher, fingerprint } = terms
   const other = (what: string) =>
     new KvfoldError('eval/bad-log', `${path} holds trajectories of another ${what}; name another file, or give the same options.`)
   if (last.model.fingerprint !== fingerprint) throw other('model')
+  if (last.agent !== agent) throw other('agent')
   if (last.teacher !== teacher) throw other('teacher')
   const sample = number < task.size * rollouts ? await task.sample(Math.floor(number / rollouts)) : null
   if (last.task !== task.spec.task || last.id !== sample?.id || last.rollout !== number % rollouts) throw other('run')

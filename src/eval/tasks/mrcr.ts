@@ -47,7 +47,6 @@ export interface MrcrTruth {
 
 const common = {
   title: 'MRCR',
-  prompt: 'general',
   temperature: 0,
   score: ({ truth }: TaskSample, answer: string) => scoreOf(truth as MrcrTruth, answer),
 } as const
@@ -63,6 +62,7 @@ function generated(spec: TaskSpec): Task {
   return {
     ...common,
     spec: { task: spec.task, options },
+    prompt: 'similar',
     maxTokens: 64 + Math.ceil((1.5 * LONGEST_TEXT) / options.charsPerToken),
     differs: [
       'Asks and texts are our own: texts are made of sentences on their subject, where the original has a model write them.',
@@ -92,6 +92,8 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
   return {
     ...common,
     spec: { task: spec.task, options },
+    // Texts from elsewhere have no title to search for.
+    prompt: 'general',
     // The longest texts of the public rows are some 1,500 tokens.
     maxTokens: 4096,
     differs: [],
