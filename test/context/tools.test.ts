@@ -213,7 +213,7 @@ describe('calls', () => {
     const found = await call('search_context', { query: 'number 1;', context_size: 50 })
     const id = conversation.snapshot().searches[0]?.id ?? ''
     expect(found).toEqual({
-      text: `1 match for "number 1;" in user messages.\n\n${id}: message 2 (user), character 18, in folded fragment ${first}\nStart: number 0; number 1; number 2; number 3; number 4; number 5; number 6;...`,
+      text: `1 match for "number 1;" in user messages.\n\nMatch 1 (${id}): message 2 (user), character 18, in folded fragment ${first}\nStart: number 0; number 1; number 2; number 3; number 4; number 5; number 6;...`,
       modifies: false,
       failed: false,
       ledger: [],
