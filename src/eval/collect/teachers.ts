@@ -52,8 +52,11 @@ function streamLesson({ cell, truth }: TaskSample): Lesson {
   return { answer, teacher }
 }
 
-/** Characters on each side of a name that show the other name of its sentence, and how often one stands in the text at most. */
-const SENTENCE = { context_size: 50, max_results: 3 }
+/**
+ * How often a name stands in the text at most, and characters on each side of it that show the other name of its sentence; in the order of the
+ * schema, which calls that are forced keep to.
+ */
+const SENTENCE = { max_results: 3, context_size: 50 }
 
 /** One search a name, from the youngest up; the eldest is searched for, too, and turns out to have nobody above. */
 function chainLesson({ truth }: TaskSample): Lesson {
