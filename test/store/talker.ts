@@ -38,7 +38,9 @@ async function talk(service: ThreadService, random: Random, mine: Set<string>, t
     const thread = random.below(4) === 0 ? undefined : known[random.below(Math.max(1, known.length))]?.id
     const fragments = thread === undefined ? [] : threads.export(TENANT, thread).edits.fragments
     const { id: fragment = '', state = { kind: 'open' } } = fragments[random.below(Math.max(1, fragments.length))] ?? {}
-    const kind = thread === undefined ? 0 : random.below(10)
+    // A kill between a thread's beginning and its first message, of which nothing was acknowledged, leaves it empty.
+    const empty = thread !== undefined && threads.export(TENANT, thread).messages.length === 0
+    const kind = thread === undefined || empty ? 0 : random.below(10)
     if (thread !== undefined && kind === 9 && known.length > 4) {
       say({ say: 'try', talker, thread, what: 'delete' })
       await threads.delete(TENANT, thread)
