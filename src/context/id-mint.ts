@@ -7,8 +7,8 @@ import { mix } from '../core/random.js'
 /** Five hexadecimal digits. */
 const ROOM = 16 ** 5
 
-/** Candidates for one id. */
-const TRIES = 64
+/** Candidates for one id: so many that one of few that are left is found (the 14th has one in seven; 64 missed it now and then). */
+const TRIES = 512
 
 /**
  * Ids are a hash of the conversation's content so far and of a counter, so that the same run gives the same ids and no model

@@ -83,7 +83,7 @@ describe('mrcr, generated', () => {
     expect(question).toBe(messages.at(-1)!.content)
     expect(context.startsWith(`User: ${messages[0]!.content}\n\nAssistant: ${messages[1]!.content}\n\nUser: `)).toBe(true)
     expect(context.endsWith(messages.at(-2)!.content)).toBe(true)
-    expect(one.prompt).toBe('general')
+    expect(one.prompt).toBe('similar')
   })
 
   it('refuses lengths that the texts do not fit into', async () => {
