@@ -7,7 +7,7 @@ import { mix } from '../core/random.js'
 /** Five hexadecimal digits. */
 const ROOM = 16 ** 5
 
-/** Candidates for one id: so many that one of few that are left is found (the 14th has one in seven; 64 missed it now and then). */
+/** Candidates for one id: so many that the last one that is unlike all others is found (one in twenty; 64 missed it now and then). */
 const TRIES = 512
 
 /**
