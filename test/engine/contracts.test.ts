@@ -201,12 +201,18 @@ describe('refresh', () => {
     expect((await show(base, [], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
   })
 
-  it('can be interrupted before its first slice', async () => {
+  /** A spliced conversation. */
+  const spliced = async () => {
     await load({ ubatch: 64 })
     const base = text(900, 17)
     const hole = { start: 100, end: 200, marker: text(10, 18) }
     await show(base, [], SPLICE)
     await show(base, [hole], SPLICE)
+    return { base, hole }
+  }
+
+  it('can be interrupted before its first slice', async () => {
+    await spliced()
     const controller = new AbortController()
     const running = engine.refresh(ID, { signal: controller.signal })
     controller.abort()
@@ -214,11 +220,7 @@ describe('refresh', () => {
   })
 
   it('can be interrupted; the conversation goes on as it was and a second refresh takes up where the first ended', async () => {
-    await load({ ubatch: 64 })
-    const base = text(900, 17)
-    const hole = { start: 100, end: 200, marker: text(10, 18) }
-    await show(base, [], SPLICE)
-    await show(base, [hole], SPLICE)
+    const { base, hole } = await spliced()
     const controller = new AbortController()
     const running = engine.refresh(ID, { signal: controller.signal })
     const asked = show(base, [hole], SPLICE)

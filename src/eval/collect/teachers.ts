@@ -82,9 +82,7 @@ function textLesson({ messages, truth }: TaskSample): Lesson | null {
   const { prefix, answer } = truth as MrcrTruth
   const text = answer.slice(prefix.length)
   const title = text.slice(0, text.indexOf('\n\n'))
-  const written = messages
-    .slice(messages.findLastIndex(({ role }) => role === 'system') + 1)
-    .filter(({ role }) => role === 'assistant')
+  const written = messages.filter(({ role }) => role === 'assistant')
   // "Poem about wind" also begins a poem about windows: the search finds both.
   const alike = written.filter(({ content }) => content.includes(title))
   if (title === '' || alike.some(({ content }) => !content.startsWith(title) || content.includes(title, 1))) return null
