@@ -21,7 +21,7 @@ import type { NativeContext } from '../native/types.js'
 export interface CalibrateOptions {
   /** About 10 seconds instead of about a minute; depths are fewer and noise is greater. Default false. */
   readonly quick?: boolean
-  /** Milliseconds it may take instead; a few figures are measured whatever it says. */
+  /** Milliseconds it may take instead; a few figures are measured whatever it says. The longer, the deeper, and the more at once. */
   readonly budget?: number
   readonly signal?: AbortSignal
   /** Share of the time that has gone (0..1), and what is measured now. */
@@ -48,6 +48,10 @@ const SHALLOWEST = 256
 export const SEQUENCES = 16
 /** A chunk that takes longer than this share of the budget is made smaller. */
 const LONGEST = 1 / 60
+/** Rounds of one figure end at this share of it: chance weighs less in what takes long. */
+const LONGEST_ROUNDS = 1 / 30
+/** What computing may take; the rest is for copies and books. */
+const COMPUTING = 0.8
 const MARKER = 16
 /** Steps from which the three rates of the books can be told. */
 const FEWEST_STEPS = 4
@@ -55,7 +59,7 @@ const SPLICE: Terms = { contract: 'splice' }
 
 /**
  * Measures on an empty context and leaves it empty. Every figure is the median of several rounds. The depth that is
- * reached depends on the machine: it doubles while time is left.
+ * reached depends on the machine: it grows fourfold, costs being linear in it, until the time ends.
  * @param vocabulary tokens of the model
  * @throws KvfoldError engine/bad-request when the context is too small, engine/cancelled, and what the context throws
  */
@@ -86,16 +90,17 @@ export async function calibrate(
     for (;;) {
       const begun = bench.elapsed
       // At the depth itself, and beside it without seeing it, so that the two costs can be told apart.
-      for (const attended of depth === 0 ? [0] : [depth, 0]) {
+      for (const attended of new Set([0, depth])) {
         decode.push(await bench.time({ tokens: 1, attended, cells: depth }))
         for (const tokens of new Set([SMALL, 4 * SMALL, 16 * SMALL, chunk].filter((size) => size <= chunk)))
           prefill.push(await bench.time({ tokens, attended, cells: depth }))
       }
-      const next = Math.min(most, depth === 0 ? Math.max(2 * chunk, SHALLOWEST) : 2 * depth)
-      // The next depth takes at least as long as this one, and its filling.
-      const expected = bench.elapsed + 2 * (bench.elapsed - begun)
+      // The next depth takes at least as long as this one; what time is left beside that fills it.
+      const left = COMPUTING * limits.budget - bench.elapsed - (bench.elapsed - begun)
+      const affordable = Math.floor((left * chunk) / prefill.at(-1)!.milliseconds)
+      const next = Math.min(most, depth === 0 ? Math.max(2 * chunk, SHALLOWEST) : depth + Math.min(3 * depth, affordable))
       // A depth that is hardly greater says nothing new.
-      if (next < 1.25 * depth || (depth > 0 && expected > 0.8 * limits.budget)) break
+      if (next < 1.25 * depth) break
       await bench.fill(depth, next, chunk)
       depth = next
     }
@@ -151,7 +156,8 @@ class Bench {
   async time(run: Run): Promise<Timed> {
     const { tokens, attended, cells } = run
     const times: number[] = []
-    for (let round = 0; round < this.limits.rounds; round++) {
+    const end = this.elapsed + LONGEST_ROUNDS * this.limits.budget
+    for (let round = 0; round < this.limits.rounds && (round === 0 || this.elapsed < end); round++) {
       this.#tell(`${tokens === 1 ? 'decode' : `prefill of ${tokens}`} at ${cells} cells`)
       if (attended > 0) this.context.tag(FILLED, PROBE, span(0, attended))
       times.push(await this.#decode(PROBE, attended, this.#tokens(tokens)))

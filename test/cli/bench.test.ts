@@ -67,6 +67,14 @@ describe('bench acm', () => {
     expect(svg).not.toMatch(/NaN|Infinity|undefined/)
   })
 
+  it('calibrates as long as it is told to', async () => {
+    const { code, stdout } = await bench([...SMALL, '--shares', '0', '--rounds', '1', '--calibration', '0.001', '--json'])
+    expect(code).toBe(0)
+    const { calibration } = JSON.parse(stdout) as CostReport
+    // 60 ms; the 8 s of --quick suffice for 18 folds and restores.
+    expect(calibration.books.samples).toBeLessThan(18)
+  })
+
   it('can be stopped, and says so', async () => {
     // Long enough to be in the study on any machine that is not busy.
     const { code, stderr, stdout } = await bench([...SMALL, '--rounds', '500'], { interruptAfter: 8_000 })
@@ -81,6 +89,9 @@ describe('bench acm', () => {
     [['--after', '100', '--quick'], /--after needs --before/],
     [['--points', '4k'], /pairs before:after/],
     [['--shares', '0,2'], /number from 0 to 1/],
+    [['--calibration', '0'], /number from 0.001 to 10000/],
+    [['--calibration', 'long'], /number from 0.001 to 10000/],
+    [['--calibration', '1', '--saved'], /'--calibration <minutes>' cannot be used with option '--saved'/],
     [['--saved'], /run `kvfold calibrate`/],
     [['--clock', 'cpu', '--threads', '2'], /needs --threads 1/],
     [['--contract', 'splice'], /unknown option/],
