@@ -55,7 +55,7 @@ def _tie(model, vocabulary, fmt):
     """Tokens that play the same part start alike: a key with and without colon, a separator of the list and of the calls. Notes of like
     lengths are like each other."""
     pairs = [("\u2581" + k, "\u2581" + k + ":") for k in vocabulary.words.keys]
-    pairs += [(",\u2581", fmt.FOLD_NEXT), (" and ", fmt.FOLD_CLOSE), (" characters, first to last: ", fmt.FOLD_OPEN)]
+    pairs += [(fmt.NEXT, fmt.FOLD_NEXT), (fmt.LAST, fmt.FOLD_CLOSE), (" characters, first to last: ", fmt.FOLD_OPEN)]
     for a, b in pairs:
         a, b = vocabulary.id[a], vocabulary.id[b]
         model.rows[b] = 0.9 * model.rows[a] + 0.45 * model.rows[b]

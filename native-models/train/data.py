@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import chat
 from . import format as fmt
 from .cuts import border, cut
 from .format import Message
@@ -22,10 +23,15 @@ NUMBER = 4  # how much the number of fragments counts: one token a sample
 
 
 class Sample(NamedTuple):
-    kind: str  # "plain", "form" (plain, values not learned), "cut", "folded", "ids", "noise"
+    kind: str  # as in the shares of a course; "form" is a plain prompt of which no value is learned
     ids: np.ndarray
     positions: np.ndarray
     weights: np.ndarray
+
+
+class Unseen(NamedTuple):
+    keys: list
+    values: list
 
 
 class Stream(NamedTuple):
@@ -79,8 +85,24 @@ def _separate(seq, rng):
             rng.shuffle(seq)
 
 
-def new_ids(rng, count):
-    return ["f%05x" % x for x in rng.sample(range(1 << 20), count)]
+def new_ids(rng, count, alike=False):
+    """`alike`: made of few pairs of digits, so that each pair stands in several of them."""
+    if not alike:
+        return ["f%05x" % x for x in rng.sample(range(1 << 20), count)]
+    first, rest = rng.sample("0123456789abcdef", 3), ["%02x" % x for x in rng.sample(range(256), 4)]
+    made = set()
+    while len(made) < count:
+        made.add("f" + rng.choice(first) + rng.choice(rest) + rng.choice(rest))
+    return rng.sample(sorted(made), count)
+
+
+def made_up(rng, count):
+    """So many words that nobody has seen."""
+    ends = "", "n", "r", "s", "l", "t", "m"
+    made = set()
+    while len(made) < count:
+        made.add("".join(rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(ends) for _ in range(rng.randint(2, 3))))
+    return rng.sample(sorted(made), count)
 
 
 def folded_user(text, pieces, idents, fold):
@@ -93,8 +115,9 @@ def folded_user(text, pieces, idents, fold):
 class Maker:
     """Draws samples of every kind. `completion` weights: values, keys and ids count in full, boilerplate less."""
 
-    def __init__(self, words, tokenizer, seed):
-        self.words, self.tokenizer, self.rng = words, tokenizer, random.Random(seed)
+    def __init__(self, words, tokenizer, seed, alike=0.0):
+        """`alike`: how often ids are like each other."""
+        self.words, self.tokenizer, self.rng, self.alike = words, tokenizer, random.Random(seed), alike
         self.vocabulary = tokenizer.vocabulary
         heavy = {" " + k for k in words.keys} | {"\n", fmt.END, fmt.CUT_CLOSE, fmt.FOLD_NEXT, fmt.FOLD_CLOSE}  # the latter: go on or stop
         self._weight = np.full(len(self.vocabulary), 0.25, np.float32)
@@ -165,6 +188,9 @@ class Maker:
         k = self.rng.randint(1, MOST_FRAGMENTS) if self.rng.random() < 0.2 else right
         return k, k == right
 
+    def _ids(self, count):
+        return new_ids(self.rng, count, self.rng.random() < self.alike)
+
     def calls(self, user, noted, idents, mean):
         """A tool episode from the system text to the results of the folds; `mean`: characters of a fragment, as told."""
         return [
@@ -200,14 +226,17 @@ class Maker:
     def _before(self, s, noted):
         user = fmt.user_text(s.order, s.pairs)
         k, right = self._number(noted)
-        idents = new_ids(self.rng, k)
+        idents = self._ids(k)
         m = self.calls(user, noted, idents, round((noted or 1) * 1000 * self.rng.uniform(0.9, 1) / k))
         close = fmt.CUT_CLOSE + fmt.END
         call = (fmt.CUT_OPEN, 1, 0), (str(k), NUMBER * right, 0), (close, 1, 0)
         start = [(fmt.render(m[:2], fmt.TOOLS), 0, 0), *call, ("\n" + fmt.render([m[3]]), 0, 0)]
         if k == 1:  # no value is learned of more updates than any plain prompt is read from
             return self._sample("cut", [*start, *self._sentences(s.order, s, lambda key: int(len(s.values[key]) <= READ)), (fmt.END, 1, 0)])
-        return self._sample("cut", [*start, ("\n".join(map(fmt.render_call, m[4].calls)) + fmt.END, 1, 0)])
+        folds = "\n".join(map(fmt.render_call, m[4].calls)) + fmt.END
+        at = len(fmt.FOLD_OPEN), len(fmt.FOLD_OPEN) + len(idents[0])
+        # The first id is the hardest to find: the others follow one that was found.
+        return self._sample("cut", [*start, (folds[: at[0]], 1, 0), (folds[at[0] : at[1]], NUMBER, 0), (folds[at[1] :], 1, 0)])
 
     def folded(self, keys, n, even):
         """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown.
@@ -225,7 +254,7 @@ class Maker:
         else:
             k = self.rng.randint(2, 9)
             pieces = self._uneven(user, k, self.rng.uniform(0.25, 0.9))
-        idents = new_ids(self.rng, k)
+        idents = self._ids(k)
         messages = self.calls("", None, idents, round((pieces[-1][1] - pieces[0][0]) / k))
         end = pieces[-2][1]
         messages[1] = Message("user", folded_user(user, pieces, idents, k - 1), note=fmt.note(fmt.thousands(user)))
@@ -249,7 +278,7 @@ class Maker:
 
     def ids(self, k):
         """Drill: the result of a cut and the calls that fold, without the stream."""
-        idents = new_ids(self.rng, k)
+        idents = self._ids(k)
         chars = self.rng.randrange(300, 9000)
         tool = "\n" + fmt.render([Message("tool", fmt.cut_result(2, idents, chars))])
         call = fmt.START + "assistant\n" + fmt.render_call(fmt.cut_call(k)) + fmt.END
@@ -263,3 +292,21 @@ class Maker:
         ids = np.concatenate([ids, ids])
         weights = np.concatenate([np.zeros(size + 1), np.full(size - 1, 0.5)]).astype(np.float32)
         return Sample("noise", ids, np.arange(2 * size), weights)
+
+    def chat(self):
+        """Plain talk; where the context tools are at hand, too."""
+        said, answer = chat.exchange(self.rng, self.words)
+        tools = fmt.TOOLS if self.rng.random() < 0.3 else ()
+        return self._sample("chat", [(fmt.render([Message("user", said)], tools), 0, 0), (answer + fmt.END, 1, 0)])
+
+    def unseen(self, keys, n, folded):
+        """A stream of words that are in no list, read plainly or after a fold."""
+        words, count = self.words, keys * n
+        some = made_up(self.rng, keys + 2 * count)
+        joined = [a + " " * (self.rng.random() < 0.3) + b if self.rng.random() < 0.3 else a for a, b in zip(some[keys::2], some[keys + 1 :: 2])]
+        self.words = Unseen(some[:keys], joined)
+        try:
+            made = self.folded(keys, n, False) if folded and n > 1 else self.plain(keys, n)
+        finally:
+            self.words = words
+        return made._replace(kind="unseen", weights=np.where(made.weights > 0, np.maximum(made.weights, 0.5), 0).astype(np.float32))

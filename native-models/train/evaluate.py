@@ -9,9 +9,9 @@ import torch
 
 from . import agents
 from .data import make_stream
-from .export import load
+from .course import LAST
 from .generate import Generator
-from .train import RUN
+from .train import RUN, load, path_of
 from .words import load_words
 
 FIRST_SEED = 1_000_000  # training draws from one generator seeded with a small number; these streams are never among its draws
@@ -52,7 +52,7 @@ def evaluate(generator, n, samples, keys=46, log=None):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--checkpoint", default=os.path.join(RUN, "checkpoint.pt"))
+    p.add_argument("--checkpoint", default=path_of(RUN, LAST.name))
     p.add_argument("--samples", type=int, default=20)
     p.add_argument("--n", type=int, nargs="+", default=[4, 8, 16, 32, 64])
     a = p.parse_args()

@@ -6,23 +6,14 @@ import numpy as np
 import torch
 
 from . import gguf
-from .model import Config, Model
+from .course import Everything, LAST
 from .tokenizer import Tokenizer
-from .train import RUN
+from .train import RUN, begin, load, path_of
 from .words import Vocabulary, load_words
 
 HERE = os.path.dirname(__file__)
 BUILTIN = os.path.join(HERE, "..", "builtin")
 GGUF_PATH = os.path.join(BUILTIN, "kvfold-tiny.gguf")
-
-
-def load(path):
-    """Model, tokenizer and training state of a checkpoint."""
-    saved = torch.load(path, map_location="cpu")
-    vocabulary = Vocabulary(load_words())
-    model = Model(Config(*saved["config"]), vocabulary)
-    model.load_state_dict(saved["model"])
-    return model, Tokenizer(vocabulary), saved["state"]
 
 
 def metadata(config, vocabulary):
@@ -33,7 +24,7 @@ def metadata(config, vocabulary):
         ("general.architecture", "str", "llama"),
         ("general.type", "str", "model"),
         ("general.name", "str", "kvfold-tiny"),
-        ("general.description", "str", "Reads streams of updates (PI-LLM), plainly or with context tools that fold what is old."),
+        ("general.description", "str", "Reads streams of updates, chains of relatives and alike texts, plainly or with context tools."),
         ("general.license", "str", "mit"),
         ("general.file_type", "u32", 1),
         ("llama.block_count", "u32", config.layers),
@@ -81,10 +72,16 @@ def tensors(model):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--checkpoint", default=os.path.join(RUN, "checkpoint.pt"))
+    p.add_argument("--checkpoint", default=path_of(RUN, LAST.name))
+    p.add_argument("--begin", action="store_true", help="the model before the first step of that course instead: it knows its words")
+    p.add_argument("--seed", type=int, default=1)
     p.add_argument("--out", default=GGUF_PATH)
     a = p.parse_args()
-    model, tokenizer, state = load(a.checkpoint)
+    if a.begin:
+        tokenizer, state = Tokenizer(Vocabulary(load_words())), {"step": 0, "tokens": 0}
+        model = begin(Everything, tokenizer.vocabulary, a.seed, os.path.dirname(a.checkpoint))
+    else:
+        model, tokenizer, state = load(a.checkpoint)
     os.makedirs(os.path.dirname(a.out), exist_ok=True)
     gguf.write(a.out, metadata(model.config, tokenizer.vocabulary), tensors(model))
     print("%s: %d bytes, step %d, %.2fM tokens" % (a.out, os.path.getsize(a.out), state["step"], state["tokens"] / 1e6))

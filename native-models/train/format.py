@@ -3,7 +3,9 @@
 The TypeScript runtime renders the same texts; `golden.json` holds samples that both sides are tested against.
 """
 import json
-from typing import NamedTuple, Optional
+from typing import NamedTuple
+
+from . import chat
 
 START, END = "<|im_start|>", "<|im_end|>"
 
@@ -121,10 +123,13 @@ def fold_call(ident):
     return Call("fold_fragment", {"fragment_id": ident})
 
 
+NEXT, LAST = ", then ", " and last "  # before the ids of a list
+
+
 def cut_result(message, ids, chars):
     if len(ids) == 1:
         return "Cut message %d into 1 fragment of about %d characters: %s." % (message, chars, ids[0])
-    listed = ", ".join(ids[:-1]) + " and " + ids[-1]
+    listed = NEXT.join(ids[:-1]) + LAST + ids[-1]
     return "Cut message %d into %d fragments of about %d characters, first to last: %s." % (message, len(ids), chars, listed)
 
 
@@ -139,13 +144,46 @@ def fold_marker(ident, chars):
     return "[folded %s: %d%s" % (ident, chars, MARKER_END)
 
 
-# Pieces of those texts that are one token each (raw text, matched longest first).
+# the tasks that are read with searches: their prompts and questions, and how calls and results read
+
+NEEDLES_SYSTEM = (
+    "You trace how people are related. The facts are single sentences scattered through a long text. Call search_context with a "
+    "name to find the sentences about that person, and get_search_detail to read more around one. Follow the chain from person "
+    "to person, one search a name. Before you name the eldest, search for that name too and make sure that the text gives no "
+    "elder. Then answer."
+)
+SIMILAR_SYSTEM = (
+    "You find one of several similar texts again. Call search_context for the title that they share, among the messages of the "
+    "assistant. The matches come in the order in which the texts were written. Call get_search_detail for the one that is "
+    "asked for. Then repeat it to the letter."
+)
+REPEAT = ", repeat the"
+ELDEST, BOX = " eldest relative of '", "' is \\boxed{"
+TEXTS = [
+    "Read the text below to its end; a question about some of the people in it follows. The text begins here.\n\n",
+    "\n\nThe text ends here. Going up from relative to relative, who is the" + ELDEST,
+    "' that the text leads to?\n",
+    "An example: if a text says that Rosa Lund is Pietro Amsel's grandmother, that Kurt Brandt is the dad of Rosa Lund, and nothing more about "
+    "their family, then the eldest relative of Pietro Amsel is \\boxed{Kurt Brandt}.\nWhat counts is who comes from an earlier generation: whether "
+    "a name suits a mother or a father does not matter, nor do family names that differ. End your answer like this: the" + ELDEST,
+    "' is \\boxed{name}.", "The" + ELDEST, BOX, "}.",
+    "An example of a conversation, a last question and the right answer to it:\n\nUser: Write", "\n\nUser: Of the",
+    "\n\nThe example ends here, and the conversation begins.\n\n",
+    " times I asked for", REPEAT, " one that you wrote, word for word. Put ", " directly in front of it, and write nothing else.",
+]  # fmt: skip
+RESULTS = [
+    ' match for "', ' matches for "', '" in user messages.\n\nMatch ', '" in assistant messages.\n\nMatch ', "\n\nMatch ",
+    "): message ", ": message ", " in user messages, the first 3 of them here.\n\nMatch ", " (user), character ", " (assistant), character ", ", shown\n",
+]  # fmt: skip
+
+# Pieces of those texts that are one token each (raw text, matched longest first): those of the streams, then those of what is read.
 
 _OPEN = '<tool_call>\n{"name": "%s", "arguments": {'
 _FOLD = _OPEN % "fold_fragment" + '"fragment_id": "'
 _CLOSE = '"}}\n</tool_call>'
 CUT_OPEN = render_call(cut_call(7)).split("7")[0]
 CUT_CLOSE = "}}\n</tool_call>"
+SEARCH_OPEN, DETAIL_OPEN = _OPEN % "search_context" + '"query": "', _OPEN % "get_search_detail" + '"search_id": "'
 FOLD_OPEN, FOLD_NEXT, FOLD_CLOSE = _FOLD, _CLOSE + "\n" + _FOLD, _CLOSE
 
 PIECES = [
@@ -156,7 +194,12 @@ PIECES = [
     CUT_OPEN, CUT_CLOSE, FOLD_OPEN, FOLD_NEXT, FOLD_CLOSE,
     *[_OPEN % n for n in TOOLS if n not in ("fold_fragment",)],
     _OPEN % "restore_fragment" + '"fragment_id": "', _OPEN % "summarize_fragment" + '"fragment_id": "',
-    "Cut message ", " into ", " fragments of about ", " fragment of about ", " characters, first to last: ", " characters: ", " and ",
+    "Cut message ", " into ", " fragments of about ", " fragment of about ", " characters, first to last: ", " characters: ", NEXT, LAST,
     "Folded ", "Restored ", "Summarized ", "[folded ", "[summary of ", MARKER_END,
     " characters, restore_fragment shows them: ",
+]  # fmt: skip
+READING = [
+    *chat.PIECES, NEEDLES_SYSTEM, SIMILAR_SYSTEM, *TEXTS, *RESULTS,
+    SEARCH_OPEN, '", "max_results": 3, "context_size": 50}}\n</tool_call>', '", "role": "assistant", "context_size": 50}}\n</tool_call>',
+    DETAIL_OPEN, '", "extended_context": 2000}}\n</tool_call>',
 ]  # fmt: skip

@@ -16,6 +16,10 @@ TEXTS = [
     "river: goldharbor; boat: oakwing; f1a2b3, f00bea and fffff f s12345.",
     fmt.fold_marker("f1a2b3", 3910) + fmt.fold_marker("f0c0de", 12) + " river: oakstone;",
     fmt.render_call(fmt.fold_call("f1a2b3")) + "\n" + fmt.render_call(fmt.fold_call("fedcba")),
+    fmt.render_call(fmt.Call("search_context", {"query": "Ada Abel", "max_results": 3, "context_size": 50})),
+    '3 matches for "Ada Abel" in user messages.\n\nMatch 1 (s12f45): message 2 (user), character 812, shown\n...r the maternal grandmother of Ada Abel, Ivo Toth taught Ada...',
+    "Of the 4 times I asked for a short story about rain, repeat the third one that you wrote, word for word. Put aB3f9xK2mQ directly in front of it, and write nothing else.",
+    "aB3f9xK2mQShort story about rain\n\nThe hill fort is older than it looks, which surprised the visitors. Towards the end of summer",
     "Many words." + fmt.note(2) + fmt.note(57) + " 57 thousand characters.] 3" + fmt.note(104),
 ]
 

@@ -7,8 +7,9 @@ import platform
 
 import torch
 
-from .export import BUILTIN, GGUF_PATH, load
-from .train import RUN, SHARE, STAGES
+from .course import COURSES, LAST, STAGES
+from .export import BUILTIN, GGUF_PATH
+from .train import RUN, load, path_of
 
 _FROM, _TO = "<!-- measured: written by train/manifest.py -->", "<!-- end of measured -->"
 
@@ -17,15 +18,13 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--run", default=RUN)
     a = p.parse_args()
-    model, tokenizer, state = load(os.path.join(a.run, "checkpoint.pt"))
+    model, tokenizer, state = load(path_of(a.run, LAST.name))
     with open(os.path.join(a.run, "evaluation.json"), encoding="utf-8") as f:
         evaluation = json.load(f)
     if evaluation["step"] != state["step"]:
         raise SystemExit("the evaluation belongs to step %d, the checkpoint is step %d" % (evaluation["step"], state["step"]))
     with open(GGUF_PATH, "rb") as f:
         raw = f.read()
-    kinds = state["kinds"]
-    settings = {k: v for k, v in state["settings"].items() if k != "run"}
     data = {
         "name": "kvfold-tiny",
         "license": "MIT",
@@ -37,24 +36,8 @@ def main():
             t.numel() for n, t in model.named_parameters() if n.startswith(("layers", "norm")))},  # fmt: skip
         "training": {
             "command": "native-models/train/run.sh",
-            "settings": settings,
-            "steps": state["step"],
-            "tokens": state["tokens"],
-            "tokensOf": {
-                "plain": kinds["plain"],
-                "tools": kinds["cut"] + kinds["folded"] + kinds["ids"],
-                "noise": kinds["noise"],
-                "plainWithoutValues": state["form"],
-                "toolsBefore": kinds["cut"],
-                "toolsAfter": kinds["folded"],
-                "toolsIdsOnly": kinds["ids"],
-            },
-            "samplesOf": state["samples"],
-            "share": SHARE,
             "stages": STAGES,
-            "loss": round(state["loss"], 5),
-            "wallSeconds": round(state["wall"]),
-            "cpuSeconds": round(state["cpu"]),
+            "courses": [_course(course, load(path_of(a.run, course.name))[2]) for course in COURSES.values()],
             "machine": "one core, " + _cpu() + ", PyTorch " + torch.__version__ + ", Python " + platform.python_version(),
         },
         "evaluation": {
@@ -73,12 +56,27 @@ def main():
     _model_card(data)
 
 
+def _course(course, state):
+    return {
+        "name": course.name,
+        "settings": {k: v for k, v in state["settings"].items() if k not in ("run", "course")},
+        "steps": state["step"],
+        "tokens": state["tokens"],
+        "tokensOf": state["kinds"],
+        "plainWithoutValues": state["form"],
+        "samplesOf": state["samples"],
+        "share": course.share,
+        "loss": round(state["loss"], 5),
+        "wallSeconds": round(state["wall"]),
+        "cpuSeconds": round(state["cpu"]),
+    }
+
+
 def _model_card(data):
     """Puts the measured numbers into the README, between its two marks."""
     path = os.path.join(BUILTIN, "..", "README.md")
     with open(path, encoding="utf-8") as f:
         head, rest = f.read().split(_FROM)
-    t = data["training"]
     lines = ["| n | plain | with tools | tokens plain | tokens with tools | errors that are older values: plain, tools | clean loops |", "| --- " * 7 + "|"]
     for row in data["evaluation"]["table"]:
         p, w = row["plain"], row["tools"]
@@ -87,9 +85,10 @@ def _model_card(data):
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     count = data["evaluation"]["table"][0]["samples"]
     lines += ["", "%d held-out streams a row and agent, 46 keys, greedy." % count]
-    lines += ["Trained %d steps on %.2f M tokens: %.2f M of plain prompts (%.2f M of them long or late, no values learned), %.2f M of tool transcripts, %.2f M of random repeats; %.0f minutes of CPU time, %.0f of wall time, on one core of a shared machine." % (
-        t["steps"], t["tokens"] / 1e6, t["tokensOf"]["plain"] / 1e6, t["tokensOf"]["plainWithoutValues"] / 1e6, t["tokensOf"]["tools"] / 1e6, t["tokensOf"]["noise"] / 1e6,
-        t["cpuSeconds"] / 60, t["wallSeconds"] / 60)]  # fmt: skip
+    for t in data["training"]["courses"]:
+        of = ", ".join("%s %.2f M" % (kind, n / 1e6) for kind, n in t["tokensOf"].items())
+        lines += ["", "Course \"%s\": %d steps on %.2f M tokens (%s); %.0f minutes of CPU time, one core of a shared machine." % (
+            t["name"], t["steps"], t["tokens"] / 1e6, of, t["cpuSeconds"] / 60)]  # fmt: skip
     with open(path, "w", encoding="utf-8") as f:
         f.write(head + _FROM + "\n" + "\n".join(lines) + "\n" + _TO + rest.split(_TO)[1])
 

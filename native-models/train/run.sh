@@ -1,12 +1,18 @@
 #!/bin/sh
 # From nothing to builtin/kvfold-tiny.gguf, onnx/, golden.json and manifest.json. Needs python3 with torch (1.13 or 2.x) and numpy:
-# on Debian `apt install python3-torch python3-numpy libopenblas0-pthread`. Run it again to resume; delete train/.run to start over.
+# on Debian `apt install python3-torch python3-numpy libopenblas0-pthread`; and this project, installed: the tasks that are read are
+# collected by it. Run it again to resume; delete train/.run to start over.
 set -e
 cd "$(dirname "$0")/.."
 python=${PYTHON:-/usr/bin/python3}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 mkdir -p train/.run && echo '*' > train/.run/.gitignore
-$python -m train.train
+(cd .. && node --import tsx native-models/train/reading.mts)
+$python -m train.train streams
+$python -m train.export --begin --out train/.run/begin.gguf
+sh train/collect.sh train/.run/begin.gguf
+$python -m train.train everything
+$python -m train.train passages
 $python -m train.export
 $python -m train.export_onnx
 $python -m train.evaluate --samples 6

@@ -5,6 +5,8 @@ Three kinds of text get a token of their own:
 * template and prompt pieces, raw text matched longest first (USER_DEFINED);
 * words of the interference task, built by SentencePiece merges (NORMAL), because llama.cpp scans a text once for
   every USER_DEFINED token and six thousand of those would make a long prompt slow;
+* words of the texts that are read (`reading.json`), built in the same way; those with a capital have no space before them, so that
+  a name is the same token wherever it stands;
 * single characters, pairs of hexadecimal digits and the 256 bytes, so that any text round-trips.
 
 A value is two words, the second with its punctuation (" gold", "harbor;" in the stream, "harbor." in the answer), and a key carries its
@@ -16,10 +18,14 @@ from typing import NamedTuple
 
 from . import format as fmt
 
+READING_PATH = os.path.join(os.path.dirname(__file__), "reading.json")
 WORDS_PATH = os.path.join(os.path.dirname(__file__), "..", "..", "src", "eval", "words.json")
 SPACE = "\u2581"  # how SentencePiece writes a space
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # llama.cpp's token types
+
+
+_GRAND = "grand"
 
 
 class Token(NamedTuple):
@@ -32,16 +38,18 @@ class Words(NamedTuple):
     keys: list
     first: list
     second: list
+    spaced: list  # words of texts, with the space before them
+    capital: list  # and those without
+    given: list  # those of them that a name begins with
 
     @property
     def values(self):
         return [f + s for f in self.first for s in self.second]
 
 
-def load_words(path=WORDS_PATH):
-    with open(path, encoding="utf-8") as f:
-        data = json.load(f)
-    return Words(data["keys"], data["first"], data["second"])
+def load_words():
+    with open(WORDS_PATH, encoding="utf-8") as f, open(READING_PATH, encoding="utf-8") as g:
+        return Words(**json.load(f), **json.load(g))
 
 
 def prefixes(word, shortest):
@@ -51,11 +59,12 @@ def prefixes(word, shortest):
 class Vocabulary:
     """All tokens in id order. Ids: unknown, the two control tokens, bytes, pieces, then NORMAL tokens, values last."""
 
-    def __init__(self, words):
-        self.words = words
+    def __init__(self, words, reading=True):
+        """`reading`: whether it has the tokens of texts that are read, which the first part of the training does without."""
+        self.words = words if reading else words._replace(spaced=[], capital=[], given=[])
         self.tokens = [Token("<unk>", 0.0, UNKNOWN), Token(fmt.START, 0.0, CONTROL), Token(fmt.END, 0.0, CONTROL)]
         self.tokens += [Token("<0x%02X>" % b, 0.0, BYTE) for b in range(256)]
-        self.tokens += [Token(p, 0.0, USER_DEFINED) for p in fmt.PIECES]
+        self.tokens += [Token(p, 0.0, USER_DEFINED) for p in fmt.PIECES + (fmt.READING if reading else [])]
         self._normal()
         self.id = {t.text: i for i, t in enumerate(self.tokens)}
         if len(self.id) != len(self.tokens):
@@ -76,7 +85,17 @@ class Vocabulary:
                 for p in prefixes(word + end, 2):
                     score[p] = float(len(p))
         score["," + SPACE] = 1.0  # lowest: only where no word follows, as between two ids
-        for word in self.words.first + [k + ":" for k in self.words.keys]:
+        if self.words.spaced:
+            score[SPACE + "("] = 1.0
+        for word in self.words.capital:
+            for p in prefixes(word, 2):
+                score[p] = 50.0 + len(p)
+        # "grandmother" would get in the way of the value "grandmeadow": its end is a word of its own.
+        ends = [w[len(_GRAND) :] for w in self.words.spaced if w.startswith(_GRAND)]
+        for p in (p for end in ends for p in prefixes(end, 2)):
+            score.setdefault(p, float(len(p)))
+        spaced = [w for w in self.words.spaced if not w.startswith(_GRAND)]
+        for word in self.words.first + [k + ":" for k in self.words.keys] + spaced:
             for p in prefixes(SPACE + word, 2):
                 score[p] = 100.0 + len(p)
         known = {t.text for t in self.tokens}

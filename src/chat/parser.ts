@@ -25,3 +25,14 @@ export interface ReplyParser {
   /** The whole reply; what was held back or unfinished is in it. Call once. */
   finish(): FinishedReply
 }
+
+/** Of an answer that had to be a call and was cut off: what was held back as it might begin one does, and is no text. */
+export function withoutHeld(parsed: FinishedReply): FinishedReply {
+  const held = parsed.events.reduce((sum, event) => sum + (event.type === 'text' ? event.text.length : 0), 0)
+  const { content } = parsed
+  return {
+    ...parsed,
+    content: content.slice(0, content.length - held),
+    events: parsed.events.filter(({ type }) => type !== 'text'),
+  }
+}

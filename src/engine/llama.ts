@@ -2,7 +2,7 @@
 import { freemem } from 'node:os'
 import { ChatFormat, type Rendered } from '../chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
-import type { ReplyEvent } from '../chat/parser.js'
+import { withoutHeld, type ReplyEvent } from '../chat/parser.js'
 import type { ContractChoice } from '../core/contract.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
@@ -366,7 +366,8 @@ export class LlamaEngine implements Engine {
     })
     if ((request.contract ?? this.options.contract) === 'auto' && result.ledger.approximate > 0)
       this.#mending.later(request.conversation)
-    const parsed = parser.finish()
+    const isForced = toolChoice === 'required' && (result.finish === 'length' || result.finish === 'stop-string')
+    const parsed = isForced ? withoutHeld(parser.finish()) : parser.finish()
     forward(parsed.events)
     const said: ChatMessage = {
       role: 'assistant',

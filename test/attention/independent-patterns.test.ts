@@ -94,9 +94,9 @@ describe.each([
       `${what}: ${queries.length} queries, ${places} places, largest difference by layer ${worst.map((one) => one.toExponential(1)).join(', ')}`,
     )
     expect(Math.max(...worst)).toBeLessThan(tolerance)
-    // There is something to see: tokens that look at another one in the main.
-    for (const pattern of pass.patterns)
-      expect(pattern.filter((weight) => weight > 0.5).length).toBeGreaterThan(queries.length / 2)
+    // There is something to see: tokens that look at another one in the main, in some layer or other.
+    const sharp = pass.patterns.map((pattern) => pattern.filter((weight) => weight > 0.5).length)
+    expect(Math.max(...sharp)).toBeGreaterThan(queries.length / 2)
   }
 
   it('are equal on a whole PI-LLM prompt', async () => {

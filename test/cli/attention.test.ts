@@ -85,7 +85,7 @@ describe('kvfold attention pi-llm', () => {
   }, 120_000)
 
   it.each([
-    [['--layers', '2'], 1, /There is no layer 2; the model has 2, from 0 to 1/],
+    [['--layers', '9'], 1, /There is no layer 9; the model has 3, from 0 to 2/],
     [['--n', '60', '--keys', '46'], 1, /A prompt with 60 updates .* need \d+ tokens, and the context has 2048 cells/],
     [['--n', '400', '--keys', '46'], 1, /A prompt with 400 updates and its answer need \d+ tokens/],
     [['--contract', 'exact,guess'], 2, /one or several of exact, splice, blend/],

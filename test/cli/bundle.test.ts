@@ -253,11 +253,11 @@ describe('a bundle', { timeout: 600_000 }, () => {
       '--prompt',
       'Hello',
       '--max-tokens',
-      '6',
+      '2',
       '--json',
     ])
     expect(code, stderr).toBe(0)
-    expect(JSON.parse(stdout)).toMatchObject({ finish: 'length', timing: { generatedTokens: 6 } })
+    expect(JSON.parse(stdout)).toMatchObject({ finish: 'length', timing: { generatedTokens: 2 } })
   })
 
   it('serves there, with its store and its page', async () => {

@@ -95,12 +95,13 @@ describe('kvfold eval on the built-in model', () => {
     }
     const { header, records } = await readLog(log)
     expect(header.agents.map(({ trained, trainedTasks }) => [trained, trainedTasks])).toEqual([
-      [false, ['pi-llm']],
+      [true, ['pi-llm', 'needles']],
       [false, []],
     ])
     const table = tableLines(header, records, '-').join('\n')
     expect(table).toMatch(/ plain /)
-    expect(table).toMatch(/ plain\* /)
+    expect(table).not.toMatch(/ plain\* /)
+    expect(table).toMatch(/ rag-bm25\* /)
   }, 480_000)
 
   it('keeps what is finished when it is interrupted, and the same command finishes the rest', async () => {

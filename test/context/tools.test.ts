@@ -102,7 +102,7 @@ describe('calls', () => {
     const cut = await fragment({ num_fragments: 3 })
     const [first, second, third] = ids()
     expect(cut).toEqual({
-      text: `Cut message 2 into 3 fragments of about 221 characters, first to last: ${first}, ${second} and ${third}.`,
+      text: `Cut message 2 into 3 fragments of about 221 characters, first to last: ${first}, then ${second} and last ${third}.`,
       modifies: true,
       failed: false,
       ledger: [],

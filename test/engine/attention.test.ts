@@ -208,7 +208,8 @@ describe('a pattern', () => {
       tools: [],
       edits: [],
     }).tokens
-    expect(attention!.mass.shape).toEqual([2, 3, attention!.queries.length, 0])
+    const { layers, heads } = engine.modelInfo
+    expect(attention!.mass.shape).toEqual([layers, heads, attention!.queries.length, 0])
     const prompt = { ...attention!, queries: attention!.queries.slice(0, 2) }
     const layer = new FirstLayer(builtinModel())
     for (const head of prompt.heads)

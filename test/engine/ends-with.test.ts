@@ -33,7 +33,13 @@ describe('an answer that ends with its first call', () => {
       ...(chatTemplate === undefined ? {} : { chatTemplate }),
     })
     const asked = { conversation, messages, tools, toolChoice: 'required', maxTokens: 300 } as const
-    const free = await engine.respond({ ...asked, conversation: conversationId('other') }).reply
+    // As long as it may not end the answer, or the list of calls, it calls again and again.
+    const { model, modelInfo } = engine
+    const end = Array.from({ length: modelInfo.vocabulary }, (_, token) => token).filter((token) =>
+      model.isEndOfGeneration(token),
+    )
+    const sampling = { logitBias: [...end, ...model.tokenize(']')].map((token) => ({ token, bias: -100 })) }
+    const free = await engine.respond({ ...asked, conversation: conversationId('other'), sampling }).reply
     const reply = await engine.respond({ ...asked, endsWith: () => true }).reply
     expect(reply.finish).toBe('tool-calls')
     expect(reply.message.toolCalls).toHaveLength(1)

@@ -70,7 +70,7 @@ function stream(conversation: string, maxTokens: number) {
 }
 
 it('streams go on, others begin, and what was read is used', { timeout: 60_000 }, async () => {
-  const before = stream('before', 300)
+  const before = stream('before', 600)
   await vi.waitFor(() => {
     expect(before.got()).toBeGreaterThan(3)
   })

@@ -402,5 +402,6 @@ describe('the end of an agent', () => {
 
 it('the built-in model was trained for two agents on one task', () => {
   expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'pi-llm'))).toEqual(['plain', 'sculptor'])
-  expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'needles'))).toEqual([])
+  expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'needles'))).toEqual(['plain', 'sculptor'])
+  expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'frames'))).toEqual([])
 })

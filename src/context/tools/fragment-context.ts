@@ -2,7 +2,6 @@
 import { z } from 'zod'
 import { length } from '../../core/span.js'
 import type { Fragment } from '../fragment.js'
-import { listed } from '../refusal.js'
 import { scopes } from '../scope.js'
 import { defineTool } from './tool.js'
 
@@ -50,8 +49,12 @@ export const fragmentContext = defineTool({
   },
 })
 
+/** The last one is marked, so that a small model sees where the list ends. The built-in model knows this form. */
+const inOrder = (ids: readonly string[]): string =>
+  [ids.slice(0, -1).join(', then '), ...ids.slice(-1)].filter(Boolean).join(' and last ')
+
 function cutLine(message: number, fragments: readonly Fragment[]): string {
-  const ids = listed(fragments.map(({ id }) => id))
+  const ids = inOrder(fragments.map(({ id }) => id))
   const mean = Math.round(fragments.reduce((sum, { span }) => sum + length(span), 0) / fragments.length)
   return fragments.length === 1
     ? `Cut message ${message + 1} into 1 fragment of about ${mean} characters: ${ids}.`

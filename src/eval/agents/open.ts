@@ -32,6 +32,9 @@ export function openAgent(kind: AgentKind, options: Readonly<Record<string, unkn
 /** Agents that cannot answer without `AgentSetting.embedder`. */
 export const embeddingAgents: readonly AgentKind[] = ['rag-dense', 'mem0']
 
+/** Tasks of the built-in model's training. */
+const learned: readonly TaskName[] = ['pi-llm', 'needles', 'mrcr']
+
 /** Whether the built-in model has seen this agent's prompts on this task in training: it says nothing about an agent where it has not. */
 export const isBuiltinTrained = (agent: AgentKind, task: TaskName): boolean =>
-  task === 'pi-llm' && (agent === 'plain' || agent === 'sculptor')
+  learned.includes(task) && (agent === 'plain' || agent === 'sculptor')

@@ -2,7 +2,8 @@
 import type { Random } from '../../core/random.js'
 import { some } from './draw.js'
 
-const given = [
+/** First names. */
+export const given = [
   'Ada', 'Albin', 'Amira', 'Anders', 'Anouk', 'Bela', 'Bruno', 'Carla', 'Cosimo', 'Dalia', 'Darko', 'Edith', 'Elias', 'Emre',
   'Farah', 'Felix', 'Greta', 'Hanna', 'Hugo', 'Ilse', 'Imran', 'Ines', 'Ivo', 'Jana', 'Jonas', 'Kaja', 'Kenji', 'Laila',
   'Leon', 'Lucia', 'Magda', 'Malik', 'Marta', 'Milan', 'Nadia', 'Nils', 'Nora', 'Oskar', 'Paula', 'Petra', 'Rafael', 'Renata',

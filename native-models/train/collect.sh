@@ -1,0 +1,18 @@
+#!/bin/sh
+# Trajectories of the tasks that are read, into train/.run: called by run.sh, from native-models/, with the model that knows their words.
+# A file that was begun is gone on with. Seeds from 3,000,000,001 on are for training alone.
+set -e
+model=$1
+collect() { # task agent needles lengths samples file
+  (cd .. && node --import tsx src/cli/main.ts collect "$1" --agent "$2" --needles "$3" --length "$4" --samples "$5" --seed "$7" \
+    --model "native-models/$model" --threads 1 --out "native-models/train/.run/$6.jsonl")
+}
+for row in "500 300 100 2 500 300" "1000 150 60 2,4 300 150" "2000 60 30 2,4,8 120 50"; do
+  set -- $row
+  collect needles sculptor 2,3,4,5 "$1" "$2" "needles.$1" 3000000001
+  collect needles plain 2,3,4,5 "$1" "$3" "needles-plain.$1" 3000000002
+  collect similar sculptor "$4" "$1" "$5" "similar.$1" 3000000001
+  collect similar plain "$4" "$1" "$6" "similar-plain.$1" 3000000002
+done
+collect needles sculptor 2,3,4,5 4000,8000 20 needles.long 3000000001
+collect similar sculptor 2,4,8 4000,8000 25 similar.long 3000000001

@@ -1,0 +1,127 @@
+"""What is trained when: first the streams, from nothing; then everything, by a larger model that the first one has grown into; then all of
+it again, with heads for long passages.
+
+A mix is kept by counting: every step adds samples of the kind that is furthest below its share of all tokens so far.
+"""
+from .data import MOST_FRAGMENTS, READ, Sample
+from .trajectories import Trajectories
+
+STAGES = [(4, 2), (8, 4), (16, 6), (24, 8), (46, 8)]  # keys, most updates of a key
+LONG = 66  # updates of a key, at most, in prompts whose values are not learned
+
+
+class Streams:
+    """Plain prompts get half, so that the comparison with and without tools is one between equally trained skills."""
+
+    name = "streams"
+    share = {"plain": 0.50, "cut": 0.24, "folded": 0.18, "ids": 0.05, "noise": 0.03}
+    tokens, peak, alike = 4.4e6, 2e-3, 0.0
+    limit = 1.5e5  # tokens after which a stage ends in any case
+
+    def __init__(self):
+        self.stage, self.score, self.spent = 0, 0.0, 0
+
+    def progress(self):
+        return {"stage": self.stage, "score": self.score, "spent": self.spent}
+
+    def learned(self, scores, tokens):
+        """The next stage starts when plain prompts of this one are read to 90 %."""
+        good, count = scores.get("plain", (0, 0))
+        if not count:
+            return
+        self.score += 0.05 * (good / count - self.score)
+        self.spent += tokens
+        if self.stage + 1 < len(STAGES) and (self.score > 0.9 or self.spent > self.limit):
+            self.stage, self.score, self.spent = self.stage + 1, 0.5, 0
+
+    def said(self):
+        return "stage %dx%d" % STAGES[self.stage]
+
+    def draw(self, kind, maker, done):
+        """A sample. `done`: the share of the course that is behind."""
+        return stream(kind, maker, self.stage)
+
+
+class Everything:
+    """Streams go on beside what is new; half of what is read is short, and what is long comes late."""
+
+    name = "everything"
+    share = {
+        "plain": 0.14, "cut": 0.12, "folded": 0.10, "ids": 0.05, "noise": 0.01, "unseen": 0.04,
+        "needles": 0.26, "needles-plain": 0.03, "similar": 0.20, "similar-plain": 0.03, "chat": 0.02,
+    }  # fmt: skip
+    tokens, peak, alike = 3.6e6, 1.5e-3, 0.3
+    steps = (0.2, 500), (0.4, 1000), (0.6, 2000)  # up to which share of the course texts are at most so long
+    cuts = 0.6, 0.12  # of the calls before a fold: drills, and those after long streams
+    alone = 0.4, 0.6, 0.4  # up to which share of the course how many go without their text, and how many after
+
+    def __init__(self, folder, vocabulary):
+        self.read = {kind: Trajectories(folder, kind, vocabulary) for kind in self.share if kind.split("-")[0] in ("needles", "similar")}
+
+    def progress(self):
+        return {}
+
+    def learned(self, scores, tokens):
+        pass
+
+    def said(self):
+        return ""
+
+    def draw(self, kind, maker, done):
+        rng = maker.rng
+        if kind in self.read:
+            longest = next((length for until, length in self.steps if done < until), 8000)
+            until, first, later = self.alone
+            short = 0 if kind.endswith("plain") else first if done < until else later
+            return Sample(kind, *self.read[kind].draw(rng, longest, short))
+        if kind == "chat":
+            return maker.chat()
+        if kind == "unseen":
+            return maker.unseen(rng.choice((4, 8, 16, 46)), rng.randint(1, 5), rng.random() < 0.5)
+        return stream(kind, maker, len(STAGES) - 1, *self.cuts)
+
+
+class Passages(Everything):
+    """The same, once there is a head for long passages."""
+
+    name = "passages"
+    share = {
+        "plain": 0.13, "cut": 0.155, "folded": 0.11, "ids": 0.03, "noise": 0.01, "unseen": 0.05,
+        "needles": 0.21, "needles-plain": 0.005, "similar": 0.285, "similar-plain": 0.005, "chat": 0.01,
+    }  # fmt: skip
+    tokens, peak = 3.45e6, 1.2e-3
+    steps = (0.1, 1000), (0.3, 2000)
+    alone = 0.3, 0.5, 0.35
+    cuts = 0.4, 0.35
+    fitted = 160  # trajectories of each length
+
+
+COURSES = {course.name: course for course in (Streams, Everything, Passages)}  # in order
+LAST = Passages
+
+
+def stream(kind, maker, stage, drilled=0.6, long=0.12):
+    rng, chance = maker.rng, maker.rng.random()
+    keys, most = STAGES[stage if rng.random() > 0.25 else rng.randrange(stage + 1)]
+    n = rng.randint(2, most)
+    late = stage + 1 == len(STAGES)  # long prompts once short ones are read
+    if kind == "ids":
+        return maker.ids(rng.randint(2, MOST_FRAGMENTS)) if chance < 0.5 else maker.number()
+    if kind == "noise":
+        return maker.noise(rng.randint(8, 60))
+    if kind == "plain":
+        if late and chance < 0.03:
+            return maker.plain(46, round(between(rng, READ + 1, LONG)))
+        return maker.plain(keys, n, asked=1 if chance < 0.15 else None)
+    if kind == "folded":
+        return maker.folded(46, round(between(rng, READ + 1, LONG)), True) if late and chance < 0.7 else maker.folded(keys, n, False)
+    if chance < drilled:
+        return maker.drill()
+    if late and chance < drilled + long:  # ids have to be found among thousands of other tokens
+        return maker.cut(46, rng.randint(READ + 1, LONG))
+    return maker.cut(keys, n)
+
+
+def between(rng, low, high):
+    """A number that is as likely between 8 and 16 as between 16 and 32."""
+    return low * (high / low) ** rng.random()

@@ -1,0 +1,20 @@
+// The words of the tasks that are read rather than streamed, from samples of them: `node --import tsx native-models/train/reading.mts`
+// (from the repository's root) writes train/reading.json. A word with a capital is a token without the space before it, others with it.
+import { writeFileSync } from 'node:fs'
+import { openTask } from '../../src/eval/tasks/open.js'
+import { given } from '../../src/eval/tasks/people.js'
+
+const counts = new Map<string, number>()
+for (const task of ['needles', 'mrcr'] as const) {
+  const options = { seed: 4_000_000_000, samples: 120, needles: [5], lengths: [8_000] }
+  const { size, sample } = await openTask({ task, options })
+  for (let index = 0; index < size; index++)
+    for (const { content } of (await sample(index)).messages)
+      for (const [word] of content.matchAll(/(?<![A-Za-z0-9])[A-Za-z][a-z]+(?![A-Za-z0-9])/gu))
+        counts.set(word, (counts.get(word) ?? 0) + 1)
+}
+// Not what was cut off at the end of a text.
+const words = [...counts].flatMap(([word, count]) => (count > 4 ? [word] : [])).sort()
+const spaced = (word: string) => /^[a-z]/u.test(word)
+const lists = { spaced: words.filter(spaced), capital: words.filter((word) => !spaced(word)), given }
+writeFileSync(new URL('reading.json', import.meta.url), `${JSON.stringify(lists, null, 1)}\n`)

@@ -1,0 +1,121 @@
+"""Trajectories that `kvfold collect` wrote (JSON Lines, version 1): prompts as tokens, with the completions that are learned from each."""
+import glob
+import json
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from . import format as fmt
+from .grow import ORDINALS
+from .words import SPACE
+
+MOST_GAPS = 9000  # positions left out of a text, so that a short one stands at the places of a long one
+COPIED = 25  # tokens: so long an answer repeats a text
+ID = 3  # tokens
+FORK = 1.5  # what a token of it counts that another text would have otherwise
+DECIDED = 4.0  # how much such a token counts
+
+
+def _forks(ids, a, b):
+    """Where the answer could go on in two ways by the three tokens before, for what was shown has both."""
+    after = {}
+    for n in range(3, a):
+        after.setdefault(tuple(ids[n - 3 : n]), set()).add(ids[n])
+    return [n for n in range(a + 1, b) if len(after.get(tuple(ids[n - 3 : n]), ())) > 1]
+
+
+class Record(NamedTuple):
+    ids: np.ndarray  # 16 bits
+    learned: list  # half-open stretches
+
+
+class Trajectories:
+    """Those of one kind, by the length that was asked for."""
+
+    def __init__(self, folder, kind, vocabulary):
+        self.turn, self.announced, self.question = (vocabulary.id[text] for text in (fmt.START, *fmt.TEXTS[:2]))
+        self.opens = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.DETAIL_OPEN, "The" + fmt.ELDEST, fmt.BOX)]
+        self.detail, self.repeat, self.bracket = (vocabulary.id[text] for text in (fmt.DETAIL_OPEN, fmt.REPEAT, SPACE + "("))
+        self.ordinals = {vocabulary.id[str(n + 1)]: vocabulary.id[SPACE + word] for n, word in enumerate(ORDINALS) if SPACE + word in vocabulary.id}
+        self.by_length = {}
+        for path in sorted(glob.glob(os.path.join(folder, kind + ".*jsonl"))):
+            with open(path, encoding="utf-8") as f:
+                for line in f:
+                    row = json.loads(line)
+                    if row["version"] != 1:
+                        raise SystemExit("%s is of version %s, and this reads version 1" % (path, row["version"]))
+                    made = Record(np.array(row["tokens"], np.uint16), row["loss"])
+                    self.by_length.setdefault(row["cell"]["length"], []).append(made)
+        if not self.by_length:
+            raise SystemExit("there are no trajectories %s in %s; run.sh collects them" % (kind, folder))
+
+    def draw(self, rng, longest, short):
+        """One of at most `longest`, short ones more often than long ones, as (ids, positions, learned). A share `short` of all is without
+        the text that was asked about; positions are left out in its place."""
+        lengths = [n for n in sorted(self.by_length) if n <= longest]
+        length = rng.choices(lengths, [n**-0.7 for n in lengths])[0]
+        record = rng.choice(self.by_length[length])
+        ids = record.ids.astype(np.int64)
+        learned = np.zeros(len(ids), np.float32)
+        for a, b in record.learned:
+            learned[a:b] = 0.3
+            learned[a] = 1 if b - a < COPIED else DECIDED  # a call or an answer; the first character of what stands before a text
+            if b - a >= COPIED:
+                learned[a + 1 : b] = 0.15
+                learned[_forks(record.ids.tolist(), a, b)] = FORK
+        # What to look for, which match, who it is: the first token of a name, of an id.
+        decided = np.flatnonzero((learned[1:] > 0) & np.isin(ids[:-1], self.opens)) + 1
+        learned[decided] = DECIDED
+        positions = np.arange(len(ids))
+        start, end = self._text(ids, record.learned[0][0])
+        if rng.random() < short:
+            if rng.random() < 0.5 and self.detail in ids:
+                ids, learned = self._asked_again(ids, learned, rng)
+                positions = positions[: len(ids)]
+            keep = np.r_[:start, end : len(ids)]
+            positions = np.r_[:start, np.arange(end, len(ids)) - rng.randrange(end - start + 1) + rng.randrange(MOST_GAPS)]
+            return ids[keep], positions, learned[keep]
+        if rng.random() < 0.5:
+            for _ in range(rng.randint(1, 4)):
+                positions[rng.randrange(start, end) :] += rng.randrange(MOST_GAPS // 4)
+        return ids, positions, learned
+
+    def _matches(self, ids, until):
+        """Where the ids of counted matches begin: (place, number)."""
+        return [(n, ids[n - 2]) for n in range(2, until) if ids[n - 1] == self.bracket and ids[n - 2] in self.ordinals]
+
+    def _asked_again(self, ids, learned, rng):
+        """Another match is asked for; it ends where its detail is called for."""
+        detail = int(np.flatnonzero(ids == self.detail)[0])
+        asked = int(np.flatnonzero(ids[:detail] == self.repeat)[-1]) + 1
+        place, number = rng.choice(self._matches(ids.tolist(), detail))
+        ids, end = ids.copy(), detail + 1 + ID + 2
+        ids[asked] = self.ordinals[number]
+        ids[detail + 1 : detail + 1 + ID] = ids[place : place + ID]
+        return ids[:end], learned[:end]
+
+    def passages(self, count):
+        """Of some: the token ids, and the places where the text that is repeated and the id that is called for have to be looked up, each
+        with the token before. The last one is the id's."""
+        made = []
+        for record in [r for length in sorted(self.by_length) for r in self.by_length[length][:count]]:
+            ids, (begin, end) = record.ids.tolist(), record.learned[-1]
+            detail = ids.index(self.detail)
+            found = [n for n, _ in self._matches(ids, detail) if ids[n : n + ID] == ids[detail + 1 : detail + 1 + ID]]
+            size = end - 1 - begin
+            # The text ends both its detail and the answer, which begins with a few characters of its own.
+            close = max(n for n in range(begin) if ids[n] == ids[end - 1] and n < begin - 1)
+            same = next((n for n in range(size) if ids[close - 1 - n] != ids[end - 2 - n]), size)
+            if found and same > ID:
+                made.append((record.ids.astype(np.int64), [(end - 2 - n, close - n) for n in range(same)] + [(detail, found[0])]))
+        return made
+
+    def _text(self, ids, first):
+        """Where the text stands that the question is about: after the sentence that announces it, or after the system message."""
+        asked = np.flatnonzero(ids[:first] == self.question)
+        if len(asked):
+            return int(np.flatnonzero(ids[:first] == self.announced)[0]) + 1, int(asked[0])
+        turns = np.flatnonzero(ids[:first] == self.turn)
+        system = len(turns) % 2 == 1  # then pairs of a user and an assistant, the last one of which is being written
+        return int(turns[1 if system else 0]), int(turns[-2])
