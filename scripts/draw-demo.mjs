@@ -1,4 +1,4 @@
-/** Draws what the demo measured: `npm start --silent -- --json | node scripts/draw-demo.mjs > docs/demo.svg`. */
+/** Draws what the demo measured: `npm start --silent -- --samples 6 --json | node scripts/draw-demo.mjs > docs/demo.svg`. */
 import { readFileSync } from 'node:fs'
 
 const { rows, model } = JSON.parse(readFileSync(0, 'utf8').trim().split('\n').at(-1))

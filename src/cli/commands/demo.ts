@@ -15,7 +15,7 @@ import type { Shell } from '../shell.js'
 import type { Terminal } from '../terminal.js'
 
 /** Chosen so that the whole demo stays well under three minutes on two slow cores. */
-const FULL = { n: [4, 8, 16, 32, 64], samples: 6 }
+const FULL = { n: [4, 8, 16, 32, 64], samples: 4 }
 const QUICK = { n: [4, 16], samples: 2 }
 
 interface DemoFlags extends ModelFlags {
