@@ -8,6 +8,7 @@ from .trajectories import Trajectories
 
 STAGES = [(4, 2), (8, 4), (16, 6), (24, 8), (46, 8)]  # keys, most updates of a key
 LONG = 66  # updates of a key, at most, in prompts whose values are not learned
+CUTS = 0.6, 0.12  # of the calls before a fold: drills, and those after long streams
 
 
 class Streams:
@@ -39,7 +40,7 @@ class Streams:
 
     def draw(self, kind, maker, done):
         """A sample. `done`: the share of the course that is behind."""
-        return stream(kind, maker, self.stage)
+        return stream(kind, maker, self.stage, *CUTS)
 
 
 class Everything:
@@ -52,7 +53,7 @@ class Everything:
     }  # fmt: skip
     tokens, peak, alike = 3.6e6, 1.5e-3, 0.3
     steps = (0.2, 500), (0.4, 1000), (0.6, 2000)  # up to which share of the course texts are at most so long
-    cuts = 0.6, 0.12  # of the calls before a fold: drills, and those after long streams
+    cuts = CUTS
     alone = 0.4, 0.6, 0.4  # up to which share of the course how many go without their text, and how many after
 
     def __init__(self, folder, vocabulary):
@@ -100,7 +101,7 @@ COURSES = {course.name: course for course in (Streams, Everything, Passages)}  #
 LAST = Passages
 
 
-def stream(kind, maker, stage, drilled=0.6, long=0.12):
+def stream(kind, maker, stage, drilled, long):
     rng, chance = maker.rng, maker.rng.random()
     keys, most = STAGES[stage if rng.random() > 0.25 else rng.randrange(stage + 1)]
     n = rng.randint(2, most)

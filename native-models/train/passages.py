@@ -56,11 +56,8 @@ def _near(model, at, vocabulary):
     amount, turn = _window(speed)
     layer.q.bias[at] = torch.stack((amount, torch.zeros_like(amount)), 1).flatten() * c.head**0.25
     layer.k.bias[at] = torch.stack((amount * turn.cos(), amount * turn.sin()), 1).flatten() * c.head**0.25
-    rows = model.table()
-    scale = torch.rsqrt(rows.pow(2).mean(1, keepdim=True) + c.eps) * layer.norm1.weight
-    y = rows * scale
-    start = at.start
-    pairs = torch.arange(RECENT.start, RECENT.stop, 2) + start
+    y = layer.norm1(model.table())
+    pairs = torch.arange(RECENT.start, RECENT.stop, 2) + at.start
     detail = _telling(y, [vocabulary.id[fmt.DETAIL_OPEN]])
     ordinal = _telling(y, [vocabulary.id[SPACE + word] for word in ORDINALS if SPACE + word in vocabulary.id])
     strength = (ASK * c.head**0.5 / len(pairs)) ** 0.5

@@ -72,7 +72,6 @@ class Trajectories:
         if rng.random() < short:
             if rng.random() < 0.5 and self.detail in ids:
                 ids, learned = self._asked_again(ids, learned, rng)
-                positions = positions[: len(ids)]
             keep = np.r_[:start, end : len(ids)]
             positions = np.r_[:start, np.arange(end, len(ids)) - rng.randrange(end - start + 1) + rng.randrange(MOST_GAPS)]
             return ids[keep], positions, learned[keep]
