@@ -58,6 +58,28 @@ describe('kvfold collect', () => {
   }, 120_000)
 
   it.each([
+    // What counts is in the quarter before the newest.
+    { order: 'middle-last', n: '24', steps: 4 },
+    // In the first of three, and a little of it in the second.
+    { order: 'start-last', n: '16', steps: 5 },
+  ])(
+    'goes back to what stands elsewhere in a stream of the order $order, a snapshot at every step',
+    async ({ order, n, steps }) => {
+      const out = join(folder, `${order}.jsonl`)
+      const { code, stdout } = await kvfold(
+        ['collect', 'pi-llm', '--order', order, '--n', n, '--samples', '2', '--threads', '1', '--out', out, '--json'], // prettier-ignore
+      )
+      expect(code).toBe(0)
+      expect(JSON.parse(stdout)).toMatchObject({ trajectories: 2, snapshots: 2 * steps, points: 1 })
+      for (const record of recordsIn(out)) {
+        expect(record).toMatchObject({ cell: { updates: Number(n), order }, steps: [record.snapshot], reward: 1 })
+        expect(record.loss.at(-1)?.[1]).toBe(record.tokens.length)
+      }
+    },
+    120_000,
+  )
+
+  it.each([
     // A search for everybody in a chain of three, and the answer.
     { task: 'needles', options: ['--needles', '2'], steps: [0, 1, 2, 3] },
     // A search for the title, the text, and the answer.

@@ -2,7 +2,7 @@
 import { Option, type Command } from 'commander'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { taughtAgents, type TaughtAgent } from '../../eval/collect/taught-agent.js'
-import { tokens, type TaskFlags } from '../eval/flags.js'
+import { orderOption, tokens, type TaskFlags } from '../eval/flags.js'
 import { askedTasks } from '../eval/specs.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../options.js'
 import { loadEngine } from '../runtime.js'
@@ -28,6 +28,7 @@ Each line of the file is a snapshot (Sculptor, algorithm 1): one at every call t
 
 Examples:
   $ kvfold collect pi-llm --n 4,16,64 --samples 100            a script shows how it is done
+  $ kvfold collect pi-llm --order middle-last --n 16           how it goes back to what stands further up
   $ kvfold collect pi-llm --teacher model --temperature 1 --rollouts 8 --model qwen3-4b-q8_0.gguf`
 
 export function addCollect(program: Command, shell: Shell): void {
@@ -45,6 +46,7 @@ export function addCollect(program: Command, shell: Shell): void {
     .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
     .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
     .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
+    .addOption(orderOption())
     .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
     .option('--length <list>', 'tokens of the text, 4 characters each, such as 1k,8k (needles, similar)', tokens)
     .option('--depth <percent>', 'where the first needle stands (needles; default: 40)', decimal(0, 100))

@@ -55,7 +55,7 @@ export function addEvalOptions(command: Command): Command {
     .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
     .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
     .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
-    .addOption(new Option('--order <order>', 'where the last updates stand (pi-llm)').choices(piOrders))
+    .addOption(orderOption())
     .option('--tail <share>', 'only the last part of the stream is shown, such as 20% (pi-llm)', share)
     .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
     .option('--length <list>', 'tokens of the text, 4 characters each, such as 1k,8k (needles, similar)', tokens)
@@ -97,6 +97,9 @@ export function addEvalOptions(command: Command): Command {
   adapt(command)
   return command
 }
+
+/** A new one every time: commands may change theirs. */
+export const orderOption = (): Option => new Option('--order <order>', 'where the last updates stand (pi-llm)').choices(piOrders)
 
 /** Options of all commands that mean something else here. */
 function adapt(command: Command): void {

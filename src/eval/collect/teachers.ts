@@ -36,20 +36,57 @@ const OPEN = 6
 const SHORT = 8
 /** Fragments that a message may be cut into. */
 const MOST_FRAGMENTS = 20
+/** Fragments from the newest of which one can go back to the first within the 20 calls of a turn: a cut, a fold of each but one, two calls a step. */
+const MOST_TO_GO_BACK = 7
 
-/** Cuts the stream so that the newest fragment holds the last few updates of every key, folds all others in one step, answers. */
+/**
+ * Cuts the stream so that the newest fragment holds the last few updates of every key, folds all others in one step, answers. Where
+ * the updates asked for stand elsewhere, it first goes back, fragment by fragment, until all of the keys asked for are shown.
+ */
 function streamLesson({ cell, truth }: TaskSample): Lesson {
   const updates = Number(cell['updates'])
+  const elsewhere = cell['order'] !== undefined
   const { last } = truth as PiTruth
-  const answer = piAnswer(Object.keys(last), new Map(Object.entries(last)))
-  const wanted = updates <= SHORT ? 1 : Math.min(MOST_FRAGMENTS, Math.max(2, Math.round(updates / OPEN)))
+  const asked = Object.keys(last)
+  const answer = piAnswer(asked, new Map(Object.entries(last)))
+  const most = elsewhere ? MOST_TO_GO_BACK : MOST_FRAGMENTS
+  const wanted = updates <= SHORT ? 1 : Math.min(most, Math.max(2, Math.round(updates / OPEN)))
   const teacher: Teacher = (request) => {
     const step = stepOf(request)
     if (step === 0) return cutInto(wanted)
-    const [, ...older] = idsIn(request, 'f').reverse()
-    return step === 1 && older.length > 0 ? foldAll(older.reverse()) : { content: answer }
+    const fragments = fragmentsIn(request)
+    if (step === 1 && fragments.length > 1) return { calls: fragments.slice(0, -1).map(fold) }
+    return (elsewhere ? stepBack(request, fragments, asked) : null) ?? { content: answer }
   }
   return { answer, teacher }
+}
+
+/**
+ * Shows the fragment before the oldest open one, and folds what is open where none of the keys asked for is in it. Null when all keys are
+ * shown, or no fragment is left. Folds only what has nothing of these keys, so that the last update shown of each is its last.
+ */
+function stepBack(request: EngineRequest, fragments: readonly string[], asked: readonly string[]): ScriptedReply | null {
+  const { edits = [] } = request
+  const open = fragments.filter((id) => !edits.some(({ replacement }) => replacement.includes(id)))
+  const before = fragments[fragments.indexOf(open[0] ?? '') - 1]
+  const shown = keysShown(request)
+  const missing = asked.filter((key) => !shown.has(key))
+  if (missing.length === 0 || before === undefined) return null
+  return { calls: [restore(before), ...(missing.length === asked.length ? open.map(fold) : [])] }
+}
+
+/** Keys with an update in what is shown of the stream. */
+function keysShown({ messages, edits = [] }: EngineRequest): ReadonlySet<string> {
+  const message = messages.findIndex(({ role }) => role === 'user')
+  const text = messages[message]?.content ?? ''
+  const open: string[] = []
+  let at = text.indexOf(PI_STREAM_START) + PI_STREAM_START.length
+  for (const { span } of edits.filter((edit) => edit.message === message)) {
+    open.push(text.slice(at, span.start))
+    at = Math.max(at, span.end)
+  }
+  open.push(text.slice(at, text.indexOf(PI_STREAM_END)))
+  return new Set(Array.from(open.join('\n').matchAll(/(?:^|;)\s*([^:;\n]+): /gmu), ([, key = '']) => key))
 }
 
 /**
@@ -92,7 +129,7 @@ function textLesson({ messages, truth }: TaskSample): Lesson | null {
     const step = stepOf(request) - written.length
     if (step === 0)
       return { calls: [{ name: 'search_context', arguments: { query: title, role: 'assistant', context_size: TITLE, ...more } }] }
-    const id = idsIn(request, 's')[which]
+    const id = foundIn(request)[which]
     return step === 1 && id !== undefined
       ? { calls: [{ name: 'get_search_detail', arguments: { search_id: id, extended_context: LONGEST_TEXT } }] }
       : { content: answer }
@@ -112,12 +149,13 @@ const cutInto = (fragments: number): ScriptedReply => ({
   ],
 })
 
-const foldAll = (ids: readonly string[]): ScriptedReply => ({
-  calls: ids.map((id) => ({ name: 'fold_fragment', arguments: { fragment_id: id } })),
-})
+const fold = (id: string) => ({ name: 'fold_fragment', arguments: { fragment_id: id } })
+const restore = (id: string) => ({ name: 'restore_fragment', arguments: { fragment_id: id } })
 
-/** Those of fragments (f) or search results (s) in the last result, in its order, which is that of the text. */
-function idsIn({ messages }: EngineRequest, kind: 'f' | 's'): string[] {
-  const result = messages.findLast(({ role }) => role === 'tool')
-  return result?.content.match(kind === 'f' ? /\bf[0-9a-f]{5}\b/gu : /(?<=\()s[0-9a-f]{5}(?=\): )/gu) ?? []
-}
+/** Fragments that the text was cut into, in its order. */
+const fragmentsIn = ({ messages }: EngineRequest): readonly string[] =>
+  messages.find(({ name }) => name === 'fragment_context')?.content.match(/\bf[0-9a-f]{5}\b/gu) ?? []
+
+/** Search results in the last tool result, in its order, which is that of the text. */
+const foundIn = ({ messages }: EngineRequest): readonly string[] =>
+  messages.findLast(({ role }) => role === 'tool')?.content.match(/(?<=\()s[0-9a-f]{5}(?=\): )/gu) ?? []
