@@ -7,12 +7,18 @@ collect() { # task agent needles lengths samples file
   (cd .. && node --import tsx src/cli/main.ts collect "$1" --agent "$2" --needles "$3" --length "$4" --samples "$5" --seed "$7" \
     --model "native-models/$model" --threads 1 --out "native-models/train/.run/$6.jsonl")
 }
-for row in "500 300 100 2 500 300" "1000 150 60 2,4 300 150" "2000 60 30 2,4,8 120 50"; do
+orders() { # order list-of-n seed
+  (cd .. && node --import tsx src/cli/main.ts collect pi-llm --order "$1" --n "$2" --samples 25 --seed "$3" \
+    --model "native-models/$model" --threads 1 --out "native-models/train/.run/orders.$1.jsonl")
+}
+for row in "500 300 100 2 500 300" "1000 250 60 2,4 400 150" "2000 120 30 2,4,8 240 50"; do
   set -- $row
   collect needles sculptor 2,3,4,5 "$1" "$2" "needles.$1" 3000000001
   collect needles plain 2,3,4,5 "$1" "$3" "needles-plain.$1" 3000000002
   collect similar sculptor "$4" "$1" "$5" "similar.$1" 3000000001
   collect similar plain "$4" "$1" "$6" "similar-plain.$1" 3000000002
 done
-collect needles sculptor 2,3,4,5 4000,8000 20 needles.long 3000000001
-collect similar sculptor 2,4,8 4000,8000 25 similar.long 3000000001
+collect needles sculptor 2,3,4,5 4000,8000 50 needles.long 3000000001
+collect similar sculptor 2,4,8 4000,8000 100 similar.long 3000000001
+orders middle-last 12,15,16,18,20,21,24 3000000001
+orders start-last 10,12,15,16,18,20,24 3000000002

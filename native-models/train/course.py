@@ -1,5 +1,5 @@
 """What is trained when: first the streams, from nothing; then everything, by a larger model that the first one has grown into; then all of
-it again, with heads for long passages.
+it again, with heads for long passages; then once more and for longest, by a model that is wider still.
 
 A mix is kept by counting: every step adds samples of the kind that is furthest below its share of all tokens so far.
 """
@@ -8,6 +8,7 @@ from .trajectories import Trajectories
 
 STAGES = [(4, 2), (8, 4), (16, 6), (24, 8), (46, 8)]  # keys, most updates of a key
 LONG = 66  # updates of a key, at most, in prompts whose values are not learned
+COLLECTED = "needles", "similar", "orders"  # by the runtime
 CUTS = 0.6, 0.12  # of the calls before a fold: drills, and those after long streams
 
 
@@ -54,10 +55,12 @@ class Everything:
     tokens, peak, alike = 3.6e6, 1.5e-3, 0.3
     steps = (0.2, 500), (0.4, 1000), (0.6, 2000)  # up to which share of the course texts are at most so long
     cuts = CUTS
+    spelled = 5  # updates of a key, at most, in streams of made-up words
+    reordered = 0.0  # of the plain streams: how many ask for keys that stand together
     alone = 0.4, 0.6, 0.4  # up to which share of the course how many go without their text, and how many after
 
     def __init__(self, folder, vocabulary):
-        self.read = {kind: Trajectories(folder, kind, vocabulary) for kind in self.share if kind.split("-")[0] in ("needles", "similar")}
+        self.read = {kind: Trajectories(folder, kind, vocabulary) for kind in self.share if kind.split("-")[0] in COLLECTED}
 
     def progress(self):
         return {}
@@ -78,7 +81,12 @@ class Everything:
         if kind == "chat":
             return maker.chat()
         if kind == "unseen":
-            return maker.unseen(rng.choice((4, 8, 16, 46)), rng.randint(1, 5), rng.random() < 0.5)
+            keys, chance = rng.choice((4, 8, 16, 46)), rng.random()
+            if self.spelled > READ and chance < 0.2:
+                return maker.unseen_cut(46, rng.randint(2, self.spelled)) if chance < 0.1 else maker.unseen(46, rng.randint(READ + 1, self.spelled), True)
+            return maker.unseen(keys, rng.randint(1, min(READ, self.spelled)), chance < 0.6)
+        if kind == "plain" and rng.random() < self.reordered:
+            return maker.reordered(*rng.choice(STAGES[2:]))
         return stream(kind, maker, len(STAGES) - 1, *self.cuts)
 
 
@@ -97,8 +105,25 @@ class Passages(Everything):
     fitted = 160  # trajectories of each length
 
 
-COURSES = {course.name: course for course in (Streams, Everything, Passages)}  # in order
-LAST = Passages
+class Wider(Everything):
+    """All of it once more, longer: with the wider model, longer streams of made-up words, and streams that have to be restored."""
+
+    name = "wider"
+    share = {
+        "plain": 0.11, "cut": 0.11, "folded": 0.09, "ids": 0.02, "noise": 0.01, "unseen": 0.13, "orders": 0.05,
+        "needles": 0.18, "needles-plain": 0.005, "similar": 0.28, "similar-plain": 0.005, "chat": 0.01,
+    }  # fmt: skip
+    tokens, peak = 16e6, 1.2e-3
+    steps = (0.05, 1000), (0.15, 2000)
+    alone = 0.3, 0.3, 0.2
+    cuts = 0.4, 0.3
+    fitted = 100  # trajectories of each length
+    spelled = 20  # updates of a key; none is read from more than `READ`
+    reordered = 0.12
+
+
+COURSES = {course.name: course for course in (Streams, Everything, Passages, Wider)}  # in order
+LAST = Wider
 
 
 def stream(kind, maker, stage, drilled, long):

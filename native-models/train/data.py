@@ -46,21 +46,33 @@ class Stream(NamedTuple):
         return {k: v[-1] for k, v in self.values.items()}
 
 
-def make_stream(words, rng, keys, n):
-    """`n` values for each of `keys` keys, all distinct, shuffled so that neighbours never share a key (when n > 1, keys > 1)."""
-    order = rng.sample(words.keys, keys)
-    seq = [k for k in range(keys) for _ in range(n)]
-    rng.shuffle(seq)
-    if keys > 1:
-        _separate(seq, rng)
+def make_stream(words, rng, keys, n, order=None):
+    """`n` values for each of `keys` keys, all distinct, shuffled so that neighbours never share a key (when n > 1, keys > 1). With an `order`
+    a third of the keys is asked for, whose updates all stand in the middle or at the start of the stream."""
+    names = rng.sample(words.keys, keys)
+    third = -(-keys // 3)
+    if order:
+        together, others = _shuffled(range(third), n, rng), _shuffled(range(third, keys), n, rng)
+        at = len(others) // 2 if order == "middle" else 0
+        seq = others[:at] + together + others[at:]
+    else:
+        seq = _shuffled(range(keys), n, rng)
     pool = rng.sample(words.values, keys * n)
-    pairs = [(order[k], v) for k, v in zip(seq, pool)]
+    pairs = [(names[k], v) for k, v in zip(seq, pool)]
     values = {}
     for k, v in pairs:
         values.setdefault(k, []).append(v)
-    asked = order[:]
+    asked = names[:third] if order else names[:]
     rng.shuffle(asked)
     return Stream(asked, pairs, values)
+
+
+def _shuffled(keys, n, rng):
+    seq = [k for k in keys for _ in range(n)]
+    rng.shuffle(seq)
+    if len(keys) > 1:
+        _separate(seq, rng)
+    return seq
 
 
 def _separate(seq, rng):
@@ -96,13 +108,37 @@ def new_ids(rng, count, alike=False):
     return rng.sample(sorted(made), count)
 
 
-def made_up(rng, count):
-    """So many words that nobody has seen."""
-    ends = "", "n", "r", "s", "l", "t", "m"
-    made = set()
-    while len(made) < count:
-        made.add("".join(rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(ends) for _ in range(rng.randint(2, 3))))
-    return rng.sample(sorted(made), count)
+class Speller:
+    """Makes words that nobody has seen: half of them syllables, half of them letters that follow each other as in the words of a list."""
+
+    def __init__(self, words):
+        self.after = {}
+        for word in sorted({w.lower() for w in [*words.keys, *words.second, *words.spaced]}):
+            spelled = "  " + word + " "
+            for n in range(2, len(spelled)):
+                self.after.setdefault(spelled[n - 2 : n], []).append(spelled[n])
+
+    def made_up(self, rng, count):
+        made = set()
+        while len(made) < count:
+            word = self._spelled(rng) if rng.random() < 0.5 else self._syllables(rng)
+            if 3 <= len(word) <= 10:
+                made.add(word)
+        return rng.sample(sorted(made), count)
+
+    def _spelled(self, rng):
+        text = "  "
+        while len(text) < 14:
+            letter = rng.choice(self.after[text[-2:]])
+            if letter == " ":
+                break
+            text += letter
+        return text[2:]
+
+    @staticmethod
+    def _syllables(rng):
+        ends = "", "n", "r", "s", "l", "t", "m"
+        return "".join(rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(ends) for _ in range(rng.randint(2, 3)))
 
 
 def folded_user(text, pieces, idents, fold):
@@ -118,7 +154,7 @@ class Maker:
     def __init__(self, words, tokenizer, seed, alike=0.0):
         """`alike`: how often ids are like each other."""
         self.words, self.tokenizer, self.rng, self.alike = words, tokenizer, random.Random(seed), alike
-        self.vocabulary = tokenizer.vocabulary
+        self.vocabulary, self.speller = tokenizer.vocabulary, Speller(words)
         heavy = {" " + k for k in words.keys} | {"\n", fmt.END, fmt.CUT_CLOSE, fmt.FOLD_NEXT, fmt.FOLD_CLOSE}  # the latter: go on or stop
         self._weight = np.full(len(self.vocabulary), 0.25, np.float32)
         for i, t in enumerate(self.vocabulary.tokens):
@@ -155,10 +191,14 @@ class Maker:
         ids = np.array(ids)
         return Sample(kind, ids, np.array(positions), self._weight[ids] * np.array(learned, np.float32))
 
-    def plain(self, keys, n, asked=None):
+    def reordered(self, keys, n):
+        """A stream that asks for the keys that stand together in it."""
+        return self.plain(keys, n, order=self.rng.choice(("middle", "start")))
+
+    def plain(self, keys, n, asked=None, order=None):
         """A stream and its answer. In one of seven prompts positions are left out, and in all with more updates than `READ` nothing
         is; in both the form of the answer and the order of the list are learned but no value, as in tool prompts before folding."""
-        s = make_stream(self.words, self.rng, keys, n)
+        s = make_stream(self.words, self.rng, keys, n, order)
         order = s.order[:asked] if asked else s.order
         user = fmt.user_text(s.order, s.pairs)
         prompt = fmt.render([Message("user", user)])
@@ -300,13 +340,23 @@ class Maker:
         return self._sample("chat", [(fmt.render([Message("user", said)], tools), 0, 0), (answer + fmt.END, 1, 0)])
 
     def unseen(self, keys, n, folded):
-        """A stream of words that are in no list, read plainly or after a fold."""
+        """A stream of words that are in no list, read plainly or after a fold (of all but the newest fragment if it is long)."""
         words, count = self.words, keys * n
-        some = made_up(self.rng, keys + 2 * count)
+        some = self.speller.made_up(self.rng, keys + 2 * count)
         joined = [a + " " * (self.rng.random() < 0.3) + b if self.rng.random() < 0.3 else a for a, b in zip(some[keys::2], some[keys + 1 :: 2])]
         self.words = Unseen(some[:keys], joined)
         try:
-            made = self.folded(keys, n, False) if folded and n > 1 else self.plain(keys, n)
+            made = self.folded(keys, n, n > READ) if folded and n > 1 else self.plain(keys, n)
         finally:
             self.words = words
-        return made._replace(kind="unseen", weights=np.where(made.weights > 0, np.maximum(made.weights, 0.5), 0).astype(np.float32))
+        return made._replace(kind="unseen", weights=(made.weights > 0).astype(np.float32))
+
+    def unseen_cut(self, keys, n):
+        """The calls that cut and fold such a stream."""
+        words = self.words
+        some = self.speller.made_up(self.rng, keys + keys * n)
+        self.words = Unseen(some[:keys], some[keys:])
+        try:
+            return self.cut(keys, n)._replace(kind="unseen")
+        finally:
+            self.words = words

@@ -184,6 +184,7 @@ _CLOSE = '"}}\n</tool_call>'
 CUT_OPEN = render_call(cut_call(7)).split("7")[0]
 CUT_CLOSE = "}}\n</tool_call>"
 SEARCH_OPEN, DETAIL_OPEN = _OPEN % "search_context" + '"query": "', _OPEN % "get_search_detail" + '"search_id": "'
+RESTORE_OPEN = _OPEN % "restore_fragment" + '"fragment_id": "'
 FOLD_OPEN, FOLD_NEXT, FOLD_CLOSE = _FOLD, _CLOSE + "\n" + _FOLD, _CLOSE
 
 PIECES = [
@@ -193,7 +194,7 @@ PIECES = [
     SENTENCE,
     CUT_OPEN, CUT_CLOSE, FOLD_OPEN, FOLD_NEXT, FOLD_CLOSE,
     *[_OPEN % n for n in TOOLS if n not in ("fold_fragment",)],
-    _OPEN % "restore_fragment" + '"fragment_id": "', _OPEN % "summarize_fragment" + '"fragment_id": "',
+    RESTORE_OPEN, _OPEN % "summarize_fragment" + '"fragment_id": "',
     "Cut message ", " into ", " fragments of about ", " fragment of about ", " characters, first to last: ", " characters: ", NEXT, LAST,
     "Folded ", "Restored ", "Summarized ", "[folded ", "[summary of ", MARKER_END,
     " characters, restore_fragment shows them: ",

@@ -38,7 +38,7 @@ def main():
             "command": "native-models/train/run.sh",
             "stages": STAGES,
             "courses": [_course(course, load(path_of(a.run, course.name))[2]) for course in COURSES.values()],
-            "machine": "one core, " + _cpu() + ", PyTorch " + torch.__version__ + ", Python " + platform.python_version(),
+            "machine": _cpu() + ", PyTorch " + torch.__version__ + ", Python " + platform.python_version(),
         },
         "evaluation": {
             "about": "46 keys, n updates each; greedy; held-out seeds; weights rounded to F16, in PyTorch. accuracy: right values of all; older: share "
@@ -87,7 +87,7 @@ def _model_card(data):
     lines += ["", "%d held-out streams a row and agent, 46 keys, greedy." % count]
     for t in data["training"]["courses"]:
         of = ", ".join("%s %.2f M" % (kind, n / 1e6) for kind, n in t["tokensOf"].items())
-        lines += ["", "Course \"%s\": %d steps on %.2f M tokens (%s); %.0f minutes of CPU time, one core of a shared machine." % (
+        lines += ["", "Course \"%s\": %d steps on %.2f M tokens (%s); %.0f minutes of CPU time." % (
             t["name"], t["steps"], t["tokens"] / 1e6, of, t["cpuSeconds"] / 60)]  # fmt: skip
     with open(path, "w", encoding="utf-8") as f:
         f.write(head + _FROM + "\n" + "\n".join(lines) + "\n" + _TO + rest.split(_TO)[1])

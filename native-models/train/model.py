@@ -73,14 +73,13 @@ class Layer(nn.Module):
                 past = cache["k"].shape[1]
                 k, v = torch.cat((cache["k"], k), 1), torch.cat((cache["v"], v), 1)
             cache["k"], cache["v"] = k, v
-        out, at = [], 0
+        pieces, at = [], 0
         for n, (a, b) in enumerate(spans):
             index = (torch.arange(b - a) if picks is None else picks[n]) + past
-            to, end = at + len(index), b + past
-            heads = [attend(q[h, at:to].contiguous(), k[h, a:end].contiguous(), v[h, a:end].contiguous(), index) for h in range(c.heads)]
-            out.append(torch.cat(heads, 1))
-            at = to
-        x = x + self.o(torch.cat(out))
+            pieces.append((at, a, index))
+            at += len(index)
+        out = attend(q.contiguous(), k.contiguous(), v.contiguous(), pieces)
+        x = x + self.o(out.transpose(0, 1).flatten(1))
         y = self.norm2(x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 

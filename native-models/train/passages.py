@@ -42,20 +42,17 @@ def furthered(old, vocabulary, passages, seed):
         _near(new, at, vocabulary)
         answer, question = vocabulary.id["The" + fmt.ELDEST], vocabulary.id[fmt.TEXTS[1]]
         new.rows[answer] = 0.7 * (new.rows[answer] + new.rows[question])  # the answer begins as the question ends
-    _taught(new, at, passages, g, random.Random(seed))
+    taught(new, at, passages, g, random.Random(seed))
     with torch.no_grad():
-        _copies(new.layers[1], at, g, GAIN)
-        _copies(new.layers[2], at, g, GAIN / 8)
+        copies(new.layers[1], at, g, GAIN)
+        copies(new.layers[2], at, g, GAIN / 8)
     return new
 
 
 def _near(model, at, vocabulary):
     layer, c = model.layers[0], model.config
-    speed = c.rope_base ** (-torch.arange(c.head // 2).float() / (c.head // 2))
     layer.q.weight[at], layer.k.weight[at] = 0, 0
-    amount, turn = _window(speed)
-    layer.q.bias[at] = torch.stack((amount, torch.zeros_like(amount)), 1).flatten() * c.head**0.25
-    layer.k.bias[at] = torch.stack((amount * turn.cos(), amount * turn.sin()), 1).flatten() * c.head**0.25
+    look_back(layer, at, 1, NEAR, c)
     y = layer.norm1(model.table())
     pairs = torch.arange(RECENT.start, RECENT.stop, 2) + at.start
     detail = _telling(y, [vocabulary.id[fmt.DETAIL_OPEN]])
@@ -69,16 +66,24 @@ def _near(model, at, vocabulary):
     layer.o.weight[FAR_AT, at] = layer.o.weight[FAR_AT, far : far + c.head] * 2.5
 
 
-def _window(speed):
-    """Amounts and turns of the pairs whose sum of cosines is even for the last `NEAR` tokens and low for all others, that itself included."""
+def look_back(layer, at, first, last, c):
+    """Biases by which a head looks at the tokens from `first` to `last` places back."""
+    amount, turn = _window(c.rope_base ** (-torch.arange(c.head // 2).float() / (c.head // 2)), first, last)
+    layer.q.bias[at] = torch.stack((amount, torch.zeros_like(amount)), 1).flatten() * c.head**0.25
+    layer.k.bias[at] = torch.stack((amount * turn.cos(), amount * turn.sin()), 1).flatten() * c.head**0.25
+
+
+def _window(speed, first, last):
+    """Amounts and turns of the pairs whose sum of cosines is even for the tokens from `first` to `last` places back and low for all others,
+    that itself included."""
     with torch.enable_grad():
         fast = 20
         far = torch.cat((torch.arange(200).float(), torch.logspace(2.302, 4.2, 1500)))
         weight = torch.cat((torch.ones(200), (far[200:] * 0.00292)))  # how many tokens a point stands for
         angle = far[:, None] * speed[:fast]
         a = torch.full((fast,), 1.2, requires_grad=True)
-        t = (speed[:fast] * 5.5).clone().requires_grad_(True)
-        near = (far >= 1) & (far <= NEAR)
+        t = (speed[:fast] * (first + last) / 2).clone().requires_grad_(True)
+        near = (far >= first) & (far <= last)
         optimizer = torch.optim.Adam((a, t), lr=0.05)
         for _ in range(1500):
             score = (a.pow(2) * (angle - t).cos()).sum(1)
@@ -99,7 +104,7 @@ def _telling(y, ids):
     return torch.linalg.solve(gram + torch.eye(y.shape[1]) * gram.diagonal().mean() * 0.01, (y * weight[:, None]).t() @ target)
 
 
-def _taught(model, at, passages, g, rng):
+def taught(model, at, passages, g, rng):
     """Queries and keys of the new head of layer 1 alone, by the places that are right."""
     layer, c = model.layers[1], model.config
     with torch.no_grad():
@@ -130,7 +135,7 @@ def _seen(model, ids):
     return model.layers[1].norm1(x)
 
 
-def _copies(layer, at, g, gain):
+def copies(layer, at, g, gain):
     project = torch.linalg.qr(torch.randn(at.stop - at.start, TOKEN, generator=g))[0]
     layer.v.weight[at] = 0
     layer.v.weight[at, :TOKEN] = project

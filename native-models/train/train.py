@@ -1,4 +1,4 @@
-"""Training: `python3 -m train.train streams`, `everything` and `passages` (from native-models/; see course.py for both).
+"""Training: `python3 -m train.train streams`, `everything`, `passages` and `wider` (from native-models/; see course.py).
 
 Resumes from its checkpoint; ctrl-C loses at most two minutes.
 """
@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -14,19 +15,21 @@ import torch.nn.functional as F
 
 from . import format as fmt
 from .circuit import initialise
-from .course import COURSES, Everything, Passages, Streams
+from .course import COURSES, Everything, Passages, Streams, Wider
 from .data import Maker
 from .grow import grown
 from .model import Config, Model
 from .passages import furthered
 from .tokenizer import Tokenizer
+from .wider import widened
 from .words import Vocabulary, load_words
 
 RUN = os.path.join(os.path.dirname(__file__), ".run")
+LEVEL = 0.7  # how much of the fullest thread's share every other has at least
 
 
 def forward(model, samples):
-    """Weighted mean loss, and per kind the hits and count among the tokens that matter."""
+    """The weighted sum of losses, and per kind the hits and count among the tokens that matter."""
     spans, picks, at = [], [], 0
     for s in samples:
         spans.append((at, at + len(s.ids)))
@@ -42,19 +45,44 @@ def forward(model, samples):
     scores, at = {}, 0
     for s, p in zip(samples, picks):
         full = s.weights[p.numpy() + 1] >= (0.5 if s.kind == "noise" else 1)
-        if s.kind.startswith(("needles", "similar")):
-            full = s.weights[p.numpy() + 1] >= 1  # what decides
         if s.kind in ("plain", "folded"):
             full &= model.parts[s.ids[p.numpy() + 1]]  # values only: the key list is much easier
         number = (s.weights[p.numpy() + 1] > 1) & (s.kind == "cut")
         if number.any():
-            a, b = scores.get("number", (0, 0))
-            scores["number"] = (a + int(hit[at : at + len(p)][number].sum()), b + int(number.sum()))
-        part = hit[at : at + len(p)][full]
-        a, b = scores.get(s.kind, (0, 0))
-        scores[s.kind] = (a + int(part.sum()), b + len(part))
+            add(scores, "number", hit[at : at + len(p)][number])
+        add(scores, s.kind, hit[at : at + len(p)][full])
         at += len(p)
-    return (loss * weight).sum() / weight.sum(), scores
+    return (loss * weight).sum(), scores
+
+
+def add(scores, kind, hits):
+    good, count = scores.get(kind, (0, 0))
+    scores[kind] = (good + int(hits.sum()), count + len(hits))
+
+
+def cost(sample):
+    """What a sample takes, in tokens of a short one."""
+    return len(sample.ids) * (1 + len(sample.ids) / 6000)
+
+
+def learn(model, parts, pool):
+    """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss and the scores."""
+    total = float(sum(s.weights.sum() for part in parts for s in part))
+    parameters = list(model.parameters())
+
+    def one(part):
+        loss, scores = forward(model, part)
+        return torch.autograd.grad(loss / total, parameters), loss.item() / total, scores
+
+    gradients, losses, scores = zip(*pool.map(one, parts))
+    for n, parameter in enumerate(parameters):
+        parameter.grad = sum(g[n] for g in gradients[1:]) + gradients[0][n]
+    merged = {}
+    for some in scores:
+        for kind, (good, count) in some.items():
+            before = merged.get(kind, (0, 0))
+            merged[kind] = (before[0] + good, before[1] + count)
+    return sum(losses), merged
 
 
 def rate(done, total, peak, step):
@@ -73,6 +101,8 @@ def begin(course, vocabulary, seed, run):
         return model
     if course.name == Passages.name:
         return furthered(load(path_of(run, Everything.name))[0], vocabulary, course.read["similar"].passages(course.fitted), seed)
+    if course.name == Wider.name:
+        return widened(load(path_of(run, Passages.name))[0], vocabulary, course.read["similar"].passages(course.fitted), seed)
     old, tokenizer, _ = load(path_of(run, Streams.name))
     return grown(old, [t.text for t in tokenizer.vocabulary.tokens], vocabulary, seed)
 
@@ -96,10 +126,13 @@ def main():
     p.add_argument("--tokens", type=float, help="prompt and completion tokens to train on")
     p.add_argument("--batch", type=int, default=3200, help="tokens a step, at least")
     p.add_argument("--peak", type=float)
+    p.add_argument("--threads", type=int, help="default: as many as there are cores")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--run", default=RUN)
     a = p.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(1)
+    threads = a.threads or os.cpu_count() or 1
+    pool = ThreadPoolExecutor(threads)
     torch.set_flush_denormal(True)  # sharp attention underflows; denormal numbers would make products fifty times slower
     torch.manual_seed(a.seed)
     os.makedirs(a.run, exist_ok=True)
@@ -141,25 +174,25 @@ def main():
         os.replace(path + ".new", path)
 
     while state["tokens"] < a.tokens:
-        batch, size = [], 0
-        while size < a.batch:
+        parts, costs, size = [[] for _ in range(threads)], [0.0] * threads, 0
+        while min(costs) < max(a.batch / threads, LEVEL * max(costs)):
             kind = min(course.share, key=lambda k: state["kinds"][k] / course.share[k])
             s = course.draw(kind, maker, state["tokens"] / a.tokens)
-            batch.append(s)
+            least = costs.index(min(costs))
+            parts[least].append(s)
+            costs[least] += cost(s)
             size += len(s.ids)
             state["kinds"][kind] += len(s.ids)
             state["samples"][kind] += 1
             state["form"] += len(s.ids) if s.kind == "form" else 0
         for group in optimizer.param_groups:
             group["lr"] = rate(state["tokens"], a.tokens, a.peak, state["step"])
-        loss, scores = forward(model, batch)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss, scores = learn(model, parts, pool)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         state["step"] += 1
         state["tokens"] += size
-        mean = loss.item() if mean is None else mean + 0.02 * (loss.item() - mean)
+        mean = loss if mean is None else mean + 0.02 * (loss - mean)
         for kind, (good, count) in scores.items():
             seen[kind] = seen.get(kind, 0.0) + 0.05 * (good / max(1, count) - seen.get(kind, 0.0))
         course.learned(scores, size)

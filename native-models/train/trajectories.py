@@ -13,6 +13,7 @@ from .words import SPACE
 MOST_GAPS = 9000  # positions left out of a text, so that a short one stands at the places of a long one
 COPIED = 25  # tokens: so long an answer repeats a text
 ID = 3  # tokens
+AGAIN = 0.4  # how often another match is asked for
 FORK = 1.5  # what a token of it counts that another text would have otherwise
 DECIDED = 4.0  # how much such a token counts
 
@@ -38,6 +39,8 @@ class Trajectories:
         self.opens = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.DETAIL_OPEN, "The" + fmt.ELDEST, fmt.BOX)]
         self.detail, self.repeat, self.bracket = (vocabulary.id[text] for text in (fmt.DETAIL_OPEN, fmt.REPEAT, SPACE + "("))
         self.ordinals = {vocabulary.id[str(n + 1)]: vocabulary.id[SPACE + word] for n, word in enumerate(ORDINALS) if SPACE + word in vocabulary.id}
+        self.streams, self.cut = kind == "orders", vocabulary.id[fmt.CUT_OPEN]
+        self.values, self.folds = list(vocabulary.parts), [vocabulary.id[text] for text in (fmt.FOLD_OPEN, fmt.FOLD_NEXT, fmt.RESTORE_OPEN)]
         self.by_length = {}
         for path in sorted(glob.glob(os.path.join(folder, kind + ".*jsonl"))):
             with open(path, encoding="utf-8") as f:
@@ -46,7 +49,7 @@ class Trajectories:
                     if row["version"] != 1:
                         raise SystemExit("%s is of version %s, and this reads version 1" % (path, row["version"]))
                     made = Record(np.array(row["tokens"], np.uint16), row["loss"])
-                    self.by_length.setdefault(row["cell"]["length"], []).append(made)
+                    self.by_length.setdefault(row["cell"].get("length", 1), []).append(made)
         if not self.by_length:
             raise SystemExit("there are no trajectories %s in %s; run.sh collects them" % (kind, folder))
 
@@ -56,6 +59,8 @@ class Trajectories:
         lengths = [n for n in sorted(self.by_length) if n <= longest]
         length = rng.choices(lengths, [n**-0.7 for n in lengths])[0]
         record = rng.choice(self.by_length[length])
+        if self.streams:
+            return self._stream(record)
         ids = record.ids.astype(np.int64)
         learned = np.zeros(len(ids), np.float32)
         for a, b in record.learned:
@@ -67,11 +72,11 @@ class Trajectories:
         # What to look for, which match, who it is: the first token of a name, of an id.
         decided = np.flatnonzero((learned[1:] > 0) & np.isin(ids[:-1], self.opens)) + 1
         learned[decided] = DECIDED
-        positions = np.arange(len(ids))
         start, end = self._text(ids, record.learned[0][0])
+        if self.detail in ids and rng.random() < AGAIN:
+            ids, learned = self._asked_again(ids, learned, rng)
+        positions = np.arange(len(ids))
         if rng.random() < short:
-            if rng.random() < 0.5 and self.detail in ids:
-                ids, learned = self._asked_again(ids, learned, rng)
             keep = np.r_[:start, end : len(ids)]
             positions = np.r_[:start, np.arange(end, len(ids)) - rng.randrange(end - start + 1) + rng.randrange(MOST_GAPS)]
             return ids[keep], positions, learned[keep]
@@ -79,6 +84,18 @@ class Trajectories:
             for _ in range(rng.randint(1, 4)):
                 positions[rng.randrange(start, end) :] += rng.randrange(MOST_GAPS // 4)
         return ids, positions, learned
+
+    def _stream(self, record):
+        """Of a stream what is done: neither its values nor the number of fragments is learned from it."""
+        ids = record.ids.astype(np.int64)
+        learned = np.zeros(len(ids), np.float32)
+        for a, b in record.learned:
+            learned[a:b] = 0.3
+            learned[a] = DECIDED
+        after = np.r_[False, np.isin(ids[:-1], self.folds)]
+        learned[after & (learned > 0)] = DECIDED / 2
+        learned[np.isin(ids, self.values) | np.r_[False, ids[:-1] == self.cut]] = 0
+        return ids, np.arange(len(ids)), learned
 
     def _matches(self, ids, until):
         """Where the ids of counted matches begin: (place, number)."""

@@ -7,6 +7,7 @@ Three kinds of text get a token of their own:
   every USER_DEFINED token and six thousand of those would make a long prompt slow;
 * words of the texts that are read (`reading.json`), built in the same way; those with a capital have no space before them, so that
   a name is the same token wherever it stands;
+* frequent pieces of such words, so that a word which is none of them is a few tokens;
 * single characters, pairs of hexadecimal digits and the 256 bytes, so that any text round-trips.
 
 A value is two words, the second with its punctuation (" gold", "harbor;" in the stream, "harbor." in the answer), and a key carries its
@@ -56,6 +57,23 @@ def prefixes(word, shortest):
     return [word[:n] for n in range(shortest, len(word) + 1)]
 
 
+PIECES = {2: 230, 3: 340, 4: 130}  # letters: how many
+
+
+def pieces(words):
+    """The most frequent runs of letters in words, each with all that it begins with. None could be part of an id."""
+    counts = {}
+    for word in {w.lower() for w in [*words.keys, *words.first, *words.second, *words.spaced, *words.capital]}:
+        for size in PIECES:
+            for at in range(len(word) - size + 1):
+                counts[word[at : at + size]] = counts.get(word[at : at + size], 0) + 1
+    chosen = set()
+    for size, count in PIECES.items():
+        fit = [p for p in counts if len(p) == size and (size == 2 or p[:-1] in chosen) and p.isalpha() and not set(p) <= set("abcdefs")]
+        chosen.update(sorted(fit, key=lambda p: (-counts[p], p))[:count])
+    return sorted(chosen)
+
+
 class Vocabulary:
     """All tokens in id order. Ids: unknown, the two control tokens, bytes, pieces, then NORMAL tokens, values last."""
 
@@ -98,6 +116,9 @@ class Vocabulary:
         for word in self.words.first + [k + ":" for k in self.words.keys] + spaced:
             for p in prefixes(SPACE + word, 2):
                 score[p] = 100.0 + len(p)
+        if self.words.spaced:
+            for p in pieces(self.words):
+                score.setdefault(p, float(len(p)))
         known = {t.text for t in self.tokens}
         last = [w + end for end in (";", ".") for w in self.words.second]
         known.update(last)
