@@ -55,6 +55,9 @@ describe('kvfold collect', () => {
     const plain = await collect(path, '--agent', 'plain')
     expect(plain.code).not.toBe(0)
     expect(plain.stderr).toContain('another agent')
+    const order = await collect(path, '--order', 'start-last')
+    expect(order.code).not.toBe(0)
+    expect(order.stderr).toContain('another run')
   }, 120_000)
 
   it.each([

@@ -1,5 +1,6 @@
 /** Owns a file of collected trajectories: whole ones only, and going on where it ends. */
 import { appendFileSync, existsSync, readFileSync, truncateSync } from 'node:fs'
+import { isDeepStrictEqual } from 'node:util'
 import { KvfoldError } from '../../core/errors.js'
 import type { Task } from '../task.js'
 import type { Collected } from './collect.js'
@@ -71,5 +72,6 @@ async function refuseOther(path: string, last: TrajectoryRecord, number: number,
   if (last.agent !== agent) throw other('agent')
   if (last.teacher !== teacher) throw other('teacher')
   const sample = number < task.size * rollouts ? await task.sample(Math.floor(number / rollouts)) : null
-  if (last.task !== task.spec.task || last.id !== sample?.id || last.rollout !== number % rollouts) throw other('run')
+  const isSame = last.id === sample?.id && isDeepStrictEqual(last.cell, sample.cell)
+  if (last.task !== task.spec.task || !isSame || last.rollout !== number % rollouts) throw other('run')
 }
