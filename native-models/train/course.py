@@ -85,6 +85,10 @@ class Everything:
             if self.spelled > READ and chance < 0.2:
                 return maker.unseen_cut(46, rng.randint(2, self.spelled)) if chance < 0.1 else maker.unseen(46, rng.randint(READ + 1, self.spelled), True)
             return maker.unseen(keys, rng.randint(1, min(READ, self.spelled)), chance < 0.6)
+        if kind == "summary":
+            keys, n = rng.choice(STAGES[1:])
+            n = rng.randint(1, n)
+            return maker.summary(min(keys, 24), n) if rng.random() < 0.5 else maker.summarised(keys, max(n, 2))
         if kind == "plain" and rng.random() < self.reordered:
             return maker.reordered(*rng.choice(STAGES[2:]))
         return stream(kind, maker, len(STAGES) - 1, *self.cuts)
@@ -110,8 +114,8 @@ class Wider(Everything):
 
     name = "wider"
     share = {
-        "plain": 0.11, "cut": 0.11, "folded": 0.09, "ids": 0.02, "noise": 0.01, "unseen": 0.13, "orders": 0.05,
-        "needles": 0.18, "needles-plain": 0.005, "similar": 0.28, "similar-plain": 0.005, "chat": 0.01,
+        "plain": 0.10, "cut": 0.10, "folded": 0.09, "ids": 0.02, "noise": 0.01, "unseen": 0.17, "orders": 0.07, "summary": 0.03,
+        "needles": 0.17, "needles-plain": 0.005, "similar": 0.22, "similar-plain": 0.005, "chat": 0.01,
     }  # fmt: skip
     tokens, peak = 16e6, 1.2e-3
     steps = (0.05, 1000), (0.15, 2000)

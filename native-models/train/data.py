@@ -27,6 +27,7 @@ class Sample(NamedTuple):
     ids: np.ndarray
     positions: np.ndarray
     weights: np.ndarray
+    looks: np.ndarray = np.zeros((0, 2), np.int64)  # (a learned token, where it is to be found)
 
 
 class Unseen(NamedTuple):
@@ -44,6 +45,28 @@ class Stream(NamedTuple):
     @property
     def last(self):
         return {k: v[-1] for k, v in self.values.items()}
+
+
+class Found:
+    """Where tokens stand in others."""
+
+    def __init__(self, ids):
+        self.text = np.array(ids, np.uint16).tobytes()
+
+    def first(self, tokens, start):
+        return self._found(self.text.find, tokens, 2 * start, None)
+
+    def last(self, tokens, end):
+        return self._found(self.text.rfind, tokens, None, 2 * end)
+
+    @staticmethod
+    def _found(find, tokens, start, end):
+        some = np.array(tokens, np.uint16).tobytes()
+        at = find(some, start, end)
+        while at % 2 and at > 0:  # half of one token and half of another
+            start, end = (at + 1, end) if start is not None else (start, at + len(some) - 1)
+            at = find(some, start, end)
+        return at // 2
 
 
 def make_stream(words, rng, keys, n, order=None):
@@ -109,11 +132,13 @@ def new_ids(rng, count, alike=False):
 
 
 class Speller:
-    """Makes words that nobody has seen: half of them syllables, half of them letters that follow each other as in the words of a list."""
+    """Makes words that are in no stream: syllables, letters that follow each other as in words, one word begun and another ended, and words
+    of the texts that are read."""
 
     def __init__(self, words):
-        self.after = {}
-        for word in sorted({w.lower() for w in [*words.keys, *words.second, *words.spaced]}):
+        self.after, self.known = {}, sorted({w.lower() for w in [*words.keys, *words.second, *words.spaced] if len(w) > 2})
+        self.read = sorted({w.lower() for w in words.spaced if len(w) > 2} - set(words.keys)) or self.known
+        for word in self.known:
             spelled = "  " + word + " "
             for n in range(2, len(spelled)):
                 self.after.setdefault(spelled[n - 2 : n], []).append(spelled[n])
@@ -121,7 +146,7 @@ class Speller:
     def made_up(self, rng, count):
         made = set()
         while len(made) < count:
-            word = self._spelled(rng) if rng.random() < 0.5 else self._syllables(rng)
+            word = rng.choice((self._spelled, self._spelled, self._syllables, self._joined, self._joined, self._word))(rng)
             if 3 <= len(word) <= 10:
                 made.add(word)
         return rng.sample(sorted(made), count)
@@ -134,6 +159,13 @@ class Speller:
                 break
             text += letter
         return text[2:]
+
+    def _joined(self, rng):
+        begun, ended = rng.choice(self.known), rng.choice(self.known)
+        return begun[: rng.randint(2, len(begun))] + ended[rng.randint(1, len(ended)) :]
+
+    def _word(self, rng):
+        return rng.choice(self.read)
 
     @staticmethod
     def _syllables(rng):
@@ -211,7 +243,7 @@ class Maker:
         gaps = self._gaps() if n <= READ and self.rng.random() < 0.3 else 0
         if gaps or n > READ:
             return self._sample("form", [*self._stretched(prompt, gaps), *self._sentences(order, s, lambda key: 0), (end, 1, 0)])
-        return self._sample("plain", [(prompt, 0, 0), (fmt.answer_text(order, s.last) + end, 1, 0)])
+        return self._looking(self._sample("plain", [(prompt, 0, 0), (fmt.answer_text(order, s.last) + end, 1, 0)]), order, s.last)
 
     @staticmethod
     def _sentences(order, s, known):
@@ -306,7 +338,59 @@ class Maker:
         # A value that is folded away cannot be known, and one of more updates than any plain prompt is read from is not learned here either.
         shown = user[end:]
         parts += self._sentences(s.order, s, lambda key: int(0 < shown.count(" %s:" % key) <= READ))
-        return self._sample("folded", [*parts, (fmt.END, 1, 0)])
+        return self._looking(self._sample("folded", [*parts, (fmt.END, 1, 0)]), s.order, s.last)
+
+    def _looking(self, sample, order, last):
+        """The same with the places of its keys in the list that is asked for, and of its values in the stream."""
+        ids, v = sample.ids.tolist(), self.vocabulary
+        text, encode = Found(ids), self.tokenizer.encode
+        begin, at, looks = text.last([v.id["assistant\n"]], len(ids)), 0, []
+        for key in order:
+            name, value, said = encode(" " + key), encode(" %s." % last[key]), encode(" is")
+            start = text.first([v.id[fmt.SENTENCE], *name, *said], max(at, begin))
+            if start < 0:
+                continue
+            at = start + 1 + len(name) + len(said)
+            listed = max(text.last([*name, after], begin) for after in (v.id[","], v.id[fmt.FORM]))
+            if listed >= 0:
+                looks += [(start + 1 + n, listed + n) for n in range(len(name))]
+            update = encode(" %s:" % key)
+            place = text.last([*update, *value[:-1]], begin)
+            if place >= 0:
+                looks += [(at + n, place + len(update) + n) for n in range(len(value) - (value[-1] == v.id["."]))]
+        looks = [pair for pair in looks if sample.weights[pair[0]] > 0]
+        return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2))
+
+    def summary(self, keys, n):
+        """A summary of updates, which keeps the keys that it is to be about."""
+        s = make_stream(self.words, self.rng, keys, n)
+        about = self.rng.sample(s.order, self.rng.randint(1, keys))
+        text = " ".join("%s: %s;" % p for p in s.pairs)
+        prompt = fmt.render([Message("user", fmt.summary_request(text, ", ".join(about)))])
+        return self._sample("summary", [(prompt, 0, 0), (fmt.answer_text(about, s.last) + fmt.END, 1, 0)])
+
+    def summarised(self, keys, n):
+        """The answer where the older part of the stream is a summary: from it, or from what is open if that has a newer value."""
+        s = make_stream(self.words, self.rng, keys, n)
+        user = fmt.user_text(s.order, s.pairs)
+        *older, (end, _) = self._uneven(user, self.rng.randint(2, 3), self.rng.uniform(0.15, 0.7))
+        idents = self._ids(len(older) + 1)
+        marks, size = "", older[0][1] - older[0][0]
+        for ident, (a, b) in zip(idents, older):
+            values = dict(re.findall("([a-z]+): ([a-z]+);", user[a:b]))
+            marks += fmt.summary_marker(ident, b - a, fmt.answer_text([key for key in s.order if key in values], values))
+        shown, focus = user[: older[0][0]] + marks + user[end:], ", ".join(s.order)
+        messages = [
+            Message("system", fmt.SYSTEM),
+            Message("user", shown, note=fmt.note(fmt.thousands(user))),
+            Message("assistant", "", (fmt.cut_call(len(idents)),)),
+            Message("tool", fmt.cut_result(2, idents, size)),
+            Message("assistant", "", tuple(fmt.summary_call(ident, focus) for ident in idents[:-1])),
+            *[Message("tool", fmt.summary_result(ident)) for ident in idents[:-1]],
+        ]
+        # A person may have summarised it, too: then there are no calls.
+        prompt = fmt.render(messages, fmt.TOOLS) if self.rng.random() < 0.5 else fmt.render([Message("user", shown)])
+        return self._sample("summary", [(prompt, 0, 0), (fmt.answer_text(s.order, s.last) + fmt.END, 1, 0)])
 
     @staticmethod
     def _uneven(user, k, kept):

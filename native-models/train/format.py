@@ -144,6 +144,26 @@ def fold_marker(ident, chars):
     return "[folded %s: %d%s" % (ident, chars, MARKER_END)
 
 
+def summary_call(ident, focus):
+    return Call("summarize_fragment", {"fragment_id": ident, "focus": focus})
+
+
+def summary_result(ident):
+    return "Summarized %s." % ident
+
+
+def summary_marker(ident, chars, summary):
+    return "[summary of %s, %d characters, restore_fragment shows them: %s]" % (ident, chars, summary)
+
+
+def summary_request(text, focus):
+    """What the runtime asks when a fragment is to be summarised (src/context/summary.ts)."""
+    return (
+        "Summarize the text below in a few sentences. Keep what matters for: %s. Names, numbers and decisions stay exactly as they are; "
+        "leave the rest out and add nothing. Answer with the summary alone.\n\nThe text:\n%s" % (focus, text)
+    )
+
+
 # the tasks that are read with searches: their prompts and questions, and how calls and results read
 
 NEEDLES_SYSTEM = (

@@ -53,8 +53,10 @@ class Layer(nn.Module):
         self.gate, self.up = nn.Linear(c.width, c.hidden, bias=False), nn.Linear(c.width, c.hidden, bias=False)
         self.down = nn.Linear(c.hidden, c.width, bias=False)
 
-    def forward(self, x, positions, spans, picks=None, cache=None):
+    def forward(self, x, positions, spans, picks=None, cache=None, looks=None):
         """`spans`: (start, end) of each sequence in x; `picks`: for each sequence the indexes (within it) that need an output.
+        `looks`: for each sequence which picks are told where to look, and the places; what the last head is away from that comes
+        second then.
 
         With `cache` (one sequence, generation) keys and values are appended to it and used as the past.
         """
@@ -81,7 +83,19 @@ class Layer(nn.Module):
         out = attend(q.contiguous(), k.contiguous(), v.contiguous(), pieces)
         x = x + self.o(out.transpose(0, 1).flatten(1))
         y = self.norm2(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        x = x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return x if looks is None else (x, self._astray(q[-1], k[-1], pieces, spans, looks))
+
+    @staticmethod
+    def _astray(q, k, pieces, spans, looks):
+        """The sum of the cross entropies between where one head looks and where it should."""
+        total = q.new_zeros(())
+        for (at, _, index), (a, b), (rows, places) in zip(pieces, spans, looks):
+            if len(rows):
+                scores = q[at + rows] @ k[a:b].t()
+                scores = scores.masked_fill(torch.arange(b - a)[None] > index[rows][:, None], -1e9)
+                total = total + F.cross_entropy(scores, places, reduction="sum")
+        return total
 
 
 class Model(nn.Module):
@@ -102,11 +116,14 @@ class Model(nn.Module):
         """The embedding as exported, in token order."""
         return torch.cat((self.rows, self.values + self.forms[0], self.values + self.forms[1]))
 
-    def forward(self, ids, positions, spans, picks, caches=None, table=None):
-        """Logits of the picked tokens of all sequences, one after the other."""
+    def forward(self, ids, positions, spans, picks, caches=None, table=None, looks=None):
+        """Logits of the picked tokens of all sequences, one after the other; with `looks` also how far the last layer is from them."""
         table = self.table() if table is None else table
         x = F.embedding(ids, table)
         for n, layer in enumerate(self.layers):
             last = n == len(self.layers) - 1
-            x = layer(x, positions, spans, picks if last else None, caches[n] if caches else None)
-        return self.norm(x) @ table.t()
+            x = layer(x, positions, spans, picks if last else None, caches[n] if caches else None, looks if last else None)
+        if looks is None:
+            return self.norm(x) @ table.t()
+        x, astray = x
+        return self.norm(x) @ table.t(), astray

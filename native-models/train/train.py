@@ -25,11 +25,13 @@ from .wider import widened
 from .words import Vocabulary, load_words
 
 RUN = os.path.join(os.path.dirname(__file__), ".run")
+LOOK = 0.5  # how much it counts where attention looks
 LEVEL = 0.7  # how much of the fullest thread's share every other has at least
 
 
 def forward(model, samples):
-    """The weighted sum of losses, and per kind the hits and count among the tokens that matter."""
+    """The weighted sum of losses, how far attention is from where it should look (a sum), and per kind the hits and count among the tokens that
+    matter."""
     spans, picks, at = [], [], 0
     for s in samples:
         spans.append((at, at + len(s.ids)))
@@ -39,7 +41,11 @@ def forward(model, samples):
     positions = torch.from_numpy(np.concatenate([s.positions for s in samples]))
     target = torch.cat([torch.from_numpy(s.ids)[p + 1] for s, p in zip(samples, picks)])
     weight = torch.cat([torch.from_numpy(s.weights)[p + 1] for s, p in zip(samples, picks)])
-    logits = model(ids, positions, spans, picks)
+    looks = []
+    for s, p in zip(samples, picks):
+        told = torch.from_numpy(s.looks)
+        looks.append((torch.searchsorted(p, told[:, 0].contiguous() - 1), told[:, 1].contiguous()))
+    logits, astray = model(ids, positions, spans, picks, looks=looks)
     loss = F.cross_entropy(logits, target, reduction="none")
     hit = (logits.detach().argmax(-1) == target).numpy()
     scores, at = {}, 0
@@ -52,7 +58,7 @@ def forward(model, samples):
             add(scores, "number", hit[at : at + len(p)][number])
         add(scores, s.kind, hit[at : at + len(p)][full])
         at += len(p)
-    return (loss * weight).sum(), scores
+    return (loss * weight).sum(), astray, scores
 
 
 def add(scores, kind, hits):
@@ -68,11 +74,13 @@ def cost(sample):
 def learn(model, parts, pool):
     """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss and the scores."""
     total = float(sum(s.weights.sum() for part in parts for s in part))
+    told = max(1, sum(len(s.looks) for part in parts for s in part))
     parameters = list(model.parameters())
 
     def one(part):
-        loss, scores = forward(model, part)
-        return torch.autograd.grad(loss / total, parameters), loss.item() / total, scores
+        loss, astray, scores = forward(model, part)
+        gradients = torch.autograd.grad(loss / total + LOOK * astray / told, parameters)
+        return gradients, (loss.item() / total, astray.item() / told), scores
 
     gradients, losses, scores = zip(*pool.map(one, parts))
     for n, parameter in enumerate(parameters):
@@ -82,7 +90,7 @@ def learn(model, parts, pool):
         for kind, (good, count) in some.items():
             before = merged.get(kind, (0, 0))
             merged[kind] = (before[0] + good, before[1] + count)
-    return sum(losses), merged
+    return *map(sum, zip(*losses)), merged
 
 
 def rate(done, total, peak, step):
@@ -159,7 +167,7 @@ def main():
         course.__dict__.update(saved["progress"])
         maker.rng.setstate(saved["random"])
         print("resumed at step %d" % state["step"], flush=True)
-    seen, mean, saved_at = {}, state["loss"], time.time()
+    seen, mean, astray, saved_at = {}, state["loss"], 0.0, time.time()
     clock, cpu = time.time(), time.process_time()
 
     def save():
@@ -187,7 +195,8 @@ def main():
             state["form"] += len(s.ids) if s.kind == "form" else 0
         for group in optimizer.param_groups:
             group["lr"] = rate(state["tokens"], a.tokens, a.peak, state["step"])
-        loss, scores = learn(model, parts, pool)
+        loss, away, scores = learn(model, parts, pool)
+        astray += 0.02 * (away - astray)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         state["step"] += 1
@@ -201,8 +210,8 @@ def main():
             left = spent / state["tokens"] * (a.tokens - state["tokens"])
             shown = " ".join("%s %.3f" % (k, seen.get(k, 0)) for k in [*course.share, "number"])
             print(
-                "step %d %s loss %.3f %s | %.2fM tokens, %.0f/s, %.0f min left"
-                % (state["step"], course.said(), mean, shown, state["tokens"] / 1e6, state["tokens"] / spent, left / 60),
+                "step %d %s loss %.3f astray %.2f %s | %.2fM tokens, %.0f/s, %.0f min left"
+                % (state["step"], course.said(), mean, astray, shown, state["tokens"] / 1e6, state["tokens"] / spent, left / 60),
                 flush=True,
             )
         if time.time() - saved_at > 120:

@@ -7,12 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from . import format as fmt
+from .data import Found
 from .grow import ORDINALS
 from .words import SPACE
 
 MOST_GAPS = 9000  # positions left out of a text, so that a short one stands at the places of a long one
 COPIED = 25  # tokens: so long an answer repeats a text
 ID = 3  # tokens
+LOOKS = 50  # tokens of a text that is repeated of which it is said where they are
 AGAIN = 0.4  # how often another match is asked for
 FORK = 1.5  # what a token of it counts that another text would have otherwise
 DECIDED = 4.0  # how much such a token counts
@@ -37,6 +39,7 @@ class Trajectories:
     def __init__(self, folder, kind, vocabulary):
         self.turn, self.announced, self.question = (vocabulary.id[text] for text in (fmt.START, *fmt.TEXTS[:2]))
         self.opens = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.DETAIL_OPEN, "The" + fmt.ELDEST, fmt.BOX)]
+        self.named = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.BOX)]
         self.detail, self.repeat, self.bracket = (vocabulary.id[text] for text in (fmt.DETAIL_OPEN, fmt.REPEAT, SPACE + "("))
         self.ordinals = {vocabulary.id[str(n + 1)]: vocabulary.id[SPACE + word] for n, word in enumerate(ORDINALS) if SPACE + word in vocabulary.id}
         self.streams, self.cut = kind == "orders", vocabulary.id[fmt.CUT_OPEN]
@@ -54,8 +57,8 @@ class Trajectories:
             raise SystemExit("there are no trajectories %s in %s; run.sh collects them" % (kind, folder))
 
     def draw(self, rng, longest, short):
-        """One of at most `longest`, short ones more often than long ones, as (ids, positions, learned). A share `short` of all is without
-        the text that was asked about; positions are left out in its place."""
+        """One of at most `longest`, short ones more often than long ones, as (ids, positions, learned, looks). A share `short` of all is
+        without the text that was asked about; positions are left out in its place."""
         lengths = [n for n in sorted(self.by_length) if n <= longest]
         length = rng.choices(lengths, [n**-0.7 for n in lengths])[0]
         record = rng.choice(self.by_length[length])
@@ -74,16 +77,33 @@ class Trajectories:
         learned[decided] = DECIDED
         start, end = self._text(ids, record.learned[0][0])
         if self.detail in ids and rng.random() < AGAIN:
-            ids, learned = self._asked_again(ids, learned, rng)
+            ids, learned, looks = self._asked_again(ids, learned, rng)
+        else:
+            looks = self._looks(record, rng)
         positions = np.arange(len(ids))
         if rng.random() < short:
             keep = np.r_[:start, end : len(ids)]
             positions = np.r_[:start, np.arange(end, len(ids)) - rng.randrange(end - start + 1) + rng.randrange(MOST_GAPS)]
-            return ids[keep], positions, learned[keep]
+            now = np.full(len(ids), -1)
+            now[keep] = np.arange(len(keep))
+            looks = now[looks]
+            return ids[keep], positions, learned[keep], looks[(looks >= 0).all(1)]
         if rng.random() < 0.5:
             for _ in range(rng.randint(1, 4)):
                 positions[rng.randrange(start, end) :] += rng.randrange(MOST_GAPS // 4)
-        return ids, positions, learned
+        return ids, positions, learned, looks
+
+    def _looks(self, record, rng):
+        """Tokens that are learned and where they stand before: a text that is repeated, the id of a match, a name that a search is for or that
+        is the answer."""
+        *copied, chosen = self._places(record) or [None]
+        found = [(asking + 1, place) for asking, place in [*rng.sample(copied, min(LOOKS, len(copied))), *filter(None, [chosen])]]
+        text = Found(record.ids)
+        for n in np.flatnonzero(np.isin(record.ids, self.named)) + 1:
+            place = text.last(record.ids[n : n + 2], n - 1)
+            if place >= 0 and any(a <= n < b for a, b in record.learned):
+                found += [(n, place), (n + 1, place + 1)]
+        return np.array(found, np.int64).reshape(-1, 2)
 
     def _stream(self, record):
         """Of a stream what is done: neither its values nor the number of fragments is learned from it."""
@@ -95,7 +115,7 @@ class Trajectories:
         after = np.r_[False, np.isin(ids[:-1], self.folds)]
         learned[after & (learned > 0)] = DECIDED / 2
         learned[np.isin(ids, self.values) | np.r_[False, ids[:-1] == self.cut]] = 0
-        return ids, np.arange(len(ids)), learned
+        return ids, np.arange(len(ids)), learned, np.zeros((0, 2), np.int64)
 
     def _matches(self, ids, until):
         """Where the ids of counted matches begin: (place, number)."""
@@ -109,23 +129,25 @@ class Trajectories:
         ids, end = ids.copy(), detail + 1 + ID + 2
         ids[asked] = self.ordinals[number]
         ids[detail + 1 : detail + 1 + ID] = ids[place : place + ID]
-        return ids[:end], learned[:end]
+        return ids[:end], learned[:end], np.arange(ID)[:, None] + [[detail + 1, place]]
 
     def passages(self, count):
         """Of some: the token ids, and the places where the text that is repeated and the id that is called for have to be looked up, each
         with the token before. The last one is the id's."""
-        made = []
-        for record in [r for length in sorted(self.by_length) for r in self.by_length[length][:count]]:
-            ids, (begin, end) = record.ids.tolist(), record.learned[-1]
-            detail = ids.index(self.detail)
-            found = [n for n, _ in self._matches(ids, detail) if ids[n : n + ID] == ids[detail + 1 : detail + 1 + ID]]
-            size = end - 1 - begin
-            # The text ends both its detail and the answer, which begins with a few characters of its own.
-            close = max(n for n in range(begin) if ids[n] == ids[end - 1] and n < begin - 1)
-            same = next((n for n in range(size) if ids[close - 1 - n] != ids[end - 2 - n]), size)
-            if found and same > ID:
-                made.append((record.ids.astype(np.int64), [(end - 2 - n, close - n) for n in range(same)] + [(detail, found[0])]))
-        return made
+        some = [r for length in sorted(self.by_length) for r in self.by_length[length][:count]]
+        return [(r.ids.astype(np.int64), places) for r, places in ((r, self._places(r)) for r in some) if places]
+
+    def _places(self, record):
+        ids, (begin, end) = record.ids.tolist(), record.learned[-1]
+        if self.detail not in ids:
+            return None
+        detail = ids.index(self.detail)
+        found = [n for n, _ in self._matches(ids, detail) if ids[n : n + ID] == ids[detail + 1 : detail + 1 + ID]]
+        size = end - 1 - begin
+        # The text ends both its detail and the answer, which begins with a few characters of its own.
+        close = max(n for n in range(begin) if ids[n] == ids[end - 1] and n < begin - 1)
+        same = next((n for n in range(size) if ids[close - 1 - n] != ids[end - 2 - n]), size)
+        return [(end - 2 - n, close - n) for n in range(same)] + [(detail, found[0])] if found and same > ID else None
 
     def _text(self, ids, first):
         """Where the text stands that the question is about: after the sentence that announces it, or after the system message."""
