@@ -28,6 +28,7 @@ class Sample(NamedTuple):
     positions: np.ndarray
     weights: np.ndarray
     looks: np.ndarray = np.zeros((0, 2), np.int64)  # (a learned token, where it is to be found)
+    steps: np.ndarray = np.zeros((0, 2), np.int64)  # (a token, which one before it says what is next): for the layer before the last
 
 
 class Unseen(NamedTuple):
@@ -343,14 +344,17 @@ class Maker:
     def _looking(self, sample, order, last):
         """The same with the places of its keys in the list that is asked for, and of its values in the stream."""
         ids, v = sample.ids.tolist(), self.vocabulary
-        text, encode = Found(ids), self.tokenizer.encode
+        text, encode, steps = Found(ids), self.tokenizer.encode, []
         begin, at, looks = text.last([v.id["assistant\n"]], len(ids)), 0, []
         for key in order:
             name, value, said = encode(" " + key), encode(" %s." % last[key]), encode(" is")
             start = text.first([v.id[fmt.SENTENCE], *name, *said], max(at, begin))
             if start < 0:
                 continue
+            if at:
+                steps.append((start, named))  # the sentence before ended its key there
             at = start + 1 + len(name) + len(said)
+            named = at - 1
             listed = max(text.last([*name, after], begin) for after in (v.id[","], v.id[fmt.FORM]))
             if listed >= 0:
                 looks += [(start + 1 + n, listed + n) for n in range(len(name))]
@@ -359,7 +363,7 @@ class Maker:
             if place >= 0:
                 looks += [(at + n, place + len(update) + n) for n in range(len(value) - (value[-1] == v.id["."]))]
         looks = [pair for pair in looks if sample.weights[pair[0]] > 0]
-        return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2))
+        return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2), steps=np.array(steps, np.int64).reshape(-1, 2))
 
     def summary(self, keys, n):
         """A summary of updates, which keeps the keys that it is to be about."""

@@ -37,7 +37,7 @@ def main():
         "training": {
             "command": "native-models/train/run.sh",
             "stages": STAGES,
-            "courses": [_course(course, load(path_of(a.run, course.name))[2]) for course in COURSES.values()],
+            "courses": [_course(course, torch.load(path_of(a.run, course.name))["state"]) for course in COURSES.values()],
             "machine": _cpu() + ", PyTorch " + torch.__version__ + ", Python " + platform.python_version(),
         },
         "evaluation": {

@@ -55,7 +55,7 @@ class Layer(nn.Module):
 
     def forward(self, x, positions, spans, picks=None, cache=None, looks=None):
         """`spans`: (start, end) of each sequence in x; `picks`: for each sequence the indexes (within it) that need an output.
-        `looks`: for each sequence which picks are told where to look, and the places; what the last head is away from that comes
+        `looks`: for each sequence which outputs are told where to look, and the places; what the last head is away from that comes
         second then.
 
         With `cache` (one sequence, generation) keys and values are appended to it and used as the past.
@@ -117,13 +117,16 @@ class Model(nn.Module):
         return torch.cat((self.rows, self.values + self.forms[0], self.values + self.forms[1]))
 
     def forward(self, ids, positions, spans, picks, caches=None, table=None, looks=None):
-        """Logits of the picked tokens of all sequences, one after the other; with `looks` also how far the last layer is from them."""
+        """Logits of the picked tokens of all sequences, one after the other; with `looks` (layer -> see there) also how far attention is from
+        them."""
         table = self.table() if table is None else table
         x = F.embedding(ids, table)
+        astray = 0
         for n, layer in enumerate(self.layers):
-            last = n == len(self.layers) - 1
-            x = layer(x, positions, spans, picks if last else None, caches[n] if caches else None, looks if last else None)
-        if looks is None:
-            return self.norm(x) @ table.t()
-        x, astray = x
-        return self.norm(x) @ table.t(), astray
+            last, told = n == len(self.layers) - 1, looks and looks.get(n)
+            x = layer(x, positions, spans, picks if last else None, caches[n] if caches else None, told)
+            if told:
+                x, away = x
+                astray = astray + away
+        logits = self.norm(x) @ table.t()
+        return logits if looks is None else (logits, astray)

@@ -41,10 +41,11 @@ def forward(model, samples):
     positions = torch.from_numpy(np.concatenate([s.positions for s in samples]))
     target = torch.cat([torch.from_numpy(s.ids)[p + 1] for s, p in zip(samples, picks)])
     weight = torch.cat([torch.from_numpy(s.weights)[p + 1] for s, p in zip(samples, picks)])
-    looks = []
+    last = len(model.layers) - 1
+    looks = {last - 1: [tuple(torch.from_numpy(s.steps).unbind(1)) for s in samples], last: []}
     for s, p in zip(samples, picks):
         told = torch.from_numpy(s.looks)
-        looks.append((torch.searchsorted(p, told[:, 0].contiguous() - 1), told[:, 1].contiguous()))
+        looks[last].append((torch.searchsorted(p, told[:, 0].contiguous() - 1), told[:, 1].contiguous()))
     logits, astray = model(ids, positions, spans, picks, looks=looks)
     loss = F.cross_entropy(logits, target, reduction="none")
     hit = (logits.detach().argmax(-1) == target).numpy()
@@ -74,7 +75,7 @@ def cost(sample):
 def learn(model, parts, pool):
     """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss and the scores."""
     total = float(sum(s.weights.sum() for part in parts for s in part))
-    told = max(1, sum(len(s.looks) for part in parts for s in part))
+    told = max(1, sum(len(s.looks) + len(s.steps) for part in parts for s in part))
     parameters = list(model.parameters())
 
     def one(part):

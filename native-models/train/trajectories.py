@@ -115,7 +115,13 @@ class Trajectories:
         after = np.r_[False, np.isin(ids[:-1], self.folds)]
         learned[after & (learned > 0)] = DECIDED / 2
         learned[np.isin(ids, self.values) | np.r_[False, ids[:-1] == self.cut]] = 0
-        return ids, np.arange(len(ids)), learned, np.zeros((0, 2), np.int64)
+        text, looks = Found(ids), []
+        for n in np.flatnonzero(after & (learned > 0)):
+            place = text.last(ids[n : n + ID], n)
+            if place >= 0:
+                looks += [(n + i, place + i) for i in range(ID)]
+                learned[n + 1 : n + ID] = 1
+        return ids, np.arange(len(ids)), learned, np.array(looks, np.int64).reshape(-1, 2)
 
     def _matches(self, ids, until):
         """Where the ids of counted matches begin: (place, number)."""

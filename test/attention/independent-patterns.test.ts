@@ -38,8 +38,8 @@ afterAll(async () => {
 describe.each([
   // The same values; what is left is the order of sums, and llama.cpp's float32 angles, which tell at later positions.
   { weights: 'as F32', path: () => join(folder, 'f32.gguf'), tolerance: 1e-3 },
-  // llama.cpp rounds what F16 weights are multiplied with to F16, which the second layer's softmax magnifies.
-  { weights: 'as shipped, in F16', path: () => shipped, tolerance: 1e-2 },
+  // llama.cpp rounds what F16 weights are multiplied with to F16, which the softmax of later layers magnifies.
+  { weights: 'as shipped, in F16', path: () => shipped, tolerance: 2e-2 },
 ])('patterns, weights $weights', ({ path, tolerance }) => {
   let engine: LlamaEngine
 

@@ -15,7 +15,9 @@ import { serving, type Serving } from '../server/serving.js'
 import { ask, build, hasFocus, launch, missing, open, stop, tabTo, type Watched } from './browser.js'
 
 /** Asked as in training, so that the answer is longer than the two tokens of "I do not know". */
-const UPDATES = `${Array.from({ length: 12 }, (_, at) => `lamp: value${at}; hat: other${at};`).join(' ')} What is the current value of each of these keys: lamp, hat? Write one sentence for every key: The current value of <key> is <value>.`
+const KEYS = ['lamp', 'hat', 'boat', 'river', 'tree', 'lake', 'tool', 'bread']
+const STREAM = Array.from({ length: 32 }, (_, at) => `${KEYS[at % KEYS.length]}: value${at};`).join(' ')
+const UPDATES = `${STREAM} What is the current value of each of these keys: ${KEYS.join(', ')}? Write one sentence for every key: The current value of <key> is <value>.`
 const HOSTILE = '<img src=x onerror="window.broken = true"><script>window.broken = true</script> **not bold** &amp;'
 
 const load = (options: Pick<LlamaEngineOptions, 'slots' | 'attention'>) => async () =>
