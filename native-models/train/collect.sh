@@ -7,9 +7,11 @@ collect() { # task agent needles lengths samples file
   (cd .. && node --import tsx src/cli/main.ts collect "$1" --agent "$2" --needles "$3" --length "$4" --samples "$5" --seed "$7" \
     --model "native-models/$model" --threads 1 --out "native-models/train/.run/$6.jsonl")
 }
-orders() { # order list-of-n seed
-  (cd .. && node --import tsx src/cli/main.ts collect pi-llm --order "$1" --n "$2" --samples 25 --seed "$3" \
-    --model "native-models/$model" --threads 1 --out "native-models/train/.run/orders.$1.jsonl")
+orders() { # order keys list-of-n samples seed
+  option="--order $1"
+  [ "$1" = shuffled ] && option=
+  (cd .. && node --import tsx src/cli/main.ts collect pi-llm $option --keys "$2" --n "$3" --samples "$4" --seed "$5" \
+    --model "native-models/$model" --threads 1 --out "native-models/train/.run/orders.$1-$2.jsonl")
 }
 for row in "500 300 100 2 500 300" "1000 250 60 2,4 400 150" "2000 120 30 2,4,8 240 50"; do
   set -- $row
@@ -20,5 +22,10 @@ for row in "500 300 100 2 500 300" "1000 250 60 2,4 400 150" "2000 120 30 2,4,8 
 done
 collect needles sculptor 2,3,4,5 4000,8000 50 needles.long 3000000001
 collect similar sculptor 2,4,8 4000,8000 100 similar.long 3000000001
-orders middle-last 12,15,16,18,20,21,24 3000000001
-orders start-last 10,12,15,16,18,20,24 3000000002
+orders middle-last 46 12,15,16,18,20,21,24 25 3000000001
+orders start-last 46 10,12,15,16,18,20,24 25 3000000002
+for keys in 8 12 18 24; do
+  orders middle-last $keys 12,16,20,24 20 3000000003
+  orders start-last $keys 12,16,20,24 20 3000000004
+  orders shuffled $keys 12,16,20,24 20 3000000005
+done

@@ -18,6 +18,7 @@ class Streams:
     name = "streams"
     share = {"plain": 0.50, "cut": 0.24, "folded": 0.18, "ids": 0.05, "noise": 0.03}
     tokens, peak, alike = 4.4e6, 2e-3, 0.0
+    look = 0.0  # how much it counts where attention looks
     limit = 1.5e5  # tokens after which a stage ends in any case
 
     def __init__(self):
@@ -52,7 +53,7 @@ class Everything:
         "plain": 0.14, "cut": 0.12, "folded": 0.10, "ids": 0.05, "noise": 0.01, "unseen": 0.04,
         "needles": 0.26, "needles-plain": 0.03, "similar": 0.20, "similar-plain": 0.03, "chat": 0.02,
     }  # fmt: skip
-    tokens, peak, alike = 3.6e6, 1.5e-3, 0.3
+    tokens, peak, alike, look = 3.6e6, 1.5e-3, 0.3, 0.0
     steps = (0.2, 500), (0.4, 1000), (0.6, 2000)  # up to which share of the course texts are at most so long
     cuts = CUTS
     spelled = 5  # updates of a key, at most, in streams of made-up words
@@ -117,7 +118,7 @@ class Wider(Everything):
         "plain": 0.10, "cut": 0.10, "folded": 0.09, "ids": 0.02, "noise": 0.01, "unseen": 0.17, "orders": 0.07, "summary": 0.03,
         "needles": 0.17, "needles-plain": 0.005, "similar": 0.22, "similar-plain": 0.005, "chat": 0.01,
     }  # fmt: skip
-    tokens, peak = 16e6, 1.2e-3
+    tokens, peak, look = 17e6, 1.2e-3, 0.5
     steps = (0.05, 1000), (0.15, 2000)
     alone = 0.3, 0.3, 0.2
     cuts = 0.4, 0.3

@@ -25,7 +25,6 @@ from .wider import widened
 from .words import Vocabulary, load_words
 
 RUN = os.path.join(os.path.dirname(__file__), ".run")
-LOOK = 0.5  # how much it counts where attention looks
 LEVEL = 0.7  # how much of the fullest thread's share every other has at least
 
 
@@ -72,15 +71,16 @@ def cost(sample):
     return len(sample.ids) * (1 + len(sample.ids) / 6000)
 
 
-def learn(model, parts, pool):
-    """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss and the scores."""
+def learn(model, parts, pool, look):
+    """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss, how far
+    attention is from where it should look, which counts `look`, and the scores."""
     total = float(sum(s.weights.sum() for part in parts for s in part))
     told = max(1, sum(len(s.looks) + len(s.steps) for part in parts for s in part))
     parameters = list(model.parameters())
 
     def one(part):
         loss, astray, scores = forward(model, part)
-        gradients = torch.autograd.grad(loss / total + LOOK * astray / told, parameters)
+        gradients = torch.autograd.grad(loss / total + look * astray / told, parameters)
         return gradients, (loss.item() / total, astray.item() / told), scores
 
     gradients, losses, scores = zip(*pool.map(one, parts))
@@ -196,7 +196,7 @@ def main():
             state["form"] += len(s.ids) if s.kind == "form" else 0
         for group in optimizer.param_groups:
             group["lr"] = rate(state["tokens"], a.tokens, a.peak, state["step"])
-        loss, away, scores = learn(model, parts, pool)
+        loss, away, scores = learn(model, parts, pool, course.look)
         astray += 0.02 * (away - astray)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
