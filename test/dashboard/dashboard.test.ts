@@ -11,13 +11,14 @@ import { ownWords } from '../../src/eval/pi-words.js'
 import { ScriptedEngine } from '../../src/engine/scripted.js'
 import { openNative } from '../../src/native/binding.js'
 import { PUBLIC } from '../../src/server/ask.js'
+import { piText } from '../../src/eval/pi-llm.js'
 import { serving, type Serving } from '../server/serving.js'
 import { ask, build, hasFocus, launch, missing, open, stop, tabTo, type Watched } from './browser.js'
 
 /** Asked as in training, so that the answer is longer than the two tokens of "I do not know". */
 const KEYS = ['lamp', 'hat', 'boat', 'river', 'tree', 'lake', 'tool', 'bread']
-const STREAM = Array.from({ length: 32 }, (_, at) => `${KEYS[at % KEYS.length]}: value${at};`).join(' ')
-const UPDATES = `${STREAM} What is the current value of each of these keys: ${KEYS.join(', ')}? Write one sentence for every key: The current value of <key> is <value>.`
+const STREAM = Array.from({ length: 32 }, (_, at) => ({ key: KEYS[at % KEYS.length]!, value: `value${at}` }))
+const UPDATES = piText(KEYS, STREAM).join('\n\n')
 const HOSTILE = '<img src=x onerror="window.broken = true"><script>window.broken = true</script> **not bold** &amp;'
 
 const load = (options: Pick<LlamaEngineOptions, 'slots' | 'attention'>) => async () =>
