@@ -115,7 +115,7 @@ describe('a look at a given answer', () => {
     await engine.respond({ conversation: id, messages: MESSAGES, maxTokens: 0 }).reply
     const later = await look(options({ edits, conversation: id }))
     const mass = ({ pattern }: Look) => [...pattern!.mass.data]
-    expect(Math.max(...mass(later).map((value, index) => Math.abs(value - mass(fresh)[index]!)))).toBeLessThan(1e-4)
+    expect(Math.max(...mass(later).map((value, index) => Math.abs(value - mass(fresh)[index]!)))).toBeLessThan(5e-4)
   })
 
   it('asks nothing where the answer says nothing of it', async () => {
