@@ -19,6 +19,11 @@ FAST, SLOW = 12, 20  # pairs: below FAST offsets are looked for, from SLOW on co
 OFFSET, MATCH = 6.5, 1.7  # how strongly
 
 
+def speeds(c):
+    """How far the pairs of a head turn from one place to the next."""
+    return c.rope_base ** (-torch.arange(c.head // 2).float() / (c.head // 2))
+
+
 def block(n):
     return slice(TOKEN + BLOCK * n, TOKEN + BLOCK * (n + 1))
 
@@ -65,7 +70,7 @@ def _tie(model, vocabulary, fmt):
 
 
 def _offsets(layer, c, shared):
-    speed = c.rope_base ** (-torch.arange(c.head // 2).float() / (c.head // 2))
+    speed = speeds(c)
     for h, offsets in enumerate(((1,), (2,), (5,))):
         at = h * c.head
         for i in range(FAST):

@@ -3,15 +3,19 @@
 # A file that was begun is gone on with. Seeds from 3,000,000,001 on are for training alone.
 set -e
 model=$1
-collect() { # task agent needles lengths samples file
-  (cd .. && node --import tsx src/cli/main.ts collect "$1" --agent "$2" --needles "$3" --length "$4" --samples "$5" --seed "$7" \
-    --model "native-models/$model" --threads 1 --out "native-models/train/.run/$6.jsonl")
+write() { # file seed options...
+  file=$1 seed=$2
+  shift 2
+  (cd .. && node --import tsx src/cli/main.ts collect "$@" --seed "$seed" --model "native-models/$model" --threads 1 \
+    --out "native-models/train/.run/$file.jsonl")
+}
+collect() { # task agent needles lengths samples file seed
+  write "$6" "$7" "$1" --agent "$2" --needles "$3" --length "$4" --samples "$5"
 }
 orders() { # order keys list-of-n samples seed
   option="--order $1"
   [ "$1" = shuffled ] && option=
-  (cd .. && node --import tsx src/cli/main.ts collect pi-llm $option --keys "$2" --n "$3" --samples "$4" --seed "$5" \
-    --model "native-models/$model" --threads 1 --out "native-models/train/.run/orders.$1-$2.jsonl")
+  write "orders.$1-$2" "$5" pi-llm $option --keys "$2" --n "$3" --samples "$4"
 }
 for row in "500 300 100 2 500 300" "1000 250 60 2,4 400 150" "2000 120 30 2,4,8 240 50"; do
   set -- $row

@@ -429,22 +429,21 @@ class Maker:
 
     def unseen(self, keys, n, folded):
         """A stream of words that are in no list, read plainly or after a fold (of all but the newest fragment if it is long)."""
-        words, count = self.words, keys * n
+        count = keys * n
         some = self.speller.made_up(self.rng, keys + 2 * count)
         joined = [a + " " * (self.rng.random() < 0.3) + b if self.rng.random() < 0.3 else a for a, b in zip(some[keys::2], some[keys + 1 :: 2])]
-        self.words = Unseen(some[:keys], joined)
-        try:
-            made = self.folded(keys, n, n > READ) if folded and n > 1 else self.plain(keys, n)
-        finally:
-            self.words = words
+        made = self._of(Unseen(some[:keys], joined), lambda: self.folded(keys, n, n > READ) if folded and n > 1 else self.plain(keys, n))
         return made._replace(kind="unseen", weights=(made.weights > 0).astype(np.float32))
 
     def unseen_cut(self, keys, n):
         """The calls that cut and fold such a stream."""
-        words = self.words
         some = self.speller.made_up(self.rng, keys + keys * n)
-        self.words = Unseen(some[:keys], some[keys:])
+        return self._of(Unseen(some[:keys], some[keys:]), lambda: self.cut(keys, n))._replace(kind="unseen")
+
+    def _of(self, words, make):
+        """What `make` draws from other words."""
+        own, self.words = self.words, words
         try:
-            return self.cut(keys, n)._replace(kind="unseen")
+            return make()
         finally:
-            self.words = words
+            self.words = own

@@ -11,7 +11,7 @@ Words with and without a capital start alike, ordinals like their digits, and fi
 import torch
 
 from . import format as fmt
-from .circuit import FAST, MATCH, OFFSET, SCALE, SLOW, TOKEN, block
+from .circuit import FAST, MATCH, OFFSET, SCALE, SLOW, TOKEN, block, speeds
 from .model import Config, Model
 from .words import SPACE
 
@@ -101,7 +101,7 @@ def _take(layer, old, was):
 
 def _look_back(layer, was, rand):
     at = was.heads * was.head
-    speed = GROWN.rope_base ** (-torch.arange(GROWN.head // 2).float() / (GROWN.head // 2))
+    speed = speeds(GROWN)
     for i in range(FAST):
         layer.q.bias[at + 2 * i] = OFFSET
         layer.k.bias[at + 2 * i] = OFFSET * (speed[i] * FAR).cos()

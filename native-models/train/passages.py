@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from . import format as fmt
-from .circuit import TOKEN
+from .circuit import TOKEN, speeds
 from .grow import FAR_AT, ORDINALS
 from .model import Model, rotate
 from .words import SPACE
@@ -43,9 +43,6 @@ def furthered(old, vocabulary, passages, seed):
         answer, question = vocabulary.id["The" + fmt.ELDEST], vocabulary.id[fmt.TEXTS[1]]
         new.rows[answer] = 0.7 * (new.rows[answer] + new.rows[question])  # the answer begins as the question ends
     taught(new, at, passages, g, random.Random(seed))
-    with torch.no_grad():
-        copies(new.layers[1], at, g, GAIN)
-        copies(new.layers[2], at, g, GAIN / 8)
     return new
 
 
@@ -68,7 +65,7 @@ def _near(model, at, vocabulary):
 
 def look_back(layer, at, first, last, c):
     """Biases by which a head looks at the tokens from `first` to `last` places back."""
-    amount, turn = _window(c.rope_base ** (-torch.arange(c.head // 2).float() / (c.head // 2)), first, last)
+    amount, turn = _window(speeds(c), first, last)
     layer.q.bias[at] = torch.stack((amount, torch.zeros_like(amount)), 1).flatten() * c.head**0.25
     layer.k.bias[at] = torch.stack((amount * turn.cos(), amount * turn.sin()), 1).flatten() * c.head**0.25
 
@@ -105,7 +102,7 @@ def _telling(y, ids):
 
 
 def taught(model, at, passages, g, rng):
-    """Queries and keys of the new head of layer 1 alone, by the places that are right."""
+    """Queries and keys of the new head of layer 1 alone, by the places that are right; it copies what it finds, that of layer 2 a little."""
     layer, c = model.layers[1], model.config
     with torch.no_grad():
         lessons = [(_seen(model, torch.as_tensor(ids)), *torch.tensor(places).unbind(1)) for ids, places in passages]
@@ -126,6 +123,8 @@ def taught(model, at, passages, g, rng):
         optimizer.zero_grad(), loss.backward(), optimizer.step()
     with torch.no_grad():
         layer.q.weight[at], layer.k.weight[at], layer.q.bias[at], layer.k.bias[at] = q, k, q_bias, k_bias
+        _copies(model.layers[1], at, g, GAIN)
+        _copies(model.layers[2], at, g, GAIN / 8)
     print("where to look: loss %.2f" % loss.item(), flush=True)
 
 
@@ -135,7 +134,7 @@ def _seen(model, ids):
     return model.layers[1].norm1(x)
 
 
-def copies(layer, at, g, gain):
+def _copies(layer, at, g, gain):
     project = torch.linalg.qr(torch.randn(at.stop - at.start, TOKEN, generator=g))[0]
     layer.v.weight[at] = 0
     layer.v.weight[at, :TOKEN] = project

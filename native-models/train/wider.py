@@ -10,7 +10,7 @@ import torch
 
 from .circuit import TOKEN
 from .model import Model
-from .passages import GAIN, NEAR, copies, look_back, taught
+from .passages import NEAR, look_back, taught
 
 BEFORE = NEAR + 1, 24  # places back
 COLUMNS, HIDDEN = 32, 64
@@ -41,9 +41,6 @@ def widened(old, vocabulary, passages, seed):
             state[name][tuple(slice(n) for n in tensor.shape)] = tensor * (kept if "norm" in name else 1)
         _before(new.layers[0], at, new.config, c.width, g)
     taught(new, at, passages, g, random.Random(seed))
-    with torch.no_grad():
-        copies(new.layers[1], at, g, GAIN)
-        copies(new.layers[2], at, g, GAIN / 8)
     return new
 
 

@@ -110,10 +110,11 @@ describe.each([
     const many = Array.from({ length: 10 }, () => texts).flat()
     const together = await embedding.embed(many)
     expect(together.vectors).toHaveLength(many.length)
+    // Attention of trained weights is sharp, and batches of other sizes sum in another order.
     for (const [index, text] of texts.entries()) {
       const [alone] = (await embedding.embed([text])).vectors
       for (let at = index; at < many.length; at += texts.length)
-        expect(apart(together.vectors[at]!, alone!), `text ${at}`).toBeLessThan(5e-5)
+        expect(apart(together.vectors[at]!, alone!), `text ${at}`).toBeLessThan(name === 'builtin' ? 5e-5 : 1e-5)
     }
     // Not because all vectors are alike.
     expect(apart(together.vectors[0]!, together.vectors[3]!)).toBeGreaterThan(1e-3)
@@ -128,7 +129,7 @@ describe.each(['mean', 'last', 'cls'] as const)('a text over several batches, po
     const all = [someTokens(100, 1), someTokens(5, 2), someTokens(61, 3), someTokens(16, 4)]
     const one = await small.embed(all)
     const other = await large.embed(all)
-    for (const index of all.keys()) expect(apart(one.vectors[index]!, other.vectors[index]!), `text ${index}`).toBeLessThan(5e-5)
+    for (const index of all.keys()) expect(apart(one.vectors[index]!, other.vectors[index]!), `text ${index}`).toBeLessThan(1e-5)
   })
 })
 
