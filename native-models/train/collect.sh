@@ -25,9 +25,10 @@ for row in "500 300 100 2 500 300" "1000 250 60 2,4 400 150" "2000 120 30 2,4,8 
   collect similar plain "$4" "$1" "$6" "similar-plain.$1" 3000000002
 done
 collect needles sculptor 2,3,4,5 4000,8000 50 needles.long 3000000001
-collect similar sculptor 2,4,8 4000,8000 100 similar.long 3000000001
+collect similar sculptor 2,4,8 4000,8000 200 similar.long 3000000001
 orders middle-last 46 12,15,16,18,20,21,24 25 3000000001
 orders start-last 46 10,12,15,16,18,20,24 25 3000000002
+orders shuffled 46 9,10,12,14,16,18,20,24 20 3000000006
 for keys in 8 12 18 24; do
   orders middle-last $keys 12,16,20,24 20 3000000003
   orders start-last $keys 12,16,20,24 20 3000000004

@@ -115,10 +115,10 @@ class Wider(Everything):
 
     name = "wider"
     share = {
-        "plain": 0.10, "cut": 0.10, "folded": 0.09, "ids": 0.02, "noise": 0.01, "unseen": 0.17, "orders": 0.07, "summary": 0.03,
-        "needles": 0.17, "needles-plain": 0.005, "similar": 0.22, "similar-plain": 0.005, "chat": 0.01,
+        "plain": 0.09, "cut": 0.07, "folded": 0.08, "ids": 0.01, "noise": 0.05, "unseen": 0.28, "orders": 0.05, "summary": 0.03,
+        "needles": 0.07, "needles-plain": 0.005, "similar": 0.25, "similar-plain": 0.005, "chat": 0.01,
     }  # fmt: skip
-    tokens, peak, look = 17e6, 1.2e-3, 0.5
+    tokens, peak, look = 38e6, 1.2e-3, 0.5
     steps = (0.05, 1000), (0.15, 2000)
     alone = 0.3, 0.3, 0.2
     cuts = 0.4, 0.3
@@ -139,7 +139,7 @@ def stream(kind, maker, stage, drilled, long):
     if kind == "ids":
         return maker.ids(rng.randint(2, MOST_FRAGMENTS)) if chance < 0.5 else maker.number()
     if kind == "noise":
-        return maker.noise(rng.randint(8, 60))
+        return maker.noise(rng.randint(8, 120))
     if kind == "plain":
         if late and chance < 0.03:
             return maker.plain(46, round(between(rng, READ + 1, LONG)))

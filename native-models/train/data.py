@@ -14,12 +14,15 @@ from . import chat
 from . import format as fmt
 from .cuts import border, cut
 from .format import Message
-
+from .found import Found
+from .speller import Speller
+from .stream import make_stream
 
 MOST_GAPS = 9000  # positions: with those of the stream itself, as long as 46 keys with 68 updates each
 READ = 8  # updates of a key, at most, that any prompt of either kind is read from: no value is learned where more are shown
 MOST_NOTED, MOST_FRAGMENTS = 66, 13  # thousands of characters, and what the teacher makes of them
-NUMBER = 4  # how much the number of fragments counts: one token a sample
+MIXED = 0.3  # of the streams of made-up words: how many have known ones, too
+NUMBER = 4  # how much the number of fragments counts, and that the answer begins: one token a sample
 
 
 class Sample(NamedTuple):
@@ -36,91 +39,6 @@ class Unseen(NamedTuple):
     values: list
 
 
-class Stream(NamedTuple):
-    """`pairs`: (key, value) in order; `order`: the keys as listed; `values`: key -> its values, oldest first."""
-
-    order: list
-    pairs: list
-    values: dict
-
-    @property
-    def last(self):
-        return {k: v[-1] for k, v in self.values.items()}
-
-
-class Found:
-    """Where tokens stand in others."""
-
-    def __init__(self, ids):
-        self.text = np.array(ids, np.uint16).tobytes()
-
-    def first(self, tokens, start):
-        return self._found(self.text.find, tokens, 2 * start, None)
-
-    def last(self, tokens, end):
-        return self._found(self.text.rfind, tokens, None, 2 * end)
-
-    @staticmethod
-    def _found(find, tokens, start, end):
-        some = np.array(tokens, np.uint16).tobytes()
-        at = find(some, start, end)
-        while at % 2 and at > 0:  # half of one token and half of another
-            start, end = (at + 1, end) if start is not None else (start, at + len(some) - 1)
-            at = find(some, start, end)
-        return at // 2
-
-
-def make_stream(words, rng, keys, n, order=None):
-    """`n` values for each of `keys` keys, all distinct, shuffled so that neighbours never share a key (when n > 1, keys > 1). With an `order`
-    a third of the keys is asked for, whose updates all stand in the middle or at the start of the stream."""
-    names = rng.sample(words.keys, keys)
-    third = -(-keys // 3)
-    if order:
-        together, others = _shuffled(range(third), n, rng), _shuffled(range(third, keys), n, rng)
-        at = len(others) // 2 if order == "middle" else 0
-        seq = others[:at] + together + others[at:]
-    else:
-        seq = _shuffled(range(keys), n, rng)
-    pool = rng.sample(words.values, keys * n)
-    pairs = [(names[k], v) for k, v in zip(seq, pool)]
-    values = {}
-    for k, v in pairs:
-        values.setdefault(k, []).append(v)
-    asked = names[:third] if order else names[:]
-    rng.shuffle(asked)
-    return Stream(asked, pairs, values)
-
-
-def _shuffled(keys, n, rng):
-    seq = [k for k in keys for _ in range(n)]
-    rng.shuffle(seq)
-    if len(keys) > 1:
-        _separate(seq, rng)
-    return seq
-
-
-def _separate(seq, rng):
-    """Swaps elements until no two neighbours are equal; starts over where the multiset is too tight for that."""
-    size = len(seq)
-
-    def clash(i):
-        return (i > 0 and seq[i] == seq[i - 1]) or (i + 1 < size and seq[i] == seq[i + 1])
-
-    for _ in range(50):
-        bad = [i for i in range(1, size) if seq[i] == seq[i - 1]]
-        if not bad:
-            return
-        for i in bad:
-            for _ in range(40):
-                j = rng.randrange(size)
-                seq[i], seq[j] = seq[j], seq[i]
-                if not clash(i) and not clash(j):
-                    break
-                seq[i], seq[j] = seq[j], seq[i]
-        if any(seq[i] == seq[i - 1] for i in range(1, size)) and rng.random() < 0.2:
-            rng.shuffle(seq)
-
-
 def new_ids(rng, count, alike=False):
     """`alike`: made of few pairs of digits, so that each pair stands in several of them."""
     if not alike:
@@ -132,53 +50,16 @@ def new_ids(rng, count, alike=False):
     return rng.sample(sorted(made), count)
 
 
-class Speller:
-    """Makes words that are in no stream: syllables, letters that follow each other as in words, one word begun and another ended, and words
-    of the texts that are read."""
-
-    def __init__(self, words):
-        self.after, self.known = {}, sorted({w.lower() for w in [*words.keys, *words.second, *words.spaced] if len(w) > 2})
-        self.read = sorted({w.lower() for w in words.spaced if len(w) > 2} - set(words.keys)) or self.known
-        for word in self.known:
-            spelled = "  " + word + " "
-            for n in range(2, len(spelled)):
-                self.after.setdefault(spelled[n - 2 : n], []).append(spelled[n])
-
-    def made_up(self, rng, count):
-        made = set()
-        while len(made) < count:
-            word = rng.choice((self._spelled, self._spelled, self._syllables, self._joined, self._joined, self._word))(rng)
-            if 3 <= len(word) <= 10:
-                made.add(word)
-        return rng.sample(sorted(made), count)
-
-    def _spelled(self, rng):
-        text = "  "
-        while len(text) < 14:
-            letter = rng.choice(self.after[text[-2:]])
-            if letter == " ":
-                break
-            text += letter
-        return text[2:]
-
-    def _joined(self, rng):
-        begun, ended = rng.choice(self.known), rng.choice(self.known)
-        return begun[: rng.randint(2, len(begun))] + ended[rng.randint(1, len(ended)) :]
-
-    def _word(self, rng):
-        return rng.choice(self.read)
-
-    @staticmethod
-    def _syllables(rng):
-        ends = "", "n", "r", "s", "l", "t", "m"
-        return "".join(rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(ends) for _ in range(rng.randint(2, 3)))
-
-
 def folded_user(text, pieces, idents, fold):
     """The content of the user message as shown when the first `fold` fragments are folded."""
     first, end = pieces[0][0], pieces[fold - 1][1]
     marks = "".join(fmt.fold_marker(i, b - a) for i, (a, b) in zip(idents, pieces[:fold]))
     return text[:first] + marks + text[end:]
+
+
+def _updates(text):
+    """The last value of every key in a text."""
+    return dict(re.findall("([a-z]+): ([a-z]+);", text))
 
 
 class Maker:
@@ -339,7 +220,9 @@ class Maker:
         # A value that is folded away cannot be known, and one of more updates than any plain prompt is read from is not learned here either.
         shown = user[end:]
         parts += self._sentences(s.order, s, lambda key: int(0 < shown.count(" %s:" % key) <= READ))
-        return self._looking(self._sample("folded", [*parts, (fmt.END, 1, 0)]), s.order, s.last)
+        made = self._sample("folded", [*parts, (fmt.END, 1, 0)])
+        made.weights[np.flatnonzero(made.weights)[0]] = NUMBER  # to answer and not to fold or restore once more
+        return self._looking(made, s.order, s.last)
 
     def _looking(self, sample, order, last):
         """The same with the places of its keys in the list that is asked for, and of its values in the stream."""
@@ -356,9 +239,12 @@ class Maker:
             at = start + 1 + len(name) + len(said)
             named = at - 1
             listed = max(text.last([*name, after], begin) for after in (v.id[","], v.id[fmt.FORM]))
+            update = encode(" %s:" % key)
             if listed >= 0:
                 looks += [(start + 1 + n, listed + n) for n in range(len(name))]
-            update = encode(" %s:" % key)
+            if len(update) > 1:  # the token after a word of pieces looks at the word's last ones, wherever the word stands
+                steps += [(named, named)] + [(listed, listed - 1)] * (listed >= 0)
+                steps += [(n + len(update), n + len(update) - 1) for n in text.all(update, begin)]
             place = text.last([*update, *value[:-1]], begin)
             if place >= 0:
                 looks += [(at + n, place + len(update) + n) for n in range(len(value) - (value[-1] == v.id["."]))]
@@ -366,12 +252,16 @@ class Maker:
         return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2), steps=np.array(steps, np.int64).reshape(-1, 2))
 
     def summary(self, keys, n):
-        """A summary of updates, which keeps the keys that it is to be about."""
+        """A summary of a fragment, which keeps the keys that it is to be about."""
         s = make_stream(self.words, self.rng, keys, n)
-        about = self.rng.sample(s.order, self.rng.randint(1, keys))
-        text = " ".join("%s: %s;" % p for p in s.pairs)
-        prompt = fmt.render([Message("user", fmt.summary_request(text, ", ".join(about)))])
-        return self._sample("summary", [(prompt, 0, 0), (fmt.answer_text(about, s.last) + fmt.END, 1, 0)])
+        user = fmt.user_text(s.order, s.pairs)
+        start, end = self.rng.choice(cut(user, self.rng.randint(1, 4)))
+        values = _updates(user[start:end])
+        about = [key for key in s.order if key in values]
+        if self.rng.random() < 0.5:
+            about = self.rng.sample(about, self.rng.randint(1, len(about)))
+        prompt = fmt.render([Message("user", fmt.summary_request(user[start:end], ", ".join(about)))])
+        return self._sample("summary", [(prompt, 0, 0), (fmt.answer_text(about, values) + fmt.END, 1, 0)])
 
     def summarised(self, keys, n):
         """The answer where the older part of the stream is a summary: from it, or from what is open if that has a newer value."""
@@ -381,7 +271,7 @@ class Maker:
         idents = self._ids(len(older) + 1)
         marks, size = "", older[0][1] - older[0][0]
         for ident, (a, b) in zip(idents, older):
-            values = dict(re.findall("([a-z]+): ([a-z]+);", user[a:b]))
+            values = _updates(user[a:b])
             marks += fmt.summary_marker(ident, b - a, fmt.answer_text([key for key in s.order if key in values], values))
         shown, focus = user[: older[0][0]] + marks + user[end:], ", ".join(s.order)
         messages = [
@@ -419,7 +309,7 @@ class Maker:
         ids = np.array([self.rng.randrange(3, len(v)) if self.rng.random() < 0.5 else v.id["%02x" % self.rng.randrange(256)] for _ in range(size)])
         ids = np.concatenate([ids, ids])
         weights = np.concatenate([np.zeros(size + 1), np.full(size - 1, 0.5)]).astype(np.float32)
-        return Sample("noise", ids, np.arange(2 * size), weights)
+        return Sample("noise", ids, np.arange(2 * size), weights, np.arange(size + 1, 2 * size)[:, None] - [0, size])
 
     def chat(self):
         """Plain talk; where the context tools are at hand, too."""
@@ -432,8 +322,15 @@ class Maker:
         count = keys * n
         some = self.speller.made_up(self.rng, keys + 2 * count)
         joined = [a + " " * (self.rng.random() < 0.3) + b if self.rng.random() < 0.3 else a for a, b in zip(some[keys::2], some[keys + 1 :: 2])]
-        made = self._of(Unseen(some[:keys], joined), lambda: self.folded(keys, n, n > READ) if folded and n > 1 else self.plain(keys, n))
+        share = self.rng.random() if self.rng.random() < MIXED else 0
+        words = Unseen(self._mixed(some[:keys], self.words.keys, share), self._mixed(joined, self.words.values, share))
+        made = self._of(words, lambda: self.folded(keys, n, n > READ) if folded and n > 1 else self.plain(keys, n))
         return made._replace(kind="unseen", weights=(made.weights > 0).astype(np.float32))
+
+    def _mixed(self, some, known, share):
+        """With a share of known words among them."""
+        known = self.rng.sample(known, len(some)) if share else some
+        return [b if self.rng.random() < share else a for a, b in zip(some, known)]
 
     def unseen_cut(self, keys, n):
         """The calls that cut and fold such a stream."""

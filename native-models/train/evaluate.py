@@ -8,9 +8,9 @@ import time
 import torch
 
 from . import agents
-from .data import make_stream
 from .course import LAST
 from .generate import Generator
+from .stream import make_stream
 from .train import RUN, load, path_of
 from .words import load_words
 

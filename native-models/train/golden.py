@@ -5,9 +5,10 @@ import random
 
 from . import format as fmt
 from .cuts import cut
-from .data import folded_user, make_stream
+from .data import folded_user
 from .export import BUILTIN
 from .format import Message
+from .stream import make_stream
 from .tokenizer import Tokenizer
 from .words import Vocabulary, load_words
 

@@ -55,8 +55,8 @@ class Layer(nn.Module):
 
     def forward(self, x, positions, spans, picks=None, cache=None, looks=None):
         """`spans`: (start, end) of each sequence in x; `picks`: for each sequence the indexes (within it) that need an output.
-        `looks`: for each sequence which outputs are told where to look, and the places; what the last head is away from that comes
-        second then.
+        `looks`: how many heads, the last ones, are told where to look, and for each sequence in which outputs, and the places; what they
+        are away from that comes second then.
 
         With `cache` (one sequence, generation) keys and values are appended to it and used as the past.
         """
@@ -84,17 +84,17 @@ class Layer(nn.Module):
         x = x + self.o(out.transpose(0, 1).flatten(1))
         y = self.norm2(x)
         x = x + self.down(F.silu(self.gate(y)) * self.up(y))
-        return x if looks is None else (x, self._astray(q[-1], k[-1], pieces, spans, looks))
+        return x if looks is None else (x, self._astray(q[-looks[0] :], k[-looks[0] :], pieces, spans, looks[1]))
 
     @staticmethod
     def _astray(q, k, pieces, spans, looks):
-        """The sum of the cross entropies between where one head looks and where it should."""
+        """The sum of the cross entropies between where some heads look and where they should."""
         total = q.new_zeros(())
         for (at, _, index), (a, b), (rows, places) in zip(pieces, spans, looks):
             if len(rows):
-                scores = q[at + rows] @ k[a:b].t()
+                scores = q[:, at + rows] @ k[:, a:b].transpose(1, 2)
                 scores = scores.masked_fill(torch.arange(b - a)[None] > index[rows][:, None], -1e9)
-                total = total + F.cross_entropy(scores, places, reduction="sum")
+                total = total + F.cross_entropy(scores.flatten(0, 1), places.repeat(len(q)), reduction="sum")
         return total
 
 

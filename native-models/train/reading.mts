@@ -5,8 +5,13 @@ import { openTask } from '../../src/eval/tasks/open.js'
 import { given } from '../../src/eval/tasks/people.js'
 
 const counts = new Map<string, number>()
-for (const task of ['needles', 'mrcr'] as const) {
-  const options = { seed: 4_000_000_000, samples: 120, needles: [5], lengths: [8_000] }
+const asked = [
+  ['needles', 5],
+  ['mrcr', 5],
+  ['mrcr', 8], // up to the eighth
+] as const
+for (const [task, needles] of asked) {
+  const options = { seed: 4_000_000_000, samples: 120, needles: [needles], lengths: [8_000] }
   const { size, sample } = await openTask({ task, options })
   for (let index = 0; index < size; index++)
     for (const { content } of (await sample(index)).messages)

@@ -25,6 +25,7 @@ from .wider import widened
 from .words import Vocabulary, load_words
 
 RUN = os.path.join(os.path.dirname(__file__), ".run")
+LOOKING = 2  # heads of the last layer that are told where to look
 LEVEL = 0.7  # how much of the fullest thread's share every other has at least
 
 
@@ -41,10 +42,10 @@ def forward(model, samples):
     target = torch.cat([torch.from_numpy(s.ids)[p + 1] for s, p in zip(samples, picks)])
     weight = torch.cat([torch.from_numpy(s.weights)[p + 1] for s, p in zip(samples, picks)])
     last = len(model.layers) - 1
-    looks = {last - 1: [tuple(torch.from_numpy(s.steps).unbind(1)) for s in samples], last: []}
+    looks = {last - 1: (1, [tuple(torch.from_numpy(s.steps).unbind(1)) for s in samples]), last: (LOOKING, [])}
     for s, p in zip(samples, picks):
         told = torch.from_numpy(s.looks)
-        looks[last].append((torch.searchsorted(p, told[:, 0].contiguous() - 1), told[:, 1].contiguous()))
+        looks[last][1].append((torch.searchsorted(p, told[:, 0].contiguous() - 1), told[:, 1].contiguous()))
     logits, astray = model(ids, positions, spans, picks, looks=looks)
     loss = F.cross_entropy(logits, target, reduction="none")
     hit = (logits.detach().argmax(-1) == target).numpy()
@@ -75,7 +76,7 @@ def learn(model, parts, pool, look):
     """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss, how far
     attention is from where it should look, which counts `look`, and the scores."""
     total = float(sum(s.weights.sum() for part in parts for s in part))
-    told = max(1, sum(len(s.looks) + len(s.steps) for part in parts for s in part))
+    told = max(1, sum(LOOKING * len(s.looks) + len(s.steps) for part in parts for s in part))
     parameters = list(model.parameters())
 
     def one(part):

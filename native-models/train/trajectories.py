@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import format as fmt
-from .data import Found
+from .found import Found
 from .grow import ORDINALS
 from .words import SPACE
 
@@ -16,6 +16,8 @@ COPIED = 25  # tokens: so long an answer repeats a text
 ID = 3  # tokens
 LOOKS = 50  # tokens of a text that is repeated of which it is said where they are
 AGAIN = 0.4  # how often another match is asked for
+THINNED, MOST_THINNED = 0.5, 0.9  # how often some of the other texts are left out, and up to which share of them
+RARER = {"similar": 0.3}  # how much less often long ones are drawn, as a power of their length
 FORK = 1.5  # what a token of it counts that another text would have otherwise
 DECIDED = 4.0  # how much such a token counts
 
@@ -39,9 +41,11 @@ class Trajectories:
     def __init__(self, folder, kind, vocabulary):
         self.turn, self.announced, self.question = (vocabulary.id[text] for text in (fmt.START, *fmt.TEXTS[:2]))
         self.opens = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.DETAIL_OPEN, "The" + fmt.ELDEST, fmt.BOX)]
+        self.codes = [vocabulary.id[text] for text in fmt.TEXTS[-2:]]
         self.named = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.BOX)]
         self.detail, self.repeat, self.bracket = (vocabulary.id[text] for text in (fmt.DETAIL_OPEN, fmt.REPEAT, SPACE + "("))
         self.ordinals = {vocabulary.id[str(n + 1)]: vocabulary.id[SPACE + word] for n, word in enumerate(ORDINALS) if SPACE + word in vocabulary.id}
+        self.rarer, self.similar = RARER.get(kind, 0.7), kind == "similar"
         self.streams, self.cut = kind == "orders", vocabulary.id[fmt.CUT_OPEN]
         self.values, self.folds = list(vocabulary.parts), [vocabulary.id[text] for text in (fmt.FOLD_OPEN, fmt.FOLD_NEXT, fmt.RESTORE_OPEN)]
         self.by_length = {}
@@ -60,7 +64,7 @@ class Trajectories:
         """One of at most `longest`, short ones more often than long ones, as (ids, positions, learned, looks). A share `short` of all is
         without the text that was asked about; positions are left out in its place."""
         lengths = [n for n in sorted(self.by_length) if n <= longest]
-        length = rng.choices(lengths, [n**-0.7 for n in lengths])[0]
+        length = rng.choices(lengths, [n**-self.rarer for n in lengths])[0]
         record = rng.choice(self.by_length[length])
         if self.streams:
             return self._stream(record)
@@ -72,6 +76,9 @@ class Trajectories:
             if b - a >= COPIED:
                 learned[a + 1 : b] = 0.15
                 learned[_forks(record.ids.tolist(), a, b)] = FORK
+                code = self._code(record)
+                learned[a + 1 : a + len(code)] = 1
+                learned[[a + len(code), b - 1]] = DECIDED
         # What to look for, which match, who it is: the first token of a name, of an id.
         decided = np.flatnonzero((learned[1:] > 0) & np.isin(ids[:-1], self.opens)) + 1
         learned[decided] = DECIDED
@@ -83,27 +90,50 @@ class Trajectories:
         positions = np.arange(len(ids))
         if rng.random() < short:
             keep = np.r_[:start, end : len(ids)]
-            positions = np.r_[:start, np.arange(end, len(ids)) - rng.randrange(end - start + 1) + rng.randrange(MOST_GAPS)]
-            now = np.full(len(ids), -1)
-            now[keep] = np.arange(len(keep))
-            looks = now[looks]
-            return ids[keep], positions, learned[keep], looks[(looks >= 0).all(1)]
+            positions[end:] += rng.randrange(MOST_GAPS) - rng.randrange(end - start + 1)
+            return self._only(keep, ids, positions, learned, looks)
         if rng.random() < 0.5:
             for _ in range(rng.randint(1, 4)):
                 positions[rng.randrange(start, end) :] += rng.randrange(MOST_GAPS // 4)
+        if self.similar and rng.random() < THINNED:
+            share = rng.random() * MOST_THINNED
+            asked = start + np.flatnonzero(ids[start:end] == self.turn)[::2]  # a user, whom an assistant answers
+            bounds = [start, *asked[1:], end]
+            keep = [np.arange(a, b) for a, b in zip(bounds, bounds[1:]) if rng.random() > share]
+            return self._only(np.concatenate([np.arange(start), *keep, np.arange(end, len(ids))]), ids, positions, learned, looks)
         return ids, positions, learned, looks
+
+    @staticmethod
+    def _only(keep, ids, positions, learned, looks):
+        """The tokens `keep`, at their positions."""
+        now = np.full(len(ids), -1)
+        now[keep] = np.arange(len(keep))
+        looks = now[looks]
+        return ids[keep], positions[keep], learned[keep], looks[(looks >= 0).all(1)]
 
     def _looks(self, record, rng):
         """Tokens that are learned and where they stand before: a text that is repeated, the id of a match, a name that a search is for or that
         is the answer."""
-        *copied, chosen = self._places(record) or [None]
-        found = [(asking + 1, place) for asking, place in [*rng.sample(copied, min(LOOKS, len(copied))), *filter(None, [chosen])]]
+        *copied, first, chosen = self._places(record) or [None, None]
+        found = [(asking + 1, place) for asking, place in [*rng.sample(copied, min(LOOKS, len(copied))), *filter(None, [first, chosen])]]
+        answer = record.learned[-1][0]
+        found += [(answer + n, place) for n, place in enumerate(self._code(record))]
         text = Found(record.ids)
         for n in np.flatnonzero(np.isin(record.ids, self.named)) + 1:
             place = text.last(record.ids[n : n + 2], n - 1)
             if place >= 0 and any(a <= n < b for a, b in record.learned):
                 found += [(n, place), (n + 1, place + 1)]
         return np.array(found, np.int64).reshape(-1, 2)
+
+    def _code(self, record):
+        """Where in the question the code stands that an answer begins with which repeats a text."""
+        ids, (begin, end) = record.ids.tolist(), record.learned[-1]
+        if end - begin < COPIED:
+            return []
+        first, last = (max(np.flatnonzero(record.ids[:begin] == mark)) for mark in self.codes)
+        if ids[first + 1 : last] != ids[begin : begin + last - first - 1]:
+            raise ValueError("the code of an answer is not that of its question")
+        return range(first + 1, last)
 
     def _stream(self, record):
         """Of a stream what is done: neither its values nor the number of fragments is learned from it."""

@@ -1,0 +1,50 @@
+"""Made-up words."""
+
+
+class Speller:
+    """Makes words that are in no stream: syllables, letters that follow each other as in words, one word begun and another ended, and words
+    of the texts that are read."""
+
+    def __init__(self, words):
+        self.keys, self.after = set(words.keys), {}
+        self.known = sorted({w.lower() for w in [*words.keys, *words.second, *words.spaced] if len(w) > 2})
+        self.read = sorted({w.lower() for w in words.spaced if len(w) > 2} - self.keys) or self.known
+        for word in self.known:
+            spelled = "  " + word + " "
+            for n in range(2, len(spelled)):
+                for last in spelled[n - 2 : n], spelled[n - 1]:
+                    self.after.setdefault(last, []).append(spelled[n])
+
+    def made_up(self, rng, count):
+        made = set()
+        while len(made) < count:
+            ways = self._spelled, self._loose, self._syllables, self._joined, self._word
+            word = rng.choices(ways, (4, 6, 4, 4, 1))[0](rng)
+            if 3 <= len(word) <= 10 and word not in self.keys:
+                made.add(word)
+        return rng.sample(sorted(made), count)
+
+    def _spelled(self, rng, known=2):
+        """Each letter by the `known` letters before it."""
+        text = "  "
+        while len(text) < 14:
+            letter = rng.choice(self.after[text[-known:]])
+            if letter == " ":
+                break
+            text += letter
+        return text[2:]
+
+    def _loose(self, rng):
+        return self._spelled(rng, 1)
+
+    def _joined(self, rng):
+        begun, ended = rng.choice(self.known), rng.choice(self.known)
+        return begun[: rng.randint(2, len(begun))] + ended[rng.randint(1, len(ended)) :]
+
+    def _word(self, rng):
+        return rng.choice(self.read)
+
+    @staticmethod
+    def _syllables(rng):
+        ends = "", "n", "r", "s", "l", "t", "m"
+        return "".join(rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(ends) for _ in range(rng.randint(2, 3)))
