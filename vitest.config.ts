@@ -4,7 +4,7 @@ import { defineConfig } from 'vitest/config'
 const PURE = [
   'test/{agents,context,core,kv}/**/*.test.ts',
   'test/chat/!(vocabularies).test.ts',
-  'test/eval/**/!(agents-builtin|cost-study|recorder|report-command|run-pool).test.ts',
+  'test/eval/**/!(agents-builtin|builtin-skills|cost-study|recorder|report-command|run-pool).test.ts',
 ]
 
 export default defineConfig({
