@@ -204,11 +204,12 @@ describe('chat completions', () => {
   })
 
   it('gives n answers, each with its own seed', async () => {
+    // Not a prompt that the model was taught an answer to.
     const answer = await client.chat.completions.create({
       model,
-      messages: [user('Say something.')],
+      messages: [user('river: gold')],
       n: 3,
-      temperature: 1.5,
+      temperature: 2,
       seed: 5,
       max_tokens: 8,
     })
@@ -216,9 +217,9 @@ describe('chat completions', () => {
     expect(new Set(answer.choices.map(({ message }) => JSON.stringify(message))).size).toBeGreaterThan(1)
     const again = await client.chat.completions.create({
       model,
-      messages: [user('Say something.')],
+      messages: [user('river: gold')],
       n: 3,
-      temperature: 1.5,
+      temperature: 2,
       seed: 5,
       max_tokens: 8,
     })
