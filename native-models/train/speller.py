@@ -16,9 +16,8 @@ class Speller:
                     self.after.setdefault(last, []).append(spelled[n])
 
     def made_up(self, rng, count):
-        made = set()
+        made, ways = set(), (self._spelled, self._loose, self._syllables, self._joined, self._word)
         while len(made) < count:
-            ways = self._spelled, self._loose, self._syllables, self._joined, self._word
             word = rng.choices(ways, (4, 6, 4, 4, 1))[0](rng)
             if 3 <= len(word) <= 10 and word not in self.keys:
                 made.add(word)

@@ -68,7 +68,7 @@ class Trajectories:
         record = rng.choice(self.by_length[length])
         if self.streams:
             return self._stream(record)
-        ids = record.ids.astype(np.int64)
+        ids, code = record.ids.astype(np.int64), self._code(record)
         learned = np.zeros(len(ids), np.float32)
         for a, b in record.learned:
             learned[a:b] = 0.3
@@ -76,7 +76,6 @@ class Trajectories:
             if b - a >= COPIED:
                 learned[a + 1 : b] = 0.15
                 learned[_forks(record.ids.tolist(), a, b)] = FORK
-                code = self._code(record)
                 learned[a + 1 : a + len(code)] = 1
                 learned[[a + len(code), b - 1]] = DECIDED
         # What to look for, which match, who it is: the first token of a name, of an id.
@@ -86,7 +85,7 @@ class Trajectories:
         if self.detail in ids and rng.random() < AGAIN:
             ids, learned, looks = self._asked_again(ids, learned, rng)
         else:
-            looks = self._looks(record, rng)
+            looks = self._looks(record, code, rng)
         positions = np.arange(len(ids))
         if rng.random() < short:
             keep = np.r_[:start, end : len(ids)]
@@ -111,13 +110,13 @@ class Trajectories:
         looks = now[looks]
         return ids[keep], positions[keep], learned[keep], looks[(looks >= 0).all(1)]
 
-    def _looks(self, record, rng):
+    def _looks(self, record, code, rng):
         """Tokens that are learned and where they stand before: a text that is repeated, the id of a match, a name that a search is for or that
         is the answer."""
         *copied, first, chosen = self._places(record) or [None, None]
         found = [(asking + 1, place) for asking, place in [*rng.sample(copied, min(LOOKS, len(copied))), *filter(None, [first, chosen])]]
         answer = record.learned[-1][0]
-        found += [(answer + n, place) for n, place in enumerate(self._code(record))]
+        found += [(answer + n, place) for n, place in enumerate(code)]
         text = Found(record.ids)
         for n in np.flatnonzero(np.isin(record.ids, self.named)) + 1:
             place = text.last(record.ids[n : n + 2], n - 1)
