@@ -1,5 +1,6 @@
 /** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
 import { attention } from './attention.js'
+import { builtin } from './builtin.js'
 import { contracts } from './contracts.js'
 import { eightFoldsBench } from './eight-folds.js'
 import { fold } from './fold.js'
@@ -7,6 +8,7 @@ import { plain } from './plain.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   attention,
+  builtin: () => builtin(process.argv.slice(3)),
   contracts: () => contracts(process.argv.slice(3)),
   'eight-folds': eightFoldsBench,
   fold,

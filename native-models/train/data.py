@@ -6,6 +6,7 @@ sometimes left out, in plain prompts and tool transcripts alike, to meet late pl
 """
 import random
 import re
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ READ = 8  # updates of a key, at most, that any prompt of either kind is read fr
 MOST_NOTED, MOST_FRAGMENTS = 66, 13  # thousands of characters, and what the teacher makes of them
 MIXED = 0.3  # of the streams of made-up words: how many have known ones, too
 NUMBER = 4  # how much the number of fragments counts, and that the answer begins: one token a sample
+GUESSED = 0.05  # how much a value counts that is folded away, so that something is said
 
 
 class Sample(NamedTuple):
@@ -218,8 +220,8 @@ class Maker:
         open_at = prompt.rindex(last, 0, prompt.index(fmt.END_MARKER)) + len(last)
         parts = [(prompt[:open_at], 0, 0), (prompt[open_at:], 0, self._gaps())]
         # A value that is folded away cannot be known, and one of more updates than any plain prompt is read from is not learned here either.
-        shown = user[end:]
-        parts += self._sentences(s.order, s, lambda key: int(0 < shown.count(" %s:" % key) <= READ))
+        shown = Counter(re.findall(r" (\S+):", user[end:]))
+        parts += self._sentences(s.order, s, lambda key: GUESSED if not shown[key] else int(shown[key] <= READ))
         made = self._sample("folded", [*parts, (fmt.END, 1, 0)])
         made.weights[np.flatnonzero(made.weights)[0]] = NUMBER  # to answer and not to fold or restore once more
         return self._looking(made, s.order, s.last)
@@ -228,26 +230,31 @@ class Maker:
         """The same with the places of its keys in the list that is asked for, and of its values in the stream."""
         ids, v = sample.ids.tolist(), self.vocabulary
         text, encode, steps = Found(ids), self.tokenizer.encode, []
-        begin, at, looks = text.last([v.id["assistant\n"]], len(ids)), 0, []
+        begin, at, named, looks = text.last([v.id["assistant\n"]], len(ids)), 0, 0, []
         for key in order:
             name, value, said = encode(" " + key), encode(" %s." % last[key]), encode(" is")
             start = text.first([v.id[fmt.SENTENCE], *name, *said], max(at, begin))
             if start < 0:
                 continue
-            if at:
-                steps.append((start, named))  # the sentence before ended its key there
-            at = start + 1 + len(name) + len(said)
+            before, at = named, start + 1 + len(name) + len(said)
+            if before:
+                steps.append((start, before))  # the sentence before ended its key there
             named = at - 1
             listed = max(text.last([*name, after], begin) for after in (v.id[","], v.id[fmt.FORM]))
-            update = encode(" %s:" % key)
+            update, end = encode(" %s:" % key), at + len(value)
             if listed >= 0:
                 looks += [(start + 1 + n, listed + n) for n in range(len(name))]
             if len(update) > 1:  # the token after a word of pieces looks at the word's last ones, wherever the word stands
                 steps += [(named, named)] + [(listed, listed - 1)] * (listed >= 0)
                 steps += [(n + len(update), n + len(update) - 1) for n in text.all(update, begin)]
+                if listed >= 0 and before:  # those within a word, at what stood before it: words may begin alike
+                    steps += [pair for n in range(1, len(name)) for pair in ((start + n, before), (listed + n, listed - 1))]
+                if listed >= 0 and end < len(ids):  # whether another key is listed after this one
+                    steps += [(end - 1, named), (listed + len(name), listed + len(name))]
+                    looks.append((end, listed + len(name)))
             place = text.last([*update, *value[:-1]], begin)
             if place >= 0:
-                looks += [(at + n, place + len(update) + n) for n in range(len(value) - (value[-1] == v.id["."]))]
+                looks += [(at + n, place + len(update) + n) for n in range(len(value))]
         looks = [pair for pair in looks if sample.weights[pair[0]] > 0]
         return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2), steps=np.array(steps, np.int64).reshape(-1, 2))
 
@@ -325,7 +332,7 @@ class Maker:
         share = self.rng.random() if self.rng.random() < MIXED else 0
         words = Unseen(self._mixed(some[:keys], self.words.keys, share), self._mixed(joined, self.words.values, share))
         made = self._of(words, lambda: self.folded(keys, n, n > READ) if folded and n > 1 else self.plain(keys, n))
-        return made._replace(kind="unseen", weights=(made.weights > 0).astype(np.float32))
+        return made._replace(kind="unseen", weights=np.where(made.weights > GUESSED, 1, made.weights).astype(np.float32))
 
     def _mixed(self, some, known, share):
         """With a share of known words among them."""

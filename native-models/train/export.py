@@ -55,18 +55,23 @@ def metadata(config, vocabulary):
     ]
 
 
-def tensors(model):
-    """Names of llama.cpp; matrices in F16. The rotary order is already llama.cpp's (see model.rotate)."""
-    parts = {"token_embd.weight": model.table(), "output_norm.weight": model.norm.weight}
+def named(model):
+    """The parameters by llama.cpp's names, but for the embedding."""
+    parts = {"output_norm.weight": model.norm.weight}
     for n, layer in enumerate(model.layers):
-        named = {
+        of = {
             "attn_norm.weight": layer.norm1.weight, "ffn_norm.weight": layer.norm2.weight,
             "attn_q.weight": layer.q.weight, "attn_q.bias": layer.q.bias, "attn_k.weight": layer.k.weight, "attn_k.bias": layer.k.bias,
             "attn_v.weight": layer.v.weight, "attn_output.weight": layer.o.weight,
             "ffn_gate.weight": layer.gate.weight, "ffn_up.weight": layer.up.weight, "ffn_down.weight": layer.down.weight,
         }  # fmt: skip
-        parts.update({"blk.%d.%s" % (n, k): t for k, t in named.items()})
-    arrays = {k: t.detach().numpy().astype(np.float32) for k, t in parts.items()}
+        parts.update({"blk.%d.%s" % (n, k): t for k, t in of.items()})
+    return parts
+
+
+def tensors(model):
+    """Matrices in F16. The rotary order is already llama.cpp's (see model.rotate)."""
+    arrays = {k: t.detach().numpy().astype(np.float32) for k, t in {"token_embd.weight": model.table(), **named(model)}.items()}
     return {k: a.astype(np.float16) if a.ndim == 2 else a for k, a in arrays.items()}
 
 

@@ -37,7 +37,7 @@ def main():
         "training": {
             "command": "native-models/train/run.sh",
             "stages": STAGES,
-            "courses": [_course(course, torch.load(path_of(a.run, course.name))["state"]) for course in COURSES.values()],
+            "courses": [*_before(state, a.run), _course(LAST, state)],
             "machine": _cpu() + ", PyTorch " + torch.__version__ + ", Python " + platform.python_version(),
         },
         "evaluation": {
@@ -54,6 +54,11 @@ def main():
         f.write("\n")
     print(path)
     _model_card(data)
+
+
+def _before(state, run):
+    """The courses before the last: as the checkpoint knows them, if it was made from what is shipped."""
+    return state.get("before") or [_course(course, torch.load(path_of(run, course.name))["state"]) for course in COURSES.values() if course is not LAST]
 
 
 def _course(course, state):

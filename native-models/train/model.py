@@ -5,6 +5,7 @@ for the learned tokens alone. Sequences are laid end to end without padding; att
 """
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -56,7 +57,7 @@ class Layer(nn.Module):
     def forward(self, x, positions, spans, picks=None, cache=None, looks=None):
         """`spans`: (start, end) of each sequence in x; `picks`: for each sequence the indexes (within it) that need an output.
         `looks`: how many heads, the last ones, are told where to look, and for each sequence in which outputs, and the places; what they
-        are away from that comes second then.
+        are away from that comes second then, and third what they carry from each place.
 
         With `cache` (one sequence, generation) keys and values are appended to it and used as the past.
         """
@@ -84,7 +85,9 @@ class Layer(nn.Module):
         x = x + self.o(out.transpose(0, 1).flatten(1))
         y = self.norm2(x)
         x = x + self.down(F.silu(self.gate(y)) * self.up(y))
-        return x if looks is None else (x, self._astray(q[-looks[0] :], k[-looks[0] :], pieces, spans, looks[1]))
+        if looks is None:
+            return x
+        return x, self._astray(q[-looks[0] :], k[-looks[0] :], pieces, spans, looks[1]), self._carried(v[-looks[0] :], spans, looks[1])
 
     @staticmethod
     def _astray(q, k, pieces, spans, looks):
@@ -96,6 +99,10 @@ class Layer(nn.Module):
                 scores = scores.masked_fill(torch.arange(b - a)[None] > index[rows][:, None], -1e9)
                 total = total + F.cross_entropy(scores.flatten(0, 1), places.repeat(len(q)), reduction="sum")
         return total
+
+    def _carried(self, v, spans, looks):
+        at = torch.cat([a + places for (a, _), (_, places) in zip(spans, looks)])
+        return v[:, at].transpose(0, 1).flatten(1) @ self.o.weight[:, -len(v) * self.c.head :].t()
 
 
 class Model(nn.Module):
@@ -118,15 +125,20 @@ class Model(nn.Module):
 
     def forward(self, ids, positions, spans, picks, caches=None, table=None, looks=None):
         """Logits of the picked tokens of all sequences, one after the other; with `looks` (layer -> see there) also how far attention is from
-        them."""
+        them, and the logits of what the last layer carries from each place alone."""
         table = self.table() if table is None else table
         x = F.embedding(ids, table)
-        astray = 0
+        astray, carried = 0, None
         for n, layer in enumerate(self.layers):
             last, told = n == len(self.layers) - 1, looks and looks.get(n)
             x = layer(x, positions, spans, picks if last else None, caches[n] if caches else None, told)
             if told:
-                x, away = x
+                x, away, carried = x
                 astray = astray + away
         logits = self.norm(x) @ table.t()
-        return logits if looks is None else (logits, astray)
+        if looks is None:
+            return logits
+        starts = np.cumsum([0, *map(len, picks[:-1])])
+        rows = torch.cat([int(start) + of for start, (of, _) in zip(starts, looks[len(self.layers) - 1][1])])
+        size = x.detach()[rows].pow(2).mean(-1, keepdim=True).sqrt()
+        return logits, astray, (carried / size * self.norm.weight) @ table.t()

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-/usr/bin/python3}
 # One large heap that is never given back: the same buffers are needed again in every step, and a third of the time went into fresh pages.
 export MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 MALLOC_ARENA_MAX=1
-mkdir -p train/.run && echo '*' > train/.run/.gitignore
+mkdir -p train/.run
 (cd .. && node --import tsx native-models/train/reading.mts)
 $python -m train.train streams
 $python -m train.export --begin --out train/.run/begin.gguf

@@ -1,5 +1,6 @@
 """Made-up words."""
 
+ENDINGS, ENDED = ("s", "s", "s", "es", "ed", "ing", "er", "ers", "ly", "ion"), 0.25  # and how many words get one
 
 class Speller:
     """Makes words that are in no stream: syllables, letters that follow each other as in words, one word begun and another ended, and words
@@ -19,6 +20,8 @@ class Speller:
         made, ways = set(), (self._spelled, self._loose, self._syllables, self._joined, self._word)
         while len(made) < count:
             word = rng.choices(ways, (4, 6, 4, 4, 1))[0](rng)
+            if rng.random() < ENDED:
+                word += rng.choice(ENDINGS)
             if 3 <= len(word) <= 10 and word not in self.keys:
                 made.add(word)
         return rng.sample(sorted(made), count)

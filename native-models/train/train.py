@@ -26,12 +26,13 @@ from .words import Vocabulary, load_words
 
 RUN = os.path.join(os.path.dirname(__file__), ".run")
 LOOKING = 2  # heads of the last layer that are told where to look
+SAYING = 0.2  # how much it counts that what they carry is what is to be said, as a share of where they look
 LEVEL = 0.7  # how much of the fullest thread's share every other has at least
 
 
 def forward(model, samples):
-    """The weighted sum of losses, how far attention is from where it should look (a sum), and per kind the hits and count among the tokens that
-    matter."""
+    """The weighted sum of losses, how far attention is from where it should look (a sum), how far what it carries from there is from saying so (a
+    sum), and per kind the hits and count among the tokens that matter."""
     spans, picks, at = [], [], 0
     for s in samples:
         spans.append((at, at + len(s.ids)))
@@ -46,7 +47,9 @@ def forward(model, samples):
     for s, p in zip(samples, picks):
         told = torch.from_numpy(s.looks)
         looks[last][1].append((torch.searchsorted(p, told[:, 0].contiguous() - 1), told[:, 1].contiguous()))
-    logits, astray = model(ids, positions, spans, picks, looks=looks)
+    logits, astray, carried = model(ids, positions, spans, picks, looks=looks)
+    said = torch.cat([torch.from_numpy(s.ids[s.looks[:, 0]]) for s in samples])
+    unsaid = F.cross_entropy(carried, said, reduction="sum")
     loss = F.cross_entropy(logits, target, reduction="none")
     hit = (logits.detach().argmax(-1) == target).numpy()
     scores, at = {}, 0
@@ -59,7 +62,7 @@ def forward(model, samples):
             add(scores, "number", hit[at : at + len(p)][number])
         add(scores, s.kind, hit[at : at + len(p)][full])
         at += len(p)
-    return (loss * weight).sum(), astray, scores
+    return (loss * weight).sum(), astray, unsaid, scores
 
 
 def add(scores, kind, hits):
@@ -73,16 +76,17 @@ def cost(sample):
 
 
 def learn(model, parts, pool, look):
-    """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss, how far
-    attention is from where it should look, which counts `look`, and the scores."""
+    """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss, how far attention is from where it should
+    look and what it carries from there from saying so, which count `look` and `SAYING` of it, and the scores."""
     total = float(sum(s.weights.sum() for part in parts for s in part))
     told = max(1, sum(LOOKING * len(s.looks) + len(s.steps) for part in parts for s in part))
+    carried = max(1, sum(len(s.looks) for part in parts for s in part))
     parameters = list(model.parameters())
 
     def one(part):
-        loss, astray, scores = forward(model, part)
-        gradients = torch.autograd.grad(loss / total + look * astray / told, parameters)
-        return gradients, (loss.item() / total, astray.item() / told), scores
+        loss, astray, unsaid, scores = forward(model, part)
+        gradients = torch.autograd.grad(loss / total + look * (astray / told + SAYING * unsaid / carried), parameters)
+        return gradients, (loss.item() / total, astray.item() / told, unsaid.item() / carried), scores
 
     gradients, losses, scores = zip(*pool.map(one, parts))
     for n, parameter in enumerate(parameters):
@@ -96,11 +100,10 @@ def learn(model, parts, pool, look):
 
 
 def rate(done, total, peak, step):
-    if step < 50:
-        return peak * (step + 1) / 50
-    if done < 0.4 * total:
-        return peak
-    return peak * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, (done / total - 0.4) / 0.6))))
+    """`step`: since the optimizer was new."""
+    if done >= 0.4 * total:
+        peak *= 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, (done / total - 0.4) / 0.6)))
+    return peak * min(1, (step + 1) / 50)
 
 
 def begin(course, vocabulary, seed, run):
@@ -152,8 +155,8 @@ def main():
     vocabulary = Vocabulary(words, reading=a.course != Streams.name)
     course = Streams() if a.course == Streams.name else COURSES[a.course](a.run, vocabulary)
     a.tokens, a.peak = a.tokens or course.tokens, a.peak or course.peak
-    maker = Maker(words, Tokenizer(vocabulary), a.seed, course.alike)
     saved = torch.load(path) if os.path.exists(path) else None
+    maker = Maker(words, Tokenizer(vocabulary), a.seed + (saved["state"]["step"] if saved else 0), course.alike)
     model = load(path)[0] if saved else begin(course, vocabulary, a.seed, a.run)
     model.parts = np.isin(np.arange(len(vocabulary)), list(vocabulary.parts))
     matrices = [t for t in model.parameters() if t.ndim == 2 and t.shape[0] not in (model.rows.shape[0], model.values.shape[0])]
@@ -162,14 +165,17 @@ def main():
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=a.peak, betas=(0.9, 0.98))
     none = dict.fromkeys(course.share, 0)
-    state = {"step": 0, "tokens": 0, "kinds": none, "samples": dict(none), "form": 0, "wall": 0.0, "cpu": 0.0, "loss": None}
+    state = {"step": 0, "tokens": 0, "kinds": none, "samples": dict(none), "form": 0, "wall": 0.0, "cpu": 0.0, "loss": None, "warm": 0}
     if saved:
-        optimizer.load_state_dict(saved["optimizer"])
         state = saved["state"]
-        course.__dict__.update(saved["progress"])
-        maker.rng.setstate(saved["random"])
+        if "optimizer" in saved:
+            optimizer.load_state_dict(saved["optimizer"])
+            course.__dict__.update(saved["progress"])
+            maker.rng.setstate(saved["random"])
         print("resumed at step %d" % state["step"], flush=True)
-    seen, mean, astray, saved_at = {}, state["loss"], 0.0, time.time()
+    if state.get("share") != course.share:  # the mix is kept from here on
+        state["share"], state["mixed"] = dict(course.share), dict(none)
+    seen, mean, astray, unsaid, saved_at = {}, state["loss"], 0.0, 0.0, time.time()
     clock, cpu = time.time(), time.process_time()
 
     def save():
@@ -186,19 +192,20 @@ def main():
     while state["tokens"] < a.tokens:
         parts, costs, size = [[] for _ in range(threads)], [0.0] * threads, 0
         while min(costs) < max(a.batch / threads, LEVEL * max(costs)):
-            kind = min(course.share, key=lambda k: state["kinds"][k] / course.share[k])
+            kind = min(course.share, key=lambda k: state["mixed"][k] / course.share[k])
             s = course.draw(kind, maker, state["tokens"] / a.tokens)
             least = costs.index(min(costs))
             parts[least].append(s)
             costs[least] += cost(s)
             size += len(s.ids)
             state["kinds"][kind] += len(s.ids)
+            state["mixed"][kind] += len(s.ids)
             state["samples"][kind] += 1
             state["form"] += len(s.ids) if s.kind == "form" else 0
         for group in optimizer.param_groups:
-            group["lr"] = rate(state["tokens"], a.tokens, a.peak, state["step"])
-        loss, away, scores = learn(model, parts, pool, course.look)
-        astray += 0.02 * (away - astray)
+            group["lr"] = rate(state["tokens"], a.tokens, a.peak, state["step"] - state["warm"])
+        loss, away, not_said, scores = learn(model, parts, pool, course.look)
+        astray, unsaid = astray + 0.02 * (away - astray), unsaid + 0.02 * (not_said - unsaid)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         state["step"] += 1
@@ -212,8 +219,8 @@ def main():
             left = spent / state["tokens"] * (a.tokens - state["tokens"])
             shown = " ".join("%s %.3f" % (k, seen.get(k, 0)) for k in [*course.share, "number"])
             print(
-                "step %d %s loss %.3f astray %.2f %s | %.2fM tokens, %.0f/s, %.0f min left"
-                % (state["step"], course.said(), mean, astray, shown, state["tokens"] / 1e6, state["tokens"] / spent, left / 60),
+                "step %d %s loss %.3f astray %.2f unsaid %.2f %s | %.2fM tokens, %.0f/s, %.0f min left"
+                % (state["step"], course.said(), mean, astray, unsaid, shown, state["tokens"] / 1e6, state["tokens"] / spent, left / 60),
                 flush=True,
             )
         if time.time() - saved_at > 120:

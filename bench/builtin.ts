@@ -1,0 +1,165 @@
+/**
+ * How well the built-in model does what it was made for: the cells of its model card, each by a `kvfold eval` of its own.
+ *
+ * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--write]`. A run that was stopped goes on. Prints the rows of
+ * the card's table; with `--write` all figures go to results/builtin.json, each with its command.
+ */
+import { spawn } from 'node:child_process'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+import * as prettier from 'prettier'
+import { builtinModel } from '../src/cli/builtin.js'
+import { commitNow, cpuNow, modelNow } from './contracts/results.js'
+
+const BOTH = '--agent plain,sculptor'
+const UNSEEN = '--words native-models/unseen-words.json'
+const COMMANDS = [
+  `pi-llm ${BOTH} --n 4,8,16,32,64`,
+  ...[10, 20, 30].map((share) => `pi-llm --agent plain --n 64 --tail ${share}%`),
+  `pi-llm ${BOTH} --n 16 ${UNSEEN}`,
+  `pi-llm ${BOTH} --n 16 --order middle-last`,
+  `pi-llm ${BOTH} --n 16 --order start-last`,
+  `needles ${BOTH} --needles 5 --length 8k`,
+  `needles ${BOTH} --needles 2,3,4,5 --length 1k`,
+  `similar ${BOTH} --needles 8 --length 8k`,
+  `similar --agent sculptor --needles 2,4 --length 1k,4k`,
+]
+const RESULTS = new URL('results/builtin.json', import.meta.url)
+const MAIN = new URL('../src/cli/main.ts', import.meta.url)
+
+/** Of one cell, as `kvfold eval --json` has it. */
+interface Cell {
+  readonly task: string
+  readonly agent: string
+  readonly cell: Readonly<Record<string, number | string>>
+  readonly samples: number
+  readonly errors: number
+  readonly accuracy: number
+  readonly interval: readonly [number, number]
+  readonly tokensBefore: number
+  readonly tokensAfter: number
+  readonly calls: number
+}
+
+/** What is read of a log's record. */
+interface Logged {
+  readonly kind: string
+  readonly agent: string
+  readonly cell: Cell['cell']
+  readonly end: string
+  readonly score: { readonly details: Readonly<Record<string, number>> }
+  readonly talks: readonly {
+    readonly steps: readonly {
+      readonly ledger?: { readonly shown: number }
+      readonly timing?: { readonly generatedTokens: number }
+    }[]
+  }[]
+}
+
+export async function builtin(args: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      samples: { type: 'string', default: '20' },
+      seed: { type: 'string', default: '7' },
+      model: { type: 'string', default: builtinModel() },
+      write: { type: 'boolean', default: false },
+    },
+  })
+  const model = modelNow(values.model)
+  const folder = `build/builtin/${model.sha256.slice(0, 12)}`
+  mkdirSync(folder, { recursive: true })
+  const rows: object[] = []
+  for (const [index, words] of COMMANDS.entries()) {
+    const command = `${words} --samples ${values.samples} --seed ${values.seed}`
+    const log = `${folder}/${index}-${values.samples}-${values.seed}.jsonl`
+    const said = await evaluated([...command.split(' '), '--model', values.model, '--log', log, '--json'])
+    const logged = readFileSync(log, 'utf8')
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Logged)
+    for (const cell of said) {
+      const row = { command: `kvfold eval ${command}`, ...rowOf(cell, words), ...details(logged, cell) }
+      rows.push(row)
+      console.log(`| ${words} | ${cell.agent} | ${Object.values(cell.cell).join(', ')} | ${percent(cell)} | ${shown(row)} |`)
+    }
+  }
+  if (!values.write) return
+  const { cpu, cores } = cpuNow()
+  const machine = `${cpu}, ${cores} cores, Node ${process.versions.node}`
+  const whole = {
+    command: ['npm run --silent bench -- builtin', ...args].join(' '),
+    commit: commitNow(),
+    date: today(),
+    model,
+    machine,
+    rows,
+  }
+  writeFileSync(RESULTS, await prettier.format(JSON.stringify(whole), { parser: 'json', printWidth: 130 }))
+}
+
+/** The cells of one `kvfold eval`; its progress goes to the terminal. */
+function evaluated(args: readonly string[]): Promise<readonly Cell[]> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, ['--import', 'tsx', MAIN.pathname, 'eval', ...args], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    })
+    let out = ''
+    child.stdout.setEncoding('utf8').on('data', (text: string) => (out += text))
+    child.on('error', reject)
+    child.on('close', (code) => {
+      const last = out.trim().split('\n').at(-1) ?? ''
+      if (code === 0) resolve((JSON.parse(last) as { readonly cells: readonly Cell[] }).cells)
+      else reject(new Error(`kvfold eval ${args.join(' ')} ended with ${code}: ${last}`))
+    })
+  })
+}
+
+function rowOf(
+  { task, agent, cell, samples, errors, accuracy, interval, tokensBefore, tokensAfter, calls }: Cell,
+  words: string,
+) {
+  const order = /--order (\S+)/u.exec(words)?.[1]
+  const tail = /--tail (\d+)%/u.exec(words)?.[1]
+  return {
+    task,
+    agent,
+    ...cell,
+    ...(order !== undefined && { order }),
+    ...(tail !== undefined && { tail: Number(tail) / 100 }),
+    ...(words.includes(UNSEEN) && { words: 'unseen' }),
+    samples,
+    errors,
+    accuracy: rounded(accuracy, 4),
+    interval: interval.map((bound) => rounded(bound, 4)),
+    tokensBefore: Math.round(tokensBefore),
+    tokensAfter: Math.round(tokensAfter),
+    calls: rounded(calls, 1),
+  }
+}
+
+/** Of the logged samples of a cell: mean tokens of the prompt that was answered from, answers that were cut off, and sums of the score's details. */
+function details(logged: readonly Logged[], { agent, cell }: Cell) {
+  const of = logged.filter(
+    (one) => one.kind === 'sample' && one.agent === agent && JSON.stringify(one.cell) === JSON.stringify(cell),
+  )
+  const last = of.map((one) => one.talks.at(-1)?.steps.at(-1))
+  const prompts = last.map((step) => (step?.ledger?.shown ?? 0) - (step?.timing?.generatedTokens ?? 0))
+  const sums: Record<string, number> = {}
+  for (const one of of)
+    for (const [name, value] of Object.entries(one.score.details)) sums[name] = rounded((sums[name] ?? 0) + value, 4)
+  return {
+    tokensAnswered: Math.round(prompts.reduce((sum, tokens) => sum + tokens, 0) / of.length),
+    cutOff: of.filter(({ end }) => end === 'length').length,
+    details: sums,
+  }
+}
+
+const rounded = (value: number, digits: number): number => Number(value.toFixed(digits))
+const today = (): string => new Date().toISOString().slice(0, 10)
+const percent = ({ accuracy, interval: [low, high] }: Cell): string => {
+  const [middle, from, to] = [accuracy, low, high].map((share) => rounded(100 * share, 1))
+  return `${middle} % (${from} to ${to})`
+}
+const shown = (row: ReturnType<typeof details>): string =>
+  `${row.tokensAnswered} tokens | ${row.cutOff} cut off | ${JSON.stringify(row.details)}`
