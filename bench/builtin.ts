@@ -8,7 +8,7 @@ import { spawn } from 'node:child_process'
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import * as prettier from 'prettier'
-import { builtinModel } from '../src/cli/builtin.js'
+import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
 import { commitNow, cpuNow, modelNow } from './contracts/results.js'
 
 const BOTH = '--agent plain,sculptor'
@@ -62,11 +62,11 @@ export async function builtin(args: readonly string[]): Promise<void> {
     options: {
       samples: { type: 'string', default: '20' },
       seed: { type: 'string', default: '7' },
-      model: { type: 'string', default: builtinModel() },
+      model: { type: 'string', default: BUILTIN },
       write: { type: 'boolean', default: false },
     },
   })
-  const model = modelNow(values.model)
+  const model = modelNow(values.model === BUILTIN ? builtinModel() : values.model)
   const folder = `build/builtin/${model.sha256.slice(0, 12)}`
   mkdirSync(folder, { recursive: true })
   const rows: object[] = []

@@ -115,13 +115,13 @@ class Wider(Everything):
 
     name = "wider"
     share = {
-        "plain": 0.08, "cut": 0.06, "folded": 0.07, "ids": 0.01, "noise": 0.04, "unseen": 0.38, "orders": 0.04, "summary": 0.025,
+        "plain": 0.08, "cut": 0.12, "folded": 0.07, "ids": 0.02, "noise": 0.04, "unseen": 0.31, "orders": 0.04, "summary": 0.025,
         "needles": 0.055, "needles-plain": 0.005, "similar": 0.22, "similar-plain": 0.005, "chat": 0.01,
     }  # fmt: skip
-    tokens, peak, look = 58e6, 1.2e-3, 0.5
+    tokens, peak, look = 60e6, 1.2e-3, 0.5
     steps = (0.05, 1000), (0.15, 2000)
     alone = 0.3, 0.3, 0.2
-    cuts = 0.4, 0.3
+    cuts = 0.3, 0.45
     fitted = 100  # trajectories of each length
     spelled = 20  # updates of a key; none is read from more than `READ`
     reordered = 0.12

@@ -192,7 +192,18 @@ class Maker:
         folds = "\n".join(map(fmt.render_call, m[4].calls)) + fmt.END
         at = len(fmt.FOLD_OPEN), len(fmt.FOLD_OPEN) + len(idents[0])
         # The first id is the hardest to find: the others follow one that was found.
-        return self._sample("cut", [*start, (folds[: at[0]], 1, 0), (folds[at[0] : at[1]], NUMBER, 0), (folds[at[1] :], 1, 0)])
+        made = self._sample("cut", [*start, (folds[: at[0]], 1, 0), (folds[at[0] : at[1]], NUMBER, 0), (folds[at[1] :], 1, 0)])
+        return self._told(made, idents[:-1])
+
+    def _told(self, sample, idents):
+        """The same with the places of the ids that are folded in the result of the cut."""
+        ids, looks = sample.ids.tolist(), []
+        text = Found(ids)
+        for ident in idents:
+            tokens = self.tokenizer.encode(ident)
+            place, call = text.first(tokens, 0), text.last(tokens, len(ids))
+            looks += [(call + n, place + n) for n in range(len(tokens)) if place < call]
+        return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2))
 
     def folded(self, keys, n, even):
         """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown.
@@ -308,7 +319,7 @@ class Maker:
         tool = "\n" + fmt.render([Message("tool", fmt.cut_result(2, idents, chars))])
         call = fmt.START + "assistant\n" + fmt.render_call(fmt.cut_call(k)) + fmt.END
         folds = "\n".join(fmt.render_call(fmt.fold_call(i)) for i in idents[:-1])
-        return self._sample("ids", [(call, 0, 0), (tool, 0, 0), (folds + fmt.END, 1, 0)])
+        return self._told(self._sample("ids", [(call, 0, 0), (tool, 0, 0), (folds + fmt.END, 1, 0)]), idents[:-1])
 
     def noise(self, size):
         """Drill: random tokens, repeated; keeps copying alive for tokens that are rare elsewhere."""
