@@ -35,10 +35,11 @@ describe('an answer that ends with its first call', () => {
     const asked = { conversation, messages, tools, toolChoice: 'required', maxTokens: 300 } as const
     // As long as it may not end the answer, or the list of calls, it calls again and again.
     const { model, modelInfo } = engine
-    const end = Array.from({ length: modelInfo.vocabulary }, (_, token) => token).filter((token) =>
-      model.isEndOfGeneration(token),
+    const closes = (token: number) => model.piece(token)[0] === ']'.charCodeAt(0) // as a character and as a byte
+    const end = Array.from({ length: modelInfo.vocabulary }, (_, token) => token).filter(
+      (token) => model.isEndOfGeneration(token) || closes(token),
     )
-    const sampling = { logitBias: [...end, ...model.tokenize(']')].map((token) => ({ token, bias: -100 })) }
+    const sampling = { logitBias: end.map((token) => ({ token, bias: -100 })) }
     const free = await engine.respond({ ...asked, conversation: conversationId('other'), sampling }).reply
     const reply = await engine.respond({ ...asked, endsWith: () => true }).reply
     expect(reply.finish).toBe('tool-calls')
