@@ -119,14 +119,10 @@ function rowOf(
   { task, agent, cell, samples, errors, accuracy, interval, tokensBefore, tokensAfter, calls }: Cell,
   words: string,
 ) {
-  const order = /--order (\S+)/u.exec(words)?.[1]
-  const tail = /--tail (\d+)%/u.exec(words)?.[1]
   return {
     task,
     agent,
     ...cell,
-    ...(order !== undefined && { order }),
-    ...(tail !== undefined && { tail: Number(tail) / 100 }),
     ...(words.includes(UNSEEN) && { words: 'unseen' }),
     samples,
     errors,
