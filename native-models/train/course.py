@@ -84,7 +84,7 @@ class Everything:
         if kind == "unseen":
             keys, chance = rng.choice((4, 8, 16, 24, 46, 46)), rng.random()
             if self.spelled > READ and chance < 0.2:
-                return maker.unseen_cut(46, rng.randint(2, self.spelled)) if chance < 0.05 else maker.unseen(46, rng.randint(READ + 1, self.spelled), True)
+                return maker.unseen_cut(46, rng.randint(2, self.spelled)) if chance < 0.08 else maker.unseen(46, rng.randint(READ + 1, self.spelled), True)
             return maker.unseen(keys, rng.randint(1, min(READ, self.spelled)), chance < 0.6)
         if kind == "summary":
             keys, n = rng.choice(STAGES[1:])
@@ -115,10 +115,10 @@ class Wider(Everything):
 
     name = "wider"
     share = {
-        "plain": 0.08, "cut": 0.12, "folded": 0.07, "ids": 0.02, "noise": 0.04, "unseen": 0.31, "orders": 0.04, "summary": 0.025,
-        "needles": 0.055, "needles-plain": 0.005, "similar": 0.22, "similar-plain": 0.005, "chat": 0.01,
+        "plain": 0.08, "cut": 0.10, "folded": 0.07, "ids": 0.02, "noise": 0.03, "unseen": 0.26, "orders": 0.055, "summary": 0.02,
+        "needles": 0.10, "needles-plain": 0.005, "similar": 0.245, "similar-plain": 0.005, "chat": 0.01,
     }  # fmt: skip
-    tokens, peak, look = 60e6, 1.2e-3, 0.5
+    tokens, peak, look = 81e6, 1.2e-3, 0.5
     steps = (0.05, 1000), (0.15, 2000)
     alone = 0.3, 0.3, 0.2
     cuts = 0.3, 0.45

@@ -196,13 +196,13 @@ class Maker:
         return self._told(made, idents[:-1])
 
     def _told(self, sample, idents):
-        """The same with the places of the ids that are folded in the result of the cut."""
+        """The same with the places of the ids that are folded in the result of the cut, and of what follows them: another one or the last."""
         ids, looks = sample.ids.tolist(), []
         text = Found(ids)
         for ident in idents:
             tokens = self.tokenizer.encode(ident)
             place, call = text.first(tokens, 0), text.last(tokens, len(ids))
-            looks += [(call + n, place + n) for n in range(len(tokens)) if place < call]
+            looks += [(call + n, place + n) for n in range(len(tokens) + 1) if place < call]
         return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2))
 
     def folded(self, keys, n, even):
@@ -265,7 +265,10 @@ class Maker:
                     looks.append((end, listed + len(name)))
             place = text.last([*update, *value[:-1]], begin)
             if place >= 0:
-                looks += [(at + n, place + len(update) + n) for n in range(len(value))]
+                stands = place + len(update)
+                looks += [(at + n, stands + n) for n in range(len(value))]
+                if len(value) > 2:  # those within a value, at its key: values may begin alike, too
+                    steps += [pair for n in range(1, len(value)) for pair in ((at + n - 1, named), (stands + n, stands - 1))]
         looks = [pair for pair in looks if sample.weights[pair[0]] > 0]
         return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2), steps=np.array(steps, np.int64).reshape(-1, 2))
 

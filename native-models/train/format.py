@@ -178,7 +178,7 @@ SIMILAR_SYSTEM = (
     "asked for. Then repeat it to the letter."
 )
 REPEAT = ", repeat the"
-ELDEST, BOX = " eldest relative of '", "' is \\boxed{"
+ELDEST, BOX, BOXED = " eldest relative of '", "' is \\boxed{", "}."
 TEXTS = [
     "Read the text below to its end; a question about some of the people in it follows. The text begins here.\n\n",
     "\n\nThe text ends here. Going up from relative to relative, who is the" + ELDEST,
@@ -186,7 +186,7 @@ TEXTS = [
     "An example: if a text says that Rosa Lund is Pietro Amsel's grandmother, that Kurt Brandt is the dad of Rosa Lund, and nothing more about "
     "their family, then the eldest relative of Pietro Amsel is \\boxed{Kurt Brandt}.\nWhat counts is who comes from an earlier generation: whether "
     "a name suits a mother or a father does not matter, nor do family names that differ. End your answer like this: the" + ELDEST,
-    "' is \\boxed{name}.", "The" + ELDEST, BOX, "}.",
+    "' is \\boxed{name}.", "The" + ELDEST, BOX, BOXED,
     "An example of a conversation, a last question and the right answer to it:\n\nUser: Write", "\n\nUser: Of the",
     "\n\nThe example ends here, and the conversation begins.\n\n",
     " times I asked for", REPEAT, " one that you wrote, word for word. Put ", " directly in front of it, and write nothing else.",
@@ -204,6 +204,7 @@ _CLOSE = '"}}\n</tool_call>'
 CUT_OPEN = render_call(cut_call(7)).split("7")[0]
 CUT_CLOSE = "}}\n</tool_call>"
 SEARCH_OPEN, DETAIL_OPEN = _OPEN % "search_context" + '"query": "', _OPEN % "get_search_detail" + '"search_id": "'
+SEARCH_CLOSE = '", "max_results": 3, "context_size": 50}}\n</tool_call>', '", "role": "assistant", "context_size": 50}}\n</tool_call>'
 RESTORE_OPEN = _OPEN % "restore_fragment" + '"fragment_id": "'
 FOLD_OPEN, FOLD_NEXT, FOLD_CLOSE = _FOLD, _CLOSE + "\n" + _FOLD, _CLOSE
 
@@ -221,6 +222,6 @@ PIECES = [
 ]  # fmt: skip
 READING = [
     *chat.PIECES, NEEDLES_SYSTEM, SIMILAR_SYSTEM, *TEXTS, *RESULTS,
-    SEARCH_OPEN, '", "max_results": 3, "context_size": 50}}\n</tool_call>', '", "role": "assistant", "context_size": 50}}\n</tool_call>',
+    SEARCH_OPEN, *SEARCH_CLOSE,
     DETAIL_OPEN, '", "extended_context": 2000}}\n</tool_call>',
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A checkpoint of the last course from what is shipped: `python3 -m train.restore`, then `python3 -m train.train wider --tokens 60e6` goes on
+"""A checkpoint of the last course from what is shipped: `python3 -m train.restore`, then `python3 -m train.train wider --tokens 90e6` goes on
 with it. The optimizer and the order of the samples begin anew, and the weights have been rounded to F16.
 """
 import argparse

@@ -1,6 +1,8 @@
 """Made-up words."""
 
 ENDINGS, ENDED = ("s", "s", "s", "es", "ed", "ing", "er", "ers", "ly", "ion"), 0.25  # and how many words get one
+KIN = 0.3  # of the words: how many begin like one of the others
+
 
 class Speller:
     """Makes words that are in no stream: syllables, letters that follow each other as in words, one word begun and another ended, and words
@@ -20,10 +22,13 @@ class Speller:
         made, ways = set(), (self._spelled, self._loose, self._syllables, self._joined, self._word)
         while len(made) < count:
             word = rng.choices(ways, (4, 6, 4, 4, 1))[0](rng)
+            if made and rng.random() < KIN:
+                word = self._kin(rng, last, word)
             if rng.random() < ENDED:
                 word += rng.choice(ENDINGS)
             if 3 <= len(word) <= 10 and word not in self.keys:
                 made.add(word)
+                last = word
         return rng.sample(sorted(made), count)
 
     def _spelled(self, rng, known=2):
@@ -42,6 +47,11 @@ class Speller:
     def _joined(self, rng):
         begun, ended = rng.choice(self.known), rng.choice(self.known)
         return begun[: rng.randint(2, len(begun))] + ended[rng.randint(1, len(ended)) :]
+
+    @staticmethod
+    def _kin(rng, word, other):
+        """One that begins as `word` does and ends as `other` does."""
+        return word[: rng.randint(2, 4)] + other[rng.randint(1, 3) :]
 
     def _word(self, rng):
         return rng.choice(self.read)

@@ -14,20 +14,27 @@ from .words import SPACE
 MOST_GAPS = 9000  # positions left out of a text, so that a short one stands at the places of a long one
 COPIED = 25  # tokens: so long an answer repeats a text
 ID = 3  # tokens
-LOOKS = 50  # tokens of a text that is repeated of which it is said where they are
+LOOKS = 80  # tokens of a text that is repeated of which it is said where they are
 AGAIN = 0.4  # how often another match is asked for
 THINNED, MOST_THINNED = 0.5, 0.9  # how often some of the other texts are left out, and up to which share of them
 RARER = {"similar": 0.3}  # how much less often long ones are drawn, as a power of their length
-FORK = 1.5  # what a token of it counts that another text would have otherwise
+NEAR, FAR = 3, 8  # tokens before by which it is told where a text goes on: few, and as many as tell it mostly
+FORK, FAR_FORK = 1.5, 3.0  # what a token of it counts that another text would have otherwise
 DECIDED = 4.0  # how much such a token counts
 
 
-def _forks(ids, a, b):
-    """Where the answer could go on in two ways by the three tokens before, for what was shown has both."""
-    after = {}
-    for n in range(3, a):
-        after.setdefault(tuple(ids[n - 3 : n]), set()).add(ids[n])
-    return [n for n in range(a + 1, b) if len(after.get(tuple(ids[n - 3 : n]), ())) > 1]
+def _forks(ids, a, b, begin, seen):
+    """Where the answer could go on in two ways by the tokens `seen` before, for what was shown has both; of a text that is repeated from `begin`
+    on, by its own."""
+    after, text = {}, Found(ids[:a])
+    for n in range(seen, a):
+        after.setdefault(tuple(ids[n - seen : n]), set()).add(ids[n])
+    found = {n for n in range(a + 1, b) if len(after.get(tuple(ids[n - seen : n]), ())) > 1}
+    for n in range(begin + 1, min(b, begin + seen)):
+        own = ids[begin:n]
+        if len({ids[place + len(own)] for place in text.all(own, a)}) > 1:
+            found.add(n)
+    return sorted(found)
 
 
 class Record(NamedTuple):
@@ -42,12 +49,14 @@ class Trajectories:
         self.turn, self.announced, self.question = (vocabulary.id[text] for text in (fmt.START, *fmt.TEXTS[:2]))
         self.opens = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.DETAIL_OPEN, "The" + fmt.ELDEST, fmt.BOX)]
         self.codes = [vocabulary.id[text] for text in fmt.TEXTS[-2:]]
-        self.named = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.BOX)]
+        self.named, self.who = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.BOX)], vocabulary.id["The" + fmt.ELDEST]
+        self.closes = [vocabulary.id[text] for text in (*fmt.SEARCH_CLOSE, fmt.BOX, fmt.BOXED)]
         self.detail, self.repeat, self.bracket = (vocabulary.id[text] for text in (fmt.DETAIL_OPEN, fmt.REPEAT, SPACE + "("))
         self.ordinals = {vocabulary.id[str(n + 1)]: vocabulary.id[SPACE + word] for n, word in enumerate(ORDINALS) if SPACE + word in vocabulary.id}
         self.rarer, self.similar = RARER.get(kind, 0.7), kind == "similar"
         self.streams, self.cut = kind == "orders", vocabulary.id[fmt.CUT_OPEN]
         self.values, self.folds = list(vocabulary.parts), [vocabulary.id[text] for text in (fmt.FOLD_OPEN, fmt.FOLD_NEXT, fmt.RESTORE_OPEN)]
+        self.listed = [vocabulary.id[text] for text in (fmt.NEXT, fmt.LAST)]
         self.by_length = {}
         for path in sorted(glob.glob(os.path.join(folder, kind + ".*jsonl"))):
             with open(path, encoding="utf-8") as f:
@@ -70,22 +79,25 @@ class Trajectories:
             return self._stream(record)
         ids, code = record.ids.astype(np.int64), self._code(record)
         learned = np.zeros(len(ids), np.float32)
+        far = []
         for a, b in record.learned:
             learned[a:b] = 0.3
-            learned[a] = 1 if b - a < COPIED else DECIDED  # a call or an answer; the first character of what stands before a text
+            learned[a] = 2 if b - a < COPIED else DECIDED  # a call or an answer; the first character of what stands before a text
             if b - a >= COPIED:
+                near, far = (_forks(record.ids.tolist(), a, b, a + len(code), seen) for seen in (NEAR, FAR))
                 learned[a + 1 : b] = 0.15
-                learned[_forks(record.ids.tolist(), a, b)] = FORK
+                learned[near], learned[far] = FORK, FAR_FORK
                 learned[a + 1 : a + len(code)] = 1
                 learned[[a + len(code), b - 1]] = DECIDED
-        # What to look for, which match, who it is: the first token of a name, of an id.
+        # What to look for, which match, who it is: the first token of a name, of an id. What closes a name opens what follows.
+        learned[(learned > 0) & np.isin(ids, self.closes)] = 1
         decided = np.flatnonzero((learned[1:] > 0) & np.isin(ids[:-1], self.opens)) + 1
         learned[decided] = DECIDED
         start, end = self._text(ids, record.learned[0][0])
         if self.detail in ids and rng.random() < AGAIN:
             ids, learned, looks = self._asked_again(ids, learned, rng)
         else:
-            looks = self._looks(record, code, rng)
+            looks = self._looks(record, code, far, rng)
         positions = np.arange(len(ids))
         if rng.random() < short:
             keep = np.r_[:start, end : len(ids)]
@@ -110,18 +122,22 @@ class Trajectories:
         looks = now[looks]
         return ids[keep], positions[keep], learned[keep], looks[(looks >= 0).all(1)]
 
-    def _looks(self, record, code, rng):
-        """Tokens that are learned and where they stand before: a text that is repeated, the id of a match, a name that a search is for or that
-        is the answer."""
+    def _looks(self, record, code, forks, rng):
+        """Tokens that are learned and where they stand before: a text that is repeated (most of all where it forks), the id of a match, a name
+        that a search is for or that is the answer. What closes a name follows from what opened it."""
         *copied, first, chosen = self._places(record) or [None, None]
-        found = [(asking + 1, place) for asking, place in [*rng.sample(copied, min(LOOKS, len(copied))), *filter(None, [first, chosen])]]
+        copied = sorted(rng.sample(copied, len(copied)), key=lambda pair: pair[0] + 1 not in forks)[:LOOKS]
+        found = [(asking + 1, place) for asking, place in [*copied, *filter(None, [first, chosen])]]
         answer = record.learned[-1][0]
         found += [(answer + n, place) for n, place in enumerate(code)]
-        text = Found(record.ids)
-        for n in np.flatnonzero(np.isin(record.ids, self.named)) + 1:
-            place = text.last(record.ids[n : n + 2], n - 1)
-            if place >= 0 and any(a <= n < b for a, b in record.learned):
-                found += [(n, place), (n + 1, place + 1)]
+        text, closes = Found(record.ids), np.isin(record.ids, self.closes)
+        question = int(np.flatnonzero(record.ids == self.question)[-1]) if self.question in record.ids else None
+        for n in np.flatnonzero(np.isin(record.ids, [*self.named, self.who])) + 1:
+            if any(a <= n < b for a, b in record.learned):
+                end = n + int(np.flatnonzero(closes[n:])[0])
+                place = question + 1 if record.ids[n - 1] == self.who else text.last(record.ids[n:end], n - 1)
+                found += [(n + i, place + i) for i in range(end - n) if place >= 0]
+                found.append((end, n - 1))
         return np.array(found, np.int64).reshape(-1, 2)
 
     def _code(self, record):
@@ -148,8 +164,9 @@ class Trajectories:
         for n in np.flatnonzero(after & (learned > 0)):
             place = text.last(ids[n : n + ID], n)
             if place >= 0:
-                looks += [(n + i, place + i) for i in range(ID)]
-                learned[n + 1 : n + ID] = 1
+                more = ids[place + ID] in self.listed  # whether another id follows
+                looks += [(n + i, place + i) for i in range(ID + more)]
+                learned[n + 1 : n + ID + more] = 1
         return ids, np.arange(len(ids)), learned, np.array(looks, np.int64).reshape(-1, 2)
 
     def _matches(self, ids, until):
