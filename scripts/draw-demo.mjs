@@ -36,7 +36,7 @@ function panel({ left, right, title, ticks, up, value, interval }) {
     }
     const last = own.at(-1)
     const above = value(last) >= value(rows.find((row) => row.n === last.n && row.agent !== name))
-    parts.push(text(x(last.n) + 6, up(value(last)) + (above ? -10 : 20), label, `text-anchor="end" fill="${colour}"`))
+    parts.push(text(x(last.n) + (above ? 6 : -8), up(value(last)) + (above ? -10 : 20), label, `text-anchor="end" fill="${colour}"`))
   }
   return parts.join('\n')
 }
@@ -50,15 +50,22 @@ const tokenTicks = Array.from({ length: roof / step + 1 }, (_, index) => ({
   label: (index * step).toLocaleString('en-US'),
 }))
 
+/** Of the accuracies, in percent: from 80 on where all of them lie there, which the title says. */
+const floor = Math.min(...rows.map(({ interval }) => interval[0])) > 0.8 ? 80 : 0
+const accuracyTicks = Array.from({ length: 5 }, (_, index) => {
+  const percent = floor + (index * (100 - floor)) / 4
+  return { at: percent / 100, label: percent }
+})
+
 console.log(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${HEIGHT}" font-family="system-ui, sans-serif" font-size="13">
 <title>PI-LLM on ${model}: accuracy and size of the answering step, plain and with context tools</title>
 <rect width="${WIDTH}" height="${HEIGHT}" fill="white"/>
 ${panel({
   left: 54,
   right: 410,
-  title: 'Last values answered correctly, %, with 95 % intervals',
-  ticks: [0, 25, 50, 75, 100].map((at) => ({ at: at / 100, label: at })),
-  up: scale(0, 1),
+  title: `Last values right, %${floor ? ` (from ${floor} on)` : ''}, with 95 % intervals`,
+  ticks: accuracyTicks,
+  up: scale(floor / 100, 1),
   value: ({ accuracy }) => accuracy,
   interval: ({ interval }) => interval,
 })}
