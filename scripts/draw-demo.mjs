@@ -36,7 +36,9 @@ function panel({ left, right, title, ticks, up, value, interval }) {
     }
     const last = own.at(-1)
     const above = value(last) >= value(rows.find((row) => row.n === last.n && row.agent !== name))
-    parts.push(text(x(last.n) + (above ? 6 : -8), up(value(last)) + (above ? -10 : 20), label, `text-anchor="end" fill="${colour}"`))
+    parts.push(
+      text(x(last.n) + (above ? 6 : -8), up(value(last)) + (above ? -10 : 20), label, `text-anchor="end" fill="${colour}"`),
+    )
   }
   return parts.join('\n')
 }
