@@ -1,6 +1,6 @@
 /** Owns the frame of a panel: its title, its way out by button and by key, and the focus that it takes when it appears. */
 import type { ComponentChildren } from 'preact'
-import { useEffect, useRef } from 'preact/hooks'
+import { useLayoutEffect, useRef } from 'preact/hooks'
 
 interface PanelProps {
   /** Of the title's element; one panel of a name at a time. */
@@ -13,7 +13,8 @@ interface PanelProps {
 /** Give it a key: another thing's panel is another panel, which takes the focus anew. */
 export function Panel({ name, title, onClose, children }: PanelProps) {
   const frame = useRef<HTMLElement>(null)
-  useEffect(() => {
+  // Before anything else can be typed: a focus that comes later would be taken from what was chosen meanwhile.
+  useLayoutEffect(() => {
     frame.current?.focus()
   }, [])
   return (
