@@ -15,7 +15,7 @@ from . import chat
 from . import format as fmt
 from .cuts import border, cut
 from .format import Message
-from .found import Found
+from .found import Found, pairs
 from .speller import Speller
 from .stream import make_stream
 
@@ -202,8 +202,9 @@ class Maker:
         for ident in idents:
             tokens = self.tokenizer.encode(ident)
             place, call = text.first(tokens, 0), text.last(tokens, len(ids))
-            looks += [(call + n, place + n) for n in range(len(tokens) + 1) if place < call]
-        return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2))
+            if place < call:
+                looks += [(call + n, place + n) for n in range(len(tokens) + 1)]
+        return sample._replace(looks=pairs(looks))
 
     def folded(self, keys, n, even):
         """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown.
@@ -270,7 +271,7 @@ class Maker:
                 if len(value) > 2:  # those within a value, at its key: values may begin alike, too
                     steps += [pair for n in range(1, len(value)) for pair in ((at + n - 1, named), (stands + n, stands - 1))]
         looks = [pair for pair in looks if sample.weights[pair[0]] > 0]
-        return sample._replace(looks=np.array(looks, np.int64).reshape(-1, 2), steps=np.array(steps, np.int64).reshape(-1, 2))
+        return sample._replace(looks=pairs(looks), steps=pairs(steps))
 
     def summary(self, keys, n):
         """A summary of a fragment, which keeps the keys that it is to be about."""

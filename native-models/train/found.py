@@ -2,6 +2,11 @@
 import numpy as np
 
 
+def pairs(some):
+    """(a token, where it is to be looked for) as an array of two columns, also of none."""
+    return np.array(some, np.int64).reshape(-1, 2)
+
+
 class Found:
     def __init__(self, ids):
         self.text = np.array(ids, np.uint16).tobytes()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import format as fmt
-from .found import Found
+from .found import Found, pairs
 from .grow import ORDINALS
 from .words import SPACE
 
@@ -47,9 +47,9 @@ class Trajectories:
 
     def __init__(self, folder, kind, vocabulary):
         self.turn, self.announced, self.question = (vocabulary.id[text] for text in (fmt.START, *fmt.TEXTS[:2]))
-        self.opens = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.DETAIL_OPEN, "The" + fmt.ELDEST, fmt.BOX)]
         self.codes = [vocabulary.id[text] for text in fmt.TEXTS[-2:]]
-        self.named, self.who = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, fmt.BOX)], vocabulary.id["The" + fmt.ELDEST]
+        self.named = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, "The" + fmt.ELDEST, fmt.BOX)]
+        self.who = vocabulary.id["The" + fmt.ELDEST]
         self.closes = [vocabulary.id[text] for text in (*fmt.SEARCH_CLOSE, fmt.BOX, fmt.BOXED)]
         self.detail, self.repeat, self.bracket = (vocabulary.id[text] for text in (fmt.DETAIL_OPEN, fmt.REPEAT, SPACE + "("))
         self.ordinals = {vocabulary.id[str(n + 1)]: vocabulary.id[SPACE + word] for n, word in enumerate(ORDINALS) if SPACE + word in vocabulary.id}
@@ -91,7 +91,7 @@ class Trajectories:
                 learned[[a + len(code), b - 1]] = DECIDED
         # What to look for, which match, who it is: the first token of a name, of an id. What closes a name opens what follows.
         learned[(learned > 0) & np.isin(ids, self.closes)] = 1
-        decided = np.flatnonzero((learned[1:] > 0) & np.isin(ids[:-1], self.opens)) + 1
+        decided = np.flatnonzero((learned[1:] > 0) & np.isin(ids[:-1], [*self.named, self.detail])) + 1
         learned[decided] = DECIDED
         start, end = self._text(ids, record.learned[0][0])
         if self.detail in ids and rng.random() < AGAIN:
@@ -132,13 +132,13 @@ class Trajectories:
         found += [(answer + n, place) for n, place in enumerate(code)]
         text, closes = Found(record.ids), np.isin(record.ids, self.closes)
         question = int(np.flatnonzero(record.ids == self.question)[-1]) if self.question in record.ids else None
-        for n in np.flatnonzero(np.isin(record.ids, [*self.named, self.who])) + 1:
+        for n in np.flatnonzero(np.isin(record.ids, self.named)) + 1:
             if any(a <= n < b for a, b in record.learned):
                 end = n + int(np.flatnonzero(closes[n:])[0])
                 place = question + 1 if record.ids[n - 1] == self.who else text.last(record.ids[n:end], n - 1)
                 found += [(n + i, place + i) for i in range(end - n) if place >= 0]
                 found.append((end, n - 1))
-        return np.array(found, np.int64).reshape(-1, 2)
+        return pairs(found)
 
     def _code(self, record):
         """Where in the question the code stands that an answer begins with which repeats a text."""
@@ -167,7 +167,7 @@ class Trajectories:
                 more = ids[place + ID] in self.listed  # whether another id follows
                 looks += [(n + i, place + i) for i in range(ID + more)]
                 learned[n + 1 : n + ID + more] = 1
-        return ids, np.arange(len(ids)), learned, np.array(looks, np.int64).reshape(-1, 2)
+        return ids, np.arange(len(ids)), learned, pairs(looks)
 
     def _matches(self, ids, until):
         """Where the ids of counted matches begin: (place, number)."""
