@@ -1,4 +1,4 @@
-/** The rooms of src/ and what each may import; the one rule of the house, checked (README, "Rooms"). */
+/** The rooms of src/ and what each may import; the one rule of the house, checked (docs/architecture.md). */
 const below = {
   core: [],
   native: ['core'],

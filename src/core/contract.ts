@@ -1,4 +1,4 @@
-/** What an edit of the context promises about the cache (kv-mechanics.md, "The names of the contracts"). */
+/** What an edit of the context promises about the cache (docs/contracts.md). */
 
 /**
  * `exact`: the cache equals a fresh prefill of the shown tokens. `splice`: hidden tokens cannot be attended to, and the text after them keeps

@@ -152,7 +152,7 @@ export class LlamaEngine implements Engine {
         cells: options.cells ?? Math.min(trained > 0 ? trained : DEFAULT_CELLS, DEFAULT_CELLS),
         // Room for a state is taken for every sequence there may be, and no sequence is needed but lanes.
         ...(recurrent || hybrid ? { sequences: options.sequences ?? 2 * slots } : {}),
-        // Without it a sliding-window cache forgets cells that an edit may need again (kv-mechanics.md).
+        // Without it a sliding-window cache forgets cells that an edit may need again (docs/kv-cache.md).
         fullSlidingWindow: abilities.edits === 'tags' && slidingWindow > 0,
         ...(isGuarded(model.info, abilities)
           ? { sequences: guardedSequences(Math.min(sequences, MOST_GUARDED)), batch: Math.min(batch, ubatch) }

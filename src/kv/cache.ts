@@ -273,7 +273,7 @@ export class KvCache {
 
   /**
    * Rewrites an idle conversation's cells next to each other, from the lowest free ones on, so that attention need not run over the cells
-   * between them that were freed (kv-mechanics.md: there is no defragmentation). Values and positions stay, and so do cells that others share,
+   * between them that were freed (docs/kv-cache.md: there is no defragmentation). Values and positions stay, and so do cells that others share,
    * who would keep the old ones alive. Says how many cells were rewritten.
    */
   compact(conversation: ConversationId): number {

@@ -29,7 +29,7 @@ export interface MeasuredOn {
 
 /**
  * `call`: one graph run, which reads all weights. `token`: one token's way through the layers. `read`: one graph run reads one cell that its
- * tokens see. `attended`: one token looks at one such cell. `scanned`: one token passes over one cell in use, whoever holds it (kv-mechanics.md: attention runs up to the highest one).
+ * tokens see. `attended`: one token looks at one such cell. `scanned`: one token passes over one cell in use, whoever holds it (docs/kv-cache.md: attention runs up to the highest one).
  */
 export type PrefillTerm = 'call' | 'token' | 'read' | 'attended' | 'scanned'
 /** As above, for a token generated alone: `token` is its call, too, `attended` reads the cell, too. */

@@ -9,7 +9,7 @@ export interface Cell {
 }
 
 /**
- * What llama.cpp's unified cache lets us do (kv-mechanics.md, "Rules of the unified cache"). All spans are of positions.
+ * What llama.cpp's unified cache lets us do (docs/kv-cache.md, "What llama.cpp allows"). All spans are of positions.
  * No call here computes anything; cells come into being only by decoding.
  */
 export interface KvMemory {

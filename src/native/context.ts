@@ -56,7 +56,7 @@ export class Context implements NativeContext {
     this.ubatch = made.ubatch
     this.flashAttention = made.flashAttention
     this.attention = made.attention === null ? null : [...made.attention]
-    // A recurrent state says it can be shifted and cannot (kv-mechanics.md); several rotary dimensions make llama.cpp assert.
+    // A recurrent state says it can be shifted and cannot (docs/kv-cache.md); several rotary dimensions make llama.cpp assert.
     this.canShift = made.canShift && !recurrent && !hybrid && ['none', 'norm', 'neox'].includes(rope)
     this.memory = { cache: figure(made.cacheBytes, plan.cache), compute: figure(made.computeBytes, plan.compute), model: size }
   }
