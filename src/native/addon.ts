@@ -5,6 +5,7 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { getLlama, type Llama } from 'node-llama-cpp'
 import { KvfoldError } from '../core/errors.js'
+import type { Device } from './devices.js'
 import type { DecodeStatus, GpuChoice } from './types.js'
 
 declare const kind: unique symbol
@@ -15,15 +16,6 @@ export type ModelHandle = Handle<'model'>
 export type ContextHandle = Handle<'context'>
 export type SamplerHandle = Handle<'sampler'>
 export type CaptureHandle = Handle<'capture'>
-
-export interface Device {
-  readonly name: string
-  readonly description: string
-  readonly gpu: boolean
-  /** Bytes. */
-  readonly free: number
-  readonly total: number
-}
 
 /** Size of one block of a tensor type; [0, 0]: the number is not in use. */
 export type TensorBlock = readonly [bytes: number, elements: number]

@@ -2,6 +2,7 @@
 import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { loadAddon } from './addon.js'
+import { backendFor, usable } from './devices.js'
 import { Model } from './model.js'
 import { grammarFromSchema } from './schema-grammar.js'
 import type { BackendInfo, GpuChoice, Native } from './types.js'
@@ -9,7 +10,7 @@ import type { BackendInfo, GpuChoice, Native } from './types.js'
 let opened: { readonly gpu: GpuChoice; readonly native: Promise<Native> } | null = null
 
 /**
- * The process's llama.cpp on the backend that node-llama-cpp detects, unless `gpu` names one. A process has one backend: later calls get
+ * The process's llama.cpp on the best backend that has a device here, unless `gpu` names one. A process has one backend: later calls get
  * the same object, or native/unsupported when they name another backend. When the process exits, what was not disposed is freed.
  * @throws KvfoldError native/unsupported, native/build-failed, native/library-mismatch
  */
@@ -41,10 +42,11 @@ async function open(gpu: GpuChoice): Promise<Native> {
     addon.shutdown()
   })
   const { devices, systemInfo } = addon.about()
+  const computesOn = backendFor(gpu, llama.gpu === false ? 'cpu' : llama.gpu, devices)
   const backend: BackendInfo = {
-    gpu: llama.gpu === false ? 'cpu' : llama.gpu,
+    gpu: computesOn,
     release,
-    devices: devices.map(({ name, description }) => `${name}: ${description}`),
+    devices: usable(computesOn, devices).map(({ name, description }) => `${name}: ${description}`),
     systemInfo,
   }
   return {

@@ -1,12 +1,12 @@
 /** Owns what a context is asked to be: options checked and completed, and its memory estimated before llama.cpp takes any. */
 import { availableParallelism } from 'node:os'
 import { KvfoldError } from '../core/errors.js'
-import type { Device } from './addon.js'
+import type { Device } from './devices.js'
 import { refuse } from './failure.js'
 import { availableMemory, cacheBytes, cacheTypes, refuseTooMuch } from './memory-estimate.js'
 import { isPooling, poolingNumber, poolingOf } from './pooling.js'
 import { isCausal, isTextEncoder } from './text-encoders.js'
-import type { CacheType, ContextOptions, GpuChoice, ModelInfo, Pooling } from './types.js'
+import type { CacheType, ContextOptions, ModelInfo, Pooling } from './types.js'
 
 /** llama.cpp rounds n_ctx up to this. */
 const CELL_GRANULARITY = 256
@@ -35,12 +35,7 @@ interface PlannedModel {
 }
 
 /** @throws KvfoldError native/bad-argument, native/unsupported, model/unsupported, memory/insufficient */
-export function planContext(
-  options: ContextOptions,
-  model: PlannedModel,
-  devices: readonly Device[],
-  gpu: Exclude<GpuChoice, 'auto'>,
-): ContextPlan {
+export function planContext(options: ContextOptions, model: PlannedModel, devices: readonly Device[]): ContextPlan {
   const { info } = model
   refuseModel(info, options)
   const whole = completed(options, info)
@@ -62,7 +57,7 @@ export function planContext(
   // Every token is an output then, and llama.cpp keeps logits beside each embedding.
   const outputs = pooling === null ? 0 : 4 * whole.batch * (info.vocabulary + info.embedding)
   const compute = computeBytes(whole, info, flashAttention !== 'off') + outputs
-  refuseWhatDoesNotFit(whole.cells, cache, compute, model, gpu === 'cpu' ? [] : devices)
+  refuseWhatDoesNotFit(whole.cells, cache, compute, model, devices)
   const raw = {
     ...whole,
     // A quantised V works only with flash attention, so `auto` has no choice.

@@ -1,5 +1,5 @@
 /** Owns the choice of how many layers go to the GPU when nobody says: as many as its free memory holds beside a cache. */
-import type { Device } from './addon.js'
+import type { Device } from './devices.js'
 import type { GgufFile } from './gguf-file.js'
 
 /** Left free for the driver and compute buffers: bytes, and a share of what is free for the KV cache. */

@@ -82,6 +82,7 @@ Napi::Value load(const Napi::CallbackInfo &info) {
   else params.load_mode = flag("mlock") ? LLAMA_LOAD_MODE_MLOCK : LLAMA_LOAD_MODE_NONE;
   params.vocab_only = flag("vocabOnly");
   params.check_tensors = flag("checkTensors");
+  bool hostOnly = flag("hostOnly");
 
   auto progress = std::make_shared<Progress>();
   progress->stopping = live(env).stopping;
@@ -95,6 +96,9 @@ Napi::Value load(const Napi::CallbackInfo &info) {
       [=]() mutable {
         params.progress_callback_user_data = progress.get();
         params.progress_callback = [](float value, void *data) { return static_cast<Progress *>(data)->report(value); };
+        // Ends a list of devices that has none; llama.cpp takes every GPU where it is given no list.
+        ggml_backend_dev_t none = nullptr;
+        if (hostOnly) params.devices = &none;
         Log log;
         loaded->model = llama_model_load_from_file(path.c_str(), params);
         progress->drain();

@@ -3,6 +3,7 @@ import { KvfoldError } from '../core/errors.js'
 import type { Addon, ModelHandle } from './addon.js'
 import { Context } from './context.js'
 import { planContext } from './context-plan.js'
+import { usable } from './devices.js'
 import { awaiting, calling, refuse, refuseForeign } from './failure.js'
 import { checkGguf } from './gguf-file.js'
 import { layersThatFit } from './gpu-layers.js'
@@ -78,7 +79,7 @@ export class Model implements NativeModel {
     const { mmap = true, mlock = false, vocabOnly = false, checkTensors = false, onProgress } = options
     const { devices, tensorTypes } = addon.about()
     const file = checkGguf(path, tensorTypes)
-    const fit = backend.gpu === 'cpu' ? 0 : layersThatFit(file, devices)
+    const fit = layersThatFit(file, usable(backend.gpu, devices))
     const { gpuLayers = fit } = options
     if (!Number.isInteger(gpuLayers) || gpuLayers < 0 || gpuLayers > 2 ** 31 - 1)
       refuse(`gpuLayers is ${gpuLayers}; give a whole number of layers from 0.`)
@@ -99,7 +100,8 @@ export class Model implements NativeModel {
         failure = { error }
       }
     }
-    const raw = { gpuLayers, mmap, mlock, vocabOnly, checkTensors }
+    // A library for GPUs may be loaded where the CPU is to compute.
+    const raw = { gpuLayers, mmap, mlock, vocabOnly, checkTensors, hostOnly: backend.gpu === 'cpu' }
     const handle = await awaiting(() => addon.modelLoad(path, raw, onProgress === undefined ? null : report))
     // Assigned in a callback, which the compiler does not see.
     const thrown = failure as { readonly error: unknown } | null
@@ -163,7 +165,7 @@ export class Model implements NativeModel {
     const { handle } = this
     if (this.#vocabOnly)
       throw new KvfoldError('model/unsupported', 'The model was loaded with vocabOnly and has no weights; load it whole.')
-    const plan = planContext(options, this, this.#addon.about().devices, this.#backend.gpu)
+    const plan = planContext(options, this, usable(this.#backend.gpu, this.#addon.about().devices))
     const making = awaiting(() => this.#addon.contextCreate(handle, plan.raw))
     this.#making.add(making)
     try {

@@ -6,7 +6,21 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { CostReport } from '../../src/eval/cost/report.js'
 import { kvfold, type RunOptions } from './process.js'
 
-const SMALL = ['bench', 'acm', '--quick', '--before', '600', '--after', '150', '--generate', '4', '--clock', 'cpu']
+const SMALL = [
+  'bench',
+  'acm',
+  '--quick',
+  '--before',
+  '600',
+  '--after',
+  '150',
+  '--generate',
+  '4',
+  '--clock',
+  'cpu',
+  '--gpu',
+  'cpu',
+]
 let folder: string
 let environment: Record<string, string>
 const bench = (words: readonly string[], options: RunOptions = {}) => kvfold(words, { environment, ...options })

@@ -1,0 +1,38 @@
+/** Owns the choice of what computes: what is a GPU among the devices that llama.cpp lists, and what a user's wish makes of them. */
+import { KvfoldError } from '../core/errors.js'
+import type { GpuChoice } from './types.js'
+
+export interface Device {
+  readonly name: string
+  readonly description: string
+  /** llama.cpp computes on it unless it is told not to. */
+  readonly gpu: boolean
+  /** Bytes. */
+  readonly free: number
+  readonly total: number
+}
+
+/** Where a process computes. */
+export type Backend = Exclude<GpuChoice, 'auto'>
+
+/** Drivers that compute on the CPU behind a GPU's interface, by what they call themselves (Mesa, Chromium, Windows under WSL). */
+const SOFTWARE = /llvmpipe|lavapipe|softpipe|swiftshader|basic render driver/i
+
+const isHardware = ({ gpu, description }: Device): boolean => gpu && !SOFTWARE.test(description)
+
+/**
+ * What a process computes on whose library for `library` is loaded and lists `devices`. `auto` takes a GPU that is one: a library without a
+ * device, or a software device alone, leaves it the CPU. A backend that was named is taken with any device, or refused.
+ * @throws KvfoldError native/unsupported when the named backend has no device.
+ */
+export function backendFor(choice: GpuChoice, library: Backend, devices: readonly Device[]): Backend {
+  if (library === 'cpu' || choice === 'cpu') return 'cpu'
+  if (choice === 'auto') return devices.some(isHardware) ? library : 'cpu'
+  if (devices.some(({ gpu }) => gpu)) return library
+  const named = library === 'vulkan' ? ' A software device must be named, e.g. GGML_VK_VISIBLE_DEVICES=0.' : ''
+  throw new KvfoldError('native/unsupported', `--gpu ${choice} finds no device on this machine; try --gpu cpu or auto.${named}`)
+}
+
+/** The devices that a process on `backend` may use. */
+export const usable = (backend: Backend, devices: readonly Device[]): readonly Device[] =>
+  backend === 'cpu' ? devices.filter(({ gpu }) => !gpu) : devices
