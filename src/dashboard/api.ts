@@ -1,5 +1,6 @@
 /** Owns the way to the server: requests with the key, and errors as the server words them. */
-import { eventsIn, type ServerEvent } from './server-events.js'
+import type { EventSourceMessage } from 'eventsource-parser'
+import { eventsIn } from './server-events.js'
 
 /** What the server refused, in its own words. */
 export class ApiFailure extends Error {
@@ -43,7 +44,10 @@ export class Api {
   }
 
   /** Server-sent events, until the stream ends. */
-  async *events(path: string, options: { readonly body?: unknown; readonly signal: AbortSignal }): AsyncGenerator<ServerEvent> {
+  async *events(
+    path: string,
+    options: { readonly body?: unknown; readonly signal: AbortSignal },
+  ): AsyncGenerator<EventSourceMessage> {
     const { body, signal } = options
     const response = await this.#fetch(body === undefined ? 'GET' : 'POST', path, body, signal)
     if (response.body !== null) yield* eventsIn(response.body)

@@ -159,7 +159,7 @@ it('server-sent events come whole, however they are cut', async () => {
     for await (const event of eventsIn(ReadableStream.from(chunks))) events.push(event)
     expect(events, `${size}`).toEqual([
       { event: 'message', data: '{"a":"ä"}' },
-      { event: 'message', data: 'one\ntwo' },
+      { event: undefined, data: 'one\ntwo' },
     ])
   }
 })

@@ -3,17 +3,20 @@ import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { EngineEvent } from '../../src/engine/engine.js'
+import { eventReader } from '../../src/engine/remote/chunks.js'
 import { ReplyReader } from '../../src/engine/remote/reply-reader.js'
-import { SseParser, type ServerEvent } from '../../src/engine/remote/sse.js'
 import { usageIn } from '../../src/engine/remote/usage.js'
 
 const encoder = new TextEncoder()
 
 /** The events of bytes that come in pieces which end at `cuts`. */
-function parse(bytes: Uint8Array, cuts: readonly number[] = []): ServerEvent[] {
-  const parser = new SseParser()
+function parse(bytes: Uint8Array, cuts: readonly number[] = []): { readonly name: string; readonly data: string }[] {
+  const eventsIn = eventReader()
   const places = [0, ...[...cuts].sort((a, b) => a - b), bytes.length]
-  return places.slice(1).flatMap((end, at) => parser.push(bytes.subarray(places[at], end)))
+  return places
+    .slice(1)
+    .flatMap((end, at) => eventsIn(bytes.subarray(places[at], end)))
+    .map(({ event = 'message', data }) => ({ name: event, data }))
 }
 
 function read(name: string): { readonly reader: ReplyReader; readonly events: readonly EngineEvent[] } {
@@ -25,7 +28,7 @@ function read(name: string): { readonly reader: ReplyReader; readonly events: re
   return { reader, events }
 }
 
-describe('SseParser', () => {
+describe('eventReader', () => {
   it('takes every kind of line end, comments, names, and data in several lines', () => {
     const text =
       '\uFEFF: hello\r\ndata: one\r\n\r\nevent: ping\rdata:two\rdata\rid: 7\rretry: 5\r\rdata:  three\n\n\n\ndata: never ended\n'
@@ -56,11 +59,11 @@ describe('SseParser', () => {
   })
 
   it('refuses an event without end', () => {
-    const parser = new SseParser()
+    const eventsIn = eventReader()
     const piece = encoder.encode('x'.repeat(2 ** 20))
-    parser.push(encoder.encode('data: '))
+    eventsIn(encoder.encode('data: '))
     expect(() => {
-      for (let count = 0; count < 20; count++) parser.push(piece)
+      for (let count = 0; count < 20; count++) eventsIn(piece)
     }).toThrow(expect.objectContaining({ code: 'remote/bad-answer' }))
   })
 })
