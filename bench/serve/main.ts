@@ -40,6 +40,7 @@ const { values: flags } = parseArgs({
     slots: { type: 'string', default: '4' },
     rounds: { type: 'string', default: '5' },
     seconds: { type: 'string', default: '60' },
+    'max-gap': { type: 'string' },
     json: { type: 'boolean', default: false },
   },
 })
@@ -79,6 +80,7 @@ async function start(): Promise<Target[]> {
       String(THREADS),
     ],
     ...['--context', String(CELLS), '--store', 'none', '--flash-attention', 'on', '--log-level', 'error', '--queue', '64'],
+    ...(flags['max-gap'] === undefined ? [] : ['--max-gap', flags['max-gap']]),
   ])
   const theirs = (unified: boolean) =>
     startServer(
@@ -174,6 +176,7 @@ function report(): void {
   const ratios = targets.slice(1).map(({ name, rounds }) => ({
     peer: name,
     throughput: median(ours.rounds.map((round, index) => throughput(round) / throughput(rounds[index]!))),
+    gap: median(ours.rounds.map((round, index) => summary([round]).gap.p95 / summary([rounds[index]!]).gap.p95)),
   }))
   const settings = { clients, slots, prompts: PROMPTS, generated: GENERATED, cells: CELLS, threads: THREADS, model: SHAPE }
   if (flags.json) {
@@ -181,6 +184,8 @@ function report(): void {
     return
   }
   for (const row of rows) console.log(line(row.name, row))
-  for (const { peer, throughput: ratio } of ratios)
-    console.log(`throughput, kvfold / ${peer}: ${ratio.toFixed(3)} (median of ${flags.rounds} rounds; above 1 is faster)`)
+  for (const { peer, throughput: ratio, gap } of ratios)
+    console.log(
+      `kvfold / ${peer}, medians of ${flags.rounds} rounds: throughput ${ratio.toFixed(3)} (above 1 is faster), 95th percentile of the gap ${gap.toFixed(3)} (below 1 is smoother)`,
+    )
 }

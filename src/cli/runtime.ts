@@ -57,7 +57,7 @@ export async function loadEngine(
   flags: ModelFlags,
   notes: Terminal,
   signal?: AbortSignal,
-  extra: Pick<LlamaEngineOptions, 'slots' | 'sequences' | 'attention'> = {},
+  extra: Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention'> = {},
 ): Promise<LlamaEngine> {
   const settings = optionsOf(flags)
   const path = await modelPath(flags.model, notes, signal)

@@ -46,6 +46,11 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly model?: ModelOptions
   /** Steps that run at once. Default 4. */
   readonly slots?: number
+  /**
+   * Milliseconds between two tokens of an answer, as far as prompts that are computed meanwhile are the reason; these go on by 16 tokens at
+   * least. Default: four times as long as without prompts.
+   */
+  readonly maxGap?: number
   /** Used instead of the model's own chat template. */
   readonly chatTemplate?: string
   /** What edits keep to unless a request says otherwise. Default: exact. */
@@ -119,6 +124,7 @@ export class LlamaEngine implements Engine {
         : new LinearCache(context, { attic: this.#attic, refusal })
     this.#scheduler = new Scheduler(model, context, this.#cache, {
       slots: options.slots ?? DEFAULT_SLOTS,
+      ...(options.maxGap === undefined ? {} : { maxGap: options.maxGap }),
       ...(guard === null ? {} : { decode: (batch, watched) => guard.decode(batch, watched) }),
     })
     this.#mending = new Mending({

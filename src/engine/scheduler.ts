@@ -7,24 +7,28 @@ import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '.
 import { Fetching } from './fetching.js'
 import { termsOf, type Job, type JobResult } from './job.js'
 import { tokenLogprob } from './logprobs.js'
+import { PrefillBudget } from './prefill-budget.js'
 import { packed, sizeOf, type Share } from './share.js'
 
 export interface SchedulerOptions {
   /** Steps that run at once; more wait their turn. */
   readonly slots: number
+  /** Milliseconds between two tokens of a stream, as far as prompts are the reason. Default: four times as long as without prompts. */
+  readonly maxGap?: number
   /** How a batch is decoded. Default: by the context. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
 }
 
 /**
  * Continuous batching over one context. Each turn takes one token of every decoding job, then fills up with prompt tokens, of those prompts
- * first that waited longest for it; while others decode, a turn is one ubatch at most so that streams keep flowing. Between turns, and only
- * then, sequences are tagged and untagged. Jobs of one conversation run one after another.
+ * first that waited longest for it; while others decode, by measured time and one ubatch at most, so that streams keep flowing
+ * (PrefillBudget). Between turns, and only then, sequences are tagged and untagged. Jobs of one conversation run one after another.
  */
 export class Scheduler {
   readonly #jobs: Job[] = []
   readonly #errands: (() => void)[] = []
   readonly #fetching: Fetching
+  readonly #budget: PrefillBudget
   #running: Promise<void> | null = null
   /** The jobs whose tokens are being decoded right now. */
   #decoding: readonly Job[] = []
@@ -40,6 +44,7 @@ export class Scheduler {
     private readonly cache: StepCache,
     private readonly options: SchedulerOptions,
   ) {
+    this.#budget = new PrefillBudget(options.maxGap)
     this.#fetching = new Fetching(
       cache,
       () => {
@@ -215,8 +220,10 @@ export class Scheduler {
           seat: this.cache.seat(job.phase.step),
         })
     }
-    // Streams wait for one ubatch at most, however many prompts come in.
-    if (shares.length > 0) room = Math.min(room, Math.max(1, this.context.ubatch - shares.length))
+    const streams = shares.length
+    const isPromptDue = this.#jobs.some(({ phase }) => phase.name === 'prefill')
+    if (streams > 0 && isPromptDue)
+      room = Math.min(this.#budget.tokens(streams), Math.max(1, this.context.ubatch - streams), room)
     for (const job of [...this.#jobs].sort((a, b) => a.served - b.served)) {
       if (job.phase.name !== 'prefill' || room === 0) continue
       const chunk = this.cache.next(job.phase.step, room)
@@ -250,6 +257,8 @@ export class Scheduler {
       // All books first: a job that ends checks them against everything llama.cpp holds.
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
       for (const share of shares) if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
+      const streams = shares.filter(({ what }) => what === 'generated').length
+      this.#budget.took({ prompt: size - streams, streams, milliseconds: performance.now() - begun })
       return
     }
     // Some ubatches may have entered the cache: believe llama.cpp, not the plan.

@@ -42,6 +42,7 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
   readonly tlsKey?: string
   readonly logLevel: LogLevel
   readonly slots: number
+  readonly maxGap?: number
   readonly queue: number
   readonly timeout?: number
   readonly keepAlive?: number
@@ -77,6 +78,11 @@ export function addServe(program: Command, shell: Shell, version: string): void 
     .option('--tls-key <file>', 'PEM key of the certificate')
     .addOption(new Option('--log-level <level>', 'what is logged to stderr, never any text').choices(LEVELS).default('info'))
     .option('--slots <count>', 'requests computed at once, for each model', integer(1, 64), 4)
+    .option(
+      '--max-gap <ms>',
+      "longest pause between two tokens of an answer that others' prompts may cause (default: 4 times the pause without them)",
+      decimal(0.1, 86_400_000),
+    )
     .option('--queue <count>', 'requests that may wait for a slot; more are answered 503', integer(0, 1_000_000), 128)
     .option('--timeout <seconds>', 'time for an answer, waiting included (default: none)', decimal(0.1, 86_400))
     .option('--keep-alive <seconds>', 'how long a model that nobody uses stays loaded (default: for ever)', decimal(0, 1e9))
@@ -201,7 +207,8 @@ function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell): ModelSource[
   return models.map(({ name, model }) => ({
     name,
     slots: flags.slots,
-    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots: flags.slots }),
+    load: () =>
+      loadEngine({ ...flags, model }, notes, interrupt.signal, { slots: flags.slots, ...given({ maxGap: flags.maxGap }) }),
     ...(flags.attention === 'on'
       ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
       : {}),
