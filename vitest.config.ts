@@ -3,7 +3,7 @@ import { defineConfig } from 'vitest/config'
 /** Files that load no native library and start no process: they share processes and what these have imported. */
 const PURE = [
   'test/{agents,context,core,kv}/**/*.test.ts',
-  'test/chat/!(vocabularies).test.ts',
+  'test/chat/!(unicode-spans|vocabularies).test.ts',
   'test/eval/**/!(agents-builtin|builtin-skills|cost-study|recorder|report-command|run-pool).test.ts',
 ]
 

@@ -1,101 +1,113 @@
-/** Applies edits to a tokenized prompt: replaced ranges get new tokens, everything else keeps its own. */
+/** Applies edits to a tokenized prompt: the tokens that show replaced text give way to new ones, everything else keeps its own. */
 import type { Contract } from '../core/contract.js'
 import { invariant } from '../core/errors.js'
-import type { Span } from '../core/span.js'
+import { overlaps, type Span } from '../core/span.js'
 import type { Edit } from './message.js'
 import type { OffsetMap } from './text/offsets.js'
-import { borderAt, type Aligned } from './tokens/aligned.js'
+import { concatenate, cover, part, type Aligned } from './tokens/aligned.js'
 
-/** A stretch of the unedited prompt and what stands in its place. */
+/** A stretch of the unedited prompt's text and what stands in its place. */
 export interface Change {
   readonly text: Span
+  readonly replacement: string
+  readonly contract: Contract | null
+}
+
+/** Whole tokens of the unedited prompt, and the text and tokens in their place: replacements, and what those tokens showed beside the replaced text. */
+export interface Replaced {
+  readonly text: Span
   readonly tokens: Span
-  readonly replacement: { readonly text: string; readonly tokens: Int32Array }
+  readonly by: { readonly text: string; readonly aligned: Aligned }
   readonly contract: Contract | null
 }
 
 /**
- * The edits as changes of the prompt, in order. Edits of text that is not shown are left out.
- * @throws KvfoldError internal/invariant for borders that are not token borders, or edits that overlap
+ * The edits as changes of the prompt's text, in order. Edits of text that is not shown, or shown by no token, are left out.
+ * @throws KvfoldError internal/invariant for edits that overlap
  */
-export function changesOf(
-  edits: readonly Edit[],
-  base: Aligned,
-  map: (message: number) => OffsetMap | null,
-  tokenize: (text: string) => Int32Array,
-): Change[] {
+export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: number) => OffsetMap | null): Change[] {
   const changes: Change[] = []
-  for (const { message, span, replacement, contract = null } of edits) {
+  const sorted = [...edits].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
+  sorted.forEach(({ message, span, replacement, contract = null }, index) => {
+    const next = sorted[index + 1]
+    invariant(next === undefined || next.message !== message || !overlaps(span, next.span), 'Two edits overlap.')
     const text = map(message)?.toText(span) ?? 'hidden'
-    if (text === 'hidden') continue
-    invariant(text !== 'inside', `An edit of message ${message} ends inside a character that the template writes as several.`)
-    const start = borderAt(base, text.start)
-    const end = borderAt(base, text.end)
-    invariant(
-      start !== null && end !== null,
-      `An edit of message ${message}, characters ${span.start} to ${span.end}, does not lie on token borders; snap it first.`,
-    )
-    changes.push({ text, tokens: { start, end }, replacement: { text: replacement, tokens: tokenize(replacement) }, contract })
-  }
-  changes.sort((a, b) => a.text.start - b.text.start || a.text.end - b.text.end)
-  changes.forEach(({ text }, index) => {
-    invariant(index === 0 || (changes[index - 1]?.text.end ?? 0) <= text.start, 'Two edits overlap.')
+    if (text === 'hidden') return
+    const tokens = cover(base, text)
+    if (tokens.start < tokens.end) changes.push({ text, replacement, contract })
   })
-  return changes
+  return changes.sort((a, b) => a.text.start - b.text.start || a.text.end - b.text.end)
 }
 
-/** Carries places of the unedited prompt over to the edited one. */
-export class Shifts {
-  constructor(private readonly changes: readonly Change[]) {}
-
-  text(at: number): number {
-    return this.#shift(at, ({ text, replacement }) => [text, replacement.text.length])
-  }
-
-  token(at: number): number {
-    return this.#shift(at, ({ tokens, replacement }) => [tokens, replacement.tokens.length])
-  }
-
-  /** A place inside a replaced stretch goes to its end. */
-  #shift(at: number, of: (change: Change) => readonly [Span, number]): number {
-    let shift = 0
-    for (const change of this.changes) {
-      const [{ start, end }, length] = of(change)
-      if (at <= start) break
-      shift += length - (Math.min(at, end) - start)
+/** The changes as replaced tokens, in order, disjoint. Changes that share a token are one. */
+export function replacedBy(
+  changes: readonly Change[],
+  text: string,
+  base: Aligned,
+  tokenize: (text: string) => Aligned,
+): Replaced[] {
+  const groups: { tokens: Span; changes: Change[] }[] = []
+  for (const change of changes) {
+    const tokens = cover(base, change.text)
+    const last = groups.at(-1)
+    if (last === undefined || last.tokens.end <= tokens.start) groups.push({ tokens, changes: [change] })
+    else {
+      last.tokens = { start: last.tokens.start, end: Math.max(last.tokens.end, tokens.end) }
+      last.changes.push(change)
     }
-    return at + shift
   }
+  return groups.map(({ tokens, changes: together }) => {
+    const first = together[0]!.text.start
+    const last = together.at(-1)!.text.end
+    const start = Math.min(first, base.starts[tokens.start]!)
+    const end = Math.max(last, base.ends[tokens.end - 1]!)
+    const made = text.slice(start, first) + applyToText(text.slice(0, last), together).slice(first) + text.slice(last, end)
+    return { text: { start, end }, tokens, by: { text: made, aligned: tokenize(made) }, contract: strictest(together) }
+  })
+}
+
+/** What all of them ask for; `exact`, which is always right, when that is not the same. */
+function strictest([first, ...others]: readonly Change[]): Contract | null {
+  const contract = first?.contract ?? null
+  return others.every((other) => other.contract === contract) ? contract : 'exact'
+}
+
+/** A place of the unedited text in the edited one; a place inside a replaced stretch goes to its end. */
+export function shifted(at: number, changes: readonly Change[]): number {
+  let shift = 0
+  for (const { text, replacement } of changes) {
+    if (at <= text.start) break
+    shift += replacement.length - (Math.min(at, text.end) - text.start)
+  }
+  return at + shift
 }
 
 export function applyToText(text: string, changes: readonly Change[]): string {
   const parts: string[] = []
   let at = 0
   for (const change of changes) {
-    parts.push(text.slice(at, change.text.start), change.replacement.text)
+    parts.push(text.slice(at, change.text.start), change.replacement)
     at = change.text.end
   }
   return parts.join('') + text.slice(at)
 }
 
-export function applyToTokens(tokens: Int32Array, changes: readonly Change[]): Int32Array {
-  if (changes.length === 0) return tokens
-  const grown = changes.reduce(
-    (sum, change) => sum + change.replacement.tokens.length - (change.tokens.end - change.tokens.start),
-    0,
-  )
-  const made = new Int32Array(tokens.length + grown)
-  let from = 0
-  let to = 0
-  const put = (part: Int32Array) => {
-    made.set(part, to)
-    to += part.length
+/** The edited prompt's tokens; `length`: of its text. */
+export function applyToTokens(base: Aligned, replaced: readonly Replaced[], length: number): Aligned {
+  if (replaced.length === 0) return base
+  const parts: { at: number; aligned: Aligned }[] = []
+  let [token, from, at] = [0, 0, 0]
+  const keep = (end: number, to: number) => {
+    parts.push({ at, aligned: part(base, { start: token, end }, from, to) })
+    at += to - from
   }
-  for (const change of changes) {
-    put(tokens.subarray(from, change.tokens.start))
-    put(change.replacement.tokens)
-    from = change.tokens.end
+  for (const { text, tokens, by } of replaced) {
+    keep(tokens.start, text.start)
+    parts.push({ at, aligned: by.aligned })
+    at += by.text.length
+    token = tokens.end
+    from = text.end
   }
-  put(tokens.subarray(from))
-  return made
+  keep(base.tokens.length, base.length)
+  return concatenate(parts, length)
 }

@@ -4,7 +4,7 @@ import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
 import { templateMessages, toolsValue } from './conversation.js'
-import { applyToText, applyToTokens, changesOf, Shifts } from './edits.js'
+import { applyToText, applyToTokens, changesOf, replacedBy, shifted } from './edits.js'
 import { messageStarts } from './extents.js'
 import { Template } from './jinja/template.js'
 import type { ChatMessage, Edit, ToolDefinition } from './message.js'
@@ -15,7 +15,7 @@ import { detectSyntax } from './syntax/detect.js'
 import type { ToolSyntax } from './syntax/syntax.js'
 import { OffsetMap } from './text/offsets.js'
 import type { Tracked } from './text/tracked.js'
-import { borderAt, tokenAt, type Aligned } from './tokens/aligned.js'
+import { isBorder, tokenAt, within, type Aligned } from './tokens/aligned.js'
 import { Encoder, type Fixed } from './tokens/encoder.js'
 import type { Tokenizer } from './tokenizer.js'
 
@@ -59,7 +59,10 @@ export interface Rendered {
   readonly messages: readonly RenderedMessage[]
   /** Tokens of the generation prompt. */
   readonly generation: Span
-  /** The tokens without the edits, and for each edit, in order, the stretch of them it hides and how many tokens stand there instead. */
+  /**
+   * The tokens without the edits, and in order the stretches of them that edits hide and how many tokens stand there instead: one for each edit
+   * of shown text, or for several that share a token.
+   */
   readonly origin: {
     readonly base: Int32Array
     readonly holes: readonly { readonly span: Span; readonly marker: number; readonly contract?: Contract }[]
@@ -96,36 +99,43 @@ export class ChatFormat {
   }
 
   /**
-   * Messages as tokens. Pure but for caches. Edits: disjoint, on token borders (`snap`).
-   * @throws KvfoldError chat/template-failed, chat/bad-message; internal/invariant for edits off token borders
+   * Messages as tokens. Pure but for caches. Edits are disjoint. Tokens that show text of an edit are replaced as a whole, and all others stay: what
+   * such a token shows beside the edit (the template's space, or anything where the edit does not lie on token borders, see `snap`) goes
+   * with the replacement.
+   * @throws KvfoldError chat/template-failed, chat/bad-message; internal/invariant for edits that overlap
    */
   render({ messages, tools = [], edits = [], generationPrompt = true }: RenderRequest): Rendered {
     const base = this.#base(messages, tools, new Set(edits.map(({ message }) => message)), generationPrompt)
-    const changes = changesOf(
-      edits,
-      base.base,
-      (message) => base.maps.get(message) ?? null,
-      (text) => this.#encoder.inner(text),
-    )
-    const shifts = new Shifts(changes)
+    const { value } = base.text
+    const changes = changesOf(edits, base.base, (message) => base.maps.get(message) ?? null)
+    const replaced = replacedBy(changes, value, base.base, (text) => this.#encoder.innerAligned(text))
+    const text = applyToText(value, changes)
+    const shown = applyToTokens(base.base, replaced, text.length)
     const count = messages.length
-    const spanOf = (index: number): Span => ({
-      start: shifts.token(base.tokenStarts[index] ?? 0),
-      end: shifts.token(base.tokenStarts[index + 1] ?? 0),
-    })
+    const starts =
+      replaced.length === 0
+        ? base.tokenStarts
+        : base.textStarts.map((start, index) => firstToken(shown, shifted(start, changes), index, count))
+    const spanOf = (index: number): Span => ({ start: starts[index] ?? 0, end: starts[index + 1] ?? 0 })
+    const contentOf = (index: number): RenderedMessage['content'] => {
+      const place = base.maps.get(index)?.text
+      if (place === undefined) return null
+      const chars = { start: shifted(place.start, changes), end: shifted(place.end, changes) }
+      return { chars, tokens: within(shown, chars) }
+    }
     const rendered: Rendered = {
-      text: applyToText(base.text.value, changes),
-      tokens: applyToTokens(base.base.tokens, changes),
+      text,
+      tokens: shown.tokens,
       messages: [
-        ...messages.map(({ role }, index) => ({ index, role, span: spanOf(index), content: contentOf(base, index, shifts) })),
+        ...messages.map(({ role }, index) => ({ index, role, span: spanOf(index), content: contentOf(index) })),
         ...(generationPrompt ? [{ index: count, role: 'assistant', span: spanOf(count), content: null }] : []),
       ],
       generation: spanOf(count),
       origin: {
         base: base.base.tokens,
-        holes: changes.map(({ tokens, replacement, contract }) => ({
+        holes: replaced.map(({ tokens, by, contract }) => ({
           span: tokens,
-          marker: replacement.tokens.length,
+          marker: by.aligned.tokens.length,
           ...(contract === null ? {} : { contract }),
         })),
       },
@@ -135,8 +145,9 @@ export class ChatFormat {
   }
 
   /**
-   * Widens a stretch of a message's content to the nearest token borders around it, within the content (characters of the
-   * original content). Where the outermost border is shared with the template's text, the nearest one inside is taken.
+   * Widens a stretch of a message's content to the nearest token borders around it, at most to all of the content (characters of the original
+   * content), whose ends are borders even where a token shows text of the template beside them. Text that the template does not show is
+   * left as it is.
    */
   snap({
     messages,
@@ -208,9 +219,7 @@ export class ChatFormat {
       : { text: plain, fixed: [], refused: [] }
     const textStarts = text === plain ? plainStarts : [...messageStarts(text, count), text.length]
     const base = this.#encoder.encode(text, [...fixed, ...this.#notes(text)])
-    const tokenStarts = textStarts.map((start, index) =>
-      index === 0 ? 0 : index > count ? base.tokens.length : tokenAt(base, start),
-    )
+    const tokenStarts = textStarts.map((start, index) => firstToken(base, start, index, count))
     const maps = new Map<number, OffsetMap>()
     messages.forEach(({ content }, index) => {
       const map = OffsetMap.of(text, index, content.length)
@@ -262,39 +271,23 @@ export class ChatFormat {
   }
 }
 
-function contentOf({ base, maps }: Base, index: number, shifts: Shifts): RenderedMessage['content'] {
-  const map = maps.get(index)
-  if (map === undefined) return null
-  const { start, end } = map.text
-  let first = tokenAt(base, start)
-  while (first < base.tokens.length && base.borders[first] === 0) first++
-  let last = tokenAt(base, end)
-  if (borderAt(base, end) === null) last--
-  while (last > first && base.borders[last] === 0) last--
-  last = Math.max(first, last)
-  return {
-    chars: { start: shifts.text(start), end: shifts.text(end) },
-    tokens: { start: shifts.token(first), end: shifts.token(last) },
-  }
-}
+/** The first token of a message that begins at a character; the first message has all before it too, and the end comes after `count` and the generation prompt. */
+const firstToken = (aligned: Aligned, char: number, index: number, count: number): number =>
+  index === 0 ? 0 : index > count ? aligned.tokens.length : tokenAt(aligned, char)
 
 function snapTo(base: Aligned, map: OffsetMap, chars: Span): Span {
   const { start, end } = map.text
-  const wanted = map.toText(chars)
-  const from = wanted === 'hidden' || wanted === 'inside' ? start : wanted.start
-  const to = wanted === 'hidden' || wanted === 'inside' ? end : wanted.end
-  const clamp = (value: number, { low, high }: { low: number; high: number }) => Math.min(Math.max(value, low), high)
-  const outwards = (at: number, step: 1 | -1, limit: number): number | null => {
-    for (let char = at; step === 1 ? char <= limit : char >= limit; char += step) {
-      const place = borderAt(base, char) === null ? null : map.toContent(char)
-      if (place !== null) return clamp(step === 1 ? chars.end : chars.start, place)
+  const shown = map.toText(chars)
+  const hidden = shown === 'hidden' ? map.placeOfHidden(chars) : 0
+  const wanted = shown === 'hidden' ? { start: hidden, end: hidden } : shown
+  const outwards = (at: number, step: 1 | -1, original: number): number => {
+    for (let char = at; char >= start && char <= end; char += step) {
+      const place = char === start || char === end || isBorder(base, char) ? map.toContent(char) : null
+      if (place !== null) return Math.min(Math.max(original, place.low), place.high)
     }
-    return null
+    return original
   }
-  const first = outwards(from, -1, start) ?? outwards(from, 1, end)
-  const last = outwards(to, 1, end) ?? outwards(to, -1, start)
-  if (first === null || last === null || last < first) return { start: chars.start, end: chars.start }
-  return { start: first, end: last }
+  return { start: outwards(wanted.start, -1, chars.start), end: outwards(wanted.end, 1, chars.end) }
 }
 
 const sameItems = (a: readonly unknown[], b: readonly unknown[]): boolean =>

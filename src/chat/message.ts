@@ -37,7 +37,7 @@ export interface ToolDefinition {
 
 export type ToolChoice = 'auto' | 'required' | 'none'
 
-/** A stretch of one message's content that is shown as other text. Edits of one message are disjoint and ordered; borders lie on token borders (see ChatFormat.snap). */
+/** A stretch of one message's content that is shown as other text. Edits of one message are disjoint and ordered; on token borders (see ChatFormat.snap) they leave all other text its tokens. */
 export interface Edit {
   /** Index of the message. */
   readonly message: number

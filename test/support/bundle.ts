@@ -7,10 +7,14 @@ import { fileURLToPath } from 'node:url'
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const packageFolder = join(root, 'node_modules', 'node-llama-cpp')
 
+function bundleFolder(): string {
+  const { version } = JSON.parse(readFileSync(join(packageFolder, 'package.json'), 'utf8')) as { version: string }
+  return join(root, '.cache', `bundle-${version}`)
+}
+
 /** Paths on this machine of a file or folder of the bundle's newest commit. */
 export function fromBundle(path: string): string {
-  const { version } = JSON.parse(readFileSync(join(packageFolder, 'package.json'), 'utf8')) as { version: string }
-  const folder = join(root, '.cache', `bundle-${version}`)
+  const folder = bundleFolder()
   return made(folder, path, (temporary) => {
     const tree = join(temporary, 'tree')
     mkdirSync(tree)
@@ -20,6 +24,14 @@ export function fromBundle(path: string): string {
     })
     return join(tree, path)
   })
+}
+
+/** Paths in a folder of the bundle's newest commit. */
+function inBundle(folder: string): string[] {
+  const repository = repositoryIn(bundleFolder())
+  return execFileSync('git', ['--git-dir', repository, 'ls-tree', '--name-only', 'HEAD', `${folder}/`], {
+    encoding: 'utf8',
+  }).split('\n')
 }
 
 /** Takes seconds to make, so it is made once for all that is ever wanted. */
@@ -66,3 +78,10 @@ export function realTemplate(name: string): string {
 
 /** Path of a real vocabulary, e.g. `llama-bpe`. */
 export const realVocabulary = (name: string): string => fromBundle(`models/ggml-vocab-${name}.gguf`)
+
+/** The names of all real vocabularies of the bundle. */
+export function realVocabularies(): string[] {
+  return inBundle('models')
+    .flatMap((file) => /^models\/ggml-vocab-(.*)\.gguf$/.exec(file)?.[1] ?? [])
+    .sort()
+}

@@ -37,14 +37,19 @@ export class OffsetMap {
     return { start: this.stretches[0].text.start, end: (this.stretches.at(-1) ?? this.stretches[0]).text.end }
   }
 
-  /** Characters of the text that show `[start, end)` of the content: `hidden` when none do, `inside` when an end lies within a changed stretch. */
-  toText({ start, end }: Span): Span | 'hidden' | 'inside' {
+  /** Characters of the text that show `[start, end)` of the content, all of a changed stretch where an end lies within it; `hidden` when none do. */
+  toText({ start, end }: Span): Span | 'hidden' {
     const from = this.stretches.find((stretch) => stretch.content.end > start) ?? this.stretches.at(-1) ?? this.stretches[0]
     const to = this.stretches.findLast((stretch) => stretch.content.start < end) ?? this.stretches[0]
-    const first = place(from, start)
-    const last = place(to, end)
-    if (first === null || last === null) return 'inside'
+    const first = place(from, start, from.text.start)
+    const last = place(to, end, to.text.end)
     return last < first || (last === first && end > start) ? 'hidden' : { start: first, end: last }
+  }
+
+  /** The place of the text where `[start, end)` of the content would be if it were not hidden. */
+  placeOfHidden({ end }: Span): number {
+    const before = this.stretches.findLast((stretch) => stretch.content.start < end)
+    return before === undefined ? this.text.start : place(before, end, before.text.end)
   }
 
   /** The content offsets that stand at a place of the text: one, or several where content is hidden there; null inside changed or foreign text. */
@@ -66,9 +71,9 @@ export class OffsetMap {
   }
 }
 
-/** The text offset of a content offset next to or within a stretch. */
-function place({ content, text, exact }: Stretch, offset: number): number | null {
+/** The text offset of a content offset next to or within a stretch; `inside` a changed one, where there is none. */
+function place({ content, text, exact }: Stretch, offset: number, inside: number): number {
   if (offset <= content.start) return text.start
   if (offset >= content.end) return text.end
-  return exact ? text.start + offset - content.start : null
+  return exact ? text.start + offset - content.start : inside
 }

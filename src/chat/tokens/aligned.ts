@@ -1,80 +1,174 @@
-/** Tokens of a text with the character at which each begins. */
+/** Tokens of a text with the characters that each of them shows. */
+import type { Span } from '../../core/span.js'
+import { codePointAt, folded, unitsAt } from './code-points.js'
 
 export interface Aligned {
   readonly tokens: Int32Array
-  /** First UTF-16 unit of each token; where a token begins inside a character, the character's first unit. */
+  /** First UTF-16 unit of each token; where a token begins inside a character, the character's first unit. Never decreasing. */
   readonly starts: Int32Array
+  /** UTF-16 unit after each token's last character. What lies between it and the next start is shown by no token. */
+  readonly ends: Int32Array
   /** 1: the token begins exactly at `starts`. */
   readonly borders: Uint8Array
   /** UTF-16 units of the whole text. */
   readonly length: number
 }
 
-const SPACE = 0x20
-const encoder = new TextEncoder()
+/** What a vocabulary does to plain text besides cutting it. */
+export interface Habits {
+  /** A space is put in front of text that begins, and of text behind a token that is matched as a whole. */
+  readonly prefixesSpace: boolean
+  /** Null for ordinary tokens; for one that is matched as a whole before all others, whether it swallows the whitespace beside it. */
+  matched(token: number): { readonly stripsBefore: boolean; readonly stripsAfter: boolean } | null
+}
 
 /**
- * Aligns tokens with the text they were made from by the bytes of their pieces. A space that the tokenizer put in front counts
- * as nothing. Where the bytes are not the text's (a tokenizer that normalises), only the beginning is a border.
+ * Aligns tokens with the text they were made from. The text leads: pieces are read as characters beside it, and as a piece cannot say whether it
+ * shows a space or U+2581 (SentencePiece writes one as the other), the two count as the same. Spaces that the tokenizer put in front show
+ * nothing; whitespace that it swallowed is shown by nothing. Where the pieces are not the text even so (a tokenizer that
+ * normalises), only the ends are borders: all tokens show the whole.
  */
-export function align(text: string, tokens: Int32Array, piece: (token: number) => Uint8Array): Aligned {
-  const starts = new Int32Array(tokens.length)
-  const borders = new Uint8Array(tokens.length)
-  const aligned = { tokens, starts, borders, length: text.length }
-  if (tokens.length === 0) return aligned
-  borders[0] = 1
+export function align(
+  text: string,
+  tokens: Int32Array,
+  piece: (token: number) => Uint8Array,
+  habits: Habits | null = null,
+): Aligned {
   const pieces = Array.from(tokens, piece)
-  const skipped = offsetOf(encoder.encode(text), pieces)
-  if (skipped === null) return aligned
-  let unit = 0
-  let byte = 0
-  let target = -skipped
-  pieces.forEach((bytes, index) => {
-    while (byte < target && unit < text.length) {
-      const [units, size] = sizeAt(text, unit)
-      if (byte + size > target) break
+  const walk = new Walk(text, tokens, pieces)
+  return walk.run(null) ?? walk.run(anyStart) ?? (habits === null ? null : walk.run(habits)) ?? whole(text, tokens)
+}
+
+/** The usual case, which asks nothing of the vocabulary: a space in front may be the tokenizer's. */
+const anyStart: Habits = { prefixesSpace: true, matched: () => null }
+
+function whole(text: string, tokens: Int32Array): Aligned {
+  const borders = new Uint8Array(tokens.length)
+  borders[0] = 1
+  const [starts, ends] = [new Int32Array(tokens.length), new Int32Array(tokens.length).fill(text.length)]
+  return { tokens, starts, ends, borders: borders.subarray(0, tokens.length), length: text.length }
+}
+
+/** One way through the text and the bytes of the pieces at the same time. */
+class Walk {
+  readonly #bytes: Uint8Array
+  /** First byte of each token. */
+  readonly #offsets: Int32Array
+
+  constructor(
+    private readonly text: string,
+    private readonly tokens: Int32Array,
+    pieces: readonly Uint8Array[],
+  ) {
+    this.#bytes = new Uint8Array(pieces.reduce((sum, { length }) => sum + length, 0))
+    this.#offsets = new Int32Array(pieces.length)
+    let at = 0
+    pieces.forEach((bytes, index) => {
+      this.#offsets[index] = at
+      this.#bytes.set(bytes, at)
+      at += bytes.length
+    })
+  }
+
+  /** Null when the pieces are not the text. Without habits, nothing may be put in or swallowed. */
+  run(habits: Habits | null): Aligned | null {
+    const { text, tokens } = this
+    const bytes = this.#bytes
+    const offsets = this.#offsets
+    const count = tokens.length
+    const starts = new Int32Array(count)
+    const ends = new Int32Array(count)
+    const borders = new Uint8Array(count)
+    let unit = 0
+    let at = 0
+    let next = 0
+    let before: ReturnType<Habits['matched']> = null
+    for (;;) {
+      while (next < count && offsets[next] === at) {
+        if (next > 0) ends[next - 1] = unit
+        let own: ReturnType<Habits['matched']> = null
+        if (habits !== null) {
+          own = habits.matched(tokens[next]!)
+          if (before?.stripsAfter === true || own?.stripsBefore === true) unit = this.#pastSpace(unit)
+        }
+        starts[next] = unit
+        borders[next] = 1
+        if (habits?.prefixesSpace === true && own === null && (next === 0 || before !== null)) at = this.#pastPrefix(at, unit)
+        before = own
+        next++
+      }
+      if (at >= bytes.length) break
+      if (unit >= text.length) return null
+      const packed = codePointAt(bytes, at)
+      const size = packed & 7
+      const code = text.codePointAt(unit)!
+      if (folded(packed >> 3) !== folded(code)) return null
+      const units = unitsAt(code)
+      for (; next < count && offsets[next]! < at + size; next++) {
+        ends[next - 1] = unit + units
+        starts[next] = unit
+        before = null
+      }
+      at += size
       unit += units
-      byte += size
     }
-    starts[index] = unit
-    borders[index] = byte === Math.max(0, target) ? 1 : 0
-    target += bytes.length
-  })
-  return aligned
+    if (count > 0) ends[count - 1] = unit
+    if (before?.stripsAfter === true) unit = this.#pastSpace(unit)
+    return unit === text.length ? { tokens, starts, ends, borders, length: text.length } : null
+  }
+
+  /** Past the space in front, if there is one: the pieces go on with more spaces than the text does. */
+  #pastPrefix(at: number, unit: number): number {
+    const bytes = this.#bytes
+    for (let ahead = at; ahead < bytes.length; unit++) {
+      const packed = codePointAt(bytes, ahead)
+      if (folded(packed >> 3) !== SPACE) return at
+      if (unit >= this.text.length || folded(this.text.codePointAt(unit)!) !== SPACE) return at + (codePointAt(bytes, at) & 7)
+      ahead += packed & 7
+    }
+    return at
+  }
+
+  #pastSpace(unit: number): number {
+    while (unit < this.text.length && WHITESPACE.includes(this.text.charAt(unit))) unit++
+    return unit
+  }
 }
 
-/** How many bytes the pieces have before the text begins (0 or 1); null when they are not the text's bytes. */
-function offsetOf(text: Uint8Array, pieces: readonly Uint8Array[]): 0 | 1 | null {
-  const total = pieces.reduce((sum, { length }) => sum + length, 0)
-  const extra = total - text.length
-  if (extra !== 0 && !(extra === 1 && pieces.find(({ length }) => length > 0)?.[0] === SPACE)) return null
-  let at = -extra
-  for (const bytes of pieces) for (const value of bytes) if (at++ >= 0 && value !== text[at - 1]) return null
-  return extra === 0 ? 0 : 1
-}
-
-/** UTF-16 units and UTF-8 bytes of the character at a unit; a lone surrogate is written as U+FFFD. */
-function sizeAt(text: string, unit: number): readonly [number, number] {
-  const code = text.codePointAt(unit) ?? 0
-  if (code < 0x80) return [1, 1]
-  if (code < 0x800) return [1, 2]
-  return code > 0xffff ? [2, 4] : [1, 3]
-}
+const SPACE = 0x20
+/** As C has it: what control tokens swallow. */
+const WHITESPACE = ' \t\n\v\f\r'
 
 /** One after another. `parts` come with the place of each in the whole text. */
 export function concatenate(parts: readonly { readonly at: number; readonly aligned: Aligned }[], length: number): Aligned {
   const count = parts.reduce((sum, { aligned }) => sum + aligned.tokens.length, 0)
   const tokens = new Int32Array(count)
   const starts = new Int32Array(count)
+  const ends = new Int32Array(count)
   const borders = new Uint8Array(count)
   let next = 0
   for (const { at, aligned } of parts) {
     tokens.set(aligned.tokens, next)
     borders.set(aligned.borders, next)
-    aligned.starts.forEach((start, index) => (starts[next + index] = at + start))
+    for (let index = 0; index < aligned.tokens.length; index++) {
+      starts[next + index] = at + aligned.starts[index]!
+      ends[next + index] = at + aligned.ends[index]!
+    }
     next += aligned.tokens.length
   }
-  return { tokens, starts, borders, length }
+  return { tokens, starts, ends, borders, length }
+}
+
+/** Tokens `[start, end)` by themselves; the text they are of begins at `from` and ends at `to`. */
+export function part({ tokens, starts, ends, borders }: Aligned, { start, end }: Span, from: number, to: number): Aligned {
+  const shift = (places: Int32Array) => places.subarray(start, end).map((place) => place - from)
+  return {
+    tokens: tokens.subarray(start, end),
+    starts: shift(starts),
+    ends: shift(ends),
+    borders: borders.subarray(start, end),
+    length: to - from,
+  }
 }
 
 /** The first token that begins at or after a character; `tokens.length` when none does. */
@@ -89,9 +183,36 @@ export function tokenAt({ starts }: Aligned, char: number): number {
   return low
 }
 
-/** The token that begins exactly at a character (`tokens.length` at the end of the text); null inside a token. */
-export function borderAt(aligned: Aligned, char: number): number | null {
+/** True when no token shows what is before a character and what is behind it. */
+export function isBorder(aligned: Aligned, char: number): boolean {
+  const { starts, ends, borders } = aligned
   const index = tokenAt(aligned, char)
-  if (index === aligned.tokens.length) return char === aligned.length ? index : null
-  return aligned.starts[index] === char && aligned.borders[index] === 1 ? index : null
+  if (index > 0 && ends[index - 1]! > char) return false
+  return index === starts.length || starts[index]! > char || borders[index] === 1
+}
+
+/**
+ * The fewest whole tokens that show all of `[from, to)`, from one border to another; empty when no token shows any of it. Tokens in front that
+ * show nothing (BOS, the tokenizer's own space) are not among them.
+ */
+export function cover(aligned: Aligned, { start: from, end: to }: Span): Span {
+  const { tokens, starts, ends, borders } = aligned
+  let start = tokenAt(aligned, from)
+  while (start < tokens.length && starts[start] === from && ends[start] === from) start++
+  if (start > 0 && ends[start - 1]! > from) start--
+  while (start > 0 && borders[start] === 0) start--
+  let end = Math.max(start, tokenAt(aligned, to))
+  while (end < tokens.length && borders[end] === 0) end++
+  return { start, end }
+}
+
+/** The tokens that show nothing but characters of `[from, to)`. */
+export function within(aligned: Aligned, { start: from, end: to }: Span): Span {
+  const { tokens, starts, ends, borders } = aligned
+  let start = tokenAt(aligned, from)
+  while (start < tokens.length && (borders[start] === 0 || (starts[start] === from && ends[start] === from))) start++
+  let end = tokenAt(aligned, to)
+  while (end > 0 && ends[end - 1]! > to) end--
+  while (end > start && borders[end] === 0) end--
+  return { start, end: Math.max(start, end) }
 }

@@ -1,7 +1,7 @@
 /** Tokenizes rendered text stretch by stretch between control tokens, so that foreign text never becomes a control token and unchanged stretches cost nothing. */
 import type { Tokenizer } from '../tokenizer.js'
 import type { Tracked } from '../text/tracked.js'
-import { align, concatenate, type Aligned } from './aligned.js'
+import { align, concatenate, type Aligned, type Habits } from './aligned.js'
 import { Recent } from './recent.js'
 
 /** A stretch whose tokens are given. */
@@ -32,13 +32,18 @@ const decoder = new TextDecoder()
 export class Encoder {
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #controls = new Map<number, Control>()
+  /** Of tokens in plain text; null: an ordinary one. */
+  readonly #wholes = new Map<number, Control | null>()
   readonly #stretches = new Recent<Aligned>(CACHE_CHARACTERS)
   readonly #literals = new Recent<readonly Occurrence[]>(CACHE_CHARACTERS / 8)
-  readonly #prefixesSpace: boolean
+  readonly #habits: Habits
 
   constructor(private readonly tokenizer: Tokenizer) {
     const [first] = tokenizer.tokenize('x')
-    this.#prefixesSpace = first !== undefined && this.piece(first)[0] === 0x20
+    this.#habits = {
+      prefixesSpace: first !== undefined && this.piece(first)[0] === 0x20,
+      matched: (token) => this.#matched(token),
+    }
   }
 
   /** The bytes of a token, control tokens written out. */
@@ -87,7 +92,7 @@ export class Encoder {
       ...fixed.map(({ start, end, tokens }) => ({
         at: start,
         end,
-        aligned: align(value.slice(start, end), tokens, this.piece),
+        aligned: align(value.slice(start, end), tokens, this.piece, this.#habits),
         control: null,
       })),
     ].sort((a, b) => a.at - b.at || a.end - b.end)
@@ -107,13 +112,18 @@ export class Encoder {
   /** Tokens of text that goes on in the middle of other text: never a control token, no space put in front. */
   inner(text: string): Int32Array {
     if (text === '') return new Int32Array()
-    if (!this.#prefixesSpace) return this.#stretch(text).tokens
+    if (!this.#habits.prefixesSpace) return this.#stretch(text).tokens
     for (const anchor of ['\n', ')', 'x']) {
       const { tokens, starts, borders } = this.#stretch(anchor + text)
       const index = starts.findIndex((start, at) => start === 1 && borders[at] === 1)
       if (index > 0) return tokens.slice(index)
     }
     return this.#stretch(text).tokens
+  }
+
+  /** The same with the characters that each token shows. */
+  innerAligned(text: string): Aligned {
+    return align(text, this.inner(text), this.piece, this.#habits)
   }
 
   #between(
@@ -133,11 +143,11 @@ export class Encoder {
     if (after?.stripsBefore === true) text = text.replace(/[ \t\n\v\f\r]+$/, '')
     if (text === '') return []
     if (before !== 'fixed') return [{ at, aligned: this.#stretch(text) }]
-    return [{ at, aligned: align(text, this.inner(text), this.piece) }]
+    return [{ at, aligned: this.innerAligned(text) }]
   }
 
   #stretch(text: string): Aligned {
-    return this.#stretches.get(text, () => align(text, this.tokenizer.tokenize(text), this.piece))
+    return this.#stretches.get(text, () => align(text, this.tokenizer.tokenize(text), this.piece, this.#habits))
   }
 
   #inLiteral(text: string): readonly Occurrence[] {
@@ -155,6 +165,17 @@ export class Encoder {
       }
       return found
     })
+  }
+
+  /** Text of its own is cut apart, so that only a token that is matched as a whole comes back alone, without a space in front. */
+  #matched(token: number): Control | null {
+    let matched = this.#wholes.get(token)
+    if (matched === undefined) {
+      const made = this.tokenizer.tokenize(decoder.decode(this.piece(token)))
+      const isWhole = made.length === 1 && made[0] === token
+      this.#wholes.set(token, (matched = isWhole ? this.#control(token) : null))
+    }
+    return matched
   }
 
   #control(token: number): Control {
@@ -179,5 +200,11 @@ export class Encoder {
 }
 
 function single(token: number, length: number): Aligned {
-  return { tokens: Int32Array.of(token), starts: Int32Array.of(0), borders: Uint8Array.of(1), length }
+  return {
+    tokens: Int32Array.of(token),
+    starts: Int32Array.of(0),
+    ends: Int32Array.of(length),
+    borders: Uint8Array.of(1),
+    length,
+  }
 }
