@@ -1,0 +1,227 @@
+/** Owns the verdict on one step: what the shim saw and what a fresh prefill says, against what the library says. */
+import type { LedgerEntry } from '../../src/index.js'
+import { codesOf } from './history.js'
+import type { ObservedCache, Observer, Seen } from './observer.js'
+import type { StepSaid } from './protocol.js'
+import { furthest, type Reference } from './reference.js'
+
+export const PROPERTIES = ['exact', 'visible', 'counts', 'computed', 'restore', 'tenants', 'room', 'lost', 'error'] as const
+export type Property = (typeof PROPERTIES)[number]
+
+export interface Violation {
+  readonly property: Property
+  /** Index of the operation. */
+  readonly at: number
+  readonly what: string
+}
+
+/** Largest differences of one setting so far: between fresh prefills, and of exact steps to them. */
+export interface Noise {
+  floor: number
+  worst: number
+}
+
+/** An exact step may be off by this many times what fresh prefills differ by among themselves. */
+const PATIENCE = 4
+
+/** What is known of a talk before its step. */
+export interface Before {
+  /** Tokens of its prompt that the device has as exact cells of its tenant; null where a cache is no table of cells. */
+  readonly exact: number | null
+  /** Nothing but restores happened since the last step, and all of this prompt was shown before. */
+  readonly isRestore: boolean
+  /** Tiers have room for everything. */
+  readonly ample: boolean
+}
+
+export interface Tally {
+  steps: number
+  exactSteps: number
+  restores: number
+  freeRestores: number
+  tokens: number
+}
+
+export class Judge {
+  readonly violations: Violation[] = []
+  /** Prompt tokens computed so far, by the engine and by its twin under `exact`. */
+  #own = 0
+  #twins = 0
+  /** The ledger said why it computed more. */
+  #explained = false
+
+  constructor(
+    private readonly observer: Observer,
+    private readonly reference: Reference,
+    private readonly noise: Noise,
+    readonly tally: Tally,
+  ) {}
+
+  blame(property: Property, at: number, what: string): void {
+    this.violations.push({ property, at, what })
+  }
+
+  /** Every text a decode could see must be a beginning of what one of these steps shows, of its tenant's cells. */
+  visible(at: number, seen: readonly Seen[], shows: readonly Shows[]): void {
+    for (const each of seen) {
+      const tokens = each.cells.map(({ token }) => token)
+      const fitting = shows.filter(
+        ({ tokens: all }) => tokens.length <= all.length && tokens.every((token, place) => token === all[place]),
+      )
+      const fits = fitting.find(({ tenant }) => each.cells.every(({ owner }) => owner.name === null || owner.name === tenant))
+      if (fitting.length === 0) this.blame('visible', at, `decode ${each.decode} sees ${tokens.length} tokens that no step shows`)
+      else if (fits === undefined) this.blame('tenants', at, `decode ${each.decode} sees cells of another tenant`)
+      else for (const { owner } of each.cells) owner.name ??= fits.tenant
+    }
+  }
+
+  /** One finished step. `alone`: nothing else was decoded meanwhile. */
+  async step(
+    at: number,
+    said: StepSaid,
+    cache: ObservedCache,
+    firstDecode: number,
+    before: Before,
+    alone: boolean,
+  ): Promise<void> {
+    this.tally.steps++
+    const [entry, ...more] = said.ledger.filter(({ kind }) => kind !== 'refresh')
+    if (said.outcome === 'context/full') {
+      if (alone && said.prompt.length + 40 < cache.cells)
+        this.blame('room', at, `${said.prompt.length} tokens are refused in ${cache.cells} cells`)
+      return
+    }
+    if (said.outcome === 'engine/cancelled' || said.outcome === 'cancelled') return
+    if (!['stop', 'length', 'tool-calls'].includes(said.outcome) || entry === undefined || more.length > 0) {
+      this.blame('error', at, `${said.outcome}, ${said.ledger.length} entries on the ledger`)
+      return
+    }
+    const full = [...said.prompt, ...said.generated]
+    const last = cache.seen.findLast(({ cells, output }) => output && cells.length === entry.shown && matches(cells, full))
+    if (last === undefined) {
+      this.blame('visible', at, `no decode of the step saw the ${entry.shown} tokens that the ledger calls shown`)
+      return
+    }
+    await this.#text(at, said)
+    this.#sums(at, entry, said)
+    // Elsewhere decodes of others, or of a refresh in the background, lie between.
+    if (alone) this.#cells(at, entry, last, firstDecode)
+    await this.#exact(at, entry, said)
+    this.#computed(at, entry, said, before)
+  }
+
+  /** What is open is in the text that was seen; what is hidden is not. */
+  async #text(at: number, { prompt, contents, fragments }: StepSaid): Promise<void> {
+    const text = await this.reference.text(prompt)
+    contents.forEach((content, message) => {
+      const hidden = fragments.filter((fragment) => fragment.message === message && fragment.kind !== 'open')
+      for (const { code, start, end } of codesOf(content)) {
+        const inside = hidden.some(({ span }) => span.start <= start && end <= span.end)
+        const touched = hidden.some(({ span }) => span.start < end && start < span.end)
+        const elsewhere = contents.some(
+          (other, index) => (index !== message || content.indexOf(code) !== start) && other.includes(code),
+        )
+        if (inside && !elsewhere && text.includes(code)) this.blame('visible', at, `hidden ${code} of message ${message} is seen`)
+        if (!touched && !text.includes(code)) this.blame('visible', at, `open ${code} of message ${message} is not seen`)
+      }
+    })
+  }
+
+  /** Which of the cells at the end were there before, and which are exact. */
+  #cells(at: number, { shown, reused, side, approximate }: LedgerEntry, last: Seen, firstDecode: number): void {
+    const old = last.cells.filter(({ born }) => born <= firstDecode).length
+    const seen = { 'held before': [old, reused - side], approximate: [shown - this.observer.exactOf(last.cells), approximate] }
+    for (const [what, [is, says]] of Object.entries(seen))
+      if (is !== says) this.blame('counts', at, `${what}: ${is} of ${shown} by the shim, ${says} by the ledger`)
+  }
+
+  #sums(at: number, entry: LedgerEntry, said: StepSaid): void {
+    const { shown, reused, recomputed, fresh, side, submitted } = entry
+    if (reused + recomputed + fresh !== shown)
+      this.blame('counts', at, `${reused} + ${recomputed} + ${fresh} is not ${shown} shown`)
+    if (recomputed + fresh + side !== submitted)
+      this.blame('counts', at, `${recomputed} + ${fresh} + ${side} is not ${submitted}`)
+    for (const key of ['shown', 'reused', 'recomputed', 'fresh', 'approximate'] as const) {
+      const sum = entry.messages.reduce((total, message) => total + message[key], 0)
+      if (sum !== entry[key]) this.blame('counts', at, `${key}: ${sum} by message, ${entry[key]} in all`)
+    }
+    if (shown !== said.prompt.length + said.generated.length - entry.pending && said.outcome === 'length')
+      this.blame('counts', at, `shown ${shown} of ${said.prompt.length} + ${said.generated.length}, ${entry.pending} pending`)
+  }
+
+  async #exact(at: number, entry: LedgerEntry, said: StepSaid): Promise<void> {
+    if (entry.approximate > 0) {
+      if (entry.contract === 'exact') this.blame('exact', at, `${entry.approximate} approximate tokens under exact`)
+      return
+    }
+    const rows = said.tops ?? said.rows.map((row) => new Float32Array(new Uint8Array(Buffer.from(row, 'base64')).buffer))
+    if (rows.length === 0) return
+    const tokens = [...said.prompt, ...said.generated.slice(0, rows.length - 1)]
+    const fresh = await this.reference.prefill(tokens, said.prompt.length - 1)
+    this.noise.floor = Math.max(this.noise.floor, fresh.noise)
+    // Where only the likeliest are told, those are compared by rank: no rank moves by more than the largest difference.
+    const expected = said.tops === undefined ? fresh.rows : fresh.rows.map((row) => row.toSorted((a, b) => b - a))
+    const difference = Math.max(...expected.map((row, place) => furthest(rows[place]!, row)))
+    this.noise.worst = Math.max(this.noise.worst, difference)
+    this.tally.exactSteps++
+    if (difference > PATIENCE * this.noise.floor)
+      this.blame(
+        'exact',
+        at,
+        `off by ${difference.toExponential(1)} where fresh prefills differ by ${this.noise.floor.toExponential(1)}`,
+      )
+  }
+
+  #computed(at: number, entry: LedgerEntry, said: StepSaid, before: Before): void {
+    const { fallback, evicted, contract } = entry
+    const computed = entry.submitted - (entry.shown - said.prompt.length)
+    const explained = fallback !== null || evicted > 0
+    const told = `${computed} of ${said.prompt.length} under ${contract}${fallback === null ? '' : ` (${fallback})`}`
+    if (before.exact !== null) {
+      const least = Math.max(1, said.prompt.length - before.exact)
+      if (computed > least && evicted === 0) this.blame('computed', at, `computed ${told}, exact needs ${least}: ${brief(entry)}`)
+      if (computed === least && entry.approximate > 0 && contract !== 'exact' && before.exact >= said.prompt.length - 1)
+        this.blame('computed', at, `${entry.approximate} approximate, though all was there exactly: ${brief(entry)}`)
+    }
+    if (said.twin !== null) {
+      // Over the history so far: what an approximate step saves may be asked for later.
+      this.#own += computed
+      this.#twins += said.twin.submitted - (said.twin.shown - said.prompt.length)
+      this.#explained ||= explained
+      if (this.#own > this.#twins && !this.#explained)
+        this.blame(
+          'computed',
+          at,
+          `computed ${this.#own} so far, the same history under exact ${this.#twins}; ${told}: ${brief(entry)}`,
+        )
+    }
+    if (!before.isRestore) return
+    this.tally.restores++
+    if (computed === 1) this.tally.freeRestores++
+    else if (!explained && before.ample) this.blame('restore', at, `a restore computed ${told}: ${brief(entry)}`)
+  }
+}
+
+/** What a step or a refresh shows, prompt and answer. */
+export interface Shows {
+  readonly tenant: string
+  readonly tokens: readonly number[]
+}
+
+const matches = (cells: Seen['cells'], tokens: readonly number[]): boolean =>
+  cells.length <= tokens.length && cells.every(({ token }, at) => token === tokens[at])
+
+const brief = ({
+  shown,
+  reused,
+  recomputed,
+  fresh,
+  approximate,
+  side,
+  evicted,
+  moved,
+  parked,
+  tiers,
+  sources,
+}: LedgerEntry): string =>
+  JSON.stringify({ shown, reused, recomputed, fresh, approximate, side, evicted, moved, parked, tiers, sources })

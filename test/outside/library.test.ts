@@ -1,0 +1,38 @@
+/**
+ * Random histories over the public interface, judged from outside: fresh prefills by llama.cpp's C API in another process, tokens and what
+ * they can see from a shim under llama.cpp's calls. One that fails prints its seed: `node --import tsx test/outside/main.ts <seed>`.
+ */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { historyOf } from './history.js'
+import { Runner } from './run.js'
+import { reported, total } from './report.js'
+
+const LONG = process.env['KVFOLD_LONG'] !== undefined
+/** Two of each architecture, or a hundred. */
+const HISTORIES = LONG ? 800 : 16
+/** A long run that was cut off goes on from here. */
+const FIRST = Number(process.env['KVFOLD_OUTSIDE_FROM'] ?? 1)
+
+let runner: Runner
+beforeAll(() => {
+  runner = new Runner()
+})
+afterAll(() => runner.close())
+
+describe.skipIf(process.platform !== 'linux')('random histories over the library', () => {
+  it(
+    `are exact, show what they say, count what they do, and share nothing (${HISTORIES})`,
+    { timeout: HISTORIES * 40_000 },
+    async (context) => {
+      const sum = total()
+      for (let seed = FIRST; seed <= HISTORIES; seed++) {
+        sum.add(seed, await runner.run(historyOf(seed)))
+        if (LONG && seed % 25 === 0) console.log(`history ${seed}: ${sum.told}`)
+      }
+      await context.annotate(sum.told)
+      if (LONG) for (const [setting, { floor, worst }] of runner.noises) console.log(`${setting}: floor ${floor}, worst ${worst}`)
+      expect(sum.tally.exactSteps).toBeGreaterThan(HISTORIES)
+      expect(reported(sum.violations)).toEqual([])
+    },
+  )
+})

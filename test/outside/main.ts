@@ -1,0 +1,25 @@
+/** Runs histories by hand: `node --import tsx test/outside/main.ts <first seed> [<how many>] [library | serve]`; says every violation. */
+import { historyOf } from './history.js'
+import { Runner } from './run.js'
+import { serveHistoryOf } from './serve-history.js'
+import { runServed } from './serve-run.js'
+
+const [first = '1', count = '1', over = 'library'] = process.argv.slice(2)
+const runner = new Runner()
+const totals: Record<string, number> = {}
+const kinds: Record<string, number> = {}
+for (let seed = Number(first); seed < Number(first) + Number(count); seed++) {
+  const history = over === 'serve' ? serveHistoryOf(seed) : historyOf(seed)
+  const run = 'setting' in history ? runner.run(history) : runServed(history, runner.noises)
+  const { violations, tally } = await run
+  for (const [key, value] of Object.entries(tally)) totals[key] = (totals[key] ?? 0) + Number(value)
+  for (const { property, at, what } of violations) {
+    kinds[property] = (kinds[property] ?? 0) + 1
+    const setting = { ...history, ops: history.ops.length }
+    console.log(`seed ${seed} op ${at} ${history.ops[at]?.op ?? ''} ${property}: ${what}`)
+    console.log(`    ${JSON.stringify(setting)}`)
+  }
+}
+console.log(JSON.stringify({ histories: Number(count), ...totals, violations: kinds }))
+for (const [key, { floor, worst }] of runner.noises) console.log(key, floor.toExponential(1), worst.toExponential(1))
+await runner.close()

@@ -1,0 +1,97 @@
+/** Owns the process that makes fresh prefills (reference.cc), and the noise floor that "equal" is judged by. */
+import { spawn, type ChildProcessByStdio } from 'node:child_process'
+import type { Readable, Writable } from 'node:stream'
+import { programs } from './programs.js'
+
+/** What the reference must have in common with what is judged. */
+export interface ReferenceSetting {
+  readonly model: string
+  readonly cells: number
+  readonly flashAttention: boolean
+  readonly keyType: 'f16' | 'q8_0'
+  readonly valueType: 'f16' | 'q8_0'
+}
+
+/** Numbers of ggml_type. */
+const TYPES = { f16: 1, q8_0: 8 } as const
+
+export interface Prefilled {
+  /** By place from the first that was asked for: natural-log probabilities of all tokens. */
+  readonly rows: readonly Float32Array[]
+  /** The largest difference between the fresh prefills. */
+  readonly noise: number
+}
+
+export class Reference {
+  readonly #child: ChildProcessByStdio<Writable, Readable, null>
+  readonly #waiting: { resolve: (reply: Buffer) => void; reject: (error: Error) => void }[] = []
+  #read: Buffer = Buffer.alloc(0)
+  #vocabulary = 0
+
+  private constructor({ model, cells, flashAttention, keyType, valueType }: ReferenceSetting) {
+    const { reference, libraries } = programs()
+    const facts = [libraries, model, cells, flashAttention ? 1 : 0, TYPES[keyType], TYPES[valueType]]
+    this.#child = spawn(reference, facts.map(String), { stdio: ['pipe', 'pipe', 'inherit'] })
+    this.#child.stdout.on('data', (bytes: Buffer) => {
+      this.#read = Buffer.concat([this.#read, bytes])
+      while (this.#read.length >= 4 && this.#read.length >= 4 + this.#read.readUInt32LE(0)) {
+        const end = 4 + this.#read.readUInt32LE(0)
+        this.#waiting.shift()?.resolve(this.#read.subarray(4, end))
+        this.#read = this.#read.subarray(end)
+      }
+    })
+    this.#child.once('close', (code, signal) => {
+      for (const { reject } of this.#waiting) reject(new Error(`The reference ended (${signal ?? code ?? ''}).`))
+    })
+  }
+
+  static async start(setting: ReferenceSetting): Promise<Reference> {
+    const reference = new Reference(setting)
+    reference.#vocabulary = (await reference.#next()).readInt32LE(0)
+    return reference
+  }
+
+  /** Log-probabilities behind place `from` and behind each later one, `tokens` being all that is seen. */
+  async prefill(tokens: readonly number[], from: number): Promise<Prefilled> {
+    const [whole, chunked, after] = await this.#prefill(tokens, from)
+    const noise = Math.max(...whole.map((row, at) => Math.max(furthest(row, chunked[at]!), furthest(row, after[at]!))))
+    return { rows: whole, noise }
+  }
+
+  /** As bytes of UTF-8, control tokens written out. */
+  async text(tokens: readonly number[]): Promise<string> {
+    return (await this.#ask([2, tokens.length, ...tokens])).toString('utf8')
+  }
+
+  end(): void {
+    this.#child.stdin.end()
+  }
+
+  async #prefill(tokens: readonly number[], from: number): Promise<[Float32Array[], Float32Array[], Float32Array[]]> {
+    const reply = await this.#ask([1, tokens.length, from, ...tokens])
+    const all = new Float32Array(reply.length / 4)
+    for (let at = 0; at < all.length; at++) all[at] = reply.readFloatLE(4 * at)
+    const count = tokens.length - from
+    const rows = (turn: number) =>
+      Array.from({ length: count }, (_, at) =>
+        all.subarray((turn * count + at) * this.#vocabulary, (turn * count + at + 1) * this.#vocabulary),
+      )
+    return [rows(0), rows(1), rows(2)]
+  }
+
+  #ask(numbers: readonly number[]): Promise<Buffer> {
+    this.#child.stdin.write(Buffer.from(Int32Array.from(numbers).buffer))
+    return this.#next()
+  }
+
+  #next(): Promise<Buffer> {
+    return new Promise((resolve, reject) => this.#waiting.push({ resolve, reject }))
+  }
+}
+
+/** The largest difference of two rows, as far as the first goes. */
+export function furthest(a: ArrayLike<number>, b: ArrayLike<number>): number {
+  let worst = 0
+  for (let at = 0; at < a.length; at++) worst = Math.max(worst, Math.abs(a[at]! - b[at]!))
+  return Number.isFinite(worst) ? worst : Infinity
+}
