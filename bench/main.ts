@@ -1,6 +1,7 @@
 /** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
 import { attention } from './attention.js'
 import { builtin } from './builtin.js'
+import { books } from './books.js'
 import { contracts } from './contracts.js'
 import { eightFoldsBench } from './eight-folds.js'
 import { fold } from './fold.js'
@@ -8,6 +9,7 @@ import { plain } from './plain.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   attention,
+  books,
   builtin: () => builtin(process.argv.slice(3)),
   contracts: () => contracts(process.argv.slice(3)),
   'eight-folds': eightFoldsBench,

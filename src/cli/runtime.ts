@@ -65,7 +65,7 @@ export async function loadEngine(
   const engine = await LlamaEngine.load(native, path, { ...settings, ...extra })
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
-  for (const note of engine.abilities.notes) notes.prose(note, notes.colours.dim)
+  for (const note of engine.notes) notes.prose(note, notes.colours.dim)
   return engine
 }
 

@@ -5,11 +5,14 @@ import { join } from 'node:path'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { surplus, type Kept } from '../kv/benefit.js'
 import type { Shelf, ShelfCounts, ShelfItem, ShelfRecord } from '../kv/shelf.js'
+import { WORDS } from '../kv/trail.js'
+import { openSecret, type CacheSecret } from './cache-secret.js'
 import {
   checksum,
   headOf,
   IDENTITY_BYTES,
   identityIn,
+  isUnder,
   readHead,
   readState,
   recordOf,
@@ -40,7 +43,7 @@ export interface DiskShelfOptions {
 interface Entry extends Kept {
   readonly id: string
   readonly record: ShelfRecord | null
-  /** Checksum of the head. */
+  /** Checksums of the head. */
   readonly sum: Buffer
   lastUse: number
 }
@@ -51,8 +54,8 @@ interface Entry extends Kept {
  * a file that it leaves incomplete is found out like any other damage. Last uses are the files' times of modification.
  *
  * Items of another identity belong to another model: never listed, never deleted for being foreign, but within the same budget, because it
- * is the folder that the user gave a size; when room is short, all items compete by benefit. Damaged ones and ones of another format are
- * deleted as soon as they are seen.
+ * is the folder that the user gave a size; when room is short, all items compete by benefit. Damaged ones, ones of another format and
+ * ones under another secret, which nobody can use any more, are deleted as soon as they are seen.
  *
  * Several processes may share a folder without a lock, which would outlive a killed one: each step is atomic and each can fail harmlessly.
  * Items of another process come into the books at the next `put`; a file that it deleted is gone and recomputed. The budget may be exceeded
@@ -68,7 +71,10 @@ export class DiskShelf implements Shelf {
   #changes: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  private constructor(private readonly options: DiskShelfOptions) {}
+  private constructor(
+    private readonly options: DiskShelfOptions,
+    private readonly kept: CacheSecret,
+  ) {}
 
   /**
    * Reads the heads of all files, deletes damaged ones and the remains of killed processes, and keeps to the budget.
@@ -76,17 +82,29 @@ export class DiskShelf implements Shelf {
    */
   static async open(options: DiskShelfOptions): Promise<DiskShelf> {
     invariant(options.identity.length === IDENTITY_BYTES, 'the identity of a shelf has 32 bytes')
-    const shelf = new DiskShelf(options)
+    const { folder } = options
     try {
-      await mkdir(options.folder, { recursive: true, mode: 0o700 })
+      await mkdir(folder, { recursive: true, mode: 0o700 })
+      const secret = await openSecret(folder, temporaryIn(folder, randomBytes(16).toString('hex')))
+      const shelf = new DiskShelf(options, secret)
       await shelf.#look()
       await shelf.#shrink(options.budget)
+      return shelf
     } catch (error) {
       if (!isOfSystem(error)) throw error
-      const message = `The folder for saved sequences, ${options.folder}, cannot be used: ${error.message}.`
+      const message = `The folder for saved sequences, ${folder}, cannot be used: ${error.message}.`
       throw new KvfoldError('engine/bad-request', message, { cause: error })
     }
-    return shelf
+  }
+
+  /** What the hashes of all cells in the folder are keyed with (CacheSalts). */
+  get secret(): Buffer {
+    return this.kept.secret
+  }
+
+  /** What to tell the user, one sentence each. */
+  get notes(): readonly string[] {
+    return this.kept.note === null ? [] : [this.kept.note]
   }
 
   get items(): readonly ShelfItem[] {
@@ -103,9 +121,9 @@ export class DiskShelf implements Shelf {
   }
 
   put(record: ShelfRecord, state: Uint8Array): Promise<ShelfItem | null> {
-    const { tokens, keys, positions, lows, highs } = record
-    const alike = [keys, positions, lows, highs].every(({ length }) => length === tokens.length)
-    invariant(alike, 'the arrays of a shelf record have one length')
+    const { tokens, keys, positions, hashes } = record
+    const alike = [keys.length, positions.length, hashes.length / WORDS].every((length) => length === tokens.length)
+    invariant(alike, 'the arrays of a shelf record are of as many entries')
     if (this.#closed) return Promise.resolve(null)
     const head = headOf(record, this.options.identity, state.length)
     return this.#afterOthers(async () => {
@@ -114,7 +132,7 @@ export class DiskShelf implements Shelf {
       try {
         await this.#look()
         await this.#shrink(this.options.budget - bytes)
-        await checksum(head, state)
+        await checksum(head, state, this.secret)
         const lastUse = this.#now()
         const entry = entryOf(randomBytes(16).toString('hex'), head, recordOf(head), lastUse)
         await this.#write(entry, head, state)
@@ -192,7 +210,7 @@ export class DiskShelf implements Shelf {
   async #enter(id: string): Promise<void> {
     const read = await reading(this.#path(id), async (file) => {
       const [head, { mtimeMs }] = [await readHead(file), await file.stat()]
-      return head === 'refused' ? head : { head, mtimeMs }
+      return head === 'refused' || !isUnder(this.secret, head) ? 'refused' : { head, mtimeMs }
     })
     if (read === 'gone') return
     if (read === 'refused') {
@@ -217,7 +235,7 @@ export class DiskShelf implements Shelf {
 
   /** Puts the file there, whole or not at all. */
   async #write({ id, lastUse }: Entry, head: Buffer, state: Uint8Array): Promise<void> {
-    const temporary = join(this.options.folder, `kvshelf-${process.pid}-${RUN}-${id}.tmp`)
+    const temporary = temporaryIn(this.options.folder, id)
     try {
       const file = await open(temporary, 'wx', 0o600)
       try {
@@ -242,7 +260,9 @@ export class DiskShelf implements Shelf {
   }
 }
 
-/** `refused`: read, and found damaged. `gone`: deleted by another process, or not to be read. */
+const temporaryIn = (folder: string, id: string): string => join(folder, `kvshelf-${process.pid}-${RUN}-${id}.tmp`)
+
+/** `refused`: read, and found damaged or not ours. `gone`: deleted by another process, or not to be read. */
 type Loss = 'refused' | 'gone'
 
 const entryOf = <R extends ShelfRecord | null>(id: string, head: Buffer, record: R, lastUse: number) => ({

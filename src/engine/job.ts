@@ -6,7 +6,7 @@ import type { Plan } from '../kv/plan.js'
 import type { Shown } from '../kv/shown.js'
 import type { Step } from '../kv/step.js'
 import type { Fetched } from '../kv/stored.js'
-import type { Seed } from '../kv/trail.js'
+import type { CacheSalt } from '../kv/salt.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 import type { AttentionWatch } from './attention-watch.js'
@@ -15,8 +15,8 @@ import { StopStrings } from './stop-strings.js'
 
 export interface JobRequest {
   readonly conversation: ConversationId
-  /** Whose it is (`seedOf` its tenant): cells of other tenants' conversations are never lent to it. Default: nobody's, all of which share. */
-  readonly seed?: Seed
+  /** Whose it is (`CacheSalts.of` its tenant): cells of other tenants' conversations are never lent to it. Default: nobody's, all of which share. */
+  readonly seed?: CacheSalt
   readonly shown: Shown
   /** Default: exact. */
   readonly terms?: Terms

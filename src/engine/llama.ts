@@ -16,7 +16,7 @@ import { LinearCache } from '../kv/linear-cache.js'
 import { computedIn, reusedIn } from '../kv/plan.js'
 import type { Origin, Shown } from '../kv/shown.js'
 import type { StepCache } from '../kv/step-cache.js'
-import { seedOf } from '../kv/trail.js'
+import { CacheSalts } from '../kv/salt.js'
 import type { Whereabouts } from '../kv/whereabouts.js'
 import type {
   ContextOptions,
@@ -89,9 +89,12 @@ export class LlamaEngine implements Engine {
   readonly info: EngineInfo
   /** What edits of this model's cache can keep to; what is not available, and why, in `notes`. */
   readonly abilities: Abilities
+  /** What to tell the user, one sentence each: what the model cannot do, and what befell its disk cache. */
+  readonly notes: readonly string[]
   readonly #scheduler: Scheduler
   readonly #cache: StepCache
   readonly #attic: Attic
+  readonly #salts: CacheSalts
   readonly #lastRendered = new Map<ConversationId, Rendered>()
   readonly #ownAnswers: OwnAnswers
   #format: ChatFormat | null = null
@@ -110,7 +113,9 @@ export class LlamaEngine implements Engine {
     const { trainedContext, slidingWindow } = model.info
     const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
     this.#attic = new Attic({ hostBytes, ...(shelf === null ? {} : { shelf }) })
+    this.#salts = new CacheSalts(shelf?.secret)
     this.abilities = abilitiesOf(model.info, options)
+    this.notes = [...this.abilities.notes, ...(shelf?.notes ?? [])]
     this.#ownAnswers = new OwnAnswers(model)
     const { refusal } = this.abilities
     const guard = isGuarded(model.info, this.abilities) ? new WindowGuard(context, slidingWindow) : null
@@ -222,7 +227,7 @@ export class LlamaEngine implements Engine {
     const shown = { tokens, messages, ...(origin === undefined ? {} : { origin }) }
     return this.#submit({
       ...rest,
-      seed: seedOf(tenant),
+      seed: this.#salts.of(tenant),
       shown,
       sampler: { ...samplerOptions(sampling), ...(await this.#formGrammar({ grammar, schema })) },
     })
@@ -339,7 +344,7 @@ export class LlamaEngine implements Engine {
     const cut = { early: false }
     const result = await this.#submit({
       conversation: request.conversation,
-      seed: seedOf(request.tenant),
+      seed: this.#salts.of(request.tenant),
       shown: {
         tokens: rendered.tokens,
         messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })),

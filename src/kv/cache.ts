@@ -25,7 +25,7 @@ import { baseOf, type Shown } from './shown.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
 import { recordOf, type Fetched } from './stored.js'
 import { totalsOf, type CacheTotals } from './totals.js'
-import type { Seed } from './trail.js'
+import type { CacheSalt } from './salt.js'
 import { verifyPlan } from './verify.js'
 import { whereabouts, type Whereabouts } from './whereabouts.js'
 
@@ -40,7 +40,7 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
 
 /**
  * The KV cache. Under contract `exact` a lane's cells equal a fresh prefill of its tokens; under `splice` and `blend` only as far as the ledger
- * says (Contract). Whether a cell is what a fresh prefill would make it is known from its print, so approximate cells are never taken for exact
+ * says (Contract). Whether a cell is what a fresh prefill would make it is known from its hash, so approximate cells are never taken for exact
  * ones, by whomever. Nothing is computed here: the engine decodes, then reports.
  *
  * One step: open, plan, begin, then `next`, reserve, decode, commit (or settle) until the answer ends, then finish. All calls fall between
@@ -76,13 +76,13 @@ export class KvCache {
   }
 
   /**
-   * The live lane of a conversation, whose tenant's prints begin with `seed`. If there is none it makes an empty one, for which it takes a
+   * The live lane of a conversation, whose tenant's cell hashes have this salt. If there is none it makes an empty one, for which it takes a
    * free sequence id or evicts for one.
    * `full`: every id belongs to a running lane; nothing was changed. A lane handed out before may have been evicted meanwhile.
    */
   open(
     conversation: ConversationId,
-    seed?: Seed,
+    seed?: CacheSalt,
   ): { readonly kind: 'lane'; readonly lane: Lane } | { readonly kind: 'full'; readonly reason: string } {
     return this.#room.open(conversation, seed)
   }

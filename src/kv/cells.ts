@@ -1,6 +1,6 @@
 /** Owns our books on cells: which are in use, at which position, by how many sequences, and what their values depend on. */
 import { invariant } from '../core/errors.js'
-import type { Prints } from './trail.js'
+import { WORDS, type CellHashes } from './trail.js'
 
 /**
  * One handle a cell, 0 .. total-1, lent out when its token was decoded and taken back with its last tag. Handles are ours: llama.cpp
@@ -11,8 +11,8 @@ import type { Prints } from './trail.js'
 export class Cells {
   readonly #references: Int32Array
   readonly #positions: Int32Array
-  /** By handle: the two halves of the cell's print (Trail); meaningless when it is free. Live views, not to be written. */
-  readonly prints: Prints
+  /** By handle: the cell's hash, which whoever takes the cell writes; meaningless when it is free. A live view. */
+  readonly hashes: CellHashes
   /** Handles not in use; the last is lent next. */
   readonly #free: Int32Array
   #freeCount: number
@@ -22,7 +22,7 @@ export class Cells {
   constructor(readonly total: number) {
     this.#references = new Int32Array(total)
     this.#positions = new Int32Array(total)
-    this.prints = { lows: new Int32Array(total), highs: new Int32Array(total) }
+    this.hashes = new Int32Array(WORDS * total)
     this.#free = Int32Array.from({ length: total }, (_, index) => total - 1 - index)
     this.#freeCount = total
   }
@@ -55,14 +55,12 @@ export class Cells {
     return this.#positions
   }
 
-  /** A token was decoded at `position` for one sequence: takes a free cell into the books. Throws when the books know of none. */
-  take(position: number, low: number, high: number): number {
+  /** A token was decoded at `position` for one sequence: takes a free cell into the books, without its hash. Throws when the books know of none. */
+  take(position: number): number {
     invariant(this.#freeCount > 0, `a token was decoded although all ${this.total} cells are in use by the books`)
     const cell = this.#free[--this.#freeCount] ?? -1
     this.#references[cell] = 1
     this.#positions[cell] = position
-    this.prints.lows[cell] = low
-    this.prints.highs[cell] = high
     this.#reach = Math.max(this.#reach, this.used)
     return cell
   }

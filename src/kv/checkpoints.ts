@@ -5,7 +5,6 @@ import type { KvMemory } from './memory.js'
 import { commonPrefix } from './prefix.js'
 import { isMarker, keysOf, placeOf, type Shown } from './shown.js'
 import { recordOf, type Stored } from './stored.js'
-import { freshPrints } from './trail.js'
 
 /**
  * The places, in order, where a state is saved while this is computed:
@@ -47,8 +46,8 @@ export class Checkpoints {
     if (!attic.open || held === 0) return false
     const alike = attic.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
     // Another tenant's is no use to this one, and this one must not learn of it.
-    const prints = alike.length > 0 ? freshPrints(tokens, holding.seed) : null
-    const same = alike.find((stored) => prints !== null && stored.isFresh(held - 1, held - 1, tokens, prints))
+    const fresh = alike.length > 0 ? holding.freshHashes(tokens) : null
+    const same = alike.find((stored) => fresh !== null && stored.isFresh(held - 1, held - 1, tokens, fresh))
     if (same === undefined) attic.put(recordOf(holding), memory.saveSequence(seq, { checksum: false }))
     else same.lastUse = Date.now()
     return true
@@ -61,12 +60,13 @@ export class Checkpoints {
   before(
     tokens: Int32Array,
     least: number,
-    { conversation, seed }: Pick<Holding, 'conversation' | 'seed'>,
+    own: Pick<Holding, 'conversation' | 'freshHashes'>,
     without?: ReadonlySet<unknown>,
   ): Stored | null {
     const fitting = this.attic.all.filter(({ held }) => held > least && held < tokens.length)
     if (fitting.length === 0) return null
-    const prints = freshPrints(tokens, seed)
+    const { conversation } = own
+    const fresh = own.freshHashes(tokens)
     let best: Stored | null = null
     for (const stored of fitting) {
       const { held } = stored
@@ -74,8 +74,8 @@ export class Checkpoints {
         best === null ||
         held > best.held ||
         (held === best.held && best.conversation !== conversation && stored.conversation === conversation)
-      // The last print stands for all before it; the tokens are compared all the same, because a wrong state is a wrong answer.
-      if (!better || without?.has(stored) === true || !stored.isFresh(held - 1, held - 1, tokens, prints)) continue
+      // The last hash stands for all before it; the tokens are compared all the same, because a wrong state is a wrong answer.
+      if (!better || without?.has(stored) === true || !stored.isFresh(held - 1, held - 1, tokens, fresh)) continue
       if (commonPrefix(stored.tokens, tokens) === held) best = stored
     }
     return best

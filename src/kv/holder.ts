@@ -1,6 +1,6 @@
 /** What the planner asks of anyone who holds computed tokens: a sequence on the device, or one that was moved off it. */
 import type { ConversationId } from '../core/ids.js'
-import type { Prints } from './trail.js'
+import type { CellHashes } from './trail.js'
 
 /** Where cells are: in the context's memory, in the program's, on disk. */
 export type Tier = 'device' | 'host' | 'disk'
@@ -20,8 +20,8 @@ export interface Holder {
   atPosition(position: number): number
   /** The first entry with this key or a later one; `held` when there is none. */
   atKey(key: number): number
-  /** Whether the entry is, at this place of a text, what a fresh prefill with these prints would make it. */
-  isFresh(entry: number, place: number, tokens: Int32Array, prints: Prints): boolean
+  /** Whether the entry is, at this place of a text, what a fresh prefill with these cell hashes would make it. */
+  isFresh(entry: number, place: number, tokens: Int32Array, fresh: CellHashes): boolean
 }
 
 /** The first of `count` entries that is not `before`. */

@@ -6,7 +6,8 @@ import type { Cells } from './cells.js'
 import { lowerBound, type Holder, type Tier } from './holder.js'
 import type { ShelfRecord } from './shelf.js'
 import { baseKey, placeOf } from './shown.js'
-import { COMMON, Trail, type Prints, type Seed } from './trail.js'
+import { COMMON, type CacheSalt } from './salt.js'
+import { FreshHashes, sameHash, Trail, WORDS, type CellHashes } from './trail.js'
 
 /**
  * `running`: a step is under way. `idle`: between two steps. `parked`: what a conversation no longer shows, kept for its cells; it never
@@ -37,19 +38,20 @@ export class Holding implements Holder {
   #keys = new Int32Array(256)
   #cells = new Int32Array(256)
   #held = 0
-  /** What the first `#read` entries amount to; entries before that were not changed since. */
-  #trail: Trail
-  #read = 0
+  /** Has seen the first entries, which were not changed since. */
+  readonly #trail: Trail
+  /** How many of those it has seen, from the first on, are what a fresh prefill would have made of them. */
   #exact = 0
-  #faithful = true
+  readonly #expected: CellHashes = new Int32Array(WORDS)
+  #fresh: FreshHashes | null = null
 
   constructor(
     readonly conversation: ConversationId,
     readonly seq: SeqId,
     private readonly book: Cells,
     public state: HoldingState,
-    /** Whose cells these are: other tenants' prints begin otherwise. */
-    readonly seed: Seed = COMMON,
+    /** Whose cells these are: other tenants' hashes have another salt. */
+    readonly seed: CacheSalt = COMMON,
   ) {
     this.#trail = new Trail(seed)
   }
@@ -113,12 +115,17 @@ export class Holding implements Holder {
     return lowerBound(this.#held, (entry) => this.#keys[entry]! < key)
   }
 
-  /** Whether the entry is, at this place of a text, what a fresh prefill with these prints would make it. */
-  isFresh(entry: number, place: number, tokens: Int32Array, { lows, highs }: Prints): boolean {
+  /** Whether the entry is, at this place of a text, what a fresh prefill with these cell hashes would make it. */
+  isFresh(entry: number, place: number, tokens: Int32Array, fresh: CellHashes): boolean {
     if (entry >= this.#held || this.#tokens[entry] !== tokens[place]) return false
     const cell = this.#cells[entry]!
-    const { positions, prints } = this.book
-    return positions[cell] === place && prints.lows[cell] === lows[place] && prints.highs[cell] === highs[place]
+    return this.book.positions[cell] === place && sameHash(this.book.hashes, cell, fresh, place)
+  }
+
+  /** The cell hashes that a fresh prefill of `tokens` would make for this sequence's tenant. */
+  freshHashes(tokens: Int32Array): CellHashes {
+    this.#fresh ??= new FreshHashes(this.seed)
+    return this.#fresh.of(tokens)
   }
 
   /** Tokens were decoded at the end of the sequence, at `next` and the positions after it. */
@@ -127,11 +134,15 @@ export class Holding implements Holder {
     this.#tokens.set(tokens, this.#held)
     this.#keys.set(keys, this.#held)
     this.#catchUp()
+    const { hashes } = this.book
     let position = this.next
     for (const token of tokens) {
-      this.#trail.place(token, position)
-      this.#cells[this.#held++] = this.book.take(position, this.#trail.low, this.#trail.high)
-      this.#catchUp()
+      const cell = this.book.take(position)
+      this.#trail.place(token, position, hashes, cell)
+      this.#trail.see(hashes, cell)
+      // Just computed, so it is what it should be if all before it is.
+      if (this.#exact === this.#held && position === this.#held) this.#exact++
+      this.#cells[this.#held++] = cell
       position++
     }
   }
@@ -164,7 +175,7 @@ export class Holding implements Holder {
     return end
   }
 
-  /** The cells of these entries, which no other sequence holds, have other positions from now on; their prints stay, so they are exact no more. */
+  /** The cells of these entries, which no other sequence holds, have other positions from now on; their hashes stay, so they are exact no more. */
   shift(entries: Span, delta: number): void {
     this.book.shift(this.cells.subarray(entries.start, entries.end), delta)
     this.#changedFrom(entries.start)
@@ -195,8 +206,7 @@ export class Holding implements Holder {
 
   /** Whether this sequence holds, at the same positions, all that `other` does: cells whose values are the same. */
   covers(other: Holding): boolean {
-    const { positions, prints } = this.book
-    const { lows, highs } = prints
+    const { positions, hashes } = this.book
     let at = 0
     for (let entry = 0; entry < other.#held; entry++, at++) {
       const theirs = other.#cells[entry]!
@@ -205,30 +215,31 @@ export class Holding implements Holder {
       if (at === this.#held) return false
       const ours = this.#cells[at]!
       const same = positions[ours] === position && this.#tokens[at] === other.#tokens[entry]
-      if (!same || lows[ours] !== lows[theirs] || highs[ours] !== highs[theirs]) return false
+      if (!same || !sameHash(hashes, ours, hashes, theirs)) return false
     }
     return true
   }
 
-  /** Positions and prints, entry by entry. */
-  readCells(): { readonly positions: Int32Array; readonly lows: Int32Array; readonly highs: Int32Array } {
-    const { positions, prints } = this.book
+  /** Positions and cell hashes, entry by entry. */
+  readCells(): { readonly positions: Int32Array; readonly hashes: CellHashes } {
+    const { positions, hashes } = this.book
     const { cells } = this
-    return {
-      positions: cells.map((cell) => positions[cell]!),
-      lows: cells.map((cell) => prints.lows[cell]!),
-      highs: cells.map((cell) => prints.highs[cell]!),
-    }
+    const own = new Int32Array(WORDS * cells.length)
+    for (const [entry, cell] of cells.entries()) own.set(hashes.subarray(WORDS * cell, WORDS * (cell + 1)), WORDS * entry)
+    return { positions: cells.map((cell) => positions[cell]!), hashes: own }
   }
 
   /** The sequence, which held nothing, was loaded with all that is stored: cells that no other sequence holds. */
-  load({ base, tokens, keys, positions, lows, highs }: ShelfRecord): void {
+  load({ base, tokens, keys, positions, hashes }: ShelfRecord): void {
     this.base = base
     this.#makeRoom(0, tokens.length)
     this.#tokens.set(tokens)
     this.#keys.set(keys)
-    for (let entry = 0; entry < tokens.length; entry++)
-      this.#cells[entry] = this.book.take(positions[entry]!, lows[entry]!, highs[entry]!)
+    for (let entry = 0; entry < tokens.length; entry++) {
+      const cell = this.book.take(positions[entry]!)
+      this.book.hashes.set(hashes.subarray(WORDS * entry, WORDS * (entry + 1)), WORDS * cell)
+      this.#cells[entry] = cell
+    }
     this.#held = tokens.length
   }
 
@@ -249,26 +260,19 @@ export class Holding implements Holder {
   }
 
   #changedFrom(entry: number): void {
-    if (entry >= this.#read) return
-    this.#trail = new Trail(this.seed)
-    this.#read = 0
-    this.#exact = 0
-    this.#faithful = true
+    this.#exact = Math.min(this.#exact, this.#trail.goBack(entry))
   }
 
   /** Follows the entries that were added since the last look. */
   #catchUp(): void {
-    const { lows, highs } = this.book.prints
-    for (; this.#read < this.#held; this.#read++) {
-      const cell = this.#cells[this.#read]!
-      const low = lows[cell]!
-      const high = highs[cell]!
-      if (this.#faithful) {
-        this.#trail.place(this.#tokens[this.#read]!, this.#read)
-        this.#faithful = this.book.positions[cell] === this.#read && low === this.#trail.low && high === this.#trail.high
-        if (this.#faithful) this.#exact++
+    const { hashes, positions } = this.book
+    for (let entry = this.#trail.seen; entry < this.#held; entry++) {
+      const cell = this.#cells[entry]!
+      if (this.#exact === entry && positions[cell] === entry) {
+        this.#trail.place(this.#tokens[entry]!, entry, this.#expected, 0)
+        if (sameHash(hashes, cell, this.#expected, 0)) this.#exact++
       }
-      this.#trail.see(low, high)
+      this.#trail.see(hashes, cell)
     }
   }
 

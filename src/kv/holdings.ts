@@ -7,7 +7,7 @@ import { Cells } from './cells.js'
 import { Holding, type HoldingState } from './holding.js'
 import type { KvMemory } from './memory.js'
 import { Sequences } from './sequences.js'
-import { COMMON, type Seed } from './trail.js'
+import { COMMON, type CacheSalt } from './salt.js'
 
 const NOTHING: ReadonlySet<unknown> = new Set()
 
@@ -55,7 +55,7 @@ export class Holdings {
   }
 
   /** An empty holding with a free sequence id; null when no id is free. */
-  add(conversation: ConversationId, state: HoldingState, seed: Seed = COMMON): Holding | null {
+  add(conversation: ConversationId, state: HoldingState, seed: CacheSalt = COMMON): Holding | null {
     const seq = this.sequences.take()
     if (seq === null) return null
     const holding = new Holding(conversation, seq, this.cells, state, seed)

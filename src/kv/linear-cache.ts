@@ -21,7 +21,7 @@ import { Room, type Reserved } from './room.js'
 import type { StepCache } from './step-cache.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
 import { Stored, type Fetched } from './stored.js'
-import type { Seed } from './trail.js'
+import type { CacheSalt } from './salt.js'
 import { whereabouts, type Whereabouts } from './whereabouts.js'
 
 export interface LinearCacheOptions {
@@ -69,7 +69,7 @@ export class LinearCache implements StepCache {
     this.#room = new Room(this.#holdings, this.#conversations, (victim) => this.#checkpoints.save(victim))
   }
 
-  open(conversation: ConversationId, seed?: Seed): ReturnType<StepCache['open']> {
+  open(conversation: ConversationId, seed?: CacheSalt): ReturnType<StepCache['open']> {
     return this.#room.open(conversation, seed)
   }
 

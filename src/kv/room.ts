@@ -6,7 +6,7 @@ import type { Conversations } from './conversations.js'
 import type { Holding, HoldingState } from './holding.js'
 import type { Holdings } from './holdings.js'
 import type { Step } from './step.js'
-import { COMMON, type Seed } from './trail.js'
+import { COMMON, sameSalt, type CacheSalt } from './salt.js'
 
 /** Whether so many cells are free now, and how many were freed for that. */
 export type Reserved =
@@ -52,7 +52,7 @@ export class Room {
   }
 
   /** A new holding; when no sequence id is free, the first of `victims` gives way. Null: there is none. */
-  add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[], seed: Seed = COMMON): Holding | null {
+  add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[], seed: CacheSalt = COMMON): Holding | null {
     const [victim] = victims
     const { sequences } = this.holdings
     if (sequences.used === sequences.total && victim !== undefined) this.evict(victim)
@@ -62,7 +62,7 @@ export class Room {
   /** The conversation's lane, a new one if it has none; see KvCache.open. */
   open(
     conversation: ConversationId,
-    seed: Seed = COMMON,
+    seed: CacheSalt = COMMON,
   ): { readonly kind: 'lane'; readonly lane: Holding } | { readonly kind: 'full'; readonly reason: string } {
     const known = this.conversations.lane(conversation)
     if (known !== null) {
@@ -155,7 +155,7 @@ export class Room {
 }
 
 /** @throws KvfoldError engine/bad-request when the lane is another tenant's */
-function refuseOther({ conversation, seed }: Holding, { low, high }: Seed): void {
-  if (seed.low === low && seed.high === high) return
+function refuseOther({ conversation, seed }: Holding, asked: CacheSalt): void {
+  if (sameSalt(seed, asked)) return
   throw new KvfoldError('engine/bad-request', `Conversation ${conversation} is another tenant's; use an id of your own.`)
 }

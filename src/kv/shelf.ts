@@ -1,7 +1,8 @@
 /** The port through which the cache keeps saved sequences where the next start of the program finds them. */
 import type { ConversationId } from '../core/ids.js'
+import type { CellHashes } from './trail.js'
 
-/** What a saved sequence holds, entry by entry as in Holding; all arrays but `base` are of one length. */
+/** What a saved sequence holds, entry by entry as in Holding; all arrays but `base` have one element an entry, `hashes` has WORDS. */
 export interface ShelfRecord {
   readonly conversation: ConversationId
   /** The unedited prompt that the keys point into. */
@@ -9,9 +10,8 @@ export interface ShelfRecord {
   readonly tokens: Int32Array
   readonly keys: Int32Array
   readonly positions: Int32Array
-  /** The two halves of the prints of the cells (Trail), which say what the values depend on: the provenance. */
-  readonly lows: Int32Array
-  readonly highs: Int32Array
+  /** What the cells' values depend on: the provenance. */
+  readonly hashes: CellHashes
 }
 
 export interface ShelfItem {

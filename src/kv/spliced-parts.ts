@@ -6,7 +6,6 @@ import type { Holding } from './holding.js'
 import { held, positionAfter, withComputed, type Lenders, type Part } from './part.js'
 import { commonPrefix } from './prefix.js'
 import { baseOf, isMarker, placeOf, type Shown } from './shown.js'
-import { freshPrints } from './trail.js'
 
 /** One of the conversation's own sequences, and up to where its unedited prompt was the present one. */
 interface Own {
@@ -22,7 +21,7 @@ interface Own {
  * @returns `blocked`: something held could not stay where it was
  */
 export function splicedParts(
-  lane: Holder & Pick<Holding, 'seed'>,
+  lane: Holder & Pick<Holding, 'freshHashes'>,
   shown: Shown,
   keys: Int32Array,
   { parked, others }: Lenders,
@@ -32,11 +31,11 @@ export function splicedParts(
   const base = baseOf(shown)
   const own = [lane, ...parked].map((holder): Own => ({ holder, agrees: commonPrefix(holder.base, base) }))
   const lenders = others.filter((other) => other.held > 0)
-  const prints = lenders.length > 0 ? freshPrints(tokens, lane.seed) : null
+  const fresh = lenders.length > 0 ? lane.freshHashes(tokens) : null
   let parts: Part[] = []
   let blocked = false
   /** Whether everything so far is what a fresh prefill would make it; only after that may others lend. */
-  let exact = prints !== null
+  let exact = fresh !== null
 
   for (let at = 0; at < tokens.length;) {
     const next = positionAfter(lane, parts.at(-1))
@@ -51,8 +50,8 @@ export function splicedParts(
       }
       blocked = true
     }
-    if (run === null && !inside && exact && prints !== null && again[at] === 0)
-      run = untilOwn(lane, longestExactRun(lenders, at, tokens, prints), at, tokens, prints)
+    if (run === null && !inside && exact && fresh !== null && again[at] === 0)
+      run = untilOwn(lane, longestExactRun(lenders, at, tokens, fresh), at, tokens, fresh)
     if (run === null) {
       let end = at + 1
       // A marker is computed to its end: what an earlier marker said from here on was said after other words.
@@ -62,7 +61,7 @@ export function splicedParts(
       at = end
       continue
     }
-    exact &&= prints !== null && exactRun(run.holder, at, tokens, prints).count >= run.count
+    exact &&= fresh !== null && exactRun(run.holder, at, tokens, fresh).count >= run.count
     parts = [...parts, held(lane, run.holder, span(at, at + run.count), run.entry)]
     at += length(parts.at(-1)!.span)
   }

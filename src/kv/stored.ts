@@ -3,7 +3,7 @@ import type { ConversationId } from '../core/ids.js'
 import { lowerBound, type Holder } from './holder.js'
 import type { Holding } from './holding.js'
 import type { ShelfRecord } from './shelf.js'
-import type { Prints } from './trail.js'
+import { sameHash, type CellHashes } from './trail.js'
 
 /** Where its cells' values are: in memory, or under an id of the shelf. */
 export type Place = { readonly tier: 'host'; readonly state: Uint8Array } | { readonly tier: 'disk'; readonly id: string }
@@ -55,14 +55,13 @@ export class Stored implements Holder {
     return lowerBound(this.held, (entry) => this.record.keys[entry]! < key)
   }
 
-  isFresh(entry: number, place: number, tokens: Int32Array, { lows, highs }: Prints): boolean {
+  isFresh(entry: number, place: number, tokens: Int32Array, fresh: CellHashes): boolean {
     const { record } = this
     return (
       entry < this.held &&
       record.tokens[entry] === tokens[place] &&
       record.positions[entry] === place &&
-      record.lows[entry] === lows[place] &&
-      record.highs[entry] === highs[place]
+      sameHash(record.hashes, entry, fresh, place)
     )
   }
 }
@@ -70,8 +69,7 @@ export class Stored implements Holder {
 /** Everything about the sequence but its cells' values. */
 export function recordOf(holding: Holding): ShelfRecord {
   const { conversation, base } = holding
-  const { positions, lows, highs } = holding.readCells()
-  return { conversation, base, tokens: holding.tokens.slice(), keys: holding.keys.slice(), positions, lows, highs }
+  return { conversation, base, tokens: holding.tokens.slice(), keys: holding.keys.slice(), ...holding.readCells() }
 }
 
 /** Values that were read from below before a step needed them. */

@@ -1,73 +1,134 @@
-/** Owns what a cell's values depend on, as a number: its token, its position, and every cell that could be seen when it was computed. */
-import { createHash } from 'node:crypto'
+/** Owns cell hashes: what a cell's values depend on, as a number: its token, its position, and every cell that could be seen when it was computed. */
+import { commonPrefix } from './prefix.js'
+import { COMMON, type CacheSalt } from './salt.js'
 
-/** What prints begin with: those of different tenants never agree, so nobody is lent cells that another tenant's text left. */
-export interface Seed {
-  readonly low: number
-  readonly high: number
-}
+/** Words of 32 bits in a cell hash. */
+export const WORDS = 4
 
-/** Of who names no tenant. */
-export const COMMON: Seed = { low: 0x243f6a88, high: 0x13198a2e }
+/** Cell hashes one after the other, `WORDS` words each. */
+export type CellHashes = Int32Array
 
-/** The same for the same name, whichever process asks: cells on disk stay their tenant's. */
-export function seedOf(tenant: string | undefined): Seed {
-  if (tenant === undefined) return COMMON
-  const hash = createHash('sha256').update(tenant).digest()
-  return { low: hash.readInt32LE(0), high: hash.readInt32LE(4) }
-}
+/** Of Chaskey-12 (ISO/IEC 29192-6). */
+const ROUNDS = 12
+
+/** Cells between two states that are remembered, a power of two: going back reads fewer than this again. */
+const STRIDE = 256
 
 /**
- * Two 32-bit halves, because a cell's print decides whether it may stand in for a computation: equal prints of equal tokens mean that the
- * values are the same. Prints nest: what was seen enters by the prints of the cells seen, so one that was computed beside text that is
- * hidden now differs from a fresh prefill's, and so does every cell computed after it.
+ * Computes cell hashes. A cell's hash decides whether it may stand in for a computation: equal hashes of equal tokens mean that the values are
+ * the same. Hashes nest: what was seen enters by the hashes of the cells seen, so one that was computed beside text that is hidden now differs
+ * from a fresh prefill's, and so does every cell computed after it.
+ *
+ * All that was seen is a state S of 128 bits, at first the salt's `start`. A cell's hash is h = P(S ^ (token, position, 0, 0) ^ K) ^ K, with K the
+ * salt's `key` and P the permutation of the MAC Chaskey-12, which as used here is the block cipher of Even and Mansour. Once the cell is seen,
+ * S becomes 2S ^ h, doubled in GF(2^128) (the doubling of CMAC).
+ *
+ * Hence S is the sum of the start and of all h seen, each times another power of two; those are never equal, and no cell is seen twice, so the
+ * states of two histories that differ differ by a sum that has at least one h with a factor other than 0. To who has not the salt every h of
+ * new inputs is random, and none is ever shown: after q cells two inputs, and so two hashes, agree with a chance of about q^2/2^128 (2^-64 after 2^32 cells), whoever
+ * chooses the tokens, the folds and their order.
  */
 export class Trail {
-  #low: number
-  #high: number
-  /** Print of the last cell that was `placed`. */
-  low = 0
-  high = 0
+  readonly #key: Int32Array
+  readonly #state: Int32Array
+  #seen = 0
+  /** The states after 0, STRIDE, 2 STRIDE, ... cells seen. */
+  readonly #states: number[]
 
-  constructor({ low, high }: Seed = COMMON) {
-    this.#low = low
-    this.#high = high
+  constructor({ key, start }: CacheSalt = COMMON) {
+    this.#key = key
+    this.#state = start.slice()
+    this.#states = [...start]
   }
 
-  /** The print of a cell with this token and position, computed after all that was seen; it goes into `low` and `high`. */
-  place(token: number, position: number): void {
-    this.low = mix(mix(this.#low, token, 0x85ebca6b), position, 0xc2b2ae35)
-    this.high = mix(mix(this.#high, position, 0x27d4eb2f), token, 0x9e3779b1)
+  /** Cells seen. */
+  get seen(): number {
+    return this.#seen
   }
 
-  /** A cell with this print is seen from now on. */
-  see(low: number, high: number): void {
-    this.#low = mix(mix(this.#low, low, 0x85ebca6b), high, 0x27d4eb2f)
-    this.#high = mix(mix(this.#high, high, 0xc2b2ae35), low, 0x165667b1)
+  /** Writes the hash of a cell with this token and position, computed after all that was seen, as the `at`th of `into`. */
+  place(token: number, position: number, into: CellHashes, at: number): void {
+    const key = this.#key
+    const state = this.#state
+    let v0 = state[0]! ^ key[0]! ^ token
+    let v1 = state[1]! ^ key[1]! ^ position
+    let v2 = state[2]! ^ key[2]!
+    let v3 = state[3]! ^ key[3]!
+    for (let round = 0; round < ROUNDS; round++) {
+      v0 = (v0 + v1) | 0
+      v1 = ((v1 << 5) | (v1 >>> 27)) ^ v0
+      v0 = (v0 << 16) | (v0 >>> 16)
+      v2 = (v2 + v3) | 0
+      v3 = ((v3 << 8) | (v3 >>> 24)) ^ v2
+      v0 = (v0 + v3) | 0
+      v3 = ((v3 << 13) | (v3 >>> 19)) ^ v0
+      v2 = (v2 + v1) | 0
+      v1 = ((v1 << 7) | (v1 >>> 25)) ^ v2
+      v2 = (v2 << 16) | (v2 >>> 16)
+    }
+    const first = WORDS * at
+    into[first] = v0 ^ key[0]!
+    into[first + 1] = v1 ^ key[1]!
+    into[first + 2] = v2 ^ key[2]!
+    into[first + 3] = v3 ^ key[3]!
+  }
+
+  /** The cell with the `at`th of these hashes is seen from now on. */
+  see(hashes: CellHashes, at: number): void {
+    const state = this.#state
+    const first = WORDS * at
+    const s0 = state[0]!
+    const s1 = state[1]!
+    const s2 = state[2]!
+    const s3 = state[3]!
+    state[0] = (s0 << 1) ^ ((s3 >> 31) & 0x87) ^ hashes[first]!
+    state[1] = ((s1 << 1) | (s0 >>> 31)) ^ hashes[first + 1]!
+    state[2] = ((s2 << 1) | (s1 >>> 31)) ^ hashes[first + 2]!
+    state[3] = ((s3 << 1) | (s2 >>> 31)) ^ hashes[first + 3]!
+    this.#seen++
+    if (this.#seen % STRIDE === 0) this.#states.push(state[0], state[1], state[2], state[3])
+  }
+
+  /** Back to when it had seen this many cells, or up to STRIDE - 1 fewer; says how many. Nothing changes where it has not seen more. */
+  goBack(seen: number): number {
+    if (seen >= this.#seen) return this.#seen
+    const strides = Math.floor(seen / STRIDE)
+    this.#states.length = WORDS * (strides + 1)
+    this.#state.set(this.#states.slice(-WORDS))
+    return (this.#seen = strides * STRIDE)
   }
 }
 
-function mix(state: number, value: number, factor: number): number {
-  const mixed = Math.imul(state ^ value, factor)
-  return Math.imul(mixed ^ (mixed >>> 15), 0x2c1b3c6d) ^ (mixed >>> 13)
+/** Whether the `at`th of `a` is the `bt`th of `b`. */
+export function sameHash(a: CellHashes, at: number, b: CellHashes, bt: number): boolean {
+  const i = WORDS * at
+  const j = WORDS * bt
+  return a[i] === b[j] && a[i + 1] === b[j + 1] && a[i + 2] === b[j + 2] && a[i + 3] === b[j + 3]
 }
 
-/** The two halves of the prints of a text's cells, place by place. */
-export interface Prints {
-  readonly lows: Int32Array
-  readonly highs: Int32Array
-}
+/** The hashes that a fresh prefill gives the cells of a text. Remembers the last text, because the next one mostly begins with it. */
+export class FreshHashes {
+  readonly #trail: Trail
+  #tokens = new Int32Array()
+  #hashes: CellHashes = new Int32Array()
 
-/** The prints that a fresh prefill of `tokens` gives its cells, place by place. */
-export function freshPrints(tokens: Int32Array, seed: Seed = COMMON): Prints {
-  const lows = new Int32Array(tokens.length)
-  const highs = new Int32Array(tokens.length)
-  const trail = new Trail(seed)
-  for (let at = 0; at < tokens.length; at++) {
-    trail.place(tokens[at]!, at)
-    lows[at] = trail.low
-    highs[at] = trail.high
-    trail.see(trail.low, trail.high)
+  constructor(salt: CacheSalt = COMMON) {
+    this.#trail = new Trail(salt)
   }
-  return { lows, highs }
+
+  /** Of all `tokens`, place by place. The array is nobody's to write to, and never written to again. */
+  of(tokens: Int32Array): CellHashes {
+    const same = commonPrefix(this.#tokens, tokens)
+    if (same === tokens.length && same === this.#tokens.length) return this.#hashes
+    const trail = this.#trail
+    const hashes = new Int32Array(WORDS * tokens.length)
+    const from = trail.goBack(same)
+    hashes.set(this.#hashes.subarray(0, WORDS * from))
+    for (let at = from; at < tokens.length; at++) {
+      trail.place(tokens[at]!, at, hashes, at)
+      trail.see(hashes, at)
+    }
+    this.#tokens = tokens.slice()
+    return (this.#hashes = hashes)
+  }
 }

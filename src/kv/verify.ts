@@ -4,7 +4,6 @@ import { Holding } from './holding.js'
 import { positionAfter } from './part.js'
 import type { Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
-import { freshPrints } from './trail.js'
 
 /**
  * The parts cover what is shown; what is reused is on the device, of the same tokens, in order of position and, under `exact`, what a fresh
@@ -13,7 +12,7 @@ import { freshPrints } from './trail.js'
 export function verifyPlan(lane: Holding, { parts, shown, contract }: Plan, isHeld: (holding: Holding) => boolean): void {
   const { tokens } = shown
   const of = `the plan for conversation ${lane.conversation}`
-  const prints = contract === 'exact' ? freshPrints(tokens, lane.seed) : null
+  const fresh = contract === 'exact' ? lane.freshHashes(tokens) : null
   let at = 0
   let position = 0
   for (const part of parts) {
@@ -31,8 +30,8 @@ export function verifyPlan(lane: Holding, { parts, shown, contract }: Plan, isHe
     invariant(same, `${of} would reuse cells of other tokens`)
     invariant(holder.position(part.at) >= position, `${of} would reuse cells out of order`)
     position = positionAfter(lane, part)
-    for (let place = start; prints !== null && place < end; place++)
-      invariant(holder.isFresh(part.at + place - start, place, tokens, prints), `${of} would pass approximate cells off as exact`)
+    for (let place = start; fresh !== null && place < end; place++)
+      invariant(holder.isFresh(part.at + place - start, place, tokens, fresh), `${of} would pass approximate cells off as exact`)
   }
   invariant(at === tokens.length && parts.at(-1)?.kind === 'compute', `${of} does not end with a token to compute`)
 }

@@ -4,6 +4,7 @@ import { conversationId } from '../../src/core/ids.js'
 import { mix, Random } from '../../src/core/random.js'
 import { DiskShelf } from '../../src/engine/disk-shelf.js'
 import type { ShelfRecord } from '../../src/kv/shelf.js'
+import { WORDS } from '../../src/kv/trail.js'
 
 /** The identity that the process writes under. */
 export const IDENTITY = Buffer.alloc(32, 'writer')
@@ -24,8 +25,7 @@ export function sampleOf(seed: number, bytes = new Random(seed).below(3 * 2 ** 2
       tokens,
       keys: numbers(held),
       positions: numbers(held),
-      lows: numbers(held),
-      highs: numbers(held),
+      hashes: numbers(WORDS * held),
     },
     state: new Uint8Array(words.buffer, 0, bytes),
   }

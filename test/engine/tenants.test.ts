@@ -1,7 +1,13 @@
 /** What one tenant computed is computed again for another, as the addon counts it; within a tenant it is not. */
+import { execFile } from 'node:child_process'
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../src/chat/message.js'
 import { conversationId } from '../../src/core/ids.js'
+import { SECRET_FILE } from '../../src/engine/cache-secret.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import { mambaModel, tinyModel } from '../support/models.js'
@@ -76,5 +82,33 @@ describe('a refresh', () => {
     expect([after.approximate, after.recomputed]).toEqual([0, 0])
     await engine.check('full')
     await engine.dispose()
+  })
+})
+
+describe.each([
+  ['cells', tinyModel],
+  ['states', mambaModel],
+])('%s on disk', (_, model) => {
+  it("are found by the same tenant's next process, by no other tenant's, and by nobody's once the secret was open to others", async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvfold-tenants-'))
+    const path = await model()
+    const run = async (tenant: string) => {
+      const script = ['--import', 'tsx', join(import.meta.dirname, 'tenant-process.ts'), path, folder, tenant]
+      const { stdout } = await promisify(execFile)(process.execPath, script)
+      return JSON.parse(stdout) as { submitted: number; disk: number; refused: number; notes: readonly string[] }
+    }
+    const first = await run('anna')
+    expect(first).toMatchObject({ disk: 0, refused: 0 })
+    expect(first.submitted).toBeGreaterThan(100)
+    const again = await run('anna')
+    expect(again.disk).toBeGreaterThan(100)
+    expect(again.submitted).toBeLessThan(20)
+    expect(await run('bert')).toEqual(first)
+    chmodSync(join(folder, SECRET_FILE), 0o644)
+    const after = await run('anna')
+    expect(after).toMatchObject({ submitted: first.submitted, disk: 0 })
+    expect(after.refused).toBeGreaterThan(0)
+    expect(after.notes.join()).toMatch(/open to others/)
+    rmSync(folder, { recursive: true })
   })
 })

@@ -9,7 +9,7 @@ import type { KvMemory } from '../../src/kv/memory.js'
 import type { Plan } from '../../src/kv/plan.js'
 import type { Shown } from '../../src/kv/shown.js'
 import type { Step, StepPart } from '../../src/kv/step.js'
-import { seedOf } from '../../src/kv/trail.js'
+import { CacheSalts } from '../../src/kv/salt.js'
 import { NaiveMemory, WrongContent, type HeldCell } from './naive-memory.js'
 import { Places } from './places.js'
 
@@ -60,6 +60,9 @@ const contentOf = ({ shown, present, generated }: Running): number[] => [
   ...shown.tokens.filter((_, place) => present[place]),
   ...generated,
 ]
+
+/** Of all desks of this process, as one engine has them. */
+export const SALTS = new CacheSalts()
 
 /** Prompt tokens still to be computed. */
 export const missing = ({ present }: Running): number => present.filter((is) => !is).length
@@ -274,7 +277,7 @@ export class Desk {
     const runningSeqs = this.runningSeqs()
     this.memory.acting = name
     this.#names.add(name)
-    const opened = this.cache.open(conversationId(name), seedOf(this.#tenantOf(name)))
+    const opened = this.cache.open(conversationId(name), SALTS.of(this.#tenantOf(name)))
     this.inspect()
     if (opened.kind === 'lane') return opened.lane
     expect(runningSeqs.length).toBe(this.memory.sequences)

@@ -72,7 +72,7 @@ describe('wrong books are named:', () => {
   })
 
   it('a cell in use that nobody holds', () => {
-    holdings.cells.take(0, 0, 0)
+    holdings.cells.take(0)
     expect(() => {
       checkBooks(holdings)
     }).toThrow(/cell 4 is booked with 1 tags and held by 0 sequences/)

@@ -12,7 +12,7 @@ import type { KvMemory } from '../../src/kv/memory.js'
 import type { Plan } from '../../src/kv/plan.js'
 import type { Shown } from '../../src/kv/shown.js'
 import { Trail } from '../../src/kv/trail.js'
-import { Desk, shownOf, type DeskOptions } from './desk.js'
+import { Desk, shownOf, type DeskOptions, SALTS } from './desk.js'
 import { NaiveMemory, WrongContent } from './naive-memory.js'
 import { Prompt } from './prompt.js'
 
@@ -357,7 +357,7 @@ describe('a fault in the index is caught', () => {
     const { plan } = desk.start('a', whole)!
     desk.decode(desk.running.values().next().value!, 1)
     desk.finish('a')
-    const opened = desk.cache.open('a' as Lane['conversation'])
+    const opened = desk.cache.open('a' as Lane['conversation'], SALTS.of(undefined))
     if (opened.kind === 'full') return expect.fail(opened.reason)
     const { lane } = opened
     const borrowed = plan.parts.find((part) => part.kind === 'borrow')

@@ -5,20 +5,20 @@ import { conversationId } from '../../src/core/ids.js'
 import { span } from '../../src/core/span.js'
 import { baseKey } from '../../src/kv/shown.js'
 import { Stored } from '../../src/kv/stored.js'
+import { WORDS } from '../../src/kv/trail.js'
 import { whereabouts, type Where } from '../../src/kv/whereabouts.js'
 
 const PLACES: readonly Where[] = ['live', 'parked', 'host', 'disk']
 
 /** Something that holds these places of a prompt of its own; a marker stands where places are left out. */
 function holderOf(base: readonly number[], places: readonly number[]): Stored {
-  const numbers = new Int32Array(places.length)
   const record = {
     conversation: conversationId('c'),
     base: Int32Array.from(base),
     tokens: Int32Array.from(places, (place) => base[place]!),
     keys: Int32Array.from(places, (place) => baseKey(place)),
     positions: Int32Array.from(places),
-    ...{ lows: numbers, highs: numbers },
+    hashes: new Int32Array(WORDS * places.length),
   }
   return new Stored(record, { tier: 'host', state: new Uint8Array() }, 0)
 }

@@ -1,0 +1,113 @@
+/** Owns the secret of a disk cache: a file in its folder, for this user's eyes only, that keys the hashes of all cells saved there. */
+import { createHash, randomBytes } from 'node:crypto'
+import { constants } from 'node:fs'
+import { link, open, rename, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { SECRET_BYTES } from '../kv/salt.js'
+
+/** The file: name and version of the format, the secret, SHA-256 of both. */
+const FORMAT = 'kvsecrt1'
+const BYTES = FORMAT.length + SECRET_BYTES + 32
+export const SECRET_FILE = 'kvfold.secret'
+/** Times that another process may be first, or change the file under us, before we go on without it. */
+const ATTEMPTS = 5
+
+export interface CacheSecret {
+  readonly secret: Buffer
+  /** What to tell the user, in one sentence; null: nothing. */
+  readonly note: string | null
+}
+
+type Found =
+  | { readonly kind: 'secret'; readonly secret: Buffer }
+  | { readonly kind: 'none' }
+  | { readonly kind: 'unusable'; readonly why: string }
+
+/**
+ * The folder's secret. Without one, a new one is put there, whole or not at all; of several processes at once the first one's stays. One that others
+ * may have read, that is not this user's, or that is damaged is replaced, so that cells saved under it are refused. Where the file cannot be
+ * written the secret is good until the program ends.
+ * @param temporary a path in the folder that nobody else uses
+ */
+export async function openSecret(folder: string, temporary: string): Promise<CacheSecret> {
+  const path = join(folder, SECRET_FILE)
+  let note: string | null = null
+  let failure = 'it changed all the time'
+  for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+    const found = await read(path)
+    if (found.kind === 'secret') return { secret: found.secret, note }
+    if (found.kind === 'unusable')
+      note = `The secret of the disk cache, ${path}, ${found.why}: a new one takes its place, and what was saved under the old one is computed again.`
+    try {
+      await write(path, temporary, found.kind === 'none')
+    } catch (error) {
+      if (!(error instanceof Error)) throw error
+      failure = error.message
+      break
+    }
+  }
+  const secret = randomBytes(SECRET_BYTES)
+  return {
+    secret,
+    note: `The secret of the disk cache, ${path}, could not be kept (${failure}): what is saved now will not be found again.`,
+  }
+}
+
+async function read(path: string): Promise<Found> {
+  const unusable = (why: string): Found => ({ kind: 'unusable', why })
+  let file
+  try {
+    file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK)
+  } catch (error) {
+    return codeOf(error) === 'ENOENT' ? { kind: 'none' } : unusable(`cannot be read (${codeOf(error)})`)
+  }
+  try {
+    const about = await file.stat()
+    if (!about.isFile()) return unusable('is not a plain file')
+    if (about.uid !== process.geteuid?.()) return unusable('belongs to another user')
+    const mode = about.mode & 0o777
+    if ((mode & 0o077) !== 0) return unusable(`is open to others (mode ${mode.toString(8)})`)
+    const content = Buffer.alloc(BYTES + 1)
+    const { bytesRead } = await file.read(content, 0, content.length, 0)
+    const whole = content.subarray(0, BYTES - 32)
+    const sound = bytesRead === BYTES && whole.toString('latin1', 0, FORMAT.length) === FORMAT
+    if (!sound || !sumOf(whole).equals(content.subarray(BYTES - 32, BYTES))) return unusable('is damaged')
+    return { kind: 'secret', secret: Buffer.from(whole.subarray(FORMAT.length)) }
+  } catch (error) {
+    return unusable(`cannot be read (${codeOf(error)})`)
+  } finally {
+    await file.close()
+  }
+}
+
+/** A new secret. `fresh`: only if there is none by then. */
+async function write(path: string, temporary: string, fresh: boolean): Promise<void> {
+  const whole = Buffer.concat([Buffer.from(FORMAT, 'latin1'), randomBytes(SECRET_BYTES)])
+  try {
+    const file = await open(temporary, 'wx', 0o600)
+    try {
+      await file.writeFile(Buffer.concat([whole, sumOf(whole)]))
+      await file.sync()
+    } finally {
+      await file.close()
+    }
+    if (fresh && (await isLinked(temporary, path))) return
+    await rename(temporary, path)
+  } finally {
+    await rm(temporary, { force: true }).catch(() => undefined)
+  }
+}
+
+/** Whether the path has a file now, ours or another's that came first; false: the file system has no links. */
+async function isLinked(temporary: string, path: string): Promise<boolean> {
+  try {
+    await link(temporary, path)
+    return true
+  } catch (error) {
+    return codeOf(error) === 'EEXIST'
+  }
+}
+
+const sumOf = (content: Buffer): Buffer => createHash('sha256').update(content).digest()
+
+const codeOf = (error: unknown): string => (error instanceof Error && 'code' in error ? String(error.code) : String(error))
