@@ -24,9 +24,9 @@ const STRIDE = 256
  * S becomes 2S ^ h, doubled in GF(2^128) (the doubling of CMAC).
  *
  * Hence S is the sum of the start and of all h seen, each times another power of two; those are never equal, and no cell is seen twice, so the
- * states of two histories that differ differ by a sum that has at least one h with a factor other than 0. To who has not the salt every h of
- * new inputs is random, and none is ever shown: after q cells two inputs, and so two hashes, agree with a chance of about q^2/2^128 (2^-64 after 2^32 cells), whoever
- * chooses the tokens, the folds and their order.
+ * states of two different histories differ by a sum that has at least one h with a factor other than 0. To whoever lacks the salt every h of
+ * new inputs is random, and none is ever shown: after q cells two inputs, and so two hashes, agree with a chance of about q^2/2^128 (2^-64
+ * after 2^32 cells), whoever chooses the tokens, the folds and their order.
  */
 export class Trail {
   readonly #key: Int32Array

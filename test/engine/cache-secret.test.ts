@@ -37,9 +37,27 @@ afterEach(() => {
 
 /** What makes the file unusable, and what is said of it. */
 const SPOILT: readonly (readonly [string, () => void, RegExp])[] = [
-  ['the group may read', () => chmodSync(path(), 0o640), /open to others \(mode 640\)/],
-  ['everybody may read', () => chmodSync(path(), 0o604), /open to others \(mode 604\)/],
-  ['everybody may write', () => chmodSync(path(), 0o602), /open to others \(mode 602\)/],
+  [
+    'the group may read',
+    () => {
+      chmodSync(path(), 0o640)
+    },
+    /open to others \(mode 640\)/,
+  ],
+  [
+    'everybody may read',
+    () => {
+      chmodSync(path(), 0o604)
+    },
+    /open to others \(mode 604\)/,
+  ],
+  [
+    'everybody may write',
+    () => {
+      chmodSync(path(), 0o602)
+    },
+    /open to others \(mode 602\)/,
+  ],
   [
     'has a bit changed',
     () => {
@@ -49,9 +67,27 @@ const SPOILT: readonly (readonly [string, () => void, RegExp])[] = [
     },
     /is damaged/,
   ],
-  ['is cut short', () => writeFileSync(path(), readFileSync(path()).subarray(0, 71)), /is damaged/],
-  ['has more behind it', () => writeFileSync(path(), 'x', { flag: 'a' }), /is damaged/],
-  ['is empty', () => writeFileSync(path(), ''), /is damaged/],
+  [
+    'is cut short',
+    () => {
+      writeFileSync(path(), readFileSync(path()).subarray(0, 71))
+    },
+    /is damaged/,
+  ],
+  [
+    'has more behind it',
+    () => {
+      writeFileSync(path(), 'x', { flag: 'a' })
+    },
+    /is damaged/,
+  ],
+  [
+    'is empty',
+    () => {
+      writeFileSync(path(), '')
+    },
+    /is damaged/,
+  ],
   [
     'is a link to another',
     () => {
