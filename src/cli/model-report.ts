@@ -1,6 +1,8 @@
 /** Owns what kvfold says about a model file: its figures, and what can be done with it. */
 import { abilitiesOf, refusalOf } from '../engine/abilities.js'
-import type { ModelInfo } from '../native/types.js'
+import { ChatFormat } from '../chat/format.js'
+import { KvfoldError } from '../core/errors.js'
+import type { ModelInfo, NativeModel } from '../native/types.js'
 import { bytes, count, magnitude } from './figures.js'
 
 /** How the model's chat template was read. */
@@ -49,6 +51,23 @@ export function modelReport(info: ModelInfo, template: TemplateReport): ModelRep
     edits: edits(info),
     notes: refusalOf(info) === null ? abilitiesOf(info).notes : [],
     cacheBytesPerToken: cacheBytesPerToken(info),
+  }
+}
+
+/** What a loaded model is. */
+export const reportOf = (model: NativeModel): ModelReport => modelReport(model.info, templateReport(model))
+
+function templateReport(model: NativeModel): TemplateReport {
+  const { chatTemplate: template } = model.info
+  if (template === null) return { kind: 'none' }
+  const { bos, eos } = model.special
+  const text = (token: number | null): string => (token === null ? '' : model.detokenize([token], true))
+  try {
+    const format = ChatFormat.create({ template, tokenizer: model, bosText: text(bos), eosText: text(eos) })
+    return { kind: 'usable', toolCalls: format.syntax.name }
+  } catch (error) {
+    if (error instanceof KvfoldError) return { kind: 'broken', reason: error.message }
+    throw error
   }
 }
 

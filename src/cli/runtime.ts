@@ -1,9 +1,12 @@
 /** Owns the way from command-line options to a loaded engine. */
 import { stat } from 'node:fs/promises'
+import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { loadCalibration } from '../engine/calibration.js'
 import { Embedder, type EmbedderOptions } from '../engine/embedder.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
+import type { TrialOptions } from '../engine/trial.js'
+import { proveModel } from '../engine/tried-models.js'
 import type { GpuChoice, Native } from '../native/types.js'
 import { isModelUri, resolveModel } from '../native/resolve.js'
 import { BUILTIN, builtinModel } from './builtin.js'
@@ -50,6 +53,25 @@ const BUILTIN_OPTIONS = { threads: 1, batchThreads: 1 } as const
 /** The options that an engine runs with for these flags. */
 export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
   return { ...(flags.model === BUILTIN ? BUILTIN_OPTIONS : {}), ...engineOptions(flags) }
+}
+
+/**
+ * Tries the model the flags name in a process of its own, with what it will be loaded with, unless it was tried before.
+ * @param version of kvfold
+ * @throws KvfoldError as openNative, modelPath and proveModel
+ */
+export async function tryFirst(
+  flags: ModelFlags,
+  uses: Pick<TrialOptions, 'attention' | 'embeddings'>,
+  version: string,
+  notes: Terminal,
+  signal?: AbortSignal,
+): Promise<void> {
+  const { model, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
+  const path = await modelPath(flags.model, notes, signal)
+  const { backend } = await nativeLibrary(flags.gpu)
+  const options = given({ ...uses, model, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
+  await proveModel({ path: resolve(path), backend, version, options, ...given({ signal }) })
 }
 
 /** Loads the model the flags name, with the machine's calibration for it if there is one, and says what cannot be done with it. The caller disposes the engine. @throws KvfoldError as openNative, modelPath and LlamaEngine.load */

@@ -65,13 +65,17 @@ const file = z.object({
   }),
 })
 
-/** `$XDG_CACHE_HOME/kvfold/calibration`, by default below `~/.cache`. */
-export function calibrationFolder(environment: Readonly<Record<string, string | undefined>> = process.env): string {
+type Environment = Readonly<Record<string, string | undefined>>
+
+/** `$XDG_CACHE_HOME/kvfold`, by default below `~/.cache`: what can be measured or tried again. */
+export function cacheFolder(environment: Environment = process.env): string {
   const given = environment['XDG_CACHE_HOME']
   // The XDG specification has relative paths ignored.
-  const cache = given !== undefined && isAbsolute(given) ? given : join(homedir(), '.cache')
-  return join(cache, 'kvfold', 'calibration')
+  return join(given !== undefined && isAbsolute(given) ? given : join(homedir(), '.cache'), 'kvfold')
 }
+
+/** `calibration` in it. */
+export const calibrationFolder = (environment: Environment = process.env): string => join(cacheFolder(environment), 'calibration')
 
 /** What a calibration of this subject, in this context, is measured on. */
 export function measuredOn({ info, settings, backend }: CalibrationSubject, context: NativeContext): MeasuredOn {

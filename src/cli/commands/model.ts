@@ -2,12 +2,10 @@
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { Option, type Command } from 'commander'
-import { ChatFormat } from '../../chat/format.js'
 import { KvfoldError } from '../../core/errors.js'
 import { synthesizeModel } from '../../native/synthetic.js'
-import type { NativeModel } from '../../native/types.js'
 import { bytes } from '../figures.js'
-import { modelReport, reportLines, type TemplateReport } from '../model-report.js'
+import { reportLines, reportOf } from '../model-report.js'
 import { integer } from '../options.js'
 import { modelPath, nativeLibrary } from '../runtime.js'
 import type { Shell } from '../shell.js'
@@ -46,25 +44,11 @@ async function info(name: string, { json }: { json?: true }, { out, notes, inter
   const native = await nativeLibrary('cpu')
   const model = await native.loadModel(path, { gpuLayers: 0 })
   try {
-    const report = modelReport(model.info, templateReport(model))
+    const report = reportOf(model)
     if (json === true) out.print(JSON.stringify(report))
     else for (const line of reportLines(report)) out.print(printable(line))
   } finally {
     await model.dispose()
-  }
-}
-
-function templateReport(model: NativeModel): TemplateReport {
-  const { chatTemplate: template } = model.info
-  if (template === null) return { kind: 'none' }
-  const { bos, eos } = model.special
-  const text = (token: number | null): string => (token === null ? '' : model.detokenize([token], true))
-  try {
-    const format = ChatFormat.create({ template, tokenizer: model, bosText: text(bos), eosText: text(eos) })
-    return { kind: 'usable', toolCalls: format.syntax.name }
-  } catch (error) {
-    if (error instanceof KvfoldError) return { kind: 'broken', reason: error.message }
-    throw error
   }
 }
 

@@ -25,7 +25,7 @@ import {
   type ModelFlags,
   type SamplingFlags,
 } from '../options.js'
-import { embedderOptions, loadEmbedder, loadEngine } from '../runtime.js'
+import { embedderOptions, loadEmbedder, loadEngine, tryFirst } from '../runtime.js'
 import type { Shell } from '../shell.js'
 
 interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags {
@@ -49,6 +49,7 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
   readonly acm: Acm
   readonly overflow: Overflow
   readonly attention: 'on' | 'off'
+  readonly trial: 'on' | 'off'
   readonly grace: number
   /** As `model`; true: the served models themselves. */
   readonly embeddings?: string | true
@@ -99,6 +100,14 @@ export function addServe(program: Command, shell: Shell, version: string): void 
         .choices(['on', 'off'])
         .default('on'),
     )
+    .addOption(
+      new Option(
+        '--trial <switch>',
+        'whether a model file that was not served before is first tried in a process of its own, which llama.cpp ends in our place where it cannot compute it',
+      )
+        .choices(['on', 'off'])
+        .default('on'),
+    )
     .option('--grace <seconds>', 'time that running answers have to end when the server is told to stop', decimal(0, 86_400), 30)
   addSamplingOptions(addModelOptions(addKeepingOptions(addEngineOptions(command))))
   adapt(command)
@@ -111,9 +120,9 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const { out, notes, interrupt } = shell
   const keys = keysOf(flags)
   const tls = tlsOf(flags)
-  const embeddings = embeddingModel(flags, shell)
+  const embeddings = embeddingModel(flags, shell, version)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
-  const models = remote === null ? sourcesOf(flags, shell) : [remote]
+  const models = remote === null ? sourcesOf(flags, shell, version) : [remote]
   const kept = await openStore(flags, flags.diskCache)
   const service = await ThreadService.open({
     retentionMs: retentionMs(flags),
@@ -199,16 +208,22 @@ function isDead(path: string): Promise<boolean> {
 }
 
 /** @throws KvfoldError cli/bad-usage */
-function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell): ModelSource[] {
+function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell, version: string): ModelSource[] {
   const models = (flags.model ?? [BUILTIN]).map(named)
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
   if (twice !== undefined)
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
+  const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   return models.map(({ name, model }) => ({
     name,
     slots: flags.slots,
-    load: () =>
-      loadEngine({ ...flags, model }, notes, interrupt.signal, { slots: flags.slots, ...given({ maxGap: flags.maxGap }) }),
+    load: async () => {
+      if (flags.trial === 'on') await tryFirst({ ...flags, model }, uses, version, notes, interrupt.signal)
+      return loadEngine({ ...flags, model }, notes, interrupt.signal, {
+        slots: flags.slots,
+        ...given({ maxGap: flags.maxGap }),
+      })
+    },
     ...(flags.attention === 'on'
       ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
       : {}),
@@ -226,11 +241,15 @@ function lookingFlags({ diskCache: _, cacheTypeV, ...rest }: ModelFlags): ModelF
 }
 
 /** `--embeddings` with a model: it embeds and the served ones do not. @throws KvfoldError cli/bad-usage */
-function embeddingModel(flags: ServeFlags, { notes, interrupt }: Shell): EmbeddingModel | null {
+function embeddingModel(flags: ServeFlags, { notes, interrupt }: Shell, version: string): EmbeddingModel | null {
   if (flags.embeddings === undefined) return null
   if (flags.embeddings !== true) {
     const { name, model } = named(flags.embeddings)
-    return { name, load: () => loadEmbedder({ ...flags, model }, notes, interrupt.signal) }
+    const load = async () => {
+      if (flags.trial === 'on') await tryFirst({ ...flags, model }, { embeddings: 'alone' }, version, notes, interrupt.signal)
+      return loadEmbedder({ ...flags, model }, notes, interrupt.signal)
+    }
+    return { name, load }
   }
   if (flags.engine !== undefined)
     throw new KvfoldError('cli/bad-usage', '--embeddings needs a model beside --engine, whose vectors are not to be had here.')

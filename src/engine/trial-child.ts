@@ -1,0 +1,27 @@
+/** The process of a model's trial: it is told which over IPC, tries it, says how it went, and ends. Whoever started it reads its end. */
+import { KvfoldError } from '../core/errors.js'
+import { openNative } from '../native/binding.js'
+import { tryModel } from './trial.js'
+import type { TrialAnswer, TrialOrder } from './tried-models.js'
+
+process.once('message', (order: TrialOrder) => {
+  void answer(order).then((said) => {
+    process.send?.(said, () => {
+      process.exit(0)
+    })
+  })
+})
+// Nobody waits for the answer any more.
+process.once('disconnect', () => {
+  process.exit(0)
+})
+
+async function answer({ path, gpu, options }: TrialOrder): Promise<TrialAnswer> {
+  try {
+    await tryModel(await openNative({ gpu }), path, options)
+    return { kind: 'works' }
+  } catch (error) {
+    if (error instanceof KvfoldError) return { kind: 'refused', code: error.code, message: error.message }
+    return { kind: 'refused', code: 'native/failed', message: String(error) }
+  }
+}

@@ -1,0 +1,161 @@
+/** Owns which model files have stood their trial on this machine, and the process that tries the others: an assertion in llama.cpp ends it, not us. */
+import { fork } from 'node:child_process'
+import { createHash, randomBytes } from 'node:crypto'
+import { mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { dirname, join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { z } from 'zod'
+import { KvfoldError, type ErrorCode } from '../core/errors.js'
+import type { BackendInfo, GpuChoice } from '../native/types.js'
+import { cacheFolder } from './calibration.js'
+import type { TrialOptions } from './trial.js'
+
+export interface Trial {
+  readonly path: string
+  /** Of this process; a trial holds for its release and backend only. */
+  readonly backend: Pick<BackendInfo, 'gpu' | 'release'>
+  /** Of kvfold; as `release`. */
+  readonly version: string
+  /** What the model will be loaded with. */
+  readonly options: TrialOptions
+  readonly signal?: AbortSignal
+}
+
+/** What the process is told. */
+export interface TrialOrder {
+  readonly path: string
+  readonly gpu: GpuChoice
+  readonly options: TrialOptions
+}
+
+export type TrialAnswer =
+  { readonly kind: 'works' } | { readonly kind: 'refused'; readonly code: ErrorCode; readonly message: string }
+
+/** Milliseconds: weights of 100 GB come from a slow disk in this time. */
+const PATIENCE = 20 * 60_000
+/** Trials that are remembered. */
+const MOST = 500
+/** Of what the process said on stderr. */
+const WORDS = 4000
+
+const remembered = z.object({ tried: z.record(z.string(), z.string()) })
+
+/** `tried-models.json` in kvfold's cache folder. */
+export const triedModelsFile = (): string => join(cacheFolder(), 'tried-models.json')
+
+/**
+ * Returns once the model has been loaded and has decoded in a process of its own, now or earlier: same file (path, size, time of change), same
+ * options, same release of llama.cpp and of kvfold. The process has ended by then. Where `file` cannot be written, nothing is remembered.
+ * @throws KvfoldError model/bad-file with llama.cpp's last words where the process was ended by it; what loading the model throws; engine/cancelled
+ */
+export async function proveModel(trial: Trial, file: string = triedModelsFile()): Promise<void> {
+  const key = await keyOf(trial)
+  if (key !== null && Object.hasOwn(await readTried(file), key)) return
+  const { path, backend, options, signal } = trial
+  const outcome = await run({ path, gpu: backend.gpu, options }, signal)
+  if (outcome.kind === 'refused') throw new KvfoldError(outcome.code, outcome.message)
+  if (key !== null) await remember(file, key)
+}
+
+async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer> {
+  refuseCancelled(order.path, signal)
+  const source = import.meta.url.endsWith('.ts')
+  const child = fork(new URL(source ? './trial-child.ts' : './trial-child.js', import.meta.url), {
+    // From source it needs what translates it, whoever started us.
+    execArgv: source ? ['--import', pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href] : [],
+    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+    // A backtrace would start a debugger where there is one.
+    env: { ...process.env, GGML_NO_BACKTRACE: '1' },
+  })
+  let words = ''
+  child.stderr!.on('data', (data: Buffer) => (words = (words + data.toString()).slice(-WORDS)))
+  // Written by callbacks, which the compiler does not see.
+  const heard: { answer: TrialAnswer | null; late: boolean } = { answer: null, late: false }
+  child.on('message', (said) => (heard.answer = said as TrialAnswer))
+  const clock = setTimeout(() => {
+    heard.late = true
+    child.kill('SIGKILL')
+  }, PATIENCE)
+  const stop = () => child.kill('SIGKILL')
+  signal?.addEventListener('abort', stop, { once: true })
+  try {
+    const end = await new Promise<string>((resolve, reject) => {
+      child.once('error', reject)
+      child.once('close', (code, by) => {
+        resolve(by ?? `exit code ${code}`)
+      })
+      child.send(order, (error) => {
+        // Its end tells more than that it did not listen.
+        if (error !== null) child.kill()
+      })
+    })
+    refuseCancelled(order.path, signal)
+    if (heard.answer !== null) return heard.answer
+    return { kind: 'refused', code: 'model/bad-file', message: obituary(order.path, heard.late ? null : end, words) }
+  } catch (error) {
+    if (error instanceof KvfoldError) throw error
+    throw new KvfoldError('native/failed', `No process could be started to try ${order.path} (${String(error)}).`, {
+      cause: error,
+    })
+  } finally {
+    clearTimeout(clock)
+    signal?.removeEventListener('abort', stop)
+  }
+}
+
+/** `end`: what ended the process; null where it took too long. */
+function obituary(path: string, end: string | null, words: string): string {
+  const said = words.trim().split('\n').filter(Boolean).slice(-3).join(' / ')
+  const last = said === '' ? '' : `; its last words: ${said}`
+  if (end === null)
+    return `${path} was tried in a process of its own, which did not decode a few tokens in ${PATIENCE / 60_000} minutes${last}.`
+  return `${path} ended the process that tried it (${end})${last}. It is not loaded: it would end this one, too. Convert or download it again.`
+}
+
+function refuseCancelled(path: string, signal?: AbortSignal): void {
+  if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The trial of ${path} was cancelled.`)
+}
+
+/** Null where the file cannot be looked at; loading it will say why. */
+async function keyOf({ path, backend, version, options }: Trial): Promise<string | null> {
+  try {
+    const files = await Promise.all(partsOf(path).map((part) => stat(part)))
+    const identity = files.map(({ size, mtimeMs, ino }) => [size, mtimeMs, ino])
+    const settings = Object.entries(options).sort(([a], [b]) => (a < b ? -1 : 1))
+    const subject = [path, identity, backend.release, backend.gpu, version, settings]
+    return createHash('sha256').update(JSON.stringify(subject)).digest('hex')
+  } catch {
+    return null
+  }
+}
+
+/** All files of a split model, by their names. */
+function partsOf(path: string): string[] {
+  const [, stem, count] = /^(.*)-00001-of-(\d{5})\.gguf$/.exec(path) ?? []
+  if (stem === undefined || count === undefined) return [path]
+  return Array.from({ length: Number(count) }, (_, index) => `${stem}-${String(index + 1).padStart(5, '0')}-of-${count}.gguf`)
+}
+
+/** By key: when. A file that cannot be read holds none. */
+async function readTried(file: string): Promise<Readonly<Record<string, string>>> {
+  try {
+    return remembered.parse(JSON.parse(await readFile(file, 'utf8'))).tried
+  } catch {
+    return {}
+  }
+}
+
+async function remember(file: string, key: string): Promise<void> {
+  const before = Object.entries(await readTried(file)).filter(([other]) => other !== key)
+  const tried = Object.fromEntries([...before.slice(-(MOST - 1)), [key, new Date().toISOString()]])
+  const temporary = `${file}.${randomBytes(6).toString('hex')}.part`
+  try {
+    await mkdir(dirname(file), { recursive: true })
+    await writeFile(temporary, `${JSON.stringify({ tried }, null, 1)}\n`)
+    await rename(temporary, file)
+  } catch {
+    // The model will be tried again: slower, and no less safe.
+    await rm(temporary, { force: true }).catch(() => undefined)
+  }
+}
