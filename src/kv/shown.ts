@@ -61,19 +61,18 @@ export const isMarker = (key: number): boolean => (key & 1) === 0
  * are equal.
  */
 export function keysOf({ tokens, origin }: Shown): Int32Array {
-  if (origin === undefined) return Int32Array.from({ length: tokens.length }, (_, place) => baseKey(place))
   const keys = new Int32Array(tokens.length)
   let at = 0
   let place = 0
   const copy = (end: number) => {
     while (place < end) keys[at++] = baseKey(place++)
   }
-  for (const { span, marker } of origin.holes) {
+  for (const { span, marker } of origin?.holes ?? []) {
     copy(span.start)
     keys.fill(markerKey(span.start), at, at + marker)
     at += marker
     place = span.end
   }
-  copy(origin.base.length)
+  copy(origin === undefined ? tokens.length : origin.base.length)
   return keys
 }
