@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { surplus, type Kept } from '../kv/benefit.js'
 import type { Shelf, ShelfCounts, ShelfItem, ShelfRecord } from '../kv/shelf.js'
-import { WORDS } from '../kv/trail.js'
+import { WORDS } from '../kv/cell-hash.js'
 import { openSecret, type CacheSecret } from './cache-secret.js'
 import {
   checksum,

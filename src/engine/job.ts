@@ -16,7 +16,7 @@ import { StopStrings } from './stop-strings.js'
 export interface JobRequest {
   readonly conversation: ConversationId
   /** Whose it is (`CacheSalts.of` its tenant): cells of other tenants' conversations are never lent to it. Default: nobody's, all of which share. */
-  readonly seed?: CacheSalt
+  readonly salt?: CacheSalt
   readonly shown: Shown
   /** Default: exact. */
   readonly terms?: Terms

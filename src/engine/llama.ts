@@ -64,7 +64,7 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
 }
 
 /** A bare completion: these tokens, no template. */
-export type Completion = Omit<JobRequest, 'shown' | 'sampler' | 'seed'> & {
+export type Completion = Omit<JobRequest, 'shown' | 'sampler' | 'salt'> & {
   /** As EngineRequest.tenant. */
   readonly tenant?: string
   readonly tokens: Int32Array
@@ -227,7 +227,7 @@ export class LlamaEngine implements Engine {
     const shown = { tokens, messages, ...(origin === undefined ? {} : { origin }) }
     return this.#submit({
       ...rest,
-      seed: this.#salts.of(tenant),
+      salt: this.#salts.of(tenant),
       shown,
       sampler: { ...samplerOptions(sampling), ...(await this.#formGrammar({ grammar, schema })) },
     })
@@ -266,8 +266,8 @@ export class LlamaEngine implements Engine {
   refresh(conversation: ConversationId, options: RefreshOptions = {}): Promise<RefreshResult> {
     this.#refuseDisposed()
     const show = async (of: ConversationId, shown: Shown, signal: AbortSignal | undefined) => {
-      const seed = this.#cache.lane(conversation)?.seed
-      const whose = seed === undefined ? {} : { seed }
+      const salt = this.#cache.lane(conversation)?.salt
+      const whose = salt === undefined ? {} : { salt }
       const request = { conversation: of, ...whose, shown, sampler: {}, maxTokens: 0, kind: 'refresh' } as const
       return (await this.#submit(signal === undefined ? request : { ...request, signal })).ledger
     }
@@ -344,7 +344,7 @@ export class LlamaEngine implements Engine {
     const cut = { early: false }
     const result = await this.#submit({
       conversation: request.conversation,
-      seed: this.#salts.of(request.tenant),
+      salt: this.#salts.of(request.tenant),
       shown: {
         tokens: rendered.tokens,
         messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })),

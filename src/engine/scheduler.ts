@@ -190,7 +190,7 @@ export class Scheduler {
   /** The job's lane; null when it was told that it cannot have it. */
   #open(job: Job): ReturnType<StepCache['open']> | null {
     try {
-      return this.cache.open(job.request.conversation, job.request.seed)
+      return this.cache.open(job.request.conversation, job.request.salt)
     } catch (error) {
       this.#fail(job, error)
       return null

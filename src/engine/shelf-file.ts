@@ -5,7 +5,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
 import { conversationId } from '../core/ids.js'
 import type { ShelfRecord } from '../kv/shelf.js'
-import { WORDS } from '../kv/trail.js'
+import { WORDS } from '../kv/cell-hash.js'
 
 /*
  * A file is a head and the state. The head, with lengths in little-endian and arrays of 32-bit numbers as the machine has them:

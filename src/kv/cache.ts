@@ -82,9 +82,9 @@ export class KvCache {
    */
   open(
     conversation: ConversationId,
-    seed?: CacheSalt,
+    salt?: CacheSalt,
   ): { readonly kind: 'lane'; readonly lane: Lane } | { readonly kind: 'full'; readonly reason: string } {
-    return this.#room.open(conversation, seed)
+    return this.#room.open(conversation, salt)
   }
 
   /**

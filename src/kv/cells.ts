@@ -1,6 +1,6 @@
 /** Owns our books on cells: which are in use, at which position, by how many sequences, and what their values depend on. */
 import { invariant } from '../core/errors.js'
-import { WORDS, type CellHashes } from './trail.js'
+import { WORDS, type CellHashes } from './cell-hash.js'
 
 /**
  * One handle a cell, 0 .. total-1, lent out when its token was decoded and taken back with its last tag. Handles are ours: llama.cpp

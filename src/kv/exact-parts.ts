@@ -4,7 +4,7 @@ import type { Holder } from './holder.js'
 import type { Holding } from './holding.js'
 import { held, withComputed, type Lenders, type Part } from './part.js'
 import type { Shown } from './shown.js'
-import type { CellHashes } from './trail.js'
+import type { CellHashes } from './cell-hash.js'
 
 /** How many tokens from `at` on `holder` holds as a fresh prefill would make them, and at which entry. */
 export interface Run {

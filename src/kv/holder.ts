@@ -1,6 +1,6 @@
 /** What the planner asks of anyone who holds computed tokens: a sequence on the device, or one that was moved off it. */
 import type { ConversationId } from '../core/ids.js'
-import type { CellHashes } from './trail.js'
+import type { CellHashes } from './cell-hash.js'
 
 /** Where cells are: in the context's memory, in the program's, on disk. */
 export type Tier = 'device' | 'host' | 'disk'

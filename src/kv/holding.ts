@@ -7,7 +7,7 @@ import { lowerBound, type Holder, type Tier } from './holder.js'
 import type { ShelfRecord } from './shelf.js'
 import { baseKey, placeOf } from './shown.js'
 import { COMMON, type CacheSalt } from './salt.js'
-import { FreshHashes, sameHash, Trail, WORDS, type CellHashes } from './trail.js'
+import { FreshHashes, sameHash, CellHasher, WORDS, type CellHashes } from './cell-hash.js'
 
 /**
  * `running`: a step is under way. `idle`: between two steps. `parked`: what a conversation no longer shows, kept for its cells; it never
@@ -16,7 +16,7 @@ import { FreshHashes, sameHash, Trail, WORDS, type CellHashes } from './trail.js
 export type HoldingState = 'running' | 'idle' | 'parked' | 'scratch'
 
 /** The live sequence of a conversation, as others may see it. `tokens` is a view that holds until the lane changes. */
-export type Lane = Readonly<Pick<Holding, 'conversation' | 'seed' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>>
+export type Lane = Readonly<Pick<Holding, 'conversation' | 'salt' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>>
 
 /**
  * Entry i of the sequence is `tokens[i]`, from `keys[i]` (Shown), in `cells[i]`; positions ascend with i, with gaps where text is hidden under
@@ -39,7 +39,7 @@ export class Holding implements Holder {
   #cells = new Int32Array(256)
   #held = 0
   /** Has seen the first entries, which were not changed since. */
-  readonly #trail: Trail
+  readonly #hasher: CellHasher
   /** How many of those it has seen, from the first on, are what a fresh prefill would have made of them. */
   #exact = 0
   readonly #expected: CellHashes = new Int32Array(WORDS)
@@ -51,9 +51,9 @@ export class Holding implements Holder {
     private readonly book: Cells,
     public state: HoldingState,
     /** Whose cells these are: other tenants' hashes have another salt. */
-    readonly seed: CacheSalt = COMMON,
+    readonly salt: CacheSalt = COMMON,
   ) {
-    this.#trail = new Trail(seed)
+    this.#hasher = new CellHasher(salt)
   }
 
   /** Tokens held. */
@@ -124,7 +124,7 @@ export class Holding implements Holder {
 
   /** The cell hashes that a fresh prefill of `tokens` would make for this sequence's tenant. */
   freshHashes(tokens: Int32Array): CellHashes {
-    this.#fresh ??= new FreshHashes(this.seed)
+    this.#fresh ??= new FreshHashes(this.salt)
     return this.#fresh.of(tokens)
   }
 
@@ -138,8 +138,8 @@ export class Holding implements Holder {
     let position = this.next
     for (const token of tokens) {
       const cell = this.book.take(position)
-      this.#trail.place(token, position, hashes, cell)
-      this.#trail.see(hashes, cell)
+      this.#hasher.place(token, position, hashes, cell)
+      this.#hasher.see(hashes, cell)
       // Just computed, so it is what it should be if all before it is.
       if (this.#exact === this.#held && position === this.#held) this.#exact++
       this.#cells[this.#held++] = cell
@@ -260,19 +260,19 @@ export class Holding implements Holder {
   }
 
   #changedFrom(entry: number): void {
-    this.#exact = Math.min(this.#exact, this.#trail.goBack(entry))
+    this.#exact = Math.min(this.#exact, this.#hasher.goBack(entry))
   }
 
   /** Follows the entries that were added since the last look. */
   #catchUp(): void {
     const { hashes, positions } = this.book
-    for (let entry = this.#trail.seen; entry < this.#held; entry++) {
+    for (let entry = this.#hasher.seen; entry < this.#held; entry++) {
       const cell = this.#cells[entry]!
       if (this.#exact === entry && positions[cell] === entry) {
-        this.#trail.place(this.#tokens[entry]!, entry, this.#expected, 0)
+        this.#hasher.place(this.#tokens[entry]!, entry, this.#expected, 0)
         if (sameHash(hashes, cell, this.#expected, 0)) this.#exact++
       }
-      this.#trail.see(hashes, cell)
+      this.#hasher.see(hashes, cell)
     }
   }
 

@@ -55,10 +55,10 @@ export class Holdings {
   }
 
   /** An empty holding with a free sequence id; null when no id is free. */
-  add(conversation: ConversationId, state: HoldingState, seed: CacheSalt = COMMON): Holding | null {
+  add(conversation: ConversationId, state: HoldingState, salt: CacheSalt = COMMON): Holding | null {
     const seq = this.sequences.take()
     if (seq === null) return null
-    const holding = new Holding(conversation, seq, this.cells, state, seed)
+    const holding = new Holding(conversation, seq, this.cells, state, salt)
     this.#bySequence.set(seq, holding)
     this.touch(holding)
     return holding
@@ -119,7 +119,7 @@ export class Holdings {
     const count = alone.reduce((sum, stretch) => sum + length(stretch), 0)
     if (count === 0) return 0
     if (count === holding.held) return this.#rewrite(holding)
-    const apart = this.add(holding.conversation, 'scratch', holding.seed)
+    const apart = this.add(holding.conversation, 'scratch', holding.salt)
     if (apart === null) return 0
     for (const stretch of alone) this.lend(holding, stretch, apart)
     for (const stretch of [...alone].reverse()) this.cut(holding, stretch)

@@ -69,8 +69,8 @@ export class LinearCache implements StepCache {
     this.#room = new Room(this.#holdings, this.#conversations, (victim) => this.#checkpoints.save(victim))
   }
 
-  open(conversation: ConversationId, seed?: CacheSalt): ReturnType<StepCache['open']> {
-    return this.#room.open(conversation, seed)
+  open(conversation: ConversationId, salt?: CacheSalt): ReturnType<StepCache['open']> {
+    return this.#room.open(conversation, salt)
   }
 
   plan(lane: Lane, shown: Shown, { contract: asked, anew }: Terms = EXACT, without?: ReadonlySet<Holder>): Plan {

@@ -17,7 +17,7 @@ export class Middle {
   /** Takes a sequence for the step if its plan needs one. */
   open(step: Step, own: Holding, plan: Plan): void {
     if (!needsScratch(plan)) return
-    step.scratch = this.room.add(own.conversation, 'scratch', this.holdings.victims(neededBy(own, plan)), own.seed)
+    step.scratch = this.room.add(own.conversation, 'scratch', this.holdings.victims(neededBy(own, plan)), own.salt)
     invariant(step.scratch !== null, 'no sequence was left for a plan that needs one')
   }
 

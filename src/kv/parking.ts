@@ -43,7 +43,7 @@ export class Parking {
     const worth = worthParking(own, plan, gone, this.holdings.parked(own.conversation))
     if (worth.length === 0) return 0
     const spare = this.holdings.victims(neededBy(own, plan)).filter(({ state }) => state === 'parked')
-    const version = this.room.add(own.conversation, 'parked', spare, own.seed)
+    const version = this.room.add(own.conversation, 'parked', spare, own.salt)
     if (version === null) return 0
     version.base = own.base
     for (const entries of worth) this.holdings.lend(own, entries, version)

@@ -22,7 +22,7 @@ export class Recall {
     const { cells, memory } = this.holdings
     const spare = () => this.holdings.victims(neededBy(own, plan))
     this.room.make(stored.held, spare())
-    const holding = stored.held <= cells.free ? this.room.add(stored.conversation, 'parked', spare(), own.seed) : null
+    const holding = stored.held <= cells.free ? this.room.add(stored.conversation, 'parked', spare(), own.salt) : null
     if (holding === null) return false
     if (!memory.loadSequence(holding.seq, state, { verify: false })) {
       this.holdings.drop(holding)

@@ -52,24 +52,24 @@ export class Room {
   }
 
   /** A new holding; when no sequence id is free, the first of `victims` gives way. Null: there is none. */
-  add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[], seed: CacheSalt = COMMON): Holding | null {
+  add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[], salt: CacheSalt = COMMON): Holding | null {
     const [victim] = victims
     const { sequences } = this.holdings
     if (sequences.used === sequences.total && victim !== undefined) this.evict(victim)
-    return this.holdings.add(conversation, state, seed)
+    return this.holdings.add(conversation, state, salt)
   }
 
   /** The conversation's lane, a new one if it has none; see KvCache.open. */
   open(
     conversation: ConversationId,
-    seed: CacheSalt = COMMON,
+    salt: CacheSalt = COMMON,
   ): { readonly kind: 'lane'; readonly lane: Holding } | { readonly kind: 'full'; readonly reason: string } {
     const known = this.conversations.lane(conversation)
     if (known !== null) {
-      refuseOther(known, seed)
+      refuseOther(known, salt)
       return { kind: 'lane', lane: known }
     }
-    const lane = this.add(conversation, 'idle', this.holdings.victims(), seed)
+    const lane = this.add(conversation, 'idle', this.holdings.victims(), salt)
     if (lane === null) {
       const { total } = this.holdings.sequences
       const reason = `All ${total} sequences of the context are running; wait for one to end, or load the model with more sequences.`
@@ -155,7 +155,7 @@ export class Room {
 }
 
 /** @throws KvfoldError engine/bad-request when the lane is another tenant's */
-function refuseOther({ conversation, seed }: Holding, asked: CacheSalt): void {
-  if (sameSalt(seed, asked)) return
+function refuseOther({ conversation, salt }: Holding, asked: CacheSalt): void {
+  if (sameSalt(salt, asked)) return
   throw new KvfoldError('engine/bad-request', `Conversation ${conversation} is another tenant's; use an id of your own.`)
 }

@@ -1,6 +1,6 @@
 /** The port through which the cache keeps saved sequences where the next start of the program finds them. */
 import type { ConversationId } from '../core/ids.js'
-import type { CellHashes } from './trail.js'
+import type { CellHashes } from './cell-hash.js'
 
 /** What a saved sequence holds, entry by entry as in Holding; all arrays but `base` have one element an entry, `hashes` has WORDS. */
 export interface ShelfRecord {

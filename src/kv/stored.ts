@@ -3,7 +3,7 @@ import type { ConversationId } from '../core/ids.js'
 import { lowerBound, type Holder } from './holder.js'
 import type { Holding } from './holding.js'
 import type { ShelfRecord } from './shelf.js'
-import { sameHash, type CellHashes } from './trail.js'
+import { sameHash, type CellHashes } from './cell-hash.js'
 
 /** Where its cells' values are: in memory, or under an id of the shelf. */
 export type Place = { readonly tier: 'host'; readonly state: Uint8Array } | { readonly tier: 'disk'; readonly id: string }

@@ -4,7 +4,7 @@ import { conversationId } from '../../src/core/ids.js'
 import { mix, Random } from '../../src/core/random.js'
 import { DiskShelf } from '../../src/engine/disk-shelf.js'
 import type { ShelfRecord } from '../../src/kv/shelf.js'
-import { WORDS } from '../../src/kv/trail.js'
+import { WORDS } from '../../src/kv/cell-hash.js'
 
 /** The identity that the process writes under. */
 export const IDENTITY = Buffer.alloc(32, 'writer')

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Random } from '../../src/core/random.js'
 import { CacheSalts, sameSalt, type CacheSalt } from '../../src/kv/salt.js'
-import { FreshHashes, sameHash, Trail, WORDS } from '../../src/kv/trail.js'
+import { FreshHashes, sameHash, CellHasher, WORDS } from '../../src/kv/cell-hash.js'
 
 /** Fixed, so that a test of chance has one outcome. */
 const SALT = new CacheSalts(Buffer.alloc(32, 'a secret')).of('anna')
@@ -20,7 +20,7 @@ const doubled = (number: bigint): bigint => ((number << 1n) & ((1n << 128n) - 1n
 /** The cipher: of the key in the salt, applied to four words. */
 function encrypted(key: Int32Array, block: bigint): bigint {
   const out = new Int32Array(WORDS)
-  new Trail({ key, start: wordsOf(block) }).place(0, 0, out, 0)
+  new CellHasher({ key, start: wordsOf(block) }).place(0, 0, out, 0)
   return numberOf(out)
 }
 
@@ -86,8 +86,8 @@ describe('hashes', () => {
     'two tokens in turn': () => new FreshHashes(SALT).of(Int32Array.from({ length: COUNT }, (_, at) => at & 1)),
     'every token at every position of a grid, nothing seen': () => {
       const hashes = new Int32Array(WORDS * COUNT)
-      const trail = new Trail(SALT)
-      for (let at = 0; at < COUNT; at++) trail.place(at & 1023, at >> 10, hashes, at)
+      const hasher = new CellHasher(SALT)
+      for (let at = 0; at < COUNT; at++) hasher.place(at & 1023, at >> 10, hashes, at)
       return hashes
     },
     'texts of 64 tokens that differ in one bit of one token': () => {
@@ -113,13 +113,13 @@ describe('hashes', () => {
     const ROUNDS = 1000
     /** The hash of a last cell, from 4 + 4 words of salt, 3 tokens and a position. */
     const hashOf = (input: Int32Array): bigint => {
-      const trail = new Trail({ key: input.slice(0, 4), start: input.slice(4, 8) })
+      const hasher = new CellHasher({ key: input.slice(0, 4), start: input.slice(4, 8) })
       const out = new Int32Array(WORDS)
       for (let at = 0; at < 2; at++) {
-        trail.place(input[8 + at]!, at, out, 0)
-        trail.see(out, 0)
+        hasher.place(input[8 + at]!, at, out, 0)
+        hasher.see(out, 0)
       }
-      trail.place(input[10]!, input[11]!, out, 0)
+      hasher.place(input[10]!, input[11]!, out, 0)
       return numberOf(out)
     }
     for (let bit = 0; bit < 12 * 32; bit++) {
@@ -160,10 +160,10 @@ describe('hashes', () => {
     }
     const byHash = new Map<string, number>()
     const compute = (seen: readonly Cell[], token: number, position: number): Cell => {
-      const trail = new Trail(SALT)
-      for (const cell of seen) trail.see(cell.hash, 0)
+      const hasher = new CellHasher(SALT)
+      for (const cell of seen) hasher.see(cell.hash, 0)
       const hash = new Int32Array(WORDS)
-      trail.place(token, position, hash, 0)
+      hasher.place(token, position, hash, 0)
       const history = named(`${seen.map((cell) => cell.history).join()}:${token}@${position}`)
       const name = hash.join()
       expect(byHash.get(name) ?? history).toBe(history)
@@ -215,25 +215,25 @@ describe('going on from what is known', () => {
   it('goes back to fewer than 256 cells before, never after', () => {
     fc.assert(
       fc.property(fc.array(fc.tuple(fc.nat(700), fc.nat(1200)), { maxLength: 8 }), (moves) => {
-        const trail = new Trail(SALT)
+        const hasher = new CellHasher(SALT)
         const seen: Int32Array[] = []
         for (const [more, back] of moves) {
           for (let count = 0; count < more; count++) {
             const hash = new Int32Array(WORDS)
-            trail.place(count, seen.length, hash, 0)
-            trail.see(hash, 0)
+            hasher.place(count, seen.length, hash, 0)
+            hasher.see(hash, 0)
             seen.push(hash)
           }
-          const left = trail.goBack(back)
-          expect(left).toBe(trail.seen)
+          const left = hasher.goBack(back)
+          expect(left).toBe(hasher.seen)
           expect(left).toBeLessThanOrEqual(seen.length)
           if (back >= seen.length) expect(left).toBe(seen.length)
           else expect(left <= back && back - left < 256).toBe(true)
           seen.length = left
-          const other = new Trail(SALT)
+          const other = new CellHasher(SALT)
           for (const hash of seen) other.see(hash, 0)
           const [a, b] = [new Int32Array(WORDS), new Int32Array(WORDS)]
-          trail.place(1, left, a, 0)
+          hasher.place(1, left, a, 0)
           other.place(1, left, b, 0)
           expect(a).toEqual(b)
         }

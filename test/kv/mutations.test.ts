@@ -11,7 +11,7 @@ import { Holdings } from '../../src/kv/holdings.js'
 import type { KvMemory } from '../../src/kv/memory.js'
 import type { Plan } from '../../src/kv/plan.js'
 import type { Shown } from '../../src/kv/shown.js'
-import { Trail } from '../../src/kv/trail.js'
+import { CellHasher } from '../../src/kv/cell-hash.js'
 import { Desk, shownOf, type DeskOptions, SALTS } from './desk.js'
 import { NaiveMemory, WrongContent } from './naive-memory.js'
 import { Prompt } from './prompt.js'
@@ -403,8 +403,8 @@ describe('a fault that books and memory agree on is caught', () => {
     expect(outcomes()).toEqual(['passed', 'passed'])
   })
 
-  it('a print that ignores what was seen', () => {
-    vi.spyOn(Trail.prototype, 'see').mockImplementation(() => undefined)
+  it('a cell hash that ignores what was seen', () => {
+    vi.spyOn(CellHasher.prototype, 'see').mockImplementation(() => undefined)
     expect(outcomes()[1]).not.toBe('passed')
   })
 

@@ -5,7 +5,7 @@ import { conversationId } from '../../src/core/ids.js'
 import { span } from '../../src/core/span.js'
 import { baseKey } from '../../src/kv/shown.js'
 import { Stored } from '../../src/kv/stored.js'
-import { WORDS } from '../../src/kv/trail.js'
+import { WORDS } from '../../src/kv/cell-hash.js'
 import { whereabouts, type Where } from '../../src/kv/whereabouts.js'
 
 const PLACES: readonly Where[] = ['live', 'parked', 'host', 'disk']

@@ -28,7 +28,7 @@ const STRIDE = 256
  * new inputs is random, and none is ever shown: after q cells two inputs, and so two hashes, agree with a chance of about q^2/2^128 (2^-64
  * after 2^32 cells), whoever chooses the tokens, the folds and their order.
  */
-export class Trail {
+export class CellHasher {
   readonly #key: Int32Array
   readonly #state: Int32Array
   #seen = 0
@@ -108,25 +108,25 @@ export function sameHash(a: CellHashes, at: number, b: CellHashes, bt: number): 
 
 /** The hashes that a fresh prefill gives the cells of a text. Remembers the last text, because the next one mostly begins with it. */
 export class FreshHashes {
-  readonly #trail: Trail
+  readonly #hasher: CellHasher
   #tokens = new Int32Array()
   #hashes: CellHashes = new Int32Array()
 
   constructor(salt: CacheSalt = COMMON) {
-    this.#trail = new Trail(salt)
+    this.#hasher = new CellHasher(salt)
   }
 
   /** Of all `tokens`, place by place. The array is nobody's to write to, and never written to again. */
   of(tokens: Int32Array): CellHashes {
     const same = commonPrefix(this.#tokens, tokens)
     if (same === tokens.length && same === this.#tokens.length) return this.#hashes
-    const trail = this.#trail
+    const hasher = this.#hasher
     const hashes = new Int32Array(WORDS * tokens.length)
-    const from = trail.goBack(same)
+    const from = hasher.goBack(same)
     hashes.set(this.#hashes.subarray(0, WORDS * from))
     for (let at = from; at < tokens.length; at++) {
-      trail.place(tokens[at]!, at, hashes, at)
-      trail.see(hashes, at)
+      hasher.place(tokens[at]!, at, hashes, at)
+      hasher.see(hashes, at)
     }
     this.#tokens = tokens.slice()
     return (this.#hashes = hashes)
