@@ -3,6 +3,7 @@ import type { Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
 import type { Service } from '../server/ask.js'
 import type { SqliteResponses } from '../server/responses/sqlite-responses.js'
+import { damageLines } from '../store/damage.js'
 import { stateFolder } from '../store/folder.js'
 import { Retention } from '../store/retention.js'
 import type { SqliteStore } from '../store/sqlite-store.js'
@@ -33,10 +34,12 @@ export interface Kept {
   readonly responses: SqliteResponses
 }
 
-/** Null for `none`. @throws KvfoldError store/* */
-export async function openStore(flags: KeepingFlags, diskCache?: string): Promise<Kept | null> {
+export const storeFolder = ({ store }: Pick<KeepingFlags, 'store'>): string => store ?? stateFolder()
+
+/** Null for `none`. `say` is told line by line what is damaged, in a store that is opened and in one that is not. @throws KvfoldError store/* */
+export async function openStore(flags: KeepingFlags, say: (line: string) => void, diskCache?: string): Promise<Kept | null> {
   if (flags.store === 'none') return null
-  const folder = flags.store ?? stateFolder()
+  const folder = storeFolder(flags)
   // Only now: other commands should not wait for SQLite, nor need it.
   const load = () => Promise.all([import('../store/sqlite-store.js'), import('../server/responses/sqlite-responses.js')])
   const [{ SqliteStore }, { SqliteResponses }] = await load().catch((error: unknown) => {
@@ -44,9 +47,48 @@ export async function openStore(flags: KeepingFlags, diskCache?: string): Promis
       cause: error,
     })
   })
-  const store = SqliteStore.open({ folder, ...(diskCache === undefined ? {} : { diskCache }) })
-  await store.deleteUnusedSince(Date.now() - retentionMs(flags))
-  return { store, responses: SqliteResponses.open(folder) }
+  let store: SqliteStore | null = null
+  try {
+    store = SqliteStore.open({ folder, ...(diskCache === undefined ? {} : { diskCache }) })
+    await store.deleteUnusedSince(Date.now() - retentionMs(flags))
+    const responses = SqliteResponses.open(folder)
+    const damage = [...store.damage(), ...responses.damage()]
+    const open = damage.filter(({ settled }) => settled !== true)
+    for (const line of [...store.notes(), ...damageLines(open)]) say(line)
+    if (open.length < damage.length)
+      say(`${damage.length - open.length} threads and responses were left out by an earlier repair`)
+    if (open.length > 0) say(REMEDY)
+    return { store, responses }
+  } catch (error) {
+    await store?.close()
+    throw await named(error, folder, say)
+  }
+}
+
+const REMEDY =
+  'kvfold store check says more, kvfold store export writes what can be read, kvfold store repair keeps what is whole; see --help'
+
+/** The error; of a damaged store, `say` is told which threads are what they were. */
+async function named(error: unknown, folder: string, say: (line: string) => void): Promise<unknown> {
+  if (!(error instanceof KvfoldError) || !['store/damaged', 'store/failed', 'store/unusable'].includes(error.code)) return error
+  const [{ checkThreads, damageOf }, { checkResponses }] = await Promise.all([
+    import('../store/repair.js'),
+    import('../server/responses/salvage-responses.js'),
+  ])
+  try {
+    const [threads, responses] = [checkThreads(folder, true), checkResponses(folder, true)]
+    const all = threads?.threads ?? []
+    const damage = all.map(damageOf).filter((each) => each !== null)
+    const kept = responses?.whole.length ?? 0
+    threads?.close()
+    // A file of another program, a folder in its place.
+    if (all.length + kept === 0) return error
+    for (const line of damageLines([...damage, ...(responses?.damage ?? [])])) say(line)
+    say(`${all.length - damage.length} of ${all.length} threads can be read as they were`)
+    return new KvfoldError('store/damaged', `${error.message} ${REMEDY}.`, { cause: error })
+  } catch {
+    return error
+  }
 }
 
 /** Deletes what becomes too old while the service runs, until it is stopped. */

@@ -15,6 +15,7 @@ import { addPlan } from './commands/plan.js'
 import { addReport } from './commands/report.js'
 import { addRun } from './commands/run.js'
 import { addServe } from './commands/serve.js'
+import { addStore } from './commands/store.js'
 import { BAD_USAGE, describe, exitCode } from './failure.js'
 import { INTERRUPTED } from './interrupt.js'
 import { openShell, type Shell } from './shell.js'
@@ -58,6 +59,7 @@ function commandLine(shell: Shell): Command {
   addChat(program, shell)
   addRun(program, shell)
   addServe(program, shell, version)
+  addStore(program, shell)
   addModel(program, shell)
   addCalibrate(program, shell)
   addPlan(program, shell)

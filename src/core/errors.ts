@@ -107,6 +107,12 @@ export const errorTable = {
   'store/newer': 409,
   /** The store is not what was written to it; it was left as it is. */
   'store/damaged': 500,
+  /** Some of a thread or response is not what was written: it is not shown, whatever of it could be read. */
+  'store/damaged-thread': 500,
+  'store/damaged-response': 500,
+  /** It was acknowledged, was not deleted, and is not in the store any more. */
+  'store/lost-thread': 410,
+  'store/lost-response': 410,
   /** No room for what a request changed: it is not kept. */
   'store/full': 507,
   /** The store could not be read or written for another reason. */

@@ -1,7 +1,7 @@
 /** Owns what the page knows of the server as it changes: threads by events, figures by asking. */
 import { ApiFailure, sentenceOf, type Api } from './api.js'
 import { sampleOf, type Sample } from './samples.js'
-import type { Change, ModelStatus, ServiceStatus, ThreadSummary } from './wire.js'
+import type { Change, DamagedThread, ModelStatus, ServiceStatus, ThreadListing, ThreadSummary } from './wire.js'
 
 export interface LiveState {
   /** `locked`: the server wants a key. */
@@ -9,6 +9,7 @@ export interface LiveState {
   /** Names of models, for everybody. */
   readonly names: readonly string[]
   readonly threads: readonly ThreadSummary[]
+  readonly damaged: readonly DamagedThread[]
   /** Null: not asked yet, or not for this key. */
   readonly status: ServiceStatus | null
   /** Oldest first. */
@@ -25,7 +26,15 @@ const TOGETHER = 150
 const AGAIN = 2000
 
 export class Live {
-  #state: LiveState = { connection: 'connecting', names: [], threads: [], status: null, samples: [], noFigures: null }
+  #state: LiveState = {
+    connection: 'connecting',
+    names: [],
+    threads: [],
+    damaged: [],
+    status: null,
+    samples: [],
+    noFigures: null,
+  }
   readonly #listeners = new Set<() => void>()
   readonly #watchers = new Set<(change: Change | null) => void>()
   #run = new AbortController()
@@ -51,7 +60,7 @@ export class Live {
     this.#run.abort()
     this.#run = new AbortController()
     const { signal } = this.#run
-    this.#set({ connection: 'connecting', threads: [], status: null, samples: [], noFigures: null })
+    this.#set({ connection: 'connecting', threads: [], damaged: [], status: null, samples: [], noFigures: null })
     void this.#follow(signal)
     void this.#measure(signal)
   }
@@ -104,8 +113,8 @@ export class Live {
   }
 
   async #list(signal: AbortSignal): Promise<void> {
-    const { threads } = await this.api.get<{ threads: ThreadSummary[] }>('/kvfold/threads', signal)
-    if (!signal.aborted) this.#set({ threads })
+    const { threads, damaged } = await this.api.get<ThreadListing>('/kvfold/threads', signal)
+    if (!signal.aborted) this.#set({ threads, damaged })
   }
 
   async #measure(signal: AbortSignal): Promise<void> {

@@ -5,7 +5,7 @@ import { useLive } from './hooks.js'
 import type { ThreadSummary } from './wire.js'
 
 export function ThreadList({ chosen }: { readonly chosen: string | null }) {
-  const { threads } = useLive()
+  const { threads, damaged } = useLive()
   return (
     <nav class="threads" aria-labelledby="threads-title">
       <h2 id="threads-title">
@@ -31,6 +31,21 @@ export function ThreadList({ chosen }: { readonly chosen: string | null }) {
             </li>
           ))}
         </ul>
+      )}
+      {damaged.length === 0 ? null : (
+        <details class="note">
+          <summary>{plural(damaged.length, 'thread')} damaged in the store</summary>
+          <ul>
+            {damaged.map(({ id, kind, what }) => (
+              <li key={id}>
+                {id}: {kind}, {what}
+              </li>
+            ))}
+          </ul>
+          <p>
+            <code>kvfold store export</code> writes what can be read, <code>kvfold store repair</code> keeps what is whole.
+          </p>
+        </details>
       )}
     </nav>
   )

@@ -1,7 +1,8 @@
 /** Owns the shapes that come over the wire: the server's own types, as JSON leaves them. */
 import type { ChatMessage } from '../chat/message.js'
 import type { ExportedThread } from '../server/threads/exported.js'
-import type { ThreadAttention, ThreadChange, ThreadMessage, ThreadView } from '../server/threads/desk.js'
+import type { ThreadAttention, ThreadChange, ThreadMessage, ThreadSummary, ThreadView } from '../server/threads/desk.js'
+import type { Damage } from '../store/damage.js'
 
 export type { Hit } from '../context/search.js'
 export type { SearchResult } from '../context/conversation.js'
@@ -10,6 +11,15 @@ export type { LedgerEntry, MessageCost } from '../kv/ledger.js'
 export type { Acm } from '../server/ask.js'
 export type { ThreadFragment as Fragment, ThreadMessage, ThreadSummary } from '../server/threads/desk.js'
 export type { ModelStatus, ServiceStatus } from '../server/threads/status.js'
+
+/** One that the store cannot give as it was. */
+export type DamagedThread = Pick<Damage, 'id' | 'kind' | 'what'>
+
+/** `GET /kvfold/threads`. */
+export interface ThreadListing {
+  readonly threads: ThreadSummary[]
+  readonly damaged: readonly DamagedThread[]
+}
 
 /** `GET /kvfold/threads/:id`. */
 export interface Thread extends Omit<ThreadView, 'all' | 'messages'> {

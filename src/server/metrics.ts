@@ -130,6 +130,12 @@ export class Metrics {
     this.#gauge('kvfold_requests_waiting', 'Asks in the queue.', () => status().queue.waiting)
     this.#gauge('kvfold_queue_limit', 'Asks the queue takes.', () => status().queue.limit)
     this.#gauge('kvfold_threads', 'Live conversations.', () => status().threads)
+    this.#gauge(
+      'kvfold_threads_damaged',
+      'Conversations that the store cannot give as they were.',
+      () => status().damaged.threads,
+    )
+    this.#gauge('kvfold_responses_damaged', 'Responses that cannot be given as they were.', () => status().damaged.responses)
     const byModel = (name: string, help: string, figures: () => readonly (readonly [model: string, figure: number])[]) => {
       new Gauge({
         name,

@@ -33,6 +33,7 @@ import { Operations } from './threads/operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
 import { RecentCompletions } from './threads/recent-completions.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
+import type { Damage } from '../store/damage.js'
 import type { ThreadStore } from '../store/port.js'
 
 export interface ServiceOptions extends Omit<ModelsOptions, 'onLeave'>, Omit<BookOptions, 'store' | 'portsOf' | 'forget'> {
@@ -208,6 +209,7 @@ export class ThreadService implements Service {
       queue: { waiting: queues.reduce((sum, { waiting }) => sum + waiting, 0), limit: this.options.queueLimit ?? 128 },
       threads: this.#book.size,
       loaded: this.#book.loaded,
+      damaged: { threads: open(this.#store.damage()), responses: open(this.responses.damage()) },
       asks: { ...this.#asks },
       closing: this.#closing !== null,
     }
@@ -350,6 +352,9 @@ export class ThreadService implements Service {
     }
   }
 }
+
+/** Those that no repair has settled. */
+const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length
 
 function refuseForeign(tokens: readonly number[], size: number): void {
   const bad = tokens.findIndex((token) => !Number.isSafeInteger(token) || token < 0 || token >= size)

@@ -1,6 +1,8 @@
 /** Owns the shape of the store's file, version by version: step n brings a file of version n to version n + 1. Steps are never changed. */
+import { addDigests } from './add-digests.js'
+import type { Migration } from './store-file.js'
 
-export const migrations: readonly string[] = [
+export const migrations: readonly Migration[] = [
   `
   CREATE TABLE threads (
     number INTEGER PRIMARY KEY,
@@ -60,4 +62,12 @@ export const migrations: readonly string[] = [
     UNIQUE (thread, place)
   ) STRICT;
   `,
+  `
+  CREATE TABLE digests (
+    thread INTEGER PRIMARY KEY REFERENCES threads ON DELETE CASCADE,
+    digest TEXT NOT NULL, -- JSON: rows and checksums of the thread, see digest.ts
+    sum INTEGER NOT NULL -- from here on, in all tables, CRC-32 of the table's name, the row's keys and the row
+  ) STRICT;
+  `,
+  addDigests,
 ]

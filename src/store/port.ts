@@ -5,6 +5,7 @@ import type { Found } from '../context/search.js'
 import type { ContractChoice } from '../core/contract.js'
 import type { FragmentId } from '../core/ids.js'
 import type { LedgerEntry } from '../kv/ledger.js'
+import type { Damage } from './damage.js'
 
 /** One message of a thread. */
 export interface StoredMessage {
@@ -92,14 +93,11 @@ export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'e
  * come one after another, in the order of what happened.
  */
 export interface ThreadStore {
-  /**
-   * All threads, any order. One that an earlier release wrote without a card gets what `cardOf` makes of it.
-   * @throws KvfoldError store/damaged
-   */
+  /** All threads that are not known to be damaged, any order. One without a card gets what `cardOf` makes of it. */
   index(cardOf: (thread: ThreadRecord) => ThreadCard): Promise<readonly ListedThread[]>
   /**
    * The thread as it is stored, null when it is not. At once, so that whoever decides about a thread does so on what it is. After a change
-   * that failed, later ones are made to this. @throws KvfoldError store/damaged, store/failed
+   * that failed, later ones are made to this. @throws KvfoldError store/damaged-thread, store/lost-thread, store/failed
    */
   read(tenant: string, id: string): ThreadRecord | null
   /** A new thread; a fork comes with all that it starts with. */
@@ -107,5 +105,7 @@ export interface ThreadStore {
   /** All of it, or nothing. */
   update(tenant: string, id: string, update: ThreadUpdate): Promise<void>
   delete(tenant: string, id: string): Promise<void>
+  /** Threads that are not what was acknowledged, as far as is known now: a damaged one may be found when it is read. None twice. */
+  damage(): readonly Damage[]
   close(): Promise<void>
 }

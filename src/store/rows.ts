@@ -11,6 +11,7 @@ const json = (value: unknown): string => JSON.stringify(value)
 const parsed = (text: unknown): unknown => JSON.parse(text as string)
 
 export const headRows = rowKind<ThreadHead>({
+  table: 'threads',
   columns: {
     ...{ tenant: 'text', id: 'text', model: 'text', created: 'integer', used: 'integer' },
     ...{ parent: 'text', contract: 'text', tools: 'text', held: 'text' },
@@ -34,12 +35,14 @@ export const headRows = rowKind<ThreadHead>({
 })
 
 export const editRows = rowKind<ThreadEdits>({
+  table: 'edits',
   columns: { fragments: 'text', searches: 'text', ids: 'integer' },
   write: ({ fragments, searches, ids }) => [json(fragments), json(searches), ids],
   read: ({ fragments, searches, ids }) => ({ fragments: parsed(fragments), searches: parsed(searches), ids }) as ThreadEdits,
 })
 
 export const messageRows = rowKind<StoredMessage>({
+  table: 'messages',
   columns: { message: 'text', tokens: 'blob', seen: 'text' },
   write: ({ message: { sampled, ...message }, seen }) => [
     json(sampled === undefined ? message : { ...message, sampled: sampled.text }),
@@ -61,18 +64,21 @@ export const messageRows = rowKind<StoredMessage>({
 })
 
 export const entryRows = rowKind<LedgerEntry>({
+  table: 'entries',
   columns: { entry: 'text' },
   write: (entry) => [json(entry)],
   read: ({ entry }) => parsed(entry) as LedgerEntry,
 })
 
 export const eventRows = rowKind<ThreadEvent>({
+  table: 'events',
   columns: { event: 'text' },
   write: (event) => [json(event)],
   read: ({ event }) => parsed(event) as ThreadEvent,
 })
 
 export const cardRows = rowKind<ThreadCard>({
+  table: 'cards',
   columns: { chain: 'blob', card: 'text' },
   write: ({ chain, ...card }) => [chain.length === 0 ? null : chain, json(card)],
   read: ({ chain, card }) => ({
@@ -80,6 +86,9 @@ export const cardRows = rowKind<ThreadCard>({
     ...(parsed(card) as Omit<ThreadCard, 'chain'>),
   }),
 })
+
+/** The rows of `PART_TABLES`. */
+export const PARTS = { messages: messageRows, entries: entryRows, events: eventRows } as const
 
 /** A message within JSON. */
 type PlainMessage = Omit<ChatMessage, 'sampled'> & {

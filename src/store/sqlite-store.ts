@@ -1,79 +1,136 @@
 /** Owns the threads that survive a restart: one SQLite file, changed before anybody is told that something is done. */
 import { join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
-import { damaged } from './failure.js'
+import { damageError, type Damage } from './damage.js'
+import { digestRows, NO_ROWS, PART_TABLES, type ThreadDigest } from './digest.js'
+import { keyOf, Manifest, type Listed } from './manifest.js'
+import { migrations } from './migrations.js'
 import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
-import type { Row, RowKind } from './row-kind.js'
-import { cardRows, editRows, entryRows, eventRows, headRows, messageRows } from './rows.js'
+import type { Row } from './row-kind.js'
+import { cardRows, editRows, headRows } from './rows.js'
 import { SavedCells } from './saved-cells.js'
-import { StoreFile, type Value } from './store-file.js'
+import { StoreFile, type StoreFileOptions } from './store-file.js'
+import { ThreadRows } from './thread-rows.js'
 
-export interface SqliteStoreOptions {
+export interface SqliteStoreOptions extends Pick<StoreFileOptions, 'checkedBytes'> {
   /** Made when it is missing; the store is the file `threads.db` in it. */
   readonly folder: string
   /** The disk tier of the engines (`--disk-cache`): what they saved of a thread is deleted with it. Default: there is none. */
   readonly diskCache?: string
+  /** Milliseconds that may be spent on reading threads when the store is opened, to see that they are what was written. Default 1000. */
+  readonly patience?: number
 }
 
-/** Tables with a row for each part of a thread. */
-const PARTS = { messages: messageRows, entries: entryRows, events: eventRows } as const
+export const THREADS_FILE = 'threads.db'
+export const THREADS_MANIFEST = 'threads.manifest'
+
+/** Those with a thread's number beside `threads`. */
+const OTHER_TABLES = ['digests', 'edits', 'cards', ...PART_TABLES] as const
+
+/** A thread whose own row and digest are whole. */
+interface Known {
+  readonly number: number
+  readonly digest: ThreadDigest
+  readonly used: number
+}
 
 /**
  * A change that could not be written leaves the thread as it was, here; whoever made it has more in memory than is stored, so every later change
  * of that thread is refused with the same error until the thread is read again or deleted.
+ *
+ * A thread that is not what was written is neither listed nor read, but told of (`damage`), until it is deleted or the store repaired.
  */
 export class SqliteStore implements ThreadStore {
   readonly #saved: SavedCells | null
   readonly #failed = new Map<string, unknown>()
+  readonly #known = new Map<string, Known>()
+  readonly #damage = new Map<string, Damage & { readonly number: number | null }>()
+  readonly #notes: string[] = []
+  readonly #rows: ThreadRows
+  /** Larger than the number of any thread of which there is a row: none is ever given to two threads. */
+  #next = 1
 
   private constructor(
     private readonly file: StoreFile,
+    private readonly manifest: Manifest,
     diskCache: string | undefined,
   ) {
     this.#saved = diskCache === undefined ? null : new SavedCells(diskCache)
+    this.#rows = new ThreadRows(file)
   }
 
   /** @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; nothing was changed then */
-  static open({ folder, diskCache }: SqliteStoreOptions): SqliteStore {
-    return new SqliteStore(StoreFile.open({ path: join(folder, 'threads.db') }), diskCache)
+  static open({ folder, diskCache, checkedBytes, patience = 1000 }: SqliteStoreOptions): SqliteStore {
+    const first = ['threads', 'digests', 'cards', 'edits']
+    const path = join(folder, THREADS_FILE)
+    const file = StoreFile.open({ path, migrations, first, ...(checkedBytes === undefined ? {} : { checkedBytes }) })
+    try {
+      const store = new SqliteStore(file, Manifest.read(join(folder, THREADS_MANIFEST)), diskCache)
+      store.#survey(patience)
+      return store
+    } catch (error) {
+      file.close()
+      throw error
+    }
+  }
+
+  damage(): readonly Damage[] {
+    return [...this.#damage.values()]
+  }
+
+  notes(): readonly string[] {
+    return this.#notes
   }
 
   index(cardOf: (thread: ThreadRecord) => ThreadCard): Promise<readonly ListedThread[]> {
     return now(() => {
-      const cards = new Map(
-        this.file.rows(`SELECT thread, ${cardRows.selected} FROM cards`).map((row) => [row['thread'], row] as const),
+      const rows = this.file.rows(`SELECT thread, ${cardRows.selected} FROM cards`)
+      const cards = new Map(rows.map((row) => [row['thread'], row] as const))
+      const heads = this.#heads('ORDER BY number')
+      const made = this.#makeCards(
+        heads.filter(({ number }) => !cards.has(number) || this.#cardIn(cards.get(number)!, number) === null),
+        cardOf,
       )
-      const heads = this.file.rows(`SELECT number, ${headRows.selected} FROM threads ORDER BY number`)
-      const bare = heads.filter(({ number }) => !cards.has(number))
-      const made = new Map(bare.length === 0 ? [] : this.#makeCards(bare, cardOf))
-      return heads.map((row) => {
-        const { tenant, id, model, created, used, parent, contract } = this.#head(row)
-        const card = made.get(row['number']) ?? this.#read(cardRows, cards.get(row['number'])!, `the card of thread ${id}`)
-        return { tenant, id, model, created, used, parent, contract, card }
+      return heads.flatMap(({ number, head: { tenant, id, model, created, used, parent, contract } }) => {
+        const card = made.get(number) ?? (cards.has(number) ? this.#cardIn(cards.get(number)!, number) : null)
+        return card === null ? [] : [{ tenant, id, model, created, used, parent, contract, card }]
       })
     })
   }
 
   read(tenant: string, id: string): ThreadRecord | null {
-    const [row] = this.file.rows(`SELECT number, ${headRows.selected} FROM threads WHERE tenant = ? AND id = ?`, tenant, id)
-    const record = row === undefined ? null : this.#record(row)
-    this.#failed.delete(keyOf(tenant, id))
+    const key = keyOf(tenant, id)
+    const known = this.#known.get(key)
+    if (known === undefined) {
+      const damage = this.#damage.get(key)
+      if (damage !== undefined) throw damageError(damage)
+      return null
+    }
+    const record = this.#record(this.#failed.has(key) ? this.#again(known) : known)
+    this.#failed.delete(key)
     return record
   }
 
-  create(thread: ThreadRecord, card: ThreadCard): Promise<void> {
-    const { tenant, id, messages, edits, ledger, events } = thread
+  /** Without a card, it is made by the next `index`. */
+  create(thread: ThreadRecord, card: ThreadCard | null): Promise<void> {
+    const { tenant, id, used, messages, edits, ledger, events } = thread
     // One that could not be made is not there: there is nothing to go on from.
     return now(() => {
-      this.file.write(() => {
-        this.#insert('threads', headRows, thread)
-        const number = this.#numberOf(tenant, id)
-        this.#insert('edits', editRows, edits, { thread: number })
-        this.#insert('cards', cardRows, card, { thread: number })
-        this.#add('messages', number, messages)
-        this.#add('entries', number, ledger)
-        this.#add('events', number, events)
+      const number = this.#next
+      const digest = this.file.write(() => {
+        const begun: ThreadDigest = {
+          ...{ tenant, id, model: thread.model, created: thread.created, revision: 1 },
+          head: this.#rows.insert('threads', headRows, thread, { number }),
+          edits: this.#rows.insert('edits', editRows, edits, { thread: number }),
+          card: card === null ? null : this.#rows.insert('cards', cardRows, card, { thread: number }),
+          ...{ messages: NO_ROWS, entries: NO_ROWS, events: NO_ROWS },
+        }
+        const whole = this.#rows.added(number, begun, { messages, entries: ledger, events })
+        this.#rows.insert('digests', digestRows, whole, { thread: number })
+        return whole
       })
+      this.#next = number + 1
+      this.#acknowledged({ number, digest, used })
     })
   }
 
@@ -83,15 +140,22 @@ export class SqliteStore implements ThreadStore {
       const key = keyOf(tenant, id)
       if (this.#failed.has(key)) throw this.#failed.get(key)
       try {
-        this.file.write(() => {
-          const thread = this.#numberOf(tenant, id)
-          if (head !== undefined) this.#replace('threads', headRows, head, { number: thread })
-          if (edits !== undefined) this.#replace('edits', editRows, edits, { thread })
-          this.#replace('cards', cardRows, card, { thread })
-          this.#add('messages', thread, messages)
-          this.#add('entries', thread, ledger)
-          this.#add('events', thread, events)
+        const known = this.#known.get(key)
+        if (known === undefined) throw this.#missing(tenant, id)
+        const { number, digest } = known
+        const changed = this.file.write(() => {
+          const replaced: ThreadDigest = {
+            ...digest,
+            revision: digest.revision + 1,
+            ...(head === undefined ? {} : { head: this.#rows.replace('threads', headRows, head, 'number', number) }),
+            ...(edits === undefined ? {} : { edits: this.#rows.replace('edits', editRows, edits, 'thread', number) }),
+            card: this.#rows.replace('cards', cardRows, card, 'thread', number),
+          }
+          const whole = this.#rows.added(number, replaced, { messages, entries: ledger, events })
+          this.#rows.replace('digests', digestRows, whole, 'thread', number)
+          return whole
         })
+        this.#acknowledged({ number, digest: changed, used: head?.used ?? known.used })
       } catch (error) {
         this.#failed.set(key, error)
         throw error
@@ -99,111 +163,224 @@ export class SqliteStore implements ThreadStore {
     })
   }
 
-  /** Out of the file, the WAL and the disk tier. Deleting what is not there is no error. */
+  /** Out of the file, the WAL and the disk tier. Deleting what is not there is no error; what is damaged or lost is told of no longer. */
   async delete(tenant: string, id: string): Promise<void> {
-    this.file.erase(() => this.file.run('DELETE FROM threads WHERE tenant = ? AND id = ?', tenant, id))
-    this.#failed.delete(keyOf(tenant, id))
+    const key = keyOf(tenant, id)
+    const number = this.#known.get(key)?.number ?? this.#damage.get(key)?.number ?? null
+    this.#forget([{ tenant, id, number }])
     await this.#saved?.drop([id])
   }
 
   /** Threads last used before then (Unix milliseconds), longest unused first. */
   unusedSince(time: number): readonly Pick<ThreadHead, 'tenant' | 'id'>[] {
-    const rows = this.file.rows(`SELECT number, ${headRows.selected} FROM threads WHERE used < ? ORDER BY used`, time)
-    return rows.map((row) => this.#head(row))
+    return this.#heads('WHERE used < ? ORDER BY used', time).map(({ head }) => head)
   }
 
   /** Deletes the threads last used before then, from every tier; says how many. For the time before anybody has them in memory. */
   async deleteUnusedSince(time: number): Promise<number> {
-    const unused = this.unusedSince(time)
-    if (unused.length === 0) return 0
-    this.file.erase(() => this.file.run('DELETE FROM threads WHERE used < ?', time))
-    await this.#saved?.drop(unused.map(({ id }) => id))
+    const unused = this.#heads('WHERE used < ? ORDER BY used', time)
+    const lost = [...this.#damage.values()].filter(
+      ({ kind, tenant, id }) => kind === 'lost' && (this.manifest.of(tenant, id)?.used ?? time) < time,
+    )
+    if (unused.length + lost.length === 0) return 0
+    this.#forget([...unused.map(({ number, head: { tenant, id } }) => ({ number, tenant, id })), ...lost])
+    await this.#saved?.drop([...unused.map(({ head }) => head), ...lost].map(({ id }) => id))
     return unused.length
   }
 
   /** Idempotent. */
   close(): Promise<void> {
     return now(() => {
+      this.manifest.close()
       this.file.close()
     })
   }
 
-  /** All or none: the next start makes what is missing then. */
-  #makeCards(heads: readonly Row[], cardOf: (thread: ThreadRecord) => ThreadCard): [unknown, ThreadCard][] {
-    return this.file.write(() =>
-      heads.map((row) => {
-        const card = cardOf(this.#record(row))
-        this.#insert('cards', cardRows, card, { thread: row['number'] as number })
-        return [row['number'], card]
-      }),
+  /** What there is, and what there should be. */
+  #survey(patience: number): void {
+    const { manifest } = this
+    for (const table of OTHER_TABLES) this.#count(`SELECT max(thread) AS max FROM ${table}`)
+    this.#count('SELECT max(number) AS max FROM threads')
+    const digests = new Map(
+      this.file
+        .rows(`SELECT thread, ${digestRows.selected} FROM digests`)
+        .map((row) => [row['thread'], digestRows.read(row, [row['thread'] as number])] as const),
     )
+    const numbers = new Set<unknown>()
+    for (const row of this.file.rows(`SELECT number, ${headRows.selected} FROM threads`)) {
+      const number = row['number'] as number
+      numbers.add(number)
+      this.#meet(number, headRows.read(row, [number]), digests.get(number) ?? null)
+    }
+    for (const table of OTHER_TABLES)
+      for (const { thread } of this.file.rows(`SELECT DISTINCT thread FROM ${table}`))
+        if (!numbers.has(thread)) {
+          numbers.add(thread)
+          this.#meet(thread as number, null, digests.get(thread) ?? null)
+        }
+    this.#compare()
+    this.#verify(patience)
+    if (manifest.unreadable > 0)
+      this.#notes.push(`${manifest.unreadable} lines of ${manifest.path} were damaged; they are written anew from the store`)
+    // Of what is damaged the list keeps what it had.
+    manifest.begin([...this.#known.values()].map(listedOf))
   }
 
-  #numberOf(tenant: string, id: string): number {
-    const [row] = this.file.rows('SELECT number FROM threads WHERE tenant = ? AND id = ?', tenant, id)
-    if (row === undefined)
-      throw new KvfoldError('store/failed', `Thread ${id} is not in the store ${this.file.path}; it was deleted.`)
-    return row['number'] as number
+  #count(sql: string): void {
+    const [row] = this.file.rows(sql)
+    this.#next = Math.max(this.#next, Number(row?.['max'] ?? 0) + 1)
   }
 
-  #add<K extends keyof typeof PARTS>(table: K, thread: number, parts: readonly Part<K>[]): void {
-    if (parts.length === 0) return
-    const [row] = this.file.rows(`SELECT count(*) AS count FROM ${table} WHERE thread = ?`, thread)
-    const count = row!['count'] as number
-    parts.forEach((part, index) => {
-      this.#insert(table, PARTS[table] as unknown as RowKind<Part<K>>, part, { thread, place: count + index })
-    })
+  #meet(number: number, head: ThreadHead | null, digest: ThreadDigest | null): void {
+    const name = head ?? digest
+    const whose = name ?? { tenant: 'somebody', id: `number ${number}` }
+    if (head === null) this.#damaged(whose, number, 'its own row is missing or not what was written')
+    else if (digest === null) this.#damaged(whose, number, 'the row with its checksums is missing or not what was written')
+    else this.#known.set(keyOf(head.tenant, head.id), { number, digest, used: head.used })
   }
 
-  #insert<T>(table: string, kind: RowKind<T>, value: T, keys: Readonly<Record<string, number>> = {}): void {
-    const columns = [...Object.keys(keys), ...kind.columns]
-    const marks = columns.map(() => '?').join(', ')
-    this.file.run(`INSERT INTO ${table} (${columns.join(', ')}) VALUES (${marks})`, ...Object.values(keys), ...kind.write(value))
-  }
-
-  #replace<T>(table: string, kind: RowKind<T>, value: T, key: Readonly<Record<string, number>>): void {
-    const sets = kind.columns.map((column) => `${column} = ?`).join(', ')
-    const [[column, is] = ['', 0]] = Object.entries(key)
-    this.file.run(`UPDATE ${table} SET ${sets} WHERE ${column} = ?`, ...kind.write(value), is satisfies Value)
-  }
-
-  #head(row: Row): ThreadHead {
-    return this.#read(headRows, row, `thread number ${String(row['number'])}`)
-  }
-
-  #record(row: Row): ThreadRecord {
-    const thread = row['number'] as number
-    const head = this.#head(row)
-    const whose = `thread ${head.id}`
-    const [edits] = this.file.rows(`SELECT ${editRows.selected} FROM edits WHERE thread = ?`, thread)
-    return {
-      ...head,
-      messages: this.#parts('messages', messageRows, thread, whose),
-      edits: this.#read(editRows, edits ?? {}, `what was folded in ${whose}`),
-      ledger: this.#parts('entries', entryRows, thread, whose),
-      events: this.#parts('events', eventRows, thread, whose),
+  /** With the list of what was acknowledged. */
+  #compare(): void {
+    for (const { tenant, id, revision, sum, dropped } of this.manifest.listed) {
+      const key = keyOf(tenant, id)
+      const known = this.#known.get(key)
+      if (known === undefined) {
+        if (this.#damage.has(key)) continue
+        const what = dropped ?? `after ${revision} changes there is nothing left of it`
+        const settled = dropped === undefined ? {} : { settled: true as const }
+        this.#damage.set(key, { of: 'thread', kind: 'lost', tenant, id, what, number: null, ...settled })
+      } else if (known.digest.revision < revision)
+        this.#damaged(known.digest, known.number, `it is as it was after ${known.digest.revision} of ${revision} changes`)
+      else if (known.digest.revision === revision && sumOf(known) !== sum)
+        this.#damaged(known.digest, known.number, 'it is not what was acknowledged')
     }
   }
 
-  #parts<T>(table: keyof typeof PARTS, kind: RowKind<T>, thread: number, whose: string): readonly T[] {
-    const rows = this.file.rows(`SELECT place, ${kind.selected} FROM ${table} WHERE thread = ? ORDER BY place`, thread)
-    return rows.map((row, index) => {
-      const what = `row ${index} of the ${table} of ${whose}`
-      if (row['place'] !== index) throw damaged(this.file.path, `${what} is missing`)
-      return this.#read(kind, row, what)
+  /** Last used first: what is not read now is when somebody wants it. */
+  #verify(patience: number): void {
+    const end = performance.now() + patience
+    const all = [...this.#known.values()].sort((a, b) => b.used - a.used)
+    const left = all.findIndex((known) => {
+      if (performance.now() > end) return true
+      try {
+        this.#record(known)
+      } catch (error) {
+        if (!(error instanceof KvfoldError)) throw error
+      }
+      return false
+    })
+    if (left >= 0 || !this.file.checked)
+      this.#notes.push(
+        `the store is large: ${left < 0 ? 'all' : left} of ${all.length} threads were checked now${this.file.checked ? '' : ', and not all of its file'}, the others will be when they are used; kvfold store check reads everything`,
+      )
+  }
+
+  /** From now on it is damaged for everybody. */
+  #damaged({ tenant, id }: Pick<ThreadHead, 'tenant' | 'id'>, number: number, what: string): KvfoldError {
+    const key = keyOf(tenant, id)
+    const damage: Damage = { of: 'thread', kind: 'damaged', tenant, id, what }
+    this.#known.delete(key)
+    this.#damage.set(key, { ...damage, number })
+    return damageError(damage)
+  }
+
+  #acknowledged(known: Known): void {
+    this.#known.set(keyOf(known.digest.tenant, known.digest.id), known)
+    this.manifest.note(listedOf(known))
+  }
+
+  #forget(all: readonly { readonly tenant: string; readonly id: string; readonly number: number | null }[]): void {
+    this.manifest.forget(all)
+    this.file.erase(() => {
+      for (const { number } of all)
+        if (number !== null) {
+          this.file.run('DELETE FROM threads WHERE number = ?', number)
+          // Of a damaged thread there may be no row to delete the others with.
+          for (const table of OTHER_TABLES) this.file.run(`DELETE FROM ${table} WHERE thread = ?`, number)
+        }
+    })
+    for (const { tenant, id } of all) for (const map of [this.#known, this.#damage, this.#failed]) map.delete(keyOf(tenant, id))
+  }
+
+  /** Of threads that are not known to be damaged. */
+  #heads(rest: string, ...values: number[]): readonly { readonly number: number; readonly head: ThreadHead }[] {
+    return this.file.rows(`SELECT number, ${headRows.selected} FROM threads ${rest}`, ...values).flatMap((row) => {
+      const number = row['number'] as number
+      const head = headRows.read(row, [number])
+      return head !== null && this.#known.get(keyOf(head.tenant, head.id))?.number === number ? [{ number, head }] : []
     })
   }
 
-  #read<T>(kind: RowKind<T>, row: Row, what: string): T {
-    const value = kind.read(row)
-    if (value === null) throw damaged(this.file.path, `${what} is not what was written`)
-    return value
+  #cardIn(row: Row, number: number): ThreadCard | null {
+    return cardRows.read(row, [number])
+  }
+
+  /** All or none: the next start makes what is missing then. A card follows from its thread: one that was damaged is lost to nobody. */
+  #makeCards(
+    heads: readonly { readonly number: number; readonly head: ThreadHead }[],
+    cardOf: (thread: ThreadRecord) => ThreadCard,
+  ): ReadonlyMap<number, ThreadCard> {
+    const made = new Map<number, ThreadCard>()
+    const changed: Known[] = []
+    if (heads.length === 0) return made
+    this.file.write(() => {
+      for (const { number, head } of heads) {
+        const known = this.#known.get(keyOf(head.tenant, head.id))!
+        let card: ThreadCard
+        try {
+          card = cardOf(this.#record(known))
+        } catch (error) {
+          // It is told of as damaged from now on.
+          if (error instanceof KvfoldError && error.code === 'store/damaged-thread') continue
+          throw error
+        }
+        if (known.digest.card !== null)
+          this.#notes.push(`the card of thread ${head.id} was damaged, and made again from the thread`)
+        this.file.run('DELETE FROM cards WHERE thread = ?', number)
+        const digest = {
+          ...known.digest,
+          revision: known.digest.revision + 1,
+          card: this.#rows.insert('cards', cardRows, card, { thread: number }),
+        }
+        this.#rows.replace('digests', digestRows, digest, 'thread', number)
+        made.set(number, card)
+        changed.push({ ...known, digest })
+      }
+    })
+    for (const known of changed) this.#acknowledged(known)
+    return made
+  }
+
+  /** @throws KvfoldError store/damaged-thread, which it is for everybody then; store/failed */
+  #record({ number, digest }: Known): ThreadRecord {
+    const read = this.#rows.read(number, digest)
+    if ('record' in read) return read.record
+    throw this.#damaged(digest, number, read.damage)
+  }
+
+  /** As the file has it, whatever became of a change that failed. */
+  #again(known: Known): Known {
+    const [row] = this.file.rows(`SELECT ${digestRows.selected} FROM digests WHERE thread = ?`, known.number)
+    const digest = row === undefined ? null : digestRows.read(row, [known.number])
+    const again = digest === null ? known : { ...known, digest }
+    this.#known.set(keyOf(known.digest.tenant, known.digest.id), again)
+    return again
+  }
+
+  #missing(tenant: string, id: string): KvfoldError {
+    const damage = this.#damage.get(keyOf(tenant, id))
+    if (damage !== undefined) return damageError(damage)
+    return new KvfoldError('store/failed', `Thread ${id} is not in the store ${this.file.path}; it was deleted.`)
   }
 }
 
-type Part<K extends keyof typeof PARTS> = (typeof PARTS)[K] extends RowKind<infer T> ? T : never
+/** Of the digest: that of all that it says. */
+const sumOf = ({ number, digest }: Known): number => digestRows.write(digest, [number]).at(-1) as number
 
-const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
+const listedOf = (known: Known): Listed => {
+  const { tenant, id, revision } = known.digest
+  return { tenant, id, revision, sum: sumOf(known), used: known.used }
+}
 
 /** What `work` returns or throws, as a promise. */
 const now = <T>(work: () => T): Promise<T> =>

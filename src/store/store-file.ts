@@ -1,54 +1,100 @@
 /** Owns the store's SQLite file: who may open it, that it is whole, of our version and ours alone, and when what is written lasts. */
-import { chmodSync, closeSync, existsSync, fsyncSync, mkdirSync, openSync } from 'node:fs'
+import { chmodSync, closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Database from 'libsql'
-import { invariant, KvfoldError } from '../core/errors.js'
+import { invariant, KvfoldError, type ErrorCode } from '../core/errors.js'
 import { damaged, failureOf } from './failure.js'
-import { migrations } from './migrations.js'
+import type { Value } from './row-kind.js'
 
 /** `kvfd`: tells our files from other programs'. */
 const APPLICATION = 0x6b766664
 /** Milliseconds to wait for a server that is about to end. */
 const PATIENCE = 500
+/** Pages that the WAL holds before they go to the file: 1 MiB. A longer change makes it as long as itself. */
+const WAL_PAGES = 256
+/** Milliseconds without a change after which the WAL is emptied. */
+const IDLE = 500
+/** Bytes of a file that is read whole when it is opened: about a second of it. */
+export const CHECKED_BYTES = 2 ** 26
 
-/** A value of a column, as SQLite takes it. */
-export type Value = string | number | null | Uint8Array
+/** What is wrong with a file that is ours. */
+const DAMAGES: ReadonlySet<ErrorCode> = new Set(['store/damaged', 'store/failed', 'store/unusable'])
+
+/** SQL, or what is done with the file, within the same transaction. */
+export type Migration = string | ((file: StoreFile) => void)
 
 export interface StoreFileOptions {
   /** The file; it is made, and its folder, readable by this user only. */
   readonly path: string
-  /** Default: ours. */
-  readonly migrations?: readonly string[]
+  /** Step n brings a file of version n to version n + 1. */
+  readonly migrations: readonly Migration[]
+  /** Tables whose pages are checked in a file that is too long to be read whole. Default: none. */
+  readonly first?: readonly string[]
+  /** Bytes up to which a file is read whole to check it. Default 64 MiB. */
+  readonly checkedBytes?: number
 }
 
 /**
  * Everything happens at once, in the caller's thread: a change is on the medium when the call returns (WAL, `synchronous=FULL`). The file is
  * locked from the opening to `close` or the end of the process, so that there is never a lock to clean up, and so that no reader of another
- * process can hold deleted text back in the WAL.
+ * process can hold deleted text back in the WAL. As nobody reads while we write, the WAL begins anew at every checkpoint: it never holds more than
+ * the last mebibyte of changes, and nothing a moment after the last one.
  *
  * Nothing in this process may open and close the file while it is in use: POSIX would take the lock away.
  */
 export class StoreFile {
   #open = true
+  #idle: NodeJS.Timeout | null = null
 
   private constructor(
     readonly path: string,
     private readonly database: Database.Database,
+    /** False: the file was too long for it. */
+    readonly checked: boolean,
   ) {}
 
   /**
-   * Reads the whole file once to check it; brings one of an earlier version to ours.
+   * Reads the file once to check it, the whole of it unless it is long; brings one of an earlier version to ours.
    * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; the file is as it was then
    */
-  static open({ path, migrations: steps = migrations }: StoreFileOptions): StoreFile {
-    const file = new StoreFile(path, connect(path))
+  static open(options: StoreFileOptions): StoreFile {
+    return keepingWal(options.path, () => StoreFile.#opened(options))
+  }
+
+  /** What SQLite finds wrong with the whole file; null: nothing. @throws KvfoldError store/unusable, store/locked, store/newer */
+  static inspect({ path, migrations: steps }: Pick<StoreFileOptions, 'path' | 'migrations'>): string | null {
+    const look = () => {
+      const file = new StoreFile(path, connect(path), true)
+      try {
+        file.#lock()
+        file.#check(steps.length, [])
+        // As after any use: what the WAL has goes to its place.
+        file.close()
+        return null
+      } catch (error) {
+        file.#leave()
+        throw failureOf(error, path)
+      }
+    }
+    try {
+      return keepingWal(path, look)
+    } catch (error) {
+      if (error instanceof KvfoldError && DAMAGES.has(error.code)) return error.message
+      throw error
+    }
+  }
+
+  static #opened({ path, migrations: steps, first = [], checkedBytes = CHECKED_BYTES }: StoreFileOptions): StoreFile {
+    const database = connect(path)
+    const file = new StoreFile(path, database, statSync(path).size <= checkedBytes)
     let checked = false
     try {
       file.#lock()
-      file.#check(steps.length)
+      file.#check(steps.length, first)
       checked = true
       file.#begin()
       file.#migrate(steps)
+      file.#checkpoint()
       return file
     } catch (error) {
       if (checked) file.close()
@@ -62,7 +108,7 @@ export class StoreFile {
   }
 
   /** Says how many rows it changed. */
-  run(sql: string, ...values: Value[]): number {
+  run(sql: string, ...values: readonly Value[]): number {
     return this.#told(() => this.database.prepare(sql).run(...values).changes)
   }
 
@@ -73,6 +119,12 @@ export class StoreFile {
       try {
         const done = work()
         this.database.exec('COMMIT')
+        // Again with every change: not while changes come one upon the other.
+        if (this.#idle === null)
+          this.#idle = setTimeout(() => {
+            this.#empty()
+          }, IDLE).unref()
+        else this.#idle.refresh()
         return done
       } catch (error) {
         // After some errors, a full disk among them, SQLite has done so itself.
@@ -85,10 +137,7 @@ export class StoreFile {
   /** As `write`; what `work` deletes is not to be found in the file or beside it afterwards. */
   erase<T>(work: () => T): T {
     const done = this.write(work)
-    this.#told(() => {
-      const [state] = this.database.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
-      invariant(state?.busy === 0, 'a statement of ours is open while text is erased')
-    })
+    this.#checkpoint()
     return done
   }
 
@@ -106,6 +155,7 @@ export class StoreFile {
   /** Writes nothing. A closed connection of libsql lives on, with its lock, as long as any statement of it; so the lock goes first. */
   #leave(): void {
     this.#open = false
+    if (this.#idle !== null) clearTimeout(this.#idle)
     try {
       this.database.pragma('locking_mode=NORMAL')
       this.database.pragma('user_version')
@@ -126,9 +176,28 @@ export class StoreFile {
   #begin(): void {
     for (const pragma of ['journal_mode=WAL', 'synchronous=FULL', 'foreign_keys=ON', 'secure_delete=ON'])
       this.database.pragma(pragma)
+    this.database.pragma(`wal_autocheckpoint=${WAL_PAGES}`)
   }
 
-  #check(latest: number): void {
+  /** All is in the file, nothing in the WAL. */
+  #checkpoint(): void {
+    this.#told(() => {
+      const [state] = this.database.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
+      invariant(state?.busy === 0, 'a statement of ours is open while the WAL is emptied')
+    })
+  }
+
+  /** What cannot be done now, for want of room for instance, stays in the WAL and is there all the same. */
+  #empty(): void {
+    this.#idle = null
+    try {
+      if (this.#open) this.#checkpoint()
+    } catch {
+      // The next change tries again, and tells whoever makes it.
+    }
+  }
+
+  #check(latest: number, first: readonly string[]): void {
     const { path } = this
     const version = this.#number('user_version')
     const isEmpty = this.rows('SELECT 1 FROM sqlite_schema LIMIT 1').length === 0
@@ -139,19 +208,27 @@ export class StoreFile {
         'store/newer',
         `The store ${path} has version ${version} and this kvfold knows versions up to ${latest}; use the newer kvfold, or another folder with --store.`,
       )
-    // As bytes: what is damaged need not be text, and libsql would end the process over it.
-    const [first] = this.rows('SELECT CAST(integrity_check AS BLOB) AS found FROM pragma_integrity_check(1)')
-    const found = Buffer.from(first?.['found'] as ArrayBuffer).toString()
-    if (found !== 'ok') throw damaged(path, found)
-    if (this.rows('SELECT 1 FROM pragma_foreign_key_check').length > 0) throw damaged(path, 'some rows belong to no thread')
+    const tables = this.checked ? ['1'] : first.filter((name) => this.#has(name)).map((name) => `'${name}'`)
+    for (const what of tables) {
+      // As bytes: what is damaged need not be text, and libsql would end the process over it.
+      const [row] = this.rows(`SELECT CAST(integrity_check AS BLOB) AS found FROM pragma_integrity_check(${what})`)
+      const found = Buffer.from(row?.['found'] as ArrayBuffer).toString()
+      if (found !== 'ok') throw damaged(path, found)
+    }
+  }
+
+  #has(table: string): boolean {
+    return this.rows("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", table).length > 0
   }
 
   /** All steps that are missing, or none. */
-  #migrate(steps: readonly string[]): void {
+  #migrate(steps: readonly Migration[]): void {
     const version = this.#number('user_version')
     if (version === steps.length) return
     this.write(() => {
-      for (const step of steps.slice(version)) this.database.exec(step)
+      for (const step of steps.slice(version))
+        if (typeof step === 'string') this.database.exec(step)
+        else step(this)
       this.database.exec(`PRAGMA application_id=${APPLICATION}; PRAGMA user_version=${steps.length}`)
     })
   }
@@ -191,8 +268,30 @@ function connect(path: string): Database.Database {
   }
 }
 
+/**
+ * Whoever closes a file, whatever is wrong with it, has SQLite delete the WAL, and with it what it could not read there, which may be all that
+ * is left of something. So when `work` fails the WAL is what it was: pages that SQLite has put in their places are the same there.
+ */
+function keepingWal<T>(path: string, work: () => T): T {
+  const wal = `${path}-wal`
+  const before = existsSync(wal) ? readFileSync(wal) : null
+  if (before !== null && before.length > 0 && existsSync(path) && statSync(path).size === 0)
+    throw damaged(path, 'it is empty, and there is a -wal file that belongs to it')
+  let restore = true
+  try {
+    const done = work()
+    restore = false
+    return done
+  } catch (error) {
+    restore = !(error instanceof KvfoldError && error.code === 'store/locked')
+    throw error
+  } finally {
+    if (restore && before !== null && !existsSync(wal)) writeFileSync(wal, before, { mode: 0o600 })
+  }
+}
+
 /** A new file's name lasts only with its folder. */
-function syncFolder(folder: string): void {
+export function syncFolder(folder: string): void {
   const handle = openSync(folder, 'r')
   try {
     fsyncSync(handle)

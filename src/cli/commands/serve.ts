@@ -11,6 +11,7 @@ import type { EmbeddingModel } from '../../server/embeddings.js'
 import type { LogLevel } from '../../server/http.js'
 import { parseKeys, unnamed, type ApiKey } from '../../server/keys.js'
 import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
+import { printable } from '../ansi.js'
 import { BUILTIN } from '../builtin.js'
 import { addEngineOptions, engineSource, type EngineFlags } from '../engine-source.js'
 import { addKeepingOptions, keepRetention, openStore, retentionMs, type KeepingFlags } from '../keeping.js'
@@ -123,7 +124,14 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const embeddings = embeddingModel(flags, shell, version)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
   const models = remote === null ? sourcesOf(flags, shell, version) : [remote]
-  const kept = await openStore(flags, flags.diskCache)
+  const kept = await openStore(
+    flags,
+    (line) => {
+      notes.print(`store: ${printable(line)}`)
+    },
+    flags.diskCache,
+  )
+  const told = kept?.store.notes().length ?? 0
   const service = await ThreadService.open({
     retentionMs: retentionMs(flags),
     models,
@@ -158,6 +166,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     // What is wrong with the first model should be said now, not to the first client.
     await (remote === null ? service.tokenize(undefined, '') : service.count(undefined, [], []))
     if (embeddings !== null) await service.embed({ tenant: PUBLIC, inputs: ['a'] })
+    // Threads of an earlier release are read only now.
+    for (const line of kept?.store.notes().slice(told) ?? []) notes.print(`store: ${printable(line)}`)
     if (interrupt.interrupted) return
     const where = await listen(server, flags)
     if (keys.length === 0 && flags.unixSocket === undefined && !isLocal(flags.host))

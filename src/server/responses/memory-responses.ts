@@ -1,4 +1,5 @@
 /** Owns responses that do not outlive the process. */
+import type { Damage } from '../../store/damage.js'
 import type { Tenant } from '../threads/tenant.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './port.js'
 
@@ -28,6 +29,10 @@ export class MemoryResponses implements ResponseStore {
 
   threads(): readonly ThreadRef[] {
     return [...this.#kept.values()]
+  }
+
+  damage(): readonly Damage[] {
+    return []
   }
 
   close(): void {

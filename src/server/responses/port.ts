@@ -1,4 +1,5 @@
 /** Owns what a store of responses must be able to do; a change lasts when its call returns. */
+import type { Damage } from '../../store/damage.js'
 import type { Tenant } from '../threads/tenant.js'
 
 /** A thread, as a response knows it. */
@@ -17,9 +18,9 @@ export interface KeptResponse extends ThreadRef {
 
 export interface ResponseStore {
   keep(response: KeptResponse): void
-  /** Null when it was never kept, or its thread was dropped. */
+  /** Null when it was never kept, or its thread was dropped. @throws KvfoldError store/damaged-response, store/lost-response */
   read(tenant: Tenant, id: string): KeptResponse | null
-  /** All of one thread, any order. */
+  /** All of one thread that are not damaged, any order. */
   of(thread: ThreadRef): readonly KeptResponse[]
   /** Makes the body null; it is not to be found afterwards. */
   erase(tenant: Tenant, id: string): void
@@ -27,6 +28,8 @@ export interface ResponseStore {
   drop(threads: readonly ThreadRef[]): void
   /** Those that have responses here. */
   threads(): readonly ThreadRef[]
+  /** Responses that are not what was kept, as far as is known now. */
+  damage(): readonly Damage[]
   /** Idempotent. */
   close(): void
 }

@@ -1,5 +1,6 @@
 /** Owns the responses that can be asked for again: they are kept with their threads, and go with them. */
 import { KvfoldError } from '../../core/errors.js'
+import type { Damage } from '../../store/damage.js'
 import type { ThreadDesk } from '../threads/desk.js'
 import type { Tenant } from '../threads/tenant.js'
 import type { ResponseStore, ThreadRef } from './port.js'
@@ -12,14 +13,14 @@ export interface ResponsePlace {
 }
 
 export class Responses {
-  /** Responses whose thread was deleted while nobody watched are dropped first. @throws KvfoldError store/* */
+  /** Responses whose thread was deleted while nobody watched are dropped first; not those of a damaged one. @throws KvfoldError store/* */
   constructor(
     private readonly store: ResponseStore,
-    private readonly desk: Pick<ThreadDesk, 'list' | 'view' | 'delete' | 'watch'>,
+    private readonly desk: Pick<ThreadDesk, 'list' | 'view' | 'delete' | 'watch' | 'damage'>,
   ) {
     const live = new Map<Tenant, ReadonlySet<string>>()
     const isGone = ({ tenant, thread }: ThreadRef) => {
-      const known = live.get(tenant) ?? new Set(desk.list(tenant).map(({ id }) => id))
+      const known = live.get(tenant) ?? new Set([...desk.list(tenant), ...desk.damage(tenant)].map(({ id }) => id))
       live.set(tenant, known)
       return !known.has(thread)
     }
@@ -57,6 +58,11 @@ export class Responses {
     if (isLast && end >= this.#lengthOf(kept)) await this.desk.delete(tenant, kept.thread)
     else this.store.erase(tenant, id)
     return true
+  }
+
+  /** Of all tenants. */
+  damage(): readonly Damage[] {
+    return this.store.damage()
   }
 
   close(): void {

@@ -1,13 +1,14 @@
 /** Owns the responses that survive a restart: one SQLite file beside that of the threads. */
 import { join } from 'node:path'
-import { damaged } from '../../store/failure.js'
+import { damageError, type Damage } from '../../store/damage.js'
+import { keyOf, Manifest, type Listed } from '../../store/manifest.js'
 import { rowKind, type Row } from '../../store/row-kind.js'
 import { StoreFile } from '../../store/store-file.js'
 import type { Tenant } from '../threads/tenant.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './port.js'
 
 /** As the store of threads has them: step n brings a file of version n to version n + 1, and is never changed. */
-const migrations: readonly string[] = [
+export const responseMigrations: readonly string[] = [
   `
   CREATE TABLE responses (
     tenant TEXT NOT NULL,
@@ -22,69 +23,144 @@ const migrations: readonly string[] = [
   `,
 ]
 
-const rows = rowKind<KeptResponse>({
+export const responseRows = rowKind<KeptResponse>({
   columns: { tenant: 'text', id: 'text', thread: 'text', messages: 'integer', body: 'text' },
   write: ({ tenant, id, thread, messages, body }) => [tenant, id, thread, messages, body],
   read: ({ tenant, id, thread, messages, body }) => ({ tenant, id, thread, messages, body }) as KeptResponse,
 })
 
+export const RESPONSES_FILE = 'responses.db'
+export const RESPONSES_MANIFEST = 'responses.manifest'
+
 export class SqliteResponses implements ResponseStore {
-  private constructor(private readonly file: StoreFile) {}
+  readonly #damage = new Map<string, Damage & { readonly thread: string | null }>()
+
+  private constructor(
+    private readonly file: StoreFile,
+    private readonly manifest: Manifest,
+  ) {}
 
   /**
    * The file `responses.db` in the folder of the threads' store.
    * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; nothing was changed then
    */
   static open(folder: string): SqliteResponses {
-    return new SqliteResponses(StoreFile.open({ path: join(folder, 'responses.db'), migrations }))
+    const file = StoreFile.open({ path: join(folder, RESPONSES_FILE), migrations: responseMigrations, first: ['responses'] })
+    try {
+      const responses = new SqliteResponses(file, Manifest.read(join(folder, RESPONSES_MANIFEST)))
+      responses.#survey()
+      return responses
+    } catch (error) {
+      file.close()
+      throw error
+    }
+  }
+
+  damage(): readonly Damage[] {
+    return [...this.#damage.values()]
   }
 
   keep(response: KeptResponse): void {
-    const marks = rows.columns.map(() => '?').join(', ')
-    const sql = `INSERT OR REPLACE INTO responses (${rows.columns.join(', ')}) VALUES (${marks})`
-    this.file.write(() => this.file.run(sql, ...rows.write(response)))
+    const marks = responseRows.columns.map(() => '?').join(', ')
+    const sql = `INSERT OR REPLACE INTO responses (${responseRows.columns.join(', ')}) VALUES (${marks})`
+    this.file.write(() => this.file.run(sql, ...responseRows.write(response)))
+    this.manifest.note(listedOf(response))
   }
 
   read(tenant: Tenant, id: string): KeptResponse | null {
-    return this.#all('WHERE tenant = ? AND id = ?', tenant, id)[0] ?? null
+    const known = this.#damage.get(keyOf(tenant, id))
+    if (known !== undefined) throw damageError(known)
+    const [row] = this.#rows('WHERE tenant = ? AND id = ?', tenant, id)
+    if (row === undefined) return null
+    const kept = responseRows.read(row)
+    if (kept !== null) return kept
+    // Of a file that was too long to be read when it was opened.
+    throw damageError(this.#damaged(tenant, id))
   }
 
   of({ tenant, thread }: ThreadRef): readonly KeptResponse[] {
-    return this.#all('WHERE tenant = ? AND thread = ?', tenant, thread)
+    return this.#whole('WHERE tenant = ? AND thread = ?', tenant, thread)
   }
 
   erase(tenant: Tenant, id: string): void {
     const kept = this.read(tenant, id)
     if (kept === null) return
-    const sets = rows.columns.map((column) => `${column} = ?`).join(', ')
-    const values = rows.write({ ...kept, body: null })
+    const sets = responseRows.columns.map((column) => `${column} = ?`).join(', ')
+    const erased = { ...kept, body: null }
+    const values = responseRows.write(erased)
     this.file.erase(() => this.file.run(`UPDATE responses SET ${sets} WHERE tenant = ? AND id = ?`, ...values, tenant, id))
+    this.manifest.note(listedOf(erased))
   }
 
   drop(threads: readonly ThreadRef[]): void {
-    const there = threads.filter((thread) => this.of(thread).length > 0)
-    if (there.length === 0) return
+    const wanted = new Set(threads.map(({ tenant, thread }) => keyOf(tenant, thread)))
+    const isWanted = (tenant: string, thread: string | null | undefined) => thread != null && wanted.has(keyOf(tenant, thread))
+    const lost = [...this.#damage.values()].filter(({ tenant, thread }) => isWanted(tenant, thread))
+    const there = threads.flatMap((thread) => this.of(thread))
+    if (there.length + lost.length === 0) return
+    this.manifest.forget([...there, ...lost])
     this.file.erase(() => {
-      for (const { tenant, thread } of there)
-        this.file.run('DELETE FROM responses WHERE tenant = ? AND thread = ?', tenant, thread)
+      for (const { tenant, id } of [...there, ...lost])
+        this.file.run('DELETE FROM responses WHERE tenant = ? AND id = ?', tenant, id)
     })
+    for (const { tenant, id } of lost) this.#damage.delete(keyOf(tenant, id))
   }
 
   threads(): readonly ThreadRef[] {
-    return this.#all('WHERE rowid IN (SELECT min(rowid) FROM responses GROUP BY tenant, thread)')
+    return this.#whole('WHERE rowid IN (SELECT min(rowid) FROM responses GROUP BY tenant, thread)')
   }
 
   close(): void {
+    this.manifest.close()
     this.file.close()
   }
 
-  #all(where: string, ...values: string[]): readonly KeptResponse[] {
-    return this.file.rows(`SELECT ${rows.selected} FROM responses ${where}`, ...values).map((row) => this.#read(row))
+  /** What there is, and what there should be. Bodies of a large file are left for those who ask for them. */
+  #survey(): void {
+    const found = new Map<string, KeptResponse | null>()
+    const keys = this.file.rows('SELECT rowid AS number, CAST(tenant AS BLOB) AS tenant, CAST(id AS BLOB) AS id FROM responses')
+    for (const { number, tenant, id } of keys) {
+      const [whose, name] = [textOf(tenant), textOf(id)]
+      const kept = this.file.checked ? this.#at(number as number) : null
+      found.set(keyOf(whose, name), kept)
+      if (this.file.checked && kept === null) this.#damaged(whose, name)
+    }
+    for (const { tenant, id, of: thread = null, dropped } of this.manifest.listed) {
+      const key = keyOf(tenant, id)
+      const what = dropped ?? 'there is nothing left of it'
+      const settled = dropped === undefined ? {} : { settled: true as const }
+      if (!found.has(key)) this.#damage.set(key, { of: 'response', kind: 'lost', tenant, id, thread, what, ...settled })
+    }
+    this.manifest.begin([...found.values()].filter((kept) => kept !== null).map(listedOf))
   }
 
-  #read(row: Row): KeptResponse {
-    const kept = rows.read(row)
-    if (kept === null) throw damaged(this.file.path, 'a response is not what was written')
-    return kept
+  #at(number: number): KeptResponse | null {
+    const [row] = this.file.rows(`SELECT ${responseRows.selected} FROM responses WHERE rowid = ?`, number)
+    return row === undefined ? null : responseRows.read(row)
+  }
+
+  #damaged(tenant: string, id: string): Damage {
+    const thread = this.manifest.of(tenant, id)?.of ?? null
+    const damage = { of: 'response', kind: 'damaged', tenant, id, thread, what: 'its row is not what was written' } as const
+    this.#damage.set(keyOf(tenant, id), damage)
+    return damage
+  }
+
+  /** Those that are what was written. */
+  #whole(where: string, ...values: string[]): readonly KeptResponse[] {
+    return this.#rows(where, ...values)
+      .map((row) => responseRows.read(row))
+      .filter((kept) => kept !== null)
+  }
+
+  #rows(where: string, ...values: string[]): readonly Row[] {
+    return this.file.rows(`SELECT ${responseRows.selected} FROM responses ${where}`, ...values)
   }
 }
+
+const listedOf = (kept: KeptResponse): Listed => {
+  const { tenant, id, thread, body } = kept
+  return { tenant, id, of: thread, revision: body === null ? 2 : 1, sum: responseRows.write(kept).at(-1) as number, used: 0 }
+}
+
+const textOf = (bytes: unknown): string => Buffer.from(bytes as ArrayBuffer).toString()

@@ -29,10 +29,12 @@ export function addHealth(app: App, { service, metrics, running, locked }: Healt
       schema: { summary: 'ready, loading or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
     },
     (_request, reply) => {
-      const { models, closing } = service.status()
+      const { models, closing, damaged } = service.status()
       const loading = models.length > 0 && models.every(({ state }) => state === 'loading')
       const status = closing || running.closing ? 'closing' : loading ? 'loading' : 'ready'
-      return reply.code(status === 'ready' ? 200 : 503).send({ status })
+      return reply
+        .code(status === 'ready' ? 200 : 503)
+        .send({ status, ...(damaged.threads + damaged.responses > 0 ? { damaged } : {}) })
     },
   )
   app.get(

@@ -61,6 +61,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
 
   app.get('/kvfold/threads', { schema: documented('Live conversations of this key') }, ({ tenant }) => ({
     threads: threads.list(tenant),
+    damaged: threads.damage(tenant).map(({ id, kind, what }) => ({ id, kind, what })),
   }))
 
   app.get(

@@ -5,6 +5,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { BookEntry, Known } from './book-entry.js'
 import type { Chain } from './chain.js'
 import { bestMatch, chainOf, common, difference } from './match.js'
+import type { Damage } from '../../store/damage.js'
 import type { ThreadRecord } from '../../store/port.js'
 import type { ThreadChange } from './desk.js'
 import type { Tenant } from './tenant.js'
@@ -76,6 +77,10 @@ export class ThreadBook {
     return this.index.of(tenant)
   }
 
+  damage(tenant: Tenant): readonly Damage[] {
+    return this.options.store.damage().filter((each) => each.tenant === tenant)
+  }
+
   /**
    * The thread, loaded. It may be put away as soon as the caller lets others run, unless it is `asked` or `held`.
    * @throws KvfoldError server/no-thread; store/damaged, store/failed
@@ -145,6 +150,11 @@ export class ThreadBook {
 
   /** Loads nothing. @throws KvfoldError server/no-thread */
   async delete(tenant: Tenant, id: string): Promise<void> {
+    if (this.damage(tenant).some((each) => each.id === id)) {
+      await this.options.store.delete(tenant, id)
+      this.#changed({ tenant, id }, 'deleted')
+      return
+    }
     const entry = this.index.entry(tenant, id)
     if (entry.thread !== null) entry.thread.gone = true
     this.index.drop(entry)
@@ -195,7 +205,7 @@ export class ThreadBook {
     // Nothing but a system message in common is no conversation in common: the thread is not even read.
     const begun = messages.slice(0, shared)
     const isRelated = id !== undefined || goesOn || begun.some(({ role }) => role !== 'system')
-    const candidate = entry === null || !isRelated ? null : this.index.load(entry)
+    const candidate = entry === null || !isRelated ? null : this.#loaded(entry, id)
     if (candidate === null) return { thread: this.#begin(tenant, model, tools, null, 0), left: null }
     if (goesOn) {
       candidate.asked = true
@@ -207,6 +217,16 @@ export class ThreadBook {
     if (!isOther || (id === undefined && !wasAnswered)) return { thread, left: null }
     const reason = `message ${shared} is not what it was in thread ${candidate.id}: ${difference(candidate.view[shared], messages[shared])}`
     return { thread, left: { message: shared, place: thread.placeOf(shared), reason } }
+  }
+
+  /** Null: the thread was found damaged now; a request that did not name it goes on without it. */
+  #loaded(entry: BookEntry, named: string | undefined): Thread | null {
+    try {
+      return this.index.load(entry)
+    } catch (error) {
+      if (named === undefined && error instanceof KvfoldError && error.code === 'store/damaged-thread') return null
+      throw error
+    }
   }
 
   /** The thread that has the longest beginning of the request; null when none has any. Loads nothing. */

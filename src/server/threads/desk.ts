@@ -8,6 +8,7 @@ import type { Contract, ContractChoice } from '../../core/contract.js'
 import type { RefreshResult } from '../../engine/refresh.js'
 import type { LedgerEntry, MessageCost } from '../../kv/ledger.js'
 import type { Whereabouts } from '../../kv/whereabouts.js'
+import type { Damage } from '../../store/damage.js'
 import type { ThreadEvent } from '../../store/port.js'
 import type { ExportedThread } from './exported.js'
 import type { Tenant } from './tenant.js'
@@ -98,6 +99,8 @@ export interface ThreadChange {
 export interface ThreadDesk {
   /** Most recently used first. */
   list(tenant: Tenant): readonly ThreadSummary[]
+  /** Those that the store cannot give as they were; whatever is asked of them is refused with this. They can be deleted. */
+  damage(tenant: Tenant): readonly Damage[]
   get(tenant: Tenant, id: string): ThreadView
   /** What the thread's clients were told, and told it, oldest first. */
   view(tenant: Tenant, id: string): readonly ChatMessage[]

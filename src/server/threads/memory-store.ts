@@ -1,5 +1,6 @@
 /** A store that forgets everything with the process: for servers that are told to keep nothing, and for tests. */
 import { invariant } from '../../core/errors.js'
+import type { Damage } from '../../store/damage.js'
 import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore, ThreadUpdate } from '../../store/port.js'
 import type { Tenant } from './tenant.js'
 
@@ -45,6 +46,10 @@ export class MemoryStore implements ThreadStore {
   delete(tenant: Tenant, id: string): Promise<void> {
     this.#threads.delete(keyOf(tenant, id))
     return Promise.resolve()
+  }
+
+  damage(): readonly Damage[] {
+    return []
   }
 
   close(): Promise<void> {

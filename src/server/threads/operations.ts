@@ -5,6 +5,7 @@ import type { Result } from '../../context/refusal.js'
 import { sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Whereabouts } from '../../kv/whereabouts.js'
+import type { Damage } from '../../store/damage.js'
 import type { Known } from './book-entry.js'
 import type { ThreadBook } from './book.js'
 import type { ThreadDesk, ThreadMessage, ThreadSummary, ThreadView } from './desk.js'
@@ -26,6 +27,10 @@ export class Operations implements ThreadDesk {
 
   list(tenant: Tenant): readonly ThreadSummary[] {
     return this.book.of(tenant).map(summaryOf)
+  }
+
+  damage(tenant: Tenant): readonly Damage[] {
+    return this.book.damage(tenant)
   }
 
   get(tenant: Tenant, id: string): ThreadView {

@@ -39,6 +39,8 @@ export interface ServiceStatus {
   readonly threads: number
   /** Those of them whose messages are in memory. */
   readonly loaded: number
+  /** Kept things that are not what was acknowledged; each is told when it is asked for. */
+  readonly damaged: { readonly threads: number; readonly responses: number }
   /** Since the start: asks by how they ended. */
   readonly asks: { readonly done: number; readonly failed: number; readonly cancelled: number; readonly refused: number }
   readonly closing: boolean

@@ -1,7 +1,8 @@
 /** Owns all threads there are, whether their messages are in memory or in the store alone. */
 import type { ConversationPorts } from '../../context/conversation.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { ThreadStore } from '../../store/port.js'
+import { damageError } from '../../store/damage.js'
+import type { ThreadRecord, ThreadStore } from '../../store/port.js'
 import { BookEntry } from './book-entry.js'
 import { Loaded } from './loaded.js'
 import type { Tenant } from './tenant.js'
@@ -60,11 +61,12 @@ export class ThreadIndex {
     return [...this.each(tenant)].sort((a, b) => b.used - a.used)
   }
 
-  /** Loads nothing. @throws KvfoldError server/no-thread */
+  /** Loads nothing. @throws KvfoldError server/no-thread; store/damaged-thread, store/lost-thread */
   entry(tenant: Tenant, id: string): BookEntry {
     const entry = this.#tenants.get(tenant)?.get(id)
     if (entry !== undefined) return entry
-    throw noThread(id)
+    const damage = this.options.store.damage().find((each) => each.tenant === tenant && each.id === id)
+    throw damage === undefined ? noThread(id) : damageError(damage)
   }
 
   /** Null when the thread is no longer what there is of it. */
@@ -79,12 +81,12 @@ export class ThreadIndex {
 
   /**
    * The entry's thread. It may be put away as soon as the caller lets others run, unless it is `asked` or `held`.
-   * @throws KvfoldError store/damaged, store/failed; server/no-thread when the store does not have it
+   * @throws KvfoldError store/damaged-thread, and it is an entry no longer; store/failed; server/no-thread when the store does not have it
    */
   load(entry: BookEntry): Thread {
     let { thread } = entry
     if (thread === null) {
-      const record = this.options.store.read(entry.tenant, entry.id)
+      const record = this.#read(entry)
       if (record === null) throw noThread(entry.id)
       thread = new Thread(record, this.options.portsOf, entry.kept)
       entry.load(thread)
@@ -119,6 +121,15 @@ export class ThreadIndex {
     const entry = this.entryOf(thread)
     if (entry !== null) this.#loaded.grown(entry)
     this.#loaded.trim()
+  }
+
+  #read(entry: BookEntry): ThreadRecord | null {
+    try {
+      return this.options.store.read(entry.tenant, entry.id)
+    } catch (error) {
+      if (error instanceof KvfoldError && error.code === 'store/damaged-thread') this.drop(entry)
+      throw error
+    }
   }
 
   #put(entry: BookEntry): void {

@@ -1,0 +1,146 @@
+/** `kvfold store`: what is damaged in a store of conversations, what can be read of it, and a whole store of that. */
+import { appendFileSync, closeSync, openSync } from 'node:fs'
+import type { Command } from 'commander'
+import { KvfoldError } from '../../core/errors.js'
+import { damageLines, type Damage } from '../../store/damage.js'
+import { printable } from '../ansi.js'
+import { plural } from '../figures.js'
+import { storeFolder } from '../keeping.js'
+import type { Shell } from '../shell.js'
+
+interface StoreFlags {
+  readonly store?: string
+  readonly json?: true
+  readonly out?: string
+}
+
+export function addStore(program: Command, shell: Shell): void {
+  const store = program
+    .command('store')
+    .description('look for damage in a store of conversations, which no server uses meanwhile, and save what is whole')
+  const add = (name: string, what: string, run: (flags: StoreFlags, shell: Shell) => Promise<void>) =>
+    store
+      .command(name)
+      .description(what)
+      .option('--store <folder>', 'folder of the store (default: kvfold in the XDG state folder)')
+      .action((flags: StoreFlags) => run(flags, shell))
+  add('check', 'read all of a store and name what is damaged or lost; exit code 1 when anything is', check).option(
+    '--json',
+    'one JSON object',
+  )
+  add(
+    'repair',
+    'write a new store of all whole threads and of the whole beginnings of damaged ones; the damaged files stay beside it',
+    repair,
+  ).option('--json', 'one JSON object')
+  add('export', 'all threads that can be read, one JSON object a line, with what is damaged in them', exportAll).option(
+    '--out <file>',
+    'file to write, readable by you only (default: stdout)',
+  )
+}
+
+async function look(flags: StoreFlags) {
+  // Only now: other commands should not wait for SQLite, nor need it.
+  const [{ checkThreads, damageOf, repairThreads }, { checkResponses, repairResponses }] = await Promise.all([
+    import('../../store/repair.js'),
+    import('../../server/responses/salvage-responses.js'),
+  ])
+  const folder = storeFolder(flags)
+  const [threads, responses] = [checkThreads(folder), checkResponses(folder)]
+  if (threads === null) throw new KvfoldError('cli/bad-usage', `There is no store in ${folder}; name its folder with --store.`)
+  const damage = [...threads.threads.map(damageOf).filter((each) => each !== null), ...(responses?.damage ?? [])]
+  const files = [threads, responses].filter((each) => each !== null)
+  const open = damage.filter(({ settled }) => settled !== true)
+  const isDamaged = open.length > 0 || files.some(({ file, unreadable }) => file !== null || unreadable > 0)
+  return { folder, threads, responses, damage, open, files, isDamaged, damageOf, repairThreads, repairResponses }
+}
+
+async function check(flags: StoreFlags, { out }: Shell): Promise<void> {
+  const { threads, responses, damage, open, files, isDamaged, damageOf } = await look(flags)
+  const whole = threads.threads.filter((thread) => damageOf(thread) === null).length
+  const settled = damage.length - open.length
+  const problems = files.flatMap(({ path, file, unreadable }) => [
+    ...(file === null ? [] : [`${path}: ${file}`]),
+    ...(unreadable === 0 ? [] : [`${plural(unreadable, 'damaged line')} in the manifest of ${path}`]),
+  ])
+  if (flags.json === true)
+    out.print(
+      JSON.stringify({
+        damaged: isDamaged,
+        threads: { whole, damaged: damagesOf(open, 'thread') },
+        responses: { whole: responses?.whole.length ?? 0, damaged: damagesOf(open, 'response') },
+        leftOutBefore: settled,
+        files: problems,
+      }),
+    )
+  else {
+    for (const line of [...problems, ...damageLines(open, open.length)]) out.print(printable(line))
+    out.print(`${plural(whole, 'thread')} and ${plural(responses?.whole.length ?? 0, 'response')} are what was written`)
+    if (settled > 0) out.print(`${plural(settled, 'thread or response', 'threads and responses')} left out by an earlier repair`)
+  }
+  threads.close()
+  if (isDamaged)
+    throw new KvfoldError(
+      'store/damaged',
+      'The store is damaged; kvfold store export writes what can be read, kvfold store repair makes a whole one of it.',
+    )
+}
+
+async function repair(flags: StoreFlags, { out }: Shell): Promise<void> {
+  const { folder, threads, responses, open, files, isDamaged, repairThreads, repairResponses } = await look(flags)
+  const broken = new Set(files.filter(({ file, unreadable }) => file !== null || unreadable > 0))
+  if (!isDamaged) {
+    threads.close()
+    out.print(flags.json === true ? JSON.stringify({ repaired: false }) : 'Nothing is damaged; nothing was changed.')
+    return
+  }
+  const both = open.some((each) => each.of === 'thread') || broken.has(threads)
+  const repaired = both ? await repairThreads(folder, threads) : null
+  threads.close()
+  const isBroken = responses !== null && (broken.has(responses) || open.some((each) => each.of === 'response'))
+  const backup = isBroken ? repairResponses(folder, responses) : null
+  const lost = open.filter((each) => each.of === 'response')
+  if (flags.json === true) {
+    out.print(
+      JSON.stringify({ repaired: true, threads: repaired, responses: backup === null ? null : { backup, dropped: lost } }),
+    )
+    return
+  }
+  if (repaired !== null) {
+    for (const { damage, rows } of repaired.cut)
+      out.print(
+        printable(
+          `thread ${damage.id} of ${damage.tenant}: the first ${rows.messages.found}${rows.messages.of === null ? '' : ` of ${rows.messages.of}`} messages were kept (${damage.what})`,
+        ),
+      )
+    for (const line of damageLines(repaired.dropped, repaired.dropped.length)) out.print(printable(`left out: ${line}`))
+    out.print(`${plural(repaired.whole, 'thread')} kept as written; the damaged store is ${repaired.backup}`)
+  }
+  if (backup !== null) {
+    for (const line of damageLines(lost, lost.length)) out.print(printable(`left out: ${line}`))
+    out.print(`${plural(responses?.whole.length ?? 0, 'response')} kept as written; the damaged file is ${backup}`)
+  }
+}
+
+async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void> {
+  const [{ threads, open, damageOf }, { exported }] = await Promise.all([look(flags), import('../../server/threads/exported.js')])
+  const file = flags.out === undefined ? null : openSync(flags.out, 'wx', 0o600)
+  try {
+    for (const thread of threads.threads) {
+      const { tenant, id, record } = thread
+      const damage = damageOf(thread)
+      const told = damage === null ? null : { kind: damage.kind, what: damage.what }
+      const body = record === null ? { format: 'kvfold-thread/1', id } : exported(record())
+      const line = JSON.stringify({ ...body, tenant, damage: told })
+      if (file === null) out.print(line)
+      else appendFileSync(file, `${line}\n`)
+    }
+  } finally {
+    if (file !== null) closeSync(file)
+    threads.close()
+  }
+  for (const line of damageLines(open)) notes.print(printable(line))
+}
+
+const damagesOf = (damage: readonly Damage[], of: Damage['of']) =>
+  damage.filter((each) => each.of === of).map(({ tenant, id, kind, what }) => ({ tenant, id, kind, what }))
