@@ -81,7 +81,6 @@ class Values {
     this.#vocabularySize()
     if (layers === undefined) return
     this.#heads(layers)
-    this.#sections()
     this.#recurrence()
     this.#outputWidth()
   }
@@ -160,6 +159,7 @@ class Values {
     const values = this.#within('attention.value_length', 1, MOST) ?? Math.floor(embedding / first)
     if (uniform || hybrid) this.#widths({ embedding, heads: first, width, values })
     this.#rotation(width)
+    this.#sections(width)
   }
 
   #hybrid(heads: readonly number[] | undefined, kvHeads: readonly number[]): void {
@@ -206,13 +206,13 @@ class Values {
   }
 
   /** Pairs of a head's numbers by dimension of the position. */
-  #sections(): void {
+  #sections(width: number): void {
     const key = 'rope.dimension_sections'
-    const sections = this.#list(key)
+    const sections = this.#list(key)?.slice(0, 4)
     if (sections === undefined) return
-    const sum = sections.slice(0, 4).reduce((all, one) => all + one, 0)
-    if (sections.some((one) => one < 0 || one > MOST) || sections.slice(0, 3).every((one) => one === 0) || sum > MOST)
-      this.#refuse(key, sections.join(', '), 'four numbers from 0, one of the first three above it')
+    const sum = sections.reduce((all, one) => all + one, 0)
+    if (sections.some((one) => one < 0) || sections.slice(0, 3).every((one) => one === 0) || sum > width)
+      this.#refuse(key, sections.join(', '), `four numbers from 0, one of the first three above it, up to ${width} together`)
   }
 
   #recurrence(): void {

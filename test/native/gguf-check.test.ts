@@ -160,6 +160,7 @@ describe('values', () => {
     ['lfm2', 'shortconv.l_cache', '1', ...number(1)],
     ['jamba', 'ssm.inner_size', '64', ...number(64)],
     ['qwen2vl', 'rope.dimension_sections', '0, 0, 0, 8', ...heads([0, 0, 0, 8])],
+    ['qwen2vl', 'rope.dimension_sections', '5, 5, 5, 5', ...heads([5, 5, 5, 5])],
     ['llama', 'rope.scaling.type', '"nonsense"', STRING, text('nonsense')],
     ['llama', 'expert_used_count', '2', ...number(2)],
     ['llama', 'expert_group_count', '2', ...number(2)],
