@@ -13,8 +13,11 @@ import { someTokens } from '../native/fixture.js'
 import { slidingModel, tinyModel } from '../support/models.js'
 
 const recipe = fileURLToPath(new URL('../../native-models/', import.meta.url))
-const python = process.env['PYTHON'] ?? 'python3'
-const missing = spawnSync(python, ['-c', 'import numpy']).status !== 0
+/** Debian's numpy is Debian's Python's, which need not be the first in the path. */
+const pythons = [process.env['PYTHON'] ?? 'python3', '/usr/bin/python3']
+const found = pythons.find((each) => spawnSync(each, ['-c', 'import numpy']).status === 0)
+const missing = found === undefined
+const python = found ?? 'python3'
 let folder: string
 
 beforeAll(() => {

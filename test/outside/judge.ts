@@ -21,8 +21,8 @@ export interface Noise {
   worst: number
 }
 
-/** An exact step may be off by this many times what fresh prefills differ by among themselves. */
-const PATIENCE = 4
+/** An exact step may be off the nearest fresh prefill by this many times what fresh prefills differ by among themselves. */
+const PATIENCE = 2.5
 
 /** What is known of a talk before its step. */
 export interface Before {
@@ -160,8 +160,9 @@ export class Judge {
     const fresh = await this.reference.prefill(tokens, said.prompt.length - 1)
     this.noise.floor = Math.max(this.noise.floor, fresh.noise)
     // Where only the likeliest are told, those are compared by rank: no rank moves by more than the largest difference.
-    const expected = said.tops === undefined ? fresh.rows : fresh.rows.map((row) => row.toSorted((a, b) => b - a))
-    const difference = Math.max(...expected.map((row, place) => furthest(rows[place]!, row)))
+    const sorted = (row: Float32Array) => (said.tops === undefined ? row : row.toSorted((a, b) => b - a))
+    const away = fresh.variants.map((all) => Math.max(...rows.map((row, place) => furthest(row, sorted(all[place]!)))))
+    const difference = Math.min(...away)
     this.noise.worst = Math.max(this.noise.worst, difference)
     this.tally.exactSteps++
     if (difference > PATIENCE * this.noise.floor)
@@ -174,8 +175,9 @@ export class Judge {
 
   #computed(at: number, entry: LedgerEntry, said: StepSaid, before: Before): void {
     const { fallback, evicted, contract } = entry
+    const reasons: { readonly recomputeReason?: string | null } = entry
     const computed = entry.submitted - (entry.shown - said.prompt.length)
-    const explained = fallback !== null || evicted > 0
+    const explained = fallback !== null || evicted > 0 || (reasons.recomputeReason ?? null) !== null
     const told = `${computed} of ${said.prompt.length} under ${contract}${fallback === null ? '' : ` (${fallback})`}`
     if (before.exact !== null) {
       const least = Math.max(1, said.prompt.length - before.exact)

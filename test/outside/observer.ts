@@ -248,7 +248,7 @@ export class Observer {
     } else if (what === 'A') memory?.shift(a, b, c, d)
     else if (what === 'K') memory?.sequences.clear()
     else if (what === 'S') {
-      if (context !== undefined) this.#states.set(`${rest[1]} ${rest[2]}`, copied(context.of(a)))
+      if (context !== undefined) this.#save(`${rest[1]} ${rest[2]}`, context.of(a))
     } else if (what === 'L') {
       // Contexts of an earlier history, which are being given up.
       if (context === undefined) return
@@ -256,6 +256,17 @@ export class Observer {
       if (b > 0 && state === undefined) this.complaints.push(`a state was loaded that was never saved: ${line}`)
       context.put(a, b > 0 ? (state ?? []) : [])
     } else this.complaints.push(`unexpected: ${line.slice(0, 200)}`)
+  }
+
+  /** The same text in the hands of two owners gives the same bytes; whose they are when they are loaded cannot be told then. */
+  #save(key: string, cells: readonly Cell[]): void {
+    const before = this.#states.get(key)
+    const doubtful = before !== undefined && before.some(({ owner }, at) => owner.name !== cells[at]?.owner.name)
+    const nobody = { name: null }
+    this.#states.set(
+      key,
+      cells.map((cell) => ({ ...cell, ...(doubtful ? { owner: nobody } : {}) })),
+    )
   }
 
   #ended(whose: string, status: number, ends: readonly string[]): void {
@@ -274,6 +285,3 @@ export class Observer {
 function range(p0: number, p1: number): readonly [start: number, end: number] {
   return [Math.max(0, p0), p1 < 0 ? END : p1]
 }
-
-/** A state keeps what was there; whose it was stays one fact. */
-const copied = (cells: readonly Cell[]): readonly Cell[] => cells.map((cell) => ({ ...cell }))

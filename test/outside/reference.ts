@@ -16,8 +16,8 @@ export interface ReferenceSetting {
 const TYPES = { f16: 1, q8_0: 8 } as const
 
 export interface Prefilled {
-  /** By place from the first that was asked for: natural-log probabilities of all tokens. */
-  readonly rows: readonly Float32Array[]
+  /** By fresh prefill, by place from the first that was asked for: natural-log probabilities of all tokens. */
+  readonly variants: readonly (readonly Float32Array[])[]
   /** The largest difference between the fresh prefills. */
   readonly noise: number
 }
@@ -55,7 +55,7 @@ export class Reference {
   async prefill(tokens: readonly number[], from: number): Promise<Prefilled> {
     const [whole, chunked, after] = await this.#prefill(tokens, from)
     const noise = Math.max(...whole.map((row, at) => Math.max(furthest(row, chunked[at]!), furthest(row, after[at]!))))
-    return { rows: whole, noise }
+    return { variants: [whole, chunked, after], noise }
   }
 
   /** As bytes of UTF-8, control tokens written out. */
