@@ -174,10 +174,9 @@ export class Judge {
   }
 
   #computed(at: number, entry: LedgerEntry, said: StepSaid, before: Before): void {
-    const { fallback, evicted, contract } = entry
-    const reasons: { readonly recomputeReason?: string | null } = entry
+    const { fallback, evicted, contract, recomputeReason = null }: LedgerEntry & { readonly recomputeReason?: string | null } = entry
     const computed = entry.submitted - (entry.shown - said.prompt.length)
-    const explained = fallback !== null || evicted > 0 || (reasons.recomputeReason ?? null) !== null
+    const explained = fallback !== null || evicted > 0 || recomputeReason !== null
     const told = `${computed} of ${said.prompt.length} under ${contract}${fallback === null ? '' : ` (${fallback})`}`
     if (before.exact !== null) {
       const least = Math.max(1, said.prompt.length - before.exact)

@@ -375,7 +375,7 @@ class Served {
       const [start, end] = [codes[op.from % codes.length], codes[op.to % codes.length]]
       if (start !== undefined && end !== undefined)
         await post('/fragments', { startMarker: start, endMarker: end, numFragments: op.pieces })
-    } else {
+    } else if ('pick' in op) {
       const fragment = fragments[op.pick % fragments.length]?.id
       if (fragment === undefined) return
       const body =
