@@ -174,7 +174,12 @@ export class Judge {
   }
 
   #computed(at: number, entry: LedgerEntry, said: StepSaid, before: Before): void {
-    const { fallback, evicted, contract, recomputeReason = null }: LedgerEntry & { readonly recomputeReason?: string | null } = entry
+    const {
+      fallback,
+      evicted,
+      contract,
+      recomputeReason = null,
+    }: LedgerEntry & { readonly recomputeReason?: string | null } = entry
     const computed = entry.submitted - (entry.shown - said.prompt.length)
     const explained = fallback !== null || evicted > 0 || recomputeReason !== null
     const told = `${computed} of ${said.prompt.length} under ${contract}${fallback === null ? '' : ` (${fallback})`}`
