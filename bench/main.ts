@@ -5,6 +5,7 @@ import { books } from './books.js'
 import { contracts } from './contracts.js'
 import { eightFoldsBench } from './eight-folds.js'
 import { fold } from './fold.js'
+import { gpu } from './gpu.js'
 import { plain } from './plain.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
@@ -14,6 +15,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   contracts: () => contracts(process.argv.slice(3)),
   'eight-folds': eightFoldsBench,
   fold,
+  gpu: () => gpu(process.argv.slice(3)),
   plain,
 }
 

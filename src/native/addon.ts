@@ -202,15 +202,20 @@ function openGlobally(library: string): void {
   process.dlopen({ exports: {} }, library, constants.dlopen.RTLD_NOW | constants.dlopen.RTLD_GLOBAL)
 }
 
-/** The file of node-llama-cpp's addon in this process; the package does not say which of its variants it loaded. */
-function llamaLibrary(): string {
+/** Files of the shared libraries in this process. */
+export function loadedLibraries(): readonly string[] {
   // @types/node of the oldest supported line does not know the switch; without it the report asks the name server about open sockets.
   const report = process.report as (typeof process)['report'] & { excludeNetwork?: boolean }
   const before = report.excludeNetwork ?? false
   report.excludeNetwork = true
   const { sharedObjects } = report.getReport() as unknown as { readonly sharedObjects: readonly string[] }
   report.excludeNetwork = before
-  const library = sharedObjects.find((path) => path.endsWith('llama-addon.node'))
+  return sharedObjects
+}
+
+/** The file of node-llama-cpp's addon in this process; the package does not say which of its variants it loaded. */
+function llamaLibrary(): string {
+  const library = loadedLibraries().find((path) => path.endsWith('llama-addon.node'))
   if (library === undefined)
     throw new KvfoldError('native/library-mismatch', 'node-llama-cpp loaded no library of its own; run npm ci again.')
   return library

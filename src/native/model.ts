@@ -1,9 +1,9 @@
 /** Owns a loaded model: its facts and vocabulary, and the contexts and samplers made from it, which end before it does. */
 import { KvfoldError } from '../core/errors.js'
-import type { Addon, ModelHandle } from './addon.js'
+import { loadedLibraries, type Addon, type ModelHandle } from './addon.js'
 import { Context } from './context.js'
 import { planContext } from './context-plan.js'
-import { usable } from './devices.js'
+import { refuseBrokenDriver, usable } from './devices.js'
 import { awaiting, calling, refuse, refuseForeign } from './failure.js'
 import { checkGguf } from './gguf-file.js'
 import { layersThatFit } from './gpu-layers.js'
@@ -165,7 +165,9 @@ export class Model implements NativeModel {
     const { handle } = this
     if (this.#vocabOnly)
       throw new KvfoldError('model/unsupported', 'The model was loaded with vocabOnly and has no weights; load it whole.')
-    const plan = planContext(options, this, usable(this.#backend.gpu, this.#addon.about().devices))
+    const devices = usable(this.#backend.gpu, this.#addon.about().devices)
+    const plan = planContext(options, this, devices)
+    if (options.attention === true) refuseBrokenDriver(devices, loadedLibraries)
     const making = awaiting(() => this.#addon.contextCreate(handle, plan.raw))
     this.#making.add(making)
     try {

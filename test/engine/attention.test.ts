@@ -12,6 +12,7 @@ import { openNative } from '../../src/native/binding.js'
 import { synthesizeOther, WINDOW, type OtherArchitecture } from '../../src/native/synthetic-others.js'
 import type { Native } from '../../src/native/types.js'
 import { builtinModel } from '../../src/cli/builtin.js'
+import { TEST_GPU } from '../support/device.js'
 import { FirstLayer } from '../support/first-layer.js'
 import { tinyModel } from '../support/models.js'
 import { mkdtemp } from 'node:fs/promises'
@@ -35,7 +36,7 @@ let engine: LlamaEngine
 const opened: LlamaEngine[] = []
 
 beforeAll(async () => {
-  native = await openNative({ gpu: 'cpu' })
+  native = await openNative({ gpu: TEST_GPU })
 })
 afterEach(async () => {
   for (const each of opened.splice(0)) await each.dispose()

@@ -8,6 +8,7 @@ import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../src
 import type { Terms } from '../../src/kv/contract.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeContext } from '../../src/native/types.js'
+import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 
 const SETTINGS = { cells: 2048, sequences: 12, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
@@ -27,7 +28,7 @@ let native: Native
 let engine: LlamaEngine
 
 beforeAll(async () => {
-  native = await openNative({ gpu: 'cpu' })
+  native = await openNative({ gpu: TEST_GPU })
 })
 afterEach(() => engine.dispose())
 

@@ -10,6 +10,7 @@ import { openNative } from '../../src/native/binding.js'
 import { synthesizeEncoder, type EncoderShape } from '../../src/native/synthetic-encoder.js'
 import { synthesizeOther } from '../../src/native/synthetic-others.js'
 import type { Native, NativeModel, Pooling } from '../../src/native/types.js'
+import { TEST_GPU } from '../support/device.js'
 import { batchOf, refused, seq, someTokens } from '../native/fixture.js'
 
 let native: Native
@@ -17,7 +18,7 @@ let folder: string
 const open: { dispose(): Promise<void> }[] = []
 
 beforeAll(async () => {
-  native = await openNative({ gpu: 'cpu' })
+  native = await openNative({ gpu: TEST_GPU })
   folder = mkdtempSync(join(tmpdir(), 'kvfold-embedder-'))
 })
 afterEach(async () => {

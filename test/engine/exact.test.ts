@@ -11,14 +11,17 @@ import { LlamaEngine } from '../../src/engine/llama.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeContext, NativeModel } from '../../src/native/types.js'
+import { ON_GPU, TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
+/** A device that computes in software takes a second a step. */
+const most = (long: number, usual: number, gpu: number) => (LONG ? long : ON_GPU ? gpu : usual)
 /** Sequences per setting. Without flash attention the noise floor is a thousand times lower, so most run there. */
 const RUNS = [
-  { flashAttention: 'off', contracts: ['exact'], sequences: LONG ? 4000 : 420 },
-  { flashAttention: 'on', contracts: ['exact'], sequences: LONG ? 1000 : 100 },
-  { flashAttention: 'off', contracts: ['exact', 'splice', 'splice', 'blend'], sequences: LONG ? 2000 : 150 },
+  { flashAttention: 'off', contracts: ['exact'], sequences: most(4000, 420, 12) },
+  { flashAttention: 'on', contracts: ['exact'], sequences: most(1000, 100, 6) },
+  { flashAttention: 'off', contracts: ['exact', 'splice', 'splice', 'blend'], sequences: most(2000, 150, 12) },
 ] as const
 const CELLS = 1536
 
@@ -41,7 +44,7 @@ let whole: NativeContext
 let chunked: NativeContext
 
 beforeAll(async () => {
-  native = await openNative({ gpu: 'cpu' })
+  native = await openNative({ gpu: TEST_GPU })
   referenceModel = await native.loadModel(await tinyModel())
 })
 

@@ -7,6 +7,7 @@ import { conversationId } from '../../src/core/ids.js'
 import { DiskShelf } from '../../src/engine/disk-shelf.js'
 import { LlamaEngine, type Completion } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
+import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 
 const stored = conversationId('stored')
@@ -23,7 +24,7 @@ let reads = 0
 async function load(): Promise<void> {
   const options = { cells: 1024, sequences: 8, slots: 3, threads: 1, batchThreads: 1, hostBytes: 2 ** 24 }
   const disk = { folder, bytes: 2 ** 26 }
-  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await tinyModel(), { ...options, disk })
+  engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), await tinyModel(), { ...options, disk })
   ban = Array.from({ length: engine.modelInfo.vocabulary }, (_, token) => token)
     .filter((token) => engine.model.isEndOfGeneration(token))
     .map((token) => ({ token, bias: -Infinity }))

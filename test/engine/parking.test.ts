@@ -5,6 +5,7 @@ import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../src
 import type { Contract } from '../../src/core/contract.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Native } from '../../src/native/types.js'
+import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 
 const SETTINGS = { cells: 4096, sequences: 12, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
@@ -22,7 +23,7 @@ let base: Int32Array
 let folded: Pick<Completion, 'tokens' | 'origin'>
 
 beforeAll(async () => {
-  native = await openNative({ gpu: 'cpu' })
+  native = await openNative({ gpu: TEST_GPU })
 })
 afterEach(() => engine.dispose())
 

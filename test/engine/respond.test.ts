@@ -5,6 +5,7 @@ import { conversationId } from '../../src/core/ids.js'
 import { contextTools } from '../../src/context/tools/toolset.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
+import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 
 const tools = contextTools.map(({ definition }) => definition).filter(({ name }) => name.endsWith('_fragment'))
@@ -12,7 +13,7 @@ const user = (content: string): ChatMessage => ({ role: 'user', content })
 let engine: LlamaEngine
 
 beforeAll(async () => {
-  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await tinyModel(), {
+  engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), await tinyModel(), {
     cells: 4096,
     sequences: 8,
     threads: 1,

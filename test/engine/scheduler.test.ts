@@ -4,6 +4,7 @@ import { conversationId } from '../../src/core/ids.js'
 import { LlamaEngine, type Completion } from '../../src/engine/llama.js'
 import type { JobResult } from '../../src/engine/job.js'
 import { openNative } from '../../src/native/binding.js'
+import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 
 const CELLS = 2048
@@ -12,7 +13,7 @@ let ban: { token: number; bias: number }[]
 let count = 0
 
 beforeAll(async () => {
-  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await tinyModel(), {
+  engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), await tinyModel(), {
     cells: CELLS,
     sequences: 8,
     threads: 1,

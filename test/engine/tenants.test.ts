@@ -10,6 +10,7 @@ import { conversationId } from '../../src/core/ids.js'
 import { SECRET_FILE } from '../../src/engine/cache-secret.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
+import { TEST_GPU } from '../support/device.js'
 import { mambaModel, tinyModel } from '../support/models.js'
 
 const messages: ChatMessage[] = [
@@ -25,7 +26,7 @@ describe.each([
   let engine: LlamaEngine
 
   beforeAll(async () => {
-    engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await model(), { ...options, hostBytes: 1e8 })
+    engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), await model(), { ...options, hostBytes: 1e8 })
   })
 
   afterAll(() => engine.dispose())
@@ -64,7 +65,7 @@ describe.each([
 
 describe('a refresh', () => {
   it("makes a tenant's spliced conversation exact for that tenant", async () => {
-    const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await tinyModel(), {
+    const engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), await tinyModel(), {
       ...options,
       ubatch: 64,
       batch: 64,

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { openNative } from '../../src/native/binding.js'
 import type { CaptureOptions, ContextOptions, NativeContext, NativeModel, Watched } from '../../src/native/types.js'
+import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 import { batchOf, feed, refused, seq, someTokens } from './fixture.js'
 
@@ -11,7 +12,7 @@ const OPTIONS: CaptureOptions = { layers: [0, 1], heads: [0, 3], atoms: 2, rows:
 let model: NativeModel
 
 beforeAll(async () => {
-  model = await (await openNative({ gpu: 'cpu' })).loadModel(await tinyModel())
+  model = await (await openNative({ gpu: TEST_GPU })).loadModel(await tinyModel())
 })
 afterAll(() => model.dispose())
 

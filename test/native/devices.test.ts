@@ -1,5 +1,8 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { backendFor, usable, type Device } from '../../src/native/devices.js'
+import { backendFor, mesaRelease, refuseBrokenDriver, usable, type Device } from '../../src/native/devices.js'
 import { refused, runScript } from './fixture.js'
 
 const device = (description: string, gpu = true): Device => ({ name: 'x', description, gpu, free: 1e9, total: 2e9 })
@@ -42,6 +45,39 @@ describe('a named backend', () => {
 test('on the CPU no GPU is used', () => {
   expect(usable('cpu', [GPU, CPU])).toEqual([CPU])
   expect(usable('cuda', [GPU, CPU])).toEqual([GPU, CPU])
+})
+
+describe('attention on a software device', () => {
+  const driver = (release: string, check: (libraries: () => readonly string[]) => unknown) => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvfold-driver-'))
+    const file = join(folder, 'libvulkan_lvp.so')
+    writeFileSync(file, `\x7fELF\0Mesa ${release} (git-1)\0`)
+    try {
+      return check(() => ['/lib/libc.so.6', file])
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
+  }
+
+  test('is refused on a Mesa that writes to freed memory, by its release', async () => {
+    const { message } = await refused('attention/unavailable', () =>
+      driver('22.3.6', (libraries) => {
+        refuseBrokenDriver([SOFTWARE[0]!, CPU], libraries)
+      }),
+    )
+    expect(message).toMatch(/Mesa 22\.3\.6/)
+  })
+
+  test('runs on a later one, and on other devices no driver is looked for', () => {
+    driver('25.0.7', (libraries) => {
+      refuseBrokenDriver([SOFTWARE[0]!, CPU], libraries)
+    })
+    for (const devices of [[GPU, CPU], [CPU]])
+      refuseBrokenDriver(devices, () => {
+        throw new Error('looked')
+      })
+    expect(mesaRelease(Buffer.from('no release'))).toBeNull()
+  })
 })
 
 // Where no driver for Vulkan is installed the library for the CPU is loaded; the outcome is the same.

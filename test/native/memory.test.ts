@@ -3,6 +3,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { span } from '../../src/core/span.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeContext, NativeModel } from '../../src/native/types.js'
+import { TEST_GPU } from '../support/device.js'
 import { mambaModel, slidingModel, tinyModel } from '../support/models.js'
 import { batchOf, feed, refused, seq, someTokens } from './fixture.js'
 
@@ -14,7 +15,7 @@ let model: NativeModel
 let context: NativeContext
 
 beforeAll(async () => {
-  native = await openNative({ gpu: 'cpu' })
+  native = await openNative({ gpu: TEST_GPU })
   model = await native.loadModel(await tinyModel())
 })
 beforeEach(async () => {

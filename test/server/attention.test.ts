@@ -12,6 +12,7 @@ import { openNative } from '../../src/native/binding.js'
 import { PUBLIC, type Ask } from '../../src/server/ask.js'
 import { ThreadService } from '../../src/server/service.js'
 import type { ThreadAttention } from '../../src/server/threads/desk.js'
+import { TEST_GPU } from '../support/device.js'
 import { serving, type Serving } from './serving.js'
 import { someCard } from '../store/threads.js'
 
@@ -27,7 +28,7 @@ let loads = 0
 let served: Serving
 let service: ThreadService
 
-const load = async () => LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), ALONE)
+const load = async () => LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), ALONE)
 
 beforeAll(async () => {
   own = await load()
@@ -38,7 +39,7 @@ beforeAll(async () => {
           name: 'builtin',
           slots: 2,
           load: async () =>
-            LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
+            LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), {
               threads: 1,
               batchThreads: 1,
               slots: 2,

@@ -12,6 +12,7 @@ import { Server } from '../../src/server/app.js'
 import type { Answer, Ask } from '../../src/server/ask.js'
 import { ThreadService } from '../../src/server/service.js'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
+import { TEST_GPU } from '../support/device.js'
 
 const TENANT = 'public'
 const user = (content: string): ChatMessage => ({ role: 'user', content })
@@ -32,7 +33,7 @@ afterEach(async () => {
 /** A cache with room for about one of our threads. */
 async function open(options: LlamaEngineOptions): Promise<void> {
   const load = async () =>
-    (engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
+    (engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), {
       ...{ threads: 1, batchThreads: 1, slots: 2, cells: 2048, contract: 'splice', ...options },
     }))
   service = await ThreadService.open({ store: SqliteStore.open({ folder }), models: [{ name: 'builtin', slots: 2, load }] })

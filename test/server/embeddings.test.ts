@@ -12,6 +12,7 @@ import { synthesizeEncoder } from '../../src/native/synthetic-encoder.js'
 import { Overloaded } from '../../src/server/ask.js'
 import { ThreadService, type ServiceOptions } from '../../src/server/service.js'
 import { refused } from '../native/fixture.js'
+import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 
 let folder: string
@@ -31,7 +32,7 @@ afterAll(() => {
   rmSync(folder, { recursive: true })
 })
 
-const load = async () => Embedder.load(await openNative({ gpu: 'cpu' }), encoder, ONE)
+const load = async () => Embedder.load(await openNative({ gpu: TEST_GPU }), encoder, ONE)
 
 const serviceOf = (options: Partial<ServiceOptions> = {}) =>
   ThreadService.open({ models: [served], embeddings: { name: 'encoder', load }, ...options })
@@ -102,7 +103,7 @@ test('the embedder of a served model goes and comes with it', async () => {
       {
         name: 'tiny',
         slots: 1,
-        load: async () => LlamaEngine.load(await openNative({ gpu: 'cpu' }), path, { ...ONE, cells: 256 }),
+        load: async () => LlamaEngine.load(await openNative({ gpu: TEST_GPU }), path, { ...ONE, cells: 256 }),
         embedder: ({ model }) => {
           made++
           return Embedder.on(model!, ONE)

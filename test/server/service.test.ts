@@ -7,6 +7,7 @@ import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import { Overloaded, type Answer, type Ask, type AskEvent } from '../../src/server/ask.js'
 import { ThreadService, type ServiceOptions } from '../../src/server/service.js'
+import { TEST_GPU } from '../support/device.js'
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const notes = (from: number, lines: number): string =>
@@ -42,7 +43,7 @@ const ask = (service: ThreadService, messages: readonly ChatMessage[], more: Par
   begin(service, messages, more).answer
 
 beforeAll(async () => {
-  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1, slots: 4 })
+  engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1, slots: 4 })
 })
 
 afterAll(async () => {

@@ -6,6 +6,7 @@ import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import { Server, type ServerOptions } from '../../src/server/app.js'
 import { ThreadService, type ServiceOptions } from '../../src/server/service.js'
+import { TEST_GPU } from '../support/device.js'
 
 export interface Serving {
   readonly url: string
@@ -33,7 +34,7 @@ export async function serving(given: ServingOptions = {}): Promise<Serving> {
   const log: string[] = []
   const load =
     engine ??
-    (async () => LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1, slots }))
+    (async () => LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1, slots }))
   const service = await ThreadService.open({
     models: [
       {

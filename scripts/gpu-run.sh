@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# What kvfold does on a GPU, as one record: bash scripts/gpu-run.sh --gpu cuda|vulkan|cpu [--small] [--out FILE]
+# For a machine without a network: node_modules/, build/ and dist/ come along (npm ci && npm run build elsewhere). Of the CUDA package only
+# libggml-cuda.so may be missing (it is large); then it is built here, for one generation of GPUs (CUDA_ARCH, default 90: Hopper).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+gpu=cuda small='' out=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    --gpu) gpu=$2; shift 2 ;;
+    --small) small=--small; shift ;;
+    --out) out=$2; shift 2 ;;
+    *) echo "gpu-run: unknown word $1" >&2; exit 2 ;;
+  esac
+done
+out=${out:-bench/results/gpu-$gpu.json}
+for need in node_modules/node-llama-cpp build/kvfold.node dist/cli/main.js; do
+  [ -e "$need" ] || { echo "gpu-run: $need is missing; run npm ci && npm run build and bring it along" >&2; exit 1; }
+done
+
+# llama.cpp's CUDA backend out of the source bundle that node-llama-cpp ships: the same commit as its libraries beside it.
+build_cuda() {
+  local package=node_modules/@node-llama-cpp/linux-x64-cuda/bins/linux-x64-cuda source=.cache/gpu-run/llama.cpp
+  [ -d "$package" ] || { echo "gpu-run: $package is missing; bring it along without libggml-cuda.so" >&2; return 1; }
+  export PATH=$PATH:/usr/local/cuda/bin
+  for tool in git cmake nvcc; do
+    command -v "$tool" >/dev/null || { echo "gpu-run: $tool is needed to build the CUDA backend" >&2; return 1; }
+  done
+  [ -d "$source" ] || git clone --quiet node_modules/node-llama-cpp/llama/gitRelease.bundle "$source"
+  cmake -S "$source/ggml" -B "$source/build-cuda" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON \
+    -DGGML_CUDA=ON -DGGML_NATIVE=OFF -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF -DCMAKE_CUDA_ARCHITECTURES="${CUDA_ARCH:-90}"
+  cmake --build "$source/build-cuda" --target ggml-cuda --parallel "$(nproc)"
+  cp "$(find "$source/build-cuda" -name libggml-cuda.so | head -1)" "$package/"
+}
+
+if [ "$gpu" = cuda ] && ! node scripts/test-gpu.mjs --probe cuda >/dev/null 2>&1; then
+  echo 'gpu-run: the CUDA library that came along does not load here; building one'
+  build_cuda
+fi
+device=$([ "$gpu" = cpu ] && echo '"cpu"' || node scripts/test-gpu.mjs --which --gpu "$gpu") || {
+  echo "gpu-run: no device for $gpu on this machine" >&2
+  exit 1
+}
+# ggml takes a software device only where its index is named.
+case $device in *llvmpipe*) export GGML_VK_VISIBLE_DEVICES=${GGML_VK_VISIBLE_DEVICES:-0} ;; esac
+[ "$gpu" = cpu ] || export KVFOLD_TEST_GPU=$gpu
+
+parts=$(mktemp -d)
+trap 'rm -rf "$parts"' EXIT
+failed=0
+# step NAME COMMAND...: runs it, keeps what it says and how it ended.
+step() {
+  local name=$1 begun status=0
+  shift
+  echo "== $name: $*"
+  begun=$(date +%s)
+  "$@" >"$parts/$name.out" 2>"$parts/$name.err" || status=$?
+  tail -n 3 "$parts/$name.out"
+  [ "$status" = 0 ] || { failed=1; tail -n 15 "$parts/$name.err"; }
+  printf '%s\n' "$*" >"$parts/$name.command"
+  printf '%s %s\n' "$status" "$(($(date +%s) - begun))" >"$parts/$name.ended"
+}
+
+step bench node --import tsx bench/main.ts gpu --gpu "$gpu" $small --json
+words=()
+[ -z "$small" ] || words=(--n 2 --keys 4 --context 1024 --contract exact)
+step attention node dist/cli/main.js attention pi-llm --gpu "$gpu" --seeds 1 "${words[@]}" --out "$parts/attention"
+if [ "$gpu" != cpu ]; then step tests node scripts/test-gpu.mjs --gpu "$gpu" ${small:+--short}; fi
+
+mkdir -p "$(dirname "$out")"
+PARTS=$parts DEVICE=$device GPU=$gpu SMALL=$small node --input-type=module -e '
+import { execFileSync } from "node:child_process"
+import { existsSync, readdirSync, readFileSync } from "node:fs"
+import { cpus, totalmem } from "node:os"
+const { PARTS, DEVICE, GPU, SMALL } = process.env
+const said = (program, ...words) => {
+  try { return execFileSync(program, words, { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }).trim() } catch { return null }
+}
+const read = (name) => (existsSync(`${PARTS}/${name}`) ? readFileSync(`${PARTS}/${name}`, "utf8").trim() : "")
+const json = (text) => { try { return JSON.parse(text) } catch { return undefined } }
+const steps = readdirSync(PARTS).filter((name) => name.endsWith(".command")).map((file) => {
+  const name = file.slice(0, -8)
+  const [status, seconds] = read(`${name}.ended`).split(" ").map(Number)
+  const lines = read(`${name}.out`).split("\n")
+  const result = json(lines.at(-1))
+  return { name, command: read(file).replaceAll(PARTS, "OUT"), status, seconds, ...(result === undefined ? { output: lines.slice(-12) } : { result }), ...(status === 0 ? {} : { errors: read(`${name}.err`).split("\n").slice(-15) }) }
+})
+const machine = {
+  device: json(DEVICE), gpus: said("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
+  nvcc: said("nvcc", "--version")?.split("\n").at(-1) ?? null, cpu: cpus()[0].model, cores: cpus().length, memory: totalmem(), node: process.version,
+}
+console.log(JSON.stringify({ date: new Date().toISOString(), commit: said("git", "rev-parse", "HEAD"), gpu: GPU, small: SMALL !== "", machine, steps }, null, 2))
+' >"$out"
+echo "gpu-run: $out"
+exit "$failed"

@@ -1,0 +1,102 @@
+/**
+ * Runs the tests that can run on a GPU on one: `npm run test:gpu [-- --gpu cuda|vulkan|metal] [--short] [vitest's words]`. Without a name
+ * it takes the first backend that has a device, and a software device of Vulkan where there is no GPU. Fails where there is none at all.
+ */
+import { spawnSync } from 'node:child_process'
+import { dirname, join } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+import { parseArgs } from 'node:util'
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)))
+
+/** Suites on real models, whose references (fresh prefills, contexts driven by hand) are computed on the same device. */
+const SUITES = [
+  'test/native/decode',
+  'test/native/memory',
+  'test/native/device-memory',
+  'test/engine/exact',
+  'test/engine/contracts',
+  'test/engine/parking',
+  'test/engine/fetching',
+  'test/engine/scheduler',
+  'test/engine/quantised',
+  'test/engine/tenants',
+  'test/engine/embedder',
+  'test/native/attention',
+  'test/engine/attention',
+  'test/server/service',
+  'test/server/cells',
+  'test/server/embeddings',
+]
+
+/** The quickest. */
+const SHORT = ['test/native/decode', 'test/native/device-memory', 'test/engine/quantised', 'test/engine/scheduler']
+
+/** Indices of the devices that ggml's Vulkan backend may take; it takes no software device unless its index is named. */
+const NAMED = { GGML_VK_VISIBLE_DEVICES: '0' }
+
+const { values, positionals } = parseArgs({
+  options: {
+    gpu: { type: 'string' },
+    short: { type: 'boolean', default: false },
+    /** Says which backend and device it would be, and runs nothing. */
+    which: { type: 'boolean', default: false },
+    probe: { type: 'string' },
+  },
+  allowPositionals: true,
+})
+
+/** In a process of its own, because a process has one backend: what this one finds here. */
+async function probe(gpu) {
+  const { openNative } = await import(pathToFileURL(join(root, 'dist', 'native', 'binding.js')).href)
+  const { backend } = await openNative({ gpu })
+  console.log(JSON.stringify(backend))
+}
+
+/** The backend as it is in this environment; null where it has no library or no device. */
+function found(gpu, extra) {
+  const { status, stdout } = spawnSync(process.execPath, [fileURLToPath(import.meta.url), '--probe', gpu], {
+    env: { ...process.env, ...extra },
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'ignore'],
+  })
+  return status === 0 ? { gpu, extra, ...JSON.parse(stdout.trim().split('\n').at(-1)) } : null
+}
+
+function choose(wanted) {
+  const hardware = wanted === undefined ? ['cuda', 'metal', 'vulkan'] : [wanted]
+  const tries = hardware.map((gpu) => [gpu, {}])
+  if (hardware.includes('vulkan')) tries.push(['vulkan', NAMED])
+  for (const [gpu, extra] of tries) {
+    const backend = found(gpu, extra)
+    if (backend !== null) return backend
+  }
+  return null
+}
+
+function main() {
+  const backend = choose(values.gpu)
+  if (backend === null) {
+    console.error(
+      `test:gpu: no device for ${values.gpu ?? 'any backend'} on this machine, so nothing was tested. Debian's package mesa-vulkan-drivers is a software device.`,
+    )
+    process.exit(1)
+  }
+  if (values.which) {
+    console.log(JSON.stringify(backend))
+    return
+  }
+  const on = `${backend.gpu} on ${backend.devices[0]}, llama.cpp ${backend.release}`
+  console.log(`test:gpu: ${on}`)
+  const files = positionals.length > 0 ? positionals : values.short ? SHORT : SUITES
+  const { status } = spawnSync(
+    process.execPath,
+    [join(root, 'node_modules', 'vitest', 'vitest.mjs'), 'run', '--project', 'whole', ...files],
+    { cwd: root, stdio: 'inherit', env: { ...process.env, ...backend.extra, KVFOLD_TEST_GPU: backend.gpu } },
+  )
+  console.log(`test:gpu: ${status === 0 ? 'passed' : 'failed'}: ${on}`)
+  process.exit(status ?? 1)
+}
+
+if (values.probe === undefined) main()
+else await probe(values.probe)
