@@ -21,6 +21,7 @@ export function ledgerLine(entries: readonly LedgerEntry[]): string {
     ...(side > 0 ? [`${count(side)} aside`] : []),
     ...(last.approximate > 0 ? [`${count(last.approximate)} approximate (${last.contract})`] : []),
     ...(last.fallback === null ? [] : [`exact instead: ${last.fallback}`]),
+    ...(last.recomputeReason == null ? [] : [`computed again: ${last.recomputeReason}`]),
     ...(entries.length > 1 ? [plural(entries.length, 'step')] : []),
     duration(milliseconds),
   ].join(', ')

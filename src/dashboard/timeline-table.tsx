@@ -40,6 +40,7 @@ export function TimelineTable({ items }: { readonly items: readonly TimelineItem
 
 function Step({ entry, number }: { readonly entry: LedgerEntry; readonly number: number }) {
   const { kind, contract, fallback, shown, reused, recomputed, fresh, approximate, submitted, parked, predicted } = entry
+  const { recomputeReason = null } = entry
   const { cache, prefill, decode } = entry.milliseconds
   const tokens = [shown, reused, recomputed, fresh, approximate, submitted, parked].map(count)
   const figures = [...tokens, predicted === null ? '-' : count(predicted), count(cache + prefill), count(decode)]
@@ -51,6 +52,7 @@ function Step({ entry, number }: { readonly entry: LedgerEntry; readonly number:
       <td>
         {contract}
         {fallback === null ? null : <small> instead: {fallback}</small>}
+        {recomputeReason === null ? null : <small> computed again: {recomputeReason}</small>}
       </td>
       {figures.map((figure, at) => (
         <td key={at} class="figure">

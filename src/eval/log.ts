@@ -39,6 +39,8 @@ const LedgerCost = z.object({
   submitted: z.number(),
   milliseconds: z.object({ cache: z.number(), prefill: z.number(), decode: z.number() }),
   predicted: z.number().nullable(),
+  /** Why tokens were computed that were shown before or that some tier held; not in older logs. */
+  recomputeReason: z.string().nullable().optional(),
 })
 
 const Step = z.object({

@@ -200,6 +200,7 @@ function recordedStep(
 
 function costOf(entry: LedgerEntry): RecordedStep['ledger'] {
   const { kind, contract, shown, reused, recomputed, fresh, approximate, side, submitted, milliseconds, predicted } = entry
+  const { recomputeReason = null } = entry
   return {
     kind,
     contract,
@@ -212,6 +213,7 @@ function costOf(entry: LedgerEntry): RecordedStep['ledger'] {
     submitted,
     milliseconds: { ...milliseconds },
     predicted,
+    recomputeReason,
   }
 }
 

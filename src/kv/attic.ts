@@ -30,6 +30,8 @@ export class Attic {
   readonly #leaving = new Set<Stored>()
   readonly #disk = new Map<string, Stored>()
   readonly #moving = new Set<Promise<void>>()
+  /** Those that are about to be brought back: they are not given up for others. */
+  #claimed: ReadonlySet<Stored> = new Set()
   readonly #budget: number
   readonly #shelf: Shelf | null
   /** Bytes of a token in memory, at least: short sequences take more. Infinity: none was saved yet. */
@@ -67,6 +69,15 @@ export class Attic {
     return { host: { ...of(this.#host), budget: this.#budget }, disk: of(this.#disk.values()), lost: this.#lost, refused }
   }
 
+  /**
+   * These are about to be brought back: what gives way to them may take their room already, and they are not given up for it. Those of them that
+   * are stored all the same once others are claimed, or none, count again.
+   */
+  claim(wanted: Iterable<Stored>): void {
+    this.#claimed = new Set(wanted)
+    if (this.#claimed.size === 0) this.#makeRoom()
+  }
+
   /** Whether so many tokens more are kept without giving any up, as far as is known of the bytes they take. */
   hasRoom(tokens: number): boolean {
     return this.open && (this.#perToken === Infinity || this.#fits(tokens * this.#perToken))
@@ -84,7 +95,7 @@ export class Attic {
   put(record: ShelfRecord, state: Uint8Array): void {
     this.#weigh(record, state)
     this.#host.add(new Stored(record, { tier: 'host', state }, state.byteLength))
-    for (const given of surplus(this.#kept(), this.#budget, Date.now())) this.#demote(given.stored)
+    this.#makeRoom()
   }
 
   /** The values of a stored sequence: at once from memory, later from the shelf; null when they are gone or damaged. */
@@ -144,8 +155,12 @@ export class Attic {
     return bytes <= this.#budget && (this.#shelf !== null || held + bytes <= this.#budget)
   }
 
+  #makeRoom(): void {
+    for (const given of surplus(this.#kept(), this.#budget, Date.now())) this.#demote(given.stored)
+  }
+
   #kept() {
-    const staying = [...this.#host].filter((stored) => !this.#leaving.has(stored))
+    const staying = [...this.#host].filter((stored) => !this.#leaving.has(stored) && !this.#claimed.has(stored))
     return staying.map((stored) => ({ stored, tokens: stored.held, bytes: stored.bytes, lastUse: stored.lastUse }))
   }
 

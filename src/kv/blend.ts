@@ -1,8 +1,10 @@
 /** Owns the choice of tokens that contract `blend` computes again. */
 import type { ConversationId } from '../core/ids.js'
+import { span, type Span } from '../core/span.js'
 import type { BlendChoice } from './contract.js'
+import type { Holder } from './holder.js'
 import type { Part } from './part.js'
-import type { Shown } from './shown.js'
+import { baseKey, type Shown } from './shown.js'
 
 /** How much each shown token attended to what was hidden; only the order counts. */
 export type Scores = Float32Array
@@ -16,20 +18,25 @@ export interface AttentionScores {
 const DEFAULT: BlendChoice = { ratio: 0.2 }
 
 /**
- * Which shown tokens to compute again; null when the step hides and restores nothing. Only tokens after the first change are considered,
- * because those before it are what they were.
+ * Which shown tokens to compute again; null when the step hides nothing that was visible to what follows it. Only approximate tokens after the
+ * first text that this step hides are considered: what is exact cannot become better, and a restore takes what was there.
+ *
+ * @param parts those of a splice
+ * @param exact tokens at the beginning that these parts show as a fresh prefill would make them
  */
 export function chooseAgain(
-  { tokens, messages }: Shown,
+  lane: Holder,
+  shown: Shown,
   parts: readonly Part[],
+  exact: number,
   choice: BlendChoice,
   scores: Scores | null,
 ): Uint8Array | null {
-  const [head] = parts
-  const after = head?.kind === 'keep' && head.at === 0 ? parts.slice(1) : parts
-  // What others lend is exact.
-  const own = after.filter((part) => part.kind === 'keep' || (part.kind === 'borrow' && part.source === 'parked'))
-  const stretches = own.map((part) => part.span)
+  const { tokens, messages } = shown
+  const from = Math.max(exact, firstHidden(lane, shown, parts))
+  const stretches = parts.flatMap(({ kind, span: { start, end } }): Span[] =>
+    kind === 'compute' || end <= from ? [] : [span(Math.max(start, from), end)],
+  )
   if (stretches.length === 0) return null
   const candidates = stretches.flatMap(({ start, end }) => Array.from({ length: end - start }, (_, offset) => start + offset))
 
@@ -37,9 +44,23 @@ export function chooseAgain(
   const again = new Uint8Array(tokens.length)
   for (const { start, end } of stretches) again.fill(1, start, Math.min(end, start + first))
   // The last of `messages` is the answer to come.
-  const from = messages[messages.length - 1 - last]?.span.start ?? 0
-  if (last > 0) for (const at of candidates) if (at >= from) again[at] = 1
+  const answered = messages[messages.length - 1 - last]?.span.start ?? 0
+  if (last > 0) for (const at of candidates) if (at >= answered) again[at] = 1
   const ranked = scores === null ? candidates : [...candidates].sort((a, b) => scores[b]! - scores[a]! || a - b)
   for (const at of ranked.slice(0, Math.round(ratio * candidates.length))) again[at] = 1
   return again
+}
+
+/** The first shown place behind a hole whose text whoever holds that place still holds; beyond the text where there is none. */
+function firstHidden(lane: Holder, { tokens, origin }: Shown, parts: readonly Part[]): number {
+  let hidden = 0
+  for (const { span: hole, marker } of origin?.holes ?? []) {
+    const place = hole.start - hidden + marker
+    hidden += hole.end - hole.start - marker
+    const next = parts.find(({ kind, span: of }) => kind !== 'compute' && of.end > place)
+    if (next === undefined || next.kind === 'compute') break
+    const holder = next.kind === 'keep' ? lane : next.from
+    if (holder.atKey(baseKey(hole.start)) < holder.atKey(baseKey(hole.end))) return place
+  }
+  return tokens.length
 }

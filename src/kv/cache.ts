@@ -7,7 +7,6 @@ import { EXACT, type Terms } from './contract.js'
 import { Conversations } from './conversations.js'
 import type { CostModel } from './cost-model.js'
 import { prospectOf, timeOf } from './forecast.js'
-import { goneFrom } from './gone.js'
 import type { Holder } from './holder.js'
 import { Holding, type Lane } from './holding.js'
 import { Holdings } from './holdings.js'
@@ -17,7 +16,7 @@ import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
 import { Middle } from './middle.js'
 import { Parking, type ParkingOptions } from './parking.js'
-import { keysHeld, neededBy, type Plan } from './plan.js'
+import { keysHeld, lastAgain, neededBy, type Plan } from './plan.js'
 import { Planner, type PlannerOptions } from './planner.js'
 import { borrowedFrom, Recall } from './recall.js'
 import { Room, type Reserved } from './room.js'
@@ -71,7 +70,7 @@ export class KvCache {
     const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
     this.#parking = new Parking(this.#holdings, this.#conversations, this.#attic, this.#room, pays)
     this.#idling = new Idling(this.#holdings, this.#conversations, this.#attic, this.#room, pays)
-    this.#recall = new Recall(this.#holdings, this.#attic, this.#room)
+    this.#recall = new Recall(this.#holdings, this.#attic, this.#room, this.#parking)
     this.#middle = new Middle(this.#holdings, this.#room)
   }
 
@@ -89,10 +88,9 @@ export class KvCache {
 
   /**
    * How the lane would come to hold `shown`, which must not be empty. Changes nothing; what it borrows may be in any tier.
-   * @param without stored sequences not to borrow from
    */
-  plan(lane: Lane, shown: Shown, terms: Terms = EXACT, without?: ReadonlySet<Holder>): Plan {
-    return this.#planner.plan(this.#own(lane), shown, terms, without)
+  plan(lane: Lane, shown: Shown, terms: Terms = EXACT): Plan {
+    return this.#planner.plan(this.#own(lane), shown, terms)
   }
 
   /**
@@ -100,25 +98,44 @@ export class KvCache {
    * Changes nothing on the device.
    */
   fetch(lane: Lane, shown: Shown, terms: Terms = EXACT): Promise<Fetched> | null {
-    return this.#attic.fetch(borrowedFrom(this.plan(lane, shown, terms)))
+    return this.#attic.fetch(borrowedFrom(this.plan(lane, shown, terms)).keys())
   }
 
   /**
-   * The plan for `shown`, with all that it borrows brought onto the device; where that fails it is computed.
+   * The plan for `shown`, with all that it borrows brought onto the device, if need be in the place of what the lane no longer shows; what
+   * cannot be had is computed, and the plan says why.
    * @param fetched what was read before; the rest is read now
    */
   async prepare(lane: Lane, shown: Shown, terms: Terms = EXACT, fetched?: Fetched): Promise<Plan> {
-    const without = new Set<Holder>()
-    for (;;) {
-      const plan = this.plan(lane, shown, terms, without)
-      const stored = borrowedFrom(plan)
-      if (stored.size === 0) return plan
-      for (const each of stored) {
+    const own = this.#own(lane)
+    const without = new Map<Holder, string>()
+    const states = new Map(fetched)
+    /** Whether the last token is held, to be computed for its logits alone: by the lane, from which it may be gone by the end. */
+    let again: 0 | 1 = 0
+    try {
+      for (;;) {
+        const plan = this.#planner.plan(own, shown, terms, without)
+        const wanted = [...borrowedFrom(plan).keys()]
+        const [first] = wanted
+        if (first === undefined) return lastAgain(plan, again)
+        again = plan.again
         const started = performance.now()
-        const state = fetched?.get(each) ?? (await this.#attic.read(each))
-        if (state === null || !this.#recall.load(this.#own(lane), plan, each, state)) without.add(each)
+        // What gives way to the first may push the others out of memory, so they are read before.
+        for (const each of wanted) {
+          const state = states.get(each) ?? (await this.#attic.read(each))
+          if (state !== null) states.set(each, state)
+          else without.set(each, 'their saved state was damaged, or is gone')
+        }
+        const state = states.get(first)
+        if (state !== undefined && wanted.every((each) => states.has(each))) {
+          this.#attic.claim(wanted)
+          const reason = this.#recall.load(own, plan, first, state)
+          if (reason !== null) without.set(first, reason)
+        }
         this.#room.spend(performance.now() - started)
       }
+    } finally {
+      this.#attic.claim([])
     }
   }
 
@@ -141,10 +158,9 @@ export class KvCache {
     own.state = 'running'
     this.#middle.open(step, own, plan)
     step.predicted = this.#predicted(own, plan)
+    step.recomputeReason = this.#planner.recomputeReason(own, plan, this.#conversations.before(own.conversation))
     for (const version of this.#holdings.parked(own.conversation)) version.lent = false
-    const gone = goneFrom(own, plan)
-    step.parked = this.#parking.park(own, plan, gone)
-    for (const entries of gone.reverse()) this.#holdings.cut(own, entries)
+    step.parked = this.#recall.takeParked() + this.#parking.parkGone(own, plan)
     for (const part of plan.parts)
       if (part.kind === 'borrow' && part.from instanceof Holding) {
         const entries = span(part.at, part.at + length(part.span))

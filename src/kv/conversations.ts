@@ -2,7 +2,7 @@
 import type { ConversationId } from '../core/ids.js'
 import type { Holding } from './holding.js'
 import type { LedgerEntry } from './ledger.js'
-import type { Shown } from './shown.js'
+import { baseOf, type Shown } from './shown.js'
 
 /** What outlives a lane that was dropped for room. */
 export interface ConversationRecord {
@@ -24,6 +24,12 @@ export class Conversations {
   /** Null for a conversation that has none, known or not. */
   lane(conversation: ConversationId): Holding | null {
     return this.#records.get(conversation)?.lane ?? null
+  }
+
+  /** The unedited prompt that the last step that was done was made from, its answer included; null when there is none. */
+  before(conversation: ConversationId): Int32Array | null {
+    const before = this.#records.get(conversation)?.before ?? null
+    return before === null ? null : baseOf(before)
   }
 
   /** The conversation, known or not, has this lane from now on. */

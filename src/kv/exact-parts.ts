@@ -1,57 +1,68 @@
 /** Owns the parts of a plan under contract `exact`: the longest beginning that exact cells can be found for, then computation. */
 import { span } from '../core/span.js'
 import type { Holder } from './holder.js'
-import type { Holding } from './holding.js'
 import { held, withComputed, type Lenders, type Part } from './part.js'
-import type { Shown } from './shown.js'
 import type { CellHashes } from './cell-hash.js'
 
-/** How many tokens from `at` on `holder` holds as a fresh prefill would make them, and at which entry. */
-export interface Run {
-  readonly holder: Holder
-  readonly entry: number
-  readonly count: number
-}
-
-/** The parts for `shown`. Where the lane itself holds what comes next it stays; else whoever holds most of it lends. */
-export function exactParts(lane: Holder & Pick<Holding, 'freshHashes'>, { tokens }: Shown, { parked, others }: Lenders): Part[] {
-  const fresh = lane.freshHashes(tokens)
+/**
+ * The longest beginning of `tokens` that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
+ * Where the lane itself holds what comes next it stays; else whoever holds most of it lends, of equals the first.
+ */
+export function exactBeginning(lane: Holder, tokens: Int32Array, { parked, others }: Lenders, fresh: CellHashes): Part[] {
   const lenders = [...parked, ...others]
-  let parts: Part[] = []
+  const parts: Part[] = []
   for (let at = 0; at < tokens.length;) {
-    const own = exactRun(lane, at, tokens, fresh)
-    const run = own.count > 0 ? own : untilOwn(lane, longestExactRun(lenders, at, tokens, fresh), at, tokens, fresh)
-    if (run === null) return withComputed(parts, span(at, tokens.length), at)
-    parts = [...parts, held(lane, run.holder, span(at, at + run.count), run.entry)]
-    at += run.count
+    let best = exactRun(lane, at, tokens.length, tokens, fresh)
+    if (best.count === 0) {
+      const limit = nextFresh(lane, at, tokens, fresh)
+      for (const lender of lenders) {
+        const run = exactRun(lender, at, limit, tokens, fresh)
+        if (run.count > best.count) best = run
+      }
+    }
+    if (best.count === 0) break
+    parts.push(held(lane, best.holder, span(at, at + best.count), best.entry))
+    at += best.count
   }
   return parts
 }
 
-/** The first of the longest runs; null when nobody holds the token at `at`. */
-export function longestExactRun(holders: readonly Holder[], at: number, tokens: Int32Array, fresh: CellHashes): Run | null {
-  let best: Run | null = null
-  for (const holder of holders) {
-    const run = exactRun(holder, at, tokens, fresh)
-    if (run.count > (best?.count ?? 0)) best = run
-  }
-  return best
+/** The parts, and behind them the rest of what is shown, computed in its place. */
+export function withRest(beginning: readonly Part[], tokens: Int32Array): readonly Part[] {
+  const at = beginning.at(-1)?.span.end ?? 0
+  return at === tokens.length ? beginning : withComputed(beginning, span(at, tokens.length), at)
 }
 
-/** The run as far as the lane does not hold it itself; it does not hold the first token. */
-export function untilOwn<T extends Run | null>(lane: Holder, run: T, at: number, tokens: Int32Array, fresh: CellHashes): T {
-  if (run === null) return run
-  for (let entry = lane.atPosition(at + 1); entry < lane.held && lane.position(entry) < at + run.count; entry++) {
-    const place = lane.position(entry)
-    if (lane.isFresh(entry, place, tokens, fresh)) return { ...run, count: place - at }
-  }
-  return run
-}
-
-/** Possibly empty. */
-export function exactRun(holder: Holder, at: number, tokens: Int32Array, fresh: CellHashes): Run {
+/** How many tokens from `at` on `holder` holds as a fresh prefill would make them, up to place `limit`, and from which entry on. */
+function exactRun(holder: Holder, at: number, limit: number, tokens: Int32Array, fresh: CellHashes) {
   const entry = holder.atPosition(at)
   let count = 0
-  while (at + count < tokens.length && holder.isFresh(entry + count, at + count, tokens, fresh)) count++
+  while (at + count < limit && holder.isFresh(entry + count, at + count, tokens, fresh)) count++
   return { holder, entry, count }
+}
+
+/** The first place from `at` on that the lane holds as a fresh prefill would make it. */
+function nextFresh(lane: Holder, at: number, tokens: Int32Array, fresh: CellHashes): number {
+  for (let entry = lane.atPosition(at); entry < lane.held; entry++) {
+    const place = lane.position(entry)
+    if (place >= tokens.length) break
+    if (lane.isFresh(entry, place, tokens, fresh)) return place
+  }
+  return tokens.length
+}
+
+/** How many tokens at the beginning the parts show as a fresh prefill would make them; what is computed in its place after them counts. */
+export function exactIn(lane: Holder, parts: readonly Part[], tokens: Int32Array, fresh: CellHashes): number {
+  let at = 0
+  for (const part of parts) {
+    if (part.kind === 'compute') {
+      if (part.position !== at) return at
+      at = part.span.end
+      continue
+    }
+    const holder = part.kind === 'keep' ? lane : part.from
+    for (const { start } = part.span; at < part.span.end; at++)
+      if (!holder.isFresh(part.at + at - start, at, tokens, fresh)) return at
+  }
+  return at
 }

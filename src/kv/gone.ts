@@ -18,8 +18,8 @@ export function goneFrom(lane: Holding, { parts }: Plan): Span[] {
 }
 
 /**
- * Of these entries of the lane, those that nothing else of the conversation holds, without those that the plan computes anew for the same
- * token of the same place: the last token for its logits, and what `blend` computes again. Of a marker only what begins with its beginning,
+ * Of these entries of the lane, those that nothing else of the conversation holds, without the last token if it is only computed for its
+ * logits. What `blend` computes again is kept, because a restore asks for it. Of a marker only what begins with its beginning,
  * because the rest says nothing without it and would be found in its place.
  */
 export function worthParking(lane: Holding, plan: Plan, gone: readonly Span[], parked: readonly Holding[]): Span[] {
@@ -29,11 +29,11 @@ export function worthParking(lane: Holding, plan: Plan, gone: readonly Span[], p
     known ??= new Set(parked.flatMap(({ cells }) => [...cells]))
     return known.has(lane.cells[entry]!)
   }
-  const renewed = renewedKeys(plan)
+  const renewed = plan.again === 1 ? plan.keys.at(-1) : undefined
   const worth: Span[] = []
   for (const { start, end } of gone)
     for (let entry = start; entry < end; entry++) {
-      if (isKnown(entry) || renewed.has(lane.keys[entry]!)) continue
+      if (isKnown(entry) || lane.keys[entry] === renewed) continue
       const last = worth.at(-1)
       if (last?.end === entry) worth[worth.length - 1] = span(last.start, entry + 1)
       else if (!isInside(lane.keys, entry)) worth.push(span(entry, entry + 1))
@@ -42,9 +42,3 @@ export function worthParking(lane: Holding, plan: Plan, gone: readonly Span[], p
 }
 
 const isInside = (keys: Int32Array, entry: number): boolean => isMarker(keys[entry]!) && keys[entry - 1] === keys[entry]
-
-function renewedKeys({ contract, parts, keys, again }: Plan): ReadonlySet<number> {
-  if (contract === 'blend')
-    return new Set(parts.flatMap((part) => (part.kind === 'compute' ? [...keys.subarray(part.span.start, part.span.end)] : [])))
-  return new Set(again === 1 ? keys.subarray(-1) : [])
-}

@@ -164,17 +164,15 @@ export class Holdings {
     return held
   }
 
-  /** Distinct cells tagged by the holdings that `which` picks. */
-  cellsOf(which: (holding: Holding) => boolean): number {
+  /** Distinct cells tagged by the holdings that `which` picks, and these. */
+  cellsOf(which: (holding: Holding) => boolean, more: readonly Int32Array[] = []): number {
     const seen = new Uint8Array(this.cells.total)
     let count = 0
-    for (const holding of this.#bySequence.values()) {
-      if (!which(holding)) continue
-      for (const cell of holding.cells) {
+    for (const cells of [...more, ...this.all.filter(which).map((holding) => holding.cells)])
+      for (const cell of cells) {
         if (seen[cell] === 0) count++
         seen[cell] = 1
       }
-    }
     return count
   }
 }

@@ -38,6 +38,12 @@ export interface LedgerEntry {
   readonly contract: Contract
   /** Why that is not what was asked for; null when it is. */
   readonly fallback: string | null
+  /**
+   * Why tokens were computed that the conversation had shown before or that some tier held: "<tokens> tokens: <reason>", one reason after
+   * another; null when there were none. New text, markers, and a last token that is decoded again need no reason. Absent in entries of
+   * earlier versions and of engines that do not say.
+   */
+  readonly recomputeReason?: string | null
   readonly messages: readonly MessageCost[]
   /** Tokens the sequence held at the end of the step: prompt and generated ones that were submitted. */
   readonly shown: number

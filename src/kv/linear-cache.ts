@@ -16,6 +16,7 @@ import type { KvMemory } from './memory.js'
 import { held, type Part } from './part.js'
 import { keysHeld, type Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
+import { rewindReason } from './recompute.js'
 import { baseOf, keysOf, type Shown } from './shown.js'
 import { Room, type Reserved } from './room.js'
 import type { StepCache } from './step-cache.js'
@@ -85,7 +86,7 @@ export class LinearCache implements StepCache {
     const parts: Part[] = [{ kind: 'compute', span: span(reused, tokens.length), position: reused }]
     if (reused > 0) parts.unshift(held(own, holder, span(0, reused), 0))
     const fallback = asked === 'exact' ? null : this.options.refusal
-    return { shown, keys: keysOf(shown), asked, contract: 'exact', fallback, parts, again: 0 }
+    return { shown, keys: keysOf(shown), asked, contract: 'exact', fallback, parts, again: 0, approximate: 0 }
   }
 
   fetch(lane: Lane, shown: Shown, terms: Terms = EXACT): Promise<Fetched> | null {
@@ -121,6 +122,7 @@ export class LinearCache implements StepCache {
     const same = commonPrefix(own.tokens, shown.tokens)
     invariant(own.held === reused && same === reused, `the lane of ${own.conversation} does not hold what its plan reuses`)
     const step = new Step(own, plan, kind)
+    step.recomputeReason = rewindReason(plan, this.#conversations.before(own.conversation))
     own.state = 'running'
     own.rename(baseOf(shown), keysHeld(plan))
     this.#running.add(step)

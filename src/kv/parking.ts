@@ -5,7 +5,7 @@ import type { Attic } from './attic.js'
 import { FEWEST, isWorthMoving } from './burden.js'
 import type { Conversations } from './conversations.js'
 import type { CostModel } from './cost-model.js'
-import { worthParking } from './gone.js'
+import { goneFrom, worthParking } from './gone.js'
 import type { Holder } from './holder.js'
 import type { Holding } from './holding.js'
 import type { Holdings } from './holdings.js'
@@ -35,11 +35,19 @@ export class Parking {
     private readonly options: ParkingOptions,
   ) {}
 
+  /** Parks what the plan does not keep of the lane, and takes it from the lane; says how many tokens were parked. */
+  parkGone(own: Holding, plan: Plan): number {
+    const gone = goneFrom(own, plan)
+    const parked = this.#park(own, plan, gone)
+    for (const entries of gone.reverse()) this.holdings.cut(own, entries)
+    return parked
+  }
+
   /**
    * Parks these entries of the lane, but for those that are parked already, and those that the step computes again though they are what it
    * shows; says how many. When no sequence id can be had they are lost.
    */
-  park(own: Holding, plan: Plan, gone: readonly Span[]): number {
+  #park(own: Holding, plan: Plan, gone: readonly Span[]): number {
     const worth = worthParking(own, plan, gone, this.holdings.parked(own.conversation))
     if (worth.length === 0) return 0
     const spare = this.holdings.victims(neededBy(own, plan)).filter(({ state }) => state === 'parked')

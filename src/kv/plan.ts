@@ -4,7 +4,7 @@ import { invariant } from '../core/errors.js'
 import { length, span } from '../core/span.js'
 import { chooseAgain, type Scores } from './blend.js'
 import { stricter, type Terms } from './contract.js'
-import { exactParts } from './exact-parts.js'
+import { exactBeginning, exactIn, withRest } from './exact-parts.js'
 import type { Holder } from './holder.js'
 import type { Holding } from './holding.js'
 import { positionAfter, withComputed, type Lenders, type Part } from './part.js'
@@ -25,6 +25,14 @@ export interface Plan {
   readonly parts: readonly Part[]
   /** 1: everything shown was held already, and the last token is decoded once more for its logits. */
   readonly again: 0 | 1
+  /** Shown tokens, to the last, from the first one on that will not be what a fresh prefill would make it. */
+  readonly approximate: number
+  /** By place: 1 where a token is computed again though it is held, because `blend` chose it. */
+  readonly blended?: Uint8Array
+  /** Stored sequences that could not be had, and why. */
+  readonly without?: ReadonlyMap<Holder, string>
+  /** See Terms. */
+  readonly anew?: number
 }
 
 export interface PlanOptions {
@@ -66,39 +74,62 @@ export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean => parts.s
  * Plans `shown`, which must not be empty, for `lane`. Pure.
  *
  * `exact` reuses the longest beginning that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
- * `splice` also reuses the conversation's own cells that come from the same place of the unedited prompt, if their positions ascend; what is
- * missing is computed at the positions right after the token before it. `blend` computes some of the reused ones again.
+ * `splice` reuses that, too, and behind it the conversation's own cells that come from the same place of the unedited prompt, if their positions
+ * ascend; what is missing is computed at the positions right after the token before it. `blend` computes some of those again.
+ *
+ * All plans that what was asked for admits are made, and `leastOf` them is taken.
  */
 export function planStep(lane: Holding, shown: Shown, lenders: Lenders, { terms, scores, positions }: PlanOptions): Plan {
   invariant(shown.tokens.length > 0, `conversation ${lane.conversation} was asked to show no tokens at all`)
+  const { tokens } = shown
   const asked = contractOf(shown, terms)
   const keys = keysOf(shown)
-  const common = { shown, keys, asked, fallback: null }
-  const { anew = shown.tokens.length } = terms
-  const exact = (): Plan => {
-    const parts = computedFrom(lane, exactParts(lane, shown, lenders), anew)
-    return { ...common, contract: 'exact', ...withLast(lane, parts) }
+  const fresh = lane.freshHashes(tokens)
+  const { anew = tokens.length } = terms
+  let again: Uint8Array | null = null
+  const planned = (contract: Contract, parts: readonly Part[], blocked = 0): Candidate => {
+    const last = withLast(lane, computedFrom(lane, parts, anew))
+    const approximate = tokens.length - exactIn(lane, last.parts, tokens, fresh)
+    const why = {
+      ...(terms.anew === undefined ? {} : { anew }),
+      ...(contract === 'blend' && again !== null ? { blended: again } : {}),
+    }
+    return { shown, keys, asked, contract, fallback: null, ...last, approximate, blocked, ...why }
   }
-  if (asked === 'exact') return exact()
+  const beginning = exactBeginning(lane, tokens, lenders, fresh)
+  const exact = planned('exact', withRest(beginning, tokens))
+  if (asked === 'exact') return exact
 
-  const spliced = splicedParts(lane, shown, keys, lenders, new Uint8Array(shown.tokens.length))
-  const again = asked === 'blend' ? chooseAgain(shown, spliced.parts, terms.blend ?? {}, scores ?? null) : null
-  const { parts, blocked } = again === null ? spliced : splicedParts(lane, shown, keys, lenders, again)
-  const plan: Plan = { ...common, contract: asked, ...withLast(lane, computedFrom(lane, parts, anew)) }
-  const end = endOf(plan)
-  const beyond = positions !== undefined && end > positions && end > shown.tokens.length
-  if (!blocked && !beyond) return plan
-  const instead = exact()
-  if (beyond)
+  const spliced = splicedParts(lane, shown, keys, beginning, lenders.parked, new Uint8Array(tokens.length))
+  const within = exactIn(lane, spliced.parts, tokens, fresh)
+  again = asked === 'blend' ? chooseAgain(lane, shown, spliced.parts, within, terms.blend ?? {}, scores ?? null) : null
+  const { parts, blocked } = again === null ? spliced : splicedParts(lane, shown, keys, beginning, lenders.parked, again)
+  const wanted = planned(asked, parts, blocked)
+  const end = endOf(wanted)
+  if (positions !== undefined && end > positions && end > tokens.length)
     return {
-      ...instead,
+      ...exact,
       fallback: `position ${end} is beyond the ${positions} that the model was trained on, so the gaps were closed`,
     }
-  if (computedIn(instead) > computedIn(plan)) return plan
-  return {
-    ...instead,
-    fallback: 'what is shown needs more positions than it has there (a marker longer than what it hides, or closed gaps)',
-  }
+  return leastOf(wanted, exact)
+}
+
+/** A plan, and how many of the tokens it computes are held at positions where they cannot stay. */
+type Candidate = Plan & { readonly blocked: number }
+
+/**
+ * The rule for every contract: a step computes no more than it would under `exact`, and makes nothing approximate that can be had exactly for no
+ * more. Of the plan for what was asked and the exact one that with fewer tokens to compute is taken, of equals that with fewer approximate
+ * ones, of equals what was asked for, unless it is in nothing better because nothing could stay where it was.
+ */
+function leastOf(wanted: Candidate, exact: Candidate): Plan {
+  const more = computedIn(wanted) - computedIn(exact) || wanted.approximate - exact.approximate || (wanted.blocked > 0 ? 1 : -1)
+  if (more < 0) return wanted
+  const fallback =
+    wanted.blocked > 0
+      ? 'what is shown needs more positions than it has there (a marker longer than what it hides, or closed gaps)'
+      : `nothing is computed less often for it than under exact, which leaves nothing approximate`
+  return { ...exact, fallback }
 }
 
 /**
@@ -134,4 +165,10 @@ function withLast(lane: Holding, parts: readonly Part[]): Pick<Plan, 'parts' | '
   const { start, end } = last.span
   const before = end - start > 1 ? [...parts.slice(0, -1), { ...last, span: span(start, end - 1) }] : parts.slice(0, -1)
   return { parts: withComputed(before, span(end - 1, end), positionAfter(lane, before.at(-1))), again: 1 }
+}
+
+/** The plan with its last token decoded `again`, if it is computed alone. */
+export function lastAgain(plan: Plan, again: 0 | 1): Plan {
+  const last = plan.parts.at(-1)
+  return again === 1 && last?.kind === 'compute' && length(last.span) === 1 ? { ...plan, again } : plan
 }

@@ -38,6 +38,8 @@ export class Step {
   moved = 0
   /** Milliseconds that were expected until the first token can be sampled. */
   predicted: number | null = null
+  /** See LedgerEntry. */
+  recomputeReason: string | null = null
   /** Where tokens in the middle of the lane are computed, while there are some. */
   scratch: Holding | null = null
   /** Tokens that no longer show and were really parked. */
@@ -131,6 +133,7 @@ export class Step {
       step: number,
       contract,
       fallback,
+      recomputeReason: this.recomputeReason,
       submitted,
       pending,
       parked: this.parked,
@@ -163,13 +166,16 @@ export class Step {
     if (again === 1) computed[computed.length - 1] = span(computed.at(-1)!.start, asked - 1)
     const messages = messageCosts(this.shown, computed, asked, before, this.lane.exact)
     const sum = (of: 'recomputed' | 'fresh' | 'approximate') => messages.reduce((total, cost) => total + cost[of], 0)
+    const recomputed = sum('recomputed')
+    const changed = recomputed > 0 ? `${recomputed} tokens: they stand behind text that became another` : null
     return {
       ...common,
       kind: this.kind,
       messages,
       shown: asked + generated,
       reused: reusedIn(this.plan),
-      recomputed: sum('recomputed'),
+      recomputed,
+      recomputeReason: this.recomputeReason ?? changed,
       fresh: sum('fresh'),
       approximate: sum('approximate'),
       positions: this.lane.next,

@@ -68,7 +68,8 @@ describe('a rehearsal', () => {
       cells: 565,
       positions: 562,
     })
-    expect(blend.runs[0]).toEqual({ tokens: 3 + Math.round(0.2 * 182), attended: 20, cells: 561 - Math.round(0.2 * 182) })
+    // What is computed again stays parked, for the restore.
+    expect(blend.runs[0]).toEqual({ tokens: 3 + Math.round(0.2 * 182), attended: 20, cells: 561 })
   })
 
   it('says when a marker does not fit, and why', () => {

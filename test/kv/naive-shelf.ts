@@ -3,10 +3,17 @@ import type { Shelf, ShelfItem, ShelfRecord } from '../../src/kv/shelf.js'
 
 export class NaiveShelf implements Shelf {
   readonly counts = { refused: 0, gone: 0, evicted: 0, failed: 0 }
+  readonly #damages: boolean
   #items: { readonly item: ShelfItem; readonly state: Uint8Array }[] = []
   #puts = 0
 
-  constructor(private readonly room: number) {}
+  /** @param damages every fourth item is damaged when it is taken */
+  constructor(
+    private readonly room: number,
+    damages = true,
+  ) {
+    this.#damages = damages
+  }
 
   get items(): readonly ShelfItem[] {
     return this.#items.map(({ item }) => item)
@@ -25,7 +32,7 @@ export class NaiveShelf implements Shelf {
     while (this.#items.length > this.room) this.#items.shift()
     const found = this.#items.find(({ item }) => item.id === id)
     if (found === undefined) return null
-    if (!id.endsWith('3')) return found.state.slice()
+    if (!this.#damages || !id.endsWith('3')) return found.state.slice()
     this.counts.refused++
     await this.drop(id)
     return null

@@ -265,14 +265,14 @@ describe('approximate cells', () => {
     expect(desk.step('a', prompt.shown)).toMatchObject({ sources: { shared: 0 }, approximate: 27 })
   })
 
-  it('are followed by approximate ones only, even where another conversation has the same text', () => {
+  it('give way to exact ones of another conversation that has the same text', () => {
     const { desk, prompt } = begun()
     prompt.fold(20, 40, [])
     desk.step('a', prompt.shown)
     desk.step('b', shownOf([...prompt.shown.tokens, ...text(700, 5)]))
     prompt.add(text(700, 5))
     const entry = desk.step('a', prompt.shown)
-    expect(entry).toMatchObject({ sources: { shared: 0 }, contract: 'splice' })
+    expect(entry).toMatchObject({ sources: { shared: 25 }, contract: 'splice', submitted: 7, approximate: 0 })
   })
 
   it('of its own are given up for exact ones of another conversation, and what it holds exactly itself is not', () => {
@@ -545,8 +545,13 @@ describe('a blend', () => {
     expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'blend', recomputed: 0 })
   })
 
-  it('parks what the marker hides, not what it computes again', () => {
-    expect(blended({ first: 5 }).entry.parked).toBe(20)
+  it('parks what the marker hides and what it computes again, so that a restore computes nothing', () => {
+    const { desk, prompt, entry } = blended({ first: 5 })
+    expect(entry.parked).toBe(20 + 5)
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, approximate: 0 })
+    prompt.fold(20, 40, marker)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, approximate: 22 })
   })
 })
 

@@ -79,6 +79,7 @@ export function someEntry(step: number, messages = 2): LedgerEntry {
     kind: 'answer',
     contract: 'exact',
     fallback: step % 2 === 0 ? null : 'because "so"',
+    recomputeReason: step % 2 === 0 ? '4 tokens: because' : null,
     messages: Array.from({ length: messages }, (_, index) => ({
       ...{ index, role: 'user', shown: 100 + index, reused: 90, recomputed: 4, fresh: 6 + index, approximate: 0 },
     })),

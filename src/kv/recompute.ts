@@ -1,0 +1,96 @@
+/** Owns why a step computes tokens that its conversation showed before, or that somebody holds: what its ledger entry says of it. */
+import { span, type Span } from '../core/span.js'
+import type { Holder } from './holder.js'
+import type { Holding } from './holding.js'
+import type { Lenders } from './part.js'
+import type { Plan } from './plan.js'
+import { commonPrefix } from './prefix.js'
+import { baseOf, isMarker, placeOf } from './shown.js'
+import { stretchesIn } from './spliced-parts.js'
+
+const WATCHED = 'they were asked to be computed, to be watched'
+const BLENDED = 'blend computes them again behind what is hidden'
+const BEHIND = 'they stand behind others that nobody holds, and contract exact is computed from there on'
+const OTHER_TEXT = 'contract exact: they are held only as they were beside other text'
+const POSITIONS = 'the positions where they are held are taken by what is shown before them'
+const REWOUND = 'sequences of this model can only be extended or go back to a checkpoint, and none is nearer'
+const GONE = 'no tier holds them'
+
+/**
+ * Why the plan computes what it does, as LedgerEntry.recomputeReason says it. To be asked before anything is carried out.
+ * @param before the unedited prompt that the conversation's last step was made from; null: there was none
+ */
+export function recomputeReason(lane: Holding, plan: Plan, lenders: Lenders, before: Int32Array | null): string | null {
+  const computed = computedSpans(plan)
+  const without = plan.without ?? new Map<Holder, string>()
+  const [first] = computed
+  const own = [lane, ...lenders.parked].filter(({ held }) => held > 0)
+  if (first === undefined || (before === null && own.length === 0 && without.size === 0)) return null
+  const { shown, keys, contract, anew, blended } = plan
+  const { tokens } = shown
+  const base = baseOf(shown)
+
+  /** By place: 1 and the index of the reason; the first one counts. */
+  const reasons = new Uint8Array(tokens.length)
+  const texts: string[] = []
+  const explain = (of: readonly Span[], text: string) => {
+    if (!texts.includes(text)) texts.push(text)
+    const reason = texts.indexOf(text) + 1
+    for (const { start, end } of of) for (let at = start; at < end; at++) if (reasons[at] === 0) reasons[at] = reason
+  }
+  const heldBy = (holder: Holder) =>
+    stretchesIn(holder, 0, tokens, base, keys, first.start, null).map((stretch): Span => stretch.span)
+  const fresh = contract === 'exact' || without.size > 0 ? lane.freshHashes(tokens) : null
+  const freshIn = (holder: Holder, of: readonly Span[]) =>
+    fresh === null
+      ? []
+      : placesIn(of).flatMap((at) => (holder.isFresh(holder.atPosition(at), at, tokens, fresh) ? [span(at, at + 1)] : []))
+
+  if (anew !== undefined) explain([span(anew, tokens.length)], WATCHED)
+  if (blended !== undefined)
+    explain(
+      [...blended].flatMap((chosen, at) => (chosen === 1 ? [span(at, at + 1)] : [])),
+      BLENDED,
+    )
+  for (const [holder, reason] of without)
+    explain(holder.conversation === lane.conversation ? heldBy(holder) : freshIn(holder, computed), reason)
+  for (const holder of own) {
+    const held = heldBy(holder)
+    if (contract === 'exact') explain(freshIn(holder, held), BEHIND)
+    explain(held, contract === 'exact' ? OTHER_TEXT : POSITIONS)
+  }
+  const agrees = before === null ? 0 : commonPrefix(before, base)
+  const isShownBefore = (at: number) => !isMarker(keys[at]!) && placeOf(keys[at]!) < agrees
+  explain(
+    placesIn(computed).flatMap((at) => (isShownBefore(at) ? [span(at, at + 1)] : [])),
+    GONE,
+  )
+
+  const counts = new Map<string, number>()
+  for (const at of placesIn(computed)) {
+    const text = texts[reasons[at]! - 1]
+    // What is watched may be new, and needs no reason then.
+    if (text !== undefined && (text !== WATCHED || isShownBefore(at))) counts.set(text, (counts.get(text) ?? 0) + 1)
+  }
+  return counts.size === 0 ? null : [...counts].map(([text, count]) => `${count} tokens: ${text}`).join('; ')
+}
+
+/** The same where a sequence can only be extended: of what is computed again nothing more can be said. */
+export function rewindReason(plan: Plan, before: Int32Array | null): string | null {
+  if (before === null) return null
+  const { keys, shown } = plan
+  const agrees = commonPrefix(before, baseOf(shown))
+  const known = placesIn(computedSpans(plan)).filter((at) => !isMarker(keys[at]!) && placeOf(keys[at]!) < agrees).length
+  return known === 0 ? null : `${known} tokens: ${REWOUND}`
+}
+
+const placesIn = (spans: readonly Span[]): number[] =>
+  spans.flatMap(({ start, end }) => Array.from({ length: end - start }, (_, offset) => start + offset))
+
+/** The stretches that are computed, but for a last token that is decoded again. */
+function computedSpans({ parts, again, shown }: Plan): Span[] {
+  const end = shown.tokens.length - again
+  return parts.flatMap(({ kind, span: of }) =>
+    kind === 'compute' && of.start < end ? [span(of.start, Math.min(of.end, end))] : [],
+  )
+}
