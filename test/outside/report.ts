@@ -1,9 +1,6 @@
 /** Owns what a run of histories comes to: totals, and the violations that count. */
-import type { Property, Tally, Violation } from './judge.js'
+import type { Tally, Violation } from './judge.js'
 import type { Verdict } from './run.js'
-
-/** Properties that are known not to hold yet; KVFOLD_OUTSIDE_ALL counts them, too. */
-const PENDING: readonly Property[] = ['computed', 'restore']
 
 interface Found extends Violation {
   readonly seed: number
@@ -33,10 +30,7 @@ export function total(): Total {
   }
 }
 
-/** A line each, of those that count. */
+/** A line each. */
 export function reported(violations: readonly Found[]): string[] {
-  const all = process.env['KVFOLD_OUTSIDE_ALL'] !== undefined
-  return violations
-    .filter(({ property }) => all || !PENDING.includes(property))
-    .map(({ seed, at, property, what }) => `seed ${seed}, operation ${at}, ${property}: ${what}`)
+  return violations.map(({ seed, at, property, what }) => `seed ${seed}, operation ${at}, ${property}: ${what}`)
 }
