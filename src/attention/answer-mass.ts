@@ -7,10 +7,9 @@ import { contains, length, span, type Span } from '../core/span.js'
 import type { AttentionPattern, KeySet } from '../engine/attention.js'
 import type { Engine, EngineRequest } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import { messageSet } from './look.js'
-import { mean } from './moments.js'
+import { massOn, messageSet, overall } from './measurement.js'
+import { mean } from './statistics.js'
 import { place, type Placed } from './places.js'
-import { massOn, overall } from './weights.js'
 
 /** An engine that was loaded with `attention`. */
 export type LookingEngine = Engine & Pick<LlamaEngine, 'format'>

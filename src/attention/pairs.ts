@@ -1,9 +1,8 @@
 /** Owns what is measured of one key-value pair: where the value's tokens in the answer look, in the complete prompt and in the folded one. */
 import type { Contract } from '../core/contract.js'
-import type { Look, WatchedSet } from './look.js'
+import { dividedBy, type HeadMap, type Look, massOn, overall, type WatchedSet } from './measurement.js'
 import type { Stretch } from './places.js'
-import { mean } from './moments.js'
-import { dividedBy, massOn, overall, type HeadMap } from './weights.js'
+import { mean } from './statistics.js'
 
 /** A key and what the prompt says about it. */
 export interface WatchedPair {

@@ -1,12 +1,14 @@
 /** Owns the report of a study: one HTML page that needs nothing else, in light and dark, for screen and paper. */
-import type { Figure, Finding } from './findings.js'
-import { signed } from './figures/changes.js'
-import { FROM_NAMES } from './figures/scatter.js'
+import { changes, signed } from './figures/changes.js'
+import { interferenceCurve } from './figures/curve.js'
+import { episode } from './figures/episode.js'
+import { headMaps } from './figures/head-maps.js'
+import { FROM_NAMES, scatter } from './figures/scatter.js'
 import { escaped } from './figures/svg.js'
-import type { Picture } from './pictures.js'
-import type { StripRecord } from './records.js'
-import { stripHtml, STRIP_SCRIPT, STRIP_STYLE } from './strip-view.js'
-import type { Summary } from './summary.js'
+import { type Figure, type Finding, summarise, type Summary, type SummaryInput } from './findings.js'
+import type { EpisodeRecord, PromptRecord, RunFolder, StripRecord, StudyRecord } from './run-folder.js'
+import { type ColumnType, episodeTable, headTable, interferenceTable, pairTable, parquet, type Row } from './tables.js'
+import { STRIP_SCRIPT, STRIP_STYLE, stripHtml } from './token-heat-map.js'
 
 export function report(summary: Summary, pictures: readonly Picture[], strip: StripRecord | null): string {
   const { model, options, date, command, versions, n } = summary
@@ -169,3 +171,57 @@ td { vertical-align: top }
 figure { margin: 28px 0 } figcaption { font-weight: 600; margin-bottom: 6px } figure svg { width: 100%; height: auto; border: 1px solid var(--rule); border-radius: 6px }
 pre { background: var(--soft); padding: 10px 12px; border-radius: 6px; overflow-x: auto; font-size: 12px; white-space: pre-wrap; overflow-wrap: anywhere }
 `
+
+// Which figures a study gets, and the names of their files.
+
+export interface Picture {
+  /** File name without its ending. */
+  readonly name: string
+  readonly title: string
+  readonly svg: string
+}
+
+/** In the order of the report; none for what has no data. */
+export function picturesOf({ contracts, findings, interference, n }: Summary, records: readonly StudyRecord[]): Picture[] {
+  const prompts = records.filter((record): record is PromptRecord => record.part === 'prompt' && record.n === n)
+  const episodes = records.filter((record): record is EpisodeRecord => record.part === 'episode')
+  const all = [
+    ...contracts.flatMap((contract): Picture[] => {
+      const own = findings.filter((finding) => finding.contract === contract)
+      return [
+        { name: `scatter-${contract}`, title: `Folded against complete: ${contract}`, svg: scatter(prompts, contract, own) },
+        { name: `changes-${contract}`, title: `Changes: ${contract}`, svg: changes(prompts, contract, own) },
+        { name: `heads-${contract}`, title: `Layers and heads: ${contract}`, svg: headMaps(prompts, contract) },
+      ]
+    }),
+    { name: 'interference', title: 'Interference against updates', svg: interferenceCurve(interference) },
+    ...episodes.map((record) => ({
+      name: `episode-${record.seed}`,
+      title: "An agent's turn, step by step",
+      svg: episode(record),
+    })),
+  ]
+  return all.filter(({ svg }) => svg !== '')
+}
+
+// Writing what a study found into its folder: summary, tables, figures, report.
+
+/** The summary, and where the report is. Files of an earlier run of the folder are overwritten. */
+export function publish(folder: RunFolder, input: SummaryInput): { readonly summary: Summary; readonly report: string } {
+  const { records } = input
+  const summary = summarise(input)
+  folder.write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
+  const about = JSON.stringify({ schema: summary.schema, model: summary.model, options: summary.options })
+  const save = (
+    name: string,
+    { columns, rows }: { readonly columns: Readonly<Record<string, ColumnType>>; readonly rows: readonly Row[] },
+  ) => (rows.length === 0 ? null : folder.write(`${name}.parquet`, parquet(columns, rows, about)))
+  save('pairs', pairTable(records))
+  save('heads', headTable(records))
+  save('interference', interferenceTable(summary.interference))
+  save('episode', episodeTable(records))
+  const pictures = picturesOf(summary, records)
+  for (const { name, svg } of pictures) folder.write(`${name}.svg`, svg)
+  const strip = records.find((record: StudyRecord): record is StripRecord => record.part === 'strip') ?? null
+  return { summary, report: folder.write('report.html', report(summary, pictures, strip)) }
+}

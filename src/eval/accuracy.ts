@@ -1,5 +1,5 @@
 /** Owns the accuracy of samples taken together, and how sure one may be of it. */
-import { bootstrap } from '../attention/bootstrap.js'
+import { bootstrap } from '../attention/statistics.js'
 import type { Score } from './task.js'
 import { wilson, type Proportion } from './proportion.js'
 

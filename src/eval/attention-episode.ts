@@ -1,10 +1,9 @@
 /** Owns watching an agent's whole turn: after each step, how much its generated tokens looked at every message so far. */
 import { sculptor } from '../agents/sculptor.js'
-import { MARKERS, messageSet } from '../attention/look.js'
+import { MARKERS, massOn, messageSet, overall } from '../attention/measurement.js'
 import { place, type Placed } from '../attention/places.js'
-import type { EpisodeRecord, EpisodeShare, EpisodeStep } from '../attention/records.js'
-import { massOn, overall } from '../attention/weights.js'
-import { mean } from '../attention/moments.js'
+import type { EpisodeRecord, EpisodeShare, EpisodeStep } from '../attention/run-folder.js'
+import { mean } from '../attention/statistics.js'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'

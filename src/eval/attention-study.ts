@@ -1,7 +1,6 @@
 /** Owns the study of attention on PI-LLM: which prompts are looked at, in which order, and what is checked before the first one. */
-import type { RunOptions } from '../attention/run-folder.js'
+import { type PromptRecord, recordName, type RunOptions, type StudyRecord } from '../attention/run-folder.js'
 import { changeOf } from '../attention/pairs.js'
-import { recordName, type PromptRecord, type StudyRecord } from '../attention/records.js'
 import { KvfoldError } from '../core/errors.js'
 import { watchEpisode } from './attention-episode.js'
 import { LONGEST_ANSWER, lookAtPrompt, lookAtValue, type PiLookOptions, type PiPrompt } from './pi-looks.js'

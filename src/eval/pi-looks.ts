@@ -1,9 +1,9 @@
 /** Owns looking at one PI-LLM prompt: complete, then folded by a program under each contract; and one value's whole rows. */
 import { FROM_NAMES } from '../attention/figures/scatter.js'
 import { watchedSets, compare, FROMS, type Comparison, type WatchedPair } from '../attention/pairs.js'
-import { look, type AnswerChoice, type Look, type LookOptions } from '../attention/look.js'
-import { stripOf } from '../attention/strip.js'
-import type { PromptRecord, StripRecord } from '../attention/records.js'
+import { look, type AnswerChoice, type Look, type LookOptions } from '../attention/measurement.js'
+import { stripOf } from '../attention/token-heat-map.js'
+import type { PromptRecord, StripRecord } from '../attention/run-folder.js'
 import type { ChatMessage } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'

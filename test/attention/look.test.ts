@@ -1,8 +1,7 @@
 /** Looks on the built-in model: what a look says is what whole rows of the same step say, folded or not, given or generated. */
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { look, messageSet, type Look, type LookOptions } from '../../src/attention/look.js'
+import { look, type Look, type LookOptions, massOn, messageSet, overall } from '../../src/attention/measurement.js'
 import { compare, seenFrom, watchedSets } from '../../src/attention/pairs.js'
-import { massOn, overall } from '../../src/attention/weights.js'
 import { builtinModel } from '../../src/cli/builtin.js'
 import type { ChatMessage } from '../../src/chat/message.js'
 import type { ConversationId } from '../../src/core/ids.js'

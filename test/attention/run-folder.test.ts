@@ -4,14 +4,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parquetReadObjects } from 'hyparquet'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { valueArrays } from '../../src/attention/arrays.js'
+import { pairTable, parquet, valueArrays } from '../../src/attention/tables.js'
 import { findingOf, interferenceOf } from '../../src/attention/findings.js'
 import type { Glance, Pair } from '../../src/attention/pairs.js'
-import { parquet } from '../../src/attention/parquet.js'
-import { publish } from '../../src/attention/publish.js'
-import type { EpisodeRecord, PromptRecord, StripRecord } from '../../src/attention/records.js'
-import { RunFolder } from '../../src/attention/run-folder.js'
-import { pairTable } from '../../src/attention/tables.js'
+import { publish } from '../../src/attention/report.js'
+import { type EpisodeRecord, type PromptRecord, RunFolder, type StripRecord } from '../../src/attention/run-folder.js'
 
 let folder: string
 beforeEach(() => {

@@ -1,11 +1,18 @@
 /** The statistics of attention studies against values computed with SciPy 1.17 (ttest_1samp, wilcoxon, t.sf, norm.sf, pearsonr). */
 import fc from 'fast-check'
 import { describe as suite, expect, it } from 'vitest'
-import { bootstrap } from '../../src/attention/bootstrap.js'
-import { describe, median, squaredCorrelation } from '../../src/attention/moments.js'
-import { upperTail } from '../../src/attention/normal.js'
-import { incompleteBeta, logGamma, tTest, twoSided } from '../../src/attention/student.js'
-import { wilcoxon } from '../../src/attention/wilcoxon.js'
+import {
+  bootstrap,
+  describe,
+  incompleteBeta,
+  logGamma,
+  median,
+  squaredCorrelation,
+  tTest,
+  twoSided,
+  upperTail,
+  wilcoxon,
+} from '../../src/attention/statistics.js'
 import { Random } from '../../src/core/random.js'
 
 const near = (actual: number, expected: number, relative = 1e-9) => {

@@ -2,7 +2,7 @@
 import type { Contract } from '../../core/contract.js'
 import type { Finding } from '../findings.js'
 import { changeOf, type From } from '../pairs.js'
-import type { PromptRecord } from '../records.js'
+import type { PromptRecord } from '../run-folder.js'
 import { heading } from './scatter.js'
 import { axes, drawing, element, hint, LESS, line, linear, MORE, text, type Box } from './svg.js'
 

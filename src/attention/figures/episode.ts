@@ -1,5 +1,5 @@
 /** Owns the figure of an episode: for each step of an agent's turn, where its tokens looked, message by message, next to what it did. */
-import type { EpisodeRecord, EpisodeStep } from '../records.js'
+import type { EpisodeRecord, EpisodeStep } from '../run-folder.js'
 import { drawing, element, escaped, hint, legend, text } from './svg.js'
 
 const WIDTH = 960

@@ -1,7 +1,7 @@
 /** Owns the figure of layers and heads: where attention to current values is, and where folding changes it. */
 import type { Contract } from '../../core/contract.js'
 import { meanGlance, seenFrom, type From, type Glance } from '../pairs.js'
-import type { PromptRecord } from '../records.js'
+import type { PromptRecord } from '../run-folder.js'
 import { FROM_NAMES } from './scatter.js'
 import { drawing, element, escaped, hint, LESS, MORE, text } from './svg.js'
 

@@ -2,7 +2,7 @@
 import type { Contract } from '../../core/contract.js'
 import type { Finding } from '../findings.js'
 import { seenFrom, type From } from '../pairs.js'
-import type { PromptRecord } from '../records.js'
+import type { PromptRecord } from '../run-folder.js'
 import { axes, COLOURS, drawing, element, fitting, hint, line, text, type Box } from './svg.js'
 
 const WIDTH = 960

@@ -1,8 +1,7 @@
 /** Owns what a study says in the terminal: progress while it runs, then its findings in a table and in words. */
-import type { Figure, Finding } from '../../attention/findings.js'
+import type { Figure, Finding, Summary } from '../../attention/findings.js'
 import { signed } from '../../attention/figures/changes.js'
 import { probability } from '../../attention/report.js'
-import type { Summary } from '../../attention/summary.js'
 import { duration, percent } from '../figures.js'
 import { table } from '../table.js'
 import type { Terminal } from '../terminal.js'

@@ -1,9 +1,9 @@
 /** `kvfold attention`: what folding does to where a model looks, on PI-LLM or on a transcript. */
 import { readFileSync } from 'node:fs'
 import { Option, type Command } from 'commander'
-import { publish } from '../../attention/publish.js'
+import { publish } from '../../attention/report.js'
 import { RunFolder } from '../../attention/run-folder.js'
-import type { Summary } from '../../attention/summary.js'
+import type { Summary } from '../../attention/findings.js'
 import { KvfoldError } from '../../core/errors.js'
 import { modelFingerprint } from '../../engine/model-fingerprint.js'
 import type { LlamaEngine } from '../../engine/llama.js'

@@ -1,6 +1,5 @@
 /** Owns what some answers say of all that could have been asked: accuracy and differences, each with a 95 % interval. */
-import { bootstrap, type Interval } from '../../attention/bootstrap.js'
-import { mean } from '../../attention/moments.js'
+import { bootstrap, type Interval, mean } from '../../attention/statistics.js'
 import { accuracyOf } from '../accuracy.js'
 import type { Score } from '../task.js'
 

@@ -1,5 +1,5 @@
 /** Owns what is measured of the answers of one condition, or of one cell of it: outcomes, context, work and time. */
-import { mean } from '../../attention/moments.js'
+import { mean } from '../../attention/statistics.js'
 import type { Answer } from '../run/result.js'
 import { estimate, type Estimate } from './estimate.js'
 

@@ -1,13 +1,14 @@
 /** Owns one look: a prompt shown under edits, an answer given or generated, and where the answer's tokens look in the prompt. */
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
+import { align, type Aligned } from '../chat/tokens/aligned.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import type { AttentionPattern, KeySet } from '../engine/attention.js'
 import type { EngineReply, EngineRequest } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import type { Terms } from '../kv/contract.js'
-import { Generated, saidAt, type Said } from './answer.js'
 import { place, type Placed, type Stretch } from './places.js'
+import { mean } from './statistics.js'
 
 /** Text of the prompt that weights are summed over. */
 export interface WatchedSet {
@@ -185,3 +186,76 @@ function disjoint(spans: readonly Span[]): Span[] {
 }
 
 const merged = (places: readonly number[]): Span[] => disjoint(places.filter((at) => at >= 0).map((at) => span(at, at + 1)))
+
+// An answer's tokens as places among the shown ones, and which of them carry a stretch of its text.
+
+/** The tokens of one stretch of an answer. */
+export interface Said {
+  /** Places of the tokens that have at least one of its characters. */
+  readonly value: readonly number[]
+  /** The token before them, which the first of them was predicted from: where the value is looked up, if anywhere. */
+  readonly reading: number
+}
+
+/** A generated answer as it came: text and tokens, the first of them at place `first`. */
+export class Generated {
+  readonly #aligned: Aligned
+
+  constructor(
+    readonly text: string,
+    tokens: Int32Array,
+    private readonly first: number,
+    piece: (token: number) => Uint8Array,
+  ) {
+    this.#aligned = align(text, tokens, piece)
+  }
+
+  /** Null when no token has these characters. Only token borders that are known count, so the tokens may be a few too many. */
+  said({ start, end }: Span): Said | null {
+    const { tokens, starts } = this.#aligned
+    const value: number[] = []
+    for (let index = 0; index < tokens.length; index++) {
+      const next = starts[index + 1] ?? this.text.length
+      if (starts[index]! < end && next > start) value.push(this.first + index)
+    }
+    return value.length === 0 ? null : { value, reading: value[0]! - 1 }
+  }
+}
+
+/** The tokens of a given answer's stretch, from where it is shown. */
+export const saidAt = ({ start, end }: Span): Said => ({
+  value: Array.from({ length: end - start }, (_, index) => start + index),
+  reading: start - 1,
+})
+
+// Turning a pattern into weights: from the tokens of one answer to one key set, averaged over queries, by layer and head and over all.
+
+/** One number for every captured layer and head. */
+export interface HeadMap {
+  readonly layers: readonly number[]
+  readonly heads: readonly number[]
+  /** [layer, head], the head varies fastest. */
+  readonly values: Float64Array
+}
+
+/**
+ * The mass on a key set, averaged over the queries at these places; null when none of them was captured or there is no such set. Queries that
+ * were not captured are left out (the last token of an answer is never shown to the model).
+ */
+export function massOn(pattern: AttentionPattern, places: readonly number[], key: string): HeadMap | null {
+  const { layers, heads, queries, keys, mass } = pattern
+  const set = keys.indexOf(key)
+  const rows = places.map((at) => queries.indexOf(at)).filter((row) => row >= 0)
+  if (set < 0 || rows.length === 0) return null
+  const values = Float64Array.from({ length: layers.length * heads.length }, (_, map) => {
+    const sum = rows.reduce((total, row) => total + mass.data[(map * queries.length + row) * keys.length + set]!, 0)
+    return sum / rows.length
+  })
+  return { layers, heads, values }
+}
+
+/** Every number divided: from the mass on a set to the mean weight on one of its tokens. */
+export const dividedBy = (map: HeadMap, by: number): HeadMap => ({ ...map, values: map.values.map((value) => value / by) })
+
+/** Over all layers and heads, each counting the same. */
+export const overall = ({ values }: HeadMap): number => mean(values)
