@@ -2,7 +2,7 @@
 // (from the repository's root) writes train/reading.json. A word with a capital is a token without the space before it, others with it.
 import { writeFileSync } from 'node:fs'
 import { openTask } from '../../src/eval/tasks/open.js'
-import { given } from '../../src/eval/tasks/people.js'
+import { given } from '../../src/eval/tasks/needles.js'
 
 const counts = new Map<string, number>()
 const asked = [

@@ -12,7 +12,7 @@ import type { AttentionPattern, KeySet } from '../engine/attention.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation } from '../engine/engine.js'
 import { freshConversation, type LlamaEngine } from '../engine/llama.js'
 import { piScore } from './pi-score.js'
-import type { PiLookOptions, PiPrompt } from './pi-looks.js'
+import type { PiLookOptions, PiPrompt } from './pi-attention.js'
 
 /** A step that goes on for longer has lost its way. */
 const LONGEST_STEP = 512

@@ -3,7 +3,7 @@ import { type PromptRecord, recordName, type RunOptions, type StudyRecord } from
 import { changeOf } from '../attention/pairs.js'
 import { KvfoldError } from '../core/errors.js'
 import { watchEpisode } from './attention-episode.js'
-import { LONGEST_ANSWER, lookAtPrompt, lookAtValue, type PiLookOptions, type PiPrompt } from './pi-looks.js'
+import { LONGEST_ANSWER, lookAtPrompt, lookAtValue, type PiLookOptions, type PiPrompt } from './pi-attention.js'
 import { piSample, type PiSample } from './pi-llm.js'
 import type { PiWords } from './pi-words.js'
 

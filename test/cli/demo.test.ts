@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { rowTable, sentences } from '../../src/cli/demo/summary.js'
 import { rows, type AgentName, type Row, type Trial } from '../../src/cli/demo/trial.js'
-import { differ, wilson } from '../../src/eval/proportion.js'
+import { differ, wilson } from '../../src/eval/accuracy.js'
 
 const trial = (n: number, agent: AgentName, right: number, more: Partial<Trial> = {}): Trial => ({
   n,

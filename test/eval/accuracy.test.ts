@@ -1,10 +1,9 @@
 /** Accuracy and its interval: within 0 and 1, defined for every number of samples, and as wide as it has to be. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { accuracyOf } from '../../src/eval/accuracy.js'
-import { wilson } from '../../src/eval/proportion.js'
+import { accuracyOf, wilson } from '../../src/eval/accuracy.js'
 import { rowsOf, totalOf, totalsOf } from '../../src/eval/run/summary.js'
-import type { Result } from '../../src/eval/run/result.js'
+import type { Result } from '../../src/eval/run/plan.js'
 
 const scores = (points: readonly number[], asked = 1) => points.map((one) => ({ points: one, details: { asked } }))
 

@@ -12,8 +12,7 @@ import { generationOf } from '../../src/engine/event-stream.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { agentKinds, type AgentKind, type AgentSetting } from '../../src/eval/agent.js'
 import { openAgent } from '../../src/eval/agents/open.js'
-import { onnxEmbedder } from '../../src/eval/agents/onnx-embedder.js'
-import { fallbackEmbedder, ggufEmbedder, type OwnedTextEmbedder } from '../../src/eval/agents/text-embedder.js'
+import { fallbackEmbedder, ggufEmbedder, onnxEmbedder, type OwnedTextEmbedder } from '../../src/eval/agents/embedders.js'
 import { piSample, piText } from '../../src/eval/pi-llm.js'
 import { piScore } from '../../src/eval/pi-score.js'
 import { ownWords } from '../../src/eval/pi-words.js'
@@ -184,7 +183,7 @@ describe('text embedders', () => {
     vi.doMock('@huggingface/transformers', () => {
       throw new Error('Cannot find package')
     })
-    const { onnxEmbedder: without } = await import('../../src/eval/agents/onnx-embedder.js')
+    const { onnxEmbedder: without } = await import('../../src/eval/agents/embedders.js')
     await expect(without(ONNX)).rejects.toMatchObject({
       code: 'eval/bad-agent',
       message: /npm install @huggingface\/transformers/u,

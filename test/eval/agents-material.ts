@@ -2,7 +2,7 @@
 import type { EngineRequest } from '../../src/engine/engine.js'
 import { ScriptedEngine, type ScriptedReply } from '../../src/engine/scripted.js'
 import type { AgentSetting, TextEmbedder } from '../../src/eval/agent.js'
-import { wordsOf } from '../../src/eval/agents/bm25.js'
+import { wordsOf } from '../../src/eval/agents/rag.js'
 import type { Task, TaskSample } from '../../src/eval/task.js'
 
 const colours = ['red', 'green', 'blue', 'white', 'black', 'amber', 'violet', 'grey']

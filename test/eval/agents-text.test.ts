@@ -2,12 +2,10 @@
 import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { bestFirst, Bm25, wordsOf, type Bm25Options } from '../../src/eval/agents/bm25.js'
-import { FactStore } from '../../src/eval/agents/fact-store.js'
-import { decisionsIn, factsIn } from '../../src/eval/agents/fact-replies.js'
-import { LongText } from '../../src/eval/agents/long-text.js'
-import { halvesOf, sentencesOf } from '../../src/eval/agents/sentences.js'
-import { embedWhole } from '../../src/eval/agents/whole-text.js'
+import { bestFirst, Bm25, wordsOf, type Bm25Options } from '../../src/eval/agents/rag.js'
+import { decisionsIn, factsIn, FactStore } from '../../src/eval/agents/mem0.js'
+import { halvesOf, LongText, sentencesOf } from '../../src/eval/agents/long-text.js'
+import { embedWhole } from '../../src/eval/agents/embedders.js'
 
 /** A token is a word with the space before it. */
 const counter = { countText: (text: string) => text.match(/\s*\S+/gu)?.length ?? 0, refuseCancelled: () => undefined }

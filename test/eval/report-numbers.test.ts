@@ -6,11 +6,10 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ErrorRecord, LogHeader, SampleRecord } from '../../src/eval/log.js'
 import type { Baseline } from '../../src/eval/report/compare.js'
-import { difference, estimate } from '../../src/eval/report/estimate.js'
-import { holm, mcnemar, pairedTest } from '../../src/eval/report/paired.js'
+import { difference, estimate, holm, mcnemar, pairedTest } from '../../src/eval/report/estimates.js'
 import { summaryOf } from '../../src/eval/report/publish.js'
 import type { Summary } from '../../src/eval/report/summary.js'
-import { entropy, toolUse } from '../../src/eval/report/tool-use.js'
+import { entropy, toolUse } from '../../src/eval/report/measures.js'
 import { error, header, jsonl, madeRun, sample, writeLog, type Line } from './report-logs.js'
 
 let folder: string

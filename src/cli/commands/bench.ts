@@ -13,7 +13,7 @@ import { costReport, rounded, type Circumstances, type CostReport } from '../../
 import type { ClockName } from '../../eval/cost/stopwatch.js'
 import { cellsFor, study } from '../../eval/cost/study.js'
 import { claimLines, extrapolatedTable, markdown, measuredTable, predictedTable } from '../../eval/cost/words.js'
-import { commitOf } from '../../eval/run/commit.js'
+import { commitOf } from '../../eval/run/header.js'
 import type { ModelInfo } from '../../native/types.js'
 import { printable } from '../ansi.js'
 import { tokens as tokenList } from '../eval/flags.js'

@@ -1,7 +1,7 @@
 /** `kvfold collect`: trajectories of context tools in use, as token sequences with loss for training. */
 import { Option, type Command } from 'commander'
 import type { LlamaEngine } from '../../engine/llama.js'
-import { taughtAgents, type TaughtAgent } from '../../eval/collect/taught-agent.js'
+import { taughtAgents, type TaughtAgent } from '../../eval/collect/record.js'
 import { orderOption, tokens, type TaskFlags } from '../eval/flags.js'
 import { askedTasks } from '../eval/specs.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../options.js'

@@ -6,7 +6,7 @@ import { agentKinds, type AgentKind } from '../../eval/agent.js'
 import type { Baseline } from '../../eval/report/compare.js'
 import { publish, summaryOf } from '../../eval/report/publish.js'
 import type { Summary } from '../../eval/report/summary.js'
-import { count, Labels, points, probability, withInterval } from '../../eval/report/tables/labels.js'
+import { count, Labels, points, probability, withInterval } from '../../eval/report/tables/table.js'
 import type { Shell } from '../shell.js'
 import { table } from '../table.js'
 

@@ -1,5 +1,5 @@
 /** Owns what the demo says about its own numbers: the table, and two sentences that are true whichever way they came out. */
-import { differ } from '../../eval/proportion.js'
+import { differ } from '../../eval/accuracy.js'
 import { count, percent, plural } from '../figures.js'
 import { table } from '../table.js'
 import type { Row } from './trial.js'

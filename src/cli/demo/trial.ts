@@ -1,5 +1,5 @@
 /** Owns what the demo remembers of one stream answered once by one agent, and how trials become the table's rows. */
-import { wilson } from '../../eval/proportion.js'
+import { wilson } from '../../eval/accuracy.js'
 
 export const agentNames = ['plain', 'sculptor'] as const
 export type AgentName = (typeof agentNames)[number]

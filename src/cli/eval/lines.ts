@@ -2,7 +2,7 @@
 import type { LogHeader } from '../../eval/log.js'
 import type { Progress } from '../../eval/run/runner.js'
 import { rowsOf, totalOf, totalsOf, type Row } from '../../eval/run/summary.js'
-import type { Result } from '../../eval/run/result.js'
+import type { Result } from '../../eval/run/plan.js'
 import { count, duration, percent, plural } from '../figures.js'
 import { table } from '../table.js'
 import type { Terminal } from '../terminal.js'

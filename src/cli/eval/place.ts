@@ -4,8 +4,7 @@ import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import type { LogHeader } from '../../eval/log.js'
 import { logLines, nameOf } from '../../eval/run/log-file.js'
-import { isTaken } from '../../eval/run/log-lock.js'
-import { essence } from '../../eval/run/same-run.js'
+import { essence, isTaken } from '../../eval/run/log-writer.js'
 
 export const FOLDER = 'kvfold-eval'
 

@@ -1,6 +1,8 @@
 /** Owns a text that is longer than what reads it: taken in parts that end with sentences, trimmed in the middle, told by its ends. */
 import { setImmediate } from 'node:timers/promises'
-import { halvesOf, sentencesOf } from './sentences.js'
+import type { ChatMessage } from '../../chat/message.js'
+import { KvfoldError } from '../../core/errors.js'
+import type { SampleEngine } from './sample-engine.js'
 
 /** A stretch of the text. */
 export interface Chunk {
@@ -101,3 +103,96 @@ export class LongText {
     return fits.count > 0 ? fits : { count: 1, tokens: over.tokens }
   }
 }
+
+// Where a long text may be cut: behind sentences, and behind what LongBench's splitter takes for their ends.
+
+const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
+
+/**
+ * The text's sentences, each with the space before it, as tokenizers have it; joined they are the text. Semicolons and line ends end one, too: a
+ * list would be one sentence otherwise.
+ */
+export function sentencesOf(text: string): string[] {
+  const ends = Array.from(segmenter.segment(text), ({ index, segment }) => index + segment.trimEnd().length)
+  for (const { index, 0: border } of text.matchAll(/[;；]|(?<=\S)\n/gu)) ends.push(border === '\n' ? index : index + 1)
+  return cutAt(text, ends)
+}
+
+/** Two parts, cut before the space nearest to the middle, else in the middle; null for a single character. Joined they are the text. */
+export function halvesOf(text: string): readonly [string, string] | null {
+  const middle = text.length / 2
+  let best: number | null = null
+  for (const { index } of text.matchAll(/(?<=\S)\s/gu))
+    if (best === null || Math.abs(index - middle) < Math.abs(best - middle)) best = index
+  const at = best ?? wholeCharacter(text, Math.floor(middle))
+  return at <= 0 || at >= text.length ? null : [text.slice(0, at), text.slice(at)]
+}
+
+/** The text cut at these places, in any order; a part of nothing but space goes with the next, or with the last where there is none. */
+function cutAt(text: string, places: readonly number[]): string[] {
+  const parts: string[] = []
+  let start = 0
+  for (const end of [...new Set(places)].sort((one, other) => one - other)) {
+    if (text.slice(start, end).trim() === '') continue
+    parts.push(text.slice(start, end))
+    start = end
+  }
+  const rest = text.slice(start)
+  if (rest.trim() !== '' || (rest !== '' && parts.length === 0)) parts.push(rest)
+  else if (rest !== '') parts.push((parts.pop() ?? '') + rest)
+  return parts
+}
+
+/** The place itself, or the one before it when it stands within a surrogate pair; behind the pair where that is the beginning. */
+function wholeCharacter(text: string, at: number): number {
+  const isInside = /[\uD800-\uDBFF]/.test(text[at - 1] ?? '') && /[\uDC00-\uDFFF]/.test(text[at] ?? '')
+  if (!isInside) return at
+  return at - 1 > 0 ? at - 1 : at + 1
+}
+
+// What of a text or a list goes into a prompt so that the window holds it and an answer.
+
+/**
+ * The first of `items`, as many as fit a prompt with `reserve` tokens after it (at most a quarter of the window is reserved). Pure.
+ * @throws KvfoldError context/full when not even one does, and there is one
+ */
+export function fitting<Item>(
+  engine: SampleEngine,
+  items: readonly Item[],
+  promptOf: (items: readonly Item[]) => readonly ChatMessage[],
+  reserve: number,
+): readonly Item[] {
+  const room = engine.window - Math.min(reserve, Math.floor(engine.window / 4))
+  let kept = items.length
+  while (kept > 0 && engine.count(promptOf(items.slice(0, kept)), []) > room) kept--
+  if (kept === 0 && items.length > 0) throw full(engine.window, 'the question and what was found for it')
+  return items.slice(0, kept)
+}
+
+export interface PartOptions {
+  /** Tokens. */
+  readonly most: number
+  /** Tokens kept free behind the prompt. */
+  readonly reserve: number
+  readonly promptOf: (text: string) => readonly ChatMessage[]
+}
+
+/**
+ * The part of the text from sentence `at` on that goes into the next prompt: at most `most` tokens, fewer where the window does not hold them.
+ * Null at the end of the text.
+ * @throws KvfoldError context/full when there is no room for any
+ */
+export function nextPart(
+  engine: SampleEngine,
+  text: LongText,
+  at: number,
+  { most, reserve, promptOf }: PartOptions,
+): (Chunk & { readonly end: number }) | null {
+  const room = engine.window - engine.count(promptOf(''), []) - reserve
+  const part = text.take(at, Math.max(1, Math.min(most, room)))
+  if (part !== null && part.tokens > room) throw full(engine.window, 'a part of the text beside the question')
+  return part
+}
+
+const full = (window: number, what: string): KvfoldError =>
+  new KvfoldError('context/full', `The window of ${window} tokens has no room for ${what}; take a larger one.`)

@@ -1,15 +1,12 @@
 /** The agent that stores facts of the text, kept in order as they come, and answers from those it finds again (Sculptor, D.4, after Mem0). */
 import { z } from 'zod'
 import { KvfoldError } from '../../core/errors.js'
-import { answered, count, type AgentDefinition } from './define.js'
-import { decisionsIn, decisionsSchema, factsIn, factsSchema, type Decision } from './fact-replies.js'
-import { FactStore, type StoredFact } from './fact-store.js'
-import { fitting, nextPart } from './fitting.js'
-import { LongText } from './long-text.js'
+import { type AgentDefinition, answered, count } from './define.js'
+import { CountedEmbedder, likeness } from './embedders.js'
+import { fitting, LongText, nextPart } from './long-text.js'
 import { decisionsPrompt, factsPrompt, fromFactsPrompt } from './prompts.js'
-import { END_TOKENS, questionOf } from './retrieval.js'
+import { END_TOKENS, questionOf } from './rag.js'
 import type { SampleEngine } from './sample-engine.js'
-import { CountedEmbedder } from './vectors.js'
 
 const Options = z.strictObject({
   /** Of one part, which ends with a sentence; fewer where the window has no room. */
@@ -143,5 +140,104 @@ class Mem0 {
   #readable<T>(items: readonly T[] | null): readonly T[] {
     if (items === null) this.#counts.unreadable++
     return items ?? []
+  }
+}
+
+// The JSON that the Mem0-style agent asks the model for: its schemas, and reading it.
+
+const Facts = z.object({ facts: z.array(z.string()) })
+
+const Decisions = z.object({
+  decisions: z.array(z.object({ event: z.enum(['ADD', 'UPDATE', 'DELETE', 'NONE']), id: z.string(), text: z.string() })),
+})
+
+export type Decision = z.infer<typeof Decisions>['decisions'][number]
+
+/** JSON schemas for engines that can hold an answer to one: every property is required, none is left open. */
+export const factsSchema = {
+  type: 'object',
+  properties: { facts: { type: 'array', items: { type: 'string' } } },
+  required: ['facts'],
+  additionalProperties: false,
+}
+
+export const decisionsSchema = {
+  type: 'object',
+  properties: {
+    decisions: {
+      type: 'array',
+      items: {
+        type: 'object',
+        properties: { event: { enum: ['ADD', 'UPDATE', 'DELETE', 'NONE'] }, id: { type: 'string' }, text: { type: 'string' } },
+        required: ['event', 'id', 'text'],
+        additionalProperties: false,
+      },
+    },
+  },
+  required: ['decisions'],
+  additionalProperties: false,
+}
+
+/** The facts, blank ones left out; null for what is no such JSON, such as an answer that was cut off. */
+export function factsIn(said: string): readonly string[] | null {
+  const facts = Facts.safeParse(jsonIn(said)).data?.facts
+  return facts?.map((fact) => fact.trim()).filter((fact) => fact !== '') ?? null
+}
+
+/** The decisions in their order; null for what is no such JSON. */
+export const decisionsIn = (said: string): readonly Decision[] | null => Decisions.safeParse(jsonIn(said)).data?.decisions ?? null
+
+/** What stands between the first and the last brace, parsed: models like to fence JSON. */
+function jsonIn(said: string): unknown {
+  try {
+    return JSON.parse(said.slice(said.indexOf('{'), said.lastIndexOf('}') + 1))
+  } catch {
+    return undefined
+  }
+}
+
+// The facts that an agent has stored of one sample, found by likeness.
+
+export interface StoredFact {
+  readonly id: number
+  readonly text: string
+}
+
+interface Kept extends StoredFact {
+  readonly vector: Float32Array
+}
+
+export class FactStore {
+  readonly #facts = new Map<number, Kept>()
+  #ids = 0
+
+  get size(): number {
+    return this.#facts.size
+  }
+
+  add(text: string, vector: Float32Array): void {
+    const id = this.#ids++
+    this.#facts.set(id, { id, text, vector })
+  }
+
+  /** Puts a new text in the place of a fact's; false when there is no such fact. */
+  update(id: number, text: string, vector: Float32Array): boolean {
+    if (!this.#facts.has(id)) return false
+    this.#facts.set(id, { id, text, vector })
+    return true
+  }
+
+  /** False when there is no such fact. */
+  delete(id: number): boolean {
+    return this.#facts.delete(id)
+  }
+
+  /** At most `most` facts, the likest first; the older of two that are equally like. */
+  nearest(vector: Float32Array, most: number): StoredFact[] {
+    return [...this.#facts.values()]
+      .map(({ id, text, vector: own }) => ({ id, text, likeness: likeness(vector, own) }))
+      .sort((one, other) => other.likeness - one.likeness || one.id - other.id)
+      .slice(0, most)
+      .map(({ id, text }) => ({ id, text }))
   }
 }

@@ -1,10 +1,9 @@
 /** The agent that reads the text part by part and rewrites a memory of it (Sculptor, D.4, after MemAgent); the answer sees the memory alone. */
 import { z } from 'zod'
 import { answered, count, type AgentDefinition } from './define.js'
-import { nextPart } from './fitting.js'
-import { LongText } from './long-text.js'
+import { LongText, nextPart } from './long-text.js'
 import { fromMemoryPrompt, memoryPrompt } from './prompts.js'
-import { END_TOKENS, questionOf } from './retrieval.js'
+import { END_TOKENS, questionOf } from './rag.js'
 
 const Options = z.strictObject({
   /** Longer texts lose their middle. */

@@ -5,10 +5,8 @@ import type { TaskName } from '../task.js'
 import { makeAgent } from './define.js'
 import { mem0 } from './mem0.js'
 import { memAgent } from './memagent.js'
-import { plainAgent } from './plain.js'
-import { ragBm25 } from './rag-bm25.js'
-import { ragDense } from './rag-dense.js'
-import { sculptorAgent } from './sculptor.js'
+import { plainAgent, sculptorAgent } from './sculptor.js'
+import { ragBm25, ragDense } from './rag.js'
 
 const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
   plain: (options) => makeAgent(plainAgent, options),

@@ -9,8 +9,7 @@ import { conversationId } from '../../core/ids.js'
 import type { Engine, Sampling } from '../../engine/engine.js'
 import { TaughtEngine, type TaughtModel } from '../../engine/taught.js'
 import type { Score, Task, TaskSample } from '../task.js'
-import { TRAJECTORY_VERSION, type TrajectoryRecord } from './record.js'
-import type { TaughtAgent } from './taught-agent.js'
+import { type TaughtAgent, TRAJECTORY_VERSION, type TrajectoryRecord } from './record.js'
 import { teacherOf } from './teachers.js'
 
 export interface CollectOptions {

@@ -1,7 +1,12 @@
-/** Owns the form of collected trajectories: JSON Lines, one snapshot a line, nothing else in the file. */
+/** Owns the form of collected trajectories: JSON Lines, one snapshot a line, nothing else in the file; and whom a teacher speaks for. */
 import { z } from 'zod'
 import { taskNames } from '../task.js'
-import { taughtAgents } from './taught-agent.js'
+
+/** Owns whom a teacher speaks for: an agent with the context tools, or one without any tool. */
+export const taughtAgents = ['sculptor', 'plain'] as const
+export type TaughtAgent = (typeof taughtAgents)[number]
+
+// The form of collected trajectories: JSON Lines, one snapshot a line, nothing else in the file.
 
 /** Grows with every change that an older reader would misread. */
 export const TRAJECTORY_VERSION = 1

@@ -6,10 +6,9 @@ import type { ScriptedReply } from '../../engine/scripted.js'
 import { PI_STREAM_END, PI_STREAM_START, piAnswer } from '../pi-llm.js'
 import type { PiTruth } from '../pi-score.js'
 import type { TaskName, TaskSample } from '../task.js'
-import { LONGEST_TEXT } from '../tasks/mrcr-conversation.js'
-import type { MrcrTruth } from '../tasks/mrcr.js'
+import { LONGEST_TEXT, type MrcrTruth } from '../tasks/mrcr.js'
 import type { NeedlesTruth } from '../tasks/needles.js'
-import type { TaughtAgent } from './taught-agent.js'
+import type { TaughtAgent } from './record.js'
 
 /** A teacher for one sample, which it knows the answer to. @throws KvfoldError eval/bad-data for tasks that have none */
 export function teacherOf(task: TaskName, agent: TaughtAgent, sample: TaskSample): Teacher {

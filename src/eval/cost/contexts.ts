@@ -2,7 +2,7 @@
 import { KvfoldError } from '../../core/errors.js'
 import { paperFigure6 } from '../paper.js'
 import type { CostModel } from '../../kv/cost-model.js'
-import { checkPoint, MARKER, type Point } from './scene.js'
+import { checkPoint, MARKER, type Point } from './scenario.js'
 import { expected, schedule } from './schedule.js'
 
 /** Tokens before and after a fold. */

@@ -3,9 +3,8 @@ import { axes, COLOURS, drawing, element, hint, legend, line, linear, text, type
 import { CONTRACTS } from '../../core/contract.js'
 import { total, type CostLine } from './line.js'
 import type { CostReport } from './report.js'
-import type { Lines } from './predict.js'
-import type { Point } from './scene.js'
-import { WAYS, type Way } from './way.js'
+import type { Lines } from './schedule.js'
+import { type Point, type Way, WAYS } from './scenario.js'
 import { paysFrom, tokens } from './words.js'
 
 const WIDTH = 960

@@ -2,7 +2,7 @@
 import type { CostModel } from '../../kv/cost-model.js'
 import { longer, PAPER, pointsOf } from './contexts.js'
 import { fitted, pointResults, predicted, type Extrapolated, type Pays, type PointResult } from './result.js'
-import type { Point } from './scene.js'
+import type { Point } from './scenario.js'
 import type { ClockName } from './stopwatch.js'
 import type { Measured } from './study.js'
 

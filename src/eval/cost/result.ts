@@ -3,10 +3,9 @@ import { CONTRACTS, type Contract } from '../../core/contract.js'
 import { fitCosts, hostTime, type CostModel, type Timed } from '../../kv/cost-model.js'
 import { medianOf } from '../../kv/least-squares.js'
 import { below, cheapest, winsFrom, type CostLine, type Stretch } from './line.js'
-import { predictLines, type Lines } from './predict.js'
-import type { Point } from './scene.js'
+import { predictLines, type Lines } from './schedule.js'
+import { type Point, type Way, WAYS } from './scenario.js'
 import type { Measured, TimedTurn } from './study.js'
-import { WAYS, type Way } from './way.js'
 
 /** The middle of several measurements, the least and the greatest. */
 export interface Spread {

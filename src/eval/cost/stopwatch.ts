@@ -5,8 +5,7 @@ import type { Completion, LlamaEngine } from '../../engine/llama.js'
 import type { JobResult } from '../../engine/job.js'
 import { medianOf } from '../../kv/least-squares.js'
 import type { Shown } from '../../kv/shown.js'
-import { folded, MARKER, open, randomText, type Point } from './scene.js'
-import { termsOf, type Way } from './way.js'
+import { folded, MARKER, open, type Point, randomText, termsOf, type Way } from './scenario.js'
 
 /** Tokens of the text that were computed after others, and the milliseconds it took. */
 export interface Fill {

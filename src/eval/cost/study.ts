@@ -2,7 +2,7 @@
 import { KvfoldError } from '../../core/errors.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { CostModel } from '../../kv/cost-model.js'
-import type { Point } from './scene.js'
+import type { Point } from './scenario.js'
 import { expected, schedule, type Task } from './schedule.js'
 import { Stopwatch, type Fill, type StopwatchOptions, type Turn } from './stopwatch.js'
 

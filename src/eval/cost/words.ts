@@ -3,8 +3,7 @@ import { CONTRACTS } from '../../core/contract.js'
 import { MOST_TOKENS, type Stretch } from './line.js'
 import type { CostReport } from './report.js'
 import type { Pays, Predicted, Spread } from './result.js'
-import type { Point } from './scene.js'
-import type { Way } from './way.js'
+import type { Point, Way } from './scenario.js'
 
 /** Columns that are numbers are set to the right. */
 export interface Table {

@@ -3,7 +3,6 @@ import { createReadStream } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { KvfoldError } from '../../core/errors.js'
 import { length, type Span } from '../../core/span.js'
-import type { Row, Rows } from './row.js'
 
 /** Where a row stands: bytes, and the line (from 1) on which it begins. */
 interface Place {
@@ -126,4 +125,17 @@ class ArrayScan extends Scan {
     if (byte === openBracket || byte === openBrace) this.#depth++
     if (byte === quote) this.#inText = 'yes'
   }
+}
+
+// What a row of a data set is, and rows of which any can be read at any time.
+
+export type Row = Readonly<Record<string, unknown>>
+
+/** The rows of one file. Nothing is kept open between calls. */
+export interface Rows {
+  readonly size: number
+  /** Read when it is asked for. @throws KvfoldError eval/bad-data that says where */
+  row(index: number): Promise<Row>
+  /** Where the row stands, for whoever looks for it: file and line or number. */
+  where(index: number): string
 }

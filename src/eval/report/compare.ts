@@ -1,9 +1,7 @@
 /** Owns which conditions are compared with which: with the baseline's answers to the same samples, and corrected for how many comparisons there are. */
 import type { AgentKind } from '../agent.js'
-import { difference, type Difference } from './estimate.js'
-import type { Condition, ReportAgent } from './gather.js'
-import { holm, pairedTest, type PairedTest } from './paired.js'
-import type { PrintedAnswer } from './read.js'
+import { difference, type Difference, holm, pairedTest, type PairedTest } from './estimates.js'
+import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
 
 export interface Baseline {
   readonly agent: AgentKind

@@ -1,7 +1,6 @@
 /** Owns what a report says in sentences: what it is of, what it finds of the claim, and what a reader has to mind. */
-import { machineName } from './log-facts.js'
-import type { ConditionResult, Summary } from './summary.js'
-import { count, Labels, percent, plural, points, probability, seconds } from './tables/labels.js'
+import { type ConditionResult, machineName, type Summary } from './summary.js'
+import { count, Labels, percent, plural, points, probability, seconds } from './tables/table.js'
 
 export function about({ logs, variants, made }: Summary): { readonly title: string; readonly facts: readonly string[] } {
   const models = [...new Set(logs.map(({ model }) => model.name))]

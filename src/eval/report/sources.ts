@@ -1,8 +1,7 @@
 /** Owns the part of the page that says what was run: logs, how they differ, tasks, agents, and how the page was made. */
 import { escaped } from '../../attention/figures/svg.js'
-import { machineName, type LogFacts } from './log-facts.js'
-import type { Summary } from './summary.js'
-import { Labels } from './tables/labels.js'
+import { type LogFacts, machineName, type Summary } from './summary.js'
+import { Labels } from './tables/table.js'
 
 export function sources(summary: Summary): string {
   const { logs, tasks, agents, made } = summary

@@ -1,12 +1,12 @@
 /** Owns writing a log: one line after another, on disk soon, and going on after a stop at any place. */
-import { mkdir, open, readFile, stat, truncate, type FileHandle } from 'node:fs/promises'
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { type FileHandle, mkdir, open, readFile, stat, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { invariant } from '../../core/errors.js'
-import { LogLine, type LogHeader, type LogRecord } from '../log.js'
+import { isDeepStrictEqual } from 'node:util'
+import { invariant, KvfoldError } from '../../core/errors.js'
+import { type LogHeader, LogLine, type LogRecord } from '../log.js'
 import { bad, codeOf, complaint, latest, logLines } from './log-file.js'
-import { takeLog } from './log-lock.js'
-import { resultOf, type Result } from './result.js'
-import { refuseOther } from './same-run.js'
+import { type Result, resultOf } from './plan.js'
 
 /** What a crash of the machine may cost, in milliseconds; a crash of ours costs nothing. */
 const SYNC_AFTER = 2000
@@ -119,4 +119,100 @@ async function contents(path: string) {
   if (found === null && size > 0 && !(await readFile(path, 'utf8')).startsWith('{"kind":"header"'))
     throw bad(path, 'is no log; it was left as it is')
   return { found, end, size, results: latest(results) }
+}
+
+// That one process at a time writes to a log: a file beside it with the number of that process.
+
+export const lockOf = (path: string): string => `${path}.lock`
+
+/** Takes the log for this process; one that a dead process left behind is taken over. Returns what gives it back. @throws KvfoldError eval/log-busy, eval/bad-log */
+export function takeLog(path: string): () => void {
+  const lock = lockOf(path)
+  for (let attempt = 0; ; attempt++) {
+    try {
+      writeFileSync(lock, `${process.pid}\n`, { flag: 'wx' })
+      break
+    } catch (cause) {
+      if (codeOf(cause) !== 'EEXIST') throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
+      const owner = ownerOf(lock)
+      if (owner !== null || attempt > 2)
+        throw new KvfoldError(
+          'eval/log-busy',
+          `Another process${owner === null ? '' : ` (${owner})`} writes to ${path}; wait for it, or name another --log.`,
+          { cause },
+        )
+      rmSync(lock, { force: true })
+    }
+  }
+  return () => {
+    rmSync(lock, { force: true })
+  }
+}
+
+/** Whether another living process writes to it. */
+export const isTaken = (path: string): boolean => ownerOf(lockOf(path)) !== null
+
+/** The living process that holds the lock; null when there is none. */
+function ownerOf(lock: string): number | null {
+  let pid: number
+  try {
+    pid = Number(readFileSync(lock, 'utf8').trim())
+  } catch {
+    return null
+  }
+  if (!Number.isSafeInteger(pid) || pid <= 0) return null
+  try {
+    process.kill(pid, 0)
+    return pid
+  } catch (error) {
+    return codeOf(error) === 'EPERM' ? pid : null
+  }
+}
+
+// What of a header has to agree for a run to go on in a log: all that answers depend on.
+
+const FIELDS = ['model', 'engine', 'embedder', 'judge', 'seed', 'sampling', 'contracts', 'tasks', 'agents'] as const
+
+/** The part of a header that makes a run the same; plain JSON. When, where and by which commit may differ: lines of the log say so. */
+export function essence(header: LogHeader): Readonly<Record<string, unknown>> {
+  const chosen = Object.fromEntries(FIELDS.map((field) => [field, header[field]]))
+  return JSON.parse(JSON.stringify(chosen)) as Readonly<Record<string, unknown>>
+}
+
+/** @throws KvfoldError eval/other-run naming the first field that differs */
+export function refuseOther(path: string, there: LogHeader, now: LogHeader): void {
+  const found = difference(essence(there), essence(now), '')
+  if (found === null) return
+  throw new KvfoldError(
+    'eval/other-run',
+    `${path} holds another run (${found.field}: ${said(found.there)} there, ${said(found.now)} now); name another --log, or delete this one.`,
+  )
+}
+
+interface Difference {
+  readonly field: string
+  readonly there: unknown
+  readonly now: unknown
+}
+
+/** The first place at which two pieces of JSON differ; null when they do not. */
+function difference(there: unknown, now: unknown, field: string): Difference | null {
+  if (isDeepStrictEqual(there, now)) return null
+  if (!isObject(there) || !isObject(now) || Array.isArray(there) !== Array.isArray(now)) return { field, there, now }
+  for (const key of new Set([...Object.keys(there), ...Object.keys(now)])) {
+    const place = Array.isArray(there) ? `${field}[${key}]` : field === '' ? key : `${field}.${key}`
+    const found = difference(there[key], now[key], place)
+    if (found !== null) return found
+  }
+  return null
+}
+
+const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null
+
+const LONGEST = 80
+
+function said(value: unknown): string {
+  if (value === undefined) return 'nothing'
+  const text = JSON.stringify(value)
+  return text.length > LONGEST ? `${text.slice(0, LONGEST)}...` : text
 }

@@ -1,6 +1,7 @@
 /** Owns what a run consists of, and in which order: stopped anywhere, every task, cell and agent is about equally far. */
 import type { ContractChoice } from '../../core/contract.js'
 import type { AgentKind } from '../agent.js'
+import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
 
 /** One sample put to one agent under one contract. */
 export interface Item {
@@ -38,3 +39,18 @@ export function itemsOf({ sizes, agents, contracts }: Plan): Item[] {
 
 /** Whether the agent changes what was shown before: contracts are about nothing else. */
 export const edits = (agent: AgentKind): boolean => agent === 'sculptor'
+
+// What is remembered of a sample that is done: its record without the long texts.
+
+export type Answer = Omit<SampleRecord, 'talks' | 'truth' | 'answer' | 'judgement'>
+export type Result = Answer | ErrorRecord
+
+export function resultOf(record: LogRecord): Result {
+  if (record.kind === 'error') return record
+  const rest: Partial<SampleRecord> & Answer = { ...record }
+  delete rest.talks
+  delete rest.truth
+  delete rest.answer
+  delete rest.judgement
+  return rest
+}

@@ -1,7 +1,7 @@
 /** Owns what a run came to: one row for every task, cell, agent and contract, and one over all cells. */
 import { accuracyOf } from '../accuracy.js'
 import type { Cell } from '../task.js'
-import type { Answer, Result } from './result.js'
+import type { Answer, Result } from './plan.js'
 
 /** Means over the samples that were answered; null where none was. */
 export interface Row {

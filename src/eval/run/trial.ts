@@ -1,13 +1,13 @@
 /** Owns one sample put to one agent: from the sample to the record of the log, whatever happens between. */
-import type { Engine } from '../../engine/engine.js'
 import { KvfoldError } from '../../core/errors.js'
 import { mix } from '../../core/random.js'
+import { EngineAround } from '../../engine/engine-around.js'
+import type { Engine, EngineRequest, Generation } from '../../engine/engine.js'
 import type { AgentSetting, Answered, EvalAgent } from '../agent.js'
 import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
 import { Recorder } from '../recorder.js'
 import type { Task, TaskSample } from '../task.js'
-import { Alone } from './alone.js'
-import { judged, type Judge } from './judge.js'
+import { type Judge, judged } from './judge.js'
 import type { Item } from './plan.js'
 import type { Bench } from './pool.js'
 
@@ -101,5 +101,26 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
     const full = error instanceof KvfoldError && error.code === 'context/full'
     if (!full || !alone || recorder.work.steps === 0) throw error
     return { answer: '', end: 'length', calls: [], refusedCalls: 0, details: { overflowed: 1 } }
+  }
+}
+
+// That samples of a run share no cells: what one cost must not depend on which others ran before or beside it.
+
+/** The engine for one sample: its conversations share cells with each other and with nobody else's. */
+export class Alone extends EngineAround {
+  constructor(
+    engine: Engine,
+    private readonly tenant: string,
+  ) {
+    super(engine)
+  }
+
+  respond(request: EngineRequest): Generation {
+    return this.engine.respond({ ...request, tenant: this.tenant })
+  }
+
+  /** The engine is others', too. */
+  override dispose(): Promise<void> {
+    return Promise.resolve()
   }
 }

@@ -1,14 +1,13 @@
 /** Owns multi-needle reasoning as a task: a chain of kinship sentences scattered over a long text, and the question who is the eldest. */
+import { readFile } from 'node:fs/promises'
 import { z } from 'zod'
 import { KvfoldError } from '../../core/errors.js'
 import { Random } from '../../core/random.js'
+import { isRowsFile, openRows } from '../data/rows.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
-import { boxed } from './boxed.js'
-import { pick } from './draw.js'
-import { openFiller, type Filler } from './filler.js'
 import { crossed, gridPlace } from './grid.js'
 import { Axis, charsPerToken, generation, readOptions } from './options.js'
-import { elderRelations, kinships, people } from './people.js'
+import { pick, prose, some } from './prose.js'
 
 const Options = z.strictObject({
   ...generation,
@@ -138,3 +137,156 @@ function scoreOf({ eldest, chain }: NeedlesTruth, answer: string): Score {
     details: { links: reached < 0 ? 0 : chain.length - 1 - reached, outOf: chain.length - 1 },
   }
 }
+
+// The text that needles are hidden in: our own sentences, or passages of a file.
+
+export interface Filler {
+  /** Text of so many characters in pieces between which something may be put; none of them names one of `absent`. @throws KvfoldError eval/bad-data */
+  passages(random: Random, characters: number, absent: readonly string[]): Promise<string[]>
+}
+
+/** @throws KvfoldError eval/bad-data when the file cannot be read */
+export async function openFiller(path: string | undefined): Promise<Filler> {
+  if (path === undefined) return { passages: (random, characters) => Promise.resolve(taken(prose(random), characters)) }
+  const texts = isRowsFile(path) ? await textsOf(path) : [await textOf(path)]
+  return {
+    passages(random, characters, absent) {
+      const passages = taken(shuffledTexts(texts, random), characters)
+      const named = absent.find((name) => passages.some((passage) => passage.includes(name)))
+      if (named !== undefined)
+        return Promise.reject(
+          new KvfoldError('eval/bad-data', `${path} names ${named}, who is one of ours; take another text or seed.`),
+        )
+      const length = passages.join('').length
+      if (length < characters)
+        return Promise.reject(
+          new KvfoldError(
+            'eval/bad-data',
+            `${path} has ${length} characters, and this length needs ${characters}; take a longer text or ask for smaller lengths.`,
+          ),
+        )
+      return Promise.resolve(passages)
+    },
+  }
+}
+
+/** Pieces until there are so many characters; the last one is cut at the last word that fits. */
+function taken(pieces: Iterable<string>, characters: number): string[] {
+  const list: string[] = []
+  let left = characters
+  for (const piece of pieces) {
+    if (left <= 0) break
+    list.push(piece.length <= left ? piece : piece.slice(0, left))
+    left -= piece.length
+  }
+  return list
+}
+
+/** The sentences of all texts, texts in random order. */
+function* shuffledTexts(texts: readonly string[], random: Random): Generator<string> {
+  const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
+  for (const text of random.shuffled(texts)) for (const { segment } of segmenter.segment(text)) yield segment
+}
+
+async function textOf(path: string): Promise<string> {
+  try {
+    return await readFile(path, 'utf8')
+  } catch (cause) {
+    throw new KvfoldError(
+      'eval/bad-data',
+      `Cannot read the text ${path}: ${cause instanceof Error ? cause.message : String(cause)}`,
+      {
+        cause,
+      },
+    )
+  }
+}
+
+async function textsOf(path: string): Promise<string[]> {
+  const rows = await openRows(path)
+  const texts: string[] = []
+  for (let index = 0; index < rows.size; index++) {
+    const { text } = await rows.row(index)
+    if (typeof text !== 'string')
+      throw new KvfoldError('eval/bad-data', `${rows.where(index)} has no field text; filler rows need one.`)
+    texts.push(`${text}\n`)
+  }
+  return texts
+}
+
+// Names of people who do not exist, and how one of them is related to another.
+
+/** First names. */
+export const given = [
+  'Ada', 'Albin', 'Amira', 'Anders', 'Anouk', 'Bela', 'Bruno', 'Carla', 'Cosimo', 'Dalia', 'Darko', 'Edith', 'Elias', 'Emre',
+  'Farah', 'Felix', 'Greta', 'Hanna', 'Hugo', 'Ilse', 'Imran', 'Ines', 'Ivo', 'Jana', 'Jonas', 'Kaja', 'Kenji', 'Laila',
+  'Leon', 'Lucia', 'Magda', 'Malik', 'Marta', 'Milan', 'Nadia', 'Nils', 'Nora', 'Oskar', 'Paula', 'Petra', 'Rafael', 'Renata',
+  'Samir', 'Selma', 'Sofia', 'Stefan', 'Tamar', 'Tilda', 'Tomas', 'Viktor', 'Vera', 'Wanda', 'Yusuf', 'Zara',
+] // prettier-ignore
+const family = [
+  'Abel', 'Almeida', 'Arslan', 'Bakker', 'Berg', 'Castell', 'Cerny', 'Dahl', 'Dumont', 'Eklund', 'Falk', 'Ferrer', 'Fontana',
+  'Grieg', 'Haddad', 'Halloran', 'Holm', 'Ibarra', 'Jansen', 'Kaminski', 'Keller', 'Kovac', 'Lang', 'Lindqvist', 'Lorca',
+  'Marek', 'Mori', 'Nagy', 'Novak', 'Okafor', 'Olsen', 'Pereira', 'Petrov', 'Quist', 'Ramos', 'Rossi', 'Sandoval', 'Sato',
+  'Simic', 'Sorel', 'Tanaka', 'Toth', 'Urban', 'Vidal', 'Vogt', 'Weiss', 'Winter', 'Yilmaz', 'Zeman', 'Zoric',
+] // prettier-ignore
+
+/** Different given and family names for everyone, so that no part of a name stands for two of them. Up to 50. */
+export function people(random: Random, count: number): string[] {
+  const last = some(random, family, count)
+  return some(random, given, count).map((name, index) => `${name} ${last[index] ?? ''}`)
+}
+
+/** The ten words NeedleBench uses for somebody of an earlier generation. */
+export const elderRelations = [
+  'father', 'mother', 'dad', 'mom', 'grandfather', 'grandmother', 'maternal grandfather', 'maternal grandmother',
+  'paternal grandfather', 'paternal grandmother',
+] as const // prettier-ignore
+
+/** Seven ways to say that the elder is a relation of the younger. */
+export const kinships: readonly ((elder: string, younger: string, relation: string) => string)[] = [
+  (elder, younger, relation) => `The ${relation} of ${younger} is ${elder}.`,
+  (elder, younger, relation) => `${elder} is the ${relation} of ${younger}.`,
+  (elder, younger, relation) => `As the ${relation} of ${younger}, ${elder} taught ${younger} a great deal.`,
+  (elder, younger, relation) => `${younger} grew up with ${elder}, who is ${younger}'s ${relation}.`,
+  (elder, younger, relation) => `${younger} calls ${elder} not only ${relation}, but a friend as well.`,
+  (elder, younger, relation) => `What ${younger} admires in ${elder}, ${younger}'s ${relation}, is patience.`,
+  (elder, younger, relation) => `${elder} is ${younger}'s ${relation}, and an example to ${younger} in everything.`,
+]
+
+// Reading an answer in a box, as NeedleBench's authors read it.
+
+/**
+ * What the last `\boxed{...}` of an answer holds, without LaTeX, quotes and escapes; null when there is no box, it is not closed,
+ * or it holds nothing. Source: extract_boxed_answer and clean_atc_answer of opencompass.
+ */
+export function boxed(answer: string): string | null {
+  const start = answer.lastIndexOf('\\boxed')
+  const open = '\\boxed{'
+  if (start < 0 || !answer.startsWith(open, start)) return null
+  const end = closing(answer, start)
+  if (end === null) return null
+  const content = answer.slice(start + open.length, end)
+  const inner = /^\{(.*)\}\n?$/u.exec(content)?.[1] ?? content
+  return inner === '' ? null : clean(inner).trim()
+}
+
+/** Where the first brace after `from` is closed. */
+function closing(text: string, from: number): number | null {
+  let depth = 0
+  for (let at = from; at < text.length; at++) {
+    if (text[at] === '{') depth++
+    if (text[at] === '}' && --depth === 0) return at
+  }
+  return null
+}
+
+const clean = (text: string): string =>
+  text
+    .replace(/\\text\{([^}]+)\}/gu, '$1')
+    .replace(/\\boxed\{([^}]+)\}/gu, '$1')
+    .replace(/\\[[\]]/gu, '')
+    .replaceAll('\\', '')
+    .replace(/\s+/gu, ' ')
+    .trim()
+    .replace(/["']/gu, '')
+    .replaceAll('~', ' ')

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Task, TaskName } from '../../../src/eval/task.js'
-import { babilongQuestions, babilongTasks } from '../../../src/eval/tasks/babilong-questions.js'
+import { babilongQuestions, babilongTasks } from '../../../src/eval/tasks/babilong.js'
 import { middleCut } from '../../../src/eval/tasks/middle-cut.js'
 import { openTask } from '../../../src/eval/tasks/open.js'
 

@@ -3,10 +3,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import type { NeedlesTruth } from '../../../src/eval/tasks/needles.js'
-import { boxed } from '../../../src/eval/tasks/boxed.js'
+import { boxed, elderRelations, kinships, type NeedlesTruth } from '../../../src/eval/tasks/needles.js'
 import { openTask } from '../../../src/eval/tasks/open.js'
-import { elderRelations, kinships } from '../../../src/eval/tasks/people.js'
 
 const open = (options: Record<string, unknown>) => openTask({ task: 'needles', options })
 

@@ -1,8 +1,8 @@
 /** Owns what all figures of a report share: colours of conditions, a legend that wraps, headings and row labels. */
-import { element, escaped, hint, line, text, type Scale } from '../../../attention/figures/svg.js'
+import { element, escaped, hint, line, type Scale, text } from '../../../attention/figures/svg.js'
 import type { AgentKind } from '../../agent.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { count } from '../tables/labels.js'
+import { count } from '../tables/table.js'
 
 export const WIDTH = 960
 /** Numbers that are not ours. */
@@ -86,3 +86,24 @@ export const heading = (left: number, top: number, title: string, below: string)
   text(left, top, title, { 'font-weight': '600' }),
   ...(below === '' ? [] : [text(left, top + 18, below, { class: 'kf-faint' })]),
 ]
+
+// What a figure of a report is: a drawing, or why there is none.
+
+export interface Picture {
+  /** File name without its ending. */
+  readonly name: string
+  readonly title: string
+  readonly svg: string
+}
+
+export interface LeftOut {
+  readonly title: string
+  /** What the logs lack, as a sentence. */
+  readonly why: string
+}
+
+export type Drawn = Picture | LeftOut
+
+/** The drawing, where there is one: figures without data are empty text. */
+export const drawnOr = (name: string, title: string, svg: string, why: string): Drawn =>
+  svg === '' ? { title, why } : { name, title, svg }

@@ -2,12 +2,11 @@
 import { paperTable1, type PaperRow } from '../../paper.js'
 import { curveChart, type Curve, type Panel, type Point } from '../figures/curves.js'
 import { dotChart } from '../figures/dots.js'
-import { lookOf, type Entry } from '../figures/frame.js'
-import type { Estimate } from '../estimate.js'
+import { type Drawn, drawnOr, type Entry, lookOf } from '../figures/frame.js'
+import type { Estimate } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { Labels, percent, plural } from '../tables/labels.js'
+import { Labels, percent, plural } from '../tables/table.js'
 import { PAPER_AXES, valuesOn } from '../tables/paper.js'
-import { drawnOr, type Drawn } from './picture.js'
 
 export function accuracyPictures(summary: Summary): Drawn[] {
   const labels = new Labels(summary)

@@ -2,11 +2,10 @@
 import { paperFigure6 } from '../../paper.js'
 import { barChart, type Bar } from '../figures/bars.js'
 import { dotChart, type Dot } from '../figures/dots.js'
-import { lookOf, THEIRS } from '../figures/frame.js'
+import { type Drawn, drawnOr, lookOf, THEIRS } from '../figures/frame.js'
 import type { Measures } from '../measures.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { count, Labels, percent, seconds } from '../tables/labels.js'
-import { drawnOr, type Drawn } from './picture.js'
+import { count, Labels, percent, seconds } from '../tables/table.js'
 
 export function costPictures(summary: Summary): Drawn[] {
   const labels = new Labels(summary)

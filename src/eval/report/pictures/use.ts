@@ -2,12 +2,11 @@
 import { paperFigure3, paperTraining } from '../../paper.js'
 import { barChart, type Bar, type BarGroup } from '../figures/bars.js'
 import { dotChart, type Dot, type DotGroup } from '../figures/dots.js'
-import { lookOf, PALETTE, THEIRS, type Entry } from '../figures/frame.js'
+import { type Drawn, drawnOr, type Entry, type LeftOut, lookOf, PALETTE, THEIRS } from '../figures/frame.js'
 import { orderChart } from '../figures/order.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { Labels, percent, plural } from '../tables/labels.js'
+import { Labels, percent, plural } from '../tables/table.js'
 import { toolNames } from '../tables/tools.js'
-import { drawnOr, type Drawn, type LeftOut } from './picture.js'
 
 /** None of them without calls: that is said once. */
 export function usePictures(summary: Summary): Drawn[] {

@@ -2,8 +2,7 @@
 import { paperFigure3, paperFigure6, paperTable1, paperTable2, paperTraining, type PaperRow } from '../../paper.js'
 import type { TaskName } from '../../task.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { count, Labels } from './labels.js'
-import { NONE, table, type Column, type Table } from './table.js'
+import { type Column, count, Labels, NONE, table, type Table } from './table.js'
 
 /** The axis of a task's cells that the paper's table 1 and curves go along. */
 export const PAPER_AXES: Partial<Readonly<Record<TaskName, string>>> = { 'pi-llm': 'updates', needles: 'needles' }

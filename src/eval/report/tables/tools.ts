@@ -1,9 +1,7 @@
 /** Owns the tables of what agents did: tools, the order of calls, failures, and what scorers and agents counted. */
-import type { Measures } from '../measures.js'
+import type { Measures, ToolUse } from '../measures.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import type { ToolUse } from '../tool-use.js'
-import { Labels, percent } from './labels.js'
-import { NONE, table, type Column, type Table } from './table.js'
+import { type Column, Labels, NONE, percent, table, type Table } from './table.js'
 
 /** Sculptor's, in the order of its paper. */
 const SUITE: readonly string[] = [

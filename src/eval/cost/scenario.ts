@@ -1,8 +1,12 @@
-/** Owns the situation that is studied: a long context, all cached, and the same after a fold, as token lists. */
+/** Owns what is studied: a long context, all cached, the same after a fold, and the arms of a turn from there. */
+import { type Contract, CONTRACTS } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Random } from '../../core/random.js'
 import { span } from '../../core/span.js'
+import { EXACT, type Terms } from '../../kv/contract.js'
 import type { Shown } from '../../kv/shown.js'
+
+// The situation that is studied: a long context, all cached, and the same after a fold, as token lists.
 
 /** Tokens before and after the fold. */
 export interface Point {
@@ -57,3 +61,16 @@ export function checkPoint({ before, after }: Point): void {
 }
 
 const asOne = (length: number) => [{ index: 0, role: 'text', span: span(0, length) }]
+
+// The alternatives of a turn: go on with the long context, or fold it under a contract.
+
+/** `keep`: nothing is folded, and all of it is cached. */
+export type Way = 'keep' | Contract
+
+export const WAYS: readonly Way[] = ['keep', ...CONTRACTS]
+
+/** `blend`: the share of what follows the fold that it computes again. */
+export function termsOf(way: Way, blend: number): Terms {
+  if (way === 'keep') return EXACT
+  return way === 'blend' ? { contract: way, blend: { ratio: blend } } : { contract: way }
+}
