@@ -1,11 +1,9 @@
 /** Finds out, by trying, in which form a template takes system messages, tools, calls and results. */
 import { KvfoldError } from '../core/errors.js'
-import { templateMessages, toolsValue } from './conversation.js'
-import { nativeForm, type Form } from './form.js'
+import { type Form, nativeForm, templateMessages, toolsValue } from './conversation.js'
 import type { Template } from './jinja/template.js'
 import type { ChatMessage, ToolDefinition } from './message.js'
-import type { Field } from './text/origin.js'
-import type { Tracked } from './text/tracked.js'
+import type { Field, Tracked } from './text/tracked.js'
 
 export interface Capabilities extends Form {
   /** Why a whole conversation with tools does not render in any form; null when it does. */

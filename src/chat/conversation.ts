@@ -1,14 +1,10 @@
 /** From our messages to what a template is given, in the form that this template works with. */
-import type { ChatMessage, ToolCall, ToolDefinition } from './message.js'
-import type { Form } from './form.js'
-import type { CallWriter } from './syntax/syntax.js'
-import { merged, withoutSystem, withPreamble, type Turn } from './turns.js'
-import { describeTools, hermesWriter, pythonJson, writtenCalls } from './written.js'
 import type { Value } from './jinja/library.js'
 import type { TemplateMessage } from './jinja/template.js'
 import { ArrayValue, FloatValue, IntegerValue, MappingValue, NullValue, TrackedString, TruthValue } from './jinja/values.js'
-import type { Origin } from './text/origin.js'
-import { Tracked } from './text/tracked.js'
+import type { ChatMessage, ToolCall, ToolDefinition } from './message.js'
+import type { CallWriter } from './syntax/syntax.js'
+import { type Origin, Tracked } from './text/tracked.js'
 
 const literal = (text: string) => Tracked.of(text, 'template')
 const string = (text: Tracked) => new TrackedString(text)
@@ -150,4 +146,152 @@ function callId(id: string, { ids }: Form): string {
   let hash = 0x811c9dc5
   for (const char of id) hash = Math.imul(hash ^ (char.codePointAt(0) ?? 0), 0x01000193) >>> 0
   return hash.toString(36).padStart(9, '0')
+}
+
+// The form in which a template takes messages, tools and calls.
+
+/** How a template wants its messages; found out once, by trying (capabilities.ts). */
+export interface Form {
+  /** `merged`: the template knows no system role, so the first user message opens with the system's text. */
+  readonly system: 'native' | 'merged'
+  /** What templates that want to be told see when there are no tools. */
+  readonly absent: 'none' | 'undefined'
+  /** `described`: the template ignores tools, so the system message describes them. */
+  readonly tools: 'native' | 'described'
+  /** Arguments as an object or as JSON text; `text`: the template ignores calls, so they are written into the content. */
+  readonly calls: 'object' | 'string' | 'text'
+  /** `split`: the template takes one call a message, so a message with several becomes several. */
+  readonly parallel: 'together' | 'split'
+  /** `user`: the template knows no tool role, so results are user messages. */
+  readonly results: 'native' | 'user'
+  /** `nine`: call ids must be nine letters and digits. */
+  readonly ids: 'free' | 'nine'
+  /** `either`: a message with calls may have content or reasoning, so its reasoning is left out when it has both. */
+  readonly reasoning: 'both' | 'either'
+  /** `space`: the template refuses answers without content and calls, so they are shown as one space. */
+  readonly empty: 'kept' | 'space'
+  /** True when neighbouring messages of one role must be one. */
+  readonly merge: boolean
+}
+
+export const nativeForm: Form = {
+  system: 'native',
+  absent: 'none',
+  tools: 'native',
+  calls: 'object',
+  parallel: 'together',
+  results: 'native',
+  ids: 'free',
+  reasoning: 'both',
+  empty: 'kept',
+  merge: false,
+}
+
+// Conversation turns on their way to a template, and how they are joined for templates that take fewer kinds of them.
+
+/** A turn on its way to the template. */
+export interface Turn {
+  readonly index: number
+  readonly role: string
+  readonly content: Tracked
+  readonly rest: readonly (readonly [string, Value])[]
+}
+
+/** Text at the end of the system turn, which is made when there is none. */
+export function withPreamble(turns: readonly Turn[], text: Tracked): Turn[] {
+  const [first, ...rest] = turns
+  if (first?.role === 'system') return [{ ...first, content: paragraphs(first.content, text, first.index) }, ...rest]
+  return [{ index: first?.index ?? 0, role: 'system', content: text, rest: [] }, ...turns]
+}
+
+/** System turns joined to the next user turn (or made one). */
+export function withoutSystem(turns: readonly Turn[]): Turn[] {
+  const made: Turn[] = []
+  let waiting: Turn | null = null
+  for (const turn of turns) {
+    if (turn.role === 'system') waiting = waiting === null ? { ...turn, role: 'user' } : joined(waiting, turn)
+    else if (waiting === null) made.push(turn)
+    else {
+      made.push(...(turn.role === 'user' ? [joined(waiting, turn)] : [waiting, turn]))
+      waiting = null
+    }
+  }
+  return waiting === null ? made : [...made, waiting]
+}
+
+/** Neighbouring user turns, and neighbouring assistant turns without calls, as one. */
+export function merged(turns: readonly Turn[]): Turn[] {
+  const made: Turn[] = []
+  for (const turn of turns) {
+    const last = made.at(-1)
+    if (last !== undefined && last.role === turn.role && turn.role !== 'tool' && last.rest.length === 0)
+      made[made.length - 1] = joined(last, turn)
+    else made.push(turn)
+  }
+  return made
+}
+
+/** One turn out of two; each part keeps its owner, the second's role wins. */
+function joined(first: Turn, second: Turn): Turn {
+  const content = paragraphs(first.content.owned(first.index), second.content.owned(second.index), second.index)
+  return { index: first.index, role: second.role, content, rest: second.rest }
+}
+
+/** Two texts with a blank line between; the blank line belongs to `owner`. */
+function paragraphs(first: Tracked, second: Tracked, owner: number): Tracked {
+  const parts = [first, second].filter(({ length }) => length > 0)
+  return Tracked.join(parts.flatMap((part, at) => (at === 0 ? [part] : [literal('\n\n').owned(owner), part])))
+}
+
+// Calls and tools as text, for templates that have no place for them.
+
+/** A call as `{"name": ..., "arguments": ...}`. */
+export function namedJson(call: ToolCall): string {
+  return `{"name": ${JSON.stringify(call.name)}, "arguments": ${call.malformed ?? pythonJson(call.arguments)}}`
+}
+
+export const hermesWriter: CallWriter = {
+  before: '',
+  open: '<tool_call>\n',
+  call: namedJson,
+  close: '\n</tool_call>',
+  between: '\n',
+  after: '',
+}
+
+export function writtenCalls(
+  calls: readonly ToolCall[],
+  origin: Origin,
+  { before, open, call, close, between, after }: CallWriter,
+): Tracked {
+  const parts = calls.map((each) => Tracked.join([literal(open), Tracked.of(call(each), origin), literal(close)]))
+  return Tracked.join([
+    literal(before),
+    ...parts.flatMap((part, at) => (at === 0 ? [part] : [literal(between), part])),
+    literal(after),
+  ])
+}
+
+/** JSON with Python's spacing, which is what models were trained on. */
+export function pythonJson(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(pythonJson).join(', ')}]`
+  if (typeof value === 'object' && value !== null)
+    return `{${Object.entries(value)
+      .filter(([, item]) => item !== undefined)
+      .map(([key, item]) => `${JSON.stringify(key)}: ${pythonJson(item)}`)
+      .join(', ')}}`
+  return value === undefined ? 'null' : JSON.stringify(value)
+}
+
+/** Tool instructions for templates without tools. */
+export function describeTools(tools: readonly ToolDefinition[]): Tracked {
+  const list = tools.map((tool) => pythonJson({ type: 'function', function: tool })).join('\n')
+  return Tracked.join([
+    literal('# Tools\n\nYou can call these functions, described as JSON, one a line:\n\n<tools>\n'),
+    Tracked.of(list, { field: 'tool', message: 0 }),
+    literal(
+      '\n</tools>\n\nTo call a function, write a JSON object with its name and arguments between tags, one block for every call:\n' +
+        '<tool_call>\n{"name": "function name", "arguments": {}}\n</tool_call>',
+    ),
+  ])
 }

@@ -1,6 +1,5 @@
 /** Divides a rendered prompt among its messages and the generation prompt. */
-import type { Owner } from './text/origin.js'
-import type { Tracked } from './text/tracked.js'
+import type { Owner, Tracked } from './text/tracked.js'
 
 /**
  * Where each message begins in the text, and where the generation prompt does (the last entry): `count + 1` characters, never

@@ -1,7 +1,7 @@
 import { Template as LibraryTemplate } from '@huggingface/jinja'
 import { describe, expect, test } from 'vitest'
 import { toValue } from '../../src/chat/conversation.js'
-import { strftime } from '../../src/chat/jinja/strftime.js'
+import { strftime } from '../../src/chat/jinja/filters.js'
 import { Template } from '../../src/chat/jinja/template.js'
 import { KvfoldError } from '../../src/core/errors.js'
 import { fixedNow } from '../support/chat-formats.js'

@@ -1,9 +1,8 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { trackedJson } from '../../src/chat/jinja/json.js'
+import { trackedJson } from '../../src/chat/jinja/filters.js'
 import { strip, TrackedString } from '../../src/chat/jinja/values.js'
-import type { Origin } from '../../src/chat/text/origin.js'
-import { Tracked } from '../../src/chat/text/tracked.js'
+import { type Origin, Tracked } from '../../src/chat/text/tracked.js'
 
 const content: Origin = { field: 'content', message: 0 }
 

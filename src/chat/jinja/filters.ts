@@ -1,19 +1,20 @@
 /** Jinja filters that make or take apart text, with provenance, and those the library lacks. */
 import { Tracked } from '../text/tracked.js'
-import { plainJson, trackedJson, type JsonStyle } from './json.js'
 import type { Value } from './library.js'
 import {
   ArrayValue,
   capitalize,
+  FunctionValue,
   IntegerValue,
   isArray,
   isMapping,
   isNothing,
   isString,
   join,
+  NullValue,
   strip,
-  TrackedString,
   trackedOf,
+  TrackedString,
   TruthValue,
   UndefinedValue,
 } from './values.js'
@@ -160,4 +161,137 @@ export function pythonic(value: Value): Tracked {
     return Tracked.join([literal('{'), ...list(entries), literal('}')])
   }
   return trackedOf(value)
+}
+
+// `tojson` with provenance: the JSON text of a value, in which every string still knows where it comes from.
+
+export interface JsonStyle {
+  /** Spaces per level; null: one line. */
+  readonly indent: number | null
+  /** Escape everything beyond ASCII. */
+  readonly ascii: boolean
+  readonly sorted: boolean
+  /** Between items, and between key and value; null: Python's defaults. */
+  readonly separators: readonly [string, string] | null
+}
+
+export const plainJson: JsonStyle = { indent: null, ascii: false, sorted: false, separators: null }
+
+const ESCAPED = /["\\\u0000-\u001f]|[\ud800-\udfff]/gu // eslint-disable-line no-control-regex
+const ESCAPED_ASCII = /["\\\u0000-\u001f]|[\u007f-\u{10ffff}]/gu // eslint-disable-line no-control-regex
+
+const literal = (text: string) => Tracked.of(text, 'template')
+const unit = (char: string) => '\\u' + char.charCodeAt(0).toString(16).padStart(4, '0')
+
+/** Follows Python's json.dumps. @throws Error for functions */
+export function trackedJson(value: Value, style: JsonStyle = plainJson, depth = 0): Tracked {
+  if (isNothing(value)) return literal('null')
+  if (isString(value)) return quoted(trackedOf(value), style.ascii)
+  if (value instanceof TruthValue || typeof value.value === 'number')
+    return literal(value instanceof TruthValue ? String(value.value) : value.toString())
+  if (isArray(value))
+    return bracketed(
+      '[]',
+      value.value.map((item) => trackedJson(item, style, depth + 1)),
+      style,
+      depth,
+    )
+  if (isMapping(value)) {
+    const [, between] = separators(style)
+    const entries = [...value.value]
+    if (style.sorted) entries.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0))
+    const parts = entries.map(([key, item]) =>
+      Tracked.join([quoted(Tracked.of(key, 'unknown'), style.ascii), literal(between), trackedJson(item, style, depth + 1)]),
+    )
+    return bracketed('{}', parts, style, depth)
+  }
+  throw new Error(`${value.type} cannot be written as JSON`)
+}
+
+function separators({ separators: given, indent }: JsonStyle): readonly [string, string] {
+  return given ?? [indent === null ? ', ' : ',', ': ']
+}
+
+function bracketed(brackets: '[]' | '{}', parts: readonly Tracked[], style: JsonStyle, depth: number): Tracked {
+  const [open = '', close = ''] = brackets
+  if (parts.length === 0) return literal(brackets)
+  const [item] = separators(style)
+  const line = (level: number) => (style.indent === null ? '' : '\n' + ' '.repeat(style.indent * level))
+  const rest = parts.flatMap((part, index) => (index === 0 ? [part] : [literal(item + line(depth + 1)), part]))
+  return Tracked.join([literal(open + line(depth + 1)), ...rest, literal(line(depth) + close)])
+}
+
+function quoted(text: Tracked, ascii: boolean): Tracked {
+  const body = text.replace(ascii ? ESCAPED_ASCII : ESCAPED, (char) => {
+    const short = JSON.stringify(char).slice(1, -1)
+    return short.startsWith('\\') ? short : Array.from({ length: char.length }, (_, at) => unit(char.charAt(at))).join('')
+  })
+  return Tracked.join([literal('"'), body, literal('"')])
+}
+
+// Python's list methods that templates call; they change the list in place.
+
+/** Null for a name that is no such method. */
+export function listMethod(items: Value[], name: string): Value | null {
+  switch (name) {
+    case 'append':
+      return new FunctionValue(([item]) => {
+        if (item !== undefined) items.push(item)
+        return new NullValue()
+      })
+    case 'extend':
+      return new FunctionValue(([more]) => {
+        if (more !== undefined && isArray(more)) items.push(...more.value)
+        return new NullValue()
+      })
+    case 'pop':
+      return new FunctionValue(
+        ([index]) => items.splice(typeof index?.value === 'number' ? index.value : -1, 1)[0] ?? new UndefinedValue(),
+      )
+    case 'insert':
+      return new FunctionValue(([index, item]) => {
+        if (item !== undefined && typeof index?.value === 'number') items.splice(index.value, 0, item)
+        return new NullValue()
+      })
+    case 'index':
+      return new FunctionValue(([item]) => new IntegerValue(items.findIndex(({ value }) => value === item?.value)))
+    case 'count':
+      return new FunctionValue(([item]) => new IntegerValue(items.filter(({ value }) => value === item?.value).length))
+    default:
+      return null
+  }
+}
+
+// Python's strftime in the C locale, for templates that print today's date.
+
+const MONTHS = 'January February March April May June July August September October November December'.split(' ')
+const DAYS = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ')
+const two = (number: number) => String(number).padStart(2, '0')
+
+/** Local time. Directives it does not know stay as they are. */
+export function strftime(date: Date, format: string): string {
+  const month = MONTHS[date.getMonth()] ?? ''
+  const day = DAYS[date.getDay()] ?? ''
+  const parts: Readonly<Record<string, string>> = {
+    Y: String(date.getFullYear()),
+    y: two(date.getFullYear() % 100),
+    m: two(date.getMonth() + 1),
+    d: two(date.getDate()),
+    e: String(date.getDate()).padStart(2, ' '),
+    B: month,
+    b: month.slice(0, 3),
+    A: day,
+    a: day.slice(0, 3),
+    H: two(date.getHours()),
+    I: two(((date.getHours() + 11) % 12) + 1),
+    p: date.getHours() < 12 ? 'AM' : 'PM',
+    M: two(date.getMinutes()),
+    S: two(date.getSeconds()),
+    '%': '%',
+  }
+  return format.replace(/%-?(.)/g, (directive, letter: string) => {
+    const part = parts[letter]
+    if (part === undefined) return directive
+    return directive.startsWith('%-') ? part.replace(/^0(?=.)/, '') : part
+  })
 }

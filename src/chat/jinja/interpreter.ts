@@ -1,9 +1,7 @@
 /** Runs a parsed template so that the result knows which characters of which message it shows: the library's interpreter, with every operation that makes text replaced by a tracked one. */
-import type { Owner } from '../text/origin.js'
-import { Tracked } from '../text/tracked.js'
-import { applyFilter, pythonic } from './filters.js'
+import { type Owner, Tracked } from '../text/tracked.js'
+import { applyFilter, listMethod, pythonic } from './filters.js'
 import { Interpreter, type Node, type Scope, type Value } from './library.js'
-import { listMethod } from './lists.js'
 import { argument, changed, constant, mentionsPrompt, namedArguments, PROMPT, type Fields, type LoopNode } from './nodes.js'
 import {
   ArrayValue,

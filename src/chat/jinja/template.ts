@@ -3,8 +3,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { Tracked } from '../text/tracked.js'
 import { TrackingInterpreter } from './interpreter.js'
 import { Environment, parse, tokenize, type Node, type Scope, type Value } from './library.js'
-import { plainJson, trackedJson } from './json.js'
-import { strftime } from './strftime.js'
+import { plainJson, strftime, trackedJson } from './filters.js'
 import { ArrayValue, FunctionValue, isArray, MappingValue, TrackedString, trackedOf } from './values.js'
 
 /** A message as the template sees it, and the index of the conversation's message it stands for. */

@@ -1,9 +1,8 @@
 /** Calls as one JSON array after a tag (with or without a closing one): Mistral before v11, Granite, Command-R, Nemotron, Apertus, Apriel, firefunction. */
-import { namedJson } from '../written.js'
+import { namedJson } from '../conversation.js'
 import { forcedCalls, jsonCall, words } from '../grammar.js'
 import { BlockParser, type Block, type BlockReader } from './blocks.js'
-import { isRecord, namedCallOf, parseJson, type RawCall } from './call.js'
-import { JsonScanner } from './json-scanner.js'
+import { isRecord, JsonScanner, namedCallOf, parseJson, type RawCall } from './call.js'
 import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 /** Reads one array (or a single object) and its closing tag, if it has one. */

@@ -1,15 +1,15 @@
 /** Which family's call syntax a template uses, told by the markers in its source. */
-import type { Form } from '../form.js'
+import type { Form } from '../conversation.js'
 import { apertus, apriel, commandR, firefunction, granite, nemotron } from './arrays.js'
+import { BlockParser } from './blocks.js'
 import { functionary31, functionary32 } from './functionary.js'
 import { harmony } from './harmony.js'
 import { hermes, seed } from './hermes.js'
 import { llama3 } from './llama3.js'
 import { mistral } from './mistral.js'
-import { none } from './none.js'
-import { deepseek, kimi } from './sections.js'
 import { pythonic } from './pythonic.js'
-import type { ReasoningTags, SyntaxFamily, ToolSyntax } from './syntax.js'
+import { deepseek, kimi } from './sections.js'
+import { reasoningBlocks, type ReasoningTags, type SyntaxFamily, type ToolSyntax } from './syntax.js'
 
 /** In order: the first whose markers all occur. */
 const families: readonly (readonly [SyntaxFamily, readonly string[]])[] = [
@@ -45,3 +45,11 @@ export function detectSyntax(source: string, capabilities: Form): ToolSyntax {
   const family = capabilities.tools === 'described' ? hermes : (found?.[0] ?? (capabilities.calls === 'text' ? hermes : none))
   return family({ source, tags })
 }
+
+// Models whose call syntax we do not know: reasoning is read, everything else is text.
+
+export const none: SyntaxFamily = ({ tags }) => ({
+  name: 'none',
+  parser: (prompt) => new BlockParser(reasoningBlocks(tags), prompt),
+  grammar: () => null,
+})

@@ -1,8 +1,7 @@
 /** Functionary: `<function=name>{...}</function>` (v3.1) and `>>>name` with the arguments on the next line (v3.2). */
 import { forcedCalls, words } from '../grammar.js'
 import { BlockParser, type BlockReader } from './blocks.js'
-import type { RawCall } from './call.js'
-import { JsonScanner } from './json-scanner.js'
+import { JsonScanner, type RawCall } from './call.js'
 import { StreamParser } from './stream.js'
 import type { SyntaxFamily } from './syntax.js'
 

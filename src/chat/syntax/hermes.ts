@@ -1,8 +1,7 @@
 /** Calls between tags, each as JSON (Hermes, Qwen) or as tags of its own (Qwen3-Coder, GLM, Seed). */
 import { forcedCalls, jsonCall, words } from '../grammar.js'
 import { BlockParser, type BlockReader } from './blocks.js'
-import { namedCall, parseJson, type RawCall } from './call.js'
-import { JsonScanner } from './json-scanner.js'
+import { JsonScanner, namedCall, parseJson, type RawCall } from './call.js'
 import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 class HermesReader implements BlockReader {

@@ -1,7 +1,6 @@
 /** Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`, several separated by `;`. */
 import { forcedCalls, jsonCall, words } from '../grammar.js'
-import { namedCallOf, parseJson } from './call.js'
-import { JsonScanner } from './json-scanner.js'
+import { JsonScanner, namedCallOf, parseJson } from './call.js'
 import { StreamParser } from './stream.js'
 import type { SyntaxFamily } from './syntax.js'
 

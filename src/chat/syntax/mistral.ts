@@ -2,8 +2,7 @@
 import { forcedCalls, jsonCall, words } from '../grammar.js'
 import { ArrayReader } from './arrays.js'
 import { BlockParser, type BlockReader } from './blocks.js'
-import type { RawCall } from './call.js'
-import { JsonScanner } from './json-scanner.js'
+import { JsonScanner, type RawCall } from './call.js'
 import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 const OPEN = '[TOOL_CALLS]'

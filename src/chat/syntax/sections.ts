@@ -1,8 +1,7 @@
 /** DeepSeek and Kimi: control tokens around every call, and around all of them. */
 import { forcedCalls, words } from '../grammar.js'
 import { BlockParser, type Block, type BlockReader } from './blocks.js'
-import type { RawCall } from './call.js'
-import { JsonScanner } from './json-scanner.js'
+import { JsonScanner, type RawCall } from './call.js'
 import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 /** A header, a separator, JSON (possibly in a code fence), a closing tag. */

@@ -1,8 +1,7 @@
 /** Tokenizes rendered text stretch by stretch between control tokens, so that foreign text never becomes a control token and unchanged stretches cost nothing. */
-import type { Tokenizer } from '../tokenizer.js'
 import type { Tracked } from '../text/tracked.js'
-import { align, concatenate, type Aligned, type Habits } from './aligned.js'
-import { Recent } from './recent.js'
+import type { Tokenizer } from '../tokenizer.js'
+import { align, type Aligned, concatenate, type Habits } from './aligned.js'
 
 /** A stretch whose tokens are given. */
 export interface Fixed {
@@ -206,5 +205,33 @@ function single(token: number, length: number): Aligned {
     ends: Int32Array.of(length),
     borders: Uint8Array.of(1),
     length,
+  }
+}
+
+// A cache of what was made of recent texts, bounded by their total length.
+
+export class Recent<T> {
+  /** In order of use: a Map iterates in insertion order, and a hit is inserted anew. */
+  readonly #entries = new Map<string, T>()
+  #characters = 0
+
+  constructor(private readonly limit: number) {}
+
+  get(text: string, make: () => T): T {
+    const kept = this.#entries.get(text)
+    if (kept !== undefined) {
+      this.#entries.delete(text)
+      this.#entries.set(text, kept)
+      return kept
+    }
+    const made = make()
+    this.#entries.set(text, made)
+    this.#characters += text.length + 1
+    for (const [oldest] of this.#entries) {
+      if (this.#characters <= this.limit || oldest === text) break
+      this.#entries.delete(oldest)
+      this.#characters -= oldest.length + 1
+    }
+    return made
   }
 }
