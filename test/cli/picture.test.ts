@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { picture, tokensOf, underWay, type FoldedPlace, type MessageShares } from '../../src/cli/demo/picture.js'
+import { picture, tokensOf, underWay, type FoldedPlace, type MessageShares } from '../../src/cli/demo/tracker.js'
 
 const amount = fc.nat(300)
 const messages = fc

@@ -3,14 +3,11 @@ import { existsSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { basename, join, relative } from 'node:path'
 import { KvfoldError } from '../../core/errors.js'
-import { readElf } from './elf.js'
+import { type Binary, readElf, type Requirements, requirementsOf } from './requirements.js'
 import { fileEntry, folderEntries, inOrder, textEntry, type Entry } from './entry.js'
-import { licenceEntries } from './licences.js'
+import { commonFolder, licenceEntries, productionPackages } from './packages.js'
 import { nodeProgram } from './node-program.js'
-import { commonFolder, productionPackages } from './packages.js'
-import { readme } from './readme.js'
-import { requirementsOf, type Binary, type Requirements } from './requirements.js'
-import { launcher } from './scripts.js'
+import { launcher, readme } from './texts.js'
 
 export const BUNDLE_GPUS = ['cpu', 'cuda', 'vulkan'] as const
 export type BundleGpu = (typeof BUNDLE_GPUS)[number]

@@ -1,8 +1,7 @@
 /** Owns the Node that goes into a bundle: the one that runs us, and the C++ library it runs on. */
 import { readFile } from 'node:fs/promises'
 import { KvfoldError } from '../../core/errors.js'
-import { readElf, type Elf } from './elf.js'
-import { beyondC, highest } from './requirements.js'
+import { beyondC, type Elf, highest, readElf } from './requirements.js'
 
 /** Come with the bundle, as not every machine has them, or has them old. */
 const CPP_LIBRARIES = ['libgcc_s.so.1', 'libstdc++.so.6'] as const

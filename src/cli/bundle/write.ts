@@ -1,15 +1,15 @@
 /** Owns the writing of a bundle to the disk: as a folder, or as an archive in parts. Whole, or not at all. */
 import { createHash, type Hash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
-import { chmod, mkdir, open, readdir, rename, rm, writeFile, type FileHandle } from 'node:fs/promises'
+import { chmod, type FileHandle, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
+import { pack } from 'tar-stream'
 import { KvfoldError } from '../../core/errors.js'
-import { CHECKSUMS, checksumEntry, contents, type Entry } from './entry.js'
-import { unpacker } from './scripts.js'
-import { tarOf } from './tar.js'
+import { checksumEntry, CHECKSUMS, contents, type Entry, sizeOf } from './entry.js'
+import { unpacker } from './texts.js'
 
 export interface Written {
   readonly files: number
@@ -148,4 +148,28 @@ async function whole(folder: string, write: (at: string) => Promise<Written>): P
 function unwritable(folder: string, error: NodeJS.ErrnoException): KvfoldError {
   const reason = error.code === 'ENOSPC' || error.code === 'EDQUOT' ? 'the disk is full' : (error.code ?? error.message)
   return new KvfoldError('cli/bad-usage', `The bundle cannot be written to ${folder}: ${reason}.`, { cause: error })
+}
+
+// Tar archives of a list of files: the same bytes for the same files (no times, no owners).
+
+/** The files below the folder `name`, with the list of their checksums as the last one. */
+export async function* tarOf(name: string, entries: readonly Entry[]): AsyncGenerator<Buffer> {
+  const archive = pack()
+  const put = async (entry: Entry, sums: Map<string, string>): Promise<void> => {
+    const mode = entry.executable ? 0o755 : 0o644
+    const member = archive.entry({ name: `${name}/${entry.path}`, size: sizeOf(entry), mode, mtime: new Date(0) })
+    await pipeline(Readable.from(contents(entry, sums)), member)
+  }
+  const filling = (async () => {
+    const sums = new Map<string, string>()
+    for (const entry of entries) await put(entry, sums)
+    await put(checksumEntry(sums), new Map())
+    archive.finalize()
+  })()
+  // Whoever reads is told by the archive itself.
+  filling.catch((error: unknown) => {
+    archive.destroy(error as Error)
+  })
+  yield* archive as AsyncIterable<Buffer>
+  await filling
 }

@@ -1,9 +1,11 @@
 /** Owns what a view of the demo is, and the plain one: a line a turn, for pipes and logs. */
 import type { AgentEvent, CallReport } from '../../agents/events.js'
-import { count, plural } from '../figures.js'
+import { fit, wrap } from '../ansi.js'
+import { count, duration, percent, plural } from '../figures.js'
+import { glyphs, type Share, shares, strip } from '../strip.js'
 import type { Terminal } from '../terminal.js'
 import { callText, resultText } from '../turn-view.js'
-import type { Tracker } from './tracker.js'
+import { figuresOf, type Tracker } from './tracker.js'
 import type { AgentName, Trial } from './trial.js'
 
 export interface DemoPlan {
@@ -90,5 +92,130 @@ export class PlainView implements DemoView {
 
   #flush(): void {
     for (const { text } of callLines(this.#calls.splice(0), '->')) this.out.print(this.#name + text)
+  }
+}
+
+// The demo in a terminal: the context as a strip that is redrawn while steps run, calls as they happen, progress.
+
+const INDENT = '  '
+/** Width of the agent's name before a strip. */
+const NAME = 'sculptor  '.length
+
+export class LiveView implements DemoView {
+  #turns = 0
+  #ended = 0
+  #begun = 0
+  #title = ''
+  #agent: AgentName = 'plain'
+  #tracker: Tracker | null = null
+  #calls: CallReport[] = []
+  readonly #glyphs: Readonly<Record<Share, string>>
+  readonly #arrow: string
+
+  constructor(private readonly out: Terminal) {
+    this.#glyphs = out.unicode ? glyphs.unicode : glyphs.ascii
+    this.#arrow = out.unicode ? '→' : '->'
+  }
+
+  begin(plan: DemoPlan): void {
+    const { out } = this
+    this.#turns = plan.sizes.length * plan.samples * 2
+    this.#begun = performance.now()
+    for (const line of introduction(plan)) out.prose(line)
+    out.print()
+    // Glyphs and words of one share stay together on a line.
+    const legend = shares.map(
+      ([share, words]) => `${this.#paint(share, this.#glyphs[share].repeat(2))}\u00a0${words.replaceAll(' ', '\u00a0')}`,
+    )
+    for (const line of wrap(`The context, first token to last: ${legend.join(', ')}`, out.columns - 1))
+      out.print(line.replaceAll('\u00a0', ' '))
+  }
+
+  turn(n: number, sample: number, agent: AgentName, tracker: Tracker): void {
+    const title = `n = ${n}, stream ${sample + 1}`
+    if (title !== this.#title) {
+      this.out.print()
+      this.out.print(this.out.colours.bold(title))
+    }
+    this.#title = title
+    this.#agent = agent
+    this.#tracker = tracker
+    this.#draw(true)
+  }
+
+  event(event: AgentEvent): void {
+    if (event.type === 'result') this.#calls.push(event)
+    else if (event.type === 'step') this.#flush()
+    this.#draw(event.type === 'ledger' || event.type === 'step')
+  }
+
+  ended(trial: Trial): void {
+    this.#flush()
+    this.#ended++
+    const { out } = this
+    const tracker = this.#tracker
+    const text = trialText(trial, this.#arrow)
+    const right = trial.right === trial.asked ? out.colours.green(text) : text
+    if (tracker !== null) out.print(this.#strip(tracker))
+    out.print(this.#line(right))
+    this.#tracker = null
+  }
+
+  #flush(): void {
+    const { out } = this
+    for (const { text, failed } of callLines(this.#calls.splice(0), this.#arrow)) {
+      const line = this.#line(text)
+      out.print(failed ? out.colours.yellow(line) : out.colours.dim(line))
+    }
+  }
+
+  #draw(force: boolean): void {
+    const tracker = this.#tracker
+    if (tracker === null) return
+    const { out } = this
+    const { shown, reused, recomputed, new: fresh, folded } = figuresOf(tracker.stretches)
+    out.frame(
+      [
+        this.#strip(tracker),
+        this.#line(
+          `step ${tracker.step}, ${this.#progress(tracker)}: ${count(shown)} shown (${count(reused)} reused, ${count(recomputed)} recomputed, ` +
+            `${count(fresh)} new), ${count(folded)} folded`,
+        ),
+        out.colours.dim(`${INDENT}${this.#ended} of ${this.#turns} turns, ${duration(performance.now() - this.#begun)}`),
+      ],
+      force,
+    )
+  }
+
+  #progress({ progress }: Tracker): string {
+    switch (progress.kind) {
+      case 'idle':
+        return 'done'
+      case 'reading':
+        return `reading ${percent(progress.share, 0)}`
+      case 'writing':
+        return `writing ${count(progress.tokens)}`
+    }
+  }
+
+  #strip(tracker: Tracker): string {
+    const width = this.out.columns - INDENT.length - NAME - 1
+    const { stretches, capacity } = tracker
+    return (
+      INDENT +
+      this.#agent.padEnd(NAME) +
+      strip(stretches, { width, capacity, glyphs: this.#glyphs, paint: (share, text) => this.#paint(share, text) })
+    )
+  }
+
+  /** A line below a strip, cut to the terminal. */
+  #line(text: string): string {
+    return fit(INDENT + ' '.repeat(NAME) + text, this.out.columns - 1)
+  }
+
+  #paint(share: Share, text: string): string {
+    const { green, yellow, cyan, gray } = this.out.colours
+    const paint = { reused: green, recomputed: yellow, new: cyan, folded: gray, waiting: gray }
+    return paint[share](text)
   }
 }

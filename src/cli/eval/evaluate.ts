@@ -1,32 +1,35 @@
 /** Owns a run of `kvfold eval`, from its options to the table: what is loaded, in which order, and given back. */
+import { createHash } from 'node:crypto'
+import { existsSync, statSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
 import { KvfoldError } from '../../core/errors.js'
 import type { Engine } from '../../engine/engine.js'
 import { LlamaEngine } from '../../engine/llama.js'
 import { modelFingerprint } from '../../engine/model-fingerprint.js'
 import { readKey } from '../../engine/remote/key.js'
 import { RemoteEngine } from '../../engine/remote/remote.js'
-import { isBuiltinTrained, openAgent } from '../../eval/agents/open.js'
+import type { AgentKind } from '../../eval/agent.js'
+import { fallbackEmbedder, ggufEmbedder, onnxEmbedder, type OwnedTextEmbedder } from '../../eval/agents/embedders.js'
+import { embeddingAgents, isBuiltinTrained, openAgent } from '../../eval/agents/open.js'
 import type { LogHeader } from '../../eval/log.js'
 import { headerOf } from '../../eval/run/header.js'
 import type { Judge } from '../../eval/run/judge.js'
-import { LogWriter } from '../../eval/run/log-writer.js'
+import { logLines, nameOf } from '../../eval/run/log-file.js'
+import { essence, isTaken, LogWriter } from '../../eval/run/log-writer.js'
 import { itemsOf, type Result } from '../../eval/run/plan.js'
 import { openBench } from '../../eval/run/pool.js'
 import { run, type RunOptions } from '../../eval/run/runner.js'
-import type { Task } from '../../eval/task.js'
+import type { Task, TaskSpec } from '../../eval/task.js'
 import { openTask } from '../../eval/tasks/open.js'
 import { BUILTIN } from '../builtin.js'
 import { engineSource } from '../engine-source.js'
 import { given, type ModelFlags } from '../options.js'
-import { loadEngine } from '../runtime.js'
+import { embedderOptions, loadEmbedder, loadEngine } from '../runtime.js'
 import type { Shell } from '../shell.js'
-import { embedderFor } from './embedder.js'
 import type { EvalFlags } from './flags.js'
 import { machineLine, ProgressLine, remarks, tableLines } from './lines.js'
-import { placeOf } from './place.js'
-import { sized } from './sizes.js'
-import { namedOptions, type AskedTask } from './specs.js'
+import { type AskedTask, namedOptions } from './specs.js'
 
 /** Samples at once. */
 const SLOTS = 4
@@ -201,4 +204,117 @@ function conclude(header: LogHeader, results: readonly Result[], path: string, {
   for (const remark of remarks(header, results)) out.prose(remark, out.colours.dim)
   out.print()
   out.print(`Log: ${path}`)
+}
+
+// Where a run's log lies when nobody says: the same command finds a log that is not finished, and begins another after one that is.
+
+export const FOLDER = 'kvfold-eval'
+
+/** @param total samples of the whole run @throws KvfoldError eval/bad-log for a log of that name that is none */
+export async function placeOf(header: LogHeader, total: number, folder = FOLDER): Promise<string> {
+  const print = createHash('sha256')
+    .update(JSON.stringify(essence(header)))
+    .digest('hex')
+    .slice(0, 8)
+  const tasks = [...new Set(header.tasks.map(({ task }) => task))].join('+')
+  for (let number = 1; ; number++) {
+    const path = join(folder, `${tasks}-${print}${number === 1 ? '' : `-${number}`}.jsonl`)
+    if (!existsSync(path)) return path
+    if (isTaken(path)) continue
+    if ((await answeredIn(path)) < total) return path
+  }
+}
+
+async function answeredIn(path: string): Promise<number> {
+  const names = new Set<string>()
+  for await (const { line } of logLines(path)) if (line.kind === 'sample') names.add(nameOf(line))
+  return names.size
+}
+
+// `--sizes`: prompts of about so many tokens as the model under evaluation counts them, by each task's own measure of length.
+
+export type OpenTask = (spec: TaskSpec) => Promise<Task>
+
+/** Tokens of the first sample; all of a cell are alike. */
+type Measure = (options: TaskSpec['options']) => Promise<number>
+
+/** The task's spec with lengths for the sizes that it was asked for. @throws KvfoldError cli/bad-usage for a size that is too small */
+export async function sized({ spec, sizes }: AskedTask, engine: Engine, openTask: OpenTask): Promise<TaskSpec> {
+  if (sizes.length === 0) return spec
+  const measure: Measure = async (options) => {
+    const task = await openTask({ task: spec.task, options: { ...spec.options, ...options, samples: 1 } })
+    return engine.count((await task.sample(0)).messages, [])
+  }
+  const lengths = spec.task === 'pi-llm' ? await updatesFor(sizes, measure) : await charactersFor(sizes, measure)
+  return { task: spec.task, options: { ...spec.options, ...lengths } }
+}
+
+/** More than any words suffice for. */
+const MOST_UPDATES = 10_000
+
+/** The most updates a key whose prompt is no longer than each size. */
+async function updatesFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
+  const updates: number[] = []
+  for (const size of sizes) {
+    const tokens = (n: number) => measure({ updates: [n] })
+    const one = await tokens(1)
+    if (one > size)
+      throw new KvfoldError(
+        'cli/bad-usage',
+        `A PI-LLM prompt with one update a key has ${one} tokens; --sizes ${size} is too small.`,
+      )
+    // Nearly linear: the first guess is close, and what follows corrects it.
+    const step = (await tokens(2)) - one
+    let n = Math.max(1, Math.min(MOST_UPDATES, 1 + Math.floor((size - one) / step)))
+    while (n > 1 && (await tokens(n)) > size) n--
+    while (n < MOST_UPDATES && (await tokens(n + 1)) <= size) n++
+    updates.push(n)
+  }
+  return { updates: [...new Set(updates)] }
+}
+
+/** How often characters for a token are corrected: text of one length is not quite like text of another. */
+const ROUNDS = 4
+
+/** Lengths are the sizes, and a token is as many characters as keep the longest prompts within them. */
+async function charactersFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
+  let charsPerToken = 4
+  for (let round = 0; round < ROUNDS; round++) {
+    const shares: number[] = []
+    for (const size of sizes) shares.push((await measure({ lengths: [size], charsPerToken })) / size)
+    const most = Math.max(...shares)
+    if (most <= 1 && most > 0.97) break
+    charsPerToken = Math.floor((charsPerToken / most) * 0.99 * 100) / 100
+  }
+  return { lengths: [...sizes], charsPerToken }
+}
+
+// `--embedder`: what makes vectors for agents that look for what is alike.
+
+const ONNX = 'onnx:'
+
+/** Null where no agent needs one. The caller disposes it, before the engine. @throws KvfoldError cli/bad-usage where one has to be named; as the embedders */
+export async function embedderFor(
+  agents: readonly AgentKind[],
+  model: string | undefined,
+  flags: ModelFlags,
+  engine: Engine,
+  { notes, interrupt }: Shell,
+): Promise<OwnedTextEmbedder | null> {
+  const needing = agents.filter((agent) => embeddingAgents.includes(agent))
+  if (needing.length === 0) {
+    if (model !== undefined)
+      notes.prose('--embedder is not used: no agent of this run looks for what is alike.', notes.colours.dim)
+    return null
+  }
+  if (model === undefined) {
+    if (engine instanceof LlamaEngine) return fallbackEmbedder(engine, embedderOptions(flags))
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `${needing.join(' and ')} cannot do without vectors of texts; name what makes them with --embedder.`,
+    )
+  }
+  if (model.startsWith(ONNX)) return onnxEmbedder(model.slice(ONNX.length))
+  if (statSync(model, { throwIfNoEntry: false })?.isDirectory() === true) return onnxEmbedder(model)
+  return ggufEmbedder(await loadEmbedder({ ...flags, model }, notes, interrupt.signal), model)
 }

@@ -1,0 +1,127 @@
+/** Owns the texts of a bundle: its shell scripts (POSIX sh), and the page that tells what it is. */
+import { CHECKSUMS } from './entry.js'
+import type { Requirements } from './requirements.js'
+
+// The shell scripts of a bundle: the one that starts kvfold, and the one that unpacks an archive. POSIX sh, nothing else.
+
+/**
+ * Starts the Node beside it, from any folder and through links. Takes the machine's C++ library where that is new enough (6.0.`minor`), as
+ * a driver of the machine may need just that one, else ours. Needs no program but the shell (and readlink, where called through a link).
+ */
+export const launcher = (main: string, triplet: string, minor: number): string => `#!/bin/sh
+# Runs kvfold on the Node beside this script.
+self=$0
+case $self in */*) ;; *) self=./$self ;; esac
+while [ -L "$self" ]; do
+  target=$(readlink "$self") || exit 1
+  case $target in
+    /*) self=$target ;;
+    *) self=\${self%/*}/$target ;;
+  esac
+done
+here=$(CDPATH= cd -- "\${self%/*}/" && pwd -P) || exit 1
+
+# The machine's C++ library if it is new enough, else ours.
+lib=$here/lib
+for file in /usr/lib/${triplet}/libstdc++.so.6.0.* /lib/${triplet}/libstdc++.so.6.0.* /usr/lib64/libstdc++.so.6.0.*; do
+  minor=\${file##*.so.6.0.}
+  case $minor in
+    *[!0-9]*) ;;
+    *) if [ "$minor" -ge ${minor} ]; then lib=; fi ;;
+  esac
+done
+if [ -n "$lib" ]; then
+  LD_LIBRARY_PATH=$lib\${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export LD_LIBRARY_PATH
+fi
+# Node asks where home is, and stops where nothing says so.
+if [ -z "\${HOME-}" ] && [ ! -e /etc/passwd ]; then
+  HOME=/
+  export HOME
+fi
+
+exec "$here/node" "$here/${main}" "$@"
+`
+
+/** Checks the parts of an archive, joins and unpacks them, and checks what came out. */
+export const unpacker = (name: string, sums: string, inside: string): string => `#!/bin/sh
+# Checks, joins and unpacks the parts beside this script: sh unpack.sh [folder]
+set -eu
+fail() {
+  echo "unpack: $1" >&2
+  exit 1
+}
+for tool in sha256sum tar gzip; do
+  command -v "$tool" >/dev/null || fail "$tool was not found"
+done
+case $0 in */*) here=\${0%/*}/ ;; *) here=./ ;; esac
+mkdir -p -- "\${1:-.}"
+to=$(CDPATH= cd -- "\${1:-.}/" && pwd -P)
+[ ! -e "$to/${name}" ] || fail "$to/${name} is there already"
+CDPATH= cd -- "$here"
+sha256sum --quiet -c ${sums} || fail 'a part is missing or damaged; copy it again'
+while read -r _ part; do cat "$part"; done <${sums} | gzip -dc | tar -xf - -C "$to" || fail "cannot unpack to $to"
+cd -- "$to/${name}"
+sha256sum --quiet -c ${inside} || fail 'some files did not come out right; is the disk full?'
+echo "unpacked and checked: $to/${name}"
+`
+
+// The text that tells whoever gets a bundle what it is, what it needs and how to check it.
+
+export interface ReadmeFacts {
+  readonly version: string
+  readonly nodeVersion: string
+  readonly gpu: string
+  readonly requirements: Requirements
+  /** In the bundle. */
+  readonly models: readonly string[]
+}
+
+/** What a machine must have below everything: glibc, and a C++ library or a glibc that is new enough for ours. */
+export function baseOf({ glibc, glibcForOurs, cppMinor }: Requirements): string {
+  if (glibcForOurs === glibc) return `glibc ${glibc} or later`
+  return `glibc ${glibcForOurs} or later (${glibc} is enough where libstdc++ is 6.0.${cppMinor} or later)`
+}
+
+export function readme({ version, nodeVersion, gpu, requirements, models }: ReadmeFacts): string {
+  const { missing } = requirements
+  const needs = [
+    `- Linux on ${process.arch}, with ${baseOf(requirements)}. \`ldd --version\` says which glibc it has; Alpine has none.`,
+    '- No network, no compiler, no Node.',
+    ...[...missing].map(
+      ([library, users]) =>
+        `- \`${library}\`, for ${users.map((path) => `\`${path.split('/').slice(-2).join('/')}\``).join(', ')}.`,
+    ),
+  ]
+  if (gpu === 'cuda') needs.push('- Of the libraries of two CUDA generations (`.so.12`, `.so.13`), one generation is enough.')
+  const withoutGpu =
+    missing.size === 0
+      ? ''
+      : '\nWithout these libraries kvfold still runs on the CPU (`--gpu cpu`, or `auto`, which tries the GPU first).\n'
+  return `# kvfold ${version} for linux-${process.arch} (${gpu})
+
+Everything that kvfold needs to run: Node ${nodeVersion}, kvfold, its native addon, llama.cpp's libraries and the built-in model.
+
+    ./kvfold --help
+    ./kvfold demo
+    ./kvfold serve --model <file.gguf>
+
+The folder may lie anywhere and be read-only; \`kvfold\` may be called through a link. It writes nothing
+into its folder.
+${models.length === 0 ? '' : `\nModels inside, for \`--model\`:\n\n${models.map((path) => `- \`${path}\`\n`).join('')}`}
+## What the machine must have
+
+${needs.join('\n')}
+${withoutGpu}
+## Checking
+
+    sha256sum --quiet -c ${CHECKSUMS}
+
+names every file that is not as it was made, and prints nothing when all are.
+
+## Licences
+
+\`LICENSES/INDEX.txt\` lists what is inside and where each licence is. If you hand the bundle on, hand that folder on with it; GCC's
+libraries in \`lib\` come from gcc.gnu.org, where their sources are.
+`
+}
