@@ -1,7 +1,7 @@
 /** Owns the answer to a request that failed: the problem in the words of its dialect, and in the log. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { anthropicError } from './dialects/anthropic/error.js'
-import { openAiError } from './dialects/openai/error.js'
+import { openAiError } from './dialects/openai/wire.js'
 import type { Problem } from './problem.js'
 
 export function fail(request: FastifyRequest, reply: FastifyReply, problem: Problem, error: unknown): void {

@@ -1,7 +1,7 @@
 /** Owns the `kvfold` field, the same in every dialect: what a request may ask beyond its dialect, and what it is told beyond it. */
 import Type from 'typebox'
 import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
-import { given } from './given.js'
+import { given } from './fields.js'
 
 /** Field names of ours are refused when they are unknown: a misspelt one would change the answer. */
 export const KvfoldField = Type.Optional(

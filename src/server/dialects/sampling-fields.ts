@@ -2,7 +2,7 @@
 import Type from 'typebox'
 import type { Sampling } from '../../engine/engine.js'
 import { FieldError } from '../field-error.js'
-import { given } from './given.js'
+import { given } from './fields.js'
 
 export const SamplingFields = {
   temperature: Type.Optional(Type.Number({ minimum: 0, maximum: 100, description: '0 always takes the likeliest token' })),

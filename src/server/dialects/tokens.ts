@@ -3,8 +3,7 @@ import Type from 'typebox'
 import { FieldError } from '../field-error.js'
 import type { App, Ports } from '../ports.js'
 import { ANSWER, ERRORS } from './documented.js'
-import { nullsDownTo } from './given.js'
-import { LARGEST_TOKEN } from './token-list.js'
+import { LARGEST_TOKEN, nullsDownTo } from './fields.js'
 
 const TokenizeBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),

@@ -2,11 +2,10 @@
 import { randomUUID } from 'node:crypto'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
-import { nullsDownTo } from '../given.js'
+import { nullsDownTo } from '../fields.js'
 import { kvfoldReply } from '../kvfold-field.js'
 import { messageReply, MessageStream } from './messages-reply.js'
-import { messagesAsk, promptOf } from './messages-ask.js'
-import { CountBody, MessagesBody } from './messages-schema.js'
+import { CountBody, messagesAsk, MessagesBody, promptOf } from './messages-ask.js'
 
 const NULLS = 3
 

@@ -5,7 +5,32 @@ import type { AnswerFormat } from '../../ask.js'
 import { FieldError, unsupported } from '../../field-error.js'
 import { parseJsonBody } from '../../json-body.js'
 import type { KvfoldRequest } from '../kvfold-field.js'
-import { formatOf, ResponseFormat, Schema } from './response-format.js'
+
+// `response_format`: what form of answer it asks for.
+
+/** A JSON schema. */
+export const Schema = Type.Unsafe<unknown>({ type: ['object', 'boolean'] })
+
+export const ResponseFormat = Type.Optional(
+  Type.Object({
+    type: Type.String({ description: 'text, json_object or json_schema' }),
+    json_schema: Type.Optional(Type.Object({ name: Type.Optional(Type.String()), schema: Type.Optional(Schema) })),
+  }),
+)
+
+/** Undefined: any text. @throws FieldError */
+export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>): AnswerFormat | undefined {
+  if (format.type === 'text') return undefined
+  if (format.type === 'json_object') return { kind: 'json' }
+  if (format.type !== 'json_schema')
+    throw unsupported('response_format.type', 'response_format.type must be text, json_object or json_schema.')
+  const schema = format.json_schema?.schema
+  if (schema === undefined)
+    throw new FieldError('response_format.json_schema.schema', 'response_format.json_schema.schema is missing.')
+  return { kind: 'schema', schema }
+}
+
+// The form of an answer in both completion routes: `response_format`, and the fields that vLLM, SGLang and llama-server have beside it.
 
 const schemaOrText = (description: string) =>
   Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean', 'string'], description }))

@@ -1,16 +1,15 @@
 /** Owns what a chat completion request means: the ask that it is. */
+import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { Ask, Tenant } from '../../ask.js'
 import { FieldError, unsupported } from '../../field-error.js'
 import { isRecord } from '../../json-body.js'
-import { given } from '../given.js'
-import { kvfoldOf } from '../kvfold-field.js'
-import { samplingOf } from '../sampling-fields.js'
-import { textOf } from '../text-parts.js'
+import { given, textOf } from '../fields.js'
+import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { callOf, checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
-import { formOf } from './answer-form.js'
-import type { ChatRequest, ChatRequestMessage } from './chat-schema.js'
+import { FormFields, formOf } from './answer-form.js'
 
 const PARTS = { text: 'text', refusal: 'refusal' } as const
 
@@ -118,3 +117,76 @@ function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
   if (typeof name !== 'string') throw new FieldError('tool_choice.function.name', 'tool_choice.function.name must be a string.')
   return { name }
 }
+
+// What `/v1/chat/completions` takes. Fields it does not name are ignored, as OpenAI-compatible servers do; those that would change the answer are refused.
+
+/** Answers to one request. */
+export const MOST_CHOICES = 8
+
+const Name = Type.String({ minLength: 1, maxLength: 256 })
+
+const Call = Type.Object({
+  id: Name,
+  type: Type.Optional(Type.Literal('function')),
+  function: Type.Object({ name: Name, arguments: Type.String() }),
+})
+
+const Message = Type.Object({
+  role: Type.Enum(['system', 'developer', 'user', 'assistant', 'tool']),
+  content: Type.Optional(Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or parts of type text' })),
+  name: Type.Optional(Type.String({ description: 'of a tool; ignored elsewhere' })),
+  tool_calls: Type.Optional(Type.Array(Call)),
+  tool_call_id: Type.Optional(Name),
+  reasoning_content: Type.Optional(Type.String()),
+  reasoning: Type.Optional(Type.String({ description: 'as reasoning_content' })),
+  function_call: Type.Optional(Type.Unknown()),
+  audio: Type.Optional(Type.Unknown()),
+})
+
+const Tool = Type.Object({
+  type: Type.String(),
+  function: Type.Optional(
+    Type.Object({
+      name: Type.String(),
+      description: Type.Optional(Type.String()),
+      parameters: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+    }),
+  ),
+})
+
+export const ChatBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
+  messages: Type.Array(Message, { minItems: 1, maxItems: 100_000 }),
+  ...SamplingFields,
+  max_tokens: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      description: 'default: what the context has room for; a tool call that is cut off is left out, and finish_reason is length',
+    }),
+  ),
+  max_completion_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'as max_tokens' })),
+  n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
+  stop: Type.Optional(Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 })),
+  stream: Type.Optional(Type.Boolean()),
+  stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
+  logprobs: Type.Optional(Type.Boolean()),
+  top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
+  tools: Type.Optional(Type.Array(Tool)),
+  tool_choice: Type.Optional(
+    Type.Unsafe<string | Record<string, unknown>>({
+      type: ['string', 'object'],
+      description: 'auto, none, required, or {type: function, function: {name}}',
+    }),
+  ),
+  parallel_tool_calls: Type.Optional(Type.Boolean()),
+  ...FormFields,
+  kvfold: KvfoldField,
+  functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
+  function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),
+  audio: Type.Optional(Type.Unknown({ description: 'refused' })),
+  modalities: Type.Optional(Type.Array(Type.String(), { description: 'only text' })),
+  web_search_options: Type.Optional(Type.Unknown({ description: 'refused' })),
+})
+
+export type ChatRequest = Type.Static<typeof ChatBody>
+export type ChatRequestMessage = ChatRequest['messages'][number]

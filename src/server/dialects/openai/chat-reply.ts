@@ -7,9 +7,7 @@ import type { StreamShape } from '../../exchange.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldBeside, kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
 import { argumentsOf } from '../tools.js'
-import { openAiError } from './error.js'
-import { chatLogprobs } from './logprobs.js'
-import { chatUsage, summed } from './usage.js'
+import { chatLogprobs, chatUsage, openAiError, summed } from './wire.js'
 
 /** What every chunk of one completion repeats. */
 export interface ChatHead {

@@ -2,11 +2,10 @@
 import { randomUUID } from 'node:crypto'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
-import { nullsDownTo } from '../given.js'
+import { nullsDownTo } from '../fields.js'
 import { WITH_NULLS } from './answer-form.js'
-import { chatAsk } from './chat-ask.js'
+import { chatAsk, ChatBody } from './chat-ask.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
-import { ChatBody } from './chat-schema.js'
 
 /** Messages, tools, their fields and `response_format` may carry nulls for what is not set; schemas and arguments further inside keep theirs. */
 const NULLS = 5

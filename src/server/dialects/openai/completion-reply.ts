@@ -6,9 +6,7 @@ import type { StreamShape } from '../../exchange.js'
 import type { Problem } from '../../problem.js'
 import { completionReply, kvfoldBeside, kvfoldEvent } from '../kvfold-field.js'
 import { DONE, stopReason, type ChatHead, type ChatWish } from './chat-reply.js'
-import { openAiError } from './error.js'
-import { textLogprobs } from './logprobs.js'
-import { chatUsage, summed } from './usage.js'
+import { chatUsage, openAiError, summed, textLogprobs } from './wire.js'
 
 export function textCompletion({ id, created }: ChatHead, answers: readonly CompletionAnswer[], wish: ChatWish): object {
   return {

@@ -3,8 +3,7 @@ import Type from 'typebox'
 import { FieldError } from '../../field-error.js'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
-import { given, nullsDownTo } from '../given.js'
-import { isTokenList } from '../token-list.js'
+import { given, isTokenList, nullsDownTo } from '../fields.js'
 
 const EmbeddingBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),

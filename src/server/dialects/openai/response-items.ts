@@ -1,8 +1,10 @@
 /** Owns the items of a response's input: what they are as messages. */
+import { randomUUID } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../field-error.js'
 import { isRecord } from '../../json-body.js'
-import { textOf } from '../text-parts.js'
+import type { ResponsePlace } from '../../responses/responses.js'
+import { textOf } from '../fields.js'
 import { callOf } from '../tools.js'
 
 const PARTS = { input_text: 'text', output_text: 'text', text: 'text', refusal: 'refusal' } as const
@@ -105,4 +107,23 @@ function stringOf(item: Readonly<Record<string, unknown>>, key: string, place: s
   const value = item[key]
   if (typeof value !== 'string') throw new FieldError(`${place}.${key}`, `${place}.${key} must be a string.`)
   return value
+}
+
+// Ids of responses: they say which thread a response stands in and where, so that nothing else has to be kept to go on from one.
+
+export interface InstructedPlace extends ResponsePlace {
+  /** Whether the first of them came from `instructions`, which hold for one response only. */
+  readonly instructed: boolean
+}
+
+export const responseId = ({ thread, messages, instructed }: InstructedPlace): string =>
+  `resp_${thread}_${messages}${instructed ? 'i' : ''}`
+
+/** The id of a response that is not to be gone on from. */
+export const unstoredId = (): string => `resp_${randomUUID().replaceAll('-', '')}`
+
+/** Null: no id of ours, or one of a response that was not stored. */
+export function placeOf(id: string): InstructedPlace | null {
+  const [, thread, messages, instructed] = /^resp_(.+)_(\d{1,9})(i?)$/.exec(id) ?? []
+  return thread === undefined ? null : { thread, messages: Number(messages), instructed: instructed === 'i' }
 }

@@ -5,10 +5,9 @@ import type { TokenLogprob } from '../../../engine/engine.js'
 import type { Answer, Ask } from '../../ask.js'
 import { kvfoldReply } from '../kvfold-field.js'
 import { argumentsOf } from '../tools.js'
-import { chatLogprobs } from './logprobs.js'
-import { responseId, unstoredId } from './response-id.js'
-import type { ResponseRequest } from './responses-schema.js'
-import { responseUsage } from './usage.js'
+import { chatLogprobs, responseUsage } from './wire.js'
+import { responseId, unstoredId } from './response-items.js'
+import type { ResponseRequest } from './responses-ask.js'
 
 /** What of the request a response repeats, and when it was made. */
 export interface ResponseHead {

@@ -7,8 +7,7 @@ import type { StreamShape } from '../../exchange.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldEvent } from '../kvfold-field.js'
 import { argumentsOf } from '../tools.js'
-import { openAiError } from './error.js'
-import { chatLogprobs } from './logprobs.js'
+import { chatLogprobs, openAiError } from './wire.js'
 import {
   callItem,
   idIn,

@@ -1,15 +1,14 @@
 /** Owns what a request to `/v1/responses` means: the ask that it is, after what `previous_response_id` stands for. */
+import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Service, Tenant } from '../../ask.js'
 import { FieldError, unsupported } from '../../field-error.js'
-import { given } from '../given.js'
-import { kvfoldOf } from '../kvfold-field.js'
-import { samplingOf } from '../sampling-fields.js'
+import { given } from '../fields.js'
+import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
-import { placeOf } from './response-id.js'
-import { messagesOfItems } from './response-items.js'
-import type { ResponseRequest } from './responses-schema.js'
+import { messagesOfItems, placeOf } from './response-items.js'
 
 /** What `include` may ask for: the first is honoured, the rest is about what this server never has. */
 export const LOGPROBS = 'message.output_text.logprobs'
@@ -127,3 +126,53 @@ function formatOf({ text, kvfold }: ResponseRequest): AnswerFormat | undefined {
   if (format.schema === undefined) throw new FieldError('text.format.schema', 'text.format.schema is missing.')
   return { kind: 'schema', schema: format.schema }
 }
+
+// What `/v1/responses` takes: the part of it that agents use. Fields that would change the answer and mean nothing here are refused.
+
+const { temperature, top_p, top_k, min_p, seed } = SamplingFields
+
+export const ResponseBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
+  input: Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or items' }),
+  instructions: Type.Optional(Type.String({ description: 'system message of this response only' })),
+  previous_response_id: Type.Optional(Type.String({ minLength: 1, maxLength: 300 })),
+  store: Type.Optional(Type.Boolean({ description: 'false: the response has no id that can be gone on from' })),
+  temperature,
+  top_p,
+  top_k,
+  min_p,
+  seed,
+  max_output_tokens: Type.Optional(Type.Integer({ minimum: 1 })),
+  stream: Type.Optional(Type.Boolean()),
+  top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
+  include: Type.Optional(Type.Array(Type.String())),
+  tools: Type.Optional(
+    Type.Array(
+      Type.Object({
+        type: Type.String(),
+        name: Type.Optional(Type.String()),
+        description: Type.Optional(Type.String()),
+        parameters: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+      }),
+    ),
+  ),
+  tool_choice: Type.Optional(Type.Unsafe<string | Record<string, unknown>>({ type: ['string', 'object'] })),
+  parallel_tool_calls: Type.Optional(Type.Boolean()),
+  text: Type.Optional(
+    Type.Object({
+      format: Type.Optional(
+        Type.Object({ type: Type.String(), schema: Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean'] })) }),
+      ),
+    }),
+  ),
+  truncation: Type.Optional(Type.String({ description: 'only disabled; see kvfold.overflow' })),
+  reasoning: Type.Optional(Type.Unknown({ description: 'ignored: the model thinks as its template has it' })),
+  metadata: Type.Optional(Type.Record(Type.String(), Type.String())),
+  background: Type.Optional(Type.Boolean({ description: 'refused when true' })),
+  conversation: Type.Optional(Type.Unknown({ description: 'refused: use previous_response_id or kvfold.thread' })),
+  prompt: Type.Optional(Type.Unknown({ description: 'refused' })),
+  max_tool_calls: Type.Optional(Type.Integer({ description: 'refused: it is about tools of OpenAI' })),
+  kvfold: KvfoldField,
+})
+
+export type ResponseRequest = Type.Static<typeof ResponseBody>

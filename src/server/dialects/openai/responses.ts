@@ -3,12 +3,11 @@ import Type from 'typebox'
 import { FieldError, unsupported } from '../../field-error.js'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
-import { nullsDownTo } from '../given.js'
-import { placeOf } from './response-id.js'
+import { nullsDownTo } from '../fields.js'
+import { placeOf } from './response-items.js'
 import { wholeResponse } from './response-reply.js'
 import { ResponseStream } from './response-stream.js'
-import { responseAsk } from './responses-ask.js'
-import { ResponseBody } from './responses-schema.js'
+import { responseAsk, ResponseBody } from './responses-ask.js'
 
 const NULLS = 3
 

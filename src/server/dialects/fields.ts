@@ -1,0 +1,70 @@
+/** Owns the reading of fields that all dialects share: those not given or null, content in parts, token ids. */
+import { FieldError, unsupported } from '../field-error.js'
+import { isRecord } from '../json-body.js'
+
+// The difference between a field that was not given and one that is null.
+
+type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
+
+/** The fields that have a value. */
+export function given<T extends object>(fields: T): Given<T> {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
+}
+
+/**
+ * A copy without fields that are null: most clients send null for what they do not set. Goes `depth` levels into lists and objects, but not into
+ * the fields `whole` of the first.
+ */
+export function withoutNulls(value: unknown, depth: number, whole: readonly string[] = []): unknown {
+  if (typeof value !== 'object' || value === null || depth === 0) return value
+  if (Array.isArray(value)) return value.map((item) => withoutNulls(item, depth - 1))
+  return Object.fromEntries(
+    Object.entries(value)
+      .filter(([, inner]) => inner !== null)
+      .map(([key, inner]) => [key, whole.includes(key) ? inner : withoutNulls(inner, depth - 1)]),
+  )
+}
+
+/** A hook that takes nulls out of a body before its schema sees it; see `withoutNulls`. */
+export const nullsDownTo =
+  (depth: number, whole?: readonly string[]) =>
+  (request: { body: unknown }, _reply: unknown, done: () => void): void => {
+    request.body = withoutNulls(request.body, depth, whole)
+    done()
+  }
+
+// Content that is text or a list of parts: text comes out, whatever is not text is refused by name.
+
+/**
+ * The text of a content field, parts on lines of their own.
+ * @param types the part types that are text, with the key of their text
+ * @throws FieldError server/bad-request, server/unsupported
+ */
+export function textOf(content: unknown, param: string, types: Readonly<Record<string, string>>): string {
+  if (typeof content === 'string') return content
+  if (!Array.isArray(content)) throw new FieldError(param, `${param} must be a string or a list of parts.`)
+  return content
+    .map((part: unknown, index) => {
+      const place = `${param}[${index}]`
+      if (!isRecord(part) || typeof part['type'] !== 'string')
+        throw new FieldError(place, `${place} must be an object with a type.`)
+      const key = Object.hasOwn(types, part['type']) ? types[part['type']] : undefined
+      if (key === undefined)
+        throw unsupported(
+          `${place}.type`,
+          `${place} is of type ${JSON.stringify(part['type'].slice(0, 40))}; this server takes text only.`,
+        )
+      const text = part[key]
+      if (typeof text !== 'string') throw new FieldError(`${place}.${key}`, `${place}.${key} must be a string.`)
+      return text
+    })
+    .join('\n')
+}
+
+// Which numbers can be token ids.
+
+/** The largest number that llama.cpp has for a token; larger ones would come out as others. */
+export const LARGEST_TOKEN = 0x7fffffff
+
+export const isTokenList = (list: readonly unknown[]): list is readonly number[] =>
+  list.every((token) => Number.isInteger(token) && Number(token) >= 0 && Number(token) <= LARGEST_TOKEN)

@@ -1,0 +1,105 @@
+/** Owns what OpenAI's routes write alike: errors, token counts, log-probabilities. */
+import type { NamedLogprob, TokenLogprob } from '../../../engine/engine.js'
+import type { Usage } from '../../ask.js'
+import type { Problem } from '../../problem.js'
+
+// Errors as OpenAI's clients read them.
+
+export interface OpenAiError {
+  readonly error: { readonly message: string; readonly type: string; readonly param: string | null; readonly code: string }
+}
+
+/** Codes that OpenAI has a name of its own for, which clients look for. */
+const CODES: Readonly<Partial<Record<Problem['code'], string>>> = {
+  'context/full': 'context_length_exceeded',
+  'model/not-found': 'model_not_found',
+  'server/unauthorized': 'invalid_api_key',
+}
+
+export function openAiError({ status, code, message, param }: Problem): OpenAiError {
+  return { error: { message, type: typeOf(status), param, code: CODES[code] ?? code } }
+}
+
+function typeOf(status: number): string {
+  if (status === 401) return 'authentication_error'
+  if (status === 429) return 'rate_limit_error'
+  if (status === 501) return 'not_implemented_error'
+  if (status === 503) return 'service_unavailable_error'
+  return status < 500 ? 'invalid_request_error' : 'server_error'
+}
+
+// Token counts as OpenAI's routes write them; all come from the ledger.
+
+/** Several answers to one prompt: the prompt counts once, what was generated counts in all. */
+export function summed(usages: readonly Usage[]): Usage {
+  const [first] = usages
+  const sum = (key: 'completionTokens' | 'reasoningTokens') => usages.reduce((total, usage) => total + usage[key], 0)
+  return {
+    promptTokens: first?.promptTokens ?? 0,
+    cachedTokens: first?.cachedTokens ?? 0,
+    completionTokens: sum('completionTokens'),
+    reasoningTokens: sum('reasoningTokens'),
+  }
+}
+
+/** `cached_tokens`: those of the prompt that were not computed. */
+export function chatUsage({ promptTokens, cachedTokens, completionTokens, reasoningTokens }: Usage): object {
+  return {
+    prompt_tokens: promptTokens,
+    completion_tokens: completionTokens,
+    total_tokens: promptTokens + completionTokens,
+    prompt_tokens_details: { cached_tokens: cachedTokens },
+    completion_tokens_details: { reasoning_tokens: reasoningTokens },
+  }
+}
+
+export function responseUsage({ promptTokens, cachedTokens, completionTokens, reasoningTokens }: Usage): object {
+  return {
+    input_tokens: promptTokens,
+    input_tokens_details: { cached_tokens: cachedTokens },
+    output_tokens: completionTokens,
+    output_tokens_details: { reasoning_tokens: reasoningTokens },
+    total_tokens: promptTokens + completionTokens,
+  }
+}
+
+// Log-probabilities as OpenAI's two completion routes write them.
+
+interface Named {
+  readonly token: string
+  readonly logprob: number
+  readonly bytes: readonly number[] | null
+}
+
+export interface ChatLogprobs {
+  readonly content: readonly (Named & { readonly top_logprobs: readonly Named[] })[]
+  readonly refusal: null
+}
+
+export function chatLogprobs(logprobs: readonly TokenLogprob[]): ChatLogprobs {
+  return { content: logprobs.map((one) => ({ ...named(one), top_logprobs: one.top.map(named) })), refusal: null }
+}
+
+export interface TextLogprobs {
+  readonly tokens: readonly string[]
+  readonly token_logprobs: readonly number[]
+  readonly top_logprobs: readonly Readonly<Record<string, number>>[]
+  readonly text_offset: readonly number[]
+}
+
+/** @param from characters of the text that stand before the first of these tokens */
+export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0): TextLogprobs {
+  let at = from
+  return {
+    tokens: logprobs.map(({ text }) => text),
+    token_logprobs: logprobs.map(({ logprob }) => logprob),
+    // Best first, so that of two tokens with one text the likelier stays.
+    top_logprobs: logprobs.map(({ top }) => Object.fromEntries([...top].reverse().map(({ text, logprob }) => [text, logprob]))),
+    text_offset: logprobs.map(({ text }) => (at += text.length) - text.length),
+  }
+}
+
+/** A token that is part of a character has no text of its own, and no bytes where a remote engine does not say them. */
+function named({ text, bytes, logprob }: NamedLogprob): Named {
+  return { token: text, logprob, bytes: bytes ?? (text.includes('\ufffd') ? null : [...Buffer.from(text)]) }
+}
