@@ -13,6 +13,8 @@ export interface ServerProcess {
   readonly url: string
   /** Resident memory in bytes; Linux only, elsewhere null. */
   memory(): number | null
+  /** CPU time of the process so far, in milliseconds; Linux only, elsewhere null. */
+  cpu(): number | null
   close(): Promise<void>
 }
 
@@ -51,7 +53,7 @@ export async function startServer(
     await close()
     throw new Error(`${name} did not start (${server.exitCode ?? server.signalCode ?? 'no exit code'}): ${last.join('\n')}`)
   }
-  return { url, memory: () => residentMemory(server.pid), close }
+  return { url, memory: () => residentMemory(server.pid), cpu: () => cpuTime(server.pid), close }
 }
 
 async function isReady(url: string): Promise<boolean> {
@@ -76,6 +78,18 @@ function residentMemory(pid: number | undefined): number | null {
   try {
     const [, kib = ''] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? []
     return kib === '' ? null : Number(kib) * 1024
+  } catch {
+    return null
+  }
+}
+
+/** User and system time, in ticks of 10 ms as Linux has them. */
+function cpuTime(pid: number | undefined): number | null {
+  try {
+    const fields = readFileSync(`/proc/${pid}/stat`, 'utf8')
+      .replace(/^.*\) /s, '')
+      .split(' ')
+    return 10 * (Number(fields[11]) + Number(fields[12]))
   } catch {
     return null
   }

@@ -29,6 +29,8 @@ export interface JobRequest {
   readonly attention?: AttentionRequest
   readonly kind?: StepKind
   readonly signal?: AbortSignal
+  /** `onText` never ends generation: it may hear of a token when the next ones are under way. Default false. */
+  readonly ahead?: boolean
   readonly onPlan?: (plan: Plan) => void
   readonly onPrefill?: (done: number, total: number) => void
   /** True: generation ends here, as if the model had ended it. */
@@ -58,6 +60,9 @@ type Phase =
   | { readonly name: 'prefill'; readonly step: Step; done: number; readonly total: number }
   | { readonly name: 'decode'; readonly step: Step; readonly token: number }
   | { readonly name: 'ended' }
+
+/** More than any context has cells. */
+const MOST_LEFT = 2 ** 30
 
 export class Job {
   phase: Phase = { name: 'queued' }
@@ -98,6 +103,17 @@ export class Job {
   /** The running step, null before and after. */
   get step(): Step | null {
     return this.phase.name === 'prefill' || this.phase.name === 'decode' ? this.phase.step : null
+  }
+
+  /** Whether only its sampler, the end of generation and `maxTokens` can end it, so that tokens may be drawn before anybody looks at them. */
+  get runsAhead(): boolean {
+    const { ahead = false, onText, stop = [], logprobs } = this.request
+    return (ahead || onText === undefined) && stop.every((each) => each === '') && logprobs === undefined && this.watch === null
+  }
+
+  /** Tokens that may still be sampled. */
+  get left(): number {
+    return Math.min((this.request.maxTokens ?? Infinity) - this.tokens.length, MOST_LEFT)
   }
 
   /** Takes a sampled token; says whether and why generation ends with it. Streams its text. */

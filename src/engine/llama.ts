@@ -358,6 +358,7 @@ export class LlamaEngine implements Engine {
       ...(request.attention === undefined ? {} : { attention: request.attention }),
       ...(request.kind === undefined ? {} : { kind: request.kind }),
       ...(request.signal === undefined ? {} : { signal: request.signal }),
+      ahead: request.endsWith === undefined,
       onPlan: (plan) => {
         const { contract, fallback, shown } = plan
         const reused = reusedIn(plan)

@@ -6,8 +6,10 @@ import type { StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { Fetching } from './fetching.js'
 import { termsOf, type Job, type JobResult } from './job.js'
+import type { TokenLogprob } from './engine.js'
 import { tokenLogprob } from './logprobs.js'
 import { PrefillBudget } from './prefill-budget.js'
+import { runAhead } from './run-ahead.js'
 import { packed, sizeOf, type Share } from './share.js'
 
 export interface SchedulerOptions {
@@ -18,6 +20,9 @@ export interface SchedulerOptions {
   /** How a batch is decoded. Default: by the context. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
 }
+
+/** Steps of a run; one ends earlier when anything else is to be done. */
+const LONGEST_RUN = 256
 
 /**
  * Continuous batching over one context. Each turn takes one token of every decoding job, then fills up with prompt tokens, of those prompts
@@ -121,6 +126,7 @@ export class Scheduler {
 
   #tell(): void {
     this.#news = true
+    this.context.interrupt()
     this.#wake?.()
   }
 
@@ -142,7 +148,9 @@ export class Scheduler {
         for (const errand of this.#errands.splice(0)) errand()
         await this.#admit()
         const shares = this.#compose()
-        if (shares.length > 0) await this.#turn(shares)
+        const steps = this.#ahead(shares)
+        if (steps > 1) await this.#run(shares, steps)
+        else if (shares.length > 0) await this.#turn(shares)
         else if (this.#fetching.busy) await this.#heard()
       }
       // Whoever was answered has a turn to hear of it and to go on. Then it is a good time to make room, a sequence at a time.
@@ -261,11 +269,46 @@ export class Scheduler {
       this.#budget.took({ prompt: size - streams, streams, milliseconds: performance.now() - begun })
       return
     }
-    // Some ubatches may have entered the cache: believe llama.cpp, not the plan.
+    this.#stopped(shares, status, failure)
+  }
+
+  /** A decode did not end well. Some ubatches may have entered the cache: believe llama.cpp, not the plan. */
+  #stopped(shares: readonly Share[], status: Exclude<DecodeStatus, 'done'> | 'failed', failure: unknown): void {
     for (const share of shares) this.cache.settle(share.job.step!, share.tokens, share.what)
     if (status === 'failed') for (const job of this.#struck(shares)) this.#fail(job, failure)
     else if (status === 'no-room') this.#noRoom(shares.at(-1)!.job)
     else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted though nobody cancelled it')
+  }
+
+  /** How many decodes these shares may run through without a look at them in between; 1 where there is reason to look. */
+  #ahead(shares: readonly Share[]): number {
+    const isSteady = shares.every(({ job, what }) => what === 'generated' && job.runsAhead)
+    const { attention } = this.context
+    if (!isSteady || shares.length === 0 || this.#news || attention !== null || this.options.decode !== undefined) return 1
+    const isPromptDue = this.#jobs.some(({ phase }) => phase.name === 'prefill')
+    return isPromptDue ? 1 : Math.min(LONGEST_RUN, Math.floor(this.cache.spare / shares.length))
+  }
+
+  /**
+   * Several turns of streams alone, decoded and sampled without coming back here; what each drew is booked and streamed while the next ones are
+   * under way. Whatever needs the cache or the books waits for the end, which it asks for (`#tell`).
+   */
+  async #run(shares: readonly Share[], steps: number): Promise<void> {
+    this.#decoding = shares.map(({ job }) => job)
+    const onStep = (milliseconds: number) => {
+      this.#budget.took({ prompt: 0, streams: shares.length, milliseconds })
+    }
+    const ran = await runAhead(shares, steps, { context: this.context, cache: this.cache, onStep })
+    this.#decoding = []
+    if (ran.status !== 'done') {
+      this.#stopped(ran.shares, ran.status, ran.failure)
+      for (const [job, error] of ran.errors) if (job.step !== null) this.#fail(job, error)
+      return
+    }
+    for (const [at, { job }] of ran.shares.entries()) {
+      if (ran.errors.has(job)) this.#fail(job, ran.errors.get(job))
+      else if (!job.cancelled) this.#entered(job, ran.drawn[at]!, null)
+    }
   }
 
   /** The jobs that cannot go on after a decode of these shares failed. */
@@ -299,7 +342,6 @@ export class Scheduler {
       this.#end(job, 'length', 0)
       return
     }
-    const step = job.step!
     try {
       const token = job.sampler.sample(this.context, output)
       const { logprobs } = job.request
@@ -307,6 +349,16 @@ export class Scheduler {
         logprobs === undefined
           ? null
           : tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.model.piece(id, true))
+      this.#entered(job, token, logprob)
+    } catch (error) {
+      this.#fail(job, error)
+    }
+  }
+
+  /** A token was drawn for the job, which goes on or ends with it. */
+  #entered(job: Job, token: number, logprob: TokenLogprob | null): void {
+    const step = job.step!
+    try {
       job.firstToken ??= performance.now()
       const ended = job.take(token, logprob)
       if (ended === null) job.phase = { name: 'decode', step, token }

@@ -201,6 +201,11 @@ export class KvCache {
     return this.#room.reserve(count)
   }
 
+  /** Cells that tokens of running steps can take without a word before: none of them needs `reserve`. */
+  get spare(): number {
+    return this.#holdings.cells.free
+  }
+
   /**
    * Moves something that is parked off the device: what is a burden to the decodes of its conversation (burden.ts), and while more than `share` of
    * the cells are in use what is longest unused, so that a later step need not wait for it. One sequence a call, for times when nothing runs.

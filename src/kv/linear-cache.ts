@@ -152,6 +152,11 @@ export class LinearCache implements StepCache {
     return { seq: step.lane.seq, place: step.lane.held, position: step.lane.next }
   }
 
+  /** None: what a state of this kind takes does not grow cell by cell. */
+  get spare(): number {
+    return 0
+  }
+
   reserve(count: number): Reserved {
     return this.#room.reserve(count)
   }

@@ -65,6 +65,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   kvfold::exportModel(env, exports);
   kvfold::exportVocabulary(env, exports);
   kvfold::exportContext(env, exports);
+  kvfold::exportRun(env, exports);
   kvfold::exportMemory(env, exports);
   kvfold::exportState(env, exports);
   kvfold::exportSampler(env, exports);

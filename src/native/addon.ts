@@ -118,6 +118,18 @@ export interface Addon {
     captures: readonly RawWatched[] | null,
   ): Promise<DecodeStatus>
   abort(context: ContextHandle): void
+  /** Decodes and draws until a sequence ends, its limit is reached or `pause`; one entry a sequence in every array. */
+  generate(
+    context: ContextHandle,
+    tokens: Int32Array,
+    positions: Int32Array,
+    sequences: Int32Array,
+    samplers: readonly SamplerHandle[],
+    limits: Int32Array,
+    steps: number,
+    heard: (drawn: RawDrawn) => void,
+  ): Promise<RawRun>
+  pause(context: ContextHandle): void
   submitted(context: ContextHandle): number
   logits(context: ContextHandle, index: number): Float32Array
   embedding(context: ContextHandle, at: number): Float32Array
@@ -140,6 +152,20 @@ export interface Addon {
   samplerAccept(sampler: SamplerHandle, token: number): void
   samplerReset(sampler: SamplerHandle): void
   samplerFree(sampler: SamplerHandle): void
+}
+
+/** Steps of a run that nobody has taken yet: the tokens of every sequence, step by step; -1 where none could be drawn. */
+export interface RawDrawn {
+  readonly drawn: Int32Array
+  readonly milliseconds: Float64Array
+}
+
+export interface RawRun extends RawDrawn {
+  readonly status: DecodeStatus | 'failed'
+  /** "code\nsentence" of a failed decode. */
+  readonly failure: string
+  /** The same for every draw of the last step, empty where it did not fail; empty altogether where none did. */
+  readonly refused: readonly string[]
 }
 
 export interface LoadedAddon {

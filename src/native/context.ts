@@ -2,11 +2,11 @@
 import { KvfoldError } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
-import type { Addon, ContextHandle, RawContext } from './addon.js'
+import type { Addon, ContextHandle, RawContext, RawDrawn, SamplerHandle } from './addon.js'
 import { checkBatch } from './batch-check.js'
 import { Capture } from './capture.js'
 import type { ContextPlan } from './context-plan.js'
-import { awaiting, calling, refuse } from './failure.js'
+import { awaiting, calling, meant, refuse } from './failure.js'
 import { availableMemory, refuseTooMuch } from './memory-estimate.js'
 import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
 import type {
@@ -14,10 +14,14 @@ import type {
   CaptureOptions,
   Cell,
   DecodeStatus,
+  Drawn,
   MemoryFigures,
   ModelInfo,
   NativeCapture,
   NativeContext,
+  NativeSampler,
+  Run,
+  RunEnd,
   Watched,
 } from './types.js'
 
@@ -25,6 +29,9 @@ const LAST_POSITION = 2 ** 31 - 1
 const REPORT_ROUNDING = 2 ** 14
 /** Logits below this are not worth a look at free memory. */
 const MANY_LOGITS = 256 * 2 ** 20
+
+/** The handle of every sampler of this addon. It throws native/disposed when the sampler was. */
+export const samplerHandles = new WeakMap<NativeSampler, () => SamplerHandle>()
 
 export class Context implements NativeContext {
   readonly cells: number
@@ -37,7 +44,7 @@ export class Context implements NativeContext {
   readonly attention: readonly number[] | null
   readonly memory: MemoryFigures
   #handle: ContextHandle | null
-  #decoding: Promise<DecodeStatus> | null = null
+  #decoding: Promise<unknown> | null = null
   #disposing: Promise<void> | null = null
 
   constructor(
@@ -91,12 +98,44 @@ export class Context implements NativeContext {
     if (logits > MANY_LOGITS) refuseTooMuch('The logits of this batch', logits, availableMemory(), 'memory', 'ask for fewer')
     const { tokens, positions, sequences: tags, outputs } = batch
     const captures = watched.length === 0 ? null : watched.map((each) => Capture.armed(this, batch, each))
-    this.#decoding = awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs, captures))
-    try {
-      return await this.#decoding
-    } finally {
-      this.#decoding = null
+    return this.#busy(awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs, captures)))
+  }
+
+  async generate(run: Run, heard: (drawn: Drawn) => void): Promise<RunEnd> {
+    const { idle, batch } = this
+    const { tokens, positions, sequences, limits, steps } = run
+    checkBatch(
+      { tokens, positions, sequences, outputs: new Uint8Array(tokens.length).fill(1) },
+      {
+        batch,
+        vocabulary: this.info.vocabulary,
+        sequences: this.sequences,
+        last: (seq) => calling(() => this.addon.positions(idle, seq))[1],
+      },
+    )
+    if (this.plan.pooling !== null || this.attention !== null)
+      refuse('A context made for embeddings or attention generates no runs; decode step by step.')
+    if (new Set(sequences).size < sequences.length) refuse('A sequence takes one token a step; name each once.')
+    if (run.samplers.length !== tokens.length || limits.length !== tokens.length || limits.some((limit) => limit < 1))
+      refuse('A run needs a sampler and a limit of at least 1 for every sequence.')
+    if (!Number.isInteger(steps) || steps < 1 || positions.some((position) => position + steps > LAST_POSITION))
+      refuse(`A run has 1 step at least and ends before position ${LAST_POSITION}, not after ${steps} steps.`)
+    const samplers = run.samplers.map(
+      (sampler) => samplerHandles.get(sampler)?.() ?? refuse('A run draws with samplers of this addon, and this is none.'),
+    )
+    const tell = (raw: RawDrawn) => {
+      heard(drawnOf(raw))
     }
+    const end = await this.#busy(
+      awaiting(() => this.addon.generate(idle, tokens, positions, sequences, samplers, limits, steps, tell)),
+    )
+    const error = (words: string) => (words === '' ? null : meant(words))
+    const refused = Array.from(tokens, (_, at) => error(end.refused[at] ?? ''))
+    return { status: end.status, failure: error(end.failure), drawn: drawnOf(end), refused }
+  }
+
+  interrupt(): void {
+    if (this.#decoding !== null && this.#handle !== null) this.addon.pause(this.#handle)
   }
 
   abort(): void {
@@ -221,6 +260,16 @@ export class Context implements NativeContext {
     await awaiting(() => this.addon.contextFree(handle))
   }
 
+  /** Keeps others from the context while this runs on it. */
+  async #busy<T>(running: Promise<T>): Promise<T> {
+    this.#decoding = running
+    try {
+      return await running
+    } finally {
+      this.#decoding = null
+    }
+  }
+
   #alive(): ContextHandle {
     if (this.#handle === null || this.#disposing !== null)
       throw new KvfoldError('native/disposed', 'The context was disposed; create another.')
@@ -281,6 +330,8 @@ export class Context implements NativeContext {
       )
   }
 }
+
+const drawnOf = ({ drawn, milliseconds }: RawDrawn): Drawn => ({ tokens: drawn, milliseconds })
 
 /** What llama.cpp reported, rounded to hundredths of a MiB a buffer; the estimate where it agrees or nothing was reported. */
 function figure(reported: number, estimate: number): number {

@@ -10,6 +10,9 @@ export function translated(error: unknown): unknown {
   return isCode(code) ? new KvfoldError(code, sentence.join(' '), { cause: error }) : error
 }
 
+/** The error that the addon's words mean. */
+export const meant = (words: string): Error => translated(new Error(words)) as Error
+
 /** Runs a synchronous call into the addon. */
 export function calling<T>(call: () => T): T {
   try {

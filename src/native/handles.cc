@@ -22,6 +22,7 @@ void ContextHandle::free() {
 }
 
 void SamplerHandle::free() {
+  std::lock_guard<std::mutex> lock(mutex);
   for (auto **part : {&grammar, &chain}) {
     if (*part != nullptr) llama_sampler_free(*part);
     *part = nullptr;
@@ -32,10 +33,10 @@ void Live::freeAll() {
   *stopping = true;
   for (auto &entry : contexts)
     if (auto context = entry.lock()) context->abort = true;
-  for (auto &entry : samplers)
-    if (auto sampler = entry.lock()) sampler->free();
   for (auto &entry : contexts)
     if (auto context = entry.lock()) context->free();
+  for (auto &entry : samplers)
+    if (auto sampler = entry.lock()) sampler->free();
   for (auto &entry : models)
     if (auto model = entry.lock()) model->free();
 }

@@ -38,6 +38,8 @@ struct ContextHandle {
   std::shared_ptr<ModelHandle> model;
   llama_context *context = nullptr;
   std::atomic<bool> abort{false};
+  // A run (run.cc) ends before its next decode.
+  std::atomic<bool> pause{false};
   // Held while a decode runs on another thread.
   std::mutex running;
   // Tokens that entered the cache since the context was made.
@@ -55,6 +57,8 @@ struct ContextHandle {
 
 struct SamplerHandle {
   std::shared_ptr<ModelHandle> model;
+  // Held by whoever draws, accepts or frees: a run draws on another thread.
+  std::mutex mutex;
   // Null without a grammar.
   llama_sampler *grammar = nullptr;
   llama_sampler *chain = nullptr;
@@ -190,9 +194,13 @@ std::string withoutStderr(const std::function<void()> &body);
 // The logits of batch index `index` of the last decode, one float a token of the vocabulary; they last until the next one.
 const float *logitsAt(ContextHandle &context, int32_t index);
 
+// Draws from these logits and accepts the token. Throws engine/bad-grammar, native/disposed.
+llama_token drawFrom(SamplerHandle &sampler, const float *logits);
+
 void exportModel(Napi::Env env, Napi::Object exports);
 void exportVocabulary(Napi::Env env, Napi::Object exports);
 void exportContext(Napi::Env env, Napi::Object exports);
+void exportRun(Napi::Env env, Napi::Object exports);
 void exportMemory(Napi::Env env, Napi::Object exports);
 void exportState(Napi::Env env, Napi::Object exports);
 void exportSampler(Napi::Env env, Napi::Object exports);

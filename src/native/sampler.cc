@@ -112,20 +112,15 @@ Napi::Value sampleToken(const Napi::CallbackInfo &info) {
     auto sampler = samplerOf(info[0]);
     auto context = contextOf(info[1]);
     if (context->model != sampler->model) throw Failure("native/bad-argument", "The sampler and the context belong to different models.");
-    const float *logits = logitsAt(*context, info[2].As<Napi::Number>().Int32Value());
-    bool constrain = sampler->grammar != nullptr;
-    llama_token token = draw(*sampler, logits, constrain && sampler->stateful);
-    if (constrain && !sampler->stateful && !allowed(*sampler, token)) token = draw(*sampler, logits, true);
-    if (!allowed(*sampler, token))
-      throw Failure("engine/bad-grammar", "The grammar allows no token here; it contradicts itself, the vocabulary or the logit bias.");
-    accept(*sampler, token);
-    return Napi::Number::New(info.Env(), token);
+    return Napi::Number::New(info.Env(), drawFrom(*sampler, logitsAt(*context, info[2].As<Napi::Number>().Int32Value())));
   });
 }
 
 Napi::Value acceptToken(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
-    accept(*samplerOf(info[0]), info[1].As<Napi::Number>().Int32Value());
+    auto sampler = samplerOf(info[0]);
+    std::lock_guard<std::mutex> lock(sampler->mutex);
+    accept(*sampler, info[1].As<Napi::Number>().Int32Value());
     return info.Env().Undefined();
   });
 }
@@ -133,6 +128,7 @@ Napi::Value acceptToken(const Napi::CallbackInfo &info) {
 Napi::Value reset(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto sampler = samplerOf(info[0]);
+    std::lock_guard<std::mutex> lock(sampler->mutex);
     if (sampler->grammar != nullptr) llama_sampler_reset(sampler->grammar);
     llama_sampler_reset(sampler->chain);
     return info.Env().Undefined();
@@ -147,6 +143,18 @@ Napi::Value release(const Napi::CallbackInfo &info) {
 }
 
 }  // namespace
+
+llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
+  std::lock_guard<std::mutex> lock(sampler.mutex);
+  if (sampler.chain == nullptr) throw Failure("native/disposed", "The sampler was disposed; create another.");
+  bool constrain = sampler.grammar != nullptr;
+  llama_token token = draw(sampler, logits, constrain && sampler.stateful);
+  if (constrain && !sampler.stateful && !allowed(sampler, token)) token = draw(sampler, logits, true);
+  if (!allowed(sampler, token))
+    throw Failure("engine/bad-grammar", "The grammar allows no token here; it contradicts itself, the vocabulary or the logit bias.");
+  accept(sampler, token);
+  return token;
+}
 
 void exportSampler(Napi::Env env, Napi::Object exports) {
   exports.Set("samplerCreate", Napi::Function::New(env, create));

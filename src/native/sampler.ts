@@ -1,7 +1,7 @@
 /** Owns a sampler: checks its options and its state before the addon draws. */
 import { KvfoldError } from '../core/errors.js'
 import type { Addon, ModelHandle, SamplerHandle } from './addon.js'
-import { Context } from './context.js'
+import { Context, samplerHandles } from './context.js'
 import { calling, refuse, refuseForeign } from './failure.js'
 import type { NativeContext, NativeSampler, SamplerOptions } from './types.js'
 
@@ -22,6 +22,7 @@ export class Sampler implements NativeSampler {
   ) {
     checkOptions(options, vocabulary)
     this.#handle = calling(() => addon.samplerCreate(model, options))
+    samplerHandles.set(this, () => this.#alive())
   }
 
   sample(context: NativeContext, index: number): number {

@@ -181,6 +181,40 @@ export interface NativeCapture {
  */
 export type DecodeStatus = 'done' | 'no-room' | 'aborted'
 
+/** Decodes one after another: each takes the token that was drawn for every sequence before it. One entry a sequence. */
+export interface Run {
+  /** What the first decode takes. */
+  readonly tokens: Int32Array
+  readonly positions: Int32Array
+  /** Each at most once. */
+  readonly sequences: Int32Array
+  readonly samplers: readonly NativeSampler[]
+  /** The run ends when so many tokens were drawn for one of them; at least 1. */
+  readonly limits: Int32Array
+  /** The most decodes, at least 1. Every one needs a cell a sequence. */
+  readonly steps: number
+}
+
+/** Steps of a run: each decoded the tokens before it and drew these. */
+export interface Drawn {
+  /** Step by step, in the order of the run's sequences. */
+  readonly tokens: Int32Array
+  /** Of each step. */
+  readonly milliseconds: Float64Array
+}
+
+/** How a run ended. */
+export interface RunEnd {
+  /** Of the last decode. Not `done`: the tokens that it took may not be in the cache. */
+  readonly status: DecodeStatus | 'failed'
+  /** Why it failed; null where it did not. */
+  readonly failure: Error | null
+  /** The steps that were not told before. */
+  readonly drawn: Drawn
+  /** By sequence: why the last step could draw no token (its token is -1); null where it could. */
+  readonly refused: readonly (Error | null)[]
+}
+
 export interface SamplerOptions {
   /** 0: greedy. Default 0.8. */
   readonly temperature?: number
@@ -249,6 +283,15 @@ export interface NativeContext {
   readonly attention: readonly number[] | null
   /** Runs off the event loop. Positions and sequences must follow llama.cpp's rules (a batch for s starts at max(s) + 1). */
   decode(batch: Batch, watched?: readonly Watched[]): Promise<DecodeStatus>
+  /**
+   * Decodes and draws off the event loop, step after step, until a sequence ends (its end of generation is the last token drawn for it), one
+   * of the limits is reached, or `interrupt`. `heard` gets the steps as they are done, in order; the last ones come with the end. Memory and
+   * samplers are the run's until then: samplers that are disposed end it. Not for contexts with `attention` or `embeddings`.
+   * @throws KvfoldError native/*, before anything was decoded
+   */
+  generate(run: Run, heard: (drawn: Drawn) => void): Promise<RunEnd>
+  /** The running `generate` ends behind the step that is under way. No-op when there is none. */
+  interrupt(): void
   /** @throws KvfoldError attention/unavailable without `attention`, native/bad-argument for layers or heads that are not there */
   createCapture(options: CaptureOptions): NativeCapture
   /** Stops the running decode: within a graph on CPU, at the next ubatch on a GPU. No-op when idle. */

@@ -130,6 +130,90 @@ describe('completions', () => {
     expect(orders.slice(0, 3)).toEqual([0, 1, 2])
   })
 
+  it('draws ahead what it would draw token by token, and books the same', async () => {
+    const sampling = { temperature: 1.2, topK: 50, seed: 3 }
+    const answers = async (name: string, rest: Partial<Completion>) => {
+      const before = engine.submitted
+      const texts: string[] = []
+      const results = await Promise.all(
+        [0, 1, 2].map((salt) =>
+          complete({
+            conversation: conversationId(`${name}${salt}`),
+            // Nothing is shared, whoever was first.
+            tenant: name,
+            tokens: tokens(40, 70 + salt),
+            maxTokens: 30 + 7 * salt,
+            sampling,
+            ...rest,
+            onText: (text) => {
+              texts[salt] = (texts[salt] ?? '') + text
+              return undefined
+            },
+          }),
+        ),
+      )
+      await engine.check('full')
+      expect(results.map(({ text }) => text)).toEqual(texts)
+      const counts = results.map(({ ledger: { messages, shown, submitted, pending, positions, fresh } }) => ({
+        messages,
+        shown,
+        submitted,
+        pending,
+        positions,
+        fresh,
+      }))
+      return { tokens: results.map((result) => [...result.tokens]), counts, submitted: engine.submitted - before }
+    }
+    const ahead = await answers('ahead', { ahead: true })
+    expect(ahead).toEqual(await answers('behind', {}))
+    expect(ahead.tokens.map(({ length }) => length)).toEqual([30, 37, 44])
+  })
+
+  it('ends drawing ahead for whoever comes, cancels or checks meanwhile', async () => {
+    const abort = new AbortController()
+    let heard = 0
+    let other: Promise<JobResult> | null = null
+    const checks: Promise<void>[] = []
+    const long = complete({
+      tokens: tokens(30, 80),
+      maxTokens: 1500,
+      ahead: true,
+      signal: abort.signal,
+      onText: () => {
+        heard++
+        if (heard === 20) other = complete({ tokens: tokens(60, 81), maxTokens: 5 })
+        if (heard % 10 === 0) checks.push(engine.check('full'))
+        if (heard === 60) abort.abort()
+        return undefined
+      },
+    })
+    const { finish, ledger } = await long
+    expect(finish).toBe('cancelled')
+    // Steps that were under way when it was cancelled: a few, never the rest.
+    expect(ledger.submitted).toBeGreaterThanOrEqual(30 + 59)
+    expect(ledger.submitted).toBeLessThan(30 + 59 + 40)
+    expect((await other!).tokens.length).toBe(5)
+    await Promise.all(checks)
+    await engine.check('full')
+  })
+
+  it('an error of a listener ends its own answer, not those beside it', async () => {
+    let heard = 0
+    const bad = complete({
+      tokens: tokens(30, 82),
+      maxTokens: 60,
+      ahead: true,
+      onText: () => {
+        if (++heard === 7) throw new Error('wanted')
+        return undefined
+      },
+    })
+    const good = complete({ tokens: tokens(30, 83), maxTokens: 60 })
+    await expect(bad).rejects.toThrow('wanted')
+    expect((await good).tokens.length).toBe(60)
+    await engine.check('full')
+  })
+
   it('ends at a stop string and does not show it', async () => {
     const free = await complete({ tokens: tokens(30, 3), maxTokens: 12 })
     const stop = free.text.slice(3, 5)

@@ -190,6 +190,15 @@ describe('the end of the process', () => {
     ['comes with an error', 'await context.decode(batch); console.log("end"); throw new Error("wanted")', 1],
     ['comes after dispose', 'await model.dispose(); console.log("end")', 0],
     [
+      'is asked for during a run',
+      `await context.decode({ ...batch, tokens: tokens.slice(1), positions: batch.positions.slice(0, -1), sequences: tokens.slice(1), outputs: batch.outputs.slice(1) })
+       const one = Int32Array.of(0)
+       const plain = model.createSampler({ temperature: 0 })
+       void context.generate({ tokens: one, positions: Int32Array.of(3999), sequences: one, samplers: [plain], limits: Int32Array.of(90), steps: 90 }, () => undefined)
+       setTimeout(() => { console.log("end"); process.exit(4) }, 5)`,
+      4,
+    ],
+    [
       'meets a call in its last moment',
       'process.on("exit", () => { try { context.positions(0) } catch (error) { console.log("end", error.code) } }); process.exit(0)',
       0,

@@ -48,6 +48,7 @@ export async function complete(
       ...(stop === undefined ? {} : { stop }),
       ...(logprobs === undefined ? {} : { logprobs }),
       signal,
+      ahead: true,
       onPlan: ({ parts, again, shown }) => {
         const compute = parts.reduce((sum, { kind, span }) => sum + (kind === 'compute' ? span.end - span.start : 0), 0)
         reused = shown.tokens.length - compute + again

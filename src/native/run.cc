@@ -1,0 +1,206 @@
+// Runs: decoding and sampling again and again on one thread, without waiting for the event loop between two tokens.
+#include <algorithm>
+#include <chrono>
+
+#include "kvfold.h"
+
+namespace kvfold {
+namespace {
+
+// Steps that nobody has taken yet, at which a run ends: who listens is never behind by more.
+constexpr size_t FARTHEST_AHEAD = 8;
+
+struct Run {
+  // The token of every sequence that is decoded next, and its position.
+  std::vector<int32_t> tokens, positions, sequences;
+  std::vector<std::shared_ptr<SamplerHandle>> samplers;
+  // By sequence: the run ends when so many tokens were drawn for it.
+  std::vector<int32_t> limits;
+  int32_t steps = 0;
+  const char *status = "done";
+  std::string failure;
+  // Draws of the last step that failed: "code\nsentence", empty where it did not; their tokens are -1.
+  std::vector<std::string> refused;
+
+  // What was drawn, step by step, and how long each step took; until somebody takes it.
+  std::mutex mutex;
+  std::vector<int32_t> drawn;
+  std::vector<double> milliseconds;
+  // How long the last step took, which drew `tokens`; 0 where the last decode did not end well. It is told when the run has ended, because
+  // whom it ends may touch the memory.
+  double last = 0;
+
+  // Steps that were not taken yet, but for the last one.
+  void take(std::vector<int32_t> &tokens, std::vector<double> &times) {
+    std::lock_guard<std::mutex> lock(mutex);
+    std::swap(tokens, drawn);
+    std::swap(times, milliseconds);
+  }
+
+  // One decode of all sequences; false when it did not enter.
+  bool decode(ContextHandle &handle) {
+    std::vector<int32_t> counts(tokens.size(), 1);
+    std::vector<llama_seq_id *> lists(tokens.size());
+    for (size_t i = 0; i < tokens.size(); i++) lists[i] = &sequences[i];
+    std::vector<int8_t> outputs(tokens.size(), 1);
+    llama_batch batch{};
+    batch.n_tokens = tokens.size();
+    batch.token = tokens.data();
+    batch.pos = positions.data();
+    batch.n_seq_id = counts.data();
+    batch.seq_id = lists.data();
+    batch.logits = outputs.data();
+    handle.outputs.clear();
+    Log log;
+    int32_t result = llama_decode(handle.context, batch);
+    llama_synchronize(handle.context);
+    if (result == 0) {
+      handle.submitted += tokens.size();
+      handle.outputs = outputs;
+      return true;
+    }
+    if (result != 1)
+      for (size_t i = 0; i < tokens.size(); i++)
+        if (positions[i] <= llama_memory_seq_pos_max(llama_get_memory(handle.context), sequences[i])) handle.submitted++;
+    status = result == 1 ? "no-room" : result > 0 ? "aborted" : "failed";
+    if (result < 0) failure = "native/failed\nllama.cpp could not decode the batch (" + std::to_string(result) + ")" + log.why();
+    return false;
+  }
+
+  // True: the run may go on.
+  bool draw(ContextHandle &handle) {
+    bool more = true;
+    for (size_t i = 0; i < tokens.size(); i++) {
+      try {
+        tokens[i] = drawFrom(*samplers[i], logitsAt(handle, i));
+        if (llama_vocab_is_eog(handle.model->vocab, tokens[i]) || --limits[i] <= 0) more = false;
+      } catch (...) {
+        tokens[i] = -1;
+        refused.resize(tokens.size());
+        refused[i] = currentFailure();
+        more = false;
+      }
+      positions[i]++;
+    }
+    return more;
+  }
+
+  // Never throws. `heard`: something can be taken.
+  template <typename Heard>
+  void run(ContextHandle &handle, Heard heard) {
+    std::lock_guard<std::mutex> lock(handle.running);
+    if (handle.context == nullptr) {
+      status = "aborted";
+      return;
+    }
+    try {
+      for (bool more = true; more; steps--) {
+        auto begun = std::chrono::steady_clock::now();
+        if (!decode(handle)) return;
+        more = draw(handle) && !handle.abort && !handle.pause;
+        std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - begun;
+        bool first = false;
+        {
+          std::lock_guard<std::mutex> guard(mutex);
+          if (milliseconds.size() + 1 >= FARTHEST_AHEAD || steps == 1) more = false;
+          if (!more) {
+            last = elapsed.count();
+            return;
+          }
+          first = drawn.empty();
+          drawn.insert(drawn.end(), tokens.begin(), tokens.end());
+          milliseconds.push_back(elapsed.count());
+        }
+        if (first) heard();
+      }
+    } catch (...) {
+      status = "failed";
+      failure = currentFailure();
+    }
+  }
+};
+
+Napi::Object taken(Napi::Env env, Run &run, bool ended) {
+  std::vector<int32_t> tokens;
+  std::vector<double> times;
+  run.take(tokens, times);
+  if (ended && run.last > 0) {
+    tokens.insert(tokens.end(), run.tokens.begin(), run.tokens.end());
+    times.push_back(run.last);
+  }
+  auto drawn = Napi::Int32Array::New(env, tokens.size());
+  std::copy(tokens.begin(), tokens.end(), drawn.Data());
+  auto milliseconds = Napi::Float64Array::New(env, times.size());
+  std::copy(times.begin(), times.end(), milliseconds.Data());
+  auto out = Napi::Object::New(env);
+  out.Set("drawn", drawn);
+  out.Set("milliseconds", milliseconds);
+  return out;
+}
+
+void stopAtExit(void *data) { (*static_cast<std::shared_ptr<ContextHandle> *>(data))->free(); }
+
+// (context, tokens, positions, sequences, samplers, limits, steps, heard)
+Napi::Value generate(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto env = info.Env();
+    auto context = contextOf(info[0]);
+    auto copy = [&](size_t at) {
+      auto array = info[at].As<Napi::Int32Array>();
+      return std::vector<int32_t>(array.Data(), array.Data() + array.ElementLength());
+    };
+    auto run = std::make_shared<Run>();
+    run->tokens = copy(1), run->positions = copy(2), run->sequences = copy(3);
+    auto samplers = info[4].As<Napi::Array>();
+    for (uint32_t i = 0; i < samplers.Length(); i++) {
+      run->samplers.push_back(samplerOf(samplers.Get(i)));
+      if (run->samplers.back()->model != context->model)
+        throw Failure("native/bad-argument", "The sampler and the context belong to different models.");
+    }
+    run->limits = copy(5);
+    run->steps = info[6].As<Napi::Number>().Int32Value();
+    auto listener = Napi::ThreadSafeFunction::New(env, info[7].As<Napi::Function>(), "kvfold run", 0, 1);
+    // An environment may end meanwhile; this hook runs before the listener's own, so nobody calls one that is gone.
+    auto *held = new std::shared_ptr<ContextHandle>(context);
+    napi_add_env_cleanup_hook(env, stopAtExit, held);
+    context->abort = false;
+    context->pause = false;
+    return Task::run(
+        env,
+        [run, context, listener] {
+          run->run(*context, [&] {
+            listener.NonBlockingCall([run](Napi::Env env, Napi::Function heard) {
+              // What was there may have been taken with the end of the run.
+              auto drawn = taken(env, *run, false);
+              if (drawn.Get("milliseconds").As<Napi::Float64Array>().ElementLength() > 0) heard.Call({drawn});
+            });
+          });
+        },
+        [run, listener, held](Napi::Env env) mutable -> Napi::Value {
+          napi_remove_env_cleanup_hook(env, stopAtExit, held);
+          delete held;
+          listener.Release();
+          auto out = taken(env, *run, true);
+          out.Set("status", run->status);
+          out.Set("failure", run->failure);
+          auto refused = Napi::Array::New(env, run->refused.size());
+          for (size_t i = 0; i < run->refused.size(); i++) refused.Set(i, run->refused[i]);
+          out.Set("refused", refused);
+          return out;
+        });
+  });
+}
+
+Napi::Value pause(const Napi::CallbackInfo &info) {
+  unboxed<ContextHandle>(info[0])->pause = true;
+  return info.Env().Undefined();
+}
+
+}  // namespace
+
+void exportRun(Napi::Env env, Napi::Object exports) {
+  exports.Set("generate", Napi::Function::New(env, generate));
+  exports.Set("pause", Napi::Function::New(env, pause));
+}
+
+}  // namespace kvfold
