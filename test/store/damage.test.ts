@@ -372,10 +372,9 @@ describe('real servers', () => {
           expect(seen.whole).toBeGreaterThan(0)
           const { damaged } = (await (await fetch(`${url}/kvfold/threads`)).json()) as { readonly damaged: readonly unknown[] }
           expect(damaged).toHaveLength(seen.told)
-          expect(await (await fetch(`${url}/health`)).json()).toMatchObject({
-            status: 'ready',
-            damaged: { threads: expect.any(Number) },
-          })
+          // Of all tenants.
+          const health = (await (await fetch(`${url}/health`)).json()) as { readonly damaged: { readonly threads: number } }
+          expect(health.damaged.threads).toBeGreaterThanOrEqual(seen.told)
         } finally {
           child.kill('SIGTERM')
           await once(child, 'close')

@@ -269,7 +269,8 @@ describe('a file', () => {
     for (const store of [openStore(), null]) {
       const now = store ?? openStore()
       expect((await now.index(() => someCard(1))).map(({ id }) => id)).toEqual([someThread(1).id, someThread(2).id])
-      expect(now.damage()).toMatchObject([{ kind: 'damaged', id: someThread(3).id, what: expect.stringContaining('messages') }])
+      expect(now.damage()).toMatchObject([{ kind: 'damaged', id: someThread(3).id }])
+      expect(now.damage()[0]?.what).toContain('messages')
       expect(codeOf(() => now.read('public', someThread(3).id))).toBe('store/damaged-thread')
       await opened.pop()!.close()
     }
