@@ -7,6 +7,7 @@ import { eightFoldsBench } from './eight-folds.js'
 import { fold } from './fold.js'
 import { gpu } from './gpu.js'
 import { plain } from './plain.js'
+import { restores } from './restores.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   attention,
@@ -17,6 +18,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   fold,
   gpu: () => gpu(process.argv.slice(3)),
   plain,
+  restores,
 }
 
 const [name = '', ...flags] = process.argv.slice(2)

@@ -1,0 +1,143 @@
+/**
+ * Tokens that a fold and its restore submit, by cells (as a multiple of the conversation), contract and tier, with the ledger's reason where a
+ * restore submits more than one. A small synthetic model: counts do not depend on it.
+ *
+ * `npm run --silent bench -- restores [--json]`
+ */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { CONTRACTS, type Contract } from '../src/core/contract.js'
+import { conversationId } from '../src/core/ids.js'
+import { LlamaEngine, type LlamaEngineOptions } from '../src/engine/llama.js'
+import type { LedgerEntry } from '../src/kv/ledger.js'
+import { openNative } from '../src/native/binding.js'
+import type { Native } from '../src/native/types.js'
+import { synthesizeModel } from '../src/native/synthetic.js'
+import { edited } from './driver.js'
+import { randomTokens } from './random-tokens.js'
+
+const SHAPE = {
+  architecture: 'llama',
+  layers: 2,
+  embedding: 64,
+  heads: 4,
+  kvHeads: 2,
+  feedForward: 128,
+  vocabulary: 1024,
+  context: 8192,
+} as const
+const LENGTH = 600
+const MARKER = 12
+/** Tokens that are folded: near the beginning, most of it, near the end, and fewer than the marker. */
+const HOLES = [
+  [24, 64],
+  [100, 520],
+  [500, 560],
+  [200, 206],
+] as const
+/** A context needs a cell more than it has tokens, and the least there is are whole multiples of 32. */
+export const ROOMS = [1, 1.3, 2, 4]
+export const TIERS = ['device', 'host', 'disk'] as const
+export type Tier = (typeof TIERS)[number]
+
+/** One fold and its restore; tokens submitted. */
+export interface Restore {
+  readonly cells: number
+  readonly room: number
+  readonly contract: Contract
+  /** The lowest one there is. */
+  readonly tier: Tier
+  readonly hole: readonly [number, number]
+  readonly fold: number
+  readonly foldContract: Contract
+  readonly restore: number
+  readonly approximate: number
+  /** Of what the restore reused, from where. */
+  readonly from: { readonly parked: number; readonly host: number; readonly disk: number }
+  readonly reason: string | null
+}
+
+const OPTIONS: Record<Tier, (folder: string) => Pick<LlamaEngineOptions, 'hostBytes' | 'disk'>> = {
+  device: () => ({ hostBytes: 0 }),
+  host: () => ({ hostBytes: 2 ** 28 }),
+  // Nothing stays in memory.
+  disk: (folder) => ({ hostBytes: 1, disk: { folder, bytes: 2 ** 30 } }),
+}
+
+/** One row for each room, contract, tier and hole. */
+export async function measureRestores(native: Native): Promise<Restore[]> {
+  const folder = mkdtempSync(join(tmpdir(), 'kvfold-restores-'))
+  try {
+    const path = join(folder, 'model.gguf')
+    await synthesizeModel(path, { ...SHAPE, type: 'f32', seed: 1 })
+    const rows: Restore[] = []
+    for (const room of ROOMS)
+      for (const tier of TIERS) {
+        const cells = 32 * Math.ceil((room * LENGTH + 2) / 32)
+        const disk = OPTIONS[tier](join(folder, `${tier}-${room}`))
+        const settings = { cells, sequences: 8, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
+        const engine = await LlamaEngine.load(native, path, { ...settings, ...disk })
+        for (const contract of CONTRACTS)
+          for (const hole of HOLES) rows.push(await measure(engine, { cells, room, contract, tier, hole }))
+        await engine.dispose()
+      }
+    return rows
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+async function measure(
+  engine: LlamaEngine,
+  of: Pick<Restore, 'cells' | 'room' | 'contract' | 'tier' | 'hole'>,
+): Promise<Restore> {
+  const conversation = conversationId(`${of.contract} ${of.hole.join('-')}`)
+  const base = randomTokens(LENGTH, 1 + of.hole[0], SHAPE.vocabulary)
+  const marker = randomTokens(MARKER, 99, SHAPE.vocabulary)
+  const show = async (holes: Parameters<typeof edited>[1]): Promise<LedgerEntry> => {
+    const { tokens, origin } = edited(base, holes)
+    const terms = { contract: of.contract }
+    const before = engine.submitted
+    const { ledger } = await engine.complete({
+      conversation,
+      tokens,
+      ...(origin === undefined ? {} : { origin }),
+      terms,
+      maxTokens: 0,
+    })
+    // The addon's own counter, not the ledger's.
+    if (engine.submitted - before !== ledger.submitted) throw new Error('the ledger and the addon count otherwise')
+    return ledger
+  }
+  await show([])
+  const [start, end] = of.hole
+  const fold = await show([{ start, end, marker }])
+  const back = await show([])
+  await engine.check('full')
+  engine.forget(conversation)
+  const { host, disk } = back.tiers
+  return {
+    ...of,
+    fold: fold.submitted,
+    foldContract: fold.contract,
+    restore: back.submitted,
+    approximate: back.approximate,
+    from: { parked: back.sources.parked, host, disk },
+    reason: back.recomputeReason ?? null,
+  }
+}
+
+export async function restores(json: boolean): Promise<void> {
+  const native = await openNative({ gpu: 'cpu' })
+  const rows = await measureRestores(native)
+  if (json) {
+    console.log(JSON.stringify({ tokens: LENGTH, marker: MARKER, model: SHAPE, llama: native.backend.release, rows }))
+    return
+  }
+  console.log(`${LENGTH} tokens, a marker of ${MARKER}; tokens submitted at the fold and at the restore`)
+  for (const { cells, room, contract, tier, hole, fold, restore, reason } of rows) {
+    const where = `${room}x (${cells})`.padEnd(12) + contract.padEnd(8) + tier.padEnd(8) + `[${hole.join(', ')})`.padEnd(12)
+    console.log(`${where}${String(fold).padStart(5)}${String(restore).padStart(5)}  ${reason ?? ''}`.trimEnd())
+  }
+}
