@@ -1,18 +1,19 @@
 /** Owns carrying out a transcript's folds, as a chat would: borders snapped to tokens, markers with ids. */
-import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
+import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { Conversation } from '../context/conversation.js'
+import type { Fragment } from '../context/fragment.js'
 import { portsOf } from '../context/ports.js'
 import { KvfoldError } from '../core/errors.js'
 import { freshConversation, type LlamaEngine } from '../engine/llama.js'
 import type { Transcript } from './transcript.js'
 
-/** @throws KvfoldError cli/bad-usage for a fold that cannot be made */
+/** The folded fragments, in order. @throws KvfoldError cli/bad-usage for a fold that cannot be made */
 export async function foldedBy(
   engine: LlamaEngine,
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
   folds: Transcript['folds'],
-): Promise<readonly Edit[]> {
+): Promise<readonly Fragment[]> {
   const id = freshConversation()
   let summary = ''
   const conversation = new Conversation(id, {
@@ -34,5 +35,5 @@ export async function foldedBy(
     if (fold.summary === null) conversation.fold(fragment.id)
     else await conversation.summarize(fragment.id, 'what follows')
   }
-  return conversation.edits()
+  return conversation.fragments
 }

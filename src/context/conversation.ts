@@ -9,6 +9,7 @@ import { apportion } from './cuts.js'
 import { editOf, inOrder, several, type Fragment, type FragmentState } from './fragment.js'
 import { IdMint } from './id-mint.js'
 import { piecesOf } from './pieces.js'
+import { priceRemark, tooCostly, type CostlyFolds, type Price } from './price.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
 import { type Scope } from './scope.js'
 import { countIgnoringCase, occurrences, SearchLog, standingOf, widened, type Found, type Hit } from './search.js'
@@ -18,12 +19,16 @@ import type { Summarize } from './summary.js'
 /** Widens characters of a message's original content to the token borders around them; `Engine.snap` without its tools. */
 export type Snap = (messages: readonly ChatMessage[], message: number, chars: Span) => Span
 
-/** What a conversation needs from an engine; `portsOf` takes both from one. */
+/** What a conversation needs from an engine; `portsOf` takes them from one. */
 export interface ConversationPorts {
   /** Default: every character border will do. */
   readonly snap?: Snap
   /** Default: summarising is refused. */
   readonly summarize?: Summarize
+  /** Tokens that the messages take under the edits, as far as `message` asks for them; null when that cannot be said now. Default: nobody counts. */
+  readonly count?: (messages: readonly ChatMessage[], message: number, edits: readonly Edit[]) => number | null
+  /** Of operations that do not say. Default `allow`. */
+  readonly costlyFolds?: CostlyFolds
 }
 
 export interface FragmentOptions {
@@ -178,13 +183,16 @@ export class Conversation {
     return { ok: true, fragments }
   }
 
-  /** Shows a marker instead of an open or summarised fragment. `contract`: what this edit asks of the cache, if not what steps do anyway. */
-  fold(id: string, contract?: Contract): Result<{ fragment: Fragment }> {
+  /**
+   * Shows a marker instead of an open or summarised fragment; what that comes to in tokens is its `price`. `contract`: what this edit asks of the
+   * cache, if not what steps do anyway.
+   */
+  fold(id: string, contract?: Contract, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
     const fragment = this.#find(id)
     if (!('state' in fragment)) return fragment
     if (fragment.state.kind === 'folded')
       return refuse('tool/refused', `${id} is already folded. restore_fragment shows it again.`)
-    return { ok: true, fragment: this.#set(fragment.id, { kind: 'folded' }, contract) }
+    return this.#hide(fragment, { kind: 'folded' }, contract, costly)
   }
 
   /** Shows the original text of a folded or summarised fragment again. */
@@ -204,6 +212,7 @@ export class Conversation {
     id: string,
     focus: string,
     signal?: AbortSignal,
+    costly?: CostlyFolds,
   ): Promise<Result<{ fragment: Fragment; ledger: readonly LedgerEntry[] }>> {
     const fragment = this.#find(id)
     if (!('state' in fragment)) return fragment
@@ -213,7 +222,9 @@ export class Conversation {
     const written = await this.ports.summarize(this.text(fragment), focus.trim(), signal)
     if (!written.ok) return written
     const state: FragmentState = { kind: 'summarised', summary: written.summary, focus: focus.trim() }
-    return { ok: true, fragment: this.#set(fragment.id, state), ledger: written.ledger }
+    const { ledger } = written
+    const hidden = this.#hide(this.#fragments.find((one) => one.id === fragment.id) ?? fragment, state, undefined, costly)
+    return { ...hidden, ledger }
   }
 
   /** Finds exact text in the original messages, hidden parts included. What is shown stays the same; hits get ids that last. */
@@ -281,11 +292,47 @@ export class Conversation {
       : refuse('tool/unknown-id', `There is no fragment ${quoted(id, 20)}. ${known}`)
   }
 
-  #set(id: FragmentId, state: FragmentState, contract?: Contract): Fragment {
+  #hide(
+    old: Fragment,
+    state: FragmentState,
+    contract?: Contract,
+    costly = this.ports.costlyFolds ?? 'allow',
+  ): Result<{ fragment: Fragment }> {
+    const { price: _, ...rest } = old
+    const price = this.#price(old, { ...rest, state })
+    const remark = priceRemark({ state, ...(price === null ? {} : { price }) })
+    if (remark !== null && costly === 'refuse') {
+      // Of two that do not pay, the shorter one may take the place of the longer.
+      const now = old.state.kind === 'open' ? null : this.#count(old, old)
+      if (now === null || price === null || price.hidden >= now) return tooCostly(old.id, remark)
+    }
+    return { ok: true, fragment: this.#set(old.id, state, contract, price) }
+  }
+
+  #price(old: Fragment, hidden: Fragment): Price | null {
+    const open = this.#count(old, { ...old, state: { kind: 'open' } })
+    const shown = open === null ? null : this.#count(old, hidden)
+    return open === null || shown === null ? null : { open, hidden: shown }
+  }
+
+  /** Tokens shown with `one` in the place of a fragment; null when nobody can say. */
+  #count(of: Fragment, one: Fragment): number | null {
+    const edits = this.#fragments.map((other) => editOf(other.id === of.id ? one : other)).filter((edit) => edit !== null)
+    return this.ports.count?.(this.#messages, of.message, edits) ?? null
+  }
+
+  #set(id: FragmentId, state: FragmentState, contract?: Contract, price: Price | null = null): Fragment {
     const old = this.#fragments.find((fragment) => fragment.id === id)
     invariant(old !== undefined, `Fragment ${id} went away.`)
     const { message, span: chars } = old
-    const fragment: Fragment = { id, message, span: chars, state, ...(contract === undefined ? {} : { contract }) }
+    const fragment: Fragment = {
+      id,
+      message,
+      span: chars,
+      state,
+      ...(contract === undefined ? {} : { contract }),
+      ...(price === null ? {} : { price }),
+    }
     this.#fragments = this.#fragments.map((other) => (other.id === id ? fragment : other))
     return fragment
   }

@@ -3,6 +3,7 @@ import type { Edit } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
 import type { FragmentId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
+import type { Price } from './price.js'
 import { listed } from './refusal.js'
 
 /** `open`: shown as it was written. `folded`: one marker is shown. `summarised`: a marker that holds the summary is shown. */
@@ -21,6 +22,8 @@ export interface Fragment {
   readonly state: FragmentState
   /** What hiding it asks of the cache; left out: what the step does that shows it. */
   readonly contract?: Contract
+  /** Of a hidden one: what it came to when it was hidden; left out where nobody could count. */
+  readonly price?: Price
 }
 
 /** What is shown instead of the fragment's text, null when the text itself is. */

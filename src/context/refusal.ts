@@ -5,7 +5,10 @@ import type { LedgerEntry } from '../kv/ledger.js'
 /** The conversation is as it was before. `message` is one or two sentences that a model or a person can act on. */
 export interface Refusal {
   readonly ok: false
-  readonly code: Extract<ErrorCode, 'tool/bad-arguments' | 'tool/unknown-id' | 'tool/refused' | 'engine/cancelled'>
+  readonly code: Extract<
+    ErrorCode,
+    'tool/bad-arguments' | 'tool/unknown-id' | 'tool/refused' | 'tool/costs-more' | 'engine/cancelled'
+  >
   readonly message: string
   /** What was spent before it failed (a summary that came to nothing). */
   readonly ledger?: readonly LedgerEntry[]

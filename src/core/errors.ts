@@ -35,6 +35,8 @@ export const errorTable = {
   'tool/bad-arguments': 400,
   'tool/unknown-id': 404,
   'tool/refused': 409,
+  /** Hiding a fragment would take at least as many tokens as showing it; nothing was changed. */
+  'tool/costs-more': 409,
   /** The agent made more calls than a turn allows. */
   'agent/too-many-calls': 422,
   /** A data file that cannot be read, or has too little for the size asked for. */

@@ -1,6 +1,6 @@
 /** Owns what is shown and done for one fragment. */
 import { useState } from 'preact/hooks'
-import { plural } from '../cli/figures.js'
+import { count, plural } from '../cli/figures.js'
 import { threadPath } from './api.js'
 import { useAction, useHouse } from './hooks.js'
 import { Panel } from './panel.js'
@@ -22,8 +22,10 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
   const { busy, problem, act } = useAction()
   const [contract, setContract] = useState('')
   const [keep, setKeep] = useState('')
-  const { id, message, span, state } = fragment
+  const [costly, setCostly] = useState(false)
+  const { id, message, span, state, price } = fragment
   const text = thread.messages[message]?.message.content.slice(span.start, span.end) ?? ''
+  const anyway = costly ? { costly: 'allow' } : {}
   return (
     <Panel
       name="fragment"
@@ -39,6 +41,7 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
         {fragment.contract === undefined ? null : `; hidden under ${fragment.contract}`}
         {whereIs(fragment).map((where) => `; ${where}`)}
       </p>
+      {price === undefined ? null : <p class="dim">{priceText(price)}</p>}
       <h4 id="original-title">Original</h4>
       <pre class="original" tabIndex={0} aria-labelledby="original-title">
         {text}
@@ -69,7 +72,7 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
             <button
               type="button"
               onClick={() => {
-                onChange(id, 'fold', contract === '' ? {} : { contract })
+                onChange(id, 'fold', { ...(contract === '' ? {} : { contract }), ...anyway })
               }}
             >
               Fold
@@ -87,12 +90,22 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
           </button>
         )}
       </div>
+      <label class="controls">
+        <input
+          type="checkbox"
+          checked={costly}
+          onChange={({ currentTarget }) => {
+            setCostly(currentTarget.checked)
+          }}
+        />{' '}
+        even if it takes more tokens than the text
+      </label>
       <form
         class="controls"
         onSubmit={(event) => {
           event.preventDefault()
           act(async () => {
-            await api.send('POST', threadPath(thread.id, 'fragments', id, 'summarize'), { focus: keep })
+            await api.send('POST', threadPath(thread.id, 'fragments', id, 'summarize'), { focus: keep, ...anyway })
             onTold(`Summarised ${id}. It counts from the next step on.`)
           })
         }}
@@ -114,4 +127,12 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
       {problem === null ? null : <p role="alert">{problem}</p>}
     </Panel>
   )
+}
+
+/** What hiding the fragment came to, in a sentence. */
+function priceText({ open, hidden }: NonNullable<Fragment['price']>): string {
+  const tokens = `${count(open)} tokens shown with the text, ${count(hidden)} without`
+  return hidden < open
+    ? `Saves ${plural(open - hidden, 'token')}: ${tokens}.`
+    : `Does not pay, it takes ${plural(hidden - open, 'token')} more: ${tokens}.`
 }

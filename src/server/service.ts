@@ -1,5 +1,6 @@
 /** Owns what stands behind every route: the way of an ask through queue, model and thread to its answer. */
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
+import type { CostlyFolds } from '../context/price.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
@@ -51,6 +52,8 @@ export interface ServiceOptions extends Omit<ModelsOptions, 'onLeave'>, Omit<Boo
   readonly timeoutMs?: number
   /** Of asks that do not say. Default: acm off, overflow refuse. */
   readonly defaults?: Partial<AskDefaults>
+  /** Folds and summaries that take at least as many tokens as the text, by whomever, where a request does not say. Default `refuse`. */
+  readonly costlyFolds?: CostlyFolds
 }
 
 type Commons = Pick<Ask, 'tenant' | 'model' | 'priority' | 'timeoutMs' | 'signal'>
@@ -113,7 +116,7 @@ export class ThreadService implements Service {
     const book = await ThreadBook.open({
       ...options,
       store,
-      portsOf: livePorts(models),
+      portsOf: livePorts(models, options.costlyFolds ?? 'refuse'),
       forget: ({ id, model }) => models.all.find(({ name }) => name === model)?.engine?.forget(conversationId(id)),
     })
     return new ThreadService(options, { store, models, book, completions })

@@ -32,7 +32,11 @@ async function serve(options: Partial<ServiceOptions> & { slots?: number } = {})
       return typeof value === 'function' ? (value.bind(engine) as unknown) : value
     },
   })
-  const service = await ThreadService.open({ models: [{ name: 'builtin', slots, load: () => Promise.resolve(lent) }], ...rest })
+  const service = await ThreadService.open({
+    models: [{ name: 'builtin', slots, load: () => Promise.resolve(lent) }],
+    costlyFolds: 'allow',
+    ...rest,
+  })
   opened.push(service)
   return service
 }

@@ -36,6 +36,7 @@ export async function serving(given: ServingOptions = {}): Promise<Serving> {
     engine ??
     (async () => LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1, slots }))
   const service = await ThreadService.open({
+    costlyFolds: 'allow',
     models: [
       {
         name: 'builtin',

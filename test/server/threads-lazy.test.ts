@@ -69,6 +69,7 @@ class Side {
   async open(): Promise<this> {
     this.store = counted(this.openStore())
     this.service = await ThreadService.open({
+      costlyFolds: 'allow',
       models: [{ name: 'm', slots: 2, load: () => Promise.resolve(this.engine) }],
       ...this.options,
       store: this.store,
@@ -350,7 +351,7 @@ describe('threads that are read when they are needed', () => {
   it('that cannot be read keep nobody from the others, and may be deleted', async () => {
     const store = new MemoryStore()
     const models = [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(() => ({ content: 'So.' }))) }]
-    const service = await ThreadService.open({ models, store, idleBytes: 0 })
+    const service = await ThreadService.open({ models, store, idleBytes: 0, costlyFolds: 'allow' })
     const ask = (content: string) => service.ask({ tenant: 't', messages: [user(content)], tools: [], toolChoice: 'auto' }).answer
     const [one, two] = [await ask('One?'), await ask('Two?')]
     const read = store.read.bind(store)
@@ -369,7 +370,7 @@ describe('threads that are read when they are needed', () => {
   it('that can be neither written nor read for a while are there afterwards, as they are stored', async () => {
     const store = new MemoryStore()
     const models = [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(() => ({ content: 'So.' }))) }]
-    const service = await ThreadService.open({ models, store })
+    const service = await ThreadService.open({ models, store, costlyFolds: 'allow' })
     const ask = (messages: readonly ChatMessage[]) => service.ask({ tenant: 't', messages, tools: [], toolChoice: 'auto' }).answer
     const first = await ask([user('One?')])
     const before = service.threads.export('t', first.thread)

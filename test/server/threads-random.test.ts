@@ -47,7 +47,11 @@ it('threads keep what clients know, however they fork, fold and fail', async () 
       const store = new MemoryStore()
       /** What a fragment hides, in whatever thread. */
       const texts = new Map<string, string>()
-      const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }], store })
+      const service = await ThreadService.open({
+        models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }],
+        store,
+        costlyFolds: 'allow',
+      })
       /** By tenant: every conversation that a client has a copy of, with the thread it had. */
       const copies = new Map<string, { thread: string; messages: readonly ChatMessage[] }[]>([
         ['a', []],

@@ -26,7 +26,7 @@ async function serve(script: Script, options: Partial<ServiceOptions> & { contex
   const { context, slots = 4, ...rest } = options
   const engine = new ScriptedEngine(script, context === undefined ? {} : { context })
   const models = [{ name: 'm', slots, load: () => Promise.resolve(engine) }]
-  const service = await ThreadService.open({ models, ...rest })
+  const service = await ThreadService.open({ models, costlyFolds: 'allow', ...rest })
   const begin = (messages: readonly ChatMessage[], more: Partial<Ask> = {}): Asked =>
     service.ask({ tenant: 't', messages, tools: [], toolChoice: 'auto', ...more })
   const ask = (messages: readonly ChatMessage[], more: Partial<Ask> = {}): Promise<Answer> => begin(messages, more).answer

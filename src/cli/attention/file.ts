@@ -19,6 +19,7 @@ import type { Shell } from '../shell.js'
 import { table } from '../table.js'
 import { parseTranscript, type Transcript } from '../transcript.js'
 import { addStudyOptions, loadForLooking, type StudyFlags } from './flags.js'
+import { editOf } from '../../context/fragment.js'
 import { foldedBy } from '../folds.js'
 import { Progress } from './lines.js'
 import { parseWatched } from './watched.js'
@@ -65,7 +66,8 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
   const engine = await loadForLooking(flags, shell)
   try {
     refuseMisfit(engine, transcript, messages, answer, flags)
-    const edits = await foldedBy(engine, messages, transcript.tools, transcript.folds)
+    const folded = await foldedBy(engine, messages, transcript.tools, transcript.folds)
+    const edits = folded.map(editOf).filter((edit) => edit !== null)
     const study = await compareSpans({
       engine,
       messages,

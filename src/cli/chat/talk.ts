@@ -1,6 +1,7 @@
 /** Owns a person's side of a conversation: slash commands carried out, messages sent to the model, answers shown. */
 import { writeFile } from 'node:fs/promises'
 import type { Session } from '../../agents/session.js'
+import { priceRemark } from '../../context/price.js'
 import type { Result } from '../../context/refusal.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { printable } from '../ansi.js'
@@ -63,9 +64,8 @@ export class Talk {
         return true
       }
       case 'fold':
-        this.#tell(
-          conversation.fold(command.id, command.contract),
-          ({ fragment }) => `Folded ${fragment.id}; the cache follows at the next answer.`,
+        this.#tell(conversation.fold(command.id, command.contract), ({ fragment }) =>
+          [`Folded ${fragment.id}; the cache follows at the next answer.`, priceRemark(fragment) ?? []].flat().join(' '),
         )
         return true
       case 'restore':
@@ -77,7 +77,8 @@ export class Talk {
       case 'summarize':
         this.#tell(await this.#session.summarize(command.id, command.focus, interrupt.signal), ({ fragment, ledger: spent }) => {
           const { state } = fragment
-          return `${state.kind === 'summarised' ? state.summary : ''}\n[${ledgerLine(spent)}]`
+          const remark = priceRemark(fragment)
+          return `${state.kind === 'summarised' ? state.summary : ''}\n[${ledgerLine(spent)}]${remark === null ? '' : `\n${remark}`}`
         })
         return true
       case 'search':

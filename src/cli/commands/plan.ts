@@ -1,6 +1,8 @@
 /** `kvfold plan`: what folds in a transcript would cost and save under each contract, before anything is computed. */
 import type { Command } from 'commander'
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
+import { editOf, type Fragment } from '../../context/fragment.js'
+import { priceRemark, savedBy } from '../../context/price.js'
 import { KvfoldError } from '../../core/errors.js'
 import { loadCalibration, type LoadedCalibration } from '../../engine/calibration.js'
 import type { LlamaEngine } from '../../engine/llama.js'
@@ -74,9 +76,9 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
     })
     const cost = calibration.kind === 'found' ? calibration.model : null
     const blend = flags.blend ?? DEFAULT_BLEND
-    const { unedited, rows, edits } = await rehearsed(engine, transcript, blend)
-    const view = { model: engine.info.model, unedited, rows, advice: advice(unedited, rows, cost) }
-    if (flags.json === true) out.print(JSON.stringify(machineView(view, edits, calibration)))
+    const { unedited, rows, folded } = await rehearsed(engine, transcript, blend)
+    const view = { model: engine.info.model, unedited, rows, folded, advice: advice(unedited, rows, cost) }
+    if (flags.json === true) out.print(JSON.stringify(machineView(view, calibration)))
     else for (const line of lines(view, calibration, out.unicode ? '─' : '-')) out.print(line)
   } finally {
     await engine.dispose()
@@ -87,9 +89,10 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
 async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, blend: number) {
   const { cacheTotals, model, modelInfo } = engine
   for (const { content } of messages) refuseHopeless(model, cacheTotals.cells, content)
-  const edits = await foldedBy(engine, messages, tools, folds)
+  const folded = await foldedBy(engine, messages, tools, folds)
+  const edits = folded.map(editOf).filter((edit) => edit !== null)
   const open = shownOf(engine, messages, tools, [])
-  const folded = shownOf(engine, messages, tools, edits)
+  const shown = shownOf(engine, messages, tools, edits)
   if (open.tokens.length >= cacheTotals.cells)
     throw new KvfoldError(
       'context/full',
@@ -109,11 +112,11 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
       limits,
     )[1]!
   const rows: Row[] = [
-    { name: 'exact', prospect: second(folded, { contract: 'exact' }) },
-    { name: 'splice', prospect: second(folded, { contract: 'splice' }) },
-    { name: `blend ${percent(blend, 0)}`, prospect: second(folded, { contract: 'blend', blend: { ratio: blend } }) },
+    { name: 'exact', prospect: second(shown, { contract: 'exact' }) },
+    { name: 'splice', prospect: second(shown, { contract: 'splice' }) },
+    { name: `blend ${percent(blend, 0)}`, prospect: second(shown, { contract: 'blend', blend: { ratio: blend } }) },
   ]
-  return { unedited: second(open, { contract: 'exact' }), rows, edits }
+  return { unedited: second(open, { contract: 'exact' }), rows, folded }
 }
 
 function shownOf(
@@ -131,16 +134,13 @@ interface View {
   readonly model: string
   readonly unedited: Prospect
   readonly rows: readonly Row[]
+  readonly folded: readonly Fragment[]
   readonly advice: string
 }
 
 const computed = ({ runs }: Prospect): number => runs.reduce((sum, { tokens }) => sum + tokens, 0)
 
-function machineView(
-  { model, unedited, rows, advice: text }: View,
-  edits: readonly Edit[],
-  calibration: LoadedCalibration,
-): object {
+function machineView({ model, unedited, rows, folded, advice: text }: View, calibration: LoadedCalibration): object {
   const priced = (prospect: Prospect) => {
     const { asked, contract, fallback, cells, positions } = prospect
     const tokens = { asked, contract, fallback, computeTokens: computed(prospect), cellsAfter: cells, positionsAfter: positions }
@@ -150,7 +150,11 @@ function machineView(
   return {
     model,
     tokens: { unedited: unedited.shown, edited: rows[0]?.prospect.shown ?? unedited.shown },
-    folds: edits.map(({ message, span, replacement }) => ({ message, characters: span, shown: replacement })),
+    folds: folded.map((fragment) => {
+      const { message, span, price } = fragment
+      const tokens = price === undefined ? null : { ...price, saved: savedBy(price) }
+      return { message, characters: span, shown: editOf(fragment)?.replacement ?? '', tokens }
+    }),
     unedited: priced(unedited),
     forecasts: rows.map(({ prospect }) => priced(prospect)),
     advice: text,
@@ -161,7 +165,7 @@ function machineView(
   }
 }
 
-function lines({ model, unedited, rows, advice: text }: View, calibration: LoadedCalibration, rule: string): string[] {
+function lines({ model, unedited, rows, folded, advice: text }: View, calibration: LoadedCalibration, rule: string): string[] {
   const cost = calibration.kind === 'found' ? calibration.model : null
   const right = (title: string) => ({ title, align: 'right' as const })
   const columns = [
@@ -195,6 +199,10 @@ function lines({ model, unedited, rows, advice: text }: View, calibration: Loade
     ...rows.flatMap(({ name, prospect: { fallback } }) =>
       fallback === null ? [] : [`* ${name}: exact instead, because ${fallback}.`],
     ),
+    ...folded.flatMap((fragment, index) => {
+      const remark = priceRemark(fragment)
+      return remark === null ? [] : [`Fold ${index + 1}, in message ${fragment.message}: ${remark}`]
+    }),
     '',
     text,
     ...(calibration.kind === 'refused' ? [calibration.reason] : []),

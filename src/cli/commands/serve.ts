@@ -49,6 +49,7 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
   readonly keepAlive?: number
   readonly acm: Acm
   readonly overflow: Overflow
+  readonly costlyFolds: 'refuse' | 'allow'
   readonly attention: 'on' | 'off'
   readonly trial: 'on' | 'off'
   readonly grace: number
@@ -91,6 +92,11 @@ export function addServe(program: Command, shell: Shell, version: string): void 
     .addOption(new Option('--acm <mode>', 'who folds, unless a request says').choices(CHOICES).default('off'))
     .addOption(
       new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(OVERFLOWS).default('refuse'),
+    )
+    .addOption(
+      new Option('--costly-folds <policy>', 'what happens to folds and summaries that take at least as many tokens as the text')
+        .choices(['refuse', 'allow'])
+        .default('refuse'),
     )
     .option(
       '--embeddings [model]',
@@ -137,6 +143,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     models,
     queueLimit: flags.queue,
     defaults: { acm: flags.acm, overflow: flags.overflow },
+    costlyFolds: flags.costlyFolds,
     ...given({
       embeddings: embeddings ?? undefined,
       store: kept?.store,

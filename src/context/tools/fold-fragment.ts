@@ -1,5 +1,6 @@
 /** The tool that hides a fragment behind a short marker. */
 import { z } from 'zod'
+import { priceRemark } from '../price.js'
 import { defineTool } from './tool.js'
 
 export const foldFragment = defineTool({
@@ -12,6 +13,8 @@ export const foldFragment = defineTool({
   }),
   run(conversation, { fragment_id: id }) {
     const result = conversation.fold(id)
-    return result.ok ? { text: `Folded ${result.fragment.id}.`, modifies: true } : result
+    if (!result.ok) return result
+    const { fragment } = result
+    return { text: [`Folded ${fragment.id}.`, priceRemark(fragment) ?? []].flat().join(' '), modifies: true }
   },
 })

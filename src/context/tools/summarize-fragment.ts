@@ -1,5 +1,6 @@
 /** The tool that puts a summary, written by the model itself, in the place of a fragment. */
 import { z } from 'zod'
+import { priceRemark } from '../price.js'
 import { defineTool } from './tool.js'
 
 export const summarizeFragment = defineTool({
@@ -15,6 +16,8 @@ export const summarizeFragment = defineTool({
   }),
   async run(conversation, { fragment_id: id, focus }, signal) {
     const result = await conversation.summarize(id, focus, signal)
-    return result.ok ? { text: `Summarized ${result.fragment.id}.`, modifies: true, ledger: result.ledger } : result
+    if (!result.ok) return result
+    const { fragment, ledger } = result
+    return { text: [`Summarized ${fragment.id}.`, priceRemark(fragment) ?? []].flat().join(' '), modifies: true, ledger }
   },
 })

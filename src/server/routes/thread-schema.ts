@@ -20,6 +20,12 @@ export const THREAD = Type.Unsafe<unknown>({
               type: 'object',
               additionalProperties: true,
               properties: {
+                price: {
+                  type: 'object',
+                  description:
+                    'Of a folded or summarised fragment: what the whole conversation took when it was hidden. Hiding pays where `hidden` is less.',
+                  properties: { open: tokens('with its text'), hidden: tokens('with the marker or the summary') },
+                },
                 cells: {
                   type: 'object',
                   description:

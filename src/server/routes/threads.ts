@@ -22,11 +22,16 @@ const FragmentBody = Type.Object(
   },
   { additionalProperties: false },
 )
+/** What to do when hiding takes at least as many tokens as the text. Default: as the server was started. */
+const Costly = Type.Optional(Type.Enum(['refuse', 'allow']))
 const FoldBody = Type.Object(
-  { contract: Type.Optional(Type.Enum(['exact', 'splice', 'blend'])) },
+  { contract: Type.Optional(Type.Enum(['exact', 'splice', 'blend'])), costly: Costly },
   { additionalProperties: false },
 )
-const SummarizeBody = Type.Object({ focus: Type.String({ minLength: 1, maxLength: 4000 }) }, { additionalProperties: false })
+const SummarizeBody = Type.Object(
+  { focus: Type.String({ minLength: 1, maxLength: 4000 }), costly: Costly },
+  { additionalProperties: false },
+)
 const SearchBody = Type.Object(
   {
     query: Type.String({ minLength: 1 }),
@@ -115,7 +120,9 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     async (request, reply) => {
       const { tenant, params, body } = request
       return {
-        fragment: await changing(request, reply, () => threads.fold(tenant, params.id, params.fragment, body.contract)),
+        fragment: await changing(request, reply, () =>
+          threads.fold(tenant, params.id, params.fragment, body.contract, body.costly),
+        ),
       }
     },
   )
@@ -134,7 +141,9 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     { schema: { ...documented('Show a summary instead'), params: FragmentParams, body: SummarizeBody } },
     (request, reply) => {
       const { tenant, params, body } = request
-      return exchange(request, reply).wait((signal) => threads.summarize(tenant, params.id, params.fragment, body.focus, signal))
+      return exchange(request, reply).wait((signal) =>
+        threads.summarize(tenant, params.id, params.fragment, body.focus, signal, body.costly),
+      )
     },
   )
 

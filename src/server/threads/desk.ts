@@ -3,6 +3,7 @@ import type { ChatMessage } from '../../chat/message.js'
 import type { AnswerMass } from '../../attention/answer-mass.js'
 import type { FragmentOptions, SearchOptions, SearchResult } from '../../context/conversation.js'
 import type { Fragment } from '../../context/fragment.js'
+import type { CostlyFolds } from '../../context/price.js'
 import type { Hit } from '../../context/search.js'
 import type { Contract, ContractChoice } from '../../core/contract.js'
 import type { RefreshResult } from '../../engine/refresh.js'
@@ -94,7 +95,7 @@ export interface ThreadChange {
  * Operations on one tenant's threads. Ids of others are unknown ids. What cannot be carried out changes nothing. Operations that change what
  * is shown count from the next step on; while an ask runs on the thread they wait for its end.
  *
- * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused and tool/bad-arguments from the conversation; what the engine throws
+ * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused, tool/costs-more and tool/bad-arguments from the conversation; what the engine throws
  */
 export interface ThreadDesk {
   /** Most recently used first. */
@@ -105,7 +106,13 @@ export interface ThreadDesk {
   /** What the thread's clients were told, and told it, oldest first. */
   view(tenant: Tenant, id: string): readonly ChatMessage[]
   fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
-  fold(tenant: Tenant, id: string, fragment: string, contract?: 'exact' | 'splice' | 'blend'): Promise<Fragment>
+  fold(
+    tenant: Tenant,
+    id: string,
+    fragment: string,
+    contract?: 'exact' | 'splice' | 'blend',
+    costly?: CostlyFolds,
+  ): Promise<Fragment>
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
   summarize(
     tenant: Tenant,
@@ -113,6 +120,7 @@ export interface ThreadDesk {
     fragment: string,
     focus: string,
     signal?: AbortSignal,
+    costly?: CostlyFolds,
   ): Promise<{ readonly fragment: Fragment; readonly ledger: readonly LedgerEntry[] }>
   search(tenant: Tenant, id: string, options: SearchOptions): Promise<SearchResult>
   detail(tenant: Tenant, id: string, hit: string, extendedContext?: number): Promise<{ readonly hit: Hit; readonly text: string }>

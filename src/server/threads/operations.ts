@@ -46,17 +46,19 @@ export class Operations implements ThreadDesk {
     return this.#edit(tenant, id, (thread) => granted(thread.conversation.fragment(options)).fragments)
   }
 
-  fold(...[tenant, id, fragment, contract]: Parameters<ThreadDesk['fold']>): Promise<Fragment> {
-    return this.#edit(tenant, id, (thread) => granted(thread.conversation.fold(fragment, contract)).fragment)
+  fold(...[tenant, id, fragment, contract, costly]: Parameters<ThreadDesk['fold']>): Promise<Fragment> {
+    return this.#edit(tenant, id, (thread) => granted(thread.conversation.fold(fragment, contract, costly)).fragment)
   }
 
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment> {
     return this.#edit(tenant, id, (thread) => granted(thread.conversation.restore(fragment)).fragment)
   }
 
-  summarize(...[tenant, id, fragment, focus, signal]: Parameters<ThreadDesk['summarize']>): ReturnType<ThreadDesk['summarize']> {
+  summarize(
+    ...[tenant, id, fragment, focus, signal, costly]: Parameters<ThreadDesk['summarize']>
+  ): ReturnType<ThreadDesk['summarize']> {
     return this.#edit(tenant, id, async (thread) => {
-      const result = await thread.conversation.summarize(fragment, focus, signal)
+      const result = await thread.conversation.summarize(fragment, focus, signal, costly)
       thread.account(result.ledger ?? [])
       return granted(result)
     })

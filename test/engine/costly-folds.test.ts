@@ -1,0 +1,95 @@
+/** Folds that take more tokens than their text: priced as the engine counts, refused where that is asked for. */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { Conversation } from '../../src/context/conversation.js'
+import { portsOf } from '../../src/context/ports.js'
+import type { CostlyFolds } from '../../src/context/price.js'
+import { foldFragment } from '../../src/context/tools/fold-fragment.js'
+import { freshConversation, LlamaEngine } from '../../src/engine/llama.js'
+import { openNative } from '../../src/native/binding.js'
+import { ThreadService } from '../../src/server/service.js'
+import { tinyModel } from '../support/models.js'
+import { granted } from '../support/results.js'
+
+let engine: LlamaEngine
+
+beforeAll(async () => {
+  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), await tinyModel(), { cells: 4096 })
+})
+
+afterAll(() => engine.dispose())
+
+/** A message of 60 lines of 14 characters, each a fragment. */
+function lined(costlyFolds?: CostlyFolds): Conversation {
+  const id = freshConversation()
+  const conversation = new Conversation(id, { ...portsOf(engine, id), ...(costlyFolds === undefined ? {} : { costlyFolds }) })
+  conversation.add({ role: 'user', content: Array.from({ length: 60 }, (_, line) => `line ${100 + line} here\n`).join('') })
+  const stretches = Array.from({ length: 60 }, (_, line) => ({ message: 0, span: { start: 14 * line, end: 14 * line + 13 } }))
+  granted(conversation.cut(stretches, 60))
+  return conversation
+}
+
+const shownBy = (conversation: Conversation) => engine.count(conversation.messages, [], conversation.edits())
+
+describe('folds of fragments shorter than their marker', () => {
+  it('are allowed by the library and carry what they come to, as the engine counts it', () => {
+    const conversation = lined()
+    let before = shownBy(conversation)
+    for (const { id } of conversation.fragments) {
+      const { price } = granted(conversation.fold(id)).fragment
+      expect(price).toEqual({ open: before, hidden: shownBy(conversation) })
+      expect(price!.hidden).toBeGreaterThan(price!.open)
+      before = price!.hidden
+    }
+    granted(conversation.restore(conversation.fragments[0]!.id))
+    expect(conversation.fragments[0]).not.toHaveProperty('price')
+  })
+
+  it('are refused where that is asked for, and change nothing', () => {
+    const conversation = lined('refuse')
+    const before = conversation.snapshot()
+    for (const { id } of conversation.fragments) {
+      const result = conversation.fold(id)
+      expect(result).toMatchObject({ ok: false, code: 'tool/costs-more' })
+      expect(result.ok ? '' : result.message).toMatch(
+        /^f\w+ stays as it is\. This does not pay: the marker takes \d+ tokens more than the text \(\d+ tokens/,
+      )
+    }
+    expect(conversation.snapshot()).toEqual(before)
+    granted(conversation.fold(conversation.fragments[3]!.id, undefined, 'allow'))
+  })
+
+  it("are said in the tool's result, and one that pays reads as ever", async () => {
+    const conversation = lined()
+    const [first] = conversation.fragments
+    const open = shownBy(conversation)
+    const { text } = await foldFragment.run(conversation, { fragment_id: first!.id })
+    expect(text).toBe(
+      `Folded ${first!.id}. This does not pay: the marker takes ${shownBy(conversation) - open} tokens more than the text (${open} tokens shown with the text, ${shownBy(conversation)} with the marker).`,
+    )
+    conversation.add({ role: 'user', content: 'All of this is out of date. '.repeat(40) })
+    const [long] = granted(conversation.cut([{ message: 1, span: { start: 0, end: 1000 } }], 1)).fragments
+    expect((await foldFragment.run(conversation, { fragment_id: long!.id })).text).toBe(`Folded ${long!.id}.`)
+    expect(long!.price).toBeUndefined()
+  })
+
+  it('are refused by the server unless it was started or is asked otherwise', async () => {
+    const model = { name: 'm', slots: 1, load: () => Promise.resolve(engine) }
+    for (const costlyFolds of [undefined, 'allow'] as const) {
+      const service = await ThreadService.open({ models: [model], ...(costlyFolds === undefined ? {} : { costlyFolds }) })
+      const messages = [{ role: 'user' as const, content: 'Just a short text.' }]
+      const { thread } = await service.ask({ tenant: 't', messages, tools: [], toolChoice: 'auto', maxTokens: 2 }).answer
+      const { threads } = service
+      const cut = { startMarker: 'Just', endMarker: 'text', numFragments: 1 }
+      const [fragment] = await threads.fragment('t', thread, cut)
+      const fold = threads.fold('t', thread, fragment!.id)
+      if (costlyFolds === undefined) {
+        await expect(fold).rejects.toMatchObject({ code: 'tool/costs-more', status: 409 })
+        expect(threads.get('t', thread).all[0]!.fragments[0]).toMatchObject({ state: { kind: 'open' } })
+        await threads.fold('t', thread, fragment!.id, undefined, 'allow')
+      } else await fold
+      const { price, state } = threads.get('t', thread).all[0]!.fragments[0]!
+      expect(state.kind).toBe('folded')
+      expect(price!.hidden).toBeGreaterThan(price!.open)
+    }
+  })
+})
