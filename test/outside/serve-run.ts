@@ -186,6 +186,7 @@ class Served {
         store: join(folder, 'store'),
       },
       ...{ 'host-cache': hostCache, 'log-level': 'error', attention: 'off', temperature: 0, slots: 2 },
+      'costly-folds': 'allow',
       ...(quantised ? { 'cache-type-k': 'q8_0', 'cache-type-v': 'q8_0' } : {}),
       ...(disk ? { 'disk-cache': join(folder, 'disk') } : {}),
     }
