@@ -5,10 +5,10 @@
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { conversationId } from '../src/core/ids.js'
-import { Attic } from '../src/kv/attic.js'
+import { OffloadTiers } from '../src/kv/attic.js'
 import { KvCache } from '../src/kv/cache.js'
 import type { Terms } from '../src/kv/contract.js'
-import type { Shown } from '../src/kv/shown.js'
+import type { Prompt } from '../src/kv/shown.js'
 import { openNative } from '../src/native/binding.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
 import type { NativeContext } from '../src/native/types.js'
@@ -73,7 +73,7 @@ export async function books(json: boolean): Promise<void> {
 
 /** Turns of one conversation, while two others are there to lend. */
 async function play(context: NativeContext, terms: Terms): Promise<Turn[]> {
-  const cache = new KvCache(context, { attic: new Attic({ hostBytes: 2 ** 30 }) })
+  const cache = new KvCache(context, { offload: new OffloadTiers({ hostBytes: 2 ** 30 }) })
   for (const other of [1, 2]) await turn(cache, context, `other ${other}`, randomTokens(2048, other, VOCABULARY), terms)
   let text = randomTokens(LENGTH, 3, VOCABULARY)
   await turn(cache, context, 'measured', text, terms)
@@ -88,14 +88,14 @@ async function play(context: NativeContext, terms: Terms): Promise<Turn[]> {
 
 /** As the scheduler has it: fetch, prepare, begin, decodes and commits, finish. */
 async function turn(cache: KvCache, context: NativeContext, name: string, tokens: Int32Array, terms: Terms): Promise<Turn> {
-  const shown: Shown = { tokens, messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }] }
+  const shown: Prompt = { tokens, messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }] }
   const started = performance.now()
   const opened = cache.open(conversationId(name))
   if (opened.kind === 'full') throw new Error(opened.reason)
-  await cache.fetch(opened.lane, shown, terms)
-  const plan = await cache.prepare(opened.lane, shown, terms)
+  await cache.fetch(opened.sequence, shown, terms)
+  const plan = await cache.prepare(opened.sequence, shown, terms)
   const planned = performance.now()
-  const step = cache.begin(opened.lane, plan, 'answer')
+  const step = cache.begin(opened.sequence, plan, 'answer')
   const begun = performance.now()
   let decoding = 0
   const decoded = async (seq: number, position: number, of: Int32Array) => {

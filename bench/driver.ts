@@ -1,10 +1,10 @@
 /** Owns the driving of a cache over a bare context, without scheduler and sampling: for benches that look at one step, and at its logits. */
 import { conversationId, seqId } from '../src/core/ids.js'
-import { Attic } from '../src/kv/attic.js'
+import { OffloadTiers } from '../src/kv/attic.js'
 import { KvCache } from '../src/kv/cache.js'
 import type { Terms } from '../src/kv/contract.js'
 import type { LedgerEntry } from '../src/kv/ledger.js'
-import type { Hole, Shown } from '../src/kv/shown.js'
+import type { ReplacedSpan, Prompt } from '../src/kv/shown.js'
 import type { NativeContext } from '../src/native/types.js'
 import { median } from './random-tokens.js'
 
@@ -20,7 +20,7 @@ export interface Driven {
 export function edited(
   base: Int32Array,
   holes: readonly { readonly start: number; readonly end: number; readonly marker: Int32Array }[],
-): Shown {
+): Prompt {
   const parts: Int32Array[] = []
   let at = 0
   for (const { start, end, marker } of holes) {
@@ -32,7 +32,10 @@ export function edited(
   return {
     tokens,
     messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }],
-    origin: { base, holes: holes.map(({ start, end, marker }): Hole => ({ span: { start, end }, marker: marker.length })) },
+    origin: {
+      base,
+      holes: holes.map(({ start, end, marker }): ReplacedSpan => ({ span: { start, end }, marker: marker.length })),
+    },
   }
 }
 
@@ -41,16 +44,16 @@ export class Driver {
   readonly #conversation = conversationId('bench')
 
   constructor(readonly context: NativeContext) {
-    this.cache = new KvCache(context, { attic: new Attic({ hostBytes: 2 ** 31 }) })
+    this.cache = new KvCache(context, { offload: new OffloadTiers({ hostBytes: 2 ** 31 }) })
   }
 
   /** One step that shows this and generates nothing. */
-  async show(shown: Shown, terms: Terms): Promise<Driven> {
+  async show(shown: Prompt, terms: Terms): Promise<Driven> {
     const { cache, context } = this
     const begun = performance.now()
     const opened = cache.open(this.#conversation)
     if (opened.kind === 'full') throw new Error(opened.reason)
-    const step = cache.begin(opened.lane, await cache.prepare(opened.lane, shown, terms), 'answer')
+    const step = cache.begin(opened.sequence, await cache.prepare(opened.sequence, shown, terms), 'answer')
     let last = 0
     for (;;) {
       const chunk = cache.next(step, context.batch)

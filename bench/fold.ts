@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { seqId } from '../src/core/ids.js'
 import { span } from '../src/core/span.js'
 import type { Terms } from '../src/kv/contract.js'
-import type { Shown } from '../src/kv/shown.js'
+import type { Prompt } from '../src/kv/shown.js'
 import { openNative } from '../src/native/binding.js'
 import type { Native } from '../src/native/types.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
@@ -106,7 +106,7 @@ export async function fold(json: boolean): Promise<void> {
 }
 
 /** Milliseconds a generated token: nothing folded, folded, and folded with only what is shown on the device. */
-async function generating(driver: Driver, open: Shown, folded: Shown) {
+async function generating(driver: Driver, open: Prompt, folded: Prompt) {
   await driver.show(open, SPLICE)
   const unfolded = await driver.generate(ROUNDS)
   await driver.show(folded, SPLICE)

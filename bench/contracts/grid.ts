@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import type { ConversationId } from '../../src/core/ids.js'
 import type { Span } from '../../src/core/span.js'
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import type { Native } from '../../src/native/types.js'
 import { synthesizeModel } from '../../src/native/synthetic.js'
 import { divergence, edited } from '../driver.js'
@@ -144,7 +144,7 @@ async function restoredLater(given: Given, hole: Span): Promise<Outcome[]> {
 }
 
 /** A splice, its gap closed, and the step that the shift takes effect in: together. The conversation must share no cells. */
-async function foldAndClose(stage: Stage, conversation: ConversationId, folded: Shown): Promise<Shot> {
+async function foldAndClose(stage: Stage, conversation: ConversationId, folded: Prompt): Promise<Shot> {
   const fold = await stage.show(conversation, folded, SPLICE)
   const begun = performance.now()
   if ((await stage.engine.closeGaps(conversation)) === 0) throw new Error('there was no gap to close')
@@ -166,7 +166,7 @@ async function noiseOf(given: Given, hole: Span): Promise<Pick<Noise, 'divergenc
 }
 
 /** What the model makes of it; the conversation is over then. */
-async function see({ stage, material, answer }: Given, conversation: ConversationId, shown: Shown, shot: Shot): Promise<Seen> {
+async function see({ stage, material, answer }: Given, conversation: ConversationId, shown: Prompt, shot: Shot): Promise<Seen> {
   const reading = await stage.ask(conversation, shown, material.opening, answer)
   await stage.forget(conversation)
   return { ...shot, ...reading }

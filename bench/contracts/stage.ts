@@ -2,7 +2,7 @@
 import { freshConversation, LlamaEngine, type Completion } from '../../src/engine/llama.js'
 import type { ConversationId } from '../../src/core/ids.js'
 import type { Terms } from '../../src/kv/contract.js'
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import type { Native } from '../../src/native/types.js'
 import { SPLICE } from './variants.js'
 
@@ -37,20 +37,20 @@ export class Stage {
   }
 
   /** Has this shown, by a new conversation unless said otherwise; what another one holds is shared. */
-  async read(shown: Shown, terms: Terms, conversation = freshConversation()): Promise<ConversationId> {
+  async read(shown: Prompt, terms: Terms, conversation = freshConversation()): Promise<ConversationId> {
     await this.show(conversation, shown, terms)
     return conversation
   }
 
   /** One step, timed: the cache's work and the decode, planning left out. @throws Error when it does not keep to its terms */
-  async show(conversation: ConversationId, shown: Shown, terms: Terms): Promise<Shot> {
+  async show(conversation: ConversationId, shown: Prompt, terms: Terms): Promise<Shot> {
     const { ledger } = await this.engine.complete({ conversation, ...given(shown), terms, maxTokens: 0 })
     if (ledger.fallback !== null) throw new Error(`a step fell back: ${ledger.fallback}`)
     return { milliseconds: ledger.milliseconds.cache + ledger.milliseconds.prefill, computed: ledger.submitted }
   }
 
   /** What the model makes of what the conversation shows already. */
-  async ask(conversation: ConversationId, shown: Shown, opening: Int32Array, count: number): Promise<Reading> {
+  async ask(conversation: ConversationId, shown: Prompt, opening: Int32Array, count: number): Promise<Reading> {
     const { vocabulary } = this.engine.modelInfo
     const ask = { conversation, terms: SPLICE, sampling: { logitBias: this.#noEnd } }
     const { tokens: said } = await this.engine.complete({ ...ask, ...given(shown), maxTokens: count })
@@ -67,7 +67,7 @@ export class Stage {
   }
 }
 
-function given({ tokens, origin }: Shown, more: Int32Array = new Int32Array()): Pick<Completion, 'tokens' | 'origin'> {
+function given({ tokens, origin }: Prompt, more: Int32Array = new Int32Array()): Pick<Completion, 'tokens' | 'origin'> {
   const longer = (of: Int32Array) => Int32Array.from([...of, ...more])
   return { tokens: longer(tokens), ...(origin === undefined ? {} : { origin: { ...origin, base: longer(origin.base) } }) }
 }

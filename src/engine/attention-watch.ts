@@ -2,7 +2,7 @@
 import { KvfoldError } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
-import type { Holder } from '../kv/holder.js'
+import type { HeldSequence } from '../kv/holder.js'
 import type { Seat } from '../kv/step.js'
 import { availableMemory, refuseTooMuch } from '../native/memory-estimate.js'
 import type { Captured, ModelInfo, NativeCapture, NativeContext, Watched } from '../native/types.js'
@@ -102,7 +102,7 @@ export class AttentionWatch {
   }
 
   /** Which tokens of the share look; null when none does. Whatever is watched must be taken once the decode is done. */
-  watched({ at, count, what, seat }: WatchedShare, lane: Pick<Holder, 'position'>): Watched | null {
+  watched({ at, count, what, seat }: WatchedShare, sequence: Pick<HeldSequence, 'position'>): Watched | null {
     const { place } = seat
     const looking =
       what === 'prompt'
@@ -115,7 +115,7 @@ export class AttentionWatch {
       capture: this.#capture,
       sequence: seqId(seat.seq),
       queries: looking.map((query) => at + query - place),
-      positions: this.#positionsTo(seat, count, lane),
+      positions: this.#positionsTo(seat, count, sequence),
       atoms: this.#atoms.byPlace.subarray(0, this.#width),
     }
   }
@@ -198,14 +198,14 @@ export class AttentionWatch {
   }
 
   /** Positions of all places up to the share's last. Those before it are in the lane, in order; they do not change while the step runs. */
-  #positionsTo({ place, position }: Seat, count: number, lane: Pick<Holder, 'position'>): Int32Array {
+  #positionsTo({ place, position }: Seat, count: number, sequence: Pick<HeldSequence, 'position'>): Int32Array {
     const end = place + count
     if (end > this.#positions.length) {
       const grown = new Int32Array(Math.max(end, 2 * this.#positions.length))
       grown.set(this.#positions)
       this.#positions = grown
     }
-    for (; this.#known < place; this.#known++) this.#positions[this.#known] = lane.position(this.#known)
+    for (; this.#known < place; this.#known++) this.#positions[this.#known] = sequence.position(this.#known)
     for (let offset = 0; offset < count; offset++) this.#positions[place + offset] = position + offset
     return this.#positions.subarray(0, end)
   }

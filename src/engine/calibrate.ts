@@ -15,7 +15,7 @@ import {
   type TimedBooks,
 } from '../kv/cost-model.js'
 import { medianOf } from '../kv/least-squares.js'
-import type { Shown } from '../kv/shown.js'
+import type { Prompt } from '../kv/shown.js'
 import type { NativeContext } from '../native/types.js'
 
 export interface CalibrateOptions {
@@ -283,8 +283,8 @@ class Folds {
     private readonly decode: (seq: SeqId, position: number, tokens: Int32Array) => Promise<number>,
   ) {
     this.#cache = new KvCache(context)
-    const { lane, step } = this.#begin(this.#shown(0, base))
-    invariant(lane.seq === FILLED, 'a cache lends another sequence first than the filled one')
+    const { lane: sequence, step } = this.#begin(this.#shown(0, base))
+    invariant(sequence.seq === FILLED, 'a cache lends another sequence first than the filled one')
     this.#cache.commit(step, base, 'prompt', 0)
     this.#cache.finish(step, 'done', 0)
   }
@@ -312,13 +312,16 @@ class Folds {
     this.#cache.forget(this.#conversation)
   }
 
-  #begin(shown: Shown) {
+  #begin(shown: Prompt) {
     const opened = this.#cache.open(this.#conversation)
     invariant(opened.kind === 'lane', 'an empty cache has no sequence for a lane')
-    return { lane: opened.lane, step: this.#cache.begin(opened.lane, this.#cache.plan(opened.lane, shown, SPLICE), 'answer') }
+    return {
+      lane: opened.sequence,
+      step: this.#cache.begin(opened.sequence, this.#cache.plan(opened.sequence, shown, SPLICE), 'answer'),
+    }
   }
 
-  #shown(hidden: number, marker: Int32Array): Shown {
+  #shown(hidden: number, marker: Int32Array): Prompt {
     const { base } = this
     const start = Math.floor((base.length - hidden) / 2)
     const end = start + hidden

@@ -4,7 +4,7 @@ import { mkdir, open, readdir, rename, rm, stat, utimes, type FileHandle } from 
 import { join } from 'node:path'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { surplus, type Kept } from '../kv/benefit.js'
-import type { Shelf, ShelfCounts, ShelfItem, ShelfRecord } from '../kv/shelf.js'
+import type { DiskTier, DiskCounts, DiskItem, OffloadRecord } from '../kv/shelf.js'
 import { WORDS } from '../kv/cell-hash.js'
 import { openSecret, type CacheSecret } from './cache-secret.js'
 import {
@@ -42,7 +42,7 @@ export interface DiskShelfOptions {
 /** A file as the books have it. `record` is null for an item of another identity. */
 interface Entry extends Kept {
   readonly id: string
-  readonly record: ShelfRecord | null
+  readonly record: OffloadRecord | null
   /** Checksums of the head. */
   readonly sum: Buffer
   lastUse: number
@@ -63,7 +63,7 @@ interface Entry extends Kept {
  *
  * Changes of the folder happen one after the other; reads do not wait for them.
  */
-export class DiskShelf implements Shelf {
+export class DiskTierFolder implements DiskTier {
   readonly #entries = new Map<string, Entry>()
   /** Ids of all files seen that may still be in the folder, so that one about to be deleted is not found anew. */
   #seen = new Set<string>()
@@ -80,16 +80,16 @@ export class DiskShelf implements Shelf {
    * Reads the heads of all files, deletes damaged ones and the remains of killed processes, and keeps to the budget.
    * @throws KvfoldError engine/bad-request when the folder cannot be used
    */
-  static async open(options: DiskShelfOptions): Promise<DiskShelf> {
+  static async open(options: DiskShelfOptions): Promise<DiskTierFolder> {
     invariant(options.identity.length === IDENTITY_BYTES, 'the identity of a shelf has 32 bytes')
     const { folder } = options
     try {
       await mkdir(folder, { recursive: true, mode: 0o700 })
       const secret = await openSecret(folder, temporaryIn(folder, randomBytes(16).toString('hex')))
-      const shelf = new DiskShelf(options, secret)
-      await shelf.#look()
-      await shelf.#shrink(options.budget)
-      return shelf
+      const disk = new DiskTierFolder(options, secret)
+      await disk.#look()
+      await disk.#shrink(options.budget)
+      return disk
     } catch (error) {
       if (!isOfSystem(error)) throw error
       const message = `The folder for saved sequences, ${folder}, cannot be used: ${error.message}.`
@@ -107,11 +107,11 @@ export class DiskShelf implements Shelf {
     return this.kept.note === null ? [] : [this.kept.note]
   }
 
-  get items(): readonly ShelfItem[] {
+  get items(): readonly DiskItem[] {
     return this.#closed ? [] : [...this.#entries.values()].filter(isItem)
   }
 
-  get counts(): ShelfCounts {
+  get counts(): DiskCounts {
     return { ...this.#counts }
   }
 
@@ -120,8 +120,8 @@ export class DiskShelf implements Shelf {
     return [...this.#entries.values()].reduce((sum, { bytes }) => sum + bytes, 0)
   }
 
-  put(record: ShelfRecord, state: Uint8Array): Promise<ShelfItem | null> {
-    const { tokens, keys, positions, hashes } = record
+  put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null> {
+    const { tokens, sourceIds: keys, positions, hashes } = record
     const alike = [keys.length, positions.length, hashes.length / WORDS].every((length) => length === tokens.length)
     invariant(alike, 'the arrays of a shelf record are of as many entries')
     if (this.#closed) return Promise.resolve(null)
@@ -265,7 +265,7 @@ const temporaryIn = (folder: string, id: string): string => join(folder, `kvshel
 /** `refused`: read, and found damaged or not ours. `gone`: deleted by another process, or not to be read. */
 type Loss = 'refused' | 'gone'
 
-const entryOf = <R extends ShelfRecord | null>(id: string, head: Buffer, record: R, lastUse: number) => ({
+const entryOf = <R extends OffloadRecord | null>(id: string, head: Buffer, record: R, lastUse: number) => ({
   id,
   record,
   sum: Buffer.from(sumIn(head)),
@@ -274,7 +274,7 @@ const entryOf = <R extends ShelfRecord | null>(id: string, head: Buffer, record:
   lastUse,
 })
 
-const isItem = (entry: Entry): entry is Entry & ShelfItem => entry.record !== null
+const isItem = (entry: Entry): entry is Entry & DiskItem => entry.record !== null
 
 const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error instanceof Error && 'syscall' in error
 

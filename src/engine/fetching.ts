@@ -1,11 +1,11 @@
 /** Owns jobs that wait for the disk: what their steps need from it is read while other jobs go on. */
 import type { ConversationId } from '../core/ids.js'
-import type { Lane } from '../kv/holding.js'
+import type { LiveSequence } from '../kv/holding.js'
 import type { StepCache } from '../kv/step-cache.js'
-import type { Fetched } from '../kv/stored.js'
+import type { ReadStates } from '../kv/stored.js'
 import { termsOf, type Job } from './job.js'
 
-export class Fetching {
+export class ReloadAhead {
   readonly #waiting = new Set<Job>()
 
   /**
@@ -29,14 +29,14 @@ export class Fetching {
   }
 
   /** Begins to read what the job needs from disk, once a job; false when that is nothing. */
-  begin(job: Job, lane: Lane): boolean {
-    const reading = job.fetched === null ? this.cache.fetch(lane, job.request.shown, termsOf(job)) : null
+  begin(job: Job, sequence: LiveSequence): boolean {
+    const reading = job.fetched === null ? this.cache.fetch(sequence, job.request.shown, termsOf(job)) : null
     if (reading === null) return false
     job.phase = { name: 'fetching' }
     this.#waiting.add(job)
     void reading
       .then(
-        (fetched: Fetched) => {
+        (fetched: ReadStates) => {
           if (!isWaiting(job)) return
           job.phase = { name: 'queued' }
           job.fetched = fetched

@@ -3,9 +3,9 @@ import type { ConversationId } from '../core/ids.js'
 import { EXACT, type Terms } from '../kv/contract.js'
 import type { LedgerEntry, StepKind } from '../kv/ledger.js'
 import type { Plan } from '../kv/plan.js'
-import type { Shown } from '../kv/shown.js'
+import type { Prompt } from '../kv/shown.js'
 import type { Step } from '../kv/step.js'
-import type { Fetched } from '../kv/stored.js'
+import type { ReadStates } from '../kv/stored.js'
 import type { CacheSalt } from '../kv/salt.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
@@ -17,7 +17,7 @@ export interface JobRequest {
   readonly conversation: ConversationId
   /** Whose it is (`CacheSalts.of` its tenant): cells of other tenants' conversations are never lent to it. Default: nobody's, all of which share. */
   readonly salt?: CacheSalt
-  readonly shown: Shown
+  readonly shown: Prompt
   /** Default: exact. */
   readonly terms?: Terms
   readonly sampler: SamplerOptions
@@ -68,7 +68,7 @@ export class Job {
   phase: Phase = { name: 'queued' }
   cancelled = false
   /** What was read from disk for it; null: nobody has looked yet. */
-  fetched: Fetched | null = null
+  fetched: ReadStates | null = null
   /** The scheduler's turn that last computed some of its prompt; -1: none did. */
   served = -1
   readonly result: Promise<JobResult>

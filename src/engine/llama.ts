@@ -7,17 +7,17 @@ import type { ContractChoice } from '../core/contract.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
-import { Attic } from '../kv/attic.js'
+import { OffloadTiers } from '../kv/attic.js'
 import { KvCache, type CacheTotals } from '../kv/cache.js'
 import type { BlendChoice, Terms } from '../kv/contract.js'
 import type { CostModel } from '../kv/cost-model.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import { LinearCache } from '../kv/linear-cache.js'
+import { CheckpointCache } from '../kv/linear-cache.js'
 import { computedIn, reusedIn } from '../kv/plan.js'
-import type { Origin, Shown } from '../kv/shown.js'
+import type { EditMap, Prompt } from '../kv/shown.js'
 import type { StepCache } from '../kv/step-cache.js'
 import { CacheSalts } from '../kv/salt.js'
-import type { Whereabouts } from '../kv/whereabouts.js'
+import type { Residency } from '../kv/whereabouts.js'
 import type {
   ContextOptions,
   MemoryFigures,
@@ -31,9 +31,9 @@ import type {
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation, Sampling } from './engine.js'
 import { AttentionWatch } from './attention-watch.js'
 import { abilitiesOf, refusalOf, type Abilities } from './abilities.js'
-import type { DiskShelf } from './disk-shelf.js'
+import type { DiskTierFolder } from './disk-shelf.js'
 import { generationOf, type EventStream } from './event-stream.js'
-import { Mending } from './mending.js'
+import { BackgroundRecompute } from './mending.js'
 import { openShelf, type ShelfPlace } from './model-shelf.js'
 import { OwnAnswers } from './own-answers.js'
 import { refresh, type RefreshOptions, type RefreshResult } from './refresh.js'
@@ -69,7 +69,7 @@ export type Completion = Omit<JobRequest, 'shown' | 'sampler' | 'salt'> & {
   readonly tenant?: string
   readonly tokens: Int32Array
   /** The tokens before edits, and the edits; for contracts other than exact. */
-  readonly origin?: Origin
+  readonly origin?: EditMap
   readonly sampling?: Sampling
   /** As EngineRequest's. */
   readonly grammar?: string
@@ -93,14 +93,14 @@ export class LlamaEngine implements Engine {
   readonly notes: readonly string[]
   readonly #scheduler: Scheduler
   readonly #cache: StepCache
-  readonly #attic: Attic
+  readonly #attic: OffloadTiers
   readonly #salts: CacheSalts
   readonly #lastRendered = new Map<ConversationId, Rendered>()
   readonly #ownAnswers: OwnAnswers
   #format: ChatFormat | null = null
   /** What computing costs on this machine, for predictions on the ledger. */
   readonly #costs: { model: CostModel | null } = { model: null }
-  readonly #mending: Mending
+  readonly #mending: BackgroundRecompute
   #disposed = false
 
   private constructor(
@@ -108,31 +108,31 @@ export class LlamaEngine implements Engine {
     readonly model: NativeModel,
     private readonly context: NativeContext,
     private readonly options: LlamaEngineOptions,
-    shelf: DiskShelf | null,
+    disk: DiskTierFolder | null,
   ) {
     const { trainedContext, slidingWindow } = model.info
     const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
-    this.#attic = new Attic({ hostBytes, ...(shelf === null ? {} : { shelf }) })
-    this.#salts = new CacheSalts(shelf?.secret)
+    this.#attic = new OffloadTiers({ hostBytes, ...(disk === null ? {} : { disk: disk }) })
+    this.#salts = new CacheSalts(disk?.secret)
     this.abilities = abilitiesOf(model.info, options)
-    this.notes = [...this.abilities.notes, ...(shelf?.notes ?? [])]
+    this.notes = [...this.abilities.notes, ...(disk?.notes ?? [])]
     this.#ownAnswers = new OwnAnswers(model)
     const { refusal } = this.abilities
     const guard = isGuarded(model.info, this.abilities) ? new WindowGuard(context, slidingWindow) : null
     this.#cache =
       refusal === null
         ? new KvCache(guard ?? context, {
-            attic: this.#attic,
+            offload: this.#attic,
             costs: this.#costs,
             ...(trainedContext > 0 ? { positions: trainedContext } : {}),
           })
-        : new LinearCache(context, { attic: this.#attic, refusal })
+        : new CheckpointCache(context, { offload: this.#attic, refusal })
     this.#scheduler = new Scheduler(model, context, this.#cache, {
       slots: options.slots ?? DEFAULT_SLOTS,
       ...(options.maxGap === undefined ? {} : { maxGap: options.maxGap }),
       ...(guard === null ? {} : { decode: (batch, watched) => guard.decode(batch, watched) }),
     })
-    this.#mending = new Mending({
+    this.#mending = new BackgroundRecompute({
       refresh: (conversation, signal) => this.refresh(conversation, { when: 'idle', signal }),
       compact: (conversation) => this.compact(conversation),
       totals: () => this.#cache.totals,
@@ -169,8 +169,8 @@ export class LlamaEngine implements Engine {
           ? { sequences: guardedSequences(Math.min(sequences, MOST_GUARDED)), batch: Math.min(batch, ubatch) }
           : {}),
       })
-      const shelf = options.disk === undefined ? null : await openShelf(model, context, options.disk)
-      return new LlamaEngine(native, model, context, options, shelf)
+      const disk = options.disk === undefined ? null : await openShelf(model, context, options.disk)
+      return new LlamaEngine(native, model, context, options, disk)
     } catch (error) {
       await model.dispose()
       throw error
@@ -247,7 +247,7 @@ export class LlamaEngine implements Engine {
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
     edits: readonly Edit[],
-  ): readonly Whereabouts[] | null {
+  ): readonly Residency[] | null {
     const { base, holes } = this.format.render({ messages: this.#ownAnswers.of(messages), tools, edits }).origin
     if (holes.length !== edits.length) return null
     const stretches = holes.map(({ span }) => span)
@@ -265,7 +265,7 @@ export class LlamaEngine implements Engine {
    */
   refresh(conversation: ConversationId, options: RefreshOptions = {}): Promise<RefreshResult> {
     this.#refuseDisposed()
-    const show = async (of: ConversationId, shown: Shown, signal: AbortSignal | undefined) => {
+    const show = async (of: ConversationId, shown: Prompt, signal: AbortSignal | undefined) => {
       const salt = this.#cache.lane(conversation)?.salt
       const whose = salt === undefined ? {} : { salt }
       const request = { conversation: of, ...whose, shown, sampler: {}, maxTokens: 0, kind: 'refresh' } as const

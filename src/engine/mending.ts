@@ -14,7 +14,7 @@ export interface MendingPorts {
 /** Attention runs over this many times the cells in use before they are moved together. */
 const COMPACT_FROM = 1.5
 
-export class Mending {
+export class BackgroundRecompute {
   readonly #running = new Set<ConversationId>()
   readonly #ending = new AbortController()
 

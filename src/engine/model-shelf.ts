@@ -1,7 +1,7 @@
 /** Owns which shelf on the disk is a loaded model's: that of the same weights under the same context. */
 import { createHash } from 'node:crypto'
 import type { NativeContext, NativeModel } from '../native/types.js'
-import { DiskShelf } from './disk-shelf.js'
+import { DiskTierFolder } from './disk-shelf.js'
 import { modelFingerprint } from './model-fingerprint.js'
 
 export interface ShelfPlace {
@@ -15,10 +15,10 @@ export async function openShelf(
   { info }: NativeModel,
   { identity }: NativeContext,
   { folder, bytes }: ShelfPlace,
-): Promise<DiskShelf> {
+): Promise<DiskTierFolder> {
   const whole = createHash('sha256')
     .update(identity)
     .update(await modelFingerprint(info.path))
     .digest()
-  return DiskShelf.open({ folder, budget: bytes, identity: whole })
+  return DiskTierFolder.open({ folder, budget: bytes, identity: whole })
 }

@@ -4,7 +4,7 @@ import { KvfoldError } from '../core/errors.js'
 import { EXACT } from '../kv/contract.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { computedIn } from '../kv/plan.js'
-import type { Shown } from '../kv/shown.js'
+import type { Prompt } from '../kv/shown.js'
 import type { StepCache } from '../kv/step-cache.js'
 
 export interface RefreshOptions {
@@ -29,7 +29,7 @@ export interface RefreshPorts {
   /** Waits until nothing runs. */
   idle(): Promise<void>
   /** Has a conversation show exactly this, under `exact`, generating nothing. @throws KvfoldError engine/cancelled when interrupted before it began */
-  show(conversation: ConversationId, shown: Shown, signal: AbortSignal | undefined): Promise<LedgerEntry>
+  show(conversation: ConversationId, shown: Prompt, signal: AbortSignal | undefined): Promise<LedgerEntry>
   forget(conversation: ConversationId): void
 }
 
@@ -46,7 +46,7 @@ export async function refresh(
   const shadow = conversationId(`${conversation} (refresh)`)
   const ledger: LedgerEntry[] = []
   /** False when it was interrupted while it waited for its turn. */
-  const show = async (of: ConversationId, shown: Shown): Promise<boolean> => {
+  const show = async (of: ConversationId, shown: Prompt): Promise<boolean> => {
     try {
       ledger.push(await ports.show(of, shown, signal))
       return true
@@ -58,10 +58,10 @@ export async function refresh(
   for (;;) {
     if (when === 'idle') await ports.idle()
     const shown = cache.shown(conversation)
-    const lane = cache.lane(conversation)
-    if (shown === null || lane === null || signal?.aborted === true) return { exact: false, ledger }
-    if (lane.exact === lane.held) return { exact: true, ledger }
-    const missing = computedIn(cache.plan(lane, shown, EXACT))
+    const sequence = cache.lane(conversation)
+    if (shown === null || sequence === null || signal?.aborted === true) return { exact: false, ledger }
+    if (sequence.exact === sequence.held) return { exact: true, ledger }
+    const missing = computedIn(cache.plan(sequence, shown, EXACT))
     if (missing <= slice) {
       if (!(await show(conversation, shown))) return { exact: false, ledger }
       ports.forget(shadow)

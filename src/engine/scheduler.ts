@@ -4,7 +4,7 @@ import type { ConversationId } from '../core/ids.js'
 import { computedIn } from '../kv/plan.js'
 import type { StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
-import { Fetching } from './fetching.js'
+import { ReloadAhead } from './fetching.js'
 import { termsOf, type Job, type JobResult } from './job.js'
 import type { TokenLogprob } from './engine.js'
 import { tokenLogprob } from './logprobs.js'
@@ -32,7 +32,7 @@ const LONGEST_RUN = 256
 export class Scheduler {
   readonly #jobs: Job[] = []
   readonly #errands: (() => void)[] = []
-  readonly #fetching: Fetching
+  readonly #fetching: ReloadAhead
   readonly #budget: PrefillBudget
   #running: Promise<void> | null = null
   /** The jobs whose tokens are being decoded right now. */
@@ -50,7 +50,7 @@ export class Scheduler {
     private readonly options: SchedulerOptions,
   ) {
     this.#budget = new PrefillBudget(options.maxGap)
-    this.#fetching = new Fetching(
+    this.#fetching = new ReloadAhead(
       cache,
       () => {
         this.#tell()
@@ -180,13 +180,13 @@ export class Scheduler {
         if (active() === 0) this.#fail(job, new KvfoldError('context/full', opened.reason))
         continue
       }
-      if (opened.lane.running) continue
+      if (opened.sequence.running) continue
       try {
-        if (this.#fetching.begin(job, opened.lane)) continue
-        const plan = await this.cache.prepare(opened.lane, job.request.shown, termsOf(job), job.fetched ?? undefined)
+        if (this.#fetching.begin(job, opened.sequence)) continue
+        const plan = await this.cache.prepare(opened.sequence, job.request.shown, termsOf(job), job.fetched ?? undefined)
         job.fetched = null
         const alone = this.#jobs.every((other) => other.step === null)
-        const step = this.cache.begin(opened.lane, plan, job.request.kind ?? 'answer', alone)
+        const step = this.cache.begin(opened.sequence, plan, job.request.kind ?? 'answer', alone)
         job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
         job.request.onPlan?.(plan)
       } catch (error) {

@@ -6,7 +6,7 @@ import { contains, span, type Span } from '../core/span.js'
 import { messageCosts, withGenerated } from '../kv/cost.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { commonPrefix } from '../kv/prefix.js'
-import type { Shown, ShownMessage } from '../kv/shown.js'
+import type { Prompt, PromptMessage } from '../kv/shown.js'
 import type { Engine, EngineInfo, EngineReply, EngineRequest, Finish, Generation } from './engine.js'
 import { generationOf, type EventStream } from './event-stream.js'
 
@@ -31,7 +31,7 @@ export interface ScriptedEngineOptions {
 /** What a conversation's cache holds, and what its last step showed. */
 interface Lane {
   readonly held: Int32Array
-  readonly shown: Shown
+  readonly shown: Prompt
   readonly steps: number
 }
 
@@ -126,7 +126,7 @@ export class ScriptedEngine implements Engine {
 
   #entry(
     { kind = 'answer' }: EngineRequest,
-    shown: Shown,
+    shown: Prompt,
     reused: number,
     asked: number,
     lane: Lane | undefined,
@@ -162,12 +162,12 @@ export class ScriptedEngine implements Engine {
   }
 
   /** Header, content under its edits and end of every message, then the header of the answer; tools go before the first message. */
-  #show(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[]): Shown {
+  #show(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[]): Prompt {
     const tokens: number[] = []
     const add = (text: string) => {
       for (const token of this.#tokens(text)) tokens.push(token)
     }
-    const shown = messages.map((message, index): ShownMessage => {
+    const shown = messages.map((message, index): PromptMessage => {
       const start = tokens.length
       if (index === 0 && tools.length > 0) add(`<tools> ${tools.map(({ name }) => name).join(' ')}\n`)
       add(`<${message.role}>\n`)

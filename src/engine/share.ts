@@ -40,7 +40,7 @@ export function packed(shares: readonly Share[]): Packed {
   let at = 0
   for (const share of shares) {
     const { job, seat, what, tokens } = share
-    const watching = job.watch?.watched({ at, count: tokens.length, what, seat }, job.step!.lane) ?? null
+    const watching = job.watch?.watched({ at, count: tokens.length, what, seat }, job.step!.sequence) ?? null
     if (watching !== null) watched.set(share, watching)
     for (const [offset, token] of tokens.entries()) {
       batch.tokens[at] = token

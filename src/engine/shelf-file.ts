@@ -4,7 +4,7 @@ import type { FileHandle } from 'node:fs/promises'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
 import { conversationId } from '../core/ids.js'
-import type { ShelfRecord } from '../kv/shelf.js'
+import type { OffloadRecord } from '../kv/shelf.js'
 import { WORDS } from '../kv/cell-hash.js'
 
 /*
@@ -73,17 +73,17 @@ async function fill(file: FileHandle, buffer: Buffer, from: number): Promise<boo
 }
 
 /** A head without its checksums. */
-export function headOf(record: ShelfRecord, identity: Buffer, state: number): Buffer {
+export function headOf(record: OffloadRecord, identity: Buffer, state: number): Buffer {
   const conversation = Buffer.from(record.conversation)
   const fixed = Buffer.alloc(FIXED)
   fixed.write(FORMAT, 'latin1')
   fixed.set(identity, IDENTITY_AT)
   fixed.writeBigUInt64LE(BigInt(state), STATE_AT)
-  for (const [index, length] of [record.tokens.length, record.base.length, conversation.length].entries())
+  for (const [index, length] of [record.tokens.length, record.unedited.length, conversation.length].entries())
     fixed.writeUInt32LE(length, LENGTHS_AT + 4 * index)
   const head = Buffer.from(new ArrayBuffer(headLength(fixed)))
   head.set(fixed)
-  const { tokens, keys, positions, hashes, base } = record
+  const { tokens, sourceIds: keys, positions, hashes, unedited: base } = record
   let at = FIXED + 4 * sections(state)
   for (const { buffer, byteOffset, byteLength } of [tokens, keys, positions, hashes, base]) {
     head.set(new Uint8Array(buffer, byteOffset, byteLength), at)
@@ -105,7 +105,7 @@ export async function checksum(head: Buffer, state: Uint8Array, secret: Buffer):
 }
 
 /** What the head says is held; views into it. */
-export function recordOf(head: Buffer): ShelfRecord {
+export function recordOf(head: Buffer): OffloadRecord {
   const [held, inBase] = lengthsOf(head)
   let at = FIXED + 4 * sections(stateBytes(head))
   const next = (length: number) => {
@@ -114,7 +114,7 @@ export function recordOf(head: Buffer): ShelfRecord {
     return array
   }
   const [tokens, keys, positions, hashes, base] = [next(held), next(held), next(held), next(WORDS * held), next(inBase)]
-  return { conversation: conversationId(head.toString('utf8', at)), base, tokens, keys, positions, hashes }
+  return { conversation: conversationId(head.toString('utf8', at)), unedited: base, tokens, sourceIds: keys, positions, hashes }
 }
 
 const sections = (state: number): number => Math.ceil(state / SECTION)

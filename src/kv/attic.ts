@@ -1,18 +1,18 @@
 /** Owns the tiers below the device: which saved sequences are in memory, which are on the shelf, and what gives way when either is full. */
 import type { ConversationId } from '../core/ids.js'
 import { surplus } from './benefit.js'
-import type { Shelf, ShelfRecord } from './shelf.js'
-import { Stored, type Fetched } from './stored.js'
+import type { DiskTier, OffloadRecord } from './shelf.js'
+import { OffloadedSequence, type ReadStates } from './stored.js'
 
-export interface AtticOptions {
+export interface OffloadOptions {
   /** Bytes of memory for saved sequences. Default 0: nothing is kept. */
   readonly hostBytes?: number
   /** The disk tier. Default: none. */
-  readonly shelf?: Shelf
+  readonly disk?: DiskTier
 }
 
 /** What is in the tiers. */
-export interface AtticTotals {
+export interface OffloadTotals {
   readonly host: { readonly sequences: number; readonly tokens: number; readonly bytes: number; readonly budget: number }
   readonly disk: { readonly sequences: number; readonly tokens: number; readonly bytes: number }
   /** Sequences that were given up for room, and those that turned out damaged or foreign. */
@@ -24,26 +24,26 @@ export interface AtticTotals {
  * What does not fit into memory any more goes to the shelf in the background, by least benefit per byte (benefit.ts); without a shelf it is
  * lost. A sequence leaves memory only once it is on the shelf.
  */
-export class Attic {
-  readonly #host = new Set<Stored>()
+export class OffloadTiers {
+  readonly #host = new Set<OffloadedSequence>()
   /** Those of them that are being written to the shelf. */
-  readonly #leaving = new Set<Stored>()
-  readonly #disk = new Map<string, Stored>()
+  readonly #leaving = new Set<OffloadedSequence>()
+  readonly #disk = new Map<string, OffloadedSequence>()
   readonly #moving = new Set<Promise<void>>()
   /** Those that are about to be brought back: they are not given up for others. */
-  #claimed: ReadonlySet<Stored> = new Set()
+  #claimed: ReadonlySet<OffloadedSequence> = new Set()
   readonly #budget: number
-  readonly #shelf: Shelf | null
+  readonly #shelf: DiskTier | null
   /** Bytes of a token in memory, at least: short sequences take more. Infinity: none was saved yet. */
   #perToken = Infinity
   #lost = 0
   #refused = 0
 
-  constructor({ hostBytes = 0, shelf }: AtticOptions) {
+  constructor({ hostBytes = 0, disk: disk }: OffloadOptions) {
     this.#budget = hostBytes
-    this.#shelf = shelf ?? null
-    for (const { id, record, bytes, lastUse } of shelf?.items ?? []) {
-      const stored = new Stored(record, { tier: 'disk', id }, bytes)
+    this.#shelf = disk ?? null
+    for (const { id, record, bytes, lastUse } of disk?.items ?? []) {
+      const stored = new OffloadedSequence(record, { tier: 'disk', id }, bytes)
       stored.lastUse = lastUse
       this.#disk.set(id, stored)
     }
@@ -55,12 +55,12 @@ export class Attic {
   }
 
   /** Everything stored, latest used first. */
-  get all(): readonly Stored[] {
+  get all(): readonly OffloadedSequence[] {
     return [...this.#host, ...this.#disk.values()].sort((a, b) => b.lastUse - a.lastUse)
   }
 
-  get totals(): AtticTotals {
-    const of = (stored: Iterable<Stored>) => {
+  get totals(): OffloadTotals {
+    const of = (stored: Iterable<OffloadedSequence>) => {
       const all = [...stored]
       const sum = (key: 'held' | 'bytes') => all.reduce((total, each) => total + each[key], 0)
       return { sequences: all.length, tokens: sum('held'), bytes: sum('bytes') }
@@ -73,7 +73,7 @@ export class Attic {
    * These are about to be brought back: what gives way to them may take their room already, and they are not given up for it. Those of them that
    * are stored all the same once others are claimed, or none, count again.
    */
-  claim(wanted: Iterable<Stored>): void {
+  claim(wanted: Iterable<OffloadedSequence>): void {
     this.#claimed = new Set(wanted)
     if (this.#claimed.size === 0) this.#makeRoom()
   }
@@ -84,7 +84,7 @@ export class Attic {
   }
 
   /** Keeps a saved sequence in memory as `put` does, but only if nothing is given up for it; false: it is not kept. */
-  offer(record: ShelfRecord, state: Uint8Array): boolean {
+  offer(record: OffloadRecord, state: Uint8Array): boolean {
     this.#weigh(record, state)
     if (!this.#fits(state.byteLength)) return false
     this.put(record, state)
@@ -92,14 +92,14 @@ export class Attic {
   }
 
   /** Keeps a saved sequence in memory; what has the least benefit moves on. */
-  put(record: ShelfRecord, state: Uint8Array): void {
+  put(record: OffloadRecord, state: Uint8Array): void {
     this.#weigh(record, state)
-    this.#host.add(new Stored(record, { tier: 'host', state }, state.byteLength))
+    this.#host.add(new OffloadedSequence(record, { tier: 'host', state }, state.byteLength))
     this.#makeRoom()
   }
 
   /** The values of a stored sequence: at once from memory, later from the shelf; null when they are gone or damaged. */
-  read(stored: Stored): Uint8Array | Promise<Uint8Array | null> {
+  read(stored: OffloadedSequence): Uint8Array | Promise<Uint8Array | null> {
     stored.lastUse = Date.now()
     const { place } = stored
     if (place.tier === 'host') return place.state
@@ -112,7 +112,7 @@ export class Attic {
   }
 
   /** The values of those of them that are on disk; null when none is. One that is gone is left out, and is stored no more. */
-  fetch(wanted: Iterable<Stored>): Promise<Fetched> | null {
+  fetch(wanted: Iterable<OffloadedSequence>): Promise<ReadStates> | null {
     const below = [...wanted].filter(({ tier }) => tier === 'disk')
     if (below.length === 0) return null
     const reading = below.map(async (stored) => [stored, await this.read(stored)] as const)
@@ -122,7 +122,7 @@ export class Attic {
   }
 
   /** Drops a stored sequence. `damaged`: its values were refused. */
-  drop(stored: Stored, damaged = false): void {
+  drop(stored: OffloadedSequence, damaged = false): void {
     if (damaged) this.#refused++
     this.#host.delete(stored)
     if (stored.place.tier === 'host' || !this.#disk.delete(stored.place.id)) return
@@ -145,7 +145,7 @@ export class Attic {
     await this.#shelf?.close()
   }
 
-  #weigh({ tokens }: ShelfRecord, { byteLength }: Uint8Array): void {
+  #weigh({ tokens }: OffloadRecord, { byteLength }: Uint8Array): void {
     if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, byteLength / tokens.length)
   }
 
@@ -165,7 +165,7 @@ export class Attic {
   }
 
   /** Onto the shelf if there is one, and then out of memory. */
-  #demote(stored: Stored): void {
+  #demote(stored: OffloadedSequence): void {
     const { place, record } = stored
     if (place.tier !== 'host' || this.#leaving.has(stored)) return
     if (this.#shelf === null) {
@@ -179,7 +179,7 @@ export class Attic {
         this.#leaving.delete(stored)
         const wanted = this.#host.delete(stored)
         if (item === null) this.#lost++
-        else if (wanted) this.#disk.set(item.id, new Stored(record, { tier: 'disk', id: item.id }, item.bytes))
+        else if (wanted) this.#disk.set(item.id, new OffloadedSequence(record, { tier: 'disk', id: item.id }, item.bytes))
         else this.#follow(this.#shelf?.drop(item.id))
       }),
     )

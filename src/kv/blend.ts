@@ -2,9 +2,9 @@
 import type { ConversationId } from '../core/ids.js'
 import { span, type Span } from '../core/span.js'
 import type { BlendChoice } from './contract.js'
-import type { Holder } from './holder.js'
+import type { HeldSequence } from './holder.js'
 import type { Part } from './part.js'
-import { baseKey, type Shown } from './shown.js'
+import { tokenSource, type Prompt } from './shown.js'
 
 /** How much each shown token attended to what was hidden; only the order counts. */
 export type Scores = Float32Array
@@ -12,7 +12,7 @@ export type Scores = Float32Array
 /** Where scores come from; whoever can look at attention implements it. */
 export interface AttentionScores {
   /** One score a shown token, or null when there are none for this step. */
-  of(conversation: ConversationId, shown: Shown): Scores | null
+  of(conversation: ConversationId, shown: Prompt): Scores | null
 }
 
 const DEFAULT: BlendChoice = { ratio: 0.2 }
@@ -25,15 +25,15 @@ const DEFAULT: BlendChoice = { ratio: 0.2 }
  * @param exact tokens at the beginning that these parts show as a fresh prefill would make them
  */
 export function chooseAgain(
-  lane: Holder,
-  shown: Shown,
+  sequence: HeldSequence,
+  shown: Prompt,
   parts: readonly Part[],
   exact: number,
   choice: BlendChoice,
   scores: Scores | null,
 ): Uint8Array | null {
   const { tokens, messages } = shown
-  const from = Math.max(exact, firstHidden(lane, shown, parts))
+  const from = Math.max(exact, firstHidden(sequence, shown, parts))
   const stretches = parts.flatMap(({ kind, span: { start, end } }): Span[] =>
     kind === 'compute' || end <= from ? [] : [span(Math.max(start, from), end)],
   )
@@ -52,15 +52,15 @@ export function chooseAgain(
 }
 
 /** The first shown place behind a hole whose text whoever holds that place still holds; beyond the text where there is none. */
-function firstHidden(lane: Holder, { tokens, origin }: Shown, parts: readonly Part[]): number {
+function firstHidden(sequence: HeldSequence, { tokens, origin }: Prompt, parts: readonly Part[]): number {
   let hidden = 0
   for (const { span: hole, marker } of origin?.holes ?? []) {
     const place = hole.start - hidden + marker
     hidden += hole.end - hole.start - marker
     const next = parts.find(({ kind, span: of }) => kind !== 'compute' && of.end > place)
     if (next === undefined || next.kind === 'compute') break
-    const holder = next.kind === 'keep' ? lane : next.from
-    if (holder.atKey(baseKey(hole.start)) < holder.atKey(baseKey(hole.end))) return place
+    const holder = next.kind === 'keep' ? sequence : next.from
+    if (holder.atKey(tokenSource(hole.start)) < holder.atKey(tokenSource(hole.end))) return place
   }
   return tokens.length
 }

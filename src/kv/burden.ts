@@ -2,7 +2,7 @@
 import { decodeTime, hostTime, type CostModel } from './cost-model.js'
 
 /** What a conversation has parked on the device. In cells. */
-export interface Burden {
+export interface ParkedLoad {
   /** Of the versions to be moved: they are copied. */
   readonly held: number
   /** Of those, held by nobody else: they would be free. */
@@ -29,7 +29,7 @@ export interface Passed {
 const TOKENS = 256
 
 /** Whether moving all of it, rewriting the lane, and bringing it back once take no longer than what `TOKENS` tokens gain. */
-export function isWorthMoving({ held, freed, live }: Burden, model: CostModel | null, fewest = FEWEST): boolean {
+export function isWorthMoving({ held, freed, live }: ParkedLoad, model: CostModel | null, fewest = FEWEST): boolean {
   if (freed === 0 || freed < fewest) return false
   if (model === null) return freed > SHARE * live
   const copies = [hostTime(model, held), hostTime(model, live)].reduce((sum, { save, load }) => sum + save + load, 0)
@@ -39,7 +39,7 @@ export function isWorthMoving({ held, freed, live }: Burden, model: CostModel | 
 
 /** Whether what nobody used while others computed so many tokens has cost them as much as moving it off and bringing it back takes. */
 export function isOutstaying(
-  { held, freed }: Omit<Burden, 'live'>,
+  { held, freed }: Omit<ParkedLoad, 'live'>,
   { prompt, generated }: Passed,
   model: CostModel | null,
 ): boolean {

@@ -2,37 +2,37 @@
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import { Attic } from './attic.js'
+import { OffloadTiers } from './attic.js'
 import { EXACT, type Terms } from './contract.js'
 import { Conversations } from './conversations.js'
 import type { CostModel } from './cost-model.js'
 import { prospectOf, timeOf } from './forecast.js'
-import type { Holder } from './holder.js'
-import { Holding, type Lane } from './holding.js'
-import { Holdings } from './holdings.js'
-import { Idling } from './idling.js'
+import type { HeldSequence } from './holder.js'
+import { Sequence, type LiveSequence } from './holding.js'
+import { SequenceTable } from './holdings.js'
+import { IdleOffload } from './idling.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
-import { Middle } from './middle.js'
+import { Insertion } from './middle.js'
 import { Parking, type ParkingOptions } from './parking.js'
-import { keysHeld, lastAgain, neededBy, type Plan } from './plan.js'
+import { sourceIdsHeld, lastAgain, neededBy, type Plan } from './plan.js'
 import { Planner, type PlannerOptions } from './planner.js'
-import { borrowedFrom, Recall } from './recall.js'
-import { Room, type Reserved } from './room.js'
-import { baseOf, type Shown } from './shown.js'
+import { borrowedFrom, Reloader } from './recall.js'
+import { Evictor, type Reservation } from './room.js'
+import { uneditedOf, type Prompt } from './shown.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
-import { recordOf, type Fetched } from './stored.js'
+import { offloadRecordOf, type ReadStates } from './stored.js'
 import { totalsOf, type CacheTotals } from './totals.js'
 import type { CacheSalt } from './salt.js'
 import { verifyPlan } from './verify.js'
-import { whereabouts, type Whereabouts } from './whereabouts.js'
+import { residencyOf, type Residency } from './whereabouts.js'
 
 export type { CacheTotals }
 
 export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
   /** The tiers below the device. Default: none. */
-  readonly attic?: Attic
+  readonly offload?: OffloadTiers
   /** For predictions on the ledger, and for what is worth moving; null until there is one. May be set later. */
   readonly costs?: { readonly model: CostModel | null }
 }
@@ -47,31 +47,31 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
  * see Holdings.
  */
 export class KvCache {
-  readonly #holdings: Holdings
+  readonly #holdings: SequenceTable
   readonly #conversations = new Conversations()
-  readonly #attic: Attic
-  readonly #room: Room
+  readonly #attic: OffloadTiers
+  readonly #room: Evictor
   readonly #planner: Planner
   readonly #parking: Parking
-  readonly #idling: Idling
-  readonly #recall: Recall
-  readonly #middle: Middle
+  readonly #idling: IdleOffload
+  readonly #recall: Reloader
+  readonly #middle: Insertion
 
   /** `memory` must be empty, and nobody else may tag or untag in it. */
   constructor(
     memory: KvMemory,
     private readonly options: KvCacheOptions = {},
   ) {
-    this.#holdings = new Holdings(memory)
-    this.#attic = options.attic ?? new Attic({})
-    this.#room = new Room(this.#holdings, this.#conversations, (victim, sparing) => this.#keep(victim, sparing))
+    this.#holdings = new SequenceTable(memory)
+    this.#attic = options.offload ?? new OffloadTiers({})
+    this.#room = new Evictor(this.#holdings, this.#conversations, (victim, sparing) => this.#keep(victim, sparing))
     const { fewest, costs = { model: null } } = options
     this.#planner = new Planner(this.#holdings, this.#attic, options)
     const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
     this.#parking = new Parking(this.#holdings, this.#conversations, this.#attic, this.#room, pays)
-    this.#idling = new Idling(this.#holdings, this.#conversations, this.#attic, this.#room, pays)
-    this.#recall = new Recall(this.#holdings, this.#attic, this.#room, this.#parking)
-    this.#middle = new Middle(this.#holdings, this.#room)
+    this.#idling = new IdleOffload(this.#holdings, this.#conversations, this.#attic, this.#room, pays)
+    this.#recall = new Reloader(this.#holdings, this.#attic, this.#room, this.#parking)
+    this.#middle = new Insertion(this.#holdings, this.#room)
   }
 
   /**
@@ -82,23 +82,23 @@ export class KvCache {
   open(
     conversation: ConversationId,
     salt?: CacheSalt,
-  ): { readonly kind: 'lane'; readonly lane: Lane } | { readonly kind: 'full'; readonly reason: string } {
+  ): { readonly kind: 'lane'; readonly sequence: LiveSequence } | { readonly kind: 'full'; readonly reason: string } {
     return this.#room.open(conversation, salt)
   }
 
   /**
    * How the lane would come to hold `shown`, which must not be empty. Changes nothing; what it borrows may be in any tier.
    */
-  plan(lane: Lane, shown: Shown, terms: Terms = EXACT): Plan {
-    return this.#planner.plan(this.#own(lane), shown, terms)
+  plan(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Plan {
+    return this.#planner.plan(this.#own(sequence), shown, terms)
   }
 
   /**
    * Reads what `prepare` would have to read from disk, if anything: decodes and steps of others may go on meanwhile. Null: nothing.
    * Changes nothing on the device.
    */
-  fetch(lane: Lane, shown: Shown, terms: Terms = EXACT): Promise<Fetched> | null {
-    return this.#attic.fetch(borrowedFrom(this.plan(lane, shown, terms)).keys())
+  fetch(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
+    return this.#attic.fetch(borrowedFrom(this.plan(sequence, shown, terms)).keys())
   }
 
   /**
@@ -106,9 +106,9 @@ export class KvCache {
    * cannot be had is computed, and the plan says why.
    * @param fetched what was read before; the rest is read now
    */
-  async prepare(lane: Lane, shown: Shown, terms: Terms = EXACT, fetched?: Fetched): Promise<Plan> {
-    const own = this.#own(lane)
-    const without = new Map<Holder, string>()
+  async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
+    const own = this.#own(sequence)
+    const without = new Map<HeldSequence, string>()
     const states = new Map(fetched)
     /** Whether the last token is held, to be computed for its logits alone: by the lane, from which it may be gone by the end. */
     let again: 0 | 1 = 0
@@ -147,8 +147,8 @@ export class KvCache {
    * other tokens than it shows is refused.
    * @param alone no other step is running, so that what earlier steps parked is moved off the device first if it is a burden (burden.ts)
    */
-  begin(lane: Lane, plan: Plan, kind: StepKind, alone = false): Step {
-    const own = this.#own(lane)
+  begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
+    const own = this.#own(sequence)
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
     if (alone) this.#parking.relieve(own, plan)
     this.#idling.relieve(neededBy(own, plan))
@@ -162,13 +162,13 @@ export class KvCache {
     for (const version of this.#holdings.parked(own.conversation)) version.lent = false
     step.parked = this.#recall.takeParked() + this.#parking.parkGone(own, plan)
     for (const part of plan.parts)
-      if (part.kind === 'borrow' && part.from instanceof Holding) {
+      if (part.kind === 'borrow' && part.from instanceof Sequence) {
         const entries = span(part.at, part.at + length(part.span))
         this.#holdings.lend(part.from, entries, own, own.atPosition(part.from.position(part.at)))
         part.from.lent = true
       }
-    own.rename(baseOf(plan.shown), keysHeld(plan))
-    for (const holding of this.#holdings.all) holding.tier = 'device'
+    own.rename(uneditedOf(plan.shown), sourceIdsHeld(plan))
+    for (const sequence of this.#holdings.all) sequence.tier = 'device'
     // What evictions took is charged, so it is not spent here again.
     step.spend('cache', performance.now() - started - this.#room.spent)
     this.#room.charge(step)
@@ -180,24 +180,24 @@ export class KvCache {
    * scratch sequence, which is made to hold what they see.
    */
   next(step: Step, limit: number): Chunk | null {
-    const { due, lane } = step
+    const { due, sequence: sequence } = step
     if (due === null) return null
     const { start, end } = span(due.span.start, Math.min(due.span.end, due.span.start + limit))
     const { tokens } = step.plan.shown
     const chunk = { tokens: tokens.slice(start, end), place: start, position: due.position, last: end === tokens.length }
-    return { ...chunk, seq: step.inMiddle ? this.#middle.seat(step, due.position) : lane.seq }
+    return { ...chunk, seq: step.inMiddle ? this.#middle.seat(step, due.position) : sequence.seq }
   }
 
   /** Where the next generated token goes. */
   seat(step: Step): Seat {
-    return { seq: step.lane.seq, place: step.lane.held, position: step.lane.next }
+    return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
   /**
    * Makes sure that `count` cells are free, evicting in the stated order. `full`: evicting everything but the running lanes would not be
    * enough; nothing was evicted. `evicted`: cells that were freed, their tokens moved to another tier or lost; they go on the account of the step that commits or begins next.
    */
-  reserve(count: number): Reserved {
+  reserve(count: number): Reservation {
     return this.#room.reserve(count)
   }
 
@@ -237,12 +237,12 @@ export class KvCache {
    * Says how many; the step may go on from there.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
-    const holding = step.inMiddle ? step.scratch! : step.lane
-    const found = this.#holdings.memory.positions(holding.seq)
-    const entered = (found?.max ?? -1) + 1 - holding.next
+    const sequence = step.inMiddle ? step.scratch! : step.sequence
+    const found = this.#holdings.memory.positions(sequence.seq)
+    const entered = (found?.max ?? -1) + 1 - sequence.next
     invariant(
       entered >= 0 && entered <= attempted.length,
-      `sequence ${holding.seq} went on at position ${holding.next} with ${attempted.length} tokens, but llama.cpp says it holds ${JSON.stringify(found)}`,
+      `sequence ${sequence.seq} went on at position ${sequence.next} with ${attempted.length} tokens, but llama.cpp says it holds ${JSON.stringify(found)}`,
     )
     this.#enter(step, attempted.subarray(0, entered), what)
     return entered
@@ -255,7 +255,7 @@ export class KvCache {
    */
   finish(step: Step, outcome: 'done' | 'cancelled', pending: number): LedgerEntry {
     const started = performance.now()
-    const own = this.#own(step.lane)
+    const own = this.#own(step.sequence)
     const record = this.#conversations.get(own.conversation)
     invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
     this.#middle.close(step)
@@ -276,19 +276,19 @@ export class KvCache {
   forget(conversation: ConversationId): void {
     const running = this.#conversations.lane(conversation)?.running ?? false
     invariant(!running, `conversation ${conversation} cannot be forgotten while a step is running`)
-    for (const holding of this.#holdings.all) if (holding.conversation === conversation) this.#holdings.drop(holding)
+    for (const sequence of this.#holdings.all) if (sequence.conversation === conversation) this.#holdings.drop(sequence)
     this.#attic.forget(conversation)
     this.#parking.forget(conversation)
     this.#conversations.delete(conversation)
   }
 
   /** The conversation's live lane; null when it has none. */
-  lane(conversation: ConversationId): Lane | null {
+  lane(conversation: ConversationId): LiveSequence | null {
     return this.#conversations.lane(conversation)
   }
 
   /** What the conversation's last finished step showed, generated tokens included, without the edits' contracts; null before the first. */
-  shown(conversation: ConversationId): Shown | null {
+  shown(conversation: ConversationId): Prompt | null {
     return this.#conversations.get(conversation)?.before ?? null
   }
 
@@ -320,10 +320,10 @@ export class KvCache {
   }
 
   /** Where the conversation's cells of these tokens of its unedited prompt are. Changes nothing; what is not the conversation's does not count. */
-  whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Whereabouts[] {
+  whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
     const own = this.#holdings.all.filter((each) => each.conversation === conversation && each.state !== 'scratch')
     const stored = this.#attic.all.filter((each) => each.conversation === conversation)
-    return whereabouts(base, stretches, [
+    return residencyOf(base, stretches, [
       ...own.map((holder) => ({ holder, where: holder.state === 'parked' ? ('parked' as const) : ('live' as const) })),
       ...stored.map((holder) => ({ holder, where: holder.tier })),
     ])
@@ -346,14 +346,14 @@ export class KvCache {
   }
 
   /** The lane behind a handle; a handle to a lane that was dropped is the caller's mistake. */
-  #own(lane: Lane): Holding {
-    invariant(this.#holdings.has(lane), `the lane of conversation ${lane.conversation} was dropped; open it again`)
-    return lane
+  #own(sequence: LiveSequence): Sequence {
+    invariant(this.#holdings.has(sequence), `the lane of conversation ${sequence.conversation} was dropped; open it again`)
+    return sequence
   }
 
   /** Tokens entered the cache. */
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
-    const own = this.#own(step.lane)
+    const own = this.#own(step.sequence)
     const keys = step.keysOf(tokens, what)
     if (what === 'prompt' && step.inMiddle) this.#middle.enter(step, tokens, keys)
     else own.append(tokens, keys)
@@ -364,17 +364,17 @@ export class KvCache {
   }
 
   /** Saves what gives way in a lower tier; false when that is not to be had, or only at another's cost and `sparing`. */
-  #keep(victim: Holding, sparing: boolean): boolean {
+  #keep(victim: Sequence, sparing: boolean): boolean {
     const { memory } = this.#holdings
     if (!this.#attic.open || victim.held === 0) return false
     const state = memory.saveSequence(victim.seq, { checksum: false })
-    if (sparing) return this.#attic.offer(recordOf(victim), state)
-    this.#attic.put(recordOf(victim), state)
+    if (sparing) return this.#attic.offer(offloadRecordOf(victim), state)
+    this.#attic.put(offloadRecordOf(victim), state)
     return true
   }
 
   /** Milliseconds that the plan will take until the first token can be sampled, as far as the machine's costs are known. */
-  #predicted(own: Holding, plan: Plan): number | null {
+  #predicted(own: Sequence, plan: Plan): number | null {
     const model = this.options.costs?.model ?? null
     if (model === null) return null
     const { used } = this.#holdings.cells

@@ -8,7 +8,7 @@ import { WORDS, type CellHashes } from './cell-hash.js'
  *
  * Counts and positions are flat arrays because a step may touch every cell of a 64K context several times.
  */
-export class Cells {
+export class CellTable {
   readonly #references: Int32Array
   readonly #positions: Int32Array
   /** By handle: the cell's hash, which whoever takes the cell writes; meaningless when it is free. A live view. */

@@ -1,10 +1,10 @@
 /** Owns which places of a text are worth a checkpoint, and the checkpoints: whole states of sequences that can only be extended. */
-import type { Attic } from './attic.js'
-import type { Holding } from './holding.js'
+import type { OffloadTiers } from './attic.js'
+import type { Sequence } from './holding.js'
 import type { KvMemory } from './memory.js'
 import { commonPrefix } from './prefix.js'
-import { isMarker, keysOf, placeOf, type Shown } from './shown.js'
-import { recordOf, type Stored } from './stored.js'
+import { isMarker, sourceIdsOf, sourcePlace, type Prompt } from './shown.js'
+import { offloadRecordOf, type OffloadedSequence } from './stored.js'
 
 /**
  * The places, in order, where a state is saved while this is computed:
@@ -14,12 +14,12 @@ import { recordOf, type Stored } from './stored.js'
  * - where each edited message begins, because what was edited once is edited again, or restored;
  * - where the system message ends, which other conversations begin with, too.
  */
-export function checkpointPlaces(shown: Shown): number[] {
+export function checkpointPlaces(shown: Prompt): number[] {
   const { tokens, messages } = shown
-  const keys = keysOf(shown)
+  const keys = sourceIdsOf(shown)
   const isEdited = (start: number, end: number) => {
     for (let at = start; at < end; at++)
-      if (isMarker(keys[at]!) || placeOf(keys[at]!) > (at === 0 ? 0 : placeOf(keys[at - 1]!) + 1)) return true
+      if (isMarker(keys[at]!) || sourcePlace(keys[at]!) > (at === 0 ? 0 : sourcePlace(keys[at - 1]!) + 1)) return true
     return false
   }
   const [first, second] = messages
@@ -36,19 +36,19 @@ export function checkpointPlaces(shown: Shown): number[] {
 export class Checkpoints {
   constructor(
     private readonly memory: KvMemory,
-    private readonly attic: Attic,
+    private readonly offload: OffloadTiers,
   ) {}
 
   /** Saves what the sequence holds, unless the same is saved already; false when nothing can be kept. */
-  save(holding: Holding): boolean {
-    const { attic, memory } = this
-    const { held, tokens, seq } = holding
-    if (!attic.open || held === 0) return false
-    const alike = attic.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
+  save(sequence: Sequence): boolean {
+    const { offload: offload, memory } = this
+    const { held, tokens, seq } = sequence
+    if (!offload.open || held === 0) return false
+    const alike = offload.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
     // Another tenant's is no use to this one, and this one must not learn of it.
-    const fresh = alike.length > 0 ? holding.freshHashes(tokens) : null
+    const fresh = alike.length > 0 ? sequence.freshHashes(tokens) : null
     const same = alike.find((stored) => fresh !== null && stored.isFresh(held - 1, held - 1, tokens, fresh))
-    if (same === undefined) attic.put(recordOf(holding), memory.saveSequence(seq, { checksum: false }))
+    if (same === undefined) offload.put(offloadRecordOf(sequence), memory.saveSequence(seq, { checksum: false }))
     else same.lastUse = Date.now()
     return true
   }
@@ -60,14 +60,14 @@ export class Checkpoints {
   before(
     tokens: Int32Array,
     least: number,
-    own: Pick<Holding, 'conversation' | 'freshHashes'>,
+    own: Pick<Sequence, 'conversation' | 'freshHashes'>,
     without?: ReadonlySet<unknown>,
-  ): Stored | null {
-    const fitting = this.attic.all.filter(({ held }) => held > least && held < tokens.length)
+  ): OffloadedSequence | null {
+    const fitting = this.offload.all.filter(({ held }) => held > least && held < tokens.length)
     if (fitting.length === 0) return null
     const { conversation } = own
     const fresh = own.freshHashes(tokens)
-    let best: Stored | null = null
+    let best: OffloadedSequence | null = null
     for (const stored of fitting) {
       const { held } = stored
       const better =

@@ -1,15 +1,15 @@
 /** Owns what is known of every conversation, whatever happens to its lane. */
 import type { ConversationId } from '../core/ids.js'
-import type { Holding } from './holding.js'
+import type { Sequence } from './holding.js'
 import type { LedgerEntry } from './ledger.js'
-import { baseOf, type Shown } from './shown.js'
+import { uneditedOf, type Prompt } from './shown.js'
 
 /** What outlives a lane that was dropped for room. */
 export interface ConversationRecord {
-  lane: Holding | null
+  sequence: Sequence | null
   readonly ledger: LedgerEntry[]
   /** What the last step that was done showed. */
-  before: Shown | null
+  before: Prompt | null
   /** Cells of it that were moved to a lower tier while no step ran, and are on no step's account yet. */
   moved: number
 }
@@ -22,27 +22,27 @@ export class Conversations {
   }
 
   /** Null for a conversation that has none, known or not. */
-  lane(conversation: ConversationId): Holding | null {
-    return this.#records.get(conversation)?.lane ?? null
+  lane(conversation: ConversationId): Sequence | null {
+    return this.#records.get(conversation)?.sequence ?? null
   }
 
   /** The unedited prompt that the last step that was done was made from, its answer included; null when there is none. */
   before(conversation: ConversationId): Int32Array | null {
     const before = this.#records.get(conversation)?.before ?? null
-    return before === null ? null : baseOf(before)
+    return before === null ? null : uneditedOf(before)
   }
 
   /** The conversation, known or not, has this lane from now on. */
-  seat(conversation: ConversationId, lane: Holding): void {
+  seat(conversation: ConversationId, sequence: Sequence): void {
     const known = this.#records.get(conversation)
-    if (known === undefined) this.#records.set(conversation, { lane, ledger: [], before: null, moved: 0 })
-    else known.lane = lane
+    if (known === undefined) this.#records.set(conversation, { sequence: sequence, ledger: [], before: null, moved: 0 })
+    else known.sequence = sequence
   }
 
   /** A sequence was dropped; if it was its conversation's lane, that has none now. */
-  unseat(dropped: Holding): void {
+  unseat(dropped: Sequence): void {
     const record = this.#records.get(dropped.conversation)
-    if (record?.lane === dropped) record.lane = null
+    if (record?.sequence === dropped) record.sequence = null
   }
 
   delete(conversation: ConversationId): void {

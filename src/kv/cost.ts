@@ -2,10 +2,10 @@
 import { span, type Span } from '../core/span.js'
 import type { MessageCost } from './ledger.js'
 import { commonPrefix, commonSuffix } from './prefix.js'
-import type { Shown, ShownMessage } from './shown.js'
+import type { Prompt, PromptMessage } from './shown.js'
 
 /** The same tokens with generated ones added to the last message, which is the one being generated. */
-export function withGenerated({ messages }: Shown, tokens: Int32Array): Shown {
+export function withGenerated({ messages }: Prompt, tokens: Int32Array): Prompt {
   return {
     tokens,
     messages: messages.map((message, at) =>
@@ -27,13 +27,13 @@ export function withGenerated({ messages }: Shown, tokens: Int32Array): Shown {
  * @param exact tokens at the beginning that are what a fresh prefill would make them
  */
 export function messageCosts(
-  now: Shown,
+  now: Prompt,
   computed: readonly Span[],
   prompt: number,
-  before: Shown | null,
+  before: Prompt | null,
   exact: number,
 ): MessageCost[] {
-  const earlier = new Map<number, ShownMessage>(before?.messages.map((message) => [message.index, message]))
+  const earlier = new Map<number, PromptMessage>(before?.messages.map((message) => [message.index, message]))
   const within = (from: number, to: number) =>
     computed.reduce((sum, { start, end }) => sum + Math.max(0, Math.min(to, end) - Math.max(from, start)), 0)
   return now.messages.map(({ index, role, span: { start, end } }) => {

@@ -1,8 +1,8 @@
 /** A memory with nothing behind it: for finding out what steps would do to a cache, of which KvCache keeps all the books itself. */
-import type { Cell, KvMemory } from './memory.js'
+import type { MemoryCell, KvMemory } from './memory.js'
 
 /** Has as many cells and sequences as it says and agrees to everything; nothing can be saved in it or read back from it. */
-export class DryMemory implements KvMemory {
+export class DryRunMemory implements KvMemory {
   readonly canShift = true
 
   constructor(
@@ -34,7 +34,7 @@ export class DryMemory implements KvMemory {
     return false
   }
 
-  readback(): readonly Cell[] {
+  readback(): readonly MemoryCell[] {
     return []
   }
 }

@@ -5,16 +5,16 @@ import type { CellHashes } from './cell-hash.js'
 /** Where cells are: in the context's memory, in the program's, on disk. */
 export type Tier = 'device' | 'host' | 'disk'
 
-export interface Holder {
+export interface HeldSequence {
   readonly conversation: ConversationId
   readonly tier: Tier
   /** Tokens held. */
   readonly held: number
   readonly tokens: Int32Array
   /** From `Shown`. */
-  readonly keys: Int32Array
+  readonly sourceIds: Int32Array
   /** The unedited prompt that keys point into. */
-  readonly base: Int32Array
+  readonly unedited: Int32Array
   position(entry: number): number
   /** The first entry at `position` or after it; `held` when there is none. */
   atPosition(position: number): number

@@ -2,10 +2,10 @@
 import type { ConversationId, SeqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import type { Passed } from './burden.js'
-import type { Cells } from './cells.js'
-import { lowerBound, type Holder, type Tier } from './holder.js'
-import type { ShelfRecord } from './shelf.js'
-import { baseKey, placeOf } from './shown.js'
+import type { CellTable } from './cells.js'
+import { lowerBound, type HeldSequence, type Tier } from './holder.js'
+import type { OffloadRecord } from './shelf.js'
+import { tokenSource, sourcePlace } from './shown.js'
 import { COMMON, type CacheSalt } from './salt.js'
 import { FreshHashes, sameHash, CellHasher, WORDS, type CellHashes } from './cell-hash.js'
 
@@ -13,17 +13,19 @@ import { FreshHashes, sameHash, CellHasher, WORDS, type CellHashes } from './cel
  * `running`: a step is under way. `idle`: between two steps. `parked`: what a conversation no longer shows, kept for its cells; it never
  * grows. `scratch`: where a running step computes tokens in the middle of its lane.
  */
-export type HoldingState = 'running' | 'idle' | 'parked' | 'scratch'
+export type SequenceState = 'running' | 'idle' | 'parked' | 'scratch'
 
 /** The live sequence of a conversation, as others may see it. `tokens` is a view that holds until the lane changes. */
-export type Lane = Readonly<Pick<Holding, 'conversation' | 'salt' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>>
+export type LiveSequence = Readonly<
+  Pick<Sequence, 'conversation' | 'salt' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>
+>
 
 /**
  * Entry i of the sequence is `tokens[i]`, from `keys[i]` (Shown), in `cells[i]`; positions ascend with i, with gaps where text is hidden under
  * a splice. Mutators keep the books (reference counts) and nothing else; only Holdings calls them, always together with the same change to
  * the memory.
  */
-export class Holding implements Holder {
+export class Sequence implements HeldSequence {
   /** Where its cells were before this step, for the ledger. */
   tier: Tier = 'device'
   /** Ticks of the cache's clock; the smaller, the longer unused. */
@@ -33,7 +35,7 @@ export class Holding implements Holder {
   /** Whether a step borrowed from it since the last one of its conversation began: it may be asked for again. */
   lent = false
   /** The unedited prompt that keys point into; never written to. */
-  base: Int32Array = new Int32Array()
+  unedited: Int32Array = new Int32Array()
   #tokens = new Int32Array(256)
   #keys = new Int32Array(256)
   #cells = new Int32Array(256)
@@ -48,8 +50,8 @@ export class Holding implements Holder {
   constructor(
     readonly conversation: ConversationId,
     readonly seq: SeqId,
-    private readonly book: Cells,
-    public state: HoldingState,
+    private readonly book: CellTable,
+    public state: SequenceState,
     /** Whose cells these are: other tenants' hashes have another salt. */
     readonly salt: CacheSalt = COMMON,
   ) {
@@ -71,7 +73,7 @@ export class Holding implements Holder {
   }
 
   /** A view, good until the next change. */
-  get keys(): Int32Array {
+  get sourceIds(): Int32Array {
     return this.#keys.subarray(0, this.#held)
   }
 
@@ -148,11 +150,11 @@ export class Holding implements Holder {
   }
 
   /** The cells of these entries of `from` were tagged with this sequence, too; they go in before entry `at`. */
-  adopt(from: Holding, entries: Span, at: number): void {
+  adopt(from: Sequence, entries: Span, at: number): void {
     const cells = from.cells.subarray(entries.start, entries.end)
     this.#makeRoom(at, cells.length)
     this.#tokens.set(from.tokens.subarray(entries.start, entries.end), at)
-    this.#keys.set(from.keys.subarray(entries.start, entries.end), at)
+    this.#keys.set(from.sourceIds.subarray(entries.start, entries.end), at)
     this.#cells.set(cells, at)
     this.#held += cells.length
     this.book.tag(cells)
@@ -183,29 +185,29 @@ export class Holding implements Holder {
 
   /** The same entries are known by other keys from now on, because the unedited prompt is another one. */
   rename(base: Int32Array, keys: Int32Array): void {
-    this.base = base
+    this.unedited = base
     this.#keys.set(keys)
   }
 
   /** Keys of the next `count` generated tokens: they stand behind the unedited prompt. */
   keysAfter(count: number): Int32Array {
-    const last = this.#held === 0 ? -1 : placeOf(this.#keys[this.#held - 1]!)
-    const from = Math.max(this.base.length, last + 1)
-    return Int32Array.from({ length: count }, (_, offset) => baseKey(from + offset))
+    const last = this.#held === 0 ? -1 : sourcePlace(this.#keys[this.#held - 1]!)
+    const from = Math.max(this.unedited.length, last + 1)
+    return Int32Array.from({ length: count }, (_, offset) => tokenSource(from + offset))
   }
 
   /** Generated tokens become part of the unedited prompt, as they are when it is shown next. */
   extendBase(): void {
-    const generated = this.tokens.subarray(this.atKey(baseKey(this.base.length)))
+    const generated = this.tokens.subarray(this.atKey(tokenSource(this.unedited.length)))
     if (generated.length === 0) return
-    const base = new Int32Array(this.base.length + generated.length)
-    base.set(this.base)
-    base.set(generated, this.base.length)
-    this.base = base
+    const base = new Int32Array(this.unedited.length + generated.length)
+    base.set(this.unedited)
+    base.set(generated, this.unedited.length)
+    this.unedited = base
   }
 
   /** Whether this sequence holds, at the same positions, all that `other` does: cells whose values are the same. */
-  covers(other: Holding): boolean {
+  covers(other: Sequence): boolean {
     const { positions, hashes } = this.book
     let at = 0
     for (let entry = 0; entry < other.#held; entry++, at++) {
@@ -230,8 +232,8 @@ export class Holding implements Holder {
   }
 
   /** The sequence, which held nothing, was loaded with all that is stored: cells that no other sequence holds. */
-  load({ base, tokens, keys, positions, hashes }: ShelfRecord): void {
-    this.base = base
+  load({ unedited: base, tokens, sourceIds: keys, positions, hashes }: OffloadRecord): void {
+    this.unedited = base
     this.#makeRoom(0, tokens.length)
     this.#tokens.set(tokens)
     this.#keys.set(keys)

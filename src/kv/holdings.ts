@@ -3,10 +3,10 @@ import { invariant } from '../core/errors.js'
 import type { ConversationId, SeqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import type { Passed } from './burden.js'
-import { Cells } from './cells.js'
-import { Holding, type HoldingState } from './holding.js'
+import { CellTable } from './cells.js'
+import { Sequence, type SequenceState } from './holding.js'
 import type { KvMemory } from './memory.js'
-import { Sequences } from './sequences.js'
+import { SequenceIds } from './sequences.js'
 import { COMMON, type CacheSalt } from './salt.js'
 
 const NOTHING: ReadonlySet<unknown> = new Set()
@@ -19,55 +19,55 @@ const NOTHING: ReadonlySet<unknown> = new Set()
  * an edit is the less likely to be undone the longer ago it was made. A version is used when it is parked and when it lends cells; a lane
  * when it is opened, when it lends cells, and when a step of it ends.
  */
-export class Holdings {
-  readonly cells: Cells
-  readonly sequences: Sequences
-  readonly #bySequence = new Map<SeqId, Holding>()
+export class SequenceTable {
+  readonly cells: CellTable
+  readonly sequences: SequenceIds
+  readonly #bySequence = new Map<SeqId, Sequence>()
   #clock = 0
   #computed: Passed = { prompt: 0, generated: 0 }
 
   constructor(readonly memory: KvMemory) {
-    this.cells = new Cells(memory.cells)
-    this.sequences = new Sequences(memory.sequences)
+    this.cells = new CellTable(memory.cells)
+    this.sequences = new SequenceIds(memory.sequences)
   }
 
-  get all(): readonly Holding[] {
+  get all(): readonly Sequence[] {
     return [...this.#bySequence.values()]
   }
 
   /** The earlier versions of a conversation, latest used first, so that the likeliest hit is tried first. */
-  parked(conversation: ConversationId): readonly Holding[] {
+  parked(conversation: ConversationId): readonly Sequence[] {
     return this.all
-      .filter((holding) => holding.state === 'parked' && holding.conversation === conversation)
+      .filter((sequence) => sequence.state === 'parked' && sequence.conversation === conversation)
       .sort((a, b) => b.lastUse - a.lastUse)
   }
 
   /** Whether this very object is still held: ids are lent again after a drop. */
-  has(holding: Pick<Holding, 'seq'>): holding is Holding {
+  has(holding: Pick<Sequence, 'seq'>): holding is Sequence {
     return this.#bySequence.get(holding.seq) === holding
   }
 
   /** Everything that may be dropped to make room, but these, in the stated order. */
-  victims(but: ReadonlySet<unknown> = NOTHING): readonly Holding[] {
-    const oldestFirst = (state: HoldingState) =>
-      this.all.filter((holding) => holding.state === state && !but.has(holding)).sort((a, b) => a.lastUse - b.lastUse)
+  victims(but: ReadonlySet<unknown> = NOTHING): readonly Sequence[] {
+    const oldestFirst = (state: SequenceState) =>
+      this.all.filter((sequence) => sequence.state === state && !but.has(sequence)).sort((a, b) => a.lastUse - b.lastUse)
     return [...oldestFirst('parked'), ...oldestFirst('idle')]
   }
 
   /** An empty holding with a free sequence id; null when no id is free. */
-  add(conversation: ConversationId, state: HoldingState, salt: CacheSalt = COMMON): Holding | null {
+  add(conversation: ConversationId, state: SequenceState, salt: CacheSalt = COMMON): Sequence | null {
     const seq = this.sequences.take()
     if (seq === null) return null
-    const holding = new Holding(conversation, seq, this.cells, state, salt)
-    this.#bySequence.set(seq, holding)
-    this.touch(holding)
-    return holding
+    const sequence = new Sequence(conversation, seq, this.cells, state, salt)
+    this.#bySequence.set(seq, sequence)
+    this.touch(sequence)
+    return sequence
   }
 
   /** Notes that the holding was used just now. */
-  touch(holding: Holding): void {
-    holding.lastUse = ++this.#clock
-    holding.passedBefore = this.#computed
+  touch(sequence: Sequence): void {
+    sequence.lastUse = ++this.#clock
+    sequence.passedBefore = this.#computed
   }
 
   /** Notes that so many tokens were computed. */
@@ -76,13 +76,13 @@ export class Holdings {
   }
 
   /** What was computed since the holding was used. */
-  passedSince({ passedBefore }: Holding): Passed {
+  passedSince({ passedBefore }: Sequence): Passed {
     const { prompt, generated } = this.#computed
     return { prompt: prompt - passedBefore.prompt, generated: generated - passedBefore.generated }
   }
 
   /** `to` holds from now on the cells of these entries of `from`, too, before its entry `at`; it must hold none of their positions. */
-  lend(from: Holding, entries: Span, to: Holding, at = to.held): void {
+  lend(from: Sequence, entries: Span, to: Sequence, at = to.held): void {
     if (length(entries) === 0) return
     const { start, end } = from.positionsOf(entries)
     invariant(
@@ -95,18 +95,21 @@ export class Holdings {
   }
 
   /** Takes these entries from the holding; says how many cells that freed. */
-  cut(holding: Holding, entries: Span): number {
+  cut(sequence: Sequence, entries: Span): number {
     if (length(entries) === 0) return 0
-    this.memory.untag(holding.seq, holding.positionsOf(entries))
-    return holding.cut(entries)
+    this.memory.untag(sequence.seq, sequence.positionsOf(entries))
+    return sequence.cut(entries)
   }
 
   /** Ends the holding and gives its id back; says how many cells that freed. Never a running one. */
-  drop(holding: Holding): number {
-    invariant(!holding.running && this.has(holding), `sequence ${holding.seq} cannot be dropped: it is running or already gone`)
-    const freed = this.cut(holding, span(0, holding.held))
-    this.#bySequence.delete(holding.seq)
-    this.sequences.give(holding.seq)
+  drop(sequence: Sequence): number {
+    invariant(
+      !sequence.running && this.has(sequence),
+      `sequence ${sequence.seq} cannot be dropped: it is running or already gone`,
+    )
+    const freed = this.cut(sequence, span(0, sequence.held))
+    this.#bySequence.delete(sequence.seq)
+    this.sequences.give(sequence.seq)
     return freed
   }
 
@@ -114,19 +117,19 @@ export class Holdings {
    * Rewrites those cells of a holding that no other holds from the lowest free ones on; says how many. If there are others, that takes a free
    * sequence id: 0 where there is none.
    */
-  compact(holding: Holding): number {
-    const { alone } = holding
+  compact(sequence: Sequence): number {
+    const { alone } = sequence
     const count = alone.reduce((sum, stretch) => sum + length(stretch), 0)
     if (count === 0) return 0
-    if (count === holding.held) return this.#rewrite(holding)
-    const apart = this.add(holding.conversation, 'scratch', holding.salt)
+    if (count === sequence.held) return this.#rewrite(sequence)
+    const apart = this.add(sequence.conversation, 'scratch', sequence.salt)
     if (apart === null) return 0
-    for (const stretch of alone) this.lend(holding, stretch, apart)
-    for (const stretch of [...alone].reverse()) this.cut(holding, stretch)
+    for (const stretch of alone) this.lend(sequence, stretch, apart)
+    for (const stretch of [...alone].reverse()) this.cut(sequence, stretch)
     const rewritten = this.#rewrite(apart)
     let at = 0
     for (const stretch of rewritten === 0 ? [] : alone) {
-      this.lend(apart, span(at, at + length(stretch)), holding, stretch.start)
+      this.lend(apart, span(at, at + length(stretch)), sequence, stretch.start)
       at += length(stretch)
     }
     apart.state = 'parked'
@@ -135,29 +138,29 @@ export class Holdings {
   }
 
   /** Moves the entries of a holding, which shares no cell, to positions without gaps; says by how many positions it became shorter. */
-  closeGaps(holding: Holding): number {
+  closeGaps(sequence: Sequence): number {
     if (!this.memory.canShift) return 0
-    const before = holding.next
-    for (let entry = 0; entry < holding.held;) {
-      const run = span(entry, holding.endOfRun(entry))
-      const gap = holding.position(entry) - entry
+    const before = sequence.next
+    for (let entry = 0; entry < sequence.held;) {
+      const run = span(entry, sequence.endOfRun(entry))
+      const gap = sequence.position(entry) - entry
       if (gap > 0) {
-        this.memory.shift(holding.seq, holding.positionsOf(run), -gap)
-        holding.shift(run, -gap)
+        this.memory.shift(sequence.seq, sequence.positionsOf(run), -gap)
+        sequence.shift(run, -gap)
       }
       entry = run.end
     }
-    return before - holding.next
+    return before - sequence.next
   }
 
   /** Of a holding that shares no cell. */
-  #rewrite(holding: Holding): number {
-    const { held, seq } = holding
+  #rewrite(sequence: Sequence): number {
+    const { held, seq } = sequence
     const state = this.memory.saveSequence(seq, { checksum: false })
-    this.memory.untag(seq, holding.span)
+    this.memory.untag(seq, sequence.span)
     // Its own cells were just freed, so there is room; if it cannot be loaded all the same, the books must say that nothing is held.
     if (!this.memory.loadSequence(seq, state, { verify: false })) {
-      holding.cut(span(0, held))
+      sequence.cut(span(0, held))
       return 0
     }
     if (held === this.cells.used) this.cells.gathered()
@@ -165,10 +168,10 @@ export class Holdings {
   }
 
   /** Distinct cells tagged by the holdings that `which` picks, and these. */
-  cellsOf(which: (holding: Holding) => boolean, more: readonly Int32Array[] = []): number {
+  cellsOf(which: (sequence: Sequence) => boolean, more: readonly Int32Array[] = []): number {
     const seen = new Uint8Array(this.cells.total)
     let count = 0
-    for (const cells of [...more, ...this.all.filter(which).map((holding) => holding.cells)])
+    for (const cells of [...more, ...this.all.filter(which).map((sequence) => sequence.cells)])
       for (const cell of cells) {
         if (seen[cell] === 0) count++
         seen[cell] = 1

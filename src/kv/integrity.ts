@@ -2,21 +2,21 @@
 import { KvfoldError, invariant } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { span } from '../core/span.js'
-import type { Holdings } from './holdings.js'
+import type { SequenceTable } from './holdings.js'
 
 /**
  * The books agree with themselves: cells in use + free = total; every cell is either free or tagged by exactly as many sequences as
  * counted; the positions of every sequence ascend, one cell each; lent ids are those in use; one lane a conversation.
  */
-export function checkBooks({ cells, sequences, all: holdings }: Holdings): void {
+export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): void {
   const { positions, references } = cells
   const counted = new Int32Array(cells.total)
-  for (const holding of holdings) {
-    const held = holding.cells
+  for (const sequence of holdings) {
+    const held = sequence.cells
     let last = -1
     for (const [entry, cell] of held.entries()) {
       const position = positions[cell] ?? -1
-      if (position <= last) fail(`sequence ${holding.seq} holds position ${position} at entry ${entry}, after position ${last}`)
+      if (position <= last) fail(`sequence ${sequence.seq} holds position ${position} at entry ${entry}, after position ${last}`)
       last = position
       counted[cell]!++
     }
@@ -47,8 +47,8 @@ export function checkBooks({ cells, sequences, all: holdings }: Holdings): void 
 }
 
 /** Every sequence id, lent or not, spans the positions in llama.cpp that the books say. One cheap call an id. */
-export function checkPositions({ memory, all: holdings }: Holdings): void {
-  const held = new Map(holdings.map((holding) => [holding.seq, holding.span]))
+export function checkPositions({ memory, all: holdings }: SequenceTable): void {
+  const held = new Map(holdings.map((sequence) => [sequence.seq, sequence.span]))
   for (let id = 0; id < memory.sequences; id++) {
     const { start, end } = held.get(seqId(id)) ?? span(0, 0)
     const expected = start === end ? 'nothing' : `positions ${start} to ${end - 1}`
@@ -59,7 +59,7 @@ export function checkPositions({ memory, all: holdings }: Holdings): void {
 }
 
 /** Every occupied cell in llama.cpp, as position and tags, is one of ours, and the other way round. Copies the whole cache. */
-export function checkReadback({ memory, cells, all: holdings }: Holdings): void {
+export function checkReadback({ memory, cells, all: holdings }: SequenceTable): void {
   const tags = new Map<number, number[]>()
   for (const { seq, cells: held } of holdings)
     for (const cell of held) {

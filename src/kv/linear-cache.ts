@@ -2,34 +2,34 @@
 import { invariant } from '../core/errors.js'
 import { seqId, type ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import { Attic } from './attic.js'
+import { OffloadTiers } from './attic.js'
 import type { CacheTotals } from './totals.js'
 import { Checkpoints, checkpointPlaces } from './checkpoints.js'
 import { Conversations } from './conversations.js'
 import { EXACT, type Terms } from './contract.js'
-import type { Holder } from './holder.js'
-import type { Holding, Lane } from './holding.js'
-import { Holdings } from './holdings.js'
+import type { HeldSequence } from './holder.js'
+import type { Sequence, LiveSequence } from './holding.js'
+import { SequenceTable } from './holdings.js'
 import { checkBooks } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
 import { held, type Part } from './part.js'
-import { keysHeld, type Plan } from './plan.js'
+import { sourceIdsHeld, type Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
 import { rewindReason } from './recompute.js'
-import { baseOf, keysOf, type Shown } from './shown.js'
-import { Room, type Reserved } from './room.js'
+import { uneditedOf, sourceIdsOf, type Prompt } from './shown.js'
+import { Evictor, type Reservation } from './room.js'
 import type { StepCache } from './step-cache.js'
 import { Step, type Chunk, type Seat, type StepPart } from './step.js'
-import { Stored, type Fetched } from './stored.js'
+import { OffloadedSequence, type ReadStates } from './stored.js'
 import type { CacheSalt } from './salt.js'
-import { whereabouts, type Whereabouts } from './whereabouts.js'
+import { residencyOf, type Residency } from './whereabouts.js'
 
-export interface LinearCacheOptions {
+export interface CheckpointCacheOptions {
   /** Why contracts other than exact are not available, for the ledger. */
   readonly refusal: string
   /** Where checkpoints are kept. Default: nowhere, so that every edit computes the whole text again. */
-  readonly attic?: Attic
+  readonly offload?: OffloadTiers
 }
 
 /** Beyond any position: a span up to here is the whole of a sequence, whatever it holds. */
@@ -45,12 +45,12 @@ const END = 2 ** 31 - 1
  * The books count a cell a token, which is what a hybrid model's attention takes; a recurrent state takes none, so there they only bound how
  * many tokens lanes stand for before idle ones are moved to checkpoints, which cost little.
  */
-export class LinearCache implements StepCache {
-  readonly #holdings: Holdings
-  readonly #attic: Attic
+export class CheckpointCache implements StepCache {
+  readonly #holdings: SequenceTable
+  readonly #attic: OffloadTiers
   readonly #checkpoints: Checkpoints
   readonly #conversations = new Conversations()
-  readonly #room: Room
+  readonly #room: Evictor
   /** Where running steps still save their state, in order. */
   readonly #places = new WeakMap<Step, number[]>()
   /** Steps whose sequence was lost under them; they can only be cancelled. */
@@ -62,22 +62,27 @@ export class LinearCache implements StepCache {
   /** `memory` must be empty, and nobody else may change it. */
   constructor(
     private readonly memory: KvMemory,
-    private readonly options: LinearCacheOptions,
+    private readonly options: CheckpointCacheOptions,
   ) {
-    this.#holdings = new Holdings(memory)
-    this.#attic = options.attic ?? new Attic({})
+    this.#holdings = new SequenceTable(memory)
+    this.#attic = options.offload ?? new OffloadTiers({})
     this.#checkpoints = new Checkpoints(memory, this.#attic)
-    this.#room = new Room(this.#holdings, this.#conversations, (victim) => this.#checkpoints.save(victim))
+    this.#room = new Evictor(this.#holdings, this.#conversations, (victim) => this.#checkpoints.save(victim))
   }
 
   open(conversation: ConversationId, salt?: CacheSalt): ReturnType<StepCache['open']> {
     return this.#room.open(conversation, salt)
   }
 
-  plan(lane: Lane, shown: Shown, { contract: asked, anew }: Terms = EXACT, without?: ReadonlySet<Holder>): Plan {
-    const own = this.#own(lane)
+  plan(
+    sequence: LiveSequence,
+    shown: Prompt,
+    { contract: asked, anew }: Terms = EXACT,
+    without?: ReadonlySet<HeldSequence>,
+  ): Plan {
+    const own = this.#own(sequence)
     const { tokens } = shown
-    invariant(tokens.length > 0, `conversation ${lane.conversation} was asked to show no tokens at all`)
+    invariant(tokens.length > 0, `conversation ${sequence.conversation} was asked to show no tokens at all`)
     // What is reused ends before the last of these.
     const most = anew === undefined ? tokens : tokens.subarray(0, anew + 1)
     const kept = own.held < most.length && commonPrefix(own.tokens, most) === own.held ? own.held : 0
@@ -86,24 +91,24 @@ export class LinearCache implements StepCache {
     const parts: Part[] = [{ kind: 'compute', span: span(reused, tokens.length), position: reused }]
     if (reused > 0) parts.unshift(held(own, holder, span(0, reused), 0))
     const fallback = asked === 'exact' ? null : this.options.refusal
-    return { shown, keys: keysOf(shown), asked, contract: 'exact', fallback, parts, again: 0, approximate: 0 }
+    return { shown, sourceIds: sourceIdsOf(shown), asked, contract: 'exact', fallback, parts, again: 0, approximate: 0 }
   }
 
-  fetch(lane: Lane, shown: Shown, terms: Terms = EXACT): Promise<Fetched> | null {
-    const [head] = this.plan(lane, shown, terms).parts
-    return this.#attic.fetch(head?.kind === 'borrow' && head.from instanceof Stored ? [head.from] : [])
+  fetch(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
+    const [head] = this.plan(sequence, shown, terms).parts
+    return this.#attic.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
   }
 
   /** The plan for `shown`; if it goes on from a checkpoint the lane holds that now, and what it held is saved. */
-  async prepare(lane: Lane, shown: Shown, terms: Terms = EXACT, fetched?: Fetched): Promise<Plan> {
-    const without = new Set<Holder>()
+  async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
+    const without = new Set<HeldSequence>()
     for (;;) {
-      const plan = this.plan(lane, shown, terms, without)
+      const plan = this.plan(sequence, shown, terms, without)
       const [head] = plan.parts
-      if (head?.kind !== 'borrow' || !(head.from instanceof Stored)) return plan
+      if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) return plan
       const started = performance.now()
       const state = fetched?.get(head.from) ?? (await this.#attic.read(head.from))
-      const loaded = state !== null && this.#goBack(this.#own(lane), shown, head.from, state)
+      const loaded = state !== null && this.#goBack(this.#own(sequence), shown, head.from, state)
       this.#room.spend(performance.now() - started)
       if (loaded) return plan
       without.add(head.from)
@@ -111,9 +116,9 @@ export class LinearCache implements StepCache {
   }
 
   /** Begins a step on a lane that holds what the plan reuses (`prepare`); a lane from which it keeps nothing is saved and emptied. */
-  begin(lane: Lane, plan: Plan, kind: StepKind): Step {
+  begin(sequence: LiveSequence, plan: Plan, kind: StepKind): Step {
     const started = performance.now()
-    const own = this.#own(lane)
+    const own = this.#own(sequence)
     const { shown } = plan
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
     const [head] = plan.parts
@@ -124,7 +129,7 @@ export class LinearCache implements StepCache {
     const step = new Step(own, plan, kind)
     step.recomputeReason = rewindReason(plan, this.#conversations.before(own.conversation))
     own.state = 'running'
-    own.rename(baseOf(shown), keysHeld(plan))
+    own.rename(uneditedOf(shown), sourceIdsHeld(plan))
     this.#running.add(step)
     const places = this.#attic.open ? checkpointPlaces(shown).filter((place) => place > reused) : []
     this.#places.set(step, places)
@@ -138,18 +143,24 @@ export class LinearCache implements StepCache {
   /** Up to the next place where the state is to be saved. */
   next(step: Step, limit: number): Chunk | null {
     this.#refuseLost(step)
-    const { due, lane, plan } = step
+    const { due, sequence: sequence, plan } = step
     if (due === null) return null
     const { tokens } = plan.shown
     const { start } = due.span
     const [stop = tokens.length] = this.#places.get(step) ?? []
     const end = Math.min(due.span.end, start + limit, stop)
-    return { seq: lane.seq, place: start, tokens: tokens.slice(start, end), position: due.position, last: end === tokens.length }
+    return {
+      seq: sequence.seq,
+      place: start,
+      tokens: tokens.slice(start, end),
+      position: due.position,
+      last: end === tokens.length,
+    }
   }
 
   seat(step: Step): Seat {
     this.#refuseLost(step)
-    return { seq: step.lane.seq, place: step.lane.held, position: step.lane.next }
+    return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
   /** None: what a state of this kind takes does not grow cell by cell. */
@@ -157,7 +168,7 @@ export class LinearCache implements StepCache {
     return 0
   }
 
-  reserve(count: number): Reserved {
+  reserve(count: number): Reservation {
     return this.#room.reserve(count)
   }
 
@@ -174,10 +185,10 @@ export class LinearCache implements StepCache {
     this.#enter(step, tokens, what)
     step.spend(what === 'prompt' ? 'prefill' : 'decode', milliseconds)
     const places = this.#places.get(step)
-    if (what !== 'prompt' || places?.[0] !== step.lane.held) return
+    if (what !== 'prompt' || places?.[0] !== step.sequence.held) return
     places.shift()
     const started = performance.now()
-    this.#checkpoints.save(step.lane)
+    this.#checkpoints.save(step.sequence)
     step.spend('cache', performance.now() - started)
   }
 
@@ -186,27 +197,27 @@ export class LinearCache implements StepCache {
    * position it names (llama.cpp moves that before it computes): the lane is emptied, and the step can only be cancelled.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
-    const { lane } = step
-    const entered = (this.memory.positions(lane.seq)?.max ?? -1) + 1 - lane.held
+    const { sequence: sequence } = step
+    const entered = (this.memory.positions(sequence.seq)?.max ?? -1) + 1 - sequence.held
     if (entered === 0) return 0
     invariant(
       entered <= attempted.length,
-      `sequence ${lane.seq} went on at position ${lane.held} with ${attempted.length} tokens and ended ${entered} further`,
+      `sequence ${sequence.seq} went on at position ${sequence.held} with ${attempted.length} tokens and ended ${entered} further`,
     )
     // Submitted all the same: llama.cpp took them in. Less than nothing when it dropped the whole sequence.
     if (entered > 0) step.submit(what, entered)
-    this.#lose(lane)
+    this.#lose(sequence)
     return 0
   }
 
   /** A decode of several sequences failed: states may have been on their way from one place to another, so none is trusted any more. */
   distrust(): void {
-    for (const holding of this.#holdings.all) this.#lose(holding)
+    for (const sequence of this.#holdings.all) this.#lose(sequence)
   }
 
   finish(step: Step, outcome: 'done' | 'cancelled', pending: number): LedgerEntry {
     const started = performance.now()
-    const own = this.#own(step.lane)
+    const own = this.#own(step.sequence)
     const record = this.#conversations.get(own.conversation)
     invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
     if (outcome === 'done') this.#refuseLost(step)
@@ -224,18 +235,18 @@ export class LinearCache implements StepCache {
   }
 
   forget(conversation: ConversationId): void {
-    const lane = this.#conversations.lane(conversation)
-    invariant(lane?.running !== true, `conversation ${conversation} cannot be forgotten while a step is running`)
-    if (lane !== null) this.#holdings.drop(lane)
+    const sequence = this.#conversations.lane(conversation)
+    invariant(sequence?.running !== true, `conversation ${conversation} cannot be forgotten while a step is running`)
+    if (sequence !== null) this.#holdings.drop(sequence)
     this.#attic.forget(conversation)
     this.#conversations.delete(conversation)
   }
 
-  lane(conversation: ConversationId): Lane | null {
+  lane(conversation: ConversationId): LiveSequence | null {
     return this.#conversations.lane(conversation)
   }
 
-  shown(conversation: ConversationId): Shown | null {
+  shown(conversation: ConversationId): Prompt | null {
     return this.#conversations.get(conversation)?.before ?? null
   }
 
@@ -254,10 +265,10 @@ export class LinearCache implements StepCache {
     return this.#conversations.get(conversation)?.ledger ?? []
   }
 
-  whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Whereabouts[] {
+  whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
     const own = this.#holdings.all.filter((each) => each.conversation === conversation)
     const stored = this.#attic.all.filter((each) => each.conversation === conversation)
-    return whereabouts(base, stretches, [
+    return residencyOf(base, stretches, [
       ...own.map((holder) => ({ holder, where: 'live' as const })),
       ...stored.map((holder) => ({ holder, where: holder.tier })),
     ])
@@ -292,17 +303,17 @@ export class LinearCache implements StepCache {
     }
   }
 
-  #own(lane: Lane): Holding {
-    invariant(this.#holdings.has(lane), `the lane of conversation ${lane.conversation} was dropped; open it again`)
-    return lane
+  #own(sequence: LiveSequence): Sequence {
+    invariant(this.#holdings.has(sequence), `the lane of conversation ${sequence.conversation} was dropped; open it again`)
+    return sequence
   }
 
   #refuseLost(step: Step): void {
-    invariant(!this.#lost.has(step), `the sequence of conversation ${step.lane.conversation} was lost, and its step went on`)
+    invariant(!this.#lost.has(step), `the sequence of conversation ${step.sequence.conversation} was lost, and its step went on`)
   }
 
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
-    const own = this.#own(step.lane)
+    const own = this.#own(step.sequence)
     this.#refuseLost(step)
     own.append(tokens, step.keysOf(tokens, what))
     step.submit(what, tokens.length)
@@ -310,7 +321,7 @@ export class LinearCache implements StepCache {
   }
 
   /** Puts a checkpoint in the place of what the lane holds; false when there is no room for it, or it was refused. */
-  #goBack(own: Holding, shown: Shown, stored: Stored, state: Uint8Array): boolean {
+  #goBack(own: Sequence, shown: Prompt, stored: OffloadedSequence, state: Uint8Array): boolean {
     this.#leave(own, shown)
     this.#room.make(
       stored.held,
@@ -326,7 +337,7 @@ export class LinearCache implements StepCache {
   }
 
   /** Saves what the lane holds, and empties it. */
-  #leave(own: Holding, shown: Shown): void {
+  #leave(own: Sequence, shown: Prompt): void {
     if (own.held === 0) return
     const gone = own.held - commonPrefix(own.tokens, shown.tokens)
     if (this.#checkpoints.save(own)) this.#parked += gone
@@ -334,9 +345,9 @@ export class LinearCache implements StepCache {
   }
 
   /** The sequence's state is worth nothing any more. */
-  #lose(holding: Holding): void {
-    this.memory.untag(holding.seq, span(0, END))
-    holding.cut(span(0, holding.held))
-    for (const step of this.#running) if (step.lane === holding) this.#lost.add(step)
+  #lose(sequence: Sequence): void {
+    this.memory.untag(sequence.seq, span(0, END))
+    sequence.cut(span(0, sequence.held))
+    for (const step of this.#running) if (step.sequence === sequence) this.#lost.add(step)
   }
 }

@@ -3,7 +3,7 @@ import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 
 /** One occupied cell as llama.cpp reports it: its position and every sequence that tags it. */
-export interface Cell {
+export interface MemoryCell {
   readonly position: number
   readonly sequences: readonly SeqId[]
 }
@@ -35,5 +35,5 @@ export interface KvMemory {
    */
   loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }): boolean
   /** Every occupied cell, read back from llama.cpp (slow: for integrity checks in tests). */
-  readback(): readonly Cell[]
+  readback(): readonly MemoryCell[]
 }

@@ -1,16 +1,16 @@
 /** Owns what conversations no longer show: parking it, and moving it off the device when what they do show is slower for it. */
 import type { ConversationId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
-import type { Attic } from './attic.js'
+import type { OffloadTiers } from './attic.js'
 import { FEWEST, isWorthMoving } from './burden.js'
 import type { Conversations } from './conversations.js'
 import type { CostModel } from './cost-model.js'
-import { goneFrom, worthParking } from './gone.js'
-import type { Holder } from './holder.js'
-import type { Holding } from './holding.js'
-import type { Holdings } from './holdings.js'
+import { droppedFrom, worthParking } from './gone.js'
+import type { HeldSequence } from './holder.js'
+import type { Sequence } from './holding.js'
+import type { SequenceTable } from './holdings.js'
 import { neededBy, type Plan } from './plan.js'
-import type { Room } from './room.js'
+import type { Evictor } from './room.js'
 
 export interface ParkingOptions {
   /** What decodes and copies cost; null: nobody knows. */
@@ -28,18 +28,18 @@ export class Parking {
   readonly #scattered = new Set<ConversationId>()
 
   constructor(
-    private readonly holdings: Holdings,
+    private readonly table: SequenceTable,
     private readonly conversations: Conversations,
-    private readonly attic: Attic,
-    private readonly room: Room,
+    private readonly offload: OffloadTiers,
+    private readonly evictor: Evictor,
     private readonly options: ParkingOptions,
   ) {}
 
   /** Parks what the plan does not keep of the lane, and takes it from the lane; says how many tokens were parked. */
-  parkGone(own: Holding, plan: Plan): number {
-    const gone = goneFrom(own, plan)
+  parkGone(own: Sequence, plan: Plan): number {
+    const gone = droppedFrom(own, plan)
     const parked = this.#park(own, plan, gone)
-    for (const entries of gone.reverse()) this.holdings.cut(own, entries)
+    for (const entries of gone.reverse()) this.table.cut(own, entries)
     return parked
   }
 
@@ -47,14 +47,14 @@ export class Parking {
    * Parks these entries of the lane, but for those that are parked already, and those that the step computes again though they are what it
    * shows; says how many. When no sequence id can be had they are lost.
    */
-  #park(own: Holding, plan: Plan, gone: readonly Span[]): number {
-    const worth = worthParking(own, plan, gone, this.holdings.parked(own.conversation))
+  #park(own: Sequence, plan: Plan, gone: readonly Span[]): number {
+    const worth = worthParking(own, plan, gone, this.table.parked(own.conversation))
     if (worth.length === 0) return 0
-    const spare = this.holdings.victims(neededBy(own, plan)).filter(({ state }) => state === 'parked')
-    const version = this.room.add(own.conversation, 'parked', spare, own.salt)
+    const spare = this.table.victims(neededBy(own, plan)).filter(({ state }) => state === 'parked')
+    const version = this.evictor.add(own.conversation, 'parked', spare, own.salt)
     if (version === null) return 0
-    version.base = own.base
-    for (const entries of worth) this.holdings.lend(own, entries, version)
+    version.unedited = own.unedited
+    for (const entries of worth) this.table.lend(own, entries, version)
     return version.held
   }
 
@@ -67,12 +67,12 @@ export class Parking {
   }
 
   /** As `tidy` does for this conversation, all of it at once and on the account of the step that begins. @param plan what it needs stays */
-  relieve(own: Holding, plan: Plan): void {
+  relieve(own: Sequence, plan: Plan): void {
     const started = performance.now()
     const needed = neededBy(own, plan)
     for (const version of this.#burdens(own.conversation, needed)) if (!this.#moveOff(version)) break
     this.#gather(own.conversation)
-    this.room.spend(performance.now() - started)
+    this.evictor.spend(performance.now() - started)
   }
 
   /** Nothing is known of the conversation any more. */
@@ -81,7 +81,7 @@ export class Parking {
   }
 
   #relieveOne(): boolean {
-    const parked = this.holdings.all.filter(({ state }) => state === 'parked')
+    const parked = this.table.all.filter(({ state }) => state === 'parked')
     for (const conversation of new Set([...parked.map((version) => version.conversation), ...this.#scattered])) {
       if (this.conversations.lane(conversation)?.running === true) continue
       const [version] = this.#burdens(conversation)
@@ -91,10 +91,10 @@ export class Parking {
   }
 
   #makeRoom(share: number): boolean {
-    const { cells } = this.holdings
-    const [victim] = this.holdings.victims()
-    if (!this.attic.open || victim?.state !== 'parked' || cells.used <= cells.total * share) return false
-    this.room.evictUnasked(victim)
+    const { cells } = this.table
+    const [victim] = this.table.victims()
+    if (!this.offload.open || victim?.state !== 'parked' || cells.used <= cells.total * share) return false
+    this.evictor.evictUnasked(victim)
     return true
   }
 
@@ -102,23 +102,23 @@ export class Parking {
    * The conversation's versions that are to be moved, the longest unused first: those that hold more than others hold of them. One that lent cells
    * to the last step stays, because it may be asked for again.
    */
-  #burdens(conversation: ConversationId, needed?: ReadonlySet<Holder>): readonly Holding[] {
-    const { attic, options, holdings } = this
-    const versions = (attic.open ? holdings.parked(conversation) : []).filter(
+  #burdens(conversation: ConversationId, needed?: ReadonlySet<HeldSequence>): readonly Sequence[] {
+    const { offload: offload, options, table: table } = this
+    const versions = (offload.open ? table.parked(conversation) : []).filter(
       (version) => !version.lent && needed?.has(version) !== true && 2 * aloneIn(version) > version.held,
     )
     if (versions.length === 0) return []
-    const sum = (of: (version: Holding) => number) => versions.reduce((total, version) => total + of(version), 0)
-    const lane = this.conversations.lane(conversation)
-    const burden = { held: sum(({ held }) => held), freed: sum(aloneIn), live: lane === null ? 0 : aloneIn(lane) }
-    if (!attic.hasRoom(burden.held)) return []
+    const sum = (of: (version: Sequence) => number) => versions.reduce((total, version) => total + of(version), 0)
+    const sequence = this.conversations.lane(conversation)
+    const burden = { held: sum(({ held }) => held), freed: sum(aloneIn), live: sequence === null ? 0 : aloneIn(sequence) }
+    if (!offload.hasRoom(burden.held)) return []
     // What was begun is brought to an end.
     const isDue = this.#scattered.has(conversation) || isWorthMoving(burden, options.costs.model, options.fewest ?? FEWEST)
     return isDue ? [...versions].reverse() : []
   }
 
-  #moveOff(version: Holding): boolean {
-    if (!this.room.relieve(version)) return false
+  #moveOff(version: Sequence): boolean {
+    if (!this.evictor.relieve(version)) return false
     this.#scattered.add(version.conversation)
     return true
   }
@@ -126,10 +126,10 @@ export class Parking {
   /** Rewrites the lane of a conversation whose versions went; false: there was nothing to rewrite. */
   #gather(conversation: ConversationId): boolean {
     if (!this.#scattered.delete(conversation)) return false
-    const lane = this.conversations.lane(conversation)
-    return lane !== null && this.holdings.compact(lane) > 0
+    const sequence = this.conversations.lane(conversation)
+    return sequence !== null && this.table.compact(sequence) > 0
   }
 }
 
 /** Cells that no other sequence holds. */
-export const aloneIn = ({ alone }: Holding): number => alone.reduce((sum, stretch) => sum + length(stretch), 0)
+export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stretch) => sum + length(stretch), 0)

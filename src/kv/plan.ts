@@ -5,16 +5,16 @@ import { length, span } from '../core/span.js'
 import { chooseAgain, type Scores } from './blend.js'
 import { stricter, type Terms } from './contract.js'
 import { exactBeginning, exactIn, withRest } from './exact-parts.js'
-import type { Holder } from './holder.js'
-import type { Holding } from './holding.js'
+import type { HeldSequence } from './holder.js'
+import type { Sequence } from './holding.js'
 import { positionAfter, withComputed, type Lenders, type Part } from './part.js'
-import { keysOf, type Shown } from './shown.js'
+import { sourceIdsOf, type Prompt } from './shown.js'
 import { splicedParts } from './spliced-parts.js'
 
 /** How a step is carried out. A plan holds until the cache changes: make it and begin it in one go. */
 export interface Plan {
-  readonly shown: Shown
-  readonly keys: Int32Array
+  readonly shown: Prompt
+  readonly sourceIds: Int32Array
   /** What was asked for. */
   readonly asked: Contract
   /** What the step keeps to. */
@@ -30,7 +30,7 @@ export interface Plan {
   /** By place: 1 where a token is computed again though it is held, because `blend` chose it. */
   readonly blended?: Uint8Array
   /** Stored sequences that could not be had, and why. */
-  readonly without?: ReadonlyMap<Holder, string>
+  readonly without?: ReadonlyMap<HeldSequence, string>
   /** See Terms. */
   readonly anew?: number
 }
@@ -52,11 +52,11 @@ export const reusedIn = (plan: Pick<Plan, 'parts' | 'again' | 'shown'>): number 
   plan.shown.tokens.length - computedIn(plan) + plan.again
 
 /** The lane, and whom the plan borrows from: what must stay until it has begun. */
-export const neededBy = (lane: Holder, { parts }: Pick<Plan, 'parts'>): ReadonlySet<Holder> =>
-  new Set([lane, ...parts.flatMap((part) => (part.kind === 'borrow' ? [part.from] : []))])
+export const neededBy = (sequence: HeldSequence, { parts }: Pick<Plan, 'parts'>): ReadonlySet<HeldSequence> =>
+  new Set([sequence, ...parts.flatMap((part) => (part.kind === 'borrow' ? [part.from] : []))])
 
 /** Keys of what the lane holds when the plan begins: all that is not computed. */
-export function keysHeld({ parts, keys }: Plan): Int32Array {
+export function sourceIdsHeld({ parts, sourceIds: keys }: Plan): Int32Array {
   const held = parts.filter(({ kind }) => kind !== 'compute')
   const all = new Int32Array(held.reduce((sum, part) => sum + length(part.span), 0))
   let at = 0
@@ -79,31 +79,31 @@ export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean => parts.s
  *
  * All plans that what was asked for admits are made, and `leastOf` them is taken.
  */
-export function planStep(lane: Holding, shown: Shown, lenders: Lenders, { terms, scores, positions }: PlanOptions): Plan {
-  invariant(shown.tokens.length > 0, `conversation ${lane.conversation} was asked to show no tokens at all`)
+export function planStep(sequence: Sequence, shown: Prompt, lenders: Lenders, { terms, scores, positions }: PlanOptions): Plan {
+  invariant(shown.tokens.length > 0, `conversation ${sequence.conversation} was asked to show no tokens at all`)
   const { tokens } = shown
   const asked = contractOf(shown, terms)
-  const keys = keysOf(shown)
-  const fresh = lane.freshHashes(tokens)
+  const keys = sourceIdsOf(shown)
+  const fresh = sequence.freshHashes(tokens)
   const { anew = tokens.length } = terms
   let again: Uint8Array | null = null
   const planned = (contract: Contract, parts: readonly Part[], blocked = 0): Candidate => {
-    const last = withLast(lane, computedFrom(lane, parts, anew))
-    const approximate = tokens.length - exactIn(lane, last.parts, tokens, fresh)
+    const last = withLast(sequence, computedFrom(sequence, parts, anew))
+    const approximate = tokens.length - exactIn(sequence, last.parts, tokens, fresh)
     const why = {
       ...(terms.anew === undefined ? {} : { anew }),
       ...(contract === 'blend' && again !== null ? { blended: again } : {}),
     }
-    return { shown, keys, asked, contract, fallback: null, ...last, approximate, blocked, ...why }
+    return { shown, sourceIds: keys, asked, contract, fallback: null, ...last, approximate, blocked, ...why }
   }
-  const beginning = exactBeginning(lane, tokens, lenders, fresh)
+  const beginning = exactBeginning(sequence, tokens, lenders, fresh)
   const exact = planned('exact', withRest(beginning, tokens))
   if (asked === 'exact') return exact
 
-  const spliced = splicedParts(lane, shown, keys, beginning, lenders.parked, new Uint8Array(tokens.length))
-  const within = exactIn(lane, spliced.parts, tokens, fresh)
-  again = asked === 'blend' ? chooseAgain(lane, shown, spliced.parts, within, terms.blend ?? {}, scores ?? null) : null
-  const { parts, blocked } = again === null ? spliced : splicedParts(lane, shown, keys, beginning, lenders.parked, again)
+  const spliced = splicedParts(sequence, shown, keys, beginning, lenders.parked, new Uint8Array(tokens.length))
+  const within = exactIn(sequence, spliced.parts, tokens, fresh)
+  again = asked === 'blend' ? chooseAgain(sequence, shown, spliced.parts, within, terms.blend ?? {}, scores ?? null) : null
+  const { parts, blocked } = again === null ? spliced : splicedParts(sequence, shown, keys, beginning, lenders.parked, again)
   const wanted = planned(asked, parts, blocked)
   const end = endOf(wanted)
   if (positions !== undefined && end > positions && end > tokens.length)
@@ -136,7 +136,7 @@ function leastOf(wanted: Candidate, exact: Candidate): Plan {
  * What the step keeps to: the strictest of what the edits in force ask for, each its own contract or else the step's; without edits, the
  * step's. It depends on nothing but what is shown, so a cancelled step changes nothing about the next.
  */
-function contractOf({ origin }: Shown, { contract }: Terms): Contract {
+function contractOf({ origin }: Prompt, { contract }: Terms): Contract {
   const [first, ...rest] = (origin?.holes ?? []).map((hole) => hole.contract ?? contract)
   return first === undefined ? contract : rest.reduce(stricter, first)
 }
@@ -148,23 +148,23 @@ function endOf({ parts }: Plan): number {
 }
 
 /** The parts with every token from place `anew` on computed, at the positions right after the token before it. */
-function computedFrom(lane: Holding, parts: readonly Part[], anew: number): readonly Part[] {
+function computedFrom(sequence: Sequence, parts: readonly Part[], anew: number): readonly Part[] {
   const end = parts.at(-1)?.span.end ?? 0
   if (anew >= end) return parts
   const before = parts
     .filter((part) => part.span.start < anew)
     .map((part) => ({ ...part, span: span(part.span.start, Math.min(part.span.end, anew)) }))
-  return withComputed(before, span(anew, end), positionAfter(lane, before.at(-1)))
+  return withComputed(before, span(anew, end), positionAfter(sequence, before.at(-1)))
 }
 
 /** The parts with the last token computed, whoever holds it. */
-function withLast(lane: Holding, parts: readonly Part[]): Pick<Plan, 'parts' | 'again'> {
+function withLast(sequence: Sequence, parts: readonly Part[]): Pick<Plan, 'parts' | 'again'> {
   const last = parts.at(-1)
   invariant(last !== undefined, 'a plan has no parts')
   if (last.kind === 'compute') return { parts, again: 0 }
   const { start, end } = last.span
   const before = end - start > 1 ? [...parts.slice(0, -1), { ...last, span: span(start, end - 1) }] : parts.slice(0, -1)
-  return { parts: withComputed(before, span(end - 1, end), positionAfter(lane, before.at(-1))), again: 1 }
+  return { parts: withComputed(before, span(end - 1, end), positionAfter(sequence, before.at(-1))), again: 1 }
 }
 
 /** The plan with its last token decoded `again`, if it is computed alone. */

@@ -1,14 +1,14 @@
 /** Owns what plans are made from: who may lend, what limits them, and whether there is a sequence to work in. */
-import type { Attic } from './attic.js'
+import type { OffloadTiers } from './attic.js'
 import type { AttentionScores } from './blend.js'
 import { EXACT, type Terms } from './contract.js'
-import type { Holder } from './holder.js'
-import type { Holding } from './holding.js'
-import type { Holdings } from './holdings.js'
+import type { HeldSequence } from './holder.js'
+import type { Sequence } from './holding.js'
+import type { SequenceTable } from './holdings.js'
 import type { Lenders } from './part.js'
 import { needsScratch, neededBy, planStep, type Plan } from './plan.js'
 import { recomputeReason } from './recompute.js'
-import { withoutContracts, type Shown } from './shown.js'
+import { withoutContracts, type Prompt } from './shown.js'
 
 export interface PlannerOptions {
   /** Positions the model was trained on; a splice that would go beyond falls back to `exact`. Default: no limit. */
@@ -19,13 +19,13 @@ export interface PlannerOptions {
 
 export class Planner {
   constructor(
-    private readonly holdings: Holdings,
-    private readonly attic: Attic,
+    private readonly table: SequenceTable,
+    private readonly offload: OffloadTiers,
     private readonly options: PlannerOptions,
   ) {}
 
   /** See KvCache.plan. */
-  plan(own: Holding, shown: Shown, terms: Terms, without: ReadonlyMap<Holder, string> = new Map()): Plan {
+  plan(own: Sequence, shown: Prompt, terms: Terms, without: ReadonlyMap<HeldSequence, string> = new Map()): Plan {
     const { conversation } = own
     const lenders = this.#lenders(own, without)
     const { positions, attention } = this.options
@@ -38,29 +38,29 @@ export class Planner {
     })
     const plan = { ...made, without }
     if (!needsScratch(plan) || this.#canAdd(own, plan)) return plan
-    const reason = `all ${this.holdings.sequences.total} sequences of the context are taken, and a splice needs one to work in`
+    const reason = `all ${this.table.sequences.total} sequences of the context are taken, and a splice needs one to work in`
     const exact = { ...terms, ...EXACT }
     return { ...planStep(own, withoutContracts(shown), lenders, { terms: exact }), asked: plan.asked, fallback: reason, without }
   }
 
   /** See LedgerEntry.recomputeReason. @param before the unedited prompt that the conversation's last step was made from */
-  recomputeReason(own: Holding, plan: Plan, before: Int32Array | null): string | null {
+  recomputeReason(own: Sequence, plan: Plan, before: Int32Array | null): string | null {
     return recomputeReason(own, plan, this.#lenders(own, plan.without), before)
   }
 
-  #lenders({ conversation }: Holding, without?: ReadonlyMap<Holder, string>): Lenders {
-    const stored = this.attic.all.filter((each) => without?.has(each) !== true)
+  #lenders({ conversation }: Sequence, without?: ReadonlyMap<HeldSequence, string>): Lenders {
+    const stored = this.offload.all.filter((each) => without?.has(each) !== true)
     return {
-      parked: [...this.holdings.parked(conversation), ...stored.filter((each) => each.conversation === conversation)],
+      parked: [...this.table.parked(conversation), ...stored.filter((each) => each.conversation === conversation)],
       others: [
-        ...this.holdings.all.filter((holding) => holding.conversation !== conversation && holding.state !== 'scratch'),
+        ...this.table.all.filter((sequence) => sequence.conversation !== conversation && sequence.state !== 'scratch'),
         ...stored.filter((each) => each.conversation !== conversation),
       ],
     }
   }
 
-  #canAdd(own: Holding, plan: Plan): boolean {
-    const { used, total } = this.holdings.sequences
-    return used < total || this.holdings.victims(neededBy(own, plan)).length > 0
+  #canAdd(own: Sequence, plan: Plan): boolean {
+    const { used, total } = this.table.sequences
+    return used < total || this.table.victims(neededBy(own, plan)).length > 0
   }
 }

@@ -1,34 +1,34 @@
 /** Owns bringing sequences that were moved off the device back onto it, in the place of what their conversation no longer shows. */
 import { length, span, type Span } from '../core/span.js'
-import type { Attic } from './attic.js'
-import type { Holding } from './holding.js'
-import type { Holdings } from './holdings.js'
+import type { OffloadTiers } from './attic.js'
+import type { Sequence } from './holding.js'
+import type { SequenceTable } from './holdings.js'
 import type { Parking } from './parking.js'
 import { neededBy, type Plan } from './plan.js'
-import type { Room } from './room.js'
-import { Stored } from './stored.js'
+import type { Evictor } from './room.js'
+import { OffloadedSequence } from './stored.js'
 
 /** The stored sequences that the plan borrows from, and which of their entries; those first of which it needs the least. */
-export function borrowedFrom({ parts }: Plan): ReadonlyMap<Stored, readonly Span[]> {
-  const borrowed = new Map<Stored, Span[]>()
+export function borrowedFrom({ parts }: Plan): ReadonlyMap<OffloadedSequence, readonly Span[]> {
+  const borrowed = new Map<OffloadedSequence, Span[]>()
   for (const part of parts) {
-    if (part.kind !== 'borrow' || !(part.from instanceof Stored)) continue
+    if (part.kind !== 'borrow' || !(part.from instanceof OffloadedSequence)) continue
     const entries = span(part.at, part.at + length(part.span))
     borrowed.set(part.from, [...(borrowed.get(part.from) ?? []), entries])
   }
   // The room for what is not needed is free again before the next one comes.
-  const spare = ([{ held }, entries]: [Stored, Span[]]) => held - entries.reduce((sum, each) => sum + length(each), 0)
+  const spare = ([{ held }, entries]: [OffloadedSequence, Span[]]) => held - entries.reduce((sum, each) => sum + length(each), 0)
   return new Map([...borrowed].sort((a, b) => spare(b) - spare(a)))
 }
 
-export class Recall {
+export class Reloader {
   /** Tokens that were parked to make room, and are on no step's account yet. */
   #parked = 0
 
   constructor(
-    private readonly holdings: Holdings,
-    private readonly attic: Attic,
-    private readonly room: Room,
+    private readonly table: SequenceTable,
+    private readonly offload: OffloadTiers,
+    private readonly evictor: Evictor,
     private readonly parking: Parking,
   ) {}
 
@@ -38,10 +38,10 @@ export class Recall {
    * it stays, and the stored sequence where it is. Says why it cannot be had, or null; then nothing was given up for it, unless its values
    * were refused.
    */
-  load(own: Holding, plan: Plan, stored: Stored, state: Uint8Array): string | null {
-    const { cells, memory, sequences } = this.holdings
+  load(own: Sequence, plan: Plan, stored: OffloadedSequence, state: Uint8Array): string | null {
+    const { cells, memory, sequences } = this.table
     const needed = neededBy(own, plan)
-    const spare = () => this.holdings.victims(needed)
+    const spare = () => this.table.victims(needed)
     const borrowed = borrowedFrom(plan)
     const most = cells.total - this.#staying(own, plan)
     if (stored.held > most) return `no room: they take ${stored.held} cells of the context, and only ${most} can be freed`
@@ -49,23 +49,23 @@ export class Recall {
       return `all ${sequences.total} sequences of the context are taken, and they need one`
     if (stored.held > cells.free) {
       this.#parked += this.parking.parkGone(own, plan)
-      this.room.make(stored.held, spare())
+      this.evictor.make(stored.held, spare())
     }
-    const holding = this.room.add(stored.conversation, 'parked', spare(), own.salt)
-    if (holding === null || stored.held > cells.free) {
-      if (holding !== null) this.holdings.drop(holding)
+    const sequence = this.evictor.add(stored.conversation, 'parked', spare(), own.salt)
+    if (sequence === null || stored.held > cells.free) {
+      if (sequence !== null) this.table.drop(sequence)
       return `all ${sequences.total} sequences of the context are taken, and they need one`
     }
-    if (!memory.loadSequence(holding.seq, state, { verify: false })) {
-      this.holdings.drop(holding)
-      this.attic.drop(stored, true)
+    if (!memory.loadSequence(sequence.seq, state, { verify: false })) {
+      this.table.drop(sequence)
+      this.offload.drop(stored, true)
       return 'their saved state was damaged, or another model wrote it'
     }
-    holding.load(stored.record)
-    holding.tier = stored.tier
+    sequence.load(stored.record)
+    sequence.tier = stored.tier
     const all = [...borrowed.keys()].reduce((sum, { held }) => sum + held, 0)
-    if (all <= most) this.attic.drop(stored)
-    else this.#trim(holding, borrowed.get(stored) ?? [])
+    if (all <= most) this.offload.drop(stored)
+    else this.#trim(sequence, borrowed.get(stored) ?? [])
     return null
   }
 
@@ -77,21 +77,21 @@ export class Recall {
   }
 
   /** Cells that the step needs, and those of others that run. */
-  #staying(own: Holding, plan: Plan): number {
+  #staying(own: Sequence, plan: Plan): number {
     const needed = neededBy(own, plan)
     const kept = plan.parts.flatMap((part) =>
       part.kind === 'keep' ? [own.cells.subarray(part.at, part.at + length(part.span))] : [],
     )
-    return this.holdings.cellsOf((holding) => holding !== own && (holding.running || needed.has(holding)), kept)
+    return this.table.cellsOf((sequence) => sequence !== own && (sequence.running || needed.has(sequence)), kept)
   }
 
   /** Only these entries stay. */
-  #trim(holding: Holding, needed: readonly Span[]): void {
-    let end = holding.held
+  #trim(sequence: Sequence, needed: readonly Span[]): void {
+    let end = sequence.held
     for (const { start, end: next } of [...needed].sort((a, b) => b.start - a.start)) {
-      this.holdings.cut(holding, span(next, end))
+      this.table.cut(sequence, span(next, end))
       end = start
     }
-    this.holdings.cut(holding, span(0, end))
+    this.table.cut(sequence, span(0, end))
   }
 }

@@ -1,11 +1,11 @@
 /** Owns why a step computes tokens that its conversation showed before, or that somebody holds: what its ledger entry says of it. */
 import { span, type Span } from '../core/span.js'
-import type { Holder } from './holder.js'
-import type { Holding } from './holding.js'
+import type { HeldSequence } from './holder.js'
+import type { Sequence } from './holding.js'
 import type { Lenders } from './part.js'
 import type { Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
-import { baseOf, isMarker, placeOf } from './shown.js'
+import { uneditedOf, isMarker, sourcePlace } from './shown.js'
 import { stretchesIn } from './spliced-parts.js'
 
 const WATCHED = 'they were asked to be computed, to be watched'
@@ -20,15 +20,15 @@ const GONE = 'no tier holds them'
  * Why the plan computes what it does, as LedgerEntry.recomputeReason says it. To be asked before anything is carried out.
  * @param before the unedited prompt that the conversation's last step was made from; null: there was none
  */
-export function recomputeReason(lane: Holding, plan: Plan, lenders: Lenders, before: Int32Array | null): string | null {
+export function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, before: Int32Array | null): string | null {
   const computed = computedSpans(plan)
-  const without = plan.without ?? new Map<Holder, string>()
+  const without = plan.without ?? new Map<HeldSequence, string>()
   const [first] = computed
-  const own = [lane, ...lenders.parked].filter(({ held }) => held > 0)
+  const own = [sequence, ...lenders.parked].filter(({ held }) => held > 0)
   if (first === undefined || (before === null && own.length === 0 && without.size === 0)) return null
-  const { shown, keys, contract, anew, blended } = plan
+  const { shown, sourceIds: keys, contract, anew, blended } = plan
   const { tokens } = shown
-  const base = baseOf(shown)
+  const base = uneditedOf(shown)
 
   /** By place: 1 and the index of the reason; the first one counts. */
   const reasons = new Uint8Array(tokens.length)
@@ -38,10 +38,10 @@ export function recomputeReason(lane: Holding, plan: Plan, lenders: Lenders, bef
     const reason = texts.indexOf(text) + 1
     for (const { start, end } of of) for (let at = start; at < end; at++) if (reasons[at] === 0) reasons[at] = reason
   }
-  const heldBy = (holder: Holder) =>
+  const heldBy = (holder: HeldSequence) =>
     stretchesIn(holder, 0, tokens, base, keys, first.start, null).map((stretch): Span => stretch.span)
-  const fresh = contract === 'exact' || without.size > 0 ? lane.freshHashes(tokens) : null
-  const freshIn = (holder: Holder, of: readonly Span[]) =>
+  const fresh = contract === 'exact' || without.size > 0 ? sequence.freshHashes(tokens) : null
+  const freshIn = (holder: HeldSequence, of: readonly Span[]) =>
     fresh === null
       ? []
       : placesIn(of).flatMap((at) => (holder.isFresh(holder.atPosition(at), at, tokens, fresh) ? [span(at, at + 1)] : []))
@@ -53,14 +53,14 @@ export function recomputeReason(lane: Holding, plan: Plan, lenders: Lenders, bef
       BLENDED,
     )
   for (const [holder, reason] of without)
-    explain(holder.conversation === lane.conversation ? heldBy(holder) : freshIn(holder, computed), reason)
+    explain(holder.conversation === sequence.conversation ? heldBy(holder) : freshIn(holder, computed), reason)
   for (const holder of own) {
     const held = heldBy(holder)
     if (contract === 'exact') explain(freshIn(holder, held), BEHIND)
     explain(held, contract === 'exact' ? OTHER_TEXT : POSITIONS)
   }
   const agrees = before === null ? 0 : commonPrefix(before, base)
-  const isShownBefore = (at: number) => !isMarker(keys[at]!) && placeOf(keys[at]!) < agrees
+  const isShownBefore = (at: number) => !isMarker(keys[at]!) && sourcePlace(keys[at]!) < agrees
   explain(
     placesIn(computed).flatMap((at) => (isShownBefore(at) ? [span(at, at + 1)] : [])),
     GONE,
@@ -78,9 +78,9 @@ export function recomputeReason(lane: Holding, plan: Plan, lenders: Lenders, bef
 /** The same where a sequence can only be extended: of what is computed again nothing more can be said. */
 export function rewindReason(plan: Plan, before: Int32Array | null): string | null {
   if (before === null) return null
-  const { keys, shown } = plan
-  const agrees = commonPrefix(before, baseOf(shown))
-  const known = placesIn(computedSpans(plan)).filter((at) => !isMarker(keys[at]!) && placeOf(keys[at]!) < agrees).length
+  const { sourceIds: keys, shown } = plan
+  const agrees = commonPrefix(before, uneditedOf(shown))
+  const known = placesIn(computedSpans(plan)).filter((at) => !isMarker(keys[at]!) && sourcePlace(keys[at]!) < agrees).length
   return known === 0 ? null : `${known} tokens: ${REWOUND}`
 }
 

@@ -3,17 +3,17 @@ import { KvfoldError } from '../core/errors.js'
 import { conversationId } from '../core/ids.js'
 import { KvCache } from './cache.js'
 import type { Terms } from './contract.js'
-import { DryMemory } from './dry-memory.js'
+import { DryRunMemory } from './dry-memory.js'
 import { prospectOf, type Prospect } from './forecast.js'
-import type { Shown } from './shown.js'
+import type { Prompt } from './shown.js'
 
 /** What a step shows, and what it is asked to keep to. */
-export interface RehearsedStep {
-  readonly shown: Shown
+export interface DryRunStep {
+  readonly shown: Prompt
   readonly terms: Terms
 }
 
-export interface RehearsalOptions {
+export interface DryRunOptions {
   /** Of the context. */
   readonly cells: number
   readonly sequences: number
@@ -25,15 +25,15 @@ export interface RehearsalOptions {
  * What each of a conversation's steps would do to a cache that was empty before the first. Nothing is generated between them.
  * @throws KvfoldError context/full when a step has no room
  */
-export function rehearse(steps: readonly RehearsedStep[], { cells, sequences, positions }: RehearsalOptions): Prospect[] {
-  const cache = new KvCache(new DryMemory(cells, sequences), positions === undefined ? {} : { positions })
+export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positions }: DryRunOptions): Prospect[] {
+  const cache = new KvCache(new DryRunMemory(cells, sequences), positions === undefined ? {} : { positions })
   return steps.map(({ shown, terms }) => {
     const opened = cache.open(conversationId('rehearsal'))
     if (opened.kind === 'full') throw new KvfoldError('context/full', opened.reason)
-    const { lane } = opened
-    const { held } = lane
-    const plan = cache.plan(lane, shown, terms)
-    const step = cache.begin(lane, plan, 'answer')
+    const { sequence: sequence } = opened
+    const { held } = sequence
+    const plan = cache.plan(sequence, shown, terms)
+    const step = cache.begin(sequence, plan, 'answer')
     const before = cache.totals.used
     for (;;) {
       const chunk = cache.next(step, shown.tokens.length)

@@ -1,18 +1,18 @@
 /** Owns making room on the device: who gives way, and on which step's account that goes. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
-import type { Attic } from './attic.js'
+import type { OffloadTiers } from './attic.js'
 import type { Conversations } from './conversations.js'
-import type { Holding, HoldingState } from './holding.js'
-import type { Holdings } from './holdings.js'
+import type { Sequence, SequenceState } from './holding.js'
+import type { SequenceTable } from './holdings.js'
 import type { Step } from './step.js'
 import { COMMON, sameSalt, type CacheSalt } from './salt.js'
 
 /** Whether so many cells are free now, and how many were freed for that. */
-export type Reserved =
+export type Reservation =
   { readonly kind: 'ok'; readonly evicted: number } | { readonly kind: 'full'; readonly needed: number; readonly free: number }
 
-export class Room {
+export class Evictor {
   /** Cells freed by evictions, and milliseconds spent on moves between tiers, that are on no step's account yet. */
   #evicted = 0
   #moved = 0
@@ -20,9 +20,9 @@ export class Room {
 
   /** @param keep saves what gives way in a lower tier, `sparing` what is there already; false: it was not saved */
   constructor(
-    private readonly holdings: Holdings,
+    private readonly table: SequenceTable,
     private readonly conversations: Conversations,
-    private readonly keep: (victim: Holding, sparing: boolean) => boolean,
+    private readonly keep: (victim: Sequence, sparing: boolean) => boolean,
   ) {}
 
   /** Milliseconds that were spent on moves and are on no step's account yet. */
@@ -31,59 +31,64 @@ export class Room {
   }
 
   /** Frees cells, evicting in the stated order; `full`: evicting everything but the running lanes would not be enough, nothing was evicted. */
-  reserve(count: number): Reserved {
-    const { cells } = this.holdings
+  reserve(count: number): Reservation {
+    const { cells } = this.table
     if (count <= cells.free) return { kind: 'ok', evicted: 0 }
-    if (count > cells.total - this.holdings.cellsOf(({ running }) => running))
+    if (count > cells.total - this.table.cellsOf(({ running }) => running))
       return { kind: 'full', needed: count, free: cells.free }
-    const evicted = this.make(count, this.holdings.victims())
+    const evicted = this.make(count, this.table.victims())
     invariant(count <= cells.free, `${count} cells were promised and only ${cells.free} are free`)
     return { kind: 'ok', evicted }
   }
 
   /** Evicts in this order until so many cells are free, as far as that goes; says how many it freed. */
-  make(count: number, victims: readonly Holding[]): number {
+  make(count: number, victims: readonly Sequence[]): number {
     let freed = 0
     for (const victim of victims) {
-      if (count <= this.holdings.cells.free) break
+      if (count <= this.table.cells.free) break
       freed += this.evict(victim)
     }
     return freed
   }
 
   /** A new holding; when no sequence id is free, the first of `victims` gives way. Null: there is none. */
-  add(conversation: ConversationId, state: HoldingState, victims: readonly Holding[], salt: CacheSalt = COMMON): Holding | null {
+  add(
+    conversation: ConversationId,
+    state: SequenceState,
+    victims: readonly Sequence[],
+    salt: CacheSalt = COMMON,
+  ): Sequence | null {
     const [victim] = victims
-    const { sequences } = this.holdings
+    const { sequences } = this.table
     if (sequences.used === sequences.total && victim !== undefined) this.evict(victim)
-    return this.holdings.add(conversation, state, salt)
+    return this.table.add(conversation, state, salt)
   }
 
   /** The conversation's lane, a new one if it has none; see KvCache.open. */
   open(
     conversation: ConversationId,
     salt: CacheSalt = COMMON,
-  ): { readonly kind: 'lane'; readonly lane: Holding } | { readonly kind: 'full'; readonly reason: string } {
+  ): { readonly kind: 'lane'; readonly sequence: Sequence } | { readonly kind: 'full'; readonly reason: string } {
     const known = this.conversations.lane(conversation)
     if (known !== null) {
       refuseOther(known, salt)
-      return { kind: 'lane', lane: known }
+      return { kind: 'lane', sequence: known }
     }
-    const lane = this.add(conversation, 'idle', this.holdings.victims(), salt)
-    if (lane === null) {
-      const { total } = this.holdings.sequences
+    const sequence = this.add(conversation, 'idle', this.table.victims(), salt)
+    if (sequence === null) {
+      const { total } = this.table.sequences
       const reason = `All ${total} sequences of the context are running; wait for one to end, or load the model with more sequences.`
       return { kind: 'full', reason }
     }
-    this.conversations.seat(conversation, lane)
-    return { kind: 'lane', lane }
+    this.conversations.seat(conversation, sequence)
+    return { kind: 'lane', sequence: sequence }
   }
 
   /** Takes a holding off the device, into another tier if there is one; says how many cells that freed. */
-  evict(victim: Holding): number {
+  evict(victim: Sequence): number {
     const started = performance.now()
     const kept = this.keep(victim, false)
-    const freed = this.holdings.drop(victim)
+    const freed = this.table.drop(victim)
     this.conversations.unseat(victim)
     if (kept) this.#moved += freed
     else this.#evicted += freed
@@ -92,11 +97,11 @@ export class Room {
   }
 
   /** As `evict`, but only if nothing is given up for it in the tiers below; false: it stays. */
-  moveOff(victim: Holding): boolean {
+  moveOff(victim: Sequence): boolean {
     const started = performance.now()
     const kept = this.keep(victim, true)
     if (kept) {
-      this.#moved += this.holdings.drop(victim)
+      this.#moved += this.table.drop(victim)
       this.conversations.unseat(victim)
     }
     this.spend(performance.now() - started)
@@ -104,7 +109,7 @@ export class Room {
   }
 
   /** As `evict`, at a time when no step waits for it: what was moved goes on the account of its own conversation's next step, the time on nobody's. */
-  evictUnasked(victim: Holding): void {
+  evictUnasked(victim: Sequence): void {
     const before = [this.#evicted, this.#moved, this.#milliseconds] as const
     this.evict(victim)
     this.#book(victim.conversation, this.#moved - before[1])
@@ -115,17 +120,17 @@ export class Room {
    * Moves a version off the device if nothing is given up for it in the tiers below; false: it stays. What was moved goes on the account of its
    * conversation's next step; the time is the caller's to book.
    */
-  relieve(version: Holding): boolean {
+  relieve(version: Sequence): boolean {
     if (!this.keep(version, true)) return false
-    this.#book(version.conversation, this.holdings.drop(version))
+    this.#book(version.conversation, this.table.drop(version))
     return true
   }
 
   /** Moves everything that no step uses off the device, the longest unused first. */
-  async leave(attic: Attic): Promise<void> {
-    for (const victim of this.holdings.victims()) {
+  async leave(offload: OffloadTiers): Promise<void> {
+    for (const victim of this.table.victims()) {
       this.evictUnasked(victim)
-      await attic.settle()
+      await offload.settle()
     }
   }
 
@@ -142,7 +147,7 @@ export class Room {
     this.#evicted = 0
     this.#moved = 0
     this.#milliseconds = 0
-    const record = this.conversations.get(step.lane.conversation)
+    const record = this.conversations.get(step.sequence.conversation)
     if (record === undefined) return
     step.moved += record.moved
     record.moved = 0
@@ -155,7 +160,7 @@ export class Room {
 }
 
 /** @throws KvfoldError engine/bad-request when the lane is another tenant's */
-function refuseOther({ conversation, salt }: Holding, asked: CacheSalt): void {
+function refuseOther({ conversation, salt }: Sequence, asked: CacheSalt): void {
   if (sameSalt(salt, asked)) return
   throw new KvfoldError('engine/bad-request', `Conversation ${conversation} is another tenant's; use an id of your own.`)
 }

@@ -3,7 +3,7 @@ import { invariant } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
 
 /** All ids of a context, 0 .. total-1; the lowest free one is lent first, which keeps logs readable. */
-export class Sequences {
+export class SequenceIds {
   readonly #free: Set<number>
 
   /** `total`: n_seq_max. */

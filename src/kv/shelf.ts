@@ -3,21 +3,21 @@ import type { ConversationId } from '../core/ids.js'
 import type { CellHashes } from './cell-hash.js'
 
 /** What a saved sequence holds, entry by entry as in Holding; all arrays but `base` have one element an entry, `hashes` has WORDS. */
-export interface ShelfRecord {
+export interface OffloadRecord {
   readonly conversation: ConversationId
   /** The unedited prompt that the keys point into. */
-  readonly base: Int32Array
+  readonly unedited: Int32Array
   readonly tokens: Int32Array
-  readonly keys: Int32Array
+  readonly sourceIds: Int32Array
   readonly positions: Int32Array
   /** What the cells' values depend on: the provenance. */
   readonly hashes: CellHashes
 }
 
-export interface ShelfItem {
+export interface DiskItem {
   /** Never given to another item. */
   readonly id: string
-  readonly record: ShelfRecord
+  readonly record: OffloadRecord
   /** Room taken: the state, the record and what surrounds them. */
   readonly bytes: number
   /** Milliseconds since 1970; changes with each use. */
@@ -25,7 +25,7 @@ export interface ShelfItem {
 }
 
 /** What befell items since the shelf was opened. */
-export interface ShelfCounts {
+export interface DiskCounts {
   /** Items that were damaged, hence deleted and not handed out. */
   readonly refused: number
   /** Items that another process deleted, or that could not be read. */
@@ -37,16 +37,16 @@ export interface ShelfCounts {
 }
 
 /** Saved sequences of this very model and cache, by id. Losing one costs a recompute, never more; so no call throws over the medium. */
-export interface Shelf {
+export interface DiskTier {
   /** In no order. Their records are checked and not to be written to; a state is checked when it is taken. */
-  readonly items: readonly ShelfItem[]
-  readonly counts: ShelfCounts
+  readonly items: readonly DiskItem[]
+  readonly counts: DiskCounts
 
   /**
    * Keeps copies, and gives up what has the least benefit (benefit.ts) where the budget asks for it. The record is copied at once; the state
    * must not be written to until this is settled. Null: larger than the whole budget, or it could not be written; nothing is left of it then.
    */
-  put(record: ShelfRecord, state: Uint8Array): Promise<ShelfItem | null>
+  put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null>
 
   /**
    * The state, byte for byte as it was put; the item stays and counts as used. Null: no such item, or no longer; a damaged one is deleted.

@@ -3,7 +3,7 @@ import type { Contract } from '../core/contract.js'
 import type { Span } from '../core/span.js'
 
 /** The stretch of tokens that belongs to one message, its role header and end-of-turn included. */
-export interface ShownMessage {
+export interface PromptMessage {
   /** Place in the conversation, from 0; messages never change in number or order, so it names the message. The answer being generated is the last. */
   readonly index: number
   readonly role: string
@@ -12,7 +12,7 @@ export interface ShownMessage {
 }
 
 /** A stretch of the unedited prompt and how many tokens are shown in its place. */
-export interface Hole {
+export interface ReplacedSpan {
   /** Tokens of `Origin.base`; never empty. */
   readonly span: Span
   /** Tokens of the marker or summary. */
@@ -22,37 +22,37 @@ export interface Hole {
 }
 
 /** Where shown tokens come from: the prompt before its edits, and the edits. */
-export interface Origin {
+export interface EditMap {
   readonly base: Int32Array
   /** In order, disjoint. */
-  readonly holes: readonly Hole[]
+  readonly holes: readonly ReplacedSpan[]
 }
 
-export interface Shown {
+export interface Prompt {
   readonly tokens: Int32Array
-  readonly messages: readonly ShownMessage[]
+  readonly messages: readonly PromptMessage[]
   /** Default: nothing was edited. */
-  readonly origin?: Origin
+  readonly origin?: EditMap
 }
 
 /** The same, but that the edits ask for nothing themselves: for a step that must keep to its own contract. */
-export const withoutContracts = (shown: Shown): Shown => {
+export const withoutContracts = (shown: Prompt): Prompt => {
   if (shown.origin === undefined) return shown
   const holes = shown.origin.holes.map(({ span, marker }) => ({ span, marker }))
   return { ...shown, origin: { base: shown.origin.base, holes } }
 }
 
 /** The prompt before its edits. */
-export const baseOf = ({ tokens, origin }: Shown): Int32Array => origin?.base ?? tokens
+export const uneditedOf = ({ tokens, origin }: Prompt): Int32Array => origin?.base ?? tokens
 
 /** The key of the unedited prompt's token at `place`. */
-export const baseKey = (place: number): number => 2 * place + 1
+export const tokenSource = (place: number): number => 2 * place + 1
 
 /** The key of every token of the marker that stands in the place of a hole which begins at `place`. */
-export const markerKey = (place: number): number => 2 * place
+export const markerSource = (place: number): number => 2 * place
 
 /** The place of the unedited prompt that a key stands at. */
-export const placeOf = (key: number): number => key >> 1
+export const sourcePlace = (key: number): number => key >> 1
 
 export const isMarker = (key: number): boolean => (key & 1) === 0
 
@@ -60,16 +60,16 @@ export const isMarker = (key: number): boolean => (key & 1) === 0
  * A key for every shown token, which says where it comes from and stays the same through edits elsewhere. Keys ascend, those of one marker
  * are equal.
  */
-export function keysOf({ tokens, origin }: Shown): Int32Array {
+export function sourceIdsOf({ tokens, origin }: Prompt): Int32Array {
   const keys = new Int32Array(tokens.length)
   let at = 0
   let place = 0
   const copy = (end: number) => {
-    while (place < end) keys[at++] = baseKey(place++)
+    while (place < end) keys[at++] = tokenSource(place++)
   }
   for (const { span, marker } of origin?.holes ?? []) {
     copy(span.start)
-    keys.fill(markerKey(span.start), at, at + marker)
+    keys.fill(markerSource(span.start), at, at + marker)
     at += marker
     place = span.end
   }

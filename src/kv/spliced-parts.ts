@@ -1,10 +1,10 @@
 /** Owns the parts of a plan under contract `splice`: what is exact, then what the conversation held at the same place, at the position it had. */
 import { length, span } from '../core/span.js'
 import { align, type Beginning, type Stretch } from './alignment.js'
-import type { Holder } from './holder.js'
+import type { HeldSequence } from './holder.js'
 import { held, positionAfter, withComputed, type Part } from './part.js'
 import { commonPrefix } from './prefix.js'
-import { baseOf, isMarker, placeOf, type Shown } from './shown.js'
+import { uneditedOf, isMarker, sourcePlace, type Prompt } from './shown.js'
 
 export interface SplicedParts {
   readonly parts: readonly Part[]
@@ -21,36 +21,36 @@ export interface SplicedParts {
  * @param again 1: the token is to be computed though it is held
  */
 export function splicedParts(
-  lane: Holder,
-  shown: Shown,
+  sequence: HeldSequence,
+  shown: Prompt,
   keys: Int32Array,
   beginning: readonly Part[],
-  parked: readonly Holder[],
+  parked: readonly HeldSequence[],
   again: Uint8Array,
 ): SplicedParts {
   const { tokens } = shown
-  const own = [lane, ...parked]
+  const own = [sequence, ...parked]
   const last = beginning.at(-1)
   const parts: Part[] = [...beginning]
-  const from = beginningAfter(lane, last, own)
+  const from = beginningAfter(sequence, last, own)
   const stretches = stretchesOf(own, shown, keys, from, again)
   const pieces = align(stretches, from)
   for (const { source, span: of, entry } of pieces) {
     const at = parts.at(-1)?.span.end ?? 0
-    if (of.start > at) addComputed(parts, lane, at, of.start)
-    const next = held(lane, own[source]!, of, entry)
+    if (of.start > at) addComputed(parts, sequence, at, of.start)
+    const next = held(sequence, own[source]!, of, entry)
     const before = parts.at(-1)
     if (before !== undefined && goesOn(before, next))
       parts[parts.length - 1] = { ...before, span: span(before.span.start, of.end) }
     else parts.push(next)
   }
   const end = parts.at(-1)?.span.end ?? 0
-  if (end < tokens.length) addComputed(parts, lane, end, tokens.length)
+  if (end < tokens.length) addComputed(parts, sequence, end, tokens.length)
   return { parts, blocked: blockedIn(parts, stretches, tokens.length) }
 }
 
-const addComputed = (parts: Part[], lane: Holder, from: number, to: number): void => {
-  const position = positionAfter(lane, parts.at(-1))
+const addComputed = (parts: Part[], sequence: HeldSequence, from: number, to: number): void => {
+  const position = positionAfter(sequence, parts.at(-1))
   parts.splice(0, parts.length, ...withComputed(parts, span(from, to), position))
 }
 
@@ -61,15 +61,21 @@ function goesOn(before: Part, next: Part): boolean {
   return before.at + length(before.span) === next.at
 }
 
-function beginningAfter(lane: Holder, last: Part | undefined, own: readonly Holder[]): Beginning {
+function beginningAfter(sequence: HeldSequence, last: Part | undefined, own: readonly HeldSequence[]): Beginning {
   if (last === undefined || last.kind === 'compute') return { place: 0, offset: 0, source: 0, entry: 0 }
-  const source = own.indexOf(last.kind === 'keep' ? lane : last.from)
+  const source = own.indexOf(last.kind === 'keep' ? sequence : last.from)
   return { place: last.span.end, offset: 0, source, entry: last.at + length(last.span) }
 }
 
 /** What the conversation holds of the text behind its beginning. */
-function stretchesOf(own: readonly Holder[], shown: Shown, keys: Int32Array, from: Beginning, again: Uint8Array): Stretch[] {
-  const base = baseOf(shown)
+function stretchesOf(
+  own: readonly HeldSequence[],
+  shown: Prompt,
+  keys: Int32Array,
+  from: Beginning,
+  again: Uint8Array,
+): Stretch[] {
+  const base = uneditedOf(shown)
   const of = (source: number, place: number) => stretchesIn(own[source]!, source, shown.tokens, base, keys, place, again)
   const ofLane = of(0, from.place)
   const others = own.slice(1).map((_, at) => at + 1)
@@ -86,7 +92,7 @@ function stretchesOf(own: readonly Holder[], shown: Shown, keys: Int32Array, fro
 
 /** The stretches of the text from `place` on that one of the conversation's sequences holds. */
 export function stretchesIn(
-  holder: Holder,
+  holder: HeldSequence,
   source: number,
   tokens: Int32Array,
   base: Int32Array,
@@ -95,8 +101,8 @@ export function stretchesIn(
   again: Uint8Array | null,
 ): Stretch[] {
   if (holder.held === 0 || place >= tokens.length) return []
-  const { keys: heldKeys, tokens: heldTokens } = holder
-  const agrees = commonPrefix(holder.base, base)
+  const { sourceIds: heldKeys, tokens: heldTokens } = holder
+  const agrees = commonPrefix(holder.unedited, base)
   const worth = source === 0 ? 2 : holder.tier === 'device' ? 1 : 0
   const found: Stretch[] = []
   let entry = holder.atKey(keys[place]!)
@@ -113,7 +119,7 @@ export function stretchesIn(
   for (; at < tokens.length; at++) {
     const key = keys[at]!
     const inMarker = isMarker(key)
-    if (inMarker ? placeOf(key) > agrees : placeOf(key) >= agrees) break
+    if (inMarker ? sourcePlace(key) > agrees : sourcePlace(key) >= agrees) break
     const inside = inMarker && at > 0 && keys[at - 1] === key
     const skipped = entry
     while (entry < holder.held && heldKeys[entry]! < key) entry++

@@ -2,12 +2,12 @@
 import { invariant } from '../core/errors.js'
 import { length, span, type Span } from '../core/span.js'
 import { messageCosts, withGenerated } from './cost.js'
-import type { Holding } from './holding.js'
+import type { Sequence } from './holding.js'
 import type { LedgerEntry, ReuseSource, StepKind } from './ledger.js'
 import type { Part } from './part.js'
 import { computedIn, reusedIn, type Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
-import { withoutContracts, type Shown } from './shown.js'
+import { withoutContracts, type Prompt } from './shown.js'
 
 /** Which of a step's tokens: the prompt's, or those the model generated. */
 export type StepPart = 'prompt' | 'generated'
@@ -41,7 +41,7 @@ export class Step {
   /** See LedgerEntry. */
   recomputeReason: string | null = null
   /** Where tokens in the middle of the lane are computed, while there are some. */
-  scratch: Holding | null = null
+  scratch: Sequence | null = null
   /** Tokens that no longer show and were really parked. */
   parked = 0
   readonly #passes: readonly Compute[]
@@ -53,7 +53,7 @@ export class Step {
   readonly #milliseconds = { cache: 0, prefill: 0, decode: 0 }
 
   constructor(
-    readonly lane: Holding,
+    readonly sequence: Sequence,
     readonly plan: Plan,
     readonly kind: StepKind,
   ) {
@@ -78,26 +78,26 @@ export class Step {
    * before the prompt is in.
    */
   keysOf(tokens: Int32Array, part: StepPart): Int32Array {
-    const { lane, due } = this
-    invariant(lane.running && !this.ended, `tokens were decoded for conversation ${lane.conversation} outside of a step`)
+    const { sequence: sequence, due } = this
+    invariant(sequence.running && !this.ended, `tokens were decoded for conversation ${sequence.conversation} outside of a step`)
     if (part === 'generated') {
-      invariant(due === null, `tokens were generated for conversation ${lane.conversation} before its prompt was in`)
-      return lane.keysAfter(tokens.length)
+      invariant(due === null, `tokens were generated for conversation ${sequence.conversation} before its prompt was in`)
+      return sequence.keysAfter(tokens.length)
     }
     const { start } = due?.span ?? span(0, 0)
     const next = this.plan.shown.tokens.subarray(start, start + tokens.length)
     invariant(
       due !== null && tokens.length <= length(due.span) && commonPrefix(next, tokens) === tokens.length,
-      `other tokens than the next ones of the prompt were decoded for ${lane.conversation}`,
+      `other tokens than the next ones of the prompt were decoded for ${sequence.conversation}`,
     )
-    return this.plan.keys.subarray(start, start + tokens.length)
+    return this.plan.sourceIds.subarray(start, start + tokens.length)
   }
 
   /** What the next step compares itself with, once this one is done: all that was shown, without the edits' contracts. */
-  get left(): Shown {
-    const { lane, plan } = this
-    const origin = { base: lane.base, holes: plan.shown.origin?.holes ?? [] }
-    return withoutContracts({ messages: this.shown.messages, tokens: lane.tokens.slice(), origin })
+  get left(): Prompt {
+    const { sequence: sequence, plan } = this
+    const origin = { base: sequence.unedited, holes: plan.shown.origin?.holes ?? [] }
+    return withoutContracts({ messages: this.shown.messages, tokens: sequence.tokens.slice(), origin })
   }
 
   /** Tokens entered the cache. */
@@ -116,8 +116,8 @@ export class Step {
   }
 
   /** The tokens the step showed, generated ones included. */
-  get shown(): Shown {
-    return withGenerated(this.plan.shown, this.lane.tokens)
+  get shown(): Prompt {
+    return withGenerated(this.plan.shown, this.sequence.tokens)
   }
 
   /**
@@ -125,7 +125,7 @@ export class Step {
    * @param number place in the conversation's ledger
    * @param before what the previous step showed
    */
-  entry(number: number, outcome: 'done' | 'cancelled', pending: number, before: Shown | null): LedgerEntry {
+  entry(number: number, outcome: 'done' | 'cancelled', pending: number, before: Prompt | null): LedgerEntry {
     const { prompt, generated } = this.#submitted
     const submitted = prompt + generated
     const { contract, fallback, again, parts, shown } = this.plan
@@ -154,17 +154,20 @@ export class Step {
         recomputed: 0,
         fresh: 0,
         approximate: 0,
-        positions: this.lane.next,
+        positions: this.sequence.next,
         side: submitted,
         sources,
       }
     }
     const asked = shown.tokens.length
     const expected = computedIn(this.plan)
-    invariant(prompt === expected, `the step of ${this.lane.conversation} is done after ${prompt} of ${expected} prompt tokens`)
+    invariant(
+      prompt === expected,
+      `the step of ${this.sequence.conversation} is done after ${prompt} of ${expected} prompt tokens`,
+    )
     const computed = this.#passes.map((pass): Span => pass.span)
     if (again === 1) computed[computed.length - 1] = span(computed.at(-1)!.start, asked - 1)
-    const messages = messageCosts(this.shown, computed, asked, before, this.lane.exact)
+    const messages = messageCosts(this.shown, computed, asked, before, this.sequence.exact)
     const sum = (of: 'recomputed' | 'fresh' | 'approximate') => messages.reduce((total, cost) => total + cost[of], 0)
     const recomputed = sum('recomputed')
     const changed = recomputed > 0 ? `${recomputed} tokens: they stand behind text that became another` : null
@@ -178,7 +181,7 @@ export class Step {
       recomputeReason: this.recomputeReason ?? changed,
       fresh: sum('fresh'),
       approximate: sum('approximate'),
-      positions: this.lane.next,
+      positions: this.sequence.next,
       side: again,
       sources: sourcesOf(parts, again),
     }

@@ -1,20 +1,20 @@
 /** Owns what is known of a sequence that was moved off the device. */
 import type { ConversationId } from '../core/ids.js'
-import { lowerBound, type Holder } from './holder.js'
-import type { Holding } from './holding.js'
-import type { ShelfRecord } from './shelf.js'
+import { lowerBound, type HeldSequence } from './holder.js'
+import type { Sequence } from './holding.js'
+import type { OffloadRecord } from './shelf.js'
 import { sameHash, type CellHashes } from './cell-hash.js'
 
 /** Where its cells' values are: in memory, or under an id of the shelf. */
-export type Place = { readonly tier: 'host'; readonly state: Uint8Array } | { readonly tier: 'disk'; readonly id: string }
+export type OffloadPlace = { readonly tier: 'host'; readonly state: Uint8Array } | { readonly tier: 'disk'; readonly id: string }
 
-export class Stored implements Holder {
+export class OffloadedSequence implements HeldSequence {
   /** Milliseconds since 1970. */
   lastUse = Date.now()
 
   constructor(
-    readonly record: ShelfRecord,
-    readonly place: Place,
+    readonly record: OffloadRecord,
+    readonly place: OffloadPlace,
     /** Room it takes in its tier. */
     readonly bytes: number,
   ) {}
@@ -35,12 +35,12 @@ export class Stored implements Holder {
     return this.record.tokens
   }
 
-  get keys(): Int32Array {
-    return this.record.keys
+  get sourceIds(): Int32Array {
+    return this.record.sourceIds
   }
 
-  get base(): Int32Array {
-    return this.record.base
+  get unedited(): Int32Array {
+    return this.record.unedited
   }
 
   position(entry: number): number {
@@ -52,7 +52,7 @@ export class Stored implements Holder {
   }
 
   atKey(key: number): number {
-    return lowerBound(this.held, (entry) => this.record.keys[entry]! < key)
+    return lowerBound(this.held, (entry) => this.record.sourceIds[entry]! < key)
   }
 
   isFresh(entry: number, place: number, tokens: Int32Array, fresh: CellHashes): boolean {
@@ -67,10 +67,16 @@ export class Stored implements Holder {
 }
 
 /** Everything about the sequence but its cells' values. */
-export function recordOf(holding: Holding): ShelfRecord {
-  const { conversation, base } = holding
-  return { conversation, base, tokens: holding.tokens.slice(), keys: holding.keys.slice(), ...holding.readCells() }
+export function offloadRecordOf(sequence: Sequence): OffloadRecord {
+  const { conversation, unedited: base } = sequence
+  return {
+    conversation,
+    unedited: base,
+    tokens: sequence.tokens.slice(),
+    sourceIds: sequence.sourceIds.slice(),
+    ...sequence.readCells(),
+  }
 }
 
 /** Values that were read from below before a step needed them. */
-export type Fetched = ReadonlyMap<Stored, Uint8Array>
+export type ReadStates = ReadonlyMap<OffloadedSequence, Uint8Array>

@@ -1,6 +1,6 @@
 /** What the cache holds at a moment, in numbers. */
-import type { Attic, AtticTotals } from './attic.js'
-import type { Holdings } from './holdings.js'
+import type { OffloadTiers, OffloadTotals } from './attic.js'
+import type { SequenceTable } from './holdings.js'
 
 /** In cells unless said otherwise. used + free = cells. */
 export interface CacheTotals {
@@ -16,20 +16,20 @@ export interface CacheTotals {
   /** Number of parked versions. */
   readonly versions: number
   /** What was moved off the device. */
-  readonly tiers: AtticTotals
+  readonly tiers: OffloadTotals
 }
 
 /** Looks at every held cell: not for inner loops. */
-export function totalsOf(holdings: Holdings, attic: Attic): CacheTotals {
-  const { cells, sequences } = holdings
+export function totalsOf(table: SequenceTable, offload: OffloadTiers): CacheTotals {
+  const { cells, sequences } = table
   return {
     cells: cells.total,
     used: cells.used,
     free: cells.free,
     reach: cells.reach,
-    parked: cells.used - holdings.cellsOf(({ state }) => state !== 'parked'),
+    parked: cells.used - table.cellsOf(({ state }) => state !== 'parked'),
     sequences: { used: sequences.used, total: sequences.total },
-    versions: holdings.all.filter(({ state }) => state === 'parked').length,
-    tiers: attic.totals,
+    versions: table.all.filter(({ state }) => state === 'parked').length,
+    tiers: offload.totals,
   }
 }

@@ -1,6 +1,6 @@
 /** Owns the last look at a plan before it is carried out: a wrong one would be a wrong cache, not only a slow one. */
 import { invariant } from '../core/errors.js'
-import { Holding } from './holding.js'
+import { Sequence } from './holding.js'
 import { positionAfter } from './part.js'
 import type { Plan } from './plan.js'
 import { commonPrefix } from './prefix.js'
@@ -9,10 +9,10 @@ import { commonPrefix } from './prefix.js'
  * The parts cover what is shown; what is reused is on the device, of the same tokens, in order of position and, under `exact`, what a fresh
  * prefill would make it; what is computed follows on the position before it.
  */
-export function verifyPlan(lane: Holding, { parts, shown, contract }: Plan, isHeld: (holding: Holding) => boolean): void {
+export function verifyPlan(sequence: Sequence, { parts, shown, contract }: Plan, isHeld: (sequence: Sequence) => boolean): void {
   const { tokens } = shown
-  const of = `the plan for conversation ${lane.conversation}`
-  const fresh = contract === 'exact' ? lane.freshHashes(tokens) : null
+  const of = `the plan for conversation ${sequence.conversation}`
+  const fresh = contract === 'exact' ? sequence.freshHashes(tokens) : null
   let at = 0
   let position = 0
   for (const part of parts) {
@@ -24,12 +24,12 @@ export function verifyPlan(lane: Holding, { parts, shown, contract }: Plan, isHe
       position += end - start
       continue
     }
-    const holder = part.kind === 'keep' ? lane : part.from
-    invariant(holder instanceof Holding && isHeld(holder), `${of} borrows from a sequence that is not on the device`)
+    const holder = part.kind === 'keep' ? sequence : part.from
+    invariant(holder instanceof Sequence && isHeld(holder), `${of} borrows from a sequence that is not on the device`)
     const same = commonPrefix(holder.tokens.subarray(part.at), tokens.subarray(start, end)) === end - start
     invariant(same, `${of} would reuse cells of other tokens`)
     invariant(holder.position(part.at) >= position, `${of} would reuse cells out of order`)
-    position = positionAfter(lane, part)
+    position = positionAfter(sequence, part)
     for (let place = start; fresh !== null && place < end; place++)
       invariant(holder.isFresh(part.at + place - start, place, tokens, fresh), `${of} would pass approximate cells off as exact`)
   }

@@ -13,11 +13,11 @@ import { Random } from '../../src/core/random.js'
 import { abilitiesOf } from '../../src/engine/abilities.js'
 import type { EngineReply } from '../../src/engine/engine.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../src/engine/llama.js'
-import { Attic } from '../../src/kv/attic.js'
+import { OffloadTiers } from '../../src/kv/attic.js'
 import { checkpointPlaces } from '../../src/kv/checkpoints.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
-import { LinearCache } from '../../src/kv/linear-cache.js'
-import type { Shown } from '../../src/kv/shown.js'
+import { CheckpointCache } from '../../src/kv/linear-cache.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import type { Step } from '../../src/kv/step.js'
 import { openNative } from '../../src/native/binding.js'
 import { synthesizeOther, WINDOW, type OtherArchitecture } from '../../src/native/synthetic-others.js'
@@ -326,7 +326,7 @@ describe.each(LINEAR)('%s, which can only be extended', (architecture) => {
 })
 
 describe('a cache of sequences that can only be extended', () => {
-  const shownAs = (...messages: readonly (readonly number[])[]): Shown => {
+  const shownAs = (...messages: readonly (readonly number[])[]): Prompt => {
     let start = 0
     return {
       tokens: Int32Array.from(messages.flat()),
@@ -358,11 +358,11 @@ describe('a cache of sequences that can only be extended', () => {
     const model = await native.loadModel(await modelOf('jamba'))
     opened.push(model)
     const context = await model.createContext({ ...COMMON, sequences: 4 })
-    const cache = new LinearCache(context, { refusal: 'no', attic: new Attic({ hostBytes: HOST }) })
-    const begin = async (name: string, shown: Shown) => {
+    const cache = new CheckpointCache(context, { refusal: 'no', offload: new OffloadTiers({ hostBytes: HOST }) })
+    const begin = async (name: string, shown: Prompt) => {
       const opening = cache.open(conversationId(name))
       if (opening.kind === 'full') throw new Error(opening.reason)
-      return cache.begin(opening.lane, await cache.prepare(opening.lane, shown), 'answer')
+      return cache.begin(opening.sequence, await cache.prepare(opening.sequence, shown), 'answer')
     }
     const compute = async (step: Step) => {
       for (let chunk = cache.next(step, 100); chunk !== null; chunk = cache.next(step, 100)) {
@@ -386,7 +386,7 @@ describe('a cache of sequences that can only be extended', () => {
     expect(cache.lane(conversationId('idle'))?.held).toBe(0)
     // The checkpoints are older than the failure.
     const again = await begin('idle', shownAs([1, 2], [3, 4, 5], [6]))
-    expect(again.lane.held).toBe(5)
+    expect(again.sequence.held).toBe(5)
     await compute(again)
     expect(cache.finish(again, 'done', 0)).toMatchObject({ reused: 5, tiers: { host: 5 } })
     cache.check('full')

@@ -18,7 +18,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { openSecret, SECRET_FILE } from '../../src/engine/cache-secret.js'
-import { DiskShelf } from '../../src/engine/disk-shelf.js'
+import { DiskTierFolder } from '../../src/engine/disk-shelf.js'
 import { SavedCells } from '../../src/store/saved-cells.js'
 import { IDENTITY, sampleOf } from './shelf-writer.js'
 
@@ -26,7 +26,7 @@ let folder: string
 let names = 0
 const path = () => join(folder, SECRET_FILE)
 const read = () => openSecret(folder, join(folder, `${names++}.tmp`))
-const openShelf = () => DiskShelf.open({ folder, budget: Infinity, identity: IDENTITY })
+const openShelf = () => DiskTierFolder.open({ folder, budget: Infinity, identity: IDENTITY })
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'kvfold-secret-'))
@@ -149,10 +149,10 @@ describe('what was saved', () => {
     expect(one.secret).toEqual(two.secret)
     const item = await one.put(record, state)
     await two.put(sampleOf(4, 10).record, sampleOf(4, 10).state)
-    for (const shelf of [two, await openShelf()]) {
-      expect(shelf.notes).toEqual([])
-      expect(shelf.counts.refused).toBe(0)
-      expect(shelf.items.find(({ id }) => id === item!.id)?.record).toEqual(record)
+    for (const disk of [two, await openShelf()]) {
+      expect(disk.notes).toEqual([])
+      expect(disk.counts.refused).toBe(0)
+      expect(disk.items.find(({ id }) => id === item!.id)?.record).toEqual(record)
     }
   })
 
@@ -197,9 +197,9 @@ describe('what was saved', () => {
     const sum = createHash('sha256').update(fixed.subarray(0, 64)).update(rest).digest()
     fixed.set(sum, 64)
     writeFileSync(join(folder, `${'a'.repeat(32)}.kvshelf`), Buffer.concat([fixed, rest]))
-    const shelf = await openShelf()
-    expect(shelf.items).toEqual([])
-    expect(shelf.counts.refused).toBe(1)
+    const disk = await openShelf()
+    expect(disk.items).toEqual([])
+    expect(disk.counts.refused).toBe(1)
     expect(readdirSync(folder)).toEqual([SECRET_FILE])
   })
 })

@@ -23,9 +23,9 @@ import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { Random } from '../../src/core/random.js'
 import { SECRET_FILE } from '../../src/engine/cache-secret.js'
-import { DiskShelf, type DiskShelfOptions } from '../../src/engine/disk-shelf.js'
+import { DiskTierFolder, type DiskShelfOptions } from '../../src/engine/disk-shelf.js'
 import { surplus, type Kept } from '../../src/kv/benefit.js'
-import type { ShelfItem } from '../../src/kv/shelf.js'
+import type { DiskItem } from '../../src/kv/shelf.js'
 import { openNative } from '../../src/native/binding.js'
 import { feed, refused, seq, someTokens } from '../native/fixture.js'
 import { tinyModel } from '../support/models.js'
@@ -38,26 +38,26 @@ const START = 1_700_000_000_000
 
 let folder: string
 let now = START
-const opened: DiskShelf[] = []
+const opened: DiskTierFolder[] = []
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'kvfold-shelf-'))
   now = START
 })
 afterEach(async () => {
-  for (const shelf of opened.splice(0)) await shelf.close()
+  for (const disk of opened.splice(0)) await disk.close()
   rmSync(folder, { recursive: true })
 })
 
-async function openShelf(change: Partial<DiskShelfOptions> = {}): Promise<DiskShelf> {
-  const shelf = await DiskShelf.open({ folder, budget: Infinity, identity: IDENTITY, clock: () => now, ...change })
-  opened.push(shelf)
-  return shelf
+async function openShelf(change: Partial<DiskShelfOptions> = {}): Promise<DiskTierFolder> {
+  const disk = await DiskTierFolder.open({ folder, budget: Infinity, identity: IDENTITY, clock: () => now, ...change })
+  opened.push(disk)
+  return disk
 }
 
-async function put(shelf: DiskShelf, seed: number, bytes?: number): Promise<ShelfItem> {
+async function put(disk: DiskTierFolder, seed: number, bytes?: number): Promise<DiskItem> {
   const { record, state } = sampleOf(seed, bytes)
-  const item = await shelf.put(record, state)
+  const item = await disk.put(record, state)
   if (item === null) throw new Error('The shelf did not keep the sample.')
   return item
 }
@@ -69,22 +69,22 @@ const idsOf = (items: readonly { readonly id: string }[]) => items.map(({ id }) 
 const same = (a: Uint8Array | null, b: Uint8Array) => a !== null && Buffer.compare(a, b) === 0
 
 /** Whether the shelf hands out exactly the sample that the item's record says it is. */
-async function isIntact(shelf: DiskShelf, item: ShelfItem, bytes?: number): Promise<boolean> {
+async function isIntact(disk: DiskTierFolder, item: DiskItem, bytes?: number): Promise<boolean> {
   const { record, state } = sampleOf(item.record.tokens[0]!, bytes)
   expect(item.record).toEqual(record)
-  return same(await shelf.take(item.id), state)
+  return same(await disk.take(item.id), state)
 }
 
 describe('an item', () => {
   it.each([0, 1, 2 ** 20 - 1, 2 ** 20, 2 ** 20 + 1, 3_500_001])(
     'with a state of %i bytes comes back as it was put',
     async (bytes) => {
-      const shelf = await openShelf()
-      const item = await put(shelf, 7, bytes)
-      expect(shelf.items).toEqual([item])
-      expect(await isIntact(shelf, item, bytes)).toBe(true)
+      const disk = await openShelf()
+      const item = await put(disk, 7, bytes)
+      expect(disk.items).toEqual([item])
+      expect(await isIntact(disk, item, bytes)).toBe(true)
       expect(item.bytes).toBe(statSync(pathOf(item)).size)
-      await shelf.close()
+      await disk.close()
 
       const later = await openShelf()
       expect(later.items).toEqual([item])
@@ -95,47 +95,47 @@ describe('an item', () => {
   )
 
   it('without tokens is kept, too', async () => {
-    const shelf = await openShelf()
+    const disk = await openShelf()
     const none = new Int32Array()
     const record = { ...sampleOf(1).record, base: none, tokens: none, keys: none, positions: none, hashes: none }
-    const item = await shelf.put(record, Uint8Array.of(5))
+    const item = await disk.put(record, Uint8Array.of(5))
     expect((await openShelf()).items).toEqual([item])
   })
 
   it('keeps the record of the moment it was put, whatever becomes of the arrays', async () => {
-    const shelf = await openShelf()
+    const disk = await openShelf()
     const { record, state } = sampleOf(3, 100)
-    const putting = shelf.put(record, state)
+    const putting = disk.put(record, state)
     record.tokens.fill(0)
     expect((await putting)?.record).toEqual(sampleOf(3).record)
   })
 
   it('that was dropped is gone from the list at once and from the folder soon', async () => {
-    const shelf = await openShelf()
-    const item = await put(shelf, 1, 100)
-    const other = await put(shelf, 2, 100)
+    const disk = await openShelf()
+    const item = await put(disk, 1, 100)
+    const other = await put(disk, 2, 100)
     // A put looks into the folder before the drop's turn comes, and must not find the item anew.
-    const putting = put(shelf, 3, 100)
-    const dropping = shelf.drop(item.id)
-    expect(shelf.items).toEqual([other])
+    const putting = put(disk, 3, 100)
+    const dropping = disk.drop(item.id)
+    expect(disk.items).toEqual([other])
     const third = await putting
     await dropping
     expect(existsSync(pathOf(item))).toBe(false)
-    expect(shelf.items[0]).toBe(other)
-    expect(idsOf(shelf.items)).toEqual(idsOf([other, third]))
-    expect(await shelf.take(item.id)).toBeNull()
-    await shelf.drop(item.id)
-    expect(shelf.counts).toEqual({ refused: 0, gone: 0, evicted: 0, failed: 0 })
+    expect(disk.items[0]).toBe(other)
+    expect(idsOf(disk.items)).toEqual(idsOf([other, third]))
+    expect(await disk.take(item.id)).toBeNull()
+    await disk.drop(item.id)
+    expect(disk.counts).toEqual({ refused: 0, gone: 0, evicted: 0, failed: 0 })
   })
 
   it('tells its last use to the next start', async () => {
-    const shelf = await openShelf()
-    const [a, b, c] = [await put(shelf, 1, 100), await put(shelf, 2, 100), await put(shelf, 3, 100)]
+    const disk = await openShelf()
+    const [a, b, c] = [await put(disk, 1, 100), await put(disk, 2, 100), await put(disk, 3, 100)]
     now += 5_001
-    shelf.touch(a.id)
+    disk.touch(a.id)
     now += 5_001
-    await shelf.take(b.id)
-    await shelf.close()
+    await disk.take(b.id)
+    await disk.close()
     now += 5_001
     const uses = new Map((await openShelf()).items.map(({ id, lastUse }) => [id, lastUse]))
     expect([a, b, c].map(({ id }) => uses.get(id))).toEqual([START + 5_001, START + 10_002, START])
@@ -148,8 +148,8 @@ describe('an item', () => {
     const model = await native.loadModel(await tinyModel())
     const context = await model.createContext({ cells: 256, sequences: 4, threads: 1 })
     await feed(context, someTokens(60))
-    const shelf = await openShelf()
-    const { id } = (await shelf.put(sampleOf(1).record, context.saveSequence(seq(0))))!
+    const disk = await openShelf()
+    const { id } = (await disk.put(sampleOf(1).record, context.saveSequence(seq(0))))!
     await feed(context, [7], 60)
     const expected = context.logits(0)
     context.clear()
@@ -162,7 +162,7 @@ describe('an item', () => {
     state[state.length - 1]! ^= 1
     expect(context.loadSequence(seq(2), state)).toBe(false)
     damage(pathOf({ id }), statSync(pathOf({ id })).size - 1, 1)
-    expect(await shelf.take(id)).toBeNull()
+    expect(await disk.take(id)).toBeNull()
     await model.dispose()
   })
 })
@@ -253,27 +253,27 @@ describe('damage', () => {
   })
 
   it('is what another item under this name amounts to', async () => {
-    const shelf = await openShelf()
-    const [one, two] = [await put(shelf, 1, 100), await put(shelf, 2, 100)]
+    const disk = await openShelf()
+    const [one, two] = [await put(disk, 1, 100), await put(disk, 2, 100)]
     copyFileSync(pathOf(one), pathOf(two))
-    expect(await shelf.take(two.id)).toBeNull()
-    expect(await isIntact(shelf, one, 100)).toBe(true)
+    expect(await disk.take(two.id)).toBeNull()
+    expect(await isIntact(disk, one, 100)).toBe(true)
   })
 
   it('asked about by two at once counts once', async () => {
-    const shelf = await openShelf()
-    const item = await put(shelf, 1, 100)
+    const disk = await openShelf()
+    const item = await put(disk, 1, 100)
     damage(pathOf(item), item.bytes - 1, 1)
-    expect(await Promise.all([shelf.take(item.id), shelf.take(item.id)])).toEqual([null, null])
-    expect(shelf.counts.refused).toBe(1)
+    expect(await Promise.all([disk.take(item.id), disk.take(item.id)])).toEqual([null, null])
+    expect(disk.counts.refused).toBe(1)
   })
 })
 
 describe('the folder', () => {
   it('is made for this user only, and so are the files', async () => {
     folder = join(folder, 'a', 'b')
-    const shelf = await openShelf()
-    const item = await put(shelf, 1, 100)
+    const disk = await openShelf()
+    const item = await put(disk, 1, 100)
     expect(statSync(folder).mode & 0o777).toBe(0o700)
     expect(statSync(pathOf(item)).mode & 0o777).toBe(0o600)
     folder = join(folder, '..', '..')
@@ -292,31 +292,31 @@ describe('the folder', () => {
     writeFileSync(join(folder, 'kvshelf-12-notes.tmp'), 'mine')
     mkdirSync(join(folder, name))
     symlinkSync('notes.txt', join(folder, name.replaceAll('0', '1')))
-    const shelf = await openShelf({ budget: 5000 })
-    for (let seed = 0; seed < 3; seed++) await shelf.put(sampleOf(seed).record, new Uint8Array(10))
-    expect(filesIn(folder).filter((file) => !idsOf(shelf.items).includes(file.slice(0, 32)))).toHaveLength(5)
+    const disk = await openShelf({ budget: 5000 })
+    for (let seed = 0; seed < 3; seed++) await disk.put(sampleOf(seed).record, new Uint8Array(10))
+    expect(filesIn(folder).filter((file) => !idsOf(disk.items).includes(file.slice(0, 32)))).toHaveLength(5)
     expect(readFileSync(join(folder, 'notes.txt'), 'utf8')).toBe('mine')
   })
 
   it('that vanished keeps nothing and breaks nothing', async () => {
-    const shelf = await openShelf()
-    const item = await put(shelf, 1, 100)
+    const disk = await openShelf()
+    const item = await put(disk, 1, 100)
     rmSync(folder, { recursive: true })
     const { record, state } = sampleOf(2, 100)
-    expect(await shelf.put(record, state)).toBeNull()
-    expect(await shelf.take(item.id)).toBeNull()
-    expect(shelf.counts).toMatchObject({ gone: 1, failed: 1, refused: 0 })
+    expect(await disk.put(record, state)).toBeNull()
+    expect(await disk.take(item.id)).toBeNull()
+    expect(disk.counts).toMatchObject({ gone: 1, failed: 1, refused: 0 })
     mkdirSync(folder)
-    await put(shelf, 2, 100)
+    await put(disk, 2, 100)
   })
 
   it.skipIf(process.getuid?.() === 0)('that may not be written to hands out what it has', async () => {
     const item = await put(await openShelf(), 1, 100)
     chmodSync(folder, 0o500)
-    const shelf = await openShelf()
+    const disk = await openShelf()
     const { record, state } = sampleOf(2, 100)
-    expect(await shelf.put(record, state)).toBeNull()
-    expect(await isIntact(shelf, item, 100)).toBe(true)
+    expect(await disk.put(record, state)).toBeNull()
+    expect(await isIntact(disk, item, 100)).toBe(true)
     chmodSync(folder, 0o700)
   })
 })
@@ -324,22 +324,22 @@ describe('the folder', () => {
 describe('items of another identity', () => {
   it('are neither listed nor deleted, and are there for their own model', async () => {
     const item = await put(await openShelf({ identity: OTHER }), 1, 1000)
-    const shelf = await openShelf()
-    expect(shelf.items).toEqual([])
-    expect(await shelf.take(item.id)).toBeNull()
-    expect(shelf.used).toBe(item.bytes)
-    expect(shelf.counts.refused).toBe(0)
-    await put(shelf, 2, 1000)
+    const disk = await openShelf()
+    expect(disk.items).toEqual([])
+    expect(await disk.take(item.id)).toBeNull()
+    expect(disk.used).toBe(item.bytes)
+    expect(disk.counts.refused).toBe(0)
+    await put(disk, 2, 1000)
     expect(await isIntact(await openShelf({ identity: OTHER }), item, 1000)).toBe(true)
   })
 
   it('share the budget and the order of eviction', async () => {
     const item = await put(await openShelf({ identity: OTHER }), 1, 50_000)
     now += 1000
-    const shelf = await openShelf({ budget: 80_000 })
-    await put(shelf, 2, 50_000)
+    const disk = await openShelf({ budget: 80_000 })
+    await put(disk, 2, 50_000)
     expect(existsSync(pathOf(item))).toBe(false)
-    expect(shelf.counts.evicted).toBe(1)
+    expect(disk.counts.evicted).toBe(1)
   })
 })
 
@@ -353,35 +353,35 @@ describe('the budget', () => {
         }),
         async (budget, operations) => {
           const naive = new Map<string, Kept>()
-          let shelf = await openShelf({ budget })
+          let disk = await openShelf({ budget })
           for (const [kind, number, pause] of operations) {
             now += pause
-            const item = shelf.items[number % Math.max(1, shelf.items.length)]
+            const item = disk.items[number % Math.max(1, disk.items.length)]
             if (kind === 'put') {
               const { record, state } = sampleOf(number, number)
               const { length: tokens } = record.tokens
               const before = [...naive].map(([id, kept]) => ({ id, ...kept }))
-              const made = await shelf.put(record, state)
+              const made = await disk.put(record, state)
               if (made === null) continue
               expect(made.bytes).toBeLessThanOrEqual(budget)
               for (const { id } of surplus(before, budget - made.bytes, now)) naive.delete(id)
               naive.set(made.id, { tokens, bytes: made.bytes, lastUse: now })
             } else if (kind === 'reopen') {
-              await shelf.close()
-              shelf = await openShelf({ budget })
+              await disk.close()
+              disk = await openShelf({ budget })
             } else if (item !== undefined) {
-              if (kind === 'touch') shelf.touch(item.id)
-              if (kind === 'take') expect(await shelf.take(item.id)).not.toBeNull()
-              if (kind === 'drop') await shelf.drop(item.id)
+              if (kind === 'touch') disk.touch(item.id)
+              if (kind === 'take') expect(await disk.take(item.id)).not.toBeNull()
+              if (kind === 'drop') await disk.drop(item.id)
               if (kind === 'drop') naive.delete(item.id)
               else naive.set(item.id, { ...naive.get(item.id)!, lastUse: now })
             }
-            expect(idsOf(shelf.items)).toEqual([...naive.keys()].sort())
-            expect(shelf.used).toBeLessThanOrEqual(budget)
-            for (const { id, lastUse } of shelf.items) expect(lastUse).toBe(naive.get(id)!.lastUse)
+            expect(idsOf(disk.items)).toEqual([...naive.keys()].sort())
+            expect(disk.used).toBeLessThanOrEqual(budget)
+            for (const { id, lastUse } of disk.items) expect(lastUse).toBe(naive.get(id)!.lastUse)
           }
-          expect(filesIn(folder).sort()).toEqual(idsOf(shelf.items).map((id) => `${id}.kvshelf`))
-          for (const { id } of shelf.items) await shelf.drop(id)
+          expect(filesIn(folder).sort()).toEqual(idsOf(disk.items).map((id) => `${id}.kvshelf`))
+          for (const { id } of disk.items) await disk.drop(id)
         },
       ),
       { numRuns: 60 },
@@ -389,21 +389,21 @@ describe('the budget', () => {
   })
 
   it('refuses what is larger than all of it, and gives up nothing for that', async () => {
-    const shelf = await openShelf({ budget: 20_000 })
-    const item = await put(shelf, 1, 1000)
+    const disk = await openShelf({ budget: 20_000 })
+    const item = await put(disk, 1, 1000)
     const { record, state } = sampleOf(2, 20_000)
-    expect(await shelf.put(record, state)).toBeNull()
-    expect(shelf.items).toEqual([item])
-    expect(shelf.counts).toMatchObject({ evicted: 0, failed: 0 })
+    expect(await disk.put(record, state)).toBeNull()
+    expect(disk.items).toEqual([item])
+    expect(disk.counts).toMatchObject({ evicted: 0, failed: 0 })
     const none = await openShelf({ budget: 0 })
     expect(await none.put(record, state)).toBeNull()
   })
 
   it('that is smaller than last time is kept from the beginning', async () => {
-    const shelf = await openShelf()
+    const disk = await openShelf()
     for (let seed = 0; seed < 4; seed++) {
       now += 1000
-      await put(shelf, seed, 20_000)
+      await put(disk, seed, 20_000)
     }
     const smaller = await openShelf({ budget: 60_000 })
     expect(smaller.counts.evicted).toBe(2)
@@ -433,12 +433,12 @@ describe('two shelves in one folder', () => {
     const random = new Random(11)
     await Promise.all(
       Array.from({ length: 60 }, async (_, seed) => {
-        const shelf = shelves[seed % 2]!
+        const disk = shelves[seed % 2]!
         await sleep(random.below(40))
-        await put(shelf, seed, 20_000)
-        const item = shelf.items[random.below(shelf.items.length)]
+        await put(disk, seed, 20_000)
+        const item = disk.items[random.below(disk.items.length)]
         if (item === undefined) return
-        const state = await shelf.take(item.id)
+        const state = await disk.take(item.id)
         if (state !== null) expect(same(state, sampleOf(item.record.tokens[0]!, 20_000).state)).toBe(true)
       }),
     )
@@ -449,16 +449,16 @@ describe('two shelves in one folder', () => {
 
 describe('closing', () => {
   it('waits for what was asked before; later calls find nothing and keep nothing', async () => {
-    const shelf = await openShelf()
-    const putting = put(shelf, 1, 2_000_000)
-    await shelf.close()
+    const disk = await openShelf()
+    const putting = put(disk, 1, 2_000_000)
+    await disk.close()
     expect(filesIn(folder)).toEqual([expect.stringMatching(ITEM)])
     const item = await putting
-    expect(shelf.items).toEqual([])
-    expect(await shelf.take(item.id)).toBeNull()
+    expect(disk.items).toEqual([])
+    expect(await disk.take(item.id)).toBeNull()
     const { record, state } = sampleOf(2, 10)
-    expect(await shelf.put(record, state)).toBeNull()
-    await shelf.drop(item.id)
+    expect(await disk.put(record, state)).toBeNull()
+    await disk.drop(item.id)
     expect((await openShelf()).items).toEqual([item])
   })
 })
@@ -495,9 +495,9 @@ describe('a process', () => {
     if (child.exitCode === null && child.signalCode === null) await once(child, 'close')
     expect(lines.find((line) => line.startsWith('none'))).toMatch(/^none \[.*\] .*"failed":1/)
     expect(lines.filter((line) => line.includes('.tmp'))).toEqual([])
-    const shelf = await openShelf()
-    for (const item of shelf.items) expect(await isIntact(shelf, item)).toBe(true)
-    expect(shelf.counts.refused).toBe(0)
+    const disk = await openShelf()
+    for (const item of disk.items) expect(await isIntact(disk, item)).toBe(true)
+    expect(disk.counts.refused).toBe(0)
     expect(filesIn(folder).every((name) => ITEM.test(name))).toBe(true)
   })
 
@@ -522,15 +522,15 @@ describe('a process', () => {
       expect(child.signalCode, errors).toBe('SIGKILL')
 
       const told = (word: string) => [...said.matchAll(new RegExp(`^${word} ([0-9a-f]{32})$`, 'gm'))].map(([, id]) => id!)
-      const shelf = await openShelf()
-      expect(filesIn(folder).sort()).toEqual(idsOf(shelf.items).map((id) => `${id}.kvshelf`))
+      const disk = await openShelf()
+      expect(filesIn(folder).sort()).toEqual(idsOf(disk.items).map((id) => `${id}.kvshelf`))
       const dropped = told('drop')
       const kept = [...before, ...told('put')].filter((id) => !dropped.includes(id))
-      if (budget === Infinity) expect(idsOf(shelf.items)).toEqual(expect.arrayContaining(kept))
-      for (const item of shelf.items) expect(await isIntact(shelf, item)).toBe(true)
-      expect(shelf.counts).toEqual({ refused: 0, gone: 0, evicted: 0, failed: 0 })
+      if (budget === Infinity) expect(idsOf(disk.items)).toEqual(expect.arrayContaining(kept))
+      for (const item of disk.items) expect(await isIntact(disk, item)).toBe(true)
+      expect(disk.counts).toEqual({ refused: 0, gone: 0, evicted: 0, failed: 0 })
       keptInAll += told('put').length
-      for (const { id } of shelf.items.slice(4)) await shelf.drop(id)
+      for (const { id } of disk.items.slice(4)) await disk.drop(id)
     }
     expect(keptInAll).toBeGreaterThan(0)
   })

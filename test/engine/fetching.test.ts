@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
-import { DiskShelf } from '../../src/engine/disk-shelf.js'
+import { DiskTierFolder } from '../../src/engine/disk-shelf.js'
 import { LlamaEngine, type Completion } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import { TEST_GPU } from '../support/device.js'
@@ -40,9 +40,9 @@ beforeEach(async () => {
   await load()
   const gate = new Promise<void>((resolve) => (release = resolve))
   // eslint-disable-next-line @typescript-eslint/unbound-method
-  const take = DiskShelf.prototype.take
+  const take = DiskTierFolder.prototype.take
   reads = 0
-  vi.spyOn(DiskShelf.prototype, 'take').mockImplementation(async function (this: DiskShelf, id) {
+  vi.spyOn(DiskTierFolder.prototype, 'take').mockImplementation(async function (this: DiskTierFolder, id) {
     reads++
     await gate
     return take.call(this, id)

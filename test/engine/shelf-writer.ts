@@ -2,15 +2,18 @@
 import { readdirSync, writeSync } from 'node:fs'
 import { conversationId } from '../../src/core/ids.js'
 import { mix, Random } from '../../src/core/random.js'
-import { DiskShelf } from '../../src/engine/disk-shelf.js'
-import type { ShelfRecord } from '../../src/kv/shelf.js'
+import { DiskTierFolder } from '../../src/engine/disk-shelf.js'
+import type { OffloadRecord } from '../../src/kv/shelf.js'
 import { WORDS } from '../../src/kv/cell-hash.js'
 
 /** The identity that the process writes under. */
 export const IDENTITY = Buffer.alloc(32, 'writer')
 
 /** A record of 1 to 300 tokens that begins with `seed`, and a state of so many bytes; the same for the same seed. */
-export function sampleOf(seed: number, bytes = new Random(seed).below(3 * 2 ** 20)): { record: ShelfRecord; state: Uint8Array } {
+export function sampleOf(
+  seed: number,
+  bytes = new Random(seed).below(3 * 2 ** 20),
+): { record: OffloadRecord; state: Uint8Array } {
   const random = new Random(seed, 1)
   const numbers = (length: number) => Int32Array.from({ length }, () => random.word() | 0)
   const held = 1 + random.below(300)
@@ -21,9 +24,9 @@ export function sampleOf(seed: number, bytes = new Random(seed).below(3 * 2 ** 2
   return {
     record: {
       conversation: conversationId(`talk ${'é'.repeat(seed % 4)}${seed}`),
-      base: numbers(random.below(400)),
+      unedited: numbers(random.below(400)),
       tokens,
-      keys: numbers(held),
+      sourceIds: numbers(held),
       positions: numbers(held),
       hashes: numbers(WORDS * held),
     },
@@ -36,17 +39,17 @@ const say = (line: string) => writeSync(1, `${line}\n`)
 /** `put <id>` once an item is kept, `drop <id>` before one is dropped, `none <folder> <counts>` when one could not be kept; never ends by itself. */
 async function main(folder: string, budget: number, first: number): Promise<void> {
   say('begin')
-  const shelf = await DiskShelf.open({ folder, budget, identity: IDENTITY })
+  const disk = await DiskTierFolder.open({ folder, budget, identity: IDENTITY })
   for (let seed = first; ; seed++) {
     const { record, state } = sampleOf(seed)
-    const item = await shelf.put(record, state)
-    say(item === null ? `none ${JSON.stringify(readdirSync(folder))} ${JSON.stringify(shelf.counts)}` : `put ${item.id}`)
-    const other = shelf.items[seed % Math.max(1, shelf.items.length)]
+    const item = await disk.put(record, state)
+    say(item === null ? `none ${JSON.stringify(readdirSync(folder))} ${JSON.stringify(disk.counts)}` : `put ${item.id}`)
+    const other = disk.items[seed % Math.max(1, disk.items.length)]
     if (other === undefined) continue
     if (seed % 3 === 0) {
       say(`drop ${other.id}`)
-      void shelf.drop(other.id)
-    } else await shelf.take(other.id)
+      void disk.drop(other.id)
+    } else await disk.take(other.id)
   }
 }
 

@@ -118,7 +118,7 @@ describe('an edit', () => {
     desk.step('a', shownOf(system, long, tail, prompt))
     desk.step('a', shownOf(system, folded, prompt))
     const running = desk.start('a', shownOf(system, long, prompt))!
-    expect(running.lane.held).toBe(50)
+    expect(running.sequence.held).toBe(50)
     desk.finish('a', 'cancelled')
     expect(desk.step('a', shownOf(system, folded, tail, prompt))).toMatchObject({ parked: 0, sources: { own: 20, parked: 13 } })
   })
@@ -414,12 +414,12 @@ describe('a mistake of the caller', () => {
     const desk = new Desk({ sequences: 2 })
     const running = desk.start('a', shownOf(system, prompt))!
     const { cache, memory } = desk
-    const { lane, step, plan } = running
-    invariant(() => cache.begin(lane, plan, 'answer'))
+    const { sequence: sequence, step, plan } = running
+    invariant(() => cache.begin(sequence, plan, 'answer'))
     invariant(() => {
       cache.forget(conversationId('a'))
     })
-    invariant(() => cache.plan(lane, shownOf([])))
+    invariant(() => cache.plan(sequence, shownOf([])))
     invariant(() => {
       cache.commit(step, Int32Array.of(5), 'prompt', 0)
     })
@@ -431,9 +431,9 @@ describe('a mistake of the caller', () => {
     invariant(() => {
       cache.commit(step, Int32Array.of(5), 'prompt', 0)
     })
-    memory.decode(lane.seq, 12, Int32Array.of(5, 6))
+    memory.decode(sequence.seq, 12, Int32Array.of(5, 6))
     invariant(() => cache.settle(step, Int32Array.of(5), 'generated'))
-    memory.untag(lane.seq, { start: 12, end: 14 })
+    memory.untag(sequence.seq, { start: 12, end: 14 })
     desk.finish('a')
     invariant(() => cache.finish(step, 'done', 0))
     invariant(() => {
@@ -441,7 +441,7 @@ describe('a mistake of the caller', () => {
     })
     desk.start('b', shownOf(tail))
     desk.start('c', shownOf(long))
-    invariant(() => cache.plan(lane, shownOf(system)))
+    invariant(() => cache.plan(sequence, shownOf(system)))
     desk.inspect()
   })
 

@@ -3,11 +3,11 @@ import { expect } from 'vitest'
 import { conversationId, seqId, type ConversationId, type SeqId } from '../../src/core/ids.js'
 import { KvCache, type KvCacheOptions } from '../../src/kv/cache.js'
 import { EXACT, type Terms } from '../../src/kv/contract.js'
-import type { Lane } from '../../src/kv/holding.js'
+import type { LiveSequence } from '../../src/kv/holding.js'
 import type { LedgerEntry, StepKind } from '../../src/kv/ledger.js'
 import type { KvMemory } from '../../src/kv/memory.js'
 import type { Plan } from '../../src/kv/plan.js'
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import type { Step, StepPart } from '../../src/kv/step.js'
 import { CacheSalts } from '../../src/kv/salt.js'
 import { NaiveMemory, WrongContent, type HeldCell } from './naive-memory.js'
@@ -18,8 +18,8 @@ export interface Running {
   readonly name: string
   readonly step: Step
   readonly plan: Plan
-  readonly shown: Shown
-  readonly lane: Lane
+  readonly shown: Prompt
+  readonly sequence: LiveSequence
   /** By place of the prompt: whether the lane holds it. */
   readonly present: boolean[]
   readonly generated: number[]
@@ -68,7 +68,7 @@ export const SALTS = new CacheSalts()
 export const missing = ({ present }: Running): number => present.filter((is) => !is).length
 
 /** A `Shown` of messages given as token lists; the last one is the generation prompt. */
-export function shownOf(...messages: readonly (readonly number[])[]): Shown {
+export function shownOf(...messages: readonly (readonly number[])[]): Prompt {
   let start = 0
   return {
     tokens: Int32Array.from(messages.flat()),
@@ -103,23 +103,23 @@ export class Desk {
   }
 
   /** Begins a step; null when no sequence id can be had. */
-  start(name: string, shown: Shown, kind: StepKind = 'answer'): Running | null {
-    const lane = this.#open(name)
-    return lane === null ? null : this.#begin(name, lane, this.cache.plan(lane, shown, this.terms), kind)
+  start(name: string, shown: Prompt, kind: StepKind = 'answer'): Running | null {
+    const sequence = this.#open(name)
+    return sequence === null ? null : this.#begin(name, sequence, this.cache.plan(sequence, shown, this.terms), kind)
   }
 
   /** The same with what is in lower tiers. */
-  async fetch(name: string, shown: Shown, kind: StepKind = 'answer'): Promise<Running | null> {
-    const lane = this.#open(name)
-    if (lane === null) return null
-    const before = this.memory.sequence(lane.seq)
-    const plan = await this.cache.prepare(lane, shown, this.terms)
+  async fetch(name: string, shown: Prompt, kind: StepKind = 'answer'): Promise<Running | null> {
+    const sequence = this.#open(name)
+    if (sequence === null) return null
+    const before = this.memory.sequence(sequence.seq)
+    const plan = await this.cache.prepare(sequence, shown, this.terms)
     this.inspect()
-    const now = new Set(this.memory.sequence(lane.seq).map(({ id }) => id))
+    const now = new Set(this.memory.sequence(sequence.seq).map(({ id }) => id))
     // Only what the step does not keep may have given way.
     const left = before.filter(({ id }) => !now.has(id)).length
     expect([left, before.length - left]).toEqual([before.length - now.size, now.size])
-    return this.#begin(name, lane, plan, kind, left)
+    return this.#begin(name, sequence, plan, kind, left)
   }
 
   /**
@@ -127,12 +127,12 @@ export class Desk {
    * is aborted. False: no room.
    */
   decode(running: Running, given: number | Int32Array, entering?: number): boolean {
-    const { name, lane, step, present, generated } = running
+    const { name, sequence: sequence, step, present, generated } = running
     const what: StepPart = typeof given === 'number' ? 'prompt' : 'generated'
     const at = present.indexOf(false)
     const { seq, position, tokens } =
       typeof given === 'number' ? this.#next(running, given) : { ...this.cache.seat(step), tokens: given }
-    if (what === 'generated') expect([at, seq]).toEqual([-1, lane.seq])
+    if (what === 'generated') expect([at, seq]).toEqual([-1, sequence.seq])
     this.inspect()
     const before = this.memory.readback()
     const reserved = this.cache.reserve(tokens.length)
@@ -161,7 +161,7 @@ export class Desk {
   finish(name: string, outcome: 'done' | 'cancelled' = 'done', pending = 0): LedgerEntry {
     const id = conversationId(name)
     const running = this.running.get(id) ?? expect.fail(`${name} is not running`)
-    const { step, plan, shown, lane, submitted, reused } = running
+    const { step, plan, shown, sequence: sequence, submitted, reused } = running
     const entry = this.cache.finish(step, outcome, pending)
     this.running.delete(id)
     this.inspect()
@@ -176,7 +176,7 @@ export class Desk {
     expect([entry.contract, entry.fallback]).toEqual([plan.contract, plan.fallback])
     expect(sum(Object.values(entry.sources))).toBe(entry.reused)
     expect(sum(Object.values(entry.tiers))).toBeLessThanOrEqual(reused)
-    expect(entry.positions).toBe((this.memory.positions(lane.seq)?.max ?? -1) + 1)
+    expect(entry.positions).toBe((this.memory.positions(sequence.seq)?.max ?? -1) + 1)
     for (const key of ['shown', 'reused', 'recomputed', 'fresh', 'approximate'] as const)
       expect(sum(entry.messages.map((message) => message[key]))).toBe(entry[key])
     for (const message of entry.messages) expect(message.reused + message.recomputed + message.fresh).toBe(message.shown)
@@ -188,7 +188,7 @@ export class Desk {
     expect(entry.reused).toBe(reused + plan.again)
     expect(entry.side).toBe(plan.again)
     expect(entry.messages.map(({ index }) => index)).toEqual(shown.messages.map(({ index }) => index))
-    const fresh = this.memory.freshBeginning(lane.seq, content)
+    const fresh = this.memory.freshBeginning(sequence.seq, content)
     expect(entry.approximate).toBe(content.length - fresh)
     expect(plan.approximate).toBe(Math.max(0, shown.tokens.length - fresh))
     if (entry.recomputed > 0) expect(entry.recomputeReason).not.toBeNull()
@@ -201,7 +201,7 @@ export class Desk {
   }
 
   /** A whole step: prompt in chunks, then the generated tokens. Fails the test when there is no room. */
-  step(name: string, shown: Shown, generated: readonly number[] = [], chunk = 7): LedgerEntry {
+  step(name: string, shown: Prompt, generated: readonly number[] = [], chunk = 7): LedgerEntry {
     const running = this.start(name, shown) ?? expect.fail(`${name} found no sequence`)
     while (missing(running) > 0) expect(this.decode(running, chunk)).toBe(true)
     for (const token of generated) expect(this.decode(running, Int32Array.of(token))).toBe(true)
@@ -226,13 +226,13 @@ export class Desk {
 
   /** Closes the gaps of a lane; says how many positions that gave back. */
   closeGaps(name: string): number {
-    const lane = this.cache.lane(conversationId(name))
-    const before = lane === null ? [] : this.memory.sequence(lane.seq)
+    const sequence = this.cache.lane(conversationId(name))
+    const before = sequence === null ? [] : this.memory.sequence(sequence.seq)
     const positions = before.map(({ position }) => position)
     const closed = this.cache.closeGaps(conversationId(name))
     this.inspect()
-    if (lane === null) return closed
-    const after = this.memory.sequence(lane.seq)
+    if (sequence === null) return closed
+    const after = this.memory.sequence(sequence.seq)
     expect(after.map(({ id }) => id)).toEqual(before.map(({ id }) => id))
     if (closed === 0) expect(after.map(({ position }) => position)).toEqual(positions)
     else expect([after.length, after.at(-1)?.position]).toEqual([positions.at(-1)! + 1 - closed, after.length - 1])
@@ -242,7 +242,7 @@ export class Desk {
   /** Moves something parked off the device, if there is too much on it or it is a burden. No lane may change. */
   tidy(share: number): boolean {
     const before = this.memory.readback().length
-    const lanes = () => this.#look((seq) => [...this.#lanes()].some((lane) => lane.seq === seq))
+    const lanes = () => this.#look((seq) => [...this.#lanes()].some((sequence) => sequence.seq === seq))
     const held = lanes()
     const moved = this.cache.tidy(share)
     this.inspect()
@@ -253,8 +253,8 @@ export class Desk {
 
   /** Sequences that no eviction may touch. */
   runningSeqs(): SeqId[] {
-    return [...this.running.values()].flatMap(({ lane, step }) => [
-      lane.seq,
+    return [...this.running.values()].flatMap(({ sequence: sequence, step }) => [
+      sequence.seq,
       ...(step.scratch === null ? [] : [step.scratch.seq]),
     ])
   }
@@ -276,40 +276,51 @@ export class Desk {
   }
 
   /** Of everybody who was ever asked for. */
-  #lanes(): Lane[] {
+  #lanes(): LiveSequence[] {
     return [...this.#names].flatMap((name) => this.cache.lane(conversationId(name)) ?? [])
   }
 
-  #open(name: string): Lane | null {
+  #open(name: string): LiveSequence | null {
     const runningSeqs = this.runningSeqs()
     this.memory.acting = name
     this.#names.add(name)
     const opened = this.cache.open(conversationId(name), SALTS.of(this.#tenantOf(name)))
     this.inspect()
-    if (opened.kind === 'lane') return opened.lane
+    if (opened.kind === 'lane') return opened.sequence
     expect(runningSeqs.length).toBe(this.memory.sequences)
     return null
   }
 
-  #begin(name: string, lane: Lane, plan: Plan, kind: StepKind, left = 0): Running {
+  #begin(name: string, sequence: LiveSequence, plan: Plan, kind: StepKind, left = 0): Running {
     const { memory } = this
     const { shown } = plan
     const own = memory.cellsOwnedBy(name)
     const before: Before = {
-      lane: memory.sequence(lane.seq),
-      parked: memory.heldBeside(lane.seq, name),
+      lane: memory.sequence(sequence.seq),
+      parked: memory.heldBeside(sequence.seq, name),
       own,
       others: memory.cellsOfOthers(name, (other) => this.#tenantOf(other) === this.#tenantOf(name)),
     }
     memory.acting = name
     const { loaded } = memory.moves
-    const step = this.cache.begin(lane, plan, kind, this.#relieves && this.running.size === 0)
+    const step = this.cache.begin(sequence, plan, kind, this.#relieves && this.running.size === 0)
     const present = plan.parts.flatMap((part) =>
       Array.from<boolean>({ length: part.span.end - part.span.start }).fill(part.kind !== 'compute'),
     )
-    const reused = memory.sequence(lane.seq).length
+    const reused = memory.sequence(sequence.seq).length
     const gathered = memory.moves.loaded > loaded
-    const running: Running = { name, step, plan, shown, lane, present, generated: [], reused, gathered, submitted: 0 }
+    const running: Running = {
+      name,
+      step,
+      plan,
+      shown,
+      sequence: sequence,
+      present,
+      generated: [],
+      reused,
+      gathered,
+      submitted: 0,
+    }
     this.running.set(conversationId(name), running)
     this.inspect()
     expect([present.length, present.filter(Boolean).length]).toEqual([shown.tokens.length, reused])
@@ -322,7 +333,7 @@ export class Desk {
 
   /** The chunk that comes next is the first that is missing, after the token before it, in a sequence that shows what the lane shows before it. */
   #next(running: Running, limit: number) {
-    const { name, step, lane, shown, present } = running
+    const { name, step, sequence: sequence, shown, present } = running
     this.memory.acting = name
     const chunk = this.cache.next(step, limit) ?? expect.fail('the cache says that the prompt is in')
     const at = present.indexOf(false)
@@ -332,7 +343,7 @@ export class Desk {
     expect([...chunk.tokens]).toEqual([...shown.tokens.subarray(at, end)])
     expect(present.slice(at, end)).not.toContain(true)
     expect(chunk.last).toBe(end === shown.tokens.length)
-    const seen = this.memory.sequence(lane.seq).slice(0, at)
+    const seen = this.memory.sequence(sequence.seq).slice(0, at)
     expect(chunk.position).toBe((seen.at(-1)?.position ?? -1) + 1)
     const sees = this.memory.sequence(seqId(chunk.seq))
     if (sees.map(({ id }) => id).join() !== seen.map(({ id }) => id).join())
@@ -342,16 +353,16 @@ export class Desk {
 
   /** The lane shows what it is to show, nothing else, and under `exact` as a fresh prefill would make it. */
   #expectContent(running: Running): void {
-    const { lane, plan } = running
-    if (plan.contract === 'exact') this.memory.expectFresh(lane.seq, contentOf(running))
-    else this.memory.expectShows(lane.seq, contentOf(running))
+    const { sequence: sequence, plan } = running
+    if (plan.contract === 'exact') this.memory.expectFresh(sequence.seq, contentOf(running))
+    else this.memory.expectShows(sequence.seq, contentOf(running))
   }
 
   /** Every cell that a lane took over is what a fresh prefill would make it, or the conversation's own and of the same place. */
-  #expectProvenance({ name, shown, lane, present }: Running): void {
+  #expectProvenance({ name, shown, sequence: sequence, present }: Running): void {
     const fresh = this.memory.fresh(shown.tokens)
     const names = this.#places.of(shown, [])
-    const held = this.memory.sequence(lane.seq).values()
+    const held = this.memory.sequence(sequence.seq).values()
     for (const place of present.keys()) {
       if (present[place] !== true) continue
       const cell = held.next().value!
@@ -426,9 +437,9 @@ export class Desk {
   }
 
   /** What the ledger will say was parked is what the lane lost, the conversation still holds, and nothing else of it held before that is left. */
-  #expectParked({ name, step, lane }: Running, { lane: before, parked, own, others }: Before, left: number): void {
-    const now = new Set(this.memory.sequence(lane.seq))
-    const beside = this.memory.heldBeside(lane.seq, name)
+  #expectParked({ name, step, sequence: sequence }: Running, { lane: before, parked, own, others }: Before, left: number): void {
+    const now = new Set(this.memory.sequence(sequence.seq))
+    const beside = this.memory.heldBeside(sequence.seq, name)
     const kept = new Set([...beside.values()].flat())
     const known = new Set([...parked].flatMap(([seq, cells]) => (beside.has(seq) ? cells : [])))
     // The lane may have been rewritten first: a cell is another then, of the same computation.
@@ -442,8 +453,8 @@ export class Desk {
   }
 
   /** From now on these cells are known as what this conversation computed, or took over, for these places. */
-  #note({ name, shown, generated, present, lane }: Running): void {
+  #note({ name, shown, generated, present, sequence: sequence }: Running): void {
     const names = this.#places.of(shown, generated).filter((_, place) => present[place] ?? true)
-    for (const [at, cell] of this.memory.sequence(lane.seq).entries()) this.#places.note(name, cell, names[at]!)
+    for (const [at, cell] of this.memory.sequence(sequence.seq).entries()) this.#places.note(name, cell, names[at]!)
   }
 }

@@ -5,9 +5,9 @@ import type { Contract } from '../../src/core/contract.js'
 import { span } from '../../src/core/span.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import { forecast, type Prospect } from '../../src/kv/forecast.js'
-import { rehearse } from '../../src/kv/rehearsal.js'
+import { dryRun } from '../../src/kv/rehearsal.js'
 import { Desk } from './desk.js'
-import { Prompt } from './prompt.js'
+import { PromptDraft } from './prompt.js'
 
 const fitted = <Term extends string>(rates: Record<Term, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 0 })
 
@@ -21,16 +21,16 @@ const cost = {
 
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 /** 10 + 400 + 150 tokens, and two for the answer to begin with. */
-const conversation = () => new Prompt([text(100, 10), text(200, 400), text(700, 150)], [1, 2])
+const conversation = () => new PromptDraft([text(100, 10), text(200, 400), text(700, 150)], [1, 2])
 const LIMITS = { cells: 4096, sequences: 16 }
 
 function prospects(marker: readonly number[] = [900, 901, 902], hidden = span(20, 380)) {
   const prompt = conversation()
   const open = { shown: prompt.shown, terms: { contract: 'exact' as const } }
   prompt.fold(hidden.start, hidden.end, marker)
-  const folded = (contract: Contract) => rehearse([open, { shown: prompt.shown, terms: { contract } }], LIMITS)[1]!
+  const folded = (contract: Contract) => dryRun([open, { shown: prompt.shown, terms: { contract } }], LIMITS)[1]!
   return {
-    unedited: rehearse([open, open], LIMITS)[1]!,
+    unedited: dryRun([open, open], LIMITS)[1]!,
     exact: folded('exact'),
     splice: folded('splice'),
     blend: folded('blend'),
@@ -80,7 +80,7 @@ describe('a rehearsal', () => {
 
   it('refuses what has no room', () => {
     const shown = conversation().shown
-    expect(() => rehearse([{ shown, terms: { contract: 'exact' } }], { cells: 300, sequences: 4 })).toThrow(
+    expect(() => dryRun([{ shown, terms: { contract: 'exact' } }], { cells: 300, sequences: 4 })).toThrow(
       /do not fit into the 300 cells/,
     )
   })
@@ -91,8 +91,8 @@ describe('a rehearsal', () => {
     fc.assert(
       fc.property(fc.array(fc.tuple(fold, contract), { minLength: 1, maxLength: 4 }), (folds) => {
         const desk = new Desk({ cells: 512, sequences: LIMITS.sequences })
-        const prompt = new Prompt([text(100, 10), text(200, 40), text(300, 15)], [1, 2])
-        const steps: { shown: Prompt['shown']; terms: { contract: Contract } }[] = [
+        const prompt = new PromptDraft([text(100, 10), text(200, 40), text(300, 15)], [1, 2])
+        const steps: { shown: PromptDraft['shown']; terms: { contract: Contract } }[] = [
           { shown: prompt.shown, terms: { contract: 'exact' } },
         ]
         for (const [[start, size, marker], asked] of folds) {
@@ -100,7 +100,7 @@ describe('a rehearsal', () => {
           prompt.fold(start, Math.min(50, start + size), text(900, marker))
           steps.push({ shown: prompt.shown, terms: { contract: asked } })
         }
-        const foretold = rehearse(steps, { ...LIMITS, cells: 512 })
+        const foretold = dryRun(steps, { ...LIMITS, cells: 512 })
         for (const [index, { shown, terms }] of steps.entries()) {
           desk.terms = terms
           const entry = desk.step('a', shown)

@@ -1,13 +1,13 @@
 /** When what nobody uses any more leaves the device for the sake of those who compute, when it does not, and what it costs to come back; case by case. */
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
-import { Attic } from '../../src/kv/attic.js'
+import { OffloadTiers } from '../../src/kv/attic.js'
 import { isOutstaying } from '../../src/kv/burden.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import { Desk, missing, shownOf } from './desk.js'
-import { Prompt } from './prompt.js'
+import { PromptDraft } from './prompt.js'
 
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
@@ -16,9 +16,10 @@ const other = text(2000, 60)
 /** Bytes of a saved sequence of this memory: a head, and 16 for each cell. */
 const bytesOf = (cells: number): number => 8 + 16 * cells
 
-const deskWith = (attic = new Attic({ hostBytes: 1e6 }), fewest = 30) => new Desk({ cells: 1024, options: { attic, fewest } })
+const deskWith = (offload = new OffloadTiers({ hostBytes: 1e6 }), fewest = 30) =>
+  new Desk({ cells: 1024, options: { offload: offload, fewest } })
 
-const step = async (desk: Desk, name: string, shown: Shown): Promise<LedgerEntry> => {
+const step = async (desk: Desk, name: string, shown: Prompt): Promise<LedgerEntry> => {
   const running = (await desk.fetch(name, shown)) ?? expect.fail('no sequence')
   while (missing(running) > 0) expect(desk.decode(running, 200)).toBe(true)
   return desk.finish(name)
@@ -110,7 +111,7 @@ describe('it stays', () => {
 
   it('without tiers, and where others would be given up for it', async () => {
     for (const hostBytes of [0, bytesOf(59)]) {
-      const desk = deskWith(new Attic({ hostBytes }))
+      const desk = deskWith(new OffloadTiers({ hostBytes }))
       await step(desk, 'a', shownOf(long))
       expect(await step(desk, 'b', shownOf(other))).toMatchObject({ moved: 0, evicted: 0 })
       expect([isOnDevice(desk, 'a'), desk.cache.totals.tiers.lost]).toEqual([true, 0])
@@ -120,7 +121,7 @@ describe('it stays', () => {
   it('when it was spliced: it is made exact on the device', async () => {
     const desk = deskWith()
     desk.terms = { contract: 'splice' }
-    const prompt = new Prompt([long, text(300, 15)], [1, 2])
+    const prompt = new PromptDraft([long, text(300, 15)], [1, 2])
     await step(desk, 'a', prompt.shown)
     prompt.fold(5, 10, [900])
     expect(await step(desk, 'a', prompt.shown)).toMatchObject({ contract: 'splice' })

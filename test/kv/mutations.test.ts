@@ -6,15 +6,15 @@ import type { SeqId } from '../../src/core/ids.js'
 import { span, type Span } from '../../src/core/span.js'
 import { KvCache } from '../../src/kv/cache.js'
 import type { Terms } from '../../src/kv/contract.js'
-import { Holding, type Lane } from '../../src/kv/holding.js'
-import { Holdings } from '../../src/kv/holdings.js'
+import { Sequence, type LiveSequence } from '../../src/kv/holding.js'
+import { SequenceTable } from '../../src/kv/holdings.js'
 import type { KvMemory } from '../../src/kv/memory.js'
 import type { Plan } from '../../src/kv/plan.js'
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import { CellHasher } from '../../src/kv/cell-hash.js'
 import { Desk, shownOf, type DeskOptions, SALTS } from './desk.js'
 import { NaiveMemory, WrongContent } from './naive-memory.js'
-import { Prompt } from './prompt.js'
+import { PromptDraft } from './prompt.js'
 
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
@@ -75,7 +75,7 @@ function scenario(desk: Desk): void {
 /** The same under other contracts: holes that are made, restored in another order and made again, by a splice or not; and a reader of what was spliced. */
 function splicedScenario(desk: Desk): void {
   const system = text(100, 8)
-  const prompt = new Prompt([system, text(200, 30), text(300, 12)], [1, 2])
+  const prompt = new PromptDraft([system, text(200, 30), text(300, 12)], [1, 2])
   const show = (contract: Contract = 'splice') => {
     desk.terms = { contract }
     desk.step('a', prompt.shown)
@@ -269,13 +269,13 @@ describe('the cheap check of production', () => {
           }
         })(memory),
       )
-      const show = (shown: Shown) => {
-        const opened = cache.open('a' as Lane['conversation'])
+      const show = (shown: Prompt) => {
+        const opened = cache.open('a' as LiveSequence['conversation'])
         if (opened.kind === 'full') return expect.fail(opened.reason)
-        const step = cache.begin(opened.lane, cache.plan(opened.lane, shown), 'answer')
+        const step = cache.begin(opened.sequence, cache.plan(opened.sequence, shown), 'answer')
         cache.check('positions')
         const { tokens: rest, position } = cache.next(step, 100)!
-        memory.decode(opened.lane.seq, position, rest)
+        memory.decode(opened.sequence.seq, position, rest)
         cache.commit(step, rest, 'prompt', 1)
         cache.finish(step, 'done', 0)
         cache.check('positions')
@@ -291,13 +291,13 @@ describe('the cheap check of production', () => {
 
 describe('a fault in the index is caught', () => {
   /** Runs the scenario with plans that `tamper` may have changed; says what came of it, and how many plans were changed. */
-  const withPlans = (tamper: (plan: Plan, lane: Lane, seen: readonly Plan[]) => Plan | null) => {
+  const withPlans = (tamper: (plan: Plan, sequence: LiveSequence, seen: readonly Plan[]) => Plan | null) => {
     let struck = 0
     const seen: Plan[] = []
     class Faulty extends KvCache {
-      override plan(lane: Lane, shown: Shown, terms?: Terms): Plan {
-        const plan = super.plan(lane, shown, terms)
-        const changed = tamper(plan, lane, seen)
+      override plan(sequence: LiveSequence, shown: Prompt, terms?: Terms): Plan {
+        const plan = super.plan(sequence, shown, terms)
+        const changed = tamper(plan, sequence, seen)
         seen.push(plan)
         if (changed !== null) struck++
         return changed ?? plan
@@ -357,16 +357,16 @@ describe('a fault in the index is caught', () => {
     const { plan } = desk.start('a', whole)!
     desk.decode(desk.running.values().next().value!, 1)
     desk.finish('a')
-    const opened = desk.cache.open('a' as Lane['conversation'], SALTS.of(undefined))
+    const opened = desk.cache.open('a' as LiveSequence['conversation'], SALTS.of(undefined))
     if (opened.kind === 'full') return expect.fail(opened.reason)
-    const { lane } = opened
+    const { sequence: sequence } = opened
     const borrowed = plan.parts.find((part) => part.kind === 'borrow')
     expect(borrowed).toMatchObject({ source: 'parked' })
-    expect(() => desk.cache.begin(lane, plan, 'answer')).toThrow('not on the device')
+    expect(() => desk.cache.begin(sequence, plan, 'answer')).toThrow('not on the device')
     desk.step('b', whole)
-    const from = borrowed?.from as unknown as Lane
+    const from = borrowed?.from as unknown as LiveSequence
     expect([...desk.memory.contents().keys()]).toContain(from.seq)
-    expect(() => desk.cache.begin(lane, plan, 'answer')).toThrow('not on the device')
+    expect(() => desk.cache.begin(sequence, plan, 'answer')).toThrow('not on the device')
     desk.inspect()
   })
 
@@ -409,16 +409,16 @@ describe('a fault that books and memory agree on is caught', () => {
   })
 
   it('approximate cells lent to another conversation, or passed off as exact to their own', () => {
-    vi.spyOn(Holding.prototype, 'isFresh').mockImplementation(function (this: Holding, entry, place, tokens) {
+    vi.spyOn(Sequence.prototype, 'isFresh').mockImplementation(function (this: Sequence, entry, place, tokens) {
       return entry < this.held && this.tokens[entry] === tokens[place] && this.position(entry) === place
     })
     expect(outcomes()[1]).not.toBe('passed')
   })
 
   it('a scratch sequence that sees hidden cells', () => {
-    const lend = methodOf(Holdings.prototype, 'lend')
+    const lend = methodOf(SequenceTable.prototype, 'lend')
     let struck = 0
-    vi.spyOn(Holdings.prototype, 'lend').mockImplementation(function (this: Holdings, from, entries, to, at) {
+    vi.spyOn(SequenceTable.prototype, 'lend').mockImplementation(function (this: SequenceTable, from, entries, to, at) {
       lend.call(this, from, entries, to, at)
       if (to.state !== 'scratch') return
       for (const parked of this.parked(to.conversation))
@@ -434,10 +434,10 @@ describe('a fault that books and memory agree on is caught', () => {
   })
 
   it('a splice that forgets to untag the hole', () => {
-    const cut = methodOf(Holdings.prototype, 'cut')
+    const cut = methodOf(SequenceTable.prototype, 'cut')
     let struck = 0
-    vi.spyOn(Holdings.prototype, 'cut').mockImplementation(function (this: Holdings, holding, entries) {
-      if (holding.state !== 'running' || entries.end === holding.held) return cut.call(this, holding, entries)
+    vi.spyOn(SequenceTable.prototype, 'cut').mockImplementation(function (this: SequenceTable, sequence, entries) {
+      if (sequence.state !== 'running' || entries.end === sequence.held) return cut.call(this, sequence, entries)
       struck++
       return 0
     })

@@ -1,7 +1,7 @@
 /** A cache as plain as can be, with llama.cpp's rules and a stand-in for what attention leaves in a cell; for tests of src/kv. */
 import { seqId, type SeqId } from '../../src/core/ids.js'
 import { span, type Span } from '../../src/core/span.js'
-import type { Cell, KvMemory } from '../../src/kv/memory.js'
+import type { MemoryCell, KvMemory } from '../../src/kv/memory.js'
 
 /** A cell as a sequence sees it. */
 export interface HeldCell {
@@ -86,7 +86,7 @@ export class NaiveMemory implements KvMemory {
     return positions.length === 0 ? null : { min: Math.min(...positions), max: Math.max(...positions) }
   }
 
-  readback(): readonly Cell[] {
+  readback(): readonly MemoryCell[] {
     return this.#cells.map(({ position, tags }) => ({ position, sequences: [...tags] }))
   }
 

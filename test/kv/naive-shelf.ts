@@ -1,10 +1,10 @@
 /** A shelf as plain as can be: it keeps so many items, loses the oldest, and finds every fourth one damaged; for tests of src/kv. */
-import type { Shelf, ShelfItem, ShelfRecord } from '../../src/kv/shelf.js'
+import type { DiskTier, DiskItem, OffloadRecord } from '../../src/kv/shelf.js'
 
-export class NaiveShelf implements Shelf {
+export class NaiveShelf implements DiskTier {
   readonly counts = { refused: 0, gone: 0, evicted: 0, failed: 0 }
   readonly #damages: boolean
-  #items: { readonly item: ShelfItem; readonly state: Uint8Array }[] = []
+  #items: { readonly item: DiskItem; readonly state: Uint8Array }[] = []
   #puts = 0
 
   /** @param damages every fourth item is damaged when it is taken */
@@ -15,11 +15,11 @@ export class NaiveShelf implements Shelf {
     this.#damages = damages
   }
 
-  get items(): readonly ShelfItem[] {
+  get items(): readonly DiskItem[] {
     return this.#items.map(({ item }) => item)
   }
 
-  async put(record: ShelfRecord, state: Uint8Array): Promise<ShelfItem | null> {
+  async put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null> {
     await Promise.resolve()
     if (this.room === 0) return null
     const item = { id: `item ${this.#puts++}`, record: structuredClone(record), bytes: state.byteLength, lastUse: this.#puts }

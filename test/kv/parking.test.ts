@@ -1,13 +1,13 @@
 /** When what is parked leaves the device because it slows decodes down, when it does not, and whose account that goes on; case by case. */
 import { describe, expect, it } from 'vitest'
-import { Attic } from '../../src/kv/attic.js'
+import { OffloadTiers } from '../../src/kv/attic.js'
 import { isWorthMoving } from '../../src/kv/burden.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
 import { NaiveShelf } from './naive-shelf.js'
-import { Prompt } from './prompt.js'
+import { PromptDraft } from './prompt.js'
 
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
@@ -18,23 +18,23 @@ const marker = [900, 901, 902]
 /** Bytes of a saved sequence of this memory: a head, and 16 for each cell. */
 const bytesOf = (cells: number): number => 8 + 16 * cells
 
-const step = async (desk: Desk, name: string, shown: Shown): Promise<LedgerEntry> => {
+const step = async (desk: Desk, name: string, shown: Prompt): Promise<LedgerEntry> => {
   const running = (await desk.fetch(name, shown)) ?? expect.fail('no sequence')
   while (missing(running) > 0) expect(desk.decode(running, 50)).toBe(true)
   return desk.finish(name)
 }
 
 interface Parked extends DeskOptions {
-  readonly attic?: Attic
+  readonly offload?: OffloadTiers
   /** Tokens that are folded, from place 15 on. */
   readonly fold?: number
 }
 
 /** A conversation of 87 tokens, most of which were folded under `splice`: 40 live and 50 parked, of which 30 are enough to be moved. */
-const parked = async ({ attic = new Attic({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
-  const desk = new Desk({ ...options, options: { attic, fewest: 30, ...options.options } })
+const parked = async ({ offload: offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
+  const desk = new Desk({ ...options, options: { offload: offload, fewest: 30, ...options.options } })
   desk.terms = { contract: 'splice' }
-  const prompt = new Prompt([system, long, tail], [1, 2])
+  const prompt = new PromptDraft([system, long, tail], [1, 2])
   await step(desk, 'a', prompt.shown)
   prompt.fold(15, 15 + fold, marker)
   expect(await step(desk, 'a', prompt.shown)).toMatchObject({ contract: 'splice', parked: fold, moved: 0 })
@@ -70,8 +70,8 @@ describe('when nothing runs', () => {
   })
 
   it('under exact, too, where the old text after the fold is parked with it', async () => {
-    const desk = new Desk({ options: { attic: new Attic({ hostBytes: 1e6 }), fewest: 30 } })
-    const prompt = new Prompt([system, long, tail], [1, 2])
+    const desk = new Desk({ options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
+    const prompt = new PromptDraft([system, long, tail], [1, 2])
     await step(desk, 'a', prompt.shown)
     prompt.fold(15, 65, marker)
     expect(await step(desk, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72 })
@@ -87,7 +87,7 @@ describe('when nothing runs', () => {
   })
 
   it('without tiers they stay', async () => {
-    const { desk, prompt } = await parked({ attic: new Attic({}) })
+    const { desk, prompt } = await parked({ offload: new OffloadTiers({}) })
     expect(tidied(desk)).toEqual([])
     expect(desk.memory.moves).toEqual({ saved: 0, loaded: 0 })
     prompt.restore(15)
@@ -95,7 +95,7 @@ describe('when nothing runs', () => {
   })
 
   it('they stay where they would push others out for good; that is found out once', async () => {
-    const { desk } = await parked({ attic: new Attic({ hostBytes: bytesOf(49) }) })
+    const { desk } = await parked({ offload: new OffloadTiers({ hostBytes: bytesOf(49) }) })
     expect(tidied(desk)).toEqual([])
     expect(tidied(desk)).toEqual([])
     expect(desk.memory.moves.saved).toBe(1)
@@ -103,8 +103,8 @@ describe('when nothing runs', () => {
   })
 
   it('where there is a shelf, others go there', async () => {
-    const attic = new Attic({ hostBytes: bytesOf(70), shelf: new NaiveShelf(9) })
-    const { desk, prompt } = await parked({ attic })
+    const offload = new OffloadTiers({ hostBytes: bytesOf(70), disk: new NaiveShelf(9) })
+    const { desk, prompt } = await parked({ offload: offload })
     expect(tidied(desk)).toEqual(['moved', 'gathered'])
     prompt.add(text(400, 60))
     await step(desk, 'a', prompt.shown)
@@ -112,7 +112,7 @@ describe('when nothing runs', () => {
     await step(desk, 'a', prompt.shown)
     // The first answer's beginning, which now stands elsewhere, goes with it.
     expect(tidied(desk)).toEqual(['moved', 'moved', 'gathered'])
-    await attic.settle()
+    await offload.settle()
     const { host, disk, lost } = desk.cache.totals.tiers
     expect([host.tokens + disk.tokens, lost]).toEqual([50 + 2 + 60, 0])
     expect(host.bytes).toBeLessThanOrEqual(bytesOf(70))

@@ -1,5 +1,5 @@
 /** Knows for which place of which conversation's unedited prompt a cell was computed, told by nobody but the tests. */
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import type { HeldCell } from './naive-memory.js'
 
 export class Places {
@@ -12,7 +12,7 @@ export class Places {
    * A name for each shown token, then for each generated one: its place in the unedited prompt and all of the prompt up to there; or that of the
    * hole and, after a colon, all of the marker up to there.
    */
-  of({ tokens, origin = { base: tokens, holes: [] } }: Shown, generated: readonly number[]): string[] {
+  of({ tokens, origin = { base: tokens, holes: [] } }: Prompt, generated: readonly number[]): string[] {
     const base = [...origin.base, ...generated]
     const upTo: number[] = []
     for (const token of base) upTo.push(this.#number(`${upTo.at(-1) ?? ''},${token}`))

@@ -1,6 +1,6 @@
 /** A conversation's prompt as its owner sees it: text that only grows, and stretches of it that something else is shown for; for tests of src/kv. */
 import type { Contract } from '../../src/core/contract.js'
-import type { Hole, Shown } from '../../src/kv/shown.js'
+import type { ReplacedSpan, Prompt } from '../../src/kv/shown.js'
 
 interface Fold {
   readonly start: number
@@ -9,7 +9,7 @@ interface Fold {
   readonly contract?: Contract
 }
 
-export class Prompt {
+export class PromptDraft {
   readonly #messages: (readonly number[])[]
   #folds: readonly Fold[] = []
 
@@ -62,9 +62,9 @@ export class Prompt {
     this.#folds = this.#folds.filter((fold) => fold.start !== start)
   }
 
-  get shown(): Shown {
+  get shown(): Prompt {
     const tokens: number[] = []
-    const messages: Shown['messages'][number][] = []
+    const messages: Prompt['messages'][number][] = []
     let place = 0
     for (const [index, message] of [...this.#messages, this.opening].entries()) {
       const start = tokens.length
@@ -79,7 +79,7 @@ export class Prompt {
       }
       messages.push({ index, role: 'user', span: { start, end: tokens.length } })
     }
-    const holes = this.#folds.map(({ start, end, marker, contract }): Hole => ({
+    const holes = this.#folds.map(({ start, end, marker, contract }): ReplacedSpan => ({
       span: { start, end },
       marker: marker.length,
       ...(contract === undefined ? {} : { contract }),

@@ -3,13 +3,13 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../src/core/contract.js'
 import { conversationId } from '../../src/core/ids.js'
-import { Attic } from '../../src/kv/attic.js'
+import { OffloadTiers } from '../../src/kv/attic.js'
 import type { Terms } from '../../src/kv/contract.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import { Desk, missing } from './desk.js'
 import { NaiveShelf } from './naive-shelf.js'
-import { Prompt } from './prompt.js'
+import { PromptDraft } from './prompt.js'
 
 const NAMES = ['a', 'b', 'c'] as const
 const OPENING = [1, 3]
@@ -186,12 +186,12 @@ const setting: fc.Arbitrary<Setting> = fc.record({
 
 /** A conversation's owner: its prompt, and the stretches of it that can be folded. */
 class Talk {
-  readonly prompt: Prompt
+  readonly prompt: PromptDraft
   readonly #stretches: { readonly start: number; readonly end: number }[] = []
 
   constructor(of: string) {
     const system = of === 'c' ? [11, 10, 12, 11, 10] : [10, 11, 12, 10, 11, 12]
-    this.prompt = new Prompt([system, Array.from({ length: 28 }, (_, at) => 10 + ((at * at) % 5))], OPENING)
+    this.prompt = new PromptDraft([system, Array.from({ length: 28 }, (_, at) => 10 + ((at * at) % 5))], OPENING)
     for (const from of [2, 7, 15, 20]) this.cut(1, from, 5)
   }
 
@@ -254,10 +254,10 @@ async function play(
   { cells, sequences, positions, scores, host, disk, fewest, relieves }: Setting,
 ): Promise<void> {
   const shelf = new NaiveShelf(disk)
-  const attic = new Attic({ hostBytes: host, ...(disk > 0 ? { shelf } : {}) })
-  const attention = { of: (_: unknown, { tokens }: Shown) => Float32Array.from(tokens, (each, at) => (each * 7 + at * 3) % 11) }
+  const offload = new OffloadTiers({ hostBytes: host, ...(disk > 0 ? { disk: shelf } : {}) })
+  const attention = { of: (_: unknown, { tokens }: Prompt) => Float32Array.from(tokens, (each, at) => (each * 7 + at * 3) % 11) }
   const options = {
-    attic,
+    attic: offload,
     fewest,
     costs: { model: COPIER },
     ...(positions === undefined ? {} : { positions }),
@@ -384,7 +384,7 @@ async function play(
       talk.restore(op.which)
       await ask(op.name, op.tokens, op.terms)
     }
-    await attic.settle()
+    await offload.settle()
   }
   seen.lost += desk.cache.totals.tiers.lost
 }

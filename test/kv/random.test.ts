@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import { Desk, missing, shownOf } from './desk.js'
 
 const NAMES = ['a', 'b', 'c'] as const
@@ -82,7 +82,7 @@ class Talk {
     this.#messages = [{ original: system, shown: system }]
   }
 
-  get shown(): Shown {
+  get shown(): Prompt {
     return shownOf(...this.#messages.map(({ shown }) => [1, ...shown, 2]), [1, 3])
   }
 

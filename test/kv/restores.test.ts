@@ -1,12 +1,12 @@
 /** A restore is free wherever its state is held: whatever the contract, the tier and the room there is; and where it is not, the ledger says why. */
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../src/core/contract.js'
-import { Attic } from '../../src/kv/attic.js'
+import { OffloadTiers } from '../../src/kv/attic.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
-import type { Shown } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/shown.js'
 import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
 import { NaiveShelf } from './naive-shelf.js'
-import { Prompt } from './prompt.js'
+import { PromptDraft } from './prompt.js'
 
 /** `count` tokens that occur nowhere else. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
@@ -18,12 +18,12 @@ const marker = [900, 901, 902]
 /** Tokens of the whole conversation. */
 const LENGTH = 120
 
-const conversation = () => new Prompt([system, long, tail], [1, 2])
+const conversation = () => new PromptDraft([system, long, tail], [1, 2])
 
 const TIERS = {
   device: () => undefined,
-  host: () => new Attic({ hostBytes: 1e6 }),
-  disk: () => new Attic({ hostBytes: 1, shelf: new NaiveShelf(1000, false) }),
+  host: () => new OffloadTiers({ hostBytes: 1e6 }),
+  disk: () => new OffloadTiers({ hostBytes: 1, disk: new NaiveShelf(1000, false) }),
 } as const
 
 type Tier = keyof typeof TIERS
@@ -31,15 +31,15 @@ type Tier = keyof typeof TIERS
 class Stage {
   readonly desk: Desk
   readonly prompt = conversation()
-  readonly #attic: Attic | undefined
+  readonly #attic: OffloadTiers | undefined
 
-  constructor(contract: Contract, options: DeskOptions = {}, attic?: Attic) {
-    this.#attic = attic
-    this.desk = new Desk({ ...options, options: { ...options.options, ...(attic === undefined ? {} : { attic }) } })
+  constructor(contract: Contract, options: DeskOptions = {}, offload?: OffloadTiers) {
+    this.#attic = offload
+    this.desk = new Desk({ ...options, options: { ...options.options, ...(offload === undefined ? {} : { offload: offload }) } })
     this.desk.terms = { contract }
   }
 
-  async show(generated: readonly number[] = [], shown: Shown = this.prompt.shown, name = 'a'): Promise<LedgerEntry> {
+  async show(generated: readonly number[] = [], shown: Prompt = this.prompt.shown, name = 'a'): Promise<LedgerEntry> {
     const running = (await this.desk.fetch(name, shown)) ?? expect.fail('no sequence')
     while (missing(running) > 0) expect(this.desk.decode(running, 16)).toBe(true)
     for (const token of generated) expect(this.desk.decode(running, Int32Array.of(token))).toBe(true)
@@ -140,12 +140,12 @@ describe('a restore in a tight cache', () => {
   })
 
   it('whose saved state is damaged loses nothing else', async () => {
-    const attic = new Attic({ hostBytes: 1e6 })
-    const s = bound(new Stage('exact', { cells: 130 }, attic))
+    const offload = new OffloadTiers({ hostBytes: 1e6 })
+    const s = bound(new Stage('exact', { cells: 130 }, offload))
     await s.show()
     s.prompt.fold(12, 20, marker)
     await s.show()
-    for (const { place } of attic.all) if (place.tier === 'host') place.state.fill(7)
+    for (const { place } of offload.all) if (place.tier === 'host') place.state.fill(7)
     s.prompt.restore(12)
     const entry = await s.show()
     expect(entry).toMatchObject({ submitted: 108, approximate: 0 })

@@ -4,7 +4,7 @@ import { CONTRACTS, type Contract } from '../../src/core/contract.js'
 import { conversationId } from '../../src/core/ids.js'
 import type { BlendChoice } from '../../src/kv/contract.js'
 import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
-import { Prompt } from './prompt.js'
+import { PromptDraft } from './prompt.js'
 
 /** `count` tokens that occur nowhere else. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
@@ -15,7 +15,7 @@ const tail = text(300, 15)
 const marker = [900, 901, 902]
 
 /** A conversation of 10 + 40 + 15 tokens, and two that every answer begins with: places [0, 67). */
-const conversation = () => new Prompt([system, long, tail], [1, 2])
+const conversation = () => new PromptDraft([system, long, tail], [1, 2])
 
 const spliced = (options: DeskOptions = {}) => {
   const desk = new Desk(options)
@@ -322,7 +322,7 @@ describe('a refresh', () => {
 describe('a prompt that became another one', () => {
   it('keeps nothing from where it did, though tokens further on are the same at the same places', () => {
     const { desk } = begun()
-    const other = new Prompt([system, [...long.slice(0, 20), 777, ...long.slice(21)], tail], [1, 2])
+    const other = new PromptDraft([system, [...long.slice(0, 20), 777, ...long.slice(21)], tail], [1, 2])
     other.fold(12, 15, [900])
     expect(desk.step('a', other.shown)).toMatchObject({
       contract: 'splice',

@@ -1,7 +1,7 @@
 /** Cells of one tenant never serve another, whichever tier they are in; within a tenant they do. */
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
-import { Attic } from '../../src/kv/attic.js'
+import { OffloadTiers } from '../../src/kv/attic.js'
 import { Desk, missing, SALTS, shownOf } from './desk.js'
 import { NaiveShelf } from './naive-shelf.js'
 
@@ -35,7 +35,7 @@ describe('tenants', () => {
   it('hold for what was moved off the device, to memory or to disk', async () => {
     for (const hostBytes of [1e9, 1]) {
       const shelf = new NaiveShelf(10)
-      const desk = new Desk({ tenantOf, cells: 64, options: { attic: new Attic({ hostBytes, shelf }) } })
+      const desk = new Desk({ tenantOf, cells: 64, options: { offload: new OffloadTiers({ hostBytes, disk: shelf }) } })
       desk.step('anna-1', shownOf(long, prompt))
       // No room beside it: Anna's cells leave the device.
       desk.step('carl-1', shownOf(text(600, 50), prompt))

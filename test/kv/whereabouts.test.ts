@@ -3,24 +3,24 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
 import { span } from '../../src/core/span.js'
-import { baseKey } from '../../src/kv/shown.js'
-import { Stored } from '../../src/kv/stored.js'
+import { tokenSource } from '../../src/kv/shown.js'
+import { OffloadedSequence } from '../../src/kv/stored.js'
 import { WORDS } from '../../src/kv/cell-hash.js'
-import { whereabouts, type Where } from '../../src/kv/whereabouts.js'
+import { residencyOf, type CellPlace } from '../../src/kv/whereabouts.js'
 
-const PLACES: readonly Where[] = ['live', 'parked', 'host', 'disk']
+const PLACES: readonly CellPlace[] = ['live', 'parked', 'host', 'disk']
 
 /** Something that holds these places of a prompt of its own; a marker stands where places are left out. */
-function holderOf(base: readonly number[], places: readonly number[]): Stored {
+function holderOf(unedited: readonly number[], places: readonly number[]): OffloadedSequence {
   const record = {
     conversation: conversationId('c'),
-    base: Int32Array.from(base),
+    unedited: Int32Array.from(base),
     tokens: Int32Array.from(places, (place) => base[place]!),
-    keys: Int32Array.from(places, (place) => baseKey(place)),
+    sourceIds: Int32Array.from(places, (place) => tokenSource(place)),
     positions: Int32Array.from(places),
     hashes: new Int32Array(WORDS * places.length),
   }
-  return new Stored(record, { tier: 'host', state: new Uint8Array() }, 0)
+  return new OffloadedSequence(record, { tier: 'host', state: new Uint8Array() }, 0)
 }
 
 it('counts every token once, where it is had cheapest', () => {
@@ -46,7 +46,7 @@ it('counts every token once, where it is had cheapest', () => {
         }
         return found
       }
-      expect(whereabouts(Int32Array.from(base), [span(start, cut), span(cut, end)], holders)).toEqual([
+      expect(residencyOf(Int32Array.from(base), [span(start, cut), span(cut, end)], holders)).toEqual([
         counts(start, cut),
         counts(cut, end),
       ])

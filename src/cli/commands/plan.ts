@@ -10,8 +10,8 @@ import { refuseHopeless } from '../../engine/room.js'
 import type { Terms } from '../../kv/contract.js'
 import type { CostModel } from '../../kv/cost-model.js'
 import { forecast, type Prospect } from '../../kv/forecast.js'
-import { rehearse } from '../../kv/rehearsal.js'
-import type { Shown } from '../../kv/shown.js'
+import { dryRun } from '../../kv/rehearsal.js'
+import type { Prompt } from '../../kv/shown.js'
 import { count, duration, percent, plural } from '../figures.js'
 import { foldedBy } from '../folds.js'
 import { readInput } from '../input.js'
@@ -103,8 +103,8 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
     sequences: SEQUENCES,
     ...given({ positions: modelInfo.trainedContext > 0 ? modelInfo.trainedContext : undefined }),
   }
-  const second = (shown: Shown, terms: Terms): Prospect =>
-    rehearse(
+  const second = (shown: Prompt, terms: Terms): Prospect =>
+    dryRun(
       [
         { shown: open, terms: { contract: 'exact' } },
         { shown, terms },
@@ -124,7 +124,7 @@ function shownOf(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
   edits: readonly Edit[],
-): Shown {
+): Prompt {
   const rendered = format.render({ messages, tools, edits })
   const { tokens, origin } = rendered
   return { tokens, messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })), origin }

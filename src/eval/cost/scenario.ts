@@ -4,7 +4,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { Random } from '../../core/random.js'
 import { span } from '../../core/span.js'
 import { EXACT, type Terms } from '../../kv/contract.js'
-import type { Shown } from '../../kv/shown.js'
+import type { Prompt } from '../../kv/shown.js'
 
 // The situation that is studied: a long context, all cached, and the same after a fold, as token lists.
 
@@ -26,10 +26,10 @@ export function randomText(length: number, vocabulary: number, seed: number): In
 }
 
 /** The whole text, nothing folded. */
-export const open = (text: Int32Array): Shown => ({ tokens: text, messages: asOne(text.length) })
+export const open = (text: Int32Array): Prompt => ({ tokens: text, messages: asOne(text.length) })
 
 /** The text with one fold, so that as many tokens are left as the point says, the marker's included. */
-export function folded(text: Int32Array, point: Point, marker: Int32Array): Shown {
+export function folded(text: Int32Array, point: Point, marker: Int32Array): Prompt {
   const { start, end } = holeOf(point, marker.length)
   const tokens = new Int32Array(point.after)
   tokens.set(text.subarray(0, start))

@@ -1,7 +1,7 @@
 /** Owns what is measured in which order, and how long it will take as far as the calibrated model knows. Pure. */
 import { type CostModel, decodeTime, prefillTime } from '../../kv/cost-model.js'
 import { type Prospect, timeOf } from '../../kv/forecast.js'
-import { rehearse } from '../../kv/rehearsal.js'
+import { dryRun } from '../../kv/rehearsal.js'
 import { type CostLine, total } from './line.js'
 import { folded, MARKER, open, type Point, termsOf, type Way, WAYS } from './scenario.js'
 
@@ -100,7 +100,7 @@ export function prospects(point: Point, blend: number): Readonly<Record<Way, Pro
       { shown: open(text), terms: termsOf('keep', blend) },
       { shown, terms: termsOf(way, blend) },
     ]
-    return rehearse(steps, { cells: point.before + point.after + 2 * MARKER, sequences: 8 })[1]!
+    return dryRun(steps, { cells: point.before + point.after + 2 * MARKER, sequences: 8 })[1]!
   }
   return Object.fromEntries(WAYS.map((way) => [way, prospectOf(way)])) as Record<Way, Prospect>
 }

@@ -4,7 +4,7 @@ import { conversationId } from '../../core/ids.js'
 import type { Completion, LlamaEngine } from '../../engine/llama.js'
 import type { JobResult } from '../../engine/job.js'
 import { medianOf } from '../../kv/least-squares.js'
-import type { Shown } from '../../kv/shown.js'
+import type { Prompt } from '../../kv/shown.js'
 import { folded, MARKER, open, type Point, randomText, termsOf, type Way } from './scenario.js'
 
 /** Tokens of the text that were computed after others, and the milliseconds it took. */
@@ -120,7 +120,7 @@ export class Stopwatch {
     return (user + system) / 1000
   }
 
-  async #turn(way: Way, shown: Shown): Promise<Turn> {
+  async #turn(way: Way, shown: Prompt): Promise<Turn> {
     const { engine, options } = this
     const conversation = conversationId(`acm-turn-${++this.#turns}`)
     try {
@@ -162,7 +162,7 @@ export class Stopwatch {
 
   async #complete(
     conversation: Completion['conversation'],
-    { tokens, origin }: Shown,
+    { tokens, origin }: Prompt,
     rest: Omit<Completion, 'conversation' | 'tokens' | 'origin'>,
   ): Promise<JobResult> {
     const { signal } = this.options

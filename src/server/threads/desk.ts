@@ -8,7 +8,7 @@ import type { Hit } from '../../context/search.js'
 import type { Contract, ContractChoice } from '../../core/contract.js'
 import type { RefreshResult } from '../../engine/refresh.js'
 import type { LedgerEntry, MessageCost } from '../../kv/ledger.js'
-import type { Whereabouts } from '../../kv/whereabouts.js'
+import type { Residency } from '../../kv/whereabouts.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadEvent } from '../../store/port.js'
 import type { ExportedThread } from './exported.js'
@@ -39,7 +39,7 @@ export interface ThreadFragment extends Fragment {
    * Where the cells of its text are: what restoring it would find. Left out when it is open, and when that is not known: the model is not
    * loaded, its engine has no cache here, or the template does not show the step that is under way.
    */
-  readonly cells?: Whereabouts
+  readonly cells?: Residency
 }
 
 /** A message with what is shown of it. */

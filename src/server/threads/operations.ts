@@ -4,7 +4,7 @@ import type { Fragment } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
 import { sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { Whereabouts } from '../../kv/whereabouts.js'
+import type { Residency } from '../../kv/whereabouts.js'
 import type { Damage } from '../../store/damage.js'
 import type { Known } from './book-entry.js'
 import type { ThreadBook } from './book.js'
@@ -145,7 +145,7 @@ function summaryOf({ id, model, created, used, parent, contract, asked, card }: 
   return { id, model, title, created, used, messages, fragments, last, parent, running: asked, contract }
 }
 
-function viewOf(thread: Thread, cells: ReadonlyMap<string, Whereabouts>): ThreadView {
+function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadView {
   const { conversation, ledger, events, seen, tools, definitions } = thread
   const costs = ledger.findLast(({ kind }) => kind === 'answer')?.messages ?? []
   const all = conversation.messages.map((message, index): ThreadMessage => ({
@@ -165,7 +165,7 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Whereabouts>): Thread
 }
 
 /** Where the cells of its hidden fragments are, by id; empty where that is not known. */
-function cellsOf({ conversation, model, definitions }: Thread, models: Models): ReadonlyMap<string, Whereabouts> {
+function cellsOf({ conversation, model, definitions }: Thread, models: Models): ReadonlyMap<string, Residency> {
   const hidden = conversation.fragments.filter(({ state }) => state.kind !== 'open')
   const engine = models.all.find(({ name }) => name === model)?.engine
   if (hidden.length === 0 || engine?.whereabouts === undefined) return new Map()
