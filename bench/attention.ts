@@ -1,8 +1,7 @@
 /** What a capture of attention costs: a 300-token answer at the end of 16K tokens of context, with and without it, both without flash attention. */
 import { fileURLToPath } from 'node:url'
 import { conversationId } from '../src/core/ids.js'
-import { attentionPlan } from '../src/engine/attention-plan.js'
-import type { AttentionPattern, AttentionRequest, KeySet } from '../src/engine/attention.js'
+import { type AttentionPattern, attentionPlan, type AttentionRequest, type KeySet } from '../src/engine/attention.js'
 import { LlamaEngine } from '../src/engine/llama.js'
 import { openNative } from '../src/native/binding.js'
 import { median, randomTokens } from './random-tokens.js'

@@ -54,13 +54,13 @@ export type {
 
 // Attention: where tokens look, reduced to sums over sets of tokens while it is computed.
 export type { AttentionPattern, AttentionRequest, KeySet, NamedArray } from './engine/attention.js'
-export { attentionPlan, type AttentionCost, type AttentionShape, type AttentionSize } from './engine/attention-plan.js'
+export { attentionPlan, type AttentionCost, type AttentionShape, type AttentionSize } from './engine/attention.js'
 
 // The ledger: what every step reused, recomputed and computed anew.
 export { CONTRACTS, type Contract, type ContractChoice } from './core/contract.js'
-export type { BlendChoice } from './kv/contract.js'
-export type { RefreshOptions, RefreshResult } from './engine/refresh.js'
-export type { Abilities } from './engine/abilities.js'
+export type { BlendChoice } from './kv/plan-parts.js'
+export type { RefreshOptions, RefreshResult } from './engine/background-recompute.js'
+export type { Abilities } from './engine/model-facts.js'
 export type { CostModel } from './kv/cost-model.js'
 export type { LedgerEntry, MessageCost, ReuseSource } from './kv/ledger.js'
 

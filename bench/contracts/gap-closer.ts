@@ -1,7 +1,12 @@
 /** Owns an engine that closes the gaps in positions after every splice, before it lets the model speak (KvCache.closeGaps). */
-import type { EngineReply, EngineRequest, Generation } from '../../src/engine/engine.js'
-import { EngineAround } from '../../src/engine/engine-around.js'
-import { generationOf, type EventStream } from '../../src/engine/event-stream.js'
+import {
+  EngineAround,
+  type EngineReply,
+  type EngineRequest,
+  type EventStream,
+  type Generation,
+  generationOf,
+} from '../../src/engine/engine.js'
 import type { LlamaEngine } from '../../src/engine/llama.js'
 
 export class GapCloser extends EngineAround<LlamaEngine> {

@@ -6,7 +6,7 @@ import { conversationId } from '../../src/core/ids.js'
 import { length, span, type Span } from '../../src/core/span.js'
 import { piSample, type PiSample } from '../../src/eval/pi-llm.js'
 import { ownWords } from '../../src/eval/pi-words.js'
-import { commonPrefix } from '../../src/kv/prefix.js'
+import { commonPrefix } from '../../src/kv/prompt.js'
 import { randomTokens } from '../random-tokens.js'
 
 export interface Material {

@@ -1,8 +1,8 @@
 /** Owns single steps on an engine: what a step computed, how long it took, what it predicts and what the model goes on to say. */
 import { freshConversation, LlamaEngine, type Completion } from '../../src/engine/llama.js'
 import type { ConversationId } from '../../src/core/ids.js'
-import type { Terms } from '../../src/kv/contract.js'
-import type { Prompt } from '../../src/kv/shown.js'
+import type { Terms } from '../../src/kv/plan-parts.js'
+import type { Prompt } from '../../src/kv/prompt.js'
 import type { Native } from '../../src/native/types.js'
 import { SPLICE } from './variants.js'
 

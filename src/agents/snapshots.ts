@@ -4,7 +4,7 @@ import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { span, type Span } from '../core/span.js'
 import type { Finish } from '../engine/engine.js'
-import { commonPrefix } from '../kv/prefix.js'
+import { commonPrefix } from '../kv/prompt.js'
 
 /** One completion, and what the model was shown before it. */
 export interface TrajectoryStep {

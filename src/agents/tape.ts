@@ -1,6 +1,5 @@
 /** Owns a recording of what an engine was asked and said, step by step, so that a model can learn from it. */
-import type { EngineReply, EngineRequest, Generation } from '../engine/engine.js'
-import { EngineAround } from '../engine/engine-around.js'
+import { EngineAround, type EngineReply, type EngineRequest, type Generation } from '../engine/engine.js'
 import type { TurnOutcome } from './events.js'
 import type { TrajectoryStep } from './snapshots.js'
 

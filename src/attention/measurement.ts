@@ -6,7 +6,7 @@ import { length, span, type Span } from '../core/span.js'
 import type { AttentionPattern, KeySet } from '../engine/attention.js'
 import type { EngineReply, EngineRequest } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import type { Terms } from '../kv/contract.js'
+import type { Terms } from '../kv/plan-parts.js'
 import { place, type Placed, type Stretch } from './places.js'
 import { mean } from './statistics.js'
 

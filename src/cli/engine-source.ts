@@ -1,7 +1,7 @@
 /** Owns `--engine`: a model that another server computes, from its options to the engine. */
 import { Option, type Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
-import { KEY_VARIABLE, readKey } from '../engine/remote/key.js'
+import { KEY_VARIABLE, readKey } from '../engine/remote/endpoint.js'
 import { RemoteEngine } from '../engine/remote/remote.js'
 import { decimal, given, integer } from './options.js'
 import type { Terminal } from './terminal.js'

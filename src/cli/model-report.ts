@@ -1,5 +1,5 @@
 /** Owns what kvfold says about a model file: its figures, and what can be done with it. */
-import { abilitiesOf, refusalOf } from '../engine/abilities.js'
+import { abilitiesOf, refusalOf } from '../engine/model-facts.js'
 import { ChatFormat } from '../chat/format.js'
 import { KvfoldError } from '../core/errors.js'
 import type { ModelInfo, NativeModel } from '../native/types.js'

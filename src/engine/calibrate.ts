@@ -4,18 +4,18 @@ import { conversationId, seqId, type SeqId } from '../core/ids.js'
 import { Random } from '../core/random.js'
 import { span } from '../core/span.js'
 import { KvCache } from '../kv/cache.js'
-import type { Terms } from '../kv/contract.js'
+import type { Terms } from '../kv/plan-parts.js'
 import {
   COST_VERSION,
-  fitCosts,
   type CostModel,
+  fitCosts,
   type MeasuredOn,
+  medianOf,
   type Run,
   type Timed,
   type TimedBooks,
 } from '../kv/cost-model.js'
-import { medianOf } from '../kv/least-squares.js'
-import type { Prompt } from '../kv/shown.js'
+import type { Prompt } from '../kv/prompt.js'
 import type { NativeContext } from '../native/types.js'
 
 export interface CalibrateOptions {

@@ -1,10 +1,11 @@
 /** What every engine offers to the layers above: show these messages under these edits, get the next message and its ledger entry. */
 import type { ChatMessage, Edit, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
 import type { Contract, ContractChoice } from '../core/contract.js'
+import { Feed } from '../core/feed.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
-import type { BlendChoice } from '../kv/contract.js'
 import type { LedgerEntry } from '../kv/ledger.js'
+import type { BlendChoice } from '../kv/plan-parts.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 
 export interface Sampling {
@@ -150,4 +151,45 @@ export interface Engine {
   /** Cancels what runs for the conversation and drops its sequence and its parked versions. */
   forget(conversation: ConversationId): void
   dispose(): Promise<void>
+}
+
+// The hand-over of a running step's events and its reply to whoever asked for them.
+
+/** Where a step puts its events. */
+export interface EventStream {
+  push(event: EngineEvent): void
+}
+
+/** The generation of a step: what `run` pushes, ended by what it returns or throws. */
+export function generationOf(run: (stream: EventStream) => Promise<EngineReply>): Generation {
+  const feed = new Feed<EngineEvent, EngineReply>((push) => run({ push }))
+  return { reply: feed.answer, [Symbol.asyncIterator]: () => feed[Symbol.asyncIterator]() }
+}
+
+// What an engine around another leaves to it: everything but how it responds.
+
+export abstract class EngineAround<Inner extends Engine = Engine> implements Engine {
+  constructor(protected readonly engine: Inner) {}
+
+  get info(): EngineInfo {
+    return this.engine.info
+  }
+
+  abstract respond(request: EngineRequest): Generation
+
+  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
+    return this.engine.snap(messages, tools, message, chars)
+  }
+
+  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits?: readonly Edit[]): number {
+    return this.engine.count(messages, tools, edits)
+  }
+
+  forget(conversation: ConversationId): void {
+    this.engine.forget(conversation)
+  }
+
+  dispose(): Promise<void> {
+    return this.engine.dispose()
+  }
 }

@@ -7,17 +7,16 @@ import type { ContractChoice } from '../core/contract.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
-import { OffloadTiers } from '../kv/attic.js'
-import { KvCache, type CacheTotals } from '../kv/cache.js'
-import type { BlendChoice, Terms } from '../kv/contract.js'
+import { OffloadTiers } from '../kv/offload.js'
+import { type CacheTotals, KvCache, type StepCache } from '../kv/cache.js'
+import type { BlendChoice, Terms } from '../kv/plan-parts.js'
 import type { CostModel } from '../kv/cost-model.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import { CheckpointCache } from '../kv/linear-cache.js'
+import { CheckpointCache } from '../kv/checkpoint-cache.js'
 import { computedIn, reusedIn } from '../kv/plan.js'
-import type { EditMap, Prompt } from '../kv/shown.js'
-import type { StepCache } from '../kv/step-cache.js'
-import { CacheSalts } from '../kv/salt.js'
-import type { Residency } from '../kv/whereabouts.js'
+import type { EditMap, Prompt } from '../kv/prompt.js'
+import { CacheSalts } from '../kv/cell-hash.js'
+import type { Residency } from '../kv/residency.js'
 import type {
   ContextOptions,
   MemoryFigures,
@@ -28,15 +27,21 @@ import type {
   NativeModel,
   SamplerOptions,
 } from '../native/types.js'
-import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation, Sampling } from './engine.js'
-import { AttentionWatch } from './attention-watch.js'
-import { abilitiesOf, refusalOf, type Abilities } from './abilities.js'
-import type { DiskTierFolder } from './disk-shelf.js'
-import { generationOf, type EventStream } from './event-stream.js'
-import { BackgroundRecompute } from './mending.js'
-import { openShelf, type ShelfPlace } from './model-shelf.js'
+import {
+  type Engine,
+  type EngineInfo,
+  type EngineReply,
+  type EngineRequest,
+  type EventStream,
+  type Generation,
+  generationOf,
+  type Sampling,
+} from './engine.js'
+import { AttentionWatch } from './attention-capture.js'
+import { abilitiesOf, refusalOf, type Abilities } from './model-facts.js'
+import { type DiskTierFolder, openShelf, type ShelfPlace } from './disk-tier.js'
+import { BackgroundRecompute, refresh, type RefreshOptions, type RefreshResult } from './background-recompute.js'
 import { OwnAnswers } from './own-answers.js'
-import { refresh, type RefreshOptions, type RefreshResult } from './refresh.js'
 import { refuseHopeless } from './room.js'
 import { Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'

@@ -1,9 +1,9 @@
 /** Owns several turns of streams alone that are decoded and sampled without a look at them in between, and what follows from them meanwhile. */
 import { invariant } from '../core/errors.js'
-import type { StepCache } from '../kv/step-cache.js'
+import type { StepCache } from '../kv/cache.js'
 import type { DecodeStatus, Drawn, NativeContext, RunEnd } from '../native/types.js'
 import type { Job } from './job.js'
-import { packed, type Share } from './share.js'
+import { packed, type Share } from './batch.js'
 
 /** How it ended: the shares of the last decode, one a job. */
 export interface RanAhead {

@@ -2,15 +2,14 @@
 import { KvfoldError, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { computedIn } from '../kv/plan.js'
-import type { StepCache } from '../kv/step-cache.js'
+import type { StepCache } from '../kv/cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
-import { ReloadAhead } from './fetching.js'
+import { ReloadAhead } from './reload-ahead.js'
 import { termsOf, type Job, type JobResult } from './job.js'
 import type { TokenLogprob } from './engine.js'
 import { tokenLogprob } from './logprobs.js'
-import { PrefillBudget } from './prefill-budget.js'
+import { packed, PrefillBudget, type Share, sizeOf } from './batch.js'
 import { runAhead } from './run-ahead.js'
-import { packed, sizeOf, type Share } from './share.js'
 
 export interface SchedulerOptions {
   /** Steps that run at once; more wait their turn. */

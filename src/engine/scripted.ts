@@ -3,12 +3,18 @@ import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../chat/messag
 import type { ConversationId } from '../core/ids.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { contains, span, type Span } from '../core/span.js'
-import { messageCosts, withGenerated } from '../kv/cost.js'
-import type { LedgerEntry } from '../kv/ledger.js'
-import { commonPrefix } from '../kv/prefix.js'
-import type { Prompt, PromptMessage } from '../kv/shown.js'
-import type { Engine, EngineInfo, EngineReply, EngineRequest, Finish, Generation } from './engine.js'
-import { generationOf, type EventStream } from './event-stream.js'
+import { type LedgerEntry, messageCosts, withGenerated } from '../kv/ledger.js'
+import { commonPrefix, type Prompt, type PromptMessage } from '../kv/prompt.js'
+import {
+  type Engine,
+  type EngineInfo,
+  type EngineReply,
+  type EngineRequest,
+  type EventStream,
+  type Finish,
+  type Generation,
+  generationOf,
+} from './engine.js'
 
 /** What the model is to say in one step. */
 export interface ScriptedReply {

@@ -4,8 +4,7 @@ import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../chat/messag
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation } from './engine.js'
-import { generationOf } from './event-stream.js'
+import { type Engine, type EngineInfo, type EngineReply, type EngineRequest, type Generation, generationOf } from './engine.js'
 import { messageOf, type ScriptedReply } from './scripted.js'
 
 /** What to say to a request; null when this teacher does not know. */

@@ -3,7 +3,7 @@ import { KvfoldError } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
 import { span } from '../core/span.js'
 import type { ContextOptions, ModelOptions, Native, NativeContext, NativeModel } from '../native/types.js'
-import { abilitiesOf, refusalOf } from './abilities.js'
+import { abilitiesOf, refusalOf } from './model-facts.js'
 import { Embedder } from './embedder.js'
 
 export interface TrialOptions extends Omit<ContextOptions, 'cells' | 'sequences' | 'embeddings' | 'attention'> {

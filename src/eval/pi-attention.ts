@@ -12,7 +12,7 @@ import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { span, type Span } from '../core/span.js'
 import { freshConversation, type LlamaEngine } from '../engine/llama.js'
-import type { BlendChoice } from '../kv/contract.js'
+import type { BlendChoice } from '../kv/plan-parts.js'
 import { lastValues, type PiSample } from './pi-llm.js'
 
 /** A program cuts the stream into so many pieces and leaves the last one open (as the bench of contracts does). */

@@ -2,9 +2,14 @@
 import type { ChatMessage } from '../chat/message.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
-import { EngineAround } from '../engine/engine-around.js'
-import type { EngineReply, EngineRequest, Generation } from '../engine/engine.js'
-import { generationOf, type EventStream } from '../engine/event-stream.js'
+import {
+  EngineAround,
+  type EngineReply,
+  type EngineRequest,
+  type EventStream,
+  type Generation,
+  generationOf,
+} from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { SampleRecord, Talk } from './log.js'
 

@@ -2,31 +2,24 @@
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import { OffloadTiers } from './attic.js'
-import { EXACT, type Terms } from './contract.js'
-import { Conversations } from './conversations.js'
+import type { CacheSalt } from './cell-hash.js'
 import type { CostModel } from './cost-model.js'
+import { Evictor, type Reservation } from './eviction.js'
 import { prospectOf, timeOf } from './forecast.js'
-import type { HeldSequence } from './holder.js'
-import { Sequence, type LiveSequence } from './holding.js'
-import { SequenceTable } from './holdings.js'
-import { IdleOffload } from './idling.js'
+import { Insertion } from './insertion.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
-import { Insertion } from './middle.js'
-import { Parking, type ParkingOptions } from './parking.js'
-import { sourceIdsHeld, lastAgain, neededBy, type Plan } from './plan.js'
-import { Planner, type PlannerOptions } from './planner.js'
-import { borrowedFrom, Reloader } from './recall.js'
-import { Evictor, type Reservation } from './room.js'
-import { uneditedOf, type Prompt } from './shown.js'
-import { Step, type Chunk, type Seat, type StepPart } from './step.js'
-import { offloadRecordOf, type ReadStates } from './stored.js'
-import { totalsOf, type CacheTotals } from './totals.js'
-import type { CacheSalt } from './salt.js'
-import { verifyPlan } from './verify.js'
-import { residencyOf, type Residency } from './whereabouts.js'
+import { offloadRecordOf, OffloadTiers, type ReadStates } from './offload.js'
+import { IdleOffload, Parking, type ParkingOptions } from './parking.js'
+import { EXACT, type Terms } from './plan-parts.js'
+import { lastAgain, neededBy, type Plan, Planner, type PlannerOptions, sourceIdsHeld, verifyPlan } from './plan.js'
+import { type Prompt, uneditedOf } from './prompt.js'
+import { borrowedFrom, Reloader } from './reload.js'
+import { type CacheTotals, type Residency, residencyOf, totalsOf } from './residency.js'
+import { Conversations, SequenceTable } from './sequence-table.js'
+import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
+import { type Chunk, type Seat, Step, type StepPart } from './step.js'
 
 export type { CacheTotals }
 
@@ -380,4 +373,18 @@ export class KvCache {
     const { used } = this.#holdings.cells
     return timeOf(model, prospectOf(plan, own.held, { before: used, after: used }))
   }
+}
+
+// The interface through which the engine leads steps through a cache, whatever kind of memory the model has.
+
+/**
+ * KvCache takes tokens out and puts them back; LinearCache can only extend a text, and go back to checkpoints. The contracts of the calls are
+ * those of KvCache. What does not apply to a memory says so by its result: 0 cells rewritten, nothing tidied.
+ */
+export interface StepCache extends Pick<KvCache, keyof KvCache> {
+  /**
+   * Called after a decode of several sequences failed, with every running step. Present where that may have spoilt sequences that were not in
+   * the batch: all running steps can then only be cancelled.
+   */
+  distrust?(): void
 }

@@ -1,10 +1,8 @@
 /** Owns which places of a text are worth a checkpoint, and the checkpoints: whole states of sequences that can only be extended. */
-import type { OffloadTiers } from './attic.js'
-import type { Sequence } from './holding.js'
+import { type OffloadedSequence, offloadRecordOf, type OffloadTiers } from './offload.js'
+import type { Sequence } from './sequence.js'
 import type { KvMemory } from './memory.js'
-import { commonPrefix } from './prefix.js'
-import { isMarker, sourceIdsOf, sourcePlace, type Prompt } from './shown.js'
-import { offloadRecordOf, type OffloadedSequence } from './stored.js'
+import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace } from './prompt.js'
 
 /**
  * The places, in order, where a state is saved while this is computed:

@@ -2,7 +2,7 @@
 import { KvfoldError, invariant } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { span } from '../core/span.js'
-import type { SequenceTable } from './holdings.js'
+import type { SequenceTable } from './sequence-table.js'
 
 /**
  * The books agree with themselves: cells in use + free = total; every cell is either free or tagged by exactly as many sequences as

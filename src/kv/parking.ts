@@ -1,16 +1,14 @@
 /** Owns what conversations no longer show: parking it, and moving it off the device when what they do show is slower for it. */
 import type { ConversationId } from '../core/ids.js'
-import { length, type Span } from '../core/span.js'
-import type { OffloadTiers } from './attic.js'
-import { FEWEST, isWorthMoving } from './burden.js'
-import type { Conversations } from './conversations.js'
+import { length, type Span, span } from '../core/span.js'
 import type { CostModel } from './cost-model.js'
-import { droppedFrom, worthParking } from './gone.js'
-import type { HeldSequence } from './holder.js'
-import type { Sequence } from './holding.js'
-import type { SequenceTable } from './holdings.js'
+import { FEWEST, isOutstaying, isWorthMoving } from './eviction-policy.js'
+import type { Evictor } from './eviction.js'
+import type { OffloadTiers } from './offload.js'
 import { neededBy, type Plan } from './plan.js'
-import type { Evictor } from './room.js'
+import { isMarker } from './prompt.js'
+import type { Conversations, SequenceTable } from './sequence-table.js'
+import type { HeldSequence, Sequence } from './sequence.js'
 
 export interface ParkingOptions {
   /** What decodes and copies cost; null: nobody knows. */
@@ -133,3 +131,86 @@ export class Parking {
 
 /** Cells that no other sequence holds. */
 export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stretch) => sum + length(stretch), 0)
+
+// Moving off the device what nobody has used while others computed: every token of theirs passes over its cells.
+
+export interface IdlingOptions {
+  /** What decodes and copies cost; null: nobody knows. */
+  readonly costs: { readonly model: CostModel | null }
+  /** Cells that must become free for anything to be moved unasked. Default: FEWEST. */
+  readonly fewest?: number
+}
+
+/**
+ * A conversation that comes back at once finds its cells in place; one that stays away finds them in the tiers below, and pays for a copy. It
+ * goes when it has cost the others as much as that (burden.ts), or at once if it was asked for a single time: most of those never come back.
+ * Only where nothing is given up for it below. A spliced lane stays: it is made exact where it is (engine/mending.ts).
+ */
+export class IdleOffload {
+  constructor(
+    private readonly table: SequenceTable,
+    private readonly conversations: Conversations,
+    private readonly offload: OffloadTiers,
+    private readonly evictor: Evictor,
+    private readonly options: IdlingOptions,
+  ) {}
+
+  /** Moves what is due, on the account of the step that begins. The cells of that step take the places. @param needed stays */
+  relieve(needed: ReadonlySet<HeldSequence>): void {
+    const { fewest = FEWEST } = this.options
+    if (!this.offload.open || this.table.cells.used < fewest) return
+    const due = this.table.victims(needed).filter((victim) => this.#isDue(victim))
+    if (due.reduce((sum, victim) => sum + aloneIn(victim), 0) < fewest) return
+    for (const victim of due) if (!this.offload.hasRoom(victim.held) || !this.evictor.moveOff(victim)) break
+  }
+
+  #isDue(victim: Sequence): boolean {
+    const { held, state, conversation } = victim
+    const freed = aloneIn(victim)
+    if (2 * freed <= held) return false
+    if (state === 'idle' && victim.exact < held) return false
+    if (state === 'idle' && this.conversations.get(conversation)?.ledger.length === 1) return true
+    return isOutstaying({ held, freed }, this.table.passedSince(victim), this.options.costs.model)
+  }
+}
+
+// What a lane loses when a plan is carried out, and what of that is worth keeping.
+
+/** The lane's entries that the plan does not keep, in order. */
+export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
+  const gone: Span[] = []
+  let entry = 0
+  for (const part of parts) {
+    if (part.kind !== 'keep') continue
+    if (part.at > entry) gone.push(span(entry, part.at))
+    entry = part.at + part.span.end - part.span.start
+  }
+  if (sequence.held > entry) gone.push(span(entry, sequence.held))
+  return gone
+}
+
+/**
+ * Of these entries of the lane, those that nothing else of the conversation holds, without the last token if it is only computed for its
+ * logits. What `blend` computes again is kept, because a restore asks for it. Of a marker only what begins with its beginning,
+ * because the rest says nothing without it and would be found in its place.
+ */
+export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span[], parked: readonly Sequence[]): Span[] {
+  let known: Set<number> | null = null
+  const isKnown = (entry: number): boolean => {
+    if (sequence.isAlone(entry)) return false
+    known ??= new Set(parked.flatMap(({ cells }) => [...cells]))
+    return known.has(sequence.cells[entry]!)
+  }
+  const renewed = plan.again === 1 ? plan.sourceIds.at(-1) : undefined
+  const worth: Span[] = []
+  for (const { start, end } of gone)
+    for (let entry = start; entry < end; entry++) {
+      if (isKnown(entry) || sequence.sourceIds[entry] === renewed) continue
+      const last = worth.at(-1)
+      if (last?.end === entry) worth[worth.length - 1] = span(last.start, entry + 1)
+      else if (!isInside(sequence.sourceIds, entry)) worth.push(span(entry, entry + 1))
+    }
+  return worth
+}
+
+const isInside = (keys: Int32Array, entry: number): boolean => isMarker(keys[entry]!) && keys[entry - 1] === keys[entry]

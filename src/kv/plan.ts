@@ -1,15 +1,27 @@
 /** Owns the decision how a lane comes to hold what a step shows: what stays, what is borrowed, what is computed. */
 import type { Contract } from '../core/contract.js'
 import { invariant } from '../core/errors.js'
-import { length, span } from '../core/span.js'
-import { chooseAgain, type Scores } from './blend.js'
-import { stricter, type Terms } from './contract.js'
-import { exactBeginning, exactIn, withRest } from './exact-parts.js'
-import type { HeldSequence } from './holder.js'
-import type { Sequence } from './holding.js'
-import { positionAfter, withComputed, type Lenders, type Part } from './part.js'
-import { sourceIdsOf, type Prompt } from './shown.js'
-import { splicedParts } from './spliced-parts.js'
+import { length, span, type Span } from '../core/span.js'
+import type { OffloadTiers } from './offload.js'
+import {
+  type AttentionScores,
+  chooseAgain,
+  EXACT,
+  exactBeginning,
+  exactIn,
+  type Lenders,
+  type Part,
+  positionAfter,
+  type Scores,
+  stricter,
+  type Terms,
+  withComputed,
+  withRest,
+} from './plan-parts.js'
+import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace, uneditedOf, withoutContracts } from './prompt.js'
+import type { SequenceTable } from './sequence-table.js'
+import { type HeldSequence, Sequence } from './sequence.js'
+import { splicedParts, stretchesIn } from './splice-parts.js'
 
 /** How a step is carried out. A plan holds until the cache changes: make it and begin it in one go. */
 export interface Plan {
@@ -171,4 +183,183 @@ function withLast(sequence: Sequence, parts: readonly Part[]): Pick<Plan, 'parts
 export function lastAgain(plan: Plan, again: 0 | 1): Plan {
   const last = plan.parts.at(-1)
   return again === 1 && last?.kind === 'compute' && length(last.span) === 1 ? { ...plan, again } : plan
+}
+
+// What plans are made from: who may lend, what limits them, and whether there is a sequence to work in.
+
+export interface PlannerOptions {
+  /** Positions the model was trained on; a splice that would go beyond falls back to `exact`. Default: no limit. */
+  readonly positions?: number
+  /** For `blend` with a ratio. Default: none. */
+  readonly attention?: AttentionScores
+}
+
+export class Planner {
+  constructor(
+    private readonly table: SequenceTable,
+    private readonly offload: OffloadTiers,
+    private readonly options: PlannerOptions,
+  ) {}
+
+  /** See KvCache.plan. */
+  plan(own: Sequence, shown: Prompt, terms: Terms, without: ReadonlyMap<HeldSequence, string> = new Map()): Plan {
+    const { conversation } = own
+    const lenders = this.#lenders(own, without)
+    const { positions, attention } = this.options
+    const blends = terms.contract === 'blend' || shown.origin?.holes.some((hole) => hole.contract === 'blend') === true
+    const scores = blends ? (attention?.of(conversation, shown) ?? null) : null
+    const made = planStep(own, shown, lenders, {
+      terms,
+      ...(positions === undefined ? {} : { positions }),
+      ...(scores === null ? {} : { scores }),
+    })
+    const plan = { ...made, without }
+    if (!needsScratch(plan) || this.#canAdd(own, plan)) return plan
+    const reason = `all ${this.table.sequences.total} sequences of the context are taken, and a splice needs one to work in`
+    const exact = { ...terms, ...EXACT }
+    return { ...planStep(own, withoutContracts(shown), lenders, { terms: exact }), asked: plan.asked, fallback: reason, without }
+  }
+
+  /** See LedgerEntry.recomputeReason. @param before the unedited prompt that the conversation's last step was made from */
+  recomputeReason(own: Sequence, plan: Plan, before: Int32Array | null): string | null {
+    return recomputeReason(own, plan, this.#lenders(own, plan.without), before)
+  }
+
+  #lenders({ conversation }: Sequence, without?: ReadonlyMap<HeldSequence, string>): Lenders {
+    const stored = this.offload.all.filter((each) => without?.has(each) !== true)
+    return {
+      parked: [...this.table.parked(conversation), ...stored.filter((each) => each.conversation === conversation)],
+      others: [
+        ...this.table.all.filter((sequence) => sequence.conversation !== conversation && sequence.state !== 'scratch'),
+        ...stored.filter((each) => each.conversation !== conversation),
+      ],
+    }
+  }
+
+  #canAdd(own: Sequence, plan: Plan): boolean {
+    const { used, total } = this.table.sequences
+    return used < total || this.table.victims(neededBy(own, plan)).length > 0
+  }
+}
+
+// The last look at a plan before it is carried out: a wrong one would be a wrong cache, not only a slow one.
+
+/**
+ * The parts cover what is shown; what is reused is on the device, of the same tokens, in order of position and, under `exact`, what a fresh
+ * prefill would make it; what is computed follows on the position before it.
+ */
+export function verifyPlan(sequence: Sequence, { parts, shown, contract }: Plan, isHeld: (sequence: Sequence) => boolean): void {
+  const { tokens } = shown
+  const of = `the plan for conversation ${sequence.conversation}`
+  const fresh = contract === 'exact' ? sequence.freshHashes(tokens) : null
+  let at = 0
+  let position = 0
+  for (const part of parts) {
+    const { start, end } = part.span
+    invariant(start === at && end > start, `${of} does not add up to what it shows`)
+    at = end
+    if (part.kind === 'compute') {
+      invariant(part.position === position, `${of} leaves a gap that llama.cpp cannot make`)
+      position += end - start
+      continue
+    }
+    const holder = part.kind === 'keep' ? sequence : part.from
+    invariant(holder instanceof Sequence && isHeld(holder), `${of} borrows from a sequence that is not on the device`)
+    const same = commonPrefix(holder.tokens.subarray(part.at), tokens.subarray(start, end)) === end - start
+    invariant(same, `${of} would reuse cells of other tokens`)
+    invariant(holder.position(part.at) >= position, `${of} would reuse cells out of order`)
+    position = positionAfter(sequence, part)
+    for (let place = start; fresh !== null && place < end; place++)
+      invariant(holder.isFresh(part.at + place - start, place, tokens, fresh), `${of} would pass approximate cells off as exact`)
+  }
+  invariant(at === tokens.length && parts.at(-1)?.kind === 'compute', `${of} does not end with a token to compute`)
+}
+
+// Why a step computes tokens that its conversation showed before, or that somebody holds: what its ledger entry says of it.
+
+const WATCHED = 'they were asked to be computed, to be watched'
+const BLENDED = 'blend computes them again behind what is hidden'
+const BEHIND = 'they stand behind others that nobody holds, and contract exact is computed from there on'
+const OTHER_TEXT = 'contract exact: they are held only as they were beside other text'
+const POSITIONS = 'the positions where they are held are taken by what is shown before them'
+const REWOUND = 'sequences of this model can only be extended or go back to a checkpoint, and none is nearer'
+const GONE = 'no tier holds them'
+
+/**
+ * Why the plan computes what it does, as LedgerEntry.recomputeReason says it. To be asked before anything is carried out.
+ * @param before the unedited prompt that the conversation's last step was made from; null: there was none
+ */
+export function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, before: Int32Array | null): string | null {
+  const computed = computedSpans(plan)
+  const without = plan.without ?? new Map<HeldSequence, string>()
+  const [first] = computed
+  const own = [sequence, ...lenders.parked].filter(({ held }) => held > 0)
+  if (first === undefined || (before === null && own.length === 0 && without.size === 0)) return null
+  const { shown, sourceIds: keys, contract, anew, blended } = plan
+  const { tokens } = shown
+  const base = uneditedOf(shown)
+
+  /** By place: 1 and the index of the reason; the first one counts. */
+  const reasons = new Uint8Array(tokens.length)
+  const texts: string[] = []
+  const explain = (of: readonly Span[], text: string) => {
+    if (!texts.includes(text)) texts.push(text)
+    const reason = texts.indexOf(text) + 1
+    for (const { start, end } of of) for (let at = start; at < end; at++) if (reasons[at] === 0) reasons[at] = reason
+  }
+  const heldBy = (holder: HeldSequence) =>
+    stretchesIn(holder, 0, tokens, base, keys, first.start, null).map((stretch): Span => stretch.span)
+  const fresh = contract === 'exact' || without.size > 0 ? sequence.freshHashes(tokens) : null
+  const freshIn = (holder: HeldSequence, of: readonly Span[]) =>
+    fresh === null
+      ? []
+      : placesIn(of).flatMap((at) => (holder.isFresh(holder.atPosition(at), at, tokens, fresh) ? [span(at, at + 1)] : []))
+
+  if (anew !== undefined) explain([span(anew, tokens.length)], WATCHED)
+  if (blended !== undefined)
+    explain(
+      [...blended].flatMap((chosen, at) => (chosen === 1 ? [span(at, at + 1)] : [])),
+      BLENDED,
+    )
+  for (const [holder, reason] of without)
+    explain(holder.conversation === sequence.conversation ? heldBy(holder) : freshIn(holder, computed), reason)
+  for (const holder of own) {
+    const held = heldBy(holder)
+    if (contract === 'exact') explain(freshIn(holder, held), BEHIND)
+    explain(held, contract === 'exact' ? OTHER_TEXT : POSITIONS)
+  }
+  const agrees = before === null ? 0 : commonPrefix(before, base)
+  const isShownBefore = (at: number) => !isMarker(keys[at]!) && sourcePlace(keys[at]!) < agrees
+  explain(
+    placesIn(computed).flatMap((at) => (isShownBefore(at) ? [span(at, at + 1)] : [])),
+    GONE,
+  )
+
+  const counts = new Map<string, number>()
+  for (const at of placesIn(computed)) {
+    const text = texts[reasons[at]! - 1]
+    // What is watched may be new, and needs no reason then.
+    if (text !== undefined && (text !== WATCHED || isShownBefore(at))) counts.set(text, (counts.get(text) ?? 0) + 1)
+  }
+  return counts.size === 0 ? null : [...counts].map(([text, count]) => `${count} tokens: ${text}`).join('; ')
+}
+
+/** The same where a sequence can only be extended: of what is computed again nothing more can be said. */
+export function rewindReason(plan: Plan, before: Int32Array | null): string | null {
+  if (before === null) return null
+  const { sourceIds: keys, shown } = plan
+  const agrees = commonPrefix(before, uneditedOf(shown))
+  const known = placesIn(computedSpans(plan)).filter((at) => !isMarker(keys[at]!) && sourcePlace(keys[at]!) < agrees).length
+  return known === 0 ? null : `${known} tokens: ${REWOUND}`
+}
+
+const placesIn = (spans: readonly Span[]): number[] =>
+  spans.flatMap(({ start, end }) => Array.from({ length: end - start }, (_, offset) => start + offset))
+
+/** The stretches that are computed, but for a last token that is decoded again. */
+function computedSpans({ parts, again, shown }: Plan): Span[] {
+  const end = shown.tokens.length - again
+  return parts.flatMap(({ kind, span: of }) =>
+    kind === 'compute' && of.start < end ? [span(of.start, Math.min(of.end, end))] : [],
+  )
 }

@@ -1,13 +1,11 @@
 /** Owns the running account of one step, from its plan to its ledger entry. */
 import { invariant } from '../core/errors.js'
 import { length, span, type Span } from '../core/span.js'
-import { messageCosts, withGenerated } from './cost.js'
-import type { Sequence } from './holding.js'
-import type { LedgerEntry, ReuseSource, StepKind } from './ledger.js'
-import type { Part } from './part.js'
+import { type LedgerEntry, messageCosts, type ReuseSource, type StepKind, withGenerated } from './ledger.js'
+import type { Sequence } from './sequence.js'
+import type { Part } from './plan-parts.js'
 import { computedIn, reusedIn, type Plan } from './plan.js'
-import { commonPrefix } from './prefix.js'
-import { withoutContracts, type Prompt } from './shown.js'
+import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 
 /** Which of a step's tokens: the prompt's, or those the model generated. */
 export type StepPart = 'prompt' | 'generated'

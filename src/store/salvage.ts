@@ -1,7 +1,6 @@
 /** Owns what can be read of the threads in a store's file, whatever is broken: which are what was acknowledged, and what is left of the others. */
 import { chained, digestRows, isSame, NO_ROWS, PART_TABLES, type PartTable, type ThreadDigest } from './digest.js'
-import type { Listed, Manifest } from './manifest.js'
-import { keyOf } from './manifest.js'
+import { keyOf, type Listed, type Manifest } from './manifest.js'
 import { PageReader, type RowPlace } from './page-reader.js'
 import type { StoredMessage, ThreadEdits, ThreadEvent, ThreadHead, ThreadRecord } from './port.js'
 import type { RowKind, Value } from './row-kind.js'

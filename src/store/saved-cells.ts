@@ -1,7 +1,7 @@
 /** Owns what deleted threads have left in the disk tier, where an engine that is not loaded cannot delete it. */
 import { open, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { readHead, recordOf } from '../engine/shelf-file.js'
+import { readHead, recordOf } from '../engine/disk-tier-file.js'
 
 /** A loaded engine's own books find the files gone, which costs it nothing but a recompute (DiskShelf). */
 export class SavedCells {

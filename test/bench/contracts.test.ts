@@ -8,7 +8,7 @@ import { forMarkdown, forTerminal } from '../../bench/contracts/tables.js'
 import { builtinModel } from '../../src/cli/builtin.js'
 import { length } from '../../src/core/span.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
-import { commonPrefix } from '../../src/kv/prefix.js'
+import { commonPrefix } from '../../src/kv/prompt.js'
 import { openNative } from '../../src/native/binding.js'
 
 const fold = (more: Partial<Fold>): Fold => ({

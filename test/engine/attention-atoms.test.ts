@@ -1,7 +1,7 @@
 /** Key sets cut into atoms and added up again, against sums place by place. */
 import { describe, expect, it } from 'vitest'
 import { Random } from '../../src/core/random.js'
-import { Atoms } from '../../src/engine/atoms.js'
+import { Atoms } from '../../src/engine/attention-capture.js'
 import type { KeySet } from '../../src/engine/attention.js'
 
 function randomSets(random: Random): KeySet[] {

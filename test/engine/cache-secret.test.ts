@@ -18,7 +18,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { openSecret, SECRET_FILE } from '../../src/engine/cache-secret.js'
-import { DiskTierFolder } from '../../src/engine/disk-shelf.js'
+import { DiskTierFolder } from '../../src/engine/disk-tier.js'
 import { SavedCells } from '../../src/store/saved-cells.js'
 import { IDENTITY, sampleOf } from './shelf-writer.js'
 

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
-import { PrefillBudget } from '../../src/engine/prefill-budget.js'
+import { PrefillBudget } from '../../src/engine/batch.js'
 import { openNative } from '../../src/native/binding.js'
 import { tinyModel } from '../support/models.js'
 

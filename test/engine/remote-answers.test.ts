@@ -4,8 +4,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { EngineEvent } from '../../src/engine/engine.js'
 import { eventReader } from '../../src/engine/remote/chunks.js'
-import { ReplyReader } from '../../src/engine/remote/reply-reader.js'
-import { usageIn } from '../../src/engine/remote/usage.js'
+import { ReplyReader, usageIn } from '../../src/engine/remote/reply-reader.js'
 
 const encoder = new TextEncoder()
 

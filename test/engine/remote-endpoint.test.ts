@@ -8,7 +8,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { anyObject } from '../../src/chat/grammar.js'
 import type { EngineRequest } from '../../src/engine/engine.js'
 import { conversationId } from '../../src/core/ids.js'
-import { readKey } from '../../src/engine/remote/key.js'
+import { readKey } from '../../src/engine/remote/endpoint.js'
 import { RemoteEngine, type RemoteEngineOptions } from '../../src/engine/remote/remote.js'
 
 const KEY = 'sk-very-secret-0123456789'

@@ -1,7 +1,7 @@
 /** What a full tier gives up, and in which order. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { benefit, surplus, type Kept } from '../../src/kv/benefit.js'
+import { benefit, surplus, type Kept } from '../../src/kv/eviction-policy.js'
 
 const NOW = 1000
 const kept: fc.Arbitrary<Kept[]> = fc.array(fc.record({ tokens: fc.nat(50), bytes: fc.nat(100), lastUse: fc.nat(NOW) }), {

@@ -1,8 +1,18 @@
 /** Fitting rates to measured times, and what follows from the rates. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { booksTime, decodeTime, fitCosts, hostTime, prefillTime, type CostModel, type Run } from '../../src/kv/cost-model.js'
-import { fitRates, medianOf, priceOf } from '../../src/kv/least-squares.js'
+import {
+  booksTime,
+  type CostModel,
+  decodeTime,
+  fitCosts,
+  fitRates,
+  hostTime,
+  medianOf,
+  prefillTime,
+  priceOf,
+  type Run,
+} from '../../src/kv/cost-model.js'
 
 const UBATCH = 512
 

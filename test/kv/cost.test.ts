@@ -2,8 +2,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Span } from '../../src/core/span.js'
-import { messageCosts, withGenerated } from '../../src/kv/cost.js'
-import { commonPrefix, longestPrefix } from '../../src/kv/prefix.js'
+import { messageCosts, withGenerated } from '../../src/kv/ledger.js'
+import { commonPrefix, longestPrefix } from '../../src/kv/prompt.js'
 import { shownOf } from './desk.js'
 
 const tokens = fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 8 })

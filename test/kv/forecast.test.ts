@@ -5,7 +5,7 @@ import type { Contract } from '../../src/core/contract.js'
 import { span } from '../../src/core/span.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import { forecast, type Prospect } from '../../src/kv/forecast.js'
-import { dryRun } from '../../src/kv/rehearsal.js'
+import { dryRun } from '../../src/kv/dry-run.js'
 import { Desk } from './desk.js'
 import { PromptDraft } from './prompt.js'
 

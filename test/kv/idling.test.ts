@@ -1,11 +1,11 @@
 /** When what nobody uses any more leaves the device for the sake of those who compute, when it does not, and what it costs to come back; case by case. */
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
-import { OffloadTiers } from '../../src/kv/attic.js'
-import { isOutstaying } from '../../src/kv/burden.js'
+import { OffloadTiers } from '../../src/kv/offload.js'
+import { isOutstaying } from '../../src/kv/eviction-policy.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
-import type { Prompt } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/prompt.js'
 import { Desk, missing, shownOf } from './desk.js'
 import { PromptDraft } from './prompt.js'
 

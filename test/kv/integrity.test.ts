@@ -2,10 +2,10 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { conversationId, seqId } from '../../src/core/ids.js'
 import { span } from '../../src/core/span.js'
-import type { Sequence } from '../../src/kv/holding.js'
-import { SequenceTable } from '../../src/kv/holdings.js'
+import type { Sequence } from '../../src/kv/sequence.js'
+import { SequenceTable } from '../../src/kv/sequence-table.js'
 import { checkBooks, checkPositions, checkReadback } from '../../src/kv/integrity.js'
-import { tokenSource } from '../../src/kv/shown.js'
+import { tokenSource } from '../../src/kv/prompt.js'
 import { NaiveMemory } from './naive-memory.js'
 
 const tokens = Int32Array.of(5, 6, 7, 8)

@@ -1,5 +1,5 @@
 /** A shelf as plain as can be: it keeps so many items, loses the oldest, and finds every fourth one damaged; for tests of src/kv. */
-import type { DiskTier, DiskItem, OffloadRecord } from '../../src/kv/shelf.js'
+import type { DiskTier, DiskItem, OffloadRecord } from '../../src/kv/disk-tier.js'
 
 export class NaiveShelf implements DiskTier {
   readonly counts = { refused: 0, gone: 0, evicted: 0, failed: 0 }

@@ -1,10 +1,10 @@
 /** When what is parked leaves the device because it slows decodes down, when it does not, and whose account that goes on; case by case. */
 import { describe, expect, it } from 'vitest'
-import { OffloadTiers } from '../../src/kv/attic.js'
-import { isWorthMoving } from '../../src/kv/burden.js'
+import { OffloadTiers } from '../../src/kv/offload.js'
+import { isWorthMoving } from '../../src/kv/eviction-policy.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
-import type { Prompt } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/prompt.js'
 import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
 import { NaiveShelf } from './naive-shelf.js'
 import { PromptDraft } from './prompt.js'

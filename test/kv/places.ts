@@ -1,5 +1,5 @@
 /** Knows for which place of which conversation's unedited prompt a cell was computed, told by nobody but the tests. */
-import type { Prompt } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/prompt.js'
 import type { HeldCell } from './naive-memory.js'
 
 export class Places {

@@ -1,6 +1,6 @@
 /** A conversation's prompt as its owner sees it: text that only grows, and stretches of it that something else is shown for; for tests of src/kv. */
 import type { Contract } from '../../src/core/contract.js'
-import type { ReplacedSpan, Prompt } from '../../src/kv/shown.js'
+import type { ReplacedSpan, Prompt } from '../../src/kv/prompt.js'
 
 interface Fold {
   readonly start: number

@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
-import type { Prompt } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/prompt.js'
 import { Desk, missing, shownOf } from './desk.js'
 
 const NAMES = ['a', 'b', 'c'] as const

@@ -1,9 +1,9 @@
 /** A restore is free wherever its state is held: whatever the contract, the tier and the room there is; and where it is not, the ledger says why. */
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../src/core/contract.js'
-import { OffloadTiers } from '../../src/kv/attic.js'
+import { OffloadTiers } from '../../src/kv/offload.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
-import type { Prompt } from '../../src/kv/shown.js'
+import type { Prompt } from '../../src/kv/prompt.js'
 import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
 import { NaiveShelf } from './naive-shelf.js'
 import { PromptDraft } from './prompt.js'

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../src/core/contract.js'
 import { conversationId } from '../../src/core/ids.js'
-import type { BlendChoice } from '../../src/kv/contract.js'
+import type { BlendChoice } from '../../src/kv/plan-parts.js'
 import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
 import { PromptDraft } from './prompt.js'
 

@@ -1,7 +1,7 @@
 /** Cells of one tenant never serve another, whichever tier they are in; within a tenant they do. */
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
-import { OffloadTiers } from '../../src/kv/attic.js'
+import { OffloadTiers } from '../../src/kv/offload.js'
 import { Desk, missing, SALTS, shownOf } from './desk.js'
 import { NaiveShelf } from './naive-shelf.js'
 

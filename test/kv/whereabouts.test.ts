@@ -3,15 +3,15 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
 import { span } from '../../src/core/span.js'
-import { tokenSource } from '../../src/kv/shown.js'
-import { OffloadedSequence } from '../../src/kv/stored.js'
+import { tokenSource } from '../../src/kv/prompt.js'
+import { OffloadedSequence } from '../../src/kv/offload.js'
 import { WORDS } from '../../src/kv/cell-hash.js'
-import { residencyOf, type CellPlace } from '../../src/kv/whereabouts.js'
+import { residencyOf, type CellPlace } from '../../src/kv/residency.js'
 
 const PLACES: readonly CellPlace[] = ['live', 'parked', 'host', 'disk']
 
 /** Something that holds these places of a prompt of its own; a marker stands where places are left out. */
-function holderOf(unedited: readonly number[], places: readonly number[]): OffloadedSequence {
+function holderOf(base: readonly number[], places: readonly number[]): OffloadedSequence {
   const record = {
     conversation: conversationId('c'),
     unedited: Int32Array.from(base),

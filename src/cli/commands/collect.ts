@@ -72,7 +72,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
     import('../../eval/collect/collect.js'),
     import('../../eval/collect/trajectory-file.js'),
     import('../../eval/tasks/open.js'),
-    import('../../engine/model-fingerprint.js'),
+    import('../../engine/model-facts.js'),
   ])
   const task = await openTask(asked!.spec)
   const engine = await loadEngine(flags, notes, interrupt.signal)

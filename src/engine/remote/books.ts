@@ -8,7 +8,7 @@
  */
 import { span, type Span } from '../../core/span.js'
 import type { LedgerEntry, MessageCost, StepKind } from '../../kv/ledger.js'
-import type { Usage } from './usage.js'
+import type { Usage } from './reply-reader.js'
 
 /** A message as a step showed it. */
 export interface Row {

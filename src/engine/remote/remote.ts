@@ -3,17 +3,23 @@ import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { ConversationId } from '../../core/ids.js'
 import type { Span } from '../../core/span.js'
-import type { Engine, EngineInfo, EngineReply, EngineRequest, Finish, Generation } from '../engine.js'
-import { generationOf, type EventStream } from '../event-stream.js'
+import {
+  type Engine,
+  type EngineInfo,
+  type EngineReply,
+  type EngineRequest,
+  type EventStream,
+  type Finish,
+  type Generation,
+  generationOf,
+} from '../engine.js'
 import { Books, type Row } from './books.js'
 import { chunksOf } from './chunks.js'
 import { Deferral, type DeferralOptions } from './deferral.js'
 import { Endpoint, type EndpointOptions } from './endpoint.js'
 import { flavourNamed, probe, type Flavour, type FlavourName, type Probed } from './flavour.js'
-import { ReplyReader } from './reply-reader.js'
-import { charactersOf, rowsOf, rowText, textsOf, weightOf } from './rows.js'
-import { TextCounts } from './text-counts.js'
-import type { Usage } from './usage.js'
+import { ReplyReader, type Usage } from './reply-reader.js'
+import { charactersOf, rowsOf, rowText, TextCounts, textsOf, weightOf } from './prompt-counts.js'
 import { bodyFor, bodyOf, promptOf } from './wire.js'
 
 export interface RemoteEngineOptions extends EndpointOptions {

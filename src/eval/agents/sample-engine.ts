@@ -2,9 +2,14 @@
 import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId, type ConversationId } from '../../core/ids.js'
-import { EngineAround } from '../../engine/engine-around.js'
-import type { EngineInfo, EngineReply, EngineRequest, Generation } from '../../engine/engine.js'
-import { generationOf } from '../../engine/event-stream.js'
+import {
+  EngineAround,
+  type EngineInfo,
+  type EngineReply,
+  type EngineRequest,
+  type Generation,
+  generationOf,
+} from '../../engine/engine.js'
 import type { AgentSetting } from '../agent.js'
 
 /** Sampling of the sample, and what edits keep to: the same for every step of an agent. */

@@ -1,7 +1,6 @@
 /** Owns what follows from the measurements: lines, the answers' lengths from which folds pay, predictions beside them. Pure. */
 import { CONTRACTS, type Contract } from '../../core/contract.js'
-import { fitCosts, hostTime, type CostModel, type Timed } from '../../kv/cost-model.js'
-import { medianOf } from '../../kv/least-squares.js'
+import { type CostModel, fitCosts, hostTime, medianOf, type Timed } from '../../kv/cost-model.js'
 import { below, cheapest, winsFrom, type CostLine, type Stretch } from './line.js'
 import { predictLines, type Lines } from './schedule.js'
 import { type Point, type Way, WAYS } from './scenario.js'

@@ -3,8 +3,8 @@ import { type Contract, CONTRACTS } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Random } from '../../core/random.js'
 import { span } from '../../core/span.js'
-import { EXACT, type Terms } from '../../kv/contract.js'
-import type { Prompt } from '../../kv/shown.js'
+import { EXACT, type Terms } from '../../kv/plan-parts.js'
+import type { Prompt } from '../../kv/prompt.js'
 
 // The situation that is studied: a long context, all cached, and the same after a fold, as token lists.
 

@@ -1,7 +1,7 @@
 /** Owns what is measured in which order, and how long it will take as far as the calibrated model knows. Pure. */
 import { type CostModel, decodeTime, prefillTime } from '../../kv/cost-model.js'
 import { type Prospect, timeOf } from '../../kv/forecast.js'
-import { dryRun } from '../../kv/rehearsal.js'
+import { dryRun } from '../../kv/dry-run.js'
 import { type CostLine, total } from './line.js'
 import { folded, MARKER, open, type Point, termsOf, type Way, WAYS } from './scenario.js'
 

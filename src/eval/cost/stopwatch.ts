@@ -3,8 +3,8 @@ import { invariant, KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import type { Completion, LlamaEngine } from '../../engine/llama.js'
 import type { JobResult } from '../../engine/job.js'
-import { medianOf } from '../../kv/least-squares.js'
-import type { Prompt } from '../../kv/shown.js'
+import { medianOf } from '../../kv/cost-model.js'
+import type { Prompt } from '../../kv/prompt.js'
 import { folded, MARKER, open, type Point, randomText, termsOf, type Way } from './scenario.js'
 
 /** Tokens of the text that were computed after others, and the milliseconds it took. */

@@ -1,8 +1,7 @@
 /** Owns one sample put to one agent: from the sample to the record of the log, whatever happens between. */
 import { KvfoldError } from '../../core/errors.js'
 import { mix } from '../../core/random.js'
-import { EngineAround } from '../../engine/engine-around.js'
-import type { Engine, EngineRequest, Generation } from '../../engine/engine.js'
+import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../engine/engine.js'
 import type { AgentSetting, Answered, EvalAgent } from '../agent.js'
 import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
 import { Recorder } from '../recorder.js'

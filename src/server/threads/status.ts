@@ -1,6 +1,6 @@
 /** Owns what the service says of itself: models, queue, slots. */
 import type { CacheTotals } from '../../kv/cache.js'
-import type { Abilities } from '../../engine/abilities.js'
+import type { Abilities } from '../../engine/model-facts.js'
 
 export interface ModelStatus {
   /** What requests call it. */

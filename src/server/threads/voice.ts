@@ -1,9 +1,15 @@
 /** Owns the model's voice in one ask: the engine, with everything about a request that the turn loop need not know. */
 import { randomBytes } from 'node:crypto'
 import type { ToolCall } from '../../chat/message.js'
-import type { Engine, EngineReply, EngineRequest, Generation } from '../../engine/engine.js'
-import { EngineAround } from '../../engine/engine-around.js'
-import { generationOf, type EventStream } from '../../engine/event-stream.js'
+import {
+  type Engine,
+  EngineAround,
+  type EngineReply,
+  type EngineRequest,
+  type EventStream,
+  type Generation,
+  generationOf,
+} from '../../engine/engine.js'
 import type { Tenant } from './tenant.js'
 
 export interface VoiceOptions {

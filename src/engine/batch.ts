@@ -1,0 +1,151 @@
+/** Owns what goes into a batch: the share of each job, and how many prompt tokens beside streams. */
+import type { Seat } from '../kv/step.js'
+import type { Batch, Watched } from '../native/types.js'
+import type { Job } from './job.js'
+
+// One job's share of a batch, and how shares are put into one.
+
+/** The last token's logits are wanted when `output`. */
+export interface Share {
+  readonly job: Job
+  readonly tokens: Int32Array
+  readonly what: 'prompt' | 'generated'
+  readonly output: boolean
+  /** Where the first of them goes. */
+  readonly seat: Seat
+}
+
+/** Shares in one batch, in order. */
+export interface Packed {
+  readonly batch: Batch
+  /** Tokens of all of them. */
+  readonly size: number
+  /** At which token of the batch a share's logits are; those that want none are left out. */
+  readonly outputs: ReadonlyMap<Share, number>
+  /** What is looked at, of shares that are watched. */
+  readonly watched: ReadonlyMap<Share, Watched>
+}
+
+export const sizeOf = (shares: readonly Share[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
+
+/** Arms the captures of watched jobs. */
+export function packed(shares: readonly Share[]): Packed {
+  const size = sizeOf(shares)
+  const batch = {
+    tokens: new Int32Array(size),
+    positions: new Int32Array(size),
+    sequences: new Int32Array(size),
+    outputs: new Uint8Array(size),
+  }
+  const outputs = new Map<Share, number>()
+  const watched = new Map<Share, Watched>()
+  let at = 0
+  for (const share of shares) {
+    const { job, seat, what, tokens } = share
+    const watching = job.watch?.watched({ at, count: tokens.length, what, seat }, job.step!.sequence) ?? null
+    if (watching !== null) watched.set(share, watching)
+    for (const [offset, token] of tokens.entries()) {
+      batch.tokens[at] = token
+      batch.positions[at] = seat.position + offset
+      batch.sequences[at] = seat.seq
+      at++
+    }
+    if (!share.output) continue
+    batch.outputs[at - 1] = 1
+    outputs.set(share, at - 1)
+  }
+  return { batch, size, outputs, watched }
+}
+
+// How many prompt tokens go into a batch beside streams, so that these wait no longer than they should between two tokens.
+
+/** What a turn decoded and how long it took, from its batch to the last of its tokens on its way. */
+export interface TurnTime {
+  readonly prompt: number
+  /** Streams with a token in the batch. */
+  readonly streams: number
+  readonly milliseconds: number
+}
+
+/** Times as long as without prompts, unless somebody says how long: measured with bench/serve, see bench/results. */
+const DEFAULT_STRETCH = 4
+/** A prompt always goes on by so many tokens: fewer take about as long on most hardware. */
+const FEWEST = 16
+/** A chunk is a multiple of this where it is larger: kernels work in tiles, and llama.cpp keeps the graph of a batch of the same size. */
+const TILE = 16
+/** Turns with prompts, until one without is due: only that tells what the streams take for themselves. */
+const PROBE_EVERY = 32
+/** Turns without prompts before the first one with them; the shortest counts. */
+const FIRST_PROBES = 2
+/** Weight of the last turn in a running mean, where it took longer and where it took less: noise only ever adds. */
+const RISING = 0.3
+const FALLING = 0.5
+/** One turn raises an estimate as if it had taken so many times as long at most: a thread that lost its core says nothing about the next turn. */
+const LARGEST_RISE = 2
+/** Of a turn with prompts they take this share at least. */
+const LEAST_SHARE = 0.1
+
+/** What is known of turns with so many streams. */
+interface Alone {
+  /** A turn without prompts. */
+  readonly milliseconds: number
+  /** Such turns so far. */
+  readonly probes: number
+  /** Turns with prompts since the last one without. */
+  mixed: number
+}
+
+/**
+ * A turn with prompts takes what the streams' own tokens take, and a time for every prompt token. Both are running means over the last turns,
+ * so they follow depth, model and machine. The first is measured by turns without prompts, which come by themselves or are asked for; the
+ * second by those with prompts.
+ */
+export class PrefillBudget {
+  /** By the number of streams. */
+  readonly #alone = new Map<number, Alone>()
+  /** Milliseconds a prompt token; null before the first. */
+  #each: number | null = null
+
+  /** @param maxGap milliseconds between two tokens of a stream. Default: four times what they take without prompts. */
+  constructor(private readonly maxGap?: number) {}
+
+  /**
+   * Prompt tokens for a batch that has a token of each of these streams, at least one stream. 0: this turn is to show what the streams take
+   * alone, the next one has room for prompts.
+   */
+  tokens(streams: number): number {
+    const alone = this.#alone.get(streams)
+    if (alone === undefined || alone.probes < FIRST_PROBES || alone.mixed >= PROBE_EVERY) return 0
+    if (this.#each === null) return FEWEST
+    const { milliseconds } = alone
+    const budget = ((this.maxGap ?? DEFAULT_STRETCH * milliseconds) - milliseconds) / this.#each
+    return budget < 2 * TILE ? Math.max(FEWEST, Math.floor(budget)) : TILE * Math.floor(budget / TILE)
+  }
+
+  /** Learns from a turn that was decoded. */
+  took({ prompt, streams, milliseconds }: TurnTime): void {
+    if (streams === 0) {
+      // Larger batches are cheaper a token; they serve until there is something better.
+      if (prompt >= FEWEST) this.#each ??= milliseconds / prompt
+      return
+    }
+    const alone = this.#alone.get(streams)
+    if (prompt === 0) {
+      const { milliseconds: before = null, probes = 0 } = alone ?? {}
+      const isFirst = probes < FIRST_PROBES && before !== null
+      const mean = isFirst ? Math.min(before, milliseconds) : follow(before, milliseconds)
+      this.#alone.set(streams, { milliseconds: mean, probes: probes + 1, mixed: 0 })
+      return
+    }
+    if (alone === undefined) return
+    alone.mixed++
+    // What a few tokens take is lost in the noise; and noise can make a turn shorter than one without prompts.
+    if (prompt >= FEWEST)
+      this.#each = follow(this.#each, Math.max(milliseconds - alone.milliseconds, LEAST_SHARE * milliseconds) / prompt)
+  }
+}
+
+function follow(mean: number | null, value: number): number {
+  if (mean === null) return value
+  return value < mean ? mean + FALLING * (value - mean) : mean + RISING * (Math.min(value, mean * LARGEST_RISE) - mean)
+}

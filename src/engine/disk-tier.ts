@@ -1,0 +1,331 @@
+/** Owns the disk tier: a folder of saved sequences, one file each, of which none is believed before its checksums are. */
+import { createHash, randomBytes } from 'node:crypto'
+import { type FileHandle, mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
+import { join } from 'node:path'
+import { invariant, KvfoldError } from '../core/errors.js'
+import { WORDS } from '../kv/cell-hash.js'
+import type { DiskCounts, DiskItem, DiskTier, OffloadRecord } from '../kv/disk-tier.js'
+import { type Kept, surplus } from '../kv/eviction-policy.js'
+import type { NativeContext, NativeModel } from '../native/types.js'
+import { type CacheSecret, openSecret } from './cache-secret.js'
+import {
+  checksum,
+  headOf,
+  IDENTITY_BYTES,
+  identityIn,
+  isUnder,
+  readHead,
+  readState,
+  recordOf,
+  stateBytes,
+  sumIn,
+  tokensIn,
+} from './disk-tier-file.js'
+import { modelFingerprint } from './model-facts.js'
+
+const ITEM = /^([0-9a-f]{32})\.kvshelf$/
+const TEMPORARY = /^kvshelf-([1-9][0-9]{0,9})-([0-9a-f]{8})-[0-9a-f]{32}\.tmp$/
+/** Tells the files of this process from those of an earlier one with the same process id, as there is in every container. */
+const RUN = randomBytes(4).toString('hex')
+/** Milliseconds after which a temporary file is nobody's, whatever lives under the process id in its name. */
+const ABANDONED = 600_000
+
+export interface DiskShelfOptions {
+  /** Created, for this user only, when it is missing. Files in it with other names than ours are left alone. */
+  readonly folder: string
+  /** Bytes that the items of all models in the folder may take. */
+  readonly budget: number
+  /** SHA-256 of all that must agree for a state to be loaded: model, llama.cpp release, cache types and layout, RoPE settings. */
+  readonly identity: Buffer
+  /** Milliseconds since 1970. */
+  readonly clock?: () => number
+}
+
+/** A file as the books have it. `record` is null for an item of another identity. */
+interface Entry extends Kept {
+  readonly id: string
+  readonly record: OffloadRecord | null
+  /** Checksums of the head. */
+  readonly sum: Buffer
+  lastUse: number
+}
+
+/**
+ * A file appears under its final name only when it is whole and on the medium (temporary name, fsync, rename), so a process may be killed
+ * at any point: what it was writing is deleted at the next opening, by the process id in the name. A power cut may lose the last items;
+ * a file that it leaves incomplete is found out like any other damage. Last uses are the files' times of modification.
+ *
+ * Items of another identity belong to another model: never listed, never deleted for being foreign, but within the same budget, because it
+ * is the folder that the user gave a size; when room is short, all items compete by benefit. Damaged ones, ones of another format and
+ * ones under another secret, which nobody can use any more, are deleted as soon as they are seen.
+ *
+ * Several processes may share a folder without a lock, which would outlive a killed one: each step is atomic and each can fail harmlessly.
+ * Items of another process come into the books at the next `put`; a file that it deleted is gone and recomputed. The budget may be exceeded
+ * by what the others write at that moment.
+ *
+ * Changes of the folder happen one after the other; reads do not wait for them.
+ */
+export class DiskTierFolder implements DiskTier {
+  readonly #entries = new Map<string, Entry>()
+  /** Ids of all files seen that may still be in the folder, so that one about to be deleted is not found anew. */
+  #seen = new Set<string>()
+  readonly #counts = { refused: 0, gone: 0, evicted: 0, failed: 0 }
+  #changes: Promise<unknown> = Promise.resolve()
+  #closed = false
+
+  private constructor(
+    private readonly options: DiskShelfOptions,
+    private readonly kept: CacheSecret,
+  ) {}
+
+  /**
+   * Reads the heads of all files, deletes damaged ones and the remains of killed processes, and keeps to the budget.
+   * @throws KvfoldError engine/bad-request when the folder cannot be used
+   */
+  static async open(options: DiskShelfOptions): Promise<DiskTierFolder> {
+    invariant(options.identity.length === IDENTITY_BYTES, 'the identity of a shelf has 32 bytes')
+    const { folder } = options
+    try {
+      await mkdir(folder, { recursive: true, mode: 0o700 })
+      const secret = await openSecret(folder, temporaryIn(folder, randomBytes(16).toString('hex')))
+      const disk = new DiskTierFolder(options, secret)
+      await disk.#look()
+      await disk.#shrink(options.budget)
+      return disk
+    } catch (error) {
+      if (!isOfSystem(error)) throw error
+      const message = `The folder for saved sequences, ${folder}, cannot be used: ${error.message}.`
+      throw new KvfoldError('engine/bad-request', message, { cause: error })
+    }
+  }
+
+  /** What the hashes of all cells in the folder are keyed with (CacheSalts). */
+  get secret(): Buffer {
+    return this.kept.secret
+  }
+
+  /** What to tell the user, one sentence each. */
+  get notes(): readonly string[] {
+    return this.kept.note === null ? [] : [this.kept.note]
+  }
+
+  get items(): readonly DiskItem[] {
+    return this.#closed ? [] : [...this.#entries.values()].filter(isItem)
+  }
+
+  get counts(): DiskCounts {
+    return { ...this.#counts }
+  }
+
+  /** Bytes of all items in the folder, those of other models included. */
+  get used(): number {
+    return [...this.#entries.values()].reduce((sum, { bytes }) => sum + bytes, 0)
+  }
+
+  put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null> {
+    const { tokens, sourceIds: keys, positions, hashes } = record
+    const alike = [keys.length, positions.length, hashes.length / WORDS].every((length) => length === tokens.length)
+    invariant(alike, 'the arrays of a shelf record are of as many entries')
+    if (this.#closed) return Promise.resolve(null)
+    const head = headOf(record, this.options.identity, state.length)
+    return this.#afterOthers(async () => {
+      const bytes = head.length + state.length
+      if (bytes > this.options.budget) return null
+      try {
+        await this.#look()
+        await this.#shrink(this.options.budget - bytes)
+        await checksum(head, state, this.secret)
+        const lastUse = this.#now()
+        const entry = entryOf(randomBytes(16).toString('hex'), head, recordOf(head), lastUse)
+        await this.#write(entry, head, state)
+        this.#entries.set(entry.id, entry)
+        return entry
+      } catch (error) {
+        if (!isOfSystem(error)) throw error
+        this.#counts.failed++
+        return null
+      }
+    })
+  }
+
+  async take(id: string): Promise<Uint8Array | null> {
+    const entry = this.#closed ? undefined : this.#entries.get(id)
+    if (entry === undefined || !isItem(entry)) return null
+    const state = await reading(this.#path(id), (file) => readState(file, entry.sum))
+    if (state instanceof Uint8Array) {
+      this.touch(id)
+      return state
+    }
+    if (this.#entries.delete(id)) this.#counts[state]++
+    if (state === 'refused') await this.#afterOthers(() => this.#delete(id))
+    return null
+  }
+
+  drop(id: string): Promise<void> {
+    if (this.#closed || !this.#entries.delete(id)) return Promise.resolve()
+    return this.#afterOthers(() => this.#delete(id))
+  }
+
+  touch(id: string): void {
+    const entry = this.#entries.get(id)
+    if (entry === undefined || this.#closed) return
+    entry.lastUse = this.#now()
+    const time = entry.lastUse / 1000
+    void this.#afterOthers(() => utimes(this.#path(id), time, time).catch(() => undefined))
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true
+    await this.#changes
+  }
+
+  #path(id: string): string {
+    return join(this.options.folder, `${id}.kvshelf`)
+  }
+
+  #now(): number {
+    return (this.options.clock ?? Date.now)()
+  }
+
+  #afterOthers<T>(change: () => Promise<T>): Promise<T> {
+    const done = this.#changes.then(change)
+    this.#changes = done.catch(() => undefined)
+    return done
+  }
+
+  /** Brings the books in line with the folder. */
+  async #look(): Promise<void> {
+    const { folder } = this.options
+    const found = new Set<string>()
+    for (const file of await readdir(folder, { withFileTypes: true })) {
+      if (!file.isFile()) continue
+      const [, id] = ITEM.exec(file.name) ?? []
+      if (id !== undefined) found.add(id)
+      else if (await isAbandoned(join(folder, file.name), file.name)) await rm(join(folder, file.name), { force: true })
+    }
+    for (const id of found) if (!this.#seen.has(id)) await this.#enter(id)
+    for (const id of this.#entries.keys()) if (!found.has(id) && this.#entries.delete(id)) this.#counts.gone++
+    this.#seen = found
+  }
+
+  /** Takes a file into the books that is not there yet; a damaged one is deleted. */
+  async #enter(id: string): Promise<void> {
+    const read = await reading(this.#path(id), async (file) => {
+      const [head, { mtimeMs }] = [await readHead(file), await file.stat()]
+      return head === 'refused' || !isUnder(this.secret, head) ? 'refused' : { head, mtimeMs }
+    })
+    if (read === 'gone') return
+    if (read === 'refused') {
+      this.#counts.refused++
+      await this.#delete(id)
+      return
+    }
+    const { head, mtimeMs } = read
+    const ours = this.options.identity.equals(identityIn(head))
+    const lastUse = Math.min(Math.round(mtimeMs), this.#now())
+    this.#entries.set(id, entryOf(id, head, ours ? recordOf(head) : null, lastUse))
+  }
+
+  /** Gives items up until those left take at most so many bytes. */
+  async #shrink(budget: number): Promise<void> {
+    for (const { id } of surplus([...this.#entries.values()], budget, this.#now())) {
+      this.#entries.delete(id)
+      this.#counts.evicted++
+      await rm(this.#path(id), { force: true })
+    }
+  }
+
+  /** Puts the file there, whole or not at all. */
+  async #write({ id, lastUse }: Entry, head: Buffer, state: Uint8Array): Promise<void> {
+    const temporary = temporaryIn(this.options.folder, id)
+    try {
+      const file = await open(temporary, 'wx', 0o600)
+      try {
+        await file.writeFile(head)
+        await file.writeFile(state)
+        await file.utimes(lastUse / 1000, lastUse / 1000)
+        await file.sync()
+      } finally {
+        await file.close()
+      }
+      await rename(temporary, this.#path(id))
+      this.#seen.add(id)
+    } catch (error) {
+      await rm(temporary, { force: true }).catch(() => undefined)
+      throw error
+    }
+  }
+
+  /** What cannot be deleted is not read again either. */
+  async #delete(id: string): Promise<void> {
+    await rm(this.#path(id), { force: true }).catch(() => undefined)
+  }
+}
+
+const temporaryIn = (folder: string, id: string): string => join(folder, `kvshelf-${process.pid}-${RUN}-${id}.tmp`)
+
+/** `refused`: read, and found damaged or not ours. `gone`: deleted by another process, or not to be read. */
+type Loss = 'refused' | 'gone'
+
+const entryOf = <R extends OffloadRecord | null>(id: string, head: Buffer, record: R, lastUse: number) => ({
+  id,
+  record,
+  sum: Buffer.from(sumIn(head)),
+  bytes: head.length + stateBytes(head),
+  tokens: tokensIn(head),
+  lastUse,
+})
+
+const isItem = (entry: Entry): entry is Entry & DiskItem => entry.record !== null
+
+const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error instanceof Error && 'syscall' in error
+
+/** What the system does not let us read is not ours to delete. */
+async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>): Promise<T | Loss> {
+  try {
+    const file = await open(path)
+    try {
+      return await read(file)
+    } finally {
+      await file.close()
+    }
+  } catch (error) {
+    if (!isOfSystem(error)) throw error
+    return 'gone'
+  }
+}
+
+/** Whether the name is that of a temporary file which nobody writes any more. */
+async function isAbandoned(path: string, name: string): Promise<boolean> {
+  const [, pid, run] = TEMPORARY.exec(name) ?? []
+  if (pid === undefined || run === RUN) return false
+  if (Number(pid) === process.pid) return true
+  try {
+    process.kill(Number(pid), 0)
+  } catch (error) {
+    if (!isOfSystem(error) || error.code !== 'EPERM') return true
+  }
+  const { mtimeMs } = await stat(path).catch(() => ({ mtimeMs: 0 }))
+  return mtimeMs < Date.now() - ABANDONED
+}
+
+// Which shelf on the disk is a loaded model's: that of the same weights under the same context.
+
+export interface ShelfPlace {
+  readonly folder: string
+  /** The most that it may hold. */
+  readonly bytes: number
+}
+
+/** @throws KvfoldError as DiskShelf.open */
+export async function openShelf(
+  { info }: NativeModel,
+  { identity }: NativeContext,
+  { folder, bytes }: ShelfPlace,
+): Promise<DiskTierFolder> {
+  const whole = createHash('sha256')
+    .update(identity)
+    .update(await modelFingerprint(info.path))
+    .digest()
+  return DiskTierFolder.open({ folder, budget: bytes, identity: whole })
+}

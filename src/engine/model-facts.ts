@@ -1,0 +1,99 @@
+/** Owns what is known of a model: what can be done to its cache, what to tell the user about what cannot, and which file it is. */
+import { createHash } from 'node:crypto'
+import { open } from 'node:fs/promises'
+import { type Contract, CONTRACTS } from '../core/contract.js'
+import type { ContextOptions, ModelInfo } from '../native/types.js'
+
+// What can be done to the cache of a model, and what to tell the user about what cannot.
+
+export interface Abilities {
+  /** What edits can keep to; `exact` always. */
+  readonly contracts: readonly Contract[]
+  /** Why only `exact` is there, for the ledger; null when all contracts are. */
+  readonly refusal: string | null
+  /** Whether gaps in the positions may be closed. */
+  readonly shift: boolean
+  /**
+   * `tags`: any token can be taken out of the cache and put back. `checkpoints`: a text can only be extended, or gone back on to where its
+   * whole state was saved.
+   */
+  readonly edits: 'tags' | 'checkpoints'
+  /** One sentence each: what is not available, and why. */
+  readonly notes: readonly string[]
+}
+
+type Facts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'slidingWindow' | 'rope'>
+
+/** Architectures whose sequences llama.cpp v0.5.0 neither cuts nor empties by a span, and where tagging a part ends the process. */
+const COMPRESSED: readonly string[] = ['deepseek4']
+
+/** Why kvfold does not run the model at all; null when it does. */
+export function refusalOf({ architecture, encoder }: Pick<ModelInfo, 'architecture' | 'encoder'>): string | null {
+  if (encoder) return `${architecture} is an encoder model; kvfold generates text with decoder models.`
+  if (COMPRESSED.includes(architecture))
+    return `${architecture} keeps its text compressed, and llama.cpp cannot take a sequence of it back; kvfold does not run it.`
+  return null
+}
+
+/** What a context made with these options allows. Pure. */
+export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: ContextOptions = {}): Abilities {
+  const { architecture, recurrent, hybrid, slidingWindow } = info
+  if (recurrent || hybrid) {
+    const state = recurrent ? 'a recurrent state' : 'a recurrent state beside its cache'
+    return checkpoints(
+      `${architecture} keeps ${state}, from which nothing can be taken out`,
+      `${architecture} keeps ${state}, from which nothing can be taken out: edits are exact, and the text after them is computed again from the last saved state before them; splice and blend are not available.`,
+    )
+  }
+  // Read as the engine does: a window is kept whole unless the caller forbids it.
+  if (slidingWindow > 0 && fullSlidingWindow === false)
+    return checkpoints(
+      `the layers of ${architecture} that see ${slidingWindow} tokens forget the others`,
+      `The layers of ${architecture} that see ${slidingWindow} tokens forget the others, as fullSlidingWindow is off: edits are exact, and the text after them is computed again from the last saved state before them; splice and blend are not available.`,
+    )
+  const fixed = fixedPositions(info)
+  const requantised = keyType !== undefined && !['f32', 'f16', 'bf16'].includes(keyType)
+  const notes: string[] = []
+  if (slidingWindow > 0)
+    notes.push(
+      `The layers of ${architecture} that see ${slidingWindow} tokens keep all of them, because edits need that: the window saves no memory.`,
+    )
+  if (fixed !== null) notes.push(`Gaps that splices leave in the positions cannot be closed: ${fixed}.`)
+  if (requantised)
+    notes.push(
+      `Gaps that splices leave in the positions cannot be closed: keys are kept as ${keyType}, and each shift would round them once more.`,
+    )
+  return { contracts: CONTRACTS, refusal: null, shift: fixed === null && !requantised, edits: 'tags', notes }
+}
+
+function checkpoints(refusal: string, note: string): Abilities {
+  return { contracts: ['exact'], refusal, shift: false, edits: 'checkpoints', notes: [note] }
+}
+
+/** Why the positions of computed tokens cannot be changed; null when they can. llama.cpp asserts on several dimensions. */
+function fixedPositions({ architecture, rope }: Facts): string | null {
+  return ['none', 'norm', 'neox'].includes(rope) ? null : `${architecture} counts positions in several dimensions (${rope})`
+}
+
+// Telling one model file from another without reading gigabytes.
+
+/** Bytes of each sample, and how many are taken, evenly over the file. */
+const SAMPLE = 2 ** 16
+const SAMPLES = 256
+
+/** SHA-256 of a file's size and of samples from all over it; files of up to 16 MiB are read whole. Fine-tuned weights change nearly all of them. */
+export async function modelFingerprint(path: string): Promise<Buffer> {
+  const file = await open(path)
+  try {
+    const { size } = await file.stat()
+    const hash = createHash('sha256').update(String(size))
+    const stride = Math.max(SAMPLE, Math.floor(size / SAMPLES))
+    for (let at = 0; at < size; at += stride) {
+      const { buffer, bytesRead } = await file.read(Buffer.alloc(SAMPLE), 0, SAMPLE, at)
+      hash.update(buffer.subarray(0, bytesRead))
+    }
+    return hash.digest()
+  } finally {
+    await file.close()
+  }
+}

@@ -1,0 +1,346 @@
+/** Owns the life of a step where a sequence can only be extended: recurrent and hybrid models, and windows that forget. */
+import { invariant } from '../core/errors.js'
+import { type ConversationId, seqId } from '../core/ids.js'
+import { length, span, type Span } from '../core/span.js'
+import type { StepCache } from './cache.js'
+import type { CacheSalt } from './cell-hash.js'
+import { checkpointPlaces, Checkpoints } from './checkpoints.js'
+import { Evictor, type Reservation } from './eviction.js'
+import { checkBooks } from './integrity.js'
+import type { LedgerEntry, StepKind } from './ledger.js'
+import type { KvMemory } from './memory.js'
+import { OffloadedSequence, OffloadTiers, type ReadStates } from './offload.js'
+import { EXACT, held, type Part, type Terms } from './plan-parts.js'
+import { type Plan, rewindReason, sourceIdsHeld } from './plan.js'
+import { commonPrefix, type Prompt, sourceIdsOf, uneditedOf } from './prompt.js'
+import { type CacheTotals, type Residency, residencyOf } from './residency.js'
+import { Conversations, SequenceTable } from './sequence-table.js'
+import type { HeldSequence, LiveSequence, Sequence } from './sequence.js'
+import { type Chunk, type Seat, Step, type StepPart } from './step.js'
+
+export interface CheckpointCacheOptions {
+  /** Why contracts other than exact are not available, for the ledger. */
+  readonly refusal: string
+  /** Where checkpoints are kept. Default: nowhere, so that every edit computes the whole text again. */
+  readonly offload?: OffloadTiers
+}
+
+/** Beyond any position: a span up to here is the whole of a sequence, whatever it holds. */
+const END = 2 ** 31 - 1
+
+/**
+ * A cache of sequences that can be extended, emptied, saved whole and loaded whole, and nothing else; so every step keeps to contract `exact`.
+ * Where what is shown does not go on from what the lane holds, the lane goes back: it is emptied, the longest checkpoint that is a beginning of
+ * what is shown is loaded into it, and the rest is computed. What it held is saved before, because an edit may be undone.
+ *
+ * The calls and their order are those of KvCache. Sequences share nothing: a checkpoint of another conversation is loaded as a copy.
+ *
+ * The books count a cell a token, which is what a hybrid model's attention takes; a recurrent state takes none, so there they only bound how
+ * many tokens lanes stand for before idle ones are moved to checkpoints, which cost little.
+ */
+export class CheckpointCache implements StepCache {
+  readonly #holdings: SequenceTable
+  readonly #attic: OffloadTiers
+  readonly #checkpoints: Checkpoints
+  readonly #conversations = new Conversations()
+  readonly #room: Evictor
+  /** Where running steps still save their state, in order. */
+  readonly #places = new WeakMap<Step, number[]>()
+  /** Steps whose sequence was lost under them; they can only be cancelled. */
+  readonly #lost = new WeakSet<Step>()
+  readonly #running = new Set<Step>()
+  /** Tokens parked that are on no step's account yet. */
+  #parked = 0
+
+  /** `memory` must be empty, and nobody else may change it. */
+  constructor(
+    private readonly memory: KvMemory,
+    private readonly options: CheckpointCacheOptions,
+  ) {
+    this.#holdings = new SequenceTable(memory)
+    this.#attic = options.offload ?? new OffloadTiers({})
+    this.#checkpoints = new Checkpoints(memory, this.#attic)
+    this.#room = new Evictor(this.#holdings, this.#conversations, (victim) => this.#checkpoints.save(victim))
+  }
+
+  open(conversation: ConversationId, salt?: CacheSalt): ReturnType<StepCache['open']> {
+    return this.#room.open(conversation, salt)
+  }
+
+  plan(
+    sequence: LiveSequence,
+    shown: Prompt,
+    { contract: asked, anew }: Terms = EXACT,
+    without?: ReadonlySet<HeldSequence>,
+  ): Plan {
+    const own = this.#own(sequence)
+    const { tokens } = shown
+    invariant(tokens.length > 0, `conversation ${sequence.conversation} was asked to show no tokens at all`)
+    // What is reused ends before the last of these.
+    const most = anew === undefined ? tokens : tokens.subarray(0, anew + 1)
+    const kept = own.held < most.length && commonPrefix(own.tokens, most) === own.held ? own.held : 0
+    const holder = this.#checkpoints.before(most, kept, own, without) ?? own
+    const reused = holder === own ? kept : holder.held
+    const parts: Part[] = [{ kind: 'compute', span: span(reused, tokens.length), position: reused }]
+    if (reused > 0) parts.unshift(held(own, holder, span(0, reused), 0))
+    const fallback = asked === 'exact' ? null : this.options.refusal
+    return { shown, sourceIds: sourceIdsOf(shown), asked, contract: 'exact', fallback, parts, again: 0, approximate: 0 }
+  }
+
+  fetch(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
+    const [head] = this.plan(sequence, shown, terms).parts
+    return this.#attic.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
+  }
+
+  /** The plan for `shown`; if it goes on from a checkpoint the lane holds that now, and what it held is saved. */
+  async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
+    const without = new Set<HeldSequence>()
+    for (;;) {
+      const plan = this.plan(sequence, shown, terms, without)
+      const [head] = plan.parts
+      if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) return plan
+      const started = performance.now()
+      const state = fetched?.get(head.from) ?? (await this.#attic.read(head.from))
+      const loaded = state !== null && this.#goBack(this.#own(sequence), shown, head.from, state)
+      this.#room.spend(performance.now() - started)
+      if (loaded) return plan
+      without.add(head.from)
+    }
+  }
+
+  /** Begins a step on a lane that holds what the plan reuses (`prepare`); a lane from which it keeps nothing is saved and emptied. */
+  begin(sequence: LiveSequence, plan: Plan, kind: StepKind): Step {
+    const started = performance.now()
+    const own = this.#own(sequence)
+    const { shown } = plan
+    invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
+    const [head] = plan.parts
+    if (head?.kind === 'compute') this.#leave(own, shown)
+    const reused = head === undefined || head.kind === 'compute' ? 0 : length(head.span)
+    const same = commonPrefix(own.tokens, shown.tokens)
+    invariant(own.held === reused && same === reused, `the lane of ${own.conversation} does not hold what its plan reuses`)
+    const step = new Step(own, plan, kind)
+    step.recomputeReason = rewindReason(plan, this.#conversations.before(own.conversation))
+    own.state = 'running'
+    own.rename(uneditedOf(shown), sourceIdsHeld(plan))
+    this.#running.add(step)
+    const places = this.#attic.open ? checkpointPlaces(shown).filter((place) => place > reused) : []
+    this.#places.set(step, places)
+    step.parked = this.#parked
+    this.#parked = 0
+    this.#room.charge(step)
+    step.spend('cache', performance.now() - started)
+    return step
+  }
+
+  /** Up to the next place where the state is to be saved. */
+  next(step: Step, limit: number): Chunk | null {
+    this.#refuseLost(step)
+    const { due, sequence: sequence, plan } = step
+    if (due === null) return null
+    const { tokens } = plan.shown
+    const { start } = due.span
+    const [stop = tokens.length] = this.#places.get(step) ?? []
+    const end = Math.min(due.span.end, start + limit, stop)
+    return {
+      seq: sequence.seq,
+      place: start,
+      tokens: tokens.slice(start, end),
+      position: due.position,
+      last: end === tokens.length,
+    }
+  }
+
+  seat(step: Step): Seat {
+    this.#refuseLost(step)
+    return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
+  }
+
+  /** None: what a state of this kind takes does not grow cell by cell. */
+  get spare(): number {
+    return 0
+  }
+
+  reserve(count: number): Reservation {
+    return this.#room.reserve(count)
+  }
+
+  /** Nothing to tidy: nothing is parked on the device. */
+  tidy(): boolean {
+    return false
+  }
+
+  async leave(): Promise<void> {
+    if (this.#attic.open) await this.#room.leave(this.#attic)
+  }
+
+  commit(step: Step, tokens: Int32Array, what: StepPart, milliseconds: number): void {
+    this.#enter(step, tokens, what)
+    step.spend(what === 'prompt' ? 'prefill' : 'decode', milliseconds)
+    const places = this.#places.get(step)
+    if (what !== 'prompt' || places?.[0] !== step.sequence.held) return
+    places.shift()
+    const started = performance.now()
+    this.#checkpoints.save(step.sequence)
+    step.spend('cache', performance.now() - started)
+  }
+
+  /**
+   * A decode was aborted, failed, or found no room. If anything entered, the state is neither what it was nor what it should be, whatever
+   * position it names (llama.cpp moves that before it computes): the lane is emptied, and the step can only be cancelled.
+   */
+  settle(step: Step, attempted: Int32Array, what: StepPart): number {
+    const { sequence: sequence } = step
+    const entered = (this.memory.positions(sequence.seq)?.max ?? -1) + 1 - sequence.held
+    if (entered === 0) return 0
+    invariant(
+      entered <= attempted.length,
+      `sequence ${sequence.seq} went on at position ${sequence.held} with ${attempted.length} tokens and ended ${entered} further`,
+    )
+    // Submitted all the same: llama.cpp took them in. Less than nothing when it dropped the whole sequence.
+    if (entered > 0) step.submit(what, entered)
+    this.#lose(sequence)
+    return 0
+  }
+
+  /** A decode of several sequences failed: states may have been on their way from one place to another, so none is trusted any more. */
+  distrust(): void {
+    for (const sequence of this.#holdings.all) this.#lose(sequence)
+  }
+
+  finish(step: Step, outcome: 'done' | 'cancelled', pending: number): LedgerEntry {
+    const started = performance.now()
+    const own = this.#own(step.sequence)
+    const record = this.#conversations.get(own.conversation)
+    invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
+    if (outcome === 'done') this.#refuseLost(step)
+    own.extendBase()
+    this.#room.charge(step)
+    step.spend('cache', performance.now() - started)
+    const entry = step.entry(record.ledger.length, outcome, pending, record.before)
+    step.ended = true
+    own.state = 'idle'
+    this.#running.delete(step)
+    this.#holdings.touch(own)
+    record.ledger.push(entry)
+    if (outcome === 'done') record.before = step.left
+    return entry
+  }
+
+  forget(conversation: ConversationId): void {
+    const sequence = this.#conversations.lane(conversation)
+    invariant(sequence?.running !== true, `conversation ${conversation} cannot be forgotten while a step is running`)
+    if (sequence !== null) this.#holdings.drop(sequence)
+    this.#attic.forget(conversation)
+    this.#conversations.delete(conversation)
+  }
+
+  lane(conversation: ConversationId): LiveSequence | null {
+    return this.#conversations.lane(conversation)
+  }
+
+  shown(conversation: ConversationId): Prompt | null {
+    return this.#conversations.get(conversation)?.before ?? null
+  }
+
+  /** Rewrites the cells of an idle conversation next to each other; where there is no attention it changes nothing. */
+  compact(conversation: ConversationId): number {
+    const own = this.#conversations.lane(conversation)
+    return own === null || own.running || own.held === 0 ? 0 : this.#holdings.compact(own)
+  }
+
+  /** There are no gaps. */
+  closeGaps(): number {
+    return 0
+  }
+
+  ledger(conversation: ConversationId): readonly LedgerEntry[] {
+    return this.#conversations.get(conversation)?.ledger ?? []
+  }
+
+  whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
+    const own = this.#holdings.all.filter((each) => each.conversation === conversation)
+    const stored = this.#attic.all.filter((each) => each.conversation === conversation)
+    return residencyOf(base, stretches, [
+      ...own.map((holder) => ({ holder, where: 'live' as const })),
+      ...stored.map((holder) => ({ holder, where: holder.tier })),
+    ])
+  }
+
+  get totals(): CacheTotals {
+    const { cells, sequences } = this.#holdings
+    return {
+      cells: cells.total,
+      used: cells.used,
+      free: cells.free,
+      reach: cells.reach,
+      parked: 0,
+      sequences: { used: sequences.used, total: sequences.total },
+      versions: 0,
+      tiers: this.#attic.totals,
+    }
+  }
+
+  /**
+   * `books`: our accounts agree with themselves. Else also: every sequence ends in llama.cpp where the books say. That is all such a memory
+   * tells: its first position depends on what it keeps, and cells cannot be read back.
+   */
+  check(level: 'books' | 'positions' | 'full'): void {
+    checkBooks(this.#holdings)
+    if (level === 'books') return
+    const ends = new Map(this.#holdings.all.map(({ seq, held }) => [seq, held - 1]))
+    for (let id = 0; id < this.memory.sequences; id++) {
+      const expected = ends.get(seqId(id)) ?? -1
+      const found = this.memory.positions(seqId(id))?.max ?? -1
+      invariant(expected === found, `sequence ${id} should end at position ${expected} and ends at ${found} (-1: it is empty)`)
+    }
+  }
+
+  #own(sequence: LiveSequence): Sequence {
+    invariant(this.#holdings.has(sequence), `the lane of conversation ${sequence.conversation} was dropped; open it again`)
+    return sequence
+  }
+
+  #refuseLost(step: Step): void {
+    invariant(!this.#lost.has(step), `the sequence of conversation ${step.sequence.conversation} was lost, and its step went on`)
+  }
+
+  #enter(step: Step, tokens: Int32Array, what: StepPart): void {
+    const own = this.#own(step.sequence)
+    this.#refuseLost(step)
+    own.append(tokens, step.keysOf(tokens, what))
+    step.submit(what, tokens.length)
+    this.#room.charge(step)
+  }
+
+  /** Puts a checkpoint in the place of what the lane holds; false when there is no room for it, or it was refused. */
+  #goBack(own: Sequence, shown: Prompt, stored: OffloadedSequence, state: Uint8Array): boolean {
+    this.#leave(own, shown)
+    this.#room.make(
+      stored.held,
+      this.#holdings.victims().filter((victim) => victim !== own),
+    )
+    if (stored.held > this.#holdings.cells.free) return false
+    if (!this.memory.loadSequence(own.seq, state, { verify: false })) {
+      this.#attic.drop(stored, true)
+      return false
+    }
+    own.load(stored.record)
+    return true
+  }
+
+  /** Saves what the lane holds, and empties it. */
+  #leave(own: Sequence, shown: Prompt): void {
+    if (own.held === 0) return
+    const gone = own.held - commonPrefix(own.tokens, shown.tokens)
+    if (this.#checkpoints.save(own)) this.#parked += gone
+    this.#holdings.cut(own, span(0, own.held))
+  }
+
+  /** The sequence's state is worth nothing any more. */
+  #lose(sequence: Sequence): void {
+    this.memory.untag(sequence.seq, span(0, END))
+    sequence.cut(span(0, sequence.held))
+    for (const step of this.#running) if (step.sequence === sequence) this.#lost.add(step)
+  }
+}

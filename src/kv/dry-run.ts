@@ -1,0 +1,88 @@
+/** Owns finding out what steps would do, by walking them through the real planner and the real books without computing anything. */
+import { KvfoldError } from '../core/errors.js'
+import { conversationId } from '../core/ids.js'
+import { KvCache } from './cache.js'
+import { type Prospect, prospectOf } from './forecast.js'
+import type { KvMemory, MemoryCell } from './memory.js'
+import type { Terms } from './plan-parts.js'
+import type { Prompt } from './prompt.js'
+
+/** What a step shows, and what it is asked to keep to. */
+export interface DryRunStep {
+  readonly shown: Prompt
+  readonly terms: Terms
+}
+
+export interface DryRunOptions {
+  /** Of the context. */
+  readonly cells: number
+  readonly sequences: number
+  /** Positions the model was trained on. Default: no limit. */
+  readonly positions?: number
+}
+
+/**
+ * What each of a conversation's steps would do to a cache that was empty before the first. Nothing is generated between them.
+ * @throws KvfoldError context/full when a step has no room
+ */
+export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positions }: DryRunOptions): Prospect[] {
+  const cache = new KvCache(new DryRunMemory(cells, sequences), positions === undefined ? {} : { positions })
+  return steps.map(({ shown, terms }) => {
+    const opened = cache.open(conversationId('rehearsal'))
+    if (opened.kind === 'full') throw new KvfoldError('context/full', opened.reason)
+    const { sequence: sequence } = opened
+    const { held } = sequence
+    const plan = cache.plan(sequence, shown, terms)
+    const step = cache.begin(sequence, plan, 'answer')
+    const before = cache.totals.used
+    for (;;) {
+      const chunk = cache.next(step, shown.tokens.length)
+      if (chunk === null) break
+      if (cache.reserve(chunk.tokens.length).kind === 'full')
+        throw new KvfoldError('context/full', `${shown.tokens.length} tokens do not fit into the ${cells} cells of the context.`)
+      cache.commit(step, chunk.tokens, 'prompt', 0)
+    }
+    cache.finish(step, 'done', 0)
+    return prospectOf(plan, held, { before, after: cache.totals.used })
+  })
+}
+
+// A memory with nothing behind it: for finding out what steps would do to a cache, of which KvCache keeps all the books itself.
+
+/** Has as many cells and sequences as it says and agrees to everything; nothing can be saved in it or read back from it. */
+export class DryRunMemory implements KvMemory {
+  readonly canShift = true
+
+  constructor(
+    readonly cells: number,
+    readonly sequences: number,
+  ) {}
+
+  tag(): void {
+    // There is nothing to tag.
+  }
+
+  untag(): void {
+    // There is nothing to untag.
+  }
+
+  shift(): void {
+    // There is nothing to shift.
+  }
+
+  positions(): null {
+    return null
+  }
+
+  saveSequence(): Uint8Array {
+    return new Uint8Array()
+  }
+
+  loadSequence(): boolean {
+    return false
+  }
+
+  readback(): readonly MemoryCell[] {
+    return []
+  }
+}

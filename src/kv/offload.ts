@@ -1,0 +1,272 @@
+/** Owns the tiers below the device: which saved sequences are in memory, which are on the shelf, and what gives way when either is full. */
+import type { ConversationId } from '../core/ids.js'
+import { type CellHashes, sameHash } from './cell-hash.js'
+import type { DiskTier, OffloadRecord } from './disk-tier.js'
+import { surplus } from './eviction-policy.js'
+import { type HeldSequence, lowerBound, type Sequence } from './sequence.js'
+
+export interface OffloadOptions {
+  /** Bytes of memory for saved sequences. Default 0: nothing is kept. */
+  readonly hostBytes?: number
+  /** The disk tier. Default: none. */
+  readonly disk?: DiskTier
+}
+
+/** What is in the tiers. */
+export interface OffloadTotals {
+  readonly host: { readonly sequences: number; readonly tokens: number; readonly bytes: number; readonly budget: number }
+  readonly disk: { readonly sequences: number; readonly tokens: number; readonly bytes: number }
+  /** Sequences that were given up for room, and those that turned out damaged or foreign. */
+  readonly lost: number
+  readonly refused: number
+}
+
+/**
+ * What does not fit into memory any more goes to the shelf in the background, by least benefit per byte (benefit.ts); without a shelf it is
+ * lost. A sequence leaves memory only once it is on the shelf.
+ */
+export class OffloadTiers {
+  readonly #host = new Set<OffloadedSequence>()
+  /** Those of them that are being written to the shelf. */
+  readonly #leaving = new Set<OffloadedSequence>()
+  readonly #disk = new Map<string, OffloadedSequence>()
+  readonly #moving = new Set<Promise<void>>()
+  /** Those that are about to be brought back: they are not given up for others. */
+  #claimed: ReadonlySet<OffloadedSequence> = new Set()
+  readonly #budget: number
+  readonly #shelf: DiskTier | null
+  /** Bytes of a token in memory, at least: short sequences take more. Infinity: none was saved yet. */
+  #perToken = Infinity
+  #lost = 0
+  #refused = 0
+
+  constructor({ hostBytes = 0, disk: disk }: OffloadOptions) {
+    this.#budget = hostBytes
+    this.#shelf = disk ?? null
+    for (const { id, record, bytes, lastUse } of disk?.items ?? []) {
+      const stored = new OffloadedSequence(record, { tier: 'disk', id }, bytes)
+      stored.lastUse = lastUse
+      this.#disk.set(id, stored)
+    }
+  }
+
+  /** Whether saving anything makes sense. */
+  get open(): boolean {
+    return this.#budget > 0
+  }
+
+  /** Everything stored, latest used first. */
+  get all(): readonly OffloadedSequence[] {
+    return [...this.#host, ...this.#disk.values()].sort((a, b) => b.lastUse - a.lastUse)
+  }
+
+  get totals(): OffloadTotals {
+    const of = (stored: Iterable<OffloadedSequence>) => {
+      const all = [...stored]
+      const sum = (key: 'held' | 'bytes') => all.reduce((total, each) => total + each[key], 0)
+      return { sequences: all.length, tokens: sum('held'), bytes: sum('bytes') }
+    }
+    const refused = this.#refused + (this.#shelf?.counts.refused ?? 0)
+    return { host: { ...of(this.#host), budget: this.#budget }, disk: of(this.#disk.values()), lost: this.#lost, refused }
+  }
+
+  /**
+   * These are about to be brought back: what gives way to them may take their room already, and they are not given up for it. Those of them that
+   * are stored all the same once others are claimed, or none, count again.
+   */
+  claim(wanted: Iterable<OffloadedSequence>): void {
+    this.#claimed = new Set(wanted)
+    if (this.#claimed.size === 0) this.#makeRoom()
+  }
+
+  /** Whether so many tokens more are kept without giving any up, as far as is known of the bytes they take. */
+  hasRoom(tokens: number): boolean {
+    return this.open && (this.#perToken === Infinity || this.#fits(tokens * this.#perToken))
+  }
+
+  /** Keeps a saved sequence in memory as `put` does, but only if nothing is given up for it; false: it is not kept. */
+  offer(record: OffloadRecord, state: Uint8Array): boolean {
+    this.#weigh(record, state)
+    if (!this.#fits(state.byteLength)) return false
+    this.put(record, state)
+    return true
+  }
+
+  /** Keeps a saved sequence in memory; what has the least benefit moves on. */
+  put(record: OffloadRecord, state: Uint8Array): void {
+    this.#weigh(record, state)
+    this.#host.add(new OffloadedSequence(record, { tier: 'host', state }, state.byteLength))
+    this.#makeRoom()
+  }
+
+  /** The values of a stored sequence: at once from memory, later from the shelf; null when they are gone or damaged. */
+  read(stored: OffloadedSequence): Uint8Array | Promise<Uint8Array | null> {
+    stored.lastUse = Date.now()
+    const { place } = stored
+    if (place.tier === 'host') return place.state
+    return (
+      this.#shelf?.take(place.id).then((state) => {
+        if (state === null) this.#disk.delete(place.id)
+        return state
+      }) ?? Promise.resolve(null)
+    )
+  }
+
+  /** The values of those of them that are on disk; null when none is. One that is gone is left out, and is stored no more. */
+  fetch(wanted: Iterable<OffloadedSequence>): Promise<ReadStates> | null {
+    const below = [...wanted].filter(({ tier }) => tier === 'disk')
+    if (below.length === 0) return null
+    const reading = below.map(async (stored) => [stored, await this.read(stored)] as const)
+    return Promise.all(reading).then(
+      (read) => new Map(read.flatMap(([stored, state]) => (state === null ? [] : [[stored, state]]))),
+    )
+  }
+
+  /** Drops a stored sequence. `damaged`: its values were refused. */
+  drop(stored: OffloadedSequence, damaged = false): void {
+    if (damaged) this.#refused++
+    this.#host.delete(stored)
+    if (stored.place.tier === 'host' || !this.#disk.delete(stored.place.id)) return
+    this.#follow(this.#shelf?.drop(stored.place.id))
+  }
+
+  forget(conversation: ConversationId): void {
+    for (const stored of this.all) if (stored.conversation === conversation) this.drop(stored)
+  }
+
+  /** Waits for moves to the shelf that are under way. */
+  async settle(): Promise<void> {
+    while (this.#moving.size > 0) await Promise.all(this.#moving)
+  }
+
+  /** Moves all that is in memory to the shelf, and closes it. */
+  async close(): Promise<void> {
+    if (this.#shelf !== null) for (const stored of this.#host) this.#demote(stored)
+    await this.settle()
+    await this.#shelf?.close()
+  }
+
+  #weigh({ tokens }: OffloadRecord, { byteLength }: Uint8Array): void {
+    if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, byteLength / tokens.length)
+  }
+
+  /** Whether so many bytes more go into memory, and what moves on goes to the shelf. */
+  #fits(bytes: number): boolean {
+    const held = this.#kept().reduce((sum, kept) => sum + kept.bytes, 0)
+    return bytes <= this.#budget && (this.#shelf !== null || held + bytes <= this.#budget)
+  }
+
+  #makeRoom(): void {
+    for (const given of surplus(this.#kept(), this.#budget, Date.now())) this.#demote(given.stored)
+  }
+
+  #kept() {
+    const staying = [...this.#host].filter((stored) => !this.#leaving.has(stored) && !this.#claimed.has(stored))
+    return staying.map((stored) => ({ stored, tokens: stored.held, bytes: stored.bytes, lastUse: stored.lastUse }))
+  }
+
+  /** Onto the shelf if there is one, and then out of memory. */
+  #demote(stored: OffloadedSequence): void {
+    const { place, record } = stored
+    if (place.tier !== 'host' || this.#leaving.has(stored)) return
+    if (this.#shelf === null) {
+      this.#host.delete(stored)
+      this.#lost++
+      return
+    }
+    this.#leaving.add(stored)
+    this.#follow(
+      this.#shelf.put(record, place.state).then((item) => {
+        this.#leaving.delete(stored)
+        const wanted = this.#host.delete(stored)
+        if (item === null) this.#lost++
+        else if (wanted) this.#disk.set(item.id, new OffloadedSequence(record, { tier: 'disk', id: item.id }, item.bytes))
+        else this.#follow(this.#shelf?.drop(item.id))
+      }),
+    )
+  }
+
+  #follow(work: Promise<void> | undefined): void {
+    if (work === undefined) return
+    const done = work.finally(() => this.#moving.delete(done))
+    this.#moving.add(done)
+  }
+}
+
+// What is known of a sequence that was moved off the device.
+
+/** Where its cells' values are: in memory, or under an id of the shelf. */
+export type OffloadPlace = { readonly tier: 'host'; readonly state: Uint8Array } | { readonly tier: 'disk'; readonly id: string }
+
+export class OffloadedSequence implements HeldSequence {
+  /** Milliseconds since 1970. */
+  lastUse = Date.now()
+
+  constructor(
+    readonly record: OffloadRecord,
+    readonly place: OffloadPlace,
+    /** Room it takes in its tier. */
+    readonly bytes: number,
+  ) {}
+
+  get tier(): 'host' | 'disk' {
+    return this.place.tier
+  }
+
+  get conversation(): ConversationId {
+    return this.record.conversation
+  }
+
+  get held(): number {
+    return this.record.tokens.length
+  }
+
+  get tokens(): Int32Array {
+    return this.record.tokens
+  }
+
+  get sourceIds(): Int32Array {
+    return this.record.sourceIds
+  }
+
+  get unedited(): Int32Array {
+    return this.record.unedited
+  }
+
+  position(entry: number): number {
+    return this.record.positions[entry]!
+  }
+
+  atPosition(position: number): number {
+    return lowerBound(this.held, (entry) => this.record.positions[entry]! < position)
+  }
+
+  atKey(key: number): number {
+    return lowerBound(this.held, (entry) => this.record.sourceIds[entry]! < key)
+  }
+
+  isFresh(entry: number, place: number, tokens: Int32Array, fresh: CellHashes): boolean {
+    const { record } = this
+    return (
+      entry < this.held &&
+      record.tokens[entry] === tokens[place] &&
+      record.positions[entry] === place &&
+      sameHash(record.hashes, entry, fresh, place)
+    )
+  }
+}
+
+/** Everything about the sequence but its cells' values. */
+export function offloadRecordOf(sequence: Sequence): OffloadRecord {
+  const { conversation, unedited: base } = sequence
+  return {
+    conversation,
+    unedited: base,
+    tokens: sequence.tokens.slice(),
+    sourceIds: sequence.sourceIds.slice(),
+    ...sequence.readCells(),
+  }
+}
+
+/** Values that were read from below before a step needed them. */
+export type ReadStates = ReadonlyMap<OffloadedSequence, Uint8Array>

@@ -1,0 +1,88 @@
+/** Owns where the cells of a stretch of text are: what bringing it back would find. */
+import { length, type Span } from '../core/span.js'
+import type { OffloadTiers, OffloadTotals } from './offload.js'
+import { commonPrefix, tokenSource } from './prompt.js'
+import type { SequenceTable } from './sequence-table.js'
+import type { HeldSequence } from './sequence.js'
+
+/** In tokens, each counted once, in the first of these places that has it. `live` + `parked` + `host` + `disk` + `gone` = `tokens`. */
+export interface Residency {
+  readonly tokens: number
+  /** In the conversation's own sequence: what hides them has not been carried out yet. */
+  readonly live: number
+  /** In the cache, beside what is shown. */
+  readonly parked: number
+  readonly host: number
+  readonly disk: number
+  /** Nowhere; they would be computed again, unless another conversation has the same beginning. */
+  readonly gone: number
+}
+
+const PLACES = ['live', 'parked', 'host', 'disk'] as const
+
+export type CellPlace = (typeof PLACES)[number]
+
+/**
+ * @param base an unedited prompt of the conversation
+ * @param stretches tokens of it
+ * @param held what the conversation has, and where; changes nothing
+ */
+export function residencyOf(
+  base: Int32Array,
+  stretches: readonly Span[],
+  held: readonly { readonly holder: HeldSequence; readonly where: CellPlace }[],
+): Residency[] {
+  /** By place of the prompt: 1 and the place's index where it is held, the smallest; 0: nowhere. */
+  const best = new Uint8Array(base.length)
+  for (const { holder, where } of held) {
+    const rank = 1 + PLACES.indexOf(where)
+    const agrees = commonPrefix(holder.unedited, base)
+    for (const { start, end } of stretches) {
+      const { sourceIds: keys, tokens } = holder
+      for (let place = start, entry = holder.atKey(tokenSource(start)); place < Math.min(end, agrees); place++) {
+        while (entry < holder.held && keys[entry]! < tokenSource(place)) entry++
+        if (keys[entry] !== tokenSource(place) || entry >= holder.held || tokens[entry] !== base[place]) continue
+        if (best[place] === 0 || best[place]! > rank) best[place] = rank
+      }
+    }
+  }
+  return stretches.map((stretch) => {
+    const counts = { gone: 0, live: 0, parked: 0, host: 0, disk: 0 }
+    for (let place = stretch.start; place < stretch.end; place++) counts[PLACES[best[place]! - 1] ?? 'gone']++
+    return { tokens: length(stretch), ...counts }
+  })
+}
+
+// What the cache holds at a moment, in numbers.
+
+/** In cells unless said otherwise. used + free = cells. */
+export interface CacheTotals {
+  readonly cells: number
+  readonly used: number
+  readonly free: number
+  /** Held by parked versions alone: what can be had without any conversation losing its place. */
+  readonly parked: number
+  /** Attention runs over at most this many cells (Cells). */
+  readonly reach: number
+  /** Sequence ids. */
+  readonly sequences: { readonly used: number; readonly total: number }
+  /** Number of parked versions. */
+  readonly versions: number
+  /** What was moved off the device. */
+  readonly tiers: OffloadTotals
+}
+
+/** Looks at every held cell: not for inner loops. */
+export function totalsOf(table: SequenceTable, offload: OffloadTiers): CacheTotals {
+  const { cells, sequences } = table
+  return {
+    cells: cells.total,
+    used: cells.used,
+    free: cells.free,
+    reach: cells.reach,
+    parked: cells.used - table.cellsOf(({ state }) => state !== 'parked'),
+    sequences: { used: sequences.used, total: sequences.total },
+    versions: table.all.filter(({ state }) => state === 'parked').length,
+    tiers: offload.totals,
+  }
+}

@@ -1,0 +1,264 @@
+/** Owns all sequences that hold something, and changes llama.cpp's tags and our books together. */
+import { invariant } from '../core/errors.js'
+import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
+import { length, span, type Span } from '../core/span.js'
+import { type CacheSalt, COMMON } from './cell-hash.js'
+import { CellTable } from './cell-table.js'
+import type { Passed } from './eviction-policy.js'
+import type { LedgerEntry } from './ledger.js'
+import type { KvMemory } from './memory.js'
+import { type Prompt, uneditedOf } from './prompt.js'
+import { Sequence, type SequenceState } from './sequence.js'
+
+const NOTHING: ReadonlySet<unknown> = new Set()
+
+/**
+ * Lanes and parked versions, by sequence id.
+ *
+ * Room is made in this order: parked versions, longest unused first; then idle lanes, longest unused first; running lanes never. Versions
+ * go first because losing one costs no more than the undo of an edit, whereas a lane is what its conversation shows next; by age because
+ * an edit is the less likely to be undone the longer ago it was made. A version is used when it is parked and when it lends cells; a lane
+ * when it is opened, when it lends cells, and when a step of it ends.
+ */
+export class SequenceTable {
+  readonly cells: CellTable
+  readonly sequences: SequenceIds
+  readonly #bySequence = new Map<SeqId, Sequence>()
+  #clock = 0
+  #computed: Passed = { prompt: 0, generated: 0 }
+
+  constructor(readonly memory: KvMemory) {
+    this.cells = new CellTable(memory.cells)
+    this.sequences = new SequenceIds(memory.sequences)
+  }
+
+  get all(): readonly Sequence[] {
+    return [...this.#bySequence.values()]
+  }
+
+  /** The earlier versions of a conversation, latest used first, so that the likeliest hit is tried first. */
+  parked(conversation: ConversationId): readonly Sequence[] {
+    return this.all
+      .filter((sequence) => sequence.state === 'parked' && sequence.conversation === conversation)
+      .sort((a, b) => b.lastUse - a.lastUse)
+  }
+
+  /** Whether this very object is still held: ids are lent again after a drop. */
+  has(holding: Pick<Sequence, 'seq'>): holding is Sequence {
+    return this.#bySequence.get(holding.seq) === holding
+  }
+
+  /** Everything that may be dropped to make room, but these, in the stated order. */
+  victims(but: ReadonlySet<unknown> = NOTHING): readonly Sequence[] {
+    const oldestFirst = (state: SequenceState) =>
+      this.all.filter((sequence) => sequence.state === state && !but.has(sequence)).sort((a, b) => a.lastUse - b.lastUse)
+    return [...oldestFirst('parked'), ...oldestFirst('idle')]
+  }
+
+  /** An empty holding with a free sequence id; null when no id is free. */
+  add(conversation: ConversationId, state: SequenceState, salt: CacheSalt = COMMON): Sequence | null {
+    const seq = this.sequences.take()
+    if (seq === null) return null
+    const sequence = new Sequence(conversation, seq, this.cells, state, salt)
+    this.#bySequence.set(seq, sequence)
+    this.touch(sequence)
+    return sequence
+  }
+
+  /** Notes that the holding was used just now. */
+  touch(sequence: Sequence): void {
+    sequence.lastUse = ++this.#clock
+    sequence.passedBefore = this.#computed
+  }
+
+  /** Notes that so many tokens were computed. */
+  count(what: keyof Passed, tokens: number): void {
+    this.#computed = { ...this.#computed, [what]: this.#computed[what] + tokens }
+  }
+
+  /** What was computed since the holding was used. */
+  passedSince({ passedBefore }: Sequence): Passed {
+    const { prompt, generated } = this.#computed
+    return { prompt: prompt - passedBefore.prompt, generated: generated - passedBefore.generated }
+  }
+
+  /** `to` holds from now on the cells of these entries of `from`, too, before its entry `at`; it must hold none of their positions. */
+  lend(from: Sequence, entries: Span, to: Sequence, at = to.held): void {
+    if (length(entries) === 0) return
+    const { start, end } = from.positionsOf(entries)
+    invariant(
+      entries.end <= from.held && (at === 0 || to.position(at - 1) < start) && (at === to.held || to.position(at) >= end),
+      `sequence ${from.seq} cannot lend its positions ${start} to ${end} to sequence ${to.seq}`,
+    )
+    this.memory.tag(from.seq, to.seq, span(start, end))
+    to.adopt(from, entries, at)
+    this.touch(from)
+  }
+
+  /** Takes these entries from the holding; says how many cells that freed. */
+  cut(sequence: Sequence, entries: Span): number {
+    if (length(entries) === 0) return 0
+    this.memory.untag(sequence.seq, sequence.positionsOf(entries))
+    return sequence.cut(entries)
+  }
+
+  /** Ends the holding and gives its id back; says how many cells that freed. Never a running one. */
+  drop(sequence: Sequence): number {
+    invariant(
+      !sequence.running && this.has(sequence),
+      `sequence ${sequence.seq} cannot be dropped: it is running or already gone`,
+    )
+    const freed = this.cut(sequence, span(0, sequence.held))
+    this.#bySequence.delete(sequence.seq)
+    this.sequences.give(sequence.seq)
+    return freed
+  }
+
+  /**
+   * Rewrites those cells of a holding that no other holds from the lowest free ones on; says how many. If there are others, that takes a free
+   * sequence id: 0 where there is none.
+   */
+  compact(sequence: Sequence): number {
+    const { alone } = sequence
+    const count = alone.reduce((sum, stretch) => sum + length(stretch), 0)
+    if (count === 0) return 0
+    if (count === sequence.held) return this.#rewrite(sequence)
+    const apart = this.add(sequence.conversation, 'scratch', sequence.salt)
+    if (apart === null) return 0
+    for (const stretch of alone) this.lend(sequence, stretch, apart)
+    for (const stretch of [...alone].reverse()) this.cut(sequence, stretch)
+    const rewritten = this.#rewrite(apart)
+    let at = 0
+    for (const stretch of rewritten === 0 ? [] : alone) {
+      this.lend(apart, span(at, at + length(stretch)), sequence, stretch.start)
+      at += length(stretch)
+    }
+    apart.state = 'parked'
+    this.drop(apart)
+    return rewritten
+  }
+
+  /** Moves the entries of a holding, which shares no cell, to positions without gaps; says by how many positions it became shorter. */
+  closeGaps(sequence: Sequence): number {
+    if (!this.memory.canShift) return 0
+    const before = sequence.next
+    for (let entry = 0; entry < sequence.held;) {
+      const run = span(entry, sequence.endOfRun(entry))
+      const gap = sequence.position(entry) - entry
+      if (gap > 0) {
+        this.memory.shift(sequence.seq, sequence.positionsOf(run), -gap)
+        sequence.shift(run, -gap)
+      }
+      entry = run.end
+    }
+    return before - sequence.next
+  }
+
+  /** Of a holding that shares no cell. */
+  #rewrite(sequence: Sequence): number {
+    const { held, seq } = sequence
+    const state = this.memory.saveSequence(seq, { checksum: false })
+    this.memory.untag(seq, sequence.span)
+    // Its own cells were just freed, so there is room; if it cannot be loaded all the same, the books must say that nothing is held.
+    if (!this.memory.loadSequence(seq, state, { verify: false })) {
+      sequence.cut(span(0, held))
+      return 0
+    }
+    if (held === this.cells.used) this.cells.gathered()
+    return held
+  }
+
+  /** Distinct cells tagged by the holdings that `which` picks, and these. */
+  cellsOf(which: (sequence: Sequence) => boolean, more: readonly Int32Array[] = []): number {
+    const seen = new Uint8Array(this.cells.total)
+    let count = 0
+    for (const cells of [...more, ...this.all.filter(which).map((sequence) => sequence.cells)])
+      for (const cell of cells) {
+        if (seen[cell] === 0) count++
+        seen[cell] = 1
+      }
+    return count
+  }
+}
+
+// Which sequence ids are free.
+
+/** All ids of a context, 0 .. total-1; the lowest free one is lent first, which keeps logs readable. */
+export class SequenceIds {
+  readonly #free: Set<number>
+
+  /** `total`: n_seq_max. */
+  constructor(readonly total: number) {
+    this.#free = new Set(Array.from({ length: total }, (_, id) => id))
+  }
+
+  get used(): number {
+    return this.total - this.#free.size
+  }
+
+  /** Lends an id, or null when none is free. */
+  take(): SeqId | null {
+    if (this.#free.size === 0) return null
+    const id = Math.min(...this.#free)
+    this.#free.delete(id)
+    return seqId(id)
+  }
+
+  /** Takes an id back; its sequence must hold nothing. */
+  give(id: SeqId): void {
+    invariant(!this.#free.has(id), `sequence ${id} was given back twice`)
+    this.#free.add(id)
+  }
+
+  isFree(id: SeqId): boolean {
+    return this.#free.has(id)
+  }
+}
+
+// What is known of every conversation, whatever happens to its lane.
+
+/** What outlives a lane that was dropped for room. */
+export interface ConversationRecord {
+  sequence: Sequence | null
+  readonly ledger: LedgerEntry[]
+  /** What the last step that was done showed. */
+  before: Prompt | null
+  /** Cells of it that were moved to a lower tier while no step ran, and are on no step's account yet. */
+  moved: number
+}
+
+export class Conversations {
+  readonly #records = new Map<ConversationId, ConversationRecord>()
+
+  get(conversation: ConversationId): ConversationRecord | undefined {
+    return this.#records.get(conversation)
+  }
+
+  /** Null for a conversation that has none, known or not. */
+  lane(conversation: ConversationId): Sequence | null {
+    return this.#records.get(conversation)?.sequence ?? null
+  }
+
+  /** The unedited prompt that the last step that was done was made from, its answer included; null when there is none. */
+  before(conversation: ConversationId): Int32Array | null {
+    const before = this.#records.get(conversation)?.before ?? null
+    return before === null ? null : uneditedOf(before)
+  }
+
+  /** The conversation, known or not, has this lane from now on. */
+  seat(conversation: ConversationId, sequence: Sequence): void {
+    const known = this.#records.get(conversation)
+    if (known === undefined) this.#records.set(conversation, { sequence: sequence, ledger: [], before: null, moved: 0 })
+    else known.sequence = sequence
+  }
+
+  /** A sequence was dropped; if it was its conversation's lane, that has none now. */
+  unseat(dropped: Sequence): void {
+    const record = this.#records.get(dropped.conversation)
+    if (record?.sequence === dropped) record.sequence = null
+  }
+
+  delete(conversation: ConversationId): void {
+    this.#records.delete(conversation)
+  }
+}

@@ -1,0 +1,261 @@
+/** Owns the parts of a plan under contract `splice`: what is exact, then what the conversation held at the same place, at the position it had. */
+import { length, span, type Span } from '../core/span.js'
+import { held, type Part, positionAfter, withComputed } from './plan-parts.js'
+import { commonPrefix, isMarker, type Prompt, sourcePlace, uneditedOf } from './prompt.js'
+import type { HeldSequence } from './sequence.js'
+
+export interface SplicedParts {
+  readonly parts: readonly Part[]
+  /** Computed tokens that the conversation holds at positions where they cannot stay. */
+  readonly blocked: number
+}
+
+/**
+ * The parts for `shown`, of which `beginning` is taken from exact cells. Behind it cells are found by key, and positions must ascend; as many stay
+ * as can (alignment.ts). What is missing is computed right after the token before it, since llama.cpp decodes only at the position that
+ * follows.
+ *
+ * @param parked what else the conversation holds, latest used first
+ * @param again 1: the token is to be computed though it is held
+ */
+export function splicedParts(
+  sequence: HeldSequence,
+  shown: Prompt,
+  keys: Int32Array,
+  beginning: readonly Part[],
+  parked: readonly HeldSequence[],
+  again: Uint8Array,
+): SplicedParts {
+  const { tokens } = shown
+  const own = [sequence, ...parked]
+  const last = beginning.at(-1)
+  const parts: Part[] = [...beginning]
+  const from = beginningAfter(sequence, last, own)
+  const stretches = stretchesOf(own, shown, keys, from, again)
+  const pieces = align(stretches, from)
+  for (const { source, span: of, entry } of pieces) {
+    const at = parts.at(-1)?.span.end ?? 0
+    if (of.start > at) addComputed(parts, sequence, at, of.start)
+    const next = held(sequence, own[source]!, of, entry)
+    const before = parts.at(-1)
+    if (before !== undefined && goesOn(before, next))
+      parts[parts.length - 1] = { ...before, span: span(before.span.start, of.end) }
+    else parts.push(next)
+  }
+  const end = parts.at(-1)?.span.end ?? 0
+  if (end < tokens.length) addComputed(parts, sequence, end, tokens.length)
+  return { parts, blocked: blockedIn(parts, stretches, tokens.length) }
+}
+
+const addComputed = (parts: Part[], sequence: HeldSequence, from: number, to: number): void => {
+  const position = positionAfter(sequence, parts.at(-1))
+  parts.splice(0, parts.length, ...withComputed(parts, span(from, to), position))
+}
+
+/** Whether a part takes up the entries right behind those of the one before it. */
+function goesOn(before: Part, next: Part): boolean {
+  if (before.kind === 'compute' || next.kind === 'compute' || before.kind !== next.kind) return false
+  if (before.kind === 'borrow' && next.kind === 'borrow' && before.from !== next.from) return false
+  return before.at + length(before.span) === next.at
+}
+
+function beginningAfter(sequence: HeldSequence, last: Part | undefined, own: readonly HeldSequence[]): Beginning {
+  if (last === undefined || last.kind === 'compute') return { place: 0, offset: 0, source: 0, entry: 0 }
+  const source = own.indexOf(last.kind === 'keep' ? sequence : last.from)
+  return { place: last.span.end, offset: 0, source, entry: last.at + length(last.span) }
+}
+
+/** What the conversation holds of the text behind its beginning. */
+function stretchesOf(
+  own: readonly HeldSequence[],
+  shown: Prompt,
+  keys: Int32Array,
+  from: Beginning,
+  again: Uint8Array,
+): Stretch[] {
+  const base = uneditedOf(shown)
+  const of = (source: number, place: number) => stretchesIn(own[source]!, source, shown.tokens, base, keys, place, again)
+  const ofLane = of(0, from.place)
+  const others = own.slice(1).map((_, at) => at + 1)
+  // A lane that goes on with all there is of it is the usual case; nobody else need be looked at but for what comes after that.
+  let next = from
+  for (const { source, span: of, entry } of ofLane)
+    if (next.source === source && next.place === of.start && next.entry === entry)
+      next = { ...next, place: of.end, entry: entry + length(of) }
+  const place = next.place
+  const isWhole = ofLane.at(-1)?.span.end === place && !again.includes(1)
+  if (isWhole && others.every((source) => of(source, place).length === 0)) return ofLane
+  return [...ofLane, ...others.flatMap((source) => of(source, from.place))]
+}
+
+/** The stretches of the text from `place` on that one of the conversation's sequences holds. */
+export function stretchesIn(
+  holder: HeldSequence,
+  source: number,
+  tokens: Int32Array,
+  base: Int32Array,
+  keys: Int32Array,
+  place: number,
+  again: Uint8Array | null,
+): Stretch[] {
+  if (holder.held === 0 || place >= tokens.length) return []
+  const { sourceIds: heldKeys, tokens: heldTokens } = holder
+  const agrees = commonPrefix(holder.unedited, base)
+  const worth = source === 0 ? 2 : holder.tier === 'device' ? 1 : 0
+  const found: Stretch[] = []
+  let entry = holder.atKey(keys[place]!)
+  /** Whether the source says all of the marker up to here. */
+  let said = false
+  let start = -1
+  const close = (at: number) => {
+    if (start === -1) return
+    const first = entry - (at - start)
+    found.push({ source, worth, span: span(start, at), entry: first, offset: holder.position(first) - start })
+    start = -1
+  }
+  let at = place
+  for (; at < tokens.length; at++) {
+    const key = keys[at]!
+    const inMarker = isMarker(key)
+    if (inMarker ? sourcePlace(key) > agrees : sourcePlace(key) >= agrees) break
+    const inside = inMarker && at > 0 && keys[at - 1] === key
+    const skipped = entry
+    while (entry < holder.held && heldKeys[entry]! < key) entry++
+    const matches: boolean =
+      entry < holder.held && heldKeys[entry] === key && heldTokens[entry] === tokens[at] && again?.[at] !== 1 && (!inside || said)
+    said = matches
+    if (start !== -1 && (!matches || skipped !== entry || holder.position(entry) !== holder.position(entry - 1) + 1)) {
+      const here = entry
+      entry = skipped
+      close(at)
+      entry = here
+    }
+    if (!matches) continue
+    if (start === -1) start = at
+    entry++
+  }
+  close(at)
+  return found
+}
+
+/** Computed places that some stretch covers. */
+function blockedIn(parts: readonly Part[], stretches: readonly Stretch[], count: number): number {
+  const covered = new Uint8Array(count)
+  for (const { span: of } of stretches) covered.fill(1, of.start, of.end)
+  let blocked = 0
+  for (const part of parts)
+    if (part.kind === 'compute') for (let at = part.span.start; at < part.span.end; at++) blocked += covered[at]!
+  return blocked
+}
+
+// The choice among stretches of a text that are held here and there: as much as positions allow stays what it was.
+
+/** Shown tokens that a source holds at entries and positions that follow on each other. */
+export interface Stretch {
+  /** Names the source. */
+  readonly source: number
+  /** What one token of it is worth as against the same token of another source. */
+  readonly worth: number
+  readonly span: Span
+  /** Of the first of them. */
+  readonly entry: number
+  /** Their positions less their places. */
+  readonly offset: number
+}
+
+/** Where the choice begins: a place, the position less that place, and whose entry comes next there. */
+export interface Beginning {
+  readonly place: number
+  readonly offset: number
+  readonly source: number
+  readonly entry: number
+}
+
+/** A choice up to some place; what it reused last is linked to what it reused before. */
+interface Choice {
+  readonly before: Choice | null
+  readonly piece: Stretch
+  /** Of the text up to there. */
+  readonly reused: number
+  readonly seams: number
+  readonly worth: number
+}
+
+/**
+ * Chooses, from what is held, the most tokens whose positions can ascend if each that is left out is computed at the position after the token
+ * before it. Since that takes a position for a place, positions ascend exactly where position less place does not fall: the longest
+ * such selection is found by going through the text once, with the best choice for every offset at hand. Of equal ones it takes that with
+ * the fewest changes of source (so that cells stand beside those that they were computed with), then the one of most worth.
+ *
+ * @returns the pieces in order, those of one source that follow on each other as one
+ */
+export function align(stretches: readonly Stretch[], { place, offset, source, entry }: Beginning): Stretch[] {
+  const start: Stretch = { source, worth: 0, span: span(place, place), entry, offset }
+  /** By ascending offset, each better than those before it: there is no use for a worse choice at a higher one. */
+  let front: Choice[] = [{ before: null, piece: start, reused: 0, seams: 0, worth: 0 }]
+  let last: readonly Choice[] = front
+  for (const { options } of segmentsOf(stretches)) {
+    const next: Choice[] = []
+    for (const piece of options) {
+      const before = front.findLast((choice) => choice.piece.offset <= piece.offset)
+      // That one may have been given up for a better one of another source; going on from it costs no change.
+      const same = last.find((choice) => follows(choice.piece, piece))
+      const choices = [before, same].flatMap((choice) => (choice === undefined ? [] : [extended(choice, piece)]))
+      const best = choices.reduce<Choice | null>((a, b) => (a === null || isBetter(b, a) ? b : a), null)
+      if (best !== null) next.push(best)
+    }
+    front = bestOf([...front, ...next])
+    last = next
+  }
+  const pieces: Stretch[] = []
+  for (let at = front.at(-1) ?? null; at !== null; at = at.before) {
+    const after = pieces[0]
+    if (after === undefined || !follows(at.piece, after)) pieces.unshift(at.piece)
+    else pieces[0] = { ...at.piece, span: span(at.piece.span.start, after.span.end) }
+  }
+  return pieces.filter((piece) => length(piece.span) > 0)
+}
+
+/** The text cut wherever a stretch begins or ends, and who holds each segment. */
+function segmentsOf(stretches: readonly Stretch[]): { readonly options: readonly Stretch[] }[] {
+  const borders = [...new Set(stretches.flatMap((each) => [each.span.start, each.span.end]))].sort((a, b) => a - b)
+  const waiting = [...stretches].sort((a, b) => a.span.start - b.span.start)
+  let open: Stretch[] = []
+  let begun = 0
+  return borders.slice(0, -1).map((start, at) => {
+    const segment = span(start, borders[at + 1]!)
+    while (waiting[begun]?.span.start === start) open.push(waiting[begun++]!)
+    open = open.filter((each) => each.span.end > start)
+    return { options: open.map((each) => ({ ...each, span: segment, entry: each.entry + start - each.span.start })) }
+  })
+}
+
+const follows = (before: Stretch, after: Stretch): boolean =>
+  before.source === after.source &&
+  before.offset === after.offset &&
+  before.span.end === after.span.start &&
+  before.entry + length(before.span) === after.entry
+
+function extended(before: Choice, piece: Stretch): Choice {
+  const { source, entry, span: of } = before.piece
+  const goesOn = source === piece.source && of.end === piece.span.start && entry + length(of) === piece.entry
+  return {
+    before,
+    piece,
+    reused: before.reused + length(piece.span),
+    seams: before.seams + (goesOn ? 0 : 1),
+    worth: before.worth + piece.worth * length(piece.span),
+  }
+}
+
+const isBetter = (a: Choice, b: Choice): boolean =>
+  a.reused !== b.reused ? a.reused > b.reused : a.seams !== b.seams ? a.seams < b.seams : a.worth > b.worth
+
+function bestOf(choices: readonly Choice[]): Choice[] {
+  const front: Choice[] = []
+  for (const choice of [...choices].sort((a, b) => a.piece.offset - b.piece.offset || (isBetter(a, b) ? -1 : 1))) {
+    const best = front.at(-1)
+    if (best === undefined || isBetter(choice, best)) front.push(choice)
+  }
+  return front
+}
