@@ -195,7 +195,7 @@ export class AttentionWatch {
     }
   }
 
-  /** Positions of all places up to the share's last. Those before it are in the lane, in order; they do not change while the step runs. */
+  /** Positions of all places up to the share's last. Those before it are in the live sequence, in order; they do not change while the step runs. */
   #positionsTo({ place, position }: Seat, count: number, sequence: Pick<HeldSequence, 'position'>): Int32Array {
     const end = place + count
     if (end > this.#positions.length) {

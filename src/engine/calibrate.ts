@@ -37,14 +37,14 @@ interface Limits {
 
 const WHOLE: Limits = { budget: 50_000, deepest: 16_384, rounds: 5 }
 const QUICK: Limits = { budget: 8_000, deepest: 4096, rounds: 3 }
-/** Beside the lane that is filled, another is measured. */
+/** Beside the live sequence that is filled, another is measured. */
 const FILLED = seqId(0)
 const PROBE = seqId(1)
 const SMALL = 16
 /** Cells without which there is nothing to see. */
 const FEWEST = 1024
 const SHALLOWEST = 256
-/** Of the context: a lane, one to work in, one that keeps the cells, and what folds and restores of all rounds leave parked. */
+/** Of the context: a live sequence, one to work in, one that keeps the cells, and what folds and restores of all rounds leave parked. */
 export const SEQUENCES = 16
 /** A chunk that takes longer than this share of the budget is made smaller. */
 const LONGEST = 1 / 60
@@ -113,7 +113,7 @@ export async function calibrate(
   }
 }
 
-/** The stopwatch: a context with a filled lane of random tokens, and what is timed beside it. */
+/** The stopwatch: a context with a filled live sequence of random tokens, and what is timed beside it. */
 class Bench {
   readonly #begun = performance.now()
   readonly #random = new Random(1)
@@ -144,7 +144,7 @@ class Bench {
     return chunk
   }
 
-  /** Makes the filled lane so long. */
+  /** Makes the filled live sequence so long. */
   async fill(from: number, to: number, chunk: number): Promise<void> {
     for (let at = from; at < to; at += chunk) {
       this.#tell(`filling up to ${to} tokens`)
@@ -152,7 +152,7 @@ class Bench {
     }
   }
 
-  /** The run beside the filled lane, which holds `run.cells`, of which it sees the first. */
+  /** The run beside the filled live sequence, which holds `run.cells`, of which it sees the first. */
   async time(run: Run): Promise<Timed> {
     const { tokens, attended, cells } = run
     const times: number[] = []
@@ -200,7 +200,7 @@ class Bench {
     }
   }
 
-  /** Folds and restores stretches of the filled lane as conversations do, and times all but the decodes; as many as there is time for. */
+  /** Folds and restores stretches of the filled live sequence as conversations do, and times all but the decodes; as many as there is time for. */
   async books(): Promise<TimedBooks[]> {
     const filled = (this.context.positions(FILLED)?.max ?? -1) + 1
     const timed: TimedBooks[] = []
@@ -276,7 +276,7 @@ class Folds {
   readonly #cache: KvCache
   readonly #conversation = conversationId('calibration')
 
-  /** `base`: stands for the tokens of the lane that sequence 0 holds, the one that a cache lends first. */
+  /** `base`: stands for the tokens of the live sequence that sequence 0 holds, the one that a cache lends first. */
   constructor(
     context: NativeContext,
     private readonly base: Int32Array,

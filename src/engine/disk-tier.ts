@@ -309,7 +309,7 @@ async function isAbandoned(path: string, name: string): Promise<boolean> {
   return mtimeMs < Date.now() - ABANDONED
 }
 
-// Which shelf on the disk is a loaded model's: that of the same weights under the same context.
+// Which folder of the disk tier is a loaded model's: that of the same weights under the same context.
 
 export interface ShelfPlace {
   readonly folder: string

@@ -52,7 +52,7 @@ export interface JobResult {
   readonly attention?: AttentionPattern
 }
 
-/** What a job does next: wait for its lane, or for what is read from disk for it, compute prompt tokens, or submit its last sampled token. */
+/** What a job does next: wait for its live sequence, or for what is read from disk for it, compute prompt tokens, or submit its last sampled token. */
 type Phase =
   | { readonly name: 'queued' }
   | { readonly name: 'fetching' }

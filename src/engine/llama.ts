@@ -98,7 +98,7 @@ export class LlamaEngine implements Engine {
   readonly notes: readonly string[]
   readonly #scheduler: Scheduler
   readonly #cache: StepCache
-  readonly #attic: OffloadTiers
+  readonly #offload: OffloadTiers
   readonly #salts: CacheSalts
   readonly #lastRendered = new Map<ConversationId, Rendered>()
   readonly #ownAnswers: OwnAnswers
@@ -117,7 +117,7 @@ export class LlamaEngine implements Engine {
   ) {
     const { trainedContext, slidingWindow } = model.info
     const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
-    this.#attic = new OffloadTiers({ hostBytes, ...(disk === null ? {} : { disk: disk }) })
+    this.#offload = new OffloadTiers({ hostBytes, ...(disk === null ? {} : { disk: disk }) })
     this.#salts = new CacheSalts(disk?.secret)
     this.abilities = abilitiesOf(model.info, options)
     this.notes = [...this.abilities.notes, ...(disk?.notes ?? [])]
@@ -127,11 +127,11 @@ export class LlamaEngine implements Engine {
     this.#cache =
       refusal === null
         ? new KvCache(guard ?? context, {
-            offload: this.#attic,
+            offload: this.#offload,
             costs: this.#costs,
             ...(trainedContext > 0 ? { positions: trainedContext } : {}),
           })
-        : new CheckpointCache(context, { offload: this.#attic, refusal })
+        : new CheckpointCache(context, { offload: this.#offload, refusal })
     this.#scheduler = new Scheduler(model, context, this.#cache, {
       slots: options.slots ?? DEFAULT_SLOTS,
       ...(options.maxGap === undefined ? {} : { maxGap: options.maxGap }),
@@ -166,7 +166,7 @@ export class LlamaEngine implements Engine {
       const context = await model.createContext({
         ...options,
         cells: options.cells ?? Math.min(trained > 0 ? trained : DEFAULT_CELLS, DEFAULT_CELLS),
-        // Room for a state is taken for every sequence there may be, and no sequence is needed but lanes.
+        // Room for a state is taken for every sequence there may be, and no sequence is needed but live sequences.
         ...(recurrent || hybrid ? { sequences: options.sequences ?? 2 * slots } : {}),
         // Without it a sliding-window cache forgets cells that an edit may need again (docs/kv-cache.md).
         fullSlidingWindow: abilities.edits === 'tags' && slidingWindow > 0,
@@ -323,7 +323,7 @@ export class LlamaEngine implements Engine {
     this.#mending.end()
     await this.#scheduler.close()
     if (this.options.disk !== undefined) await this.#cache.leave()
-    await this.#attic.close()
+    await this.#offload.close()
     await this.model.dispose()
   }
 

@@ -167,7 +167,7 @@ export class Scheduler {
     this.#wake = null
   }
 
-  /** Gives waiting jobs their lanes, in order of arrival. What they need from disk is read while others go on. */
+  /** Gives waiting jobs their live sequences, in order of arrival. What they need from disk is read while others go on. */
   async #admit(): Promise<void> {
     const active = () => this.#jobs.filter((job) => job.step !== null || job.phase.name === 'fetching').length
     for (const job of [...this.#jobs]) {
@@ -194,7 +194,7 @@ export class Scheduler {
     }
   }
 
-  /** The job's lane; null when it was told that it cannot have it. */
+  /** The job's live sequence; null when it was told that it cannot have it. */
   #open(job: Job): ReturnType<StepCache['open']> | null {
     try {
       return this.cache.open(job.request.conversation, job.request.salt)

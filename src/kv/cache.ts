@@ -1,4 +1,4 @@
-/** Owns the life of a step in the cache: how a conversation's lane comes to hold what is shown, and what that cost. */
+/** Owns the life of a step in the cache: how a conversation's live sequence comes to hold what is shown, and what that cost. */
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -31,23 +31,23 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
 }
 
 /**
- * The KV cache. Under contract `exact` a lane's cells equal a fresh prefill of its tokens; under `splice` and `blend` only as far as the ledger
+ * The KV cache. Under contract `exact` a live sequence's cells equal a fresh prefill of its tokens; under `splice` and `blend` only as far as the ledger
  * says (Contract). Whether a cell is what a fresh prefill would make it is known from its hash, so approximate cells are never taken for exact
  * ones, by whomever. Nothing is computed here: the engine decodes, then reports.
  *
  * One step: open, plan, begin, then `next`, reserve, decode, commit (or settle) until the answer ends, then finish. All calls fall between
  * decodes. Steps of different conversations may overlap, those of one conversation may not. What is dropped for room, and in which order:
- * see Holdings.
+ * see SequenceTable.
  */
 export class KvCache {
-  readonly #holdings: SequenceTable
+  readonly #table: SequenceTable
   readonly #conversations = new Conversations()
-  readonly #attic: OffloadTiers
-  readonly #room: Evictor
+  readonly #offload: OffloadTiers
+  readonly #evictor: Evictor
   readonly #planner: Planner
   readonly #parking: Parking
-  readonly #idling: IdleOffload
-  readonly #recall: Reloader
+  readonly #idleOffload: IdleOffload
+  readonly #reloader: Reloader
   readonly #middle: Insertion
 
   /** `memory` must be empty, and nobody else may tag or untag in it. */
@@ -55,32 +55,32 @@ export class KvCache {
     memory: KvMemory,
     private readonly options: KvCacheOptions = {},
   ) {
-    this.#holdings = new SequenceTable(memory)
-    this.#attic = options.offload ?? new OffloadTiers({})
-    this.#room = new Evictor(this.#holdings, this.#conversations, (victim, sparing) => this.#keep(victim, sparing))
+    this.#table = new SequenceTable(memory)
+    this.#offload = options.offload ?? new OffloadTiers({})
+    this.#evictor = new Evictor(this.#table, this.#conversations, (victim, sparing) => this.#keep(victim, sparing))
     const { fewest, costs = { model: null } } = options
-    this.#planner = new Planner(this.#holdings, this.#attic, options)
+    this.#planner = new Planner(this.#table, this.#offload, options)
     const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
-    this.#parking = new Parking(this.#holdings, this.#conversations, this.#attic, this.#room, pays)
-    this.#idling = new IdleOffload(this.#holdings, this.#conversations, this.#attic, this.#room, pays)
-    this.#recall = new Reloader(this.#holdings, this.#attic, this.#room, this.#parking)
-    this.#middle = new Insertion(this.#holdings, this.#room)
+    this.#parking = new Parking(this.#table, this.#conversations, this.#offload, this.#evictor, pays)
+    this.#idleOffload = new IdleOffload(this.#table, this.#conversations, this.#offload, this.#evictor, pays)
+    this.#reloader = new Reloader(this.#table, this.#offload, this.#evictor, this.#parking)
+    this.#middle = new Insertion(this.#table, this.#evictor)
   }
 
   /**
-   * The live lane of a conversation, whose tenant's cell hashes have this salt. If there is none it makes an empty one, for which it takes a
+   * The live sequence of a conversation, whose tenant's cell hashes have this salt. If there is none it makes an empty one, for which it takes a
    * free sequence id or evicts for one.
-   * `full`: every id belongs to a running lane; nothing was changed. A lane handed out before may have been evicted meanwhile.
+   * `full`: every id belongs to a running live sequence; nothing was changed. A live sequence handed out before may have been evicted meanwhile.
    */
   open(
     conversation: ConversationId,
     salt?: CacheSalt,
   ): { readonly kind: 'lane'; readonly sequence: LiveSequence } | { readonly kind: 'full'; readonly reason: string } {
-    return this.#room.open(conversation, salt)
+    return this.#evictor.open(conversation, salt)
   }
 
   /**
-   * How the lane would come to hold `shown`, which must not be empty. Changes nothing; what it borrows may be in any tier.
+   * How the live sequence would come to hold `shown`, which must not be empty. Changes nothing; what it borrows may be in any tier.
    */
   plan(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Plan {
     return this.#planner.plan(this.#own(sequence), shown, terms)
@@ -91,11 +91,11 @@ export class KvCache {
    * Changes nothing on the device.
    */
   fetch(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
-    return this.#attic.fetch(borrowedFrom(this.plan(sequence, shown, terms)).keys())
+    return this.#offload.fetch(borrowedFrom(this.plan(sequence, shown, terms)).keys())
   }
 
   /**
-   * The plan for `shown`, with all that it borrows brought onto the device, if need be in the place of what the lane no longer shows; what
+   * The plan for `shown`, with all that it borrows brought onto the device, if need be in the place of what the live sequence no longer shows; what
    * cannot be had is computed, and the plan says why.
    * @param fetched what was read before; the rest is read now
    */
@@ -103,7 +103,7 @@ export class KvCache {
     const own = this.#own(sequence)
     const without = new Map<HeldSequence, string>()
     const states = new Map(fetched)
-    /** Whether the last token is held, to be computed for its logits alone: by the lane, from which it may be gone by the end. */
+    /** Whether the last token is held, to be computed for its logits alone: by the live sequence, from which it may be gone by the end. */
     let again: 0 | 1 = 0
     try {
       for (;;) {
@@ -115,61 +115,62 @@ export class KvCache {
         const started = performance.now()
         // What gives way to the first may push the others out of memory, so they are read before.
         for (const each of wanted) {
-          const state = states.get(each) ?? (await this.#attic.read(each))
+          const state = states.get(each) ?? (await this.#offload.read(each))
           if (state !== null) states.set(each, state)
           else without.set(each, 'their saved state was damaged, or is gone')
         }
         const state = states.get(first)
         if (state !== undefined && wanted.every((each) => states.has(each))) {
-          this.#attic.claim(wanted)
-          const reason = this.#recall.load(own, plan, first, state)
+          this.#offload.claim(wanted)
+          const reason = this.#reloader.load(own, plan, first, state)
           if (reason !== null) without.set(first, reason)
         }
-        this.#room.spend(performance.now() - started)
+        this.#evictor.spend(performance.now() - started)
       }
     } finally {
-      this.#attic.claim([])
+      this.#offload.claim([])
+      this.#reloader.end(own)
     }
   }
 
   /**
-   * Carries the plan out: moves off the device what has been idle for long (Idling), parks what the lane no longer shows (evicting the longest
-   * unused for a sequence id; when none can be had it is lost), removes it from the lane, tags what is borrowed. Afterwards the lane is running
+   * Carries the plan out: moves off the device what has been idle for long (IdleOffload), parks what the live sequence no longer shows (evicting the longest
+   * unused for a sequence id; when none can be had it is lost), removes it from the live sequence, tags what is borrowed. Afterwards the live sequence is running
    * and holds all that is not to be computed.
-   * The plan must be this lane's, made since the cache last changed, and borrow from the device only (`prepare`): a plan that would reuse
+   * The plan must be this sequence's, made since the cache last changed, and borrow from the device only (`prepare`): a plan that would reuse
    * other tokens than it shows is refused.
-   * @param alone no other step is running, so that what earlier steps parked is moved off the device first if it is a burden (burden.ts)
+   * @param alone no other step is running, so that what earlier steps parked is moved off the device first if it is a burden (eviction-policy.ts)
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
     if (alone) this.#parking.relieve(own, plan)
-    this.#idling.relieve(neededBy(own, plan))
-    const started = performance.now() - this.#room.spent
-    verifyPlan(own, plan, (holder) => this.#holdings.has(holder))
+    this.#idleOffload.relieve(neededBy(own, plan))
+    const started = performance.now() - this.#evictor.spent
+    verifyPlan(own, plan, (holder) => this.#table.has(holder))
     const step = new Step(own, plan, kind)
     own.state = 'running'
     this.#middle.open(step, own, plan)
     step.predicted = this.#predicted(own, plan)
     step.recomputeReason = this.#planner.recomputeReason(own, plan, this.#conversations.before(own.conversation))
-    for (const version of this.#holdings.parked(own.conversation)) version.lent = false
-    step.parked = this.#recall.takeParked() + this.#parking.parkGone(own, plan)
+    for (const version of this.#table.parked(own.conversation)) version.lent = false
+    step.parked = this.#reloader.takeParked() + this.#parking.parkGone(own, plan)
     for (const part of plan.parts)
       if (part.kind === 'borrow' && part.from instanceof Sequence) {
         const entries = span(part.at, part.at + length(part.span))
-        this.#holdings.lend(part.from, entries, own, own.atPosition(part.from.position(part.at)))
+        this.#table.lend(part.from, entries, own, own.atPosition(part.from.position(part.at)))
         part.from.lent = true
       }
     own.rename(uneditedOf(plan.shown), sourceIdsHeld(plan))
-    for (const sequence of this.#holdings.all) sequence.tier = 'device'
+    for (const sequence of this.#table.all) sequence.tier = 'device'
     // What evictions took is charged, so it is not spent here again.
-    step.spend('cache', performance.now() - started - this.#room.spent)
-    this.#room.charge(step)
+    step.spend('cache', performance.now() - started - this.#evictor.spent)
+    this.#evictor.charge(step)
     return step
   }
 
   /**
-   * The prompt tokens that come next, `limit` at most, and where they go; null when the prompt is in. Tokens in the middle of the lane go to a
+   * The prompt tokens that come next, `limit` at most, and where they go; null when the prompt is in. Tokens in the middle of the live sequence go to a
    * scratch sequence, which is made to hold what they see.
    */
   next(step: Step, limit: number): Chunk | null {
@@ -187,20 +188,20 @@ export class KvCache {
   }
 
   /**
-   * Makes sure that `count` cells are free, evicting in the stated order. `full`: evicting everything but the running lanes would not be
+   * Makes sure that `count` cells are free, evicting in the stated order. `full`: evicting everything but the running live sequences would not be
    * enough; nothing was evicted. `evicted`: cells that were freed, their tokens moved to another tier or lost; they go on the account of the step that commits or begins next.
    */
   reserve(count: number): Reservation {
-    return this.#room.reserve(count)
+    return this.#evictor.reserve(count)
   }
 
   /** Cells that tokens of running steps can take without a word before: none of them needs `reserve`. */
   get spare(): number {
-    return this.#holdings.cells.free
+    return this.#table.cells.free
   }
 
   /**
-   * Moves something that is parked off the device: what is a burden to the decodes of its conversation (burden.ts), and while more than `share` of
+   * Moves something that is parked off the device: what is a burden to the decodes of its conversation (eviction-policy.ts), and while more than `share` of
    * the cells are in use what is longest unused, so that a later step need not wait for it. One sequence a call, for times when nothing runs.
    * False: nothing to do.
    */
@@ -213,7 +214,7 @@ export class KvCache {
    * without tiers.
    */
   async leave(): Promise<void> {
-    if (this.#attic.open) await this.#room.leave(this.#attic)
+    if (this.#offload.open) await this.#evictor.leave(this.#offload)
   }
 
   /**
@@ -231,7 +232,7 @@ export class KvCache {
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
     const sequence = step.inMiddle ? step.scratch! : step.sequence
-    const found = this.#holdings.memory.positions(sequence.seq)
+    const found = this.#table.memory.positions(sequence.seq)
     const entered = (found?.max ?? -1) + 1 - sequence.next
     invariant(
       entered >= 0 && entered <= attempted.length,
@@ -242,8 +243,8 @@ export class KvCache {
   }
 
   /**
-   * Ends the step and enters it in the ledger; the lane is idle again. `done` needs the whole prompt committed. `cancelled`: all that was
-   * submitted counts as side work; the cells stay with the lane, and the next step reuses them.
+   * Ends the step and enters it in the ledger; the live sequence is idle again. `done` needs the whole prompt committed. `cancelled`: all that was
+   * submitted counts as side work; the cells stay with the live sequence, and the next step reuses them.
    * @param pending tokens that were sampled and not submitted
    */
   finish(step: Step, outcome: 'done' | 'cancelled', pending: number): LedgerEntry {
@@ -253,29 +254,29 @@ export class KvCache {
     invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
     this.#middle.close(step)
     own.extendBase()
-    // The lane holds the same: their tags are redundant, and cells that only they hold are duplicates.
-    for (const parked of this.#holdings.parked(own.conversation)) if (own.covers(parked)) this.#holdings.drop(parked)
+    // The live sequence holds the same: their tags are redundant, and cells that only they hold are duplicates.
+    for (const parked of this.#table.parked(own.conversation)) if (own.covers(parked)) this.#table.drop(parked)
     step.spend('cache', performance.now() - started)
     const entry = step.entry(record.ledger.length, outcome, pending, record.before)
     step.ended = true
     own.state = 'idle'
-    this.#holdings.touch(own)
+    this.#table.touch(own)
     record.ledger.push(entry)
     if (outcome === 'done') record.before = step.left
     return entry
   }
 
-  /** Drops a conversation: its lane, its versions and its ledger. An unknown one is ignored; a running one is the caller's mistake. */
+  /** Drops a conversation: its live sequence, its versions and its ledger. An unknown one is ignored; a running one is the caller's mistake. */
   forget(conversation: ConversationId): void {
     const running = this.#conversations.lane(conversation)?.running ?? false
     invariant(!running, `conversation ${conversation} cannot be forgotten while a step is running`)
-    for (const sequence of this.#holdings.all) if (sequence.conversation === conversation) this.#holdings.drop(sequence)
-    this.#attic.forget(conversation)
+    for (const sequence of this.#table.all) if (sequence.conversation === conversation) this.#table.drop(sequence)
+    this.#offload.forget(conversation)
     this.#parking.forget(conversation)
     this.#conversations.delete(conversation)
   }
 
-  /** The conversation's live lane; null when it has none. */
+  /** The conversation's live sequence; null when it has none. */
   lane(conversation: ConversationId): LiveSequence | null {
     return this.#conversations.lane(conversation)
   }
@@ -292,7 +293,7 @@ export class KvCache {
    */
   compact(conversation: ConversationId): number {
     const own = this.#conversations.lane(conversation)
-    return own === null || own.running ? 0 : this.#holdings.compact(own)
+    return own === null || own.running ? 0 : this.#table.compact(own)
   }
 
   /**
@@ -304,7 +305,7 @@ export class KvCache {
     const own = this.#conversations.lane(conversation)
     if (own === null || own.running || own.held === 0) return 0
     const [first] = own.alone
-    return first !== undefined && length(first) === own.held ? this.#holdings.closeGaps(own) : 0
+    return first !== undefined && length(first) === own.held ? this.#table.closeGaps(own) : 0
   }
 
   /** The conversation's steps, oldest first; empty for an unknown one. */
@@ -314,8 +315,8 @@ export class KvCache {
 
   /** Where the conversation's cells of these tokens of its unedited prompt are. Changes nothing; what is not the conversation's does not count. */
   whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
-    const own = this.#holdings.all.filter((each) => each.conversation === conversation && each.state !== 'scratch')
-    const stored = this.#attic.all.filter((each) => each.conversation === conversation)
+    const own = this.#table.all.filter((each) => each.conversation === conversation && each.state !== 'scratch')
+    const stored = this.#offload.all.filter((each) => each.conversation === conversation)
     return residencyOf(base, stretches, [
       ...own.map((holder) => ({ holder, where: holder.state === 'parked' ? ('parked' as const) : ('live' as const) })),
       ...stored.map((holder) => ({ holder, where: holder.tier })),
@@ -324,7 +325,7 @@ export class KvCache {
 
   /** Looks at every held cell: not for inner loops. */
   get totals(): CacheTotals {
-    return totalsOf(this.#holdings, this.#attic)
+    return totalsOf(this.#table, this.#offload)
   }
 
   /**
@@ -333,14 +334,14 @@ export class KvCache {
    * @throws KvfoldError internal/invariant naming what differs
    */
   check(level: 'books' | 'positions' | 'full'): void {
-    checkBooks(this.#holdings)
-    if (level !== 'books') checkPositions(this.#holdings)
-    if (level === 'full') checkReadback(this.#holdings)
+    checkBooks(this.#table)
+    if (level !== 'books') checkPositions(this.#table)
+    if (level === 'full') checkReadback(this.#table)
   }
 
-  /** The lane behind a handle; a handle to a lane that was dropped is the caller's mistake. */
+  /** The live sequence behind a handle; a handle to a live sequence that was dropped is the caller's mistake. */
   #own(sequence: LiveSequence): Sequence {
-    invariant(this.#holdings.has(sequence), `the lane of conversation ${sequence.conversation} was dropped; open it again`)
+    invariant(this.#table.has(sequence), `the lane of conversation ${sequence.conversation} was dropped; open it again`)
     return sequence
   }
 
@@ -351,18 +352,18 @@ export class KvCache {
     if (what === 'prompt' && step.inMiddle) this.#middle.enter(step, tokens, keys)
     else own.append(tokens, keys)
     step.submit(what, tokens.length)
-    this.#holdings.count(what, tokens.length)
+    this.#table.count(what, tokens.length)
     if (!step.inMiddle) this.#middle.close(step)
-    this.#room.charge(step)
+    this.#evictor.charge(step)
   }
 
   /** Saves what gives way in a lower tier; false when that is not to be had, or only at another's cost and `sparing`. */
   #keep(victim: Sequence, sparing: boolean): boolean {
-    const { memory } = this.#holdings
-    if (!this.#attic.open || victim.held === 0) return false
+    const { memory } = this.#table
+    if (!this.#offload.open || victim.held === 0) return false
     const state = memory.saveSequence(victim.seq, { checksum: false })
-    if (sparing) return this.#attic.offer(offloadRecordOf(victim), state)
-    this.#attic.put(offloadRecordOf(victim), state)
+    if (sparing) return this.#offload.offer(offloadRecordOf(victim), state)
+    this.#offload.put(offloadRecordOf(victim), state)
     return true
   }
 
@@ -370,7 +371,7 @@ export class KvCache {
   #predicted(own: Sequence, plan: Plan): number | null {
     const model = this.options.costs?.model ?? null
     if (model === null) return null
-    const { used } = this.#holdings.cells
+    const { used } = this.#table.cells
     return timeOf(model, prospectOf(plan, own.held, { before: used, after: used }))
   }
 }

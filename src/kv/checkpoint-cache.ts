@@ -30,20 +30,20 @@ const END = 2 ** 31 - 1
 
 /**
  * A cache of sequences that can be extended, emptied, saved whole and loaded whole, and nothing else; so every step keeps to contract `exact`.
- * Where what is shown does not go on from what the lane holds, the lane goes back: it is emptied, the longest checkpoint that is a beginning of
+ * Where what is shown does not go on from what the live sequence holds, the live sequence goes back: it is emptied, the longest checkpoint that is a beginning of
  * what is shown is loaded into it, and the rest is computed. What it held is saved before, because an edit may be undone.
  *
  * The calls and their order are those of KvCache. Sequences share nothing: a checkpoint of another conversation is loaded as a copy.
  *
  * The books count a cell a token, which is what a hybrid model's attention takes; a recurrent state takes none, so there they only bound how
- * many tokens lanes stand for before idle ones are moved to checkpoints, which cost little.
+ * many tokens live sequences stand for before idle ones are moved to checkpoints, which cost little.
  */
 export class CheckpointCache implements StepCache {
-  readonly #holdings: SequenceTable
-  readonly #attic: OffloadTiers
+  readonly #table: SequenceTable
+  readonly #offload: OffloadTiers
   readonly #checkpoints: Checkpoints
   readonly #conversations = new Conversations()
-  readonly #room: Evictor
+  readonly #evictor: Evictor
   /** Where running steps still save their state, in order. */
   readonly #places = new WeakMap<Step, number[]>()
   /** Steps whose sequence was lost under them; they can only be cancelled. */
@@ -57,14 +57,14 @@ export class CheckpointCache implements StepCache {
     private readonly memory: KvMemory,
     private readonly options: CheckpointCacheOptions,
   ) {
-    this.#holdings = new SequenceTable(memory)
-    this.#attic = options.offload ?? new OffloadTiers({})
-    this.#checkpoints = new Checkpoints(memory, this.#attic)
-    this.#room = new Evictor(this.#holdings, this.#conversations, (victim) => this.#checkpoints.save(victim))
+    this.#table = new SequenceTable(memory)
+    this.#offload = options.offload ?? new OffloadTiers({})
+    this.#checkpoints = new Checkpoints(memory, this.#offload)
+    this.#evictor = new Evictor(this.#table, this.#conversations, (victim) => this.#checkpoints.save(victim))
   }
 
   open(conversation: ConversationId, salt?: CacheSalt): ReturnType<StepCache['open']> {
-    return this.#room.open(conversation, salt)
+    return this.#evictor.open(conversation, salt)
   }
 
   plan(
@@ -89,10 +89,10 @@ export class CheckpointCache implements StepCache {
 
   fetch(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
     const [head] = this.plan(sequence, shown, terms).parts
-    return this.#attic.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
+    return this.#offload.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
   }
 
-  /** The plan for `shown`; if it goes on from a checkpoint the lane holds that now, and what it held is saved. */
+  /** The plan for `shown`; if it goes on from a checkpoint the live sequence holds that now, and what it held is saved. */
   async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
     const without = new Set<HeldSequence>()
     for (;;) {
@@ -100,15 +100,15 @@ export class CheckpointCache implements StepCache {
       const [head] = plan.parts
       if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) return plan
       const started = performance.now()
-      const state = fetched?.get(head.from) ?? (await this.#attic.read(head.from))
+      const state = fetched?.get(head.from) ?? (await this.#offload.read(head.from))
       const loaded = state !== null && this.#goBack(this.#own(sequence), shown, head.from, state)
-      this.#room.spend(performance.now() - started)
+      this.#evictor.spend(performance.now() - started)
       if (loaded) return plan
       without.add(head.from)
     }
   }
 
-  /** Begins a step on a lane that holds what the plan reuses (`prepare`); a lane from which it keeps nothing is saved and emptied. */
+  /** Begins a step on a live sequence that holds what the plan reuses (`prepare`); a live sequence from which it keeps nothing is saved and emptied. */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind): Step {
     const started = performance.now()
     const own = this.#own(sequence)
@@ -124,11 +124,11 @@ export class CheckpointCache implements StepCache {
     own.state = 'running'
     own.rename(uneditedOf(shown), sourceIdsHeld(plan))
     this.#running.add(step)
-    const places = this.#attic.open ? checkpointPlaces(shown).filter((place) => place > reused) : []
+    const places = this.#offload.open ? checkpointPlaces(shown).filter((place) => place > reused) : []
     this.#places.set(step, places)
     step.parked = this.#parked
     this.#parked = 0
-    this.#room.charge(step)
+    this.#evictor.charge(step)
     step.spend('cache', performance.now() - started)
     return step
   }
@@ -162,7 +162,7 @@ export class CheckpointCache implements StepCache {
   }
 
   reserve(count: number): Reservation {
-    return this.#room.reserve(count)
+    return this.#evictor.reserve(count)
   }
 
   /** Nothing to tidy: nothing is parked on the device. */
@@ -171,7 +171,7 @@ export class CheckpointCache implements StepCache {
   }
 
   async leave(): Promise<void> {
-    if (this.#attic.open) await this.#room.leave(this.#attic)
+    if (this.#offload.open) await this.#evictor.leave(this.#offload)
   }
 
   commit(step: Step, tokens: Int32Array, what: StepPart, milliseconds: number): void {
@@ -187,7 +187,7 @@ export class CheckpointCache implements StepCache {
 
   /**
    * A decode was aborted, failed, or found no room. If anything entered, the state is neither what it was nor what it should be, whatever
-   * position it names (llama.cpp moves that before it computes): the lane is emptied, and the step can only be cancelled.
+   * position it names (llama.cpp moves that before it computes): the live sequence is emptied, and the step can only be cancelled.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
     const { sequence: sequence } = step
@@ -205,7 +205,7 @@ export class CheckpointCache implements StepCache {
 
   /** A decode of several sequences failed: states may have been on their way from one place to another, so none is trusted any more. */
   distrust(): void {
-    for (const sequence of this.#holdings.all) this.#lose(sequence)
+    for (const sequence of this.#table.all) this.#lose(sequence)
   }
 
   finish(step: Step, outcome: 'done' | 'cancelled', pending: number): LedgerEntry {
@@ -215,13 +215,13 @@ export class CheckpointCache implements StepCache {
     invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
     if (outcome === 'done') this.#refuseLost(step)
     own.extendBase()
-    this.#room.charge(step)
+    this.#evictor.charge(step)
     step.spend('cache', performance.now() - started)
     const entry = step.entry(record.ledger.length, outcome, pending, record.before)
     step.ended = true
     own.state = 'idle'
     this.#running.delete(step)
-    this.#holdings.touch(own)
+    this.#table.touch(own)
     record.ledger.push(entry)
     if (outcome === 'done') record.before = step.left
     return entry
@@ -230,8 +230,8 @@ export class CheckpointCache implements StepCache {
   forget(conversation: ConversationId): void {
     const sequence = this.#conversations.lane(conversation)
     invariant(sequence?.running !== true, `conversation ${conversation} cannot be forgotten while a step is running`)
-    if (sequence !== null) this.#holdings.drop(sequence)
-    this.#attic.forget(conversation)
+    if (sequence !== null) this.#table.drop(sequence)
+    this.#offload.forget(conversation)
     this.#conversations.delete(conversation)
   }
 
@@ -246,7 +246,7 @@ export class CheckpointCache implements StepCache {
   /** Rewrites the cells of an idle conversation next to each other; where there is no attention it changes nothing. */
   compact(conversation: ConversationId): number {
     const own = this.#conversations.lane(conversation)
-    return own === null || own.running || own.held === 0 ? 0 : this.#holdings.compact(own)
+    return own === null || own.running || own.held === 0 ? 0 : this.#table.compact(own)
   }
 
   /** There are no gaps. */
@@ -259,8 +259,8 @@ export class CheckpointCache implements StepCache {
   }
 
   whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
-    const own = this.#holdings.all.filter((each) => each.conversation === conversation)
-    const stored = this.#attic.all.filter((each) => each.conversation === conversation)
+    const own = this.#table.all.filter((each) => each.conversation === conversation)
+    const stored = this.#offload.all.filter((each) => each.conversation === conversation)
     return residencyOf(base, stretches, [
       ...own.map((holder) => ({ holder, where: 'live' as const })),
       ...stored.map((holder) => ({ holder, where: holder.tier })),
@@ -268,7 +268,7 @@ export class CheckpointCache implements StepCache {
   }
 
   get totals(): CacheTotals {
-    const { cells, sequences } = this.#holdings
+    const { cells, sequences } = this.#table
     return {
       cells: cells.total,
       used: cells.used,
@@ -277,7 +277,7 @@ export class CheckpointCache implements StepCache {
       parked: 0,
       sequences: { used: sequences.used, total: sequences.total },
       versions: 0,
-      tiers: this.#attic.totals,
+      tiers: this.#offload.totals,
     }
   }
 
@@ -286,9 +286,9 @@ export class CheckpointCache implements StepCache {
    * tells: its first position depends on what it keeps, and cells cannot be read back.
    */
   check(level: 'books' | 'positions' | 'full'): void {
-    checkBooks(this.#holdings)
+    checkBooks(this.#table)
     if (level === 'books') return
-    const ends = new Map(this.#holdings.all.map(({ seq, held }) => [seq, held - 1]))
+    const ends = new Map(this.#table.all.map(({ seq, held }) => [seq, held - 1]))
     for (let id = 0; id < this.memory.sequences; id++) {
       const expected = ends.get(seqId(id)) ?? -1
       const found = this.memory.positions(seqId(id))?.max ?? -1
@@ -297,7 +297,7 @@ export class CheckpointCache implements StepCache {
   }
 
   #own(sequence: LiveSequence): Sequence {
-    invariant(this.#holdings.has(sequence), `the lane of conversation ${sequence.conversation} was dropped; open it again`)
+    invariant(this.#table.has(sequence), `the lane of conversation ${sequence.conversation} was dropped; open it again`)
     return sequence
   }
 
@@ -310,31 +310,31 @@ export class CheckpointCache implements StepCache {
     this.#refuseLost(step)
     own.append(tokens, step.keysOf(tokens, what))
     step.submit(what, tokens.length)
-    this.#room.charge(step)
+    this.#evictor.charge(step)
   }
 
-  /** Puts a checkpoint in the place of what the lane holds; false when there is no room for it, or it was refused. */
+  /** Puts a checkpoint in the place of what the live sequence holds; false when there is no room for it, or it was refused. */
   #goBack(own: Sequence, shown: Prompt, stored: OffloadedSequence, state: Uint8Array): boolean {
     this.#leave(own, shown)
-    this.#room.make(
+    this.#evictor.make(
       stored.held,
-      this.#holdings.victims().filter((victim) => victim !== own),
+      this.#table.victims().filter((victim) => victim !== own),
     )
-    if (stored.held > this.#holdings.cells.free) return false
+    if (stored.held > this.#table.cells.free) return false
     if (!this.memory.loadSequence(own.seq, state, { verify: false })) {
-      this.#attic.drop(stored, true)
+      this.#offload.drop(stored, true)
       return false
     }
     own.load(stored.record)
     return true
   }
 
-  /** Saves what the lane holds, and empties it. */
+  /** Saves what the live sequence holds, and empties it. */
   #leave(own: Sequence, shown: Prompt): void {
     if (own.held === 0) return
     const gone = own.held - commonPrefix(own.tokens, shown.tokens)
     if (this.#checkpoints.save(own)) this.#parked += gone
-    this.#holdings.cut(own, span(0, own.held))
+    this.#table.cut(own, span(0, own.held))
   }
 
   /** The sequence's state is worth nothing any more. */

@@ -2,10 +2,10 @@
 import type { ConversationId } from '../core/ids.js'
 import type { CellHashes } from './cell-hash.js'
 
-/** What a saved sequence holds, entry by entry as in Holding; all arrays but `base` have one element an entry, `hashes` has WORDS. */
+/** What a saved sequence holds, entry by entry as in Sequence; all arrays but `unedited` have one element an entry, `hashes` has WORDS. */
 export interface OffloadRecord {
   readonly conversation: ConversationId
-  /** The unedited prompt that the keys point into. */
+  /** The unedited prompt that the source ids point into. */
   readonly unedited: Int32Array
   readonly tokens: Int32Array
   readonly sourceIds: Int32Array
@@ -24,7 +24,7 @@ export interface DiskItem {
   readonly lastUse: number
 }
 
-/** What befell items since the shelf was opened. */
+/** What befell items since the disk tier was opened. */
 export interface DiskCounts {
   /** Items that were damaged, hence deleted and not handed out. */
   readonly refused: number
@@ -43,7 +43,7 @@ export interface DiskTier {
   readonly counts: DiskCounts
 
   /**
-   * Keeps copies, and gives up what has the least benefit (benefit.ts) where the budget asks for it. The record is copied at once; the state
+   * Keeps copies, and gives up what has the least benefit (eviction-policy.ts) where the budget asks for it. The record is copied at once; the state
    * must not be written to until this is settled. Null: larger than the whole budget, or it could not be written; nothing is left of it then.
    */
   put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null>

@@ -42,7 +42,7 @@ export interface ParkedLoad {
   readonly held: number
   /** Of those, held by nobody else: they would be free. */
   readonly freed: number
-  /** Held by the lane alone: they are rewritten afterwards, because attention runs up to the highest cell in use. */
+  /** Held by the live sequence alone: they are rewritten afterwards, because attention runs up to the highest cell in use. */
   readonly live: number
 }
 
@@ -63,7 +63,7 @@ export interface Passed {
 /** Tokens that a conversation generates until it restores what it folded, or ends: nobody knows; a few answers. */
 const TOKENS = 256
 
-/** Whether moving all of it, rewriting the lane, and bringing it back once take no longer than what `TOKENS` tokens gain. */
+/** Whether moving all of it, rewriting the live sequence, and bringing it back once take no longer than what `TOKENS` tokens gain. */
 export function isWorthMoving({ held, freed, live }: ParkedLoad, model: CostModel | null, fewest = FEWEST): boolean {
   if (freed === 0 || freed < fewest) return false
   if (model === null) return freed > SHARE * live

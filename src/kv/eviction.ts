@@ -29,7 +29,7 @@ export class Evictor {
     return this.#milliseconds
   }
 
-  /** Frees cells, evicting in the stated order; `full`: evicting everything but the running lanes would not be enough, nothing was evicted. */
+  /** Frees cells, evicting in the stated order; `full`: evicting everything but the running live sequences would not be enough, nothing was evicted. */
   reserve(count: number): Reservation {
     const { cells } = this.table
     if (count <= cells.free) return { kind: 'ok', evicted: 0 }
@@ -50,7 +50,7 @@ export class Evictor {
     return freed
   }
 
-  /** A new holding; when no sequence id is free, the first of `victims` gives way. Null: there is none. */
+  /** A new sequence; when no sequence id is free, the first of `victims` gives way. Null: there is none. */
   add(
     conversation: ConversationId,
     state: SequenceState,
@@ -63,7 +63,7 @@ export class Evictor {
     return this.table.add(conversation, state, salt)
   }
 
-  /** The conversation's lane, a new one if it has none; see KvCache.open. */
+  /** The conversation's live sequence, a new one if it has none; see KvCache.open. */
   open(
     conversation: ConversationId,
     salt: CacheSalt = COMMON,
@@ -158,7 +158,7 @@ export class Evictor {
   }
 }
 
-/** @throws KvfoldError engine/bad-request when the lane is another tenant's */
+/** @throws KvfoldError engine/bad-request when the live sequence is another tenant's */
 function refuseOther({ conversation, salt }: Sequence, asked: CacheSalt): void {
   if (sameSalt(salt, asked)) return
   throw new KvfoldError('engine/bad-request', `Conversation ${conversation} is another tenant's; use an id of your own.`)

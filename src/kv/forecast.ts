@@ -21,7 +21,7 @@ export interface Prospect {
   readonly positions: number
 }
 
-/** What the plan would do, made for a lane that holds `held` tokens. `cells`: in use once it begins, and in the end. */
+/** What the plan would do, made for a live sequence that holds `held` tokens. `cells`: in use once it begins, and in the end. */
 export function prospectOf(plan: Plan, held: number, cells: { readonly before: number; readonly after: number }): Prospect {
   const runs: Run[] = []
   let used = cells.before

@@ -1,4 +1,4 @@
-/** Owns computing tokens in the middle of a lane, which llama.cpp refuses: in a sequence of their own, that holds what they see and nothing else. */
+/** Owns computing tokens in the middle of a live sequence, which llama.cpp refuses: in a sequence of their own, that holds what they see and nothing else. */
 import { invariant } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import { span } from '../core/span.js'
@@ -21,14 +21,14 @@ export class Insertion {
     invariant(step.scratch !== null, 'no sequence was left for a plan that needs one')
   }
 
-  /** Where tokens are computed that go into the step's lane at `position`: it comes to hold what the lane holds before that. */
+  /** Where tokens are computed that go into the step's live sequence at `position`: it comes to hold what the live sequence holds before that. */
   seat({ sequence: sequence, scratch }: Step, position: number): SeqId {
     invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
     this.table.lend(sequence, span(sequence.atPosition(scratch.next), sequence.atPosition(position)), scratch)
     return scratch.seq
   }
 
-  /** Tokens were computed there; the lane holds them, too, from now on. */
+  /** Tokens were computed there; the live sequence holds them, too, from now on. */
   enter({ sequence: sequence, scratch }: Step, tokens: Int32Array, keys: Int32Array): void {
     invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
     const { held, next } = scratch

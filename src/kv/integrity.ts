@@ -6,7 +6,7 @@ import type { SequenceTable } from './sequence-table.js'
 
 /**
  * The books agree with themselves: cells in use + free = total; every cell is either free or tagged by exactly as many sequences as
- * counted; the positions of every sequence ascend, one cell each; lent ids are those in use; one lane a conversation.
+ * counted; the positions of every sequence ascend, one cell each; lent ids are those in use; one live sequence a conversation.
  */
 export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): void {
   const { positions, references } = cells

@@ -68,7 +68,7 @@ export interface LedgerEntry {
   readonly tiers: Readonly<Record<Exclude<Tier, 'device'>, number>>
   /** Tokens that the conversation no longer showed and that were parked when this step began. */
   readonly parked: number
-  /** Tokens lost with parked versions and idle lanes that were dropped to make room for this step; what others still hold is not lost. */
+  /** Tokens lost with parked versions and idle live sequences that were dropped to make room for this step; what others still hold is not lost. */
   readonly evicted: number
   /** The same, moved to a lower tier instead of lost; and what of this conversation was moved there since its last step, while nothing ran. */
   readonly moved: number

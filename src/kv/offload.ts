@@ -1,4 +1,4 @@
-/** Owns the tiers below the device: which saved sequences are in memory, which are on the shelf, and what gives way when either is full. */
+/** Owns the tiers below the device: which saved sequences are in memory, which are on the disk tier, and what gives way when either is full. */
 import type { ConversationId } from '../core/ids.js'
 import { type CellHashes, sameHash } from './cell-hash.js'
 import type { DiskTier, OffloadRecord } from './disk-tier.js'
@@ -22,19 +22,19 @@ export interface OffloadTotals {
 }
 
 /**
- * What does not fit into memory any more goes to the shelf in the background, by least benefit per byte (benefit.ts); without a shelf it is
- * lost. A sequence leaves memory only once it is on the shelf.
+ * What does not fit into memory any more goes to the disk tier in the background, by least benefit per byte (eviction-policy.ts); without a disk tier it is
+ * lost. A sequence leaves memory only once it is on the disk tier.
  */
 export class OffloadTiers {
   readonly #host = new Set<OffloadedSequence>()
-  /** Those of them that are being written to the shelf. */
+  /** Those of them that are being written to the disk tier. */
   readonly #leaving = new Set<OffloadedSequence>()
   readonly #disk = new Map<string, OffloadedSequence>()
   readonly #moving = new Set<Promise<void>>()
   /** Those that are about to be brought back: they are not given up for others. */
   #claimed: ReadonlySet<OffloadedSequence> = new Set()
   readonly #budget: number
-  readonly #shelf: DiskTier | null
+  readonly #store: DiskTier | null
   /** Bytes of a token in memory, at least: short sequences take more. Infinity: none was saved yet. */
   #perToken = Infinity
   #lost = 0
@@ -42,7 +42,7 @@ export class OffloadTiers {
 
   constructor({ hostBytes = 0, disk: disk }: OffloadOptions) {
     this.#budget = hostBytes
-    this.#shelf = disk ?? null
+    this.#store = disk ?? null
     for (const { id, record, bytes, lastUse } of disk?.items ?? []) {
       const stored = new OffloadedSequence(record, { tier: 'disk', id }, bytes)
       stored.lastUse = lastUse
@@ -66,7 +66,7 @@ export class OffloadTiers {
       const sum = (key: 'held' | 'bytes') => all.reduce((total, each) => total + each[key], 0)
       return { sequences: all.length, tokens: sum('held'), bytes: sum('bytes') }
     }
-    const refused = this.#refused + (this.#shelf?.counts.refused ?? 0)
+    const refused = this.#refused + (this.#store?.counts.refused ?? 0)
     return { host: { ...of(this.#host), budget: this.#budget }, disk: of(this.#disk.values()), lost: this.#lost, refused }
   }
 
@@ -99,13 +99,13 @@ export class OffloadTiers {
     this.#makeRoom()
   }
 
-  /** The values of a stored sequence: at once from memory, later from the shelf; null when they are gone or damaged. */
+  /** The values of a stored sequence: at once from memory, later from the disk tier; null when they are gone or damaged. */
   read(stored: OffloadedSequence): Uint8Array | Promise<Uint8Array | null> {
     stored.lastUse = Date.now()
     const { place } = stored
     if (place.tier === 'host') return place.state
     return (
-      this.#shelf?.take(place.id).then((state) => {
+      this.#store?.take(place.id).then((state) => {
         if (state === null) this.#disk.delete(place.id)
         return state
       }) ?? Promise.resolve(null)
@@ -127,33 +127,33 @@ export class OffloadTiers {
     if (damaged) this.#refused++
     this.#host.delete(stored)
     if (stored.place.tier === 'host' || !this.#disk.delete(stored.place.id)) return
-    this.#follow(this.#shelf?.drop(stored.place.id))
+    this.#follow(this.#store?.drop(stored.place.id))
   }
 
   forget(conversation: ConversationId): void {
     for (const stored of this.all) if (stored.conversation === conversation) this.drop(stored)
   }
 
-  /** Waits for moves to the shelf that are under way. */
+  /** Waits for moves to the disk tier that are under way. */
   async settle(): Promise<void> {
     while (this.#moving.size > 0) await Promise.all(this.#moving)
   }
 
-  /** Moves all that is in memory to the shelf, and closes it. */
+  /** Moves all that is in memory to the disk tier, and closes it. */
   async close(): Promise<void> {
-    if (this.#shelf !== null) for (const stored of this.#host) this.#demote(stored)
+    if (this.#store !== null) for (const stored of this.#host) this.#demote(stored)
     await this.settle()
-    await this.#shelf?.close()
+    await this.#store?.close()
   }
 
   #weigh({ tokens }: OffloadRecord, { byteLength }: Uint8Array): void {
     if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, byteLength / tokens.length)
   }
 
-  /** Whether so many bytes more go into memory, and what moves on goes to the shelf. */
+  /** Whether so many bytes more go into memory, and what moves on goes to the disk tier. */
   #fits(bytes: number): boolean {
     const held = this.#kept().reduce((sum, kept) => sum + kept.bytes, 0)
-    return bytes <= this.#budget && (this.#shelf !== null || held + bytes <= this.#budget)
+    return bytes <= this.#budget && (this.#store !== null || held + bytes <= this.#budget)
   }
 
   #makeRoom(): void {
@@ -165,23 +165,23 @@ export class OffloadTiers {
     return staying.map((stored) => ({ stored, tokens: stored.held, bytes: stored.bytes, lastUse: stored.lastUse }))
   }
 
-  /** Onto the shelf if there is one, and then out of memory. */
+  /** Onto the disk tier if there is one, and then out of memory. */
   #demote(stored: OffloadedSequence): void {
     const { place, record } = stored
     if (place.tier !== 'host' || this.#leaving.has(stored)) return
-    if (this.#shelf === null) {
+    if (this.#store === null) {
       this.#host.delete(stored)
       this.#lost++
       return
     }
     this.#leaving.add(stored)
     this.#follow(
-      this.#shelf.put(record, place.state).then((item) => {
+      this.#store.put(record, place.state).then((item) => {
         this.#leaving.delete(stored)
         const wanted = this.#host.delete(stored)
         if (item === null) this.#lost++
         else if (wanted) this.#disk.set(item.id, new OffloadedSequence(record, { tier: 'disk', id: item.id }, item.bytes))
-        else this.#follow(this.#shelf?.drop(item.id))
+        else this.#follow(this.#store?.drop(item.id))
       }),
     )
   }
@@ -195,7 +195,7 @@ export class OffloadTiers {
 
 // What is known of a sequence that was moved off the device.
 
-/** Where its cells' values are: in memory, or under an id of the shelf. */
+/** Where its cells' values are: in memory, or under an id of the disk tier. */
 export type OffloadPlace = { readonly tier: 'host'; readonly state: Uint8Array } | { readonly tier: 'disk'; readonly id: string }
 
 export class OffloadedSequence implements HeldSequence {

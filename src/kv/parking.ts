@@ -18,7 +18,7 @@ export interface ParkingOptions {
 }
 
 /**
- * What is parked stays on the device, where a restore finds it at once, until cells are short or it is a burden (burden.ts). Then it goes to the
+ * What is parked stays on the device, where a restore finds it at once, until cells are short or it is a burden (eviction-policy.ts). Then it goes to the
  * tiers below, but only where nothing is given up for it there: a restore must cost a copy and never a computation that it would not have cost.
  */
 export class Parking {
@@ -33,7 +33,7 @@ export class Parking {
     private readonly options: ParkingOptions,
   ) {}
 
-  /** Parks what the plan does not keep of the lane, and takes it from the lane; says how many tokens were parked. */
+  /** Parks what the plan does not keep of the live sequence, and takes it from the live sequence; says how many tokens were parked. */
   parkGone(own: Sequence, plan: Plan): number {
     const gone = droppedFrom(own, plan)
     const parked = this.#park(own, plan, gone)
@@ -42,7 +42,7 @@ export class Parking {
   }
 
   /**
-   * Parks these entries of the lane, but for those that are parked already, and those that the step computes again though they are what it
+   * Parks these entries of the live sequence, but for those that are parked already, and those that the step computes again though they are what it
    * shows; says how many. When no sequence id can be had they are lost.
    */
   #park(own: Sequence, plan: Plan, gone: readonly Span[]): number {
@@ -57,7 +57,7 @@ export class Parking {
   }
 
   /**
-   * Moves one version of some conversation off the device if its versions are a burden, or rewrites the lane of one whose versions went; else one,
+   * Moves one version of some conversation off the device if its versions are a burden, or rewrites the live sequence of one whose versions went; else one,
    * the longest unused, while more than `share` of the cells are in use. For times when nothing runs. False: there was nothing to do.
    */
   tidy(share: number): boolean {
@@ -121,7 +121,7 @@ export class Parking {
     return true
   }
 
-  /** Rewrites the lane of a conversation whose versions went; false: there was nothing to rewrite. */
+  /** Rewrites the live sequence of a conversation whose versions went; false: there was nothing to rewrite. */
   #gather(conversation: ConversationId): boolean {
     if (!this.#scattered.delete(conversation)) return false
     const sequence = this.conversations.lane(conversation)
@@ -143,8 +143,8 @@ export interface IdlingOptions {
 
 /**
  * A conversation that comes back at once finds its cells in place; one that stays away finds them in the tiers below, and pays for a copy. It
- * goes when it has cost the others as much as that (burden.ts), or at once if it was asked for a single time: most of those never come back.
- * Only where nothing is given up for it below. A spliced lane stays: it is made exact where it is (engine/mending.ts).
+ * goes when it has cost the others as much as that (eviction-policy.ts), or at once if it was asked for a single time: most of those never come back.
+ * Only where nothing is given up for it below. A spliced live sequence stays: it is made exact where it is (engine/background-recompute.ts).
  */
 export class IdleOffload {
   constructor(
@@ -174,9 +174,9 @@ export class IdleOffload {
   }
 }
 
-// What a lane loses when a plan is carried out, and what of that is worth keeping.
+// What a live sequence loses when a plan is carried out, and what of that is worth keeping.
 
-/** The lane's entries that the plan does not keep, in order. */
+/** The sequence's entries that the plan does not keep, in order. */
 export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
   const gone: Span[] = []
   let entry = 0
@@ -190,7 +190,7 @@ export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
 }
 
 /**
- * Of these entries of the lane, those that nothing else of the conversation holds, without the last token if it is only computed for its
+ * Of these entries of the live sequence, those that nothing else of the conversation holds, without the last token if it is only computed for its
  * logits. What `blend` computes again is kept, because a restore asks for it. Of a marker only what begins with its beginning,
  * because the rest says nothing without it and would be found in its place.
  */

@@ -36,11 +36,11 @@ export const stricter = (a: Contract, b: Contract): Contract => {
   return rank(a) >= rank(b) ? a : b
 }
 
-// The parts of a plan: stretches of the shown tokens, each with how the lane comes by it.
+// The parts of a plan: stretches of the shown tokens, each with how the live sequence comes by it.
 
 /** Spans are of shown tokens. */
 export type Part =
-  /** The lane holds it: its entries from `at` on. */
+  /** The live sequence holds it: its entries from `at` on. */
   | { readonly kind: 'keep'; readonly span: Span; readonly at: number }
   /** Another sequence holds it: its entries from `at` on. */
   | {
@@ -53,7 +53,7 @@ export type Part =
   /** It is decoded at `position` and the positions after it. */
   | { readonly kind: 'compute'; readonly span: Span; readonly position: number }
 
-/** Who may lend: the lane's own conversation under any contract, others only what equals a fresh prefill. */
+/** Who may lend: the sequence's own conversation under any contract, others only what equals a fresh prefill. */
 export interface Lenders {
   /** What the conversation no longer shows, latest used first. */
   readonly parked: readonly HeldSequence[]
@@ -86,7 +86,7 @@ export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at:
 
 /**
  * The longest beginning of `tokens` that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
- * Where the lane itself holds what comes next it stays; else whoever holds most of it lends, of equals the first.
+ * Where the live sequence itself holds what comes next it stays; else whoever holds most of it lends, of equals the first.
  */
 export function exactBeginning(
   sequence: HeldSequence,
@@ -126,7 +126,7 @@ function exactRun(holder: HeldSequence, at: number, limit: number, tokens: Int32
   return { holder, entry, count }
 }
 
-/** The first place from `at` on that the lane holds as a fresh prefill would make it. */
+/** The first place from `at` on that the live sequence holds as a fresh prefill would make it. */
 function nextFresh(sequence: HeldSequence, at: number, tokens: Int32Array, fresh: CellHashes): number {
   for (let entry = sequence.atPosition(at); entry < sequence.held; entry++) {
     const place = sequence.position(entry)

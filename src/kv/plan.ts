@@ -1,4 +1,4 @@
-/** Owns the decision how a lane comes to hold what a step shows: what stays, what is borrowed, what is computed. */
+/** Owns the decision how a live sequence comes to hold what a step shows: what stays, what is borrowed, what is computed. */
 import type { Contract } from '../core/contract.js'
 import { invariant } from '../core/errors.js'
 import { length, span, type Span } from '../core/span.js'
@@ -63,11 +63,11 @@ export const computedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
 export const reusedIn = (plan: Pick<Plan, 'parts' | 'again' | 'shown'>): number =>
   plan.shown.tokens.length - computedIn(plan) + plan.again
 
-/** The lane, and whom the plan borrows from: what must stay until it has begun. */
+/** The live sequence, and whom the plan borrows from: what must stay until it has begun. */
 export const neededBy = (sequence: HeldSequence, { parts }: Pick<Plan, 'parts'>): ReadonlySet<HeldSequence> =>
   new Set([sequence, ...parts.flatMap((part) => (part.kind === 'borrow' ? [part.from] : []))])
 
-/** Keys of what the lane holds when the plan begins: all that is not computed. */
+/** Source ids of what the live sequence holds when the plan begins: all that is not computed. */
 export function sourceIdsHeld({ parts, sourceIds: keys }: Plan): Int32Array {
   const held = parts.filter(({ kind }) => kind !== 'compute')
   const all = new Int32Array(held.reduce((sum, part) => sum + length(part.span), 0))
@@ -79,11 +79,11 @@ export function sourceIdsHeld({ parts, sourceIds: keys }: Plan): Int32Array {
   return all
 }
 
-/** Whether tokens in the middle of the lane are computed, which takes a scratch sequence. */
+/** Whether tokens in the middle of the live sequence are computed, which takes a scratch sequence. */
 export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean => parts.slice(0, -1).some(({ kind }) => kind === 'compute')
 
 /**
- * Plans `shown`, which must not be empty, for `lane`. Pure.
+ * Plans `shown`, which must not be empty, for `sequence`. Pure.
  *
  * `exact` reuses the longest beginning that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
  * `splice` reuses that, too, and behind it the conversation's own cells that come from the same place of the unedited prompt, if their positions

@@ -7,7 +7,7 @@ export interface PromptMessage {
   /** Place in the conversation, from 0; messages never change in number or order, so it names the message. The answer being generated is the last. */
   readonly index: number
   readonly role: string
-  /** Tokens, half-open; the messages of one `Shown` are in order and cover all its tokens. */
+  /** Tokens, half-open; the messages of one `Prompt` are in order and cover all its tokens. */
   readonly span: Span
 }
 

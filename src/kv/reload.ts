@@ -5,7 +5,7 @@ import { OffloadedSequence, type OffloadTiers } from './offload.js'
 import type { Parking } from './parking.js'
 import { neededBy, type Plan } from './plan.js'
 import type { SequenceTable } from './sequence-table.js'
-import type { Sequence } from './sequence.js'
+import type { HeldSequence, Sequence } from './sequence.js'
 
 /** The stored sequences that the plan borrows from, and which of their entries; those first of which it needs the least. */
 export function borrowedFrom({ parts }: Plan): ReadonlyMap<OffloadedSequence, readonly Span[]> {
@@ -23,6 +23,8 @@ export function borrowedFrom({ parts }: Plan): ReadonlyMap<OffloadedSequence, re
 export class Reloader {
   /** Tokens that were parked to make room, and are on no step's account yet. */
   #parked = 0
+  /** What was loaded for steps that are being prepared, and for whose. */
+  readonly #loaded = new Map<HeldSequence, Sequence>()
 
   constructor(
     private readonly table: SequenceTable,
@@ -32,17 +34,18 @@ export class Reloader {
   ) {}
 
   /**
-   * Puts a stored sequence's values onto the device, as a parked one. Where it does not fit beside them, what the plan takes from the lane is
+   * Puts a stored sequence's values onto the device, as a parked one. Where it does not fit beside them, what the plan takes from the live sequence is
    * parked and gives way first, then others in the stated order; where all that the plan borrows does not fit together, only what is needed of
-   * it stays, and the stored sequence where it is. Says why it cannot be had, or null; then nothing was given up for it, unless its values
-   * were refused.
+   * it stays, and the stored sequence where it is. What was loaded for a step in preparation never gives way, so that two that do not fit beside
+   * each other cannot take turns for ever: every load holds one sequence id more. Says why it cannot be had, or null; then nothing was given up
+   * for it, unless its values were refused.
    */
   load(own: Sequence, plan: Plan, stored: OffloadedSequence, state: Uint8Array): string | null {
     const { cells, memory, sequences } = this.table
-    const needed = neededBy(own, plan)
+    const needed = new Set([...neededBy(own, plan), ...this.#loaded.keys()])
     const spare = () => this.table.victims(needed)
     const borrowed = borrowedFrom(plan)
-    const most = cells.total - this.#staying(own, plan)
+    const most = cells.total - this.#staying(own, plan, needed)
     if (stored.held > most) return `no room: they take ${stored.held} cells of the context, and only ${most} can be freed`
     if (sequences.used === sequences.total && spare().length === 0)
       return `all ${sequences.total} sequences of the context are taken, and they need one`
@@ -62,10 +65,16 @@ export class Reloader {
     }
     sequence.load(stored.record)
     sequence.tier = stored.tier
+    this.#loaded.set(sequence, own)
     const all = [...borrowed.keys()].reduce((sum, { held }) => sum + held, 0)
     if (all <= most) this.offload.drop(stored)
     else this.#trim(sequence, borrowed.get(stored) ?? [])
     return null
+  }
+
+  /** The step is prepared: what was loaded for it may give way again. */
+  end(own: Sequence): void {
+    for (const [sequence, by] of this.#loaded) if (by === own) this.#loaded.delete(sequence)
   }
 
   /** What was parked to make room since it was last asked for. */
@@ -76,8 +85,7 @@ export class Reloader {
   }
 
   /** Cells that the step needs, and those of others that run. */
-  #staying(own: Sequence, plan: Plan): number {
-    const needed = neededBy(own, plan)
+  #staying(own: Sequence, plan: Plan, needed: ReadonlySet<HeldSequence>): number {
     const kept = plan.parts.flatMap((part) =>
       part.kind === 'keep' ? [own.cells.subarray(part.at, part.at + length(part.span))] : [],
     )

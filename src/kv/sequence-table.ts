@@ -15,9 +15,9 @@ const NOTHING: ReadonlySet<unknown> = new Set()
 /**
  * Lanes and parked versions, by sequence id.
  *
- * Room is made in this order: parked versions, longest unused first; then idle lanes, longest unused first; running lanes never. Versions
- * go first because losing one costs no more than the undo of an edit, whereas a lane is what its conversation shows next; by age because
- * an edit is the less likely to be undone the longer ago it was made. A version is used when it is parked and when it lends cells; a lane
+ * Room is made in this order: parked versions, longest unused first; then idle live sequences, longest unused first; running live sequences never. Versions
+ * go first because losing one costs no more than the undo of an edit, whereas a live sequence is what its conversation shows next; by age because
+ * an edit is the less likely to be undone the longer ago it was made. A version is used when it is parked and when it lends cells; a live sequence
  * when it is opened, when it lends cells, and when a step of it ends.
  */
 export class SequenceTable {
@@ -55,7 +55,7 @@ export class SequenceTable {
     return [...oldestFirst('parked'), ...oldestFirst('idle')]
   }
 
-  /** An empty holding with a free sequence id; null when no id is free. */
+  /** An empty sequence with a free sequence id; null when no id is free. */
   add(conversation: ConversationId, state: SequenceState, salt: CacheSalt = COMMON): Sequence | null {
     const seq = this.sequences.take()
     if (seq === null) return null
@@ -65,7 +65,7 @@ export class SequenceTable {
     return sequence
   }
 
-  /** Notes that the holding was used just now. */
+  /** Notes that the sequence was used just now. */
   touch(sequence: Sequence): void {
     sequence.lastUse = ++this.#clock
     sequence.passedBefore = this.#computed
@@ -76,7 +76,7 @@ export class SequenceTable {
     this.#computed = { ...this.#computed, [what]: this.#computed[what] + tokens }
   }
 
-  /** What was computed since the holding was used. */
+  /** What was computed since the sequence was used. */
   passedSince({ passedBefore }: Sequence): Passed {
     const { prompt, generated } = this.#computed
     return { prompt: prompt - passedBefore.prompt, generated: generated - passedBefore.generated }
@@ -95,14 +95,14 @@ export class SequenceTable {
     this.touch(from)
   }
 
-  /** Takes these entries from the holding; says how many cells that freed. */
+  /** Takes these entries from the sequence; says how many cells that freed. */
   cut(sequence: Sequence, entries: Span): number {
     if (length(entries) === 0) return 0
     this.memory.untag(sequence.seq, sequence.positionsOf(entries))
     return sequence.cut(entries)
   }
 
-  /** Ends the holding and gives its id back; says how many cells that freed. Never a running one. */
+  /** Ends the sequence and gives its id back; says how many cells that freed. Never a running one. */
   drop(sequence: Sequence): number {
     invariant(
       !sequence.running && this.has(sequence),
@@ -115,7 +115,7 @@ export class SequenceTable {
   }
 
   /**
-   * Rewrites those cells of a holding that no other holds from the lowest free ones on; says how many. If there are others, that takes a free
+   * Rewrites those cells of a sequence that no other holds from the lowest free ones on; says how many. If there are others, that takes a free
    * sequence id: 0 where there is none.
    */
   compact(sequence: Sequence): number {
@@ -138,7 +138,7 @@ export class SequenceTable {
     return rewritten
   }
 
-  /** Moves the entries of a holding, which shares no cell, to positions without gaps; says by how many positions it became shorter. */
+  /** Moves the entries of a sequence, which shares no cell, to positions without gaps; says by how many positions it became shorter. */
   closeGaps(sequence: Sequence): number {
     if (!this.memory.canShift) return 0
     const before = sequence.next
@@ -154,7 +154,7 @@ export class SequenceTable {
     return before - sequence.next
   }
 
-  /** Of a holding that shares no cell. */
+  /** Of a sequence that shares no cell. */
   #rewrite(sequence: Sequence): number {
     const { held, seq } = sequence
     const state = this.memory.saveSequence(seq, { checksum: false })
@@ -168,7 +168,7 @@ export class SequenceTable {
     return held
   }
 
-  /** Distinct cells tagged by the holdings that `which` picks, and these. */
+  /** Distinct cells tagged by the sequences that `which` picks, and these. */
   cellsOf(which: (sequence: Sequence) => boolean, more: readonly Int32Array[] = []): number {
     const seen = new Uint8Array(this.cells.total)
     let count = 0
@@ -215,9 +215,9 @@ export class SequenceIds {
   }
 }
 
-// What is known of every conversation, whatever happens to its lane.
+// What is known of every conversation, whatever happens to its live sequence.
 
-/** What outlives a lane that was dropped for room. */
+/** What outlives a live sequence that was dropped for room. */
 export interface ConversationRecord {
   sequence: Sequence | null
   readonly ledger: LedgerEntry[]
@@ -245,14 +245,14 @@ export class Conversations {
     return before === null ? null : uneditedOf(before)
   }
 
-  /** The conversation, known or not, has this lane from now on. */
+  /** The conversation, known or not, has this live sequence from now on. */
   seat(conversation: ConversationId, sequence: Sequence): void {
     const known = this.#records.get(conversation)
     if (known === undefined) this.#records.set(conversation, { sequence: sequence, ledger: [], before: null, moved: 0 })
     else known.sequence = sequence
   }
 
-  /** A sequence was dropped; if it was its conversation's lane, that has none now. */
+  /** A sequence was dropped; if it was its conversation's live sequence, that has none now. */
   unseat(dropped: Sequence): void {
     const record = this.#records.get(dropped.conversation)
     if (record?.sequence === dropped) record.sequence = null

@@ -18,9 +18,9 @@ export interface HeldSequence {
   /** Tokens held. */
   readonly held: number
   readonly tokens: Int32Array
-  /** From `Shown`. */
+  /** From `Prompt`. */
   readonly sourceIds: Int32Array
-  /** The unedited prompt that keys point into. */
+  /** The unedited prompt that source ids point into. */
   readonly unedited: Int32Array
   position(entry: number): number
   /** The first entry at `position` or after it; `held` when there is none. */
@@ -47,18 +47,18 @@ export function lowerBound(count: number, before: (entry: number) => boolean): n
 
 /**
  * `running`: a step is under way. `idle`: between two steps. `parked`: what a conversation no longer shows, kept for its cells; it never
- * grows. `scratch`: where a running step computes tokens in the middle of its lane.
+ * grows. `scratch`: where a running step computes tokens in the middle of its live sequence.
  */
 export type SequenceState = 'running' | 'idle' | 'parked' | 'scratch'
 
-/** The live sequence of a conversation, as others may see it. `tokens` is a view that holds until the lane changes. */
+/** The live sequence of a conversation, as others may see it. `tokens` is a view that holds until the live sequence changes. */
 export type LiveSequence = Readonly<
   Pick<Sequence, 'conversation' | 'salt' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>
 >
 
 /**
- * Entry i of the sequence is `tokens[i]`, from `keys[i]` (Shown), in `cells[i]`; positions ascend with i, with gaps where text is hidden under
- * a splice. Mutators keep the books (reference counts) and nothing else; only Holdings calls them, always together with the same change to
+ * Entry i of the sequence is `tokens[i]`, from `keys[i]` (Prompt), in `cells[i]`; positions ascend with i, with gaps where text is hidden under
+ * a splice. Mutators keep the books (reference counts) and nothing else; only SequenceTable calls them, always together with the same change to
  * the memory.
  */
 export class Sequence implements HeldSequence {
@@ -70,7 +70,7 @@ export class Sequence implements HeldSequence {
   passedBefore: Passed = { prompt: 0, generated: 0 }
   /** Whether a step borrowed from it since the last one of its conversation began: it may be asked for again. */
   lent = false
-  /** The unedited prompt that keys point into; never written to. */
+  /** The unedited prompt that source ids point into; never written to. */
   unedited: Int32Array = new Int32Array()
   #tokens = new Int32Array(256)
   #keys = new Int32Array(256)
@@ -225,7 +225,7 @@ export class Sequence implements HeldSequence {
     this.#keys.set(keys)
   }
 
-  /** Keys of the next `count` generated tokens: they stand behind the unedited prompt. */
+  /** Source ids of the next `count` generated tokens: they stand behind the unedited prompt. */
   keysAfter(count: number): Int32Array {
     const last = this.#held === 0 ? -1 : sourcePlace(this.#keys[this.#held - 1]!)
     const from = Math.max(this.unedited.length, last + 1)

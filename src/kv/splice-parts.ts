@@ -77,7 +77,7 @@ function stretchesOf(
   const of = (source: number, place: number) => stretchesIn(own[source]!, source, shown.tokens, base, keys, place, again)
   const ofLane = of(0, from.place)
   const others = own.slice(1).map((_, at) => at + 1)
-  // A lane that goes on with all there is of it is the usual case; nobody else need be looked at but for what comes after that.
+  // A live sequence that goes on with all there is of it is the usual case; nobody else need be looked at but for what comes after that.
   let next = from
   for (const { source, span: of, entry } of ofLane)
     if (next.source === source && next.place === of.start && next.entry === entry)

@@ -13,7 +13,7 @@ export type StepPart = 'prompt' | 'generated'
 /** Where tokens go next: into which sequence, from which position on. */
 export interface Seat {
   readonly seq: number
-  /** Of the first of them among the shown tokens, generated ones included. The lane holds those before it, in order. */
+  /** Of the first of them among the shown tokens, generated ones included. The live sequence holds those before it, in order. */
   readonly place: number
   readonly position: number
 }
@@ -30,7 +30,7 @@ type Compute = Part & { readonly kind: 'compute' }
 export class Step {
   /** Set by `end`. */
   ended = false
-  /** Cells freed by dropping parked tokens and idle lanes for this step. */
+  /** Cells freed by dropping parked tokens and idle live sequences for this step. */
   evicted = 0
   /** The same, where they were moved to a lower tier; and cells of the conversation that were moved there before it began, unasked. */
   moved = 0
@@ -38,7 +38,7 @@ export class Step {
   predicted: number | null = null
   /** See LedgerEntry. */
   recomputeReason: string | null = null
-  /** Where tokens in the middle of the lane are computed, while there are some. */
+  /** Where tokens in the middle of the live sequence are computed, while there are some. */
   scratch: Sequence | null = null
   /** Tokens that no longer show and were really parked. */
   parked = 0
@@ -66,7 +66,7 @@ export class Step {
     return { ...pass, span: span(pass.span.start + this.#done, pass.span.end), position: pass.position + this.#done }
   }
 
-  /** Whether what is due lies in the middle of the lane. */
+  /** Whether what is due lies in the middle of the live sequence. */
   get inMiddle(): boolean {
     return this.#pass < this.#passes.length - 1
   }

@@ -257,7 +257,7 @@ async function play(
   const offload = new OffloadTiers({ hostBytes: host, ...(disk > 0 ? { disk: shelf } : {}) })
   const attention = { of: (_: unknown, { tokens }: Prompt) => Float32Array.from(tokens, (each, at) => (each * 7 + at * 3) % 11) }
   const options = {
-    attic: offload,
+    offload,
     fewest,
     costs: { model: COPIER },
     ...(positions === undefined ? {} : { positions }),

@@ -31,10 +31,10 @@ type Tier = keyof typeof TIERS
 class Stage {
   readonly desk: Desk
   readonly prompt = conversation()
-  readonly #attic: OffloadTiers | undefined
+  readonly #offload: OffloadTiers | undefined
 
   constructor(contract: Contract, options: DeskOptions = {}, offload?: OffloadTiers) {
-    this.#attic = offload
+    this.#offload = offload
     this.desk = new Desk({ ...options, options: { ...options.options, ...(offload === undefined ? {} : { offload: offload }) } })
     this.desk.terms = { contract }
   }
@@ -44,7 +44,7 @@ class Stage {
     while (missing(running) > 0) expect(this.desk.decode(running, 16)).toBe(true)
     for (const token of generated) expect(this.desk.decode(running, Int32Array.of(token))).toBe(true)
     const entry = this.desk.finish(name)
-    await this.#attic?.settle()
+    await this.#offload?.settle()
     return entry
   }
 }
