@@ -6,10 +6,10 @@ import type { ConversationId, FragmentId } from '../core/ids.js'
 import { contains, length, overlaps, span, type Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { apportion } from './cuts.js'
-import { editOf, inOrder, several, type Fragment, type FragmentState } from './fragment.js'
+import { editOf, inOrder, several, type Fragment, type FragmentState, type Price } from './fragment.js'
 import { IdMint } from './id-mint.js'
 import { piecesOf } from './pieces.js'
-import { priceRemark, tooCostly, type CostlyFolds, type Price } from './price.js'
+import { priceRemark, tooCostly, type CostlyFolds } from './price.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
 import { type Scope } from './scope.js'
 import { countIgnoringCase, occurrences, SearchLog, standingOf, widened, type Found, type Hit } from './search.js'
@@ -298,8 +298,7 @@ export class Conversation {
     contract?: Contract,
     costly = this.ports.costlyFolds ?? 'allow',
   ): Result<{ fragment: Fragment }> {
-    const { price: _, ...rest } = old
-    const price = this.#price(old, { ...rest, state })
+    const price = this.#price(old, { ...unpriced(old), state })
     const remark = priceRemark({ state, ...(price === null ? {} : { price }) })
     if (remark !== null && costly === 'refuse') {
       // Of two that do not pay, the shorter one may take the place of the longer.
@@ -356,3 +355,5 @@ const isAfter = (before: Stretch | undefined, stretch: Stretch): boolean =>
   (before.message > stretch.message || (before.message === stretch.message && before.span.end > stretch.span.start))
 
 const isCount = (value: number): boolean => Number.isSafeInteger(value) && value >= 1
+
+const unpriced = ({ price: _, ...fragment }: Fragment): Fragment => fragment

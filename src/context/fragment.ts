@@ -3,8 +3,15 @@ import type { Edit } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
 import type { FragmentId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
-import type { Price } from './price.js'
 import { listed } from './refusal.js'
+
+/** Tokens that the conversation's messages take, all else as it is; definitions of tools are not among them. */
+export interface Price {
+  /** With the fragment's text. */
+  readonly open: number
+  /** With what stands in its place. */
+  readonly hidden: number
+}
 
 /** `open`: shown as it was written. `folded`: one marker is shown. `summarised`: a marker that holds the summary is shown. */
 export type FragmentState =

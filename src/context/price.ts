@@ -1,14 +1,6 @@
 /** Owns whether hiding a fragment pays: the tokens that are shown with its text and with what would stand there instead. */
-import type { Fragment } from './fragment.js'
+import type { Fragment, Price } from './fragment.js'
 import { refuse, type Refusal } from './refusal.js'
-
-/** Tokens that the conversation's messages take, all else as it is; definitions of tools are not among them. */
-export interface Price {
-  /** With the fragment's text. */
-  readonly open: number
-  /** With what stands in its place. */
-  readonly hidden: number
-}
 
 /** What is done about hiding that takes at least as many tokens as the text: it is refused, or done and said. */
 export type CostlyFolds = 'refuse' | 'allow'
