@@ -16,3 +16,9 @@ export const seqId = (value: number): SeqId => value as SeqId
 export const conversationId = (value: string): ConversationId => value as ConversationId
 export const fragmentId = (value: string): FragmentId => value as FragmentId
 export const searchId = (value: string): SearchId => value as SearchId
+
+// Whose something is.
+
+/** Whose keys sent a request; tenants know nothing of each other. Without keys everybody is `public`. */
+export type Tenant = string
+export const PUBLIC: Tenant = 'public'

@@ -1,7 +1,13 @@
 /** Owns the shapes that come over the wire: the server's own types, as JSON leaves them. */
 import type { ChatMessage } from '../chat/message.js'
-import type { ExportedThread } from '../server/threads/exported.js'
-import type { ThreadAttention, ThreadChange, ThreadMessage, ThreadSummary, ThreadView } from '../server/threads/desk.js'
+import type {
+  ExportedThread,
+  ThreadAttention,
+  ThreadChange,
+  ThreadMessage,
+  ThreadSummary,
+  ThreadView,
+} from '../server/threads/thread-api.js'
 import type { Damage } from '../store/damage.js'
 
 export type { Hit } from '../context/search.js'
@@ -9,7 +15,7 @@ export type { SearchResult } from '../context/conversation.js'
 export type { ContractChoice } from '../core/contract.js'
 export type { LedgerEntry, MessageCost } from '../kv/ledger.js'
 export type { Acm } from '../server/ask.js'
-export type { ThreadFragment as Fragment, ThreadMessage, ThreadSummary } from '../server/threads/desk.js'
+export type { ThreadFragment as Fragment, ThreadMessage, ThreadSummary } from '../server/threads/thread-api.js'
 export type { ModelStatus, ServiceStatus } from '../server/threads/status.js'
 
 /** One that the store cannot give as it was. */

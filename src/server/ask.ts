@@ -5,13 +5,13 @@ import { KvfoldError } from '../core/errors.js'
 import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Responses } from './responses/responses.js'
-import type { ThreadDesk } from './threads/desk.js'
-import type { Acm, FoldPolicy, Overflow } from './threads/fold-policy.js'
+import type { ThreadDesk } from './threads/thread-api.js'
+import type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
-import type { Tenant } from './threads/tenant.js'
+import type { Tenant } from '../core/ids.js'
 
-export type { Acm, FoldPolicy, Overflow } from './threads/fold-policy.js'
-export { PUBLIC, type Tenant } from './threads/tenant.js'
+export type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
+export { PUBLIC, type Tenant } from '../core/ids.js'
 
 /** What the text of an answer must be: JSON by a schema, any JSON object, or whatever a GBNF grammar says. */
 export type AnswerFormat =

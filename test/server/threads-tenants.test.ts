@@ -1,8 +1,8 @@
 /** What one tenant has costs another nothing: a look-up touches the entries of its own tenant, however many others there are. */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../src/chat/message.js'
-import { BookEntry } from '../../src/server/threads/book-entry.js'
-import { ThreadBook } from '../../src/server/threads/book.js'
+import { BookEntry } from '../../src/server/threads/thread-table.js'
+import { ThreadBook } from '../../src/server/threads/thread-manager.js'
 import { MemoryStore } from '../../src/server/threads/memory-store.js'
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })

@@ -358,7 +358,7 @@ describe('real servers', () => {
             const response = await fetch(`${url}/kvfold/threads/${thread.id}/export`)
             const body = (await response.json()) as { readonly messages: unknown; readonly error: { readonly code: string } }
             if (response.status === 200) {
-              const { exported } = await import('../../src/server/threads/exported.js')
+              const { exported } = await import('../../src/server/threads/thread-api.js')
               expect(body.messages).toEqual(json(exported(thread).messages))
               seen.whole++
               continue

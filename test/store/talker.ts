@@ -7,7 +7,7 @@ import { Random } from '../../src/core/random.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import { ThreadService } from '../../src/server/service.js'
-import type { ExportedThread } from '../../src/server/threads/exported.js'
+import type { ExportedThread } from '../../src/server/threads/thread-api.js'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
 
 /** `begin`: the store is about to be opened. `try`: an operation begins. `ack`: it was acknowledged, and this is what there must be from now on, null when it is deleted. */

@@ -123,7 +123,10 @@ async function repair(flags: StoreFlags, { out }: Shell): Promise<void> {
 }
 
 async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void> {
-  const [{ threads, open, damageOf }, { exported }] = await Promise.all([look(flags), import('../../server/threads/exported.js')])
+  const [{ threads, open, damageOf }, { exported }] = await Promise.all([
+    look(flags),
+    import('../../server/threads/thread-api.js'),
+  ])
   const file = flags.out === undefined ? null : openSync(flags.out, 'wx', 0o600)
   try {
     for (const thread of threads.threads) {

@@ -1,6 +1,6 @@
 /** Owns responses that do not outlive the process. */
 import type { Damage } from '../../store/damage.js'
-import type { Tenant } from '../threads/tenant.js'
+import type { Tenant } from '../../core/ids.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './port.js'
 
 export class MemoryResponses implements ResponseStore {

@@ -1,6 +1,6 @@
 /** Owns what a store of responses must be able to do; a change lasts when its call returns. */
 import type { Damage } from '../../store/damage.js'
-import type { Tenant } from '../threads/tenant.js'
+import type { Tenant } from '../../core/ids.js'
 
 /** A thread, as a response knows it. */
 export interface ThreadRef {

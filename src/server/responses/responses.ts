@@ -1,8 +1,8 @@
 /** Owns the responses that can be asked for again: they are kept with their threads, and go with them. */
 import { KvfoldError } from '../../core/errors.js'
 import type { Damage } from '../../store/damage.js'
-import type { ThreadDesk } from '../threads/desk.js'
-import type { Tenant } from '../threads/tenant.js'
+import type { ThreadDesk } from '../threads/thread-api.js'
+import type { Tenant } from '../../core/ids.js'
 import type { ResponseStore, ThreadRef } from './port.js'
 
 /** Where a response stands. */

@@ -5,7 +5,7 @@ import { scopes } from '../../context/scope.js'
 import { ANSWER, ERRORS } from '../dialects/documented.js'
 import { given, nullsDownTo } from '../dialects/fields.js'
 import type { App, Ports } from '../ports.js'
-import type { ThreadMessage, ThreadView } from '../threads/desk.js'
+import type { ThreadMessage, ThreadView } from '../threads/thread-api.js'
 import { THREAD } from './thread-schema.js'
 
 const Id = Type.String({ minLength: 1, maxLength: 200 })

@@ -1,19 +1,18 @@
 /** Owns one answer: the turn of a thread from the request's messages to what the client gets. */
-import { Turn } from '../../agents/turn.js'
 import type { AgentEvent, TurnOutcome } from '../../agents/events.js'
 import { MAX_CALLS } from '../../agents/session.js'
 import { Toolbox } from '../../agents/toolbox.js'
+import { Turn } from '../../agents/turn.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
+import { anyObject } from '../../chat/grammar.js'
 import type { ChatMessage, ToolChoice } from '../../chat/message.js'
 import { contextTools } from '../../context/tools/toolset.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
-import type { Answer, Ask, AskEvent, Lost } from '../ask.js'
-import type { Acm, FoldPolicy, Overflow } from './fold-policy.js'
-import { formIn } from './form.js'
+import type { Answer, AnswerFormat, Ask, AskEvent, Lost } from '../ask.js'
 import type { ServedEngine } from './models.js'
-import type { Taken } from './book.js'
-import { foldByPolicy, foldToFit, type Folded } from './policies.js'
+import { type Acm, foldByPolicy, type Folded, type FoldPolicy, foldToFit, type Overflow } from './policies.js'
+import type { Taken } from './thread-manager.js'
 import { Voice } from './voice.js'
 
 /** What asks do that do not say. */
@@ -267,5 +266,20 @@ class Report {
       case 'rewrite':
         this.emit({ type: 'rewrite', message: event.message, reason: event.reason })
     }
+  }
+}
+
+// How the form that an answer must have is asked of an engine.
+
+export function formIn(format: AnswerFormat | undefined): { readonly grammar?: string; readonly schema?: unknown } {
+  switch (format?.kind) {
+    case undefined:
+      return {}
+    case 'json':
+      return { grammar: anyObject }
+    case 'grammar':
+      return { grammar: format.grammar }
+    case 'schema':
+      return { schema: format.schema }
   }
 }

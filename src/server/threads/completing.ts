@@ -1,13 +1,12 @@
 /** Owns one bare completion: text or tokens that go on, without template, thread or tools. */
 import { randomBytes } from 'node:crypto'
 import { KvfoldError } from '../../core/errors.js'
-import { conversationId } from '../../core/ids.js'
+import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
 import type { Finish } from '../../engine/engine.js'
 import { refuseHopeless } from '../../engine/room.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
-import { formIn } from './form.js'
+import { formIn } from './answering.js'
 import type { Model, ServedEngine } from './models.js'
-import type { RecentCompletions } from './recent-completions.js'
 
 /** What an ask has while it runs. */
 export interface Slot {
@@ -89,4 +88,29 @@ export async function complete(
 export function vocabularyOf({ model, info }: ServedEngine) {
   if (model !== undefined) return model
   throw new KvfoldError('model/unsupported', `The engine of ${info.model} has no vocabulary of its own here.`)
+}
+
+// The cells of bare completions after their end: the next one of the same tenant finds the beginning that they share.
+
+/** Completions that a tenant's next one may begin with, of each engine. */
+const KEPT = 8
+
+export class RecentCompletions {
+  /** Oldest first. An engine that was given back takes its cells with it. */
+  readonly #kept = new WeakMap<ServedEngine, Map<Tenant, ConversationId[]>>()
+
+  /** One has ended; the tenant's oldest is forgotten for it. */
+  keep(engine: ServedEngine, tenant: Tenant, conversation: ConversationId): void {
+    const ofEngine = this.#kept.get(engine) ?? new Map<Tenant, ConversationId[]>()
+    const own = ofEngine.get(tenant) ?? []
+    this.#kept.set(engine, ofEngine.set(tenant, own))
+    own.push(conversation)
+    for (const old of own.splice(0, own.length - KEPT)) engine.forget(old)
+  }
+
+  /** Forgets all of an engine that is about to end: what is nobody's thread is not to outlive it in the disk tier. */
+  drop(engine: ServedEngine): void {
+    for (const conversation of [...(this.#kept.get(engine)?.values() ?? [])].flat()) engine.forget(conversation)
+    this.#kept.delete(engine)
+  }
 }

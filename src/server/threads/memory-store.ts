@@ -2,7 +2,7 @@
 import { invariant } from '../../core/errors.js'
 import type { Damage } from '../../store/damage.js'
 import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore, ThreadUpdate } from '../../store/port.js'
-import type { Tenant } from './tenant.js'
+import type { Tenant } from '../../core/ids.js'
 
 export class MemoryStore implements ThreadStore {
   readonly #threads = new Map<string, { readonly record: ThreadRecord; readonly card: ThreadCard }>()

@@ -1,9 +1,16 @@
 /** Owns which models are loaded: on demand, kept for a while, given up when another needs their memory. */
-import { KvfoldError } from '../../core/errors.js'
+import type { ConversationPorts } from '../../context/conversation.js'
+import { portsOf } from '../../context/ports.js'
+import type { CostlyFolds } from '../../context/price.js'
+import type { Summarize } from '../../context/summary.js'
+import { invariant, KvfoldError } from '../../core/errors.js'
+import { conversationId } from '../../core/ids.js'
 import type { Embedder } from '../../engine/embedder.js'
 import type { Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { ModelStatus } from './status.js'
+import type { Thread } from './thread.js'
+import { Voice } from './voice.js'
 
 /** An engine with what only some have. */
 export type ServedEngine = Engine &
@@ -261,3 +268,27 @@ export class Model {
 }
 
 const closing = (): KvfoldError => new KvfoldError('server/closing', 'The server is going down and takes no more requests.')
+
+// The wiring of threads to engines that come and go.
+
+/** Ports that ask whatever engine the thread's model has at the time; whoever uses them holds a lease on it. */
+export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Thread) => ConversationPorts {
+  return (thread) => {
+    const id = conversationId(thread.id)
+    let known: { readonly engine: ServedEngine; readonly voice: Voice; readonly summarize: Summarize | undefined } | null = null
+    const live = () => {
+      const { engine } = models.pick(thread.model)
+      invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
+      if (known?.engine === engine) return known
+      const voice = new Voice(engine, { tenant: thread.tenant, isExternal: () => false, single: false })
+      // Kept, because it counts the summaries to tell them apart.
+      return (known = { engine, voice, summarize: portsOf(voice, id).summarize })
+    }
+    return {
+      snap: (messages, message, chars) => portsOf(live().voice, id, thread.definitions).snap!(messages, message, chars),
+      count: (...asked) => portsOf(live().voice, id, thread.definitions).count!(...asked),
+      costlyFolds,
+      summarize: (text, focus, signal) => live().summarize!(text, focus, signal),
+    }
+  }
+}

@@ -1,6 +1,6 @@
 /** Owns who may begin next when more is asked than can run at once. */
 import { KvfoldError } from '../../core/errors.js'
-import type { Tenant } from './tenant.js'
+import type { Tenant } from '../../core/ids.js'
 
 export interface QueueOptions {
   /** How many run at once. */

@@ -1,17 +1,14 @@
 /** Owns one live conversation of the server: its messages, what clients know of them, what is folded, what it cost. */
+import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { Conversation, type ConversationPorts } from '../../context/conversation.js'
 import type { Fragment } from '../../context/fragment.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
-import { conversationId } from '../../core/ids.js'
+import { conversationId, type Tenant } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
-import { Chain } from './chain.js'
-import { Kept } from './kept.js'
-import { canonical, type Candidate } from './match.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
-import type { ShownSteps } from './shown-steps.js'
-import type { Tenant } from './tenant.js'
+import { type Candidate, canonical, Chain } from './prefix-match.js'
 
 /** How far the store is. */
 interface Saved {
@@ -306,3 +303,50 @@ const sizeOf = ({ content, reasoning = '', sampled, toolCalls }: ChatMessage): n
       (sampled?.text.length ?? 0) +
       (toolCalls === undefined ? 0 : JSON.stringify(toolCalls).length)) +
   4 * (sampled?.tokens.length ?? 0)
+
+// What only this process knows of a thread, and goes on knowing when its messages are put away.
+
+export class Kept {
+  /** What its answers were shown. */
+  shown = new ShownSteps()
+  /** Tools of ours that the model was last shown beside the client's. */
+  own: readonly ToolDefinition[] = []
+  /** Whether an engine may hold cells of it. */
+  warm = false
+}
+
+// What a thread's answers were shown since its cells were last exact: enough to show it again, trace of hidden text and all.
+
+/** Prompts kept; an older beginning is forgotten. */
+const MOST = 256
+
+/** Of this process only: what a store brings back has no steps. */
+export class ShownSteps {
+  #steps: ShownPrompt[] = []
+  /** Whether the first of them was exact, so that nothing before it matters. */
+  #isWhole = false
+
+  /** The answer to this prompt is there. `isExact`: its cells are what a fresh prefill makes. */
+  note(prompt: ShownPrompt, isExact: boolean): void {
+    if (isExact) {
+      this.#steps = []
+      this.#isWhole = true
+    }
+    this.#steps.push(prompt)
+    if (this.#steps.length > MOST) {
+      this.#steps.shift()
+      this.#isWhole = false
+    }
+  }
+
+  /** Up to the prompt whose answer is this message, those that only went on left out; null where that is not known. */
+  upTo(answer: number): readonly ShownPrompt[] | null {
+    const at = this.#steps.findIndex(({ messages }) => messages === answer)
+    if (!this.#isWhole || at < 0) return null
+    const steps = this.#steps.slice(0, at + 1)
+    return steps.filter((step, index) => !isSame(step, steps[index + 1]))
+  }
+}
+
+const isSame = (a: ShownPrompt, b: ShownPrompt | undefined): boolean =>
+  b !== undefined && a.contract === b.contract && JSON.stringify(a.edits) === JSON.stringify(b.edits)

@@ -10,7 +10,7 @@ import {
   type Generation,
   generationOf,
 } from '../../engine/engine.js'
-import type { Tenant } from './tenant.js'
+import type { Tenant } from '../../core/ids.js'
 
 export interface VoiceOptions {
   readonly tenant: Tenant

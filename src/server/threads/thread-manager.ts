@@ -2,15 +2,13 @@
 import { randomBytes } from 'node:crypto'
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { BookEntry, Known } from './book-entry.js'
-import type { Chain } from './chain.js'
-import { bestMatch, chainOf, common, difference } from './match.js'
+import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadRecord } from '../../store/port.js'
-import type { ThreadChange } from './desk.js'
-import type { Tenant } from './tenant.js'
+import { bestMatch, type Chain, chainOf, common, difference } from './prefix-match.js'
+import type { ThreadChange } from './thread-api.js'
+import { type BookEntry, type Known, noThread, ThreadIndex, type ThreadIndexOptions } from './thread-table.js'
 import { Thread } from './thread.js'
-import { noThread, ThreadIndex, type ThreadIndexOptions } from './thread-index.js'
 
 export interface BookOptions extends ThreadIndexOptions {
   /** Drops a thread's cells, wherever they are. */

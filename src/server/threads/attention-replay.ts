@@ -3,8 +3,8 @@ import { answerMass, type LookingEngine, type ShownPrompt } from '../../attentio
 import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation } from '../../engine/llama.js'
-import type { ThreadAttention } from './desk.js'
 import type { Models, ServedEngine } from './models.js'
+import type { ThreadAttention } from './thread-api.js'
 import type { Thread } from './thread.js'
 
 type Replay = Omit<ThreadAttention['replay'], 'prompts'> & { readonly shown: readonly ShownPrompt[] }

@@ -1,18 +1,17 @@
 /** Owns what programs and people may do with live conversations: look, fragment, fold, restore, summarise, search, export, delete. */
-import type { ChatMessage } from '../../chat/message.js'
 import type { AnswerMass } from '../../attention/answer-mass.js'
+import type { ChatMessage } from '../../chat/message.js'
 import type { FragmentOptions, SearchOptions, SearchResult } from '../../context/conversation.js'
 import type { Fragment } from '../../context/fragment.js'
 import type { CostlyFolds } from '../../context/price.js'
 import type { Hit } from '../../context/search.js'
 import type { Contract, ContractChoice } from '../../core/contract.js'
+import type { Tenant } from '../../core/ids.js'
 import type { RefreshResult } from '../../engine/background-recompute.js'
 import type { LedgerEntry, MessageCost } from '../../kv/ledger.js'
 import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
-import type { ThreadEvent } from '../../store/port.js'
-import type { ExportedThread } from './exported.js'
-import type { Tenant } from './tenant.js'
+import type { StoredMessage, ThreadEvent, ThreadRecord } from '../../store/port.js'
 
 /** A thread at a glance. */
 export interface ThreadSummary {
@@ -143,4 +142,27 @@ export interface ThreadDesk {
   delete(tenant: Tenant, id: string): Promise<void>
   /** Calls `listener` after every change until the returned function is called. `tenant` null: of everybody. */
   watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void
+}
+
+// How a thread is written out for others: plain JSON, with a version.
+
+/** A message whose sampled tokens are a list of numbers. */
+export type ExportedMessage = Omit<ChatMessage, 'sampled'> & {
+  readonly sampled?: { readonly text: string; readonly tokens: readonly number[] }
+}
+
+export interface ExportedThread extends Omit<ThreadRecord, 'messages' | 'tenant'> {
+  readonly format: 'kvfold-thread/1'
+  readonly messages: readonly { readonly message: ExportedMessage; readonly seen: StoredMessage['seen'] }[]
+}
+
+export function exported({ tenant: _, messages, ...rest }: ThreadRecord): ExportedThread {
+  return {
+    format: 'kvfold-thread/1',
+    ...rest,
+    messages: messages.map(({ message: { sampled, ...message }, seen }) => ({
+      message: sampled === undefined ? message : { ...message, sampled: { text: sampled.text, tokens: [...sampled.tokens] } },
+      seen,
+    })),
+  }
 }

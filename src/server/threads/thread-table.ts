@@ -1,12 +1,11 @@
 /** Owns all threads there are, whether their messages are in memory or in the store alone. */
 import type { ConversationPorts } from '../../context/conversation.js'
 import { KvfoldError } from '../../core/errors.js'
+import type { Tenant } from '../../core/ids.js'
 import { damageError } from '../../store/damage.js'
-import type { ThreadRecord, ThreadStore } from '../../store/port.js'
-import { BookEntry } from './book-entry.js'
-import { Loaded } from './loaded.js'
-import type { Tenant } from './tenant.js'
-import { Thread } from './thread.js'
+import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore } from '../../store/port.js'
+import { type Candidate, Chain } from './prefix-match.js'
+import { Kept, ShownSteps, Thread } from './thread.js'
 
 export interface ThreadIndexOptions {
   readonly store: ThreadStore
@@ -141,3 +140,149 @@ export class ThreadIndex {
 
 export const noThread = (id: string): KvfoldError =>
   new KvfoldError('server/no-thread', `There is no thread ${JSON.stringify(id.slice(0, 80))}; it was deleted, or never was.`)
+
+// Which threads stay in memory: those that somebody uses, and of the others the ones used last, as far as there is room.
+
+/**
+ * Nothing is lost with a thread that is put away: all that was told to anybody is in the store. As long as there is room, the use of one looks at
+ * no other.
+ */
+export class Loaded {
+  /** The bytes that each was counted with; longest unused first. */
+  readonly #entries = new Map<BookEntry, number>()
+  /** Their sum. */
+  #bytes = 0
+
+  /** @param room bytes, about, that threads take; those in use may take more */
+  constructor(private readonly room: number) {}
+
+  /** Threads in memory. */
+  get size(): number {
+    return this.#entries.size
+  }
+
+  /** The entry, which has its thread, is used now; others may be put away for it. */
+  use(entry: BookEntry): void {
+    this.delete(entry)
+    this.trim()
+    this.#count(entry)
+  }
+
+  /** Counts the entry again. */
+  grown(entry: BookEntry): void {
+    if (this.#entries.has(entry)) this.#count(entry)
+  }
+
+  delete(entry: BookEntry): void {
+    this.#bytes -= this.#entries.get(entry) ?? 0
+    this.#entries.delete(entry)
+  }
+
+  /** Puts idle threads away until the rest has room. */
+  trim(): void {
+    for (const entry of this.#entries.keys()) {
+      if (this.#bytes <= this.room) return
+      if (entry.thread?.idle === false) continue
+      entry.putAway()
+      this.delete(entry)
+    }
+  }
+
+  #count(entry: BookEntry): void {
+    const bytes = entry.thread?.size ?? 0
+    this.#bytes += bytes - (this.#entries.get(entry) ?? 0)
+    this.#entries.set(entry, bytes)
+  }
+}
+
+// One thread as the book has it at all times: enough to match and list it; its messages are loaded when somebody needs them.
+
+/** What is known of a thread whether it is loaded or not. */
+export type Known = Pick<
+  Thread,
+  'tenant' | 'id' | 'model' | 'created' | 'used' | 'parent' | 'contract' | 'asked' | 'chain' | 'card'
+>
+
+export class BookEntry implements Known, Candidate {
+  readonly kept: Kept
+  /** Null while its messages are in the store alone. */
+  #thread: Thread | null
+  #listed: ListedThread
+  #chain: Chain
+
+  /** @param of a thread as the store lists it, or one that is loaded */
+  constructor(of: ListedThread | Thread) {
+    const isLoaded = 'kept' in of
+    this.kept = isLoaded ? of.kept : new Kept()
+    this.#thread = isLoaded ? of : null
+    this.#listed = isLoaded ? listed(of) : of
+    this.#chain = new Chain(this.#listed.card.chain)
+  }
+
+  get thread(): Thread | null {
+    return this.#thread
+  }
+
+  /** From now on the thread itself says what it is. */
+  load(thread: Thread): void {
+    this.#thread = thread
+  }
+
+  /** Lets the messages go; nobody may use the thread any more, and all of it must be in the store. */
+  putAway(): void {
+    if (this.#thread === null) return
+    this.#listed = listed(this.#thread)
+    this.#chain = new Chain(this.#listed.card.chain)
+    this.#thread = null
+  }
+
+  /** Lets go of a thread that is not what is stored: the entry is what it was when the thread was loaded, until it is loaded again. */
+  discard(): void {
+    this.#thread = null
+    this.kept.shown = new ShownSteps()
+  }
+
+  get tenant(): string {
+    return this.#listed.tenant
+  }
+
+  get id(): string {
+    return this.#listed.id
+  }
+
+  get model(): string {
+    return this.#listed.model
+  }
+
+  get created(): number {
+    return this.#listed.created
+  }
+
+  get parent(): string | null {
+    return this.#listed.parent
+  }
+
+  get used(): number {
+    return (this.#thread ?? this.#listed).used
+  }
+
+  get contract(): ListedThread['contract'] {
+    return (this.#thread ?? this.#listed).contract
+  }
+
+  get card(): ThreadCard {
+    return (this.#thread ?? this.#listed).card
+  }
+
+  get chain(): Chain {
+    return this.#thread?.chain ?? this.#chain
+  }
+
+  get asked(): boolean {
+    return this.#thread?.asked ?? false
+  }
+}
+
+const listed = ({ tenant, id, model, created, used, parent, contract, card }: Thread): ListedThread => ({
+  ...{ tenant, id, model, created, used, parent, contract, card },
+})
