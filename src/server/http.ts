@@ -1,16 +1,14 @@
 /** Owns the HTTP underneath the routes: limits against floods, bodies, request ids, logs, and errors that come before any route. */
 import { randomUUID } from 'node:crypto'
-import { STATUS_CODES, type IncomingMessage } from 'node:http'
+import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import fastify, { LogController } from 'fastify'
+import fastify, { type FastifyReply, type FastifyRequest, LogController } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
+import { anthropicError } from './dialects/anthropic/error.js'
 import { openAiError } from './dialects/openai/wire.js'
-import { fail } from './fail.js'
-import { parseJsonBody } from './json-body.js'
-import { errorForLogs, logStream } from './log.js'
+import { parseJsonBody, schemaError } from './json-body.js'
 import type { App } from './ports.js'
-import { problemOf, type Problem } from './problem.js'
-import { schemaError } from './schema-error.js'
+import { type Problem, problemOf } from './problem.js'
 
 export type LogLevel = 'trace' | 'debug' | 'info' | 'warn' | 'error' | 'fatal' | 'silent'
 
@@ -109,4 +107,40 @@ function takeOnlyJson(app: App): void {
       done(error as Error)
     }
   })
+}
+
+// The answer to a request that failed: the problem in the words of its dialect, and in the log.
+
+export function fail(request: FastifyRequest, reply: FastifyReply, problem: Problem, error: unknown): void {
+  const { status, retryAfter } = problem
+  request.log[problem.unexpected ? 'error' : 'info']({ err: error }, 'request refused')
+  if (reply.raw.destroyed || reply.sent) return
+  if (retryAfter !== null) reply.header('retry-after', String(retryAfter))
+  if (status === 401) reply.header('www-authenticate', 'Bearer')
+  // Both makers' clients ask again after any 5xx unless they are told not to.
+  reply.header('x-should-retry', String(retryAfter !== null))
+  void reply
+    .code(status)
+    .type('application/json')
+    .send(isAnthropic(request) ? anthropicError(problem, request.id) : openAiError(problem))
+}
+
+/** Routes that both makers have (`/v1/models`) answer each in its own words. */
+const isAnthropic = ({ url, headers }: FastifyRequest): boolean =>
+  url.startsWith('/v1/messages') || headers['anthropic-version'] !== undefined
+
+// What the server's log may hold: who asked where, how it ended and how long it took, never what was said.
+
+export function logStream(write: (line: string) => void = (line) => process.stderr.write(line)): {
+  write: (line: string) => void
+} {
+  return { write }
+}
+
+/** Messages of errors that clients see may quote what they sent: their code is enough. Others are ours to find. */
+export function errorForLogs(error: Error): { type: string; message: string; stack: string } {
+  if (error instanceof KvfoldError) return { type: error.name, message: error.code, stack: '' }
+  if ('statusCode' in error && Number(error.statusCode) < 500)
+    return { type: error.name, message: String((error as { code?: unknown }).code), stack: '' }
+  return { type: error.name, message: error.message, stack: error.stack ?? '' }
 }

@@ -1,9 +1,8 @@
 /** Owns what an error becomes for a client: status, code and sentence; the dialects only write it down. */
 import type { FastifyError } from 'fastify'
-import { KvfoldError, type ErrorCode } from '../core/errors.js'
+import { type ErrorCode, KvfoldError } from '../core/errors.js'
 import { waitAskedBy } from '../engine/remote/failure.js'
 import { Overloaded } from './ask.js'
-import { FieldError } from './field-error.js'
 
 export interface Problem {
   readonly status: number
@@ -62,3 +61,22 @@ function fromFastify(error: FastifyError, status: number): Problem {
 }
 
 const isFastifyError = (error: unknown): error is FastifyError => error instanceof Error && 'statusCode' in error
+
+// Errors that one field of a request caused: what every dialect calls `param`.
+
+export class FieldError extends KvfoldError {
+  /** @param param the field as a client would write it, e.g. `messages[2].content` */
+  constructor(
+    readonly param: string,
+    message: string,
+    code: Extract<
+      ErrorCode,
+      'server/bad-request' | 'server/unsupported' | 'server/not-found' | 'model/not-found'
+    > = 'server/bad-request',
+  ) {
+    super(code, message)
+  }
+}
+
+/** A field that asks for what this server does not do. */
+export const unsupported = (param: string, message: string): FieldError => new FieldError(param, message, 'server/unsupported')

@@ -20,9 +20,7 @@ import {
   type Service,
 } from './ask.js'
 import { Embeddings, type EmbeddingModel } from './embeddings.js'
-import { MemoryResponses } from './responses/memory-responses.js'
-import type { ResponseStore } from './responses/port.js'
-import { Responses } from './responses/responses.js'
+import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
 import { answer, checkAsk, type AskDefaults } from './threads/answering.js'
 import { ThreadBook, type BookOptions } from './threads/thread-manager.js'
 import { complete, RecentCompletions, type Slot, vocabularyOf } from './threads/completing.js'

@@ -1,5 +1,5 @@
 /** Owns the reading of fields that all dialects share: those not given or null, content in parts, token ids. */
-import { FieldError, unsupported } from '../field-error.js'
+import { FieldError, unsupported } from '../problem.js'
 import { isRecord } from '../json-body.js'
 
 // The difference between a field that was not given and one that is null.

@@ -1,7 +1,7 @@
 /** Owns the sampling fields that OpenAI-compatible requests carry, those of vLLM and llama-server among them, and what they mean here. */
 import Type from 'typebox'
 import type { Sampling } from '../../engine/engine.js'
-import { FieldError } from '../field-error.js'
+import { FieldError } from '../problem.js'
 import { given } from './fields.js'
 
 export const SamplingFields = {

@@ -1,6 +1,6 @@
 /** Owns the routes `/tokenize` and `/detokenize`, as llama-server and vLLM have them. */
 import Type from 'typebox'
-import { FieldError } from '../field-error.js'
+import { FieldError } from '../problem.js'
 import type { App, Ports } from '../ports.js'
 import { ANSWER, ERRORS } from './documented.js'
 import { LARGEST_TOKEN, nullsDownTo } from './fields.js'

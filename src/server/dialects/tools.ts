@@ -1,7 +1,7 @@
 /** Owns the client's tools and calls as every dialect of JSON schemas has them: names, choices, arguments as text. */
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
-import { FieldError } from '../field-error.js'
+import { FieldError } from '../problem.js'
 import { isRecord, tooDeep } from '../json-body.js'
 
 /** What every template and grammar can write. */

@@ -1,9 +1,8 @@
 /** Owns the responses that can be asked for again: they are kept with their threads, and go with them. */
 import { KvfoldError } from '../../core/errors.js'
+import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadDesk } from '../threads/thread-api.js'
-import type { Tenant } from '../../core/ids.js'
-import type { ResponseStore, ThreadRef } from './port.js'
 
 /** Where a response stands. */
 export interface ResponsePlace {
@@ -78,3 +77,78 @@ export class Responses {
     }
   }
 }
+
+// What a store of responses must be able to do; a change lasts when its call returns.
+
+/** A thread, as a response knows it. */
+export interface ThreadRef {
+  readonly tenant: Tenant
+  readonly thread: string
+}
+
+export interface KeptResponse extends ThreadRef {
+  readonly id: string
+  /** Messages of the thread up to and with the response, as clients see them. */
+  readonly messages: number
+  /** JSON, as the client was told it; null once it was deleted: that it was there is known as long as its thread is. */
+  readonly body: string | null
+}
+
+export interface ResponseStore {
+  keep(response: KeptResponse): void
+  /** Null when it was never kept, or its thread was dropped. @throws KvfoldError store/damaged-response, store/lost-response */
+  read(tenant: Tenant, id: string): KeptResponse | null
+  /** All of one thread that are not damaged, any order. */
+  of(thread: ThreadRef): readonly KeptResponse[]
+  /** Makes the body null; it is not to be found afterwards. */
+  erase(tenant: Tenant, id: string): void
+  /** All responses of these threads, without a trace. */
+  drop(threads: readonly ThreadRef[]): void
+  /** Those that have responses here. */
+  threads(): readonly ThreadRef[]
+  /** Responses that are not what was kept, as far as is known now. */
+  damage(): readonly Damage[]
+  /** Idempotent. */
+  close(): void
+}
+
+// Responses that do not outlive the process.
+
+export class MemoryResponses implements ResponseStore {
+  readonly #kept = new Map<string, KeptResponse>()
+
+  keep(response: KeptResponse): void {
+    this.#kept.set(keyOf(response.tenant, response.id), response)
+  }
+
+  read(tenant: Tenant, id: string): KeptResponse | null {
+    return this.#kept.get(keyOf(tenant, id)) ?? null
+  }
+
+  of({ tenant, thread }: ThreadRef): readonly KeptResponse[] {
+    return [...this.#kept.values()].filter((kept) => kept.tenant === tenant && kept.thread === thread)
+  }
+
+  erase(tenant: Tenant, id: string): void {
+    const kept = this.read(tenant, id)
+    if (kept !== null) this.keep({ ...kept, body: null })
+  }
+
+  drop(threads: readonly ThreadRef[]): void {
+    for (const { tenant, id } of threads.flatMap((thread) => this.of(thread))) this.#kept.delete(keyOf(tenant, id))
+  }
+
+  threads(): readonly ThreadRef[] {
+    return [...this.#kept.values()]
+  }
+
+  damage(): readonly Damage[] {
+    return []
+  }
+
+  close(): void {
+    this.#kept.clear()
+  }
+}
+
+const keyOf = (tenant: Tenant, id: string): string => JSON.stringify([tenant, id])

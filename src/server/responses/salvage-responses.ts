@@ -6,7 +6,7 @@ import { keyOf, Manifest, type Listed } from '../../store/manifest.js'
 import { PageReader } from '../../store/page-reader.js'
 import { putInPlace, type FileCheck } from '../../store/repair.js'
 import { StoreFile } from '../../store/store-file.js'
-import type { KeptResponse } from './port.js'
+import type { KeptResponse } from './responses.js'
 import { RESPONSES_FILE, RESPONSES_MANIFEST, responseMigrations, responseRows, SqliteResponses } from './sqlite-responses.js'
 
 export interface ResponsesCheck extends FileCheck {

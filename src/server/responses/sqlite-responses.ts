@@ -5,7 +5,7 @@ import { keyOf, Manifest, type Listed } from '../../store/manifest.js'
 import { rowKind, type Row } from '../../store/row-kind.js'
 import { StoreFile } from '../../store/store-file.js'
 import type { Tenant } from '../../core/ids.js'
-import type { KeptResponse, ResponseStore, ThreadRef } from './port.js'
+import type { KeptResponse, ResponseStore, ThreadRef } from './responses.js'
 
 /** As the store of threads has them: step n brings a file of version n to version n + 1, and is never changed. */
 export const responseMigrations: readonly string[] = [

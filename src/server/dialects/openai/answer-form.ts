@@ -2,7 +2,7 @@
 import Type from 'typebox'
 import { words } from '../../../chat/grammar.js'
 import type { AnswerFormat } from '../../ask.js'
-import { FieldError, unsupported } from '../../field-error.js'
+import { FieldError, unsupported } from '../../problem.js'
 import { parseJsonBody } from '../../json-body.js'
 import type { KvfoldRequest } from '../kvfold-field.js'
 

@@ -1,6 +1,6 @@
 /** Owns the route `/v1/embeddings`. */
 import Type from 'typebox'
-import { FieldError } from '../../field-error.js'
+import { FieldError } from '../../problem.js'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
 import { given, isTokenList, nullsDownTo } from '../fields.js'

@@ -1,7 +1,7 @@
 /** Owns the routes `/v1/models` and `/v1/models/:id`. */
 import Type from 'typebox'
 import type { EmbeddingModelStatus, Service } from '../../ask.js'
-import { FieldError } from '../../field-error.js'
+import { FieldError } from '../../problem.js'
 import type { App, Ports } from '../../ports.js'
 import type { ModelStatus } from '../../threads/status.js'
 import { ANSWER, ERRORS } from '../documented.js'

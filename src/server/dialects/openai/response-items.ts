@@ -1,7 +1,7 @@
 /** Owns the items of a response's input: what they are as messages. */
 import { randomUUID } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
-import { FieldError, unsupported } from '../../field-error.js'
+import { FieldError, unsupported } from '../../problem.js'
 import { isRecord } from '../../json-body.js'
 import type { ResponsePlace } from '../../responses/responses.js'
 import { textOf } from '../fields.js'

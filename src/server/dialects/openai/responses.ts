@@ -1,6 +1,6 @@
 /** Owns the routes `/v1/responses` and `/v1/responses/:id`. */
 import Type from 'typebox'
-import { FieldError, unsupported } from '../../field-error.js'
+import { FieldError, unsupported } from '../../problem.js'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
 import { nullsDownTo } from '../fields.js'
