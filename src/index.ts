@@ -75,8 +75,8 @@ export {
 export { portsOf } from './context/ports.js'
 export type { Fragment, FragmentState } from './context/fragment.js'
 export type { Refusal, Result } from './context/refusal.js'
-export { contextTools } from './context/tools/toolset.js'
-export type { ContextTool, ToolOutcome } from './context/tools/tool.js'
+export { contextTools } from './context/tools.js'
+export type { ContextTool, ToolOutcome } from './context/tools.js'
 
 // Agents: turns with tools until there is an answer.
 export { plain, type PlainOptions } from './agents/plain.js'

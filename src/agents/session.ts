@@ -2,7 +2,7 @@
 import type { ChatMessage } from '../chat/message.js'
 import { Conversation } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
-import { contextTools } from '../context/tools/toolset.js'
+import { contextTools } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Engine } from '../engine/engine.js'

@@ -2,7 +2,7 @@
 import type { ToolCall, ToolDefinition } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import { listed, quoted } from '../context/refusal.js'
-import { failure, type ContextTool, type ToolOutcome } from '../context/tools/tool.js'
+import { failure, type ContextTool, type ToolOutcome } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
 
 /** A tool of the caller's own. */

@@ -2,7 +2,7 @@
 import type { ChatMessage, ToolCall, ToolChoice } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import { noted } from '../context/size-note.js'
-import { failure, type ToolOutcome } from '../context/tools/tool.js'
+import { failure, type ToolOutcome } from '../context/tools.js'
 import { invariant } from '../core/errors.js'
 import type { Engine, EngineReply, EngineRequest } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'

@@ -5,11 +5,19 @@ import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId, FragmentId } from '../core/ids.js'
 import { contains, length, overlaps, span, type Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import { apportion } from './cuts.js'
-import { editOf, inOrder, several, type Fragment, type FragmentState, type Price } from './fragment.js'
+import { apportion, piecesOf } from './pieces.js'
+import {
+  type CostlyFolds,
+  editOf,
+  type Fragment,
+  type FragmentState,
+  inOrder,
+  type Price,
+  priceRemark,
+  several,
+  tooCostly,
+} from './fragment.js'
 import { IdMint } from './id-mint.js'
-import { piecesOf } from './pieces.js'
-import { priceRemark, tooCostly, type CostlyFolds } from './price.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
 import { type Scope } from './scope.js'
 import { countIgnoringCase, occurrences, SearchLog, standingOf, widened, type Found, type Hit } from './search.js'

@@ -3,7 +3,7 @@ import type { Edit } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
 import type { FragmentId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
-import { listed } from './refusal.js'
+import { listed, type Refusal, refuse } from './refusal.js'
 
 /** Tokens that the conversation's messages take, all else as it is; definitions of tools are not among them. */
 export interface Price {
@@ -66,3 +66,28 @@ export function several(fragments: readonly Fragment[]): string {
   const rest = fragments.length - named.length
   return listed(rest > 0 ? [...named, `${rest} more`] : named)
 }
+
+// Whether hiding a fragment pays: the tokens that are shown with its text and with what would stand there instead.
+
+/** What is done about hiding that takes at least as many tokens as the text: it is refused, or done and said. */
+export type CostlyFolds = 'refuse' | 'allow'
+
+/** Tokens that hiding saves; negative when it costs some. */
+export const savedBy = ({ open, hidden }: Price): number => open - hidden
+
+/** One sentence when hiding the fragment does not pay, null when it does or nobody counted. */
+export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>): string | null {
+  if (price === undefined || savedBy(price) > 0) return null
+  const { open, hidden } = price
+  const what = state.kind === 'summarised' ? 'summary' : 'marker'
+  const more = hidden - open
+  const by = more === 0 ? 'as many tokens as' : `${more} ${more === 1 ? 'token' : 'tokens'} more than`
+  return `This does not pay: the ${what} takes ${by} the text (${open} tokens shown with the text, ${hidden} with the ${what}).`
+}
+
+/** What is answered instead of hiding a fragment that does not pay. */
+export const tooCostly = (id: string, remark: string): Refusal =>
+  refuse(
+    'tool/costs-more',
+    `${id} stays as it is. ${remark} Hide a longer fragment, or several beside each other as one; whoever runs this may allow it all the same.`,
+  )

@@ -1,6 +1,6 @@
 /** Owns the note that tells a model how long a long message is, so that it can choose into how many fragments to cut it. */
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
-import { fragmentContext } from './tools/fragment-context.js'
+import { fragmentContext } from './tools.js'
 
 /** Characters of the content (UTF-16 units) from which on a message has a note. */
 const NOTED_FROM = 2000

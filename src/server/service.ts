@@ -1,6 +1,6 @@
 /** Owns what stands behind every route: the way of an ask through queue, model and thread to its answer. */
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
-import type { CostlyFolds } from '../context/price.js'
+import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { apportion, cutsWithin } from '../../src/context/cuts.js'
+import { apportion, cutsWithin } from '../../src/context/pieces.js'
 import { span } from '../../src/core/span.js'
 
 const pieces = (text: string, count: number) => {

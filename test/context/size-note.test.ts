@@ -4,7 +4,7 @@ import type { ChatMessage } from '../../src/chat/message.js'
 import { Conversation } from '../../src/context/conversation.js'
 import { portsOf } from '../../src/context/ports.js'
 import { noted, sizeNote } from '../../src/context/size-note.js'
-import { contextTools } from '../../src/context/tools/toolset.js'
+import { contextTools } from '../../src/context/tools.js'
 import { conversationId } from '../../src/core/ids.js'
 import { ScriptedEngine } from '../../src/engine/scripted.js'
 

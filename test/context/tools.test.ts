@@ -1,8 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { Conversation } from '../../src/context/conversation.js'
 import { portsOf } from '../../src/context/ports.js'
-import { contextTools } from '../../src/context/tools/toolset.js'
-import type { ToolOutcome } from '../../src/context/tools/tool.js'
+import { contextTools, type ToolOutcome } from '../../src/context/tools.js'
 import { conversationId } from '../../src/core/ids.js'
 import { ScriptedEngine } from '../../src/engine/scripted.js'
 

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../src/chat/message.js'
 import { conversationId } from '../../src/core/ids.js'
-import { contextTools } from '../../src/context/tools/toolset.js'
+import { contextTools } from '../../src/context/tools.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import { TEST_GPU } from '../support/device.js'

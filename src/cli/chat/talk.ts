@@ -1,7 +1,7 @@
 /** Owns a person's side of a conversation: slash commands carried out, messages sent to the model, answers shown. */
 import { writeFile } from 'node:fs/promises'
 import type { Session } from '../../agents/session.js'
-import { priceRemark } from '../../context/price.js'
+import { priceRemark } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { printable } from '../ansi.js'

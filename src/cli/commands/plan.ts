@@ -1,8 +1,7 @@
 /** `kvfold plan`: what folds in a transcript would cost and save under each contract, before anything is computed. */
 import type { Command } from 'commander'
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
-import { editOf, type Fragment } from '../../context/fragment.js'
-import { priceRemark, savedBy } from '../../context/price.js'
+import { editOf, type Fragment, priceRemark, savedBy } from '../../context/fragment.js'
 import { KvfoldError } from '../../core/errors.js'
 import { loadCalibration, type LoadedCalibration } from '../../engine/calibration.js'
 import type { LlamaEngine } from '../../engine/llama.js'

@@ -1,7 +1,7 @@
 /** Owns which models are loaded: on demand, kept for a while, given up when another needs their memory. */
 import type { ConversationPorts } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
-import type { CostlyFolds } from '../../context/price.js'
+import type { CostlyFolds } from '../../context/fragment.js'
 import type { Summarize } from '../../context/summary.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'

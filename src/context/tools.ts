@@ -1,0 +1,296 @@
+/** Owns the six context tools (Sculptor, appendix H): their definitions for the model, and what happens when one is called. */
+import { z } from 'zod'
+import type { ChatMessage, ToolDefinition } from '../chat/message.js'
+import { length } from '../core/span.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import type { Conversation } from './conversation.js'
+import { type Fragment, priceRemark } from './fragment.js'
+import { quoted, type Refusal } from './refusal.js'
+import { scopeName, scopes } from './scope.js'
+import type { Hit } from './search.js'
+
+// What a context tool is: a definition for the model, and what happens when it is called.
+
+/** What a call came to. */
+export interface ToolOutcome {
+  /** The content of the tool message. Starts with `Error: ` when the call failed. */
+  readonly text: string
+  /** True when a context-modifying call was carried out (the spec counts fragmenting, which only hands out ids, among them). */
+  readonly modifies: boolean
+  readonly failed: boolean
+  /** Steps that the call itself took (summaries). */
+  readonly ledger: readonly LedgerEntry[]
+}
+
+export interface ContextTool {
+  readonly definition: ToolDefinition
+  /**
+   * Checks the arguments and carries the call out. What the model did wrong is in the outcome, the conversation unchanged.
+   * @throws KvfoldError what the engine throws while it writes a summary
+   */
+  run(conversation: Conversation, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<ToolOutcome>
+}
+
+/** Results of a call as its tool makes them. */
+interface Success {
+  readonly text: string
+  readonly modifies: boolean
+  readonly ledger?: readonly LedgerEntry[]
+}
+
+/** Everything that belongs to one tool, in one place; the JSON schema is made from `arguments`. */
+interface Recipe<Arguments extends z.ZodObject> {
+  readonly name: string
+  readonly description: string
+  readonly arguments: Arguments
+  run(conversation: Conversation, args: z.output<Arguments>, signal?: AbortSignal): Success | Refusal | Promise<Success | Refusal>
+}
+
+export function defineTool<Arguments extends z.ZodObject>(recipe: Recipe<Arguments>): ContextTool {
+  const parameters = z.toJSONSchema(recipe.arguments, { io: 'input' })
+  delete parameters.$schema
+  return {
+    definition: { name: recipe.name, description: recipe.description, parameters },
+    async run(conversation, args, signal) {
+      const parsed = recipe.arguments.safeParse(args)
+      if (!parsed.success) return failure(`${recipe.name}: ${faults(parsed.error, args, Object.keys(recipe.arguments.shape))}`)
+      const result = await recipe.run(conversation, parsed.data, signal)
+      if ('text' in result) return { ledger: [], ...result, failed: false }
+      return failure(result.message, result.ledger)
+    },
+  }
+}
+
+/** The outcome of a call that changed nothing. */
+export function failure(message: string, ledger: readonly LedgerEntry[] = []): ToolOutcome {
+  return { text: `Error: ${message}`, modifies: false, failed: true, ledger }
+}
+
+// How a search hit reads in a tool result.
+
+/** A match in a list: its number, then what `excerpt` says. */
+export const match = (messages: readonly ChatMessage[], hit: Hit, index: number): string =>
+  `Match ${index + 1} (${hit.id}): ${placed(messages, hit)}`
+
+/** One line that says where the hit stands, then the text around it. */
+export const excerpt = (messages: readonly ChatMessage[], hit: Hit): string => `${hit.id}: ${placed(messages, hit)}`
+
+function placed(messages: readonly ChatMessage[], { message, role, span, standing, excerpt: around }: Hit): string {
+  const content = messages[message]?.content ?? ''
+  const before = around.start > 0 ? '...' : ''
+  const after = around.end < content.length ? '...' : ''
+  return `message ${message + 1} (${role}), character ${span.start + 1}, ${where(standing)}\n${before}${content.slice(around.start, around.end)}${after}`
+}
+
+function where(standing: Hit['standing']): string {
+  switch (standing.kind) {
+    case 'shown':
+      return 'shown'
+    case 'folded':
+      return `in folded fragment ${standing.fragment}`
+    case 'summarised':
+      return `in summarized fragment ${standing.fragment}`
+  }
+}
+
+// Saying what is wrong with a call's arguments in words a model can act on.
+
+/** One sentence a fault, in the order of the schema. */
+export function faults(error: z.ZodError, args: Readonly<Record<string, unknown>>, known: readonly string[]): string {
+  return error.issues.map((issue) => `${sentence(issue, args, known)}.`).join(' ')
+}
+
+function sentence(issue: z.core.$ZodIssue, args: Readonly<Record<string, unknown>>, known: readonly string[]): string {
+  const name = String(issue.path[0] ?? '')
+  const given = JSON.stringify(args[name])
+  switch (issue.code) {
+    case 'unrecognized_keys':
+      return `${issue.keys.join(' and ')} ${issue.keys.length === 1 ? 'is' : 'are'} not known here; the arguments are ${known.join(', ')}`
+    case 'invalid_type':
+      if (!(name in args)) return `${name} is missing`
+      return `${name} must be ${issue.expected === 'string' ? 'a string' : 'a whole number'}, not ${given}`
+    case 'too_small':
+      return `${name} must be at least ${issue.minimum}, not ${given}`
+    case 'too_big':
+      return `${name} must be at most ${issue.maximum}, not ${given}`
+    case 'invalid_value':
+      return `${name} must be one of ${issue.values.map((value) => JSON.stringify(value)).join(', ')}, not ${given}`
+    case 'invalid_format':
+    case 'not_multiple_of':
+    case 'invalid_union':
+    case 'invalid_key':
+    case 'invalid_element':
+    case 'custom':
+      return `${name}: ${issue.message}`
+  }
+}
+
+// The tool that cuts text into fragments, the first step of folding or summarizing.
+
+export const fragmentContext = defineTool({
+  name: 'fragment_context',
+  description:
+    'Cuts a part of the conversation into fragments and gives each an id, first to last. Nothing changes in what you see; ' +
+    'the ids are what fold_fragment, summarize_fragment and restore_fragment take. Call this before any of them.',
+  arguments: z.strictObject({
+    start_marker: z
+      .string()
+      .describe(
+        'A few words copied exactly from the text, where the first fragment starts. Their first occurrence counts; they are included.',
+      ),
+    end_marker: z
+      .string()
+      .describe(
+        'A few words copied exactly from the text, where the last fragment ends. Their first occurrence after start_marker counts; they are included.',
+      ),
+    num_fragments: z.int().min(1).max(20).default(5).describe('How many fragments of about equal length to make.'),
+    role: z.enum(scopes).default('user').describe('Whose messages the markers stand in. "all" also takes in tool results.'),
+  }),
+  run(conversation, args) {
+    const result = conversation.fragment({
+      startMarker: args.start_marker,
+      endMarker: args.end_marker,
+      numFragments: args.num_fragments,
+      role: args.role,
+    })
+    if (!result.ok) return result
+    const messages = [...new Set(result.fragments.map(({ message }) => message))]
+    const lines = messages.map((message) =>
+      cutLine(
+        message,
+        result.fragments.filter((fragment) => fragment.message === message),
+      ),
+    )
+    const made = result.fragments.length
+    if (made > args.num_fragments)
+      lines.push(
+        `That is more than the ${args.num_fragments} asked for: the markers are in different messages, and each gets one at least.`,
+      )
+    if (made < args.num_fragments) lines.push(`That is fewer than the ${args.num_fragments} asked for: the text is too short.`)
+    return { text: lines.join('\n'), modifies: true }
+  },
+})
+
+/** The last one is marked, so that a small model sees where the list ends. The built-in model knows this form. */
+const inOrder = (ids: readonly string[]): string =>
+  [ids.slice(0, -1).join(', then '), ...ids.slice(-1)].filter(Boolean).join(' and last ')
+
+function cutLine(message: number, fragments: readonly Fragment[]): string {
+  const ids = inOrder(fragments.map(({ id }) => id))
+  const mean = Math.round(fragments.reduce((sum, { span }) => sum + length(span), 0) / fragments.length)
+  return fragments.length === 1
+    ? `Cut message ${message + 1} into 1 fragment of about ${mean} characters: ${ids}.`
+    : `Cut message ${message + 1} into ${fragments.length} fragments of about ${mean} characters, first to last: ${ids}.`
+}
+
+// The tool that hides a fragment behind a short marker.
+
+export const foldFragment = defineTool({
+  name: 'fold_fragment',
+  description:
+    'Hides a fragment: from your next step on you see a short marker with its id instead of its text. Use it on what is ' +
+    'out of date or beside the point. Nothing is lost: restore_fragment brings the text back, search_context still finds it.',
+  arguments: z.strictObject({
+    fragment_id: z.string().describe('The id of the fragment, as fragment_context gave it (f and 5 characters).'),
+  }),
+  run(conversation, { fragment_id: id }) {
+    const result = conversation.fold(id)
+    if (!result.ok) return result
+    const { fragment } = result
+    return { text: [`Folded ${fragment.id}.`, priceRemark(fragment) ?? []].flat().join(' '), modifies: true }
+  },
+})
+
+// The tool that puts a summary, written by the model itself, in the place of a fragment.
+
+export const summarizeFragment = defineTool({
+  name: 'summarize_fragment',
+  description:
+    'Puts a short summary in the place of a fragment, from your next step on. Use it on text whose gist you need but not its ' +
+    'words. Nothing is lost: restore_fragment brings the text back.',
+  arguments: z.strictObject({
+    fragment_id: z.string().describe('The id of the fragment, as fragment_context gave it (f and 5 characters).'),
+    focus: z
+      .string()
+      .describe('What the summary must keep, for example: decisions, open questions, figures, who is related to whom.'),
+  }),
+  async run(conversation, { fragment_id: id, focus }, signal) {
+    const result = await conversation.summarize(id, focus, signal)
+    if (!result.ok) return result
+    const { fragment, ledger } = result
+    return { text: [`Summarized ${fragment.id}.`, priceRemark(fragment) ?? []].flat().join(' '), modifies: true, ledger }
+  },
+})
+
+// The tool that shows the original text of a hidden fragment again.
+
+export const restoreFragment = defineTool({
+  name: 'restore_fragment',
+  description: 'Shows the original text of a folded or summarized fragment again, from your next step on.',
+  arguments: z.strictObject({
+    fragment_id: z.string().describe('The id of a folded or summarized fragment (f and 5 characters).'),
+  }),
+  run(conversation, { fragment_id: id }) {
+    const result = conversation.restore(id)
+    return result.ok ? { text: `Restored ${result.fragment.id}.`, modifies: true } : result
+  },
+})
+
+// The tool that finds exact text in the original conversation, folded parts included.
+
+const matches = (count: number): string => (count === 1 ? '1 match' : `${count} matches`)
+
+export const searchContext = defineTool({
+  name: 'search_context',
+  description:
+    'Finds every place where exact text stands in the conversation, folded and summarized parts included, and shows it with the ' +
+    'text around it. Upper and lower case count. Each match has an id for get_search_detail.',
+  arguments: z.strictObject({
+    query: z.string().describe('The exact text to look for: a name or a few words.'),
+    role: z.enum(scopes).default('user').describe('Whose messages to search. "all" also takes in tool results.'),
+    max_results: z.int().min(1).max(50).default(10).describe('How many matches to show, first to last.'),
+    context_size: z.int().min(50).max(1000).default(200).describe('How many characters to show before and after each match.'),
+  }),
+  run(conversation, args) {
+    const { query, role } = args
+    const result = conversation.search({ query, role, maxResults: args.max_results, contextSize: args.context_size })
+    if (!result.ok) return result
+    const { hits, total, ignoringCase, elsewhere } = result
+    if (total === 0) {
+      const none = `No match for ${quoted(query)} in ${scopeName(role)}.`
+      const ignoring =
+        ignoringCase > 0 ? ` Upper and lower case aside there would be ${matches(ignoringCase)}: use the exact spelling.` : ''
+      const other = elsewhere > 0 ? ` Other messages have ${matches(elsewhere)}: search with role "all".` : ''
+      return { text: none + ignoring + other, modifies: false }
+    }
+    const shown = hits.length < total ? `, the first ${hits.length} of them here` : ''
+    const head = `${matches(total)} for ${quoted(query)} in ${scopeName(role)}${shown}.`
+    return { text: [head, ...hits.map((hit, index) => match(conversation.messages, hit, index))].join('\n\n'), modifies: false }
+  },
+})
+
+// The tool that shows more of the text around an earlier search result.
+
+export const getSearchDetail = defineTool({
+  name: 'get_search_detail',
+  description: 'Shows more of the text around a match that search_context found, from the original text, folded or not.',
+  arguments: z.strictObject({
+    search_id: z.string().describe('The id of the match, as search_context gave it (s and 5 characters).'),
+    extended_context: z.int().min(100).max(2000).default(500).describe('How many characters to show before and after the match.'),
+  }),
+  run(conversation, { search_id: id, extended_context: reach }) {
+    const result = conversation.detail(id, reach)
+    return result.ok ? { text: excerpt(conversation.messages, result.hit), modifies: false } : result
+  },
+})
+
+// The set of the six context tools (Sculptor, appendix H): which there are, in which order a model sees them.
+
+export const contextTools: readonly ContextTool[] = [
+  fragmentContext,
+  foldFragment,
+  restoreFragment,
+  summarizeFragment,
+  searchContext,
+  getSearchDetail,
+]
