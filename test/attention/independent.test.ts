@@ -23,8 +23,8 @@ interface Added {
 
 const builtin = fileURLToPath(new URL('../../native-models/builtin/', import.meta.url))
 const golden = JSON.parse(readFileSync(`${builtin}golden.json`, 'utf8')) as Golden
-/** llama.cpp's CPU products round activations to F16 where the weights are F16; ONNX Runtime computes in F32. */
-const F16_LOGITS = 0.1
+/** llama.cpp's CPU products round activations to F16 where the weights are F16; ONNX Runtime computes in F32. 0.22 on an AMD EPYC. */
+const F16_LOGITS = 0.3
 
 let llama: NativeModel
 let onnx: OnnxModel

@@ -97,7 +97,7 @@ describe('an item', () => {
   it('without tokens is kept, too', async () => {
     const disk = await openShelf()
     const none = new Int32Array()
-    const record = { ...sampleOf(1).record, base: none, tokens: none, keys: none, positions: none, hashes: none }
+    const record = { ...sampleOf(1).record, unedited: none, tokens: none, sourceIds: none, positions: none, hashes: none }
     const item = await disk.put(record, Uint8Array.of(5))
     expect((await openShelf()).items).toEqual([item])
   })
