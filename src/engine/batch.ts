@@ -67,8 +67,6 @@ export interface TurnTime {
   readonly milliseconds: number
 }
 
-/** Times as long as without prompts, unless somebody says how long: measured with bench/serve, see bench/results. */
-const DEFAULT_STRETCH = 4
 /** A prompt always goes on by so many tokens: fewer take about as long on most hardware. */
 const FEWEST = 16
 /** A chunk is a multiple of this where it is larger: kernels work in tiles, and llama.cpp keeps the graph of a batch of the same size. */
@@ -106,8 +104,8 @@ export class PrefillBudget {
   /** Milliseconds a prompt token; null before the first. */
   #each: number | null = null
 
-  /** @param maxGap milliseconds between two tokens of a stream. Default: four times what they take without prompts. */
-  constructor(private readonly maxGap?: number) {}
+  /** @param maxGap milliseconds between two tokens of a stream */
+  constructor(private readonly maxGap: number) {}
 
   /**
    * Prompt tokens for a batch that has a token of each of these streams, at least one stream. 0: this turn is to show what the streams take
@@ -117,8 +115,7 @@ export class PrefillBudget {
     const alone = this.#alone.get(streams)
     if (alone === undefined || alone.probes < FIRST_PROBES || alone.mixed >= PROBE_EVERY) return 0
     if (this.#each === null) return FEWEST
-    const { milliseconds } = alone
-    const budget = ((this.maxGap ?? DEFAULT_STRETCH * milliseconds) - milliseconds) / this.#each
+    const budget = (this.maxGap - alone.milliseconds) / this.#each
     return budget < 2 * TILE ? Math.max(FEWEST, Math.floor(budget)) : TILE * Math.floor(budget / TILE)
   }
 

@@ -53,7 +53,7 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly slots?: number
   /**
    * Milliseconds between two tokens of an answer, as far as prompts that are computed meanwhile are the reason; these go on by 16 tokens at
-   * least. Default: four times as long as without prompts.
+   * least. Default: as long as a ubatch takes. Shorter gaps cost throughput: small batches take longer a token.
    */
   readonly maxGap?: number
   /** Used instead of the model's own chat template. */

@@ -14,7 +14,7 @@ import { runAhead } from './run-ahead.js'
 export interface SchedulerOptions {
   /** Steps that run at once; more wait their turn. */
   readonly slots: number
-  /** Milliseconds between two tokens of a stream, as far as prompts are the reason. Default: four times as long as without prompts. */
+  /** Milliseconds between two tokens of a stream, as far as prompts are the reason. Default: as long as a ubatch takes. */
   readonly maxGap?: number
   /** How a batch is decoded. Default: by the context. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
@@ -32,7 +32,7 @@ export class Scheduler {
   readonly #jobs: Job[] = []
   readonly #errands: (() => void)[] = []
   readonly #fetching: ReloadAhead
-  readonly #budget: PrefillBudget
+  readonly #budget: PrefillBudget | null
   #running: Promise<void> | null = null
   /** The jobs whose tokens are being decoded right now. */
   #decoding: readonly Job[] = []
@@ -48,7 +48,7 @@ export class Scheduler {
     private readonly cache: StepCache,
     private readonly options: SchedulerOptions,
   ) {
-    this.#budget = new PrefillBudget(options.maxGap)
+    this.#budget = options.maxGap === undefined ? null : new PrefillBudget(options.maxGap)
     this.#fetching = new ReloadAhead(
       cache,
       () => {
@@ -230,7 +230,7 @@ export class Scheduler {
     const streams = shares.length
     const isPromptDue = this.#jobs.some(({ phase }) => phase.name === 'prefill')
     if (streams > 0 && isPromptDue)
-      room = Math.min(this.#budget.tokens(streams), Math.max(1, this.context.ubatch - streams), room)
+      room = Math.min(this.#budget?.tokens(streams) ?? Infinity, Math.max(1, this.context.ubatch - streams), room)
     for (const job of [...this.#jobs].sort((a, b) => a.served - b.served)) {
       if (job.phase.name !== 'prefill' || room === 0) continue
       const chunk = this.cache.next(job.phase.step, room)
@@ -265,7 +265,7 @@ export class Scheduler {
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
       for (const share of shares) if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
       const streams = shares.filter(({ what }) => what === 'generated').length
-      this.#budget.took({ prompt: size - streams, streams, milliseconds: performance.now() - begun })
+      this.#budget?.took({ prompt: size - streams, streams, milliseconds: performance.now() - begun })
       return
     }
     this.#stopped(shares, status, failure)
@@ -295,7 +295,7 @@ export class Scheduler {
   async #run(shares: readonly Share[], steps: number): Promise<void> {
     this.#decoding = shares.map(({ job }) => job)
     const onStep = (milliseconds: number) => {
-      this.#budget.took({ prompt: 0, streams: shares.length, milliseconds })
+      this.#budget?.took({ prompt: 0, streams: shares.length, milliseconds })
     }
     const ran = await runAhead(shares, steps, { context: this.context, cache: this.cache, onStep })
     this.#decoding = []

@@ -31,7 +31,7 @@ describe('prompt tokens beside streams', () => {
   it('keep a turn within four times what the streams take alone, and use that time', () => {
     fc.assert(
       fc.property(machines, (machine) => {
-        const settled = turns(new PrefillBudget(), machine, 40)
+        const settled = turns(new PrefillBudget(4 * machine.alone), machine, 40)
           .slice(20)
           .filter((prompt) => prompt > 0)
         const { alone, each } = machine
@@ -71,7 +71,7 @@ describe('prompt tokens beside streams', () => {
   })
 
   it('begin with a turn without prompts, and leave them out now and then, to learn what streams take alone', () => {
-    const budget = new PrefillBudget()
+    const budget = new PrefillBudget(8)
     const machine = { alone: 2, each: 0.1 }
     const zeros = turns(budget, machine, 90).flatMap((prompt, turn) => (prompt === 0 ? [turn] : []))
     expect(zeros).toEqual([0, 1, 34, 67])

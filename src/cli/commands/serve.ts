@@ -83,7 +83,7 @@ export function addServe(program: Command, shell: Shell, version: string): void 
     .option('--slots <count>', 'requests computed at once, for each model', integer(1, 64), 4)
     .option(
       '--max-gap <ms>',
-      "longest pause between two tokens of an answer that others' prompts may cause (default: 4 times the pause without them)",
+      "longest pause between two tokens of an answer that others' prompts may cause; shorter ones cost throughput (default: a ubatch)",
       decimal(0.1, 86_400_000),
     )
     .option('--queue <count>', 'requests that may wait for a slot; more are answered 503', integer(0, 1_000_000), 128)
