@@ -1,9 +1,9 @@
 /** Folds that take more tokens than their text: priced as the engine counts, refused where that is asked for. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { Conversation } from '../../src/context/conversation.js'
+import { Conversation, type ConversationPorts } from '../../src/context/conversation.js'
 import { portsOf } from '../../src/context/ports.js'
 import type { CostlyFolds } from '../../src/context/fragment.js'
-import { foldFragment } from '../../src/context/tools.js'
+import { foldFragment, summarizeFragment } from '../../src/context/tools.js'
 import { freshConversation, LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import { ThreadService } from '../../src/server/service.js'
@@ -18,13 +18,17 @@ beforeAll(async () => {
 
 afterAll(() => engine.dispose())
 
-/** A message of 60 lines of 14 characters, each a fragment. */
-function lined(costlyFolds?: CostlyFolds): Conversation {
+/** A message of 200 lines of 14 characters, each a fragment. */
+function lined(costlyFolds?: CostlyFolds, more: Partial<ConversationPorts> = {}): Conversation {
   const id = freshConversation()
-  const conversation = new Conversation(id, { ...portsOf(engine, id), ...(costlyFolds === undefined ? {} : { costlyFolds }) })
-  conversation.add({ role: 'user', content: Array.from({ length: 60 }, (_, line) => `line ${100 + line} here\n`).join('') })
-  const stretches = Array.from({ length: 60 }, (_, line) => ({ message: 0, span: { start: 14 * line, end: 14 * line + 13 } }))
-  granted(conversation.cut(stretches, 60))
+  const conversation = new Conversation(id, {
+    ...portsOf(engine, id),
+    ...(costlyFolds === undefined ? {} : { costlyFolds }),
+    ...more,
+  })
+  conversation.add({ role: 'user', content: Array.from({ length: 200 }, (_, line) => `line ${100 + line} here\n`).join('') })
+  const stretches = Array.from({ length: 200 }, (_, line) => ({ message: 0, span: { start: 14 * line, end: 14 * line + 13 } }))
+  granted(conversation.cut(stretches, 200))
   return conversation
 }
 
@@ -33,13 +37,16 @@ const shownBy = (conversation: Conversation) => engine.count(conversation.messag
 describe('folds of fragments shorter than their marker', () => {
   it('are allowed by the library and carry what they come to, as the engine counts it', () => {
     const conversation = lined()
-    let before = shownBy(conversation)
+    const start = shownBy(conversation)
+    let before = start
     for (const { id } of conversation.fragments) {
       const { price } = granted(conversation.fold(id)).fragment
       expect(price).toEqual({ open: before, hidden: shownBy(conversation) })
       expect(price!.hidden).toBeGreaterThan(price!.open)
       before = price!.hidden
     }
+    const grown = conversation.fragments.reduce((sum, { price }) => sum + price!.hidden - price!.open, 0)
+    expect(grown).toBe(shownBy(conversation) - start)
     granted(conversation.restore(conversation.fragments[0]!.id))
     expect(conversation.fragments[0]).not.toHaveProperty('price')
   })
@@ -70,6 +77,26 @@ describe('folds of fragments shorter than their marker', () => {
     const [long] = granted(conversation.cut([{ message: 1, span: { start: 0, end: 1000 } }], 1)).fragments
     expect((await foldFragment.run(conversation, { fragment_id: long!.id })).text).toBe(`Folded ${long!.id}.`)
     expect(long!.price).toBeUndefined()
+  })
+
+  it("are said of a summary as long as its text, in the tool's result, and refused where that is asked for", async () => {
+    const summary = 'A line with a number, of which there are many like it. '.repeat(3).trim()
+    const summarize = () => Promise.resolve({ ok: true as const, summary, ledger: [] })
+    const allowed = lined('allow', { summarize })
+    const { id } = allowed.fragments[0]!
+    const open = shownBy(allowed)
+    const told = await summarizeFragment.run(allowed, { fragment_id: id, focus: 'the number' })
+    const hidden = shownBy(allowed)
+    expect(told).toMatchObject({
+      text: `Summarized ${id}. This does not pay: the summary takes ${hidden - open} tokens more than the text (${open} tokens shown with the text, ${hidden} with the summary).`,
+    })
+    const refused = lined('refuse', { summarize })
+    const before = refused.snapshot()
+    const [first] = refused.fragments
+    const answer = await summarizeFragment.run(refused, { fragment_id: first!.id, focus: 'the number' })
+    expect(answer).toMatchObject({ failed: true, modifies: false })
+    expect(answer.text).toContain('stays as it is. This does not pay: the summary takes')
+    expect(refused.snapshot()).toEqual(before)
   })
 
   it('are refused by the server unless it was started or is asked otherwise', async () => {
