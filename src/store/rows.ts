@@ -70,12 +70,6 @@ export const entryRows = rowKind<LedgerEntry>({
   read: ({ entry }) => parsed(entry) as LedgerEntry,
 })
 
-/** Entries that an earlier version kept did not say why tokens were computed again; the rows stay as they are. */
-export const complete = (entry: LedgerEntry): LedgerEntry => ({
-  ...entry,
-  recomputeReason: (entry as Partial<LedgerEntry>).recomputeReason ?? null,
-})
-
 export const eventRows = rowKind<ThreadEvent>({
   table: 'events',
   columns: { event: 'text' },

@@ -4,7 +4,7 @@ import { keyOf, type Listed, type Manifest } from './manifest.js'
 import { PageReader, type RowPlace } from './page-reader.js'
 import type { StoredMessage, ThreadEdits, ThreadEvent, ThreadHead, ThreadRecord } from './port.js'
 import type { RowKind, Value } from './row-kind.js'
-import { complete, editRows, headRows, PARTS } from './rows.js'
+import { editRows, headRows, PARTS } from './rows.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 
 /** A thread as it was found. */
@@ -219,7 +219,7 @@ function judged(number: number, pieces: Pieces, listed: Listed | null): Salvaged
       held: isCut ? [] : begun.held,
       messages: messages.read() as StoredMessage[],
       edits: { fragments: fragments.filter(isThere), searches: searches.filter(isThere), ids },
-      ledger: (entries.read() as LedgerEntry[]).map(complete),
+      ledger: entries.read() as LedgerEntry[],
       events: events.read() as ThreadEvent[],
     }
   }

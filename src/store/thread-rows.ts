@@ -3,7 +3,7 @@ import { KvfoldError } from '../core/errors.js'
 import { chained, isSame, NO_ROWS, type PartTable, type ThreadDigest } from './digest.js'
 import type { ThreadEdits, ThreadHead, ThreadRecord } from './port.js'
 import type { RowKind, Value } from './row-kind.js'
-import { complete, editRows, headRows, PARTS } from './rows.js'
+import { editRows, headRows, PARTS } from './rows.js'
 import type { StoreFile } from './store-file.js'
 
 export type Part<K extends PartTable> = (typeof PARTS)[K] extends RowKind<infer T> ? T : never
@@ -49,8 +49,7 @@ export class ThreadRows {
       const head = this.#single('threads', headRows, 'number', number, digest.head, 'its own row')
       const edits = this.#single('edits', editRows, 'thread', number, digest.edits, 'what was folded in it')
       const parts = <T extends PartTable>(table: T) => this.#parts(table, number, digest)
-      const ledger = parts('entries').map(complete)
-      return { record: { ...head, messages: parts('messages'), edits, ledger, events: parts('events') } }
+      return { record: { ...head, messages: parts('messages'), edits, ledger: parts('entries'), events: parts('events') } }
     } catch (error) {
       if (error instanceof Damaged) return { damage: error.message }
       // A file that was too long to be checked as a whole.
