@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Span } from '../../src/core/span.js'
 import { messageCosts, withGenerated } from '../../src/kv/ledger.js'
-import { commonPrefix, longestPrefix } from '../../src/kv/prompt.js'
+import { commonPrefix } from '../../src/kv/prompt.js'
 import { shownOf } from './desk.js'
 
 const tokens = fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 8 })
@@ -81,22 +81,7 @@ describe('message costs', () => {
   })
 })
 
-describe('the longest prefix', () => {
-  it('is found, first come first served', () => {
-    fc.assert(
-      fc.property(tokens, fc.array(tokens, { maxLength: 6 }), (wanted, lists) => {
-        const holders = lists.map((list) => ({ tokens: Int32Array.from(list) }))
-        const lengths = lists
-          .map((list) => wanted.findIndex((token, at) => list[at] !== token))
-          .map((at) => (at < 0 ? wanted.length : at))
-        const best = Math.max(0, ...lengths)
-        const found = longestPrefix(Int32Array.from(wanted), holders)
-        expect(found).toEqual(best === 0 ? null : { holder: holders[lengths.indexOf(best)], matched: best })
-        if (found !== null) expect(found.holder).toBe(holders[lengths.indexOf(best)])
-      }),
-    )
-  })
-
+describe('the common prefix', () => {
   it('is measured to the token in long lists, wherever they lie in their buffers', () => {
     const list = Int32Array.from({ length: 5000 }, (_, index) => index % 97)
     fc.assert(
