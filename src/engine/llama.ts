@@ -117,7 +117,7 @@ export class LlamaEngine implements Engine {
   ) {
     const { trainedContext, slidingWindow } = model.info
     const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
-    this.#offload = new OffloadTiers({ hostBytes, ...(disk === null ? {} : { disk: disk }) })
+    this.#offload = new OffloadTiers({ hostBytes, ...(disk === null ? {} : { disk }) })
     this.#salts = new CacheSalts(disk?.secret)
     this.abilities = abilitiesOf(model.info, options)
     this.notes = [...this.abilities.notes, ...(disk?.notes ?? [])]

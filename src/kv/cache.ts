@@ -174,7 +174,7 @@ export class KvCache {
    * scratch sequence, which is made to hold what they see.
    */
   next(step: Step, limit: number): Chunk | null {
-    const { due, sequence: sequence } = step
+    const { due, sequence } = step
     if (due === null) return null
     const { start, end } = span(due.span.start, Math.min(due.span.end, due.span.start + limit))
     const { tokens } = step.plan.shown

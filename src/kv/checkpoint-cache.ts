@@ -136,7 +136,7 @@ export class CheckpointCache implements StepCache {
   /** Up to the next place where the state is to be saved. */
   next(step: Step, limit: number): Chunk | null {
     this.#refuseLost(step)
-    const { due, sequence: sequence, plan } = step
+    const { due, sequence, plan } = step
     if (due === null) return null
     const { tokens } = plan.shown
     const { start } = due.span
@@ -190,7 +190,7 @@ export class CheckpointCache implements StepCache {
    * position it names (llama.cpp moves that before it computes): the live sequence is emptied, and the step can only be cancelled.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
-    const { sequence: sequence } = step
+    const { sequence } = step
     const entered = (this.memory.positions(sequence.seq)?.max ?? -1) + 1 - sequence.held
     if (entered === 0) return 0
     invariant(

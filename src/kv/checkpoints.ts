@@ -39,7 +39,7 @@ export class Checkpoints {
 
   /** Saves what the sequence holds, unless the same is saved already; false when nothing can be kept. */
   save(sequence: Sequence): boolean {
-    const { offload: offload, memory } = this
+    const { offload, memory } = this
     const { held, tokens, seq } = sequence
     if (!offload.open || held === 0) return false
     const alike = offload.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)

@@ -30,7 +30,7 @@ export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positio
   return steps.map(({ shown, terms }) => {
     const opened = cache.open(conversationId('rehearsal'))
     if (opened.kind === 'full') throw new KvfoldError('context/full', opened.reason)
-    const { sequence: sequence } = opened
+    const { sequence } = opened
     const { held } = sequence
     const plan = cache.plan(sequence, shown, terms)
     const step = cache.begin(sequence, plan, 'answer')

@@ -80,7 +80,7 @@ export class Evictor {
       return { kind: 'full', reason }
     }
     this.conversations.seat(conversation, sequence)
-    return { kind: 'lane', sequence: sequence }
+    return { kind: 'lane', sequence }
   }
 
   /** Takes a holding off the device, into another tier if there is one; says how many cells that freed. */

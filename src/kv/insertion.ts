@@ -22,14 +22,14 @@ export class Insertion {
   }
 
   /** Where tokens are computed that go into the step's live sequence at `position`: it comes to hold what the live sequence holds before that. */
-  seat({ sequence: sequence, scratch }: Step, position: number): SeqId {
+  seat({ sequence, scratch }: Step, position: number): SeqId {
     invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
     this.table.lend(sequence, span(sequence.atPosition(scratch.next), sequence.atPosition(position)), scratch)
     return scratch.seq
   }
 
   /** Tokens were computed there; the live sequence holds them, too, from now on. */
-  enter({ sequence: sequence, scratch }: Step, tokens: Int32Array, keys: Int32Array): void {
+  enter({ sequence, scratch }: Step, tokens: Int32Array, keys: Int32Array): void {
     invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
     const { held, next } = scratch
     scratch.append(tokens, keys)

@@ -40,7 +40,7 @@ export class OffloadTiers {
   #lost = 0
   #refused = 0
 
-  constructor({ hostBytes = 0, disk: disk }: OffloadOptions) {
+  constructor({ hostBytes = 0, disk }: OffloadOptions) {
     this.#budget = hostBytes
     this.#store = disk ?? null
     for (const { id, record, bytes, lastUse } of disk?.items ?? []) {

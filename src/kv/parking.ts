@@ -101,7 +101,7 @@ export class Parking {
    * to the last step stays, because it may be asked for again.
    */
   #burdens(conversation: ConversationId, needed?: ReadonlySet<HeldSequence>): readonly Sequence[] {
-    const { offload: offload, options, table: table } = this
+    const { offload, options, table } = this
     const versions = (offload.open ? table.parked(conversation) : []).filter(
       (version) => !version.lent && needed?.has(version) !== true && 2 * aloneIn(version) > version.held,
     )

@@ -248,7 +248,7 @@ export class Conversations {
   /** The conversation, known or not, has this live sequence from now on. */
   seat(conversation: ConversationId, sequence: Sequence): void {
     const known = this.#records.get(conversation)
-    if (known === undefined) this.#records.set(conversation, { sequence: sequence, ledger: [], before: null, moved: 0 })
+    if (known === undefined) this.#records.set(conversation, { sequence, ledger: [], before: null, moved: 0 })
     else known.sequence = sequence
   }
 

@@ -76,7 +76,7 @@ export class Step {
    * before the prompt is in.
    */
   keysOf(tokens: Int32Array, part: StepPart): Int32Array {
-    const { sequence: sequence, due } = this
+    const { sequence, due } = this
     invariant(sequence.running && !this.ended, `tokens were decoded for conversation ${sequence.conversation} outside of a step`)
     if (part === 'generated') {
       invariant(due === null, `tokens were generated for conversation ${sequence.conversation} before its prompt was in`)
@@ -93,7 +93,7 @@ export class Step {
 
   /** What the next step compares itself with, once this one is done: all that was shown, without the edits' contracts. */
   get left(): Prompt {
-    const { sequence: sequence, plan } = this
+    const { sequence, plan } = this
     const origin = { base: sequence.unedited, holes: plan.shown.origin?.holes ?? [] }
     return withoutContracts({ messages: this.shown.messages, tokens: sequence.tokens.slice(), origin })
   }

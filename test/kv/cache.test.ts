@@ -414,7 +414,7 @@ describe('a mistake of the caller', () => {
     const desk = new Desk({ sequences: 2 })
     const running = desk.start('a', shownOf(system, prompt))!
     const { cache, memory } = desk
-    const { sequence: sequence, step, plan } = running
+    const { sequence, step, plan } = running
     invariant(() => cache.begin(sequence, plan, 'answer'))
     invariant(() => {
       cache.forget(conversationId('a'))

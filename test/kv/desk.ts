@@ -127,7 +127,7 @@ export class Desk {
    * is aborted. False: no room.
    */
   decode(running: Running, given: number | Int32Array, entering?: number): boolean {
-    const { name, sequence: sequence, step, present, generated } = running
+    const { name, sequence, step, present, generated } = running
     const what: StepPart = typeof given === 'number' ? 'prompt' : 'generated'
     const at = present.indexOf(false)
     const { seq, position, tokens } =
@@ -161,7 +161,7 @@ export class Desk {
   finish(name: string, outcome: 'done' | 'cancelled' = 'done', pending = 0): LedgerEntry {
     const id = conversationId(name)
     const running = this.running.get(id) ?? expect.fail(`${name} is not running`)
-    const { step, plan, shown, sequence: sequence, submitted, reused } = running
+    const { step, plan, shown, sequence, submitted, reused } = running
     const entry = this.cache.finish(step, outcome, pending)
     this.running.delete(id)
     this.inspect()
@@ -253,7 +253,7 @@ export class Desk {
 
   /** Sequences that no eviction may touch. */
   runningSeqs(): SeqId[] {
-    return [...this.running.values()].flatMap(({ sequence: sequence, step }) => [
+    return [...this.running.values()].flatMap(({ sequence, step }) => [
       sequence.seq,
       ...(step.scratch === null ? [] : [step.scratch.seq]),
     ])
@@ -314,7 +314,7 @@ export class Desk {
       step,
       plan,
       shown,
-      sequence: sequence,
+      sequence,
       present,
       generated: [],
       reused,
@@ -333,7 +333,7 @@ export class Desk {
 
   /** The chunk that comes next is the first that is missing, after the token before it, in a sequence that shows what the lane shows before it. */
   #next(running: Running, limit: number) {
-    const { name, step, sequence: sequence, shown, present } = running
+    const { name, step, sequence, shown, present } = running
     this.memory.acting = name
     const chunk = this.cache.next(step, limit) ?? expect.fail('the cache says that the prompt is in')
     const at = present.indexOf(false)
@@ -353,13 +353,13 @@ export class Desk {
 
   /** The lane shows what it is to show, nothing else, and under `exact` as a fresh prefill would make it. */
   #expectContent(running: Running): void {
-    const { sequence: sequence, plan } = running
+    const { sequence, plan } = running
     if (plan.contract === 'exact') this.memory.expectFresh(sequence.seq, contentOf(running))
     else this.memory.expectShows(sequence.seq, contentOf(running))
   }
 
   /** Every cell that a lane took over is what a fresh prefill would make it, or the conversation's own and of the same place. */
-  #expectProvenance({ name, shown, sequence: sequence, present }: Running): void {
+  #expectProvenance({ name, shown, sequence, present }: Running): void {
     const fresh = this.memory.fresh(shown.tokens)
     const names = this.#places.of(shown, [])
     const held = this.memory.sequence(sequence.seq).values()
@@ -437,7 +437,7 @@ export class Desk {
   }
 
   /** What the ledger will say was parked is what the lane lost, the conversation still holds, and nothing else of it held before that is left. */
-  #expectParked({ name, step, sequence: sequence }: Running, { lane: before, parked, own, others }: Before, left: number): void {
+  #expectParked({ name, step, sequence }: Running, { lane: before, parked, own, others }: Before, left: number): void {
     const now = new Set(this.memory.sequence(sequence.seq))
     const beside = this.memory.heldBeside(sequence.seq, name)
     const kept = new Set([...beside.values()].flat())
@@ -453,7 +453,7 @@ export class Desk {
   }
 
   /** From now on these cells are known as what this conversation computed, or took over, for these places. */
-  #note({ name, shown, generated, present, sequence: sequence }: Running): void {
+  #note({ name, shown, generated, present, sequence }: Running): void {
     const names = this.#places.of(shown, generated).filter((_, place) => present[place] ?? true)
     for (const [at, cell] of this.memory.sequence(sequence.seq).entries()) this.#places.note(name, cell, names[at]!)
   }

@@ -17,7 +17,7 @@ const other = text(2000, 60)
 const bytesOf = (cells: number): number => 8 + 16 * cells
 
 const deskWith = (offload = new OffloadTiers({ hostBytes: 1e6 }), fewest = 30) =>
-  new Desk({ cells: 1024, options: { offload: offload, fewest } })
+  new Desk({ cells: 1024, options: { offload, fewest } })
 
 const step = async (desk: Desk, name: string, shown: Prompt): Promise<LedgerEntry> => {
   const running = (await desk.fetch(name, shown)) ?? expect.fail('no sequence')

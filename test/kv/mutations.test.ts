@@ -359,7 +359,7 @@ describe('a fault in the index is caught', () => {
     desk.finish('a')
     const opened = desk.cache.open('a' as LiveSequence['conversation'], SALTS.of(undefined))
     if (opened.kind === 'full') return expect.fail(opened.reason)
-    const { sequence: sequence } = opened
+    const { sequence } = opened
     const borrowed = plan.parts.find((part) => part.kind === 'borrow')
     expect(borrowed).toMatchObject({ source: 'parked' })
     expect(() => desk.cache.begin(sequence, plan, 'answer')).toThrow('not on the device')

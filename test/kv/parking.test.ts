@@ -31,8 +31,8 @@ interface Parked extends DeskOptions {
 }
 
 /** A conversation of 87 tokens, most of which were folded under `splice`: 40 live and 50 parked, of which 30 are enough to be moved. */
-const parked = async ({ offload: offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
-  const desk = new Desk({ ...options, options: { offload: offload, fewest: 30, ...options.options } })
+const parked = async ({ offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
+  const desk = new Desk({ ...options, options: { offload, fewest: 30, ...options.options } })
   desk.terms = { contract: 'splice' }
   const prompt = new PromptDraft([system, long, tail], [1, 2])
   await step(desk, 'a', prompt.shown)
@@ -104,7 +104,7 @@ describe('when nothing runs', () => {
 
   it('where there is a shelf, others go there', async () => {
     const offload = new OffloadTiers({ hostBytes: bytesOf(70), disk: new NaiveShelf(9) })
-    const { desk, prompt } = await parked({ offload: offload })
+    const { desk, prompt } = await parked({ offload })
     expect(tidied(desk)).toEqual(['moved', 'gathered'])
     prompt.add(text(400, 60))
     await step(desk, 'a', prompt.shown)

@@ -35,7 +35,7 @@ class Stage {
 
   constructor(contract: Contract, options: DeskOptions = {}, offload?: OffloadTiers) {
     this.#offload = offload
-    this.desk = new Desk({ ...options, options: { ...options.options, ...(offload === undefined ? {} : { offload: offload }) } })
+    this.desk = new Desk({ ...options, options: { ...options.options, ...(offload === undefined ? {} : { offload }) } })
     this.desk.terms = { contract }
   }
 
