@@ -4,7 +4,7 @@ import { conversationId } from '../src/core/ids.js'
 import { type AttentionPattern, attentionPlan, type AttentionRequest, type KeySet } from '../src/engine/attention.js'
 import { LlamaEngine } from '../src/engine/llama.js'
 import { openNative } from '../src/native/binding.js'
-import { median, randomTokens } from './random-tokens.js'
+import { median, neverEnding, randomTokens } from './random-tokens.js'
 
 const MODEL = fileURLToPath(new URL('../native-models/builtin/kvfold-tiny.gguf', import.meta.url))
 const LENGTH = 16_384
@@ -107,17 +107,13 @@ function keySets(): KeySet[] {
 }
 
 async function answer(engine: LlamaEngine, tokens: Int32Array, request: AttentionRequest | null): Promise<Sample> {
-  const { model } = engine
-  const ends = Array.from({ length: engine.modelInfo.vocabulary }, (_, token) => token).filter((token) =>
-    model.isEndOfGeneration(token),
-  )
   let resident = 0
   const times: number[] = []
   const { timing, attention: pattern = null } = await engine.complete({
     conversation: conversationId('bench'),
     tokens,
     maxTokens: ANSWER,
-    sampling: { logitBias: ends.map((token) => ({ token, bias: -Infinity })) },
+    sampling: { logitBias: neverEnding(engine.model) },
     ...(request === null ? {} : { attention: request }),
     onText: () => {
       times.push(performance.now())

@@ -1,19 +1,22 @@
 /**
  * What the books of the cache cost: a turn of a conversation that shows 16K tokens, of which all but a few are held, and generates one. Everything the
- * cache does in it (plan, cell hashes, verification, ledger) against the decodes of the same turn.
+ * cache does in it (plan, cell hashes, verification, ledger) against the decodes of the same turn. Then the same with a past: 64 versions that folds
+ * left are kept, most in memory, and under `splice` those 64 folds are in force. Its decodes are those of the turn without (it shows as many tokens).
  */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { conversationId } from '../src/core/ids.js'
+import { span } from '../src/core/span.js'
 import { OffloadTiers } from '../src/kv/offload.js'
 import { KvCache } from '../src/kv/cache.js'
+import { DryRunMemory } from '../src/kv/dry-run.js'
+import type { KvMemory } from '../src/kv/memory.js'
 import type { Terms } from '../src/kv/plan-parts.js'
-import type { Prompt } from '../src/kv/prompt.js'
+import { type Prompt, type ReplacedSpan, uneditedOf } from '../src/kv/prompt.js'
 import { openNative } from '../src/native/binding.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
-import type { NativeContext } from '../src/native/types.js'
 import { builtinModel } from '../src/cli/builtin.js'
-import { decode } from './driver.js'
+import { decode, edited } from './driver.js'
 import { median, randomTokens } from './random-tokens.js'
 
 const LENGTH = 16_384
@@ -24,6 +27,18 @@ const ROUNDS = 60
 const WARM = 20
 const VOCABULARY = 1024
 const CONTRACTS = ['exact', 'splice'] as const
+const CELLS = LENGTH + 8192
+const SEQUENCES = 16
+/** Folds of a past: tokens that each hides, and that its marker takes. */
+const FOLDS = 64
+const HIDDEN = 64
+const MARKER = 8
+
+const MEASURED = 'measured'
+const BATCH = 2048
+
+/** Computes tokens from this position on. */
+type Decode = (seq: number, position: number, tokens: Int32Array) => Promise<unknown>
 
 /** Milliseconds of one turn. */
 interface Turn {
@@ -49,14 +64,21 @@ export async function books(json: boolean): Promise<void> {
     const model = await native.loadModel(path)
     for (const contract of CONTRACTS) {
       const context = await model.createContext({
-        ...{ cells: LENGTH + 8192, sequences: 16, threads: 1, batchThreads: 1, flashAttention: 'on' },
+        ...{ cells: CELLS, sequences: SEQUENCES, threads: 1, batchThreads: 1, flashAttention: 'on' },
       })
-      const turns = (await play(context, { contract })).slice(WARM)
-      const of = (part: keyof Turn) => median(turns.map((turn) => turn[part]))
-      const spent = median(turns.map(({ plan, begin, rest }) => plan + begin + rest))
-      const milliseconds = { decode: of('decode'), books: spent, plan: of('plan'), begin: of('begin'), rest: of('rest') }
-      results.push({ model: name, contract, share: spent / (spent + milliseconds.decode), milliseconds })
+      const alone = result(await play(cacheOver(context), { contract }, (...of) => decode(context, ...of)))
       await context.dispose()
+      const past = cacheOver(new DryRunMemory(CELLS, SEQUENCES))
+      const behind = result((await leavePast(past, { contract }), await goOn(past, { contract }, async () => {})))
+      const { versions, parked, tiers } = past.totals
+      const { sequences, tokens } = tiers.host
+      results.push({ model: name, contract, past: { versions: 0, tokens: 0 }, ...shared(alone, alone.decode) })
+      results.push({
+        model: name,
+        contract,
+        past: { versions: versions + sequences, tokens: parked + tokens },
+        ...shared(behind, alone.decode),
+      })
     }
     await model.dispose()
   }
@@ -65,30 +87,74 @@ export async function books(json: boolean): Promise<void> {
     return
   }
   console.log(`a turn that shows ${LENGTH} tokens, computes ${NEW} and generates 1; one thread, median of ${ROUNDS - WARM}`)
-  for (const { model, contract, share, milliseconds: ms } of results)
+  for (const { model, contract, share, past, milliseconds: ms } of results) {
+    const left = past.versions === 0 ? '' : `, ${past.versions} versions of ${past.tokens} tokens kept`
     console.log(
-      `  ${model}, ${contract}: books ${(100 * share).toFixed(2)} % of the turn: ${ms.books.toFixed(3)} ms (plan ${ms.plan.toFixed(3)}, begin ${ms.begin.toFixed(3)}, rest ${ms.rest.toFixed(3)}) beside ${ms.decode.toFixed(2)} of decoding`,
+      `  ${model}, ${contract}${left}: books ${(100 * share).toFixed(2)} % of the turn: ${ms.books.toFixed(3)} ms (plan ${ms.plan.toFixed(3)}, begin ${ms.begin.toFixed(3)}, rest ${ms.rest.toFixed(3)}) beside ${ms.decode.toFixed(2)} of decoding`,
     )
+  }
 }
 
+function result(turns: readonly Turn[]): Turn & { readonly books: number } {
+  const of = (part: keyof Turn) => median(turns.map((turn) => turn[part]))
+  const books = median(turns.map(({ plan, begin, rest }) => plan + begin + rest))
+  return { decode: of('decode'), books, plan: of('plan'), begin: of('begin'), rest: of('rest') }
+}
+
+const shared = (milliseconds: ReturnType<typeof result>, decode: number) => ({
+  share: milliseconds.books / (milliseconds.books + decode),
+  milliseconds: { ...milliseconds, decode },
+})
+
+const cacheOver = (memory: KvMemory) => new KvCache(memory, { offload: new OffloadTiers({ hostBytes: 2 ** 30 }) })
+
+const textOf = (tokens: Int32Array): Prompt => ({
+  tokens,
+  messages: [{ index: 0, role: 'text', span: span(0, tokens.length) }],
+})
+
+/** The text with these stretches hidden, each behind a marker of its own. */
+const folded = (base: Int32Array, holes: readonly ReplacedSpan[]): Prompt =>
+  edited(
+    base,
+    holes.map(({ span: hole, marker }) => ({ ...hole, marker: randomTokens(marker, hole.start, VOCABULARY) })),
+  )
+
 /** Turns of one conversation, while two others are there to lend. */
-async function play(context: NativeContext, terms: Terms): Promise<Turn[]> {
-  const cache = new KvCache(context, { offload: new OffloadTiers({ hostBytes: 2 ** 30 }) })
-  for (const other of [1, 2]) await turn(cache, context, `other ${other}`, randomTokens(2048, other, VOCABULARY), terms)
-  let text = randomTokens(LENGTH, 3, VOCABULARY)
-  await turn(cache, context, 'measured', text, terms)
+async function play(cache: KvCache, terms: Terms, decoded: Decode): Promise<Turn[]> {
+  for (const other of [1, 2]) await turn(cache, `other ${other}`, textOf(randomTokens(2048, other, VOCABULARY)), terms, decoded)
+  await turn(cache, MEASURED, textOf(randomTokens(LENGTH, 3, VOCABULARY)), terms, decoded)
+  return goOn(cache, terms, decoded)
+}
+
+/**
+ * Turns that fold, after which the conversation shows LENGTH tokens. Under `exact` each shows what the one before it hid, and parks half of the
+ * text, which it computes anew; under `splice` all that was hidden stays so.
+ */
+async function leavePast(cache: KvCache, terms: Terms): Promise<void> {
+  const stays = terms.contract === 'splice'
+  const base = randomTokens(LENGTH + (stays ? FOLDS : 1) * (HIDDEN - MARKER), 3, VOCABULARY)
+  let holes: ReplacedSpan[] = []
+  for (let fold = 0; fold < FOLDS; fold++) {
+    const start = LENGTH / 4 + 2 * HIDDEN * fold
+    holes = [...(stays ? holes : []), { span: span(start, start + HIDDEN), marker: MARKER }]
+    await turn(cache, MEASURED, folded(base, holes), terms, async () => {})
+  }
+}
+
+/** Turns that add NEW tokens each to what the conversation showed. */
+async function goOn(cache: KvCache, terms: Terms, decoded: Decode): Promise<Turn[]> {
   const turns: Turn[] = []
   for (let round = 0; round < ROUNDS; round++) {
-    const { tokens } = cache.lane(conversationId('measured'))!
-    text = Int32Array.from([...tokens, ...randomTokens(NEW, 10 + round, VOCABULARY)])
-    turns.push(await turn(cache, context, 'measured', text, terms))
+    const before = cache.shown(conversationId(MEASURED))!
+    const base = Int32Array.from([...uneditedOf(before), ...randomTokens(NEW, 10 + round, VOCABULARY)])
+    turns.push(await turn(cache, MEASURED, folded(base, before.origin?.holes ?? []), terms, decoded))
   }
-  return turns
+  return turns.slice(WARM)
 }
 
 /** As the scheduler has it: fetch, prepare, begin, decodes and commits, finish. */
-async function turn(cache: KvCache, context: NativeContext, name: string, tokens: Int32Array, terms: Terms): Promise<Turn> {
-  const shown: Prompt = { tokens, messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }] }
+async function turn(cache: KvCache, name: string, shown: Prompt, terms: Terms, decode: Decode): Promise<Turn> {
   const started = performance.now()
   const opened = cache.open(conversationId(name))
   if (opened.kind === 'full') throw new Error(opened.reason)
@@ -101,16 +167,16 @@ async function turn(cache: KvCache, context: NativeContext, name: string, tokens
   const decoded = async (seq: number, position: number, of: Int32Array) => {
     if (cache.reserve(of.length).kind === 'full') throw new Error('the context is full')
     const before = performance.now()
-    await decode(context, seq, position, of)
+    await decode(seq, position, of)
     decoding += performance.now() - before
   }
   for (;;) {
-    const chunk = cache.next(step, context.batch)
+    const chunk = cache.next(step, BATCH)
     if (chunk === null) break
     await decoded(chunk.seq, chunk.position, chunk.tokens)
     cache.commit(step, chunk.tokens, 'prompt', 0)
   }
-  const answer = Int32Array.of(tokens[0]!)
+  const answer = Int32Array.of(shown.tokens[0]!)
   const { seq, position } = cache.seat(step)
   await decoded(seq, position, answer)
   cache.commit(step, answer, 'generated', 0)

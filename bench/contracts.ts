@@ -10,7 +10,7 @@ import { parseArgs } from 'node:util'
 import { builtinModel } from '../src/cli/builtin.js'
 import { openNative } from '../src/native/binding.js'
 import { measureAccuracy, scoresOf, type AccuracyOptions } from './contracts/accuracy.js'
-import { figure } from './contracts/figure.js'
+import { contractsFigure } from './contracts/figure.js'
 import { cellsOf, measureGrid, type GridOptions } from './contracts/grid.js'
 import { commitNow, cpuNow, loadNow, modelNow, NOT_MEASURED, readBack, written, type Results } from './contracts/results.js'
 import { SETTINGS } from './contracts/stage.js'
@@ -98,5 +98,5 @@ function write(results: Results): void {
   mkdirSync(RESULTS, { recursive: true })
   writeFileSync(new URL('contracts.json', RESULTS), written(results))
   writeFileSync(new URL('contracts.md', RESULTS), forMarkdown(results))
-  if (results.answers.length > 0) writeFileSync(FIGURE, figure(scoresOf(results.answers), results.model.name))
+  if (results.answers.length > 0) writeFileSync(FIGURE, contractsFigure(scoresOf(results.answers), results.model.name))
 }

@@ -13,7 +13,7 @@ import { LlamaEngine, type Completion } from '../src/engine/llama.js'
 import { openNative } from '../src/native/binding.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
 import type { GpuChoice } from '../src/native/types.js'
-import { median, randomTokens } from './random-tokens.js'
+import { endsOfGeneration, median, neverEnding, randomTokens } from './random-tokens.js'
 import { startServer } from './server-process.js'
 import { streamCompletion } from './serve/stream.js'
 import { SHAPE } from './shape.js'
@@ -51,9 +51,7 @@ export async function gpu(words: readonly string[]): Promise<void> {
     hostBytes: 2 ** 30,
   })
   const steps = await episodes(engine, sizes)
-  const banned = Array.from({ length: engine.modelInfo.vocabulary }, (_, token) => token).filter((token) =>
-    engine.model.isEndOfGeneration(token),
-  )
+  const banned = endsOfGeneration(engine.model)
   const { vocabulary } = engine.modelInfo
   await engine.dispose()
   const serve = await load(path, gpu, { ...sizes, banned, vocabulary })
@@ -81,9 +79,7 @@ interface Step {
 /** Medians over rounds, each in a conversation of its own. */
 async function episodes(engine: LlamaEngine, { length, generated, rounds }: Sizes): Promise<Step[]> {
   const { vocabulary } = engine.modelInfo
-  const ban = Array.from({ length: vocabulary }, (_, token) => token)
-    .filter((token) => engine.model.isEndOfGeneration(token))
-    .map((token) => ({ token, bias: -Infinity }))
+  const ban = neverEnding(engine.model)
   const taken = new Map<string, { submitted: number[]; milliseconds: number[] }>()
   const note = async (step: string, request: Omit<Completion, 'sampling'>) => {
     const begun = performance.now()

@@ -2,6 +2,7 @@
 import { attention } from './attention.js'
 import { builtin } from './builtin.js'
 import { books } from './books.js'
+import { clientEdits } from './client-edits.js'
 import { contracts } from './contracts.js'
 import { eightFoldsBench } from './eight-folds.js'
 import { fold } from './fold.js'
@@ -11,14 +12,21 @@ import { restores } from './restores.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   attention,
+  'between-decodes': async () => {
+    await import('./serve/between-decodes.js')
+  },
   books,
   builtin: () => builtin(process.argv.slice(3)),
+  'client-edits': clientEdits,
   contracts: () => contracts(process.argv.slice(3)),
   'eight-folds': eightFoldsBench,
   fold,
   gpu: () => gpu(process.argv.slice(3)),
   plain,
   restores,
+  serve: async () => {
+    await import('./serve/load.js')
+  },
 }
 
 const [name = '', ...flags] = process.argv.slice(2)

@@ -11,7 +11,7 @@ import { conversationId } from '../src/core/ids.js'
 import { LlamaEngine } from '../src/engine/llama.js'
 import { openNative } from '../src/native/binding.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
-import { median, randomTokens } from './random-tokens.js'
+import { median, neverEnding, randomTokens } from './random-tokens.js'
 
 const SHAPE = {
   architecture: 'llama',
@@ -120,7 +120,7 @@ async function kvfold(path: string, cells: number): Promise<ClosablePeer> {
     flashAttention: 'on',
     sequences: 8,
   })
-  const bias = endOfGeneration(engine)
+  const bias = neverEnding(engine.model)
   let run = 0
   return {
     name: 'kvfold',
@@ -186,14 +186,6 @@ async function nodeLlamaCpp(path: string, sequences: number, contextSize: number
 function toSample(begun: number, firsts: readonly number[]): Sample {
   const firstToken = Math.max(...firsts)
   return { firstToken, perToken: (performance.now() - begun - firstToken) / (GENERATED - 1) }
-}
-
-/** Random weights may end an answer at any time; both peers must generate the same number of tokens. */
-function endOfGeneration(engine: LlamaEngine): { token: number; bias: number }[] {
-  const bans = []
-  for (let token = 0; token < engine.modelInfo.vocabulary; token++)
-    if (engine.model.isEndOfGeneration(token)) bans.push({ token, bias: -Infinity })
-  return bans
 }
 
 function peerVersion(): string {

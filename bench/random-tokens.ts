@@ -1,4 +1,5 @@
-/** Tokens without meaning, for benches on models with random weights. */
+/** Tokens without meaning, and those that end an answer, for models with random weights. */
+import type { NativeModel } from '../src/native/types.js'
 
 /** Plain vocabulary tokens, different for every salt from the first on. */
 export function randomTokens(size: number, salt: number, vocabulary: number): Int32Array {
@@ -8,6 +9,14 @@ export function randomTokens(size: number, salt: number, vocabulary: number): In
     return 300 + (state % (vocabulary - 400))
   })
 }
+
+/** Random weights may end an answer with one of these at any time; they are banned where answers are to be of a known length. */
+export const endsOfGeneration = (model: Pick<NativeModel, 'info' | 'isEndOfGeneration'>): number[] =>
+  Array.from({ length: model.info.vocabulary }, (_, token) => token).filter((token) => model.isEndOfGeneration(token))
+
+/** The same as a request says it. */
+export const neverEnding = (model: Pick<NativeModel, 'info' | 'isEndOfGeneration'>): { token: number; bias: number }[] =>
+  endsOfGeneration(model).map((token) => ({ token, bias: -Infinity }))
 
 export function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b)

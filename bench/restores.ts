@@ -10,6 +10,7 @@ import { join } from 'node:path'
 import { CONTRACTS, type Contract } from '../src/core/contract.js'
 import { conversationId } from '../src/core/ids.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../src/engine/llama.js'
+import { type Column, number, table, terminal } from '../src/figures/table.js'
 import type { LedgerEntry } from '../src/kv/ledger.js'
 import { openNative } from '../src/native/binding.js'
 import type { Native } from '../src/native/types.js'
@@ -136,8 +137,15 @@ export async function restores(json: boolean): Promise<void> {
     return
   }
   console.log(`${LENGTH} tokens, a marker of ${MARKER}; tokens submitted at the fold and at the restore`)
-  for (const { cells, room, contract, tier, hole, fold, restore, reason } of rows) {
-    const where = `${room}x (${cells})`.padEnd(12) + contract.padEnd(8) + tier.padEnd(8) + `[${hole.join(', ')})`.padEnd(12)
-    console.log(`${where}${String(fold).padStart(5)}${String(restore).padStart(5)}  ${reason ?? ''}`.trimEnd())
-  }
+  type Row = (typeof rows)[number]
+  const columns: Column<Row>[] = [
+    { title: 'room', text: ({ room, cells }) => `${room}x (${cells})` },
+    { title: 'contract', text: ({ contract }) => contract },
+    { title: 'tier', text: ({ tier }) => tier },
+    { title: 'hole', text: ({ hole }) => `[${hole.join(', ')})` },
+    number('fold', ({ fold }) => String(fold)),
+    number('restore', ({ restore }) => String(restore)),
+    { title: 'why', text: ({ reason }) => reason ?? '' },
+  ]
+  for (const line of terminal(table(columns, rows))) console.log(line)
 }

@@ -1,14 +1,25 @@
 /**
  * Builds the addon: headers out of the installed node-llama-cpp package's source bundle, one compiler call, the result at build/kvfold.node
- * with build/kvfold.json beside it (release and hash of what it was made of). Skips what is up to date. Runs when the package is
- * installed, so whatever is missing is named in one sentence.
+ * with build/kvfold.json beside it (release and hash of what it was made of). Skips what is up to date, and copies the one in the package
+ * (prebuilds/, see release.mjs) if it was made of the same and loads here. Runs when the package is installed, so whatever is missing is
+ * named in one sentence.
  */
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { createRequire } from 'node:module'
 import { basename, dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const output = join(root, 'build')
@@ -100,6 +111,36 @@ function isBuilt(addon, stampFile, hash) {
   }
 }
 
+/** Why the addon in build/ cannot be loaded here (an older C or C++ library, another CPU), null when it can; in a process of its own. */
+function refusal() {
+  const loader = pathToFileURL(join(root, 'dist', 'native', 'addon.js')).href
+  const load = `import(${JSON.stringify(loader)}).then(({ loadAddon }) => loadAddon('cpu')).then(() => process.exit(0))`
+  const { status, signal, stderr } = spawnSync(process.execPath, ['-e', load], { encoding: 'utf8' })
+  if (status === 0) return null
+  return /^\w*Error: (.*)/m.exec(stderr)?.[1] ?? `it ended with ${signal ?? `exit code ${status}`}`
+}
+
+/** The addon that came with the package is put in place if it fits. */
+function usePrebuilt(addon, stampFile, hash) {
+  const folder = join(root, 'prebuilds', `${process.platform}-${process.arch}`)
+  const stamp = join(folder, 'kvfold.json')
+  if (!isBuilt(join(folder, 'kvfold.node'), stamp, hash)) return false
+  mkdirSync(output, { recursive: true })
+  const temporary = `${addon}.${process.pid}`
+  copyFileSync(join(folder, 'kvfold.node'), temporary)
+  renameSync(temporary, addon)
+  writeWhole(stampFile, readFileSync(stamp, 'utf8'))
+  const reason = refusal()
+  if (reason === null) {
+    console.log(`kvfold: uses the native addon of the package, made for llama.cpp ${readJson(stamp).release}`)
+    return true
+  }
+  rmSync(stampFile)
+  rmSync(addon)
+  console.log(`kvfold: the addon of the package does not load here (${reason}), so it is built`)
+  return false
+}
+
 function findCompiler() {
   const compiler = [process.env.CXX, 'g++', 'clang++', 'c++'].filter(Boolean).find(works)
   if (compiler !== undefined) return compiler
@@ -120,7 +161,7 @@ function build() {
   const addon = join(output, 'kvfold.node')
   const stampFile = join(output, 'kvfold.json')
   const hash = hashOf(release, sources, packages)
-  if (isBuilt(addon, stampFile, hash)) return
+  if (isBuilt(addon, stampFile, hash) || usePrebuilt(addon, stampFile, hash)) return
 
   if (!works('git'))
     throw new Missing("git was not found, and llama.cpp's headers come out of a git bundle; install git and run npm ci again")

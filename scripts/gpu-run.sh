@@ -42,8 +42,9 @@ device=$([ "$gpu" = cpu ] && echo '"cpu"' || node scripts/test-gpu.mjs --which -
   echo "gpu-run: no device for $gpu on this machine" >&2
   exit 1
 }
-# ggml takes a software device only where its index is named.
-case $device in *llvmpipe*) export GGML_VK_VISIBLE_DEVICES=${GGML_VK_VISIBLE_DEVICES:-0} ;; esac
+# What the device needs in the environment: a software one is taken only where its index is named.
+while IFS= read -r variable; do export "${variable?}"; done < <(node -e '
+for (const [name, value] of Object.entries(JSON.parse(process.argv[1]).extra ?? {})) console.log(`${name}=${value}`)' "$device")
 [ "$gpu" = cpu ] || export KVFOLD_TEST_GPU=$gpu
 
 parts=$(mktemp -d)

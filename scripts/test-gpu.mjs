@@ -6,18 +6,20 @@ import { spawnSync } from 'node:child_process'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { parseArgs } from 'node:util'
+import { softwareVulkan } from './software-vulkan.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 
 /** Suites on real models, whose references (fresh prefills, contexts driven by hand) are computed on the same device. */
 const SUITES = [
+  'test/device',
   'test/native/decode',
   'test/native/memory',
   'test/native/device-memory',
   'test/engine/exact',
   'test/engine/contracts',
   'test/engine/parking',
-  'test/engine/fetching',
+  'test/engine/reload-ahead',
   'test/engine/scheduler',
   'test/engine/quantised',
   'test/engine/tenants',
@@ -25,15 +27,14 @@ const SUITES = [
   'test/native/attention',
   'test/engine/attention',
   'test/server/service',
-  'test/server/cells',
+  'test/server/residency',
   'test/server/embeddings',
 ]
 
-/** The quickest. */
-const SHORT = ['test/native/decode', 'test/native/device-memory', 'test/engine/quantised', 'test/engine/scheduler']
-
-/** Indices of the devices that ggml's Vulkan backend may take; it takes no software device unless its index is named. */
-const NAMED = { GGML_VK_VISIBLE_DEVICES: '0' }
+/** A software device compiles a kernel for every small size of batch and type of matrix, half a minute each; these suites need few. */
+const SOFTWARE = ['test/device']
+const SHORT = ['test/device/folds']
+const COMPUTES_IN_SOFTWARE = /llvmpipe|swiftshader/i
 
 const { values, positionals } = parseArgs({
   options: {
@@ -66,7 +67,7 @@ function found(gpu, extra) {
 function choose(wanted) {
   const hardware = wanted === undefined ? ['cuda', 'metal', 'vulkan'] : [wanted]
   const tries = hardware.map((gpu) => [gpu, {}])
-  if (hardware.includes('vulkan')) tries.push(['vulkan', NAMED])
+  if (hardware.includes('vulkan')) tries.push(['vulkan', softwareVulkan()])
   for (const [gpu, extra] of tries) {
     const backend = found(gpu, extra)
     if (backend !== null) return backend
@@ -78,7 +79,7 @@ function main() {
   const backend = choose(values.gpu)
   if (backend === null) {
     console.error(
-      `test:gpu: no device for ${values.gpu ?? 'any backend'} on this machine, so nothing was tested. Debian's package mesa-vulkan-drivers is a software device.`,
+      `test:gpu: no device for ${values.gpu ?? 'any backend'} on this machine, so nothing was tested. \`node scripts/test-parts.mjs vulkan\` puts one in place that computes in software (Debian).`,
     )
     process.exit(1)
   }
@@ -88,7 +89,8 @@ function main() {
   }
   const on = `${backend.gpu} on ${backend.devices[0]}, llama.cpp ${backend.release}`
   console.log(`test:gpu: ${on}`)
-  const files = positionals.length > 0 ? positionals : values.short ? SHORT : SUITES
+  const all = COMPUTES_IN_SOFTWARE.test(backend.devices[0]) ? SOFTWARE : SUITES
+  const files = positionals.length > 0 ? positionals : values.short ? SHORT : all
   const { status } = spawnSync(
     process.execPath,
     [join(root, 'node_modules', 'vitest', 'vitest.mjs'), 'run', '--project', 'whole', ...files],

@@ -7,6 +7,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { fetchSoftwareVulkan, hasSoftwareVulkan } from './software-vulkan.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 
@@ -20,7 +21,7 @@ const PARTS = {
   chromium: { for: 'the dashboard and reports in a browser', there: () => existsSync('/usr/bin/chromium'), package: 'chromium' },
   vulkan: {
     for: 'the GPU path, on a device of Vulkan that computes in software',
-    there: () => existsSync('/usr/share/vulkan/icd.d') && readdirSync('/usr/share/vulkan/icd.d').length > 0,
+    there: hasSoftwareVulkan,
     package: 'mesa-vulkan-drivers',
   },
   numpy: {
@@ -62,6 +63,7 @@ if (unknown.length > 0) {
 const names = asked.length > 0 ? asked : Object.keys(PARTS)
 const absent = () => names.filter((name) => !PARTS[name].there())
 if (absent().length > 0) install(absent().map((name) => PARTS[name].package))
+if (absent().includes('vulkan')) fetchSoftwareVulkan()
 const missing = absent()
 if (missing.length > 0) {
   const list = missing.map((name) => `${PARTS[name].package} (${PARTS[name].for})`).join(', ')

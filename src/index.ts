@@ -15,10 +15,11 @@ export { KvfoldError, errorTable, type ErrorCode } from './core/errors.js'
 export { conversationId, fragmentId, searchId, type ConversationId, type FragmentId, type SearchId } from './core/ids.js'
 export type { Span } from './core/span.js'
 
-// Models: the native binding, files and hub URIs, models with random weights.
+// Models: the native binding, files and hub URIs, the model in the package, models with random weights.
 export { openNative } from './native/binding.js'
-export { isModelUri, resolveModel, type ResolveOptions } from './native/resolve.js'
-export { synthesizeModel } from './native/synthetic.js'
+export { isModelUri, resolveModel, type ResolveOptions } from './native/binding.js'
+export { synthesizeModel, type SyntheticShape } from './native/synthetic.js'
+export { builtinModel } from './cli/builtin.js'
 export type {
   BackendInfo,
   CacheType,
@@ -29,16 +30,25 @@ export type {
   ModelOptions,
   Native,
   NativeModel,
+  Pooling,
+  SamplerOptions,
+  SpecialTokens,
+  TokenizeOptions,
+  VocabType,
 } from './native/types.js'
 
 // Chat: messages and tools as every layer passes them, templates with a span for every message.
 export type { ChatMessage, Edit, Role, ToolCall, ToolChoice, ToolDefinition } from './chat/message.js'
-export { ChatFormat } from './chat/format.js'
+export { ChatFormat, type FormatOptions, type Rendered, type RenderRequest } from './chat/format.js'
 
 // Engines: show messages under edits, get the next message and its account.
 export { LlamaEngine, freshConversation, type Completion, type LlamaEngineOptions } from './engine/llama.js'
+export type { ShelfPlace } from './engine/disk-tier.js'
 export { RemoteEngine, type RemoteEngineOptions } from './engine/remote/remote.js'
-export { Embedder, type EmbedderOptions } from './engine/embedder.js'
+export type { DeferralOptions } from './engine/remote/deferral.js'
+export type { Patience } from './engine/remote/endpoint.js'
+export type { FlavourName } from './engine/remote/flavour.js'
+export { Embedder, type EmbedderOptions, type Embeddings, type EmbedOptions, type TextPooling } from './engine/embedder.js'
 export type {
   Engine,
   EngineEvent,
@@ -47,6 +57,7 @@ export type {
   EngineRequest,
   Finish,
   Generation,
+  NamedLogprob,
   Sampling,
   Timing,
   TokenLogprob,
@@ -62,35 +73,45 @@ export type { BlendChoice } from './kv/plan-parts.js'
 export type { RefreshOptions, RefreshResult } from './engine/background-recompute.js'
 export type { Abilities } from './engine/model-facts.js'
 export type { CostModel } from './kv/cost-model.js'
-export type { LedgerEntry, MessageCost, ReuseSource } from './kv/ledger.js'
+export type { LedgerEntry, MessageCost, ReuseSource, StepKind } from './kv/ledger.js'
+export type { CacheTotals, Residency } from './kv/residency.js'
+export type { Tier } from './kv/sequence.js'
 
 // Context: a conversation and the operations on what of it is shown, for programs and people as for models.
 export {
   Conversation,
   type ConversationPorts,
+  type ConversationState,
   type FragmentOptions,
   type SearchOptions,
   type SearchResult,
+  type Snap,
 } from './context/conversation.js'
 export { portsOf } from './context/ports.js'
-export type { Fragment, FragmentState } from './context/fragment.js'
+export type { CostlyFolds, Fragment, FragmentState, Price } from './context/fragment.js'
+export type { Hit } from './context/search.js'
+export type { Stretch } from './context/stretch.js'
+export type { Summarize } from './context/summary.js'
 export type { Refusal, Result } from './context/refusal.js'
 export { contextTools } from './context/tools.js'
 export type { ContextTool, ToolOutcome } from './context/tools.js'
 
 // Agents: turns with tools until there is an answer.
-export { plain, type PlainOptions } from './agents/plain.js'
+export { plain, type PlainOptions } from './agents/sculptor.js'
 export { sculptor, type SculptorOptions } from './agents/sculptor.js'
 export { Session, MAX_CALLS, type AskOptions, type SessionOptions } from './agents/session.js'
-export { systemPrompts, type SystemPrompt } from './agents/prompts.js'
-export type { ClientTool } from './agents/toolbox.js'
+export { systemPrompts, type SystemPrompt } from './agents/sculptor.js'
+export type { ClientTool, ExternalTools, Toolbox } from './agents/toolbox.js'
 export type { AgentEvent, CallReport, StepReport, TurnEnd, TurnOutcome } from './agents/events.js'
 
-// Attention studies: what folding does to where a model looks. The engine must have been loaded with `attention: true`.
+// Attention studies, and PI-LLM's prompts, which they are made on: what folding does to where a model looks. The engine must have been loaded with `attention: true`.
 export { studyValues, type Keeper, type ValueStudyOptions } from './eval/attention-study.js'
 export { ownWords, wordsFrom, type PiWords } from './eval/pi-words.js'
+export { piSample, type PiOptions, type PiOrder, type PiSample, type PiUpdate } from './eval/pi-llm.js'
 export { compareSpans, type SpanRow, type SpanStudy, type SpanStudyOptions, type WatchedSpan } from './attention/spans.js'
 export { valueArrays, type ValueArrays } from './attention/tables.js'
-export { findingOf, interferenceOf, type Figure, type Finding, type InterferencePoint } from './attention/findings.js'
-export type { EpisodeRecord, PromptRecord, StripRecord, StudyRecord } from './attention/run-folder.js'
+export { findingOf, interferenceOf, type Figure, type Finding, type InterferencePoint, type Tests } from './attention/findings.js'
+export type { AnswerChoice } from './attention/measurement.js'
+export type { Interval } from './attention/statistics.js'
+export type { EpisodeRecord, EpisodeStep, StripToken, PromptRecord, StripRecord, StudyRecord } from './attention/run-folder.js'
 export type { Comparison, From, Glance, HeadRow, Masses, Pair, PairStatus } from './attention/pairs.js'

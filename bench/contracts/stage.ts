@@ -5,6 +5,7 @@ import type { Terms } from '../../src/kv/plan-parts.js'
 import type { Prompt } from '../../src/kv/prompt.js'
 import type { Native } from '../../src/native/types.js'
 import { SPLICE } from './variants.js'
+import { neverEnding } from '../random-tokens.js'
 
 /** Settings of every engine of this bench. */
 export const SETTINGS = { threads: 1, batchThreads: 1, flashAttention: 'on' } as const
@@ -27,9 +28,7 @@ export class Stage {
   readonly #noEnd: readonly { readonly token: number; readonly bias: number }[]
 
   private constructor(readonly engine: LlamaEngine) {
-    const { vocabulary } = engine.modelInfo
-    const ends = Array.from({ length: vocabulary }, (_, token) => token).filter((token) => engine.model.isEndOfGeneration(token))
-    this.#noEnd = ends.map((token) => ({ token, bias: -Infinity }))
+    this.#noEnd = neverEnding(engine.model)
   }
 
   static async open(native: Native, path: string, cells: number): Promise<Stage> {

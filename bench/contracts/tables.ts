@@ -1,6 +1,6 @@
 /** Owns what the bench says in words: tables for a terminal and for Markdown, and when to use which contract. */
-import { count, percent } from '../../src/cli/figures.js'
-import { table, type Column } from '../../src/cli/table.js'
+import { count, percent } from '../../src/figures/numbers.js'
+import { type Column, left, markdown, right, table, type Table, terminal } from '../../src/figures/table.js'
 import { median } from '../random-tokens.js'
 import { mean } from '../statistics.js'
 import { scoresOf, type Folder, type Score } from './accuracy.js'
@@ -8,31 +8,32 @@ import { cellsOf, type Cell } from './grid.js'
 import type { Results } from './results.js'
 import { VARIANTS, type Variant } from './variants.js'
 
-interface Table {
-  readonly columns: readonly Column[]
-  readonly cells: readonly (readonly string[])[]
-}
-
 /** What the project asks of `splice`: to lose no more accuracy than this. */
 const CLOSE = 0.02
 
-const right = (title: string): Column => ({ title, align: 'right' })
 const milliseconds = (value: number): string => value.toFixed(value < 10 ? 1 : 0)
 /** Below, the logarithms themselves are rounded by as much. */
 const nats = (value: number): string => (value < 1e-6 ? '< 1e-6' : value.toExponential(0))
 const points = (share: number): string => `${share < 0 ? '-' : '+'}${Math.abs(share * 100).toFixed(1)}`
 
+/** What the first two columns say opens a group. */
+const grouped = (columns: readonly Column[], rows: readonly (readonly string[])[]): Table =>
+  table(columns, rows, { opens: (row, before) => row[0] !== before[0] || row[1] !== before[1] })
+
 /** Every model, context and variant: medians over places and shares, and the worst of them. */
 export function summary(cells: readonly Cell[]): Table {
-  const columns = [{ title: 'model' }, right('context'), { title: 'variant' }]
   const figures = ['ms', 'exact / it', 'tokens', 'KL median', 'KL most', 'same answer'].map(right)
+  const columns = [left('model'), right('context'), left('variant'), ...figures]
   const groups = new Map<string, Cell[]>()
   for (const cell of cells) {
     const key = `${cell.model}|${cell.context}`
     groups.set(key, [...(groups.get(key) ?? []), cell])
   }
   const rows = [...groups.values()].flatMap((group) => VARIANTS.map((variant) => summaryRow(group, variant)))
-  return { columns: [...columns, ...figures], cells: rows.filter((row) => row.length > 0) }
+  return grouped(
+    columns,
+    rows.filter((row) => row.length > 0),
+  )
 }
 
 function summaryRow(group: readonly Cell[], variant: Variant): string[] {
@@ -66,14 +67,14 @@ function faster(group: readonly Cell[], own: readonly Cell[]): number {
 
 /** One model and context: a row for every place and share. */
 function holes(cells: readonly Cell[]): Table {
-  const columns = [{ title: 'place' }, right('folded'), ...VARIANTS.map(right)]
+  const columns = [left('place'), right('folded'), ...VARIANTS.map(right)]
   const keys = [...new Set(cells.map(({ place, share }) => `${place}|${share}`))]
   const rows = keys.map((key) => {
     const own = cells.filter(({ place, share }) => `${place}|${share}` === key)
     const { place, share } = own[0]!
     return [place, percent(share, 0), ...VARIANTS.map((variant) => holeCell(own.find((cell) => cell.variant === variant)))]
   })
-  return { columns, cells: rows }
+  return table(columns, rows)
 }
 
 function holeCell(cell: Cell | undefined): string {
@@ -86,9 +87,9 @@ function holeCell(cell: Cell | undefined): string {
 /** PI-LLM: a row for every folder, n and way. */
 export function accuracies(scores: readonly Score[]): Table {
   const columns = [
-    { title: 'folds' },
+    left('folds'),
     right('n'),
-    { title: 'way' },
+    left('way'),
     right('right, %'),
     right('95 %'),
     right('points against exact'),
@@ -111,7 +112,7 @@ export function accuracies(scores: readonly Score[]): Table {
       milliseconds(cost.milliseconds),
       percent(cost.clean, 0),
     ])
-  return { columns, cells }
+  return grouped(columns, cells)
 }
 
 /** The program's folds first; ways stay in the order of measuring. */
@@ -119,12 +120,9 @@ const inOrder = (a: Score, b: Score): number => b.folder.localeCompare(a.folder)
 
 export function forTerminal(results: Results): string[] {
   const { folds, noise, answers, notMeasured } = results
-  const group = (row: readonly string[]) => row.slice(0, 2).join('|')
-  const printed = ({ columns, cells }: Table) =>
-    table(columns, cells, { breaks: (at) => at > 0 && group(cells[at]!) !== group(cells[at - 1]!) })
   return [
-    ...(folds.length === 0 ? [] : [...printed(summary(cellsOf(folds))), noiseLine(noise), '']),
-    ...(answers.length === 0 ? [] : [...printed(accuracies(scoresOf(answers))), '']),
+    ...(folds.length === 0 ? [] : [...terminal(summary(cellsOf(folds))), noiseLine(noise), '']),
+    ...(answers.length === 0 ? [] : [...terminal(accuracies(scoresOf(answers))), '']),
     ...notMeasured.map((what) => `not measured: ${what}`),
     '',
     ...advice(results),
@@ -181,11 +179,6 @@ export function forMarkdown(results: Results): string {
 }
 
 const streamsOf = (answers: Results['answers']): number => 1 + Math.max(-1, ...answers.map(({ stream }) => stream))
-
-const markdown = ({ columns, cells }: Table): string =>
-  [columns.map(({ title }) => title), columns.map(({ align }) => (align === 'right' ? '---:' : '---')), ...cells]
-    .map((row) => `| ${columns.map((_, at) => row[at] ?? '').join(' | ')} |`)
-    .join('\n')
 
 /** When to use which contract, in sentences that are true whichever way the figures came out. */
 export function advice({ folds, noise, answers }: Results): string[] {

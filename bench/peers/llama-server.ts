@@ -23,15 +23,25 @@ const OPTIONS = {
   LLAMA_BUILD_APP: 'OFF',
 }
 
+/** Path of the binary where it was built already, else null. */
+export function builtLlamaServer(): string | null {
+  const { binary } = placeOf()
+  return existsSync(binary) ? binary : null
+}
+
+function placeOf(): { readonly release: string; readonly folder: string; readonly binary: string } {
+  const { release } = JSON.parse(readFileSync(join(bundled, 'binariesGithubRelease.json'), 'utf8')) as { release: string }
+  const folder = join(root, '.cache', `llama-server-${release}`)
+  return { release, folder, binary: join(folder, 'llama-server') }
+}
+
 /**
  * Path of the binary. The first call builds it, for up to half an hour on two cores, and says so on the error output; a build that was cut
  * off goes on where it stopped. Nothing is downloaded. One build at a time.
  * @throws Error in one sentence when git, cmake or a compiler is missing, or with the last lines of whatever failed.
  */
 export async function buildLlamaServer(): Promise<string> {
-  const { release } = JSON.parse(readFileSync(join(bundled, 'binariesGithubRelease.json'), 'utf8')) as { release: string }
-  const folder = join(root, '.cache', `llama-server-${release}`)
-  const binary = join(folder, 'llama-server')
+  const { release, folder, binary } = placeOf()
   if (existsSync(binary)) return binary
   need(['git'], 'git', 'the source of llama-server is a git bundle')
   need(['cmake'], 'cmake', 'llama-server is built with it')

@@ -1,6 +1,17 @@
 /** Owns what a study finds: the paper's statistics on the changes of all pairs, intervals over seeds, and the interference against updates. */
 import type { Contract } from '../core/contract.js'
-import { changeOf, type From, FROMS, type Masses, meanMasses, type Pair, type PairStatus, seenFrom } from './pairs.js'
+import {
+  baselineChangeOf,
+  changeOf,
+  type From,
+  FROMS,
+  type Comparison,
+  type Masses,
+  meanMasses,
+  type Pair,
+  type PairStatus,
+  seenFrom,
+} from './pairs.js'
 import type { PromptRecord, StudyRecord } from './run-folder.js'
 import {
   bootstrap,
@@ -36,6 +47,15 @@ export interface Finding {
   readonly improvedShare: Figure | null
   readonly meanChange: Figure | null
   readonly medianChange: Figure | null
+  /** What softmax arithmetic alone makes of it: every weight over what is left of 1 without the folded text (Pair.baseline). */
+  readonly baselineMeanChange: Figure | null
+  /** Observed less that, pair by pair: what is left for folding to have done. */
+  readonly excessMeanChange: Figure | null
+  /** Squared Pearson correlation of the two changes over pairs. */
+  readonly baselineR2: Figure | null
+  /** When as many tokens of words of no key are folded, in the place of the older updates; and what arithmetic alone makes of that. */
+  readonly placeboMeanChange: Figure | null
+  readonly placeboBaselineMeanChange: Figure | null
   readonly range: readonly [least: number, most: number] | null
   readonly deviation: number | null
   /** Squared Pearson correlation of complete and folded weights. */
@@ -70,8 +90,13 @@ export interface InterferencePoint {
 
 /** Findings for one contract, from the records of prompts with the same number of updates. */
 export function findingOf(records: readonly PromptRecord[], contract: Contract, from: From): Finding {
-  const everyone = records.map((record) => pairsUnder(record, contract))
-  const groups = records.map((record) => pairsUnder(record, contract).flatMap((pair) => changed(pair, from, record.shown)))
+  const everyone = records.map((record) => pairsUnder(record.comparisons, contract))
+  const groups = everyone.map((pairs, at) => pairs.flatMap((pair) => changed(pair, from, records[at]!.shown)))
+  const placebos = records.map(({ placebo, shown }) =>
+    pairsUnder(placebo ?? [], contract).flatMap((pair) => changed(pair, from, shown)),
+  )
+  const meanOver = (sides: readonly (readonly Changed[])[], of: (pair: Changed) => number) =>
+    meanOf(sides.map((pairs) => pairs.map(of)))
   const all = groups.flat()
   const changes = all.map(({ change }) => change)
   const description: Description | null = describe(changes)
@@ -84,9 +109,14 @@ export function findingOf(records: readonly PromptRecord[], contract: Contract, 
     counts: { measured: count('measured'), 'folded-away': count('folded-away'), unanswered: count('unanswered') },
     pairs: all.length,
     improved: changes.filter((change) => change > 0).length,
-    improvedShare: meanOf(groups.map((items) => items.map(({ change }) => Number(change > 0)))),
-    meanChange: meanOf(groups.map((items) => items.map(({ change }) => change))),
+    improvedShare: meanOver(groups, ({ change }) => Number(change > 0)),
+    meanChange: meanOver(groups, ({ change }) => change),
     medianChange: medianOf(groups.map((items) => items.map(({ change }) => change))),
+    baselineMeanChange: meanOver(groups, ({ alone }) => alone),
+    excessMeanChange: meanOver(groups, ({ change, alone }) => change - alone),
+    baselineR2: correlationOf(groups.map((items) => items.map(({ change, alone }) => [change, alone]))),
+    placeboMeanChange: meanOver(placebos, ({ change }) => change),
+    placeboBaselineMeanChange: meanOver(placebos, ({ alone }) => alone),
     range: description === null ? null : [description.least, description.most],
     deviation: description?.deviation ?? null,
     r2: correlationOf(groups.map((items) => items.map(({ before, after }) => [before.weight, after.weight]))),
@@ -106,7 +136,7 @@ export function interferenceOf(
   from: From,
 ): InterferencePoint | null {
   const groups = records.map((record): Masses[] => {
-    const pairs = contract === null ? (record.comparisons[0]?.pairs ?? []) : pairsUnder(record, contract)
+    const pairs = contract === null ? (record.comparisons[0]?.pairs ?? []) : pairsUnder(record.comparisons, contract)
     return pairs.flatMap((pair) => seenFrom(contract === null ? pair.complete : pair.folded, from) ?? [])
   })
   const average = (of: 'older' | 'current'): Figure | null => meanOf(groups.map((items) => items.map((masses) => masses[of])))
@@ -117,17 +147,20 @@ export function interferenceOf(
 
 interface Changed {
   readonly change: number
+  /** What softmax arithmetic alone makes of it. */
+  readonly alone: number
   readonly before: Masses
   readonly after: Masses
   readonly shown: number
 }
 
 function changed(pair: Pair, from: From, shown: number): Changed[] {
-  const [change, before, after] = [changeOf(pair, from), seenFrom(pair.complete, from), seenFrom(pair.folded, from)]
-  return change === null || before === null || after === null ? [] : [{ change, before, after, shown }]
+  const [change, alone] = [changeOf(pair, from), baselineChangeOf(pair, from)]
+  const [before, after] = [seenFrom(pair.complete, from), seenFrom(pair.folded, from)]
+  return change === null || alone === null || before === null || after === null ? [] : [{ change, alone, before, after, shown }]
 }
 
-const pairsUnder = ({ comparisons }: PromptRecord, contract: Contract): readonly Pair[] =>
+const pairsUnder = (comparisons: readonly Comparison[], contract: Contract): readonly Pair[] =>
   comparisons.find((comparison) => comparison.contract === contract)?.pairs ?? []
 
 /** Null where the figure of all groups is; groups without items count for nothing. */

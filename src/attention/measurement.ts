@@ -243,14 +243,40 @@ export interface HeadMap {
  * were not captured are left out (the last token of an answer is never shown to the model).
  */
 export function massOn(pattern: AttentionPattern, places: readonly number[], key: string): HeadMap | null {
-  const { layers, heads, queries, keys, mass } = pattern
-  const set = keys.indexOf(key)
+  return averaged(pattern, places, key, (mass) => mass(key))
+}
+
+/**
+ * What the mass on a set comes to if all that folding does is take the folded text out of the softmax: w / (1 - mass on the folded text), for each
+ * layer, head and query by itself, then the mean over the queries. Null as `massOn`; without folded text it is `massOn`.
+ */
+export function renormalised(pattern: AttentionPattern, places: readonly number[], key: string, folded: string): HeadMap | null {
+  return averaged(pattern, places, key, (mass) => mass(key) / (1 - Math.min(mass(folded), MOST_FOLDED)))
+}
+
+/** Where nearly everything that a token looks at is folded, nothing can be said of the rest. */
+const MOST_FOLDED = 1 - 1e-6
+
+/** The mean over queries of what `of` makes of the masses of each; those on a set that was not captured are 0. */
+function averaged(
+  { layers, heads, queries, keys, mass }: AttentionPattern,
+  places: readonly number[],
+  key: string,
+  of: (mass: (set: string) => number) => number,
+): HeadMap | null {
   const rows = places.map((at) => queries.indexOf(at)).filter((row) => row >= 0)
-  if (set < 0 || rows.length === 0) return null
-  const values = Float64Array.from({ length: layers.length * heads.length }, (_, map) => {
-    const sum = rows.reduce((total, row) => total + mass.data[(map * queries.length + row) * keys.length + set]!, 0)
-    return sum / rows.length
-  })
+  if (!keys.includes(key) || rows.length === 0) return null
+  const columns = new Map(keys.map((name, column) => [name, column]))
+  const values = Float64Array.from({ length: layers.length * heads.length }, (_, map) =>
+    mean(
+      rows.map((row) =>
+        of((set) => {
+          const column = columns.get(set)
+          return column === undefined ? 0 : mass.data[(map * queries.length + row) * keys.length + column]!
+        }),
+      ),
+    ),
+  )
   return { layers, heads, values }
 }
 

@@ -1,6 +1,6 @@
 /** Owns what is measured of one key-value pair: where the value's tokens in the answer look, in the complete prompt and in the folded one. */
 import type { Contract } from '../core/contract.js'
-import { dividedBy, type HeadMap, type Look, massOn, overall, type WatchedSet } from './measurement.js'
+import { dividedBy, type HeadMap, type Look, massOn, overall, renormalised, type WatchedSet } from './measurement.js'
 import type { Stretch } from './places.js'
 import { mean } from './statistics.js'
 
@@ -47,6 +47,8 @@ export interface Pair {
   readonly olderShown: number
   readonly complete: Glance | null
   readonly folded: Glance | null
+  /** The weight that the folded prompt would have if a fold were softmax arithmetic alone, from the complete prompt (`renormalised`). */
+  readonly baseline: { readonly value: number; readonly reading: number | null } | null
 }
 
 /** Mean over the measured pairs of one prompt, of one layer and head. */
@@ -63,6 +65,11 @@ export interface HeadRow {
  */
 export type From = 'value' | 'reading'
 export const FROMS: readonly From[] = ['value', 'reading']
+/** What the looking tokens are called. */
+export const FROM_NAMES: Readonly<Record<From, string>> = {
+  value: "from the value's tokens (as in the paper)",
+  reading: 'from the token that predicts the value',
+}
 
 /** All pairs of one prompt, folded under one contract. */
 export interface Comparison {
@@ -75,12 +82,16 @@ export interface Comparison {
   readonly heads: readonly HeadRow[]
 }
 
-/** The key sets to ask a look for. */
-export const watchedSets = (pairs: readonly WatchedPair[]): WatchedSet[] =>
-  pairs.flatMap(({ key, current, older }) => [
+/** The key sets to ask a look for. `folded`: what the folds hide. */
+export const watchedSets = (pairs: readonly WatchedPair[], folded: readonly Stretch[] = []): WatchedSet[] => [
+  ...pairs.flatMap(({ key, current, older }) => [
     { name: currentSet(key), stretches: [current] },
     { name: olderSet(key), stretches: older },
-  ])
+  ]),
+  { name: FOLDED, stretches: folded },
+]
+
+const FOLDED = 'all that is folded'
 
 const currentSet = (key: string): string => `current ${key}`
 const olderSet = (key: string): string => `older ${key}`
@@ -100,6 +111,10 @@ export function compare(pairs: readonly WatchedPair[], contract: Contract, compl
       olderShown: older.length - (folded.sets.get(olderSet(key))?.hidden ?? 0),
       complete: before === null ? null : glanceOf(before),
       folded: after === null ? null : glanceOf(after),
+      baseline:
+        before === null
+          ? null
+          : { value: overall(before.alone), reading: before.reading === null ? null : overall(before.reading.alone) },
     })),
     heads: headRows(seen.flatMap(({ before, after }) => (before === null || after === null ? [] : [{ before, after }]))),
   }
@@ -115,7 +130,8 @@ interface Sight extends Maps {
   readonly reading: Maps | null
 }
 
-type Maps = { readonly [Of in keyof Masses]: HeadMap }
+/** `alone`: what of `weight` is left or gained where the folded text is taken out of the softmax. */
+type Maps = { readonly [Of in keyof Masses | 'alone']: HeadMap }
 
 function sight({ pattern, sets, said }: Look, key: string): Sight | null {
   const one = said.get(key)
@@ -126,7 +142,8 @@ function sight({ pattern, sets, said }: Look, key: string): Sight | null {
     if (current === null) return null
     // A set without tokens was not asked for: nothing is on it.
     const older = massOn(pattern, places, olderSet(key)) ?? { ...current, values: new Float64Array(current.values.length) }
-    return { weight: dividedBy(current, size), current, older }
+    const alone = dividedBy(renormalised(pattern, places, currentSet(key), FOLDED)!, size)
+    return { weight: dividedBy(current, size), current, older, alone }
   }
   const seen = from(one.value)
   return seen === null ? null : { ...seen, reading: from([one.reading]) }
@@ -178,4 +195,10 @@ export const seenFrom = (glance: Glance | null, from: From): Masses | null =>
 export function changeOf({ complete, folded }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
   return before === null || after === null || before.weight === 0 ? null : 100 * (after.weight / before.weight - 1)
+}
+
+/** The change that softmax arithmetic alone would make; null as `changeOf`. */
+export function baselineChangeOf({ complete, baseline }: Pair, from: From): number | null {
+  const [before, after] = [seenFrom(complete, from), baseline?.[from] ?? null]
+  return before === null || after === null || before.weight === 0 ? null : 100 * (after / before.weight - 1)
 }

@@ -115,6 +115,8 @@ export interface PromptRecord {
   /** Tokens of the complete prompt, a given answer included. */
   readonly shown: number
   readonly comparisons: readonly Comparison[]
+  /** The same folds of as many tokens that say nothing of any key; null where that was not looked at. */
+  readonly placebo: readonly Comparison[] | null
   readonly seconds: number
 }
 

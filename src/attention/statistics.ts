@@ -1,4 +1,5 @@
 /** Owns the statistics of samples: what describes them, intervals by bootstrap over seeds, and the tests of a change. */
+import { createRequire } from 'node:module'
 import { Random } from '../core/random.js'
 
 // Describing a sample: mean, median, range, and how far two samples agree.
@@ -128,7 +129,17 @@ export function bootstrap<Group>(
   return [sorted[cut]!, sorted[sorted.length - 1 - cut]!]
 }
 
-// Student's t: the one-sample test, and the distribution it needs.
+// Student's t: the one-sample test. Distributions are Cephes', as in SciPy.
+
+const require = createRequire(import.meta.url)
+/** Loaded where the first p is asked for; its CommonJS build is ready at once, the other one has to be waited for. */
+const cephes = () =>
+  require('cephes') as {
+    /** The regularised incomplete beta function I_x(a, b). */
+    incbet(a: number, b: number, x: number): number
+    /** The chance of a standard normal value below `x`. */
+    ndtr(x: number): number
+  }
 
 export interface TTest {
   readonly t: number
@@ -148,82 +159,7 @@ export function tTest(values: readonly number[]): TTest | null {
 }
 
 /** The chance that a t of `df` degrees of freedom is as far from 0 as this one. */
-export const twoSided = (t: number, df: number): number => incompleteBeta(df / (df + t * t), df / 2, 0.5)
-
-/**
- * The regularised incomplete beta function I_x(a, b), by its continued fraction (Numerical Recipes, 6.4, evaluated with Lentz's method).
- * Preconditions: 0 <= x <= 1, a > 0, b > 0.
- */
-export function incompleteBeta(x: number, a: number, b: number): number {
-  if (x <= 0) return 0
-  if (x >= 1) return 1
-  const front = Math.exp(logGamma(a + b) - logGamma(a) - logGamma(b) + a * Math.log(x) + b * Math.log1p(-x))
-  // The fraction converges fast on this side only; the other side is its mirror image.
-  return x < (a + 1) / (a + b + 2) ? (front * fraction(x, a, b)) / a : 1 - (front * fraction(1 - x, b, a)) / b
-}
-
-const TERMS = 10_000
-const ENOUGH = 1e-15
-/** In the place of zero, so that nothing is divided by it. */
-const TINY = 1e-300
-
-function fraction(x: number, a: number, b: number): number {
-  let c = 1
-  let d = 1 / away(1 - ((a + b) * x) / (a + 1))
-  let value = d
-  for (let m = 1; m <= TERMS; m++) {
-    const even = (m * (b - m) * x) / ((a + 2 * m - 1) * (a + 2 * m))
-    const odd = (-(a + m) * (a + b + m) * x) / ((a + 2 * m) * (a + 2 * m + 1))
-    let factor = 1
-    for (const term of [even, odd]) {
-      d = 1 / away(1 + term * d)
-      c = away(1 + term / c)
-      factor = c * d
-      value *= factor
-    }
-    if (Math.abs(factor - 1) < ENOUGH) break
-  }
-  return value
-}
-
-const away = (value: number): number => (Math.abs(value) < TINY ? TINY : value)
-
-/** Coefficients of Lanczos' approximation for g = 7 (Godfrey); relative error below 1e-14. */
-const LANCZOS = [
-  0.9999999999998099, 676.5203681218851, -1259.1392167224028, 771.3234287776531, -176.6150291621406, 12.507343278686905,
-  -0.13857109526572012, 9.984369578019572e-6, 1.5056327351493116e-7,
-] as const
-
-/** ln of the gamma function, for x > 0. */
-export function logGamma(x: number): number {
-  if (x < 0.5) return Math.log(Math.PI / Math.sin(Math.PI * x)) - logGamma(1 - x)
-  const base = x + 6.5
-  const sum = LANCZOS.reduce(
-    (total, coefficient, index) => total + (index === 0 ? coefficient : coefficient / (x - 1 + index)),
-    0,
-  )
-  return 0.5 * Math.log(2 * Math.PI) + (x - 0.5) * Math.log(base) - base + Math.log(sum)
-}
-
-// The upper tail of the normal distribution, right to the smallest numbers.
-
-/** From here on the continued fraction of the tail is better than the series around 0. */
-const TAIL = 3
-
-/** The chance of a standard normal value above `z`; relative error below 1e-12. */
-export function upperTail(z: number): number {
-  if (z < 0) return 1 - upperTail(-z)
-  const density = Math.exp((-z * z) / 2) / Math.sqrt(2 * Math.PI)
-  if (z < TAIL) {
-    let term = z
-    let sum = z
-    for (let k = 3; Math.abs(term) > 1e-18 * sum; k += 2) sum += term *= (z * z) / k
-    return 0.5 - density * sum
-  }
-  let rest = z
-  for (let k = 200; k >= 1; k--) rest = z + k / rest
-  return density / rest
-}
+export const twoSided = (t: number, df: number): number => cephes().incbet(df / 2, 0.5, df / (df + t * t))
 
 // Wilcoxon's signed-rank test: whether values lie to one side of 0, without asking how they are distributed.
 
@@ -238,7 +174,7 @@ export interface Wilcoxon {
   readonly method: 'exact' | 'normal'
 }
 
-/** Up to so many values the distribution is counted out, ties included. */
+/** Up to so many values the distribution is counted out, ties included; no package that was found does that. */
 const EXACT = 25
 
 /** Null where all values are 0. */
@@ -289,5 +225,5 @@ function counted(w: number, ranked: readonly Ranked[], all: number): number {
 function approximated(w: number, ranked: readonly Ranked[], all: number): number {
   // The sum of squared ranks is the variance times 4, ties included.
   const variance = ranked.reduce((sum, { rank }) => sum + rank ** 2, 0) / 4
-  return Math.min(1, 2 * upperTail((all / 2 - w) / Math.sqrt(variance)))
+  return Math.min(1, 2 * cephes().ndtr((w - all / 2) / Math.sqrt(variance)))
 }

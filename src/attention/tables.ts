@@ -3,7 +3,7 @@ import { type BasicType, parquetWriteBuffer } from 'hyparquet-writer'
 import type { Contract } from '../core/contract.js'
 import type { NamedArray } from '../engine/attention.js'
 import type { InterferencePoint } from './findings.js'
-import { changeOf, type From, type Glance, seenFrom } from './pairs.js'
+import { baselineChangeOf, changeOf, type From, type Glance, seenFrom } from './pairs.js'
 import type { PromptRecord, StudyRecord } from './run-folder.js'
 
 // The tables of a study: which columns they have, and their rows from the records.
@@ -28,7 +28,9 @@ export function pairTable(records: readonly StudyRecord[]): Table {
       complete: 'real',
       folded: 'real',
       change: 'real',
+      baseline_change: 'real',
       reading_change: 'real',
+      reading_baseline_change: 'real',
       ...MASS_COLUMNS,
       complete_tokens: 'integer',
       folded_tokens: 'integer',
@@ -38,7 +40,8 @@ export function pairTable(records: readonly StudyRecord[]): Table {
         pairs.map((pair): Row => ({
           ...{ n, seed, contract, key: pair.key, value: pair.value, status: pair.status },
           ...{ value_tokens: pair.tokens, older_shown: pair.olderShown, change: changeOf(pair, 'value') },
-          reading_change: changeOf(pair, 'reading'),
+          ...{ reading_change: changeOf(pair, 'reading'), baseline_change: baselineChangeOf(pair, 'value') },
+          reading_baseline_change: baselineChangeOf(pair, 'reading'),
           ...{ complete: pair.complete?.weight ?? null, folded: pair.folded?.weight ?? null },
           ...masses('complete', pair.complete),
           ...masses('folded', pair.folded),
@@ -149,7 +152,7 @@ export interface ValueArrays {
   /** Of all prompts, in alphabetical order. */
   readonly keys: readonly string[]
   readonly sides: readonly ['complete', 'folded']
-  /** [contract, seed, key, side]: mean weight on one token of the current value; NaN where there is none. */
+  /** `[contract, seed, key, side]`: mean weight on one token of the current value; NaN where there is none. */
   readonly weights: NamedArray<Float32Array>
   /** The same axes: mass on the key's earlier values. */
   readonly older: NamedArray<Float32Array>

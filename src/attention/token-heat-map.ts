@@ -1,6 +1,6 @@
 /** Owns one value's view of everything shown, token by token: its weights, and how they are drawn on a page. */
 import type { Span } from '../core/span.js'
-import { escaped } from './figures/svg.js'
+import { escaped } from '../figures/page.js'
 import type { Look } from './measurement.js'
 import type { From } from './pairs.js'
 import type { StripRecord, StripToken } from './run-folder.js'

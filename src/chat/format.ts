@@ -1,11 +1,9 @@
-/** One model's chat format: messages to tokens with a span for each, edits applied; and the parser for what the model answers. */
 import type { Contract } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
 import { templateMessages, toolsValue } from './conversation.js'
 import { applyToText, applyToTokens, changesOf, replacedBy, shifted } from './edits.js'
-import { messageStarts } from './extents.js'
 import { Template } from './jinja/template.js'
 import type { ChatMessage, Edit, ToolDefinition } from './message.js'
 import type { ReplyParser } from './parser.js'
@@ -14,10 +12,12 @@ import { substitute } from './sampled.js'
 import { detectSyntax } from './syntax/detect.js'
 import type { ToolSyntax } from './syntax/syntax.js'
 import { OffsetMap } from './text/offsets.js'
-import type { Tracked } from './text/tracked.js'
+import type { Tracked, Owner } from './text/tracked.js'
 import { isBorder, tokenAt, within, type Aligned } from './tokens/aligned.js'
 import { Encoder, type Fixed } from './tokens/encoder.js'
 import type { Tokenizer } from './tokenizer.js'
+
+/** One model's chat format: messages to tokens with a span for each, edits applied; and the parser for what the model answers. */
 
 export interface FormatOptions {
   /** Jinja source, as in GGUF `tokenizer.chat_template`. */
@@ -66,6 +66,8 @@ export interface Rendered {
   readonly origin: {
     readonly base: Int32Array
     readonly holes: readonly { readonly span: Span; readonly marker: number; readonly contract?: Contract }[]
+    /** Of `base`: the first token of each message, then of the generation prompt, then the end. */
+    readonly starts: readonly number[]
   }
 }
 
@@ -138,6 +140,7 @@ export class ChatFormat {
           marker: by.aligned.tokens.length,
           ...(contract === null ? {} : { contract }),
         })),
+        starts: base.tokenStarts,
       },
     }
     this.#traces.set(rendered, base)
@@ -295,4 +298,29 @@ const sameItems = (a: readonly unknown[], b: readonly unknown[]): boolean =>
 
 function checkMessages(messages: readonly ChatMessage[]): void {
   if (messages.length === 0) throw new KvfoldError('chat/bad-message', 'A prompt needs at least one message; add a user message.')
+}
+
+/** Divides a rendered prompt among its messages and the generation prompt. */
+
+/**
+ * Where each message begins in the text, and where the generation prompt does (the last entry): `count + 1` characters, never
+ * decreasing, the first 0. Text that belongs to nobody goes with what stands before it.
+ */
+export function messageStarts(text: Tracked, count: number): number[] {
+  const starts: number[] = new Array<number>(count + 1).fill(text.length)
+  let at = 0
+  let prompt = text.length
+  for (const { text: shown, origin, owner } of text.pieces) {
+    const whose: Owner | null = owner ?? (typeof origin === 'string' || origin.field === 'tool' ? null : origin.message)
+    if (whose === 'prompt') prompt = Math.min(prompt, at)
+    else {
+      prompt = text.length
+      if (whose !== null && whose < count) starts[whose] = Math.min(starts[whose] ?? at, at)
+    }
+    at += shown.length
+  }
+  starts[count] = prompt
+  for (let index = count - 1; index >= 0; index--) starts[index] = Math.min(starts[index] ?? 0, starts[index + 1] ?? 0)
+  starts[0] = 0
+  return starts
 }

@@ -16,10 +16,7 @@ import { addReport } from './commands/report.js'
 import { addRun } from './commands/run.js'
 import { addServe } from './commands/serve.js'
 import { addStore } from './commands/store.js'
-import { BAD_USAGE, describe, exitCode } from './failure.js'
-import { INTERRUPTED } from './interrupt.js'
-import { openShell, type Shell } from './shell.js'
-
+import { BAD_USAGE, describe, exitCode, INTERRUPTED, openShell, type Shell } from './shell.js'
 const GUIDE = `
 Examples:
   $ kvfold demo                               the built-in model, with and without its context tools

@@ -3,7 +3,7 @@ import { abilitiesOf, refusalOf } from '../engine/model-facts.js'
 import { ChatFormat } from '../chat/format.js'
 import { KvfoldError } from '../core/errors.js'
 import type { ModelInfo, NativeModel } from '../native/types.js'
-import { bytes, count, magnitude } from './figures.js'
+import { bytes, count, magnitude } from '../figures/numbers.js'
 
 /** How the model's chat template was read. */
 export type TemplateReport =

@@ -8,9 +8,9 @@ import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
 import type { TrialOptions } from '../engine/trial.js'
 import { proveModel } from '../engine/tried-models.js'
 import type { GpuChoice, Native } from '../native/types.js'
-import { isModelUri, resolveModel } from '../native/resolve.js'
+import { isModelUri, resolveModel } from '../native/binding.js'
 import { BUILTIN, builtinModel } from './builtin.js'
-import { bytes, percent } from './figures.js'
+import { bytes, percent } from '../figures/numbers.js'
 import { engineOptions, given, type ModelFlags } from './options.js'
 import type { Terminal } from './terminal.js'
 
@@ -84,7 +84,10 @@ export async function loadEngine(
   const settings = optionsOf(flags)
   const path = await modelPath(flags.model, notes, signal)
   const native = await nativeLibrary(flags.gpu)
-  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra })
+  const tell = (sentence: string) => {
+    notes.prose(sentence, notes.colours.yellow)
+  }
+  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra, tell })
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)

@@ -1,6 +1,6 @@
-/** Owns what every command gets from the process it runs in. */
-import { Interrupt } from './interrupt.js'
-import { Terminal } from './terminal.js'
+/** Owns what every command gets from the process it runs in: its streams, Ctrl-C, and how errors reach the person. */
+import { Terminal, printable } from './terminal.js'
+import { KvfoldError } from '../core/errors.js'
 
 export interface Shell {
   /** Results: stdout. */
@@ -15,3 +15,71 @@ export const openShell = (): Shell => ({
   notes: new Terminal(process.stderr),
   interrupt: new Interrupt(),
 })
+
+// Ctrl-C: the first one asks the running step to stop, the second one ends the process.
+
+/** What a shell expects of a program that SIGINT ended. */
+export const INTERRUPTED = 130
+
+/**
+ * While it is held, SIGINT (and SIGTERM) aborts `signal` instead of killing the process; the one after that kills it. `renew` forgets an
+ * interrupt that was dealt with, for programs that go on after one.
+ */
+export class Interrupt {
+  #controller = new AbortController()
+  readonly #onSignal = (): void => {
+    this.trigger()
+  }
+
+  constructor() {
+    process.on('SIGINT', this.#onSignal)
+    process.on('SIGTERM', this.#onSignal)
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal
+  }
+
+  get interrupted(): boolean {
+    return this.#controller.signal.aborted
+  }
+
+  /** What SIGINT does; for terminals in raw mode, which send a key instead of a signal. */
+  trigger(): void {
+    if (this.interrupted) process.exit(INTERRUPTED)
+    this.#controller.abort()
+  }
+
+  renew(): void {
+    this.#controller = new AbortController()
+  }
+
+  release(): void {
+    process.off('SIGINT', this.#onSignal)
+    process.off('SIGTERM', this.#onSignal)
+  }
+}
+
+// How errors reach the person: one line on stderr, an exit code, a stack only on request.
+
+export const FAILED = 1
+export const BAD_USAGE = 2
+
+/** The line for an error, without the newline; with KVFOLD_DEBUG=1 its stack and causes follow. */
+export function describe(error: unknown, debug = process.env['KVFOLD_DEBUG'] === '1'): string {
+  const line =
+    error instanceof KvfoldError
+      ? `kvfold: ${oneLine(error.message)} [${error.code}]`
+      : `kvfold: ${oneLine(error instanceof Error ? error.message : String(error))} [unexpected; KVFOLD_DEBUG=1 shows where]`
+  return debug && error instanceof Error ? `${line}\n${stacks(error)}` : line
+}
+
+export const exitCode = (error: unknown): number =>
+  error instanceof KvfoldError && error.code === 'cli/bad-usage' ? BAD_USAGE : FAILED
+
+const oneLine = (text: string): string => printable(text.replace(/\s*\n\s*/g, ' ').trim())
+
+function stacks(error: Error): string {
+  const own = error.stack ?? error.message
+  return error.cause instanceof Error ? `${own}\ncaused by: ${stacks(error.cause)}` : own
+}

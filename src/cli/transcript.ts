@@ -1,9 +1,10 @@
-/** Owns the transcripts that people write by hand: messages and tools as OpenAI's chat API has them, and stretches to fold. */
+/** Owns transcripts with stretches to fold: those that a person named, or else those that an agent would prune. */
 import { z } from 'zod'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { noted } from '../context/size-note.js'
 import { KvfoldError } from '../core/errors.js'
 import { span, type Span } from '../core/span.js'
+import { readRecorded, type Recorded, Unreadable } from './recorded.js'
 
 /** A stretch of one message's content. */
 export interface TranscriptFold {
@@ -16,101 +17,77 @@ export interface TranscriptFold {
 export interface Transcript {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
+  /** Empty where there is nothing worth a fold. */
   readonly folds: readonly TranscriptFold[]
+  /** Whether the folds are our proposal, because the file has none. */
+  readonly proposed: boolean
 }
 
-const text = z.union([z.string(), z.array(z.object({ type: z.literal('text'), text: z.string() }))])
-
-const message = z.object({
-  role: z.enum(['system', 'developer', 'user', 'assistant', 'tool']),
-  content: text.nullish(),
-  tool_calls: z.array(z.object({ id: z.string(), function: z.object({ name: z.string(), arguments: z.string() }) })).nullish(),
-  tool_call_id: z.string().optional(),
-  name: z.string().optional(),
-})
-
-const transcript = z.object({
-  messages: z.array(message).min(1),
-  tools: z
-    .array(
-      z.object({
-        type: z.literal('function'),
-        function: z.object({
-          name: z.string(),
-          description: z.string().default(''),
-          parameters: z.record(z.string(), z.unknown()).default({ type: 'object', properties: {} }),
-        }),
-      }),
-    )
-    .default([]),
-  folds: z
-    .array(
-      z.strictObject({
-        message: z.int().nonnegative(),
-        from: z.string().min(1).optional(),
-        to: z.string().min(1).optional(),
-        summary: z.string().min(1).optional(),
-      }),
-    )
-    .min(1),
-})
+const foldsIn = z
+  .array(
+    z.strictObject({
+      message: z.int().nonnegative(),
+      from: z.string().min(1).optional(),
+      to: z.string().min(1).optional(),
+      summary: z.string().min(1).optional(),
+    }),
+  )
+  .min(1)
 
 /** @throws KvfoldError cli/bad-usage that names the first thing wrong */
 export function parseTranscript(json: string, source: string): Transcript {
-  let input: unknown
-  try {
-    input = JSON.parse(json)
-  } catch (error) {
-    throw wrong(source, `it is not JSON (${error instanceof Error ? error.message : String(error)})`)
-  }
-  const parsed = transcript.safeParse(input)
+  const { messages, tools, body } = recordedIn(json, source)
+  const given = body?.['folds']
+  const noting = { messages: noted(messages, tools), tools }
+  if (given === undefined) return { ...noting, folds: proposed(messages), proposed: true }
+  const parsed = foldsIn.safeParse(given)
   if (!parsed.success) {
     const [issue] = parsed.error.issues
-    throw wrong(
-      source,
-      `${issue === undefined || issue.path.length === 0 ? 'it' : issue.path.join('.')}: ${issue?.message ?? 'wrong'}`,
-    )
+    throw wrong(source, `${['folds', ...(issue?.path ?? [])].join('.')}: ${issue?.message ?? 'wrong'}`)
   }
-  const { messages: given, tools, folds } = parsed.data
-  const messages = given.map(messageOf)
-  const definitions = tools.map((tool) => tool.function)
   return {
-    messages: noted(messages, definitions),
-    tools: definitions,
-    folds: folds.map(({ summary, ...fold }, index) => ({
+    ...noting,
+    folds: parsed.data.map(({ summary, ...fold }, index) => ({
       message: fold.message,
       span: stretchOf(messages, fold, (why) => wrong(source, `folds.${index}: ${why}`)),
       summary: summary ?? null,
     })),
+    proposed: false,
   }
+}
+
+/** A conversation in any of the forms that people have. @throws KvfoldError cli/bad-usage */
+function recordedIn(text: string, source: string): Recorded {
+  try {
+    return readRecorded(text)
+  } catch (error) {
+    if (error instanceof Unreadable) throw wrong(source, error.message)
+    throw error
+  }
+}
+
+/** Tool results and long messages that are no more than this are not worth a marker. */
+const LEAST = { tool: 400, other: 2000 }
+/** Results that an agent may still be at work with. */
+const NEWEST = 3
+
+/** What an agent would prune: tool results but the newest; where there are none, long messages before the last one. */
+function proposed(messages: readonly ChatMessage[]): readonly TranscriptFold[] {
+  const whole = (message: number): TranscriptFold => ({
+    message,
+    span: span(0, messages[message]?.content.length ?? 0),
+    summary: null,
+  })
+  const results = messages.flatMap(({ role }, at) => (role === 'tool' ? [at] : [])).slice(0, -NEWEST)
+  const old = results.filter((at) => (messages[at]?.content.length ?? 0) >= LEAST.tool)
+  if (old.length > 0) return old.map(whole)
+  return messages.flatMap(({ role, content }, at) =>
+    role !== 'system' && at < messages.length - 1 && content.length >= LEAST.other ? [whole(at)] : [],
+  )
 }
 
 const wrong = (source: string, why: string): KvfoldError =>
   new KvfoldError('cli/bad-usage', `The transcript ${source} cannot be used: ${why}. \`kvfold plan --help\` shows the format.`)
-
-function messageOf({ role, content, tool_calls, tool_call_id, name }: z.output<typeof message>): ChatMessage {
-  const joined = typeof content === 'string' ? content : (content ?? []).map((part) => part.text).join('')
-  const toolCalls = (tool_calls ?? []).map(({ id, function: { name: called, arguments: args } }) => {
-    const parsed = objectOf(args)
-    return { id, name: called, arguments: parsed ?? {}, ...(parsed === null ? { malformed: args } : {}) }
-  })
-  return {
-    role: role === 'developer' ? 'system' : role,
-    content: joined,
-    ...(toolCalls.length === 0 ? {} : { toolCalls }),
-    ...(tool_call_id === undefined ? {} : { toolCallId: tool_call_id }),
-    ...(name === undefined ? {} : { name }),
-  }
-}
-
-function objectOf(json: string): Record<string, unknown> | null {
-  try {
-    const value: unknown = JSON.parse(json)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : null
-  } catch {
-    return null
-  }
-}
 
 /** From where `from` begins to where the first `to` after it ends; without them from the beginning, and to the end. */
 function stretchOf(

@@ -1,9 +1,10 @@
-/** Owns how a running turn appears: the answer as it streams, calls and their results as one line each. */
+/** Owns how a turn appears: the answer as it streams, calls and their results as one line each, and its ledger. */
 import type { AgentEvent, CallReport } from '../agents/events.js'
 import type { ToolCall } from '../chat/message.js'
-import { printable } from './ansi.js'
-import { count, plural } from './figures.js'
-import type { Terminal } from './terminal.js'
+import { printable, type Terminal } from './terminal.js'
+import { count, plural, duration } from '../figures/numbers.js'
+import type { LedgerEntry } from '../kv/ledger.js'
+import { type Column, number, table, terminal } from '../figures/table.js'
 
 /** `fold_fragment(f1a2b3)`: values of the arguments, long ones cut, the more so the more there are. */
 export function callText({ name, arguments: args, malformed }: ToolCall): string {
@@ -82,4 +83,55 @@ export class TurnView {
     if (done < total) remarks.frame([remarks.colours.dim(`reading ${count(done)} of ${plural(total, 'token')} ...`)])
     else remarks.close()
   }
+}
+
+// How the ledger reads: one line for a turn, a table for a conversation.
+
+/** One line for the steps of one turn: the last step's context, and what the turn cost; empty without steps. */
+export function ledgerLine(entries: readonly LedgerEntry[]): string {
+  const last = entries.findLast(({ kind }) => kind === 'answer') ?? entries.at(-1)
+  if (last === undefined) return ''
+  const sum = (key: 'reused' | 'recomputed' | 'fresh' | 'side'): number => entries.reduce((total, entry) => total + entry[key], 0)
+  const milliseconds = entries.reduce(
+    (total, { milliseconds: { cache, prefill, decode } }) => total + cache + prefill + decode,
+    0,
+  )
+  const side = sum('side')
+  return [
+    plural(last.shown, 'token in context', 'tokens in context'),
+    `${count(sum('reused'))} reused`,
+    `${count(sum('recomputed'))} recomputed`,
+    `${count(sum('fresh'))} new`,
+    ...(side > 0 ? [`${count(side)} aside`] : []),
+    ...(last.approximate > 0 ? [`${count(last.approximate)} approximate (${last.contract})`] : []),
+    ...(last.fallback === null ? [] : [`exact instead: ${last.fallback}`]),
+    ...(last.recomputeReason == null ? [] : [`computed again: ${last.recomputeReason}`]),
+    ...(entries.length > 1 ? [plural(entries.length, 'step')] : []),
+    duration(milliseconds),
+  ].join(', ')
+}
+
+/**
+ * One row a step; `submitted` is the addon's own count. A star: another contract was asked for, and the
+ * step could not keep to it. `foreseen`: milliseconds expected of cache and prompt, where the machine is calibrated.
+ */
+export function ledgerTable(entries: readonly LedgerEntry[], rule: string): string[] {
+  const tokens = (title: string, of: (entry: LedgerEntry) => number | null) =>
+    number<LedgerEntry>(title, (entry) => (of(entry) === null ? '-' : count(of(entry)!)))
+  const columns: Column<LedgerEntry>[] = [
+    number('step', ({ step }) => String(step)),
+    { title: 'kind', text: ({ kind }) => kind },
+    { title: 'contract', text: ({ contract, fallback }) => (fallback === null ? contract : `${contract} *`) },
+    tokens('shown', ({ shown }) => shown),
+    tokens('reused', ({ reused }) => reused),
+    tokens('recomputed', ({ recomputed }) => recomputed),
+    tokens('new', ({ fresh }) => fresh),
+    tokens('approx.', ({ approximate }) => approximate),
+    tokens('aside', ({ side }) => side),
+    tokens('submitted', ({ submitted }) => submitted),
+    tokens('parked', ({ parked }) => parked),
+    tokens('ms', ({ milliseconds: { cache, prefill, decode } }) => cache + prefill + decode),
+    tokens('foreseen', ({ predicted }) => predicted),
+  ]
+  return terminal(table(columns, entries), rule)
 }

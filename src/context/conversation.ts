@@ -5,7 +5,7 @@ import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId, FragmentId } from '../core/ids.js'
 import { contains, length, overlaps, span, type Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import { apportion, piecesOf } from './pieces.js'
+import { apportion, piecesOf, type Scope, between, type Stretch } from './stretch.js'
 import {
   type CostlyFolds,
   editOf,
@@ -16,12 +16,10 @@ import {
   priceRemark,
   several,
   tooCostly,
+  IdMint,
 } from './fragment.js'
-import { IdMint } from './id-mint.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
-import { type Scope } from './scope.js'
 import { countIgnoringCase, occurrences, SearchLog, standingOf, widened, type Found, type Hit } from './search.js'
-import { between, type Stretch } from './stretch.js'
 import type { Summarize } from './summary.js'
 
 /** Widens characters of a message's original content to the token borders around them; `Engine.snap` without its tools. */
@@ -35,6 +33,8 @@ export interface ConversationPorts {
   readonly summarize?: Summarize
   /** Tokens that the messages take under the edits, as far as `message` asks for them; null when that cannot be said now. Default: nobody counts. */
   readonly count?: (messages: readonly ChatMessage[], message: number, edits: readonly Edit[]) => number | null
+  /** Whether `count` only estimates. Default false. */
+  readonly estimates?: boolean
   /** Of operations that do not say. Default `allow`. */
   readonly costlyFolds?: CostlyFolds
 }
@@ -319,7 +319,9 @@ export class Conversation {
   #price(old: Fragment, hidden: Fragment): Price | null {
     const open = this.#count(old, { ...old, state: { kind: 'open' } })
     const shown = open === null ? null : this.#count(old, hidden)
-    return open === null || shown === null ? null : { open, hidden: shown }
+    return open === null || shown === null
+      ? null
+      : { open, hidden: shown, ...(this.ports.estimates === true ? { about: true } : {}) }
   }
 
   /** Tokens shown with `one` in the place of a fragment; null when nobody can say. */

@@ -1,9 +1,11 @@
-/** Owns what a fragment is, and the text that stands in the place of a hidden one. */
-import type { Edit } from '../chat/message.js'
+/** Owns what a fragment is, its id, and the text that stands in the place of a hidden one. */
+import type { Edit, ChatMessage } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
-import type { FragmentId } from '../core/ids.js'
+import { type FragmentId, fragmentId, searchId, type SearchId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
 import { listed, type Refusal, refuse } from './refusal.js'
+import { invariant } from '../core/errors.js'
+import { mix } from '../core/random.js'
 
 /** Tokens that the conversation's messages take, all else as it is; definitions of tools are not among them. */
 export interface Price {
@@ -11,6 +13,8 @@ export interface Price {
   readonly open: number
   /** With what stands in its place. */
   readonly hidden: number
+  /** Left out: counted. True: estimated, because another server has the vocabulary. */
+  readonly about?: true
 }
 
 /** `open`: shown as it was written. `folded`: one marker is shown. `summarised`: a marker that holds the summary is shown. */
@@ -79,10 +83,11 @@ export const savedBy = ({ open, hidden }: Price): number => open - hidden
 export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>): string | null {
   if (price === undefined || savedBy(price) > 0) return null
   const { open, hidden } = price
+  const about = price.about === true ? 'about ' : ''
   const what = state.kind === 'summarised' ? 'summary' : 'marker'
   const more = hidden - open
   const by = more === 0 ? 'as many tokens as' : `${more} ${more === 1 ? 'token' : 'tokens'} more than`
-  return `This does not pay: the ${what} takes ${by} the text (${open} tokens shown with the text, ${hidden} with the ${what}).`
+  return `This does not pay: the ${what} takes ${about}${by} the text (${about}${open} tokens shown with the text, ${about}${hidden} with the ${what}).`
 }
 
 /** What is answered instead of hiding a fragment that does not pay. */
@@ -91,3 +96,70 @@ export const tooCostly = (id: string, remark: string): Refusal =>
     'tool/costs-more',
     `${id} stays as it is. ${remark} Hide a longer fragment, or several beside each other as one; whoever runs this may allow it all the same.`,
   )
+
+// The making of ids: deterministic, unlike each other, unique in their conversation.
+
+/** Five hexadecimal digits. */
+const ROOM = 16 ** 5
+
+/** Candidates for one id: so many that the last one that is unlike all others is found (one in twenty; 64 missed it now and then). */
+const TRIES = 512
+
+/**
+ * Ids are a hash of the conversation's content so far and of a counter, so that the same run gives the same ids and no model
+ * can guess the next one from the last (spec: acm-tools, ids). Models copy ids piece by piece and go astray where two of them share a piece: as
+ * long as there are some left, an id shares no pair of characters with another.
+ */
+export class IdMint {
+  readonly #used = new Set<string>()
+  /** Of the ids in use: their first two characters, the next two and the last two. */
+  readonly #pairs = new Set<string>()
+  #content = 0x811c9dc5
+  #count = 0
+
+  /** Takes a message into the hash. */
+  absorb({ role, content }: ChatMessage): void {
+    let hash = this.#content
+    for (const text of [role, '\n', content, '\n'])
+      for (let at = 0; at < text.length; at++) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193)
+    this.#content = hash
+  }
+
+  fragment(): FragmentId {
+    return fragmentId(this.#next('f'))
+  }
+
+  search(): SearchId {
+    return searchId(this.#next('s'))
+  }
+
+  /** Goes on where another one stopped that had made `count` ids, `used` among them. */
+  resume(count: number, used: readonly string[]): void {
+    this.#count = count
+    for (const id of used) this.#take(id)
+  }
+
+  /** Ids made so far, those that were not taken included. */
+  get count(): number {
+    return this.#count
+  }
+
+  #next(prefix: 'f' | 's'): string {
+    invariant(this.#used.size < ROOM, `All ${ROOM} ids of this conversation are used up.`)
+    let best: { readonly id: string; readonly shared: number } | null = null
+    for (let tries = 0; best === null || (best.shared > 0 && tries < TRIES); tries++) {
+      const id = prefix + (mix(this.#content ^ mix(this.#count++)) % ROOM).toString(16).padStart(5, '0')
+      const shared = pairsOf(id).filter((pair) => this.#pairs.has(pair)).length
+      if (!this.#used.has(id) && shared < (best?.shared ?? Infinity)) best = { id, shared }
+    }
+    this.#take(best.id)
+    return best.id
+  }
+
+  #take(id: string): void {
+    this.#used.add(id)
+    for (const pair of pairsOf(id)) this.#pairs.add(pair)
+  }
+}
+
+const pairsOf = (id: string): string[] => [id.slice(0, 2), id.slice(2, 4), id.slice(4)]

@@ -1,5 +1,5 @@
 /** Owns the wiring of a conversation to the engine that shows it. */
-import type { ChatMessage, ToolDefinition } from '../chat/message.js'
+import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Engine } from '../engine/engine.js'
@@ -9,16 +9,21 @@ import { summarizeWith } from './summary.js'
 
 /** Token borders, counts and summaries from `engine`. `tools`: the definitions that every request of the conversation carries. */
 export function portsOf(engine: Engine, id: ConversationId, tools: readonly ToolDefinition[] = []): ConversationPorts {
+  const counts = new Counts()
   return {
     snap: (messages, message, chars) =>
       engine.snap(noted(messages.slice(0, settledBefore(messages, message)), tools), tools, message, chars),
     summarize: summarizeWith(engine, id),
+    estimates: engine.estimates ?? false,
     count: (messages, message, edits) => {
       const settled = settledBefore(messages, message)
       const shown = edits.filter((edit) => edit.message < settled)
       try {
         // Without tools and notes, which are the same either way and not always known: the price stays what it is.
-        return engine.count(messages.slice(0, settled), [], shown)
+        const counted = messages.slice(0, settled)
+        const count = () => engine.count(counted, [], shown)
+        // Estimates become better with time, so two are compared that were made together.
+        return engine.estimates === true ? count() : counts.of(counted, shown, count)
       } catch (error) {
         // Some templates refuse a conversation that has not come to its next answer.
         if (error instanceof KvfoldError && error.code.startsWith('chat/')) return null
@@ -27,6 +32,30 @@ export function portsOf(engine: Engine, id: ConversationId, tools: readonly Tool
     },
   }
 }
+
+/**
+ * What was counted last: a fold asks for the tokens before it and after it, and the next one begins with what this one came to. So folds render the
+ * conversation once each.
+ */
+class Counts {
+  #last: readonly { readonly messages: readonly ChatMessage[]; readonly edits: readonly Edit[]; readonly tokens: number }[] = []
+
+  of(messages: readonly ChatMessage[], edits: readonly Edit[], count: () => number): number {
+    const known = this.#last.find(
+      (one) => isSame(one.messages, messages, (a, b) => a === b) && isSame(one.edits, edits, showsSame),
+    )
+    const tokens = known?.tokens ?? count()
+    // Two: of a fold that is refused what it began with stays.
+    this.#last = [{ messages, edits, tokens }, ...this.#last.filter((one) => one !== known).slice(0, 1)]
+    return tokens
+  }
+}
+
+const isSame = <T>(a: readonly T[], b: readonly T[], same: (a: T, b: T) => boolean): boolean =>
+  a.length === b.length && a.every((one, at) => same(one, b[at]!))
+
+const showsSame = (a: Edit, b: Edit): boolean =>
+  a.message === b.message && a.span.start === b.span.start && a.span.end === b.span.end && a.replacement === b.replacement
 
 /**
  * How many messages to render in order to see `message`: not the step still running (calls whose results are not all there),

@@ -3,7 +3,7 @@ import type { ChatMessage } from '../chat/message.js'
 import type { FragmentId, SearchId } from '../core/ids.js'
 import { overlaps, span, type Span } from '../core/span.js'
 import type { Fragment } from './fragment.js'
-import { searchable, type Scope } from './scope.js'
+import { searchable, type Scope } from './stretch.js'
 
 /** Where the text of a hit stands now: shown to the model, or (in part) behind a marker. */
 export type Standing = { readonly kind: 'shown' } | { readonly kind: 'folded' | 'summarised'; readonly fragment: FragmentId }

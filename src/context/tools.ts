@@ -6,7 +6,7 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import type { Conversation } from './conversation.js'
 import { type Fragment, priceRemark } from './fragment.js'
 import { quoted, type Refusal } from './refusal.js'
-import { scopeName, scopes } from './scope.js'
+import { scopeName, scopes } from './stretch.js'
 import type { Hit } from './search.js'
 
 // What a context tool is: a definition for the model, and what happens when it is called.

@@ -10,3 +10,6 @@ export const CONTRACTS: readonly Contract[] = ['exact', 'splice', 'blend']
 
 /** `auto`: a splice at once, and made exact again when nothing else is to do. */
 export type ContractChoice = Contract | 'auto'
+
+/** What a step under this choice keeps to. */
+export const contractOfStep = (choice: ContractChoice): Contract => (choice === 'auto' ? 'splice' : choice)

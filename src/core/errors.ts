@@ -24,8 +24,8 @@ export const errorTable = {
   'model/unsupported': 501,
   /** The estimate says it would not fit; nothing was allocated. */
   'memory/insufficient': 507,
-  /** The prompt needs more cells than the context has. */
-  'context/full': 413,
+  /** The prompt needs more cells than the context has. The status is the one that clients take for it. */
+  'context/full': 400,
   'chat/template-failed': 422,
   'chat/bad-message': 400,
   'engine/bad-request': 400,
@@ -144,6 +144,26 @@ export class KvfoldError extends Error {
 
   get status(): number {
     return errorTable[this.code]
+  }
+}
+
+/** What a prompt that has no room takes, and what there would be room for. */
+export interface PromptSize {
+  /** Tokens that it takes, one of an answer not among them. */
+  readonly tokens: number
+  /** Whether it may be more, because nobody counted to the end. */
+  readonly atLeast: boolean
+  /** Tokens that the context holds, an answer's among them. */
+  readonly context: number
+}
+
+/** A prompt that fits no empty context either: `context/full`, with its size. */
+export class PromptTooLong extends KvfoldError {
+  constructor(
+    readonly size: PromptSize,
+    message: string,
+  ) {
+    super('context/full', message)
   }
 }
 

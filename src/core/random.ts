@@ -1,5 +1,7 @@
 /** Owns reproducible chance: a small seeded generator, so that the same seed gives the same task on every machine. */
 
+import { invariant } from './errors.js'
+
 /** Spreads nearby seeds far apart (a Weyl step and an avalanche of shifts and odd multipliers). */
 function* seedWords(seed: number): Generator<number, never> {
   let state = seed >>> 0
@@ -39,6 +41,8 @@ export class Random {
 
   /** Uniform in 0 .. below - 1, without bias. Precondition: 1 <= below <= 2^32. */
   below(below: number): number {
+    // Else no word would ever do.
+    invariant(below >= 1, `a draw among ${below}`)
     const limit = 2 ** 32 - (2 ** 32 % below)
     for (;;) {
       const word = this.word()

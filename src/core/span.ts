@@ -14,3 +14,15 @@ export const overlaps = (a: Span, b: Span): boolean => a.start < b.end && b.star
 
 /** True when `inner` lies within `outer`. */
 export const contains = (outer: Span, inner: Span): boolean => outer.start <= inner.start && inner.end <= outer.end
+
+/** The first of `count` entries that is not `before`. */
+export function lowerBound(count: number, before: (entry: number) => boolean): number {
+  let low = 0
+  let high = count
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (before(middle)) low = middle + 1
+    else high = middle
+  }
+  return low
+}

@@ -1,7 +1,7 @@
 /** Owns what is shown of where the last answer looked: asked for by a switch, because the server has to show the thread to the model again. */
 import { Fragment, type ComponentChildren } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
-import { count, percent, plural } from '../cli/figures.js'
+import { count, percent, plural } from '../figures/numbers.js'
 import { sentenceOf, threadPath } from './api.js'
 import type { Choice } from './choice.js'
 import { useHouse } from './hooks.js'

@@ -1,6 +1,6 @@
 /** Owns what is shown and done for one fragment. */
 import { useState } from 'preact/hooks'
-import { count, plural } from '../cli/figures.js'
+import { count, plural } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import { useAction, useHouse } from './hooks.js'
 import { Panel } from './panel.js'
@@ -41,7 +41,7 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
         {fragment.contract === undefined ? null : `; hidden under ${fragment.contract}`}
         {whereIs(fragment).map((where) => `; ${where}`)}
       </p>
-      {price === undefined ? null : <p class="dim">{priceText(price)}</p>}
+      {price === undefined ? null : <p class={price.hidden < price.open ? 'dim' : 'costly'}>{priceText(price, state.kind)}</p>}
       <h4 id="original-title">Original</h4>
       <pre class="original" tabIndex={0} aria-labelledby="original-title">
         {text}
@@ -130,9 +130,11 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
 }
 
 /** What hiding the fragment came to, in a sentence. */
-function priceText({ open, hidden }: NonNullable<Fragment['price']>): string {
-  const tokens = `${count(open)} tokens shown with the text, ${count(hidden)} without`
-  return hidden < open
-    ? `Saves ${plural(open - hidden, 'token')}: ${tokens}.`
-    : `Does not pay, it takes ${plural(hidden - open, 'token')} more: ${tokens}.`
+function priceText({ open, hidden, about }: NonNullable<Fragment['price']>, kind: Fragment['state']['kind']): string {
+  const near = about === true ? 'about ' : ''
+  const tokens = `${near}${count(open)} tokens shown with the text, ${near}${count(hidden)} with the ${kind === 'summarised' ? 'summary' : 'marker'}`
+  if (hidden < open) return `Saves ${near}${plural(open - hidden, 'token')}: ${tokens}.`
+  return hidden === open
+    ? `Does not pay, it saves nothing: ${tokens}.`
+    : `Does not pay, it takes ${near}${plural(hidden - open, 'token')} more: ${tokens}.`
 }

@@ -1,5 +1,5 @@
 /** Owns lines over time. */
-import { count } from '../cli/figures.js'
+import { count } from '../figures/numbers.js'
 
 const WIDTH = 300
 const HEIGHT = 90

@@ -5,6 +5,7 @@ import type { Choice } from './choice.js'
 import { useAction, useHouse } from './hooks.js'
 import { markersOf } from './markers.js'
 import { Panel } from './panel.js'
+import { pays } from './pieces.js'
 import { costInWords } from './strip.js'
 import type { Fragment, Thread, ThreadMessage } from './wire.js'
 
@@ -60,6 +61,9 @@ export function MessagePanel({ thread, message, onChoose, onTold, onClose }: Mes
                 >
                   {fragment.id} <span class={`badge ${fragment.state.kind}`}>{fragment.state.kind}</span>
                 </button>{' '}
+                {pays(fragment).map((words) => (
+                  <span class="dim">{words} </span>
+                ))}
                 <span class="dim">{beginning(content, fragment)}</span>
               </li>
             ))}

@@ -1,6 +1,6 @@
 /** Owns what is shown of the server as a whole: models with their slots, queue, and figures over time. */
 import type { ComponentChildren } from 'preact'
-import { bytes, count, duration } from '../cli/figures.js'
+import { bytes, count, duration } from '../figures/numbers.js'
 import { LineChart } from './line-chart.js'
 import { useLive } from './hooks.js'
 import { rates } from './samples.js'
@@ -33,6 +33,7 @@ export function Overview() {
           Queue: {count(queue.waiting)} of {count(queue.limit)} waiting. Requests since the start: {count(asks.done)} answered,{' '}
           {count(asks.cancelled)} cancelled, {count(asks.failed)} failed, {count(asks.refused)} refused for the queue's length.
         </p>
+        <p>Saved since the start, against a plain prefix cache: {count(samples.at(-1)?.saved ?? 0)} tokens.</p>
       </section>
       <section aria-labelledby="figures-title">
         <h2 id="figures-title">The last minutes</h2>

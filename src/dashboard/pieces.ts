@@ -1,5 +1,5 @@
 /** Owns how a message falls into pieces on the strip: text between fragments, and the fragments. Pure. */
-import { plural } from '../cli/figures.js'
+import { plural } from '../figures/numbers.js'
 import type { Fragment, ThreadMessage } from './wire.js'
 
 export type Piece =
@@ -38,4 +38,13 @@ export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
     [gone, 'to be computed again'],
   ] as const
   return places.flatMap(([tokens, where]) => (tokens === 0 ? [] : [`${plural(tokens, 'token')} ${where}`]))
+}
+
+/** What hiding the fragment came to, in a few words; none for an open one, or where nobody counted. */
+export function pays({ price, state }: Fragment): readonly string[] {
+  if (price === undefined || state.kind === 'open') return []
+  const saved = price.open - price.hidden
+  const about = price.about === true ? 'about ' : ''
+  if (saved > 0) return [`saves ${about}${plural(saved, 'token')}`]
+  return [saved === 0 ? 'does not pay: saves nothing' : `does not pay: ${about}${plural(-saved, 'token')} more`]
 }

@@ -1,6 +1,6 @@
 /** Owns searching a thread's original texts, hidden parts included. */
 import { useState } from 'preact/hooks'
-import { plural } from '../cli/figures.js'
+import { plural } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import type { Choice } from './choice.js'
 import { useAction, useHouse } from './hooks.js'

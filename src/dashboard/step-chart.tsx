@@ -1,5 +1,5 @@
 /** Owns the bars of a thread's steps: one a step, stacked, with a mark for what was expected. */
-import { count } from '../cli/figures.js'
+import { count } from '../figures/numbers.js'
 
 const HEIGHT = 100
 const BAR = 14

@@ -1,8 +1,8 @@
 /** Owns the picture of a thread's context: messages side by side, as wide as their tokens, with their fragments below. */
 import { useRef, useState } from 'preact/hooks'
-import { count, plural } from '../cli/figures.js'
+import { count, plural } from '../figures/numbers.js'
 import { keyOf, type Choice } from './choice.js'
-import { piecesOf, whereIs, widthOf } from './pieces.js'
+import { pays, piecesOf, whereIs, widthOf } from './pieces.js'
 import type { Fragment, MessageCost, Thread, ThreadMessage } from './wire.js'
 
 interface StripProps {
@@ -149,7 +149,7 @@ export const costInWords = ({ shown, reused, recomputed, fresh, approximate }: M
 const spokenFragment = (fragment: Fragment): string => {
   const { id, state, span } = fragment
   const size = plural(span.end - span.start, 'character')
-  return [`Fragment ${id}`, state.kind, size, ...whereIs(fragment)].join(', ')
+  return [`Fragment ${id}`, state.kind, size, ...pays(fragment), ...whereIs(fragment)].join(', ')
 }
 
 export function StripLegend() {

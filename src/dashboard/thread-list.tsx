@@ -1,5 +1,5 @@
 /** Owns the list of live threads. */
-import { count, percent, plural } from '../cli/figures.js'
+import { count, percent, plural } from '../figures/numbers.js'
 import { linkTo } from './address.js'
 import { useLive } from './hooks.js'
 import type { ThreadSummary } from './wire.js'

@@ -1,6 +1,6 @@
 /** Owns what is shown of one thread. */
 import { useEffect, useState } from 'preact/hooks'
-import { count, plural } from '../cli/figures.js'
+import { count, plural } from '../figures/numbers.js'
 import { linkTo } from './address.js'
 import { threadPath } from './api.js'
 import { AttentionPanel } from './attention-panel.js'

@@ -1,5 +1,5 @@
 /** Owns the table of a thread's steps, with the edits before each and what they were expected to cost. */
-import { count } from '../cli/figures.js'
+import { count } from '../figures/numbers.js'
 import type { TimelineItem } from './timeline.js'
 import type { LedgerEntry } from './wire.js'
 
@@ -66,6 +66,7 @@ function Step({ entry, number }: { readonly entry: LedgerEntry; readonly number:
 function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
   if (item.kind === 'call') return `the model: ${item.name} (${item.on})`
   if (item.kind === 'edit') return `${item.fragments.join(', ')} ${item.what} by a person or a program`
-  const { folded, saves, reason } = item.event
+  const { kind, folded, saves, reason } = item.event
+  if (kind === 'client') return reason
   return `the server folded ${folded.join(', ')} (${count(saves)} tokens less): ${reason}`
 }

@@ -39,17 +39,17 @@ export interface AttentionPattern {
   readonly queries: Int32Array
   /** Names of the key sets. */
   readonly keys: readonly string[]
-  /** [layer, head, query, key set]: sum of the row's weights on the set. */
+  /** `[layer, head, query, key set]`: sum of the row's weights on the set. */
   readonly mass: NamedArray<Float32Array>
-  /** [layer, head, query]: sum of the whole row; 1 but for rounding and sinks. */
+  /** `[layer, head, query]`: sum of the whole row; 1 but for rounding and sinks. */
   readonly total: NamedArray<Float32Array>
-  /** [layer, head, query]: entropy of the row in nats. */
+  /** `[layer, head, query]`: entropy of the row in nats. */
   readonly entropy: NamedArray<Float32Array>
-  /** [layer, head, query]: weight on the first shown token. */
+  /** `[layer, head, query]`: weight on the first shown token. */
   readonly sink: NamedArray<Float32Array>
-  /** [layer, head, query, rank]: places of the most attended tokens, -1 where a row has fewer, and their weights. */
+  /** `[layer, head, query, rank]`: places of the most attended tokens, -1 where a row has fewer, and their weights. */
   readonly top: { readonly places: NamedArray<Int32Array>; readonly weights: NamedArray<Float32Array> } | null
-  /** [layer, head, query, place]: whole rows; 0 at places after the query. */
+  /** `[layer, head, query, place]`: whole rows; 0 at places after the query. */
   readonly rows: NamedArray<Float32Array> | null
   /** Layers asked for (or all) that have no softmax, and why. */
   readonly skipped: readonly { readonly layer: number; readonly reason: string }[]

@@ -1,4 +1,6 @@
 /** Owns what goes into a batch: the share of each job, and how many prompt tokens beside streams. */
+import { invariant } from '../core/errors.js'
+import type { StepCache } from '../kv/cache.js'
 import type { Seat } from '../kv/step.js'
 import type { Batch, Watched } from '../native/types.js'
 import type { Job } from './job.js'
@@ -26,7 +28,49 @@ export interface Packed {
   readonly watched: ReadonlyMap<Share, Watched>
 }
 
-export const sizeOf = (shares: readonly Share[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
+const sizeOf = (shares: readonly Share[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
+
+/**
+ * The next batch of at most `room` tokens: one of every stream, then prompts, those first that waited longest. Shares that find no cells wait.
+ * @returns the shares, and whose found no cells
+ */
+export function composed(
+  jobs: readonly Job[],
+  cache: StepCache,
+  room: number,
+  budget: PrefillBudget,
+): { readonly shares: Share[]; readonly starved: readonly Job[] } {
+  const shares: Share[] = []
+  const starved: Job[] = []
+  const add = (share: Share): void => {
+    // What the batch already holds needs its cells too: none of them is taken before the decode.
+    if (cache.reserve(sizeOf(shares) + share.tokens.length).kind === 'full') starved.push(share.job)
+    else {
+      shares.push(share)
+      room -= share.tokens.length
+    }
+  }
+  for (const job of jobs) {
+    if (job.phase.name === 'decode' && room > 0)
+      add({
+        job,
+        tokens: Int32Array.of(job.phase.token),
+        what: 'generated',
+        output: true,
+        seat: cache.seat(job.phase.step),
+      })
+  }
+  const streams = shares.length
+  const isPromptDue = jobs.some(({ phase }) => phase.name === 'prefill')
+  if (streams > 0 && isPromptDue) room = Math.min(budget.tokens(streams), room)
+  for (const job of [...jobs].sort((a, b) => a.served - b.served)) {
+    if (job.phase.name !== 'prefill' || room === 0) continue
+    const chunk = cache.next(job.phase.step, room)
+    invariant(chunk !== null, 'a prompt that is in was not decoded on')
+    add({ job, tokens: chunk.tokens, what: 'prompt', output: chunk.last, seat: chunk })
+  }
+  return { shares, starved }
+}
 
 /** Arms the captures of watched jobs. */
 export function packed(shares: readonly Share[]): Packed {

@@ -37,6 +37,8 @@ const KEYED_AT = 96
 const FIXED = 128
 /** Bytes of state that have one checksum, and that are checked between two turns of the event loop. */
 const SECTION = 2 ** 20
+/** No head is as large: it would be of millions of tokens. What damage or a hole in a file asks for is not made room for. */
+const MOST_HEAD = 2 ** 28
 
 /** The head of a file of the right length whose head is undamaged. */
 export async function readHead(file: FileHandle): Promise<Buffer | 'refused'> {
@@ -44,7 +46,7 @@ export async function readHead(file: FileHandle): Promise<Buffer | 'refused'> {
   const fixed = Buffer.allocUnsafeSlow(FIXED)
   if (!(await fill(file, fixed, 0)) || fixed.toString('latin1', 0, IDENTITY_AT) !== FORMAT) return 'refused'
   const length = headLength(fixed)
-  if (length + stateBytes(fixed) !== size) return 'refused'
+  if (length > MOST_HEAD || length + stateBytes(fixed) !== size) return 'refused'
   const head = Buffer.allocUnsafeSlow(length)
   return (await fill(file, head, 0)) && sumOf(head).equals(head.subarray(SUM_AT, KEYED_AT)) ? head : 'refused'
 }

@@ -1,11 +1,12 @@
 /** Owns the disk tier: a folder of saved sequences, one file each, of which none is believed before its checksums are. */
 import { createHash, randomBytes } from 'node:crypto'
+import { constants } from 'node:fs'
 import { type FileHandle, mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { WORDS } from '../kv/cell-hash.js'
 import type { DiskCounts, DiskItem, DiskTier, OffloadRecord } from '../kv/disk-tier.js'
-import { type Kept, surplus } from '../kv/eviction-policy.js'
+import { type Kept, surplus } from '../kv/tier-policy.js'
 import type { NativeContext, NativeModel } from '../native/types.js'
 import { type CacheSecret, openSecret } from './cache-secret.js'
 import {
@@ -27,6 +28,8 @@ const ITEM = /^([0-9a-f]{32})\.kvshelf$/
 const TEMPORARY = /^kvshelf-([1-9][0-9]{0,9})-([0-9a-f]{8})-[0-9a-f]{32}\.tmp$/
 /** Tells the files of this process from those of an earlier one with the same process id, as there is in every container. */
 const RUN = randomBytes(4).toString('hex')
+/** Whatever took an item's place: no link is followed, and no pipe waited for. */
+const READING = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
 /** Milliseconds after which a temporary file is nobody's, whatever lives under the process id in its name. */
 const ABANDONED = 600_000
 
@@ -39,6 +42,8 @@ export interface DiskShelfOptions {
   readonly identity: Buffer
   /** Milliseconds since 1970. */
   readonly clock?: () => number
+  /** Told in a sentence what is lost after the opening, when it is noticed; what was lost before is in `notes`. */
+  readonly tell?: (sentence: string) => void
 }
 
 /** A file as the books have it. `record` is null for an item of another identity. */
@@ -69,14 +74,20 @@ export class DiskTierFolder implements DiskTier {
   readonly #entries = new Map<string, Entry>()
   /** Ids of all files seen that may still be in the folder, so that one about to be deleted is not found anew. */
   #seen = new Set<string>()
-  readonly #counts = { refused: 0, gone: 0, evicted: 0, failed: 0 }
+  readonly #counts = { refused: 0, unreadable: 0, gone: 0, evicted: 0, failed: 0 }
+  readonly #notes: string[]
+  /** Why writing failed, each told once: a full disk would be told of for every sequence. */
+  readonly #toldFailures = new Set<string>()
   #changes: Promise<unknown> = Promise.resolve()
+  #opened = false
   #closed = false
 
   private constructor(
     private readonly options: DiskShelfOptions,
     private readonly kept: CacheSecret,
-  ) {}
+  ) {
+    this.#notes = kept.note === null ? [] : [kept.note]
+  }
 
   /**
    * Reads the heads of all files, deletes damaged ones and the remains of killed processes, and keeps to the budget.
@@ -91,6 +102,7 @@ export class DiskTierFolder implements DiskTier {
       const disk = new DiskTierFolder(options, secret)
       await disk.#look()
       await disk.#shrink(options.budget)
+      disk.#opened = true
       return disk
     } catch (error) {
       if (!isOfSystem(error)) throw error
@@ -104,9 +116,9 @@ export class DiskTierFolder implements DiskTier {
     return this.kept.secret
   }
 
-  /** What to tell the user, one sentence each. */
+  /** What to tell the user of the opening, one sentence each. */
   get notes(): readonly string[] {
-    return this.kept.note === null ? [] : [this.kept.note]
+    return this.#notes
   }
 
   get items(): readonly DiskItem[] {
@@ -142,7 +154,7 @@ export class DiskTierFolder implements DiskTier {
         return entry
       } catch (error) {
         if (!isOfSystem(error)) throw error
-        this.#counts.failed++
+        this.#failed(error)
         return null
       }
     })
@@ -156,7 +168,7 @@ export class DiskTierFolder implements DiskTier {
       this.touch(id)
       return state
     }
-    if (this.#entries.delete(id)) this.#counts[state]++
+    if (this.#entries.delete(id)) this.#lost([state])
     if (state === 'refused') await this.#afterOthers(() => this.#delete(id))
     return null
   }
@@ -203,27 +215,57 @@ export class DiskTierFolder implements DiskTier {
       if (id !== undefined) found.add(id)
       else if (await isAbandoned(join(folder, file.name), file.name)) await rm(join(folder, file.name), { force: true })
     }
-    for (const id of found) if (!this.#seen.has(id)) await this.#enter(id)
-    for (const id of this.#entries.keys()) if (!found.has(id) && this.#entries.delete(id)) this.#counts.gone++
+    const losses: Loss[] = []
+    for (const id of found)
+      if (!this.#seen.has(id)) {
+        const loss = await this.#enter(id)
+        if (loss !== null && loss !== 'gone') losses.push(loss)
+      }
+    for (const id of this.#entries.keys()) if (!found.has(id) && this.#entries.delete(id)) losses.push('gone')
+    this.#lost(losses)
     this.#seen = found
   }
 
-  /** Takes a file into the books that is not there yet; a damaged one is deleted. */
-  async #enter(id: string): Promise<void> {
+  /** Takes a file into the books that is not there yet; a damaged one is deleted. `gone`: before we could look. */
+  async #enter(id: string): Promise<Loss | null> {
     const read = await reading(this.#path(id), async (file) => {
       const [head, { mtimeMs }] = [await readHead(file), await file.stat()]
       return head === 'refused' || !isUnder(this.secret, head) ? 'refused' : { head, mtimeMs }
     })
-    if (read === 'gone') return
-    if (read === 'refused') {
-      this.#counts.refused++
-      await this.#delete(id)
-      return
-    }
+    if (read === 'refused') await this.#delete(id)
+    if (typeof read === 'string') return read
     const { head, mtimeMs } = read
     const ours = this.options.identity.equals(identityIn(head))
     const lastUse = Math.min(Math.round(mtimeMs), this.#now())
     this.#entries.set(id, entryOf(id, head, ours ? recordOf(head) : null, lastUse))
+    return null
+  }
+
+  /** Counts them, and tells of what nobody did on purpose. */
+  #lost(losses: readonly Loss[]): void {
+    for (const loss of losses) this.#counts[loss]++
+    for (const [loss, what] of Object.entries(TOLD)) {
+      const count = losses.filter((each) => each === loss).length
+      if (count > 0)
+        this.#tell(
+          `The disk cache ${this.options.folder}: ${count} saved ${count === 1 ? 'sequence' : 'sequences'} ${what}; what is missing is computed again.`,
+        )
+    }
+  }
+
+  #failed(error: NodeJS.ErrnoException): void {
+    this.#counts.failed++
+    const why = error.code ?? error.message
+    if (this.#toldFailures.has(why)) return
+    this.#toldFailures.add(why)
+    this.#tell(
+      `A sequence could not be saved in the disk cache ${this.options.folder} (${why}), and is computed again; more of the kind are only counted.`,
+    )
+  }
+
+  #tell(sentence: string): void {
+    if (this.#opened) this.options.tell?.(sentence)
+    else this.#notes.push(sentence)
   }
 
   /** Gives items up until those left take at most so many bytes. */
@@ -264,8 +306,14 @@ export class DiskTierFolder implements DiskTier {
 
 const temporaryIn = (folder: string, id: string): string => join(folder, `kvshelf-${process.pid}-${RUN}-${id}.tmp`)
 
-/** `refused`: read, and found damaged or not ours. `gone`: deleted by another process, or not to be read. */
-type Loss = 'refused' | 'gone'
+/** `refused`: read, and found damaged or not ours. `unreadable`: the system did not let us. `gone`: deleted by another process. */
+type Loss = 'refused' | 'unreadable' | 'gone'
+
+/** Deletions are the others' eviction. */
+const TOLD = {
+  refused: 'damaged, of another format or under another secret, and deleted',
+  unreadable: 'not to be read, and left as they are',
+} as const
 
 const entryOf = <R extends OffloadRecord | null>(id: string, head: Buffer, record: R, lastUse: number) => ({
   id,
@@ -283,7 +331,7 @@ const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error ins
 /** What the system does not let us read is not ours to delete. */
 async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>): Promise<T | Loss> {
   try {
-    const file = await open(path)
+    const file = await open(path, READING)
     try {
       return await read(file)
     } finally {
@@ -291,7 +339,7 @@ async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>):
     }
   } catch (error) {
     if (!isOfSystem(error)) throw error
-    return 'gone'
+    return error.code === 'ENOENT' ? 'gone' : 'unreadable'
   }
 }
 
@@ -317,15 +365,16 @@ export interface ShelfPlace {
   readonly bytes: number
 }
 
-/** @throws KvfoldError as DiskShelf.open */
+/** @throws KvfoldError as DiskTierFolder.open */
 export async function openShelf(
   { info }: NativeModel,
   { identity }: NativeContext,
   { folder, bytes }: ShelfPlace,
+  tell?: (sentence: string) => void,
 ): Promise<DiskTierFolder> {
   const whole = createHash('sha256')
     .update(identity)
     .update(await modelFingerprint(info.path))
     .digest()
-  return DiskTierFolder.open({ folder, budget: bytes, identity: whole })
+  return DiskTierFolder.open({ folder, budget: bytes, identity: whole, ...(tell === undefined ? {} : { tell }) })
 }

@@ -1,7 +1,6 @@
 /** Owns embeddings: texts in, one vector of length 1 for each, from a small context of its own. */
-import { KvfoldError } from '../core/errors.js'
-import { poolingOf } from '../native/pooling.js'
-import { isCausal } from '../native/text-encoders.js'
+import { KvfoldError, PromptTooLong } from '../core/errors.js'
+import { poolingOf, isCausal } from '../native/text-encoders.js'
 import type { Batch, ContextOptions, ModelOptions, Native, NativeContext, NativeModel, Pooling } from '../native/types.js'
 
 /** `rank` is no embedding, and `none` none of a text. */
@@ -127,8 +126,8 @@ export class Embedder {
       throw bad(`Token ${tokens[foreign]} at place ${foreign} of text ${index} is not in the vocabulary of ${vocabulary}.`)
     if (tokens.length === 0) throw bad(`Text ${index} is empty; there is nothing to embed.`)
     if (tokens.length > this.tokens)
-      throw new KvfoldError(
-        'context/full',
+      throw new PromptTooLong(
+        { tokens: tokens.length, atLeast: false, context: this.tokens },
         `Text ${index} has ${tokens.length} tokens, and ${this.tokens} fit an embedding; shorten it or embed its parts.`,
       )
     return tokens

@@ -57,6 +57,13 @@ export interface EngineRequest {
   readonly contract?: ContractChoice
   /** What `blend` computes again. Default: the engine's. */
   readonly blend?: BlendChoice
+  /**
+   * Messages may differ from those of the conversation's last step: what such a change keeps to. The model is shown these messages, whatever is
+   * kept of the others. Default: they do not, and what changed all the same is computed again.
+   */
+  readonly clientEdits?: ContractChoice
+  /** The conversation of the same tenant's that this one began as a copy of: what it inherits is that one's cells, under the same terms. */
+  readonly parent?: ConversationId
   /** What the ledger calls this step. Default `answer`. */
   readonly kind?: 'answer' | 'summary'
   readonly signal?: AbortSignal
@@ -146,6 +153,8 @@ export interface Engine {
   respond(request: EngineRequest): Generation
   /** Widens a stretch of a message's content to the nearest token borders around it (characters of the original content). */
   snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span
+  /** Whether `count` only estimates, because another server has the vocabulary. Default false. */
+  readonly estimates?: boolean
   /** Tokens the messages take when shown under the edits, generation prompt included. */
   count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits?: readonly Edit[]): number
   /** Cancels what runs for the conversation and drops its sequence and its parked versions. */
@@ -173,6 +182,10 @@ export abstract class EngineAround<Inner extends Engine = Engine> implements Eng
 
   get info(): EngineInfo {
     return this.engine.info
+  }
+
+  get estimates(): boolean {
+    return this.engine.estimates ?? false
   }
 
   abstract respond(request: EngineRequest): Generation

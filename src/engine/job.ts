@@ -1,4 +1,4 @@
-/** One step on its way through the scheduler: what was asked, how far it is, what came out. */
+/** Owns one step asked of the engine, from its request to its end: its phase, what was drawn for it, where its text stops, its log-probabilities. */
 import type { ConversationId } from '../core/ids.js'
 import { EXACT, type Terms } from '../kv/plan-parts.js'
 import type { LedgerEntry, StepKind } from '../kv/ledger.js'
@@ -6,12 +6,13 @@ import type { Plan } from '../kv/plan.js'
 import type { Prompt } from '../kv/prompt.js'
 import type { Step } from '../kv/step.js'
 import type { ReadStates } from '../kv/offload.js'
-import type { CacheSalt } from '../kv/cell-hash.js'
+import type { CacheSalt } from '../kv/cache-salt.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 import type { AttentionWatch } from './attention-capture.js'
 import type { Timing, TokenLogprob } from './engine.js'
-import { StopStrings } from './stop-strings.js'
+
+/** One step on its way through the scheduler: what was asked, how far it is, what came out. */
 
 export interface JobRequest {
   readonly conversation: ConversationId
@@ -154,4 +155,89 @@ export class Job {
 export function termsOf({ request: { terms }, watch }: Job): Terms | undefined {
   const anew = watch?.anew ?? null
   return anew === null ? terms : { ...EXACT, ...terms, anew }
+}
+
+// The search for stop strings in streamed text, holding back what may still become one.
+
+export class StopStrings {
+  #held = ''
+
+  /** Empty strings are ignored. */
+  constructor(private readonly stops: readonly string[]) {
+    this.stops = stops.filter((stop) => stop !== '')
+  }
+
+  /** Text that may be shown now; `stop` is the stop string that was completed (it and what follows are swallowed), null while there is none. */
+  push(text: string): { readonly text: string; readonly stop: string | null } {
+    this.#held += text
+    const [first] = this.stops
+      .map((stop) => ({ stop, at: this.#held.indexOf(stop) }))
+      .filter(({ at }) => at >= 0)
+      .sort((a, b) => a.at - b.at)
+    if (first !== undefined) {
+      const shown = this.#held.slice(0, first.at)
+      this.#held = ''
+      return { text: shown, stop: first.stop }
+    }
+    const keep = Math.max(0, ...this.stops.map((stop) => overlap(this.#held, stop)))
+    const shown = this.#held.slice(0, this.#held.length - keep)
+    this.#held = this.#held.slice(this.#held.length - keep)
+    return { text: shown, stop: null }
+  }
+
+  /** What was held back, at the end of generation. */
+  finish(): string {
+    const rest = this.#held
+    this.#held = ''
+    return rest
+  }
+}
+
+/** Length of the longest proper beginning of `stop` that `text` ends with. */
+function overlap(text: string, stop: string): number {
+  for (let size = Math.min(text.length, stop.length - 1); size > 0; size--) if (text.endsWith(stop.slice(0, size))) return size
+  return 0
+}
+
+// The step from raw logits to the log-probabilities a caller asked for.
+
+/**
+ * Natural-log probabilities under the model's own distribution (before sampling changes it): of `token`, and of the `count` likeliest
+ * tokens, best first. `piece`: a token's bytes.
+ */
+export function tokenLogprob(
+  logits: Float32Array,
+  token: number,
+  count: number,
+  piece: (token: number) => Uint8Array,
+): TokenLogprob {
+  let max = -Infinity
+  for (const logit of logits) if (logit > max) max = logit
+  let sum = 0
+  for (const logit of logits) sum += Math.exp(logit - max)
+  const offset = max + Math.log(sum)
+  const named = (id: number) => ({ token: id, ...written(piece(id)), logprob: (logits[id] ?? -Infinity) - offset })
+  return { ...named(token), top: largest(logits, count).map(named) }
+}
+
+const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
+
+/** The text of these bytes, and the bytes where they are no whole characters. */
+function written(bytes: Uint8Array): { readonly text: string; readonly bytes?: readonly number[] } {
+  const text = decoder.decode(bytes)
+  return text.includes('\ufffd') ? { text, bytes: [...bytes] } : { text }
+}
+
+/** Indices of the `count` largest values, largest first; ties by lower index. */
+function largest(values: Float32Array, count: number): number[] {
+  const best: number[] = []
+  for (let index = 0; index < values.length; index++) {
+    const value = values[index]!
+    const last = best.at(-1)
+    if (best.length === count && (last === undefined || value <= values[last]!)) continue
+    const place = best.findIndex((other) => value > values[other]!)
+    best.splice(place < 0 ? best.length : place, 0, index)
+    if (best.length > count) best.pop()
+  }
+  return best
 }

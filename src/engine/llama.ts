@@ -3,30 +3,19 @@ import { freemem } from 'node:os'
 import { ChatFormat, type Rendered } from '../chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import { withoutHeld, type ReplyEvent } from '../chat/parser.js'
-import type { ContractChoice } from '../core/contract.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { OffloadTiers } from '../kv/offload.js'
 import { type CacheTotals, KvCache, type StepCache } from '../kv/cache.js'
-import type { BlendChoice, Terms } from '../kv/plan-parts.js'
 import type { CostModel } from '../kv/cost-model.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { CheckpointCache } from '../kv/checkpoint-cache.js'
 import { computedIn, reusedIn } from '../kv/plan.js'
 import type { EditMap, Prompt } from '../kv/prompt.js'
-import { CacheSalts } from '../kv/cell-hash.js'
+import { CacheSalts } from '../kv/cache-salt.js'
 import type { Residency } from '../kv/residency.js'
-import type {
-  ContextOptions,
-  MemoryFigures,
-  ModelInfo,
-  ModelOptions,
-  Native,
-  NativeContext,
-  NativeModel,
-  SamplerOptions,
-} from '../native/types.js'
+import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel } from '../native/types.js'
 import {
   type Engine,
   type EngineInfo,
@@ -38,35 +27,27 @@ import {
   type Sampling,
 } from './engine.js'
 import { AttentionWatch } from './attention-capture.js'
+import { ClientEdits } from './client-edits.js'
 import { abilitiesOf, refusalOf, type Abilities } from './model-facts.js'
-import { type DiskTierFolder, openShelf, type ShelfPlace } from './disk-tier.js'
+import { type DiskTierFolder, openShelf } from './disk-tier.js'
 import { BackgroundRecompute, refresh, type RefreshOptions, type RefreshResult } from './background-recompute.js'
 import { OwnAnswers } from './own-answers.js'
+import { formGrammar, grammarOf, isClosed, refuseTwoForms } from './answer-form.js'
+import {
+  contextOptions,
+  DEFAULT_SLOTS,
+  isGuarded,
+  type LlamaEngineOptions,
+  mends,
+  samplerOptions,
+  termsOf,
+} from './llama-options.js'
 import { refuseHopeless } from './room.js'
 import { Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'
-import { guardedSequences, MOST_GUARDED, WindowGuard } from './window-guard.js'
+import { WindowGuard } from './window-guard.js'
 
-export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
-  readonly model?: ModelOptions
-  /** Steps that run at once. Default 4. */
-  readonly slots?: number
-  /**
-   * Milliseconds between two tokens of an answer, as far as prompts that are computed meanwhile are the reason; these go on by 16 tokens at
-   * least. Default: as long as a ubatch takes. Shorter gaps cost throughput: small batches take longer a token.
-   */
-  readonly maxGap?: number
-  /** Used instead of the model's own chat template. */
-  readonly chatTemplate?: string
-  /** What edits keep to unless a request says otherwise. Default: exact. */
-  readonly contract?: ContractChoice
-  /** What `blend` computes again unless a request says otherwise. */
-  readonly blend?: BlendChoice
-  /** Bytes of memory for what the cache has no room for. Default: a quarter of what is free; 0 for none. */
-  readonly hostBytes?: number
-  /** A folder for what memory has no room for; it outlives the engine, and any number of engines may use it. Default: none. */
-  readonly disk?: ShelfPlace
-}
+export type { LlamaEngineOptions } from './llama-options.js'
 
 /** A bare completion: these tokens, no template. */
 export type Completion = Omit<JobRequest, 'shown' | 'sampler' | 'salt'> & {
@@ -81,12 +62,6 @@ export type Completion = Omit<JobRequest, 'shown' | 'sampler' | 'salt'> & {
   readonly schema?: unknown
 }
 
-/** Cells when neither the caller nor a small model says otherwise. */
-const DEFAULT_CELLS = 32_768
-const DEFAULT_SLOTS = 4
-/** As contexts have it (ContextOptions). */
-const DEFAULT_SEQUENCES = 64
-const DEFAULT_UBATCH = 512
 /** Ubatches in a slice of a refresh: another request waits for one of them at most. */
 const REFRESH_UBATCHES = 2
 
@@ -102,6 +77,7 @@ export class LlamaEngine implements Engine {
   readonly #salts: CacheSalts
   readonly #lastRendered = new Map<ConversationId, Rendered>()
   readonly #ownAnswers: OwnAnswers
+  readonly #clientEdits: ClientEdits
   #format: ChatFormat | null = null
   /** What computing costs on this machine, for predictions on the ledger. */
   readonly #costs: { model: CostModel | null } = { model: null }
@@ -132,6 +108,7 @@ export class LlamaEngine implements Engine {
             ...(trainedContext > 0 ? { positions: trainedContext } : {}),
           })
         : new CheckpointCache(context, { offload: this.#offload, refusal })
+    this.#clientEdits = new ClientEdits(this.#cache)
     this.#scheduler = new Scheduler(model, context, this.#cache, {
       slots: options.slots ?? DEFAULT_SLOTS,
       ...(options.maxGap === undefined ? {} : { maxGap: options.maxGap }),
@@ -157,24 +134,11 @@ export class LlamaEngine implements Engine {
   static async load(native: Native, path: string, options: LlamaEngineOptions = {}): Promise<LlamaEngine> {
     const model = await native.loadModel(path, options.model)
     try {
-      const { recurrent, hybrid, slidingWindow } = model.info
       const refusal = refusalOf(model.info)
       if (refusal !== null) throw new KvfoldError('model/unsupported', refusal)
-      const trained = model.info.trainedContext
       const abilities = abilitiesOf(model.info, options)
-      const { sequences = DEFAULT_SEQUENCES, slots = DEFAULT_SLOTS, ubatch = DEFAULT_UBATCH, batch = ubatch } = options
-      const context = await model.createContext({
-        ...options,
-        cells: options.cells ?? Math.min(trained > 0 ? trained : DEFAULT_CELLS, DEFAULT_CELLS),
-        // Room for a state is taken for every sequence there may be, and no sequence is needed but live sequences.
-        ...(recurrent || hybrid ? { sequences: options.sequences ?? 2 * slots } : {}),
-        // Without it a sliding-window cache forgets cells that an edit may need again (docs/kv-cache.md).
-        fullSlidingWindow: abilities.edits === 'tags' && slidingWindow > 0,
-        ...(isGuarded(model.info, abilities)
-          ? { sequences: guardedSequences(Math.min(sequences, MOST_GUARDED)), batch: Math.min(batch, ubatch) }
-          : {}),
-      })
-      const disk = options.disk === undefined ? null : await openShelf(model, context, options.disk)
+      const context = await model.createContext(contextOptions(model.info, abilities, options))
+      const disk = options.disk === undefined ? null : await openShelf(model, context, options.disk, options.tell)
       return new LlamaEngine(native, model, context, options, disk)
     } catch (error) {
       await model.dispose()
@@ -234,7 +198,7 @@ export class LlamaEngine implements Engine {
       ...rest,
       salt: this.#salts.of(tenant),
       shown,
-      sampler: { ...samplerOptions(sampling), ...(await this.#formGrammar({ grammar, schema })) },
+      sampler: { ...samplerOptions(sampling), ...(await formGrammar(this.native, { grammar, schema })) },
     })
   }
 
@@ -303,6 +267,7 @@ export class LlamaEngine implements Engine {
 
   forget(conversation: ConversationId): void {
     this.#lastRendered.delete(conversation)
+    this.#clientEdits.forget(conversation)
     this.#scheduler.cancel(conversation)
     void this.#scheduler.between(() => {
       this.#cache.forget(conversation)
@@ -330,7 +295,7 @@ export class LlamaEngine implements Engine {
   async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
     this.#refuseDisposed()
     const { format } = this
-    const { tools = [], edits = [], toolChoice = tools.length > 0 ? 'auto' : 'none' } = request
+    const { tools = [], edits = [] } = request
     const messages = this.#ownAnswers.of(request.messages)
     refuseTwoForms(request)
     messages.forEach(({ content }, index) => {
@@ -348,15 +313,8 @@ export class LlamaEngine implements Engine {
     }
     const cut = { early: false }
     const result = await this.#submit({
-      conversation: request.conversation,
-      salt: this.#salts.of(request.tenant),
-      shown: {
-        tokens: rendered.tokens,
-        messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })),
-        origin: rendered.origin,
-      },
-      terms: termsOf(request, this.options),
-      sampler: { ...samplerOptions(request.sampling), ...(await this.#grammar(request, tools, toolChoice)) },
+      ...this.#clientEdits.asked(request, rendered, this.#salts.of(request.tenant), termsOf(request, this.options)),
+      sampler: { ...samplerOptions(request.sampling), ...(await grammarOf(this.native, format, request)) },
       ...(request.maxTokens === undefined ? {} : { maxTokens: request.maxTokens }),
       ...(request.stop === undefined ? {} : { stop: request.stop }),
       ...(request.logprobs === undefined ? {} : { logprobs: request.logprobs }),
@@ -381,9 +339,8 @@ export class LlamaEngine implements Engine {
         return (cut.early ||= events.some((event) => event.type === 'call' && endsWith(event.call)))
       },
     })
-    if ((request.contract ?? this.options.contract) === 'auto' && result.ledger.approximate > 0)
-      this.#mending.later(request.conversation)
-    const isForced = toolChoice === 'required' && (result.finish === 'length' || result.finish === 'stop-string')
+    if (mends(request, this.options) && result.ledger.approximate > 0) this.#mending.later(request.conversation)
+    const isForced = request.toolChoice === 'required' && (result.finish === 'length' || result.finish === 'stop-string')
     const parsed = isForced ? withoutHeld(parser.finish()) : parser.finish()
     forward(parsed.events)
     const said: ChatMessage = {
@@ -394,7 +351,7 @@ export class LlamaEngine implements Engine {
     }
     const { text, tokens } = result
     const isWhole = result.finish === 'stop' || result.finish === 'length'
-    const isSampled = isWhole && (!cut.early || this.#isClosed(messages, tools, said, text))
+    const isSampled = isWhole && (!cut.early || isClosed(format, this.model, { messages, tools, answer: said, sampled: text }))
     const message: ChatMessage = isSampled ? { ...said, sampled: { text, tokens } } : said
     const finish = result.finish === 'stop-string' ? 'stop' : result.finish
     return {
@@ -406,41 +363,6 @@ export class LlamaEngine implements Engine {
       ...(request.logprobs === undefined ? {} : { logprobs: result.logprobs }),
       ...(result.attention === undefined ? {} : { attention: result.attention }),
     }
-  }
-
-  /**
-   * Whether an answer that ends with a call closes all that the template closes behind it. Where it would still close a list of calls, its own
-   * wording must be shown.
-   */
-  #isClosed(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], answer: ChatMessage, sampled: string): boolean {
-    const written = this.format.render({ messages: [...messages, answer], tools, generationPrompt: false })
-    const { start, end } = written.messages.at(-1)!.span
-    const own = written.tokens.subarray(start, end)
-    const turn = own.findLastIndex((token) => this.model.isEndOfGeneration(token))
-    const text = this.model.detokenize(turn < 0 ? own : own.subarray(0, turn), true)
-    // Behind the JSON of the last call; where calls are written as tags alone, the last of them.
-    const from = text.includes('}') ? text.lastIndexOf('}') + 1 : text.lastIndexOf('<')
-    return sampled.trimEnd().endsWith(text.slice(from).trim())
-  }
-
-  /** What holds an answer's whole text to a form. */
-  async #formGrammar({ grammar, schema }: Form): Promise<{ grammar?: string }> {
-    if (schema !== undefined) return { grammar: await this.native.grammarFromSchema(schema) }
-    return grammar === undefined ? {} : { grammar }
-  }
-
-  async #grammar(request: EngineRequest, tools: readonly ToolDefinition[], choice: string): Promise<{ grammar?: string }> {
-    if (request.grammar !== undefined || request.schema !== undefined) return this.#formGrammar(request)
-    if (choice !== 'required') return {}
-    const { callable, endsWith = () => false } = request
-    const allowed = tools.filter(({ name }) => callable?.includes(name) ?? true)
-    const grammar = this.format.callGrammar(allowed, allowed.every(endsWith))
-    if (grammar === null)
-      throw new KvfoldError(
-        'engine/bad-request',
-        `This model's template has no tool-call syntax that kvfold can force (${this.format.syntax.name}); use toolChoice auto.`,
-      )
-    return { grammar }
   }
 
   #submit(request: JobRequest): Promise<JobResult> {
@@ -471,32 +393,8 @@ export class LlamaEngine implements Engine {
   }
 }
 
-/** Whether cells need protection from llama.cpp's own idea of what a window still needs. */
-const isGuarded = ({ slidingWindow }: ModelInfo, { edits }: Abilities): boolean => edits === 'tags' && slidingWindow > 0
-
 /** A conversation id nobody else has: for one-off steps. */
 export const freshConversation = (() => {
   let count = 0
   return (): ConversationId => conversationId(`one-off-${++count}`)
 })()
-
-/** What an answer's text must be. */
-interface Form {
-  readonly grammar?: string | undefined
-  readonly schema?: unknown
-}
-
-function refuseTwoForms({ grammar, schema }: Form): void {
-  if (grammar !== undefined && schema !== undefined)
-    throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
-}
-
-function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): Terms {
-  const choice = blend ?? defaults.blend
-  const asked = contract ?? defaults.contract ?? 'exact'
-  return { contract: asked === 'auto' ? 'splice' : asked, ...(choice === undefined ? {} : { blend: choice }) }
-}
-
-function samplerOptions({ temperature = 0, ...rest }: Sampling = {}): SamplerOptions {
-  return { temperature, ...rest }
-}

@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import { type Contract, CONTRACTS } from '../core/contract.js'
+import { fixedKeys } from '../native/context-plan.js'
 import type { ContextOptions, ModelInfo } from '../native/types.js'
 
 // What can be done to the cache of a model, and what to tell the user about what cannot.
@@ -22,7 +23,7 @@ export interface Abilities {
   readonly notes: readonly string[]
 }
 
-type Facts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'slidingWindow' | 'rope'>
+type Facts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'slidingWindow' | 'rope' | 'metadata' | 'trainedContext'>
 
 /** Architectures whose sequences llama.cpp v0.5.0 neither cuts nor empties by a span, and where tagging a part ends the process. */
 const COMPRESSED: readonly string[] = ['deepseek4']
@@ -51,28 +52,27 @@ export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: Context
       `the layers of ${architecture} that see ${slidingWindow} tokens forget the others`,
       `The layers of ${architecture} that see ${slidingWindow} tokens forget the others, as fullSlidingWindow is off: edits are exact, and the text after them is computed again from the last saved state before them; splice and blend are not available.`,
     )
-  const fixed = fixedPositions(info)
-  const requantised = keyType !== undefined && !['f32', 'f16', 'bf16'].includes(keyType)
+  const fixed = fixedKeys(info, keyType)
   const notes: string[] = []
   if (slidingWindow > 0)
     notes.push(
       `The layers of ${architecture} that see ${slidingWindow} tokens keep all of them, because edits need that: the window saves no memory.`,
     )
-  if (fixed !== null) notes.push(`Gaps that splices leave in the positions cannot be closed: ${fixed}.`)
-  if (requantised)
-    notes.push(
-      `Gaps that splices leave in the positions cannot be closed: keys are kept as ${keyType}, and each shift would round them once more.`,
-    )
-  return { contracts: CONTRACTS, refusal: null, shift: fixed === null && !requantised, edits: 'tags', notes }
+  if (fixed !== null) notes.push(fixedNote(fixed, info.trainedContext))
+  return { contracts: CONTRACTS, refusal: null, shift: fixed === null, edits: 'tags', notes }
+}
+
+/** What it costs that cells stay where they are. */
+function fixedNote(fixed: string, trained: number): string {
+  const end =
+    trained > 0
+      ? `, and the whole text behind the first fold when positions would go beyond the ${trained} that the model was trained on`
+      : ''
+  return `Gaps that splices leave in the positions cannot be closed: ${fixed}. What follows a marker longer than what it hides is computed again${end}.`
 }
 
 function checkpoints(refusal: string, note: string): Abilities {
   return { contracts: ['exact'], refusal, shift: false, edits: 'checkpoints', notes: [note] }
-}
-
-/** Why the positions of computed tokens cannot be changed; null when they can. llama.cpp asserts on several dimensions. */
-function fixedPositions({ architecture, rope }: Facts): string | null {
-  return ['none', 'norm', 'neox'].includes(rope) ? null : `${architecture} counts positions in several dimensions (${rope})`
 }
 
 // Telling one model file from another without reading gigabytes.

@@ -1,5 +1,5 @@
 /** Owns the quick answer to a text that cannot fit: said before all of it is tokenized, which takes minutes for megabytes. */
-import { KvfoldError } from '../core/errors.js'
+import { PromptTooLong } from '../core/errors.js'
 import type { NativeModel } from '../native/types.js'
 
 /** Characters a cell from which on a text is looked at; ordinary text has 3 to 5 characters a token. */
@@ -14,8 +14,8 @@ export function refuseHopeless(model: NativeModel, cells: number, text: string):
   for (let length = LONG * cells; length < text.length; length *= 2) {
     const tokens = model.tokenize(text.slice(0, length)).length
     if (tokens >= 2 * cells)
-      throw new KvfoldError(
-        'context/full',
+      throw new PromptTooLong(
+        { tokens, atLeast: true, context: cells },
         `The text has ${text.length} characters, of which the first ${length} alone are ${tokens} tokens, and the context has ${cells} cells; ` +
           'shorten it, or load a model with a larger context.',
       )

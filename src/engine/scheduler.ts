@@ -1,38 +1,38 @@
 /** Owns the decode loop: which tokens of which running steps go into the next batch, and what follows from its outcome. */
-import { KvfoldError, invariant } from '../core/errors.js'
+import { KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { computedIn } from '../kv/plan.js'
 import type { StepCache } from '../kv/cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { ReloadAhead } from './reload-ahead.js'
-import { termsOf, type Job, type JobResult } from './job.js'
+import { termsOf, type Job, type JobResult, tokenLogprob } from './job.js'
 import type { TokenLogprob } from './engine.js'
-import { tokenLogprob } from './logprobs.js'
-import { packed, PrefillBudget, type Share, sizeOf } from './batch.js'
+import { composed, packed, PrefillBudget, type Share } from './batch.js'
 import { runAhead } from './run-ahead.js'
 
 export interface SchedulerOptions {
   /** Steps that run at once; more wait their turn. */
   readonly slots: number
-  /** Milliseconds between two tokens of a stream, as far as prompts are the reason. Default: as long as a ubatch takes. */
+  /** Milliseconds between two tokens of a stream, as far as prompts are the reason. Default 1000. */
   readonly maxGap?: number
   /** How a batch is decoded. Default: by the context. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
 }
 
+/** Prompts that take less go in whole: streams stand still for longer, but less often, and less is lost to small batches. */
+const DEFAULT_MAX_GAP = 1000
 /** Steps of a run; one ends earlier when anything else is to be done. */
 const LONGEST_RUN = 256
 
 /**
  * Continuous batching over one context. Each turn takes one token of every decoding job, then fills up with prompt tokens, of those prompts
- * first that waited longest for it; while others decode, by measured time and one ubatch at most, so that streams keep flowing
- * (PrefillBudget). Between turns, and only then, sequences are tagged and untagged. Jobs of one conversation run one after another.
+ * first that waited longest for it; while others decode, as many as fit into `maxGap` by measured time (PrefillBudget). Between turns, and only then, sequences are tagged and untagged. Jobs of one conversation run one after another.
  */
 export class Scheduler {
   readonly #jobs: Job[] = []
   readonly #errands: (() => void)[] = []
   readonly #fetching: ReloadAhead
-  readonly #budget: PrefillBudget | null
+  readonly #budget: PrefillBudget
   #running: Promise<void> | null = null
   /** The jobs whose tokens are being decoded right now. */
   #decoding: readonly Job[] = []
@@ -48,7 +48,7 @@ export class Scheduler {
     private readonly cache: StepCache,
     private readonly options: SchedulerOptions,
   ) {
-    this.#budget = options.maxGap === undefined ? null : new PrefillBudget(options.maxGap)
+    this.#budget = new PrefillBudget(options.maxGap ?? DEFAULT_MAX_GAP)
     this.#fetching = new ReloadAhead(
       cache,
       () => {
@@ -66,8 +66,8 @@ export class Scheduler {
     const cells = this.context.cells
     if (shown.tokens.length === 0) throw new KvfoldError('engine/bad-request', 'The prompt is empty; give at least one token.')
     if (shown.tokens.length >= cells)
-      throw new KvfoldError(
-        'context/full',
+      throw new PromptTooLong(
+        { tokens: shown.tokens.length, atLeast: false, context: cells },
         `The prompt has ${shown.tokens.length} tokens and the context ${cells} cells; fold parts of it, or load the model with a larger context.`,
       )
     const cancel = () => {
@@ -206,37 +206,7 @@ export class Scheduler {
 
   /** The next batch. Shares that find no cells wait while others can go on; when nobody can, the youngest is told. */
   #compose(): Share[] {
-    const shares: Share[] = []
-    const starved: Job[] = []
-    let room = this.context.batch
-    const add = (share: Share): void => {
-      // What the batch already holds needs its cells too: none of them is taken before the decode.
-      if (this.cache.reserve(sizeOf(shares) + share.tokens.length).kind === 'full') starved.push(share.job)
-      else {
-        shares.push(share)
-        room -= share.tokens.length
-      }
-    }
-    for (const job of this.#jobs) {
-      if (job.phase.name === 'decode' && room > 0)
-        add({
-          job,
-          tokens: Int32Array.of(job.phase.token),
-          what: 'generated',
-          output: true,
-          seat: this.cache.seat(job.phase.step),
-        })
-    }
-    const streams = shares.length
-    const isPromptDue = this.#jobs.some(({ phase }) => phase.name === 'prefill')
-    if (streams > 0 && isPromptDue)
-      room = Math.min(this.#budget?.tokens(streams) ?? Infinity, Math.max(1, this.context.ubatch - streams), room)
-    for (const job of [...this.#jobs].sort((a, b) => a.served - b.served)) {
-      if (job.phase.name !== 'prefill' || room === 0) continue
-      const chunk = this.cache.next(job.phase.step, room)
-      invariant(chunk !== null, 'a prompt that is in was not decoded on')
-      add({ job, tokens: chunk.tokens, what: 'prompt', output: chunk.last, seat: chunk })
-    }
+    const { shares, starved } = composed(this.#jobs, this.cache, this.context.batch, this.#budget)
     // Where a batch is reordered (hybrid models) rows could not be told apart.
     const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
     if (alone !== undefined) return [alone]
@@ -265,7 +235,7 @@ export class Scheduler {
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
       for (const share of shares) if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
       const streams = shares.filter(({ what }) => what === 'generated').length
-      this.#budget?.took({ prompt: size - streams, streams, milliseconds: performance.now() - begun })
+      this.#budget.took({ prompt: size - streams, streams, milliseconds: performance.now() - begun })
       return
     }
     this.#stopped(shares, status, failure)
@@ -295,7 +265,7 @@ export class Scheduler {
   async #run(shares: readonly Share[], steps: number): Promise<void> {
     this.#decoding = shares.map(({ job }) => job)
     const onStep = (milliseconds: number) => {
-      this.#budget?.took({ prompt: 0, streams: shares.length, milliseconds })
+      this.#budget.took({ prompt: 0, streams: shares.length, milliseconds })
     }
     const ran = await runAhead(shares, steps, { context: this.context, cache: this.cache, onStep })
     this.#decoding = []

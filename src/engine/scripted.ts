@@ -1,7 +1,7 @@
 /** An engine that says what a script tells it to, with a ledger of its own small token model; for tests of what stands above engines. */
 import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../chat/message.js'
 import type { ConversationId } from '../core/ids.js'
-import { invariant, KvfoldError } from '../core/errors.js'
+import { invariant, KvfoldError, PromptTooLong } from '../core/errors.js'
 import { contains, span, type Span } from '../core/span.js'
 import { type LedgerEntry, messageCosts, withGenerated } from '../kv/ledger.js'
 import { commonPrefix, type Prompt, type PromptMessage } from '../kv/prompt.js'
@@ -41,6 +41,13 @@ interface Lane {
   readonly steps: number
 }
 
+/** A conversation's steps, which run one after another. */
+interface Queue {
+  readonly steps: Set<AbortController>
+  /** Settles when the last of them is over; null: there is none before. */
+  tail: Promise<unknown> | null
+}
+
 /**
  * A token is a word with the whitespace before it. The cache of a conversation is what its last step left: a step reuses the
  * longest common prefix and computes the rest. Reasoning is neither shown nor counted. Not for tests of the engine.
@@ -52,6 +59,8 @@ export class ScriptedEngine implements Engine {
   readonly #lanes = new Map<ConversationId, Lane>()
   readonly #vocabulary = new Map<string, number>()
   readonly #script: Script
+  /** By conversation: what cancels its steps, and when the last of them is over. */
+  readonly #running = new Map<ConversationId, Queue>()
   #disposed = false
 
   constructor(script: Script, { context = Number.MAX_SAFE_INTEGER }: ScriptedEngineOptions = {}) {
@@ -60,7 +69,7 @@ export class ScriptedEngine implements Engine {
   }
 
   respond(request: EngineRequest): Generation {
-    return generationOf((stream) => this.#respond(request, stream))
+    return generationOf((stream) => this.#queued(request, stream))
   }
 
   snap(messages: readonly ChatMessage[], _tools: readonly ToolDefinition[], message: number, chars: Span): Span {
@@ -85,14 +94,35 @@ export class ScriptedEngine implements Engine {
 
   forget(conversation: ConversationId): void {
     this.#lanes.delete(conversation)
+    for (const step of this.#running.get(conversation)?.steps ?? []) step.abort()
   }
 
-  dispose(): Promise<void> {
+  async dispose(): Promise<void> {
     this.#disposed = true
-    return Promise.resolve()
+    for (const { steps } of this.#running.values()) for (const step of steps) step.abort()
+    await Promise.all([...this.#running.values()].map(({ tail }) => tail ?? Promise.resolve()))
   }
 
-  async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
+  async #queued(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
+    const { conversation, signal } = request
+    const queue: Queue = this.#running.get(conversation) ?? { steps: new Set(), tail: null }
+    const own = new AbortController()
+    queue.steps.add(own)
+    const merged = signal === undefined ? own.signal : AbortSignal.any([own.signal, signal])
+    const before = queue.tail
+    const run = () => this.#respond(request, stream, merged)
+    const step = before === null ? run() : before.then(run)
+    queue.tail = step.catch(() => undefined)
+    this.#running.set(conversation, queue)
+    try {
+      return await step
+    } finally {
+      queue.steps.delete(own)
+      if (queue.steps.size === 0) this.#running.delete(conversation)
+    }
+  }
+
+  async #respond(request: EngineRequest, stream: EventStream, signal: AbortSignal): Promise<EngineReply> {
     if (this.#disposed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
     if (request.attention !== undefined)
       throw new KvfoldError('attention/unavailable', 'A script computes no attention; ask an engine with a model.')
@@ -101,18 +131,21 @@ export class ScriptedEngine implements Engine {
     const prompt = this.#show(request.messages, request.tools ?? [], request.edits ?? [])
     const asked = prompt.tokens.length
     if (asked > this.info.context)
-      throw new KvfoldError('context/full', `The prompt takes ${asked} tokens, the context has ${this.info.context}.`)
+      throw new PromptTooLong(
+        { tokens: asked, atLeast: false, context: this.info.context },
+        `The prompt takes ${asked} tokens, the context has ${this.info.context}.`,
+      )
     const reused = commonPrefix(lane?.held ?? new Int32Array(), prompt.tokens)
     stream.push({ type: 'plan', shown: asked, reused, compute: Math.max(1, asked - reused), contract: 'exact', fallback: null })
 
-    const said = typeof this.#script === 'function' ? await this.#script(request, step) : this.#script[step]
+    const said = typeof this.#script === 'function' ? await this.#script({ ...request, signal }, step) : this.#script[step]
     if (said === undefined) throw new KvfoldError('engine/bad-request', `The script has no reply for step ${step + 1}.`)
     const calls = (said.calls ?? []).map((call, at): ToolCall => ({ id: `call_${at + 1}`, arguments: {}, ...call }))
     invariant(
       request.toolChoice !== 'required' || calls.length > 0,
       `The script makes no call in step ${step + 1}, which requires one.`,
     )
-    const finish = request.signal?.aborted === true ? 'cancelled' : (said.finish ?? (calls.length > 0 ? 'tool-calls' : 'stop'))
+    const finish = signal.aborted ? 'cancelled' : (said.finish ?? (calls.length > 0 ? 'tool-calls' : 'stop'))
     const message = messageOf(said, calls)
     const generated = this.#tokens(body(message))
     const text = body(message)

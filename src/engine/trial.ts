@@ -76,7 +76,7 @@ async function tryContext(model: NativeModel, options: ContextOptions): Promise<
     if (!recurrent && !hybrid) {
       context.tag(first, second, span(0, length))
       context.untag(first, span(2, 4))
-      if (context.canShift && abilitiesOf(model.info, options).shift) {
+      if (context.canShift) {
         context.shift(first, span(4, length), -2)
         length -= 2
       }

@@ -63,6 +63,7 @@ export function runOptions({ n, keys, words, contracts, blend, mode, layers, hea
     contracts,
     blend: contracts.includes('blend') ? (blend ?? 'default') : null,
     mode,
+    placebo: 'made-up words',
     layers: layers ?? 'all',
     heads: heads ?? 'all',
   }
@@ -138,7 +139,7 @@ async function recordOf({ part, n, seed }: Part, options: ValueStudyOptions, kee
   const prompt: PiPrompt = { n, seed, sample: sampleOf({ part, n, seed }, options) }
   switch (part) {
     case 'prompt':
-      return lookAtPrompt(prompt, options)
+      return lookAtPrompt(prompt, n === options.n, options)
     case 'episode':
       return watchEpisode(prompt, options)
     case 'strip':

@@ -1,7 +1,8 @@
 /** Owns what an attention study needs to know of PI-LLM: where values stand in a prompt and in an answer, and how a program folds the stream. */
-import { FROM_NAMES } from '../attention/figures/scatter.js'
+import { FROM_NAMES } from '../attention/pairs.js'
 import { type AnswerChoice, look, type Look, type LookOptions } from '../attention/measurement.js'
 import { compare, type Comparison, FROMS, type WatchedPair, watchedSets } from '../attention/pairs.js'
+import type { Stretch } from '../attention/places.js'
 import type { PromptRecord, StripRecord } from '../attention/run-folder.js'
 import { stripOf } from '../attention/token-heat-map.js'
 import type { ChatMessage, Edit } from '../chat/message.js'
@@ -10,6 +11,7 @@ import { portsOf } from '../context/ports.js'
 import type { Contract } from '../core/contract.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
+import { Random } from '../core/random.js'
 import { span, type Span } from '../core/span.js'
 import { freshConversation, type LlamaEngine } from '../engine/llama.js'
 import type { BlendChoice } from '../kv/plan-parts.js'
@@ -75,6 +77,58 @@ export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[
 
 // Looking at one PI-LLM prompt: complete, then folded by a program under each contract; and one value's whole rows.
 
+// The placebo: the same folds of as many tokens, in the same place, of words that say nothing of any key.
+
+/** A prompt to look at: its message, what folds of it hide, and the values that it has. */
+interface Folds {
+  readonly messages: readonly ChatMessage[]
+  readonly edits: readonly Edit[]
+  readonly pairs: readonly WatchedPair[]
+}
+
+const SYLLABLES = ['ba', 'ce', 'di', 'fo', 'gu', 'la', 'me', 'ni', 'po', 'ru', 'sa', 'te', 'vi', 'wo', 'zu']
+
+/** The folds with the hidden text replaced by made-up words of about as many tokens. Values that were hidden are in it no more. */
+function placeboOf(engine: LlamaEngine, { messages, edits, pairs }: Folds, keys: ReadonlySet<string>, random: Random): Folds {
+  const { content } = messages[0]!
+  const size = (text: string): number => engine.model.tokenize(text).length
+  const first = edits[0]!.span.start
+  const end = edits.at(-1)!.span.end
+  let text = content.slice(0, first)
+  const spans = edits.map(({ span: hidden }) => {
+    const start = text.length
+    text += wordsOf(size(content.slice(hidden.start, hidden.end)), size, keys, random)
+    return span(start, text.length)
+  })
+  const shift = text.length - end
+  const placed: readonly ChatMessage[] = [{ ...messages[0]!, content: text + content.slice(end) }]
+  const snapped: Span[] = []
+  for (const { start, end: until } of spans)
+    snapped.push(engine.snap(placed, [], 0, span(Math.max(start, snapped.at(-1)?.end ?? 0), until)))
+  const moved = ({ message, chars }: Stretch): Stretch[] =>
+    chars.start >= end ? [{ message, chars: span(chars.start + shift, chars.end + shift) }] : []
+  return {
+    messages: placed,
+    edits: edits.map((edit, at) => ({ ...edit, span: snapped[at]! })),
+    pairs: pairs.flatMap((pair) =>
+      moved(pair.current).map((current): WatchedPair => ({ ...pair, current, older: pair.older.flatMap(moved) })),
+    ),
+  }
+}
+
+/** Made-up words of so many tokens; of fewer by the last characters, where a character has several. */
+function wordsOf(tokens: number, size: (text: string) => number, keys: ReadonlySet<string>, random: Random): string {
+  let text = ''
+  // A word has a token at least: the text is measured only where it may be long enough.
+  for (let least = tokens; least > 0; least = tokens - size(text))
+    for (let count = Math.ceil(least / 4); count > 0; count--) {
+      const word = Array.from({ length: 2 + random.below(2) }, () => SYLLABLES[random.below(SYLLABLES.length)]!).join('')
+      if (!keys.has(word)) text += `${word} `
+    }
+  while (size(text) > tokens) text = text.slice(0, -1)
+  return text
+}
+
 /** How prompts are looked at. */
 export interface PiLookOptions {
   readonly engine: LlamaEngine
@@ -95,25 +149,40 @@ export interface PiPrompt {
   readonly sample: PiSample
 }
 
+/** Names the placebo's words among a seed's draws. */
+const PLACEBO = 0x706c
 /** Tokens an answer may have; that to 46 keys takes a few hundred. */
 export const LONGEST_ANSWER = 1024
 /** Bytes that whole rows may take. */
 const ROW_BYTES = 2 ** 26
 
-/** Every pair of the prompt, complete and folded. @throws KvfoldError as look; engine/cancelled */
-export async function lookAtPrompt(prompt: PiPrompt, options: PiLookOptions): Promise<PromptRecord> {
+/**
+ * Every pair of the prompt, complete and folded; with `placebo` also with made-up words in the place of what is folded.
+ * @throws KvfoldError as look; engine/cancelled
+ */
+export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: PiLookOptions): Promise<PromptRecord> {
   const begun = performance.now()
   const pairs = watchedPairs(prompt.sample)
   const answer: AnswerChoice =
     options.mode === 'given' ? { kind: 'given', text: prompt.sample.answer } : { kind: 'generated', maxTokens: LONGEST_ANSWER }
-  const { complete, folded } = await looks(prompt.sample, pairs, options, { answer, watched: watchedSets(pairs) })
-  const comparisons: Comparison[] = folded.map(([contract, after]) => compare(pairs, contract, complete, after))
+  const compared = async (folds: Folds) => {
+    const { complete, folded } = await looks(folds, options, { answer })
+    return {
+      complete,
+      comparisons: folded.map(([contract, after]): Comparison => compare(folds.pairs, contract, complete, after)),
+    }
+  }
+  const own = foldsOf(options.engine, prompt.sample, pairs)
+  const { complete, comparisons } = await compared(own)
+  const words = (): Folds =>
+    placeboOf(options.engine, own, new Set(prompt.sample.keys), new Random(prompt.seed, prompt.n, PLACEBO))
   return {
     part: 'prompt',
     n: prompt.n,
     seed: prompt.seed,
     shown: complete.prompt.tokens.length,
     comparisons,
+    placebo: placebo ? (await compared(words())).comparisons : null,
     seconds: (performance.now() - begun) / 1000,
   }
 }
@@ -126,10 +195,9 @@ export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLook
   const answer = { kind: 'given', text: prompt.sample.answer } as const
   const layers = layersWithin(engine, engine.count(messagesOf(prompt.sample), []) + LONGEST_ANSWER, options.layers)
   const { complete, folded } = await looks(
-    prompt.sample,
-    [pair],
+    foldsOf(engine, prompt.sample, [pair]),
     { ...options, contracts: options.contracts.slice(0, 1) },
-    { answer, watched: watchedSets([pair]), layers, rows: true },
+    { answer, layers, rows: true },
   )
   const text = (token: number): string => engine.model.detokenize([token], true)
   const seen = [['complete', complete] as const, ...folded.map(([contract, after]) => [`folded, ${contract}`, after] as const)]
@@ -148,16 +216,21 @@ export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLook
 
 const messagesOf = ({ prompt }: PiSample): ChatMessage[] => [{ role: 'user', content: prompt }]
 
-async function looks(
-  sample: PiSample,
-  pairs: readonly WatchedPair[],
-  { engine, contracts, blend, layers, heads, signal }: PiLookOptions,
-  extra: Pick<LookOptions, 'answer' | 'watched' | 'rows' | 'layers'>,
-): Promise<{ complete: Look; folded: [Contract, Look][] }> {
+function foldsOf(engine: LlamaEngine, sample: PiSample, pairs: readonly WatchedPair[]): Folds {
   const messages = messagesOf(sample)
+  return { messages, edits: olderFolded(engine, messages), pairs }
+}
+
+async function looks(
+  { messages, edits, pairs }: Folds,
+  { engine, contracts, blend, layers, heads, signal }: PiLookOptions,
+  extra: Pick<LookOptions, 'answer' | 'rows' | 'layers'>,
+): Promise<{ complete: Look; folded: [Contract, Look][] }> {
+  const hidden = edits.map(({ message, span: chars }): Stretch => ({ message, chars }))
   const base = {
     engine,
     messages,
+    watched: watchedSets(pairs, hidden),
     find: (text: string) => valuesSaid(pairs, text),
     ...(layers === undefined ? {} : { layers }),
     ...(heads === undefined ? {} : { heads }),
@@ -173,7 +246,6 @@ async function looks(
   const conversation = (): ConversationId => used[used.push(freshConversation()) - 1]!
   try {
     const complete = await once({ ...base, conversation: conversation(), terms: { contract: 'exact' } })
-    const edits = olderFolded(engine, messages)
     const folded: [Contract, Look][] = []
     for (const contract of contracts) {
       const id = conversation()

@@ -1,6 +1,6 @@
 /** Owns what a task is: samples that are always the same for the same options, and what an answer to one is worth. */
 import type { ChatMessage } from '../chat/message.js'
-import type { SystemPrompt } from '../agents/prompts.js'
+import type { SystemPrompt } from '../agents/sculptor.js'
 
 export const taskNames = ['pi-llm', 'needles', 'mrcr', 'longbench-v2', 'frames', 'babilong', 'gsm-infinite'] as const
 export type TaskName = (typeof taskNames)[number]

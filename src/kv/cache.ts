@@ -2,22 +2,25 @@
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import type { CacheSalt } from './cell-hash.js'
+import type { CacheSalt } from './cache-salt.js'
 import type { CostModel } from './cost-model.js'
 import { Evictor, type Reservation } from './eviction.js'
-import { prospectOf, timeOf } from './forecast.js'
+import { predictedTime } from './forecast.js'
 import { Insertion } from './insertion.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
-import { offloadRecordOf, OffloadTiers, type ReadStates } from './offload.js'
+import { OffloadedSequence, offloadRecordOf, OffloadTiers, type ReadStates } from './offload.js'
 import { IdleOffload, Parking, type ParkingOptions } from './parking.js'
 import { EXACT, type Terms } from './plan-parts.js'
-import { lastAgain, neededBy, type Plan, Planner, type PlannerOptions, sourceIdsHeld, verifyPlan } from './plan.js'
+import { lastAgain, neededBy, type Plan, spansHeld, verifyPlan } from './plan.js'
+import { Planner, type PlannerOptions } from './planner.js'
 import { type Prompt, uneditedOf } from './prompt.js'
+import { LOST_BELOW } from './recompute-reason.js'
 import { borrowedFrom, Reloader } from './reload.js'
 import { type CacheTotals, type Residency, residencyOf, totalsOf } from './residency.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
+import { Turning } from './turning.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { type Chunk, type Seat, Step, type StepPart } from './step.js'
 
@@ -33,11 +36,9 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
 /**
  * The KV cache. Under contract `exact` a live sequence's cells equal a fresh prefill of its tokens; under `splice` and `blend` only as far as the ledger
  * says (Contract). Whether a cell is what a fresh prefill would make it is known from its hash, so approximate cells are never taken for exact
- * ones, by whomever. Nothing is computed here: the engine decodes, then reports.
- *
- * One step: open, plan, begin, then `next`, reserve, decode, commit (or settle) until the answer ends, then finish. All calls fall between
- * decodes. Steps of different conversations may overlap, those of one conversation may not. What is dropped for room, and in which order:
- * see SequenceTable.
+ * ones, by whomever. Nothing is computed here: the engine decodes, then reports. One step: open, plan, begin, then `next`, reserve, decode, commit
+ * (or settle) until the answer ends, then finish. All calls fall between decodes. Steps of different conversations may overlap, those of one
+ * conversation may not. What is dropped for room, and in which order: see SequenceTable.
  */
 export class KvCache {
   readonly #table: SequenceTable
@@ -49,6 +50,7 @@ export class KvCache {
   readonly #idleOffload: IdleOffload
   readonly #reloader: Reloader
   readonly #middle: Insertion
+  readonly #turning: Turning
 
   /** `memory` must be empty, and nobody else may tag or untag in it. */
   constructor(
@@ -59,12 +61,13 @@ export class KvCache {
     this.#offload = options.offload ?? new OffloadTiers({})
     this.#evictor = new Evictor(this.#table, this.#conversations, (victim, sparing) => this.#keep(victim, sparing))
     const { fewest, costs = { model: null } } = options
-    this.#planner = new Planner(this.#table, this.#offload, options)
+    this.#planner = new Planner(this.#table, this.#conversations, this.#offload, options)
     const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
     this.#parking = new Parking(this.#table, this.#conversations, this.#offload, this.#evictor, pays)
     this.#idleOffload = new IdleOffload(this.#table, this.#conversations, this.#offload, this.#evictor, pays)
     this.#reloader = new Reloader(this.#table, this.#offload, this.#evictor, this.#parking)
     this.#middle = new Insertion(this.#table, this.#evictor)
+    this.#turning = new Turning(this.#table, this.#evictor)
   }
 
   /**
@@ -79,6 +82,11 @@ export class KvCache {
     return this.#evictor.open(conversation, salt)
   }
 
+  /** See Conversations. */
+  inherit(...args: Parameters<Conversations['inherit']>): void {
+    this.#conversations.inherit(...args)
+  }
+
   /**
    * How the live sequence would come to hold `shown`, which must not be empty. Changes nothing; what it borrows may be in any tier.
    */
@@ -91,6 +99,7 @@ export class KvCache {
    * Changes nothing on the device.
    */
   fetch(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
+    if (!this.#offload.hasDisk) return null
     return this.#offload.fetch(borrowedFrom(this.plan(sequence, shown, terms)).keys())
   }
 
@@ -102,7 +111,10 @@ export class KvCache {
   async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
     const own = this.#own(sequence)
     const without = new Map<HeldSequence, string>()
-    const states = new Map(fetched)
+    const states = new Map<OffloadedSequence, Uint8Array>()
+    for (const [stored, state] of fetched ?? [])
+      if (state === null) without.set(stored, LOST_BELOW)
+      else states.set(stored, state)
     /** Whether the last token is held, to be computed for its logits alone: by the live sequence, from which it may be gone by the end. */
     let again: 0 | 1 = 0
     try {
@@ -117,7 +129,7 @@ export class KvCache {
         for (const each of wanted) {
           const state = states.get(each) ?? (await this.#offload.read(each))
           if (state !== null) states.set(each, state)
-          else without.set(each, 'their saved state was damaged, or is gone')
+          else without.set(each, LOST_BELOW)
         }
         const state = states.get(first)
         if (state !== undefined && wanted.every((each) => states.has(each))) {
@@ -135,10 +147,9 @@ export class KvCache {
 
   /**
    * Carries the plan out: moves off the device what has been idle for long (IdleOffload), parks what the live sequence no longer shows (evicting the longest
-   * unused for a sequence id; when none can be had it is lost), removes it from the live sequence, tags what is borrowed. Afterwards the live sequence is running
-   * and holds all that is not to be computed.
-   * The plan must be this sequence's, made since the cache last changed, and borrow from the device only (`prepare`): a plan that would reuse
-   * other tokens than it shows is refused.
+   * unused for a sequence id; when none can be had it is lost), removes it from the live sequence, tags what is borrowed, copies what goes to other
+   * positions. Afterwards the live sequence is running and holds all that is not to be computed. The plan must be this sequence's, made since the
+   * cache last changed, and borrow from the device only (`prepare`): one that would reuse other tokens than it shows is refused.
    * @param alone no other step is running, so that what earlier steps parked is moved off the device first if it is a burden (eviction-policy.ts)
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
@@ -151,9 +162,10 @@ export class KvCache {
     const step = new Step(own, plan, kind)
     own.state = 'running'
     this.#middle.open(step, own, plan)
-    step.predicted = this.#predicted(own, plan)
+    step.predicted = predictedTime(this.options.costs?.model ?? null, plan, own.held, this.#table.cells.used)
     step.recomputeReason = this.#planner.recomputeReason(own, plan, this.#conversations.before(own.conversation))
     for (const version of this.#table.parked(own.conversation)) version.lent = false
+    const copies = this.#turning.take(step, plan)
     step.parked = this.#reloader.takeParked() + this.#parking.parkGone(own, plan)
     for (const part of plan.parts)
       if (part.kind === 'borrow' && part.from instanceof Sequence) {
@@ -161,7 +173,9 @@ export class KvCache {
         this.#table.lend(part.from, entries, own, own.atPosition(part.from.position(part.at)))
         part.from.lent = true
       }
-    own.rename(uneditedOf(plan.shown), sourceIdsHeld(plan))
+    this.#turning.put(step, copies)
+    if (!step.inMiddle) this.#middle.close(step)
+    own.rename(uneditedOf(plan.shown), plan.sourceIds, spansHeld(plan))
     for (const sequence of this.#table.all) sequence.tier = 'device'
     // What evictions took is charged, so it is not spent here again.
     step.spend('cache', performance.now() - started - this.#evictor.spent)
@@ -257,7 +271,8 @@ export class KvCache {
     // The live sequence holds the same: their tags are redundant, and cells that only they hold are duplicates.
     for (const parked of this.#table.parked(own.conversation)) if (own.covers(parked)) this.#table.drop(parked)
     step.spend('cache', performance.now() - started)
-    const entry = step.entry(record.ledger.length, outcome, pending, record.before)
+    const inherited = this.#conversations.inherited(own.conversation)
+    const entry = step.entry(record.ledger.length, outcome, pending, record.before, inherited)
     step.ended = true
     own.state = 'idle'
     this.#table.touch(own)
@@ -303,9 +318,8 @@ export class KvCache {
    */
   closeGaps(conversation: ConversationId): number {
     const own = this.#conversations.lane(conversation)
-    if (own === null || own.running || own.held === 0) return 0
-    const [first] = own.alone
-    return first !== undefined && length(first) === own.held ? this.#table.closeGaps(own) : 0
+    const isAlone = own?.running === false && own.alone.some((all) => length(all) === own.held)
+    return isAlone ? this.#table.closeGaps(own) : 0
   }
 
   /** The conversation's steps, oldest first; empty for an unknown one. */
@@ -351,6 +365,7 @@ export class KvCache {
     const keys = step.keysOf(tokens, what)
     if (what === 'prompt' && step.inMiddle) this.#middle.enter(step, tokens, keys)
     else own.append(tokens, keys)
+    if (tokens.length > 0) this.#table.cells.settle()
     step.submit(what, tokens.length)
     this.#table.count(what, tokens.length)
     if (!step.inMiddle) this.#middle.close(step)
@@ -360,26 +375,18 @@ export class KvCache {
   /** Saves what gives way in a lower tier; false when that is not to be had, or only at another's cost and `sparing`. */
   #keep(victim: Sequence, sparing: boolean): boolean {
     const { memory } = this.#table
-    if (!this.#offload.open || victim.held === 0) return false
+    if (!this.#offload.open || victim.held === 0 || !victim.settled) return false
     const state = memory.saveSequence(victim.seq, { checksum: false })
     if (sparing) return this.#offload.offer(offloadRecordOf(victim), state)
     this.#offload.put(offloadRecordOf(victim), state)
     return true
-  }
-
-  /** Milliseconds that the plan will take until the first token can be sampled, as far as the machine's costs are known. */
-  #predicted(own: Sequence, plan: Plan): number | null {
-    const model = this.options.costs?.model ?? null
-    if (model === null) return null
-    const { used } = this.#table.cells
-    return timeOf(model, prospectOf(plan, own.held, { before: used, after: used }))
   }
 }
 
 // The interface through which the engine leads steps through a cache, whatever kind of memory the model has.
 
 /**
- * KvCache takes tokens out and puts them back; LinearCache can only extend a text, and go back to checkpoints. The contracts of the calls are
+ * KvCache takes tokens out and puts them back; CheckpointCache can only extend a text, and go back to checkpoints. The contracts of the calls are
  * those of KvCache. What does not apply to a memory says so by its result: 0 cells rewritten, nothing tidied.
  */
 export interface StepCache extends Pick<KvCache, keyof KvCache> {

@@ -1,5 +1,5 @@
 /** Owns cell hashes: what a cell's values depend on, as a number: its token, its position, and every cell that could be seen when it was computed. */
-import { createHmac, randomBytes } from 'node:crypto'
+import { type CacheSalt, COMMON } from './cache-salt.js'
 import { commonPrefix } from './prompt.js'
 
 /** Words of 32 bits in a cell hash. */
@@ -10,6 +10,9 @@ export type CellHashes = Int32Array
 
 /** Of Chaskey-12 (ISO/IEC 29192-6). */
 const ROUNDS = 12
+
+/** Said of a cell that was turned. */
+const TURNED = 1
 
 /** Cells between two states that are remembered, a power of two: going back reads fewer than this again. */
 const STRIDE = 256
@@ -22,6 +25,8 @@ const STRIDE = 256
  * All that was seen is a state S of 128 bits, at first the salt's `start`. A cell's hash is h = P(S ^ (token, position, 0, 0) ^ K) ^ K, with K the
  * salt's `key` and P the permutation of the MAC Chaskey-12, which as used here is the block cipher of Even and Mansour. Once the cell is seen,
  * S becomes 2S ^ h, doubled in GF(2^128) (the doubling of CMAC).
+ *
+ * A cell that was turned to another position has the hash P(h ^ (0, position, 0, 1) ^ K) ^ K, h being what it had before.
  *
  * Hence S is the sum of the start and of all h seen, each times another power of two; those are never equal, and no cell is seen twice, so the
  * states of two different histories differ by a sum that has at least one h with a factor other than 0. To whoever lacks the salt every h of
@@ -48,12 +53,26 @@ export class CellHasher {
 
   /** Writes the hash of a cell with this token and position, computed after all that was seen, as the `at`th of `into`. */
   place(token: number, position: number, into: CellHashes, at: number): void {
-    const key = this.#key
     const state = this.#state
-    let v0 = state[0]! ^ key[0]! ^ token
-    let v1 = state[1]! ^ key[1]! ^ position
-    let v2 = state[2]! ^ key[2]!
-    let v3 = state[3]! ^ key[3]!
+    this.#write(state[0]! ^ token, state[1]! ^ position, state[2]!, state[3]!, into, at)
+  }
+
+  /**
+   * The cell with the `at`th of these hashes has another position from now on, its key turned to it: what it was and where it is now say what its
+   * values are, which no computed cell has. TURNED keeps the two apart, as it would be by chance alone without it.
+   */
+  turn(position: number, hashes: CellHashes, at: number): void {
+    const first = WORDS * at
+    this.#write(hashes[first]!, hashes[first + 1]! ^ position, hashes[first + 2]!, hashes[first + 3]! ^ TURNED, hashes, at)
+  }
+
+  /** The permutation of these words, the key before and after it. */
+  #write(w0: number, w1: number, w2: number, w3: number, into: CellHashes, at: number): void {
+    const key = this.#key
+    let v0 = w0 ^ key[0]!
+    let v1 = w1 ^ key[1]!
+    let v2 = w2 ^ key[2]!
+    let v3 = w3 ^ key[3]!
     for (let round = 0; round < ROUNDS; round++) {
       v0 = (v0 + v1) | 0
       v1 = ((v1 << 5) | (v1 >>> 27)) ^ v0
@@ -109,69 +128,58 @@ export function sameHash(a: CellHashes, at: number, b: CellHashes, bt: number): 
 /** The hashes that a fresh prefill gives the cells of a text. Remembers the last text, because the next one mostly begins with it. */
 export class FreshHashes {
   readonly #hasher: CellHasher
+  /** The last text and its hashes, with room for more. Hashes that were given away are not written over: another text gets an array of its own. */
   #tokens = new Int32Array()
   #hashes: CellHashes = new Int32Array()
+  #given: CellHashes = new Int32Array()
 
-  constructor(salt: CacheSalt = COMMON) {
+  constructor(readonly salt: CacheSalt = COMMON) {
     this.#hasher = new CellHasher(salt)
   }
 
   /** Of all `tokens`, place by place. The array is nobody's to write to, and never written to again. */
   of(tokens: Int32Array): CellHashes {
-    const same = commonPrefix(this.#tokens, tokens)
-    if (same === tokens.length && same === this.#tokens.length) return this.#hashes
-    const hasher = this.#hasher
-    const hashes = new Int32Array(WORDS * tokens.length)
-    const from = hasher.goBack(same)
-    hashes.set(this.#hashes.subarray(0, WORDS * from))
+    const known = this.#given.length / WORDS
+    const same = commonPrefix(this.#tokens.subarray(0, known), tokens)
+    if (same === tokens.length && same === known) return this.#given
+    const from = this.#hasher.goBack(same)
+    if (same < known || tokens.length > this.#tokens.length) this.#move(same, tokens.length + (tokens.length >> 1))
+    this.#tokens.set(tokens.subarray(same), same)
     for (let at = from; at < tokens.length; at++) {
-      hasher.place(tokens[at]!, at, hashes, at)
-      hasher.see(hashes, at)
+      // Those before are seen once more and stay as they are.
+      if (at >= same) this.#hasher.place(tokens[at]!, at, this.#hashes, at)
+      this.#hasher.see(this.#hashes, at)
     }
-    this.#tokens = tokens.slice()
-    return (this.#hashes = hashes)
+    return (this.#given = this.#hashes.subarray(0, WORDS * tokens.length))
+  }
+
+  /** Into arrays of this size, as far as the text is the same. */
+  #move(same: number, size: number): void {
+    const [tokens, hashes] = [new Int32Array(size), new Int32Array(WORDS * size)]
+    tokens.set(this.#tokens.subarray(0, same))
+    hashes.set(this.#hashes.subarray(0, WORDS * same))
+    this.#tokens = tokens
+    this.#hashes = hashes
   }
 }
 
-// The salts that key cell hashes: one a tenant, all derived from one secret.
+/** A text and what a fresh prefill would make of it: hashed when it is first asked, because what goes on from exact cells need not ask. */
+export class FreshText {
+  #hashes: CellHashes | null = null
 
-/** Cell hashes under different salts never agree (but once in 2^128), so nobody is lent cells that another tenant's text left. */
-export interface CacheSalt {
-  /** Four words. */
-  readonly key: Int32Array
-  /** Four words: what stands for all that was seen while nothing was. */
-  readonly start: Int32Array
-}
+  constructor(
+    readonly tokens: Int32Array,
+    private readonly known: FreshHashes,
+  ) {}
 
-export const SECRET_BYTES = 32
-
-/**
- * The salts under one secret. The same tenant has the same salt wherever the secret is the same: cells on disk stay their tenant's (DiskShelf
- * keeps the secret beside them). Who does not know the secret cannot compute a cell hash, hence cannot look for two texts with the same one.
- */
-export class CacheSalts {
-  readonly #secret: Uint8Array
-
-  /** @param secret 32 random bytes. Default: drawn now, so that no other process and no later start has the same */
-  constructor(secret: Uint8Array = randomBytes(SECRET_BYTES)) {
-    this.#secret = Uint8Array.from(secret)
+  /** Whose cells would do. */
+  get salt(): CacheSalt {
+    return this.known.salt
   }
 
-  /** @param tenant undefined: who names none, all of whom share */
-  of(tenant: string | undefined): CacheSalt {
-    const hmac = createHmac('sha256', this.#secret)
-    // UTF-16, because UTF-8 has one and the same replacement for all that is no text.
-    if (tenant === undefined) hmac.update('kvfold cell salt, common')
-    else hmac.update('kvfold cell salt, tenant:').update(Buffer.from(tenant, 'utf16le'))
-    const digest = hmac.digest()
-    const words = (from: number) => Int32Array.from({ length: 4 }, (_, word) => digest.readInt32LE(from + 4 * word))
-    return { key: words(0), start: words(16) }
+  /** Whether the `at`th of these hashes is that of the text's cell at `place`. */
+  isAt(place: number, hashes: CellHashes, at: number): boolean {
+    this.#hashes ??= this.known.of(this.tokens)
+    return sameHash(hashes, at, this.#hashes, place)
   }
-}
-
-/** Of callers that name no salt: this process's. */
-export const COMMON: CacheSalt = new CacheSalts().of(undefined)
-
-export function sameSalt(a: CacheSalt, b: CacheSalt): boolean {
-  return a.key.every((word, at) => word === b.key[at]) && a.start.every((word, at) => word === b.start[at])
 }

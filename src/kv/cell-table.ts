@@ -17,6 +17,8 @@ export class CellTable {
   readonly #free: Int32Array
   #freeCount: number
   #reach = 0
+  /** Whose keys are turned to their positions by the next decode, and not before. */
+  readonly #turning = new Set<number>()
 
   /** `total`: n_ctx. */
   constructor(readonly total: number) {
@@ -65,9 +67,22 @@ export class CellTable {
     return cell
   }
 
-  /** The cells' positions change; what they were computed as does not. */
+  /** The cells' positions change; their keys follow with the next decode. */
   shift(cells: Int32Array, delta: number): void {
-    for (const cell of cells) this.#positions[cell] = this.#positions[cell]! + delta
+    for (const cell of cells) {
+      this.#positions[cell] = this.#positions[cell]! + delta
+      this.#turning.add(cell)
+    }
+  }
+
+  /** Something was decoded. */
+  settle(): void {
+    this.#turning.clear()
+  }
+
+  /** Whether the keys of these cells are what their positions say: until then nobody may save them. */
+  areSettled(cells: Int32Array): boolean {
+    return this.#turning.size === 0 || !cells.some((cell) => this.#turning.has(cell))
   }
 
   /** One more sequence tags the cells. */
@@ -83,6 +98,7 @@ export class CellTable {
       this.#references[cell] = left
       if (left > 0) continue
       this.#free[this.#freeCount++] = cell
+      this.#turning.delete(cell)
       freed++
     }
     if (this.used === 0) this.#reach = 0

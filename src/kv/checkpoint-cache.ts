@@ -3,7 +3,7 @@ import { invariant } from '../core/errors.js'
 import { type ConversationId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import type { StepCache } from './cache.js'
-import type { CacheSalt } from './cell-hash.js'
+import type { CacheSalt } from './cache-salt.js'
 import { checkpointPlaces, Checkpoints } from './checkpoints.js'
 import { Evictor, type Reservation } from './eviction.js'
 import { checkBooks } from './integrity.js'
@@ -11,7 +11,8 @@ import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
 import { OffloadedSequence, OffloadTiers, type ReadStates } from './offload.js'
 import { EXACT, held, type Part, type Terms } from './plan-parts.js'
-import { type Plan, rewindReason, sourceIdsHeld } from './plan.js'
+import { type Plan, spansHeld } from './plan.js'
+import { LOST_BELOW, rewindReason } from './recompute-reason.js'
 import { commonPrefix, type Prompt, sourceIdsOf, uneditedOf } from './prompt.js'
 import { type CacheTotals, type Residency, residencyOf } from './residency.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
@@ -67,11 +68,16 @@ export class CheckpointCache implements StepCache {
     return this.#evictor.open(conversation, salt)
   }
 
+  /** Nothing: every step is exact, and whoever has a checkpoint lends it. */
+  inherit(): void {
+    // Its cells are found by their tokens.
+  }
+
   plan(
     sequence: LiveSequence,
     shown: Prompt,
     { contract: asked, anew }: Terms = EXACT,
-    without?: ReadonlySet<HeldSequence>,
+    without?: ReadonlyMap<HeldSequence, string>,
   ): Plan {
     const own = this.#own(sequence)
     const { tokens } = shown
@@ -94,17 +100,18 @@ export class CheckpointCache implements StepCache {
 
   /** The plan for `shown`; if it goes on from a checkpoint the live sequence holds that now, and what it held is saved. */
   async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
-    const without = new Set<HeldSequence>()
+    const without = new Map<HeldSequence, string>()
+    for (const [stored, state] of fetched ?? []) if (state === null) without.set(stored, LOST_BELOW)
     for (;;) {
-      const plan = this.plan(sequence, shown, terms, without)
+      const plan = { ...this.plan(sequence, shown, terms, without), without }
       const [head] = plan.parts
       if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) return plan
       const started = performance.now()
       const state = fetched?.get(head.from) ?? (await this.#offload.read(head.from))
-      const loaded = state !== null && this.#goBack(this.#own(sequence), shown, head.from, state)
+      const reason = state === null ? LOST_BELOW : this.#goBack(this.#own(sequence), shown, head.from, state)
       this.#evictor.spend(performance.now() - started)
-      if (loaded) return plan
-      without.add(head.from)
+      if (reason === null) return plan
+      without.set(head.from, reason)
     }
   }
 
@@ -122,7 +129,7 @@ export class CheckpointCache implements StepCache {
     const step = new Step(own, plan, kind)
     step.recomputeReason = rewindReason(plan, this.#conversations.before(own.conversation))
     own.state = 'running'
-    own.rename(uneditedOf(shown), sourceIdsHeld(plan))
+    own.rename(uneditedOf(shown), plan.sourceIds, spansHeld(plan))
     this.#running.add(step)
     const places = this.#offload.open ? checkpointPlaces(shown).filter((place) => place > reused) : []
     this.#places.set(step, places)
@@ -313,20 +320,20 @@ export class CheckpointCache implements StepCache {
     this.#evictor.charge(step)
   }
 
-  /** Puts a checkpoint in the place of what the live sequence holds; false when there is no room for it, or it was refused. */
-  #goBack(own: Sequence, shown: Prompt, stored: OffloadedSequence, state: Uint8Array): boolean {
+  /** Puts a checkpoint in the place of what the live sequence holds. Says why it cannot be had, or null. */
+  #goBack(own: Sequence, shown: Prompt, stored: OffloadedSequence, state: Uint8Array): string | null {
     this.#leave(own, shown)
     this.#evictor.make(
       stored.held,
       this.#table.victims().filter((victim) => victim !== own),
     )
-    if (stored.held > this.#table.cells.free) return false
+    if (stored.held > this.#table.cells.free) return 'no room for their saved state in the context'
     if (!this.memory.loadSequence(own.seq, state, { verify: false })) {
       this.#offload.drop(stored, true)
-      return false
+      return LOST_BELOW
     }
     own.load(stored.record)
-    return true
+    return null
   }
 
   /** Saves what the live sequence holds, and empties it. */

@@ -1,6 +1,6 @@
 /** Owns which places of a text are worth a checkpoint, and the checkpoints: whole states of sequences that can only be extended. */
 import { type OffloadedSequence, offloadRecordOf, type OffloadTiers } from './offload.js'
-import type { Sequence } from './sequence.js'
+import type { HeldSequence, Sequence } from './sequence.js'
 import type { KvMemory } from './memory.js'
 import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace } from './prompt.js'
 
@@ -44,8 +44,8 @@ export class Checkpoints {
     if (!offload.open || held === 0) return false
     const alike = offload.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
     // Another tenant's is no use to this one, and this one must not learn of it.
-    const fresh = alike.length > 0 ? sequence.freshHashes(tokens) : null
-    const same = alike.find((stored) => fresh !== null && stored.isFresh(held - 1, held - 1, tokens, fresh))
+    const text = sequence.freshText(tokens)
+    const same = alike.find((stored) => stored.isFresh(held - 1, held - 1, text))
     if (same === undefined) offload.put(offloadRecordOf(sequence), memory.saveSequence(seq, { checksum: false }))
     else same.lastUse = Date.now()
     return true
@@ -58,13 +58,13 @@ export class Checkpoints {
   before(
     tokens: Int32Array,
     least: number,
-    own: Pick<Sequence, 'conversation' | 'freshHashes'>,
-    without?: ReadonlySet<unknown>,
+    own: Pick<Sequence, 'conversation' | 'freshText'>,
+    without?: ReadonlyMap<HeldSequence, string>,
   ): OffloadedSequence | null {
     const fitting = this.offload.all.filter(({ held }) => held > least && held < tokens.length)
     if (fitting.length === 0) return null
     const { conversation } = own
-    const fresh = own.freshHashes(tokens)
+    const text = own.freshText(tokens)
     let best: OffloadedSequence | null = null
     for (const stored of fitting) {
       const { held } = stored
@@ -73,7 +73,7 @@ export class Checkpoints {
         held > best.held ||
         (held === best.held && best.conversation !== conversation && stored.conversation === conversation)
       // The last hash stands for all before it; the tokens are compared all the same, because a wrong state is a wrong answer.
-      if (!better || without?.has(stored) === true || !stored.isFresh(held - 1, held - 1, tokens, fresh)) continue
+      if (!better || without?.has(stored) === true || !stored.isFresh(held - 1, held - 1, text)) continue
       if (commonPrefix(stored.tokens, tokens) === held) best = stored
     }
     return best

@@ -26,9 +26,11 @@ export interface DiskItem {
 
 /** What befell items since the disk tier was opened. */
 export interface DiskCounts {
-  /** Items that were damaged, hence deleted and not handed out. */
+  /** Items that were damaged, of another format or under another secret, hence deleted and not handed out. */
   readonly refused: number
-  /** Items that another process deleted, or that could not be read. */
+  /** Items that could not be read, for reasons other than theirs; they stay. */
+  readonly unreadable: number
+  /** Items that another process deleted. */
   readonly gone: number
   /** Items given up for the budget. */
   readonly evicted: number

@@ -19,14 +19,16 @@ export interface DryRunOptions {
   readonly sequences: number
   /** Positions the model was trained on. Default: no limit. */
   readonly positions?: number
+  /** Whether the model's keys can be turned to other positions. Default: they can. */
+  readonly shift?: boolean
 }
 
 /**
  * What each of a conversation's steps would do to a cache that was empty before the first. Nothing is generated between them.
  * @throws KvfoldError context/full when a step has no room
  */
-export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positions }: DryRunOptions): Prospect[] {
-  const cache = new KvCache(new DryRunMemory(cells, sequences), positions === undefined ? {} : { positions })
+export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positions, shift = true }: DryRunOptions): Prospect[] {
+  const cache = new KvCache(new DryRunMemory(cells, sequences, shift), positions === undefined ? {} : { positions })
   return steps.map(({ shown, terms }) => {
     const opened = cache.open(conversationId('rehearsal'))
     if (opened.kind === 'full') throw new KvfoldError('context/full', opened.reason)
@@ -49,13 +51,12 @@ export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positio
 
 // A memory with nothing behind it: for finding out what steps would do to a cache, of which KvCache keeps all the books itself.
 
-/** Has as many cells and sequences as it says and agrees to everything; nothing can be saved in it or read back from it. */
+/** Has as many cells and sequences as it says and agrees to everything; what is saved of it is nothing, and nothing is read back from it. */
 export class DryRunMemory implements KvMemory {
-  readonly canShift = true
-
   constructor(
     readonly cells: number,
     readonly sequences: number,
+    readonly canShift = true,
   ) {}
 
   tag(): void {
@@ -79,7 +80,7 @@ export class DryRunMemory implements KvMemory {
   }
 
   loadSequence(): boolean {
-    return false
+    return true
   }
 
   readback(): readonly MemoryCell[] {

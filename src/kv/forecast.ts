@@ -1,8 +1,8 @@
 /** Owns what an edit will cost and save, before it is made. */
 import type { Contract } from '../core/contract.js'
 import { length } from '../core/span.js'
-import { booksTime, decodeTime, prefillTime, type CostModel, type Run } from './cost-model.js'
-import type { Plan } from './plan.js'
+import { booksTime, decodeTime, hostTime, prefillTime, type CostModel, type Run } from './cost-model.js'
+import { type Plan, turnedIn } from './plan.js'
 
 /** What a step would do to the cache. */
 export interface Prospect {
@@ -15,6 +15,8 @@ export interface Prospect {
   readonly shown: number
   /** Cells that are parked, borrowed or given up. */
   readonly moved: number
+  /** Cells that are copied to other positions. */
+  readonly turned: number
   /** Cells in use afterwards, by whomever, parked ones included. */
   readonly cells: number
   /** Positions used up afterwards. */
@@ -31,7 +33,7 @@ export function prospectOf(plan: Plan, held: number, cells: { readonly before: n
   for (const part of plan.parts) {
     const tokens = length(part.span)
     if (part.kind === 'keep') kept += tokens
-    else if (part.kind === 'borrow') borrowed += tokens
+    else if (part.kind === 'borrow' || part.kind === 'turn') borrowed += tokens
     else {
       runs.push({ tokens, attended: part.span.start, cells: used })
       used += tokens
@@ -41,7 +43,17 @@ export function prospectOf(plan: Plan, held: number, cells: { readonly before: n
   }
   const { asked, contract, fallback, shown } = plan
   const moved = Math.max(0, held - kept) + borrowed
-  return { asked, contract, fallback, runs, shown: shown.tokens.length, moved, cells: cells.after, positions }
+  return {
+    asked,
+    contract,
+    fallback,
+    runs,
+    shown: shown.tokens.length,
+    moved,
+    turned: turnedIn(plan),
+    cells: cells.after,
+    positions,
+  }
 }
 
 export interface Forecast {
@@ -82,11 +94,21 @@ export function forecast(model: CostModel, unedited: Prospect, edited: Prospect)
   }
 }
 
-/** Milliseconds until the first token can be sampled: books and prompt. A lone token is computed as generated ones are. */
-export const timeOf = (model: CostModel, { runs, shown, moved }: Prospect): number =>
-  runs.reduce(
-    (sum, run) => sum + (run.tokens === 1 ? decodeTime(model, run) : prefillTime(model, run)),
-    booksTime(model, { shown, moved }),
-  )
+/**
+ * Milliseconds that the plan will take until the first token can be sampled; null without a model of the machine's costs.
+ * @param used cells in use, by whomever
+ */
+export const predictedTime = (model: CostModel | null, plan: Plan, held: number, used: number): number | null =>
+  model === null ? null : timeOf(model, prospectOf(plan, held, { before: used, after: used }))
+
+/**
+ * Milliseconds until the first token can be sampled: books, copies to other positions (their way out and back; not the pass over the keys) and
+ * prompt. A lone token is computed as generated ones are.
+ */
+export function timeOf(model: CostModel, { runs, shown, moved, turned }: Prospect): number {
+  const { save, load } = hostTime(model, turned)
+  const before = booksTime(model, { shown, moved }) + save + load
+  return runs.reduce((sum, run) => sum + (run.tokens === 1 ? decodeTime(model, run) : prefillTime(model, run)), before)
+}
 
 const tokenTime = (model: CostModel, { shown, cells }: Prospect): number => decodeTime(model, { attended: shown, cells })

@@ -60,12 +60,23 @@ export interface LedgerEntry {
   readonly side: number
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */
   readonly submitted: number
+  /**
+   * Tokens that a plain prefix cache would have submitted for the same step: what was generated, and of the prompt what comes after its common beginning
+   * with all that was shown before, by this conversation or the one that it was forked from; for the first step of any what was submitted.
+   * Absent in entries of earlier versions, of cancelled steps and of engines that do not say.
+   */
+  readonly plain?: number
   /** Sampled but not yet submitted (the last token of an answer). */
   readonly pending: number
   /** Reused tokens by source; sums to `reused`. */
   readonly sources: Readonly<Record<ReuseSource, number>>
   /** Reused tokens that had been moved off the device and were brought back, by tier. */
   readonly tiers: Readonly<Record<Exclude<Tier, 'device'>, number>>
+  /**
+   * Reused tokens of which copies were turned to other positions, because they could not stay or to close gaps: approximate. Absent in entries of
+   * earlier versions and of engines that have no positions.
+   */
+  readonly turned?: number
   /** Tokens that the conversation no longer showed and that were parked when this step began. */
   readonly parked: number
   /** Tokens lost with parked versions and idle live sequences that were dropped to make room for this step; what others still hold is not lost. */

@@ -23,7 +23,10 @@ export interface KvMemory {
   untag(seq: SeqId, span: Span): void
   /** Whether positions can be changed after the fact. */
   readonly canShift: boolean
-  /** Adds `delta` to the positions of the cells that `seq` holds in `span`, for every sequence that tags them (llama_memory_seq_add). */
+  /**
+   * Adds `delta` to the positions of the cells that `seq` holds in `span`, for every sequence that tags them (llama_memory_seq_add). Their keys are
+   * turned by the next decode: what is saved before that has the new positions and the old keys.
+   */
   shift(seq: SeqId, span: Span, delta: number): void
   /** Smallest and largest position `seq` holds, read back from llama.cpp; null when it holds none. */
   positions(seq: SeqId): { readonly min: number; readonly max: number } | null

@@ -1,9 +1,10 @@
 /** Owns the tiers below the device: which saved sequences are in memory, which are on the disk tier, and what gives way when either is full. */
+import { lowerBound } from '../core/span.js'
 import type { ConversationId } from '../core/ids.js'
-import { type CellHashes, sameHash } from './cell-hash.js'
-import type { DiskTier, OffloadRecord } from './disk-tier.js'
-import { surplus } from './eviction-policy.js'
-import { type HeldSequence, lowerBound, type Sequence } from './sequence.js'
+import type { FreshText } from './cell-hash.js'
+import type { DiskCounts, DiskTier, OffloadRecord } from './disk-tier.js'
+import { surplus } from './tier-policy.js'
+import { freshCells, type HeldSequence, type Sequence } from './sequence.js'
 
 export interface OffloadOptions {
   /** Bytes of memory for saved sequences. Default 0: nothing is kept. */
@@ -19,6 +20,8 @@ export interface OffloadTotals {
   /** Sequences that were given up for room, and those that turned out damaged or foreign. */
   readonly lost: number
   readonly refused: number
+  /** What befell the disk tier's items since it was opened; null: there is no disk tier. */
+  readonly onDisk: DiskCounts | null
 }
 
 /**
@@ -55,6 +58,11 @@ export class OffloadTiers {
     return this.#budget > 0
   }
 
+  /** Whether anything is on the disk tier. */
+  get hasDisk(): boolean {
+    return this.#disk.size > 0
+  }
+
   /** Everything stored, latest used first. */
   get all(): readonly OffloadedSequence[] {
     return [...this.#host, ...this.#disk.values()].sort((a, b) => b.lastUse - a.lastUse)
@@ -67,7 +75,8 @@ export class OffloadTiers {
       return { sequences: all.length, tokens: sum('held'), bytes: sum('bytes') }
     }
     const refused = this.#refused + (this.#store?.counts.refused ?? 0)
-    return { host: { ...of(this.#host), budget: this.#budget }, disk: of(this.#disk.values()), lost: this.#lost, refused }
+    const host = { ...of(this.#host), budget: this.#budget }
+    return { host, disk: of(this.#disk.values()), lost: this.#lost, refused, onDisk: this.#store?.counts ?? null }
   }
 
   /**
@@ -112,14 +121,12 @@ export class OffloadTiers {
     )
   }
 
-  /** The values of those of them that are on disk; null when none is. One that is gone is left out, and is stored no more. */
+  /** The values of those of them that are on disk; null when none is. */
   fetch(wanted: Iterable<OffloadedSequence>): Promise<ReadStates> | null {
     const below = [...wanted].filter(({ tier }) => tier === 'disk')
     if (below.length === 0) return null
     const reading = below.map(async (stored) => [stored, await this.read(stored)] as const)
-    return Promise.all(reading).then(
-      (read) => new Map(read.flatMap(([stored, state]) => (state === null ? [] : [[stored, state]]))),
-    )
+    return Promise.all(reading).then((read) => new Map(read))
   }
 
   /** Drops a stored sequence. `damaged`: its values were refused. */
@@ -245,14 +252,18 @@ export class OffloadedSequence implements HeldSequence {
     return lowerBound(this.held, (entry) => this.record.sourceIds[entry]! < key)
   }
 
-  isFresh(entry: number, place: number, tokens: Int32Array, fresh: CellHashes): boolean {
+  isFresh(entry: number, place: number, text: FreshText): boolean {
     const { record } = this
     return (
       entry < this.held &&
-      record.tokens[entry] === tokens[place] &&
+      record.tokens[entry] === text.tokens[place] &&
       record.positions[entry] === place &&
-      sameHash(record.hashes, entry, fresh, place)
+      text.isAt(place, record.hashes, entry)
     )
+  }
+
+  freshRun(entry: number, place: number, end: number, text: FreshText): number {
+    return freshCells(this, entry, place, end, text)
   }
 }
 
@@ -268,5 +279,5 @@ export function offloadRecordOf(sequence: Sequence): OffloadRecord {
   }
 }
 
-/** Values that were read from below before a step needed them. */
-export type ReadStates = ReadonlyMap<OffloadedSequence, Uint8Array>
+/** Values that were read from below before a step needed them. Null: they were damaged, or are gone, and are stored no more. */
+export type ReadStates = ReadonlyMap<OffloadedSequence, Uint8Array | null>

@@ -2,7 +2,7 @@
 import type { ConversationId } from '../core/ids.js'
 import { length, type Span, span } from '../core/span.js'
 import type { CostModel } from './cost-model.js'
-import { FEWEST, isOutstaying, isWorthMoving } from './eviction-policy.js'
+import { FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
 import type { Evictor } from './eviction.js'
 import type { OffloadTiers } from './offload.js'
 import { neededBy, type Plan } from './plan.js'

@@ -2,7 +2,7 @@
 import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import type { CellHashes } from './cell-hash.js'
+import type { FreshText } from './cell-hash.js'
 import type { ReuseSource } from './ledger.js'
 import { type Prompt, tokenSource } from './prompt.js'
 import type { HeldSequence } from './sequence.js'
@@ -50,12 +50,21 @@ export type Part =
       readonly from: HeldSequence
       readonly source: Exclude<ReuseSource, 'own'>
     }
+  /** Somebody of the conversation holds it at other positions: copies of those entries, from `at` on, are turned to `position` and those after it. */
+  | {
+      readonly kind: 'turn'
+      readonly span: Span
+      readonly at: number
+      readonly from: HeldSequence
+      readonly source: Exclude<ReuseSource, 'shared'>
+      readonly position: number
+    }
   /** It is decoded at `position` and the positions after it. */
   | { readonly kind: 'compute'; readonly span: Span; readonly position: number }
 
-/** Who may lend: the sequence's own conversation under any contract, others only what equals a fresh prefill. */
+/** Who may lend: the sequence's own conversation and those it was forked from under any contract, others only what equals a fresh prefill. */
 export interface Lenders {
-  /** What the conversation no longer shows, latest used first. */
+  /** What the conversation no longer shows, latest used first, then what those have that it was forked from. */
   readonly parked: readonly HeldSequence[]
   /** Lanes and parked entries of other conversations. */
   readonly others: readonly HeldSequence[]
@@ -64,9 +73,12 @@ export interface Lenders {
 /** The position that comes after the part's; 0 after none. */
 export function positionAfter(sequence: HeldSequence, part: Part | undefined): number {
   if (part === undefined) return 0
-  if (part.kind === 'compute') return part.position + length(part.span)
+  if (part.kind === 'compute' || part.kind === 'turn') return part.position + length(part.span)
   return (part.kind === 'keep' ? sequence : part.from).position(part.at + length(part.span) - 1) + 1
 }
+
+/** By how many positions the copies of a part's entries are moved. */
+export const turnOf = ({ from, at, position }: Part & { readonly kind: 'turn' }): number => position - from.position(at)
 
 /** The parts, and after them a stretch to compute; as one with the last part if that is computed, too. */
 export function withComputed(parts: readonly Part[], of: Span, position: number): Part[] {
@@ -85,23 +97,20 @@ export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at:
 // The parts of a plan under contract `exact`: the longest beginning that exact cells can be found for, then computation.
 
 /**
- * The longest beginning of `tokens` that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
+ * The longest beginning of the text that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
  * Where the live sequence itself holds what comes next it stays; else whoever holds most of it lends, of equals the first.
  */
-export function exactBeginning(
-  sequence: HeldSequence,
-  tokens: Int32Array,
-  { parked, others }: Lenders,
-  fresh: CellHashes,
-): Part[] {
+export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked, others }: Lenders): Part[] {
+  const { tokens } = text
   const lenders = [...parked, ...others]
   const parts: Part[] = []
   for (let at = 0; at < tokens.length;) {
-    let best = exactRun(sequence, at, tokens.length, tokens, fresh)
+    let best = exactRun(sequence, at, tokens.length, text)
     if (best.count === 0) {
-      const limit = nextFresh(sequence, at, tokens, fresh)
-      for (const lender of lenders) {
-        const run = exactRun(lender, at, limit, tokens, fresh)
+      const able = lenders.filter((lender) => lender.isFresh(lender.atPosition(at), at, text))
+      const limit = able.length === 0 ? at : nextFresh(sequence, at, text)
+      for (const lender of able) {
+        const run = exactRun(lender, at, limit, text)
         if (run.count > best.count) best = run
       }
     }
@@ -119,25 +128,24 @@ export function withRest(beginning: readonly Part[], tokens: Int32Array): readon
 }
 
 /** How many tokens from `at` on `holder` holds as a fresh prefill would make them, up to place `limit`, and from which entry on. */
-function exactRun(holder: HeldSequence, at: number, limit: number, tokens: Int32Array, fresh: CellHashes) {
+function exactRun(holder: HeldSequence, at: number, limit: number, text: FreshText) {
   const entry = holder.atPosition(at)
-  let count = 0
-  while (at + count < limit && holder.isFresh(entry + count, at + count, tokens, fresh)) count++
-  return { holder, entry, count }
+  return { holder, entry, count: holder.freshRun(entry, at, limit, text) }
 }
 
 /** The first place from `at` on that the live sequence holds as a fresh prefill would make it. */
-function nextFresh(sequence: HeldSequence, at: number, tokens: Int32Array, fresh: CellHashes): number {
+function nextFresh(sequence: HeldSequence, at: number, text: FreshText): number {
+  const { tokens } = text
   for (let entry = sequence.atPosition(at); entry < sequence.held; entry++) {
     const place = sequence.position(entry)
     if (place >= tokens.length) break
-    if (sequence.isFresh(entry, place, tokens, fresh)) return place
+    if (sequence.isFresh(entry, place, text)) return place
   }
   return tokens.length
 }
 
 /** How many tokens at the beginning the parts show as a fresh prefill would make them; what is computed in its place after them counts. */
-export function exactIn(sequence: HeldSequence, parts: readonly Part[], tokens: Int32Array, fresh: CellHashes): number {
+export function exactIn(sequence: HeldSequence, parts: readonly Part[], text: FreshText): number {
   let at = 0
   for (const part of parts) {
     if (part.kind === 'compute') {
@@ -145,9 +153,10 @@ export function exactIn(sequence: HeldSequence, parts: readonly Part[], tokens: 
       at = part.span.end
       continue
     }
+    if (part.kind === 'turn') return at
     const holder = part.kind === 'keep' ? sequence : part.from
-    for (const { start } = part.span; at < part.span.end; at++)
-      if (!holder.isFresh(part.at + at - start, at, tokens, fresh)) return at
+    at += holder.freshRun(part.at, at, part.span.end, text)
+    if (at < part.span.end) return at
   }
   return at
 }

@@ -58,23 +58,33 @@ export const isMarker = (key: number): boolean => (key & 1) === 0
 
 /**
  * A key for every shown token, which says where it comes from and stays the same through edits elsewhere. Keys ascend, those of one marker
- * are equal.
+ * are equal. Nobody's to write to: unedited prompts share them.
  */
 export function sourceIdsOf({ tokens, origin }: Prompt): Int32Array {
+  if (origin === undefined || origin.holes.length === 0) return tokenSources(0, tokens.length)
   const keys = new Int32Array(tokens.length)
   let at = 0
   let place = 0
   const copy = (end: number) => {
-    while (place < end) keys[at++] = tokenSource(place++)
+    keys.set(tokenSources(place, end), at)
+    at += end - place
   }
-  for (const { span, marker } of origin?.holes ?? []) {
+  for (const { span, marker } of origin.holes) {
     copy(span.start)
     keys.fill(markerSource(span.start), at, at + marker)
     at += marker
     place = span.end
   }
-  copy(origin === undefined ? tokens.length : origin.base.length)
+  copy(origin.base.length)
   return keys
+}
+
+/** The keys of the first tokens of any prompt; longer ones are made as they are asked for. */
+let sources = new Int32Array()
+
+function tokenSources(start: number, end: number): Int32Array {
+  if (end > sources.length) sources = Int32Array.from({ length: 2 * end }, (_, place) => tokenSource(place))
+  return sources.subarray(start, end)
 }
 
 // How much two lists of tokens have in common.

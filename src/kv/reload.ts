@@ -11,7 +11,7 @@ import type { HeldSequence, Sequence } from './sequence.js'
 export function borrowedFrom({ parts }: Plan): ReadonlyMap<OffloadedSequence, readonly Span[]> {
   const borrowed = new Map<OffloadedSequence, Span[]>()
   for (const part of parts) {
-    if (part.kind !== 'borrow' || !(part.from instanceof OffloadedSequence)) continue
+    if ((part.kind !== 'borrow' && part.kind !== 'turn') || !(part.from instanceof OffloadedSequence)) continue
     const entries = span(part.at, part.at + length(part.span))
     borrowed.set(part.from, [...(borrowed.get(part.from) ?? []), entries])
   }

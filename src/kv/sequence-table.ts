@@ -2,9 +2,9 @@
 import { invariant } from '../core/errors.js'
 import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import { type CacheSalt, COMMON } from './cell-hash.js'
+import { type CacheSalt, COMMON, sameSalt } from './cache-salt.js'
 import { CellTable } from './cell-table.js'
-import type { Passed } from './eviction-policy.js'
+import type { Passed } from './tier-policy.js'
 import type { LedgerEntry } from './ledger.js'
 import type { KvMemory } from './memory.js'
 import { type Prompt, uneditedOf } from './prompt.js'
@@ -121,7 +121,7 @@ export class SequenceTable {
   compact(sequence: Sequence): number {
     const { alone } = sequence
     const count = alone.reduce((sum, stretch) => sum + length(stretch), 0)
-    if (count === 0) return 0
+    if (count === 0 || !sequence.settled) return 0
     if (count === sequence.held) return this.#rewrite(sequence)
     const apart = this.add(sequence.conversation, 'scratch', sequence.salt)
     if (apart === null) return 0
@@ -145,13 +145,17 @@ export class SequenceTable {
     for (let entry = 0; entry < sequence.held;) {
       const run = span(entry, sequence.endOfRun(entry))
       const gap = sequence.position(entry) - entry
-      if (gap > 0) {
-        this.memory.shift(sequence.seq, sequence.positionsOf(run), -gap)
-        sequence.shift(run, -gap)
-      }
+      this.shift(sequence, run, -gap)
       entry = run.end
     }
     return before - sequence.next
+  }
+
+  /** These entries of a sequence, whose cells no other holds, are at other positions from now on. */
+  shift(sequence: Sequence, entries: Span, delta: number): void {
+    if (delta === 0) return
+    this.memory.shift(sequence.seq, sequence.positionsOf(entries), delta)
+    sequence.shift(entries, delta)
   }
 
   /** Of a sequence that shares no cell. */
@@ -219,6 +223,8 @@ export class SequenceIds {
 
 /** What outlives a live sequence that was dropped for room. */
 export interface ConversationRecord {
+  /** Of its tenant. */
+  readonly salt: CacheSalt
   sequence: Sequence | null
   readonly ledger: LedgerEntry[]
   /** What the last step that was done showed. */
@@ -227,8 +233,33 @@ export interface ConversationRecord {
   moved: number
 }
 
+/** Generations that a conversation's kin goes back. */
+const MOST_KIN = 8
+
 export class Conversations {
   readonly #records = new Map<ConversationId, ConversationRecord>()
+  readonly #kin = new Map<ConversationId, readonly ConversationId[]>()
+
+  /**
+   * The conversation, whose tenant has this salt, begins as a copy of `from`: under `splice` and `blend` that one's cells are lent to it as its own
+   * are. Changes nothing where `from` is unknown or another tenant's, and where the conversation goes back to another one already.
+   */
+  inherit(conversation: ConversationId, salt: CacheSalt, from: ConversationId): void {
+    const known = this.#records.get(from)
+    if (known === undefined || conversation === from || this.#kin.has(conversation) || !sameSalt(known.salt, salt)) return
+    this.#kin.set(conversation, [from, ...this.kin(from)].slice(0, MOST_KIN))
+  }
+
+  /** What the one that it began as showed last; null where it did not, or that is not known any more. */
+  inherited(conversation: ConversationId): Prompt | null {
+    const [parent] = this.kin(conversation)
+    return parent === undefined ? null : (this.#records.get(parent)?.before ?? null)
+  }
+
+  /** Those it goes back to, nearest first. */
+  kin(conversation: ConversationId): readonly ConversationId[] {
+    return this.#kin.get(conversation) ?? []
+  }
 
   get(conversation: ConversationId): ConversationRecord | undefined {
     return this.#records.get(conversation)
@@ -248,7 +279,8 @@ export class Conversations {
   /** The conversation, known or not, has this live sequence from now on. */
   seat(conversation: ConversationId, sequence: Sequence): void {
     const known = this.#records.get(conversation)
-    if (known === undefined) this.#records.set(conversation, { sequence, ledger: [], before: null, moved: 0 })
+    if (known === undefined)
+      this.#records.set(conversation, { salt: sequence.salt, sequence, ledger: [], before: null, moved: 0 })
     else known.sequence = sequence
   }
 
@@ -260,5 +292,6 @@ export class Conversations {
 
   delete(conversation: ConversationId): void {
     this.#records.delete(conversation)
+    this.#kin.delete(conversation)
   }
 }

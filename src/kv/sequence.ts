@@ -1,11 +1,12 @@
 /** Owns what one sequence holds: its tokens and, parallel to them, where they come from and the cells that keep them. */
 import type { ConversationId, SeqId } from '../core/ids.js'
-import { length, span, type Span } from '../core/span.js'
-import { type CacheSalt, CellHasher, type CellHashes, COMMON, FreshHashes, sameHash, WORDS } from './cell-hash.js'
+import { length, lowerBound, span, type Span } from '../core/span.js'
+import { type CacheSalt, COMMON, sameSalt } from './cache-salt.js'
+import { CellHasher, type CellHashes, FreshHashes, FreshText, sameHash, WORDS } from './cell-hash.js'
 import type { CellTable } from './cell-table.js'
 import type { OffloadRecord } from './disk-tier.js'
-import type { Passed } from './eviction-policy.js'
-import { sourcePlace, tokenSource } from './prompt.js'
+import type { Passed } from './tier-policy.js'
+import { commonPrefix, sourcePlace, tokenSource } from './prompt.js'
 
 // What the planner asks of anyone who holds computed tokens: a sequence on the device, or one that was moved off it.
 
@@ -27,20 +28,23 @@ export interface HeldSequence {
   atPosition(position: number): number
   /** The first entry with this key or a later one; `held` when there is none. */
   atKey(key: number): number
-  /** Whether the entry is, at this place of a text, what a fresh prefill with these cell hashes would make it. */
-  isFresh(entry: number, place: number, tokens: Int32Array, fresh: CellHashes): boolean
+  /** Whether the entry is, at this place of the text, what a fresh prefill would make it. */
+  isFresh(entry: number, place: number, text: FreshText): boolean
+  /** How many entries from this one on are that, at the places from `place` on, up to place `end`. */
+  freshRun(entry: number, place: number, end: number, text: FreshText): number
 }
 
-/** The first of `count` entries that is not `before`. */
-export function lowerBound(count: number, before: (entry: number) => boolean): number {
-  let low = 0
-  let high = count
-  while (low < high) {
-    const middle = (low + high) >> 1
-    if (before(middle)) low = middle + 1
-    else high = middle
-  }
-  return low
+/** The same, cell by cell. */
+export function freshCells(
+  holder: Pick<HeldSequence, 'isFresh'>,
+  entry: number,
+  place: number,
+  end: number,
+  text: FreshText,
+): number {
+  let count = 0
+  while (place + count < end && holder.isFresh(entry + count, place + count, text)) count++
+  return count
 }
 
 // What one sequence holds: its tokens and, parallel to them, where they come from and the cells that keep them.
@@ -153,17 +157,23 @@ export class Sequence implements HeldSequence {
     return lowerBound(this.#held, (entry) => this.#keys[entry]! < key)
   }
 
-  /** Whether the entry is, at this place of a text, what a fresh prefill with these cell hashes would make it. */
-  isFresh(entry: number, place: number, tokens: Int32Array, fresh: CellHashes): boolean {
-    if (entry >= this.#held || this.#tokens[entry] !== tokens[place]) return false
+  isFresh(entry: number, place: number, text: FreshText): boolean {
+    if (entry >= this.#held || this.#tokens[entry] !== text.tokens[place]) return false
     const cell = this.#cells[entry]!
-    return this.book.positions[cell] === place && sameHash(this.book.hashes, cell, fresh, place)
+    return this.book.positions[cell] === place && text.isAt(place, this.book.hashes, cell)
   }
 
-  /** The cell hashes that a fresh prefill of `tokens` would make for this sequence's tenant. */
-  freshHashes(tokens: Int32Array): CellHashes {
+  freshRun(entry: number, place: number, end: number, text: FreshText): number {
+    if (entry !== place || !sameSalt(this.salt, text.salt)) return freshCells(this, entry, place, end, text)
+    // Cells that were found exact when they came are so for every text that begins as they do; the one behind them is not.
+    const known = commonPrefix(this.#tokens.subarray(0, this.exact), text.tokens)
+    return place > known ? freshCells(this, entry, place, end, text) : Math.min(known, end) - place
+  }
+
+  /** These tokens as a fresh prefill would make them for this sequence's tenant. */
+  freshText(tokens: Int32Array): FreshText {
     this.#fresh ??= new FreshHashes(this.salt)
-    return this.#fresh.of(tokens)
+    return new FreshText(tokens, this.#fresh)
   }
 
   /** Tokens were decoded at the end of the sequence, at `next` and the positions after it. */
@@ -213,16 +223,27 @@ export class Sequence implements HeldSequence {
     return end
   }
 
-  /** The cells of these entries, which no other sequence holds, have other positions from now on; their hashes stay, so they are exact no more. */
+  /** The cells of these entries, which no other sequence holds, have other positions from now on; their hashes say that they were turned. */
   shift(entries: Span, delta: number): void {
-    this.book.shift(this.cells.subarray(entries.start, entries.end), delta)
+    const cells = this.cells.subarray(entries.start, entries.end)
+    this.book.shift(cells, delta)
+    for (const cell of cells) this.#hasher.turn(this.book.positions[cell]!, this.book.hashes, cell)
     this.#changedFrom(entries.start)
   }
 
-  /** The same entries are known by other keys from now on, because the unedited prompt is another one. */
-  rename(base: Int32Array, keys: Int32Array): void {
+  /** Whether all its cells' keys are what their positions say (CellTable.areSettled). */
+  get settled(): boolean {
+    return this.book.areSettled(this.cells)
+  }
+
+  /** The same entries are known by other keys from now on, because the unedited prompt is another one: by these spans of `keys`. */
+  rename(base: Int32Array, keys: Int32Array, spans: readonly Span[]): void {
     this.unedited = base
-    this.#keys.set(keys)
+    let at = 0
+    for (const { start, end } of spans) {
+      this.#keys.set(keys.subarray(start, end), at)
+      at += end - start
+    }
   }
 
   /** Source ids of the next `count` generated tokens: they stand behind the unedited prompt. */

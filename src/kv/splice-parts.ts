@@ -1,7 +1,7 @@
-/** Owns the parts of a plan under contract `splice`: what is exact, then what the conversation held at the same place, at the position it had. */
-import { length, span, type Span } from '../core/span.js'
-import { held, type Part, positionAfter, withComputed } from './plan-parts.js'
-import { commonPrefix, isMarker, type Prompt, sourcePlace, uneditedOf } from './prompt.js'
+/** Owns the parts of a plan under contract `splice`: what is exact, then what the conversation held at the same place, at the position it had if it can stay there. */
+import { length, lowerBound, span, type Span } from '../core/span.js'
+import { held, type Part, positionAfter, turnOf, withComputed } from './plan-parts.js'
+import { commonPrefix, isMarker, markerSource, type Prompt, uneditedOf } from './prompt.js'
 import type { HeldSequence } from './sequence.js'
 
 export interface SplicedParts {
@@ -11,8 +11,14 @@ export interface SplicedParts {
 }
 
 /**
+ * Where tokens go that the conversation holds: `stay` where they are, and what cannot is computed; `turn`: as many stay as can, and copies of the
+ * others go right after the token before them; `close`: all of them go there, which leaves no gaps.
+ */
+export type Placing = 'stay' | 'turn' | 'close'
+
+/**
  * The parts for `shown`, of which `beginning` is taken from exact cells. Behind it cells are found by key, and positions must ascend; as many stay
- * as can (alignment.ts). What is missing is computed right after the token before it, since llama.cpp decodes only at the position that
+ * as can (`align`). What is missing is computed right after the token before it, since llama.cpp decodes only at the position that
  * follows.
  *
  * @param parked what else the conversation holds, latest used first
@@ -24,7 +30,8 @@ export function splicedParts(
   keys: Int32Array,
   beginning: readonly Part[],
   parked: readonly HeldSequence[],
-  again: Uint8Array,
+  again: Uint8Array | null,
+  placing: Placing,
 ): SplicedParts {
   const { tokens } = shown
   const own = [sequence, ...parked]
@@ -32,31 +39,66 @@ export function splicedParts(
   const parts: Part[] = [...beginning]
   const from = beginningAfter(sequence, last, own)
   const stretches = stretchesOf(own, shown, keys, from, again)
-  const pieces = align(stretches, from)
-  for (const { source, span: of, entry } of pieces) {
-    const at = parts.at(-1)?.span.end ?? 0
-    if (of.start > at) addComputed(parts, sequence, at, of.start)
-    const next = held(sequence, own[source]!, of, entry)
+  const add = (part: Part) => {
     const before = parts.at(-1)
-    if (before !== undefined && goesOn(before, next))
-      parts[parts.length - 1] = { ...before, span: span(before.span.start, of.end) }
-    else parts.push(next)
+    if (before !== undefined && goesOn(before, part))
+      parts[parts.length - 1] = { ...before, span: span(before.span.start, part.span.end) }
+    else parts.push(part)
   }
-  const end = parts.at(-1)?.span.end ?? 0
-  if (end < tokens.length) addComputed(parts, sequence, end, tokens.length)
-  return { parts, blocked: blockedIn(parts, stretches, tokens.length) }
+  const fill = (end: number) => {
+    for (let at = parts.at(-1)?.span.end ?? 0; at < end; at = parts.at(-1)?.span.end ?? end) {
+      const before = parts.at(-1)
+      const position = positionAfter(sequence, before)
+      const one = placing === 'stay' ? undefined : likeliest(stretches, at, position, (each) => follows(own, before, at, each))
+      if (one === undefined) {
+        const next = stretches.reduce((least, { span: { start } }) => (start > at ? Math.min(least, start) : least), end)
+        parts.splice(0, parts.length, ...withComputed(parts, span(at, placing === 'stay' ? end : next), position))
+        continue
+      }
+      const of = span(at, Math.min(end, one.span.end))
+      const entry = one.entry + at - one.span.start
+      const holder = own[one.source]!
+      if (one.offset === position - at) add(held(sequence, holder, of, entry))
+      else add({ kind: 'turn', span: of, at: entry, from: holder, source: holder === sequence ? 'own' : 'parked', position })
+    }
+  }
+  for (const { source, span: of, entry } of placing === 'close' ? [] : align(stretches, from)) {
+    fill(of.start)
+    add(held(sequence, own[source]!, of, entry))
+  }
+  fill(tokens.length)
+  return { parts, blocked: blockedIn(parts, stretches) }
 }
 
-const addComputed = (parts: Part[], sequence: HeldSequence, from: number, to: number): void => {
-  const position = positionAfter(sequence, parts.at(-1))
-  parts.splice(0, parts.length, ...withComputed(parts, span(from, to), position))
+/** Of the stretches that have the place the one that can stay, then that which goes on from the part before, then by worth and by length. */
+function likeliest(
+  stretches: readonly Stretch[],
+  at: number,
+  position: number,
+  goesOn: (stretch: Stretch) => boolean,
+): Stretch | undefined {
+  const rank = (each: Stretch) => [each.offset === position - at ? 1 : 0, goesOn(each) ? 1 : 0, each.worth, each.span.end]
+  const better = (a: readonly number[], b: readonly number[]) => {
+    const differing = a.findIndex((value, index) => value !== b[index])
+    return differing !== -1 && a[differing]! > b[differing]!
+  }
+  return stretches
+    .filter(({ span: { start, end } }) => start <= at && at < end)
+    .reduce<Stretch | undefined>((best, each) => (best === undefined || better(rank(each), rank(best)) ? each : best), undefined)
 }
 
-/** Whether a part takes up the entries right behind those of the one before it. */
+/** Whether the stretch has, at this place, the entry right behind those of the part. */
+function follows(own: readonly HeldSequence[], before: Part | undefined, at: number, stretch: Stretch): boolean {
+  if (before?.kind !== 'turn' || own[stretch.source] !== before.from) return false
+  return before.at + length(before.span) === stretch.entry + at - stretch.span.start
+}
+
+/** Whether a part takes up the entries right behind those of the one before it, and is as far from where they were. */
 function goesOn(before: Part, next: Part): boolean {
   if (before.kind === 'compute' || next.kind === 'compute' || before.kind !== next.kind) return false
-  if (before.kind === 'borrow' && next.kind === 'borrow' && before.from !== next.from) return false
-  return before.at + length(before.span) === next.at
+  if (before.kind !== 'keep' && next.kind !== 'keep' && before.from !== next.from) return false
+  if (before.at + length(before.span) !== next.at) return false
+  return before.kind !== 'turn' || next.kind !== 'turn' || turnOf(before) === turnOf(next)
 }
 
 function beginningAfter(sequence: HeldSequence, last: Part | undefined, own: readonly HeldSequence[]): Beginning {
@@ -71,7 +113,7 @@ function stretchesOf(
   shown: Prompt,
   keys: Int32Array,
   from: Beginning,
-  again: Uint8Array,
+  again: Uint8Array | null,
 ): Stretch[] {
   const base = uneditedOf(shown)
   const of = (source: number, place: number) => stretchesIn(own[source]!, source, shown.tokens, base, keys, place, again)
@@ -83,7 +125,7 @@ function stretchesOf(
     if (next.source === source && next.place === of.start && next.entry === entry)
       next = { ...next, place: of.end, entry: entry + length(of) }
   const place = next.place
-  const isWhole = ofLane.at(-1)?.span.end === place && !again.includes(1)
+  const isWhole = ofLane.at(-1)?.span.end === place && again?.includes(1) !== true
   if (isWhole && others.every((source) => of(source, place).length === 0)) return ofLane
   return [...ofLane, ...others.flatMap((source) => of(source, from.place))]
 }
@@ -99,52 +141,59 @@ export function stretchesIn(
   again: Uint8Array | null,
 ): Stretch[] {
   if (holder.held === 0 || place >= tokens.length) return []
-  const { sourceIds: heldKeys, tokens: heldTokens } = holder
-  const agrees = commonPrefix(holder.unedited, base)
+  const { sourceIds: heldKeys, tokens: heldTokens, held } = holder
+  // Of a marker that is held from `place` on only what the source says from its beginning counts.
+  let first = place
+  while (first > 0 && isMarker(keys[first]!) && keys[first - 1] === keys[first]) first--
+  let entry = holder.atKey(keys[first]!)
+  // Most versions hold nothing that far behind, or know nothing of it: their prompts need not be compared.
+  if (entry === held || keys[place]! > markerSource(holder.unedited.length)) return []
+  /** The last key that means the same to both: of a marker right behind the text that they agree on. */
+  const last = markerSource(commonPrefix(holder.unedited, base))
+  const end = lowerBound(tokens.length, (at) => keys[at]! <= last)
   const worth = source === 0 ? 2 : holder.tier === 'device' ? 1 : 0
   const found: Stretch[] = []
-  let entry = holder.atKey(keys[place]!)
   /** Whether the source says all of the marker up to here. */
   let said = false
-  let start = -1
-  const close = (at: number) => {
-    if (start === -1) return
-    const first = entry - (at - start)
-    found.push({ source, worth, span: span(start, at), entry: first, offset: holder.position(first) - start })
-    start = -1
-  }
-  let at = place
-  for (; at < tokens.length; at++) {
+  for (let at = first; at < end && entry < held;) {
     const key = keys[at]!
-    const inMarker = isMarker(key)
-    if (inMarker ? sourcePlace(key) > agrees : sourcePlace(key) >= agrees) break
-    const inside = inMarker && at > 0 && keys[at - 1] === key
-    const skipped = entry
-    while (entry < holder.held && heldKeys[entry]! < key) entry++
-    const matches: boolean =
-      entry < holder.held && heldKeys[entry] === key && heldTokens[entry] === tokens[at] && again?.[at] !== 1 && (!inside || said)
-    said = matches
-    if (start !== -1 && (!matches || skipped !== entry || holder.position(entry) !== holder.position(entry - 1) + 1)) {
-      const here = entry
-      entry = skipped
-      close(at)
-      entry = here
+    const heldKey = heldKeys[entry]!
+    if (heldKey < key) {
+      entry = holder.atKey(key)
+      continue
     }
-    if (!matches) continue
-    if (start === -1) start = at
-    entry++
+    const inside = isMarker(key) && at > 0 && keys[at - 1] === key
+    said = heldKey === key && heldTokens[entry] === tokens[at] && again?.[at] !== 1 && (!inside || said)
+    if (!said) {
+      at = heldKey === key ? at + 1 : lowerBound(end, (next) => keys[next]! < heldKey)
+      continue
+    }
+    const next = again?.indexOf(1, at) ?? -1
+    const until = Math.min(next === -1 ? end : next, at < place ? place : end)
+    const run = commonPrefix(keys.subarray(at, until), heldKeys.subarray(entry))
+    const same = entry + commonPrefix(tokens.subarray(at, at + run), heldTokens.subarray(entry))
+    while (entry < same) {
+      const position = holder.position(entry)
+      const goesOn = (offset: number) => holder.position(entry + offset) === position + offset
+      const count = goesOn(same - entry - 1) ? same - entry : lowerBound(same - entry, goesOn)
+      if (at >= place) found.push({ source, worth, span: span(at, at + count), entry, offset: position - at })
+      entry += count
+      at += count
+    }
   }
-  close(at)
   return found
 }
 
 /** Computed places that some stretch covers. */
-function blockedIn(parts: readonly Part[], stretches: readonly Stretch[], count: number): number {
-  const covered = new Uint8Array(count)
-  for (const { span: of } of stretches) covered.fill(1, of.start, of.end)
+function blockedIn(parts: readonly Part[], stretches: readonly Stretch[]): number {
   let blocked = 0
-  for (const part of parts)
-    if (part.kind === 'compute') for (let at = part.span.start; at < part.span.end; at++) blocked += covered[at]!
+  for (const { kind, span: of } of parts) {
+    if (kind !== 'compute') continue
+    const covered = new Uint8Array(length(of))
+    for (const { span: held } of stretches)
+      if (held.start < of.end && held.end > of.start) covered.fill(1, Math.max(0, held.start - of.start), held.end - of.start)
+    for (const one of covered) blocked += one
+  }
   return blocked
 }
 
@@ -199,7 +248,7 @@ export function align(stretches: readonly Stretch[], { place, offset, source, en
     for (const piece of options) {
       const before = front.findLast((choice) => choice.piece.offset <= piece.offset)
       // That one may have been given up for a better one of another source; going on from it costs no change.
-      const same = last.find((choice) => follows(choice.piece, piece))
+      const same = last.find((choice) => isOne(choice.piece, piece))
       const choices = [before, same].flatMap((choice) => (choice === undefined ? [] : [extended(choice, piece)]))
       const best = choices.reduce<Choice | null>((a, b) => (a === null || isBetter(b, a) ? b : a), null)
       if (best !== null) next.push(best)
@@ -210,7 +259,7 @@ export function align(stretches: readonly Stretch[], { place, offset, source, en
   const pieces: Stretch[] = []
   for (let at = front.at(-1) ?? null; at !== null; at = at.before) {
     const after = pieces[0]
-    if (after === undefined || !follows(at.piece, after)) pieces.unshift(at.piece)
+    if (after === undefined || !isOne(at.piece, after)) pieces.unshift(at.piece)
     else pieces[0] = { ...at.piece, span: span(at.piece.span.start, after.span.end) }
   }
   return pieces.filter((piece) => length(piece.span) > 0)
@@ -230,7 +279,7 @@ function segmentsOf(stretches: readonly Stretch[]): { readonly options: readonly
   })
 }
 
-const follows = (before: Stretch, after: Stretch): boolean =>
+const isOne = (before: Stretch, after: Stretch): boolean =>
   before.source === after.source &&
   before.offset === after.offset &&
   before.span.end === after.span.start &&

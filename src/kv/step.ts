@@ -4,7 +4,7 @@ import { length, span, type Span } from '../core/span.js'
 import { type LedgerEntry, messageCosts, type ReuseSource, type StepKind, withGenerated } from './ledger.js'
 import type { Sequence } from './sequence.js'
 import type { Part } from './plan-parts.js'
-import { computedIn, reusedIn, type Plan } from './plan.js'
+import { computedIn, reusedIn, turnedIn, type Plan } from './plan.js'
 import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 
 /** Which of a step's tokens: the prompt's, or those the model generated. */
@@ -26,9 +26,9 @@ export interface Chunk extends Seat {
 
 type Compute = Part & { readonly kind: 'compute' }
 
-/** A step under way. Made by KvCache.begin and ended by KvCache.finish; only KvCache writes to it. */
+/** A step under way. Made by a cache's `begin` and ended by its `finish`; only the cache writes to it. */
 export class Step {
-  /** Set by `end`. */
+  /** Set by the cache when it finishes the step. */
   ended = false
   /** Cells freed by dropping parked tokens and idle live sequences for this step. */
   evicted = 0
@@ -122,8 +122,15 @@ export class Step {
    * The step's ledger entry.
    * @param number place in the conversation's ledger
    * @param before what the previous step showed
+   * @param inherited what the conversation began as, if this is its first step
    */
-  entry(number: number, outcome: 'done' | 'cancelled', pending: number, before: Prompt | null): LedgerEntry {
+  entry(
+    number: number,
+    outcome: 'done' | 'cancelled',
+    pending: number,
+    before: Prompt | null,
+    inherited: Prompt | null = null,
+  ): LedgerEntry {
     const { prompt, generated } = this.#submitted
     const submitted = prompt + generated
     const { contract, fallback, again, parts, shown } = this.plan
@@ -138,6 +145,7 @@ export class Step {
       evicted: this.evicted,
       moved: this.moved,
       tiers: this.#tiers,
+      turned: turnedIn(this.plan),
       milliseconds: { ...this.#milliseconds },
       predicted: this.predicted,
     } as const
@@ -168,6 +176,8 @@ export class Step {
     const messages = messageCosts(this.shown, computed, asked, before, this.sequence.exact)
     const sum = (of: 'recomputed' | 'fresh' | 'approximate') => messages.reduce((total, cost) => total + cost[of], 0)
     const recomputed = sum('recomputed')
+    const last = before ?? inherited
+    const plain = last === null ? prompt : Math.max(1, asked - commonPrefix(last.tokens, shown.tokens))
     const changed = recomputed > 0 ? `${recomputed} tokens: they stand behind text that became another` : null
     return {
       ...common,
@@ -181,6 +191,7 @@ export class Step {
       approximate: sum('approximate'),
       positions: this.sequence.next,
       side: again,
+      plain: plain + generated,
       sources: sourcesOf(parts, again),
     }
   }
@@ -188,7 +199,9 @@ export class Step {
 
 function tiersOf(parts: readonly Part[]): LedgerEntry['tiers'] {
   const tiers = { host: 0, disk: 0 }
-  for (const part of parts) if (part.kind === 'borrow' && part.from.tier !== 'device') tiers[part.from.tier] += length(part.span)
+  for (const part of parts)
+    if ((part.kind === 'borrow' || part.kind === 'turn') && part.from.tier !== 'device')
+      tiers[part.from.tier] += length(part.span)
   return tiers
 }
 

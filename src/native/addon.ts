@@ -4,7 +4,7 @@ import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { getLlama, type Llama } from 'node-llama-cpp'
-import { KvfoldError } from '../core/errors.js'
+import { KvfoldError, errorTable, type ErrorCode } from '../core/errors.js'
 import type { Device } from './devices.js'
 import type { DecodeStatus, GpuChoice } from './types.js'
 
@@ -269,4 +269,54 @@ async function detect(gpu: GpuChoice): Promise<Llama> {
 /** The folder that holds package.json, from src/native and dist/native alike. */
 function packageRoot(): string {
   return dirname(dirname(dirname(fileURLToPath(import.meta.url))))
+}
+
+// The way of errors from the addon to the caller: they arrive as "code\nsentence" and leave as KvfoldError.
+
+/** Characters of a sentence about a file: a damaged one's texts may be of any length, and llama.cpp repeats them. */
+const MOST = 1000
+
+const isCode = (text: string): text is ErrorCode => Object.hasOwn(errorTable, text)
+
+/** The KvfoldError that the addon meant; anything else as it is. */
+export function translated(error: unknown): unknown {
+  if (!(error instanceof Error)) return error
+  const [code = '', ...sentence] = error.message.split('\n')
+  return isCode(code) ? new KvfoldError(code, shortened(sentence.join(' ')), { cause: error }) : error
+}
+
+/** Beginning and end of what a file says. */
+export const shortened = (text: string): string =>
+  text.length <= MOST ? text : `${text.slice(0, MOST / 2)} ... ${text.slice(-MOST / 2)}`
+
+/** The error that the addon's words mean. */
+export const meant = (words: string): Error => translated(new Error(words)) as Error
+
+/** Runs a synchronous call into the addon. */
+export function calling<T>(call: () => T): T {
+  try {
+    return call()
+  } catch (error) {
+    throw translated(error)
+  }
+}
+
+/** Awaits an asynchronous call into the addon. */
+export async function awaiting<T>(call: () => Promise<T>): Promise<T> {
+  try {
+    return await call()
+  } catch (error) {
+    throw translated(error)
+  }
+}
+
+/** Throws `native/bad-argument` with the sentence. */
+export function refuse(sentence: string): never {
+  throw new KvfoldError('native/bad-argument', sentence)
+}
+
+/** Throws `native/bad-argument` for a token outside of the vocabulary. */
+export function refuseForeign(token: number, vocabulary: number): void {
+  if (!Number.isInteger(token) || token < 0 || token >= vocabulary)
+    refuse(`Token ${token} is not in the vocabulary of ${vocabulary}.`)
 }

@@ -1,7 +1,6 @@
 /** Owns a capture: checks what of a decode's attention it is asked to keep before the addon sees it. */
 import { KvfoldError } from '../core/errors.js'
-import type { Addon, CaptureHandle, RawWatched } from './addon.js'
-import { calling, refuse } from './failure.js'
+import { type Addon, type CaptureHandle, type RawWatched, calling, refuse } from './addon.js'
 import type { Batch, CaptureOptions, Captured, NativeCapture, NativeContext, Watched } from './types.js'
 
 /** Places kept for one row. */

@@ -2,10 +2,9 @@
 import { availableParallelism } from 'node:os'
 import { KvfoldError } from '../core/errors.js'
 import type { Device } from './devices.js'
-import { refuse } from './failure.js'
+import { refuse } from './addon.js'
 import { availableMemory, cacheBytes, cacheTypes, refuseTooMuch } from './memory-estimate.js'
-import { isPooling, poolingNumber, poolingOf } from './pooling.js'
-import { isCausal, isTextEncoder } from './text-encoders.js'
+import { isPooling, poolingNumber, poolingOf, isCausal, isTextEncoder } from './text-encoders.js'
 import type { CacheType, ContextOptions, ModelInfo, Pooling } from './types.js'
 
 /** llama.cpp rounds n_ctx up to this. */
@@ -28,6 +27,43 @@ export interface ContextPlan {
   /** What the addon is given: llama_context_params in numbers. */
   readonly raw: object
 }
+
+/** Cache types that llama.cpp turns the keys of: others are rounded once more by each shift, all in the cache, or end the process (bf16). */
+const TURNED: readonly CacheType[] = ['f32', 'f16']
+/** These leave a factor on the keys, which a shift of some puts on all of the cache once more (llama_kv_cache::build_rope_shift). */
+const SCALED = /^yarn$|^longrope$/
+const FACTOR = /\.rope\.scaling\.(?:attn_factor|yarn_attn_factor)$/
+const YARN = /\.rope\.scaling\.yarn_ext_factor$/
+
+/**
+ * Why computed keys cannot be turned to other positions; null when they can. llama.cpp's own word is not enough: it says yes to recurrent
+ * states, which have none, asserts on positions of several dimensions, and spoils cells of others in the other cases.
+ */
+export function fixedKeys(
+  { architecture, recurrent, hybrid, rope, metadata }: FixedFacts,
+  keyType: CacheType = 'f16',
+): string | null {
+  if (recurrent || hybrid) return `${architecture} keeps a recurrent state`
+  if (!isFlat(rope)) return `${architecture} counts positions in several dimensions (${rope})`
+  if (!TURNED.includes(keyType))
+    return keyType === 'bf16'
+      ? 'llama.cpp turns no keys kept as bf16'
+      : `keys are kept as ${keyType}, and each shift would round them once more`
+  const scaled = Object.entries(metadata).find(
+    ([key, value]) =>
+      (key.endsWith('.rope.scaling.type') && SCALED.test(value)) ||
+      (FACTOR.test(key) && Number(value) !== 1) ||
+      (YARN.test(key) && Number(value) > 0),
+  )
+  return scaled === undefined
+    ? null
+    : `its positions are scaled (${scaled.join(' ')}), which llama.cpp would do to its keys once more`
+}
+
+type FixedFacts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'rope' | 'metadata'>
+
+/** Whether a position is one number. */
+export const isFlat = (rope: string): boolean => ['none', 'norm', 'neox'].includes(rope)
 
 interface PlannedModel {
   readonly info: ModelInfo
@@ -69,7 +105,7 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
     attention,
     windowed: info.slidingWindow > 0,
     // Of a cell where positions have several dimensions (llama_kv_cell_ext).
-    cellExtra: ['none', 'norm', 'neox'].includes(info.rope) ? 0 : 12,
+    cellExtra: isFlat(info.rope) ? 0 : 12,
   }
   return { keyType, valueType, fullSlidingWindow, pooling, cache, compute, raw }
 }

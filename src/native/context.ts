@@ -2,11 +2,19 @@
 import { KvfoldError } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
-import type { Addon, ContextHandle, RawContext, RawDrawn, SamplerHandle } from './addon.js'
-import { checkBatch } from './batch-check.js'
+import {
+  type Addon,
+  type ContextHandle,
+  type RawContext,
+  type RawDrawn,
+  type SamplerHandle,
+  awaiting,
+  calling,
+  meant,
+  refuse,
+} from './addon.js'
 import { Capture } from './capture.js'
-import type { ContextPlan } from './context-plan.js'
-import { awaiting, calling, meant, refuse } from './failure.js'
+import { type ContextPlan, fixedKeys, isFlat } from './context-plan.js'
 import { availableMemory, refuseTooMuch } from './memory-estimate.js'
 import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
 import type {
@@ -55,7 +63,7 @@ export class Context implements NativeContext {
     readonly identity: Buffer,
     private readonly onDispose: (closed: Context) => void,
   ) {
-    const { recurrent, hybrid, rope, size } = info
+    const { size } = info
     this.#handle = made.handle
     this.cells = made.cells
     this.sequences = made.sequences
@@ -63,8 +71,7 @@ export class Context implements NativeContext {
     this.ubatch = made.ubatch
     this.flashAttention = made.flashAttention
     this.attention = made.attention === null ? null : [...made.attention]
-    // A recurrent state says it can be shifted and cannot (docs/kv-cache.md); several rotary dimensions make llama.cpp assert.
-    this.canShift = made.canShift && !recurrent && !hybrid && ['none', 'norm', 'neox'].includes(rope)
+    this.canShift = made.canShift && fixedKeys(info, plan.keyType) === null
     this.memory = { cache: figure(made.cacheBytes, plan.cache), compute: figure(made.computeBytes, plan.compute), model: size }
   }
 
@@ -185,7 +192,10 @@ export class Context implements NativeContext {
     this.#checkSequence(seq)
     this.#checkSpan(start, end)
     if (!this.canShift)
-      throw new KvfoldError('model/unsupported', `The positions of a ${this.info.architecture} model cannot be shifted.`)
+      throw new KvfoldError(
+        'model/unsupported',
+        `The positions of this ${this.info.architecture} model's cells cannot be shifted: ${fixedKeys(this.info, this.plan.keyType) ?? 'llama.cpp refuses'}.`,
+      )
     this.#refusePart(seq, start, end, 'Shifting')
     const held = this.positions(seq)
     if (!Number.isInteger(delta) || start + delta < 0 || (held?.max ?? 0) + delta > LAST_POSITION)
@@ -208,7 +218,7 @@ export class Context implements NativeContext {
     const { idle } = this
     this.#refuseCacheless()
     const { rope, recurrent, hybrid } = this.info
-    if (recurrent || hybrid || !['none', 'norm', 'neox'].includes(rope))
+    if (recurrent || hybrid || !isFlat(rope))
       throw new KvfoldError('model/unsupported', 'Cells are read back only where a cell is one position of one text.')
     const raw = calling(() => this.addon.readback(idle))
     const cells: Cell[] = []
@@ -336,4 +346,35 @@ const drawnOf = ({ drawn, milliseconds }: RawDrawn): Drawn => ({ tokens: drawn, 
 /** What llama.cpp reported, rounded to hundredths of a MiB a buffer; the estimate where it agrees or nothing was reported. */
 function figure(reported: number, estimate: number): number {
   return reported === 0 || Math.abs(reported - estimate) <= REPORT_ROUNDING ? estimate : Math.round(reported)
+}
+
+// The check of a batch: everything that llama.cpp would assert on or misread is refused in a sentence.
+
+export interface BatchRules {
+  /** Tokens one decode takes. */
+  readonly batch: number
+  readonly vocabulary: number
+  readonly sequences: number
+  /** Largest position a sequence holds, -1 when it is empty. */
+  last(seq: number): number
+}
+
+/** Throws native/bad-argument unless every sequence of the batch goes on, gapless and in order, where it ends in the cache. */
+export function checkBatch({ tokens, positions, sequences, outputs }: Batch, rules: BatchRules): void {
+  const bad = (what: string): never => refuse(`The batch cannot be decoded: ${what}.`)
+  const size = tokens.length
+  if (size === 0) bad('it is empty')
+  if (positions.length !== size || sequences.length !== size || outputs.length !== size) bad('its arrays differ in length')
+  if (size > rules.batch) bad(`it has ${size} tokens, and the context takes ${rules.batch} at once`)
+  const next = new Map<number, number>()
+  for (let at = 0; at < size; at++) {
+    const token = tokens[at] ?? -1
+    const position = positions[at] ?? -1
+    const seq = sequences[at] ?? -1
+    if (token < 0 || token >= rules.vocabulary) bad(`token ${token} at ${at} is not in the vocabulary of ${rules.vocabulary}`)
+    if (seq < 0 || seq >= rules.sequences) bad(`sequence ${seq} at ${at} does not exist, only 0 to ${rules.sequences - 1} do`)
+    const expected = next.get(seq) ?? rules.last(seq) + 1
+    if (position !== expected) bad(`sequence ${seq} goes on at position ${expected}, not ${position} (entry ${at})`)
+    next.set(seq, expected + 1)
+  }
 }

@@ -40,25 +40,25 @@ export const usable = (backend: Backend, devices: readonly Device[]): readonly D
 
 /** Mesa's software device for Vulkan, and the oldest release on which its fault was not seen. */
 const SOFTWARE_DRIVER = /libvulkan_lvp\.so/
-const RUNS_ATTENTION = 25
+const SOUND = 25
 
 /** The release in the bytes of a Mesa driver, e.g. `22.3.6`; null where none is told. */
 export const mesaRelease = (driver: Buffer): string | null => /Mesa (\d+\.\d+\.\d+)/.exec(driver.toString('latin1'))?.[1] ?? null
 
 /**
- * Refuses to capture attention on a driver that would end the process. Mesa 22.3's software device takes a reference to every buffer that a
- * bound descriptor set names, also those that no shader uses and that were destroyed, which Vulkan allows. ggml's scratch buffers are replaced by larger
- * ones as a text grows, without flash attention most of all, and old sets name the old ones: freed memory is written to.
+ * Refuses a driver that would end the process. Mesa 22.3's software device takes a reference to every buffer that a bound descriptor set names,
+ * also those that no shader uses and that were destroyed, which Vulkan allows. ggml's scratch buffers are replaced by larger ones as a text
+ * grows, without flash attention most of all, and old sets name the old ones: freed memory is written to. Plain decodes end in its thread, too.
  * @param libraries Files of the shared libraries in this process.
- * @throws KvfoldError attention/unavailable
+ * @throws KvfoldError native/unsupported
  */
 export function refuseBrokenDriver(devices: readonly Device[], libraries: () => readonly string[]): void {
   if (!devices.some(({ gpu, description }) => gpu && SOFTWARE.test(description))) return
   const driver = libraries().find((path) => SOFTWARE_DRIVER.test(path))
   const release = driver === undefined ? null : mesaRelease(readFileSync(driver))
-  if (release === null || Number(release.split('.')[0]) >= RUNS_ATTENTION) return
+  if (release === null || Number(release.split('.')[0]) >= SOUND) return
   throw new KvfoldError(
-    'attention/unavailable',
-    `Attention cannot be captured on the software device of Mesa ${release}, which writes to freed memory; use Mesa ${RUNS_ATTENTION} or later, another device, or --gpu cpu.`,
+    'native/unsupported',
+    `The software device of Mesa ${release} writes to freed memory and ends the process; use Mesa ${SOUND} or later, another device, or --gpu cpu.`,
   )
 }

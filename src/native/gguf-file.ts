@@ -1,10 +1,8 @@
-/** Owns the look at a GGUF file before llama.cpp maps it: is it one, is all of it there, can it be computed, and how large are its parts. */
+/** Owns the look at a GGUF file before llama.cpp maps it: is it one, is all of it there, can its weights and its vocabulary be computed with, and how large are its parts. */
 import { KvfoldError } from '../core/errors.js'
 import type { TensorBlock } from './addon.js'
-import { readHeader, TYPE, type GgufHeader } from './gguf-reader.js'
+import { readHeader, TYPE, type GgufHeader, type GgufTensorInfo } from './gguf-reader.js'
 import { checkValues } from './gguf-values.js'
-import { checkVocabulary } from './gguf-vocabulary.js'
-import { checkWeights } from './gguf-weights.js'
 
 /** gguf.h */
 const DEFAULT_ALIGNMENT = 32
@@ -107,3 +105,126 @@ function siblings(path: string, parts: number): string[] {
   const [, stem = '', count = ''] = match
   return Array.from({ length: parts - 1 }, (_, index) => `${stem}-${String(index + 2).padStart(5, '0')}-of-${count}.gguf`)
 }
+
+// Which number formats a model's tensors may have: what llama.cpp's CPU operators compute with, by what a tensor is for.
+
+const F32 = 0
+/** ggml_type of all formats with a dot product and a way back to f32 (ggml-cpu.c, ops.cpp: get_rows), and their names. */
+const WEIGHTS: Readonly<Record<number, string>> = {
+  ...{ 0: 'f32', 1: 'f16', 30: 'bf16', 2: 'q4_0', 3: 'q4_1', 6: 'q5_0', 7: 'q5_1', 8: 'q8_0' },
+  ...{ 10: 'q2_K', 11: 'q3_K', 12: 'q4_K', 13: 'q5_K', 14: 'q6_K' },
+  ...{
+    16: 'iq2_xxs',
+    17: 'iq2_xs',
+    18: 'iq3_xxs',
+    19: 'iq1_s',
+    20: 'iq4_nl',
+    21: 'iq3_s',
+    22: 'iq2_s',
+    23: 'iq4_xs',
+    29: 'iq1_m',
+  },
+  ...{ 34: 'tq1_0', 35: 'tq2_0', 39: 'mxfp4', 40: 'nvfp4', 41: 'q1_0', 42: 'q2_0' },
+}
+const OTHERS: Readonly<Record<number, string>> = { 9: 'q8_1', 15: 'q8_K', 24: 'i8', 25: 'i16', 26: 'i32', 27: 'i64', 28: 'f64' }
+
+/**
+ * Added to or multiplied with activations, which are f32: binary operators take nothing else beside them (binary-ops.cpp). The rest: factors
+ * of rotary positions (ggml_rope_ext), states and kernels of recurrent layers (ggml_ssm_scan, ggml_ssm_conv), the row of token types that
+ * encoders add, and attention sinks (ggml_soft_max_add_sinks).
+ */
+const EXACT: readonly RegExp[] = [
+  /\.(?:bias|scale|input_scale)$|_scale\.weight$/,
+  /norm\d?(?:_\w+)?\.weight$/,
+  /^rope_(?:freqs|factors_long|factors_short)\.weight$|\.rope_(?:freqs|factors_long|factors_short)\.weight$/,
+  /\.ssm_(?:a|d|conv1d\.weight)$/,
+  /\.shortconv\.conv\.weight$/,
+  /^token_types\.weight$/,
+  /\.attn_sinks\.weight$/,
+]
+
+/** Architectures of llama.cpp v0.5.0 that look numbers up in tensors of integers, which are no weights. */
+const INTEGER_TABLES: readonly string[] = ['deepseek4', 'qwen4exp']
+
+/** @throws KvfoldError model/bad-file naming the tensor */
+export function checkWeights(headers: readonly GgufHeader[]): void {
+  const architecture = headers[0]?.metadata.get('general.architecture')
+  const tables = architecture?.kind === 'text' && INTEGER_TABLES.includes(architecture.value)
+  for (const { path, tensors } of headers)
+    for (const tensor of tensors) {
+      const refusal = refusalOf(tensor, tables)
+      if (refusal === null) continue
+      const name = WEIGHTS[tensor.type] ?? OTHERS[tensor.type] ?? `type ${tensor.type}`
+      throw new KvfoldError(
+        'model/bad-file',
+        `${path}: the tensor ${tensor.name} is of ${name}, and llama.cpp computes ${refusal}; convert the model again.`,
+      )
+    }
+}
+
+function refusalOf({ name, type }: GgufTensorInfo, tables: boolean): string | null {
+  if (EXACT.some((pattern) => pattern.test(name))) return type === F32 ? null : 'with f32 alone there'
+  if (WEIGHTS[type] !== undefined || (tables && type >= 24 && type <= 27)) return null
+  return 'with floats and quantised numbers alone (f32, f16, bf16, q4_0, q8_0, q4_K, ...)'
+}
+
+// Which vocabularies a model may have: what llama.cpp v0.5.0 asserts on while it reads one (llama-vocab.cpp).
+
+const TOKENS = 'tokenizer.ggml.tokens'
+/** llama_token_type of a byte. */
+const BYTE = 6
+/** Where a WordPiece vocabulary has the tokens at either end of a text, if its file does not say. */
+const WORD_PIECE = { bos: 101, seperator: 102 } as const
+
+/** @throws KvfoldError model/bad-file naming the token */
+export function checkVocabulary({ path, metadata }: GgufHeader): void {
+  const refuse = (what: string): never => {
+    throw new KvfoldError('model/bad-file', `${path} has a damaged vocabulary: ${what}; download or convert it again.`)
+  }
+  const model = metadata.get('tokenizer.ggml.model')
+  const kind = model?.kind === 'text' ? model.value.split('\0')[0] : undefined
+  const list = metadata.get(TOKENS)
+  if (list?.kind !== 'list' || list.item !== TYPE.string || kind === 'none' || kind === 'no_vocab') return
+  const tokens = textsOf(list.items ?? [])
+  refuseTwins(tokens, refuse)
+  if (kind === 'bert') checkWordPiece(metadata, tokens.length, refuse)
+  if (kind === 'rwkv') checkBytes(tokens, refuse)
+}
+
+/** As llama.cpp reads them: up to the first NUL, and a name of its own for an empty one. */
+const textsOf = (items: readonly (number | string)[]): string[] =>
+  items.map((item, index) => String(item).split('\0')[0] || `[EMPTY_${index}]`)
+
+function refuseTwins(tokens: readonly string[], refuse: (what: string) => never): void {
+  const seen = new Set<string>()
+  tokens.forEach((text, token) => {
+    if (seen.has(text)) refuse(`it names token ${token} (${JSON.stringify(text.slice(0, 60))}) twice`)
+    seen.add(text)
+  })
+}
+
+/** WordPiece has no bytes, and puts a token at either end of every text. */
+function checkWordPiece(metadata: GgufHeader['metadata'], count: number, refuse: (what: string) => never): void {
+  const types = metadata.get('tokenizer.ggml.token_type')
+  const byte = types?.kind === 'list' ? (types.items?.indexOf(BYTE) ?? -1) : -1
+  if (byte !== -1) refuse(`token ${byte} is of type 6 (byte), which WordPiece vocabularies do not have`)
+  for (const [name, usual] of Object.entries(WORD_PIECE)) {
+    const key = `tokenizer.ggml.${name}_token_id`
+    const entry = metadata.get(key)
+    const given = entry?.kind === 'number' && entry.type === TYPE.u32 ? entry.value : usual
+    if (given >= count && usual >= count) refuse(`${key} is ${given}, expected is one of its ${count} tokens`)
+  }
+}
+
+/** Where a text's next byte begins tokens and is none itself, llama.cpp looks for it for ever. */
+function checkBytes(tokens: readonly string[], refuse: (what: string) => never): void {
+  const single = new Set(tokens.map(unescaped).filter(({ length }) => length === 1))
+  if (single.size < 256) refuse(`an RWKV vocabulary with tokens for ${single.size} of the 256 bytes`)
+}
+
+/** Escapes of RWKV tokens: \t, \n, \r, \x and two digits, and any other character after a backslash for itself. */
+const unescaped = (text: string): string =>
+  text.replaceAll(/\\(x[0-9a-fA-F]{2}|.)/gs, (_, escape: string) => {
+    if (escape.length === 3) return String.fromCharCode(Number.parseInt(escape.slice(1), 16))
+    return { t: '\t', n: '\n', r: '\r' }[escape] ?? escape
+  })

@@ -1,6 +1,7 @@
 /** Owns the reading of a GGUF file's header: metadata and tensor table as they stand there, every count and length checked against the file. */
 import { closeSync, fstatSync, openSync, readSync, statSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
+import { shortened } from './addon.js'
 
 const READ = 1 << 20
 /** Numbers of gguf_type (gguf.h). */
@@ -89,14 +90,14 @@ class Reader {
     const metadata = new Map<string, GgufEntry>()
     for (let entry = 0; entry < entries; entry++) {
       const key = this.#text('utf8')
-      if (metadata.has(key)) throw this.#broken(`it says ${JSON.stringify(key)} twice`)
+      if (metadata.has(key)) throw this.#broken(`it says ${shortened(JSON.stringify(key))} twice`)
       metadata.set(key, this.#value(key, this.#u32()))
     }
     const tensors: GgufTensorInfo[] = []
     const names = new Set<string>()
     for (let index = 0; index < count; index++) {
       const tensor = this.#tensor()
-      if (names.has(tensor.name)) throw this.#broken(`it holds the tensor ${tensor.name} twice`)
+      if (names.has(tensor.name)) throw this.#broken(`it holds the tensor ${shown(tensor.name)} twice`)
       names.add(tensor.name)
       tensors.push(tensor)
     }
@@ -106,9 +107,9 @@ class Reader {
   #tensor(): GgufTensorInfo {
     const name = this.#text('utf8')
     const dimensions = this.#u32()
-    if (dimensions > MOST_DIMENSIONS) throw this.#broken(`tensor ${name} has ${dimensions} dimensions`)
+    if (dimensions > MOST_DIMENSIONS) throw this.#broken(`tensor ${shown(name)} has ${dimensions} dimensions`)
     const shape = Array.from({ length: dimensions }, () => this.#count())
-    if (shape.includes(0)) throw this.#broken(`tensor ${name} of ${shape.join(' x ')} is empty`)
+    if (shape.includes(0)) throw this.#broken(`tensor ${shown(name)} of ${shape.join(' x ')} is empty`)
     return { name, shape, type: this.#u32(), offset: this.#count() }
   }
 
@@ -191,3 +192,6 @@ class Reader {
     return this.#bytes(this.#u64('characters in a text')).toString(encoding)
   }
 }
+
+/** Names of sound files are short words; where a header is damaged, anything is read as one. */
+const shown = (name: string): string => (/^[\w.-]{1,100}$/.test(name) ? name : shortened(JSON.stringify(name)))

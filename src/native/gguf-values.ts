@@ -1,5 +1,6 @@
 /** Owns which numbers a model's metadata may hold: what llama.cpp v0.5.0 asserts on while it loads a model and builds its graphs. */
 import { KvfoldError } from '../core/errors.js'
+import { shortened } from './addon.js'
 import { TYPE, type GgufHeader, type GgufTensorInfo } from './gguf-reader.js'
 
 /** llama-hparams.h */
@@ -279,7 +280,7 @@ class Values {
   #refuseKey(key: string, found: number | string, expected: string): never {
     throw new KvfoldError(
       'model/bad-file',
-      `${this.header.path}: ${key} is ${found}, expected is ${expected}; convert the model again.`,
+      `${this.header.path}: ${shortened(key)} is ${shortened(String(found))}, expected is ${expected}; convert the model again.`,
     )
   }
 }

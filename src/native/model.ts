@@ -1,13 +1,11 @@
 /** Owns a loaded model: its facts and vocabulary, and the contexts and samplers made from it, which end before it does. */
 import { KvfoldError } from '../core/errors.js'
-import { loadedLibraries, type Addon, type ModelHandle } from './addon.js'
+import { loadedLibraries, type Addon, type ModelHandle, awaiting, calling, refuse, refuseForeign } from './addon.js'
 import { Context } from './context.js'
 import { planContext } from './context-plan.js'
 import { refuseBrokenDriver, usable } from './devices.js'
-import { awaiting, calling, refuse, refuseForeign } from './failure.js'
 import { checkGguf } from './gguf-file.js'
-import { layersThatFit } from './gpu-layers.js'
-import { availableMemory, refuseTooMuch } from './memory-estimate.js'
+import { layersThatFit, availableMemory, refuseTooMuch } from './memory-estimate.js'
 import { Sampler } from './sampler.js'
 import { identityOf } from './sequence-state.js'
 import { isCacheless } from './text-encoders.js'
@@ -160,14 +158,14 @@ export class Model implements NativeModel {
     return ((this.#flags[token] ?? 0) & CONTROL) !== 0
   }
 
-  /** @throws KvfoldError native/bad-argument, model/unsupported, memory/insufficient, native/disposed, native/failed */
+  /** @throws KvfoldError native/bad-argument, native/unsupported, model/unsupported, memory/insufficient, native/disposed, native/failed */
   async createContext(options: ContextOptions = {}): Promise<NativeContext> {
     const { handle } = this
     if (this.#vocabOnly)
       throw new KvfoldError('model/unsupported', 'The model was loaded with vocabOnly and has no weights; load it whole.')
     const devices = usable(this.#backend.gpu, this.#addon.about().devices)
     const plan = planContext(options, this, devices)
-    if (options.attention === true) refuseBrokenDriver(devices, loadedLibraries)
+    refuseBrokenDriver(devices, loadedLibraries)
     const making = awaiting(() => this.#addon.contextCreate(handle, plan.raw))
     this.#making.add(making)
     try {

@@ -1,8 +1,7 @@
 /** Owns a sampler: checks its options and its state before the addon draws. */
 import { KvfoldError } from '../core/errors.js'
-import type { Addon, ModelHandle, SamplerHandle } from './addon.js'
+import { type Addon, type ModelHandle, type SamplerHandle, calling, refuse, refuseForeign } from './addon.js'
 import { Context, samplerHandles } from './context.js'
-import { calling, refuse, refuseForeign } from './failure.js'
 import type { NativeContext, NativeSampler, SamplerOptions } from './types.js'
 
 /** llama.cpp parses grammars by recursion; deeper or longer ones could exhaust its stack. */

@@ -1,9 +1,9 @@
 /** Owns a small made-up text encoder, for tests of embeddings. */
 import { mix } from '../core/random.js'
 import { writeGguf, type GgufTensor, type GgufValue } from './gguf-writer.js'
-import { poolingNumber } from './pooling.js'
+import { poolingNumber } from './text-encoders.js'
 import { randomTensor } from './random-tensor.js'
-import { vocabularyMetadata } from './synthetic-vocabulary.js'
+import { vocabularyMetadata } from './synthetic.js'
 import type { Pooling } from './types.js'
 
 export interface EncoderShape {

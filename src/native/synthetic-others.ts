@@ -2,9 +2,7 @@
 import { mix } from '../core/random.js'
 import { writeGguf, type GgufTensor, type GgufValue } from './gguf-writer.js'
 import { randomTensor } from './random-tensor.js'
-import { vocabularyMetadata } from './synthetic-vocabulary.js'
-import { CHATML_TEMPLATE } from './synthetic.js'
-
+import { vocabularyMetadata, CHATML_TEMPLATE } from './synthetic.js'
 /**
  * `mamba`: a recurrent state. `jamba`: recurrent layers beside one of attention. `lfm2`: short convolutions beside attention with rotary
  * positions. `gemma3`: one layer that sees the last WINDOW tokens, one that sees all. `qwen2vl`: rotary positions of several dimensions.

@@ -13,7 +13,7 @@ import { addEmbeddings } from './dialects/openai/embeddings.js'
 import { addModels } from './dialects/openai/models.js'
 import { addResponses } from './dialects/openai/responses.js'
 import { addTokens } from './dialects/tokens.js'
-import { Exchange } from './exchange.js'
+import { Exchange, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
 import { type ApiKey, keyOf, KeyRing, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
@@ -22,7 +22,6 @@ import { problemOf } from './problem.js'
 import { addChanges } from './routes/changes.js'
 import { addHealth } from './routes/health.js'
 import { addThreads } from './routes/threads.js'
-import { Running } from './running.js'
 
 export interface ServerOptions extends HttpOptions {
   readonly service: Service

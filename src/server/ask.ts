@@ -1,9 +1,12 @@
 /** Owns what is asked of the server and what it answers, whatever HTTP dialect it came in: everything under `src/server` speaks this. */
 import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
+import type { CostlyFolds } from '../context/fragment.js'
 import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
+import type { ClientEdit } from './threads/client-edits.js'
+import type { Cleared, ClearToolUses } from './threads/context-edits.js'
 import type { Responses } from './responses/responses.js'
 import type { ThreadDesk } from './threads/thread-api.js'
 import type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
@@ -52,7 +55,15 @@ export interface Ask {
   readonly policy?: FoldPolicy
   /** Default: the server's. */
   readonly overflow?: Overflow
+  /** Which old tool results are cleared before the model answers. Default: none. */
+  readonly clear?: ClearToolUses
+  /** Ids of calls whose results nobody folds without the model's or a person's decision. Default: none. */
+  readonly pinned?: readonly string[]
   readonly contract?: ContractChoice
+  /** What the cache keeps to where the messages differ from those of the thread's last request. Default: the server's. */
+  readonly clientEdits?: ContractChoice
+  /** What becomes of folds and summaries of the model's that take at least as many tokens as their text. Default: the server's. */
+  readonly costlyFolds?: CostlyFolds
   /** Higher goes first among one tenant's requests. Default 0. */
   readonly priority?: number
   /** Milliseconds from now to the end of the answer, waiting included. Default: the server's. */
@@ -70,6 +81,14 @@ export interface Usage {
   readonly completionTokens: number
   /** Those of the last step that were reasoning, as far as its text can be told apart. */
   readonly reasoningTokens: number
+  /** Against a plain prefix cache that is asked the same, negative where that would have computed less; left out where the engine does not say. */
+  readonly saved?: Saved
+}
+
+/** What was not computed, and the time that it would have taken at the pace of the model's prompts so far. */
+export interface Saved {
+  readonly tokens: number
+  readonly seconds: number
 }
 
 /** Where a request left the thread that it was matched with or named, so that what comes after had to be computed again. */
@@ -79,6 +98,14 @@ export interface Lost {
   /** Tokens before it, which are the same; null when the first step did not end. */
   readonly token: number | null
   readonly reason: string
+}
+
+/** How a request differs from what the thread's client knew: carried out as edits of the thread. */
+export interface RecognisedEdits {
+  readonly contract: ContractChoice
+  readonly changes: readonly ClientEdit[]
+  /** Tokens shown whose cells carry the trace of what is hidden now; 0 under `exact`. */
+  readonly approximate: number
 }
 
 export interface Answer {
@@ -93,8 +120,12 @@ export interface Answer {
   readonly usage: Usage
   /** Entries of all steps of this ask, oldest first, summaries included. `messages[].index` counts the thread's messages, ours included. */
   readonly ledger: readonly LedgerEntry[]
+  /** What of the prompt is cleared; null where the ask does not ask for that. */
+  readonly cleared: Cleared | null
   /** Null when the request went on where its thread ended, asked the same again, or is new. */
   readonly lost: Lost | null
+  /** Null when the request changed nothing of what its thread had. */
+  readonly edits: RecognisedEdits | null
   /** Over all steps; `firstToken` of the first. Waiting in the queue is not in it. */
   readonly timing: Timing
   /** Milliseconds before the first step could begin. */
@@ -217,3 +248,10 @@ export class Overloaded extends KvfoldError {
     super('server/overloaded', message)
   }
 }
+
+// What answers have in common, whether they came from a conversation or from bare text.
+
+/** What `Answer` and `CompletionAnswer` have in common. */
+export type AnyAnswer = Pick<Answer, 'model' | 'finish' | 'usage' | 'timing' | 'waited'>
+
+export type AnyAsked<A extends AnyAnswer> = Omit<Asked, 'answer'> & { readonly answer: Promise<A> }

@@ -83,6 +83,7 @@ const MALFORMED: Problem = {
   code: 'server/bad-request',
   message: `The request is not well-formed HTTP, took too long to come, or its headers are larger than ${HEADER_BYTES} bytes.`,
   param: null,
+  size: null,
   retryAfter: null,
   unexpected: false,
 }

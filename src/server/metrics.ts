@@ -3,9 +3,7 @@
  * `http_server_*`) and of prom-client (`process_*`, `nodejs_*`); the rest is ours and begins with `kvfold_`.
  */
 import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
-import type { AnyAnswer } from './answers.js'
-import type { AskEvent, EmbedAnswer, Service } from './ask.js'
-
+import type { AnyAnswer, AskEvent, EmbedAnswer, Service } from './ask.js'
 /** Seconds; as OpenTelemetry advises for generative models. */
 const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60]
 const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
@@ -49,6 +47,13 @@ export class Metrics {
   })
   readonly #prompt = this.#counter('kvfold_prompt_tokens_total', 'Tokens of prompts.', [MODEL])
   readonly #cached = this.#counter('kvfold_prompt_tokens_cached_total', 'Those that were not computed.', [MODEL])
+  readonly #saved = this.#counter('kvfold_saved_tokens_total', 'Tokens that a plain prefix cache would have computed more.', [
+    MODEL,
+  ])
+  readonly #savedSeconds = this.#counter('kvfold_saved_seconds_total', 'The time of those, at the pace of the model.', [MODEL])
+  readonly #extra = this.#counter('kvfold_extra_tokens_total', 'Tokens that a plain prefix cache would have computed less.', [
+    MODEL,
+  ])
   readonly #generated = this.#counter('kvfold_generation_tokens_total', 'Tokens generated.', [MODEL])
   readonly #finished = this.#counter('kvfold_answers_total', 'Answers by how they ended.', [MODEL, 'finish'])
   readonly #embedding = this.#histogram(
@@ -63,6 +68,7 @@ export class Metrics {
   constructor(service: Pick<Service, 'status' | 'embeddingModel'>) {
     collectDefaultMetrics({ register: this.#registry })
     this.#gauges(service)
+    this.#diskCache(service)
   }
 
   get contentType(): string {
@@ -114,6 +120,10 @@ export class Metrics {
           this.#perToken.observe(labels, seconds(now - first) / (usage.completionTokens - 1))
         this.#prompt.inc(labels, usage.promptTokens)
         this.#cached.inc(labels, usage.cachedTokens)
+        const { saved = { tokens: 0, seconds: 0 } } = usage
+        this.#saved.inc(labels, Math.max(0, saved.tokens))
+        this.#savedSeconds.inc(labels, Math.max(0, saved.seconds))
+        this.#extra.inc(labels, Math.max(0, -saved.tokens))
         this.#generated.inc(labels, usage.completionTokens)
         this.#finished.inc({ ...labels, finish })
       },
@@ -170,6 +180,36 @@ export class Metrics {
       'Tokens submitted to decode since the model was loaded.',
       ({ submitted }) => submitted ?? undefined,
     )
+  }
+
+  /** Counted since the model was loaded, as counters that begin anew may be. */
+  #diskCache(service: Pick<Service, 'status'>): void {
+    const tiers = () =>
+      service.status().models.flatMap(({ name, loaded }) => {
+        const { refused = 0, onDisk = null } = loaded?.cache?.tiers ?? {}
+        return onDisk === null ? [] : [{ labels: { [MODEL]: name }, refused, onDisk }]
+      })
+    new Counter({
+      name: 'kvfold_disk_cache_refused_total',
+      help: 'Saved sequences that were damaged, of another format or under another secret: deleted, and computed again.',
+      labelNames: [MODEL],
+      registers: [this.#registry],
+      collect() {
+        this.reset()
+        for (const { labels, refused } of tiers()) this.inc(labels, refused)
+      },
+    })
+    new Counter({
+      name: 'kvfold_disk_cache_lost_total',
+      help: 'Sequences lost otherwise: not readable, deleted by another process (gone), given up for room (evicted), not written (failed).',
+      labelNames: [MODEL, 'how'],
+      registers: [this.#registry],
+      collect() {
+        this.reset()
+        for (const { labels, onDisk } of tiers())
+          for (const how of ['unreadable', 'gone', 'evicted', 'failed'] as const) this.inc({ ...labels, how }, onDisk[how])
+      },
+    })
   }
 
   #gauge(name: string, help: string, value: () => number): void {

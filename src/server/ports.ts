@@ -4,7 +4,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest, RawServerDefault } from 'fastify'
 import type { Sampling } from '../engine/engine.js'
 import type { Service, Tenant } from './ask.js'
-import type { Exchange } from './exchange.js'
+import type { Exchange } from './request-lifecycle.js'
 
 /** A Fastify instance that knows the types of what its schemas let through. */
 export type App = FastifyInstance<RawServerDefault, IncomingMessage, ServerResponse, FastifyBaseLogger, TypeBoxTypeProvider>

@@ -1,6 +1,6 @@
 /** Owns what an error becomes for a client: status, code and sentence; the dialects only write it down. */
 import type { FastifyError } from 'fastify'
-import { type ErrorCode, KvfoldError } from '../core/errors.js'
+import { type ErrorCode, KvfoldError, type PromptSize, PromptTooLong } from '../core/errors.js'
 import { waitAskedBy } from '../engine/remote/failure.js'
 import { Overloaded } from './ask.js'
 
@@ -10,6 +10,8 @@ export interface Problem {
   readonly message: string
   /** The field it is about. */
   readonly param: string | null
+  /** Of a prompt that is too long: its size; null where nobody knows it. */
+  readonly size: PromptSize | null
   /** Seconds; only where trying again makes sense. */
   readonly retryAfter: number | null
   /** True: nobody meant a client to see this, so its message says nothing; the log has it. */
@@ -23,7 +25,8 @@ export function problemOf(error: unknown): Problem {
   if (error instanceof KvfoldError) {
     const { code, status, message } = error
     const param = error instanceof FieldError ? error.param : null
-    return { status, code, message, param, retryAfter: retryAfterOf(error), unexpected: false }
+    const size = error instanceof PromptTooLong ? error.size : null
+    return { status, code, message, param, size, retryAfter: retryAfterOf(error), unexpected: false }
   }
   const status = isFastifyError(error) ? (error.statusCode ?? 500) : 500
   if (isFastifyError(error) && status < 500) return fromFastify(error, status)
@@ -32,6 +35,7 @@ export function problemOf(error: unknown): Problem {
     code: 'internal/invariant',
     message: 'Something went wrong inside the server; its log says what, beside the id of this request.',
     param: null,
+    size: null,
     retryAfter: null,
     unexpected: true,
   }
@@ -47,7 +51,8 @@ function retryAfterOf(error: KvfoldError): number | null {
 }
 
 function fromFastify(error: FastifyError, status: number): Problem {
-  const plain = { status, message: `${error.message.replace(/\.$/, '')}.`, param: null, retryAfter: null, unexpected: false }
+  const message = `${error.message.replace(/\.$/, '')}.`
+  const plain = { status, message, param: null, size: null, retryAfter: null, unexpected: false }
   switch (status) {
     case 404:
       return { ...plain, code: 'server/not-found' }

@@ -46,7 +46,7 @@ export interface ServiceOptions extends Omit<ModelsOptions, 'onLeave'>, Omit<Boo
   readonly queueLimit?: number
   /** Of asks that do not say; milliseconds. Default: none. */
   readonly timeoutMs?: number
-  /** Of asks that do not say. Default: acm off, overflow refuse. */
+  /** Of asks that do not say. Default: acm off, overflow refuse, client edits exact. */
   readonly defaults?: Partial<AskDefaults>
   /** Folds and summaries that take at least as many tokens as the text, by whomever, where a request does not say. Default `refuse`. */
   readonly costlyFolds?: CostlyFolds
@@ -98,7 +98,7 @@ export class ThreadService implements Service {
       limit,
       ...(options.embeddings === undefined ? {} : { own: options.embeddings }),
     })
-    this.#defaults = { acm: 'off', policy: {}, overflow: 'refuse', ...options.defaults }
+    this.#defaults = { acm: 'off', policy: {}, overflow: 'refuse', clientEdits: 'exact', ...options.defaults }
   }
 
   /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models, or with two of one name */

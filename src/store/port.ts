@@ -42,9 +42,9 @@ export interface ThreadEdits {
   readonly ids: number
 }
 
-/** What the server did to a thread by itself: a policy folded. */
+/** What happened to a thread beside its steps: the server's policy folded, or its client changed messages that it had sent before. */
 export interface ThreadEvent {
-  readonly kind: 'policy'
+  readonly kind: 'policy' | 'client'
   /** Unix milliseconds. */
   readonly at: number
   /** Ledger entries that there were: it counts from the next step on. */
@@ -55,6 +55,8 @@ export interface ThreadEvent {
   readonly saves: number
   /** For people. */
   readonly reason: string
+  /** What the client took out or replaced, as whoever recognises it again knows it. */
+  readonly hidden?: readonly string[]
 }
 
 /** A whole thread as plain data (`sampled.tokens` is an Int32Array). */
@@ -70,6 +72,8 @@ export interface ThreadRecord extends ThreadHead {
 export interface ThreadCard {
   /** Stands for the messages that clients know; whoever makes cards knows how. */
   readonly chain: Uint8Array
+  /** Stands for the last of them, each by itself. Absent in cards of earlier versions. */
+  readonly ends?: readonly string[]
   readonly title: string
   readonly messages: number
   readonly fragments: { readonly open: number; readonly folded: number; readonly summarised: number }
@@ -84,6 +88,8 @@ export interface ListedThread extends Omit<ThreadHead, 'tools' | 'held'> {
 
 /** What is new in a thread: `messages`, `ledger` and `events` go behind what is there, the rest replaces it; what is left out stays. */
 export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'edits' | 'ledger' | 'events'>> {
+  /** `messages` take the place of all from this index on. */
+  readonly from?: number
   readonly head?: ThreadHead
   readonly card: ThreadCard
 }

@@ -3,7 +3,7 @@ import { open, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { readHead, recordOf } from '../engine/disk-tier-file.js'
 
-/** A loaded engine's own books find the files gone, which costs it nothing but a recompute (DiskShelf). */
+/** A loaded engine's own books find the files gone, which costs it nothing but a recompute (DiskTierFolder). */
 export class SavedCells {
   constructor(private readonly folder: string) {}
 

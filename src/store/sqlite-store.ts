@@ -135,7 +135,7 @@ export class SqliteStore implements ThreadStore {
   }
 
   update(tenant: string, id: string, update: ThreadUpdate): Promise<void> {
-    const { head, messages = [], edits, ledger = [], events = [], card } = update
+    const { head, messages = [], edits, ledger = [], events = [], card, from } = update
     return now(() => {
       const key = keyOf(tenant, id)
       if (this.#failed.has(key)) throw this.#failed.get(key)
@@ -145,7 +145,7 @@ export class SqliteStore implements ThreadStore {
         const { number, digest } = known
         const changed = this.file.write(() => {
           const replaced: ThreadDigest = {
-            ...digest,
+            ...(from === undefined ? digest : this.#rows.cut(number, digest, 'messages', from)),
             revision: digest.revision + 1,
             ...(head === undefined ? {} : { head: this.#rows.replace('threads', headRows, head, 'number', number) }),
             ...(edits === undefined ? {} : { edits: this.#rows.replace('edits', editRows, edits, 'thread', number) }),

@@ -1,10 +1,11 @@
 /** Owns the store's SQLite file: who may open it, that it is whole, of our version and ours alone, and when what is written lasts. */
 import { chmodSync, closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, statSync, writeFileSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { dirname, isAbsolute, join } from 'node:path'
 import Database from 'libsql'
 import { invariant, KvfoldError, type ErrorCode } from '../core/errors.js'
-import { damaged, failureOf } from './failure.js'
+import { damaged, failureOf } from './damage.js'
 import type { Value } from './row-kind.js'
+import { homedir } from 'node:os'
 
 /** `kvfd`: tells our files from other programs'. */
 const APPLICATION = 0x6b766664
@@ -298,4 +299,14 @@ export function syncFolder(folder: string): void {
   } finally {
     closeSync(handle)
   }
+}
+
+// Where the store is when nobody says.
+
+/** `$XDG_STATE_HOME/kvfold`, by default `~/.local/state/kvfold`. */
+export function stateFolder(environment: NodeJS.ProcessEnv = process.env): string {
+  const given = environment['XDG_STATE_HOME']
+  // The XDG specification has relative paths ignored.
+  const base = given !== undefined && isAbsolute(given) ? given : join(homedir(), '.local', 'state')
+  return join(base, 'kvfold')
 }

@@ -26,6 +26,14 @@ export class ThreadRows {
     return { ...digest, messages: add('messages'), entries: add('entries'), events: add('events') }
   }
 
+  /** Takes out the parts from this place on; says the digest without them. */
+  cut(thread: number, digest: ThreadDigest, table: PartTable, from: number): ThreadDigest {
+    this.file.run(`DELETE FROM ${table} WHERE thread = ? AND place >= ?`, thread, from)
+    const left = this.file.rows(`SELECT sum FROM ${table} WHERE thread = ? ORDER BY place`, thread)
+    const sums = left.map(({ sum }) => sum as number)
+    return { ...digest, [table]: chained(NO_ROWS, sums) }
+  }
+
   /** Says the row's checksum. */
   insert<T>(table: string, kind: RowKind<T>, value: T, keys: Readonly<Record<string, number>>): number {
     const columns = [...Object.keys(keys), ...kind.columns]

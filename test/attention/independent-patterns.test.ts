@@ -13,9 +13,9 @@ import { LlamaEngine } from '../../src/engine/llama.js'
 import { piSample } from '../../src/eval/pi-llm.js'
 import { ownWords } from '../../src/eval/pi-words.js'
 import { openNative } from '../../src/native/binding.js'
-import { largest, PRECISE } from './engines.js'
-import { joined, OnnxModel, without, type OnnxPass } from './onnx-model.js'
-import { widened } from './widened.js'
+import { largest, PRECISE } from './support/engines.js'
+import { joined, OnnxModel, without, type OnnxPass } from './support/onnx-model.js'
+import { widened } from './support/widened.js'
 
 const builtin = fileURLToPath(new URL('../../native-models/builtin/', import.meta.url))
 const shipped = `${builtin}kvfold-tiny.gguf`

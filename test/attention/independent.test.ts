@@ -9,8 +9,8 @@ import { piSample } from '../../src/eval/pi-llm.js'
 import { ownWords } from '../../src/eval/pi-words.js'
 import { openNative } from '../../src/native/binding.js'
 import type { NativeModel } from '../../src/native/types.js'
-import { largest, llamaLogits } from './engines.js'
-import { OnnxModel, onnxTokenizer, without } from './onnx-model.js'
+import { largest, llamaLogits } from './support/engines.js'
+import { OnnxModel, onnxTokenizer, without } from './support/onnx-model.js'
 
 interface Golden {
   readonly texts: readonly { readonly text: string }[]

@@ -147,10 +147,11 @@ describe('a look at a generated answer', () => {
 
 describe('a prompt of a study', () => {
   it('is compared under every contract, and leaves no cells behind', async () => {
-    const record = await lookAtPrompt(
-      { n: 8, seed: 5, sample: SAMPLE },
-      { engine, contracts: ['exact', 'splice', 'blend'], mode: 'given' },
-    )
+    const record = await lookAtPrompt({ n: 8, seed: 5, sample: SAMPLE }, true, {
+      engine,
+      contracts: ['exact', 'splice', 'blend'],
+      mode: 'given',
+    })
     expect(record.comparisons.map(({ contract, fallback }) => [contract, fallback])).toEqual([
       ['exact', null],
       ['splice', null],
@@ -163,12 +164,59 @@ describe('a prompt of a study', () => {
       splice!.pairs.map(({ folded }) => folded?.reading?.current),
     )
     await engine.check('books')
+    // The placebo folds as many tokens of as long a prompt, and has the same values beside them.
+    const shown = (comparisons: typeof record.comparisons) => comparisons.map((each) => each.shown)
+    const placebo = record.placebo!
+    for (const [at, tokens] of shown(placebo).entries())
+      expect(Math.abs(tokens - shown(record.comparisons)[at]!)).toBeLessThanOrEqual(4)
+    const measured = ({ pairs }: (typeof placebo)[number]) =>
+      pairs.filter(({ status }) => status === 'measured').map(({ key }) => key)
+    for (const [at, comparison] of placebo.entries()) {
+      expect(measured(comparison)).toEqual(measured(record.comparisons[at]!))
+      expect(comparison.pairs.map(({ olderShown }) => olderShown)).toEqual(
+        record.comparisons[at]!.pairs.filter(({ status }) => status === 'measured').map(({ olderShown }) => olderShown),
+      )
+    }
+  })
+
+  it('says what softmax arithmetic alone makes of a fold, as whole rows of the complete prompt do', async () => {
+    const edits = olderFolded(engine, MESSAGES)
+    const hidden = edits.map(({ message, span: chars }) => ({ message, chars }))
+    const watched = watchedSets(PAIRS, hidden)
+    const complete = await look(options({ watched, rows: true }))
+    const { pattern, sets } = complete
+    const { rows, layers, heads, queries } = pattern!
+    const wide = rows!.shape.at(-1)!
+    const folded = sets.get(watched.at(-1)!.name)!.tokens
+    const after = await look(options({ watched, edits }))
+    let seen = 0
+    for (const { key, baseline, complete: before, status } of compare(PAIRS, 'exact', complete, after).pairs) {
+      if (status !== 'measured') continue
+      const { tokens, size } = sets.get(`current ${key}`)!
+      const { value } = complete.said.get(key)!
+      const sums: number[] = []
+      for (let map = 0; map < layers.length * heads.length; map++)
+        for (const at of value.filter((place) => queries.includes(place))) {
+          const row = rows!.data.subarray((map * queries.length + queries.indexOf(at)) * wide)
+          const over = (spans: readonly Span[]) =>
+            spans.reduce((sum, { start, end }) => sum + row.slice(start, end).reduce((a, b) => a + b, 0), 0)
+          sums.push(over(tokens) / (1 - over(folded)) / size)
+        }
+      expect(baseline!.value).toBeCloseTo(sums.reduce((a, b) => a + b, 0) / sums.length, 5)
+      expect(baseline!.value).toBeGreaterThan(before!.weight)
+      seen++
+    }
+    expect(seen).toBeGreaterThan(2)
   })
 
   it('has a strip whose weights are those of the pair, and sum to no more than 1', async () => {
     const { key } = PAIRS[0]!
     const strip = await lookAtValue({ n: 8, seed: 5, sample: SAMPLE }, key, { engine, contracts: ['exact'], mode: 'given' })
-    const { comparisons } = await lookAtPrompt({ n: 8, seed: 5, sample: SAMPLE }, { engine, contracts: ['exact'], mode: 'given' })
+    const { comparisons } = await lookAtPrompt({ n: 8, seed: 5, sample: SAMPLE }, false, {
+      engine,
+      contracts: ['exact'],
+      mode: 'given',
+    })
     const pair = comparisons[0]!.pairs[0]!
     const [complete] = strip.sides
     const sum = (kind: string) => complete!.tokens.reduce((total, token) => total + (token.kind === kind ? token.weight : 0), 0)

@@ -34,6 +34,7 @@ const pair = (key: string, complete: number, folded: number | null): Pair => ({
   olderShown: 2,
   complete: glance(complete),
   folded: folded === null ? null : glance(folded),
+  baseline: { value: 1.1 * complete, reading: 11 * complete },
 })
 const prompt = (seed: number, pairs: readonly Pair[], n = 4): PromptRecord => ({
   part: 'prompt',
@@ -50,6 +51,7 @@ const prompt = (seed: number, pairs: readonly Pair[], n = 4): PromptRecord => ({
       heads: [0, 1].map((head) => ({ layer: 0, head, complete: glance(0.01 * (head + 1)), folded: glance(0.02) })),
     },
   ],
+  placebo: [{ contract: 'splice', fallback: null, shown: 20, pairs: [pair('a', 0.01, 0.012)], heads: [] }],
 })
 const RECORDS = [
   prompt(1, [pair('a', 0.01, 0.02), pair('b', 0.04, 0.05), pair('c', 0.01, null)]),
@@ -104,6 +106,11 @@ describe('findings', () => {
     // Changes: 100, 25, -50, 25, 50.
     expect(finding).toMatchObject({ pairs: 5, improved: 4, seeds: 2 })
     expect(finding.meanChange!.value).toBeCloseTo(30, 9)
+    // Arithmetic alone is said to make 10 % of every pair, and the placebo gains 20 %.
+    expect(finding.baselineMeanChange!.value).toBeCloseTo(10, 9)
+    expect(finding.excessMeanChange!.value).toBeCloseTo(20, 9)
+    expect(finding.placeboMeanChange!.value).toBeCloseTo(20, 9)
+    expect(finding.placeboBaselineMeanChange!.value).toBeCloseTo(10, 9)
     expect(finding.medianChange!.value).toBeCloseTo(25, 9)
     expect(finding.range!.map(Math.round)).toEqual([-50, 100])
     expect(finding.r2!.value).toBeGreaterThan(0.9)
@@ -228,7 +235,8 @@ describe('published files', () => {
     )
     expect(JSON.parse(readFileSync(join(folder, 'summary.json'), 'utf8'))).toEqual(JSON.parse(JSON.stringify(summary)))
     const html = readFileSync(report, 'utf8')
-    expect(html).not.toMatch(/<link|<img|src=|@import|url\(/u)
+    // The icon is empty, so that no browser asks for one.
+    expect(html.replace('<link rel="icon" href="data:,">', '')).not.toMatch(/<link|<img|src=|@import|url\(/u)
     expect(
       [...html.matchAll(/https?:\/\/[^"' <)]+/gu)]
         .map(([address]) => address)

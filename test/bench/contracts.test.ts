@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { scoresOf, type Answer } from '../../bench/contracts/accuracy.js'
-import { figure } from '../../bench/contracts/figure.js'
+import { contractsFigure } from '../../bench/contracts/figure.js'
 import { agreement, cellsOf, type Fold } from '../../bench/contracts/grid.js'
 import { holeAt, piMaterial, PLACES, randomMaterial } from '../../bench/contracts/material.js'
 import { readBack, written, type Results } from '../../bench/contracts/results.js'
@@ -142,10 +142,14 @@ describe('what is left behind', () => {
   })
 
   it('is drawn, once for every score', () => {
-    const svg = figure(scoresOf(results.answers), 'm')
+    const svg = contractsFigure(scoresOf(results.answers), 'm')
     expect(svg).not.toMatch(/NaN|undefined|Infinity/u)
-    // Points of accuracy and of cost, and the legend.
-    expect(svg.match(/<circle/gu)).toHaveLength(5 + 2 + 3)
+    // Points of accuracy and of what was computed, each with what it says, and the ways in the legend.
+    expect(svg.match(/<circle/gu)).toHaveLength(5 + 2)
+    expect(svg).toContain('splice, n = 16: 45.0')
+    expect(svg).toContain('exact, n = 16: 500.0')
+    for (const label of ['nothing folded', 'exact', 'splice', 'PI-LLM on m:', 'updates per key'])
+      expect(svg).toContain(`>${label}`)
   })
 
   it('says nothing of what an early end left out', () => {

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { ChatFormat, type Rendered } from '../../src/chat/format.js'
 import type { ChatMessage, Edit } from '../../src/chat/message.js'
-import { piecesOf } from '../../src/context/pieces.js'
+import { piecesOf } from '../../src/context/stretch.js'
 import { KvfoldError } from '../../src/core/errors.js'
 import { Random } from '../../src/core/random.js'
 import { contains } from '../../src/core/span.js'

@@ -4,8 +4,8 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { parseWatched } from '../../src/cli/attention/watched.js'
-import { KVFOLD, kvfold } from './process.js'
+import { parseWatched } from '../../src/cli/attention/file.js'
+import { KVFOLD, kvfold } from './support/process.js'
 
 let folder: string
 beforeAll(() => {

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { CostReport } from '../../src/eval/cost/report.js'
-import { kvfold, type RunOptions } from './process.js'
+import { kvfold, type RunOptions } from './support/process.js'
 
 const SMALL = [
   'bench',
@@ -77,7 +77,7 @@ describe('bench acm', () => {
       expect(line.split('|').length).toBeGreaterThan(9)
     expect(markdown).toMatch(/Measured, 600 tokens folded to 150, all of them computed: true (for|only for) .*answer/)
     const svg = readFileSync(join(out, 'turns.svg'), 'utf8')
-    expect(svg.match(/<polyline/g)!.length).toBe(4 * 8 + 2 * 4)
+    expect(svg.match(/aria-label="line"/g)!.length).toBe(4 * 8 + 2 * 4)
     expect(svg).not.toMatch(/NaN|Infinity|undefined/)
   })
 

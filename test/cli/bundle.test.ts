@@ -22,8 +22,8 @@ import { textEntry } from '../../src/cli/bundle/entry.js'
 import { productionPackages } from '../../src/cli/bundle/packages.js'
 import { tarOf, writeArchive, writeFolder } from '../../src/cli/bundle/write.js'
 import { RUN } from '../support/program.js'
-import { EmptyMachine } from './empty-machine.js'
-import { kvfold } from './process.js'
+import { EmptyMachine } from './support/empty-machine.js'
+import { kvfold } from './support/process.js'
 
 const ROOT = join(import.meta.dirname, '../..')
 const forever = new AbortController().signal

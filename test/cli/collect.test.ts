@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
 import { TrajectoryRecord } from '../../src/eval/collect/record.js'
-import { kvfold } from './process.js'
+import { kvfold } from './support/process.js'
 
 const folder = mkdtempSync(join(tmpdir(), 'kvfold-collect-'))
 afterAll(() => {

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
 import { mambaModel, tinyModel } from '../support/models.js'
-import { kvfold, type Outcome } from './process.js'
+import { kvfold, type Outcome } from './support/process.js'
 
 /** More threads than free cores make tiny models wait for each other. */
 const ONE = ['--threads', '1']

@@ -14,8 +14,8 @@ import { readLog } from '../../src/eval/run/log-file.js'
 import { LogWriter } from '../../src/eval/run/log-writer.js'
 import { run } from '../../src/eval/run/runner.js'
 import { openTask } from '../../src/eval/tasks/open.js'
-import { asker, headerFor, settings, sums } from '../eval/run-fixture.js'
-import { KVFOLD, kvfold } from './process.js'
+import { asker, headerFor, settings, sums } from '../eval/support/run-fixture.js'
+import { KVFOLD, kvfold } from './support/process.js'
 
 let folder: string
 beforeAll(() => {

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { Forecast } from '../../src/kv/forecast.js'
-import { kvfold } from './process.js'
+import { kvfold } from './support/process.js'
 
 let folder: string
 let environment: Record<string, string>
@@ -57,6 +57,25 @@ describe('plan', () => {
     for (const name of ['no folds', 'exact', 'splice', 'blend 20 %']) expect(stdout).toMatch(new RegExp(`^${name} +\\d`, 'm'))
     expect(stdout).toMatch(/^Use splice if it matters/m)
     expect(stdout).toMatch(/run `kvfold calibrate`/)
+  })
+
+  it('of a session file without folds proposes those that an agent would prune', async () => {
+    const turn = (role: string, content: unknown) => JSON.stringify({ type: role, message: { role, content } })
+    const session = [
+      turn('user', 'Read the logs.'),
+      ...[0, 1, 2, 3, 4].flatMap((at) => [
+        turn('assistant', [{ type: 'tool_use', id: `c${at}`, name: 'read', input: { at } }]),
+        turn('user', [{ type: 'tool_result', tool_use_id: `c${at}`, content: `${at}: ${log.slice(0, 600)}` }]),
+      ]),
+    ].join('\n')
+    const { code, stdout, stderr } = await plan(session)
+    expect(stderr).toBe('')
+    expect(code).toBe(0)
+    expect(stdout).toMatch(/^2 folds proposed, in messages 2, 4\.$/m)
+    expect(stdout).toMatch(/^splice +\d/m)
+    const nothing = await plan(JSON.stringify([{ role: 'user', content: 'Hi.' }]))
+    expect([nothing.code, nothing.stdout]).toEqual([2, ''])
+    expect(nothing.stderr).toMatch(/nothing worth a fold/)
   })
 
   it('as JSON counts what the contracts differ in', async () => {

@@ -1,10 +1,9 @@
 /** Tables, figures, colour-aware measuring and error lines. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { fit, printable, visibleLength, wrap } from '../../src/cli/ansi.js'
-import { describe as describeError, exitCode } from '../../src/cli/failure.js'
-import { bytes, count, duration, magnitude, percent, plural } from '../../src/cli/figures.js'
-import { table } from '../../src/cli/table.js'
+import { fit, printable, visibleLength, wrap } from '../../src/cli/terminal.js'
+import { describe as describeError, exitCode } from '../../src/cli/shell.js'
+import { bytes, count, duration, magnitude, percent, plural } from '../../src/figures/numbers.js'
 import { KvfoldError } from '../../src/core/errors.js'
 
 const red = (text: string) => `\u001b[31m${text}\u001b[39m`
@@ -60,20 +59,6 @@ describe('printable', () => {
         expect(printable(text)).not.toMatch(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/)
       }),
     )
-  })
-})
-
-describe('table', () => {
-  it('aligns by what is seen and leaves no trailing blanks', () => {
-    const lines = table(
-      [{ title: 'agent' }, { title: 'tokens', align: 'right' }],
-      [['plain', '1,234'], [red('sculptor'), '9'], ['none']],
-    )
-    expect(lines).toEqual(['agent     tokens', '────────────────', 'plain      1,234', `${red('sculptor')}       9`, 'none'])
-  })
-
-  it('breaks groups apart', () => {
-    expect(table([{ title: 'a' }], [['1'], ['2']], { rule: '-', breaks: (row) => row === 1 })).toEqual(['a', '-', '1', '', '2'])
   })
 })
 

@@ -57,6 +57,12 @@ describe('Random', () => {
   })
 })
 
+describe('a draw among nothing', () => {
+  it('is refused: no word would ever do', () => {
+    expect(() => new Random(1).below(0)).toThrow(/a draw among 0/)
+  })
+})
+
 describe('mix', () => {
   it('sends different words to different words', () => {
     fc.assert(

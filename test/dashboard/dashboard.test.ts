@@ -2,18 +2,17 @@
 import { readFileSync } from 'node:fs'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { systemPrompts } from '../../src/agents/prompts.js'
+import { systemPrompts } from '../../src/agents/sculptor.js'
 import { builtinModel } from '../../src/cli/builtin.js'
-import { percent } from '../../src/cli/figures.js'
+import { percent } from '../../src/figures/numbers.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../src/engine/llama.js'
-import { piSample } from '../../src/eval/pi-llm.js'
+import { piSample, piText } from '../../src/eval/pi-llm.js'
 import { ownWords } from '../../src/eval/pi-words.js'
 import { ScriptedEngine } from '../../src/engine/scripted.js'
 import { openNative } from '../../src/native/binding.js'
 import { PUBLIC } from '../../src/server/ask.js'
-import { piText } from '../../src/eval/pi-llm.js'
-import { serving, type Serving } from '../server/serving.js'
-import { ask, build, hasFocus, launch, missing, open, stop, tabTo, type Watched } from './browser.js'
+import { serving, type Serving } from '../server/support/serving.js'
+import { ask, build, hasFocus, launch, missing, open, stop, tabTo, type Watched } from './support/browser.js'
 
 /** Asked as in training, so that the answer is longer than the two tokens of "I do not know". */
 const KEYS = ['lamp', 'hat', 'boat', 'river', 'tree', 'lake', 'tool', 'bread']
@@ -290,6 +289,40 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
       const { page } = await open(browser, other.url, `/#/threads/${id}`)
       await page.getByRole('switch', { name: 'Where the last answer looked' }).click()
       await page.getByRole('alert').getByText('No attention of builtin can be seen here').waitFor()
+    } finally {
+      await other.close()
+    }
+  })
+
+  it('says that a fold does not pay, and by how much, before and after', async () => {
+    const other = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    try {
+      const { threads } = other.service
+      const content = `A very short line. ${'All of this is out of date. '.repeat(40)}`
+      const asked = { tenant: PUBLIC, messages: [{ role: 'user', content }], tools: [], toolChoice: 'auto' } as const
+      const { thread: id } = await other.service.ask(asked).answer
+      const cut = { startMarker: 'A very', endMarker: 'line.', numFragments: 1 }
+      const [short] = await threads.fragment(PUBLIC, id, cut)
+      const { page } = await open(browser, other.url, `/#/threads/${id}`)
+      await page.getByRole('button', { name: `Fragment ${short!.id}` }).click()
+      await page.getByRole('button', { name: 'Fold', exact: true }).click()
+      await page
+        .getByRole('alert')
+        .getByText(/This does not pay: the marker takes \d+ tokens more than the text/)
+        .waitFor()
+      await page.getByRole('checkbox', { name: 'even if it takes more tokens than the text' }).check()
+      await page.getByRole('button', { name: 'Fold', exact: true }).click()
+      await page
+        .getByText(/^Does not pay, it takes \d+ tokens more: \d+ tokens shown with the text, \d+ with the marker\.$/)
+        .waitFor()
+      const { open: before, hidden } = threads.get(PUBLIC, id).all[0]!.fragments[0]!.price!
+      const more = `does not pay: ${hidden - before} tokens more`
+      await page.getByRole('button', { name: `Fragment ${short!.id}, folded, 18 characters, ${more}` }).waitFor()
+      await page
+        .getByRole('button', { name: /^Message 1, user/ })
+        .first()
+        .click()
+      await page.getByText(more).first().waitFor()
     } finally {
       await other.close()
     }

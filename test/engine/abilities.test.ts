@@ -23,6 +23,7 @@ import { openNative } from '../../src/native/binding.js'
 import { synthesizeOther, WINDOW, type OtherArchitecture } from '../../src/native/synthetic-others.js'
 import type { Native, NativeContext } from '../../src/native/types.js'
 import { tinyModel } from '../support/models.js'
+import { endsOfGeneration } from '../../bench/random-tokens.js'
 
 const HOST = 32 * 2 ** 20
 const COMMON = { cells: 1536, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
@@ -103,7 +104,7 @@ async function step(
     maxTokens,
     logprobs: engine.modelInfo.vocabulary,
     // An answer that ends at once would leave no log-probabilities.
-    sampling: { logitBias: endings().map((token) => ({ token, bias: -1e9 })) },
+    sampling: { logitBias: endsOfGeneration(engine.model).map((token) => ({ token, bias: -1e9 })) },
   })
   const { tokens } = engine.format.render({ messages, edits })
   // Three contexts, each with one thread, side by side.
@@ -114,11 +115,6 @@ async function step(
   for (const { token, logprob } of answer.logprobs![0]!.top) next[token] = logprob
   return { reply: answer, next, worst: apart(next, whole), floor: apart(chunked, whole) }
 }
-
-const endings = (): number[] =>
-  Array.from({ length: engine.modelInfo.vocabulary }, (_, token) => token).filter((token) =>
-    engine.model.isEndOfGeneration(token),
-  )
 
 function equations(entry: LedgerEntry): void {
   expect(entry.reused + entry.recomputed + entry.fresh).toBe(entry.shown)
@@ -166,12 +162,23 @@ const talk = (seed: number): ChatMessage[] => {
 }
 
 describe('abilities', () => {
-  const plain = { architecture: 'llama', recurrent: false, hybrid: false, slidingWindow: 0, rope: 'norm' } as const
+  const plain = {
+    architecture: 'llama',
+    recurrent: false,
+    hybrid: false,
+    slidingWindow: 0,
+    rope: 'norm',
+    metadata: {},
+    trainedContext: 4096,
+  } as const
+  const scaled = (key: string, value: string) => ({ ...plain, metadata: { [`llama.rope.scaling.${key}`]: value } })
 
   test('a model of attention alone can do everything, and there is nothing to say', () => {
     const all = { contracts: ['exact', 'splice', 'blend'], refusal: null, shift: true, edits: 'tags', notes: [] }
     expect(abilitiesOf(plain)).toEqual(all)
-    expect(abilitiesOf(plain, { keyType: 'bf16', valueType: 'q8_0' })).toEqual(all)
+    expect(abilitiesOf(plain, { keyType: 'f32', valueType: 'q8_0' })).toEqual(all)
+    expect(abilitiesOf(scaled('type', 'linear'))).toEqual(all)
+    expect(abilitiesOf(scaled('attn_factor', '1.000000'))).toEqual(all)
   })
 
   test.each([
@@ -181,6 +188,11 @@ describe('abilities', () => {
     [{ ...plain, slidingWindow: 64 }, { fullSlidingWindow: false }, { contracts: ['exact'], shift: false, edits: 'checkpoints' }],
     [{ ...plain, rope: 'mrope' }, {}, { shift: false, edits: 'tags' }],
     [plain, { keyType: 'q8_0' }, { shift: false, edits: 'tags' }],
+    [plain, { keyType: 'bf16' }, { shift: false, edits: 'tags' }],
+    [scaled('type', 'yarn'), {}, { shift: false, edits: 'tags' }],
+    [scaled('type', 'longrope'), {}, { shift: false, edits: 'tags' }],
+    [scaled('attn_factor', '1.190238'), {}, { shift: false, edits: 'tags' }],
+    [scaled('yarn_ext_factor', '1.000000'), {}, { shift: false, edits: 'tags' }],
   ] as const)('%j with %j', (info, options, expected) => {
     const abilities = abilitiesOf(info, options)
     expect(abilities).toMatchObject(expected)
@@ -438,6 +450,12 @@ describe('gemma3, whose first layer sees a window', () => {
     await engine.check('full')
     const next = await step('restored', [...messages, { role: 'user', content: 'more' }])
     expect(next.worst).toBeLessThan(SAME)
+  })
+
+  it('copies what follows a marker longer than what it hides, in the windowed layers, too, and the restore is what it was', async () => {
+    await open('gemma3')
+    await restoreIsExact(talk(15), (messages) => [fold(messages, 1, 20, 22)])
+    expect(engine.ledger(conversationId('restored')).map(({ turned = 0 }) => turned > 20)).toEqual([false, true, false, false])
   })
 
   it('that forgets goes back to checkpoints, when the caller wants the smaller cache', async () => {

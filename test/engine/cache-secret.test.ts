@@ -20,7 +20,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { openSecret, SECRET_FILE } from '../../src/engine/cache-secret.js'
 import { DiskTierFolder } from '../../src/engine/disk-tier.js'
 import { SavedCells } from '../../src/store/saved-cells.js'
-import { IDENTITY, sampleOf } from './shelf-writer.js'
+import { IDENTITY, sampleOf } from './support/disk-tier-writer.js'
 
 let folder: string
 let names = 0
@@ -161,9 +161,9 @@ describe('what was saved', () => {
       await (await openShelf()).put(record, state)
       spoil()
       const after = await openShelf()
-      expect(after.notes).toEqual([expect.stringMatching(told)])
+      expect(after.notes).toEqual([expect.stringMatching(told), expect.stringMatching(/: 1 saved sequence damaged/)])
       expect(after.items).toEqual([])
-      expect(after.counts).toEqual({ refused: 1, gone: 0, evicted: 0, failed: 0 })
+      expect(after.counts).toEqual({ refused: 1, unreadable: 0, gone: 0, evicted: 0, failed: 0 })
       expect(readdirSync(folder).filter((name) => name.endsWith('.kvshelf'))).toEqual([])
       await after.put(record, state)
       expect((await openShelf()).items).toHaveLength(1)

@@ -1,5 +1,5 @@
 /** Folds that take more tokens than their text: priced as the engine counts, refused where that is asked for. */
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
 import { Conversation, type ConversationPorts } from '../../src/context/conversation.js'
 import { portsOf } from '../../src/context/ports.js'
 import type { CostlyFolds } from '../../src/context/fragment.js'
@@ -49,6 +49,26 @@ describe('folds of fragments shorter than their marker', () => {
     expect(grown).toBe(shownBy(conversation) - start)
     granted(conversation.restore(conversation.fragments[0]!.id))
     expect(conversation.fragments[0]).not.toHaveProperty('price')
+  })
+
+  it('render the conversation once each, and once before the first; a message more, or less hidden, and it is counted anew', () => {
+    const counts = vi.spyOn(engine, 'count')
+    try {
+      const conversation = lined()
+      const [first, second, third, ...rest] = conversation.fragments.map(({ id }) => id)
+      for (const id of [first!, second!, third!]) granted(conversation.fold(id))
+      expect(counts).toHaveBeenCalledTimes(4)
+      conversation.add({ role: 'assistant', content: 'so it is' })
+      const grown = shownBy(conversation)
+      counts.mockClear()
+      expect(granted(conversation.fold(rest[0]!)).fragment.price!.open).toBe(grown)
+      expect(counts).toHaveBeenCalledTimes(2)
+      granted(conversation.restore(first!))
+      const restored = shownBy(conversation)
+      expect(granted(conversation.fold(rest[1]!)).fragment.price!.open).toBe(restored)
+    } finally {
+      counts.mockRestore()
+    }
   })
 
   it('are refused where that is asked for, and change nothing', () => {

@@ -11,7 +11,7 @@ import { synthesizeEncoder, type EncoderShape } from '../../src/native/synthetic
 import { synthesizeOther } from '../../src/native/synthetic-others.js'
 import type { Native, NativeModel, Pooling } from '../../src/native/types.js'
 import { TEST_GPU } from '../support/device.js'
-import { batchOf, refused, seq, someTokens } from '../native/fixture.js'
+import { batchOf, refused, seq, someTokens } from '../native/support/fixture.js'
 
 let native: Native
 let folder: string

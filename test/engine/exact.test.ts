@@ -13,6 +13,7 @@ import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeContext, NativeModel } from '../../src/native/types.js'
 import { ON_GPU, TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
+import { firstPrediction, largestDifference } from '../support/predictions.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 /** A device that computes in software takes a second a step. */
@@ -86,10 +87,6 @@ function logSoftmax(logits: Float32Array): Float32Array {
   const max = logits.reduce((a, b) => Math.max(a, b))
   const sum = logits.reduce((total, logit) => total + Math.exp(logit - max), 0)
   return logits.map((logit) => logit - max - Math.log(sum))
-}
-
-function largestDifference(a: Float32Array, b: Float32Array): number {
-  return a.reduce((worst, value, index) => Math.max(worst, Math.abs(value - b[index]!)), 0)
 }
 
 function words(random: Random, count: number): string {
@@ -205,8 +202,7 @@ describe('what the ledger calls exact', () => {
           if (ledger.contract === 'exact') expect(ledger.approximate).toBe(0)
           if (appended && ledger.step > 1 && contracts.length === 1) recomputedByReading += ledger.recomputed
           await engine.check('full')
-          const next = new Float32Array(engine.modelInfo.vocabulary)
-          for (const { token, logprob } of logprobs?.[0]?.top ?? []) next[token] = logprob
+          const next = firstPrediction(logprobs, engine.modelInfo.vocabulary)
           floor = Math.max(floor, largestDifference(reference, other))
           // An end-of-generation token sampled at once leaves no log-probabilities; nothing to compare then.
           // What the ledger calls approximate is not compared: it is allowed to differ.

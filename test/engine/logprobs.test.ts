@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { tokenLogprob } from '../../src/engine/logprobs.js'
+import { tokenLogprob } from '../../src/engine/job.js'
 
 it('turns logits into natural-log probabilities, best first', () => {
   const logits = Float32Array.from([Math.log(0.1), Math.log(0.6), Math.log(0.1), Math.log(0.2)])

@@ -6,6 +6,7 @@ import type { Terms } from '../../src/kv/plan-parts.js'
 import { openNative } from '../../src/native/binding.js'
 import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
+import { firstPrediction, largestDifference } from '../support/predictions.js'
 
 /** Heads of 32, the least that blocks of 32 divide. */
 const SHAPE = { embedding: 128, heads: 4, kvHeads: 2 } as const
@@ -24,12 +25,8 @@ const text = (count: number, salt: number) =>
 async function show(conversation: ConversationId, request: Pick<Completion, 'tokens' | 'origin'>, terms: Terms) {
   const { vocabulary } = engine.modelInfo
   const { ledger, logprobs } = await engine.complete({ conversation, ...request, terms, maxTokens: 1, logprobs: vocabulary })
-  const next = new Float32Array(vocabulary)
-  for (const { token, logprob } of logprobs[0]?.top ?? []) next[token] = logprob
-  return { ledger, next }
+  return { ledger, next: firstPrediction(logprobs, vocabulary) }
 }
-
-const apart = (a: Float32Array, b: Float32Array) => a.reduce((most, value, at) => Math.max(most, Math.abs(value - b[at]!)), 0)
 
 describe.each(['q8_0', 'q4_0'] as const)('%s', (type) => {
   it.each(['exact', 'splice'] as const)('folds and restores under %s', async (contract) => {
@@ -52,14 +49,14 @@ describe.each(['q8_0', 'q4_0'] as const)('%s', (type) => {
     expect(fold.ledger.recomputed + fold.ledger.fresh).toBe(contract === 'exact' ? behind + MARKER : MARKER)
     expect(after.ledger.submitted).toBeLessThanOrEqual(1)
     expect(after.ledger.approximate).toBe(0)
-    expect(apart(after.next, before.next)).toBeLessThan(FLOOR)
+    expect(largestDifference(after.next, before.next)).toBeLessThan(FLOOR)
     const fresh = await show(conversationId('fresh'), { tokens: base.slice() }, { contract: 'exact' })
-    expect(apart(after.next, fresh.next)).toBeLessThan(FLOOR)
+    expect(largestDifference(after.next, fresh.next)).toBeLessThan(FLOOR)
     if (contract === 'exact') {
       engine.forget(conversationId('fresh'))
       const alone = await show(conversationId('other'), { tokens: folded.tokens }, { contract })
-      expect(apart(fold.next, alone.next)).toBeLessThan(FLOOR)
+      expect(largestDifference(fold.next, alone.next)).toBeLessThan(FLOOR)
     }
-    expect(apart(fold.next, before.next)).toBeGreaterThan(FLOOR)
+    expect(largestDifference(fold.next, before.next)).toBeGreaterThan(FLOOR)
   })
 })

@@ -6,6 +6,7 @@ import type { JobResult } from '../../src/engine/job.js'
 import { openNative } from '../../src/native/binding.js'
 import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
+import { neverEnding } from '../../bench/random-tokens.js'
 
 const CELLS = 2048
 let engine: LlamaEngine
@@ -18,13 +19,12 @@ beforeAll(async () => {
     sequences: 8,
     threads: 1,
     batchThreads: 1,
-    // Prompts take what a ubatch has room for; how streams shorten that is prefill-budget.test.ts.
+    batch: 512,
+    // Prompts take what a batch has room for; how streams shorten that is prefill-budget.test.ts.
     maxGap: 1e6,
   })
   // Random weights may end an answer anywhere; these tests want answers of a known length.
-  ban = Array.from({ length: engine.modelInfo.vocabulary }, (_, token) => token)
-    .filter((token) => engine.model.isEndOfGeneration(token))
-    .map((token) => ({ token, bias: -Infinity }))
+  ban = neverEnding(engine.model)
 })
 
 afterAll(() => engine.dispose())
@@ -97,7 +97,7 @@ describe('completions', () => {
     }
   })
 
-  it('lets no more than a ubatch of all prompts together come between two tokens of a stream, and each in its turn', async () => {
+  it('lets no more than a batch of all prompts together come between two tokens of a stream, and each in its turn', async () => {
     let computed = 0
     let most = 0
     let streaming = false

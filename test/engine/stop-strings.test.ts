@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { StopStrings } from '../../src/engine/stop-strings.js'
+import { StopStrings } from '../../src/engine/job.js'
 
 /** All text at once: what must be shown, whatever the chunking. */
 function naive(text: string, stops: readonly string[]): string {

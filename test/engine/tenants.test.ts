@@ -94,7 +94,7 @@ describe.each([
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-tenants-'))
     const path = await model()
     const run = async (tenant: string) => {
-      const script = ['--import', 'tsx', join(import.meta.dirname, 'tenant-process.ts'), path, folder, tenant]
+      const script = ['--import', 'tsx', join(import.meta.dirname, 'support/tenant-process.ts'), path, folder, tenant]
       const { stdout } = await promisify(execFile)(process.execPath, script)
       return JSON.parse(stdout) as { submitted: number; disk: number; refused: number; notes: readonly string[] }
     }

@@ -5,9 +5,9 @@ import type { Contract } from '../../src/core/contract.js'
 import { span } from '../../src/core/span.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import { forecast, type Prospect } from '../../src/kv/forecast.js'
-import { dryRun } from '../../src/kv/dry-run.js'
-import { Desk } from './desk.js'
-import { PromptDraft } from './prompt.js'
+import { dryRun, type DryRunOptions } from '../../src/kv/dry-run.js'
+import { Desk } from './support/desk.js'
+import { PromptDraft } from './support/prompt-draft.js'
 
 const fitted = <Term extends string>(rates: Record<Term, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 0 })
 
@@ -17,6 +17,8 @@ const cost = {
   prefill: fitted({ call: 0, token: 1, read: 0, attended: 0, scanned: 0 }),
   decode: fitted({ token: 1, attended: 0.01, scanned: 0 }),
   books: fitted({ step: 0, shown: 0, moved: 0 }),
+  // 0.02 ms a cell there and back.
+  host: { saveBytesPerSecond: 1e5, loadBytesPerSecond: 1e5, bytesPerCell: 1 },
 } as unknown as CostModel
 
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
@@ -24,11 +26,11 @@ const text = (from: number, count: number): number[] => Array.from({ length: cou
 const conversation = () => new PromptDraft([text(100, 10), text(200, 400), text(700, 150)], [1, 2])
 const LIMITS = { cells: 4096, sequences: 16 }
 
-function prospects(marker: readonly number[] = [900, 901, 902], hidden = span(20, 380)) {
+function prospects(marker: readonly number[] = [900, 901, 902], hidden = span(20, 380), limits: DryRunOptions = LIMITS) {
   const prompt = conversation()
   const open = { shown: prompt.shown, terms: { contract: 'exact' as const } }
   prompt.fold(hidden.start, hidden.end, marker)
-  const folded = (contract: Contract) => dryRun([open, { shown: prompt.shown, terms: { contract } }], LIMITS)[1]!
+  const folded = (contract: Contract) => dryRun([open, { shown: prompt.shown, terms: { contract } }], limits)[1]!
   return {
     unedited: dryRun([open, open], LIMITS)[1]!,
     exact: folded('exact'),
@@ -72,10 +74,17 @@ describe('a rehearsal', () => {
     expect(blend.runs[0]).toEqual({ tokens: 3 + Math.round(0.2 * 182), attended: 20, cells: 561 })
   })
 
-  it('says when a marker does not fit, and why', () => {
-    const { splice } = prospects(text(900, 12), span(20, 30))
-    expect(splice).toMatchObject({ asked: 'splice', contract: 'exact' })
-    expect(splice.fallback).toMatch(/longer than what it hides/)
+  it('says what is copied where a marker does not fit, and what that costs', () => {
+    const { unedited, splice } = prospects(text(900, 12), span(20, 30))
+    expect(splice).toMatchObject({ contract: 'splice', fallback: null, turned: 531, positions: 564, moved: 10 + 532 + 531 })
+    // The marker, the last token at 6.64 ms, and the copies.
+    expect(forecast(cost, unedited, splice).milliseconds).toBeCloseTo(12 + 6.64 + 531 * 0.02)
+  })
+
+  it('says when a marker does not fit where nothing can be moved, and why', () => {
+    const { splice } = prospects(text(900, 12), span(20, 30), { ...LIMITS, shift: false })
+    expect(splice).toMatchObject({ asked: 'splice', contract: 'exact', turned: 0 })
+    expect(splice.fallback).toMatch(/longer than what it hides.*cannot be turned/)
   })
 
   it('refuses what has no room', () => {

@@ -6,7 +6,7 @@ import type { Sequence } from '../../src/kv/sequence.js'
 import { SequenceTable } from '../../src/kv/sequence-table.js'
 import { checkBooks, checkPositions, checkReadback } from '../../src/kv/integrity.js'
 import { tokenSource } from '../../src/kv/prompt.js'
-import { NaiveMemory } from './naive-memory.js'
+import { NaiveMemory } from './support/naive-memory.js'
 
 const tokens = Int32Array.of(5, 6, 7, 8)
 const keys = (count: number) => Int32Array.from({ length: count }, (_, place) => tokenSource(place))

@@ -1,13 +1,13 @@
 /** When what is parked leaves the device because it slows decodes down, when it does not, and whose account that goes on; case by case. */
 import { describe, expect, it } from 'vitest'
 import { OffloadTiers } from '../../src/kv/offload.js'
-import { isWorthMoving } from '../../src/kv/eviction-policy.js'
+import { isWorthMoving } from '../../src/kv/tier-policy.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
 import type { Prompt } from '../../src/kv/prompt.js'
-import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
-import { NaiveShelf } from './naive-shelf.js'
-import { PromptDraft } from './prompt.js'
+import { Desk, missing, shownOf, type DeskOptions } from './support/desk.js'
+import { NaiveDiskTier } from './support/naive-disk-tier.js'
+import { PromptDraft } from './support/prompt-draft.js'
 
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
@@ -103,7 +103,7 @@ describe('when nothing runs', () => {
   })
 
   it('where there is a shelf, others go there', async () => {
-    const offload = new OffloadTiers({ hostBytes: bytesOf(70), disk: new NaiveShelf(9) })
+    const offload = new OffloadTiers({ hostBytes: bytesOf(70), disk: new NaiveDiskTier(9) })
     const { desk, prompt } = await parked({ offload })
     expect(tidied(desk)).toEqual(['moved', 'gathered'])
     prompt.add(text(400, 60))

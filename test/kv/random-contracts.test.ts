@@ -7,9 +7,9 @@ import { OffloadTiers } from '../../src/kv/offload.js'
 import type { Terms } from '../../src/kv/plan-parts.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { Prompt } from '../../src/kv/prompt.js'
-import { Desk, missing } from './desk.js'
-import { NaiveShelf } from './naive-shelf.js'
-import { PromptDraft } from './prompt.js'
+import { Desk, missing } from './support/desk.js'
+import { NaiveDiskTier } from './support/naive-disk-tier.js'
+import { PromptDraft } from './support/prompt-draft.js'
 
 const NAMES = ['a', 'b', 'c'] as const
 const OPENING = [1, 3]
@@ -160,6 +160,8 @@ interface Setting {
   /** How many parked cells are a burden, however many are live, and whether steps that run alone have them moved off first. */
   readonly fewest: number
   readonly relieves: boolean
+  /** Positions cannot be shifted. */
+  readonly fixed: boolean
 }
 
 const fit = <Term extends string>(rates: Record<Term, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 9 })
@@ -182,6 +184,7 @@ const setting: fc.Arbitrary<Setting> = fc.record({
   disk: fc.constantFrom(0, 3),
   fewest: fc.constantFrom(1, 5, 1000),
   relieves: fc.boolean(),
+  fixed: fc.boolean(),
 })
 
 /** A conversation's owner: its prompt, and the stretches of it that can be folded. */
@@ -235,6 +238,9 @@ const seen = {
   refreshed: 0,
   compacted: 0,
   closed: 0,
+  turned: 0,
+  turnedBlending: 0,
+  closedByItself: 0,
   shared: 0,
   parked: 0,
   host: 0,
@@ -251,9 +257,9 @@ const seen = {
 
 async function play(
   operations: readonly Operation[],
-  { cells, sequences, positions, scores, host, disk, fewest, relieves }: Setting,
+  { cells, sequences, positions, scores, host, disk, fewest, relieves, fixed }: Setting,
 ): Promise<void> {
-  const shelf = new NaiveShelf(disk)
+  const shelf = new NaiveDiskTier(disk)
   const offload = new OffloadTiers({ hostBytes: host, ...(disk > 0 ? { disk: shelf } : {}) })
   const attention = { of: (_: unknown, { tokens }: Prompt) => Float32Array.from(tokens, (each, at) => (each * 7 + at * 3) % 11) }
   const options = {
@@ -263,7 +269,7 @@ async function play(
     ...(positions === undefined ? {} : { positions }),
     ...(scores ? { attention } : {}),
   }
-  const desk = new Desk({ cells, sequences, options, relieves })
+  const desk = new Desk({ cells, sequences, options, relieves, fixed })
   const talks = new Map<string, Talk>(NAMES.map((each) => [each, new Talk(each)]))
   const runningOf = (of: string) => desk.running.get(conversationId(of))
 
@@ -289,6 +295,10 @@ async function play(
     if (plan.fallback?.includes('longer') === true) seen.tooLong++
     if (plan.fallback?.includes('beyond') === true) seen.beyond++
     if (plan.fallback?.includes('sequences') === true) seen.noScratch++
+    const { turned = 0 } = entry
+    if (turned > 0) seen.turned++
+    if (turned > 0 && entry.contract === 'blend') seen.turnedBlending++
+    if (turned > 0 && entry.shown === entry.positions && entry.approximate > 0) seen.closedByItself++
     seen.parked += entry.sources.parked
     if (entry.contract !== 'exact') seen.shared += entry.sources.shared
     seen.host += entry.tiers.host

@@ -3,8 +3,9 @@ import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../src/core/contract.js'
 import { conversationId } from '../../src/core/ids.js'
 import type { BlendChoice } from '../../src/kv/plan-parts.js'
-import { Desk, missing, shownOf, type DeskOptions } from './desk.js'
-import { PromptDraft } from './prompt.js'
+import { OffloadTiers } from '../../src/kv/offload.js'
+import { Desk, missing, shownOf, type DeskOptions } from './support/desk.js'
+import { PromptDraft } from './support/prompt-draft.js'
 
 /** `count` tokens that occur nowhere else. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
@@ -175,10 +176,10 @@ describe('a restore', () => {
     expect(entry.messages.map(({ approximate }) => approximate)).toEqual([0, 0, 0, 4, 2])
   })
 
-  it('of holes in any order computes nothing but the marker of a fold that began right behind', () => {
+  it.each([true, false])('of holes in any order computes nothing, if its marker can move (fixed: %s)', (fixed) => {
     const orders = [0, 1, 2].flatMap((a) => [0, 1, 2].filter((b) => b !== a).map((b) => [a, b, 3 - a - b]))
     for (const order of orders) {
-      const { desk, prompt } = begun()
+      const { desk, prompt } = begun({ fixed })
       // The first two touch.
       const holes = [12, 20, 52]
       prompt.fold(12, 20, [900, 901])
@@ -190,7 +191,9 @@ describe('a restore', () => {
         const moved = hole === 0 && prompt.folds.some(({ start }) => start === 20) ? 3 : 0
         prompt.restore(holes[hole]!)
         const entry = desk.step('a', prompt.shown)
-        expect(entry, order.join()).toMatchObject({ contract: 'splice', submitted: 1 + moved, recomputed: moved, fresh: 0 })
+        const computed = fixed ? moved : 0
+        const said = { submitted: 1 + computed, recomputed: computed, fresh: 0, turned: moved - computed }
+        expect(entry, order.join()).toMatchObject({ contract: 'splice', ...said })
       }
       expect(desk.cache.ledger(conversationId('a')).at(-1)).toMatchObject({ approximate: 0, shown: 67, positions: 67 })
     }
@@ -376,17 +379,108 @@ describe('a parked version', () => {
   })
 })
 
-describe('fallbacks', () => {
-  it('a marker that is longer than what it hides', () => {
+describe('a marker that is longer than what it hides', () => {
+  /** What a fold of two tokens behind a marker of three says of itself, and the restore after it. */
+  const short = { contract: 'splice', fallback: null, fresh: 3, recomputed: 0, submitted: 4 }
+  const restored = { contract: 'splice', submitted: 1, turned: 0, approximate: 0 }
+
+  it('is all that is computed: what follows is copied to its new positions, and the restore finds what there was', () => {
     const { desk, prompt } = begun()
+    const before = desk.memory.readback().length
+    for (let round = 0; round < 3; round++) {
+      prompt.fold(20, 22, marker)
+      const entry = desk.step('a', prompt.shown)
+      // The last token is computed again; what was folded, and what was copied, is parked.
+      if (round === 0) expect(entry).toMatchObject({ ...short, turned: 44, parked: 46, approximate: 45, positions: 68 })
+      else expect(entry).toMatchObject({ submitted: 1, turned: 0, approximate: 45 })
+      prompt.restore(20)
+      expect(desk.step('a', prompt.shown)).toMatchObject({ ...restored, positions: 67 })
+    }
+    expect(desk.memory.readback().length).toBeGreaterThan(before + 44)
+  })
+
+  it('moves nothing behind a gap that takes it up', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(30, 48, [900])
+    desk.step('a', prompt.shown)
+    prompt.fold(20, 22, marker)
+    // The eight tokens between the two, and the marker of the second, move by one.
+    expect(desk.step('a', prompt.shown)).toMatchObject({ ...short, turned: 9, positions: 67 })
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1, turned: 0, approximate: 19 })
+    prompt.restore(30)
+    expect(desk.step('a', prompt.shown)).toMatchObject(restored)
+  })
+
+  it('is followed by new text that is computed at the new positions, and by an answer', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 22, marker)
+    prompt.say([50], text(400, 6))
+    expect(desk.step('a', prompt.shown, [60])).toMatchObject({ turned: 45, submitted: 3 + 1 + 6 + 2 + 1, positions: 68 + 9 + 1 })
+  })
+
+  it('moves what is in host memory, too', async () => {
+    const desk = new Desk({ cells: 140, options: { offload: new OffloadTiers({ hostBytes: 1e6 }) } })
+    desk.terms = { contract: 'splice' }
+    const prompt = conversation()
+    const show = async () => {
+      const running = (await desk.fetch('a', prompt.shown))!
+      while (missing(running) > 0) desk.decode(running, 16)
+      return desk.finish('a')
+    }
+    await show()
+    desk.step('b', shownOf(text(1000, 110)))
+    desk.forget('b')
+    prompt.fold(20, 22, marker)
+    expect(await show()).toMatchObject({ ...short, turned: 44, tiers: { host: 64 } })
+    prompt.restore(20)
+    expect(await show()).toMatchObject(restored)
+  })
+
+  it('fits where two versions do not: what it is copied from gives way', () => {
+    const { desk, prompt } = begun({ cells: 70 })
+    prompt.fold(20, 22, marker)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ ...short, turned: 44, evicted: 46 })
+  })
+
+  it('is not where what follows was moved just now and not settled: it has no state to copy', () => {
+    const { desk, prompt } = begun()
+    prompt.fold(20, 22, marker)
+    desk.start('a', prompt.shown)
+    expect(desk.finish('a', 'cancelled')).toMatchObject({ kind: 'cancelled', turned: 44 })
+    prompt.fold(18, 20, marker)
+    const entry = desk.step('a', prompt.shown)
+    expect(entry).toMatchObject({ contract: 'exact', approximate: 0, turned: 0 })
+    expect(entry.fallback).toContain('moved just now')
+    prompt.restore(18)
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('what was moved and not settled is not saved: it is lost with its sequence', () => {
+    const offload = new OffloadTiers({ hostBytes: 1e6 })
+    const { desk, prompt } = begun({ cells: 130, options: { offload } })
+    prompt.fold(20, 22, marker)
+    desk.start('a', prompt.shown)
+    desk.finish('a', 'cancelled')
+    expect(desk.compact('a')).toBe(0)
+    // What was parked goes to host memory, the live sequence is gone.
+    expect(desk.step('b', shownOf(text(1000, 100)), [], 100)).toMatchObject({ moved: 46, evicted: 64 })
+    expect(offload.totals.host.tokens).toBe(46)
+  })
+})
+
+describe('fallbacks', () => {
+  it('a marker that is longer than what it hides, where keys cannot be turned', () => {
+    const { desk, prompt } = begun({ fixed: true })
     prompt.fold(20, 22, marker)
     const entry = desk.step('a', prompt.shown)
     expect(entry).toMatchObject({ contract: 'exact', fresh: 3, recomputed: 45, approximate: 0, positions: 68 })
-    expect(entry.fallback).toContain('longer than what it hides')
+    expect(entry.fallback).toMatch(/longer than what it hides.*cannot be turned/)
   })
 
   it('not when a gap further on takes it up', () => {
-    const { desk, prompt } = begun()
+    const { desk, prompt } = begun({ fixed: true })
     prompt.fold(30, 40, [900])
     desk.step('a', prompt.shown)
     prompt.fold(20, 22, marker)
@@ -417,20 +511,67 @@ describe('fallbacks', () => {
     expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, submitted: 1 })
   })
 
-  it('positions the model was not trained on', () => {
-    const { desk, prompt } = begun({ options: { positions: 70 } })
+  it('positions the model was not trained on, where keys cannot be turned', () => {
+    const { desk, prompt } = begun({ fixed: true, options: { positions: 70 } })
     prompt.fold(20, 40, marker)
     expect(desk.step('a', prompt.shown, [50, 51])).toMatchObject({ contract: 'splice', positions: 69 })
     prompt.say([50, 51, 3])
     const entry = desk.step('a', prompt.shown)
     expect(entry).toMatchObject({ contract: 'exact', approximate: 0, positions: 55 })
-    expect(entry.fallback).toContain('position 72 is beyond the 70')
+    expect(entry.fallback).toMatch(/position 72 is beyond the 70.*cannot be turned/)
   })
 
   it('not when the text itself is that long', () => {
     const { desk, prompt } = begun({ options: { positions: 50 } })
     prompt.say([50])
     expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null })
+  })
+})
+
+describe('gaps', () => {
+  it('are closed before positions go beyond those that the model was trained on, and hidden text comes back as it was', () => {
+    const { desk, prompt } = begun({ options: { positions: 70 } })
+    prompt.fold(20, 40, marker)
+    // Of 70 positions 67 are used, and 17 of them by the gap.
+    const entry = desk.step('a', prompt.shown, [50, 51])
+    expect(entry).toMatchObject({ contract: 'splice', fallback: null, submitted: 4 + 2, turned: 26, positions: 52 })
+    prompt.restore(20)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ contract: 'splice', submitted: 1, approximate: 0, positions: 67 })
+  })
+
+  it('stay while there is room for an answer, or they are small', () => {
+    const { desk, prompt } = begun({ options: { positions: 80 } })
+    prompt.fold(20, 40, marker)
+    expect(desk.step('a', prompt.shown)).toMatchObject({ turned: 0, positions: 67 })
+    const small = begun({ options: { positions: 70 } })
+    small.prompt.fold(20, 30, marker)
+    expect(small.desk.step('a', small.prompt.shown)).toMatchObject({ turned: 0, positions: 67 })
+  })
+
+  it('never use up all positions: folds of new text, one step each, compute the text and the markers', () => {
+    const { desk, prompt } = begun({ cells: 400, options: { positions: 256 } })
+    let closed = 0
+    for (let round = 0; round < 50; round++) {
+      const start = prompt.base.length
+      prompt.say([3], text(1000 + 20 * round, 17))
+      const whole = desk.step('a', prompt.shown)
+      expect(whole).toMatchObject({ contract: 'splice', fallback: null, recomputed: 0 })
+      prompt.fold(start + 1, start + 18, marker)
+      // What was folded long ago is left out altogether, with the answer before it.
+      const long = start - 8 * 20
+      if (long > 66) {
+        prompt.fold(long - 2, long + 1, [])
+        prompt.fold(long + 1, long + 18, [])
+      }
+      const entry = desk.step('a', prompt.shown)
+      expect(entry).toMatchObject({ contract: 'splice', fallback: null, recomputed: 0 })
+      expect(entry.submitted).toBeLessThanOrEqual(3 + 3 + 1)
+      expect(entry.positions).toBeLessThanOrEqual(256)
+      if (entry.turned! + whole.turned! > 0) closed++
+    }
+    // 14 positions a fold, in the room that there is beside what is shown.
+    expect(closed).toBeGreaterThan(2)
+    expect(closed).toBeLessThan(15)
   })
 })
 

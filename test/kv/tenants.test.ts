@@ -2,8 +2,8 @@
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
 import { OffloadTiers } from '../../src/kv/offload.js'
-import { Desk, missing, SALTS, shownOf } from './desk.js'
-import { NaiveShelf } from './naive-shelf.js'
+import { Desk, missing, SALTS, shownOf } from './support/desk.js'
+import { NaiveDiskTier } from './support/naive-disk-tier.js'
 
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 const long = text(200, 40)
@@ -34,7 +34,7 @@ describe('tenants', () => {
 
   it('hold for what was moved off the device, to memory or to disk', async () => {
     for (const hostBytes of [1e9, 1]) {
-      const shelf = new NaiveShelf(10)
+      const shelf = new NaiveDiskTier(10)
       const desk = new Desk({ tenantOf, cells: 64, options: { offload: new OffloadTiers({ hostBytes, disk: shelf }) } })
       desk.step('anna-1', shownOf(long, prompt))
       // No room beside it: Anna's cells leave the device.

@@ -7,9 +7,9 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { openNative } from '../../src/native/binding.js'
 import type { SyntheticShape } from '../../src/native/synthetic.js'
-import { largest, llamaLogits } from '../attention/engines.js'
-import { OnnxModel } from '../attention/onnx-model.js'
-import { someTokens } from '../native/fixture.js'
+import { largest, llamaLogits } from '../attention/support/engines.js'
+import { OnnxModel } from '../attention/support/onnx-model.js'
+import { someTokens } from '../native/support/fixture.js'
 import { slidingModel, tinyModel } from '../support/models.js'
 
 const recipe = fileURLToPath(new URL('../../native-models/', import.meta.url))

@@ -4,7 +4,7 @@ import { openNative } from '../../src/native/binding.js'
 import type { CaptureOptions, ContextOptions, NativeContext, NativeModel, Watched } from '../../src/native/types.js'
 import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
-import { batchOf, feed, refused, seq, someTokens } from './fixture.js'
+import { batchOf, feed, refused, seq, someTokens } from './support/fixture.js'
 
 const SETTINGS: ContextOptions = { cells: 512, sequences: 4, threads: 1, batch: 128, ubatch: 32, attention: true }
 const OPTIONS: CaptureOptions = { layers: [0, 1], heads: [0, 3], atoms: 2, rows: true }

@@ -1,5 +1,15 @@
 import { spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -85,5 +95,43 @@ describe('building the addon', () => {
     real('git')
     fake('g++', 1, 'internal error')
     expectSentence(/g\+\+ failed \(exit code 1\): internal error/)
+  })
+
+  describe('with the addon of a package', () => {
+    const prebuilds = () => join(folder, 'prebuilds', `${process.platform}-${process.arch}`)
+
+    beforeEach(() => {
+      cpSync(join(root, 'dist'), join(folder, 'dist'), { recursive: true })
+      // The compiled loader reads it; a package has one, too.
+      cpSync(join(root, 'package.json'), join(folder, 'package.json'))
+      mkdirSync(prebuilds(), { recursive: true })
+      for (const name of ['kvfold.node', 'kvfold.json']) cpSync(join(root, 'build', name), join(prebuilds(), name))
+    })
+
+    test('that was made of the same: it is used, and neither git nor a compiler is looked for', () => {
+      const { status, stdout, stderr } = build()
+      expect(stderr).toBe('')
+      expect(stdout).toMatch(/uses the native addon of the package, made for llama\.cpp v/)
+      expect(status).toBe(0)
+      for (const name of ['kvfold.node', 'kvfold.json'])
+        expect(readFileSync(join(folder, 'build', name)).equals(readFileSync(join(prebuilds(), name)))).toBe(true)
+    })
+
+    test('that was made of something else', () => {
+      writeFileSync(join(folder, 'src', 'native', 'addon.cc'), '// Other.\n')
+      expectSentence(/git was not found/)
+    })
+
+    test('that does not load here', () => {
+      const whole = readFileSync(join(prebuilds(), 'kvfold.node'))
+      writeFileSync(join(prebuilds(), 'kvfold.node'), whole.subarray(0, whole.length >> 1))
+      const { status, stdout, stderr } = build()
+      expect(status).toBe(1)
+      expect(stdout).toMatch(
+        /the addon of the package does not load here \((it ended with SIG|The addon does not fit).*so it is built/,
+      )
+      expect(stderr).toMatch(/git was not found/)
+      expect(readdirSync(join(folder, 'build'))).toEqual([])
+    })
   })
 })

@@ -4,7 +4,7 @@ import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeModel } from '../../src/native/types.js'
 import { ON_GPU, TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
-import { batchOf, feed, refused, seq, someTokens } from './fixture.js'
+import { batchOf, feed, refused, seq, someTokens } from './support/fixture.js'
 
 let native: Native
 const models: NativeModel[] = []

@@ -7,7 +7,7 @@ import { openNative } from '../../src/native/binding.js'
 import { writeGguf, type GgufValue } from '../../src/native/gguf-writer.js'
 import type { ContextOptions, Native, Pooling } from '../../src/native/types.js'
 import { tinyModel } from '../support/models.js'
-import { feed, refused, someTokens } from './fixture.js'
+import { feed, refused, someTokens } from './support/fixture.js'
 
 let native: Native
 let folder: string

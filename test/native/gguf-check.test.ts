@@ -21,7 +21,7 @@ import {
   type Gguf,
 } from '../outside/gguf-edit.js'
 import { seedModels } from '../outside/gguf-seeds.js'
-import { refused } from './fixture.js'
+import { refused } from './support/fixture.js'
 
 const BOOL = 7
 let native: Native
@@ -222,4 +222,16 @@ describe('vocabularies', () => {
     })
     expect((await refused('model/bad-file', () => native.loadModel(path))).message).toContain('of the 256 bytes')
   })
+})
+
+test.each([
+  ['llama', 'tokenizer.ggml.model'],
+  ['llama', 'llama.rope.scaling.type'],
+] as const)('a long text of %s in %s is told in few words', async (model, key) => {
+  const path = changed(model, (gguf) => {
+    set(gguf, key, STRING, text('a'.repeat(70_000)))
+  })
+  const { message } = await refused('model/bad-file', () => native.loadModel(path))
+  expect(message.length).toBeLessThan(3000)
+  expect(message).toContain('aaaa')
 })

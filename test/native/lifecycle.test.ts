@@ -8,7 +8,7 @@ import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeContext, NativeModel, NativeSampler } from '../../src/native/types.js'
 import { tinyModel } from '../support/models.js'
 import { LOADER, moduleOf, RUN } from '../support/program.js'
-import { batchOf, feed, refused, runScript, seq, someTokens } from './fixture.js'
+import { batchOf, feed, refused, runScript, seq, someTokens } from './support/fixture.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 let native: Native

@@ -4,7 +4,8 @@ import { span } from '../../src/core/span.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Drawn, NativeContext, NativeModel, NativeSampler, Run, SamplerOptions } from '../../src/native/types.js'
 import { tinyModel } from '../support/models.js'
-import { batchOf, feed, refused, seq, someTokens } from './fixture.js'
+import { batchOf, feed, refused, seq, someTokens } from './support/fixture.js'
+import { neverEnding } from '../../bench/random-tokens.js'
 
 let path: string
 let model: NativeModel
@@ -17,9 +18,7 @@ beforeAll(async () => {
 beforeEach(async () => {
   model = await (await openNative({ gpu: 'cpu' })).loadModel(path)
   context = await model.createContext({ cells: 512, sequences: 4, threads: 1, batchThreads: 1 })
-  bans = Array.from({ length: model.info.vocabulary }, (_, token) => token)
-    .filter((token) => model.isEndOfGeneration(token))
-    .map((token) => ({ token, bias: -Infinity }))
+  bans = neverEnding(model)
 })
 afterEach(() => model.dispose())
 

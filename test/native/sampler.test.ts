@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { openNative } from '../../src/native/binding.js'
 import type { NativeContext, NativeModel, NativeSampler, SamplerOptions } from '../../src/native/types.js'
 import { tinyModel } from '../support/models.js'
-import { batchOf, feed, refused, someTokens } from './fixture.js'
+import { batchOf, feed, refused, someTokens } from './support/fixture.js'
 
 let model: NativeModel
 let context: NativeContext

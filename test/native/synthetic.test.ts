@@ -5,11 +5,10 @@ import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { openNative } from '../../src/native/binding.js'
 import { randomTensor, toHalf } from '../../src/native/random-tensor.js'
-import { CHATML_TEMPLATE, synthesizeModel } from '../../src/native/synthetic.js'
-import { SMALLEST_VOCABULARY } from '../../src/native/synthetic-vocabulary.js'
+import { CHATML_TEMPLATE, synthesizeModel, SMALLEST_VOCABULARY } from '../../src/native/synthetic.js'
 import type { Native } from '../../src/native/types.js'
 import { TINY } from '../support/models.js'
-import { feed, refused, someTokens } from './fixture.js'
+import { feed, refused, someTokens } from './support/fixture.js'
 
 let native: Native
 let folder: string

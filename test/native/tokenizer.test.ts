@@ -5,7 +5,7 @@ import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeModel } from '../../src/native/types.js'
 import { realVocabulary } from '../support/bundle.js'
 import { tinyModel } from '../support/models.js'
-import { refused } from './fixture.js'
+import { refused } from './support/fixture.js'
 
 const TEXTS = [
   'The stream of updates starts here.\nfruit: goldharbor; river: ashlane;',

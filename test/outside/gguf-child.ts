@@ -21,7 +21,10 @@ const { addon } = await loadAddon('cpu')
 const blocks = addon.about().tensorTypes
 const models = await seedModels(join(folder, 'seeds'))
 const path = join(folder, `variant-${process.pid}.gguf`)
-const say = (message: object) => writeSync(1, `${JSON.stringify(message)}\n`)
+/** A pipe takes 64 KiB at a time. */
+const say = (message: object) => {
+  for (let left = Buffer.from(`${JSON.stringify(message)}\n`); left.length > 0;) left = left.subarray(writeSync(1, left))
+}
 
 say({ kind: 'ready' })
 for await (const line of createInterface({ input: process.stdin })) {

@@ -51,7 +51,7 @@ export function damage(whole: Gguf, random: Random, blocks: Blocks): Damaged {
   let last: ((bytes: Buffer) => string) | null = null
   for (let change = 0; change < changes; change++) {
     const draw = random.below(100)
-    if (draw < 88) told.push(pick(CHANGES, random)(gguf, random, blocks))
+    if (draw < 88) told.push(changed(gguf, random, blocks))
     else last = (bytes) => blunt(bytes, random)
   }
   const { bytes, header } = serializeGguf(gguf)
@@ -63,6 +63,16 @@ export function damage(whole: Gguf, random: Random, blocks: Blocks): Damaged {
     cut.bytes = bytes.subarray(0, length)
   } else told.push(last(random.below(4) > 0 ? bytes.subarray(0, header) : bytes))
   return { bytes: cut.bytes, what: told.join('; ') }
+}
+
+/** What an earlier change left may not be there to be changed: a list of nothing, a length that is none. */
+function changed(gguf: Gguf, random: Random, blocks: Blocks): string {
+  const change = pick(CHANGES, random)
+  try {
+    return change(gguf, random, blocks)
+  } catch (error) {
+    return `${change.name} could not: ${String(error)}`
+  }
 }
 
 /** Bits and bytes changed in place. */
@@ -158,7 +168,7 @@ const changeList: Change = ({ entries }, random) => {
     const size = SCALARS[item]!
     let items = Buffer.from(entry.value.subarray(12))
     const one = () => scalar(item, random)
-    if (how === 1) items = items.subarray(0, size * random.below(items.length / size))
+    if (how === 1) items = items.subarray(0, size * random.below(Math.max(1, items.length / size)))
     else if (how === 2) items = Buffer.concat([items, one(), one()])
     else if (how === 3)
       items = Buffer.concat(
@@ -182,12 +192,12 @@ function changeTexts(entry: Entry, random: Random): string {
   const how = random.below(9)
   if (how === 0) items.splice(at)
   else if (how === 1) items[at] = ''
-  else if (how === 2) items[at] = items[random.below(items.length)]!
+  else if (how === 2) items[at] = items[random.below(Math.max(1, items.length))] ?? ''
   else if (how === 3) items.push('extra', 'extra two')
   else if (how === 4) items[at] = ` ${items[at]}`
   else if (how === 5) items[at] = 'x'.repeat(66_000)
   else if (how === 6) items[at] = '\u{10ffff}\u0000 nonsense here'
-  else if (how === 7) items[at] = items[at]!.replace(' ', '')
+  else if (how === 7) items[at] = (items[at] ?? '').replace(' ', '')
   else items.length = 0
   entry.value = strings(items)
   return `${entry.key} changed at ${at} (${how})`

@@ -27,6 +27,8 @@ export interface Tally {
 /** Milliseconds for one variant, and MiB: more is a crash. */
 const PATIENCE = 60_000
 const MEMORY = 3072
+/** Characters of a refusal. */
+const LONGEST = 4000
 /** KiB of address space, far above what any sound run maps. */
 const ADDRESSES = 40 * 2 ** 20
 
@@ -55,7 +57,7 @@ export async function takeVariants(folder: string, seed: number, numbers: readon
       if (typeof taken === 'string') {
         const [, code = '', text = ''] = /^refused \(([^)]*)\): (.*)$/s.exec(taken) ?? []
         if (taken === 'works') tally.works++
-        else if (code === '') tally.thrown.push(`${seed}/${number}: ${taken}`)
+        else if (code === '' || taken.length > LONGEST) tally.thrown.push(`${seed}/${number}: ${taken.slice(0, LONGEST)}`)
         else {
           const kind = `${code}: ${text
             .replaceAll(/"[^"]*"/g, '"…"')

@@ -3,6 +3,7 @@
 //   1, n, from, n tokens: log-probabilities of all tokens behind place `from` and behind each later place, three times: prefilled whole; in
 //     small chunks beside another sequence, one token a decode behind `from`; and at once, whole, in a cache that held others before.
 //   2, n, n tokens: their text, control tokens included.
+//   3, n, n tokens, from, m, m sizes: log-probabilities as in 1, once, prefilled in decodes of these sizes, 512 at most.
 // A reply is a count of bytes and the bytes. The first reply, unasked for, is the number of tokens in the vocabulary.
 #include <cmath>
 #include <cstdio>
@@ -94,6 +95,17 @@ struct Reference {
       at = end;
     }
   }
+
+  void prefillAs(llama_context *context, const std::vector<int32_t> &tokens, int from, const std::vector<int32_t> &sizes,
+                 std::vector<float> &out) const {
+    int at = 0;
+    for (auto size : sizes) {
+      if (size < 1 || at + size > (int)tokens.size()) fail("the sizes are not those of the tokens");
+      decode(context, tokens.data() + at, size, at, 0, from);
+      if (at + size > from) take(context, std::max(0, from - at), size, out);
+      at += size;
+    }
+  }
 };
 
 }  // namespace
@@ -139,6 +151,15 @@ int main(int count, char **args) {
       const std::vector<int32_t> other(CHUNK, 7);
       reference.decode(chunked, other.data(), CHUNK, 0, 1, NONE);
       reference.prefill(chunked, tokens, from, 37, false, true, out);
+      reply(out.data(), out.size() * sizeof(float));
+    } else if (head[0] == 3) {
+      int32_t more[2];
+      if (!readAll(more, sizeof more)) fail("a request ends early");
+      std::vector<int32_t> sizes(more[1]);
+      if (!readAll(sizes.data(), sizes.size() * sizeof(int32_t))) fail("a request ends early");
+      std::vector<float> out;
+      llama_memory_clear(llama_get_memory(whole), true);
+      reference.prefillAs(whole, tokens, more[0], sizes, out);
       reply(out.data(), out.size() * sizeof(float));
     } else if (head[0] == 2) {
       std::string text;

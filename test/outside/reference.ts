@@ -58,6 +58,11 @@ export class Reference {
     return { variants: [whole, chunked, after], noise }
   }
 
+  /** The same in one more fresh prefill, in decodes of these sizes, 512 tokens at most. */
+  async prefillAs(tokens: readonly number[], from: number, sizes: readonly number[]): Promise<Float32Array[]> {
+    return this.#rows(await this.#ask([3, tokens.length, ...tokens, from, sizes.length, ...sizes]), tokens.length - from)
+  }
+
   /** As bytes of UTF-8, control tokens written out. */
   async text(tokens: readonly number[]): Promise<string> {
     return (await this.#ask([2, tokens.length, ...tokens])).toString('utf8')
@@ -68,15 +73,15 @@ export class Reference {
   }
 
   async #prefill(tokens: readonly number[], from: number): Promise<[Float32Array[], Float32Array[], Float32Array[]]> {
-    const reply = await this.#ask([1, tokens.length, from, ...tokens])
+    const count = tokens.length - from
+    const rows = this.#rows(await this.#ask([1, tokens.length, from, ...tokens]), 3 * count)
+    return [rows.slice(0, count), rows.slice(count, 2 * count), rows.slice(2 * count)]
+  }
+
+  #rows(reply: Buffer, count: number): Float32Array[] {
     const all = new Float32Array(reply.length / 4)
     for (let at = 0; at < all.length; at++) all[at] = reply.readFloatLE(4 * at)
-    const count = tokens.length - from
-    const rows = (turn: number) =>
-      Array.from({ length: count }, (_, at) =>
-        all.subarray((turn * count + at) * this.#vocabulary, (turn * count + at + 1) * this.#vocabulary),
-      )
-    return [rows(0), rows(1), rows(2)]
+    return Array.from({ length: count }, (_, at) => all.subarray(at * this.#vocabulary, (at + 1) * this.#vocabulary))
   }
 
   #ask(numbers: readonly number[]): Promise<Buffer> {

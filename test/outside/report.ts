@@ -14,14 +14,14 @@ export interface Total {
 }
 
 export function total(): Total {
-  const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0 }
+  const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0 }
   const violations: Found[] = []
   return {
     tally,
     violations,
     get told() {
-      const { steps, exactSteps, restores, freeRestores, tokens } = tally
-      return `${steps} steps, ${exactSteps} compared, ${freeRestores} of ${restores} restores free, ${tokens} tokens, ${violations.length} violations`
+      const { steps, exactSteps, restores, freeRestores, tokens, rounded } = tally
+      return `${steps} steps, ${exactSteps} compared (${rounded} decode by decode), ${freeRestores} of ${restores} restores free, ${tokens} tokens, ${violations.length} violations`
     },
     add(seed, verdict) {
       for (const key of Object.keys(tally) as (keyof Tally)[]) tally[key] += verdict.tally[key]

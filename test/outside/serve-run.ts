@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { LedgerEntry } from '../../src/index.js'
-import { KVFOLD } from '../cli/process.js'
+import { KVFOLD } from '../cli/support/process.js'
 import { codesOf } from './history.js'
 import { Judge, type Noise, type Tally } from './judge.js'
 import { calibrated, modelOf, type Verdict } from './run.js'
@@ -128,12 +128,12 @@ export async function runServed(history: ServeHistory, noises: Map<string, Noise
     keyType: type,
     valueType: type,
   })
-  const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0 }
+  const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0 }
   const log = join(folder, 'calls')
   const observer = new Observer(log)
   try {
     const noise = await calibrated(noises, [history.architecture, flashAttention, type, type].join(' '), reference)
-    const judge = new Judge(observer, reference, noise, tally)
+    const judge = new Judge(observer, reference, noise, tally, 512)
     const served = new Served(history, judge, observer, reference, { folder, model, log })
     await served.all()
     for (const complaint of observer.complaints) judge.blame('visible', history.ops.length, complaint)

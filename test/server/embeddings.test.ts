@@ -11,7 +11,7 @@ import { openNative } from '../../src/native/binding.js'
 import { synthesizeEncoder } from '../../src/native/synthetic-encoder.js'
 import { Overloaded } from '../../src/server/ask.js'
 import { ThreadService, type ServiceOptions } from '../../src/server/service.js'
-import { refused } from '../native/fixture.js'
+import { refused } from '../native/support/fixture.js'
 import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 

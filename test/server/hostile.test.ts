@@ -1,7 +1,7 @@
 /** Malformed and hostile requests: each gets the right status and an error in JSON, and the server is well after all of them. */
 import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { serving, type Serving } from './serving.js'
+import { serving, type Serving } from './support/serving.js'
 
 const BODY_LIMIT = 256 * 1024
 
@@ -170,7 +170,7 @@ const OTHERS: readonly (readonly [path: string, param: string, body: object])[] 
   ['/v1/responses', 'background', { input: 'x', background: true }],
   ['/v1/responses', 'conversation', { input: 'x', conversation: 'c' }],
   ['/v1/responses', 'prompt', { input: 'x', prompt: { id: 'p' } }],
-  ['/v1/responses', 'truncation', { input: 'x', truncation: 'auto' }],
+  ['/v1/responses', 'truncation', { input: 'x', truncation: 'middle' }],
   ['/v1/responses', 'top_logprobs', { input: 'x', top_logprobs: 3 }],
   ['/v1/responses', 'max_tool_calls', { input: 'x', max_tool_calls: 3 }],
   ['/v1/responses', 'tools[0].type', { input: 'x', tools: [{ type: 'file_search' }] }],
@@ -344,7 +344,7 @@ const CASES: readonly Hostile[] = [
     name: 'a prompt that does not fit',
     path: CHAT,
     body: chat({ messages: [{ role: 'user', content: 'word '.repeat(40_000) }] }),
-    status: 413,
+    status: 400,
   },
   { name: 'tokens that are none', path: '/v1/completions', body: JSON.stringify({ prompt: [2_000_000_000] }), status: 400 },
   { name: 'tokens that are none, to text', path: '/detokenize', body: JSON.stringify({ tokens: [2_000_000_000] }), status: 400 },

@@ -7,7 +7,7 @@ import { MessageStream } from '../../src/server/dialects/anthropic/messages-repl
 import { ChatStream } from '../../src/server/dialects/openai/chat-reply.js'
 import { ResponseStream } from '../../src/server/dialects/openai/response-stream.js'
 import { EventWriter, type Frame } from '../../src/server/event-writer.js'
-import type { StreamShape } from '../../src/server/exchange.js'
+import type { StreamShape } from '../../src/server/request-lifecycle.js'
 import { problemOf } from '../../src/server/problem.js'
 import { KvfoldError } from '../../src/core/errors.js'
 
@@ -37,6 +37,8 @@ const ANSWER: Answer = {
   usage: { promptTokens: 10, cachedTokens: 7, completionTokens: 4, reasoningTokens: 1 },
   ledger: [],
   lost: null,
+  cleared: null,
+  edits: null,
   timing: { firstToken: 1, total: 2, prefillTokens: 3, generatedTokens: 4 },
   waited: 0,
   contextCalls: 0,
@@ -89,7 +91,7 @@ describe('shapes of streams', () => {
   })
 
   it('Anthropic: blocks one after another', () => {
-    const frames = written(new MessageStream('msg_1', 'req_1', undefined))
+    const frames = written(new MessageStream('msg_1', 'req_1', { messages: [], max_tokens: 9 }))
     expect(frames.map(({ event }) => event)).toEqual([
       'message_start',
       ...['content_block_start', 'content_block_delta', 'content_block_delta', 'content_block_stop'],

@@ -6,9 +6,9 @@ import { request as secure } from 'node:https'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { KVFOLD, kvfold } from '../cli/process.js'
-import { selfSigned } from './self-signed.js'
-import { endless } from './serving.js'
+import { KVFOLD, kvfold } from '../cli/support/process.js'
+import { selfSigned } from './support/self-signed.js'
+import { endless } from './support/serving.js'
 
 const ROOT = join(import.meta.dirname, '../..')
 let folder: string

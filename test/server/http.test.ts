@@ -2,7 +2,7 @@
 import { request as ask } from 'node:http'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { MemoryStore } from '../../src/server/threads/memory-store.js'
-import { endless, serving, type Serving } from './serving.js'
+import { endless, serving, type Serving } from './support/serving.js'
 
 const CHAT = '/v1/chat/completions'
 const user = (content: string) => ({ role: 'user', content })
@@ -70,7 +70,7 @@ describe('without keys', () => {
       { role: 'tool', tool_call_id: 'call_x', content: 'So.' },
     ]
     const answer = await post(served.url + CHAT, { messages, max_tokens: 2 })
-    expect([answer.status, await answer.json()]).toMatchObject([413, { error: { code: 'context_length_exceeded' } }])
+    expect([answer.status, await answer.json()]).toMatchObject([400, { error: { code: 'context_length_exceeded' } }])
   })
 
   it('says what a path takes that was asked in another way', async () => {

@@ -3,7 +3,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { RemoteEngine } from '../../src/engine/remote/remote.js'
-import { serving, type Serving } from './serving.js'
+import { serving, type Serving } from './support/serving.js'
 
 /** What the endpoint answers to a chat. */
 let refusal: { status: number; headers: Record<string, string> } = { status: 500, headers: {} }

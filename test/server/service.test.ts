@@ -34,7 +34,6 @@ async function serve(options: Partial<ServiceOptions> & { slots?: number } = {})
   })
   const service = await ThreadService.open({
     models: [{ name: 'builtin', slots, load: () => Promise.resolve(lent) }],
-    costlyFolds: 'allow',
     ...rest,
   })
   opened.push(service)

@@ -10,8 +10,8 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { Random } from '../../src/core/random.js'
 import { exported, type ExportedThread } from '../../src/server/threads/thread-api.js'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
-import type { Said } from './talker.js'
-import { allIn } from './threads.js'
+import type { Said } from './support/talker.js'
+import { allIn } from './support/threads.js'
 
 const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 5 : 50
 
@@ -26,7 +26,7 @@ afterEach(() => {
 
 /** What a process said before it was killed, `patience` milliseconds after it first said this. */
 async function killedAfter(first: Said['say'], patience: number, seed: number): Promise<Said[]> {
-  const child = spawn(process.execPath, ['--import', 'tsx', join(import.meta.dirname, 'talker.ts'), folder, String(seed)])
+  const child = spawn(process.execPath, ['--import', 'tsx', join(import.meta.dirname, 'support/talker.ts'), folder, String(seed)])
   let said = ''
   let errors = ''
   child.stdout.setEncoding('utf8').on('data', (text: string) => (said += text))

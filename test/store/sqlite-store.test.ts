@@ -17,18 +17,17 @@ import Database from 'libsql'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { KvfoldError } from '../../src/core/errors.js'
 import { Random } from '../../src/core/random.js'
-import type { ThreadStore as ServersPort } from '../../src/store/port.js'
+import type { ThreadStore as ServersPort, ThreadRecord, ThreadUpdate } from '../../src/store/port.js'
 import { MemoryStore } from '../../src/server/threads/memory-store.js'
-import { stateFolder } from '../../src/store/folder.js'
+import { stateFolder, StoreFile } from '../../src/store/store-file.js'
 import { migrations } from '../../src/store/migrations.js'
-import type { ThreadRecord, ThreadUpdate } from '../../src/store/port.js'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
-import { StoreFile } from '../../src/store/store-file.js'
 import { LOADER, moduleOf } from '../support/program.js'
-import { allIn, someCard, someEdits, someEntry, someEvent, someHead, someStored, someThread } from './threads.js'
+import { allIn, someCard, someEdits, someEntry, someEvent, someHead, someStored, someThread } from './support/threads.js'
 
 const GOLDEN = join(import.meta.dirname, '..', 'golden', 'store', 'version-1.sql')
 const GOLDEN_2 = join(import.meta.dirname, '..', 'golden', 'store', 'version-2.sql')
+const GOLDEN_4 = join(import.meta.dirname, '..', 'golden', 'store', 'version-4.sql')
 
 let folder: string
 let path: string
@@ -267,6 +266,32 @@ describe('a file', () => {
     expect((await store.index(() => someCard(0))).map(({ card }) => card)).toEqual(seeds.map(someCard))
   })
 
+  it('of version 4 is read as it is, and its digests are what they were', async () => {
+    const lay = (change = '') => {
+      const database = new Database(path)
+      database.exec(readFileSync(GOLDEN_4, 'utf8') + change)
+      database.close()
+    }
+    lay()
+    const store = openStore()
+    const seeds = [1, 2, 3]
+    const threads = seeds.map((seed) => {
+      const thread = someThread(seed)
+      const events = [someEvent(seed), someEvent(seed + 1)]
+      return { ...thread, messages: [...thread.messages, someStored(seed + 4)], events }
+    })
+    expect(store.damage()).toEqual([])
+    expect(await allIn(store)).toEqual(threads)
+    expect((await store.index(() => someCard(0))).map(({ card }) => card)).toEqual(seeds.map((seed) => someCard(seed + 1)))
+    await opened.pop()!.close()
+    rmSync(folder, { recursive: true })
+    mkdirSync(folder)
+    lay('DELETE FROM messages WHERE thread = 2 AND place = 3;')
+    const cut = openStore()
+    expect(cut.damage()).toMatchObject([{ kind: 'damaged', id: threads[1]!.id }])
+    expect(cut.read('public', threads[0]!.id)).toEqual(threads[0])
+  })
+
   it('of version 1 that is damaged is brought to ours, and damaged there, too', async () => {
     const database = new Database(path)
     database.exec(readFileSync(GOLDEN, 'utf8'))
@@ -295,6 +320,27 @@ describe('a file', () => {
     expect(again.read('public', someThread(2).id)).toEqual(someThread(2))
     await again.delete('public', someThread(1).id)
     expect(again.read('public', someThread(1).id)).toBeNull()
+  })
+
+  it('is checked at the opening for as long as there is patience, and says how far; the rest when it is read', async () => {
+    const store = openStore()
+    for (let seed = 1; seed <= 30; seed++) await store.create(someThread(seed), someCard(seed))
+    await opened.pop()!.close()
+    const database = new Database(path)
+    // The last to be checked: the first by use.
+    database.exec('UPDATE messages SET seen = \'"nothing" \' WHERE thread = 1 AND place = 2')
+    database.close()
+    const { tenant, id } = someThread(1)
+    const hasty = SqliteStore.open({ folder, patience: -1 })
+    opened.push(hasty)
+    expect(hasty.notes()).toEqual([expect.stringContaining('0 of 30 threads were checked now')])
+    expect(hasty.damage()).toEqual([])
+    expect(codeOf(() => hasty.read(tenant, id))).toBe('store/damaged-thread')
+    expect(hasty.damage()).toMatchObject([{ id }])
+    await opened.pop()!.close()
+    const patient = openStore()
+    expect(patient.notes()).toEqual([])
+    expect(patient.damage()).toMatchObject([{ id }])
   })
 
   it('of an earlier version is brought to the later one in one transaction', async () => {
@@ -411,7 +457,7 @@ describe('a full disk', () => {
 
   it('of the process itself (no file may grow any more) loses nothing either, killed or not', async () => {
     const source = new URL('../../src/store/sqlite-store.ts', import.meta.url).href
-    const threads = new URL('./threads.ts', import.meta.url).href
+    const threads = new URL('./support/threads.ts', import.meta.url).href
     const script = `import { SqliteStore } from ${JSON.stringify(source)}
       import { someCard, someThread } from ${JSON.stringify(threads)}
       process.on('SIGXFSZ', () => {})

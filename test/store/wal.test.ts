@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
-import { someCard, someThread } from './threads.js'
+import { someCard, someThread } from './support/threads.js'
 
 const MIB = 2 ** 20
 
@@ -50,7 +50,7 @@ it('stays short while much is written and read, and is empty a moment after the 
 
 it('of a server that was killed can be deleted: what was in it has a name, all else is what it was', async () => {
   const source = new URL('../../src/store/sqlite-store.ts', import.meta.url).href
-  const threads = new URL('./threads.ts', import.meta.url).href
+  const threads = new URL('./support/threads.ts', import.meta.url).href
   const script = `import { SqliteStore } from ${JSON.stringify(source)}
     import { someCard, someThread } from ${JSON.stringify(threads)}
     const store = SqliteStore.open({ folder: ${JSON.stringify(folder)} })

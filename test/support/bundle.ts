@@ -50,7 +50,12 @@ function made(folder: string, name: string, make: (temporary: string) => string)
   const temporary = mkdtempSync(join(folder, 'extract-'))
   try {
     const whole = make(temporary)
-    if (!existsSync(wanted)) renameSync(whole, wanted)
+    try {
+      renameSync(whole, wanted)
+    } catch (error) {
+      // Another process may have made it meanwhile.
+      if (!existsSync(wanted)) throw error
+    }
   } finally {
     rmSync(temporary, { recursive: true, force: true })
   }

@@ -5,9 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { randomTensor } from '../../src/native/random-tensor.js'
 import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
-import { CHATML_TEMPLATE, synthesizeModel, type SyntheticShape } from '../../src/native/synthetic.js'
-import { vocabularyMetadata } from '../../src/native/synthetic-vocabulary.js'
-
+import { CHATML_TEMPLATE, synthesizeModel, type SyntheticShape, vocabularyMetadata } from '../../src/native/synthetic.js'
 /** Raise it when the writer changes what it writes. */
 const GENERATION = 1
 
@@ -49,20 +47,31 @@ export function slidingModel(): Promise<string> {
         [`${arch}.rope.freq_base`, { f32: 10000 }],
         [`${arch}.rope.dimension_count`, { u32: 16 }],
       ]),
-      [
-        weight('token_embd.weight', [64, 400], 1),
-        weight('output_norm.weight', [64], 0.1, 1),
-        ...[0, 1].flatMap((layer) => [
-          weight(`blk.${layer}.attn_norm.weight`, [64], 0.1, 1),
-          weight(`blk.${layer}.attn_q.weight`, [64, 64], 0.12),
-          weight(`blk.${layer}.attn_k.weight`, [64, 32], 0.12),
-          weight(`blk.${layer}.attn_v.weight`, [64, 32], 0.12),
-          weight(`blk.${layer}.attn_output.weight`, [64, 64], 0.12),
-          weight(`blk.${layer}.ffn_gate.weight`, [64, 128], 0.12),
-          weight(`blk.${layer}.ffn_up.weight`, [64, 128], 0.12),
-          weight(`blk.${layer}.ffn_down.weight`, [128, 64], 0.09),
-        ]),
-      ],
+      cohereTensors(),
+    )
+  })
+}
+
+/**
+ * Path of a Command R of 2 layers and width 64. It has no RMS norm, whose kernel alone takes a software device as long to compile as all that
+ * this model needs.
+ */
+export function layerNormModel(heads: 2 | 4 = 4): Promise<string> {
+  return cached('layer-norm', { heads }, (path) => {
+    const arch = 'command-r'
+    return writeGguf(
+      path,
+      new Map<string, GgufValue>([
+        ...common(arch, 2, 64),
+        [`${arch}.feed_forward_length`, { u32: 128 }],
+        [`${arch}.attention.head_count`, { u32: heads }],
+        [`${arch}.attention.head_count_kv`, { u32: heads / 2 }],
+        [`${arch}.attention.layer_norm_epsilon`, { f32: 1e-5 }],
+        [`${arch}.logit_scale`, { f32: 1 }],
+        [`${arch}.rope.freq_base`, { f32: 10000 }],
+        [`${arch}.rope.dimension_count`, { u32: 64 / heads }],
+      ]),
+      cohereTensors(),
     )
   })
 }
@@ -102,6 +111,23 @@ export function mambaModel(): Promise<string> {
       ],
     )
   })
+}
+
+function cohereTensors(): GgufTensor[] {
+  return [
+    weight('token_embd.weight', [64, 400], 1),
+    weight('output_norm.weight', [64], 0.1, 1),
+    ...[0, 1].flatMap((layer) => [
+      weight(`blk.${layer}.attn_norm.weight`, [64], 0.1, 1),
+      weight(`blk.${layer}.attn_q.weight`, [64, 64], 0.12),
+      weight(`blk.${layer}.attn_k.weight`, [64, 32], 0.12),
+      weight(`blk.${layer}.attn_v.weight`, [64, 32], 0.12),
+      weight(`blk.${layer}.attn_output.weight`, [64, 64], 0.12),
+      weight(`blk.${layer}.ffn_gate.weight`, [64, 128], 0.12),
+      weight(`blk.${layer}.ffn_up.weight`, [64, 128], 0.12),
+      weight(`blk.${layer}.ffn_down.weight`, [128, 64], 0.09),
+    ]),
+  ]
 }
 
 function common(architecture: string, layers: number, embedding: number): [string, GgufValue][] {

@@ -4,8 +4,8 @@ import { join } from 'node:path'
 import type { Command } from 'commander'
 import { describe, squaredCorrelation, tTest } from '../../attention/statistics.js'
 import { parquet } from '../../attention/tables.js'
-import { probability } from '../../attention/report.js'
-import { compareSpans, spanReport, type SpanRow, type SpanStudy, spanTable } from '../../attention/spans.js'
+import { probability } from '../../figures/numbers.js'
+import { compareSpans, type SpanRow, type SpanStudy, spanTable, type WatchedSpan } from '../../attention/spans.js'
 import type { AnswerChoice } from '../../attention/measurement.js'
 import type { ChatMessage } from '../../chat/message.js'
 import type { Contract } from '../../core/contract.js'
@@ -16,13 +16,14 @@ import { refuseBeyond } from '../../eval/attention-study.js'
 import { readInput } from '../input.js'
 import { integer } from '../options.js'
 import type { Shell } from '../shell.js'
-import { table } from '../table.js'
+import { type Column, number, table, terminal } from '../../figures/table.js'
 import { parseTranscript, type Transcript } from '../transcript.js'
 import { addStudyOptions, loadForLooking, type StudyFlags } from './flags.js'
 import { editOf } from '../../context/fragment.js'
 import { foldedBy } from '../folds.js'
 import { Progress } from './lines.js'
-import { parseWatched } from './watched.js'
+import { z } from 'zod'
+import { span } from '../../core/span.js'
 
 interface FileFlags extends StudyFlags {
   readonly answer?: string
@@ -83,7 +84,7 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
     }).finally(() => {
       notes.close()
     })
-    const report = flags.out === undefined ? null : save(flags.out, engine, study)
+    const report = flags.out === undefined ? null : await save(flags.out, engine, study)
     if (flags.json === true) out.print(JSON.stringify(machineView(study, flags.contract, engine, report)))
     else for (const line of lines(study, report, out.unicode ? '─' : '-')) out.print(line)
   } finally {
@@ -132,12 +133,14 @@ function refuseMisfit(
     )
 }
 
-function save(folder: string, engine: LlamaEngine, study: SpanStudy): string {
+async function save(folder: string, engine: LlamaEngine, study: SpanStudy): Promise<string> {
   mkdirSync(folder, { recursive: true })
   const { columns, rows } = spanTable(study.rows)
   const about = { schema: 'kvfold.attention-spans/1', model: engine.info.model }
   writeFileSync(join(folder, 'spans.parquet'), parquet(columns, rows, JSON.stringify(about)))
   writeFileSync(join(folder, 'summary.json'), `${JSON.stringify({ ...about, ...study }, null, 2)}\n`)
+  // What draws takes long to load, and only this needs it.
+  const { spanReport } = await import('../../attention/report.js')
   const page = join(folder, 'report.html')
   writeFileSync(page, spanReport(engine.info.model, study))
   return page
@@ -178,22 +181,17 @@ function machineView(
 }
 
 function lines({ rows, answers }: SpanStudy, report: string | null, rule: string): string[] {
-  const right = (title: string) => ({ title, align: 'right' as const })
-  const columns = [{ title: 'span' }, { title: 'folded' }, ...['tokens', 'complete', 'folded', 'change %'].map(right)]
   const share = (mass: number | null): string => (mass === null ? 'not shown' : probabilityLike(mass))
+  const columns: Column<SpanRow>[] = [
+    { title: 'span', text: ({ name }) => name.replace(/\s+/gu, ' ') },
+    { title: 'folded', text: ({ contract }) => contract },
+    number('tokens', ({ tokens }) => String(tokens)),
+    number('complete', ({ complete }) => share(complete)),
+    number('folded', ({ folded }) => share(folded)),
+    number('change %', ({ change }) => (change === null ? '-' : change.toFixed(2))),
+  ]
   return [
-    ...table(
-      columns,
-      rows.map(({ name, contract, tokens, complete, folded, change }) => [
-        name.replace(/\s+/gu, ' '),
-        contract,
-        String(tokens),
-        share(complete),
-        share(folded),
-        change === null ? '-' : change.toFixed(2),
-      ]),
-      { rule },
-    ),
+    ...terminal(table(columns, rows), rule),
     '',
     'Share of the attention of the whole answer that lies on the span: mean over layers, heads and the tokens of the answer.',
     ...answers.flatMap(({ side, fallback }) => (fallback === null ? [] : [`${side}: exact instead, because ${fallback}.`])),
@@ -202,3 +200,63 @@ function lines({ rows, answers }: SpanStudy, report: string | null, rule: string
 }
 
 const probabilityLike = (mass: number): string => (mass === 0 ? '0' : mass < 0.001 ? probability(mass) : mass.toFixed(4))
+
+// Reading which stretches of a transcript somebody watches.
+
+const place = z.strictObject({
+  name: z.string().min(1).optional(),
+  text: z.string().min(1).optional(),
+  message: z.int().nonnegative().optional(),
+  from: z.string().min(1).optional(),
+  to: z.string().min(1).optional(),
+})
+const file = z.object({ spans: z.array(z.union([z.string().min(1), place])).min(1) })
+
+/**
+ * The `spans` of a transcript: literal text, which stands for its last occurrence, or a stretch as folds have them.
+ * @throws KvfoldError attention/bad-request that names the first thing wrong
+ */
+export function parseWatched(json: string, source: string, messages: readonly ChatMessage[]): WatchedSpan[] {
+  const parsed = file.safeParse(JSON.parse(json))
+  if (!parsed.success) {
+    const [issue] = parsed.error.issues
+    throw wrong(source, `${issue?.path.join('.') ?? ''}: ${issue?.message ?? 'wrong'}`)
+  }
+  const spans = parsed.data.spans.map((one, index) =>
+    watched(typeof one === 'string' ? { text: one } : one, messages, (why) => wrong(source, `spans.${index}: ${why}`)),
+  )
+  const twice = spans.find(({ name }, index) => spans.findIndex((other) => other.name === name) < index)
+  if (twice !== undefined) throw wrong(source, `two spans are called ${JSON.stringify(twice.name)}; give them a "name" each`)
+  return spans
+}
+
+function watched(
+  { name, text, message, from, to }: z.output<typeof place>,
+  messages: readonly ChatMessage[],
+  fail: (why: string) => KvfoldError,
+): WatchedSpan {
+  if (text === undefined && message === undefined) throw fail('it needs "text", or "message" with "from" and "to"')
+  if (message !== undefined && messages[message] === undefined)
+    throw fail(`there is no message ${message} before the answer; the first is 0, the last ${messages.length - 1}`)
+  const start = text ?? from
+  const index = message ?? messages.findLastIndex(({ content }) => start !== undefined && content.includes(start))
+  const content = messages[index]?.content
+  if (content === undefined) throw fail(`no message contains ${JSON.stringify(text)}`)
+  const first = start === undefined ? 0 : text === undefined ? content.indexOf(start) : content.lastIndexOf(start)
+  if (first < 0) throw fail(`message ${index} does not contain ${JSON.stringify(start)}`)
+  const after = first + (start?.length ?? 0)
+  const last = text !== undefined ? after : to === undefined ? content.length : content.indexOf(to, after)
+  if (last < 0) throw fail(`message ${index} does not contain ${JSON.stringify(to)} after the beginning of the span`)
+  const end = text !== undefined ? after : last + (to?.length ?? 0)
+  if (first === end) throw fail(`message ${index} is empty`)
+  const inside = content.slice(first, end)
+  return { name: name ?? shortened(inside), text: inside, message: index, chars: span(first, end) }
+}
+
+const shortened = (text: string): string => (text.length > 40 ? `${text.slice(0, 39)}…` : text)
+
+const wrong = (source: string, why: string): KvfoldError =>
+  new KvfoldError(
+    'attention/bad-request',
+    `The spans of ${source} cannot be watched: ${why}. \`kvfold attention file --help\` shows the format.`,
+  )

@@ -1,9 +1,8 @@
 /** Owns what a study says in the terminal: progress while it runs, then its findings in a table and in words. */
 import type { Figure, Finding, Summary } from '../../attention/findings.js'
-import { signed } from '../../attention/figures/changes.js'
-import { probability } from '../../attention/report.js'
-import { duration, percent } from '../figures.js'
-import { table } from '../table.js'
+import { probability, signed } from '../../figures/numbers.js'
+import { duration, percent } from '../../figures/numbers.js'
+import { left, right, table, terminal } from '../../figures/table.js'
 import type { Terminal } from '../terminal.js'
 
 /** Says how far a study is: redrawn in a terminal, a line a part elsewhere. */
@@ -30,11 +29,24 @@ export class Progress {
 
 /** A table, and the paper's row below ours. */
 export function findingLines({ findings, paper }: Summary, rule: string): string[] {
-  const right = (title: string) => ({ title, align: 'right' as const })
   const columns = [
-    { title: 'folded' },
-    { title: 'from' },
-    ...['pairs', 'gain', 'mean %', '95 %', 'median %', 'range %', 'R2', 'p (t)', 'p (W)', 'below even'].map(right),
+    left('folded'),
+    left('from'),
+    ...[
+      'pairs',
+      'gain',
+      'mean %',
+      '95 %',
+      'alone %',
+      'excess %',
+      'placebo %',
+      'median %',
+      'range %',
+      'R2',
+      'p (t)',
+      'p (W)',
+      'below even',
+    ].map(right),
   ]
   const rows = findings.map((finding) => [
     finding.contract,
@@ -43,6 +55,9 @@ export function findingLines({ findings, paper }: Summary, rule: string): string
     finding.improvedShare === null ? '-' : `${finding.improved} (${percent(finding.improvedShare.value)})`,
     valueOf(finding.meanChange),
     endsOf(finding.meanChange),
+    valueOf(finding.baselineMeanChange),
+    valueOf(finding.excessMeanChange),
+    valueOf(finding.placeboMeanChange),
     valueOf(finding.medianChange),
     finding.range === null ? '-' : finding.range.map(plain).join(' .. '),
     finding.r2 === null ? '-' : finding.r2.value.toFixed(3),
@@ -56,16 +71,17 @@ export function findingLines({ findings, paper }: Summary, rule: string): string
       String(paper.pairs),
       `${paper.improved} (${percent(paper.improvedShare)})`,
       plain(paper.meanChange),
-      '',
+      ...['', '', '', ''],
     ],
     ...[plain(paper.medianChange), paper.range.map(plain).join(' .. '), String(paper.r2), paper.p],
   ]
   return [
-    ...table(columns, [...rows, theirs], { rule }),
+    ...terminal(table(columns, [...rows, theirs]), rule),
     '',
     "Change of the mean attention to a key's current value, folded against complete. from value: the answer's tokens of the value look, as in the paper; " +
       'predicting: the token before them does. below even: pairs whose weight was less than an even share, so that percentages of it say little. ' +
-      '95 %: bootstrap over prompts. p: over pairs, t test and Wilcoxon. The paper: Sculptor, section 4.3, another model.',
+      'alone: what softmax arithmetic makes of it, every weight over what is left of 1 without the folded text; excess: observed less that. ' +
+      'placebo: as many tokens of made-up words folded in the same place. 95 %: bootstrap over prompts. p: over pairs, t test and Wilcoxon. The paper: Sculptor, section 4.3, another model.',
     ...leftOut(findings),
   ]
 }
@@ -96,6 +112,11 @@ export const machineFinding = ({
   improved,
   meanChange,
   medianChange,
+  baselineMeanChange,
+  excessMeanChange,
+  baselineR2,
+  placeboMeanChange,
+  placeboBaselineMeanChange,
   range,
   r2,
   overPairs,
@@ -110,6 +131,12 @@ export const machineFinding = ({
   meanInterval: meanChange?.interval ?? null,
   medianChange: medianChange?.value ?? null,
   medianInterval: medianChange?.interval ?? null,
+  baselineMeanChange: baselineMeanChange?.value ?? null,
+  excessMeanChange: excessMeanChange?.value ?? null,
+  excessInterval: excessMeanChange?.interval ?? null,
+  baselineR2: baselineR2?.value ?? null,
+  placeboMeanChange: placeboMeanChange?.value ?? null,
+  placeboBaselineMeanChange: placeboBaselineMeanChange?.value ?? null,
   range,
   r2: r2?.value ?? null,
   p: overPairs.t?.p ?? null,

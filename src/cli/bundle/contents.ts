@@ -23,7 +23,7 @@ export interface ContentsOptions {
 }
 
 export interface Contents {
-  /** `kvfold-0.1.0-linux-x64-cpu`. */
+  /** `kvfold-<version>-linux-x64-cpu`. */
   readonly name: string
   readonly entries: readonly Entry[]
   readonly requirements: Requirements

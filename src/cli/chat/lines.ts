@@ -1,6 +1,6 @@
 /** Owns the lines a person types or a pipe delivers, and Ctrl-C while a terminal reads keys. */
 import { createInterface, type Interface } from 'node:readline'
-import type { Interrupt } from '../interrupt.js'
+import type { Interrupt } from '../shell.js'
 import type { Terminal } from '../terminal.js'
 
 const PROMPT = '> '

@@ -1,7 +1,6 @@
 /** `kvfold attention`: what folding does to where a model looks, on PI-LLM or on a transcript. */
 import { readFileSync } from 'node:fs'
 import { Option, type Command } from 'commander'
-import { publish } from '../../attention/report.js'
 import { RunFolder } from '../../attention/run-folder.js'
 import type { Summary } from '../../attention/findings.js'
 import { KvfoldError } from '../../core/errors.js'
@@ -94,6 +93,8 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
       .finally(() => {
         notes.close()
       })
+    // What draws takes long to load, and only this needs it.
+    const { publish } = await import('../../attention/report.js')
     const { summary, report } = publish(keep, {
       model,
       versions: versionsOf(engine),

@@ -7,22 +7,19 @@ import { InvalidArgumentError, Option, type Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { LlamaEngine } from '../../engine/llama.js'
 import { checkContext, foldedLike, longest, pointsOf, type Context, type Limits } from '../../eval/cost/contexts.js'
-import { turnFigure } from '../../eval/cost/figure.js'
-import { machineCosts } from '../../eval/cost/machine-costs.js'
+import { machineCosts, cellsFor, study } from '../../eval/cost/study.js'
 import { costReport, rounded, type Circumstances, type CostReport } from '../../eval/cost/report.js'
 import type { ClockName } from '../../eval/cost/stopwatch.js'
-import { cellsFor, study } from '../../eval/cost/study.js'
-import { claimLines, extrapolatedTable, markdown, measuredTable, predictedTable } from '../../eval/cost/words.js'
+import { claimLines, extrapolatedTable, measuredTable, predictedTable } from '../../eval/cost/words.js'
 import { commitOf } from '../../eval/run/header.js'
 import type { ModelInfo } from '../../native/types.js'
-import { printable } from '../ansi.js'
+import { printable, type Terminal } from '../terminal.js'
 import { tokens as tokenList } from '../eval/flags.js'
-import { duration, percent } from '../figures.js'
+import { duration, percent } from '../../figures/numbers.js'
 import { addModelOptions, decimal, integer, type ModelFlags } from '../options.js'
 import { modelPath, nativeLibrary, optionsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
-import { table } from '../table.js'
-import type { Terminal } from '../terminal.js'
+import { markdown, terminal } from '../../figures/table.js'
 
 interface AcmFlags extends Omit<
   ModelFlags,
@@ -166,7 +163,7 @@ async function run(flags: AcmFlags, { out, notes, interrupt }: Shell): Promise<v
       notes.close()
     })
     const about = { ...circumstances(load), seconds: Math.round((performance.now() - begun) / 1000) }
-    show(costReport(about, measured, cost, { points, rounds, generated, blend, seed, clock }), flags, out)
+    await show(costReport(about, measured, cost, { points, rounds, generated, blend, seed, clock }), flags, out)
   } finally {
     await engine.dispose()
   }
@@ -188,15 +185,24 @@ function asked({ quick, before, after, points = [], shares, rounds, generate, mi
   }
 }
 
-function show(report: CostReport, { out: folder, json }: AcmFlags, out: Terminal): void {
-  const tables = [measuredTable(report), predictedTable(report), extrapolatedTable(report)].filter(({ rows }) => rows.length > 0)
+async function show(report: CostReport, { out: folder, json }: AcmFlags, out: Terminal): Promise<void> {
+  const tables = [measuredTable(report), predictedTable(report), extrapolatedTable(report)].filter(
+    ({ table }) => table.rows.length > 0,
+  )
   if (report.measured.length === 0)
     throw new KvfoldError('engine/cancelled', 'The study was stopped before every kind of turn was timed once.')
   const claim = claimLines(report)
   if (folder !== undefined) {
     mkdirSync(folder, { recursive: true })
     writeFileSync(join(folder, 'result.json'), `${rounded(report)}\n`)
-    writeFileSync(join(folder, 'tables.md'), [...tables.map(markdown), ...claim.map((line) => `${line}\n`)].join('\n'))
+    writeFileSync(
+      join(folder, 'tables.md'),
+      [...tables.map(({ title, table }) => `### ${title}\n\n${markdown(table)}\n`), ...claim.map((line) => `${line}\n`)].join(
+        '\n',
+      ),
+    )
+    // What draws takes long to load, and only this needs it.
+    const { turnFigure } = await import('../../eval/cost/figure.js')
     writeFileSync(join(folder, 'turns.svg'), turnFigure(report))
   }
   if (json === true) {
@@ -210,9 +216,9 @@ function show(report: CostReport, { out: folder, json }: AcmFlags, out: Terminal
         `${settings.rounds} rounds of ${settings.generated} tokens${report.interrupted ? ', INTERRUPTED' : ''}`,
     ),
   )
-  for (const { title, columns, rows } of tables) {
+  for (const { title, table } of tables) {
     out.print(`\n${title}\n`)
-    for (const line of table(columns, rows, { rule: out.unicode ? '─' : '-' })) out.print(line)
+    for (const line of terminal(table, out.unicode ? '─' : '-')) out.print(line)
   }
   out.print()
   for (const line of claim) out.prose(line)

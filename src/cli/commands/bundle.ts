@@ -7,7 +7,7 @@ import { BUILTIN } from '../builtin.js'
 import { BUNDLE_GPUS, bundleContents, type BundleGpu } from '../bundle/contents.js'
 import { baseOf } from '../bundle/texts.js'
 import { writeArchive, writeFolder } from '../bundle/write.js'
-import { bytes, plural } from '../figures.js'
+import { bytes, plural } from '../../figures/numbers.js'
 import { modelPath } from '../runtime.js'
 import type { Shell } from '../shell.js'
 

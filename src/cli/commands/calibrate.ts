@@ -3,12 +3,12 @@ import type { Command } from 'commander'
 import { calibrate, SEQUENCES } from '../../engine/calibrate.js'
 import { measuredOn, saveCalibration } from '../../engine/calibration.js'
 import { decodeTime, prefillTime, type CostModel } from '../../kv/cost-model.js'
-import { printable } from '../ansi.js'
-import { bytes, count, percent } from '../figures.js'
+import { printable } from '../terminal.js'
+import { bytes, count, percent } from '../../figures/numbers.js'
 import { addModelOptions, type ModelFlags } from '../options.js'
 import { modelPath, nativeLibrary, optionsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
-import { table } from '../table.js'
+import { right, table, terminal } from '../../figures/table.js'
 
 interface CalibrateFlags extends ModelFlags {
   readonly quick?: true
@@ -64,7 +64,6 @@ function report(cost: CostModel, file: string, rule: string): string[] {
   const { on, prefill, decode, books, host } = cost
   const off = ({ residual, samples }: CostModel['prefill' | 'decode' | 'books']) =>
     `off by ${percent(residual.median)} (median), ${percent(residual.worst)} (worst) of ${samples} measurements`
-  const right = (title: string) => ({ title, align: 'right' as const })
   const rows = [0, 1024, 4096, 16_384]
     .filter((depth) => depth <= cost.deepest)
     .map((depth) => {
@@ -75,7 +74,7 @@ function report(cost: CostModel, file: string, rule: string): string[] {
   return [
     `${on.model} on ${on.gpu === 'cpu' ? on.cpu : on.devices.join(', ')}, llama.cpp ${on.release}, flash attention ${on.flashAttention ? 'on' : 'off'}`,
     '',
-    ...table([right('after tokens'), right('prefill tokens/s'), right('decode ms/token')], rows, { rule }),
+    ...terminal(table(['after tokens', 'prefill tokens/s', 'decode ms/token'].map(right), rows), rule),
     '',
     `prefill  ${off(prefill)}`,
     `decode   ${off(decode)}`,

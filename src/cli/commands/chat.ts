@@ -1,20 +1,18 @@
 /** `kvfold chat`: talk to a model and edit its context by hand, or let it do so itself. */
 import { Option, type Command } from 'commander'
-import { plain } from '../../agents/plain.js'
-import { sculptor } from '../../agents/sculptor.js'
+import { plain, sculptor } from '../../agents/sculptor.js'
 import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
-import { printable } from '../ansi.js'
+import { printable } from '../terminal.js'
 import { BUILTIN } from '../builtin.js'
 import { messageOf, parseCommand } from '../chat/command.js'
 import { Lines } from '../chat/lines.js'
 import { Talk } from '../chat/talk.js'
-import { describe } from '../failure.js'
-import { count } from '../figures.js'
+import { describe, type Shell } from '../shell.js'
+import { count } from '../../figures/numbers.js'
 import { addModelOptions, addSamplingOptions, given, integer, sampling, type ModelFlags, type SamplingFlags } from '../options.js'
 import { loadEngine } from '../runtime.js'
-import type { Shell } from '../shell.js'
 
 interface ChatFlags extends ModelFlags, SamplingFlags {
   readonly system?: string

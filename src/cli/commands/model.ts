@@ -4,12 +4,12 @@ import { resolve } from 'node:path'
 import { Option, type Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { synthesizeModel } from '../../native/synthetic.js'
-import { bytes } from '../figures.js'
+import { bytes } from '../../figures/numbers.js'
 import { reportLines, reportOf } from '../model-report.js'
 import { integer } from '../options.js'
 import { modelPath, nativeLibrary } from '../runtime.js'
 import type { Shell } from '../shell.js'
-import { printable } from '../ansi.js'
+import { printable } from '../terminal.js'
 
 export function addModel(program: Command, shell: Shell): void {
   const model = program.command('model').description('look at model files, make synthetic ones')

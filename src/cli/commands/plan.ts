@@ -11,13 +11,13 @@ import type { CostModel } from '../../kv/cost-model.js'
 import { forecast, type Prospect } from '../../kv/forecast.js'
 import { dryRun } from '../../kv/dry-run.js'
 import type { Prompt } from '../../kv/prompt.js'
-import { count, duration, percent, plural } from '../figures.js'
+import { count, duration, percent, plural } from '../../figures/numbers.js'
 import { foldedBy } from '../folds.js'
 import { readInput } from '../input.js'
 import { addModelOptions, given, type ModelFlags } from '../options.js'
 import { loadEngine, nativeLibrary, optionsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
-import { table } from '../table.js'
+import { left, right, table, terminal } from '../../figures/table.js'
 import { parseTranscript, type Transcript } from '../transcript.js'
 
 interface PlanFlags extends ModelFlags {
@@ -29,7 +29,9 @@ const SEQUENCES = 64
 const DEFAULT_BLEND = 0.2
 
 const FORMAT = `
-The transcript is a JSON file with messages, and tools if there are any, as in OpenAI's chat API, and the stretches to fold:
+The transcript is what you have: a request body of OpenAI's chat or responses API or of Anthropic's, a list of messages, JSONL of messages or of
+requests (the last one counts), a session file of Claude Code or Codex, or what GET /kvfold/threads/<id>/export gives. Stretches to fold may
+stand beside the messages:
 
   {
     "messages": [
@@ -38,6 +40,8 @@ The transcript is a JSON file with messages, and tools if there are any, as in O
     "folds": [{ "message": 0, "from": "12:00 started", "to": "12:59 stopped." }]
   }
 
+Without "folds" the plan is for what an agent would prune: tool results of 400 characters or more but the newest three, or else messages of 2,000 characters
+or more before the last one.
 "message" counts from 0. A fold goes from where "from" begins to where the first "to" after it ends; left out: from the beginning, to
 the end of the message. "summary" is a text to show instead of a marker. All folds are made in one step, on a cache that holds the
 transcript; "cells" are those in use afterwards, parked ones included; "pays after" is how many generated tokens later the edit has saved more time than it took.
@@ -66,6 +70,11 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
     await readInput(file, interrupt.signal),
     file === undefined || file === '-' ? 'on stdin' : file,
   )
+  if (transcript.folds.length === 0)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      'The transcript has nothing worth a fold; name stretches in "folds" (`kvfold plan --help`).',
+    )
   const engine = await loadEngine(flags, notes, interrupt.signal)
   try {
     const calibration = await loadCalibration({
@@ -76,7 +85,14 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
     const cost = calibration.kind === 'found' ? calibration.model : null
     const blend = flags.blend ?? DEFAULT_BLEND
     const { unedited, rows, folded } = await rehearsed(engine, transcript, blend)
-    const view = { model: engine.info.model, unedited, rows, folded, advice: advice(unedited, rows, cost) }
+    const view = {
+      model: engine.info.model,
+      proposed: transcript.proposed,
+      unedited,
+      rows,
+      folded,
+      advice: advice(unedited, rows, cost),
+    }
     if (flags.json === true) out.print(JSON.stringify(machineView(view, calibration)))
     else for (const line of lines(view, calibration, out.unicode ? '─' : '-')) out.print(line)
   } finally {
@@ -100,6 +116,7 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
   const limits = {
     cells: cacheTotals.cells,
     sequences: SEQUENCES,
+    shift: engine.abilities.shift,
     ...given({ positions: modelInfo.trainedContext > 0 ? modelInfo.trainedContext : undefined }),
   }
   const second = (shown: Prompt, terms: Terms): Prospect =>
@@ -131,6 +148,7 @@ function shownOf(
 
 interface View {
   readonly model: string
+  readonly proposed: boolean
   readonly unedited: Prospect
   readonly rows: readonly Row[]
   readonly folded: readonly Fragment[]
@@ -139,7 +157,7 @@ interface View {
 
 const computed = ({ runs }: Prospect): number => runs.reduce((sum, { tokens }) => sum + tokens, 0)
 
-function machineView({ model, unedited, rows, folded, advice: text }: View, calibration: LoadedCalibration): object {
+function machineView({ model, proposed, unedited, rows, folded, advice: text }: View, calibration: LoadedCalibration): object {
   const priced = (prospect: Prospect) => {
     const { asked, contract, fallback, cells, positions } = prospect
     const tokens = { asked, contract, fallback, computeTokens: computed(prospect), cellsAfter: cells, positionsAfter: positions }
@@ -148,6 +166,7 @@ function machineView({ model, unedited, rows, folded, advice: text }: View, cali
   }
   return {
     model,
+    proposed,
     tokens: { unedited: unedited.shown, edited: rows[0]?.prospect.shown ?? unedited.shown },
     folds: folded.map((fragment) => {
       const { message, span, price } = fragment
@@ -164,11 +183,14 @@ function machineView({ model, unedited, rows, folded, advice: text }: View, cali
   }
 }
 
-function lines({ model, unedited, rows, folded, advice: text }: View, calibration: LoadedCalibration, rule: string): string[] {
+function lines(
+  { model, proposed, unedited, rows, folded, advice: text }: View,
+  calibration: LoadedCalibration,
+  rule: string,
+): string[] {
   const cost = calibration.kind === 'found' ? calibration.model : null
-  const right = (title: string) => ({ title, align: 'right' as const })
   const columns = [
-    { title: 'contract' },
+    left('contract'),
     ...['computed', ...(cost === null ? [] : ['time']), 'cells', 'positions'].map(right),
     ...(cost === null ? [] : ['ms/token', 'saved/token', 'pays after'].map(right)),
   ]
@@ -191,10 +213,14 @@ function lines({ model, unedited, rows, folded, advice: text }: View, calibratio
   const shown = rows[0]?.prospect.shown ?? 0
   return [
     `${model}: ${count(unedited.shown)} tokens, ${count(shown)} with the folds`,
+    ...(proposed
+      ? [`${plural(folded.length, 'fold')} proposed, in messages ${folded.map(({ message }) => message).join(', ')}.`]
+      : []),
     '',
-    ...table(columns, [row('no folds', unedited, false), ...rows.map(({ name, prospect }) => row(name, prospect, true))], {
+    ...terminal(
+      table(columns, [row('no folds', unedited, false), ...rows.map(({ name, prospect }) => row(name, prospect, true))]),
       rule,
-    }),
+    ),
     ...rows.flatMap(({ name, prospect: { fallback } }) =>
       fallback === null ? [] : [`* ${name}: exact instead, because ${fallback}.`],
     ),

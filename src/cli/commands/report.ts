@@ -4,11 +4,12 @@ import { InvalidArgumentError, type Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { agentKinds, type AgentKind } from '../../eval/agent.js'
 import type { Baseline } from '../../eval/report/compare.js'
-import { publish, summaryOf } from '../../eval/report/publish.js'
-import type { Summary } from '../../eval/report/summary.js'
-import { count, Labels, points, probability, withInterval } from '../../eval/report/tables/table.js'
+import type { Measures } from '../../eval/report/measures.js'
+import type { ConditionResult, Summary } from '../../eval/report/summary.js'
+import { count } from '../../figures/numbers.js'
+import { Labels, points, probability, withInterval } from '../../eval/report/tables/labels.js'
 import type { Shell } from '../shell.js'
-import { table } from '../table.js'
+import { type Column, number, table, terminal } from '../../figures/table.js'
 
 interface ReportFlags {
   readonly out: string
@@ -44,6 +45,8 @@ export function addReport(program: Command, shell: Shell): void {
 async function report(logs: readonly string[], flags: ReportFlags, { out }: Shell): Promise<void> {
   refuseTwice(logs)
   const made = { date: new Date().toISOString(), kvfold: version(), command: ['kvfold', ...process.argv.slice(2)].join(' ') }
+  // What draws takes long to load, and only this needs it.
+  const { publish, summaryOf } = await import('../../eval/report/publish.js')
   const summary = await summaryOf(logs, flags.baseline ?? DEFAULT_BASELINE, made)
   if (flags.baseline !== undefined) refuseAbsent(flags.baseline, summary)
   const page = publish(summary, flags.out)
@@ -91,38 +94,21 @@ function refuseAbsent({ agent, contract }: Baseline, { agents, conditions }: Sum
 
 function lines(summary: Summary, rule: string): string[] {
   const labels = new Labels(summary)
-  const right = { align: 'right' } as const
-  const titles = [
-    ...[{ title: 'task' }, { title: 'agent' }, { title: 'accuracy, %', ...right }, { title: 'difference', ...right }],
-    ...[
-      { title: 'p, Holm', ...right },
-      { title: 'before', ...right },
-      { title: 'after', ...right },
-    ],
-    ...[
-      { title: 'computed', ...right },
-      { title: 'answered', ...right },
-      { title: 'errors', ...right },
-    ],
+  const tokens = (title: string, of: (measures: Measures) => number) =>
+    number<ConditionResult>(title, ({ measures }) => (measures === null ? '' : count(of(measures))))
+  const columns: Column<ConditionResult>[] = [
+    { title: 'task', text: ({ task }) => labels.task(task) },
+    { title: 'agent', text: (condition) => labels.condition(condition) },
+    number('accuracy, %', ({ measures }) => (measures === null ? '' : withInterval(measures.accuracy))),
+    number('difference', ({ against }) => (against === null ? '' : points(against.difference.value))),
+    number('p, Holm', ({ against }) => (against === null ? '' : probability(against.holm))),
+    tokens('before', ({ context }) => context.before),
+    tokens('after', ({ context }) => context.after),
+    tokens('computed', ({ work }) => work.submitted),
+    number('answered', ({ measures, planned }) => `${measures?.answered ?? 0} of ${planned}`),
+    number('errors', ({ errors }) => String(errors)),
   ]
-  const rows = summary.conditions.map((condition) => {
-    const { measures, against, errors, planned, task } = condition
-    return [
-      ...[labels.task(task), labels.condition(condition), measures === null ? '' : withInterval(measures.accuracy)],
-      ...(against === null ? ['', ''] : [points(against.difference.value), probability(against.holm)]),
-      ...(measures === null
-        ? ['', '', '', `0 of ${planned}`]
-        : [
-            ...[count(measures.context.before), count(measures.context.after), count(measures.work.submitted)],
-            `${measures.answered} of ${planned}`,
-          ]),
-      String(errors),
-    ]
-  })
-  return table(titles, rows, {
-    rule,
-    breaks: (row) => row > 0 && summary.conditions[row]!.task !== summary.conditions[row - 1]!.task,
-  })
+  return terminal(table(columns, summary.conditions, { opens: (row, before) => row.task !== before.task }), rule)
 }
 
 /** What programs get; everything else is in summary.json. */

@@ -1,14 +1,13 @@
 /** `kvfold run`: one prompt, one answer, for scripts and pipes. */
 import { Option, type Command } from 'commander'
-import { plain } from '../../agents/plain.js'
-import { sculptor } from '../../agents/sculptor.js'
+import { plain, sculptor } from '../../agents/sculptor.js'
 import type { TurnOutcome } from '../../agents/events.js'
 import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
-import { printable } from '../ansi.js'
+import { printable } from '../terminal.js'
 import { readInput } from '../input.js'
-import { ledgerLine } from '../ledger-view.js'
+import { ledgerLine, TurnView } from '../turn-view.js'
 import {
   addModelOptions,
   addSamplingOptions,
@@ -22,7 +21,6 @@ import {
 import { refuseHopeless } from '../../engine/room.js'
 import { loadEngine } from '../runtime.js'
 import type { Shell } from '../shell.js'
-import { TurnView } from '../turn-view.js'
 
 interface RunFlags extends ModelFlags, SamplingFlags {
   readonly prompt?: string

@@ -3,6 +3,7 @@ import { chmod, unlink } from 'node:fs/promises'
 import { connect, isIP } from 'node:net'
 import { basename } from 'node:path'
 import { InvalidArgumentError, Option, type Command } from 'commander'
+import { CONTRACTS, type ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Embedder } from '../../engine/embedder.js'
 import type { Address, Server } from '../../server/app.js'
@@ -11,7 +12,7 @@ import type { EmbeddingModel } from '../../server/embeddings.js'
 import type { LogLevel } from '../../server/http.js'
 import { parseKeys, unnamed, type ApiKey } from '../../server/keys.js'
 import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
-import { printable } from '../ansi.js'
+import { printable } from '../terminal.js'
 import { BUILTIN } from '../builtin.js'
 import { addEngineOptions, engineSource, type EngineFlags } from '../engine-source.js'
 import { addKeepingOptions, keepRetention, openStore, retentionMs, type KeepingFlags } from '../keeping.js'
@@ -43,12 +44,13 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
   readonly tlsKey?: string
   readonly logLevel: LogLevel
   readonly slots: number
-  readonly maxGap?: number
+  readonly maxGap: number
   readonly queue: number
   readonly timeout?: number
   readonly keepAlive?: number
   readonly acm: Acm
   readonly overflow: Overflow
+  readonly clientEdits: ContractChoice
   readonly costlyFolds: 'refuse' | 'allow'
   readonly attention: 'on' | 'off'
   readonly trial: 'on' | 'off'
@@ -60,7 +62,8 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
 const MIB = 2 ** 20
 const LEVELS: readonly LogLevel[] = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']
 const CHOICES: readonly Acm[] = ['off', 'tools', 'auto-policy']
-const OVERFLOWS: readonly Overflow[] = ['refuse', 'fold-tool-results']
+const EDITS: readonly ContractChoice[] = [...CONTRACTS, 'auto']
+const OVERFLOWS: readonly Overflow[] = ['refuse', 'fold-tool-results', 'fold-oldest']
 
 export function addServe(program: Command, shell: Shell, version: string): void {
   const command = program
@@ -83,8 +86,9 @@ export function addServe(program: Command, shell: Shell, version: string): void 
     .option('--slots <count>', 'requests computed at once, for each model', integer(1, 64), 4)
     .option(
       '--max-gap <ms>',
-      "longest pause between two tokens of an answer that others' prompts may cause; shorter ones cost throughput (default: a ubatch)",
+      "longest pause between two tokens of an answer that others' prompts may cause; shorter ones cost throughput",
       decimal(0.1, 86_400_000),
+      1000,
     )
     .option('--queue <count>', 'requests that may wait for a slot; more are answered 503', integer(0, 1_000_000), 128)
     .option('--timeout <seconds>', 'time for an answer, waiting included (default: none)', decimal(0.1, 86_400))
@@ -92,6 +96,11 @@ export function addServe(program: Command, shell: Shell, version: string): void 
     .addOption(new Option('--acm <mode>', 'who folds, unless a request says').choices(CHOICES).default('off'))
     .addOption(
       new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(OVERFLOWS).default('refuse'),
+    )
+    .addOption(
+      new Option('--client-edits <contract>', 'what the cache keeps to where a client changes messages that it had sent before')
+        .choices(EDITS)
+        .default('exact'),
     )
     .addOption(
       new Option('--costly-folds <policy>', 'what happens to folds and summaries that take at least as many tokens as the text')
@@ -142,7 +151,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     retentionMs: retentionMs(flags),
     models,
     queueLimit: flags.queue,
-    defaults: { acm: flags.acm, overflow: flags.overflow },
+    defaults: { acm: flags.acm, overflow: flags.overflow, clientEdits: flags.clientEdits },
     costlyFolds: flags.costlyFolds,
     ...given({
       embeddings: embeddings ?? undefined,
@@ -236,10 +245,7 @@ function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell, version: stri
     slots: flags.slots,
     load: async () => {
       if (flags.trial === 'on') await tryFirst({ ...flags, model }, uses, version, notes, interrupt.signal)
-      return loadEngine({ ...flags, model }, notes, interrupt.signal, {
-        slots: flags.slots,
-        ...given({ maxGap: flags.maxGap }),
-      })
+      return loadEngine({ ...flags, model }, notes, interrupt.signal, { slots: flags.slots, maxGap: flags.maxGap })
     },
     ...(flags.attention === 'on'
       ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }

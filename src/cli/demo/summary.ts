@@ -1,7 +1,7 @@
 /** Owns what the demo says about its own numbers: the table, and two sentences that are true whichever way they came out. */
 import { differ } from '../../eval/accuracy.js'
-import { count, percent, plural } from '../figures.js'
-import { table } from '../table.js'
+import { count, percent, plural } from '../../figures/numbers.js'
+import { type Column, number, table, terminal } from '../../figures/table.js'
 import type { Row } from './trial.js'
 
 /** Widest table without and with the accuracy's interval; narrower terminals get a list. */
@@ -15,21 +15,19 @@ export function rowTable(
 ): string[] {
   const { width, rule, plusMinus } = options
   if (width < NARROW) return rows.flatMap(listed)
-  const right = (title: string) => ({ title, align: 'right' as const })
-  const columns = [
-    right('n'),
-    { title: 'agent' },
-    ...['accuracy', 'before', 'after', 'reused', 'recomputed', 'time', 'asked'].map(right),
+  const spread = ({ interval: [low, high] }: Row) => (width < WIDE ? '' : ` ${plusMinus}${((high - low) * 50).toFixed(1)}`)
+  const columns: Column<Row>[] = [
+    number('n', ({ n }) => String(n)),
+    { title: 'agent', text: ({ agent }) => agent },
+    number('accuracy', (row) => percent(row.accuracy) + spread(row)),
+    number('before', ({ tokensBefore }) => count(tokensBefore)),
+    number('after', ({ tokensAfter }) => count(tokensAfter)),
+    number('reused', ({ reused }) => count(reused)),
+    number('recomputed', ({ recomputed }) => count(recomputed)),
+    number('time', ({ seconds }) => `${seconds.toFixed(1)} s`),
+    number('asked', asked),
   ]
-  const cells = rows.map((row) => [
-    String(row.n),
-    row.agent,
-    percent(row.accuracy) + (width < WIDE ? '' : ` ${plusMinus}${((row.interval[1] - row.interval[0]) * 50).toFixed(1)}`),
-    ...[row.tokensBefore, row.tokensAfter, row.reused, row.recomputed].map(count),
-    `${row.seconds.toFixed(1)} s`,
-    asked(row),
-  ])
-  return table(columns, cells, { rule, breaks: (index) => index > 0 && rows[index]!.n !== rows[index - 1]!.n })
+  return terminal(table(columns, rows, { opens: (row, before) => row.n !== before.n }), rule)
 }
 
 /** A row for a terminal too narrow for a table. */

@@ -1,7 +1,6 @@
 /** Owns what the demo remembers of one stream answered once by one agent, and how trials become the table's rows. */
 import type { AgentEvent, TurnOutcome } from '../../agents/events.js'
-import { plain } from '../../agents/plain.js'
-import { sculptor } from '../../agents/sculptor.js'
+import { plain, sculptor } from '../../agents/sculptor.js'
 import type { Session } from '../../agents/session.js'
 import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
 import { wilson } from '../../eval/accuracy.js'

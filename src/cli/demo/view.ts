@@ -1,9 +1,8 @@
 /** Owns what a view of the demo is, and the plain one: a line a turn, for pipes and logs. */
 import type { AgentEvent, CallReport } from '../../agents/events.js'
-import { fit, wrap } from '../ansi.js'
-import { count, duration, percent, plural } from '../figures.js'
+import { fit, wrap, type Terminal } from '../terminal.js'
+import { count, duration, percent, plural } from '../../figures/numbers.js'
 import { glyphs, type Share, shares, strip } from '../strip.js'
-import type { Terminal } from '../terminal.js'
 import { callText, resultText } from '../turn-view.js'
 import { figuresOf, type Tracker } from './tracker.js'
 import type { AgentName, Trial } from './trial.js'

@@ -14,7 +14,7 @@ import { fallbackEmbedder, ggufEmbedder, onnxEmbedder, type OwnedTextEmbedder } 
 import { embeddingAgents, isBuiltinTrained, openAgent } from '../../eval/agents/open.js'
 import type { LogHeader } from '../../eval/log.js'
 import { headerOf } from '../../eval/run/header.js'
-import type { Judge } from '../../eval/run/judge.js'
+import type { Judge } from '../../eval/run/trial.js'
 import { logLines, nameOf } from '../../eval/run/log-file.js'
 import { essence, isTaken, LogWriter } from '../../eval/run/log-writer.js'
 import { itemsOf, type Result } from '../../eval/run/plan.js'

@@ -3,8 +3,8 @@ import type { LogHeader } from '../../eval/log.js'
 import type { Progress } from '../../eval/run/runner.js'
 import { rowsOf, totalOf, totalsOf, type Row } from '../../eval/run/summary.js'
 import type { Result } from '../../eval/run/plan.js'
-import { count, duration, percent, plural } from '../figures.js'
-import { table } from '../table.js'
+import { count, duration, percent, plural } from '../../figures/numbers.js'
+import { type Column, number, table, terminal } from '../../figures/table.js'
 import type { Terminal } from '../terminal.js'
 
 /** Milliseconds between lines where nothing can be redrawn. */
@@ -60,31 +60,25 @@ export function tableLines(header: LogHeader, results: readonly Result[], rule: 
     const single = new Set(own.map(({ cell }) => JSON.stringify(cell))).size < 2
     return single ? own : [...own, ...totals.filter((row) => row.task === task)]
   })
-  const right = (title: string) => ({ title, align: 'right' as const })
-  const columns = [
-    { title: 'task' },
-    { title: 'cell' },
-    { title: 'agent' },
-    ...['accuracy', '95 %', 'before', 'after', 'shown', 'computed', 'time', 'samples', 'errors'].map(right),
-  ]
   const place = ({ task, cell }: Row) => `${task} ${JSON.stringify(cell)}`
-  const lines = rows.map((row, index) => {
-    const first = index === 0 || place(rows[index - 1]!) !== place(row)
-    return [
-      first ? header.tasks[row.task]!.title : '',
-      first ? cellText(row.cell) : '',
-      agentText(header, row, several),
-      row.accuracy === null ? '-' : percent(row.accuracy),
-      row.interval === null ? '-' : row.interval.map((end) => (end * 100).toFixed(1)).join(' .. '),
-      ...[row.tokensBefore, row.tokensAfter, row.tokensShown, row.tokensComputed].map((tokens) =>
-        tokens === null ? '-' : count(tokens),
-      ),
-      row.milliseconds === null ? '-' : duration(row.milliseconds),
-      String(row.samples),
-      String(row.errors),
-    ]
-  })
-  return table(columns, lines, { rule, breaks: (index) => index > 0 && place(rows[index]!) !== place(rows[index - 1]!) })
+  const isFirst = (row: Row) => rows.findIndex((other) => place(other) === place(row)) === rows.indexOf(row)
+  const tokens = (title: string, of: (row: Row) => number | null) =>
+    number<Row>(title, (row) => (of(row) === null ? '-' : count(of(row)!)))
+  const columns: Column<Row>[] = [
+    { title: 'task', text: (row) => (isFirst(row) ? header.tasks[row.task]!.title : '') },
+    { title: 'cell', text: (row) => (isFirst(row) ? cellText(row.cell) : '') },
+    { title: 'agent', text: (row) => agentText(header, row, several) },
+    number('accuracy', ({ accuracy }) => (accuracy === null ? '-' : percent(accuracy))),
+    number('95 %', ({ interval }) => (interval === null ? '-' : interval.map((end) => (end * 100).toFixed(1)).join(' .. '))),
+    tokens('before', ({ tokensBefore }) => tokensBefore),
+    tokens('after', ({ tokensAfter }) => tokensAfter),
+    tokens('shown', ({ tokensShown }) => tokensShown),
+    tokens('computed', ({ tokensComputed }) => tokensComputed),
+    number('time', ({ milliseconds }) => (milliseconds === null ? '-' : duration(milliseconds))),
+    number('samples', ({ samples }) => String(samples)),
+    number('errors', ({ errors }) => String(errors)),
+  ]
+  return terminal(table(columns, rows, { opens: (row, before) => place(row) !== place(before) }), rule)
 }
 
 /** Marked by a star where the model was not trained for the agent's prompts on the task. */

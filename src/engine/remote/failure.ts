@@ -50,8 +50,9 @@ export function waitAskedBy({ cause }: KvfoldError): number | null {
 /** An error that came in the middle of a stream, in the shapes that vLLM, SGLang, llama-server, OpenAI and kvfold give it. */
 export function streamedError(error: unknown, where: string): KvfoldError {
   const code = textAt(error, 'code')
-  // kvfold says which of these errors it is.
-  const known = code !== null && code in errorTable ? errorTable[code as ErrorCode] : null
+  // kvfold says which of these errors it is, where OpenAI has no code for it.
+  const own = code === 'context_length_exceeded' ? 'context/full' : code
+  const known = own !== null && own in errorTable ? errorTable[own as ErrorCode] : null
   const status = numberAt(error, 'code') ?? numberAt(error, 'status') ?? known
   const valid = status !== null && status >= 400 && status < 600 ? status : 500
   return errorOf({ status: valid, text: JSON.stringify({ error }), retryAfter: null }, where)

@@ -14,11 +14,10 @@ import {
   generationOf,
 } from '../engine.js'
 import { Books, type Row } from './books.js'
-import { chunksOf } from './chunks.js'
+import { chunksOf, ReplyReader, type Usage } from './reply-reader.js'
 import { Deferral, type DeferralOptions } from './deferral.js'
 import { Endpoint, type EndpointOptions } from './endpoint.js'
 import { flavourNamed, probe, type Flavour, type FlavourName, type Probed } from './flavour.js'
-import { ReplyReader, type Usage } from './reply-reader.js'
 import { charactersOf, rowsOf, rowText, TextCounts, textsOf, weightOf } from './prompt-counts.js'
 import { bodyFor, bodyOf, promptOf } from './wire.js'
 
@@ -115,6 +114,8 @@ export class RemoteEngine implements Engine {
     const inside = (at: number) => /[\uDC00-\uDFFF]/.test(text[at] ?? '') && /[\uD800-\uDBFF]/.test(text[at - 1] ?? '')
     return { start: inside(start) ? start - 1 : start, end: inside(end) ? end + 1 : end }
   }
+
+  readonly estimates = true
 
   /** An estimate: see `estimate`; `countExactly` asks. */
   count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {

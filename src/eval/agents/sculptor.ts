@@ -1,8 +1,6 @@
 /** Owns the agents that are sessions of ours: `sculptor` with the six context tools, `plain` without any. */
 import { z } from 'zod'
-import { plain } from '../../agents/plain.js'
-import { type SystemPrompt, systemPrompts } from '../../agents/prompts.js'
-import { sculptor } from '../../agents/sculptor.js'
+import { plain, type SystemPrompt, systemPrompts, sculptor } from '../../agents/sculptor.js'
 import { MAX_CALLS, type Session } from '../../agents/session.js'
 import type { ToolCall } from '../../chat/message.js'
 import type { AgentSetting, Answered, CalledTool } from '../agent.js'

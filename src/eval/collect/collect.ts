@@ -1,9 +1,7 @@
 /** Owns collecting trajectories: a task's samples put to an agent, and what it did cut into snapshots that a model can learn from. */
 import type { TurnOutcome } from '../../agents/events.js'
-import { plain } from '../../agents/plain.js'
-import { sculptor } from '../../agents/sculptor.js'
-import { snapshots, type Wording } from '../../agents/snapshots.js'
-import { Tape } from '../../agents/tape.js'
+import { plain, sculptor } from '../../agents/sculptor.js'
+import { snapshots, type Wording, Tape } from '../../agents/snapshots.js'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import type { Engine, Sampling } from '../../engine/engine.js'

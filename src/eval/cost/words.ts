@@ -1,22 +1,17 @@
 /** Owns how the study's numbers and judgements are put into words and tables. Pure. */
 import { CONTRACTS } from '../../core/contract.js'
+import { count as tokens } from '../../figures/numbers.js'
+import { left, right, table, type Table } from '../../figures/table.js'
 import { MOST_TOKENS, type Stretch } from './line.js'
 import type { CostReport } from './report.js'
 import type { Pays, Predicted, Spread } from './result.js'
 import type { Point, Way } from './scenario.js'
 
-/** Columns that are numbers are set to the right. */
-export interface Table {
+/** A table under its title. */
+export interface Titled {
   readonly title: string
-  readonly columns: readonly { readonly title: string; readonly align: 'left' | 'right' }[]
-  readonly rows: readonly (readonly string[])[]
+  readonly table: Table
 }
-
-const NUMBER = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 })
-const left = (title: string) => ({ title, align: 'left' as const })
-const right = (title: string) => ({ title, align: 'right' as const })
-
-export const tokens = (count: number): string => NUMBER.format(count)
 
 /** Milliseconds as `0.84 ms`, `84 ms` or `8.4 s`. */
 export function time(milliseconds: number): string {
@@ -56,59 +51,59 @@ const PLACE = [right('before'), right('after'), right('before the fold')]
 const NAMES: Readonly<Record<Way, string>> = { keep: 'kept, all cached', exact: 'exact', splice: 'splice', blend: 'blend' }
 
 /** A row for every way at every point: what was measured. */
-export const measuredTable = ({ measured }: CostReport): Table => ({
+export const measuredTable = ({ measured }: CostReport): Titled => ({
   title: 'Measured: one turn',
-  columns: [...PLACE, left('fold'), ...['computed', 'first token', 'each token', 'pays from', 'in single rounds'].map(right)],
-  rows: measured.flatMap(({ point, ways }) =>
-    ways.map(({ way, computed, first, perToken, pays, paysInRounds }) => [
-      ...place(point),
-      NAMES[way],
-      tokens(computed),
-      spread(first),
-      spread(perToken),
-      pays === null ? '' : paysFrom(pays),
-      roundsOf(paysInRounds),
-    ]),
+  table: table(
+    [...PLACE, left('fold'), ...['computed', 'first token', 'each token', 'pays from', 'in single rounds'].map(right)],
+    measured.flatMap(({ point, ways }) =>
+      ways.map(({ way, computed, first, perToken, pays, paysInRounds }) => [
+        ...place(point),
+        NAMES[way],
+        tokens(computed),
+        spread(first),
+        spread(perToken),
+        pays === null ? '' : paysFrom(pays),
+        roundsOf(paysInRounds),
+      ]),
+    ),
   ),
 })
 
 /** What was measured beside what was expected, in pairs. */
-export const predictedTable = ({ measured }: CostReport): Table => ({
+export const predictedTable = ({ measured }: CostReport): Titled => ({
   title: 'Measured, and predicted (p) by the calibration',
-  columns: [
-    ...PLACE,
-    left('fold'),
-    ...['first token', 'p', 'each token', 'p', 'pays from', 'p', 'moved off: each token', 'pays from'].map(right),
-  ],
-  rows: measured.flatMap(({ point, ways, calibration: { lines, pays } }) =>
-    ways.map(({ way, line, pays: own, movedOff }) => [
-      ...place(point),
-      NAMES[way],
-      ...[line.first, lines[way].first, line.perToken, lines[way].perToken].map(time),
-      ...(own === null || movedOff === null || way === 'keep'
-        ? []
-        : [paysFrom(own), paysFrom(pays[way]), time(movedOff.perToken), paysFrom(movedOff.pays)]),
-    ]),
+  table: table(
+    [
+      ...PLACE,
+      left('fold'),
+      ...['first token', 'p', 'each token', 'p', 'pays from', 'p', 'moved off: each token', 'pays from'].map(right),
+    ],
+    measured.flatMap(({ point, ways, calibration: { lines, pays } }) =>
+      ways.map(({ way, line, pays: own, movedOff }) => [
+        ...place(point),
+        NAMES[way],
+        ...[line.first, lines[way].first, line.perToken, lines[way].perToken].map(time),
+        ...(own === null || movedOff === null || way === 'keep'
+          ? []
+          : [paysFrom(own), paysFrom(pays[way]), time(movedOff.perToken), paysFrom(movedOff.pays)]),
+      ]),
+    ),
   ),
 })
 
 /** Beyond what was measured. */
-export const extrapolatedTable = ({ extrapolated }: CostReport): Table => ({
+export const extrapolatedTable = ({ extrapolated }: CostReport): Titled => ({
   title: 'Extrapolated by the fit to this run, not measured: generated tokens from which a fold pays',
-  columns: [
-    ...PLACE,
-    right('kept, each token'),
-    right('exact, first token'),
-    right('exact, each token'),
-    ...CONTRACTS.map(right),
-  ],
-  rows: extrapolated.map(({ point, lines, pays }: Predicted & { readonly point: Point }) => [
-    ...place(point),
-    time(lines.keep.perToken),
-    time(lines.exact.first),
-    time(lines.exact.perToken),
-    ...CONTRACTS.map((contract) => paysFrom(pays[contract])),
-  ]),
+  table: table(
+    [...PLACE, right('kept, each token'), right('exact, first token'), right('exact, each token'), ...CONTRACTS.map(right)],
+    extrapolated.map(({ point, lines, pays }: Predicted & { readonly point: Point }) => [
+      ...place(point),
+      time(lines.keep.perToken),
+      time(lines.exact.first),
+      time(lines.exact.perToken),
+      ...CONTRACTS.map((contract) => paysFrom(pays[contract])),
+    ]),
+  ),
 })
 
 /** The judgement on the paper's sentence, one line each. */
@@ -133,14 +128,3 @@ export function claimLines({ claim, fit, calibration, settings }: CostReport): s
     `A turn: the context is cached, ${settings.generated} tokens are generated, and folded text stays in the cache, parked, as in the turn after an edit.`,
   ]
 }
-
-/** For a file. */
-export const markdown = ({ title, columns, rows }: Table): string =>
-  [
-    `### ${title}`,
-    '',
-    `| ${columns.map((column) => column.title).join(' | ')} |`,
-    `| ${columns.map(({ align }) => (align === 'right' ? '---:' : '---')).join(' | ')} |`,
-    ...rows.map((row) => `| ${row.join(' | ')} |`),
-    '',
-  ].join('\n')

@@ -1,6 +1,7 @@
 /** Owns what a report says in sentences: what it is of, what it finds of the claim, and what a reader has to mind. */
 import { type ConditionResult, machineName, type Summary } from './summary.js'
-import { count, Labels, percent, plural, points, probability, seconds } from './tables/table.js'
+import { count, plural } from '../../figures/numbers.js'
+import { Labels, percent, points, probability, seconds } from './tables/labels.js'
 
 export function about({ logs, variants, made }: Summary): { readonly title: string; readonly facts: readonly string[] } {
   const models = [...new Set(logs.map(({ model }) => model.name))]

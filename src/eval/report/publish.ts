@@ -4,15 +4,15 @@ import { join } from 'node:path'
 import { KvfoldError } from '../../core/errors.js'
 import type { Baseline } from './compare.js'
 import { gather, readForReport, type ReadLog } from './gather.js'
-import { page } from './page.js'
+import { reportPage } from './page.js'
 import { accuracyPictures } from './pictures/accuracy.js'
 import { costPictures } from './pictures/cost.js'
-import type { Drawn } from './figures/frame.js'
+import type { Drawn } from './pictures/picture.js'
 import { usePictures } from './pictures/use.js'
 import { summarise, type Made, type Summary } from './summary.js'
 import { accuracyTables, costTables } from './tables/results.js'
 import { paperTables } from './tables/paper.js'
-import { csv, markdown, type Table } from './tables/table.js'
+import { csv, markdownFile, type DataTable } from './tables/data-table.js'
 import { useTables } from './tables/tools.js'
 
 /**
@@ -39,14 +39,14 @@ export function publish(summary: Summary, folder: string): string {
   }
   for (const table of tables) {
     write(`${table.name}.csv`, csv(table))
-    write(`${table.name}.md`, markdown(table))
+    write(`${table.name}.md`, markdownFile(table))
   }
   for (const picture of drawn) if ('svg' in picture) write(`${picture.name}.svg`, picture.svg)
   write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
-  return write('report.html', page(summary, tables, drawn))
+  return write('report.html', reportPage(summary, tables, drawn))
 }
 
-export const tablesOf = (summary: Summary): Table[] => [
+export const tablesOf = (summary: Summary): DataTable[] => [
   ...accuracyTables(summary),
   ...costTables(summary),
   ...useTables(summary),

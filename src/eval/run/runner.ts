@@ -6,11 +6,10 @@ import type { Engine } from '../../engine/engine.js'
 import type { EvalAgent, TextEmbedder } from '../agent.js'
 import type { LogRecord } from '../log.js'
 import type { Task, TaskSample } from '../task.js'
-import type { Judge } from './judge.js'
+import { type Judge, failed, trial } from './trial.js'
 import { nameOf } from './log-file.js'
 import { type Item, itemsOf, type Result, resultOf } from './plan.js'
 import type { Bench } from './pool.js'
-import { failed, trial } from './trial.js'
 
 export interface RunOptions {
   readonly tasks: readonly Task[]

@@ -1,4 +1,4 @@
-/** Owns one sample put to one agent: from the sample to the record of the log, whatever happens between. */
+/** Owns one sample put to one agent: from the sample to the record of the log, whatever happens between, judged by a model where a task's authors do so. */
 import { KvfoldError } from '../../core/errors.js'
 import { mix } from '../../core/random.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../engine/engine.js'
@@ -6,9 +6,9 @@ import type { AgentSetting, Answered, EvalAgent } from '../agent.js'
 import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
 import { Recorder } from '../recorder.js'
 import type { Task, TaskSample } from '../task.js'
-import { type Judge, judged } from './judge.js'
 import type { Item } from './plan.js'
 import type { Bench } from './pool.js'
+import { conversationId } from '../../core/ids.js'
 
 export interface TrialOptions extends Pick<AgentSetting, 'embedder' | 'window'> {
   readonly item: Item
@@ -121,5 +121,43 @@ export class Alone extends EngineAround {
   /** The engine is others', too. */
   override dispose(): Promise<void> {
     return Promise.resolve()
+  }
+}
+
+// Having an answer judged by a model, for tasks whose authors do so.
+
+export interface Judge {
+  /** What the log calls it. */
+  readonly name: string
+  readonly engine: Engine
+}
+
+/** A verdict is a word; some reason first. */
+const LONGEST = 512
+
+/** Greedy. @throws KvfoldError what the judge's engine throws */
+export async function judged(
+  judging: NonNullable<Task['judging']>,
+  sample: TaskSample,
+  answer: string,
+  { engine }: Judge,
+  name: string,
+  signal: AbortSignal,
+): Promise<NonNullable<SampleRecord['judgement']>> {
+  const { prompt, verdict } = judging(sample, answer)
+  const conversation = conversationId(`${name}.judge`)
+  try {
+    const { reply } = engine.respond({
+      conversation,
+      tenant: conversation,
+      messages: [{ role: 'user', content: prompt }],
+      sampling: { temperature: 0 },
+      maxTokens: LONGEST,
+      signal,
+    })
+    const { content } = (await reply).message
+    return { said: content, verdict: verdict(content) }
+  } finally {
+    engine.forget(conversation)
   }
 }

@@ -14,7 +14,19 @@ export const KvfoldField = Type.Optional(
       ),
       thread: Type.Optional(Type.String({ minLength: 1, maxLength: 200, description: 'the conversation to go on with' })),
       contract: Type.Optional(Type.Enum(['exact', 'splice', 'blend', 'auto'])),
-      overflow: Type.Optional(Type.Enum(['refuse', 'fold-tool-results'])),
+      client_edits: Type.Optional(
+        Type.Enum(['exact', 'splice', 'blend', 'auto'], {
+          description:
+            'what the cache keeps to where the messages differ from those of the last request; default: as the server was started',
+        }),
+      ),
+      overflow: Type.Optional(Type.Enum(['refuse', 'fold-tool-results', 'fold-oldest'])),
+      pin: Type.Optional(
+        Type.Array(Type.String({ minLength: 1 }), {
+          maxItems: 10_000,
+          description: 'ids of tool calls whose results no policy folds: not auto-policy, not overflow, not context_management',
+        }),
+      ),
       policy: Type.Optional(
         Type.Object(
           {
@@ -25,6 +37,12 @@ export const KvfoldField = Type.Optional(
           },
           { additionalProperties: false },
         ),
+      ),
+      costly: Type.Optional(
+        Type.Boolean({
+          description:
+            "whether the model's folds and summaries may take at least as many tokens as their text; default: as the server was started",
+        }),
       ),
       grammar: Type.Optional(Type.String({ minLength: 1, description: 'GBNF that the answer must satisfy' })),
       ledger: Type.Optional(Type.Boolean({ description: 'whether the answer carries what every message cost' })),
@@ -46,12 +64,14 @@ export type KvfoldRequest = Type.Static<typeof KvfoldField> | undefined
 /** What a request asks by it, without `grammar`, which is a format. */
 export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   if (field === undefined) return {}
-  const { acm, thread, contract, overflow, policy, priority, timeout } = field
+  const { acm, thread, contract, client_edits: clientEdits, overflow, pin, policy, costly, priority, timeout } = field
   return given({
     acm,
     thread,
     contract,
+    clientEdits,
     overflow,
+    pinned: pin,
     policy:
       policy === undefined
         ? undefined
@@ -61,6 +81,7 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
             largerThanTokens: policy.larger_than_tokens,
             clearAtLeast: policy.clear_at_least,
           }),
+    costlyFolds: costly === undefined ? undefined : costly ? ('allow' as const) : ('refuse' as const),
     priority,
     timeoutMs: timeout === undefined ? undefined : Math.ceil(timeout * 1000),
   })
@@ -69,10 +90,11 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
 /** What a request that has the field is told. */
 export function kvfoldReply(field: KvfoldRequest, answer: Answer): object | undefined {
   if (field === undefined) return undefined
-  const { thread, lost, timing, contextCalls, ledger } = answer
+  const { thread, lost, edits, timing, contextCalls, ledger } = answer
   return {
     thread,
     lost,
+    edits,
     context_calls: contextCalls,
     ...timesOf(answer),
     prefill_tokens: timing.prefillTokens,

@@ -3,7 +3,7 @@ import type { OutgoingHttpHeaders } from 'node:http'
 import { ANSWER, ERRORS } from '../dialects/documented.js'
 import { EventWriter } from '../event-writer.js'
 import type { App, Ports } from '../ports.js'
-import type { Running } from '../running.js'
+import type { Running } from '../request-lifecycle.js'
 
 /** Milliseconds between comments that keep the connection. */
 const PING = 15_000

@@ -4,7 +4,7 @@ import type { Service } from '../ask.js'
 import { ANSWER, ERRORS } from '../dialects/documented.js'
 import type { Metrics } from '../metrics.js'
 import type { App } from '../ports.js'
-import type { Running } from '../running.js'
+import type { Running } from '../request-lifecycle.js'
 
 /** The key that may see figures of all tenants. */
 export const ADMIN = 'admin'

@@ -1,7 +1,7 @@
 /** Owns the routes `/kvfold/threads`: what programs and people may do with live conversations. Field names are those of the TypeScript API. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
-import { scopes } from '../../context/scope.js'
+import { scopes } from '../../context/stretch.js'
 import { ANSWER, ERRORS } from '../dialects/documented.js'
 import { given, nullsDownTo } from '../dialects/fields.js'
 import type { App, Ports } from '../ports.js'
@@ -246,7 +246,11 @@ export const THREAD = Type.Unsafe<unknown>({
                   type: 'object',
                   description:
                     'Of a folded or summarised fragment: what the whole conversation took when it was hidden. Hiding pays where `hidden` is less.',
-                  properties: { open: tokens('with its text'), hidden: tokens('with the marker or the summary') },
+                  properties: {
+                    open: tokens('with its text'),
+                    hidden: tokens('with the marker or the summary'),
+                    about: { type: 'boolean', description: 'true: estimated, because another server counts (--engine)' },
+                  },
                 },
                 cells: {
                   type: 'object',
@@ -269,11 +273,16 @@ export const THREAD = Type.Unsafe<unknown>({
     },
     events: {
       type: 'array',
-      description: 'What the server folded by its own policies, oldest first.',
+      description:
+        'What the server folded by its own policies, and what the client changed of what it had sent before; oldest first.',
       items: {
         type: 'object',
         properties: {
-          kind: { type: 'string', enum: ['policy'] },
+          kind: {
+            type: 'string',
+            enum: ['policy', 'client'],
+            description: 'who: the server, or the client by sending other messages than before',
+          },
           at: { type: 'integer', description: 'Unix milliseconds' },
           after: { type: 'integer', description: 'entries of `ledger` that there were: it counts from the next one on' },
           folded: { type: 'array', items: { type: 'string' }, description: 'fragments' },

@@ -7,19 +7,28 @@ import type { ShownPrompt } from '../../attention/answer-mass.js'
 import { anyObject } from '../../chat/grammar.js'
 import type { ChatMessage, ToolChoice } from '../../chat/message.js'
 import { contextTools } from '../../context/tools.js'
+import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
+import { conversationId } from '../../core/ids.js'
 import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
-import type { Answer, AnswerFormat, Ask, AskEvent, Lost } from '../ask.js'
+import type { Answer, AnswerFormat, Ask, AskEvent, Lost, Saved } from '../ask.js'
+import { editsInWords } from './client-edits.js'
+import { clearedIn, clearToolUses } from './context-edits.js'
 import type { ServedEngine } from './models.js'
 import { type Acm, foldByPolicy, type Folded, type FoldPolicy, foldToFit, type Overflow } from './policies.js'
 import type { Taken } from './thread-manager.js'
 import { Voice } from './voice.js'
+
+/** What prompts took on each engine so far. */
+const paces = new WeakMap<ServedEngine, { milliseconds: number; tokens: number }>()
 
 /** What asks do that do not say. */
 export interface AskDefaults {
   readonly acm: Acm
   readonly policy: FoldPolicy
   readonly overflow: Overflow
+  /** Default `exact`. */
+  readonly clientEdits: ContractChoice
 }
 
 export interface AnsweringOptions {
@@ -69,10 +78,18 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     thread.happened({ kind: 'policy', ...what })
     emit({ type: 'policy', ...what })
   }
-  const context = { engine, conversation, tools: toolbox.definitions }
+  if (taken.edits.length > 0)
+    thread.happened({
+      ...{ kind: 'client', folded: [], saves: 0, hidden: taken.hidden },
+      reason: `the client changed messages: ${editsInWords(taken.edits)}`,
+    })
+  const context = { engine, conversation, tools: toolbox.definitions, pinned: new Set(ask.pinned) }
+  if (ask.clear !== undefined) told(clearToolUses(context, ask.clear), 'old tool results are cleared')
   if (acm === 'auto-policy')
     told(foldByPolicy(context, { ...defaults.policy, ...ask.policy }), 'the context is past its threshold')
-  if ((ask.overflow ?? defaults.overflow) === 'fold-tool-results') told(foldToFit(context), 'the context is full')
+  const overflow = ask.overflow ?? defaults.overflow
+  if (overflow !== 'refuse') told(foldToFit(context, overflow), 'the context is full')
+  const cleared = ask.clear === undefined ? null : clearedIn(context)
   await save()
 
   thread.kept.warm = true
@@ -80,6 +97,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const report = new Report(toolbox, emit)
   let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
   const contract = ask.contract ?? thread.contract
+  const clientEdits = ask.clientEdits ?? defaults.clientEdits
   const turn = new Turn({
     engine: voice,
     conversation,
@@ -94,6 +112,8 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
       ...(ask.stop === undefined ? {} : { stop: ask.stop }),
       ...(ask.logprobs === undefined ? {} : { logprobs: ask.logprobs }),
       ...(contract === null ? {} : { contract }),
+      clientEdits,
+      ...(thread.parent === null ? {} : { parent: conversationId(thread.parent) }),
       ...formIn(ask.format),
     },
     signal,
@@ -113,25 +133,34 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   })
   let outcome: TurnOutcome
   const begun = performance.now()
+  thread.kept.costlyFolds = ask.costlyFolds ?? null
   try {
     outcome = await turn.run()
   } catch (error) {
     // What was carried out stays, and the thread can go on from it.
     thread.answered(from, null)
     throw error
+  } finally {
+    thread.kept.costlyFolds = null
   }
   const message = report.message(outcome)
   thread.answered(from, outcome.end === 'cancelled' ? null : message, outcome.held)
   const [first] = outcome.steps
+  const saved = savedBy(outcome, engine)
   return {
     thread: thread.id,
     model: thread.model,
     message,
     finish: outcome.end,
     ...(voice.stop === null || outcome.end !== 'stop' ? {} : { stop: voice.stop }),
-    usage: report.usage(outcome),
+    usage: { ...report.usage(outcome), ...(saved === null ? {} : { saved }) },
     ledger: outcome.ledger,
+    cleared,
     lost: lostOf(taken, outcome),
+    edits:
+      taken.edits.length === 0
+        ? null
+        : { contract: clientEdits, changes: taken.edits, approximate: outcome.steps.at(-1)?.ledger.approximate ?? 0 },
     timing: {
       firstToken: first?.timing.firstToken ?? 0,
       total: performance.now() - begun,
@@ -156,6 +185,20 @@ function firstStepOf({ toolChoice, format }: Ask, acm: Acm): ToolChoice {
   if (format !== undefined) return 'none'
   if (typeof toolChoice === 'object') return 'required'
   return toolChoice === 'none' && acm === 'tools' ? 'auto' : toolChoice
+}
+
+/** Against a plain prefix cache, by what the ledger says; null where it does not. */
+function savedBy({ steps, ledger }: TurnOutcome, engine: ServedEngine): Saved | null {
+  const told = ledger.filter(({ plain }) => plain !== undefined)
+  if (told.length === 0) return null
+  const pace = paces.get(engine) ?? { milliseconds: 0, tokens: 0 }
+  paces.set(engine, pace)
+  for (const step of steps) {
+    pace.milliseconds += step.ledger.milliseconds.prefill
+    pace.tokens += step.timing.prefillTokens
+  }
+  const tokens = told.reduce((sum, { plain = 0, submitted }) => sum + plain - submitted, 0)
+  return { tokens, seconds: pace.tokens === 0 ? 0 : (tokens * pace.milliseconds) / pace.tokens / 1000 }
 }
 
 function lostOf({ left }: Taken, { steps }: TurnOutcome): Lost | null {

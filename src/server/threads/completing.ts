@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
+import { computedIn, reusedIn } from '../../kv/plan.js'
 import type { Finish } from '../../engine/engine.js'
 import { refuseHopeless } from '../../engine/room.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
@@ -48,10 +49,9 @@ export async function complete(
       ...(logprobs === undefined ? {} : { logprobs }),
       signal,
       ahead: true,
-      onPlan: ({ parts, again, shown }) => {
-        const compute = parts.reduce((sum, { kind, span }) => sum + (kind === 'compute' ? span.end - span.start : 0), 0)
-        reused = shown.tokens.length - compute + again
-        emit({ type: 'plan', step: 0, shown: shown.tokens.length, reused, compute })
+      onPlan: (plan) => {
+        reused = reusedIn(plan)
+        emit({ type: 'plan', step: 0, shown: plan.shown.tokens.length, reused, compute: computedIn(plan) })
       },
       onPrefill: (done, total) => {
         emit({ type: 'progress', step: 0, done, total })

@@ -30,11 +30,11 @@ export class MemoryStore implements ThreadStore {
     const known = this.#threads.get(keyOf(tenant, id))
     invariant(known !== undefined, `thread ${id} is not in the store`)
     const { record } = known
-    const { head = record, messages = [], edits = record.edits, ledger = [], events = [], card } = structuredClone(update)
+    const { head = record, messages = [], edits = record.edits, ledger = [], events = [], card, from } = structuredClone(update)
     const changed: ThreadRecord = {
       ...record,
       ...head,
-      messages: [...record.messages, ...messages],
+      messages: [...record.messages.slice(0, from), ...messages],
       edits,
       ledger: [...record.ledger, ...ledger],
       events: [...record.events, ...events],

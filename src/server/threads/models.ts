@@ -2,7 +2,6 @@
 import type { ConversationPorts } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
 import type { CostlyFolds } from '../../context/fragment.js'
-import type { Summarize } from '../../context/summary.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import type { Embedder } from '../../engine/embedder.js'
@@ -275,20 +274,25 @@ const closing = (): KvfoldError => new KvfoldError('server/closing', 'The server
 export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Thread) => ConversationPorts {
   return (thread) => {
     const id = conversationId(thread.id)
-    let known: { readonly engine: ServedEngine; readonly voice: Voice; readonly summarize: Summarize | undefined } | null = null
+    let known: { readonly engine: ServedEngine; readonly voice: Voice; readonly ports: ConversationPorts } | null = null
     const live = () => {
       const { engine } = models.pick(thread.model)
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
       if (known?.engine === engine) return known
       const voice = new Voice(engine, { tenant: thread.tenant, isExternal: () => false, single: false })
-      // Kept, because it counts the summaries to tell them apart.
-      return (known = { engine, voice, summarize: portsOf(voice, id).summarize })
+      // Kept, because they count the summaries to tell them apart, and know what was counted.
+      return (known = { engine, voice, ports: portsOf(voice, id) })
     }
     return {
       snap: (messages, message, chars) => portsOf(live().voice, id, thread.definitions).snap!(messages, message, chars),
-      count: (...asked) => portsOf(live().voice, id, thread.definitions).count!(...asked),
-      costlyFolds,
-      summarize: (text, focus, signal) => live().summarize!(text, focus, signal),
+      count: (...asked) => live().ports.count!(...asked),
+      get costlyFolds() {
+        return thread.kept.costlyFolds ?? costlyFolds
+      },
+      get estimates() {
+        return live().engine.estimates ?? false
+      },
+      summarize: (text, focus, signal) => live().ports.summarize!(text, focus, signal),
     }
   }
 }

@@ -3,7 +3,7 @@ import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { editOf, type Fragment } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
-import { KvfoldError } from '../../core/errors.js'
+import { PromptTooLong } from '../../core/errors.js'
 import { fragmentId } from '../../core/ids.js'
 import { span } from '../../core/span.js'
 import type { Engine } from '../../engine/engine.js'
@@ -18,6 +18,8 @@ export interface PolicyContext {
   readonly engine: Engine
   readonly conversation: Conversation
   readonly tools: readonly ToolDefinition[]
+  /** Ids of calls whose results stay. Default: none. */
+  readonly pinned?: ReadonlySet<string>
 }
 
 const DEFAULTS: Required<FoldPolicy> = { threshold: 0.5, olderThanTurns: 3, largerThanTokens: 2000, clearAtLeast: 0 }
@@ -42,24 +44,26 @@ export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}): F
 }
 
 /**
- * Folds the oldest tool results until what is shown leaves room for an answer; null when there is room as it is.
+ * Folds the oldest tool results until what is shown leaves room for an answer, and with `fold-oldest` then the oldest other messages, too; null when
+ * there is room as it is.
  * @throws KvfoldError context/full when folding all of them is not enough; nothing is folded then
  */
-export function foldToFit(context: PolicyContext, answer = 1): Folded | null {
+export function foldToFit(context: PolicyContext, overflow: Exclude<Overflow, 'refuse'>, answer = 1): Folded | null {
   if (isHopeless(context)) return null
   const room = context.engine.info.context - answer
   const before = shownBy(context)
   if (before <= room) return null
-  const folded = foldUntil(context, resultsOf(context), before, (shown) => shown <= room, before - room)
+  const chosen = [...resultsOf(context), ...(overflow === 'fold-oldest' ? spokenOf(context) : [])]
+  const folded = foldUntil(context, chosen, before, (shown) => shown <= room, before - room)
   if (folded !== null) return folded
-  throw new KvfoldError(
-    'context/full',
-    `The conversation takes ${before} tokens, ${before - room} more than there is room for, and folding its tool results is not enough; ` +
+  throw new PromptTooLong(
+    { tokens: before, atLeast: false, context: context.engine.info.context },
+    `The conversation takes ${before} tokens, ${before - room} more than there is room for, and folding its ${overflow === 'fold-oldest' ? 'older messages' : 'tool results'} is not enough; ` +
       'fold or leave out other parts, or load the model with a larger context.',
   )
 }
 
-interface Result {
+export interface Result {
   readonly message: number
   /** Answers of the model after it. */
   readonly age: number
@@ -67,24 +71,37 @@ interface Result {
 }
 
 /** Tool results that the model has answered and that are shown whole, oldest first. */
-function resultsOf({ engine, conversation }: PolicyContext): readonly Result[] {
+export function resultsOf({ engine, conversation, pinned }: PolicyContext): readonly Result[] {
   const { messages, fragments } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'assistant')
   const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
   const alone = (content: string) => engine.count([{ role: 'user', content }], [])
   const nothing = alone('')
   const ageOf = (message: number) => messages.filter(({ role }, at) => role === 'assistant' && at > message).length
-  return messages.flatMap(({ role, content }, message): Result[] => {
+  return messages.flatMap(({ role, content, toolCallId = '' }, message): Result[] => {
     if (role !== 'tool' || message >= last || touched.has(message) || content.length < 2 * SHORTEST) return []
+    if (pinned?.has(toolCallId) === true) return []
     const tokens = alone(content) - nothing
     return tokens < SHORTEST ? [] : [{ message, age: ageOf(message), tokens }]
   })
 }
 
+/** What people and the model said before the last thing that a person said, shown whole and long enough, oldest first. */
+function spokenOf({ conversation }: PolicyContext): readonly Pick<Result, 'message'>[] {
+  const { messages, fragments } = conversation
+  const last = messages.findLastIndex(({ role }) => role === 'user')
+  const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
+  return messages.flatMap(({ role, content }, message) => {
+    const isSpoken = role === 'user' || role === 'assistant'
+    // About the characters of a marker.
+    return isSpoken && message < last && !touched.has(message) && content.length >= 4 * SHORTEST ? [{ message }] : []
+  })
+}
+
 /** Folds the fewest from the front that reach the goal; all of them if they save at least `worth`. Null: nothing was folded. */
-function foldUntil(
+export function foldUntil(
   context: PolicyContext,
-  results: readonly Result[],
+  results: readonly Pick<Result, 'message'>[],
   before: number,
   reached: (shown: number) => boolean,
   worth: number,
@@ -105,7 +122,7 @@ function foldUntil(
 }
 
 /** Tokens shown, with these results folded, too. */
-function shownBy({ engine, conversation, tools }: PolicyContext, folded: readonly Result[] = []): number {
+export function shownBy({ engine, conversation, tools }: PolicyContext, folded: readonly Pick<Result, 'message'>[] = []): number {
   const { messages } = conversation
   const hidden = folded.map(({ message }) => {
     const content = messages[message]?.content ?? ''
@@ -128,7 +145,7 @@ function foldWhole(conversation: Conversation, message: number): readonly Fragme
 }
 
 /** So long that the engine says at once that it does not fit, whereas counting takes minutes. */
-function isHopeless({ engine, conversation }: PolicyContext): boolean {
+export function isHopeless({ engine, conversation }: PolicyContext): boolean {
   const fits = (messages: readonly ChatMessage[]) =>
     messages.reduce((sum, { content }) => sum + content.length, 0) <= HOPELESS * engine.info.context
   return !fits(conversation.messages)
@@ -148,8 +165,11 @@ export interface FoldPolicy {
   readonly clearAtLeast?: number
 }
 
-/** What a conversation that does not fit is answered: an error that says by how much, or tool results folded until it fits (an error if that is not enough). */
-export type Overflow = 'refuse' | 'fold-tool-results'
+/**
+ * What a conversation that does not fit is answered: an error that says by how much, or tool results folded until it fits (an error if that is not
+ * enough), or these and then the oldest messages.
+ */
+export type Overflow = 'refuse' | 'fold-tool-results' | 'fold-oldest'
 
 /** `off`: the model answers in one step. `tools`: it has the six context tools besides the client's. `auto-policy`: the server folds by its policy. */
 export type Acm = 'off' | 'tools' | 'auto-policy'

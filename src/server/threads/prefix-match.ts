@@ -12,6 +12,10 @@ export function canonical({ role, content, toolCalls = [], toolCallId }: ChatMes
   return JSON.stringify([role, text, toolCalls.map(canonicalCall), role === 'tool' ? (toolCallId ?? '') : ''])
 }
 
+/** The same for messages that say the same (`canonical`), and for no others. */
+export const messageKey = (message: ChatMessage): string =>
+  createHash('sha256').update(canonical(message)).digest('base64').slice(0, 22)
+
 const canonicalCall = ({ id, name, arguments: args, malformed }: ToolCall): unknown => [id, name, malformed ?? sorted(args)]
 
 /** The same value with its keys in order, all the way down. */

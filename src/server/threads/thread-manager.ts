@@ -5,7 +5,8 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadRecord } from '../../store/port.js'
-import { bestMatch, type Chain, chainOf, common, difference } from './prefix-match.js'
+import { type Alignment, alignRequest, type ClientEdit, isRelated, keysOf, type Woven, woven } from './client-edits.js'
+import { bestMatch, chainOf, common, difference } from './prefix-match.js'
 import type { ThreadChange } from './thread-api.js'
 import { type BookEntry, type Known, noThread, ThreadIndex, type ThreadIndexOptions } from './thread-table.js'
 import { Thread } from './thread.js'
@@ -36,6 +37,19 @@ export interface Taken {
   readonly thread: Thread
   /** Where the request left the thread it was matched with; null when it did not. `place`: index of the first other message in the thread. */
   readonly left: { readonly message: number; readonly place: number; readonly reason: string } | null
+  /** What the request changed of what the thread, or the one that it was forked from, had. */
+  readonly edits: readonly ClientEdit[]
+  /** Keys of messages that it has not any more. */
+  readonly hidden: readonly string[]
+}
+
+/** The same before the messages are in it; `alignment`: it is to become what the request has of it. */
+type Taking = Taken & { readonly alignment?: Alignment }
+
+/** A thread that has some of a request's messages. */
+interface Related {
+  readonly thread: Thread
+  readonly alignment: Alignment
 }
 
 const MONTH = 30 * 24 * 3600 * 1000
@@ -93,10 +107,11 @@ export class ThreadBook {
    */
   async take(wanted: Wanted): Promise<Taken> {
     const taken = wanted.appended === true ? await this.#append(wanted) : this.#match(wanted)
-    const { thread } = taken
+    const { thread, alignment } = taken
     try {
       await thread.alone(async () => {
         refuseGone(thread)
+        if (alignment !== undefined) thread.rewrite(woven(thread.record, alignment, wanted.messages))
         const known = thread.view.length
         const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(known)
         thread.extend(fresh)
@@ -170,7 +185,7 @@ export class ThreadBook {
   }
 
   /** Waits until the thread is nobody's, and takes it. */
-  async #append({ tenant, model, thread: id }: Wanted): Promise<Taken> {
+  async #append({ tenant, model, thread: id }: Wanted): Promise<Taking> {
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
     const thread = this.index.load(this.#named(tenant, id, model))
     return thread.held(async () => {
@@ -180,7 +195,7 @@ export class ThreadBook {
         await this.#idle(thread)
       }
       thread.asked = true
-      return { thread, left: null }
+      return { thread, left: null, edits: [], hidden: [] }
     })
   }
 
@@ -195,26 +210,52 @@ export class ThreadBook {
   }
 
   /** Decides and takes in one go: nobody comes in between. */
-  #match({ tenant, model, messages, thread: id, tools }: Wanted): Taken {
+  #match(wanted: Wanted): Taking {
+    const { tenant, model, messages, thread: id, tools } = wanted
     const chain = chainOf(messages)
-    const entry = id === undefined ? this.#best(tenant, model, chain) : this.#named(tenant, id, model)
-    const shared = entry === null ? 0 : common(entry.chain, chain)
-    const goesOn = shared === entry?.chain.length && !entry.asked
-    // Nothing but a system message in common is no conversation in common: the thread is not even read.
-    const begun = messages.slice(0, shared)
-    const isRelated = id !== undefined || goesOn || begun.some(({ role }) => role !== 'system')
-    const candidate = entry === null || !isRelated ? null : this.#loaded(entry, id)
-    if (candidate === null) return { thread: this.#begin(tenant, model, tools, null, 0), left: null }
-    if (goesOn) {
-      candidate.asked = true
-      return { thread: candidate, left: null }
+    const candidates =
+      id === undefined ? [...this.index.each(tenant)].filter((entry) => entry.model === model) : [this.#named(tenant, id, model)]
+    const best = bestMatch(chain, candidates)
+    if (best !== null && best.common === best.candidate.chain.length && !best.candidate.asked) {
+      const thread = this.#loaded(best.candidate, id)
+      if (thread !== null) {
+        thread.asked = true
+        return { thread, left: null, edits: [], hidden: [] }
+      }
     }
-    const thread = this.#begin(tenant, model, tools, candidate, shared)
-    const isOther = shared < candidate.chain.length && shared < messages.length
-    const wasAnswered = begun.some(({ role }) => role === 'assistant')
-    if (!isOther || (id === undefined && !wasAnswered)) return { thread, left: null }
-    const reason = `message ${shared} is not what it was in thread ${candidate.id}: ${difference(candidate.view[shared], messages[shared])}`
-    return { thread, left: { message: shared, place: thread.placeOf(shared), reason } }
+    // Nothing but a system message in common is no conversation in common: the thread is not even read.
+    const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
+    const found = this.#related(wanted, id !== undefined ? candidates : best !== null && isBegun ? [best.candidate] : [])
+    if (found === null) return { thread: this.#begin(tenant, model, tools, null, null), left: null, edits: [], hidden: [] }
+    const { thread: from, alignment } = found
+    const left = leftBy(from, messages, common(from.chain, chain), id)
+    const { edits, hidden } = alignment
+    if (alignment.goesOn && !from.asked) {
+      from.asked = true
+      return { thread: from, left, edits, hidden, alignment }
+    }
+    const thread = this.#begin(tenant, model, tools, from, woven(from.record, alignment, messages))
+    return { thread, left, edits, hidden: [...from.hidden, ...hidden] }
+  }
+
+  /**
+   * The thread that a request is of though it does not go on with one as it is: of those that it goes on behind the end of, else of all that are found, the
+   * one with the most of its messages, then the one used last. Null: none.
+   */
+  #related({ tenant, model, messages, thread: id }: Wanted, first: readonly BookEntry[]): Related | null {
+    const keys = keysOf(messages)
+    // A system message is many threads': none is read for it.
+    const own = keys.filter((_, at) => messages[at]!.role !== 'system')
+    const entries = new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])])
+    let best: Related | null = null
+    for (const entry of entries) {
+      const thread = this.#loaded(entry, id)
+      if (thread === null) continue
+      const alignment = alignRequest(thread.view, thread.keys, messages, keys, thread.hidden)
+      const counts = id !== undefined || isRelated(thread.view, alignment)
+      if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment }
+    }
+    return best
   }
 
   /** Null: the thread was found damaged now; a request that did not name it goes on without it. */
@@ -227,12 +268,6 @@ export class ThreadBook {
     }
   }
 
-  /** The thread that has the longest beginning of the request; null when none has any. Loads nothing. */
-  #best(tenant: Tenant, model: string, chain: Chain): BookEntry | null {
-    const candidates = [...this.index.each(tenant)].filter((entry) => entry.model === model)
-    return bestMatch(chain, candidates)?.candidate ?? null
-  }
-
   /** Loads nothing. @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model */
   #named(tenant: Tenant, id: string, model: string): BookEntry {
     const entry = this.index.entry(tenant, id)
@@ -240,7 +275,7 @@ export class ThreadBook {
     throw new KvfoldError('engine/bad-request', `Thread ${id} is one of model ${entry.model}, not of ${model}; begin a new one.`)
   }
 
-  #begin(tenant: Tenant, model: string, tools: readonly ToolDefinition[], parent: Thread | null, shared: number): Thread {
+  #begin(tenant: Tenant, model: string, tools: readonly ToolDefinition[], parent: Thread | null, first: Woven | null): Thread {
     const now = this.#now()
     const id = `thread_${randomBytes(16).toString('hex')}`
     const nothing = { messages: [], edits: { fragments: [], searches: [], ids: 0 }, held: [] }
@@ -253,7 +288,7 @@ export class ThreadBook {
       parent: parent?.id ?? null,
       contract: parent?.contract ?? null,
       tools,
-      ...(parent?.beginning(shared) ?? nothing),
+      ...(first ?? nothing),
       ledger: [],
       events: [],
     }
@@ -332,6 +367,21 @@ export class ThreadBook {
   #changed({ tenant, id }: Pick<Known, 'tenant' | 'id'>, kind: ThreadChange['kind']): void {
     for (const listener of [...this.#listeners]) listener({ tenant, thread: id, kind })
   }
+}
+
+function isBetter(one: Related, other: Related): boolean {
+  const goesOn = ({ alignment, thread }: Related) => (alignment.goesOn && !thread.asked ? 1 : 0)
+  const more = goesOn(one) - goesOn(other) || one.alignment.matches.length - other.alignment.matches.length
+  return more > 0 || (more === 0 && one.thread.used > other.thread.used)
+}
+
+/** Where a request left a thread with which it has `shared` messages in common, and why; null when it asks the same again, or only begins alike. */
+function leftBy(thread: Thread, messages: readonly ChatMessage[], shared: number, id: string | undefined): Taken['left'] {
+  const isOther = shared < thread.chain.length && shared < messages.length
+  const wasAnswered = thread.view.slice(0, shared).some(({ role }) => role === 'assistant')
+  if (!isOther || (id === undefined && !wasAnswered)) return null
+  const reason = `message ${shared} is not what it was in thread ${thread.id}: ${difference(thread.view[shared], messages[shared])}`
+  return { message: shared, place: thread.placeOf(shared), reason }
 }
 
 const isNoThread = (error: unknown): boolean => error instanceof KvfoldError && error.code === 'server/no-thread'

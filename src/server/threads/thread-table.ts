@@ -21,6 +21,7 @@ const IDLE_BYTES = 2 ** 26
 export class ThreadIndex {
   /** By id; no tenant without entries. */
   readonly #tenants = new Map<Tenant, Map<string, BookEntry>>()
+  readonly #lately = new Map<Tenant, Lately>()
   readonly #loaded: Loaded
 
   private constructor(private readonly options: ThreadIndexOptions) {
@@ -31,7 +32,11 @@ export class ThreadIndex {
   static async open(options: ThreadIndexOptions): Promise<ThreadIndex> {
     const index = new ThreadIndex(options)
     const listed = await options.store.index((record) => new Thread(record, options.portsOf).card)
-    for (const each of listed) index.#put(new BookEntry(each))
+    for (const each of listed) {
+      const entry = new BookEntry(each)
+      index.#put(entry)
+      index.#note(entry)
+    }
     return index
   }
 
@@ -53,6 +58,16 @@ export class ThreadIndex {
   /** In any order; loads nothing. */
   each(tenant: Tenant): Iterable<BookEntry> {
     return this.#tenants.get(tenant)?.values() ?? []
+  }
+
+  /**
+   * Threads of which one of the last messages is among these (`messageKey`), the latest used first: a few of those that have the one that is rarest among
+   * the last known. Looks no further back than needed. Loads nothing.
+   */
+  having(tenant: Tenant, model: string, keys: readonly string[]): readonly BookEntry[] {
+    const lately = this.#lately.get(tenant)
+    if (lately === undefined) return []
+    return lately.having(keys, (entry) => entry.model === model)
   }
 
   /** Most recently used first; loads nothing. */
@@ -97,6 +112,7 @@ export class ThreadIndex {
   add(thread: Thread): void {
     const entry = new BookEntry(thread)
     this.#put(entry)
+    this.#note(entry)
     this.#loaded.use(entry)
   }
 
@@ -106,6 +122,8 @@ export class ThreadIndex {
     const entries = this.#tenants.get(tenant)
     entries?.delete(id)
     if (entries?.size === 0) this.#tenants.delete(tenant)
+    this.#lately.get(tenant)?.note(entry, [])
+    if (entries?.size === 0) this.#lately.delete(tenant)
     this.#loaded.delete(entry)
   }
 
@@ -118,8 +136,19 @@ export class ThreadIndex {
   /** The thread is as large as it is now; idle ones are put away as far as there is no room for them. */
   trim(thread: Thread): void {
     const entry = this.entryOf(thread)
-    if (entry !== null) this.#loaded.grown(entry)
+    if (entry !== null) {
+      this.#note(entry)
+      this.#loaded.grown(entry)
+    }
     this.#loaded.trim()
+  }
+
+  /** What its last messages are now. */
+  #note(entry: BookEntry): void {
+    const { tenant } = entry
+    const lately = this.#lately.get(tenant) ?? new Lately()
+    this.#lately.set(tenant, lately)
+    lately.note(entry, entry.card.ends ?? [])
   }
 
   #read(entry: BookEntry): ThreadRecord | null {
@@ -140,6 +169,41 @@ export class ThreadIndex {
 
 export const noThread = (id: string): KvfoldError =>
   new KvfoldError('server/no-thread', `There is no thread ${JSON.stringify(id.slice(0, 80))}; it was deleted, or never was.`)
+
+// Which threads had a message lately: what clients that change earlier messages are found by.
+
+/** Known messages that are looked at, and threads that are told. */
+const FEW = 8
+
+export class Lately {
+  readonly #entries = new Map<string, Set<BookEntry>>()
+  readonly #keys = new Map<BookEntry, readonly string[]>()
+
+  note(entry: BookEntry, keys: readonly string[]): void {
+    for (const key of this.#keys.get(entry) ?? []) {
+      const entries = this.#entries.get(key)
+      entries?.delete(entry)
+      if (entries?.size === 0) this.#entries.delete(key)
+    }
+    if (keys.length === 0) this.#keys.delete(entry)
+    else this.#keys.set(entry, keys)
+    for (const key of keys) this.#entries.set(key, (this.#entries.get(key) ?? new Set()).add(entry))
+  }
+
+  having(keys: readonly string[], which: (entry: BookEntry) => boolean): readonly BookEntry[] {
+    let rarest: ReadonlySet<BookEntry> | null = null
+    for (let at = keys.length - 1, known = 0; at >= 0 && known < FEW; at--) {
+      const entries = this.#entries.get(keys[at]!)
+      if (entries === undefined) continue
+      known++
+      if (rarest === null || entries.size < rarest.size) rarest = entries
+    }
+    return [...(rarest ?? [])]
+      .filter(which)
+      .sort((a, b) => b.used - a.used)
+      .slice(0, FEW)
+  }
+}
 
 // Which threads stay in memory: those that somebody uses, and of the others the ones used last, as far as there is room.
 

@@ -2,17 +2,20 @@
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { Conversation, type ConversationPorts } from '../../context/conversation.js'
-import type { Fragment } from '../../context/fragment.js'
+import type { CostlyFolds, Fragment } from '../../context/fragment.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
-import { type Candidate, canonical, Chain } from './prefix-match.js'
+import type { Woven } from './client-edits.js'
+import { type Candidate, canonical, Chain, messageKey } from './prefix-match.js'
 
 /** How far the store is. */
 interface Saved {
   messages: number
+  /** Whether the store has other messages behind those. */
+  others: boolean
   entries: number
   events: number
   fragments: unknown
@@ -20,14 +23,18 @@ interface Saved {
   head: string
 }
 
+/** Last messages that a thread is found by. */
+const ENDS = 4
 /** Characters of a title. */
 const TITLE = 80
 /** Bytes that a message, a cost on the ledger, and the rest of what a thread has take in memory, about, without texts and tokens. */
 const SIZES = { message: 500, cost: 100, other: 4000 }
 
-/** Messages are added and never changed; what clients know is `view`, in the same order. Changes are the thread's alone until `save`. */
+/**
+ * What clients know is `view`, in the order of the messages. Messages are added; only a client that sends others than before changes what there is
+ * (`rewrite`). Changes are the thread's alone until `save`.
+ */
 export class Thread implements Candidate {
-  readonly conversation: Conversation
   readonly tenant: Tenant
   readonly id: string
   readonly model: string
@@ -42,11 +49,13 @@ export class Thread implements Candidate {
   gone = false
   failure: Error | null = null
   #held: readonly ChatMessage[]
-  readonly #seen: StoredMessage['seen'][] = []
-  readonly #view: ChatMessage[] = []
-  readonly #chain = new Chain()
+  #conversation: Conversation
+  #seen: StoredMessage['seen'][] = []
+  #view: ChatMessage[] = []
+  #keys: string[] = []
+  #chain = new Chain()
   /** By message of the view: the index of the message in the conversation. */
-  readonly #places: number[] = []
+  #places: number[] = []
   readonly #ledger: LedgerEntry[]
   readonly #events: ThreadEvent[]
   readonly #saved: Saved
@@ -57,7 +66,7 @@ export class Thread implements Candidate {
   /** `record` is in the store already, or is about to be put there. */
   constructor(
     record: ThreadRecord,
-    portsOf: (thread: Thread) => ConversationPorts,
+    private readonly portsOf: (thread: Thread) => ConversationPorts,
     readonly kept = new Kept(),
   ) {
     const { tenant, id, model, created, used, parent, contract, tools, held, messages, edits, ledger, events } = record
@@ -73,20 +82,27 @@ export class Thread implements Candidate {
     this.#ledger = []
     this.account(ledger)
     this.#events = [...events]
-    this.conversation = Conversation.of(
-      { id: conversationId(id), messages: messages.map(({ message }) => message), ...edits },
-      portsOf(this),
-    )
+    this.#conversation = this.#conversationOf({ messages, edits })
     for (const { message, seen } of messages) this.#note(message, seen)
     const { fragments, ids } = this.conversation.state
     this.#saved = {
       messages: messages.length,
+      others: false,
       entries: ledger.length,
       events: events.length,
       fragments,
       ids,
       head: JSON.stringify(this.head),
     }
+  }
+
+  get conversation(): Conversation {
+    return this.#conversation
+  }
+
+  /** Of the view's messages. */
+  get keys(): readonly string[] {
+    return this.#keys
   }
 
   /** What clients know, oldest first. */
@@ -104,6 +120,11 @@ export class Thread implements Candidate {
 
   get events(): readonly ThreadEvent[] {
     return this.#events
+  }
+
+  /** Keys of messages that its client took out or replaced some time. */
+  get hidden(): ReadonlySet<string> {
+    return new Set(this.#events.flatMap(({ hidden = [] }) => hidden))
   }
 
   /** What its answers were shown, as far as this process knows. */
@@ -154,6 +175,7 @@ export class Thread implements Candidate {
     const last = this.#ledger.findLast(({ kind }) => kind === 'answer')
     return {
       chain: this.#chain.bytes,
+      ends: this.#keys.slice(-ENDS),
       title: first
         .trimStart()
         .slice(0, 10 * TITLE)
@@ -171,25 +193,23 @@ export class Thread implements Candidate {
     return this.#places[message] ?? this.conversation.messages.length
   }
 
-  /**
-   * What a new thread starts with that has the first `count` messages of the view: the messages with what was carried out inside for them, the
-   * fragments that lie in them in the state they are in, and ids that go on where these are.
-   */
-  beginning(count: number): Pick<ThreadRecord, 'messages' | 'edits' | 'held'> {
-    const { messages, edits } = this.record
-    const last = count === 0 ? -1 : this.placeOf(count - 1)
-    let end = last + 1
-    const isInner = (at: number) => messages[at]?.message.role === 'tool' && this.#seen[at] === 'nothing'
-    while (count > 0 && isInner(end)) end++
-    const held: ChatMessage[] = []
-    for (let at = end; count > 0 && messages[at]?.message.role === 'tool'; at++) if (isInner(at)) held.push(messages[at]!.message)
-    if (end === messages.length) held.push(...this.#held)
-    const within = ({ message }: { readonly message: number }) => message < end
-    return {
-      messages: messages.slice(0, end),
-      edits: { fragments: edits.fragments.filter(within), searches: edits.searches.filter(within), ids: edits.ids },
-      held,
-    }
+  /** Its client sent other messages than before: from now on it consists of these. What was shown before is known no more. */
+  rewrite({ messages, edits, held }: Woven): void {
+    const before = this.conversation.messages
+    const isSame = ({ message, seen }: StoredMessage, at: number) => message === before[at] && seen === this.#seen[at]
+    const other = messages.findIndex((each, at) => !isSame(each, at))
+    const from = other === -1 ? messages.length : other
+    const saved = this.#saved
+    if (from < saved.messages) Object.assign(saved, { messages: from, others: true })
+    this.#conversation = this.#conversationOf({ messages, edits })
+    this.#held = held
+    this.#seen = []
+    this.#view = []
+    this.#keys = []
+    this.#places = []
+    this.#chain = new Chain()
+    for (const { message, seen } of messages) this.#note(message, seen)
+    this.kept.shown = new ShownSteps()
   }
 
   /** Adds messages of the client's; results that were held back go where their calls stand. */
@@ -265,17 +285,25 @@ export class Thread implements Candidate {
     const events = record.events.slice(saved.events)
     const isEdited = saved.fragments !== fragments || saved.ids !== ids
     const isTouched = saved.head !== head
-    if (!isEdited && !isTouched && messages.length + ledger.length + events.length === 0) return
+    const from = saved.others ? saved.messages : null
+    if (!isEdited && !isTouched && from === null && messages.length + ledger.length + events.length === 0) return
     // These move first: what is added while the store writes is the next call's.
     saved.messages += messages.length
+    saved.others = false
     saved.entries += ledger.length
     saved.events += events.length
     Object.assign(saved, { fragments, ids, head })
     await store.update(tenant, id, {
       ...(isTouched ? { head: this.head } : {}),
       ...(isEdited ? { edits: record.edits } : {}),
+      ...(from === null ? {} : { from }),
       ...{ messages, ledger, events, card: this.card },
     })
+  }
+
+  #conversationOf({ messages, edits }: Pick<ThreadRecord, 'messages' | 'edits'>): Conversation {
+    const state = { id: conversationId(this.id), messages: messages.map(({ message }) => message), ...edits }
+    return Conversation.of(state, this.portsOf(this))
   }
 
   #add(message: ChatMessage, seen: StoredMessage['seen']): void {
@@ -289,6 +317,7 @@ export class Thread implements Candidate {
     if (seen === 'nothing') return
     const known = seen === 'same' ? message : seen
     this.#view.push(known)
+    this.#keys.push(messageKey(known))
     this.#places.push(place)
     this.#chain.push(canonical(known))
   }
@@ -313,6 +342,8 @@ export class Kept {
   own: readonly ToolDefinition[] = []
   /** Whether an engine may hold cells of it. */
   warm = false
+  /** What the ask under way says of folds that cost; null: nothing, or there is none. */
+  costlyFolds: CostlyFolds | null = null
 }
 
 // What a thread's answers were shown since its cells were last exact: enough to show it again, trace of hidden text and all.

@@ -32,7 +32,6 @@ describe('mrcr, generated', () => {
       length: fc.integer({ min: 2500, max: 9000 }),
       seed: fc.integer(),
     })
-    const seen = new Set<number>()
     await fc.assert(
       fc.asyncProperty(options, async ({ needles, length, seed }) => {
         const task = await open({ needles: [needles], lengths: [length], seed, samples: 1 })
@@ -52,11 +51,9 @@ describe('mrcr, generated', () => {
         const characters = messages.reduce((sum, { content }) => sum + content.length, 0)
         expect(characters).toBeLessThanOrEqual(length * 4)
         expect(characters).toBeGreaterThan(length * 4 * 0.75)
-        if (needles === 8) seen.add(which)
       }),
       { numRuns: 40 },
     )
-    expect(seen.size).toBeGreaterThan(1)
   })
 
   it('asks for every one of the texts now and then, wherever they stand', async () => {

@@ -5,7 +5,7 @@ import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { PiTruth } from '../../../src/eval/pi-score.js'
 import { openTask } from '../../../src/eval/tasks/open.js'
-import { publicWords, writePublicWords } from './public-words.js'
+import { publicWords, writePublicWords } from '../support/public-words.js'
 
 const open = (options: Record<string, unknown>) => openTask({ task: 'pi-llm', options })
 const answerOf = (truth: unknown) =>

@@ -1,18 +1,20 @@
 /** Owns the figures of accuracy: all conditions of all tasks, and curves against what makes a task harder, the paper's beside ours. */
 import { paperTable1, type PaperRow } from '../../paper.js'
-import { curveChart, type Curve, type Panel, type Point } from '../figures/curves.js'
-import { dotChart } from '../figures/dots.js'
-import { type Drawn, drawnOr, type Entry, lookOf } from '../figures/frame.js'
+import { type Curve, curves, type Point, size } from '../../../figures/curves.js'
+import { type Entry, figure, type Panel } from '../../../figures/figure.js'
+import { rows } from '../../../figures/rows.js'
+import { type Drawn, drawnOr, lookOf } from './picture.js'
 import type { Estimate } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { Labels, percent, plural } from '../tables/table.js'
+import { plural } from '../../../figures/numbers.js'
+import { Labels, percent } from '../tables/labels.js'
 import { PAPER_AXES, valuesOn } from '../tables/paper.js'
 
 export function accuracyPictures(summary: Summary): Drawn[] {
   const labels = new Labels(summary)
   const groups = summary.tasks.map((_, task) => ({
     title: labels.task(task),
-    dots: summary.conditions.flatMap((condition) => {
+    rows: summary.conditions.flatMap((condition) => {
       const { measures } = condition
       if (condition.task !== task || measures === null) return []
       const { value, interval } = measures.accuracy
@@ -27,24 +29,17 @@ export function accuracyPictures(summary: Summary): Drawn[] {
       ]
     }),
   }))
-  const overview = dotChart(
-    {
-      title: 'Accuracy of every agent on every task',
-      below: 'Over all cells, with 95 % intervals; in brackets how many samples were answered.',
-      unit: 'accuracy, %',
-      most: 100,
-    },
-    [],
-    groups,
-  )
+  const title = 'Accuracy of every agent on every task'
+  const below = 'Over all cells, with 95 % intervals; in brackets how many samples were answered.'
+  const overview = figure({ title, below, panels: rows(groups, 'accuracy, %', 100) })
   return [
-    drawnOr('accuracy', 'Accuracy of every agent on every task', overview, 'No sample was answered.'),
-    ...summary.tasks.map((_, task) => curves(summary, labels, task)),
+    drawnOr('accuracy', overview, 'No sample was answered.'),
+    ...summary.tasks.map((_, task) => curvesOf(summary, labels, task)),
   ]
 }
 
 /** A panel for every axis with two values or more, the paper's beside it; where there are two such axes, also one for every value of the first. */
-function curves(summary: Summary, labels: Labels, index: number): Drawn {
+function curvesOf(summary: Summary, labels: Labels, index: number): Drawn {
   const { task, slug, axes } = summary.tasks[index]!
   const own = summary.conditions.filter((condition) => condition.task === index)
   const long = axes.filter((axis) => valuesOn(own, axis).length > 1)
@@ -60,11 +55,10 @@ function curves(summary: Summary, labels: Labels, index: number): Drawn {
   const models = long.some((axis) => paperPanel(task, axis) !== null)
     ? Object.entries(MODELS).map(([label, colour]) => ({ label: `${label} (the paper's)`, colour }))
     : []
-  const svg = curveChart(title, below, [...entries(summary, labels, own), ...models], panels)
+  const svg = figure({ title, below, key: [...entries(summary, labels, own), ...models], columns: 2, panels })
   const name = task === 'needles' ? "curves in the shape of the paper's figure 4" : 'curves'
   return drawnOr(
     `accuracy-${slug}`,
-    title,
     svg,
     `${labels.task(index)}: no ${name}, because no axis of its cells has two values (${axes.length === 0 ? 'it has none' : axes.join(', ')}).`,
   )
@@ -80,19 +74,18 @@ function averaged(
   axis: string,
   several: boolean,
 ): Panel {
-  return {
-    title: `Ours, by ${axis}`,
-    below: several ? 'all samples with this value' : samples(conditions),
+  return panel(
+    `Ours, by ${axis}`,
+    several ? 'all samples with this value' : samples(conditions),
     axis,
-    xs: valuesOn(conditions, axis),
-    curves: conditions.map((condition) => ({
-      label: labels.condition(condition),
+    valuesOn(conditions, axis),
+    conditions.map((condition) => ({
       ...lookOf(summary, condition),
       points: condition.margins.flatMap((margin) =>
-        margin.axis === axis ? [point(margin.value, margin.accuracy, margin.answered)] : [],
+        margin.axis === axis ? [point(labels.condition(condition), margin.value, margin.accuracy, margin.answered)] : [],
       ),
     })),
-  }
+  )
 }
 
 function crossed(
@@ -101,29 +94,31 @@ function crossed(
   conditions: readonly ConditionResult[],
   { axis, value, along }: { readonly axis: string; readonly value: number; readonly along: string },
 ): Panel {
-  return {
-    title: `Ours, ${axis} ${value}, by ${along}`,
-    below: '',
-    axis: along,
-    xs: valuesOn(conditions, along),
-    curves: conditions.map((condition) => ({
-      label: labels.condition(condition),
+  return panel(
+    `Ours, ${axis} ${value}, by ${along}`,
+    '',
+    along,
+    valuesOn(conditions, along),
+    conditions.map((condition) => ({
       ...lookOf(summary, condition),
       points: condition.cells.flatMap(({ cell, measures }): Point[] => {
         const x = cell[along]
         return cell[axis] === value && typeof x === 'number' && measures !== null
-          ? [point(x, measures.accuracy, measures.answered)]
+          ? [point(labels.condition(condition), x, measures.accuracy, measures.answered)]
           : []
       }),
     })),
-  }
+  )
 }
 
-const point = (x: number, { value, interval }: Estimate, answered: number): Point => ({
+const panel = (title: string, below: string, axis: string, sizes: readonly number[], own: readonly Curve[]): Panel =>
+  curves({ title, below, sizes, names: { x: axis, y: 'accuracy, %' }, y: { domain: [0, 100], ticks: 5 }, curves: own })
+
+const point = (label: string, x: number, { value, interval }: Estimate, answered: number): Point => ({
   x,
-  value,
-  interval,
-  says: plural(answered, 'sample'),
+  value: 100 * value,
+  interval: [100 * interval[0], 100 * interval[1]],
+  says: `${label}, ${size(x)}: ${percent(value)} % (${plural(answered, 'sample')})`,
 })
 
 function samples(conditions: readonly ConditionResult[]): string {
@@ -139,22 +134,16 @@ const MODELS: Readonly<Record<string, string>> = { 'Claude-4-Sonnet': '#db2777',
 function paperPanel(task: string, axis: string): Panel | null {
   const quoted = [paperTable1.piLlm, paperTable1.needles].find((part) => part.task === task && PAPER_AXES[part.task] === axis)
   if (quoted === undefined) return null
-  const rows: readonly PaperRow[] = quoted.rows
-  return {
-    title: `The paper's, by ${axis}: other models and data`,
-    below: 'full lines: with tools; dashed: plain',
-    axis,
-    xs: [...quoted.columns],
-    curves: rows.map(({ method, tools, values }): Curve => ({
-      label: `${method}, ${tools ? 'with tools' : 'plain'}`,
-      colour: MODELS[method]!,
-      dash: tools ? '' : '4 4',
-      points: values.map((value, at) => ({
-        x: quoted.columns[at]!,
-        value: value / 100,
-        interval: null,
-        says: paperTable1.source,
-      })),
-    })),
-  }
+  const { rows: quotedRows }: { readonly rows: readonly PaperRow[] } = quoted
+  const own = quotedRows.map(({ method, tools, values }): Curve => ({
+    colour: MODELS[method]!,
+    dash: tools ? '' : '4 4',
+    points: values.map((value, at) => {
+      const x = quoted.columns[at]!
+      const says = `${method}, ${tools ? 'with tools' : 'plain'}, ${size(x)}: ${value.toFixed(1)} % (${paperTable1.source})`
+      return { x, value, interval: null, says }
+    }),
+  }))
+  const title = `The paper's, by ${axis}: other models and data`
+  return panel(title, 'full lines: with tools; dashed: plain', axis, quoted.columns, own)
 }

@@ -1,18 +1,20 @@
 /** Owns the figures of tool use: which tools, in which order, how evenly, how often, and folds beside restores. */
 import { paperFigure3, paperTraining } from '../../paper.js'
-import { barChart, type Bar, type BarGroup } from '../figures/bars.js'
-import { dotChart, type Dot, type DotGroup } from '../figures/dots.js'
-import { type Drawn, drawnOr, type Entry, type LeftOut, lookOf, PALETTE, THEIRS } from '../figures/frame.js'
-import { orderChart } from '../figures/order.js'
+import * as Plot from '@observablehq/plot'
+import { type Entry, figure, type Panel } from '../../../figures/figure.js'
+import { type Row, type RowGroup, rows } from '../../../figures/rows.js'
+import { PALETTE, THEIRS } from '../../../figures/theme.js'
+import { type Drawn, drawnOr, lookOf } from './picture.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { Labels, percent, plural } from '../tables/table.js'
+import { plural } from '../../../figures/numbers.js'
+import { Labels, percent } from '../tables/labels.js'
 import { toolNames } from '../tables/tools.js'
 
 /** None of them without calls: that is said once. */
 export function usePictures(summary: Summary): Drawn[] {
   const calling = summary.conditions.filter(({ tools }) => tools.calls > 0)
   const why = "Tool use, as in the paper's figures 3 and 11 to 13: no agent of these logs called tools."
-  if (calling.length === 0) return [{ title: 'Tool use', why } satisfies LeftOut]
+  if (calling.length === 0) return [{ why }]
   const labels = new Labels(summary)
   return [
     toolCounts(summary, labels, calling),
@@ -32,12 +34,12 @@ const perSample = ({ tools }: ConditionResult, name: string): number => (tools.c
 /** In the shape of figure 3: a group a task, and a tool where several conditions called tools. */
 function toolCounts(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
   const title = 'Which tools are called'
-  const groups = summary.tasks.flatMap(({ task }, index): BarGroup[] => {
+  const groups = summary.tasks.flatMap(({ task }, index): RowGroup[] => {
     const own = calling.filter((condition) => condition.task === index)
     if (own.length === 0) return []
     const quoted = paperFigure3.counts.filter((one) => one.task === task)
     const names = [...new Set([...toolNames(own.map(({ tools }) => tools)), ...quoted.map(({ tool }) => tool)])]
-    const ofTool = (name: string, label: (condition: ConditionResult) => string): Bar[] => [
+    const ofTool = (name: string, label: (condition: ConditionResult) => string): Row[] => [
       ...own.map((condition) => {
         const value = perSample(condition, name)
         const { colour } = lookOf(summary, condition)
@@ -51,17 +53,17 @@ function toolCounts(summary: Summary, labels: Labels, calling: readonly Conditio
     ]
     const [only] = own
     return own.length === 1 && only !== undefined
-      ? [{ title: `${labels.task(index)}: ${labels.condition(only)}`, bars: names.flatMap((name) => ofTool(name, () => name)) }]
+      ? [{ title: `${labels.task(index)}: ${labels.condition(only)}`, rows: names.flatMap((name) => ofTool(name, () => name)) }]
       : names.map((name) => ({
           title: `${labels.task(index)}: ${name}`,
-          bars: ofTool(name, (condition) => labels.condition(condition)),
+          rows: ofTool(name, (condition) => labels.condition(condition)),
         }))
   })
   const theirs = `Hollow: the paper's figure 3 (${paperFigure3.method}, ${paperFigure3.samples} samples), as far as its text has numbers.`
-  return drawnOr('tools', title, barChart({ title, below: theirs, unit: 'calls a sample' }, [], groups), title)
+  return drawnOr('tools', figure({ title, below: theirs, panels: rows(groups, 'calls a sample') }), title)
 }
 
-function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): Bar {
+function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): Row {
   const value = calls / paperFigure3.samples
   return {
     label: `the paper's, ${prompt}`,
@@ -71,26 +73,45 @@ function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): Bar
   }
 }
 
+/** Calls beyond are left out of the drawing; the table has them. */
+const MOST = 30
+
 function order(labels: Labels, calling: readonly ConditionResult[]): Drawn {
   const title = 'Which tool at which call'
-  const panels = calling.map((condition) => ({
-    title: labels.task(condition.task),
-    below: `${labels.condition(condition)}; ${plural(condition.tools.samples, 'sample')}, ${plural(condition.tools.calls, 'call')}`,
-    samples: condition.tools.samples,
-    order: condition.tools.order,
-  }))
-  const svg = orderChart(
-    title,
-    'Of how many samples the first, second, ... call was of which tool.',
-    toolEntries(calling),
-    panels,
-  )
-  return drawnOr('tool-order', title, svg, title)
+  const below = 'Of how many samples the first, second, ... call was of which tool.'
+  const key = toolEntries(calling)
+  const panels = calling.map((condition): Panel => {
+    const { samples, order: all, calls } = condition.tools
+    const shown = all.slice(0, MOST).flatMap((counts, at) =>
+      key.flatMap(({ label, colour }) => {
+        const count = counts[label] ?? 0
+        const says = `call ${at + 1}: ${label} in ${count} of ${samples} samples`
+        return count === 0 ? [] : [{ call: at + 1, count, colour, says }]
+      }),
+    )
+    const ordinals = Array.from({ length: Math.min(MOST, all.length) }, (_, at) => at + 1)
+    const ticks = ordinals.filter((_, at) => at % Math.ceil(ordinals.length / 15) === 0)
+    const name = all.length > MOST ? `call of a sample (the first ${MOST} of ${all.length})` : 'call of a sample'
+    return {
+      title: labels.task(condition.task),
+      below: `${labels.condition(condition)}; ${plural(samples, 'sample')}, ${plural(calls, 'call')}`,
+      height: 236,
+      plot: {
+        x: { type: 'band', domain: ordinals, ticks, padding: 0.05, label: name },
+        y: { domain: [0, samples], nice: 4, ticks: 4, label: 'samples' },
+        marks: [
+          Plot.barY(shown, Plot.stackY({ x: 'call', y: 'count', fill: 'colour', title: 'says', order: null })),
+          Plot.ruleY([0], { strokeOpacity: 0.5 }),
+        ],
+      },
+    }
+  })
+  return drawnOr('tool-order', figure({ title, below, key, columns: 2, panels }), title)
 }
 
 const decimals = (value: number): string => value.toFixed(value < 1 ? 3 : 2)
 
-const quotedDot = (label: string, { start, end }: { readonly start: number; readonly end: number }): Dot => ({
+const quotedRow = (label: string, { start, end }: { readonly start: number; readonly end: number }): Row => ({
   label,
   values: [start, end],
   colour: THEIRS,
@@ -104,10 +125,10 @@ const ownGroups = (
   labels: Labels,
   conditions: readonly ConditionResult[],
   of: (condition: ConditionResult) => number | null,
-): DotGroup[] =>
+): RowGroup[] =>
   summary.tasks.map((_, task) => ({
     title: labels.task(task),
-    dots: conditions.flatMap((condition) => {
+    rows: conditions.flatMap((condition) => {
       const value = of(condition)
       if (condition.task !== task || value === null) return []
       return [
@@ -125,36 +146,30 @@ const QUOTED = `The paper's (${paperTraining.method}), beginning → end`
 
 function entropies(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
   const title = 'How evenly tools are used: entropy'
-  const svg = dotChart(
-    {
-      title,
-      below: "Shannon entropy of calls by tool, in bits; in place of the paper's figure 11, which follows a training.",
-      unit: 'bits',
-    },
-    [],
-    [
-      ...ownGroups(summary, labels, calling, ({ tools }) => tools.entropy),
-      { title: QUOTED, dots: paperTraining.entropy.rows.map((row) => quotedDot(row.of, row)) },
-    ],
-  )
-  return drawnOr('tool-entropy', title, svg, title)
+  const groups = [
+    ...ownGroups(summary, labels, calling, ({ tools }) => tools.entropy),
+    { title: QUOTED, rows: paperTraining.entropy.rows.map((row) => quotedRow(row.of, row)) },
+  ]
+  const svg = figure({
+    title,
+    below: "Shannon entropy of calls by tool, in bits; in place of the paper's figure 11, which follows a training.",
+    panels: rows(groups, 'bits'),
+  })
+  return drawnOr('tool-entropy', svg, title)
 }
 
 function callsPerTask(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
   const title = 'Calls a sample'
-  const svg = dotChart(
-    {
-      title,
-      below: "Mean number of calls, failed ones included; in place of the paper's figure 12, which follows a training.",
-      unit: 'calls a sample',
-    },
-    [],
-    [
-      ...ownGroups(summary, labels, calling, ({ tools }) => tools.calls / tools.samples),
-      { title: QUOTED, dots: paperTraining.calls.rows.map((row) => quotedDot(row.of, row)) },
-    ],
-  )
-  return drawnOr('tool-calls', title, svg, title)
+  const groups = [
+    ...ownGroups(summary, labels, calling, ({ tools }) => tools.calls / tools.samples),
+    { title: QUOTED, rows: paperTraining.calls.rows.map((row) => quotedRow(row.of, row)) },
+  ]
+  const svg = figure({
+    title,
+    below: "Mean number of calls, failed ones included; in place of the paper's figure 12, which follows a training.",
+    panels: rows(groups, 'calls a sample'),
+  })
+  return drawnOr('tool-calls', svg, title)
 }
 
 /** In place of the left half of figure 13, for all tasks. */
@@ -163,9 +178,9 @@ function shares(summary: Summary, labels: Labels, calling: readonly ConditionRes
   const tools = toolEntries(calling)
   const groups = summary.tasks.map((_, task) => ({
     title: labels.task(task),
-    bars: calling
+    rows: calling
       .filter((condition) => condition.task === task)
-      .map((condition): Bar => ({
+      .map((condition): Row => ({
         label: labels.condition(condition),
         parts: tools.map(({ label, colour }) => {
           const share = (condition.tools.counts[label] ?? 0) / condition.tools.calls
@@ -176,24 +191,24 @@ function shares(summary: Summary, labels: Labels, calling: readonly ConditionRes
   }))
   const below =
     "In place of the left half of the paper's figure 13, which follows a training and of which the text has no numbers."
-  return drawnOr('tool-shares', title, barChart({ title, below, unit: '% of all calls', most: 100 }, tools, groups), title)
+  return drawnOr('tool-shares', figure({ title, below, key: tools, panels: rows(groups, '% of all calls', 100) }), title)
 }
 
 /** In place of the right half of figure 13. */
 function onPiLlm(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
   const title = 'Folds and restores on PI-LLM'
   const own = calling.filter(({ task }) => summary.tasks[task]!.task === 'pi-llm')
-  const svg = dotChart(
-    { title, below: "In place of the right half of the paper's figure 13, which follows a training.", unit: 'calls a sample' },
-    [],
-    own.length === 0
-      ? []
-      : paperTraining.piLlm.rows.flatMap(({ tool, start, end }) =>
-          [
-            ...ownGroups(summary, labels, own, (condition) => perSample(condition, tool)),
-            { title: QUOTED, dots: [quotedDot('all samples', { start, end })] },
-          ].map(({ title: group, dots }) => ({ title: `${tool}: ${group}`, dots, axis: tool })),
-        ),
-  )
-  return drawnOr('tool-folds', title, svg, `${title}, as in the paper's figure 13: no agent called tools on PI-LLM.`)
+  const panels = paperTraining.piLlm.rows.flatMap(({ tool, start, end }) => {
+    const groups = [
+      ...ownGroups(summary, labels, own, (condition) => perSample(condition, tool)),
+      { title: QUOTED, rows: [quotedRow('all samples', { start, end })] },
+    ]
+    return rows(
+      groups.map((group) => ({ ...group, title: `${tool}: ${group.title}` })),
+      'calls a sample',
+    )
+  })
+  const below = "In place of the right half of the paper's figure 13, which follows a training."
+  const svg = figure({ title, below, panels: own.length === 0 ? [] : panels })
+  return drawnOr('tool-folds', svg, `${title}, as in the paper's figure 13: no agent called tools on PI-LLM.`)
 }

@@ -2,7 +2,9 @@
 import { paperFigure3, paperFigure6, paperTable1, paperTable2, paperTraining, type PaperRow } from '../../paper.js'
 import type { TaskName } from '../../task.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { type Column, count, Labels, NONE, table, type Table } from './table.js'
+import { count } from '../../../figures/numbers.js'
+import { type DataColumn, NONE, dataTable, type DataTable } from './data-table.js'
+import { Labels } from './labels.js'
 
 /** The axis of a task's cells that the paper's table 1 and curves go along. */
 export const PAPER_AXES: Partial<Readonly<Record<TaskName, string>>> = { 'pi-llm': 'updates', needles: 'needles' }
@@ -10,7 +12,7 @@ export const PAPER_AXES: Partial<Readonly<Record<TaskName, string>>> = { 'pi-llm
 const THEIRS =
   'Rows in italics or grey are quoted from the paper: other models, other data, other prompts. They show the shape to compare with, not a rival.'
 
-export function paperTables(summary: Summary): Table[] {
+export function paperTables(summary: Summary): DataTable[] {
   return [...firstTable(summary, 'pi-llm'), ...firstTable(summary, 'needles'), ...secondTable(summary), ...figureTable(summary)]
 }
 
@@ -34,7 +36,7 @@ interface Row {
 
 const theirs = ({ condition }: Row): boolean => condition === null
 
-function firstTable(summary: Summary, task: 'pi-llm' | 'needles'): Table[] {
+function firstTable(summary: Summary, task: 'pi-llm' | 'needles'): DataTable[] {
   const axis = PAPER_AXES[task]!
   const paper = task === 'pi-llm' ? paperTable1.piLlm : paperTable1.needles
   const labels = new Labels(summary)
@@ -56,7 +58,7 @@ function firstTable(summary: Summary, task: 'pi-llm' | 'needles'): Table[] {
   ]
   const what = task === 'pi-llm' ? 'updates' : 'needles'
   return [
-    table(
+    dataTable(
       {
         name: `paper-table-1-${task}`,
         title: `In the shape of the paper's table 1: ${task === 'pi-llm' ? 'PI-LLM by updates of every key' : 'NeedleBench M-RS by needles'}, accuracy in %`,
@@ -72,9 +74,9 @@ function firstTable(summary: Summary, task: 'pi-llm' | 'needles'): Table[] {
   ]
 }
 
-const whoseColumn: Column<Row> = { name: 'method', title: 'method', value: ({ label }) => label }
+const whoseColumn: DataColumn<Row> = { name: 'method', title: 'method', value: ({ label }) => label }
 
-const numberColumn = (name: string, title: string, at: number): Column<Row> => ({
+const numberColumn = (name: string, title: string, at: number): DataColumn<Row> => ({
   name,
   title,
   align: 'right',
@@ -83,7 +85,7 @@ const numberColumn = (name: string, title: string, at: number): Column<Row> => (
 })
 
 /** The first setting of every task counts; a row is an agent under a contract in one group of logs. */
-function secondTable(summary: Summary): Table[] {
+function secondTable(summary: Summary): DataTable[] {
   const labels = new Labels(summary)
   const { conditions, tasks } = summary
   const columns = paperTable2.columns.map((task) => tasks.findIndex((own) => own.task === task))
@@ -107,7 +109,7 @@ function secondTable(summary: Summary): Table[] {
   }))
   const titles = ['PI-LLM', 'NeedleBench M-RS', 'MRCR', 'LongBench v2', 'FRAMES', 'mean of the five']
   return [
-    table(
+    dataTable(
       {
         name: 'paper-table-2',
         title: "In the shape of the paper's table 2: agents on tasks, accuracy in %",
@@ -133,11 +135,11 @@ interface Figure {
 }
 
 /** What the paper's figures 3, 6 and 11 to 13 say in numbers, and ours after each. */
-function figureTable(summary: Summary): Table[] {
+function figureTable(summary: Summary): DataTable[] {
   const rows = [...toolCounts(summary), ...contexts(summary), ...training(summary)]
   if (rows.length === 0) return []
   return [
-    table(
+    dataTable(
       {
         name: 'paper-figures',
         title: "Numbers of the paper's figures 3, 6 and 11 to 13 beside ours",

@@ -1,19 +1,9 @@
 /** Owns the tables of results: accuracy and cost, over all cells and cell by cell. */
 import type { Measures } from '../measures.js'
 import { byAxes, type Cell, type ConditionResult, type Result, type Summary } from '../summary.js'
-import {
-  type Column,
-  count,
-  Labels,
-  NONE,
-  percent,
-  points,
-  probability,
-  seconds,
-  table,
-  type Table,
-  withInterval,
-} from './table.js'
+import { count } from '../../../figures/numbers.js'
+import { type DataColumn, NONE, dataTable, type DataTable } from './data-table.js'
+import { Labels, percent, points, probability, seconds, withInterval } from './labels.js'
 
 // The rows that tables of results share: a condition over all cells, or one cell of it.
 
@@ -48,14 +38,14 @@ export const opensCell =
     byAxes(row.cell, before.cell, axes) !== 0
 
 /** Which condition of which task. */
-export const conditionColumns = (labels: Labels): Column<Row>[] => [
+export const conditionColumns = (labels: Labels): DataColumn<Row>[] => [
   { name: 'task', title: 'task', value: ({ condition }) => labels.task(condition.task) },
   ...labels.columns<Row>(({ condition }) => condition),
 ]
 
 /** Which cell, and which condition. */
-export const cellColumns = (axes: readonly string[], labels: Labels): Column<Row>[] => [
-  ...axes.map((axis): Column<Row> => ({
+export const cellColumns = (axes: readonly string[], labels: Labels): DataColumn<Row>[] => [
+  ...axes.map((axis): DataColumn<Row> => ({
     name: axis,
     title: axis,
     value: ({ cell }) => cell[axis] ?? null,
@@ -73,7 +63,7 @@ export const measured = (
   title: string | null,
   value: Of<number | string | null>,
   text?: Of<string>,
-): Column<Row> => ({
+): DataColumn<Row> => ({
   name,
   title,
   align: 'right',
@@ -83,11 +73,11 @@ export const measured = (
 
 // The tables of accuracy: over all cells and cell by cell, with intervals and the tests against the baseline.
 
-export function accuracyTables(summary: Summary): Table[] {
+export function accuracyTables(summary: Summary): DataTable[] {
   const labels = new Labels(summary)
   const whole = wholeRows(summary)
   return [
-    table(
+    dataTable(
       { name: 'accuracy', title: 'Accuracy', notes: accuracyNotes(summary, whole) },
       [...conditionColumns(labels), ...answeredColumns, ...accuracyColumns(summary, labels)],
       whole,
@@ -99,7 +89,7 @@ export function accuracyTables(summary: Summary): Table[] {
       const said = { name: `accuracy-${slug}`, title: `Accuracy by cell: ${labels.task(task)}` }
       const brief = ['Read as the table of all cells.', ...family(rows)]
       return [
-        table(
+        dataTable(
           { ...said, notes: accuracyNotes(summary, rows), brief },
           [...cellColumns(axes, labels), ...answeredColumns.slice(0, 1), ...accuracyColumns(summary, labels)],
           rows,
@@ -110,7 +100,7 @@ export function accuracyTables(summary: Summary): Table[] {
   ]
 }
 
-const answeredColumns: Column<Row>[] = [
+const answeredColumns: DataColumn<Row>[] = [
   {
     name: 'answered',
     title: 'answered',
@@ -124,7 +114,7 @@ const answeredColumns: Column<Row>[] = [
   { name: 'planned', title: null, value: ({ condition }) => condition.planned },
 ]
 
-function accuracyColumns({ conditions }: Summary, labels: Labels): Column<Row>[] {
+function accuracyColumns({ conditions }: Summary, labels: Labels): DataColumn<Row>[] {
   const against = (of: (comparison: NonNullable<Result['against']>) => number | string | boolean | null) => (row: Row) =>
     row.result.against === null ? null : of(row.result.against)
   const said = (of: (comparison: NonNullable<Result['against']>) => string) => (row: Row) =>
@@ -236,12 +226,12 @@ const UNTRAINED =
 
 // The tables of cost: context, work and time, over all cells and cell by cell.
 
-export function costTables(summary: Summary): Table[] {
+export function costTables(summary: Summary): DataTable[] {
   const labels = new Labels(summary)
   const [first, whole, marks] = [conditionColumns(labels), wholeRows(summary), { opens: opensTask }]
   return [
-    table({ name: 'context', title: 'Context and work', notes: CONTEXT_NOTES }, [...first, ...contextColumns], whole, marks),
-    table(
+    dataTable({ name: 'context', title: 'Context and work', notes: CONTEXT_NOTES }, [...first, ...contextColumns], whole, marks),
+    dataTable(
       { name: 'time', title: 'Time, and what a right answer costs', notes: TIME_NOTES },
       [...first, ...timeColumns],
       whole,
@@ -252,7 +242,7 @@ export function costTables(summary: Summary): Table[] {
       if (axes.length === 0 || rows.length === 0) return []
       const said = { name: `context-${slug}`, title: `Context, work and time by cell: ${labels.task(task)}` }
       return [
-        table(
+        dataTable(
           { ...said, notes: CONTEXT_NOTES, brief: ['Read as the tables of all cells.'] },
           [...cellColumns(axes, labels), ...contextColumns, secondsColumn],
           rows,
@@ -263,7 +253,7 @@ export function costTables(summary: Summary): Table[] {
   ]
 }
 
-const tokens = (name: string, title: string, of: (measures: Measures) => number): Column<Row> =>
+const tokens = (name: string, title: string, of: (measures: Measures) => number): DataColumn<Row> =>
   measured(
     name,
     title,
@@ -271,7 +261,7 @@ const tokens = (name: string, title: string, of: (measures: Measures) => number)
     (_row, measures) => count(of(measures)),
   )
 
-const contextColumns: Column<Row>[] = [
+const contextColumns: DataColumn<Row>[] = [
   tokens('context_before', 'before', ({ context }) => context.before),
   tokens('context_most', 'at most', ({ context }) => context.most),
   tokens('context_after', 'after', ({ context }) => context.after),
@@ -298,7 +288,7 @@ const contextColumns: Column<Row>[] = [
   tokens('generated', 'generated', ({ work }) => work.generated),
 ]
 
-const time = (name: string, title: string, of: (measures: Measures) => number | null): Column<Row> =>
+const time = (name: string, title: string, of: (measures: Measures) => number | null): DataColumn<Row> =>
   measured(
     name,
     title,
@@ -311,7 +301,7 @@ const time = (name: string, title: string, of: (measures: Measures) => number | 
 
 const secondsColumn = time('milliseconds', 'time, s', ({ milliseconds }) => milliseconds.total)
 
-const timeColumns: Column<Row>[] = [
+const timeColumns: DataColumn<Row>[] = [
   secondsColumn,
   time('prefill_milliseconds', 'prefill', ({ milliseconds }) => milliseconds.prefill),
   time('decode_milliseconds', 'decode', ({ milliseconds }) => milliseconds.decode),

@@ -1,7 +1,8 @@
 /** Owns the tables of what agents did: tools, the order of calls, failures, and what scorers and agents counted. */
 import type { Measures, ToolUse } from '../measures.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { type Column, Labels, NONE, percent, table, type Table } from './table.js'
+import { type DataColumn, NONE, dataTable, type DataTable } from './data-table.js'
+import { Labels, percent } from './labels.js'
 
 /** Sculptor's, in the order of its paper. */
 const SUITE: readonly string[] = [
@@ -19,18 +20,18 @@ export function toolNames(uses: readonly ToolUse[]): string[] {
   return [...SUITE.filter((name) => called.has(name)), ...[...called].filter((name) => !SUITE.includes(name)).sort()]
 }
 
-export function useTables(summary: Summary): Table[] {
+export function useTables(summary: Summary): DataTable[] {
   const labels = new Labels(summary)
   const { conditions } = summary
   const calling = conditions.filter(({ tools }) => tools.calls > 0)
-  const first: Column<ConditionResult>[] = [
+  const first: DataColumn<ConditionResult>[] = [
     { name: 'task', title: 'task', value: ({ task }) => labels.task(task) },
     ...labels.columns<ConditionResult>((condition) => condition),
   ]
   const opens = { opens: (row: ConditionResult, before: ConditionResult) => row.task !== before.task }
   return [
     ...(calling.length === 0 ? [] : [toolTable(calling, first), orderTable(calling, first)]),
-    table(
+    dataTable(
       { name: 'failures', title: 'Outcomes and failures', notes: FAILURE_NOTES },
       [...first, ...failureColumns],
       conditions,
@@ -41,10 +42,10 @@ export function useTables(summary: Summary): Table[] {
   ]
 }
 
-function toolTable(calling: readonly ConditionResult[], first: readonly Column<ConditionResult>[]): Table {
+function toolTable(calling: readonly ConditionResult[], first: readonly DataColumn<ConditionResult>[]): DataTable {
   const names = toolNames(calling.map(({ tools }) => tools))
   const perSample = ({ tools }: ConditionResult, calls: number): string => (calls / tools.samples).toFixed(2)
-  return table(
+  return dataTable(
     { name: 'tools', title: 'Tool use', notes: TOOL_NOTES },
     [
       ...first,
@@ -63,7 +64,7 @@ function toolTable(calling: readonly ConditionResult[], first: readonly Column<C
         value: ({ tools }) => tools.calls / tools.samples,
         text: (row) => perSample(row, row.tools.calls),
       },
-      ...names.map((name): Column<ConditionResult> => ({
+      ...names.map((name): DataColumn<ConditionResult> => ({
         name: `calls_${name}`,
         title: name,
         align: 'right',
@@ -93,17 +94,17 @@ function toolTable(calling: readonly ConditionResult[], first: readonly Column<C
 }
 
 /** One row for the first calls of all samples, one for the second ones, ... */
-function orderTable(calling: readonly ConditionResult[], first: readonly Column<ConditionResult>[]): Table {
+function orderTable(calling: readonly ConditionResult[], first: readonly DataColumn<ConditionResult>[]): DataTable {
   const names = toolNames(calling.map(({ tools }) => tools))
   const rows = calling.flatMap((condition) => condition.tools.order.map((counts, at) => ({ condition, at, counts })))
   type Row = (typeof rows)[number]
-  const ofCondition = first.map(({ value, text, ...column }): Column<Row> => ({
+  const ofCondition = first.map(({ value, text, ...column }): DataColumn<Row> => ({
     ...column,
     value: ({ condition }) => value(condition),
     ...(text === undefined ? {} : { text: ({ condition }) => text(condition) }),
   }))
   const all = ({ counts }: Row): number => Object.values(counts).reduce((sum, calls) => sum + calls, 0)
-  return table(
+  return dataTable(
     {
       name: 'tool-order',
       title: 'Which tool at which call',
@@ -114,7 +115,7 @@ function orderTable(calling: readonly ConditionResult[], first: readonly Column<
       ...ofCondition,
       { name: 'call', title: 'call', align: 'right', value: ({ at }) => at + 1 },
       { name: 'samples', title: 'samples', align: 'right', value: all },
-      ...names.map((name): Column<Row> => ({
+      ...names.map((name): DataColumn<Row> => ({
         name,
         title: `${name}, %`,
         align: 'right',
@@ -132,7 +133,7 @@ const failure = (
   title: string,
   of: (measures: Measures) => number,
   text?: (measures: Measures) => string,
-): Column<ConditionResult> => ({
+): DataColumn<ConditionResult> => ({
   name,
   title,
   align: 'right',
@@ -140,7 +141,7 @@ const failure = (
   ...(text === undefined ? {} : { text: ({ measures }) => (measures === null ? '0' : text(measures)) }),
 })
 
-const failureColumns: Column<ConditionResult>[] = [
+const failureColumns: DataColumn<ConditionResult>[] = [
   failure('answered', 'answered', ({ answered }) => answered),
   failure('right', 'right', ({ outcomes }) => outcomes.right),
   failure('partial', 'partial', ({ outcomes }) => outcomes.partial),
@@ -159,11 +160,11 @@ const failureColumns: Column<ConditionResult>[] = [
   { name: 'errors', title: 'errors', align: 'right', value: ({ errors }) => errors },
 ]
 
-function errorTable({ conditions }: Summary, labels: Labels): Table[] {
+function errorTable({ conditions }: Summary, labels: Labels): DataTable[] {
   const rows = conditions.flatMap((condition) => condition.errorCodes.map((error) => ({ condition, error })))
   if (rows.length === 0) return []
   return [
-    table(
+    dataTable(
       {
         name: 'errors',
         title: 'Errors by code',
@@ -189,7 +190,7 @@ function errorTable({ conditions }: Summary, labels: Labels): Table[] {
 }
 
 /** What scorers counted, a column each, and what agents counted, a row each; none where they counted nothing. */
-function countTables({ conditions, tasks }: Summary, labels: Labels): Table[] {
+function countTables({ conditions, tasks }: Summary, labels: Labels): DataTable[] {
   return tasks.flatMap(({ slug }, task) => {
     const rows = conditions.flatMap((condition) =>
       condition.task === task && condition.measures !== null ? [{ condition, measures: condition.measures }] : [],
@@ -198,7 +199,7 @@ function countTables({ conditions, tasks }: Summary, labels: Labels): Table[] {
       Object.entries(measures.own).map(([name, value]) => ({ condition, name, value })),
     )
     const details = [...new Set(rows.flatMap(({ measures }) => Object.keys(measures.details)))]
-    const scorer = table(
+    const scorer = dataTable(
       {
         name: `counts-${slug}`,
         title: `What the scorer counted: ${labels.task(task)}`,
@@ -206,7 +207,7 @@ function countTables({ conditions, tasks }: Summary, labels: Labels): Table[] {
       },
       [
         ...labels.columns<(typeof rows)[number]>(({ condition }) => condition),
-        ...details.map((name): Column<(typeof rows)[number]> => ({
+        ...details.map((name): DataColumn<(typeof rows)[number]> => ({
           ...{ name, title: name, align: 'right' },
           value: ({ measures }) => measures.details[name] ?? null,
           text: ({ measures }) => decimal(measures.details[name]),
@@ -214,7 +215,7 @@ function countTables({ conditions, tasks }: Summary, labels: Labels): Table[] {
       ],
       rows,
     )
-    const agents = table(
+    const agents = dataTable(
       {
         name: `agent-counts-${slug}`,
         title: `What agents counted beside their steps: ${labels.task(task)}`,

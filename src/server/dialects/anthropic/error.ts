@@ -17,7 +17,15 @@ const TYPES: Readonly<Record<number, string>> = {
   504: 'timeout_error',
 }
 
-export function anthropicError({ status, message, code }: Problem, requestId: string): AnthropicError {
+export function anthropicError(problem: Problem, requestId: string): AnthropicError {
+  const { status, code } = problem
   const type = TYPES[status] ?? (status < 500 ? 'invalid_request_error' : 'api_error')
-  return { type: 'error', error: { type, message: `${message} [${code}]` }, request_id: requestId }
+  const message = code === 'context/full' ? tooLong(problem) : `${problem.message} [${code}]`
+  return { type: 'error', error: { type, message }, request_id: requestId }
+}
+
+/** Clients compact their context when they read these words, and take the two numbers out of them. A prompt leaves room for one token of an answer. */
+function tooLong({ size, message }: Problem): string {
+  if (size === null) return `prompt is too long: ${message}`
+  return `prompt is too long: ${size.atLeast ? 'at least ' : ''}${size.tokens} tokens > ${size.context - 1} maximum`
 }

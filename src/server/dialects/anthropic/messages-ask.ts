@@ -8,6 +8,7 @@ import { isRecord } from '../../json-body.js'
 import { given, textOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
+import { clearingOf, ContextManagement } from './context-management.js'
 
 const TEXT = { text: 'text' } as const
 
@@ -28,6 +29,7 @@ export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sam
       stop,
       parallelCalls: wanted?.disable_parallel_tool_use === undefined ? undefined : !wanted.disable_parallel_tool_use,
       format: formatOf(body),
+      clear: clearingOf(body.context_management),
     }),
     ...kvfoldOf(body.kvfold),
   }
@@ -173,7 +175,7 @@ function formatOf({ output_config: config, output_format: older, kvfold }: Messa
   return { kind: 'schema', schema: format['schema'] }
 }
 
-// What `/v1/messages` takes. Fields it does not name are ignored (`cache_control` too: caching is automatic here).
+// What `/v1/messages` takes. Fields it does not name are ignored.
 
 const Content = Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or content blocks' })
 
@@ -202,6 +204,8 @@ const Prompt = {
   thinking: Type.Optional(Type.Unknown({ description: 'ignored: the model thinks as its template has it' })),
   mcp_servers: Type.Optional(Type.Array(Type.Unknown(), { description: 'refused unless empty' })),
   container: Type.Optional(Type.Unknown({ description: 'refused' })),
+  cache_control: Type.Optional(Type.Unknown({ description: 'caching is automatic; it splits usage where it stands' })),
+  context_management: ContextManagement,
 }
 
 export const MessagesBody = Type.Object({

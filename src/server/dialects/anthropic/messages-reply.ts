@@ -3,13 +3,17 @@ import type { ToolCall } from '../../../chat/message.js'
 import type { Finish } from '../../../engine/engine.js'
 import type { Answer, AskEvent, Usage } from '../../ask.js'
 import type { Frame } from '../../event-writer.js'
-import type { StreamShape } from '../../exchange.js'
+import type { StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
-import { kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
+import { kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { argumentsOf } from '../tools.js'
+import { afterBreakpoint, managed } from './context-management.js'
 import { anthropicError } from './error.js'
+import type { MessagesRequest } from './messages-ask.js'
 
-export function messageReply(id: string, { message, finish, stop, model, usage }: Answer): object {
+/** @param body what was asked */
+export function messageReply(id: string, body: MessagesRequest, answer: Answer): object {
+  const { message, finish, stop, model } = answer
   const { content, reasoning, toolCalls = [] } = message
   return {
     id,
@@ -22,15 +26,26 @@ export function messageReply(id: string, { message, finish, stop, model, usage }
       ...toolCalls.map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
     ],
     ...endOf({ finish, stop }),
-    usage: usageOf(usage),
+    usage: usageIn(body, answer),
+    ...managed(body, answer),
   }
 }
 
-/** `input_tokens` are those that were computed: together with the cached ones they are the prompt. */
-function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, 'reasoningTokens'>): object {
+/** With what was computed up to the last `cache_control`, as the first step's ledger has it. */
+function usageIn(body: MessagesRequest, { usage, ledger }: Answer): object {
+  const after = afterBreakpoint(body)
+  const messages = after === null ? [] : (ledger.find(({ kind }) => kind === 'answer')?.messages ?? [])
+  // The last one is the answer.
+  const before = messages.slice(0, Math.max(0, messages.length - 1 - (after ?? 0)))
+  const created = before.reduce((sum, { recomputed, fresh }) => sum + recomputed + fresh, 0)
+  return usageOf(usage, Math.min(created, usage.promptTokens - usage.cachedTokens))
+}
+
+/** `input_tokens` and those `created` were computed: together with the cached ones they are the prompt. */
+function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, 'reasoningTokens'>, created = 0): object {
   return {
-    input_tokens: promptTokens - cachedTokens,
-    cache_creation_input_tokens: 0,
+    input_tokens: promptTokens - cachedTokens - created,
+    cache_creation_input_tokens: created,
     cache_read_input_tokens: cachedTokens,
     output_tokens: completionTokens,
   }
@@ -46,7 +61,7 @@ export class MessageStream implements StreamShape<Answer> {
   constructor(
     private readonly id: string,
     private readonly requestId: string,
-    private readonly kvfold: KvfoldRequest,
+    private readonly body: MessagesRequest,
   ) {}
 
   on(event: AskEvent): readonly Frame[] {
@@ -74,13 +89,14 @@ export class MessageStream implements StreamShape<Answer> {
 
   done(answer: Answer): readonly Frame[] {
     const { usage } = answer
-    const told = kvfoldReply(this.kvfold, answer)
+    const told = kvfoldReply(this.body.kvfold, answer)
     return [
       ...this.#begin(usage.promptTokens, usage.cachedTokens),
       ...this.#closed(),
       frame('message_delta', {
         delta: endOf(answer),
-        usage: usageOf(usage),
+        usage: usageIn(this.body, answer),
+        ...managed(this.body, answer),
         ...(told === undefined ? {} : { kvfold: told }),
       }),
       frame('message_stop', {}),
@@ -132,7 +148,7 @@ export class MessageStream implements StreamShape<Answer> {
   }
 
   #told(event: AskEvent): readonly Frame[] {
-    const told = kvfoldEvent(this.kvfold, event)
+    const told = kvfoldEvent(this.body.kvfold, event)
     return told === null ? [] : [frame('kvfold', { kvfold: told })]
   }
 }

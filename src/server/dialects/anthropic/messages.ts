@@ -23,10 +23,10 @@ export function addMessages(app: App, { service, sampling, exchange }: Ports): v
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal })]
       const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
       const running = exchange(request, reply)
-      if (body.stream === true) return running.stream(begin, new MessageStream(id, request.id, body.kvfold), ping)
+      if (body.stream === true) return running.stream(begin, new MessageStream(id, request.id, body), ping)
       const [answer] = await running.answers(begin)
       const told = kvfoldReply(body.kvfold, answer!)
-      return { ...messageReply(id, answer!), ...(told === undefined ? {} : { kvfold: told }) }
+      return { ...messageReply(id, body, answer!), ...(told === undefined ? {} : { kvfold: told }) }
     },
   )
   app.post(

@@ -2,7 +2,7 @@
 import type { Finish, TokenLogprob } from '../../../engine/engine.js'
 import type { AskEvent, CompletionAnswer } from '../../ask.js'
 import type { Frame } from '../../event-writer.js'
-import type { StreamShape } from '../../exchange.js'
+import type { StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
 import { completionReply, kvfoldBeside, kvfoldEvent } from '../kvfold-field.js'
 import { DONE, stopReason, type ChatHead, type ChatWish } from './chat-reply.js'

@@ -93,7 +93,7 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
     throw unsupported('suffix', 'suffix is not supported; the model only writes on.')
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
     throw unsupported('best_of', 'best_of is not supported beyond n; ask for n answers and choose.')
-  for (const field of ['acm', 'thread', 'contract', 'overflow', 'policy'] as const)
+  for (const field of ['acm', 'thread', 'contract', 'client_edits', 'overflow', 'pin', 'policy', 'costly'] as const)
     if (body.kvfold?.[field] !== undefined)
       throw unsupported(`kvfold.${field}`, `kvfold.${field} is for conversations; a bare completion has none.`)
 }

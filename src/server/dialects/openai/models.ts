@@ -44,10 +44,20 @@ interface Described {
 function all(service: Service): readonly Described[] {
   const served = service.models().map(({ name, since, state, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
-    return described({ name, since, title: loaded?.title }, { state, ...known })
+    return { ...described({ name, since, title: loaded?.title }, { state, ...known }), ...contextOf(loaded?.context) }
   })
   const own = service.embeddingModel()
   return own === null || served.some(({ id }) => id === own.name) ? served : [...served, embedding(own)]
+}
+
+/**
+ * The context where clients look for it: vLLM's and SGLang's `max_model_len`, llama-server's `meta.n_ctx`, OpenRouter's `context_length`, Groq's `context_window`,
+ * Anthropic's `max_input_tokens`. Nothing as long as the model is not loaded.
+ */
+function contextOf(context: number | undefined): object {
+  if (context === undefined) return {}
+  const names = { max_model_len: context, context_length: context, context_window: context, max_input_tokens: context - 1 }
+  return { ...names, meta: { n_ctx: context } }
 }
 
 function embedding({ name, since, state, loaded }: EmbeddingModelStatus): Described {

@@ -60,7 +60,7 @@ export function response(
     text: body.text ?? { format: { type: 'text' } },
     tool_choice: body.tool_choice ?? 'auto',
     tools: body.tools ?? [],
-    truncation: 'disabled',
+    truncation: body.truncation ?? 'disabled',
     usage: answer === null ? null : responseUsage(answer.usage),
     metadata: body.metadata ?? {},
     ...(told === undefined ? {} : { kvfold: told }),

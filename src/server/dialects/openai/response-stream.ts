@@ -3,7 +3,7 @@ import type { ToolCall } from '../../../chat/message.js'
 import type { TokenLogprob } from '../../../engine/engine.js'
 import type { Answer, AskEvent } from '../../ask.js'
 import type { Frame } from '../../event-writer.js'
-import type { StreamShape } from '../../exchange.js'
+import type { StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldEvent } from '../kvfold-field.js'
 import { argumentsOf } from '../tools.js'
@@ -64,6 +64,11 @@ export class ResponseStream implements StreamShape<Answer> {
     this.#state = { ...this.#state, status: 'failed', output: this.#output, error: { code: error.code, message: error.message } }
     const failed = this.#begun ? [this.#frame('response.failed', { response: response(this.head, this.#state) })] : []
     return [...failed, this.#frame('error', { error, code: error.code, message: error.message, param: error.param })]
+  }
+
+  /** As OpenAI does: Codex knows a full context by `response.failed` alone. */
+  refused(problem: Problem): readonly Frame[] | null {
+    return problem.code === 'context/full' && this.#state.id !== '' ? [...this.#begin(), ...this.failed(problem)] : null
   }
 
   #written(event: AskEvent): readonly Frame[] {

@@ -37,6 +37,7 @@ export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sam
       parallelCalls: body.parallel_tool_calls,
       format: formatOf(body),
       logprobs: withLogprobs ? (body.top_logprobs ?? 0) : undefined,
+      overflow: body.truncation === 'auto' ? ('fold-oldest' as const) : undefined,
     }),
     ...kvfoldOf(body.kvfold),
   }
@@ -78,11 +79,6 @@ function refuseWhatChangesTheAnswer(body: ResponseRequest): void {
     throw unsupported('conversation', 'conversation is not supported; send previous_response_id or kvfold.thread.')
   if (body.prompt !== undefined) throw unsupported('prompt', 'prompt is not supported; send input.')
   if (body.max_tool_calls !== undefined) throw unsupported('max_tool_calls', 'max_tool_calls is not supported.')
-  if (body.truncation !== undefined && body.truncation !== 'disabled')
-    throw unsupported(
-      'truncation',
-      'truncation may only be disabled: nothing is cut silently here. kvfold.overflow folds tool results.',
-    )
   if (body.previous_response_id !== undefined && body.kvfold?.thread !== undefined)
     throw new FieldError('kvfold.thread', 'Give previous_response_id or kvfold.thread, not both.')
   if (body.top_logprobs !== undefined && body.include?.includes(LOGPROBS) !== true)
@@ -165,7 +161,9 @@ export const ResponseBody = Type.Object({
       ),
     }),
   ),
-  truncation: Type.Optional(Type.String({ description: 'only disabled; see kvfold.overflow' })),
+  truncation: Type.Optional(
+    Type.Enum(['auto', 'disabled'], { description: 'auto: what does not fit is folded, as by kvfold.overflow: fold-oldest' }),
+  ),
   reasoning: Type.Optional(Type.Unknown({ description: 'ignored: the model thinks as its template has it' })),
   metadata: Type.Optional(Type.Record(Type.String(), Type.String())),
   background: Type.Optional(Type.Boolean({ description: 'refused when true' })),

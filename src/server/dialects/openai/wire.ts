@@ -16,8 +16,17 @@ const CODES: Readonly<Partial<Record<Problem['code'], string>>> = {
   'server/unauthorized': 'invalid_api_key',
 }
 
-export function openAiError({ status, code, message, param }: Problem): OpenAiError {
+export function openAiError(problem: Problem): OpenAiError {
+  const { status, code, param } = problem
+  const message = code === 'context/full' ? tooLong(problem) : problem.message
   return { error: { message, type: typeOf(status), param, code: CODES[code] ?? code } }
+}
+
+/** Clients compact their context when they read these words (OpenAI's and vLLM's; llama-server's where nobody knows the size). */
+function tooLong({ size, message }: Problem): string {
+  if (size === null) return `The request exceeds the available context size. ${message}`
+  const asked = `${size.atLeast ? 'at least ' : ''}${size.tokens}`
+  return `This model's maximum context length is ${size.context} tokens. However, your request has ${asked} input tokens. ${message}`
 }
 
 function typeOf(status: number): string {
@@ -39,27 +48,36 @@ export function summed(usages: readonly Usage[]): Usage {
     cachedTokens: first?.cachedTokens ?? 0,
     completionTokens: sum('completionTokens'),
     reasoningTokens: sum('reasoningTokens'),
+    ...(first?.saved === undefined ? {} : { saved: first.saved }),
   }
 }
 
+/** Beside the dialect's own counts: what a plain prefix cache would have computed more. */
+const savedIn = ({ saved }: Pick<Usage, 'saved'>): { readonly kvfold?: object } =>
+  saved === undefined ? {} : { kvfold: { saved_tokens: saved.tokens, saved_seconds: Math.round(saved.seconds * 1000) / 1000 } }
+
 /** `cached_tokens`: those of the prompt that were not computed. */
-export function chatUsage({ promptTokens, cachedTokens, completionTokens, reasoningTokens }: Usage): object {
+export function chatUsage(usage: Usage): object {
+  const { promptTokens, cachedTokens, completionTokens, reasoningTokens } = usage
   return {
     prompt_tokens: promptTokens,
     completion_tokens: completionTokens,
     total_tokens: promptTokens + completionTokens,
     prompt_tokens_details: { cached_tokens: cachedTokens },
     completion_tokens_details: { reasoning_tokens: reasoningTokens },
+    ...savedIn(usage),
   }
 }
 
-export function responseUsage({ promptTokens, cachedTokens, completionTokens, reasoningTokens }: Usage): object {
+export function responseUsage(usage: Usage): object {
+  const { promptTokens, cachedTokens, completionTokens, reasoningTokens } = usage
   return {
     input_tokens: promptTokens,
     input_tokens_details: { cached_tokens: cachedTokens },
     output_tokens: completionTokens,
     output_tokens_details: { reasoning_tokens: reasoningTokens },
     total_tokens: promptTokens + completionTokens,
+    ...savedIn(usage),
   }
 }
 

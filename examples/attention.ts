@@ -1,0 +1,38 @@
+/**
+ * An attention study: where does the model look when it answers, before and after the old part of its prompt is folded?
+ * Run it with `node --import tsx examples/attention.ts`.
+ */
+import { builtinModel, findingOf, LlamaEngine, openNative, ownWords, studyValues, type PromptRecord } from 'kvfold'
+
+// `attention: true` keeps the weights where they can be read: no flash attention.
+const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
+  cells: 8192,
+  threads: 1,
+  attention: true,
+})
+
+// Four prompts with 12 keys of 8 updates each. Older values of every key are folded away, and both answers are compared.
+const records = await studyValues({
+  engine,
+  words: ownWords(),
+  n: 8,
+  keys: 12,
+  seeds: [0, 1, 2, 3],
+  contracts: ['exact', 'splice'],
+  // The right answer is put into the model's mouth, so that both sides answer alike.
+  mode: 'given',
+  onProgress: (done, total, next) => {
+    console.error(`${done} of ${total}: ${next}`)
+  },
+})
+
+const prompts = records.filter((record): record is PromptRecord => record.part === 'prompt')
+const percent = (value: number | undefined) => (value === undefined ? '-' : `${(100 * value).toFixed(2)} %`)
+console.log('share of the attention that an answer pays, from the tokens that read the value')
+console.log('contract  pairs  on the current value       on older values')
+for (const contract of ['exact', 'splice'] as const) {
+  const { pairs, complete, folded } = findingOf(prompts, contract, 'reading')
+  const change = (of: 'current' | 'older') => `${percent(complete?.[of])} -> ${percent(folded?.[of])}`.padEnd(26)
+  console.log(`${contract.padEnd(9)} ${String(pairs).padEnd(6)} ${change('current')} ${change('older')}`)
+}
+await engine.dispose()

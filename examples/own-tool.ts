@@ -1,0 +1,48 @@
+/**
+ * A tool of your own: the model calls it inside its turn, and the program carries it out.
+ * Run it with `node --import tsx examples/own-tool.ts`.
+ */
+import { builtinModel, conversationId, LlamaEngine, openNative, Session, type ClientTool } from 'kvfold'
+
+const STOCK: Readonly<Record<string, number>> = { apples: 12, pears: 0, plums: 7 }
+
+/** The schema bounds what the model can write: its call is sampled under a grammar made from it. */
+const stockTool: ClientTool = {
+  definition: {
+    name: 'stock_of',
+    description: 'How many of a fruit are in stock.',
+    parameters: {
+      type: 'object',
+      properties: { fruit: { type: 'string', enum: Object.keys(STOCK) } },
+      required: ['fruit'],
+      additionalProperties: false,
+    },
+  },
+  execute: ({ fruit }) => {
+    const name = String(fruit)
+    return `There are ${STOCK[name] ?? 'no such'} ${name}.`
+  },
+}
+
+const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { cells: 8192, threads: 1 })
+const session = new Session({
+  engine,
+  id: conversationId('own-tool'),
+  // Only the tool above. `sculptor({ ..., clientTools })` has the six context tools beside it.
+  contextTools: false,
+  clientTools: [stockTool],
+  // The built-in model was never taught this tool; it is made to call something at first, and then let go.
+  firstStep: 'required',
+  maxCalls: 1,
+  generation: { maxTokens: 64, sampling: { temperature: 0 } },
+})
+
+const turn = await session.ask('How many plums are there?', {
+  onEvent: (event) => {
+    if (event.type === 'call') console.log(`the model calls ${event.call.name}(${JSON.stringify(event.call.arguments)})`)
+    if (event.type === 'result') console.log(`it is told: ${event.text}`)
+  },
+})
+console.log(`it answers: ${turn.answer.trim()}`)
+console.log(`${turn.steps.length} steps, ${turn.calls} call, ${turn.contextAfter} tokens in context at the end`)
+await engine.dispose()

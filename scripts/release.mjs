@@ -1,0 +1,98 @@
+/**
+ * Makes build/kvfold-<version>.tgz, the package as it is published: `dist/` from nothing, the compiled addon of this machine in prebuilds/,
+ * and nothing in it that is not meant to be. Says what the addon asks of a machine.
+ */
+import { spawnSync } from 'node:child_process'
+import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)))
+const platform = `${process.platform}-${process.arch}`
+const prebuilds = join(root, 'prebuilds')
+
+/** What may be in the package, and whether it must be. */
+const CONTENT = [
+  { name: /^package\.json$|^README\.md$|^LICENSE$|^scripts\/build-native\.mjs$|^src\/eval\/words\.json$/, least: 5 },
+  { name: /^dist\/(?!dashboard\/).*\.(js|js\.map|d\.ts)$/, least: 600 },
+  { name: /^dist\/dashboard\/(index\.html|assets\/[\w-]+\.(js|css|svg|txt))$/, least: 3 },
+  { name: /^src\/native\/[\w-]+\.(cc|h)$/, least: 12 },
+  { name: /^native-models\/builtin\/(kvfold-tiny\.gguf|manifest\.json|golden\.json)$/, least: 3 },
+  { name: new RegExp(`^prebuilds/${platform}/kvfold\\.(node|json)$`), least: 2 },
+]
+/** It is read once and kept by many: more than this is a mistake. */
+const LARGEST = 12_000_000
+
+class Wrong extends Error {}
+
+function run(program, ...args) {
+  const { status, stdout, error } = spawnSync(program, args, {
+    cwd: root,
+    encoding: 'utf8',
+    maxBuffer: 1 << 28,
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  if (error) throw error
+  if (status !== 0) throw new Wrong(`${program} ${args.join(' ')} failed with exit code ${status}`)
+  return stdout
+}
+
+const readJson = (file) => JSON.parse(readFileSync(join(root, file), 'utf8'))
+
+/** The sentence that README and docs rely on: what of a machine the addon needs. */
+async function requirementOf(addon) {
+  const { highest, readElf } = await import('../dist/cli/bundle/requirements.js')
+  const elf = readElf(addon)
+  if (elf === null) return 'what it needs of a machine cannot be read: it is no ELF file'
+  const [glibc, cpp] = ['GLIBC_', 'GLIBCXX_'].map((prefix) => highest(elf.needsVersions, prefix))
+  return `needs glibc ${glibc} and a C++ library with GLIBCXX_${cpp}`
+}
+
+/** @throws Wrong with every file that has no place in the package, and every part that is not there */
+function check({ files, size, version }) {
+  const names = files.map(({ path }) => path)
+  const strange = names.filter((path) => !CONTENT.some(({ name }) => name.test(path)))
+  // What was compiled of a source that is gone.
+  const orphans = names.filter((path) => {
+    const source = /^dist\/(?!dashboard\/)(.*?)(\.js|\.js\.map|\.d\.ts)$/.exec(path)?.[1]
+    return source !== undefined && !existsSync(join(root, 'src', `${source}.ts`))
+  })
+  const missing = CONTENT.filter(({ name, least }) => names.filter((path) => name.test(path)).length < least)
+  const wrong = [
+    ...[...strange, ...orphans].map((path) => `${path} has no place in the package`),
+    ...missing.map(({ name, least }) => `there are fewer than ${least} files like ${name.source}`),
+    ...(size > LARGEST ? [`it has ${size} bytes, more than ${LARGEST}`] : []),
+    ...(readFileSync(join(root, 'CHANGELOG.md'), 'utf8').match(/^## (\S+)/m)?.[1] === version
+      ? []
+      : [`the newest heading of CHANGELOG.md is not ${version}`]),
+  ]
+  if (wrong.length > 0) throw new Wrong(`the package is not as it should be:\n${wrong.join('\n')}`)
+}
+
+try {
+  rmSync(join(root, 'dist'), { recursive: true, force: true })
+  run('npm', 'run', '--silent', 'build')
+  rmSync(prebuilds, { recursive: true, force: true })
+  mkdirSync(join(prebuilds, platform), { recursive: true })
+  for (const name of ['kvfold.node', 'kvfold.json']) copyFileSync(join(root, 'build', name), join(prebuilds, platform, name))
+  const options = ['--json', '--ignore-scripts', '--pack-destination', join(root, 'build')]
+  const [packed] = JSON.parse(run('npm', 'pack', ...options))
+  try {
+    check(packed)
+  } catch (error) {
+    rmSync(join(root, 'build', packed.filename), { force: true })
+    throw error
+  }
+  const { release } = readJson('build/kvfold.json')
+  console.log(`build/${packed.filename}: ${packed.files.length} files, ${packed.size} bytes`)
+  console.log(
+    `the addon for ${platform}, made for llama.cpp ${release}, ${await requirementOf(join(prebuilds, platform, 'kvfold.node'))}`,
+  )
+} catch (error) {
+  if (!(error instanceof Wrong)) throw error
+  console.error(`kvfold: ${error.message}`)
+  process.exitCode = 1
+} finally {
+  // Else the next install here would take it instead of what the sources say.
+  rmSync(prebuilds, { recursive: true, force: true })
+}

@@ -1,0 +1,126 @@
+/** Owns which elements of two lists are the same ones: what an edited list still has of the one before. */
+import { lowerBound } from './span.js'
+
+/** Element `a` of the one list is element `b` of the other. */
+export interface Match {
+  readonly a: number
+  readonly b: number
+}
+
+/** Elements of a gap, in one list times in the other, up to which the most common ones are looked for; beyond, only its two ends. */
+const MOST = 1 << 14
+
+/**
+ * Matches of equal keys, ascending in both lists. First the common beginning and ending; between them the keys that both have once, as many as are
+ * in the same order (patience); and in what is left the longest common part. So the time grows with what lies between beginning and ending
+ * (n log n), and with the square only of small stretches without any such key.
+ */
+export function align<K>(a: readonly K[], b: readonly K[]): Match[] {
+  const matches: Match[] = []
+  const whole = { a: 0, aEnd: a.length, b: 0, bEnd: b.length }
+  const inner = trimmed(a, b, whole)
+  for (let at = 0; at < inner.a; at++) matches.push({ a: at, b: at })
+  let from = inner
+  for (const anchor of [...anchors(a, b, inner), { a: inner.aEnd, b: inner.bEnd }]) {
+    const gap = { ...from, aEnd: anchor.a, bEnd: anchor.b }
+    matches.push(...alignGap(a, b, gap))
+    if (anchor.a < inner.aEnd) matches.push(anchor)
+    from = { ...inner, a: anchor.a + 1, b: anchor.b + 1 }
+  }
+  for (let at = inner.aEnd; at < a.length; at++) matches.push({ a: at, b: at - inner.aEnd + inner.bEnd })
+  return matches
+}
+
+/** What lies between two matches: [a, aEnd) of the one list, [b, bEnd) of the other. */
+export interface Gap {
+  readonly a: number
+  readonly aEnd: number
+  readonly b: number
+  readonly bEnd: number
+}
+
+/** The stretches without a match, in order; those that are empty in both lists are left out. */
+export function gapsOf(matches: readonly Match[], aEnd: number, bEnd: number): Gap[] {
+  const gaps: Gap[] = []
+  let [a, b] = [0, 0]
+  for (const match of [...matches, { a: aEnd, b: bEnd }]) {
+    if (match.a > a || match.b > b) gaps.push({ a, aEnd: match.a, b, bEnd: match.b })
+    a = match.a + 1
+    b = match.b + 1
+  }
+  return gaps
+}
+
+/** Without what both begin and end with. */
+function trimmed<K>(a: readonly K[], b: readonly K[], gap: Gap): Gap {
+  let { a: from, b: other, aEnd, bEnd } = gap
+  while (from < aEnd && other < bEnd && a[from] === b[other]) {
+    from++
+    other++
+  }
+  while (from < aEnd && other < bEnd && a[aEnd - 1] === b[bEnd - 1]) {
+    aEnd--
+    bEnd--
+  }
+  return { a: from, aEnd, b: other, bEnd }
+}
+
+/** The most keys which both have once there and in the same order. */
+function anchors<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: other, bEnd }: Gap): Match[] {
+  const once = new Map<K, { a: number; b: number }>()
+  const TWICE = -1
+  for (let at = from; at < aEnd; at++) once.set(a[at]!, { a: once.has(a[at]!) ? TWICE : at, b: bEnd })
+  for (let at = other; at < bEnd; at++) {
+    const known = once.get(b[at]!)
+    if (known !== undefined) known.b = known.b === bEnd ? at : TWICE
+  }
+  const both = [...once.values()].filter((each) => each.a !== TWICE && each.b !== TWICE && each.b < bEnd)
+  both.sort((x, y) => x.a - y.a)
+  return longestAscending(both)
+}
+
+/** The longest selection in which `b` ascends, too. */
+function longestAscending(pairs: readonly Match[]): Match[] {
+  /** By length less one: the pair with the lowest `b` that ends a selection of this length. */
+  const ends: number[] = []
+  const before = new Int32Array(pairs.length)
+  pairs.forEach(({ b }, at) => {
+    const place = lowerBound(ends.length, (end) => pairs[ends[end]!]!.b < b)
+    before[at] = place === 0 ? -1 : ends[place - 1]!
+    ends[place] = at
+  })
+  const chosen: Match[] = []
+  for (let at = ends.at(-1) ?? -1; at >= 0; at = before[at]!) chosen.push(pairs[at]!)
+  return chosen.reverse()
+}
+
+/** Matches of a stretch between two anchors. */
+function alignGap<K>(a: readonly K[], b: readonly K[], gap: Gap): Match[] {
+  const inner = trimmed(a, b, gap)
+  const matches: Match[] = []
+  for (let at = gap.a; at < inner.a; at++) matches.push({ a: at, b: at - gap.a + gap.b })
+  matches.push(...longestCommon(a, b, inner))
+  for (let at = inner.aEnd; at < gap.aEnd; at++) matches.push({ a: at, b: at - inner.aEnd + inner.bEnd })
+  return matches
+}
+
+function longestCommon<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: other, bEnd }: Gap): Match[] {
+  const [rows, columns] = [aEnd - from, bEnd - other]
+  if (rows === 0 || columns === 0 || rows * columns > MOST) return []
+  const width = columns + 1
+  /** At [i, j]: how many can be matched of what begins there. */
+  const counts = new Int32Array((rows + 1) * width)
+  for (let i = rows - 1; i >= 0; i--)
+    for (let j = columns - 1; j >= 0; j--)
+      counts[i * width + j] =
+        a[from + i] === b[other + j]
+          ? counts[(i + 1) * width + j + 1]! + 1
+          : Math.max(counts[(i + 1) * width + j]!, counts[i * width + j + 1]!)
+  const matches: Match[] = []
+  for (let i = 0, j = 0; i < rows && j < columns;) {
+    if (a[from + i] === b[other + j]) matches.push({ a: from + i++, b: other + j++ })
+    else if (counts[(i + 1) * width + j]! >= counts[i * width + j + 1]!) i++
+    else j++
+  }
+  return matches
+}

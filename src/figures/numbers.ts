@@ -1,0 +1,52 @@
+/** Owns how numbers are written for people: counts, shares, times, bytes, changes. Always the same locale, so that outputs compare. */
+
+const grouped = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 })
+
+/** `12,345`; rounds. */
+export const count = (value: number): string => grouped.format(value)
+
+/** `1 token`, `12,345 tokens`. */
+export const plural = (value: number, one: string, many = `${one}s`): string => `${count(value)} ${value === 1 ? one : many}`
+
+/** A share of 1 as `97.8 %`. */
+export const percent = (share: number, digits = 1): string => `${(share * 100).toFixed(digits)} %`
+
+/** Milliseconds as `840 ms`, `2.4 s` or `1 min 12 s`. */
+export function duration(milliseconds: number): string {
+  if (milliseconds < 995) return `${Math.round(milliseconds)} ms`
+  const seconds = milliseconds / 1000
+  if (seconds < 59.95) return `${seconds.toFixed(1)} s`
+  const whole = Math.round(seconds)
+  return `${Math.floor(whole / 60)} min ${whole % 60} s`
+}
+
+/** Bytes as `1.5 MiB`. */
+export function bytes(value: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
+  let scaled = value
+  let unit = 0
+  while (scaled >= 1024 && unit < units.length - 1) {
+    scaled /= 1024
+    unit++
+  }
+  return `${unit === 0 ? scaled : scaled.toFixed(scaled < 10 ? 2 : 1)} ${units[unit]!}`
+}
+
+/** Parameters as `1.2 M` or `7.6 B`. */
+export function magnitude(value: number): string {
+  for (const [size, letter] of [
+    [1e12, 'T'],
+    [1e9, 'B'],
+    [1e6, 'M'],
+    [1e3, 'K'],
+  ] as const)
+    if (value >= size) return `${(value / size).toFixed(value / size < 10 ? 2 : 1)} ${letter}`
+  return String(value)
+}
+
+/** With its sign, and digits that fit its size. */
+export const signed = (value: number): string =>
+  `${value < 0 ? '−' : '+'}${Math.abs(value) >= 100 ? Math.abs(value).toFixed(0) : Math.abs(value) >= 1 ? Math.abs(value).toFixed(1) : String(+Math.abs(value).toPrecision(2))}`
+
+/** As it is usually written; what is smaller than numbers go is less than the least of them. */
+export const probability = (p: number): string => (p === 0 ? '< 1e-300' : p < 0.001 ? p.toExponential(1) : p.toFixed(3))

@@ -1,0 +1,283 @@
+/** Owns what a conversation's messages were before a client edited them: from it an edited list of messages becomes a prompt with edits. */
+import { align, type Gap, gapsOf, type Match } from '../core/alignment.js'
+import type { Contract } from '../core/contract.js'
+import { span, type Span } from '../core/span.js'
+import { commonPrefix, commonSuffix, type EditMap, type ReplacedSpan } from './prompt.js'
+import { stricter } from './plan-parts.js'
+
+/** A prompt without edits of ours, and the first token of each of its messages, then the end. */
+export interface Wording {
+  readonly tokens: Int32Array
+  readonly starts: readonly number[]
+}
+
+/** A wording within a lineage: where each of its tokens stands there; NOWHERE for text that takes the place of other text. */
+export interface Placed {
+  readonly lineage: Lineage
+  readonly places: Int32Array
+}
+
+const NOWHERE = -1
+/** The key of no message. */
+const GONE = ''
+
+/** A message as it was shown at some time. */
+interface Version {
+  /** The same for the same tokens, and for no others. */
+  readonly key: string
+  readonly tokens: Int32Array
+  /** In the lineage; ascending but for NOWHERE. */
+  readonly places: Int32Array
+  /** Whether the last step showed it. */
+  readonly shown: boolean
+}
+
+/**
+ * All that the messages of a conversation ever were, in order: text that a client took out or replaced stays in it. It only grows at its end, so that a
+ * place means the same for ever, and cells are found by it (source ids). Immutable.
+ */
+export class Lineage {
+  private constructor(
+    readonly text: Int32Array,
+    /** In the order of their places. */
+    private readonly versions: readonly Version[],
+  ) {}
+
+  static of({ tokens, starts }: Wording): Lineage {
+    const places = tokens.map((_, at) => at)
+    return new Lineage(
+      tokens,
+      spansOf(starts).map((each) => versionOf(tokens, places, each)),
+    )
+  }
+
+  /** The same with what was generated since: `text` begins with this lineage's; else this one. */
+  grown(text: Int32Array): Lineage {
+    const { length } = this.text
+    const last = this.versions.at(-1)
+    if (last === undefined || text.length <= length || commonPrefix(text, this.text) < length) return this
+    const more = text.subarray(length)
+    const tokens = joined([last.tokens, more])
+    const places = joined([last.places, more.map((_, at) => length + at)])
+    return new Lineage(text, [...this.versions.slice(0, -1), { ...last, key: keyOf(tokens), tokens, places }])
+  }
+
+  /**
+   * Finds each of the messages again as it was shown some time; of one that took the place of another its beginning and end, as far as they are
+   * the same. What comes after all that is added to the lineage.
+   */
+  place({ tokens, starts }: Wording): Placed {
+    const spans = spansOf(starts)
+    const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end)))
+    const versions = this.#current(tokens, spans, given)
+    const places = new Int32Array(tokens.length).fill(NOWHERE)
+    const matches = align(
+      versions.map(({ key }) => key),
+      given,
+    )
+    const gaps = gapsOf(matches, versions.length, given.length)
+    for (const { a, b } of matches) places.set(versions[a]!.places, spans[b]!.start)
+    for (const gap of gaps)
+      for (const [old, now] of replacedIn(gap, versions, spans, gap.aEnd === versions.length))
+        placeEnds(old, tokens.subarray(now.start, now.end), places.subarray(now.start, now.end))
+    keepAscending(places)
+    const text = this.#grownBy(tokens, places)
+    const made = (at: number) => versionOf(tokens, places, spans[at]!)
+    return { lineage: new Lineage(text, merged(versions, matches, gaps, made)), places }
+  }
+
+  /** The versions, of which the last one is named by the message that goes on where its generation ended. */
+  #current(tokens: Int32Array, spans: readonly Span[], given: readonly string[]): readonly Version[] {
+    const last = this.versions.at(-1)
+    if (last === undefined) return this.versions
+    const before = this.versions.findLast(({ shown }, at) => shown && at < this.versions.length - 1)
+    const goesOn = ({ start, end }: Span) => commonPrefix(tokens.subarray(start, end), last.tokens) === last.tokens.length
+    const follows = spans.findIndex((each, at) => at > 0 && given[at - 1] === before?.key && goesOn(each))
+    const at = follows >= 0 ? follows : spans.findLastIndex(goesOn)
+    if (at < 0) return this.versions
+    // A prompt for an answer that was not given stands behind the same message only.
+    const key = at === given.length - 1 && follows < 0 ? GONE : given[at]!
+    return [...this.versions.slice(0, -1), { ...last, key }]
+  }
+
+  /** Gives a place to all behind the last token that has one; says the text with it. */
+  #grownBy(tokens: Int32Array, places: Int32Array): Int32Array {
+    const from = places.findLastIndex((place) => place !== NOWHERE) + 1
+    const { length } = this.text
+    for (let at = from; at < tokens.length; at++) places[at] = length + at - from
+    return from === tokens.length ? this.text : joined([this.text, tokens.subarray(from)])
+  }
+}
+
+const spansOf = (starts: readonly number[]): readonly Span[] => starts.slice(1).map((end, at) => span(starts[at]!, end))
+
+function versionOf(tokens: Int32Array, places: Int32Array, { start, end }: Span): Version {
+  const own = tokens.slice(start, end)
+  return { key: keyOf(own), tokens: own, places: places.slice(start, end), shown: true }
+}
+
+const keyOf = ({ buffer, byteOffset, byteLength }: Int32Array): string =>
+  Buffer.from(buffer, byteOffset, byteLength).toString('latin1')
+
+function joined(parts: readonly Int32Array[]): Int32Array {
+  const whole = new Int32Array(parts.reduce((sum, { length }) => sum + length, 0))
+  let at = 0
+  for (const part of parts) {
+    whole.set(part, at)
+    at += part.length
+  }
+  return whole
+}
+
+type Text = Pick<Version, 'tokens' | 'places'>
+
+/** What was shown in a gap and the messages in its place: one by one where there are as many or nothing follows, else all of them together. */
+function replacedIn(
+  { a, aEnd, b, bEnd }: Gap,
+  versions: readonly Version[],
+  spans: readonly Span[],
+  isLast: boolean,
+): (readonly [Text, Span])[] {
+  const old = versions.slice(a, aEnd).filter(({ shown, key }) => shown && key !== GONE)
+  const now = spans.slice(b, bEnd)
+  if (old.length === 0 || now.length === 0) return []
+  if (isLast || old.length === now.length) return old.slice(0, now.length).map((each, at) => [each, now[at]!] as const)
+  const [tokens, places] = [joined(old.map((each) => each.tokens)), joined(old.map((each) => each.places))]
+  return [[{ tokens, places }, span(now[0]!.start, now.at(-1)!.end)]]
+}
+
+/** Puts the common beginning and ending where they were. */
+function placeEnds(old: Text, tokens: Int32Array, places: Int32Array): void {
+  const head = commonPrefix(old.tokens, tokens)
+  const tail = commonSuffix(old.tokens, tokens, head)
+  places.set(old.places.subarray(0, head))
+  places.set(old.places.subarray(old.places.length - tail), places.length - tail)
+}
+
+/** Two versions of one message may both be shown: what they have in common has one place. */
+function keepAscending(places: Int32Array): void {
+  let last = NOWHERE
+  places.forEach((place, at) => {
+    if (place > last) last = place
+    else places[at] = NOWHERE
+  })
+}
+
+/** The versions there are now, in the order of their places. */
+function merged(
+  versions: readonly Version[],
+  matches: readonly Match[],
+  gaps: readonly Gap[],
+  made: (at: number) => Version,
+): Version[] {
+  const all: Version[] = []
+  const sorted = ({ a, aEnd, b, bEnd }: Gap): Version[] => {
+    const hidden = versions
+      .slice(a, aEnd)
+      .filter(({ key }) => key !== GONE)
+      .map((each) => ({ ...each, shown: false }))
+    const added = Array.from({ length: bEnd - b }, (_, at) => made(b + at))
+    const before = all.at(-1)?.places.findLast((place) => place !== NOWHERE) ?? NOWHERE
+    const ordered = (list: readonly Version[]) => {
+      let place = before
+      return list.map((version) => ({ version, place: (place = version.places.find((each) => each !== NOWHERE) ?? place) }))
+    }
+    return [...ordered(hidden), ...ordered(added)].sort((x, y) => x.place - y.place).map(({ version }) => version)
+  }
+  let next = 0
+  for (const { a, b } of matches) {
+    if (gaps[next] !== undefined && gaps[next]!.aEnd <= a && gaps[next]!.bEnd <= b) all.push(...sorted(gaps[next++]!))
+    all.push(made(b))
+  }
+  if (gaps[next] !== undefined) all.push(...sorted(gaps[next]!))
+  return all
+}
+
+/**
+ * The same shown tokens, come about from the lineage: by the edits of the wording (`own`), and by what the client changed, which asks for `contract`. An own edit that does not say
+ * what it asks for, and lies beside a change of the client's, asks for `terms`.
+ */
+export function editedFrom({ lineage, places }: Placed, own: EditMap, contract: Contract, terms: Contract): EditMap {
+  const builder = new HoleBuilder(lineage.text.length, contract, terms)
+  let at = 0
+  for (const { span: hidden, marker, contract: asked } of own.holes) {
+    for (; at < hidden.start; at++) builder.show(places[at]!)
+    builder.edit(
+      places.subarray(hidden.start, hidden.end).reduce((count, place) => count + (place === NOWHERE ? 0 : 1), 0),
+      marker,
+      asked,
+    )
+    at = hidden.end
+  }
+  for (; at < own.base.length; at++) builder.show(places[at]!)
+  return { base: lineage.text, holes: builder.end() }
+}
+
+/** What lies between two tokens of the lineage that are shown: hidden places, and tokens shown instead. */
+interface Open {
+  marker: number
+  /** Of those, and of the hidden places, what edits of ours account for. */
+  ownMarker: number
+  ownHidden: number
+  own: { readonly contract: Contract | undefined }[]
+}
+
+/** Goes through the shown tokens; of what is between two that stay it makes one hole. */
+class HoleBuilder {
+  readonly #holes: ReplacedSpan[] = []
+  #last = -1
+  #open: Open = nothing()
+
+  constructor(
+    private readonly length: number,
+    private readonly contract: Contract,
+    private readonly terms: Contract,
+  ) {}
+
+  show(place: number): void {
+    if (place === NOWHERE) this.#open.marker++
+    else this.#close(place)
+  }
+
+  /** An edit of ours hides so many places of the lineage. */
+  edit(hidden: number, marker: number, contract: Contract | undefined): void {
+    const { own } = this.#open
+    this.#open.marker += marker
+    this.#open.ownMarker += marker
+    this.#open.ownHidden += hidden
+    own.push({ contract })
+  }
+
+  end(): readonly ReplacedSpan[] {
+    this.#close(this.length)
+    return this.#holes
+  }
+
+  #close(place: number): void {
+    const { marker, ownMarker, ownHidden, own } = this.#open
+    const hidden = place - this.#last - 1
+    if (hidden > 0 || marker > 0) {
+      const isOwn = ownMarker === marker && ownHidden === hidden
+      const contract = isOwn ? sameOf(own) : own.reduce((all, each) => stricter(all, each.contract ?? this.terms), this.contract)
+      const asked = contract === undefined ? {} : { contract }
+      if (hidden > 0) this.#holes.push({ span: span(this.#last + 1, place), marker, ...asked })
+      // A hole is never empty: the token beside it is shown as a part of what stands there.
+      else this.#insert(place, marker, asked)
+    }
+    this.#last = place
+    this.#open = nothing()
+  }
+
+  #insert(place: number, marker: number, asked: { readonly contract?: Contract }): void {
+    const before = this.#holes.at(-1)
+    if (before?.span.end === place) this.#holes[this.#holes.length - 1] = { ...before, marker: before.marker + marker, ...asked }
+    else this.#holes.push({ span: place > 0 ? span(place - 1, place) : span(0, 1), marker: marker + 1, ...asked })
+  }
+}
+
+const nothing = (): Open => ({ marker: 0, ownMarker: 0, ownHidden: 0, own: [] })
+
+/** What several edits of ours that have become one ask for. */
+function sameOf([first, ...rest]: readonly { readonly contract: Contract | undefined }[]): Contract | undefined {
+  return rest.every(({ contract }) => contract === first?.contract) ? first?.contract : 'exact'
+}

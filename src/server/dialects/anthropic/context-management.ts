@@ -1,0 +1,118 @@
+/** Owns what Anthropic's API lets a client say about its context: `context_management` and `cache_control`. */
+import Type from 'typebox'
+import { isRecord } from '../../json-body.js'
+import { FieldError, unsupported } from '../../problem.js'
+import type { Answer, Ask } from '../../ask.js'
+
+const CLEAR = 'clear_tool_uses_20250919'
+/** What it means where a request does not say (Anthropic's documentation of context editing). */
+const DEFAULTS = { trigger: 100_000, keep: 3 }
+
+export const ContextManagement = Type.Optional(
+  Type.Object({
+    edits: Type.Optional(
+      Type.Array(Type.Object({ type: Type.String() }), {
+        maxItems: 16,
+        description: `${CLEAR} is carried out by folds; clear_thinking_20251015 changes nothing: thinking is shown as the template has it`,
+      }),
+    ),
+  }),
+)
+
+type Managed = Type.Static<typeof ContextManagement>
+
+/** @throws FieldError */
+export function clearingOf(managed: Managed | undefined): Ask['clear'] {
+  let clear: Ask['clear']
+  for (const [index, edit] of (managed?.edits ?? []).entries()) {
+    const place = `context_management.edits[${index}]`
+    if (edit.type === 'clear_thinking_20251015') continue
+    if (edit.type !== CLEAR)
+      throw unsupported(
+        `${place}.type`,
+        `${place} is of type ${JSON.stringify(edit.type.slice(0, 40))}; ${CLEAR} and clear_thinking_20251015 are supported.`,
+      )
+    if (clear !== undefined) throw new FieldError(`${place}.type`, `${place} is a second ${CLEAR}; give one.`)
+    clear = clearing(edit, place)
+  }
+  return clear
+}
+
+function clearing(edit: Readonly<Record<string, unknown>>, place: string): NonNullable<Ask['clear']> {
+  const inputs = edit['clear_tool_inputs'] ?? false
+  if (inputs !== false)
+    throw unsupported(
+      `${place}.clear_tool_inputs`,
+      `${place}.clear_tool_inputs may only be false: calls stay as the model wrote them.`,
+    )
+  const trigger = sizeOf(edit, 'trigger', place, ['input_tokens', 'tool_uses'])
+  const excluded = edit['exclude_tools'] ?? []
+  if (!Array.isArray(excluded) || !excluded.every((name) => typeof name === 'string'))
+    throw new FieldError(`${place}.exclude_tools`, `${place}.exclude_tools must be a list of names.`)
+  return {
+    trigger: {
+      kind: trigger?.type === 'tool_uses' ? 'tool-uses' : 'input-tokens',
+      value: trigger?.value ?? DEFAULTS.trigger,
+    },
+    keep: sizeOf(edit, 'keep', place, ['tool_uses'])?.value ?? DEFAULTS.keep,
+    clearAtLeast: sizeOf(edit, 'clear_at_least', place, ['input_tokens'])?.value ?? 0,
+    excludeTools: excluded,
+  }
+}
+
+function sizeOf(
+  edit: Readonly<Record<string, unknown>>,
+  name: string,
+  place: string,
+  types: readonly string[],
+): { readonly type: string; readonly value: number } | null {
+  const size = edit[name] ?? null
+  if (size === null) return null
+  const [type, value] = isRecord(size) ? [size['type'], size['value']] : []
+  if (typeof type !== 'string' || !types.includes(type) || !Number.isSafeInteger(value) || (value as number) < 0)
+    throw new FieldError(
+      `${place}.${name}`,
+      `${place}.${name} must be {"type": "${types.join('" or "')}", "value": <a whole number>}.`,
+    )
+  return { type, value: value as number }
+}
+
+/** What a request that has the field is told; nothing else is. */
+export function managed(
+  { context_management: asked }: { readonly context_management?: Managed | undefined },
+  { cleared }: Answer,
+): object {
+  if (asked === undefined) return {}
+  const applied =
+    cleared === null || cleared.toolUses === 0
+      ? []
+      : [{ type: CLEAR, cleared_tool_uses: cleared.toolUses, cleared_input_tokens: cleared.inputTokens }]
+  return { context_management: { applied_edits: applied } }
+}
+
+interface Marked {
+  readonly cache_control?: unknown
+  readonly system?: unknown
+  readonly tools?: unknown
+  readonly messages: readonly { readonly role: string; readonly content: unknown }[]
+}
+
+/** How many of the prompt's messages stand after the one with the last `cache_control`; null where there is none. */
+export function afterBreakpoint({ cache_control: automatic, system, tools, messages }: Marked): number | null {
+  if (isRecord(automatic)) return 0
+  const last = messages.findLastIndex(({ content }) => isMarked(content))
+  // A message of theirs with results of calls is one of ours for each of them.
+  const after = messages.slice(last + 1).reduce((sum, { content }) => sum + partsOf(content), 0)
+  return last >= 0 || isMarked(system) || isMarked(tools) ? after : null
+}
+
+const isMarked = (parts: unknown): boolean =>
+  Array.isArray(parts) && parts.some((part) => isRecord(part) && isRecord(part['cache_control']))
+
+/** Messages of ours that a message of theirs becomes. */
+function partsOf(content: unknown): number {
+  if (!Array.isArray(content)) return 1
+  const kinds = content.map((block) => isRecord(block) && block['type'] === 'tool_result')
+  const texts = kinds.filter((isResult, at) => !isResult && (at === 0 || kinds[at - 1] === true)).length
+  return Math.max(1, kinds.filter(Boolean).length + texts)
+}

@@ -1,0 +1,248 @@
+/** Owns requests that ask a model: from the ask to the last byte, with the client leaving and the server closing in between. */
+import type { OutgoingHttpHeaders } from 'node:http'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { KvfoldError } from '../core/errors.js'
+import type { AnyAnswer, AnyAsked, AskEvent, EmbedAnswer } from './ask.js'
+import { EventWriter, type Frame } from './event-writer.js'
+import type { AskMeter, Metrics } from './metrics.js'
+import { problemOf, type Problem } from './problem.js'
+
+/** How a dialect writes a stream. `index` says which of the answers an event belongs to. */
+export interface StreamShape<A extends AnyAnswer> {
+  on(event: AskEvent, index: number): readonly Frame[]
+  /** The answer at `index` is complete. */
+  done(answer: A, index: number): readonly Frame[]
+  /** All are. */
+  end(answers: readonly A[]): readonly Frame[]
+  /** It ends here, after some of it was sent. */
+  failed(problem: Problem): readonly Frame[]
+  /** It ends before any of it was sent: what is sent nonetheless; null, and where this is not there: the error gets a status. */
+  refused?(problem: Problem): readonly Frame[] | null
+}
+
+export class Exchange {
+  readonly #run: Run
+  #gone = false
+
+  /** @throws KvfoldError server/closing */
+  constructor(
+    private readonly request: FastifyRequest,
+    private readonly reply: FastifyReply,
+    private readonly running: Running,
+    private readonly metrics: Metrics,
+  ) {
+    this.#run = running.enter()
+    const { raw } = reply
+    raw.once('close', () => {
+      if (raw.writableFinished) return
+      this.#gone = true
+      this.#run.cancel()
+    })
+    if (raw.destroyed) this.#run.cancel()
+  }
+
+  /** For the ask: aborted as soon as nobody waits for its answer. */
+  get signal(): AbortSignal {
+    return this.#run.signal
+  }
+
+  /** For what is no ask, but takes its time: gives up when nobody waits for it. */
+  async wait<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    try {
+      return await work(this.signal)
+    } finally {
+      this.#run.leave()
+    }
+  }
+
+  /** Vectors, measured. @throws what `work` throws */
+  embedded(work: (signal: AbortSignal) => Promise<EmbedAnswer>): Promise<EmbedAnswer> {
+    return this.wait(async (signal) => {
+      const meter = this.metrics.embedding()
+      try {
+        const answer = await work(signal)
+        meter.done(answer)
+        return answer
+      } catch (error) {
+        meter.failed(problemOf(error).code)
+        throw error
+      }
+    })
+  }
+
+  /** All answers, complete. The first error cancels the others. @throws what the asks throw; server/closing; engine/cancelled */
+  async answers<A extends AnyAnswer>(begin: (signal: AbortSignal) => readonly AnyAsked<A>[]): Promise<readonly A[]> {
+    try {
+      return await this.#all(
+        begin(this.signal),
+        () => undefined,
+        () => undefined,
+      )
+    } finally {
+      this.#run.leave()
+    }
+  }
+
+  /**
+   * Streams the answers as they come. Errors before the first frame are thrown, so that they get a status of their own; later ones end the stream.
+   * @param ping milliseconds between comments as long as there is no text; null for none
+   */
+  async stream<A extends AnyAnswer>(
+    begin: (signal: AbortSignal) => readonly AnyAsked<A>[],
+    shape: StreamShape<A>,
+    ping: number | null,
+  ): Promise<FastifyReply> {
+    const { reply } = this
+    const writer = new EventWriter(reply.raw, () => {
+      reply.hijack()
+      return reply.getHeaders() as OutgoingHttpHeaders
+    })
+    const timer = ping === null ? null : setInterval(() => void writer.ping(), ping)
+    const quiet = () => {
+      if (timer !== null) clearInterval(timer)
+    }
+    try {
+      const answers = await this.#all(
+        begin(this.signal),
+        (event, index) => {
+          if (event.type === 'tokens') quiet()
+          return writer.write(shape.on(event, index))
+        },
+        (answer, index) => writer.write(shape.done(answer, index)),
+      )
+      quiet()
+      await writer.write(shape.end(answers))
+    } catch (error) {
+      quiet()
+      const problem = problemOf(error)
+      const frames = writer.begun ? shape.failed(problem) : (shape.refused?.(problem) ?? null)
+      if (frames === null) throw error
+      if (!this.#gone) this.request.log[problem.unexpected ? 'error' : 'warn']({ err: error }, 'stream failed')
+      await writer.write(frames)
+    } finally {
+      quiet()
+      this.#run.leave()
+    }
+    await writer.end()
+    return reply
+  }
+
+  async #all<A extends AnyAnswer>(
+    asked: readonly AnyAsked<A>[],
+    on: (event: AskEvent, index: number) => Promise<void> | undefined,
+    done: (answer: A, index: number) => Promise<void> | undefined,
+  ): Promise<readonly A[]> {
+    try {
+      return await Promise.all(
+        asked.map(async (one, index) => {
+          const answer = await this.#one(one, this.metrics.ask(), (event) => on(event, index))
+          await done(answer, index)
+          return answer
+        }),
+      )
+    } catch (error) {
+      this.#run.cancel()
+      await Promise.allSettled(asked.map(({ answer }) => answer))
+      throw error
+    }
+  }
+
+  async #one<A extends AnyAnswer>(
+    asked: AnyAsked<A>,
+    meter: AskMeter,
+    on: (event: AskEvent) => Promise<void> | undefined,
+  ): Promise<A> {
+    try {
+      for await (const event of asked) {
+        meter.on(event)
+        await on(event)
+      }
+      const answer = await asked.answer
+      if (answer.finish === 'cancelled') throw this.#cancelled()
+      meter.done(answer)
+      const { promptTokens, cachedTokens, saved } = answer.usage
+      this.request.log.debug({ prompt: promptTokens, cached: cachedTokens, saved }, 'answered')
+      return answer
+    } catch (error) {
+      const meant = this.#run.signal.aborted && error instanceof KvfoldError && error.code === 'engine/cancelled'
+      const shown = meant ? this.#cancelled() : error
+      meter.failed(problemOf(shown).code)
+      throw shown
+    }
+  }
+
+  #cancelled(): KvfoldError {
+    if (this.running.closing && !this.#gone)
+      return new KvfoldError('server/closing', 'The server shut down before the answer was complete; ask again when it is back.')
+    return new KvfoldError('engine/cancelled', 'The request was cancelled before its answer was complete.')
+  }
+}
+
+// The requests that are being answered, and how they end when the server does.
+
+/** One request on its way. */
+export interface Run {
+  /** Aborted when the client is gone or the server's patience with it. */
+  readonly signal: AbortSignal
+  cancel(): void
+  leave(): void
+}
+
+export class Running {
+  readonly #runs = new Set<AbortController>()
+  readonly #watchers = new Set<() => void>()
+  #closing = false
+  #empty: (() => void) | null = null
+
+  get closing(): boolean {
+    return this.#closing
+  }
+
+  get count(): number {
+    return this.#runs.size
+  }
+
+  /** @throws KvfoldError server/closing */
+  enter(): Run {
+    this.refuseClosing()
+    const controller = new AbortController()
+    this.#runs.add(controller)
+    return {
+      signal: controller.signal,
+      cancel: () => {
+        controller.abort()
+      },
+      leave: () => {
+        this.#runs.delete(controller)
+        if (this.#runs.size === 0) this.#empty?.()
+      },
+    }
+  }
+
+  refuseClosing(): void {
+    if (this.#closing)
+      throw new KvfoldError(
+        'server/closing',
+        'This server is shutting down and takes no more requests; ask again when it is back.',
+      )
+  }
+
+  /** Streams that would never end by themselves: `end` is called when the server closes. Returns how to take it back. */
+  watch(end: () => void): () => void {
+    this.#watchers.add(end)
+    return () => this.#watchers.delete(end)
+  }
+
+  /** Takes no more requests; resolves when those that run have ended, which they are made to after `graceMs`. */
+  async close(graceMs: number): Promise<void> {
+    this.#closing = true
+    for (const end of this.#watchers) end()
+    if (this.#runs.size === 0) return
+    const empty = new Promise<void>((resolve) => (this.#empty = resolve))
+    const timer = setTimeout(() => {
+      for (const controller of this.#runs) controller.abort()
+    }, graceMs)
+    await empty
+    clearTimeout(timer)
+  }
+}

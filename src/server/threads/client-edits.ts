@@ -1,0 +1,181 @@
+/** Owns the edits that clients make by sending other messages than before: how a request is recognised as one, and what a thread becomes by it. */
+import type { ChatMessage } from '../../chat/message.js'
+import { align, type Gap, gapsOf, type Match } from '../../core/alignment.js'
+import { lowerBound } from '../../core/span.js'
+import type { StoredMessage, ThreadRecord } from '../../store/port.js'
+import { messageKey } from './prefix-match.js'
+
+/** What became of messages that the thread's client knows. */
+export interface ClientEdit {
+  /** `restored`: shown as it was before an earlier edit. `summarised`: one message in the place of several. */
+  readonly kind: 'replaced' | 'shortened' | 'emptied' | 'removed' | 'inserted' | 'summarised' | 'restored'
+  /** Index of the request's message; for removed ones of the message that stands there now. */
+  readonly message: number
+  /** Messages that the thread had in its place. */
+  readonly was: number
+}
+
+/** A request against what a thread's client knows. */
+export interface Alignment {
+  /** `a`: message of the view; `b`: message of the request. Ascending. */
+  readonly matches: readonly Match[]
+  /** Whether the request goes on behind the thread's last message. */
+  readonly goesOn: boolean
+  readonly edits: readonly ClientEdit[]
+  /** Keys of messages that are not there any more. */
+  readonly hidden: readonly string[]
+}
+
+/** Characters from which on an answer is nobody else's. */
+const DISTINCTIVE = 64
+
+/**
+ * @param keys of the view (`messageKey`)
+ * @param given those of the request
+ * @param hidden keys of messages that earlier edits took out
+ */
+export function alignRequest(
+  view: readonly ChatMessage[],
+  keys: readonly string[],
+  request: readonly ChatMessage[],
+  given: readonly string[],
+  hidden: ReadonlySet<string>,
+): Alignment {
+  const matches = align(keys, given)
+  const last = matches.at(-1)
+  // What comes after the last message that both know is left, or new.
+  const known = last === undefined ? [] : gapsOf(matches, last.a + 1, last.b + 1)
+  return {
+    matches,
+    goesOn: (last?.a ?? -1) === view.length - 1,
+    edits: known.flatMap((gap) => editsIn(gap, view, request, given, hidden)),
+    hidden: known.flatMap(({ a, aEnd }) => keys.slice(a, aEnd)),
+  }
+}
+
+/** Whether the request is more likely of this thread than of none: they share its beginning, two messages, or an answer that nobody else has. */
+export function isRelated(view: readonly ChatMessage[], { matches }: Alignment): boolean {
+  const shared = matches.filter(({ a }) => view[a]!.role !== 'system')
+  const distinctive = ({ content, toolCalls = [] }: ChatMessage) => content.length >= DISTINCTIVE || toolCalls.length > 0
+  const begins = matches.some(({ a, b }, at) => a === at && b === at && view[a]!.role !== 'system')
+  return begins || shared.length >= 2 || shared.some(({ a }) => distinctive(view[a]!))
+}
+
+function editsIn(
+  { a, aEnd, b, bEnd }: Gap,
+  view: readonly ChatMessage[],
+  request: readonly ChatMessage[],
+  given: readonly string[],
+  hidden: ReadonlySet<string>,
+): ClientEdit[] {
+  if (b === bEnd) return Array.from({ length: aEnd - a }, () => ({ kind: 'removed', message: b, was: 1 }))
+  if (bEnd - b === 1 && aEnd - a > 1)
+    return [{ kind: hidden.has(given[b]!) ? 'restored' : 'summarised', message: b, was: aEnd - a }]
+  const edits: ClientEdit[] = []
+  for (let at = 0; at < Math.max(aEnd - a, bEnd - b); at++) {
+    const [old, message] = [a + at < aEnd ? view[a + at] : undefined, Math.min(b + at, bEnd)]
+    const now = b + at < bEnd ? request[message] : undefined
+    const was = old === undefined ? 0 : 1
+    if (now === undefined) edits.push({ kind: 'removed', message, was })
+    else if (hidden.has(given[message]!)) edits.push({ kind: 'restored', message, was })
+    else edits.push({ kind: old === undefined ? 'inserted' : changeOf(old, now), message, was })
+  }
+  return edits
+}
+
+function changeOf(old: ChatMessage, now: ChatMessage): ClientEdit['kind'] {
+  if (now.content === '' && old.content !== '') return 'emptied'
+  return now.content.length < old.content.length ? 'shortened' : 'replaced'
+}
+
+/** In words, for people: `3 shortened, 1 removed`. */
+export function editsInWords(edits: readonly ClientEdit[]): string {
+  const counts = new Map<string, number>()
+  for (const { kind } of edits) counts.set(kind, (counts.get(kind) ?? 0) + 1)
+  return [...counts].map(([kind, count]) => `${count} ${kind}`).join(', ')
+}
+
+/** What a thread consists of when it has a request's messages as far as it knows them. */
+export type Woven = Pick<ThreadRecord, 'messages' | 'edits' | 'held'>
+
+/**
+ * The thread's messages that the request still has, with what was carried out inside for them and the fragments that lie in them, and the
+ * client's in between, up to the last one that both know.
+ */
+export function woven(
+  { messages, edits, held }: Woven,
+  { matches, goesOn }: Pick<Alignment, 'matches' | 'goesOn'>,
+  request: readonly ChatMessage[],
+): Woven {
+  const to = new Map(matches.map(({ a, b }) => [a, b]))
+  const last = matches.at(-1) ?? { a: -1, b: -1 }
+  const limit = last.b + 1
+  const waiting: ChatMessage[] = []
+  const owners = ownersOf(messages)
+  const made: StoredMessage[] = []
+  const places = new Map<number, number>()
+  let [view, next] = [0, 0]
+  const give = (until: number) => {
+    while (next < until) made.push({ message: request[next++]!, seen: 'same' })
+  }
+  const keep = (at: number) => {
+    places.set(at, made.length)
+    made.push(messages[at]!)
+  }
+  messages.forEach(({ message, seen }, at) => {
+    if (seen === 'nothing') {
+      // Behind results of the client's that are to come again it waits for those.
+      if (to.has(owners[at]!) && view > last.a + 1) waiting.push(message)
+      else if (to.has(owners[at]!)) keep(at)
+      return
+    }
+    const place = to.get(view++)
+    if (place !== undefined) {
+      give(place)
+      keep(at)
+      next = place + 1
+    } else if (next < (nextPlace(matches, view) ?? limit) && request[next]?.role === message.role) give(next + 1)
+  })
+  give(limit)
+  const moved = <T extends { readonly message: number }>(each: T): T[] => {
+    const place = places.get(each.message)
+    return place === undefined ? [] : [{ ...each, message: place }]
+  }
+  return {
+    messages: made,
+    edits: { fragments: edits.fragments.flatMap(moved), searches: edits.searches.flatMap(moved), ids: edits.ids },
+    held: goesOn ? held : waiting,
+  }
+}
+
+/** Where the first match from this message of the view on stands in the request. */
+function nextPlace(matches: readonly Match[], view: number): number | undefined {
+  return matches[lowerBound(matches.length, (at) => matches[at]!.a < view)]?.b
+}
+
+/**
+ * For messages that clients do not see the message of the view that they go with: steps with the answer that they lead to, or where it did not
+ * come with what was asked; results with the step whose calls they answer.
+ */
+function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
+  const owners: number[] = []
+  let view = -1
+  let step = -1
+  messages.forEach(({ message, seen }, at) => {
+    if (seen !== 'nothing') {
+      view++
+      if (message.role === 'assistant') step = view
+      owners.push(view)
+      return
+    }
+    if (message.role === 'assistant') {
+      const following = messages.slice(at + 1).find((each) => each.seen !== 'nothing')
+      step = following?.message.role === 'assistant' ? view + 1 : view
+    }
+    owners.push(step)
+  })
+  return owners
+}
+
+/** Keys of all of them. */
+export const keysOf = (messages: readonly ChatMessage[]): readonly string[] => messages.map(messageKey)

@@ -1,0 +1,137 @@
+/** Clients that change what they sent before, over a real server with the built-in model: what is recognised, what it costs, what the model is shown. */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { serving, type Serving } from './support/serving.js'
+
+interface Message {
+  readonly role: string
+  readonly content: string
+  readonly [more: string]: unknown
+}
+
+interface Told {
+  readonly choices: readonly { readonly message: Message }[]
+  readonly usage: {
+    readonly kvfold: { readonly saved_tokens: number; readonly saved_seconds: number }
+    readonly prompt_tokens: number
+    readonly prompt_tokens_details: { readonly cached_tokens: number }
+  }
+  readonly kvfold: {
+    readonly thread: string
+    readonly ledger?: readonly { readonly plain: number; readonly submitted: number }[]
+    readonly edits: null | {
+      readonly contract: string
+      readonly changes: readonly { kind: string; message: number; was: number }[]
+      readonly approximate: number
+    }
+  }
+}
+
+const user = (content: string): Message => ({ role: 'user', content })
+const long = (topic: string) => user(`About ${topic}: ${`the ${topic} is what it is, and it goes on. `.repeat(12)}`)
+
+let served: Serving
+
+beforeAll(async () => {
+  served = await serving()
+})
+afterAll(() => served.close())
+
+async function ask(messages: readonly Message[], kvfold: object = {}): Promise<Told> {
+  const response = await fetch(`${served.url}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'builtin', messages, max_tokens: 8, temperature: 0, kvfold }),
+  })
+  const text = await response.text()
+  expect([response.status, text]).toEqual([200, text])
+  return JSON.parse(text) as Told
+}
+
+/** A conversation of five turns, with what it was answered. */
+async function talk(name: string, kvfold: object = {}): Promise<{ readonly messages: Message[]; readonly thread: string }> {
+  const messages: Message[] = []
+  let thread = ''
+  for (let turn = 0; turn < 5; turn++) {
+    messages.push(long(`${name} ${turn}`))
+    const told = await ask(messages, kvfold)
+    thread = told.kvfold.thread
+    messages.push(told.choices[0]!.message)
+  }
+  return { messages: messages.map(({ role, content }) => ({ role, content })), thread }
+}
+
+describe('a client that changes its messages', () => {
+  it.each<[string, string, (messages: Message[]) => void, readonly { kind: string; message: number; was: number }[]]>([
+    [
+      'replaces',
+      'replaced',
+      (all) => (all[2] = user(`${all[2]!.content} And more.`)),
+      [{ kind: 'replaced', message: 2, was: 1 }],
+    ],
+    ['shortens', 'shortened', (all) => (all[2] = user('[cleared]')), [{ kind: 'shortened', message: 2, was: 1 }]],
+    ['empties', 'emptied', (all) => (all[2] = user('')), [{ kind: 'emptied', message: 2, was: 1 }]],
+    ['removes', 'removed', (all) => all.splice(2, 2), [1, 2].map(() => ({ kind: 'removed', message: 2, was: 1 }))],
+    ['inserts', 'inserted', (all) => all.splice(2, 0, user('By the way.')), [{ kind: 'inserted', message: 2, was: 0 }]],
+    [
+      'compacts',
+      'summarised',
+      (all) => all.splice(0, 6, user('Summary: colours.')),
+      [{ kind: 'summarised', message: 0, was: 6 }],
+    ],
+  ])('%s: it is an edit of the thread, exact, and another one sends it whole again', async (_, name, change, changes) => {
+    const { messages, thread } = await talk(name)
+    const changed = [...messages]
+    change(changed)
+    changed.push(user('Go on.'))
+    const told = await ask(changed)
+    expect(told.kvfold.thread).toBe(thread)
+    expect(told.kvfold.edits).toEqual({ contract: 'exact', changes, approximate: 0 })
+    // A server that never saw anything else says the same.
+    const fresh = await ask(changed, { thread: (await ask([user(`Fresh ${name}`)])).kvfold.thread })
+    expect(told.usage.prompt_tokens).toBe(fresh.usage.prompt_tokens)
+    expect(told.choices[0]!.message.content).toBe(fresh.choices[0]!.message.content)
+    const view = served.service.threads.view('public', thread)
+    expect(view.slice(0, -1).map(({ role, content }) => ({ role, content }))).toEqual(changed)
+    expect(served.service.threads.get('public', thread).events.map(({ kind }) => kind)).toEqual(['client'])
+  })
+
+  it('pays for the placeholder under splice, and for nothing when the text comes again', async () => {
+    const { messages, thread } = await talk('moon', { client_edits: 'splice' })
+    const pruned = messages.map((message, at) => (at % 2 === 0 && at < 6 ? user('[cleared]') : message))
+    const spliced = await ask([...pruned, user('Go on.')], { client_edits: 'splice', ledger: true })
+    const { kvfold, usage } = spliced
+    expect(kvfold.thread).toBe(thread)
+    expect(kvfold.edits?.changes.map(({ kind }) => kind)).toEqual(['shortened', 'shortened', 'shortened'])
+    expect(kvfold.edits?.approximate).toBeGreaterThan(0)
+    expect(usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens).toBeLessThan(80)
+    // A plain prefix cache computes all behind the first placeholder; the ledger has what was computed here.
+    const [entry] = kvfold.ledger!
+    expect(usage.kvfold.saved_tokens).toBe(entry!.plain - entry!.submitted)
+    expect(usage.kvfold.saved_tokens).toBeGreaterThan(usage.prompt_tokens / 2)
+    const metrics = await (await fetch(`${served.url}/metrics`)).text()
+    const total = Number(/^kvfold_saved_tokens_total\{.*\} (\d+)$/m.exec(metrics)?.[1])
+    expect(total).toBeGreaterThanOrEqual(usage.kvfold.saved_tokens)
+    const again = await ask([...messages, user('Go on.'), spliced.choices[0]!.message, user('And?')], { client_edits: 'splice' })
+    expect(again.kvfold.thread).toBe(thread)
+    expect(again.kvfold.edits?.changes.map(({ kind }) => kind)).toEqual(['restored', 'restored', 'restored'])
+    expect(again.usage.prompt_tokens - again.usage.prompt_tokens_details.cached_tokens).toBeLessThan(40)
+  })
+
+  it('that leaves the last answer out forks, and the fork has what the thread had under the same terms', async () => {
+    const { messages, thread } = await talk('star', { client_edits: 'splice' })
+    const pruned = [user('[cleared]'), ...messages.slice(1)]
+    await ask([...pruned, user('Go on.')], { client_edits: 'splice' })
+    const other = await ask([...pruned.slice(0, -1), user('Something else.')], { client_edits: 'splice' })
+    expect(other.kvfold.thread).not.toBe(thread)
+    expect(other.usage.prompt_tokens_details.cached_tokens).toBeGreaterThan(other.usage.prompt_tokens / 2)
+    const back = await ask([...pruned, user('Go on.')], { client_edits: 'splice' })
+    expect(back.usage.prompt_tokens - back.usage.prompt_tokens_details.cached_tokens).toBeLessThan(40)
+  })
+
+  it('is not taken for another one whose conversation has little in common with it', async () => {
+    const { thread } = await talk('sun')
+    const told = await ask([user('Quite another question.'), { role: 'assistant', content: 'Yes.' }, user('Go on.')])
+    expect(told.kvfold.thread).not.toBe(thread)
+    expect(told.kvfold.edits).toBe(null)
+  })
+})

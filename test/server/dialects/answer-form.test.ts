@@ -1,0 +1,106 @@
+/** The form of an answer by the fields that vLLM, SGLang and llama-server have for it, in both completion routes. */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { serving, type Serving } from '../support/serving.js'
+
+let served: Serving
+beforeAll(async () => {
+  served = await serving()
+})
+afterAll(() => served.close())
+
+const ROUTES: readonly (readonly [path: string, body: object])[] = [
+  ['/v1/completions', { prompt: 'The colour: ' }],
+  ['/v1/chat/completions', { messages: [{ role: 'user', content: 'Which colour?' }] }],
+]
+
+const post = (path: string, body: object) =>
+  fetch(served.url + path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ max_tokens: 100, ...body }),
+  })
+
+async function said(path: string, body: object): Promise<string> {
+  const answer = await post(path, body)
+  const { choices } = (await answer.json()) as {
+    choices: [{ text?: string; message?: { content: string }; finish_reason: string }]
+  }
+  expect([answer.status, choices[0].finish_reason]).toEqual([200, 'stop'])
+  return choices[0].text ?? choices[0].message?.content ?? ''
+}
+
+const schema = {
+  type: 'object',
+  properties: { colour: { enum: ['red', 'blue'] }, of: { const: null } },
+  required: ['colour', 'of'],
+}
+const choice = ['rot "1"', 'blau\n\\']
+const grammar = 'root ::= [ab] "c"'
+
+describe.each(ROUTES)('%s keeps an answer', (path, body) => {
+  it.each<[string, object]>([
+    ['structured_outputs', { structured_outputs: { json: schema, regex: null, disable_fallback: true } }],
+    ['structured_outputs, as text', { structured_outputs: { json: JSON.stringify(schema) } }],
+    ['guided_json', { guided_json: schema, guided_decoding_backend: 'xgrammar' }],
+    ['guided_json, as text', { guided_json: JSON.stringify(schema) }],
+    ['json_schema', { json_schema: schema, grammar: '' }],
+  ])('to a JSON schema: %s', async (_, form) => {
+    const value = JSON.parse(await said(path, { ...body, ...form })) as { colour: string; of: unknown }
+    expect(['red', 'blue']).toContain(value.colour)
+    expect(value.of).toBeNull()
+  })
+
+  it.each<[string, object]>([
+    ['structured_outputs', { structured_outputs: { choice, json_object: false } }],
+    ['guided_choice', { guided_choice: choice }],
+  ])('to one of some texts: %s', async (_, form) => {
+    expect(choice).toContain(await said(path, { ...body, ...form }))
+    // It is the form that decides, not what the model would say.
+    expect(await said(path, { ...body, structured_outputs: { choice: ['Ω'] } })).toBe('Ω')
+  })
+
+  it.each<[string, object]>([
+    ['structured_outputs', { structured_outputs: { grammar } }],
+    ['guided_grammar', { guided_grammar: grammar }],
+    ['grammar', { grammar }],
+    ['ebnf', { ebnf: grammar }],
+    ['kvfold.grammar', { kvfold: { grammar } }],
+  ])('to a grammar: %s', async (_, form) => {
+    expect(await said(path, { ...body, ...form })).toMatch(/^[ab]c$/)
+  })
+
+  it('to any JSON object', async () => {
+    const answer = await post(path, { ...body, max_tokens: 1, structured_outputs: { json_object: true } })
+    const { choices } = (await answer.json()) as { choices: [{ text?: string; message?: { content: string } }] }
+    expect(choices[0].text ?? choices[0].message?.content).toMatch(/^\{/)
+  })
+})
+
+describe.each(ROUTES)('%s refuses', (path, body) => {
+  it.each<[string, string, object]>([
+    ['server/unsupported', 'guided_regex', { guided_regex: '[a-z]+' }],
+    ['server/unsupported', 'regex', { regex: '[a-z]+' }],
+    ['server/unsupported', 'structured_outputs.regex', { structured_outputs: { regex: '[a-z]+' } }],
+    ['server/unsupported', 'structured_outputs.structural_tag', { structured_outputs: { structural_tag: '{}' } }],
+    ['server/unsupported', 'structural_tag', { structural_tag: '{}' }],
+    ['server/unsupported', 'guided_whitespace_pattern', { guided_json: schema, guided_whitespace_pattern: ' ?' }],
+    ['server/unsupported', 'structured_outputs.disable_any_whitespace', { structured_outputs: { disable_any_whitespace: true } }],
+    ['server/unsupported', 'structured_outputs.constructor', { structured_outputs: { constructor: 'x' } }],
+    ['server/unsupported', 'structured_outputs.jason', { structured_outputs: { jason: schema } }],
+    ['server/bad-request', 'structured_outputs', { structured_outputs: 'json' }],
+    ['server/bad-request', 'structured_outputs.json', { structured_outputs: { json: '{' } }],
+    ['server/bad-request', 'guided_json', { guided_json: `{"items":${'['.repeat(9000)}${']'.repeat(9000)}}` }],
+    ['server/bad-request', 'structured_outputs.json_object', { structured_outputs: { json_object: 'yes' } }],
+    ['server/bad-request', 'structured_outputs.choice', { structured_outputs: { choice: [] } }],
+    ['server/bad-request', 'structured_outputs.choice', { structured_outputs: { choice: ['a', 7] } }],
+    ['server/bad-request', 'structured_outputs.grammar', { structured_outputs: { grammar: '' } }],
+    ['server/bad-request', 'guided_choice', { guided_choice: [''] }],
+    ['server/bad-request', 'guided_choice', { guided_choice: Array.from({ length: 1001 }, (_, at) => `c${at}`) }],
+    ['server/bad-request', 'structured_outputs.choice', { structured_outputs: { json: schema, choice } }],
+    ['server/bad-request', 'guided_json', { guided_json: schema, response_format: { type: 'json_object' } }],
+    ['server/bad-request', 'guided_grammar', { guided_grammar: grammar, kvfold: { grammar } }],
+  ])('with %s: %s %#', async (code, param, form) => {
+    const answer = await post(path, { ...body, ...form })
+    expect([answer.status, await answer.json()]).toMatchObject([400, { error: { code, param } }])
+  })
+})

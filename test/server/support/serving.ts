@@ -1,0 +1,58 @@
+/** A real server over the built-in model on a port of its own, for tests of what clients see. */
+import { builtinModel } from '../../../src/cli/builtin.js'
+import { Embedder } from '../../../src/engine/embedder.js'
+import type { Engine } from '../../../src/engine/engine.js'
+import { LlamaEngine } from '../../../src/engine/llama.js'
+import { openNative } from '../../../src/native/binding.js'
+import { Server, type ServerOptions } from '../../../src/server/app.js'
+import { ThreadService, type ServiceOptions } from '../../../src/server/service.js'
+import { TEST_GPU } from '../../support/device.js'
+
+export interface Serving {
+  readonly url: string
+  readonly server: Server
+  readonly service: ThreadService
+  /** The log, a line an entry. */
+  readonly log: readonly string[]
+  close(): Promise<void>
+}
+
+export type ServingOptions = Partial<Omit<ServerOptions, 'service' | 'version'>> & {
+  readonly service?: Partial<ServiceOptions>
+  /** Default: the built-in model, which requests call `builtin`. */
+  readonly engine?: () => Engine | Promise<Engine>
+  readonly slots?: number
+  /** The built-in model makes embeddings, too. Default false. */
+  readonly embeds?: boolean
+}
+
+/** What a request adds to get an answer that ends with `max_tokens` and not before. */
+export const endless = { kvfold: { grammar: 'root ::= [a-z ] root' } } as const
+
+export async function serving(given: ServingOptions = {}): Promise<Serving> {
+  const { service: parts = {}, engine, slots = 2, embeds = false, ...options } = given
+  const log: string[] = []
+  const load =
+    engine ??
+    (async () => LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1, slots }))
+  const service = await ThreadService.open({
+    models: [
+      {
+        name: 'builtin',
+        slots,
+        load: () => Promise.resolve(load()),
+        ...(embeds ? { embedder: ({ model }) => Embedder.on(model!, { threads: 1, batchThreads: 1 }) } : {}),
+      },
+    ],
+    ...parts,
+  })
+  const server = await Server.create({
+    service,
+    version: 'test',
+    sampling: { temperature: 0 },
+    log: (line) => log.push(line),
+    ...options,
+  })
+  const url = await server.listen({ host: '127.0.0.1', port: 0 })
+  return { url, server, service, log, close: () => server.close() }
+}
