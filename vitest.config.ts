@@ -18,6 +18,7 @@ export default defineConfig({
     testTimeout: LIMIT,
     hookTimeout: LIMIT,
     pool: 'forks',
+    setupFiles: ['test/setup.ts'],
     projects: [
       {
         extends: true,

@@ -144,12 +144,21 @@ class Side {
       ['created', 'used', 'at', 'milliseconds'].includes(key) && typeof item !== 'string' ? undefined : item,
     )
     const calls: string[] = []
+    const keys: string[] = []
     const named = (text as string | undefined)
       ?.replace(/thread_[0-9a-f]{32}/gu, (id) => this.#name(id))
       // Ids of calls are random.
-      .replace(/call_[0-9a-f]{24}/gu, (id) => `call ${calls.includes(id) ? calls.indexOf(id) : calls.push(id) - 1}`)
+      .replace(/call_[0-9a-f]{24}/gu, (id) => `call ${orderOf(calls, id)}`)
+      // And so are keys of messages that have such ids in them.
+      .replace(/(?<=")[A-Za-z0-9+/]{22}(?=")/gu, (key) => `key ${orderOf(keys, key)}`)
     return named === undefined ? undefined : (JSON.parse(named) as unknown)
   }
+}
+
+/** Which one it is of those that came up. */
+function orderOf(known: string[], one: string): number {
+  const at = known.indexOf(one)
+  return at < 0 ? known.push(one) - 1 : at
 }
 
 const doings = fc.array(
