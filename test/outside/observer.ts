@@ -168,8 +168,9 @@ export class Observer {
 
   constructor(private readonly path: string) {}
 
-  /** The program ended and another one is to write to the file. */
+  /** The program ended and another one is to write to the file: what it saved at its end counts, too. */
   restarted(): void {
+    this.read()
     this.#byContext.clear()
     this.#byMemory.clear()
     this.#pending = null
