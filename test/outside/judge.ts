@@ -3,7 +3,7 @@ import type { LedgerEntry } from '../../src/index.js'
 import { codesOf } from './history.js'
 import type { ObservedCache, Observer, Seen } from './observer.js'
 import type { StepSaid } from './protocol.js'
-import { furthest, type Reference } from './reference.js'
+import { type DecodeShape, furthest, type Reference } from './reference.js'
 
 export const PROPERTIES = ['exact', 'visible', 'counts', 'computed', 'restore', 'tenants', 'room', 'lost', 'error'] as const
 export type Property = (typeof PROPERTIES)[number]
@@ -23,6 +23,9 @@ export interface Noise {
 
 /** An exact step may be off the nearest fresh prefill by this many times what fresh prefills differ by among themselves. */
 const PATIENCE = 2.5
+
+/** Up to so many cells of others are put between those of a fresh prefill. */
+const MOST_OTHERS = 500
 
 /** What is known of a talk before its step. */
 export interface Before {
@@ -172,13 +175,12 @@ export class Judge {
     const sorted = (row: Float32Array) => (said.tops === undefined ? row : row.toSorted((a, b) => b - a))
     const away = (all: readonly Float32Array[]) => Math.max(...rows.map((row, place) => furthest(row, sorted(all[place]!))))
     let difference = Math.min(...fresh.variants.map(away))
-    // A token that is decoded alone differs in its last bits from the same among others, and q8_0 may round them to another number, which is as
-    // far off as the quantisation itself. A fresh prefill in the same decodes rounds alike, or where others were in these decodes, too, one of token
-    // after token; what still differs then is no rounding.
-    const decodes = [sizesOf(last.cells.slice(0, tokens.length), this.ubatch), tokens.map(() => 1)]
-    for (const sizes of decodes) {
+    // The same token differs in its last bits by what was decoded with it and by where in the cache the cells lie that it sees, and q8_0 may round
+    // them to another number, which is as far off as the quantisation itself. A fresh prefill in decodes of the same shape, with as many others
+    // between the cells, rounds alike, or one of token after token; what no such prefill equals is no rounding.
+    for (const decodes of shapesOf(last.cells.slice(0, tokens.length), this.ubatch)) {
       if (difference <= PATIENCE * this.noise.floor) break
-      difference = Math.min(difference, away(await this.reference.prefillAs(tokens, said.prompt.length - 1, sizes)))
+      difference = Math.min(difference, away(await this.reference.prefillAs(tokens, said.prompt.length - 1, decodes)))
       if (difference <= PATIENCE * this.noise.floor) this.tally.rounded++
     }
     this.noise.worst = Math.max(this.noise.worst, difference)
@@ -235,15 +237,23 @@ export interface Shows {
 const matches = (cells: Seen['cells'], tokens: readonly number[]): boolean =>
   cells.length <= tokens.length && cells.every(({ token }, at) => token === tokens[at])
 
-/** How many tokens each decode computed that these cells come from. */
-function sizesOf(cells: Seen['cells'], ubatch: number): number[] {
-  const sizes: number[] = []
-  cells.forEach(({ born }, at) => {
-    const size = sizes.at(-1) ?? 0
-    if (at > 0 && cells[at - 1]!.born === born && size < ubatch) sizes[sizes.length - 1] = size + 1
-    else sizes.push(1)
+/** Fresh prefills that may round as these cells were rounded: in their decodes, cut as llama.cpp cuts them, with others between; in single ones. */
+function* shapesOf(cells: Seen['cells'], ubatch: number): Generator<readonly DecodeShape[]> {
+  const shapes: DecodeShape[] = []
+  cells.forEach(({ born, row, rows }, at) => {
+    const before = row % ubatch
+    const last = cells[at - 1]
+    const goesOn = last?.born === born && last.row === row - 1 && before > 0
+    const { before: first, own } = goesOn ? shapes.pop()! : { before, own: 0 }
+    const size = Math.min(ubatch, rows - (row - before))
+    shapes.push({ before: first, own: own + 1, behind: size - first - own - 1 })
   })
-  return sizes
+  const [first, ...rest] = shapes
+  if (first === undefined) return
+  const room = ubatch - first.before - first.own
+  for (let others = 0; others < MOST_OTHERS; others += 7)
+    yield [{ ...first, behind: (first.behind + others) % (room + 1) }, ...rest]
+  yield cells.map(() => ({ before: 0, own: 1, behind: 0 }))
 }
 
 const brief = ({

@@ -7,8 +7,10 @@ interface Cell {
   readonly token: number
   /** Which exact beginning of a text it ends, a number of Beginnings; null when a fresh prefill would make it otherwise. */
   chain: number | null
-  /** Number of the decode that computed its values. */
+  /** Number of the decode that computed its values, its row there, and how many rows that had. */
   readonly born: number
+  readonly row: number
+  readonly rows: number
   /** Whose text it was computed for, once that is known. */
   readonly owner: { name: string | null }
 }
@@ -110,13 +112,16 @@ export class ObservedCache {
     )
   }
 
-  /** `rows`: those that entered. */
-  enter(decode: number, rows: readonly Row[]): void {
+  /** `rows`: those that entered, of `size`. */
+  enter(decode: number, rows: readonly Row[], size: number): void {
     this.decoded += rows.length
     for (const sequence of new Set(rows.map((row) => row.sequence))) {
       const mine = rows.filter((row) => row.sequence === sequence)
       const owner = { name: null }
-      const fresh = mine.map(({ token, position }): Cell => ({ token, position, chain: null, born: decode, owner }))
+      const fresh = mine.map(({ token, position, row }): Cell => ({
+        ...{ token, position, chain: null, owner },
+        ...{ born: decode, row, rows: size },
+      }))
       this.#set(sequence, [...this.of(sequence), ...fresh])
       const last = Math.max(...mine.map(({ position }) => position))
       const cells = this.of(sequence).filter(({ position }) => position <= last)
@@ -145,6 +150,8 @@ export class ObservedCache {
 }
 
 interface Row {
+  /** Its place in the decode. */
+  readonly row: number
   readonly token: number
   readonly position: number
   readonly sequence: number
@@ -236,10 +243,16 @@ export class Observer {
     else if (what === 'D')
       this.#pending = {
         context: whose,
-        rows: rest.slice(1).map((row) => {
-          const [token = '', position = '', sequence = '', output = ''] = row.split(',')
-          if (sequence.includes('+')) this.complaints.push(`a token of several sequences was decoded: ${row}`)
-          return { token: Number(token), position: Number(position), sequence: Number.parseInt(sequence), output: output === '1' }
+        rows: rest.slice(1).map((text, row) => {
+          const [token = '', position = '', sequence = '', output = ''] = text.split(',')
+          if (sequence.includes('+')) this.complaints.push(`a token of several sequences was decoded: ${text}`)
+          return {
+            row,
+            token: Number(token),
+            position: Number(position),
+            sequence: Number.parseInt(sequence),
+            output: output === '1',
+          }
         }),
       }
     else if (what === 'E') this.#ended(whose, a, rest.slice(1))
@@ -279,7 +292,7 @@ export class Observer {
     const entered =
       status === 0 ? pending.rows : pending.rows.filter(({ sequence, position }) => position <= (last.get(sequence) ?? -1))
     this.#decodes++
-    if (status !== 1) cache.enter(this.#decodes, entered)
+    if (status !== 1) cache.enter(this.#decodes, entered, pending.rows.length)
   }
 }
 

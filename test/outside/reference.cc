@@ -3,7 +3,8 @@
 //   1, n, from, n tokens: log-probabilities of all tokens behind place `from` and behind each later place, three times: prefilled whole; in
 //     small chunks beside another sequence, one token a decode behind `from`; and at once, whole, in a cache that held others before.
 //   2, n, n tokens: their text, control tokens included.
-//   3, n, n tokens, from, m, m sizes: log-probabilities as in 1, once, prefilled in decodes of these sizes, 512 at most.
+//   3, n, n tokens, from, m, m decodes: log-probabilities as in 1, once, prefilled in these decodes, each of three numbers: rows of another
+//     sequence before, rows of these tokens, rows of another sequence behind, which stay; 512 at most.
 // A reply is a count of bytes and the bytes. The first reply, unasked for, is the number of tokens in the vocabulary.
 #include <cmath>
 #include <cstdio>
@@ -38,6 +39,8 @@ struct Reference {
   llama_model *model;
   const llama_vocab *vocab;
   int size;
+  // Rows of sequence 1 that were decoded around others, since the last request.
+  int others = 0;
 
   llama_context *context(const llama_context_params &common, int cells, int chunk, int sequences) const {
     auto params = common;
@@ -50,17 +53,27 @@ struct Reference {
     return made;
   }
 
-  // Logits of the tokens from position `from` on are kept.
-  void decode(llama_context *context, const int32_t *tokens, int count, int position, int seq, int from) const {
+  // Logits of the tokens from position `from` on are kept. `before`, `behind`: rows of sequence 1 around them.
+  void decode(llama_context *context, const int32_t *tokens, int own, int position, int seq, int from, int before = 0,
+              int behind = 0) {
+    const int count = before + own + behind;
+    std::vector<llama_token> rows(count, 7);
     std::vector<llama_pos> positions(count);
     std::vector<int32_t> counts(count, 1);
-    std::vector<llama_seq_id> ids(count, seq);
+    std::vector<llama_seq_id> ids(count, 1);
     std::vector<llama_seq_id *> lists(count);
     std::vector<int8_t> wanted(count);
-    for (int i = 0; i < count; i++) positions[i] = position + i, lists[i] = &ids[i], wanted[i] = position + i >= from;
+    for (int i = 0; i < count; i++) {
+      const int place = i - before;
+      const bool isOwn = place >= 0 && place < own;
+      positions[i] = isOwn ? position + place : others++;
+      lists[i] = &ids[i];
+      if (!isOwn) continue;
+      rows[i] = tokens[place], ids[i] = seq, wanted[i] = position + place >= from;
+    }
     llama_batch batch{};
     batch.n_tokens = count;
-    batch.token = const_cast<int32_t *>(tokens);
+    batch.token = rows.data();
     batch.pos = positions.data();
     batch.n_seq_id = counts.data();
     batch.seq_id = lists.data();
@@ -81,7 +94,7 @@ struct Reference {
 
   // Log-probabilities behind `from` and each later place. `one`: tokens behind `from` are decoded one by one.
   void prefill(llama_context *context, const std::vector<int32_t> &tokens, int from, int chunk, bool beside, bool one,
-               std::vector<float> &out) const {
+               std::vector<float> &out) {
     const int count = tokens.size();
     for (int at = 0, turn = 0; at < count; turn++) {
       if (beside && at < from) {
@@ -96,14 +109,16 @@ struct Reference {
     }
   }
 
-  void prefillAs(llama_context *context, const std::vector<int32_t> &tokens, int from, const std::vector<int32_t> &sizes,
-                 std::vector<float> &out) const {
+  void prefillAs(llama_context *context, const std::vector<int32_t> &tokens, int from, const std::vector<int32_t> &decodes,
+                 std::vector<float> &out) {
     int at = 0;
-    for (auto size : sizes) {
-      if (size < 1 || at + size > (int)tokens.size()) fail("the sizes are not those of the tokens");
-      decode(context, tokens.data() + at, size, at, 0, from);
-      if (at + size > from) take(context, std::max(0, from - at), size, out);
-      at += size;
+    others = 0;
+    for (size_t i = 0; i + 2 < decodes.size(); i += 3) {
+      const int before = decodes[i], own = decodes[i + 1], behind = decodes[i + 2];
+      if (own < 1 || at + own > (int)tokens.size()) fail("the decodes are not those of the tokens");
+      decode(context, tokens.data() + at, own, at, 0, from, before, behind);
+      if (at + own > from) take(context, before + std::max(0, from - at), before + own, out);
+      at += own;
     }
   }
 };
@@ -129,7 +144,7 @@ int main(int count, char **args) {
   params.type_k = static_cast<ggml_type>(std::atoi(args[5]));
   params.type_v = static_cast<ggml_type>(std::atoi(args[6]));
   params.no_perf = true;
-  auto *whole = reference.context(params, cells, 512, 1);
+  auto *whole = reference.context(params, 2 * cells, 512, 2);
   auto *chunked = reference.context(params, 2 * cells, CHUNK, 2);
   reply(&reference.size, sizeof reference.size);
 
@@ -155,11 +170,11 @@ int main(int count, char **args) {
     } else if (head[0] == 3) {
       int32_t more[2];
       if (!readAll(more, sizeof more)) fail("a request ends early");
-      std::vector<int32_t> sizes(more[1]);
-      if (!readAll(sizes.data(), sizes.size() * sizeof(int32_t))) fail("a request ends early");
+      std::vector<int32_t> decodes(3 * more[1]);
+      if (!readAll(decodes.data(), decodes.size() * sizeof(int32_t))) fail("a request ends early");
       std::vector<float> out;
       llama_memory_clear(llama_get_memory(whole), true);
-      reference.prefillAs(whole, tokens, more[0], sizes, out);
+      reference.prefillAs(whole, tokens, more[0], decodes, out);
       reply(out.data(), out.size() * sizeof(float));
     } else if (head[0] == 2) {
       std::string text;

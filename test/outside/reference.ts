@@ -22,6 +22,13 @@ export interface Prefilled {
   readonly noise: number
 }
 
+/** Rows of one decode: of others before, of the tokens, of others behind. */
+export interface DecodeShape {
+  readonly before: number
+  readonly own: number
+  readonly behind: number
+}
+
 export class Reference {
   readonly #child: ChildProcessByStdio<Writable, Readable, null>
   readonly #waiting: { resolve: (reply: Buffer) => void; reject: (error: Error) => void }[] = []
@@ -58,9 +65,10 @@ export class Reference {
     return { variants: [whole, chunked, after], noise }
   }
 
-  /** The same in one more fresh prefill, in decodes of these sizes, 512 tokens at most. */
-  async prefillAs(tokens: readonly number[], from: number, sizes: readonly number[]): Promise<Float32Array[]> {
-    return this.#rows(await this.#ask([3, tokens.length, ...tokens, from, sizes.length, ...sizes]), tokens.length - from)
+  /** The same in one more fresh prefill, in these decodes, 512 rows at most. */
+  async prefillAs(tokens: readonly number[], from: number, decodes: readonly DecodeShape[]): Promise<Float32Array[]> {
+    const shapes = decodes.flatMap(({ before, own, behind }) => [before, own, behind])
+    return this.#rows(await this.#ask([3, tokens.length, ...tokens, from, decodes.length, ...shapes]), tokens.length - from)
   }
 
   /** As bytes of UTF-8, control tokens written out. */
