@@ -123,7 +123,7 @@ const Identity = {
   cell: z.record(z.string(), z.union([z.number(), z.string()])),
 }
 
-const SampleRecord = z.object({
+export const SampleRecord = z.object({
   kind: z.literal('sample'),
   ...Identity,
   /** What the scorer compared with. */

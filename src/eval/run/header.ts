@@ -33,11 +33,7 @@ export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
   return {
     kind: 'header',
     version: LOG_VERSION,
-    kvfold: version(),
-    commit: commitOf(ROOT),
-    date: new Date().toISOString(),
-    command,
-    machine: machine(),
+    ...occasion(command),
     model: { name: engine.model, fingerprint },
     engine: { engine: engine.engine, release: engine.release, context: engine.context },
     embedder,
@@ -49,6 +45,15 @@ export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
     agents: agents.map((agent) => agentOf(agent, tasks, trained)),
   }
 }
+
+/** Where, when and by what records are made. */
+export const occasion = (command: string): Pick<LogHeader, 'kvfold' | 'commit' | 'date' | 'command' | 'machine'> => ({
+  kvfold: version(),
+  commit: commitOf(ROOT),
+  date: new Date().toISOString(),
+  command,
+  machine: machine(),
+})
 
 function agentOf(
   { kind, title, options }: EvalAgent,

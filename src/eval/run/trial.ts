@@ -1,8 +1,9 @@
 /** Owns one sample put to one agent: from the sample to the record of the log, whatever happens between, judged by a model where a task's authors do so. */
-import { KvfoldError } from '../../core/errors.js'
+import { invariant, KvfoldError } from '../../core/errors.js'
 import { mix } from '../../core/random.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../engine/engine.js'
 import type { AgentSetting, Answered, EvalAgent } from '../agent.js'
+import { runEpisode, singleTurn } from '../episode/episode.js'
 import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
 import { Recorder } from '../recorder.js'
 import type { Task, TaskSample } from '../task.js'
@@ -47,15 +48,19 @@ export const failed = (item: Item, sample: Pick<TaskSample, 'id' | 'cell'> | nul
   message: error instanceof Error ? error.message : String(error),
 })
 
+/** A sample is an episode of one turn. */
 async function recordOf(sample: TaskSample, recorder: Recorder, options: TrialOptions): Promise<SampleRecord> {
   const { item, task, bench, judge, name, signal } = options
-  const { answer, end, calls, refusedCalls, details } = await answered(sample, recorder, options)
-  if (end === 'cancelled') throw new KvfoldError('engine/cancelled', 'The answer was cancelled, and nobody asked for that.')
-  const judgement =
-    task.judging === undefined || judge === null ? null : await judged(task.judging, sample, answer, judge, name, signal)
-  const score = await (judgement === null
-    ? bench.score(item.task, sample, answer)
-    : bench.score(item.task, sample, answer, judgement.verdict))
+  let judgement: SampleRecord['judgement']
+  const environment = singleTurn(sample.messages, async ({ answer }) => {
+    if (task.judging === undefined || judge === null) return bench.score(item.task, sample, answer)
+    judgement = await judged(task.judging, sample, answer, judge, name, signal)
+    return bench.score(item.task, sample, answer, judgement.verdict)
+  })
+  const actor = { act: () => answered(sample, recorder, options), state: null }
+  const [turn] = await runEpisode({ environment, actor, recorder })
+  invariant(turn !== undefined, 'A sample came to no turn.')
+  const { answer, end, score, calls, refusedCalls, details } = turn
   const { talks, tokens, work, milliseconds } = recorder
   return {
     kind: 'sample',
@@ -63,17 +68,10 @@ async function recordOf(sample: TaskSample, recorder: Recorder, options: TrialOp
     id: sample.id,
     cell: sample.cell,
     truth: sample.truth,
-    answer,
-    end,
-    score: { ...score, details: { ...score.details } },
-    ...(judgement === null ? {} : { judgement }),
-    calls: [...calls],
-    refusedCalls,
-    details: { ...details },
-    talks,
-    tokens,
-    work,
-    milliseconds,
+    ...{ answer, end, score },
+    ...(judgement === undefined ? {} : { judgement }),
+    ...{ calls, refusedCalls, details },
+    ...{ talks, tokens, work, milliseconds },
   }
 }
 
