@@ -106,7 +106,7 @@ export type { AgentEvent, CallReport, StepReport, TurnEnd, TurnOutcome } from '.
 
 // Attention studies, and PI-LLM's prompts, which they are made on: what folding does to where a model looks. The engine must have been loaded with `attention: true`.
 export { studyValues, type Keeper, type ValueStudyOptions } from './eval/attention-study.js'
-export { ownWords, wordsFrom, type PiWords } from './eval/pi-words.js'
+export { ownWords, wordsFrom, type PiWords } from './eval/pi-llm.js'
 export { piSample, type PiOptions, type PiOrder, type PiSample, type PiUpdate } from './eval/pi-llm.js'
 export { compareSpans, type SpanRow, type SpanStudy, type SpanStudyOptions, type WatchedSpan } from './attention/spans.js'
 export { valueArrays, type ValueArrays } from './attention/tables.js'

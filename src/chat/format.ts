@@ -14,8 +14,7 @@ import type { ToolSyntax } from './syntax/syntax.js'
 import { OffsetMap } from './text/offsets.js'
 import type { Tracked, Owner } from './text/tracked.js'
 import { isBorder, tokenAt, within, type Aligned } from './tokens/aligned.js'
-import { Encoder, type Fixed } from './tokens/encoder.js'
-import type { Tokenizer } from './tokenizer.js'
+import { Encoder, type Fixed, type Tokenizer } from './tokens/encoder.js'
 
 /** One model's chat format: messages to tokens with a span for each, edits applied; and the parser for what the model answers. */
 

@@ -1,6 +1,7 @@
-/** Owns what every command gets from the process it runs in: its streams, Ctrl-C, and how errors reach the person. */
+/** Owns what every command gets from the process it runs in: its streams, a prompt from them or from a file, Ctrl-C, and how errors reach the person. */
 import { Terminal, printable } from './terminal.js'
 import { KvfoldError } from '../core/errors.js'
+import { readText } from './options.js'
 
 export interface Shell {
   /** Results: stdout. */
@@ -62,7 +63,7 @@ export class Interrupt {
 
 // How errors reach the person: one line on stderr, an exit code, a stack only on request.
 
-export const FAILED = 1
+const FAILED = 1
 export const BAD_USAGE = 2
 
 /** The line for an error, without the newline; with KVFOLD_DEBUG=1 its stack and causes follow. */
@@ -82,4 +83,33 @@ const oneLine = (text: string): string => printable(text.replace(/\s*\n\s*/g, ' 
 function stacks(error: Error): string {
   const own = error.stack ?? error.message
   return error.cause instanceof Error ? `${own}\ncaused by: ${stacks(error.cause)}` : own
+}
+
+/** The text of `file`, of stdin for `-` or where no file is named. @throws KvfoldError cli/bad-usage, engine/cancelled */
+export async function readInput(file: string | undefined, signal: AbortSignal): Promise<string> {
+  if (file !== undefined && file !== '-') return readText(file, 'run')
+  if (file === undefined && process.stdin.isTTY)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      'There is no prompt: give --prompt <text>, a file, or text on stdin (`-` reads what you type up to Ctrl-D).',
+    )
+  return readStdin(signal)
+}
+
+async function readStdin(signal: AbortSignal): Promise<string> {
+  const { stdin } = process
+  const stop = (): void => {
+    stdin.destroy()
+  }
+  signal.addEventListener('abort', stop, { once: true })
+  try {
+    const chunks: Buffer[] = []
+    for await (const chunk of stdin) chunks.push(chunk as Buffer)
+    return Buffer.concat(chunks).toString('utf8')
+  } catch (error) {
+    if (signal.aborted) throw new KvfoldError('engine/cancelled', 'Reading stdin was interrupted.')
+    throw error
+  } finally {
+    signal.removeEventListener('abort', stop)
+  }
 }

@@ -1,13 +1,17 @@
-/** Owns transcripts with stretches to fold: those that a person named, or else those that an agent would prune. */
+/** Owns transcripts with stretches to fold: those that a person named, or else those that an agent would prune; and the folds, carried out. */
 import { z } from 'zod'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { noted } from '../context/size-note.js'
 import { KvfoldError } from '../core/errors.js'
 import { span, type Span } from '../core/span.js'
 import { readRecorded, type Recorded, Unreadable } from './recorded.js'
+import { Conversation } from '../context/conversation.js'
+import type { Fragment } from '../context/fragment.js'
+import { portsOf } from '../context/ports.js'
+import { freshConversation, type LlamaEngine } from '../engine/llama.js'
 
 /** A stretch of one message's content. */
-export interface TranscriptFold {
+interface TranscriptFold {
   readonly message: number
   readonly span: Span
   /** What is shown instead of the text; null: that something is folded. */
@@ -108,4 +112,35 @@ function stretchOf(
   const end = last + (to?.length ?? 0)
   if (start === end) throw fail(`message ${index} is empty`)
   return span(start, end)
+}
+
+/** The folded fragments, in order. @throws KvfoldError cli/bad-usage for a fold that cannot be made */
+export async function foldedBy(
+  engine: LlamaEngine,
+  messages: readonly ChatMessage[],
+  tools: readonly ToolDefinition[],
+  folds: Transcript['folds'],
+): Promise<readonly Fragment[]> {
+  const id = freshConversation()
+  let summary = ''
+  const conversation = new Conversation(id, {
+    ...portsOf(engine, id, tools),
+    summarize: () => Promise.resolve({ ok: true, summary, ledger: [] }),
+  })
+  for (const message of messages) conversation.add(message)
+  for (const [index, fold] of folds.entries()) {
+    if (fold.message >= messages.length)
+      throw new KvfoldError('cli/bad-usage', `folds.${index} is in the answer, which cannot be folded.`)
+    const cut = conversation.cut([fold], 1)
+    const fragment = cut.ok ? cut.fragments[0] : undefined
+    if (fragment === undefined)
+      throw new KvfoldError(
+        'cli/bad-usage',
+        `folds.${index} cannot be made: ${cut.ok ? 'it is less than a token.' : cut.message}`,
+      )
+    summary = fold.summary ?? ''
+    if (fold.summary === null) conversation.fold(fragment.id)
+    else await conversation.summarize(fragment.id, 'what follows')
+  }
+  return conversation.fragments
 }

@@ -1,6 +1,6 @@
 /** Owns the way to the server: requests with the key, and errors as the server words them. */
 import type { EventSourceMessage } from 'eventsource-parser'
-import { eventsIn } from './server-events.js'
+import { eventsIn } from './wire.js'
 
 /** What the server refused, in its own words. */
 export class ApiFailure extends Error {

@@ -1,9 +1,8 @@
-/** Owns the page: what stands where, and which thread it shows, as the address says. */
+/** Owns the page: what stands where, which thread it shows, as the address says, and the field for the API key. */
 import { useEffect, useState } from 'preact/hooks'
-import { linkTo, threadIn } from './address.js'
+import { linkTo, threadIn } from './selection.js'
 import { ChatPane } from './chat-pane.js'
-import { useLive, useThread } from './hooks.js'
-import { KeyForm } from './key-form.js'
+import { useLive, useThread, useHouse } from './hooks.js'
 import { Overview } from './overview.js'
 import { ThreadList } from './thread-list.js'
 import { ThreadPage } from './thread-page.js'
@@ -65,5 +64,54 @@ export function App() {
         </div>
       )}
     </>
+  )
+}
+
+/** The field for the API key: shown when the server wants one, or when one is in use. */
+
+function KeyForm() {
+  const { api, live } = useHouse()
+  const { connection } = useLive()
+  const [typed, setTyped] = useState('')
+  if (connection !== 'locked') {
+    if (api.key === null) return null
+    return (
+      <button
+        type="button"
+        onClick={() => {
+          api.setKey(null)
+          live.start()
+        }}
+      >
+        Forget the key
+      </button>
+    )
+  }
+  return (
+    <form
+      class="key"
+      onSubmit={(event) => {
+        event.preventDefault()
+        api.setKey(typed.trim())
+        setTyped('')
+        live.start()
+      }}
+    >
+      <label>
+        API key{' '}
+        <input
+          type="password"
+          autocomplete="off"
+          required
+          value={typed}
+          aria-invalid={api.key !== null}
+          onInput={({ currentTarget }) => {
+            setTyped(currentTarget.value)
+          }}
+        />
+      </label>
+      <button type="submit">Use it</button>
+      {api.key === null ? null : <span role="alert">The server does not know this key.</span>}
+    </form>
   )
 }

@@ -1,7 +1,7 @@
 /** Owns the chat: the thread's text as clients see it, a field to go on with it, and the answer as it comes. */
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
-import { linkTo } from './address.js'
+import { linkTo } from './selection.js'
 import { ApiFailure, sentenceOf, threadPath } from './api.js'
 import { chatBody, type ChatSettings } from './chat-request.js'
 import { ChatOptions } from './chat-options.js'

@@ -1,11 +1,10 @@
 /** Owns what is shown and done for one message: its text, what the model sees of it, and cutting it into fragments. */
 import { useRef, useState } from 'preact/hooks'
 import { threadPath } from './api.js'
-import type { Choice } from './choice.js'
+import type { Choice } from './selection.js'
 import { useAction, useHouse } from './hooks.js'
-import { markersOf } from './markers.js'
+import { markersOf, pays } from './pieces.js'
 import { Panel } from './panel.js'
-import { pays } from './pieces.js'
 import { costInWords } from './strip.js'
 import type { Fragment, Thread, ThreadMessage } from './wire.js'
 

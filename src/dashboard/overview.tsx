@@ -1,7 +1,7 @@
 /** Owns what is shown of the server as a whole: models with their slots, queue, and figures over time. */
 import type { ComponentChildren } from 'preact'
 import { bytes, count, duration } from '../figures/numbers.js'
-import { LineChart } from './line-chart.js'
+import { LineChart } from './charts.js'
 import { useLive } from './hooks.js'
 import { rates } from './samples.js'
 import type { ModelStatus } from './wire.js'

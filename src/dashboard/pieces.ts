@@ -1,8 +1,8 @@
-/** Owns how a message falls into pieces on the strip: text between fragments, and the fragments. Pure. */
+/** Owns how a message falls into pieces on the strip, and how a stretch of it is named to the server. Pure. */
 import { plural } from '../figures/numbers.js'
-import type { Fragment, ThreadMessage } from './wire.js'
+import type { Fragment, ThreadMessage, Thread } from './wire.js'
 
-export type Piece =
+type Piece =
   | { readonly kind: 'text'; readonly start: number; readonly end: number }
   | { readonly kind: 'fragment'; readonly fragment: Fragment }
 
@@ -47,4 +47,24 @@ export function pays({ price, state }: Fragment): readonly string[] {
   const about = price.about === true ? 'about ' : ''
   if (saved > 0) return [`saves ${about}${plural(saved, 'token')}`]
   return [saved === 0 ? 'does not pay: saves nothing' : `does not pay: ${about}${plural(-saved, 'token')} more`]
+}
+
+/** How a stretch of a message is named to the server, which cuts between two markers. */
+type Markers = { readonly startMarker: string; readonly endMarker: string; readonly role: 'all' }
+
+/**
+ * Two halves of the stretch as markers. Null when the server would find other text by them: the stretch is shorter than two characters, its
+ * message is the system's, or the same text stands earlier.
+ */
+export function markersOf(messages: Thread['messages'], index: number, start: number, end: number): Markers | null {
+  const text = messages[index]?.message.content.slice(start, end) ?? ''
+  if (text.length < 2 || messages[index]?.message.role === 'system') return null
+  const middle = text.length >> 1
+  const [startMarker, endMarker] = [text.slice(0, middle), text.slice(middle)]
+  const searched = messages.filter(({ message }) => message.role !== 'system')
+  const first = searched.find(({ message }) => message.content.includes(startMarker))
+  const here = first?.index === index && first.message.content.indexOf(startMarker) === start
+  return here && first.message.content.indexOf(endMarker, start + middle) === start + middle
+    ? { startMarker, endMarker, role: 'all' }
+    : null
 }

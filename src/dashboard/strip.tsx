@@ -1,7 +1,7 @@
 /** Owns the picture of a thread's context: messages side by side, as wide as their tokens, with their fragments below. */
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
-import { keyOf, type Choice } from './choice.js'
+import { keyOf, type Choice } from './selection.js'
 import { pays, piecesOf, whereIs, widthOf } from './pieces.js'
 import type { Fragment, MessageCost, Thread, ThreadMessage } from './wire.js'
 

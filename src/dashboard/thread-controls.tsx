@@ -1,6 +1,6 @@
 /** Owns what is done to a thread as a whole: contract, refresh, export, delete. */
 import { useState } from 'preact/hooks'
-import { linkTo } from './address.js'
+import { linkTo } from './selection.js'
 import { threadPath } from './api.js'
 import { useAction, useHouse } from './hooks.js'
 import type { ContractChoice, Thread } from './wire.js'

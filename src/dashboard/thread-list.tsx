@@ -1,6 +1,6 @@
 /** Owns the list of live threads. */
 import { count, percent, plural } from '../figures/numbers.js'
-import { linkTo } from './address.js'
+import { linkTo } from './selection.js'
 import { useLive } from './hooks.js'
 import type { ThreadSummary } from './wire.js'
 

@@ -1,4 +1,4 @@
-/** Owns the shapes that come over the wire: the server's own types, as JSON leaves them. */
+/** Owns what comes over the wire: the server's own types, as JSON leaves them, and the events of a stream. */
 import type { ChatMessage } from '../chat/message.js'
 import type {
   ExportedThread,
@@ -9,6 +9,8 @@ import type {
   ThreadView,
 } from '../server/threads/thread-api.js'
 import type { Damage } from '../store/damage.js'
+import type { EventSourceMessage } from 'eventsource-parser'
+import { EventSourceParserStream } from 'eventsource-parser/stream'
 
 export type { Hit } from '../context/search.js'
 export type { SearchResult } from '../context/conversation.js'
@@ -75,3 +77,13 @@ export type ChatEvent =
   | { readonly type: 'acm'; readonly call: { readonly name: string; readonly arguments: unknown }; readonly failed: boolean }
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number }
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
+
+/** An event that the stream breaks off in is left out. Not all browsers can iterate over a stream. */
+export async function* eventsIn(bytes: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<EventSourceMessage> {
+  const reader = bytes.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream()).getReader()
+  try {
+    for (let next = await reader.read(); !next.done; next = await reader.read()) yield next.value
+  } finally {
+    void reader.cancel().catch(() => undefined)
+  }
+}

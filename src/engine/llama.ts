@@ -13,7 +13,7 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import { CheckpointCache } from '../kv/checkpoint-cache.js'
 import { computedIn, reusedIn } from '../kv/plan.js'
 import type { EditMap, Prompt } from '../kv/prompt.js'
-import { CacheSalts } from '../kv/cache-salt.js'
+import { CacheSalts } from '../kv/cell-hash.js'
 import type { Residency } from '../kv/residency.js'
 import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel } from '../native/types.js'
 import {

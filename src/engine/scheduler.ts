@@ -7,8 +7,7 @@ import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '.
 import { ReloadAhead } from './reload-ahead.js'
 import { termsOf, type Job, type JobResult, tokenLogprob } from './job.js'
 import type { TokenLogprob } from './engine.js'
-import { composed, packed, PrefillBudget, type Share } from './batch.js'
-import { runAhead } from './run-ahead.js'
+import { composed, packed, PrefillBudget, type Share, runAhead } from './batch.js'
 
 export interface SchedulerOptions {
   /** Steps that run at once; more wait their turn. */

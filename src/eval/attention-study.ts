@@ -4,8 +4,7 @@ import { changeOf } from '../attention/pairs.js'
 import { KvfoldError } from '../core/errors.js'
 import { watchEpisode } from './attention-episode.js'
 import { LONGEST_ANSWER, lookAtPrompt, lookAtValue, type PiLookOptions, type PiPrompt } from './pi-attention.js'
-import { piSample, type PiSample } from './pi-llm.js'
-import type { PiWords } from './pi-words.js'
+import { piSample, type PiSample, type PiWords } from './pi-llm.js'
 
 export interface ValueStudyOptions extends PiLookOptions {
   readonly words: PiWords

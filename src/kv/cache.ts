@@ -2,7 +2,7 @@
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import type { CacheSalt } from './cache-salt.js'
+import type { CacheSalt } from './cell-hash.js'
 import type { CostModel } from './cost-model.js'
 import { Evictor, type Reservation } from './eviction.js'
 import { predictedTime } from './forecast.js'

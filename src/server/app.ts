@@ -19,9 +19,8 @@ import { type ApiKey, keyOf, KeyRing, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
 import type { App } from './ports.js'
 import { problemOf } from './problem.js'
-import { addChanges } from './routes/changes.js'
+import { addChanges, addThreads } from './routes/threads.js'
 import { addHealth } from './routes/health.js'
-import { addThreads } from './routes/threads.js'
 
 export interface ServerOptions extends HttpOptions {
   readonly service: Service

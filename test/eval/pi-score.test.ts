@@ -1,9 +1,8 @@
 import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { piSample } from '../../src/eval/pi-llm.js'
+import { piSample, ownWords } from '../../src/eval/pi-llm.js'
 import { piScore, type PiTruth } from '../../src/eval/pi-score.js'
-import { ownWords } from '../../src/eval/pi-words.js'
 
 /** Our own answers; verdicts by hand from the authors' rule, a letter for each key: Right, Older, Foreign, Missing. */
 const golden = JSON.parse(readFileSync(new URL('../golden/eval/pi-answers.json', import.meta.url), 'utf8')) as PiTruth & {

@@ -1,6 +1,5 @@
-/** Tokenizes rendered text stretch by stretch between control tokens, so that foreign text never becomes a control token and unchanged stretches cost nothing. */
+/** Tokenizes rendered text stretch by stretch between control tokens, so that foreign text never becomes a control token and unchanged stretches cost nothing; and the port to a vocabulary. */
 import type { Tracked } from '../text/tracked.js'
-import type { Tokenizer } from '../tokenizer.js'
 import { align, type Aligned, concatenate, type Habits } from './aligned.js'
 
 /** A stretch whose tokens are given. */
@@ -210,7 +209,7 @@ function single(token: number, length: number): Aligned {
 
 // A cache of what was made of recent texts, bounded by their total length.
 
-export class Recent<T> {
+class Recent<T> {
   /** In order of use: a Map iterates in insertion order, and a hit is inserted anew. */
   readonly #entries = new Map<string, T>()
   #characters = 0
@@ -234,4 +233,16 @@ export class Recent<T> {
     }
     return made
   }
+}
+
+export interface Tokenizer {
+  readonly special: {
+    readonly bos: number | null
+    readonly eos: number | null
+    readonly addBos: boolean
+  }
+  tokenize(text: string, options?: { readonly addSpecial?: boolean; readonly parseSpecial?: boolean }): Int32Array
+  /** The bytes of one token as written out, control tokens included. */
+  piece(token: number, special?: boolean): Uint8Array
+  isControl(token: number): boolean
 }

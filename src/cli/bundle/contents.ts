@@ -3,10 +3,9 @@ import { existsSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { basename, join, relative } from 'node:path'
 import { KvfoldError } from '../../core/errors.js'
-import { type Binary, readElf, type Requirements, requirementsOf } from './requirements.js'
+import { type Binary, readElf, type Requirements, requirementsOf, nodeProgram } from './requirements.js'
 import { fileEntry, folderEntries, inOrder, textEntry, type Entry } from './entry.js'
 import { commonFolder, licenceEntries, productionPackages } from './packages.js'
-import { nodeProgram } from './node-program.js'
 import { launcher, readme } from './texts.js'
 
 export const BUNDLE_GPUS = ['cpu', 'cuda', 'vulkan'] as const

@@ -4,7 +4,7 @@ import { lstat, readFile } from 'node:fs/promises'
 import { dirname, join, relative } from 'node:path'
 import { KvfoldError } from '../../core/errors.js'
 import { type Entry, textEntry } from './entry.js'
-import type { NodeProgram } from './node-program.js'
+import type { NodeProgram } from './requirements.js'
 
 export interface Package {
   readonly name: string

@@ -70,7 +70,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   // Other commands should not wait for the libraries of this one.
   const [{ collect }, { TrajectoryFile }, { openTask }, { modelFingerprint }] = await Promise.all([
     import('../../eval/collect/collect.js'),
-    import('../../eval/collect/trajectory-file.js'),
+    import('../../eval/collect/collect.js'),
     import('../../eval/tasks/open.js'),
     import('../../engine/model-facts.js'),
   ])

@@ -1,7 +1,6 @@
 /** `kvfold demo`: the main job on the built-in model, with and without context tools, told live and summed up. */
 import type { Command } from 'commander'
-import { piSample, type PiSample } from '../../eval/pi-llm.js'
-import { ownWords, wordsFrom } from '../../eval/pi-words.js'
+import { piSample, type PiSample, ownWords, wordsFrom } from '../../eval/pi-llm.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { type DemoView, LiveView, PlainView } from '../demo/view.js'
 import { agentNames, play, rows, sessionFor, type Trial } from '../demo/trial.js'

@@ -12,13 +12,11 @@ import { forecast, type Prospect } from '../../kv/forecast.js'
 import { dryRun } from '../../kv/dry-run.js'
 import type { Prompt } from '../../kv/prompt.js'
 import { count, duration, percent, plural } from '../../figures/numbers.js'
-import { foldedBy } from '../folds.js'
-import { readInput } from '../input.js'
+import { foldedBy, parseTranscript, type Transcript } from '../transcript.js'
+import { readInput, type Shell } from '../shell.js'
 import { addModelOptions, given, type ModelFlags } from '../options.js'
 import { loadEngine, nativeLibrary, optionsOf } from '../runtime.js'
-import type { Shell } from '../shell.js'
 import { left, right, table, terminal } from '../../figures/table.js'
-import { parseTranscript, type Transcript } from '../transcript.js'
 
 interface PlanFlags extends ModelFlags {
   readonly json?: true

@@ -6,7 +6,7 @@ import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
 import { printable } from '../terminal.js'
-import { readInput } from '../input.js'
+import { readInput, type Shell } from '../shell.js'
 import { ledgerLine, TurnView } from '../turn-view.js'
 import {
   addModelOptions,
@@ -20,7 +20,6 @@ import {
 } from '../options.js'
 import { refuseHopeless } from '../../engine/room.js'
 import { loadEngine } from '../runtime.js'
-import type { Shell } from '../shell.js'
 
 interface RunFlags extends ModelFlags, SamplingFlags {
   readonly prompt?: string

@@ -1,6 +1,6 @@
 /** Owns what a study reports: who measured what where, the results rounded, the paper's sentence judged. Pure. */
 import type { CostModel } from '../../kv/cost-model.js'
-import { longer, PAPER, pointsOf } from './contexts.js'
+import { longer, PAPER, pointsOf } from './schedule.js'
 import { fitted, pointResults, predicted, type Extrapolated, type Pays, type PointResult } from './result.js'
 import type { Point } from './scenario.js'
 import type { ClockName } from './stopwatch.js'

@@ -1,8 +1,10 @@
-/** Owns what some answers say of all that could have been asked: estimates with intervals, and tests of two conditions. */
+/** Owns what some answers say of all that could have been asked: estimates with intervals, tests of two conditions, and which two are compared. */
 import { bootstrap, type Interval, mean } from '../../attention/statistics.js'
 import { Random } from '../../core/random.js'
 import { accuracyOf } from '../accuracy.js'
 import type { Score } from '../task.js'
+import type { AgentKind } from '../agent.js'
+import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
 
 // What some answers say of all that could have been asked: accuracy and differences, each with a 95 % interval.
 
@@ -19,7 +21,7 @@ export function estimate(scores: readonly Pick<Score, 'points' | 'details'>[]): 
   return found === null ? null : { value: found.accuracy, interval: found.interval, method: found.by }
 }
 
-export interface Difference {
+interface Difference {
   readonly value: number
   /** By bootstrap over pairs; null where all differences are the same. */
   readonly interval: Interval | null
@@ -35,7 +37,7 @@ export function difference(pairs: readonly (readonly [number, number])[]): Diffe
 
 // Tests of two conditions on the same samples: McNemar's for right and wrong, sign flips for points, and Holm's correction.
 
-export interface PairedTest {
+interface PairedTest {
   /** `mcnemar`: exact, where every sample is right or wrong. `sign-flip`: permutation of the mean difference, for partial points. */
   readonly test: 'mcnemar' | 'sign-flip'
   /** Samples that both conditions answered. */
@@ -52,7 +54,7 @@ export interface PairedTest {
 /** Up to so many differences all ways of giving signs are tried. */
 const ALL_SIGNS = 16
 /** Draws beyond that; the least p they can give is one over this and one. */
-export const DRAWS = 20_000
+const DRAWS = 20_000
 /** Sums of the same points in another order differ by less. */
 const SAME = 1e-9
 
@@ -129,3 +131,65 @@ export function holm(values: readonly (number | null)[]): (number | null)[] {
   })
   return corrected
 }
+
+export interface Baseline {
+  readonly agent: AgentKind
+  /** Null: the same contract as the one compared, or, where the baseline ran under one only, that. */
+  readonly contract: string | null
+}
+
+export interface Comparison {
+  /** Index of the baseline's condition. */
+  readonly with: number
+  readonly difference: Difference
+  readonly test: PairedTest
+  /** The test's p, corrected over all comparisons of its table. */
+  readonly holm: number
+}
+
+/** Index of the condition that this one is compared with; null for the baseline itself, and where there is none. */
+export function baselineOf(
+  condition: Condition,
+  conditions: readonly Condition[],
+  agents: readonly ReportAgent[],
+  { agent, contract }: Baseline,
+): number | null {
+  const candidates = conditions.filter(
+    (other) =>
+      other.variant === condition.variant &&
+      other.task === condition.task &&
+      agents[other.agent]!.agent === agent &&
+      other.answers.length > 0,
+  )
+  const wanted = contract ?? condition.contract
+  const found =
+    candidates.find((other) => other.contract === wanted) ??
+    (contract === null && new Set(candidates.map((other) => other.contract)).size === 1 ? candidates[0] : undefined)
+  // An agent that runs under several contracts is compared with itself only where a contract is the baseline's.
+  const same = found === undefined || found === condition || (contract === null && found.agent === condition.agent)
+  return same ? null : conditions.indexOf(found)
+}
+
+export type Uncorrected = Omit<Comparison, 'holm'>
+
+/** Null where they have no sample in common. */
+export function compared(ours: readonly PrintedAnswer[], theirs: readonly PrintedAnswer[], index: number): Uncorrected | null {
+  const by = new Map(theirs.map((answer) => [sampleOf(answer), answer.score.points]))
+  const pairs = ours.flatMap((answer): (readonly [number, number])[] => {
+    const other = by.get(sampleOf(answer))
+    return other === undefined ? [] : [[answer.score.points, other]]
+  })
+  const [apart, test] = [difference(pairs), pairedTest(pairs)]
+  return apart === null || test === null ? null : { with: index, difference: apart, test }
+}
+
+/** One family of comparisons, those of one table. */
+export function corrected(family: readonly (Uncorrected | null)[]): (Comparison | null)[] {
+  const values = holm(family.map((one) => one?.test.p ?? null))
+  return family.map((one, index) => {
+    const value = values[index]
+    return one === null || value === null || value === undefined ? null : { ...one, holm: value }
+  })
+}
+
+const sampleOf = ({ id, print }: PrintedAnswer): string => `${id}\n${print}`

@@ -1,7 +1,15 @@
 /** Owns everything a report says, as plain data: tables, figures, page and summary.json are made of this and of nothing else. */
 import type { LogHeader } from '../log.js'
-import { type Baseline, baselineOf, compared, type Comparison, corrected, type Uncorrected } from './compare.js'
-import { estimate, type Estimate } from './estimates.js'
+import {
+  type Baseline,
+  baselineOf,
+  compared,
+  type Comparison,
+  corrected,
+  type Uncorrected,
+  estimate,
+  type Estimate,
+} from './estimates.js'
 import {
   canonical,
   type Condition,

@@ -6,7 +6,7 @@ import { invariant, KvfoldError } from '../../core/errors.js'
 import { isRowsFile, openRows } from '../data/rows.js'
 import type { Judging, Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { refuseBeyond } from './grid.js'
-import { middleCut } from './middle-cut.js'
+import { middleCut } from './prose.js'
 import { charsPerToken, readFields, readOptions } from './options.js'
 
 const Options = z.strictObject({

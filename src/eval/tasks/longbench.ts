@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { openRows } from '../data/rows.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { refuseBeyond } from './grid.js'
-import { middleCut } from './middle-cut.js'
+import { middleCut } from './prose.js'
 import { charsPerToken, readFields, readOptions } from './options.js'
 
 const Options = z.strictObject({

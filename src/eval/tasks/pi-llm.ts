@@ -1,8 +1,7 @@
 /** Owns PI-LLM as a task: cells of so many updates a key, from our own words or from the public file. */
 import { z } from 'zod'
-import { piOrders, piSample, piText, lastValues, type PiSample } from '../pi-llm.js'
+import { piOrders, piSample, piText, lastValues, type PiSample, ownWords, wordsFrom, type PiWords } from '../pi-llm.js'
 import { piScore, type PiTruth } from '../pi-score.js'
-import { ownWords, wordsFrom, type PiWords } from '../pi-words.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { gridPlace } from './grid.js'
 import { Axis, generation, readOptions } from './options.js'

@@ -1,4 +1,4 @@
-/** Owns neutral text: sentences of our own about places, work and weather, which name nobody, as many as asked for. */
+/** Owns neutral text: sentences of our own about places, work and weather, which name nobody, as many as asked for; and what a text too long is cut to. */
 import { invariant } from '../../core/errors.js'
 import type { Random } from '../../core/random.js'
 
@@ -108,3 +108,15 @@ export function code(random: Random, length: number): string {
   const characters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789'
   return Array.from({ length }, () => characters[random.below(characters.length)]).join('')
 }
+
+/** The first and the last half of so many characters (UTF-16 units; no pair is torn); the text itself when it fits. */
+export function middleCut(text: string, characters: number): string {
+  if (text.length <= characters) return text
+  const head = Math.floor(characters / 2)
+  const tail = text.length - (characters - head)
+  return text.slice(0, torn(text, head) ? head - 1 : head) + text.slice(torn(text, tail) ? tail + 1 : tail)
+}
+
+/** Whether a border would part the two units of one character. */
+const torn = (text: string, at: number): boolean =>
+  /^[\ud800-\udbff][\udc00-\udfff]$/.test(text.slice(Math.max(0, at - 1), at + 1))

@@ -1,4 +1,4 @@
-/** Owns the routes `/kvfold/threads`: what programs and people may do with live conversations. Field names are those of the TypeScript API. */
+/** Owns the routes `/kvfold/threads`: what programs and people may do with live conversations; and `/kvfold/events`, what changes in them. Field names are those of the TypeScript API. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
 import { scopes } from '../../context/stretch.js'
@@ -6,6 +6,9 @@ import { ANSWER, ERRORS } from '../dialects/documented.js'
 import { given, nullsDownTo } from '../dialects/fields.js'
 import type { App, Ports } from '../ports.js'
 import type { ThreadMessage, ThreadView } from '../threads/thread-api.js'
+import type { OutgoingHttpHeaders } from 'node:http'
+import { EventWriter } from '../event-writer.js'
+import type { Running } from '../request-lifecycle.js'
 
 const Id = Type.String({ minLength: 1, maxLength: 200 })
 const ThreadParams = Type.Object({ id: Id })
@@ -226,7 +229,7 @@ function withoutTokens({ message: { sampled: _, ...message }, ...rest }: ThreadM
 const tokens = (description: string) => ({ type: 'integer', description })
 
 /** `GET /kvfold/threads/:id`. */
-export const THREAD = Type.Unsafe<unknown>({
+const THREAD = Type.Unsafe<unknown>({
   type: 'object',
   additionalProperties: true,
   properties: {
@@ -293,3 +296,39 @@ export const THREAD = Type.Unsafe<unknown>({
     },
   },
 })
+
+/** Milliseconds between comments that keep the connection. */
+const PING = 15_000
+/** Changes that may wait for a client that does not read; one that is further behind had better ask anew. */
+const MOST_UNREAD = 10_000
+
+export function addChanges(app: App, { service }: Ports, running: Running): void {
+  app.get(
+    '/kvfold/events',
+    {
+      schema: {
+        summary: 'What changes in the threads of this key, as server-sent events',
+        tags: ['threads'],
+        response: { 200: ANSWER, ...ERRORS },
+      },
+    },
+    (request, reply) => {
+      reply.hijack()
+      const { raw } = reply
+      const writer = new EventWriter(raw, () => reply.getHeaders() as OutgoingHttpHeaders)
+      writer.begin()
+      let unread = 0
+      const stop = service.threads.watch(request.tenant, ({ thread, kind }) => {
+        if (++unread > MOST_UNREAD) raw.destroy()
+        else void writer.write([{ event: kind, data: { thread, kind } }]).then(() => unread--)
+      })
+      const timer = setInterval(() => void writer.ping(), PING)
+      const release = running.watch(() => void writer.end())
+      raw.once('close', () => {
+        clearInterval(timer)
+        release()
+        stop()
+      })
+    },
+  )
+}

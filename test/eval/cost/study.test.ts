@@ -2,9 +2,19 @@
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { LlamaEngine } from '../../../src/engine/llama.js'
-import { checkContext, longer, longest, PAPER, pointsOf } from '../../../src/eval/cost/contexts.js'
+import {
+  checkContext,
+  longer,
+  longest,
+  PAPER,
+  pointsOf,
+  expected,
+  predictLines,
+  prospects,
+  schedule,
+  type Task,
+} from '../../../src/eval/cost/schedule.js'
 import { total } from '../../../src/eval/cost/line.js'
-import { expected, predictLines, prospects, schedule, type Task } from '../../../src/eval/cost/schedule.js'
 import { pointResults } from '../../../src/eval/cost/result.js'
 import { folded, MARKER, type Point, randomText, WAYS } from '../../../src/eval/cost/scenario.js'
 import { cellsFor, study, type Measured, type StudyOptions, type TimedTurn } from '../../../src/eval/cost/study.js'

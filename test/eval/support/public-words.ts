@@ -1,6 +1,6 @@
 /** Owns a small stand-in for PI-LLM's public file: the same form and size, 46 categories of 400 values, made of our own words. */
 import { writeFileSync } from 'node:fs'
-import { ownWords } from '../../../src/eval/pi-words.js'
+import { ownWords } from '../../../src/eval/pi-llm.js'
 import { Random } from '../../../src/core/random.js'
 
 /** Categories of one and two words, some with capitals, and no value in two of them. */

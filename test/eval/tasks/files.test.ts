@@ -5,7 +5,7 @@ import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Task, TaskName } from '../../../src/eval/task.js'
 import { babilongQuestions, babilongTasks } from '../../../src/eval/tasks/babilong.js'
-import { middleCut } from '../../../src/eval/tasks/middle-cut.js'
+import { middleCut } from '../../../src/eval/tasks/prose.js'
 import { openTask } from '../../../src/eval/tasks/open.js'
 
 let folder = ''

@@ -9,7 +9,7 @@ import type { KvMemory } from '../../../src/kv/memory.js'
 import { turnedIn, type Plan } from '../../../src/kv/plan.js'
 import type { Prompt } from '../../../src/kv/prompt.js'
 import type { Step, StepPart } from '../../../src/kv/step.js'
-import { CacheSalts } from '../../../src/kv/cache-salt.js'
+import { CacheSalts } from '../../../src/kv/cell-hash.js'
 import { NaiveMemory, WrongContent, type HeldCell } from './naive-memory.js'
 import { Places } from './places.js'
 
