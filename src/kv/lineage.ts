@@ -54,12 +54,13 @@ export class Lineage {
   /** The same with what was generated since: `text` begins with this lineage's; else this one. */
   grown(text: Int32Array): Lineage {
     const { length } = this.text
-    const last = this.versions.at(-1)
+    const at = this.#generated
+    const last = this.versions[at]
     if (last === undefined || text.length <= length || commonPrefix(text, this.text) < length) return this
     const more = text.subarray(length)
     const tokens = joined([last.tokens, more])
     const places = joined([last.places, more.map((_, at) => length + at)])
-    return new Lineage(text, [...this.versions.slice(0, -1), { ...last, key: keyOf(tokens), tokens, places }])
+    return new Lineage(text, this.versions.with(at, { ...last, key: keyOf(tokens), tokens, places }))
   }
 
   /**
@@ -71,10 +72,7 @@ export class Lineage {
     const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end)))
     const versions = this.#current(tokens, spans, given)
     const places = new Int32Array(tokens.length).fill(NOWHERE)
-    const matches = align(
-      versions.map(({ key }) => key),
-      given,
-    )
+    const matches = matched(versions, given)
     const gaps = gapsOf(matches, versions.length, given.length)
     for (const { a, b } of matches) places.set(versions[a]!.places, spans[b]!.start)
     for (const gap of gaps)
@@ -86,18 +84,26 @@ export class Lineage {
     return { lineage: new Lineage(text, merged(versions, matches, gaps, made)), places }
   }
 
-  /** The versions, of which the last one is named by the message that goes on where its generation ended. */
+  /** The versions, of which the generated one is named by the message that goes on where its generation ended. */
   #current(tokens: Int32Array, spans: readonly Span[], given: readonly string[]): readonly Version[] {
-    const last = this.versions.at(-1)
+    const place = this.#generated
+    const last = this.versions[place]
     if (last === undefined) return this.versions
-    const before = this.versions.findLast(({ shown }, at) => shown && at < this.versions.length - 1)
+    const before = this.versions.findLast(({ shown }, at) => shown && at < place)
     const goesOn = ({ start, end }: Span) => commonPrefix(tokens.subarray(start, end), last.tokens) === last.tokens.length
-    const follows = spans.findIndex((each, at) => at > 0 && given[at - 1] === before?.key && goesOn(each))
+    const follow = (at: number) => given[at - 1] === before?.key && goesOn(spans[at]!)
+    const usual = this.versions.filter(({ shown }) => shown).length - 1
+    const follows = usual < spans.length && follow(usual) ? usual : spans.findLastIndex((_, at) => follow(at))
     const at = follows >= 0 ? follows : spans.findLastIndex(goesOn)
     if (at < 0) return this.versions
     // A prompt for an answer that was not given stands behind the same message only.
     const key = at === given.length - 1 && follows < 0 ? GONE : given[at]!
-    return [...this.versions.slice(0, -1), { ...last, key }]
+    return this.versions.with(place, { ...last, key })
+  }
+
+  /** Of the versions the one that the last step generated: the last it showed, though text that was hidden may have come later. */
+  get #generated(): number {
+    return this.versions.findLastIndex(({ shown }) => shown)
   }
 
   /** Gives a place to all behind the last token that has one; says the text with it. */
@@ -127,6 +133,20 @@ function joined(parts: readonly Int32Array[]): Int32Array {
     at += part.length
   }
   return whole
+}
+
+/** What the last step showed stays what it is where it can; between that what was hidden is found again. */
+function matched(versions: readonly Version[], given: readonly string[]): readonly Match[] {
+  const keys = versions.map(({ key }) => key)
+  const shown = versions.flatMap((version, at) => (version.shown ? [at] : []))
+  const known = align(
+    shown.map((at) => keys[at]!),
+    given,
+  ).map(({ a, b }) => ({ a: shown[a]!, b }))
+  const found = gapsOf(known, keys.length, given.length).flatMap(({ a, aEnd, b, bEnd }) =>
+    align(keys.slice(a, aEnd), given.slice(b, bEnd)).map((match) => ({ a: a + match.a, b: b + match.b })),
+  )
+  return [...known, ...found].sort((x, y) => x.a - y.a)
 }
 
 type Text = Pick<Version, 'tokens' | 'places'>

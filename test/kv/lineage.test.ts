@@ -24,8 +24,31 @@ function shownBy({ base, holes }: EditMap, tokens: Int32Array): number[] {
   return [...shown, ...base.subarray(place)]
 }
 
+/** Whatever it was, with some of its messages taken out, replaced, put in or sent again. `seen`: all that were ever sent. */
+function changed(now: readonly number[][], changes: readonly Change[], seen: readonly number[][]): number[][] {
+  const next = [...now]
+  for (const { at, kind, by } of changes) {
+    const where = next.length === 0 ? 0 : at % next.length
+    if (kind === 'out') next.splice(where, 1)
+    else if (kind === 'other') next.splice(where, 1, by)
+    else if (kind === 'many') next.splice(where, 3, by)
+    else next.splice(where, 0, kind === 'in' ? by : seen[at % seen.length]!)
+  }
+  return next
+}
+
+interface Change {
+  readonly at: number
+  readonly kind: 'out' | 'other' | 'in' | 'back' | 'many'
+  readonly by: number[]
+}
+
 const message = fc.array(fc.integer({ min: 3, max: 60 }), { minLength: 0, maxLength: 6 })
-const change = fc.record({ at: fc.nat(30), kind: fc.constantFrom('out', 'other', 'in', 'back', 'many'), by: message })
+const change = fc.record({
+  at: fc.nat(30),
+  kind: fc.constantFrom<Change['kind']>('out', 'other', 'in', 'back', 'many'),
+  by: message,
+})
 
 describe('a lineage', () => {
   it('has every shown token at the place that it says, and only grows', () => {
@@ -38,14 +61,7 @@ describe('a lineage', () => {
           const seen = [...first]
           let lineage = Lineage.of(wordingOf(now))
           for (const [changes, added] of turns) {
-            const next = [...now]
-            for (const { at, kind, by } of changes) {
-              const where = next.length === 0 ? 0 : at % next.length
-              if (kind === 'out') next.splice(where, 1)
-              else if (kind === 'other') next.splice(where, 1, by)
-              else if (kind === 'many') next.splice(where, 3, by)
-              else next.splice(where, 0, kind === 'in' ? by : seen[at % seen.length]!)
-            }
+            const next = changed(now, changes, seen)
             next.push(added)
             seen.push(...next)
             now = next
@@ -63,6 +79,31 @@ describe('a lineage', () => {
             expect(shownBy(edits, wording.tokens)).toEqual([...wording.tokens])
             expect(sourceIdsOf({ tokens: wording.tokens, messages: [], origin: edits })).toHaveLength(wording.tokens.length)
             lineage = placed.lineage
+          }
+        },
+      ),
+    )
+  })
+
+  it('has what was shown where it was while the conversation only goes on', () => {
+    fc.assert(
+      fc.property(
+        fc.array(message, { minLength: 1, maxLength: 6 }),
+        fc.array(fc.tuple(fc.array(change, { maxLength: 4 }), message, message, message)),
+        (first, turns) => {
+          let now = first
+          const seen = [...first]
+          let lineage = Lineage.of(wordingOf(now))
+          for (const [changes, generated, more, added] of turns) {
+            const placed = lineage.place(wordingOf((now = changed(now, changes, seen))))
+            const { length } = placed.lineage.text
+            lineage = placed.lineage.grown(Int32Array.from([...placed.lineage.text, ...generated]))
+            now = [...now, [...generated, ...more], added]
+            seen.push(...now)
+            const next = lineage.place(wordingOf(now))
+            const before = [...placed.places, ...generated.map((_, at) => length + at)]
+            expect([...next.places.subarray(0, before.length)]).toEqual(before)
+            lineage = next.lineage
           }
         },
       ),
