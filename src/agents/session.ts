@@ -2,7 +2,7 @@
 import type { ChatMessage } from '../chat/message.js'
 import { Conversation } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
-import { contextTools } from '../context/tools.js'
+import { type ContextTool, contextTools } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Engine } from '../engine/engine.js'
@@ -20,9 +20,9 @@ export interface SessionOptions {
   readonly id: ConversationId
   /** Content of the first message; none when left out. */
   readonly system?: string
-  /** Whether the model has the six context tools. People and programs can use them through `conversation` either way. */
-  readonly contextTools: boolean
-  /** Whether the first step of a turn has to call a tool. Default `required` with context tools, `auto` without. */
+  /** Whether the model has the six context tools, or which of them. People and programs can use them through `conversation` either way. */
+  readonly contextTools: boolean | readonly ContextTool[]
+  /** Whether the first step of a turn has to call a tool. Default `required` with all six context tools, else `auto`. */
   readonly firstStep?: 'required' | 'auto'
   /** Calls a turn may make. Default 20. */
   readonly maxCalls?: number
@@ -45,8 +45,8 @@ export class Session {
   #running = false
 
   constructor(private readonly options: SessionOptions) {
-    const { engine, id, system, clientTools = [] } = options
-    this.toolbox = new Toolbox(options.contextTools ? contextTools : [], clientTools)
+    const { engine, id, system, clientTools = [], contextTools: own } = options
+    this.toolbox = new Toolbox(typeof own === 'boolean' ? (own ? contextTools : []) : own, clientTools)
     this.conversation = new Conversation(id, portsOf(engine, id, this.toolbox.definitions))
     if (system !== undefined) this.conversation.add({ role: 'system', content: system })
   }
@@ -90,7 +90,7 @@ export class Session {
     const {
       engine,
       contextTools: tools,
-      firstStep = tools ? 'required' : 'auto',
+      firstStep = tools === true ? 'required' : 'auto',
       maxCalls = MAX_CALLS,
       hints = false,
       generation = {},

@@ -67,6 +67,11 @@ export interface SearchResult {
   readonly elsewhere: number
 }
 
+/** A stretch to hide, and what is shown instead: a summary, or a marker that says nothing of it. */
+export interface Hidden extends Stretch {
+  readonly summary?: string
+}
+
 /** Everything a conversation consists of, as plain data. */
 export interface ConversationState {
   readonly id: ConversationId
@@ -233,6 +238,31 @@ export class Conversation {
     const { ledger } = written
     const hidden = this.#hide(this.#fragments.find((one) => one.id === fragment.id) ?? fragment, state, undefined, costly)
     return { ...hidden, ledger }
+  }
+
+  /**
+   * Hides exactly these stretches of original text, as far as the fragments `own` (of an earlier call) go: one that is hidden already keeps its id,
+   * and of the others the text is shown again and they are fragments no more. In order and disjoint; those that touch somebody else's fragments are
+   * left out. Nobody asks what one of them saves: that is a question about all of them.
+   */
+  rearrange(own: readonly FragmentId[], hidden: readonly Hidden[]): readonly Fragment[] {
+    const others = this.#fragments.filter(({ id }) => !own.includes(id))
+    const mine = this.#fragments.filter(({ id }) => own.includes(id))
+    const free = hidden.filter(
+      ({ message, span: chars }) => !others.some((one) => one.message === message && overlaps(one.span, chars)),
+    )
+    const made = free.map(({ message, span: chars, summary }): Fragment => {
+      invariant(
+        contains(span(0, this.#message(message).content.length), chars),
+        `There is no such stretch in message ${message}.`,
+      )
+      const same = (one: Fragment) =>
+        one.message === message && one.span.start === chars.start && one.span.end === chars.end && one.state.kind !== 'open'
+      const state: FragmentState = summary === undefined ? { kind: 'folded' } : { kind: 'summarised', summary, focus: '' }
+      return { id: mine.find(same)?.id ?? this.#mint.fragment(), message, span: chars, state }
+    })
+    this.#fragments = [...others, ...made].sort(inOrder)
+    return made
   }
 
   /** Finds exact text in the original messages, hidden parts included. What is shown stays the same; hits get ids that last. */

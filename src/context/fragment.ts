@@ -23,7 +23,7 @@ export type FragmentState =
   | { readonly kind: 'folded' }
   | { readonly kind: 'summarised'; readonly summary: string; readonly focus: string }
 
-/** A stretch of one message's content that has an id. Fragments of a conversation are disjoint and never go away. */
+/** A stretch of one message's content that has an id. Fragments of a conversation are disjoint; they go away only where `rearrange` says so. */
 export interface Fragment {
   readonly id: FragmentId
   /** Index of the message. */

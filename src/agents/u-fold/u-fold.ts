@@ -1,0 +1,326 @@
+/** Owns folding by user input (U-Fold): before a turn two helpers read the log, and of what was said and fetched before only their notes and chosen lines stay in sight. */
+import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
+import type { Conversation, Hidden } from '../../context/conversation.js'
+import { editOf } from '../../context/fragment.js'
+import { noted } from '../../context/size-note.js'
+import { KvfoldError } from '../../core/errors.js'
+import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
+import type { Engine, EngineReply, EngineRequest } from '../../engine/engine.js'
+import type { LedgerEntry } from '../../kv/ledger.js'
+import {
+  type Block,
+  type Extraction,
+  extractionOf,
+  extractionSchema,
+  type Memory,
+  memoryOf,
+  memorySchema,
+  type Parsed,
+  sameTodo,
+} from './helper-output.js'
+import { linesOf, numbered, type Range } from './lines.js'
+import { extractionPrompt, memoryPrompt, notesText } from './prompts.js'
+import { hiddenIn } from './view.js'
+
+export interface UFoldOptions {
+  /** Tokens shown from which on folding is thought of. Default 8,192, or a quarter of the context where that is less. */
+  readonly foldFrom?: number
+  /** `changed`: only when the to-do list is another one than at the last fold, or the context is three quarters full. Default `changed`; the paper folds at every turn. */
+  readonly when?: 'changed' | 'every-turn'
+  /** Folds after which the notes are written anew from all of the log. Default 4; 1: always. */
+  readonly rebuildEvery?: number
+  /** `lines`: those that a helper chooses stay in sight. `all`: results stay as they are. `none`: nothing of them does (as ReSum). Default `lines`. */
+  readonly results?: 'lines' | 'all' | 'none'
+  /** False: what was said stays as it is, and only results are folded. Default true. */
+  readonly notes?: boolean
+  /** Adds the paper's principles about tasks to what the extractor is told. Default false. */
+  readonly principles?: boolean
+  /** Whether results in the log carry their line numbers (`written`); else helpers are shown them once more. Default true. */
+  readonly numbered?: boolean
+  /** Tokens that a helper may say. Default 1,024. */
+  readonly helperTokens?: number
+}
+
+/** What folding stands on, as plain JSON: a session that goes on from here goes on the same. */
+export interface UFoldState {
+  /** What the view was made from; null before the first fold. */
+  readonly memory: Memory | null
+  readonly blocks: readonly Block[]
+  readonly own: readonly FragmentId[]
+  /** Messages that the notes speak of. */
+  readonly upTo: number
+  readonly folds: number
+  /** Ranges that were no lines, so far. */
+  readonly refused: number
+}
+
+/**
+ * What came of a look at the context. `small`: below the threshold, nobody was asked. `same`: the to-do list is that of the last fold. `kept`: a helper's
+ * words could not be used or would not pay, so the last good view stays; `why` says which.
+ */
+export interface FoldReport {
+  readonly kind: 'small' | 'same' | 'folded' | 'kept'
+  readonly why: string | null
+  /** Ranges of this fold that are no lines. */
+  readonly refused: readonly string[]
+  /** Tokens shown before and after. */
+  readonly before: number
+  readonly after: number
+  /** What the helpers cost on the agent's own engine, and on another that was named for them. */
+  readonly ledger: readonly LedgerEntry[]
+  readonly folder: readonly LedgerEntry[]
+}
+
+export interface UFoldSetting {
+  readonly engine: Engine
+  readonly conversation: Conversation
+  /** The definitions that every request of the conversation carries. */
+  readonly tools: readonly ToolDefinition[]
+  readonly generation?: Pick<EngineRequest, 'sampling' | 'contract' | 'blend'>
+  /** Another model for the helpers. Default: the agent's own, on forks of its cache. */
+  readonly folder?: Engine
+  readonly options?: UFoldOptions
+  readonly state?: UFoldState
+}
+
+const NOTHING: UFoldState = { memory: null, blocks: [], own: [], upTo: 0, folds: 0, refused: 0 }
+
+/** Characters from which on a stretch is hidden: a marker has about 70. */
+const LEAST = 160
+/** Of the context: from there on a to-do list that stays the same is no reason to wait. */
+const URGENT = 0.75
+
+export class UFold {
+  #state: UFoldState
+  #looks = 0
+
+  constructor(private readonly setting: UFoldSetting) {
+    this.#state = setting.state ?? NOTHING
+  }
+
+  get state(): UFoldState {
+    return this.#state
+  }
+
+  /** Lines that stay in sight. */
+  get selected(): readonly Range[] {
+    return this.#state.blocks.map(({ lines }) => lines)
+  }
+
+  /**
+   * Looks at the context before `query` is answered, and folds it where that is due. `upTo`: messages to look at, `query` not among them; default all.
+   * Whatever helpers say, the conversation can go on.
+   *
+   * @throws KvfoldError what the engine throws, but for a log that has no room for a helper's question
+   */
+  async fold(query: string, signal?: AbortSignal, upTo = this.setting.conversation.messages.length): Promise<FoldReport> {
+    const { options = {}, engine } = this.setting
+    const { foldFrom = Math.min(8192, Math.floor(engine.info.context / 4)), when = 'changed', results = 'lines' } = options
+    const before = this.#count(upTo)
+    const isFirst = !this.setting.conversation.messages.slice(0, upTo).some(({ role }) => role === 'assistant')
+    if (before < foldFrom || isFirst) return quiet('small', before)
+    const aside = new Aside(this.setting, conversationId(`${this.setting.conversation.id}/fold-${++this.#looks}`), signal)
+    const report = (kind: FoldReport['kind'], why: string | null, refused: readonly string[] = []): FoldReport => ({
+      ...quiet(kind, before),
+      why,
+      refused,
+      after: this.#count(upTo),
+      ...aside.costs,
+    })
+    try {
+      const anew = this.#state.folds % (options.rebuildEvery ?? 4) === 0
+      aside.read(this.#log(upTo, anew))
+      const memory = options.notes === false ? nothingNoted(query) : await this.#memory(aside, query, anew)
+      if (!memory.ok) return report('kept', `The summary cannot be used: ${memory.why}.`)
+      const due = when === 'every-turn' || !sameTodo(this.#state.memory, memory.value) || before > URGENT * engine.info.context
+      if (!due) return report('same', null)
+      const extraction = results === 'lines' ? await this.#extraction(aside, memory.value, upTo, anew) : none
+      if (!extraction.ok) return report('kept', `The choice of lines cannot be used: ${extraction.why}.`)
+      const { blocks, refused } = extraction.value
+      this.#state = { ...this.#state, refused: this.#state.refused + refused.length }
+      const saved = this.#show({ memory: memory.value, blocks, upTo, before })
+      return saved
+        ? report('folded', null, refused)
+        : report('kept', 'The view would not be shorter than what it hides.', refused)
+    } catch (error) {
+      if (error instanceof KvfoldError && error.code === 'context/full')
+        return report('kept', 'The context has no room for the question to the helper.')
+      throw error
+    } finally {
+      aside.end()
+    }
+  }
+
+  /** What the notes read like in the view; null where there are none. */
+  get notes(): string | null {
+    const { memory, blocks } = this.#state
+    return memory === null || this.setting.options?.notes === false ? null : notesText(memory, blocks)
+  }
+
+  /** Tokens that so many messages take as they are shown. */
+  #count(upTo: number, edits = this.setting.conversation.edits()): number {
+    const { engine, conversation, tools } = this.setting
+    const messages = noted(conversation.messages.slice(0, upTo), tools)
+    return engine.count(
+      messages,
+      tools,
+      edits.filter(({ message }) => message < upTo),
+    )
+  }
+
+  /**
+   * The log as helpers read it: whole, where its cells are held whatever was folded since and where it fits; else as the agent sees it. Under
+   * `exact` a whole log is computed again from the first fold on, so it is read when notes are written anew.
+   */
+  #log(upTo: number, anew: boolean): Log {
+    const { engine, conversation, tools, folder, generation = {} } = this.setting
+    const messages = noted(conversation.messages.slice(0, upTo), tools)
+    const others = conversation.fragments
+      .filter(({ id, message }) => message < upTo && !this.#state.own.includes(id))
+      .flatMap((fragment) => editOf(fragment) ?? [])
+    const held = folder !== undefined || (generation.contract ?? 'exact') !== 'exact' || anew
+    if (held && this.#count(upTo, others) < URGENT * (folder ?? engine).info.context)
+      return { messages, edits: others, whole: true }
+    return { messages, edits: conversation.edits().filter(({ message }) => message < upTo), whole: false }
+  }
+
+  async #memory(aside: Aside, query: string, anew: boolean): Promise<Parsed<Memory>> {
+    // Where the helper sees what the agent sees, the last notes are in it.
+    const before = anew || !aside.whole ? null : this.#state.memory
+    return memoryOf(await aside.ask(memoryPrompt({ before, query }), memorySchema))
+  }
+
+  async #extraction(aside: Aside, memory: Memory, upTo: number, anew: boolean): Promise<Parsed<Extraction>> {
+    const { conversation, options = {} } = this.setting
+    const messages = conversation.messages.slice(0, upTo)
+    const lines = linesOf(messages)
+    const isOffered = ({ number, message }: (typeof lines)[number]) =>
+      anew || message >= this.#state.upTo || this.selected.some(({ first, last }) => first <= number && number <= last)
+    const said = await aside.ask(
+      extractionPrompt({
+        ...(options.notes === false ? { memory } : {}),
+        ...(options.numbered === false ? { lines: numbered(messages, lines.filter(isOffered)) } : {}),
+        principles: options.principles ?? false,
+      }),
+      extractionSchema,
+    )
+    return extractionOf(said, lines.length)
+  }
+
+  /** Makes it the view, unless it is no shorter: then all stays as it was. */
+  #show({ memory, blocks, upTo, before }: Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> & { readonly before: number }): boolean {
+    const { engine, conversation, tools, options = {} } = this.setting
+    const messages = conversation.messages
+    const hidden = hiddenIn(linesOf(messages), {
+      messages,
+      selected: blocks.map(({ lines }) => lines),
+      before: upTo,
+      least: LEAST,
+      snap: (message, chars) => engine.snap(noted(messages.slice(0, upTo), tools), tools, message, chars),
+    }).filter(({ message }) => {
+      const isResult = messages[message]?.role === 'tool'
+      return isResult ? options.results !== 'all' : options.notes !== false
+    })
+    const last = hidden.at(-1)
+    if (last === undefined || memory === null) return false
+    // At the latest of them, so that what stands before stays as it was computed when the notes change.
+    const summary = options.notes === false ? {} : { summary: notesText(memory, blocks) }
+    const wanted: readonly Hidden[] = [...hidden.slice(0, -1), { ...last, ...summary }]
+    const others = conversation.fragments.filter(({ id }) => !this.#state.own.includes(id)).flatMap((one) => editOf(one) ?? [])
+    if (this.#count(upTo, [...others, ...wanted.map(editLike)].sort(inOrder)) >= before) return false
+    const own = conversation.rearrange(this.#state.own, wanted).map(({ id }) => id)
+    this.#state = { ...this.#state, memory, blocks, upTo, own, folds: this.#state.folds + 1 }
+    return true
+  }
+}
+
+/** The edit that hiding comes to, under an id as long as any. */
+const editLike = ({ message, span, summary }: Hidden): Edit =>
+  editOf({
+    id: fragmentId('f00000'),
+    message,
+    span,
+    state: summary === undefined ? { kind: 'folded' } : { kind: 'summarised', summary, focus: '' },
+  })!
+
+const inOrder = (a: Edit, b: Edit): number => a.message - b.message || a.span.start - b.span.start
+
+interface Log {
+  readonly messages: readonly ChatMessage[]
+  readonly edits: readonly Edit[]
+  /** Nothing of ours is hidden in it. */
+  readonly whole: boolean
+}
+
+/** The helpers' talk: one fork of the agent's cache for a look, or a conversation of its own with another model, whose cache has the log so far. */
+class Aside {
+  readonly #ledger: LedgerEntry[] = []
+  readonly #folder: LedgerEntry[] = []
+  #messages: readonly ChatMessage[] = []
+  #log: Log = { messages: [], edits: [], whole: false }
+
+  constructor(
+    private readonly setting: UFoldSetting,
+    private readonly fork: EngineRequest['conversation'],
+    private readonly signal: AbortSignal | undefined,
+  ) {}
+
+  get costs(): Pick<FoldReport, 'ledger' | 'folder'> {
+    return { ledger: this.#ledger, folder: this.#folder }
+  }
+
+  get whole(): boolean {
+    return this.#log.whole
+  }
+
+  read(log: Log): void {
+    this.#log = log
+    this.#messages = log.messages
+  }
+
+  /** @throws KvfoldError what the engine throws; engine/cancelled */
+  async ask(content: string, schema: unknown): Promise<string> {
+    const { engine, folder, conversation, tools, generation = {}, options = {} } = this.setting
+    const messages: readonly ChatMessage[] = [...this.#messages, { role: 'user', content }]
+    const { sampling } = generation
+    const whose =
+      folder === undefined
+        ? { conversation: this.fork, parent: conversation.id, ...generation }
+        : { conversation: conversationId(`${conversation.id}/folder`), ...(sampling === undefined ? {} : { sampling }) }
+    const { reply } = (folder ?? engine).respond({
+      ...whose,
+      messages,
+      ...(this.#log.edits.length === 0 ? {} : { edits: this.#log.edits }),
+      ...(tools.length === 0 ? {} : { tools, toolChoice: 'none' as const }),
+      schema,
+      maxTokens: options.helperTokens ?? 1024,
+      kind: 'summary',
+      ...(this.signal === undefined ? {} : { signal: this.signal }),
+    })
+    const { message, finish, ledger }: EngineReply = await reply
+    ;(folder === undefined ? this.#ledger : this.#folder).push(ledger)
+    if (finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'Folding was cancelled; the view is the last good one.')
+    const { role, content: said, sampled } = message
+    this.#messages = [...messages, { role, content: said, ...(sampled === undefined ? {} : { sampled }) }]
+    return said
+  }
+
+  end(): void {
+    if (this.setting.folder === undefined) this.setting.engine.forget(this.fork)
+  }
+}
+
+const quiet = (kind: FoldReport['kind'], tokens: number): FoldReport => ({
+  kind,
+  why: null,
+  refused: [],
+  before: tokens,
+  after: tokens,
+  ledger: [],
+  folder: [],
+})
+
+const none: Parsed<Extraction> = { ok: true, value: { blocks: [], refused: [] } }
+
+/** Without notes the extractor has the user's words to go by. */
+const nothingNoted = (query: string): Parsed<Memory> => ({ ok: true, value: { summary: query, todo: [query] } })
