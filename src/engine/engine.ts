@@ -202,7 +202,8 @@ export abstract class EngineAround<Inner extends Engine = Engine> implements Eng
     this.engine.forget(conversation)
   }
 
+  /** The engine inside belongs to whoever made it. */
   dispose(): Promise<void> {
-    return this.engine.dispose()
+    return Promise.resolve()
   }
 }

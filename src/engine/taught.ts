@@ -4,8 +4,25 @@ import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../chat/messag
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import { type Engine, type EngineInfo, type EngineReply, type EngineRequest, type Generation, generationOf } from './engine.js'
-import { messageOf, type ScriptedReply } from './scripted.js'
+import {
+  type Engine,
+  type EngineInfo,
+  type EngineReply,
+  type EngineRequest,
+  type Finish,
+  type Generation,
+  generationOf,
+} from './engine.js'
+
+/** What the model is to say in one step. */
+export interface ScriptedReply {
+  readonly content?: string
+  readonly reasoning?: string
+  /** Ids are given where there are none. `malformed` stands for arguments that are not JSON. */
+  readonly calls?: readonly (Pick<ToolCall, 'name'> & Partial<ToolCall>)[]
+  /** Default: `tool-calls` with calls, `stop` without. */
+  readonly finish?: Finish
+}
 
 /** What to say to a request; null when this teacher does not know. */
 export type Teacher = (request: EngineRequest) => ScriptedReply | null
@@ -67,6 +84,16 @@ export class TaughtEngine implements Engine {
       ledger: { ...NOTHING, kind },
       timing: { firstToken: 0, total: 0, prefillTokens: 0, generatedTokens: 0 },
     }
+  }
+}
+
+/** A reply with its calls, ids and all, as the message that it becomes. */
+export function messageOf({ content = '', reasoning }: ScriptedReply, calls: readonly ToolCall[]): ChatMessage {
+  return {
+    role: 'assistant',
+    content,
+    ...(reasoning === undefined ? {} : { reasoning }),
+    ...(calls.length === 0 ? {} : { toolCalls: calls }),
   }
 }
 

@@ -4,12 +4,10 @@ import { MARKERS, massOn, messageSet, overall } from '../attention/measurement.j
 import { place, type Placed } from '../attention/places.js'
 import type { EpisodeRecord, EpisodeShare, EpisodeStep } from '../attention/run-folder.js'
 import { mean } from '../attention/statistics.js'
-import type { ChatMessage, ToolDefinition } from '../chat/message.js'
-import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
-import { overlaps, length, type Span } from '../core/span.js'
+import { overlaps, length } from '../core/span.js'
 import type { AttentionPattern, KeySet } from '../engine/attention.js'
-import type { Engine, EngineInfo, EngineReply, EngineRequest, Generation } from '../engine/engine.js'
+import { EngineAround, type EngineReply, type EngineRequest, type Generation } from '../engine/engine.js'
 import { freshConversation, type LlamaEngine } from '../engine/llama.js'
 import { piScore } from './pi-score.js'
 import type { PiLookOptions, PiPrompt } from './pi-attention.js'
@@ -46,16 +44,14 @@ export async function watchEpisode({ n, seed, sample }: PiPrompt, options: PiLoo
 }
 
 /** An engine that asks for attention on every step: from all generated tokens to every message. */
-class WatchedEngine implements Engine {
+class WatchedEngine extends EngineAround<LlamaEngine> {
   readonly steps: Omit<EpisodeStep, 'step'>[] = []
 
   constructor(
-    private readonly engine: LlamaEngine,
+    engine: LlamaEngine,
     private readonly options: Pick<PiLookOptions, 'layers' | 'heads'>,
-  ) {}
-
-  get info(): EngineInfo {
-    return this.engine.info
+  ) {
+    super(engine)
   }
 
   respond(request: EngineRequest): Generation {
@@ -77,23 +73,6 @@ class WatchedEngine implements Engine {
     // Whoever awaits the reply hears of its failure; nobody may be waiting yet.
     reply.catch(() => undefined)
     return { reply, [Symbol.asyncIterator]: () => generation[Symbol.asyncIterator]() }
-  }
-
-  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
-    return this.engine.snap(messages, tools, message, chars)
-  }
-
-  count(...of: Parameters<Engine['count']>): number {
-    return this.engine.count(...of)
-  }
-
-  forget(conversation: ConversationId): void {
-    this.engine.forget(conversation)
-  }
-
-  /** The engine belongs to whoever made it. */
-  dispose(): Promise<void> {
-    return Promise.resolve()
   }
 }
 

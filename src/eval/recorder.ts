@@ -61,10 +61,6 @@ export class Recorder extends EngineAround {
     return generationOf((stream) => this.#respond(request, stream, asked))
   }
 
-  override dispose(): Promise<void> {
-    return Promise.resolve()
-  }
-
   /** Steps asked for so far; the next one's place. */
   get steps(): number {
     return this.#steps

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import type { ChatMessage, Edit } from '../../src/chat/message.js'
 import { conversationId } from '../../src/core/ids.js'
 import { span } from '../../src/core/span.js'
-import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { ScriptedEngine } from '../support/scripted.js'
 
 const id = conversationId('scripted')
 const text = fc.string({ unit: fc.constantFrom('a', 'b', ' ', '\n', '.'), maxLength: 30 })

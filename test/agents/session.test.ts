@@ -7,7 +7,8 @@ import { contextTools } from '../../src/context/tools.js'
 import { KvfoldError } from '../../src/core/errors.js'
 import { conversationId } from '../../src/core/ids.js'
 import type { EngineRequest } from '../../src/engine/engine.js'
-import { ScriptedEngine, type Script, type ScriptedReply } from '../../src/engine/scripted.js'
+import { ScriptedEngine, type Script } from '../support/scripted.js'
+import type { ScriptedReply } from '../../src/engine/taught.js'
 
 const id = conversationId('turn')
 const STREAM = `The start. ${'old news. '.repeat(400)}The newest: seven. The end. What is newest?`

@@ -9,7 +9,7 @@ import { machineLine, ProgressLine, tableLines } from '../../src/cli/eval/lines.
 import { placeOf, sized } from '../../src/cli/eval/evaluate.js'
 import { askedTasks } from '../../src/cli/eval/specs.js'
 import { Terminal } from '../../src/cli/terminal.js'
-import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { ScriptedEngine } from '../support/scripted.js'
 import { readLog } from '../../src/eval/run/log-file.js'
 import { LogWriter } from '../../src/eval/run/log-writer.js'
 import { run } from '../../src/eval/run/runner.js'

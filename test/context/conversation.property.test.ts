@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { Conversation, type Snap } from '../../src/context/conversation.js'
 import type { Scope } from '../../src/context/stretch.js'
 import { conversationId } from '../../src/core/ids.js'
-import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { ScriptedEngine } from '../support/scripted.js'
 
 const LENGTH = 60
 const words = fc.string({ unit: fc.constantFrom(...Array.from('abcdefghijklm  ..\n')), minLength: LENGTH, maxLength: LENGTH })

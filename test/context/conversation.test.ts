@@ -4,7 +4,7 @@ import { Conversation } from '../../src/context/conversation.js'
 import { portsOf } from '../../src/context/ports.js'
 import { conversationId } from '../../src/core/ids.js'
 import { span } from '../../src/core/span.js'
-import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { ScriptedEngine } from '../support/scripted.js'
 import { granted, refused } from '../support/results.js'
 
 const id = conversationId('test')

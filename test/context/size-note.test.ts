@@ -6,7 +6,7 @@ import { portsOf } from '../../src/context/ports.js'
 import { noted, sizeNote } from '../../src/context/size-note.js'
 import { contextTools } from '../../src/context/tools.js'
 import { conversationId } from '../../src/core/ids.js'
-import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { ScriptedEngine } from '../support/scripted.js'
 
 const tools = contextTools.map(({ definition }) => definition)
 const others = tools.filter(({ name }) => name === 'search_context')

@@ -3,7 +3,7 @@ import { Conversation } from '../../src/context/conversation.js'
 import { portsOf } from '../../src/context/ports.js'
 import { contextTools, type ToolOutcome } from '../../src/context/tools.js'
 import { conversationId } from '../../src/core/ids.js'
-import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { ScriptedEngine } from '../support/scripted.js'
 
 /** The tools' constraints as their source gives them (Sculptor, appendix H), without descriptions. */
 const role = { type: 'string', enum: ['user', 'assistant', 'all'], default: 'user' }

@@ -8,7 +8,7 @@ import { type AttentionPattern, attentionPlan, type AttentionRequest } from '../
 import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../src/engine/llama.js'
 import type { Terms } from '../../src/kv/plan-parts.js'
 import { openNative } from '../../src/native/binding.js'
-import { synthesizeOther, WINDOW, type OtherArchitecture } from '../../src/native/synthetic-others.js'
+import { synthesizeOther, WINDOW, type OtherArchitecture } from '../support/synthetic-others.js'
 import type { Native } from '../../src/native/types.js'
 import { builtinModel } from '../../src/cli/builtin.js'
 import { TEST_GPU } from '../support/device.js'

@@ -2,7 +2,7 @@
 import { describe } from 'vitest'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { RemoteEngine } from '../../src/engine/remote/remote.js'
-import { ScriptedEngine } from '../../src/engine/scripted.js'
+import { ScriptedEngine } from '../support/scripted.js'
 import { openNative } from '../../src/native/binding.js'
 import { Server } from '../../src/server/app.js'
 import { ThreadService } from '../../src/server/service.js'

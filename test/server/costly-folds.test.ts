@@ -1,6 +1,6 @@
 /** Folds of the model's that take more tokens than their text: as the server was started, unless the request says. */
 import { afterEach, expect, it } from 'vitest'
-import { ScriptedEngine, type Script } from '../../src/engine/scripted.js'
+import { ScriptedEngine, type Script } from '../support/scripted.js'
 import { serving, type Serving } from './support/serving.js'
 
 let served: Serving | null = null

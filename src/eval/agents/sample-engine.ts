@@ -101,11 +101,6 @@ export class SampleEngine extends EngineAround {
     for (const conversation of this.#conversations) this.forget(conversation)
   }
 
-  /** The engine is not the sample's. */
-  override dispose(): Promise<void> {
-    return Promise.resolve()
-  }
-
   #empty: number | undefined
 
   #asked(request: EngineRequest): Generation {

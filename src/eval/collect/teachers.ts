@@ -1,8 +1,7 @@
 /** Owns what a good use of the context tools looks like, task by task, for models to learn from. */
 import { KvfoldError } from '../../core/errors.js'
 import type { EngineRequest } from '../../engine/engine.js'
-import type { Teacher } from '../../engine/taught.js'
-import type { ScriptedReply } from '../../engine/scripted.js'
+import type { ScriptedReply, Teacher } from '../../engine/taught.js'
 import { PI_STREAM_END, PI_STREAM_START, piAnswer } from '../pi-llm.js'
 import type { PiTruth } from '../pi-score.js'
 import type { TaskName, TaskSample } from '../task.js'

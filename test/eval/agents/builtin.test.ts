@@ -16,7 +16,7 @@ import { piScore } from '../../../src/eval/pi-score.js'
 import { Recorder } from '../../../src/eval/recorder.js'
 import type { TaskSample } from '../../../src/eval/task.js'
 import { openNative } from '../../../src/native/binding.js'
-import { synthesizeEncoder } from '../../../src/native/synthetic-encoder.js'
+import { synthesizeEncoder } from '../../support/synthetic-encoder.js'
 import type { Native } from '../../../src/native/types.js'
 import { settingOn, task } from '../support/agents-material.js'
 

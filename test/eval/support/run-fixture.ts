@@ -1,7 +1,7 @@
 /** A small task and agents for tests of the runner: sums to be said, by an engine that follows a script. */
 import { conversationId } from '../../../src/core/ids.js'
 import type { EngineRequest } from '../../../src/engine/engine.js'
-import { ScriptedEngine } from '../../../src/engine/scripted.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 import type { AgentKind, EvalAgent } from '../../../src/eval/agent.js'
 import type { LogHeader } from '../../../src/eval/log.js'
 import { headerOf } from '../../../src/eval/run/header.js'

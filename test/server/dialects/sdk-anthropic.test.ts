@@ -1,7 +1,7 @@
 /** Anthropic's own package against the server. */
 import Anthropic, { APIUserAbortError, BadRequestError, NotFoundError } from '@anthropic-ai/sdk'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { ScriptedEngine } from '../../../src/engine/scripted.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 import { endless, serving, type Serving } from '../support/serving.js'
 
 let served: Serving

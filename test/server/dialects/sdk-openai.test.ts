@@ -6,9 +6,9 @@ import { join } from 'node:path'
 import OpenAI, { APIError, APIUserAbortError, NotFoundError } from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { Embedder } from '../../../src/engine/embedder.js'
-import { ScriptedEngine } from '../../../src/engine/scripted.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 import { openNative } from '../../../src/native/binding.js'
-import { synthesizeEncoder } from '../../../src/native/synthetic-encoder.js'
+import { synthesizeEncoder } from '../../support/synthetic-encoder.js'
 import { endless, serving, type Serving } from '../support/serving.js'
 
 let served: Serving

@@ -2,7 +2,7 @@
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { APICallError, generateText, jsonSchema, Output, stepCountIs, streamText, tool } from 'ai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { ScriptedEngine } from '../../../src/engine/scripted.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 import { endless, serving, type Serving } from '../support/serving.js'
 
 let served: Serving

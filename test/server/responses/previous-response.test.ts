@@ -1,6 +1,6 @@
 /** `previous_response_id` after a turn in which the server carried out calls of its own. */
 import { describe, expect, it } from 'vitest'
-import { ScriptedEngine } from '../../../src/engine/scripted.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 import { PUBLIC } from '../../../src/server/ask.js'
 import { serving } from '../support/serving.js'
 

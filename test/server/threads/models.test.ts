@@ -1,7 +1,7 @@
 /** Which models are loaded: on demand, for a while, and one in the place of another where memory is short. */
 import { describe, expect, it } from 'vitest'
 import { KvfoldError } from '../../../src/core/errors.js'
-import { ScriptedEngine } from '../../../src/engine/scripted.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 import { ThreadService } from '../../../src/server/service.js'
 import type { ModelSource } from '../../../src/server/threads/models.js'
 

@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../src/chat/message.js'
-import { ScriptedEngine } from '../../../src/engine/scripted.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 import { ThreadService } from '../../../src/server/service.js'
 import { canonical } from '../../../src/server/threads/prefix-match.js'
 import { MemoryStore } from '../../../src/server/threads/memory-store.js'

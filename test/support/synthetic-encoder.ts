@@ -1,10 +1,10 @@
 /** Owns a small made-up text encoder, for tests of embeddings. */
-import { mix } from '../core/random.js'
-import { writeGguf, type GgufTensor, type GgufValue } from './gguf-writer.js'
-import { poolingNumber } from './text-encoders.js'
-import { randomTensor } from './random-tensor.js'
-import { vocabularyMetadata } from './synthetic.js'
-import type { Pooling } from './types.js'
+import { mix } from '../../src/core/random.js'
+import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
+import { poolingNumber } from '../../src/native/text-encoders.js'
+import { randomTensor } from '../../src/native/random-tensor.js'
+import { vocabularyMetadata } from '../../src/native/synthetic.js'
+import type { Pooling } from '../../src/native/types.js'
 
 export interface EncoderShape {
   /** `bert` looks positions up in a table, `nomic-bert` rotates. */

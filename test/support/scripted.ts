@@ -1,10 +1,10 @@
 /** An engine that says what a script tells it to, with a ledger of its own small token model; for tests of what stands above engines. */
-import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../chat/message.js'
-import type { ConversationId } from '../core/ids.js'
-import { invariant, KvfoldError, PromptTooLong } from '../core/errors.js'
-import { contains, span, type Span } from '../core/span.js'
-import { type LedgerEntry, messageCosts, withGenerated } from '../kv/ledger.js'
-import { commonPrefix, type Prompt, type PromptMessage } from '../kv/prompt.js'
+import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../src/chat/message.js'
+import type { ConversationId } from '../../src/core/ids.js'
+import { invariant, KvfoldError, PromptTooLong } from '../../src/core/errors.js'
+import { contains, span, type Span } from '../../src/core/span.js'
+import { type LedgerEntry, messageCosts, withGenerated } from '../../src/kv/ledger.js'
+import { commonPrefix, type Prompt, type PromptMessage } from '../../src/kv/prompt.js'
 import {
   type Engine,
   type EngineInfo,
@@ -14,17 +14,8 @@ import {
   type Finish,
   type Generation,
   generationOf,
-} from './engine.js'
-
-/** What the model is to say in one step. */
-export interface ScriptedReply {
-  readonly content?: string
-  readonly reasoning?: string
-  /** Ids are given where there are none. `malformed` stands for arguments that are not JSON. */
-  readonly calls?: readonly (Pick<ToolCall, 'name'> & Partial<ToolCall>)[]
-  /** Default: `tool-calls` with calls, `stop` without. */
-  readonly finish?: Finish
-}
+} from '../../src/engine/engine.js'
+import { messageOf, type ScriptedReply } from '../../src/engine/taught.js'
 
 /** One reply a step, in order; or what the model would say to a request, `step` counting from 0 over all conversations. */
 export type Script = readonly ScriptedReply[] | ((request: EngineRequest, step: number) => ScriptedReply | Promise<ScriptedReply>)
@@ -235,16 +226,6 @@ export class ScriptedEngine implements Engine {
       this.#vocabulary.set(word, known)
       return known
     })
-  }
-}
-
-/** A reply with its calls, ids and all, as the message that it becomes. */
-export function messageOf({ content = '', reasoning }: ScriptedReply, calls: readonly ToolCall[]): ChatMessage {
-  return {
-    role: 'assistant',
-    content,
-    ...(reasoning === undefined ? {} : { reasoning }),
-    ...(calls.length === 0 ? {} : { toolCalls: calls }),
   }
 }
 
