@@ -3,7 +3,8 @@ import { PaperFold } from '../../../src/agents/u-fold/paper.js'
 import { UFoldSession, type UFoldSessionOptions } from '../../../src/agents/u-fold/session.js'
 import { conversationId } from '../../../src/core/ids.js'
 import type { EngineRequest } from '../../../src/engine/engine.js'
-import { ScriptedEngine, type ScriptedReply } from '../../../src/engine/scripted.js'
+import { ScriptedEngine } from '../../support/scripted.js'
+import type { ScriptedReply } from '../../../src/engine/taught.js'
 
 const id = conversationId('desk')
 

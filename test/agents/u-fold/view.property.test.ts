@@ -6,7 +6,7 @@ import type { ChatMessage } from '../../../src/chat/message.js'
 import { Conversation } from '../../../src/context/conversation.js'
 import { conversationId } from '../../../src/core/ids.js'
 import type { Span } from '../../../src/core/span.js'
-import { ScriptedEngine } from '../../../src/engine/scripted.js'
+import { ScriptedEngine } from '../../support/scripted.js'
 
 /** A value as tools answer: an object, a list, text of some lines, an error. */
 const results = fc.oneof(
