@@ -31,6 +31,7 @@ export const KvfoldField = Type.Optional(
         Type.Object(
           {
             threshold: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
+            target: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
             older_than_turns: Type.Optional(Type.Integer({ minimum: 0 })),
             larger_than_tokens: Type.Optional(Type.Integer({ minimum: 0 })),
             clear_at_least: Type.Optional(Type.Integer({ minimum: 0 })),
@@ -77,6 +78,7 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
         ? undefined
         : given({
             threshold: policy.threshold,
+            target: policy.target,
             olderThanTurns: policy.older_than_turns,
             largerThanTokens: policy.larger_than_tokens,
             clearAtLeast: policy.clear_at_least,

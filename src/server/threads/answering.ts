@@ -15,7 +15,16 @@ import type { Answer, AnswerFormat, Ask, AskEvent, Lost, Saved } from '../ask.js
 import { editsInWords } from './client-edits.js'
 import { clearedIn, clearToolUses } from './context-edits.js'
 import type { ServedEngine } from './models.js'
-import { type Acm, foldByPolicy, type Folded, type FoldPolicy, foldToFit, type Overflow } from './policies.js'
+import {
+  type Acm,
+  foldByPolicy,
+  type Folded,
+  type FoldPolicy,
+  foldPrice,
+  foldToFit,
+  type Overflow,
+  shownAgain,
+} from './policies.js'
 import type { Taken } from './thread-manager.js'
 import { Voice } from './voice.js'
 
@@ -83,10 +92,15 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
       ...{ kind: 'client', folded: [], saves: 0, hidden: taken.hidden },
       reason: `the client changed messages: ${editsInWords(taken.edits)}`,
     })
+  const contract = ask.contract ?? thread.contract
   const context = { engine, conversation, tools: toolbox.definitions, pinned: new Set(ask.pinned) }
   if (ask.clear !== undefined) told(clearToolUses(context, ask.clear), 'old tool results are cleared')
-  if (acm === 'auto-policy')
-    told(foldByPolicy(context, { ...defaults.policy, ...ask.policy }), 'the context is past its threshold')
+  if (acm === 'auto-policy') {
+    const open = { ...context, pinned: new Set([...context.pinned, ...shownAgain(thread)]) }
+    const [edit] = taken.edits
+    const price = foldPrice(thread, contract, edit === undefined ? (taken.left?.place ?? null) : thread.placeOf(edit.message))
+    told(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
+  }
   const overflow = ask.overflow ?? defaults.overflow
   if (overflow !== 'refuse') told(foldToFit(context, overflow), 'the context is full')
   const cleared = ask.clear === undefined ? null : clearedIn(context)
@@ -96,7 +110,6 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const from = conversation.messages.length
   const report = new Report(toolbox, emit)
   let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
-  const contract = ask.contract ?? thread.contract
   const clientEdits = ask.clientEdits ?? defaults.clientEdits
   const turn = new Turn({
     engine: voice,

@@ -37,7 +37,13 @@ export function clearToolUses(
   const chosen = resultsOf(context).filter(
     ({ message }) => !kept.has(message) && !excluded.has(conversation.messages[message]?.name ?? ''),
   )
-  return foldUntil(context, chosen, before, () => false, clearAtLeast)
+  return foldUntil(
+    context,
+    chosen,
+    before,
+    () => false,
+    () => clearAtLeast,
+  )
 }
 
 /** What is cleared now. */

@@ -3,10 +3,12 @@ import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { editOf, type Fragment } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
+import { type ContractChoice, contractOfStep } from '../../core/contract.js'
 import { PromptTooLong } from '../../core/errors.js'
 import { fragmentId } from '../../core/ids.js'
 import { span } from '../../core/span.js'
 import type { Engine } from '../../engine/engine.js'
+import type { Thread } from './thread.js'
 
 /** What a policy did: fragments folded, tokens that are shown less, as the engine counts them. */
 export interface Folded {
@@ -22,25 +24,80 @@ export interface PolicyContext {
   readonly pinned?: ReadonlySet<string>
 }
 
-const DEFAULTS: Required<FoldPolicy> = { threshold: 0.5, olderThanTurns: 3, largerThanTokens: 2000, clearAtLeast: 0 }
+const DEFAULTS = { threshold: 0.75, olderThanTurns: 3, largerThanTokens: 2000, clearAtLeast: 0 } satisfies FoldPolicy
+/** Of the threshold: where folding stops, so that the next one is many turns away. */
+const TARGET = 2 / 3
+/** Share of the context from which on nobody asks whether folding pays: it would be full soon. */
+const CROWDED = 7 / 8
+/** What a token that is shown and cached costs in a turn, as a share of one that is computed. */
+const CACHED_PRICE = 0.1
 /** Shorter contents are not worth a marker, which has about 20 tokens. */
 const SHORTEST = 40
 /** Characters a token from which on counting takes longer than being refused by the engine. */
 const HOPELESS = 64
 
+/** What is known of the cache when a policy decides. */
+export interface FoldPrice {
+  /** Index of the first message that is computed in any case: new, or behind a change of the client's. */
+  readonly cached: number
+  /** Share of the cached text behind a fold that the contract in force computes again. */
+  readonly again: number
+  /** Turns that the thread is expected to go on for. */
+  readonly turns: number
+}
+
+/** Nothing is cached: folding costs nothing. */
+const FREE: FoldPrice = { cached: 0, again: 0, turns: 1 }
+
 /**
- * Folds the oldest tool results that the policy lets go until what is shown is below the threshold and `clearAtLeast` is reached; nothing when
- * that cannot be reached, and null when the threshold is not passed or nothing qualifies.
+ * Folds the oldest tool results that the policy lets go until what is shown is down to its target and `clearAtLeast` is reached, or all of them; null when
+ * the threshold is not passed, nothing qualifies, or the tokens not shown in the turns to come do not pay for what is computed again.
  */
-export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}): Folded | null {
-  const { threshold, olderThanTurns, largerThanTokens, clearAtLeast } = { ...DEFAULTS, ...policy }
-  const limit = threshold * context.engine.info.context
+export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, price = FREE): Folded | null {
+  const { olderThanTurns, largerThanTokens, clearAtLeast, threshold, target = TARGET * threshold } = { ...DEFAULTS, ...policy }
+  const room = context.engine.info.context
   if (isHopeless(context)) return null
   const before = shownBy(context)
-  if (before <= limit) return null
+  if (before <= threshold * room) return null
   const qualifies = ({ age, tokens }: Result) => age > olderThanTurns || tokens >= largerThanTokens
   const chosen = resultsOf(context).filter(qualifies)
-  return foldUntil(context, chosen, before, (shown) => shown <= limit && before - shown >= clearAtLeast, clearAtLeast)
+  const worth = (folded: readonly Pick<Result, 'message'>[]) =>
+    Math.max(clearAtLeast, before > CROWDED * room ? 0 : computedFor(context, folded, price) / (CACHED_PRICE * price.turns))
+  return foldUntil(context, chosen, before, (shown) => shown <= target * room && before - shown >= clearAtLeast, worth)
+}
+
+/** Tokens that folding these has computed again, about: cached text behind the first of them that stays shown. */
+function computedFor(
+  { engine, conversation }: PolicyContext,
+  folded: readonly Pick<Result, 'message'>[],
+  price: FoldPrice,
+): number {
+  const { cached, again } = price
+  const from = folded[0]?.message ?? cached
+  if (again === 0 || from >= cached) return 0
+  const hidden = new Set([...folded, ...conversation.edits()].map(({ message }) => message))
+  const behind = conversation.messages.slice(0, cached).filter((_, at) => at > from && !hidden.has(at))
+  const text = behind.map(({ content, toolCalls }) => content + (toolCalls === undefined ? '' : JSON.stringify(toolCalls)))
+  return again * engine.count([{ role: 'user', content: text.join('\n') }], [])
+}
+
+/** What the thread's ledger and the request say about the next fold. `left`: where the request left what is cached. */
+export function foldPrice(
+  { ledger, events, conversation }: Thread,
+  asked: ContractChoice | null,
+  left: number | null,
+): FoldPrice {
+  const last = ledger.at(-1)
+  const folded = events.findLast(({ kind }) => kind === 'policy')
+  /** The contract may not be what was kept to: the step after the last fold says. */
+  const isExact = ledger[folded?.after ?? ledger.length]?.fallback != null
+  const contract = isExact ? 'exact' : contractOfStep(asked ?? last?.contract ?? 'exact')
+  const turns = conversation.messages.filter(({ role }) => role === 'assistant').length
+  return {
+    cached: left ?? last?.messages.length ?? 0,
+    again: { exact: 1, blend: 0.2, splice: 0 }[contract],
+    turns: Math.max(1, turns),
+  }
 }
 
 /**
@@ -54,13 +111,30 @@ export function foldToFit(context: PolicyContext, overflow: Exclude<Overflow, 'r
   const before = shownBy(context)
   if (before <= room) return null
   const chosen = [...resultsOf(context), ...(overflow === 'fold-oldest' ? spokenOf(context) : [])]
-  const folded = foldUntil(context, chosen, before, (shown) => shown <= room, before - room)
+  const folded = foldUntil(
+    context,
+    chosen,
+    before,
+    (shown) => shown <= room,
+    () => before - room,
+  )
   if (folded !== null) return folded
   throw new PromptTooLong(
     { tokens: before, atLeast: false, context: context.engine.info.context },
     `The conversation takes ${before} tokens, ${before - room} more than there is room for, and folding its ${overflow === 'fold-oldest' ? 'older messages' : 'tool results'} is not enough; ` +
       'fold or leave out other parts, or load the model with a larger context.',
   )
+}
+
+/** Ids of calls whose results were hidden before, by a policy or the thread's client, and are shown again: somebody wanted them, and would again. */
+export function shownAgain({ conversation, events, hidden, keys, view }: Thread): readonly string[] {
+  const folded = new Set(events.flatMap((event) => (event.kind === 'policy' ? event.folded : [])))
+  const restored = conversation.fragments.filter(({ id, state }) => state.kind === 'open' && folded.has(id))
+  const messages = [
+    ...restored.map(({ message }) => conversation.messages[message]!),
+    ...(hidden.size === 0 ? [] : view.filter((_, at) => hidden.has(keys[at]!))),
+  ]
+  return messages.flatMap(({ toolCallId }) => toolCallId ?? [])
 }
 
 export interface Result {
@@ -98,13 +172,13 @@ function spokenOf({ conversation }: PolicyContext): readonly Pick<Result, 'messa
   })
 }
 
-/** Folds the fewest from the front that reach the goal; all of them if they save at least `worth`. Null: nothing was folded. */
+/** Folds the fewest from the front that reach the goal, else all of them, if they save at least what they are `worth`. Null: nothing was folded. */
 export function foldUntil(
   context: PolicyContext,
   results: readonly Pick<Result, 'message'>[],
   before: number,
   reached: (shown: number) => boolean,
-  worth: number,
+  worth: (folded: readonly Pick<Result, 'message'>[]) => number,
 ): Folded | null {
   if (results.length === 0) return null
   // By halves: the fewest that do are found with a handful of counts.
@@ -116,7 +190,7 @@ export function foldUntil(
   }
   const chosen = results.slice(0, many)
   const expected = before - shownBy(context, chosen)
-  if (expected < Math.max(1, worth)) return null
+  if (expected < Math.max(1, worth(chosen))) return null
   const fragments = chosen.flatMap(({ message }) => foldWhole(context.conversation, message))
   return fragments.length === 0 ? null : { fragments, saves: before - shownBy(context) }
 }
@@ -155,8 +229,10 @@ export function isHopeless({ engine, conversation }: PolicyContext): boolean {
 
 /** When `auto-policy` folds tool results, oldest first; all of it is reversible. */
 export interface FoldPolicy {
-  /** Share of the model's context that must be shown before anything is folded, 0 to 1. Default 0.5. */
+  /** Share of the model's context that must be shown before anything is folded, 0 to 1. Default 0.75. */
   readonly threshold?: number
+  /** Share of the model's context that is left shown where that many results may go. Default: two thirds of the threshold. */
+  readonly target?: number
   /** Answers of the model after which a tool result counts as old. Default 3. Results that it has not answered yet are never folded. */
   readonly olderThanTurns?: number
   /** Tokens from which a tool result counts as large, whatever its age. Default 2000. */

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../src/chat/message.js'
+import type { ContractChoice } from '../../../src/core/contract.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 import type { Ask, AskEvent } from '../../../src/server/ask.js'
 import { ThreadService, type ServiceOptions } from '../../../src/server/service.js'
@@ -38,6 +39,9 @@ async function serve(context: number, options: Partial<ServiceOptions> = {}) {
   return { engine, service, ask, folded }
 }
 
+/** One fold at a time, as soon as half of the context is shown. */
+const EAGER = { threshold: 0.5, target: 0.5 }
+
 describe('auto-policy', () => {
   it('folds nothing below the threshold', async () => {
     const { ask, folded } = await serve(2000)
@@ -47,7 +51,7 @@ describe('auto-policy', () => {
 
   it('folds old results, oldest first, and no more than it takes; the rest of the text stays as it was', async () => {
     const { ask, folded, service } = await serve(2000)
-    const { policy, thread, usage } = await ask(calls(400, 400, 100, 100, 100, 100))
+    const { policy, thread, usage } = await ask(calls(400, 400, 100, 100, 100, 100), { policy: EAGER })
     expect(folded()).toEqual([2])
     expect(policy).toHaveLength(1)
     // The count before, less the count after, as the engine shows it.
@@ -74,17 +78,17 @@ describe('auto-policy', () => {
   it('folds only what clears enough', async () => {
     const { ask, folded } = await serve(2000)
     const six = calls(200, 200, 200, 200, 200, 200)
-    await ask(six, { policy: { clearAtLeast: 5000 } })
+    await ask(six, { policy: { ...EAGER, clearAtLeast: 5000 } })
     expect(folded()).toEqual([])
     const other = await serve(2000)
-    await other.ask(six, { policy: { clearAtLeast: 300 } })
+    await other.ask(six, { policy: { ...EAGER, clearAtLeast: 300 } })
     expect(other.folded()).toEqual([2, 4])
   })
 
-  it('stays in force for a client that sends everything again, and folds further as the conversation grows', async () => {
+  it('stays in force for a client that sends everything again, and folds further as the conversation grows, where that pays', async () => {
     const { ask, folded, service } = await serve(2000)
     const begun = calls(400, 400, 100, 100, 100, 100)
-    const first = await ask(begun)
+    const first = await ask(begun, { policy: EAGER })
     const next = [
       ...begun,
       first.message,
@@ -92,20 +96,56 @@ describe('auto-policy', () => {
         message.role === 'user' ? { ...message, content: 'And these.' } : message,
       ),
     ]
-    const second = await ask(next)
+    const second = await ask(next, { policy: EAGER, contract: 'splice' })
     expect([second.thread, folded()]).toEqual([first.thread, [2, 4]])
     expect(second.policy).toHaveLength(1)
     expect(service.threads.get('t', first.thread).fragments.folded).toBe(2)
   })
 
-  it('leaves what the model or a person restored to the same rules', async () => {
+  it('folds down to its target, so that the next fold is many turns away', async () => {
+    const { ask, folded } = await serve(2000)
+    await ask(calls(300, 300, 300, 300, 100, 100, 100, 100))
+    // Some 1,700 of 2,000 are beyond three quarters; half is two thirds of those.
+    expect(folded()).toEqual([2, 4, 6])
+  })
+
+  it('waits under exact until the tokens that are not shown pay for what is computed again, and not where the context is full soon', async () => {
+    const waits = async (contract: ContractChoice, text: number) => {
+      const { ask } = await serve(4000)
+      const begun = calls(100, 100, 100, 100, 600, 600)
+      const first = await ask(begun, { acm: 'off', contract })
+      const next: ChatMessage[] = [...begun, first.message, { role: 'user', content: words(text, 'q') }]
+      return (await ask(next, { policy: { threshold: 0.4 }, contract })).policy.length === 0
+    }
+    // Four hundred tokens less in some six turns, at a tenth, are worth 240; a thousand stand behind them.
+    expect(await waits('exact', 200)).toBe(true)
+    expect(await waits('splice', 200)).toBe(false)
+    expect(await waits('exact', 2000)).toBe(false)
+  })
+
+  it('folds for nothing what is computed again anyway, because the client changed what stands before it', async () => {
+    const { ask, folded } = await serve(4000)
+    const begun = calls(100, 100, 100, 100, 600, 600)
+    const first = await ask(begun, { acm: 'off' })
+    const changed = [{ role: 'user', content: 'Read all of them.' } as const, ...begun.slice(1), first.message]
+    await ask([...changed, { role: 'user', content: words(200, 'q') }], { policy: { threshold: 0.4 } })
+    expect(folded()).toEqual([2, 4, 6])
+  })
+
+  it('leaves what the model, a person or the client had shown again', async () => {
     const { ask, folded, service } = await serve(2000)
     const begun = calls(400, 400, 100, 100, 100, 100)
-    const first = await ask(begun)
+    const first = await ask(begun, { policy: EAGER })
     await service.threads.restore('t', first.thread, first.policy[0]!.folded[0]!)
-    const second = await ask([...begun, first.message, { role: 'user', content: 'Go on.' }])
-    expect(second.policy[0]!.folded).toEqual(first.policy[0]!.folded)
-    expect(folded()).toEqual([2])
+    await ask([...begun, first.message, { role: 'user', content: 'Go on.' }], { policy: EAGER, contract: 'splice' })
+    expect(folded()).toEqual([4])
+    const client = await serve(2000)
+    const other = await client.ask(begun, { acm: 'off' })
+    const goesOn = [...begun, other.message, { role: 'user', content: 'Go on.' } as const]
+    const pruned = goesOn.map((message, at) => (at === 2 ? { ...message, content: '[cleared]' } : message))
+    const third = await client.ask(pruned, { acm: 'off' })
+    await client.ask([...goesOn, third.message, { role: 'user', content: 'So?' }], { policy: EAGER, contract: 'splice' })
+    expect(client.folded()).toEqual([4])
   })
 })
 
