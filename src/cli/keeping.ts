@@ -1,6 +1,7 @@
 /** Owns what the server keeps when it ends: from the options to an open store, and how long things stay in it. */
 import type { Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
+import { SavedCells } from '../engine/disk-tier-file.js'
 import type { Service } from '../server/ask.js'
 import type { SqliteResponses } from '../server/responses/sqlite-responses.js'
 import { damageLines } from '../store/damage.js'
@@ -49,7 +50,7 @@ export async function openStore(flags: KeepingFlags, say: (line: string) => void
   })
   let store: SqliteStore | null = null
   try {
-    store = SqliteStore.open({ folder, ...(diskCache === undefined ? {} : { diskCache }) })
+    store = SqliteStore.open({ folder, ...(diskCache === undefined ? {} : { cells: new SavedCells(diskCache) }) })
     await store.deleteUnusedSince(Date.now() - retentionMs(flags))
     const responses = SqliteResponses.open(folder)
     const damage = [...store.damage(), ...responses.damage()]

@@ -1,7 +1,8 @@
 /** Owns turning a spliced conversation exact, in slices between which other requests run. */
 import { KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
-import type { CacheTotals, StepCache } from '../kv/cache.js'
+import type { StepCache } from '../kv/cache.js'
+import type { CacheTotals } from '../kv/residency.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { EXACT } from '../kv/plan-parts.js'
 import { computedIn } from '../kv/plan.js'

@@ -1,11 +1,12 @@
-/** Owns the form of a file of the disk tier, and the belief in one: none before its checksums were checked. */
+/** Owns the form of a file of the disk tier, and the belief in one: none before its checksums were checked; and the files of deleted conversations. */
 import { createHash, createHmac } from 'node:crypto'
-import type { FileHandle } from 'node:fs/promises'
+import { type FileHandle, open, readdir, rm } from 'node:fs/promises'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
 import { conversationId } from '../core/ids.js'
 import { WORDS } from '../kv/cell-hash.js'
 import type { OffloadRecord } from '../kv/disk-tier.js'
+import { join } from 'node:path'
 
 /*
  * A file is a head and the state. The head, with lengths in little-endian and arrays of 32-bit numbers as the machine has them:
@@ -152,3 +153,41 @@ const keyedOf = (head: Buffer, secret: Buffer): Buffer =>
 
 /** Both checksums of the head, as they stand in it. */
 export const sumIn = (head: Buffer): Buffer => head.subarray(SUM_AT, FIXED)
+
+/**
+ * What deleted conversations have left in the disk tier, where an engine that is not loaded cannot delete it. A loaded engine's own books find the
+ * files gone, which costs it nothing but a recompute (DiskTierFolder).
+ */
+export class SavedCells {
+  constructor(private readonly folder: string) {}
+
+  /** Deletes the sequences of these conversations, whichever model they are of; says how many. A file that is not to be read stays. */
+  async drop(conversations: readonly string[]): Promise<number> {
+    const wanted = new Set(conversations)
+    // Summaries and refreshes run beside the conversation, under its id with more behind it.
+    const isWanted = (conversation: string) => wanted.has(conversation.split(/[/ ]/u)[0] ?? '')
+    const names = await readdir(this.folder).catch(() => [])
+    let dropped = 0
+    for (const name of names.filter((each) => each.endsWith('.kvshelf'))) {
+      const path = join(this.folder, name)
+      const conversation = await conversationIn(path)
+      if (conversation === null || !isWanted(conversation)) continue
+      await rm(path, { force: true })
+      dropped++
+    }
+    return dropped
+  }
+}
+
+async function conversationIn(path: string): Promise<string | null> {
+  const file = await open(path).catch(() => null)
+  if (file === null) return null
+  try {
+    const head = await readHead(file)
+    return head === 'refused' ? null : recordOf(head).conversation
+  } catch {
+    return null
+  } finally {
+    await file.close()
+  }
+}

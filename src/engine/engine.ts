@@ -86,16 +86,18 @@ export interface TokenLogprob extends NamedLogprob {
 /** Why generation ended. */
 export type Finish = 'stop' | 'tool-calls' | 'length' | 'cancelled'
 
+/** The plan of a step, in tokens: how what is shown is come by. What then happened is in the ledger. */
+export interface PlannedStep {
+  readonly shown: number
+  readonly reused: number
+  readonly compute: number
+  readonly contract: Contract
+  readonly fallback: string | null
+}
+
 export type EngineEvent =
-  /** The plan of the step: how the shown tokens are come by. Sent once, before anything is computed. */
-  | {
-      readonly type: 'plan'
-      readonly shown: number
-      readonly reused: number
-      readonly compute: number
-      readonly contract: Contract
-      readonly fallback: string | null
-    }
+  /** Sent once, before anything is computed. */
+  | ({ readonly type: 'plan' } & PlannedStep)
   | { readonly type: 'prefill'; readonly done: number; readonly total: number }
   /** Raw sampled tokens and their text, call syntax included, as they come. */
   | {

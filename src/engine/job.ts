@@ -2,7 +2,7 @@
 import type { ConversationId } from '../core/ids.js'
 import { EXACT, type Terms } from '../kv/plan-parts.js'
 import type { LedgerEntry, StepKind } from '../kv/ledger.js'
-import type { Plan } from '../kv/plan.js'
+import { computedIn, type Plan, reusedIn } from '../kv/plan.js'
 import type { Prompt } from '../kv/prompt.js'
 import type { Step } from '../kv/step.js'
 import type { ReadStates } from '../kv/offload.js'
@@ -10,7 +10,7 @@ import type { CacheSalt } from '../kv/cell-hash.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 import type { AttentionWatch } from './attention-capture.js'
-import type { Timing, TokenLogprob } from './engine.js'
+import type { PlannedStep, Timing, TokenLogprob } from './engine.js'
 
 /** One step on its way through the scheduler: what was asked, how far it is, what came out. */
 
@@ -32,7 +32,7 @@ export interface JobRequest {
   readonly signal?: AbortSignal
   /** `onText` never ends generation: it may hear of a token when the next ones are under way. Default false. */
   readonly ahead?: boolean
-  readonly onPlan?: (plan: Plan) => void
+  readonly onPlan?: (plan: PlannedStep) => void
   readonly onPrefill?: (done: number, total: number) => void
   /** True: generation ends here, as if the model had ended it. */
   readonly onText?: (text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[]) => boolean | undefined
@@ -52,6 +52,14 @@ export interface JobResult {
   /** When it was asked for and the step was not cancelled. */
   readonly attention?: AttentionPattern
 }
+
+export const planned = (plan: Plan): PlannedStep => ({
+  shown: plan.shown.tokens.length,
+  reused: reusedIn(plan),
+  compute: computedIn(plan),
+  contract: plan.contract,
+  fallback: plan.fallback,
+})
 
 /** What a job does next: wait for its live sequence, or for what is read from disk for it, compute prompt tokens, or submit its last sampled token. */
 type Phase =

@@ -7,14 +7,13 @@ import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { OffloadTiers } from '../kv/offload.js'
-import { type CacheTotals, KvCache, type StepCache } from '../kv/cache.js'
+import { KvCache, type StepCache } from '../kv/cache.js'
 import type { CostModel } from '../kv/cost-model.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { CheckpointCache } from '../kv/checkpoint-cache.js'
-import { computedIn, reusedIn } from '../kv/plan.js'
 import type { EditMap, Prompt } from '../kv/prompt.js'
 import { CacheSalts } from '../kv/cell-hash.js'
-import type { Residency } from '../kv/residency.js'
+import type { CacheTotals, Residency } from '../kv/residency.js'
 import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel } from '../native/types.js'
 import {
   type Engine,
@@ -323,9 +322,7 @@ export class LlamaEngine implements Engine {
       ...(request.signal === undefined ? {} : { signal: request.signal }),
       ahead: request.endsWith === undefined,
       onPlan: (plan) => {
-        const { contract, fallback, shown } = plan
-        const reused = reusedIn(plan)
-        stream.push({ type: 'plan', shown: shown.tokens.length, reused, compute: computedIn(plan), contract, fallback })
+        stream.push({ type: 'plan', ...plan })
       },
       onPrefill: (done, total) => {
         stream.push({ type: 'prefill', done, total })

@@ -5,7 +5,7 @@ import { computedIn } from '../kv/plan.js'
 import type { StepCache } from '../kv/cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { ReloadAhead } from './reload-ahead.js'
-import { termsOf, type Job, type JobResult, tokenLogprob } from './job.js'
+import { planned, termsOf, type Job, type JobResult, tokenLogprob } from './job.js'
 import type { TokenLogprob } from './engine.js'
 import { composed, packed, PrefillBudget, type Share, runAhead } from './batch.js'
 
@@ -186,7 +186,7 @@ export class Scheduler {
         const alone = this.#jobs.every((other) => other.step === null)
         const step = this.cache.begin(opened.sequence, plan, job.request.kind ?? 'answer', alone)
         job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
-        job.request.onPlan?.(plan)
+        job.request.onPlan?.(planned(plan))
       } catch (error) {
         this.#fail(job, error)
       }

@@ -24,8 +24,6 @@ import { Turning } from './turning.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { type Chunk, type Seat, Step, type StepPart } from './step.js'
 
-export type { CacheTotals }
-
 export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
   /** The tiers below the device. Default: none. */
   readonly offload?: OffloadTiers

@@ -8,15 +8,19 @@ import { migrations } from './migrations.js'
 import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
 import type { Row } from './row-kind.js'
 import { cardRows, editRows, headRows } from './rows.js'
-import { SavedCells } from './saved-cells.js'
 import { StoreFile, type StoreFileOptions } from './store-file.js'
 import { ThreadRows } from './thread-rows.js'
+
+/** Of the engines' disk tier: deletes what was saved of these threads, loaded engine or not. */
+export interface SavedThreads {
+  drop(threads: readonly string[]): Promise<unknown>
+}
 
 export interface SqliteStoreOptions extends Pick<StoreFileOptions, 'checkedBytes'> {
   /** Made when it is missing; the store is the file `threads.db` in it. */
   readonly folder: string
-  /** The disk tier of the engines (`--disk-cache`): what they saved of a thread is deleted with it. Default: there is none. */
-  readonly diskCache?: string
+  /** What engines saved of threads in a disk tier (`--disk-cache`): it is deleted with the thread. Default: there is none. */
+  readonly cells?: SavedThreads
   /** Milliseconds that may be spent on reading threads when the store is opened, to see that they are what was written. Default 1000. */
   readonly patience?: number
 }
@@ -41,7 +45,6 @@ interface Known {
  * A thread that is not what was written is neither listed nor read, but told of (`damage`), until it is deleted or the store repaired.
  */
 export class SqliteStore implements ThreadStore {
-  readonly #saved: SavedCells | null
   readonly #failed = new Map<string, unknown>()
   readonly #known = new Map<string, Known>()
   readonly #damage = new Map<string, Damage & { readonly number: number | null }>()
@@ -53,19 +56,18 @@ export class SqliteStore implements ThreadStore {
   private constructor(
     private readonly file: StoreFile,
     private readonly manifest: Manifest,
-    diskCache: string | undefined,
+    private readonly cells: SavedThreads | undefined,
   ) {
-    this.#saved = diskCache === undefined ? null : new SavedCells(diskCache)
     this.#rows = new ThreadRows(file)
   }
 
   /** @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; nothing was changed then */
-  static open({ folder, diskCache, checkedBytes, patience = 1000 }: SqliteStoreOptions): SqliteStore {
+  static open({ folder, cells, checkedBytes, patience = 1000 }: SqliteStoreOptions): SqliteStore {
     const first = ['threads', 'digests', 'cards', 'edits']
     const path = join(folder, THREADS_FILE)
     const file = StoreFile.open({ path, migrations, first, ...(checkedBytes === undefined ? {} : { checkedBytes }) })
     try {
-      const store = new SqliteStore(file, Manifest.read(join(folder, THREADS_MANIFEST)), diskCache)
+      const store = new SqliteStore(file, Manifest.read(join(folder, THREADS_MANIFEST)), cells)
       store.#survey(patience)
       return store
     } catch (error) {
@@ -168,7 +170,7 @@ export class SqliteStore implements ThreadStore {
     const key = keyOf(tenant, id)
     const number = this.#known.get(key)?.number ?? this.#damage.get(key)?.number ?? null
     this.#forget([{ tenant, id, number }])
-    await this.#saved?.drop([id])
+    await this.cells?.drop([id])
   }
 
   /** Threads last used before then (Unix milliseconds), longest unused first. */
@@ -184,7 +186,7 @@ export class SqliteStore implements ThreadStore {
     )
     if (unused.length + lost.length === 0) return 0
     this.#forget([...unused.map(({ number, head: { tenant, id } }) => ({ number, tenant, id })), ...lost])
-    await this.#saved?.drop([...unused.map(({ head }) => head), ...lost].map(({ id }) => id))
+    await this.cells?.drop([...unused.map(({ head }) => head), ...lost].map(({ id }) => id))
     return unused.length
   }
 

@@ -19,7 +19,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { openSecret, SECRET_FILE } from '../../src/engine/cache-secret.js'
 import { DiskTierFolder } from '../../src/engine/disk-tier.js'
-import { SavedCells } from '../../src/store/saved-cells.js'
+import { SavedCells } from '../../src/engine/disk-tier-file.js'
 import { IDENTITY, sampleOf } from './support/disk-tier-writer.js'
 
 let folder: string

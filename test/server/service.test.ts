@@ -88,6 +88,10 @@ describe('two requests that share a beginning of 4,000 tokens', () => {
     expect(await cached('anna')).toBe(0)
     await ask(service, question, { tenant: 'anna' })
     expect(await cached('carl')).toBe(0)
+    // What was cached is what the ledger says.
+    const repeated = await service.complete({ tenant: 'carl', ...bare }).answer
+    expect(repeated.usage.cachedTokens).toBe(repeated.ledger.reused)
+    expect(repeated.usage.cachedTokens).toBe(repeated.usage.promptTokens)
   })
 })
 

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { ChatMessage } from '../../src/chat/message.js'
 import { builtinModel } from '../../src/cli/builtin.js'
+import { SavedCells } from '../../src/engine/disk-tier-file.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Answer, Ask } from '../../src/server/ask.js'
@@ -24,7 +25,7 @@ let close: () => Promise<void>
 /** The service as `kvfold serve` puts it together. `disk`: with a disk tier, below a cache that has room for about one of our threads. */
 async function open({ disk = false }: { readonly disk?: boolean } = {}): Promise<void> {
   const diskCache = join(folder, 'cache')
-  store = SqliteStore.open({ folder, diskCache })
+  store = SqliteStore.open({ folder, cells: new SavedCells(diskCache) })
   const load = async () =>
     LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
       ...{ threads: 1, batchThreads: 1, slots: 2 },

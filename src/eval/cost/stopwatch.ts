@@ -2,7 +2,6 @@
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import type { Completion, LlamaEngine } from '../../engine/llama.js'
-import type { JobResult } from '../../engine/job.js'
 import { medianOf } from '../../kv/cost-model.js'
 import type { Prompt } from '../../kv/prompt.js'
 import { folded, MARKER, open, type Point, randomText, termsOf, type Way } from './scenario.js'
@@ -164,7 +163,7 @@ export class Stopwatch {
     conversation: Completion['conversation'],
     { tokens, origin }: Prompt,
     rest: Omit<Completion, 'conversation' | 'tokens' | 'origin'>,
-  ): Promise<JobResult> {
+  ): ReturnType<LlamaEngine['complete']> {
     const { signal } = this.options
     const result = await this.engine.complete({
       conversation,

@@ -2,7 +2,6 @@
 import { randomBytes } from 'node:crypto'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
-import { computedIn, reusedIn } from '../../kv/plan.js'
 import type { Finish } from '../../engine/engine.js'
 import { refuseHopeless } from '../../engine/room.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
@@ -36,7 +35,6 @@ export async function complete(
     typeof prompt === 'string' ? vocabulary.tokenize(prompt, { addSpecial: true, parseSpecial: true }) : Int32Array.from(prompt)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: model.name })
-  let reused = 0
   try {
     const result = await engine.complete({
       conversation,
@@ -49,9 +47,8 @@ export async function complete(
       ...(logprobs === undefined ? {} : { logprobs }),
       signal,
       ahead: true,
-      onPlan: (plan) => {
-        reused = reusedIn(plan)
-        emit({ type: 'plan', step: 0, shown: plan.shown.tokens.length, reused, compute: computedIn(plan) })
+      onPlan: ({ shown, reused, compute }) => {
+        emit({ type: 'plan', step: 0, shown, reused, compute })
       },
       onPrefill: (done, total) => {
         emit({ type: 'progress', step: 0, done, total })
@@ -70,7 +67,7 @@ export async function complete(
       ...(result.stop === undefined ? {} : { stop: result.stop }),
       usage: {
         promptTokens: tokens.length,
-        cachedTokens: reused,
+        cachedTokens: Math.min(tokens.length, result.ledger.reused),
         completionTokens: result.tokens.length,
         reasoningTokens: 0,
       },

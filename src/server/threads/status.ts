@@ -1,5 +1,5 @@
 /** Owns what the service says of itself: models, queue, slots. */
-import type { CacheTotals } from '../../kv/cache.js'
+import type { CacheTotals } from '../../kv/residency.js'
 import type { Abilities } from '../../engine/model-facts.js'
 
 export interface ModelStatus {
