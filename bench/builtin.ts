@@ -7,9 +7,9 @@
 import { spawn } from 'node:child_process'
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
-import * as prettier from 'prettier'
 import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
-import { commitNow, cpuNow, modelNow } from './contracts/results.js'
+import { openNative } from '../src/native/binding.js'
+import { beginRecord, modelNow, written } from './record.js'
 
 const BOTH = '--agent plain,sculptor'
 const UNSEEN = '--words native-models/unseen-words.json'
@@ -66,8 +66,9 @@ export async function builtin(args: readonly string[]): Promise<void> {
       write: { type: 'boolean', default: false },
     },
   })
-  const model = modelNow(values.model === BUILTIN ? builtinModel() : values.model)
-  const folder = `build/builtin/${model.sha256.slice(0, 12)}`
+  const file = values.model === BUILTIN ? builtinModel() : values.model
+  const origin = beginRecord(['builtin', ...args], file, (await openNative({ gpu: 'cpu' })).backend.release)
+  const folder = `build/builtin/${modelNow(file).sha256.slice(0, 12)}`
   mkdirSync(folder, { recursive: true })
   const rows: object[] = []
   for (const [index, words] of COMMANDS.entries()) {
@@ -85,17 +86,7 @@ export async function builtin(args: readonly string[]): Promise<void> {
     }
   }
   if (!values.write) return
-  const { cpu, cores } = cpuNow()
-  const machine = `${cpu}, ${cores} cores, Node ${process.versions.node}`
-  const whole = {
-    command: ['npm run --silent bench -- builtin', ...args].join(' '),
-    commit: commitNow(),
-    date: today(),
-    model,
-    machine,
-    rows,
-  }
-  writeFileSync(RESULTS, await prettier.format(JSON.stringify(whole), { parser: 'json', printWidth: 130 }))
+  writeFileSync(RESULTS, await written({ ...origin(), rows }))
 }
 
 /** The cells of one `kvfold eval`; its progress goes to the terminal. */
@@ -152,7 +143,6 @@ function details(logged: readonly Logged[], { agent, cell }: Cell) {
 }
 
 const rounded = (value: number, digits: number): number => Number(value.toFixed(digits))
-const today = (): string => new Date().toISOString().slice(0, 10)
 const percent = ({ accuracy, interval: [low, high] }: Cell): string => {
   const [middle, from, to] = [accuracy, low, high].map((share) => rounded(100 * share, 1))
   return `${middle} % (${from} to ${to})`

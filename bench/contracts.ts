@@ -12,10 +12,11 @@ import { openNative } from '../src/native/binding.js'
 import { measureAccuracy, scoresOf, type AccuracyOptions } from './contracts/accuracy.js'
 import { contractsFigure } from './contracts/figure.js'
 import { cellsOf, measureGrid, type GridOptions } from './contracts/grid.js'
-import { commitNow, cpuNow, loadNow, modelNow, NOT_MEASURED, readBack, written, type Results } from './contracts/results.js'
+import { NOT_MEASURED, readBack, written, type Results } from './contracts/results.js'
 import { SETTINGS } from './contracts/stage.js'
 import { forMarkdown, forTerminal } from './contracts/tables.js'
 import { Watch } from './contracts/watch.js'
+import { beginRecord } from './record.js'
 
 const SEED = 2026
 const WHOLE: Options = {
@@ -65,26 +66,13 @@ function optionsOf({ quick, streams, seeds }: { quick: boolean; streams?: string
 
 async function measure(model: string, options: Options, args: readonly string[]): Promise<Results> {
   const watch = new Watch()
-  const before = loadNow()
-  const date = new Date().toISOString()
-  // What was loaded; others may commit while it runs.
-  const commit = commitNow()
   const native = await openNative({ gpu: 'cpu' })
+  const origin = beginRecord(['contracts', ...args], model, native.backend.release, SETTINGS.threads)
   const answers = await measureAccuracy(native, model, options.accuracy, watch)
   const { folds, noise } = await measureGrid(native, model, options.grid, watch)
   watch.end()
   return {
-    command: ['npm run --silent bench -- contracts', ...args].join(' '),
-    commit,
-    date,
-    machine: {
-      ...cpuNow(),
-      threads: SETTINGS.threads,
-      node: process.version,
-      llamaCpp: native.backend.release,
-      load: { before, after: loadNow() },
-    },
-    model: modelNow(model),
+    ...origin(),
     seconds: Math.round(watch.seconds),
     interrupted: watch.over(),
     folds,

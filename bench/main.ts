@@ -7,6 +7,7 @@ import { contracts } from './contracts.js'
 import { eightFoldsBench } from './eight-folds.js'
 import { fold } from './fold.js'
 import { gpu } from './gpu.js'
+import { leak } from './leak.js'
 import { plain } from './plain.js'
 import { restores } from './restores.js'
 
@@ -22,6 +23,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   'eight-folds': eightFoldsBench,
   fold,
   gpu: () => gpu(process.argv.slice(3)),
+  leak: () => leak(process.argv.slice(3)),
   plain,
   restores,
   serve: async () => {

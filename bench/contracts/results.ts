@@ -1,29 +1,9 @@
 /** Owns what a run of this bench leaves behind: raw figures, and on what they were measured. */
-import { execFileSync } from 'node:child_process'
-import { createHash } from 'node:crypto'
-import { readFileSync } from 'node:fs'
-import { cpus, loadavg } from 'node:os'
-import { basename } from 'node:path'
 import type { Answer } from './accuracy.js'
 import type { Fold, Noise } from './grid.js'
+import type { Origin } from '../record.js'
 
-export interface Results {
-  readonly command: string
-  /** `+changes`: the checkout had some that were not committed. */
-  readonly commit: string
-  /** ISO 8601. */
-  readonly date: string
-  readonly machine: {
-    readonly cpu: string
-    readonly cores: number
-    /** Threads llama.cpp ran on. */
-    readonly threads: number
-    readonly node: string
-    readonly llamaCpp: string
-    /** Mean number of processes that wanted a core: the minute before the run, and its last minute. This bench is one of them. */
-    readonly load: { readonly before: number; readonly after: number }
-  }
-  readonly model: { readonly name: string; readonly sha256: string }
+export interface Results extends Origin {
   /** Of the whole run. */
   readonly seconds: number
   /** Whether it was ended early, so that figures are missing. */
@@ -35,24 +15,6 @@ export interface Results {
 }
 
 export const NOT_MEASURED = ['needle chains: the built-in model knows no chains yet']
-
-/** The commit that is checked out. */
-export function commitNow(): string {
-  const git = (...args: string[]) => execFileSync('git', args, { encoding: 'utf8' }).trim()
-  return git('rev-parse', 'HEAD') + (git('status', '--porcelain', '--untracked-files=no') === '' ? '' : '+changes')
-}
-
-export const loadNow = (): number => Number(loadavg()[0]!.toFixed(2))
-
-export const cpuNow = (): { readonly cpu: string; readonly cores: number } => ({
-  cpu: cpus()[0]?.model ?? 'unknown',
-  cores: cpus().length,
-})
-
-export const modelNow = (path: string): Results['model'] => ({
-  name: basename(path, '.gguf'),
-  sha256: createHash('sha256').update(readFileSync(path)).digest('hex'),
-})
 
 /** Many records of one kind, with the names of their fields written once. */
 interface Packed {

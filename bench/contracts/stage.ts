@@ -24,6 +24,21 @@ export interface Reading {
   readonly said: Int32Array
 }
 
+/** An answer up to where the model has to know something, and what it may say there. */
+export interface Said {
+  readonly opening: Int32Array
+  readonly value: Int32Array
+}
+
+export interface Likelihood {
+  /** Natural log. */
+  readonly logprob: number
+  readonly likeliest: number
+}
+
+/** More than any two logits lie apart. */
+const FORCED = 1e4
+
 export class Stage {
   readonly #noEnd: readonly { readonly token: number; readonly bias: number }[]
 
@@ -57,6 +72,31 @@ export class Stage {
     const next = new Float32Array(vocabulary)
     for (const { token, logprob } of logprobs[0]?.top ?? []) next[token] = logprob
     return { next, said }
+  }
+
+  /**
+   * How likely each of these tokens is after the opening and those before it, and which token is the likeliest there. What the conversation
+   * shows already is not computed again, whatever it was computed under.
+   */
+  async follow(conversation: ConversationId, shown: Prompt, { opening, value }: Said): Promise<readonly Likelihood[]> {
+    const likelihoods: Likelihood[] = []
+    for (const [at, token] of value.entries()) {
+      const more = Int32Array.from([...opening, ...value.subarray(0, at)])
+      const { logprobs } = await this.engine.complete({
+        ...{ conversation, terms: SPLICE, maxTokens: 1, logprobs: 1 },
+        ...given(shown, more),
+        // Log-probabilities are those before the bias.
+        sampling: { logitBias: [{ token, bias: FORCED }] },
+      })
+      const [{ token: said, logprob, top } = this.#nothing()] = logprobs
+      if (said !== token) throw new Error(`token ${token} was to be said, and ${said} was`)
+      likelihoods.push({ logprob, likeliest: top[0]?.token ?? -1 })
+    }
+    return likelihoods
+  }
+
+  #nothing(): never {
+    throw new Error(`${this.engine.info.model} said nothing`)
   }
 
   /** Gives the conversation's cells back; resolves when they are free. */

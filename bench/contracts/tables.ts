@@ -147,7 +147,7 @@ export function forMarkdown(results: Results): string {
   const parts = [
     '# Contracts, measured',
     `\`${results.command}\`, commit \`${results.commit}\`, ${results.date.slice(0, 10)}; ${machine.cpu}, ${machine.cores} cores, ` +
-      `${machine.threads} thread, load ${machine.load.before} before and ${machine.load.after} at the end (times were taken on a machine ` +
+      `${machine.threads ?? 'all'} thread, load ${machine.load.before} before and ${machine.load.after} at the end (times were taken on a machine ` +
       `that was doing other work if that is much above 1); Node ${machine.node}, llama.cpp ${machine.llamaCpp}; model ${model.name}, ` +
       `sha256 \`${model.sha256.slice(0, 12)}\`. Raw figures: \`contracts.json\`.` +
       (results.interrupted ? ' **The run was ended early.**' : ''),

@@ -1,0 +1,95 @@
+/**
+ * What a fold leaves behind of what it hides: a secret stands in the folded stretch, and text behind it has read it. How likely is it still told, every way of
+ * folding, against a secret that was never mentioned? Prints a table; with --write it is also a record.
+ *
+ * `npm run --silent bench -- leak [--streams 16] [--seed 2026] [--words file] [--model path] [--json] [--write name]`
+ */
+import { writeFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+import { builtinModel } from '../src/cli/builtin.js'
+import { ownWords, wordsFrom } from '../src/eval/pi-llm.js'
+import { percent } from '../src/figures/numbers.js'
+import { left, right, table, terminal, type Table } from '../src/figures/table.js'
+import { openNative } from '../src/native/binding.js'
+import { SETTINGS, Stage } from './contracts/stage.js'
+import { Watch } from './contracts/watch.js'
+import type { Setting } from './leak/material.js'
+import { measureLeaks, rowsOf, type LeakRow } from './leak/measure.js'
+import { beginRecord, written } from './record.js'
+
+const setting = (kept: number, later: number, asked: Setting['asked'], again: Setting['again'] = 'never'): Setting => ({
+  name: [
+    again === 'never' ? 'secret' : again === 'kept' ? 'overwritten' : 'secret, erratum',
+    `${kept} updates have read it`,
+    ...(later === 0 ? [] : [`${later} after the fold`]),
+    ...(asked === 'before' ? ['question, too'] : []),
+  ].join('; '),
+  ...{ kept, later, asked, again },
+})
+
+const SETTINGS_OF_LEAK: readonly Setting[] = [
+  ...[0, 8, 32, 128].map((kept) => setting(kept, 0, 'after')),
+  ...[8, 32, 128].map((later) => setting(32, later, 'after')),
+  ...[0, 32, 128].map((kept) => setting(kept, 0, 'before')),
+  setting(32, 0, 'after', 'kept'),
+  setting(32, 0, 'before', 'kept'),
+  setting(32, 0, 'after', 'erratum'),
+]
+const CELLS = 8192
+
+export async function leak(args: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      json: { type: 'boolean', default: false },
+      streams: { type: 'string', default: '16' },
+      seed: { type: 'string', default: '2026' },
+      model: { type: 'string', default: builtinModel() },
+      words: { type: 'string' },
+      write: { type: 'string' },
+    },
+  })
+  const { model } = values
+  const watch = new Watch()
+  const native = await openNative({ gpu: 'cpu' })
+  const origin = beginRecord(['leak', ...args], model, native.backend.release, SETTINGS.threads)
+  const stage = await Stage.open(native, model, CELLS)
+  const options = { settings: SETTINGS_OF_LEAK, streams: Number(values.streams), seed: Number(values.seed) }
+  const leaks = await measureLeaks(stage, values.words === undefined ? ownWords() : wordsFrom(values.words), options, watch)
+  watch.end()
+  await stage.engine.dispose()
+  const result = {
+    ...origin(),
+    seconds: Math.round(watch.seconds),
+    interrupted: watch.over(),
+    seed: options.seed,
+    rows: rowsOf(leaks),
+  }
+  if (values.write !== undefined) writeFileSync(new URL(`results/${values.write}.json`, import.meta.url), await written(result))
+  console.log(values.json ? JSON.stringify(result) : terminal(tableOf(result.rows)).join('\n'))
+}
+
+const nats = (value: number): string => `${value < 0 ? '-' : '+'}${Math.abs(value).toFixed(2)}`
+
+function tableOf(rows: readonly LeakRow[]): Table {
+  const share = (value: number | null): string => (value === null ? '' : percent(value, 0))
+  const columns = [
+    ...[left('setting'), left('folded')],
+    ...[
+      'told',
+      'likely',
+      'never mentioned',
+      'excess, nats (95 %)',
+      'picked',
+      'as exact',
+      'open value right',
+      'later value right',
+    ].map(right),
+  ]
+  const texts = rows.map(({ setting: name, way, told, logprob, control, excess, picked, same, shown, current }) => [
+    ...[name, way, percent(told, 0), Math.exp(logprob).toPrecision(2), Math.exp(control).toPrecision(2)],
+    `${nats(excess.value)} (${excess.interval.map(nats).join(' to ')})`,
+    ...[percent(picked, 0), percent(same, 0), share(shown), share(current)],
+  ])
+  return table(columns, texts, { opens: (row, before) => row[0] !== before[0] })
+}
