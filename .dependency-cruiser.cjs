@@ -9,10 +9,14 @@ const below = {
   context: ['core', 'native', 'chat', 'kv', 'engine'],
   attention: ['core', 'native', 'chat', 'kv', 'engine', 'figures'],
   store: ['core', 'chat', 'kv', 'context'],
-  agents: ['core', 'native', 'chat', 'kv', 'engine', 'context'],
-  eval: ['core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'agents'],
-  server: ['core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'store', 'agents', 'eval'],
-  cli: ['core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'store', 'agents', 'eval', 'server'],
+  tools: ['core', 'chat', 'context'],
+  agents: ['core', 'native', 'chat', 'kv', 'engine', 'context', 'tools'],
+  eval: ['core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'tools', 'agents'],
+  server: ['core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'store', 'tools', 'agents', 'eval'],
+  cli: [
+    ...['core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'store', 'tools', 'agents', 'eval'],
+    'server',
+  ],
   // It runs in a browser: of the rooms it takes types, and how figures are written.
   dashboard: ['core', 'chat', 'kv', 'figures', 'context', 'store', 'server'],
 }
@@ -27,7 +31,13 @@ const surface = {
     engine: ['binding', 'context-plan', 'memory-estimate', 'text-encoders'],
     cli: ['binding', 'synthetic'],
   },
-  chat: { all: ['message', 'format'], engine: ['grammar', 'parser'], attention: ['tokens/aligned'], server: ['grammar'] },
+  chat: {
+    all: ['message', 'format'],
+    engine: ['grammar', 'parser'],
+    attention: ['tokens/aligned'],
+    tools: ['conversation'],
+    server: ['grammar'],
+  },
   kv: {
     all: ['cost-model', 'ledger', 'plan-parts', 'prompt', 'residency'],
     // The engine is what drives the cache.
@@ -55,7 +65,12 @@ const surface = {
     server: ['manifest', 'page-reader', 'port', 'repair', 'row-kind', 'store-file'],
     cli: ['repair', 'retention', 'sqlite-store', 'store-file'],
   },
-  agents: { all: ['events', 'sculptor', 'session'], eval: ['snapshots'], server: ['toolbox', 'turn'] },
+  tools: { all: ['catalogue', 'late-definitions', 'management', 'tool-memory'] },
+  agents: {
+    all: ['events', 'history', 'memtool', 'memtool-prompts', 'sculptor', 'session'],
+    eval: ['snapshots'],
+    server: ['toolbox', 'turn'],
+  },
   eval: {
     all: [],
     cli: [

@@ -19,8 +19,17 @@ export interface ExternalTools {
   readonly allowed?: boolean
 }
 
+/** Tools that come and go while the conversation goes on. */
+export interface LoadedTools {
+  /** Those that stand among the definitions of a request; others were shown in the conversation. */
+  readonly rendered: readonly ToolDefinition[]
+  /** What is said instead of carrying the call out; null when such a tool is there now. */
+  refusal(name: string): string | null
+  execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): string | Promise<string>
+}
+
 export class Toolbox {
-  readonly definitions: readonly ToolDefinition[]
+  readonly #fixed: readonly ToolDefinition[]
   readonly #context: ReadonlyMap<string, ContextTool>
   readonly #client: ReadonlyMap<string, ClientTool>
 
@@ -29,9 +38,10 @@ export class Toolbox {
     context: readonly ContextTool[],
     client: readonly ClientTool[] = [],
     private readonly external: ExternalTools = { definitions: [] },
+    private readonly loaded: LoadedTools | null = null,
   ) {
-    this.definitions = [...[...context, ...client].map(({ definition }) => definition), ...external.definitions]
-    const names = this.definitions.map(({ name }) => name)
+    this.#fixed = [...[...context, ...client].map(({ definition }) => definition), ...external.definitions]
+    const names = this.#fixed.map(({ name }) => name)
     const twice = names.find((name, at) => names.indexOf(name) < at)
     if (twice !== undefined)
       throw new KvfoldError(
@@ -40,6 +50,11 @@ export class Toolbox {
       )
     this.#context = new Map(context.map((tool) => [tool.definition.name, tool]))
     this.#client = new Map(client.map((tool) => [tool.definition.name, tool]))
+  }
+
+  /** Of a request: those that stay first, so that what comes and goes leaves them in the cache. */
+  get definitions(): readonly ToolDefinition[] {
+    return this.loaded === null ? this.#fixed : [...this.#fixed, ...this.loaded.rendered]
   }
 
   /** Whether the call is for somebody else: of a tool of theirs, or, where no tools are ours, of whatever name. */
@@ -63,12 +78,22 @@ export class Toolbox {
     const client = this.#client.get(name)
     if (client === undefined && this.external.definitions.some((tool) => tool.name === name))
       return failure(`${name} is not to be called now. Answer in words.`)
+    if (client === undefined && this.loaded !== null) return this.#runLoaded(this.loaded, call, signal)
     if (client === undefined)
       return failure(`there is no tool ${quoted(name, 40)}. The tools are ${listed(this.definitions.map((tool) => tool.name))}.`)
-    try {
-      return { text: await client.execute(args, signal), modifies: false, failed: false, ledger: [] }
-    } catch (error) {
-      return failure(`${name} failed: ${error instanceof Error ? error.message : String(error)}`)
-    }
+    return tried(name, () => client.execute(args, signal))
+  }
+
+  #runLoaded(loaded: LoadedTools, call: ToolCall, signal?: AbortSignal): ToolOutcome | Promise<ToolOutcome> {
+    const refusal = loaded.refusal(call.name)
+    return refusal === null ? tried(call.name, () => loaded.execute(call, signal)) : failure(refusal)
+  }
+}
+
+async function tried(name: string, execute: () => string | Promise<string>): Promise<ToolOutcome> {
+  try {
+    return { text: await execute(), modifies: false, failed: false, ledger: [] }
+  } catch (error) {
+    return failure(`${name} failed: ${error instanceof Error ? error.message : String(error)}`)
   }
 }

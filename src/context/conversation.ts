@@ -208,6 +208,30 @@ export class Conversation {
     return this.#hide(fragment, { kind: 'folded' }, contract, costly)
   }
 
+  /**
+   * Shows a marker of the caller's own instead of each of these stretches, which are fragments from then on; those that were such fragments
+   * already are folded again. Nothing is priced. Refused where another fragment is.
+   */
+  replace(
+    places: readonly (Stretch & { readonly marker: string })[],
+    contract?: Contract,
+  ): Result<{ fragments: readonly Fragment[] }> {
+    const known = places.map(({ message, span: chars }) => {
+      const wide = this.ports.snap?.(this.#messages, message, chars) ?? chars
+      return this.#fragments.find((one) => one.message === message && one.span.start === wide.start && one.span.end === wide.end)
+    })
+    const fresh = places.filter((_, at) => known[at] === undefined)
+    const cut = fresh.length === 0 ? { ok: true as const, fragments: [] } : this.cut(fresh, fresh.length)
+    if (!cut.ok) return cut
+    const made = [...cut.fragments]
+    const fragments = places.map(({ marker }, at) => {
+      const { id, message, span: chars } = known[at] ?? made.shift()!
+      const ends = this.#message(message).content.slice(chars.start, chars.end).endsWith('\n') ? '\n' : ''
+      return this.#set(id, { kind: 'folded', marker: marker + ends }, contract)
+    })
+    return { ok: true, fragments }
+  }
+
   /** Shows the original text of a folded or summarised fragment again. */
   restore(id: string): Result<{ fragment: Fragment }> {
     const fragment = this.#find(id)

@@ -17,10 +17,10 @@ export interface Price {
   readonly about?: true
 }
 
-/** `open`: shown as it was written. `folded`: one marker is shown. `summarised`: a marker that holds the summary is shown. */
+/** `open`: shown as it was written. `folded`: one marker is shown, `marker` where it is not the usual one. `summarised`: a marker that holds the summary is shown. */
 export type FragmentState =
   | { readonly kind: 'open' }
-  | { readonly kind: 'folded' }
+  | { readonly kind: 'folded'; readonly marker?: string }
   | { readonly kind: 'summarised'; readonly summary: string; readonly focus: string }
 
 /** A stretch of one message's content that has an id. Fragments of a conversation are disjoint; they go away only where `rearrange` says so. */
@@ -43,7 +43,7 @@ function markerOf({ id, span, state }: Fragment): string | null {
     case 'open':
       return null
     case 'folded':
-      return `[folded ${id}: ${length(span)} characters, restore_fragment shows them]`
+      return state.marker ?? `[folded ${id}: ${length(span)} characters, restore_fragment shows them]`
     case 'summarised':
       return `[summary of ${id}, ${length(span)} characters, restore_fragment shows them: ${state.summary}]`
   }

@@ -100,6 +100,8 @@ export function faults(error: z.ZodError, args: Readonly<Record<string, unknown>
   return error.issues.map((issue) => `${sentence(issue, args, known)}.`).join(' ')
 }
 
+const kinds: Readonly<Record<string, string>> = { string: 'a string', array: 'a list' }
+
 function sentence(issue: z.core.$ZodIssue, args: Readonly<Record<string, unknown>>, known: readonly string[]): string {
   const name = String(issue.path[0] ?? '')
   const given = JSON.stringify(args[name])
@@ -108,7 +110,7 @@ function sentence(issue: z.core.$ZodIssue, args: Readonly<Record<string, unknown
       return `${issue.keys.join(' and ')} ${issue.keys.length === 1 ? 'is' : 'are'} not known here; the arguments are ${known.join(', ')}`
     case 'invalid_type':
       if (!(name in args)) return `${name} is missing`
-      return `${name} must be ${issue.expected === 'string' ? 'a string' : 'a whole number'}, not ${given}`
+      return `${name} must be ${kinds[issue.expected] ?? 'a whole number'}, not ${given}`
     case 'too_small':
       return `${name} must be at least ${issue.minimum}, not ${given}`
     case 'too_big':

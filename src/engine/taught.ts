@@ -6,6 +6,7 @@ import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import {
   type Engine,
+  EngineAround,
   type EngineInfo,
   type EngineReply,
   type EngineRequest,
@@ -120,3 +121,44 @@ const NOTHING: LedgerEntry = {
   milliseconds: { cache: 0, prefill: 0, decode: 0 },
   predicted: null,
 }
+
+/**
+ * A real engine that is told what to say: it computes every prompt as it would for a model that had said the same, and its ledger says what
+ * that cost. What was said is computed when the next prompt shows it. Nothing of it is a claim about what the model would have said.
+ */
+export class SpokenEngine extends EngineAround {
+  #calls = 0
+
+  constructor(
+    engine: Engine,
+    private readonly teacher: Teacher,
+  ) {
+    super(engine)
+  }
+
+  override get info(): EngineInfo {
+    return { ...this.engine.info, engine: `taught on ${this.engine.info.engine}` }
+  }
+
+  respond(request: EngineRequest): Generation {
+    return generationOf(async (stream) => {
+      const said = this.teacher(request)
+      if (said === null)
+        throw new KvfoldError('engine/bad-request', 'The teacher does not know what to say here; it is for another task.')
+      const running = this.engine.respond({ ...formless(request), toolChoice: 'none', maxTokens: 1 })
+      for await (const event of running)
+        if (event.type === 'plan' || event.type === 'prefill' || event.type === 'rewrite') stream.push(event)
+      const { ledger, timing, finish } = await running.reply
+      const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
+      return {
+        message: messageOf(said, toolCalls),
+        finish: finish === 'cancelled' ? finish : toolCalls.length > 0 ? 'tool-calls' : 'stop',
+        ledger,
+        timing: { ...timing, generatedTokens: 0 },
+      }
+    })
+  }
+}
+
+/** What is said by a script is held to no form. */
+const formless = ({ schema: _, grammar: __, ...request }: EngineRequest): EngineRequest => request

@@ -1,0 +1,165 @@
+/** Owns the catalogue: all tools there are, any number of them, and finding those that a few words ask for. */
+import Database from 'libsql'
+import type { ToolDefinition } from '../chat/message.js'
+import { invariant, KvfoldError } from '../core/errors.js'
+
+/** Vectors of texts, each of length 1. */
+export interface ToolEmbedder {
+  readonly name: string
+  embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]>
+}
+
+/** `fused`: both lists joined by reciprocal rank. */
+export const rankings = ['bm25', 'embeddings', 'fused'] as const
+export type Ranking = (typeof rankings)[number]
+
+export interface CatalogueOptions {
+  /** A SQLite file of its own; it is written anew. Default: in memory. */
+  readonly path?: string
+  /** Without one there is BM25 alone. */
+  readonly embedder?: ToolEmbedder
+  readonly signal?: AbortSignal
+}
+
+/** Ranks deeper than this say nothing about a tool that was found. */
+const DEPTH = 50
+/** What keeps the first ranks of one list from deciding alone (Cormack and others, 2009). */
+const FUSION = 60
+/** Texts embedded in one call. */
+const BATCH = 256
+/** What a word counts in the name, the description and the arguments. */
+const WEIGHTS = [4, 2, 1] as const
+
+export class Catalogue {
+  readonly #byName = new Map<string, ToolDefinition>()
+  readonly #names: string[] = []
+  readonly #search: Database.Statement
+  #vectors: readonly Float32Array[] | null = null
+
+  private constructor(
+    private readonly database: Database.Database,
+    private readonly embedder: ToolEmbedder | null,
+  ) {
+    database.exec("CREATE VIRTUAL TABLE tools USING fts5(name, description, arguments, content='', tokenize='porter unicode61')")
+    this.#search = database.prepare(
+      `SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, ${WEIGHTS.join(', ')}), rowid LIMIT ?`,
+    )
+  }
+
+  /** @throws KvfoldError tool/bad-arguments for two tools of one name; what the embedder throws */
+  static async of(tools: readonly ToolDefinition[], options: CatalogueOptions = {}): Promise<Catalogue> {
+    const { path = ':memory:', embedder, signal } = options
+    const catalogue = new Catalogue(new Database(path), embedder ?? null)
+    catalogue.#fill(tools)
+    if (embedder !== undefined) {
+      const vectors: Float32Array[] = []
+      for (let from = 0; from < tools.length; from += BATCH)
+        vectors.push(...(await embedder.embed(tools.slice(from, from + BATCH).map(textOf), signal)))
+      invariant(vectors.length === tools.length, `${embedder.name} made ${vectors.length} vectors of ${tools.length} tools.`)
+      catalogue.#vectors = vectors
+    }
+    return catalogue
+  }
+
+  get size(): number {
+    return this.#names.length
+  }
+
+  /** What `search` can do: BM25 alone without an embedder. */
+  get rankings(): readonly Ranking[] {
+    return this.#vectors === null ? ['bm25'] : rankings
+  }
+
+  get(name: string): ToolDefinition | null {
+    return this.#byName.get(name) ?? null
+  }
+
+  /** The `k` best, best first; fewer where fewer have anything of the words. Default ranking: the best there is. */
+  async search(
+    words: string,
+    k: number,
+    ranking = this.rankings.at(-1)!,
+    signal?: AbortSignal,
+  ): Promise<readonly ToolDefinition[]> {
+    const places = await this.#ranked(words, k, ranking, signal)
+    return places.slice(0, k).map((place) => this.#byName.get(this.#names[place]!)!)
+  }
+
+  close(): void {
+    this.database.close()
+  }
+
+  #fill(tools: readonly ToolDefinition[]): void {
+    const insert = this.database.prepare('INSERT INTO tools (rowid, name, description, arguments) VALUES (?, ?, ?, ?)')
+    this.database.exec('BEGIN')
+    for (const tool of tools) {
+      if (this.#byName.has(tool.name))
+        throw new KvfoldError(
+          'tool/bad-arguments',
+          `The catalogue has two tools called ${tool.name}; a call could not tell them apart. Rename one of them.`,
+        )
+      insert.run(this.#names.length, wordsOf(tool.name), tool.description, argumentsOf(tool))
+      this.#byName.set(tool.name, tool)
+      this.#names.push(tool.name)
+    }
+    this.database.exec('COMMIT')
+  }
+
+  async #ranked(words: string, k: number, ranking: Ranking, signal?: AbortSignal): Promise<readonly number[]> {
+    if (ranking === 'bm25') return this.#byWords(words, k)
+    if (ranking === 'embeddings') return this.#byMeaning(words, k, signal)
+    const depth = Math.max(k, DEPTH)
+    const lists = [this.#byWords(words, depth), await this.#byMeaning(words, depth, signal)]
+    const scores = new Map<number, number>()
+    for (const list of lists) list.forEach((place, rank) => scores.set(place, (scores.get(place) ?? 0) + 1 / (FUSION + rank + 1)))
+    return [...scores].sort((one, other) => other[1] - one[1] || one[0] - other[0]).map(([place]) => place)
+  }
+
+  #byWords(words: string, k: number): readonly number[] {
+    const terms = [
+      ...new Set(
+        wordsOf(words)
+          .toLowerCase()
+          .match(/[\p{L}\p{N}]+/gu),
+      ),
+    ]
+    if (terms.length === 0) return []
+    // Quoted, so that no word is an operator of the query language.
+    const query = terms.map((term) => `"${term}"`).join(' OR ')
+    return (this.#search.all(query, k) as { readonly rowid: number }[]).map(({ rowid }) => rowid)
+  }
+
+  async #byMeaning(words: string, k: number, signal?: AbortSignal): Promise<readonly number[]> {
+    if (this.embedder === null || this.#vectors === null)
+      throw new KvfoldError(
+        'tool/bad-arguments',
+        'The catalogue was made without an embedder and finds tools by BM25 alone; name a model that makes vectors.',
+      )
+    const [wanted] = await this.embedder.embed([wordsOf(words)], signal)
+    invariant(wanted !== undefined, `${this.embedder.name} made no vector.`)
+    const likeness = this.#vectors.map((vector, place) => ({ place, score: dot(vector, wanted) }))
+    likeness.sort((one, other) => other.score - one.score || one.place - other.place)
+    return likeness.slice(0, k).map(({ place }) => place)
+  }
+}
+
+/** `get_stockPrice` has the words that "get stock price" has. */
+export const wordsOf = (name: string): string => name.replace(/(\p{Ll}|\p{N})(\p{Lu})/gu, '$1 $2').replace(/[_./:-]+/g, ' ')
+
+/** What is embedded of a tool. */
+const textOf = (tool: ToolDefinition): string => `${wordsOf(tool.name)}: ${tool.description}`
+
+/** Names and descriptions of the arguments, whatever else the schema has. */
+function argumentsOf({ parameters }: ToolDefinition): string {
+  const { properties } = parameters
+  if (typeof properties !== 'object' || properties === null) return ''
+  return Object.entries(properties as Record<string, { readonly description?: unknown } | null>)
+    .map(([name, about]) => `${wordsOf(name)} ${typeof about?.description === 'string' ? about.description : ''}`)
+    .join(' ')
+}
+
+function dot(one: Float32Array, other: Float32Array): number {
+  let sum = 0
+  for (let at = 0; at < one.length; at++) sum += one[at]! * other[at]!
+  return sum
+}

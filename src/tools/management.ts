@@ -1,0 +1,101 @@
+/** Owns the two tools that manage the others: what a model is told of them, and what their calls come to. */
+import { z } from 'zod'
+import type { ToolDefinition } from '../chat/message.js'
+import { listed, quoted, refuse } from '../context/refusal.js'
+import { type ContextTool, defineTool } from '../context/tools.js'
+import { type LateDefinitions, lineOf } from './late-definitions.js'
+import type { Found, ToolMemory } from './tool-memory.js'
+
+export const SEARCH_TOOLS = 'search_tools'
+export const REMOVE_TOOLS = 'remove_tools'
+
+/** Keywords of one search. */
+const MOST = 32
+
+export interface ManagedTools {
+  readonly memory: ToolMemory
+  /** Null: definitions stand in the list at the top of the prompt. */
+  readonly late: LateDefinitions | null
+  /** Tried before a search is refused for its size; it removes what it can do without. Default: nothing is. */
+  readonly makeRoom?: (found: Found, signal?: AbortSignal) => Promise<void>
+}
+
+/** Names of the two can be neither searched for nor removed. */
+export function managementTools(managed: () => ManagedTools): { readonly search: ContextTool; readonly remove: ContextTool } {
+  const search = defineTool({
+    name: SEARCH_TOOLS,
+    description:
+      'Finds tools and loads them, so that you can call them from then on. Give one keyword for each tool you want: what it does, and for whom or ' +
+      'what. The result shows the definitions that were added. Tools stay loaded until they are removed.',
+    arguments: z.strictObject({
+      keywords: z
+        .array(z.string())
+        .min(1)
+        .max(MOST)
+        .describe('What to look for, one string of a few words for each tool, such as "weather forecast for a city".'),
+    }),
+    async run(_, { keywords }, signal) {
+      const result = await searchFor(managed(), keywords, signal)
+      return result.loaded ? { text: result.text, modifies: true } : refuse('tool/refused', result.text)
+    },
+  })
+  const remove = defineTool({
+    name: REMOVE_TOOLS,
+    description:
+      'Removes loaded tools that you no longer need, so that there is room for others. They can be found again with search_tools.',
+    arguments: z.strictObject({
+      tool_names: z.array(z.string()).min(1).describe('The names of loaded tools, written exactly as in their definitions.'),
+    }),
+    run: (_, { tool_names: names }) => ({ text: removeTools(managed(), names), modifies: true }),
+  })
+  return { search, remove }
+}
+
+/**
+ * Loads what the keywords find, all of it or, where that would pass a limit, nothing; and says what is shown of it.
+ * @throws KvfoldError what the embedder throws, and what makes room
+ */
+export async function searchFor(
+  { memory, late, makeRoom }: ManagedTools,
+  keywords: readonly string[],
+  signal?: AbortSignal,
+): Promise<{ readonly loaded: boolean; readonly text: string }> {
+  const found = await memory.find(keywords, signal)
+  if (memory.excess(found.added) !== null) await makeRoom?.(found, signal)
+  const excess = memory.excess(found.added)
+  if (excess !== null) {
+    memory.refused()
+    return { loaded: false, text: excess }
+  }
+  memory.load(found)
+  return { loaded: true, text: shown(found, memory, late) }
+}
+
+/** Removes them and says so; the two that manage are left. */
+export function removeTools({ memory, late }: ManagedTools, names: readonly string[]): string {
+  const fixed: readonly string[] = names.filter((name) => name === SEARCH_TOOLS || name === REMOVE_TOOLS)
+  const { removed, unknown } = memory.remove(names.filter((name) => name !== SEARCH_TOOLS && name !== REMOVE_TOOLS))
+  late?.hide(removed)
+  const said = [`${counted(removed.length)} removed${removed.length === 0 ? '' : `: ${namesOf(removed)}`}. ${standing(memory)}`]
+  if (unknown.length > 0) said.push(`Not loaded: ${listed(unknown.map((name) => quoted(name, 60)))}.`)
+  if (fixed.length > 0) said.push(`${listed(fixed)} cannot be removed.`)
+  return said.join(' ')
+}
+
+/** How many are loaded, as results and the note on a user's message say it. */
+export const standing = ({ size, limits }: ToolMemory): string => `${size} of at most ${limits.tools} tools loaded.`
+
+function shown({ added, known, nothing }: Found, memory: ToolMemory, late: LateDefinitions | null): string {
+  const anew = late === null ? [] : late.show(added)
+  const again = late === null ? [] : added.filter((tool) => !anew.includes(tool))
+  // Definitions carry their names; without them the names are said.
+  const names = late === null && added.length > 0 ? `: ${namesOf(added)}` : ''
+  const lines = [`${counted(added.length)} added${names}. ${standing(memory)}`]
+  if (again.length > 0) lines.push(`Shown above again: ${namesOf(again)}.`)
+  if (known.length > 0) lines.push(`Loaded before: ${namesOf(known)}.`)
+  if (nothing.length > 0) lines.push(`Nothing found for ${listed(nothing.map((keyword) => quoted(keyword, 60)))}.`)
+  return [...lines, ...anew.map(lineOf)].join('\n')
+}
+
+const counted = (count: number): string => (count === 1 ? '1 tool' : `${count} tools`)
+const namesOf = (tools: readonly ToolDefinition[]): string => tools.map(({ name }) => name).join(', ')
