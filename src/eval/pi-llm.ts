@@ -175,7 +175,7 @@ const Public = z.record(z.string(), z.array(z.string()))
  */
 export function ownWords(): PiWords {
   // The same way from src/eval and from dist/eval: the file is shipped once.
-  const { keys, first, second } = parse(new URL('./words.json', import.meta.url), Own)
+  const { keys, first, second } = parse(new URL('../../src/eval/words.json', import.meta.url), Own)
   const compounds = paired(first, second, '')
   return {
     keys,
