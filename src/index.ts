@@ -90,7 +90,7 @@ export {
   type Snap,
 } from './context/conversation.js'
 export { portsOf } from './context/ports.js'
-export type { CostlyFolds, Fragment, FragmentState, Price } from './context/fragment.js'
+export type { CostlyFolds, FoldOptions, Fragment, FragmentState, Price } from './context/fragment.js'
 export type { Hit } from './context/search.js'
 export type { Stretch } from './context/stretch.js'
 export type { Summarize } from './context/summary.js'

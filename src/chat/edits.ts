@@ -1,5 +1,5 @@
 /** Applies edits to a tokenized prompt: the tokens that show replaced text give way to new ones, everything else keeps its own. */
-import type { Contract } from '../core/contract.js'
+import { type Contract, FORGOTTEN } from '../core/contract.js'
 import { invariant } from '../core/errors.js'
 import { overlaps, type Span } from '../core/span.js'
 import type { Edit } from './message.js'
@@ -11,6 +11,7 @@ export interface Change {
   readonly text: Span
   readonly replacement: string
   readonly contract: Contract | null
+  readonly forget: boolean
 }
 
 /** Whole tokens of the unedited prompt, and the text and tokens in their place: replacements, and what those tokens showed beside the replaced text. */
@@ -19,6 +20,8 @@ export interface Replaced {
   readonly tokens: Span
   readonly by: { readonly text: string; readonly aligned: Aligned }
   readonly contract: Contract | null
+  /** Whether all of it is to be forgotten. */
+  readonly forget: boolean
 }
 
 /**
@@ -28,13 +31,13 @@ export interface Replaced {
 export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: number) => OffsetMap | null): Change[] {
   const changes: Change[] = []
   const sorted = [...edits].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
-  sorted.forEach(({ message, span, replacement, contract = null }, index) => {
+  sorted.forEach(({ message, span, replacement, contract = null, forget = false }, index) => {
     const next = sorted[index + 1]
     invariant(next === undefined || next.message !== message || !overlaps(span, next.span), 'Two edits overlap.')
     const text = map(message)?.toText(span) ?? 'hidden'
     if (text === 'hidden') return
     const tokens = cover(base, text)
-    if (tokens.start < tokens.end) changes.push({ text, replacement, contract })
+    if (tokens.start < tokens.end) changes.push({ text, replacement, contract: forget ? 'exact' : contract, forget })
   })
   return changes.sort((a, b) => a.text.start - b.text.start || a.text.end - b.text.end)
 }
@@ -62,7 +65,9 @@ export function replacedBy(
     const start = Math.min(first, base.starts[tokens.start]!)
     const end = Math.max(last, base.ends[tokens.end - 1]!)
     const made = text.slice(start, first) + applyToText(text.slice(0, last), together).slice(first) + text.slice(last, end)
-    return { text: { start, end }, tokens, by: { text: made, aligned: tokenize(made) }, contract: strictest(together) }
+    const by = { text: made, aligned: tokenize(made) }
+    const forget = together.some((change) => change.forget)
+    return { text: { start, end }, tokens, by, contract: strictest(together), forget }
   })
 }
 
@@ -110,4 +115,13 @@ export function applyToTokens(base: Aligned, replaced: readonly Replaced[], leng
   }
   keep(base.tokens.length, base.length)
   return concatenate(parts, length)
+}
+
+/** The unedited prompt's tokens, without those that are to be forgotten. */
+export function remembered({ tokens }: Aligned, replaced: readonly Replaced[]): Int32Array {
+  const forgotten = replaced.filter(({ forget }) => forget)
+  if (forgotten.length === 0) return tokens
+  const rest = tokens.slice()
+  for (const { tokens: hidden } of forgotten) rest.fill(FORGOTTEN, hidden.start, hidden.end)
+  return rest
 }

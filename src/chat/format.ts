@@ -3,7 +3,7 @@ import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
 import { templateMessages, toolsValue } from './conversation.js'
-import { applyToText, applyToTokens, changesOf, replacedBy, shifted } from './edits.js'
+import { applyToText, applyToTokens, changesOf, remembered, replacedBy, shifted } from './edits.js'
 import { Template } from './jinja/template.js'
 import type { ChatMessage, Edit, ToolDefinition } from './message.js'
 import type { ReplyParser } from './parser.js'
@@ -59,7 +59,7 @@ export interface Rendered {
   /** Tokens of the generation prompt. */
   readonly generation: Span
   /**
-   * The tokens without the edits, and in order the stretches of them that edits hide and how many tokens stand there instead: one for each edit
+   * The tokens without the edits (FORGOTTEN where an edit asks for that), and in order the stretches of them that edits hide and how many tokens stand there instead: one for each edit
    * of shown text, or for several that share a token.
    */
   readonly origin: {
@@ -133,7 +133,7 @@ export class ChatFormat {
       ],
       generation: spanOf(count),
       origin: {
-        base: base.base.tokens,
+        base: remembered(base.base, replaced),
         holes: replaced.map(({ tokens, by, contract }) => ({
           span: tokens,
           marker: by.aligned.tokens.length,

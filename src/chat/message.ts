@@ -46,4 +46,6 @@ export interface Edit {
   readonly replacement: string
   /** What this edit asks of the cache as long as it is shown; default: what the step does. The strictest of all counts. */
   readonly contract?: Contract
+  /** The hidden text is to be forgotten: nothing of the cache that holds it or has read it stays, in any tier. Asks for `exact`. */
+  readonly forget?: true
 }

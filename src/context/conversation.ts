@@ -9,9 +9,11 @@ import { apportion, piecesOf, type Scope, between, type Stretch } from './stretc
 import {
   type CostlyFolds,
   editOf,
+  type FoldOptions,
   type Fragment,
   type FragmentState,
   inOrder,
+  keepsTraces,
   type Price,
   priceRemark,
   several,
@@ -196,16 +198,15 @@ export class Conversation {
     return { ok: true, fragments }
   }
 
-  /**
-   * Shows a marker instead of an open or summarised fragment; what that comes to in tokens is its `price`. `contract`: what this edit asks of the
-   * cache, if not what steps do anyway.
-   */
-  fold(id: string, contract?: Contract, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
+  /** Shows a marker instead of an open or summarised fragment, whose `price` says what that comes to; has the cache forget a folded one. */
+  fold(id: string, how: Contract | FoldOptions = {}, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
+    const { contract, forget = false } = typeof how === 'string' ? { contract: how } : how
     const fragment = this.#find(id)
     if (!('state' in fragment)) return fragment
-    if (fragment.state.kind === 'folded')
+    if (forget && contract !== undefined && contract !== 'exact') return keepsTraces(contract)
+    if (fragment.state.kind === 'folded' && (!forget || fragment.state.forget === true))
       return refuse('tool/refused', `${id} is already folded. restore_fragment shows it again.`)
-    return this.#hide(fragment, { kind: 'folded' }, contract, costly)
+    return this.#hide(fragment, { kind: 'folded', ...(forget ? { forget } : {}) }, forget ? 'exact' : contract, costly)
   }
 
   /**

@@ -20,7 +20,8 @@ export interface Price {
 /** `open`: shown as it was written. `folded`: one marker is shown, `marker` where it is not the usual one. `summarised`: a marker that holds the summary is shown. */
 export type FragmentState =
   | { readonly kind: 'open' }
-  | { readonly kind: 'folded'; readonly marker?: string }
+  /** `forget`: the cache is to keep nothing of it either. */
+  | { readonly kind: 'folded'; readonly marker?: string; readonly forget?: true }
   | { readonly kind: 'summarised'; readonly summary: string; readonly focus: string }
 
 /** A stretch of one message's content that has an id. Fragments of a conversation are disjoint; they go away only where `rearrange` says so. */
@@ -52,8 +53,21 @@ function markerOf({ id, span, state }: Fragment): string | null {
 /** The edit that hides the fragment, null when it is open. */
 export function editOf(fragment: Fragment): Edit | null {
   const replacement = markerOf(fragment)
-  const { message, span, contract } = fragment
-  return replacement === null ? null : { message, span, replacement, ...(contract === undefined ? {} : { contract }) }
+  const { message, span, state, contract } = fragment
+  if (replacement === null) return null
+  const forgets = state.kind === 'folded' && state.forget === true
+  return { message, span, replacement, ...(contract === undefined ? {} : { contract }), ...(forgets ? { forget: true } : {}) }
+}
+
+/** What a fold asks of the cache. */
+export interface FoldOptions {
+  /** Default: what steps do anyway. */
+  readonly contract?: Contract
+  /**
+   * The cache forgets the text: nothing that holds it or has read it stays, on the device, in memory or on disk, and the fold is `exact`. The
+   * conversation keeps the text itself. Default false.
+   */
+  readonly forget?: boolean
 }
 
 /** Order of the conversation: message, then place in it. */
@@ -95,6 +109,13 @@ export const tooCostly = (id: string, remark: string): Refusal =>
   refuse(
     'tool/costs-more',
     `${id} stays as it is. ${remark} Hide a longer fragment, or several beside each other as one; whoever runs this may allow it all the same.`,
+  )
+
+/** What is answered to a fold that is to forget under a contract that does not. */
+export const keepsTraces = (contract: Contract): Refusal =>
+  refuse(
+    'tool/bad-arguments',
+    `forget asks for contract exact: under ${contract} text behind the fold keeps traces of what is hidden. Leave contract out.`,
   )
 
 // The making of ids: deterministic, unlike each other, unique in their conversation.

@@ -11,5 +11,8 @@ export const CONTRACTS: readonly Contract[] = ['exact', 'splice', 'blend']
 /** `auto`: a splice at once, and made exact again when nothing else is to do. */
 export type ContractChoice = Contract | 'auto'
 
+/** Stands in an unedited prompt in the place of every token of a text that is to be forgotten: so no version that holds it is a version of this prompt. */
+export const FORGOTTEN = -1
+
 /** What a step under this choice keeps to. */
 export const contractOfStep = (choice: ContractChoice): Contract => (choice === 'auto' ? 'splice' : choice)

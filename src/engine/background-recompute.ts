@@ -7,6 +7,7 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import { EXACT } from '../kv/plan-parts.js'
 import { computedIn } from '../kv/plan.js'
 import type { Prompt } from '../kv/prompt.js'
+import type { JobRequest } from './job.js'
 
 export interface RefreshOptions {
   /** `idle`: a slice begins only when nothing else runs. Default `now`. */
@@ -29,10 +30,13 @@ export interface RefreshPorts {
   readonly slice: number
   /** Waits until nothing runs. */
   idle(): Promise<void>
-  /** Has a conversation show exactly this, under `exact`, generating nothing. @throws KvfoldError engine/cancelled when interrupted before it began */
-  show(conversation: ConversationId, shown: Prompt, signal: AbortSignal | undefined): Promise<LedgerEntry>
+  /** @throws KvfoldError engine/cancelled when interrupted before it began */
+  submit(request: JobRequest): Promise<{ readonly ledger: LedgerEntry }>
   forget(conversation: ConversationId): void
 }
+
+/** Where a conversation is made exact. */
+export const shadowOf = (conversation: ConversationId): ConversationId => conversationId(`${conversation} (refresh)`)
 
 /**
  * The exact cells are made in a shadow of the conversation, which goes on as it is meanwhile; at the end they are lent to it. So an interruption
@@ -44,12 +48,15 @@ export async function refresh(
   { when = 'now', signal }: RefreshOptions,
 ): Promise<RefreshResult> {
   const { cache, slice } = ports
-  const shadow = conversationId(`${conversation} (refresh)`)
+  const shadow = shadowOf(conversation)
   const ledger: LedgerEntry[] = []
   /** False when it was interrupted while it waited for its turn. */
   const show = async (of: ConversationId, shown: Prompt): Promise<boolean> => {
     try {
-      ledger.push(await ports.show(of, shown, signal))
+      const salt = cache.lane(conversation)?.salt
+      const request = { conversation: of, shown, sampler: {}, maxTokens: 0, kind: 'refresh' } as const
+      const more = { ...(salt === undefined ? {} : { salt }), ...(signal === undefined ? {} : { signal }) }
+      ledger.push((await ports.submit({ ...request, ...more })).ledger)
       return true
     } catch (error) {
       if (error instanceof KvfoldError && error.code === 'engine/cancelled') return false

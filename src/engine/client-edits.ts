@@ -1,6 +1,6 @@
 /** Owns what an engine remembers of messages that clients change between two steps: how the prompt came about from all that was ever shown. */
 import type { Rendered } from '../chat/format.js'
-import { contractOfStep } from '../core/contract.js'
+import { contractOfStep, FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/cache.js'
 import type { CacheSalt } from '../kv/cell-hash.js'
@@ -32,7 +32,8 @@ export class ClientEdits {
     if (clientEdits === undefined) return plain
     const wording = { tokens: origin.base, starts: origin.starts }
     const asked = contractOfStep(clientEdits)
-    const known = asked === 'exact' ? null : this.#known(conversation, parent)
+    // Nothing is known any more of what is to be forgotten, and of what stood around it.
+    const known = asked === 'exact' || origin.base.includes(FORGOTTEN) ? null : this.#known(conversation, parent)
     const placed = known?.place(wording) ?? null
     this.#lineages.set(conversation, placed?.lineage ?? Lineage.of(wording))
     if (placed === null) return plain

@@ -11,7 +11,7 @@ import { KvCache, type StepCache } from '../kv/cache.js'
 import type { CostModel } from '../kv/cost-model.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { CheckpointCache } from '../kv/checkpoint-cache.js'
-import type { EditMap, Prompt } from '../kv/prompt.js'
+import type { EditMap } from '../kv/prompt.js'
 import { CacheSalts } from '../kv/cell-hash.js'
 import type { CacheTotals, Residency } from '../kv/residency.js'
 import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel } from '../native/types.js'
@@ -29,7 +29,7 @@ import { AttentionWatch } from './attention-capture.js'
 import { ClientEdits } from './client-edits.js'
 import { abilitiesOf, refusalOf, type Abilities } from './model-facts.js'
 import { type DiskTierFolder, openShelf } from './disk-tier.js'
-import { BackgroundRecompute, refresh, type RefreshOptions, type RefreshResult } from './background-recompute.js'
+import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
 import { OwnAnswers } from './own-answers.js'
 import { formGrammar, grammarOf, isClosed, refuseTwoForms } from './answer-form.js'
 import {
@@ -222,6 +222,13 @@ export class LlamaEngine implements Engine {
     return this.#cache.whereabouts(conversation, base, stretches)
   }
 
+  /** Drops what the cache has of text that these edits forget, in every tier; without it the next step that shows them does. */
+  async forgetHidden(...[conversation, messages, tools, edits]: Parameters<LlamaEngine['whereabouts']>): Promise<void> {
+    const { tokens, origin } = this.format.render({ messages: this.#ownAnswers.of(messages), tools, edits })
+    this.forget(shadowOf(conversation))
+    await this.#scheduler.between(() => this.#cache.forgetHidden(conversation, { tokens, messages: [], origin }))
+  }
+
   /** The conversation's ledger so far, oldest first. */
   ledger(conversation: ConversationId): readonly LedgerEntry[] {
     return this.#cache.ledger(conversation)
@@ -233,17 +240,11 @@ export class LlamaEngine implements Engine {
    */
   refresh(conversation: ConversationId, options: RefreshOptions = {}): Promise<RefreshResult> {
     this.#refuseDisposed()
-    const show = async (of: ConversationId, shown: Prompt, signal: AbortSignal | undefined) => {
-      const salt = this.#cache.lane(conversation)?.salt
-      const whose = salt === undefined ? {} : { salt }
-      const request = { conversation: of, ...whose, shown, sampler: {}, maxTokens: 0, kind: 'refresh' } as const
-      return (await this.#submit(signal === undefined ? request : { ...request, signal })).ledger
-    }
     const ports = {
       cache: this.#cache,
       slice: REFRESH_UBATCHES * this.context.ubatch,
       idle: () => this.#scheduler.idle(),
-      show,
+      submit: (request: JobRequest) => this.#submit(request),
       forget: (of: ConversationId) => {
         this.forget(of)
       },
@@ -267,9 +268,10 @@ export class LlamaEngine implements Engine {
   forget(conversation: ConversationId): void {
     this.#lastRendered.delete(conversation)
     this.#clientEdits.forget(conversation)
-    this.#scheduler.cancel(conversation)
+    const both = [conversation, shadowOf(conversation)]
+    for (const each of both) this.#scheduler.cancel(each)
     void this.#scheduler.between(() => {
-      this.#cache.forget(conversation)
+      for (const each of both) this.#cache.forget(each)
     })
   }
 
@@ -297,6 +299,7 @@ export class LlamaEngine implements Engine {
     const { tools = [], edits = [] } = request
     const messages = this.#ownAnswers.of(request.messages)
     refuseTwoForms(request)
+    if (edits.some(({ forget }) => forget)) this.forget(shadowOf(request.conversation))
     messages.forEach(({ content }, index) => {
       if (!edits.some(({ message }) => message === index)) refuseHopeless(this.model, this.context.cells, content)
     })

@@ -11,7 +11,7 @@ import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
 import { OffloadedSequence, offloadRecordOf, OffloadTiers, type ReadStates } from './offload.js'
-import { IdleOffload, Parking, type ParkingOptions } from './parking.js'
+import { forgetHidden, IdleOffload, Parking, type ParkingOptions } from './parking.js'
 import { EXACT, type Terms } from './plan-parts.js'
 import { lastAgain, neededBy, type Plan, spansHeld, verifyPlan } from './plan.js'
 import { Planner, type PlannerOptions } from './planner.js'
@@ -108,6 +108,7 @@ export class KvCache {
    */
   async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
     const own = this.#own(sequence)
+    await this.forgetHidden(own.conversation, shown)
     const without = new Map<HeldSequence, string>()
     const states = new Map<OffloadedSequence, Uint8Array>()
     for (const [stored, state] of fetched ?? [])
@@ -221,10 +222,7 @@ export class KvCache {
     return this.#parking.tidy(share)
   }
 
-  /**
-   * Moves everything off the device while no step runs, the longest unused first, so that the next start of the program finds it. Does nothing
-   * without tiers.
-   */
+  /** Moves all off the device while no step runs, the longest unused first, for the next start of the program; nothing without tiers. */
   async leave(): Promise<void> {
     if (this.#offload.open) await this.#evictor.leave(this.#offload)
   }
@@ -289,6 +287,11 @@ export class KvCache {
     this.#conversations.delete(conversation)
   }
 
+  /** See there; a running live sequence is left to its next step. */
+  forgetHidden(conversation: ConversationId, shown: Prompt): Promise<void> {
+    return forgetHidden({ table: this.#table, conversations: this.#conversations, offload: this.#offload }, conversation, shown)
+  }
+
   /** The conversation's live sequence; null when it has none. */
   lane(conversation: ConversationId): LiveSequence | null {
     return this.#conversations.lane(conversation)
@@ -325,7 +328,7 @@ export class KvCache {
     return this.#conversations.get(conversation)?.ledger ?? []
   }
 
-  /** Where the conversation's cells of these tokens of its unedited prompt are. Changes nothing; what is not the conversation's does not count. */
+  /** Where the conversation's own cells of these tokens of its unedited prompt are. Changes nothing. */
   whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
     const own = this.#table.all.filter((each) => each.conversation === conversation && each.state !== 'scratch')
     const stored = this.#offload.all.filter((each) => each.conversation === conversation)

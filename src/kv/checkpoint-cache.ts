@@ -10,6 +10,7 @@ import { checkBooks } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
 import { OffloadedSequence, OffloadTiers, type ReadStates } from './offload.js'
+import { forgetHidden } from './parking.js'
 import { EXACT, held, type Part, type Terms } from './plan-parts.js'
 import { type Plan, spansHeld } from './plan.js'
 import { LOST_BELOW, rewindReason } from './recompute-reason.js'
@@ -100,6 +101,7 @@ export class CheckpointCache implements StepCache {
 
   /** The plan for `shown`; if it goes on from a checkpoint the live sequence holds that now, and what it held is saved. */
   async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
+    await this.forgetHidden(sequence.conversation, shown)
     const without = new Map<HeldSequence, string>()
     for (const [stored, state] of fetched ?? []) if (state === null) without.set(stored, LOST_BELOW)
     for (;;) {
@@ -113,6 +115,11 @@ export class CheckpointCache implements StepCache {
       if (reason === null) return plan
       without.set(head.from, reason)
     }
+  }
+
+  forgetHidden(conversation: ConversationId, shown: Prompt): Promise<void> {
+    const what = { table: this.#table, conversations: this.#conversations, offload: this.#offload }
+    return forgetHidden(what, conversation, shown, true)
   }
 
   /** Begins a step on a live sequence that holds what the plan reuses (`prepare`); a live sequence from which it keeps nothing is saved and emptied. */

@@ -1,4 +1,5 @@
 /** Owns what conversations no longer show: parking it, and moving it off the device when what they do show is slower for it. */
+import { FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, type Span, span } from '../core/span.js'
 import type { CostModel } from './cost-model.js'
@@ -6,7 +7,7 @@ import { FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
 import type { Evictor } from './eviction.js'
 import type { OffloadTiers } from './offload.js'
 import { neededBy, type Plan } from './plan.js'
-import { isMarker } from './prompt.js'
+import { commonPrefix, isMarker, markerSource, type Prompt, sourcePlace, uneditedOf } from './prompt.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
 import type { HeldSequence, Sequence } from './sequence.js'
 
@@ -214,3 +215,39 @@ export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span
 }
 
 const isInside = (keys: Int32Array, entry: number): boolean => isMarker(keys[entry]!) && keys[entry - 1] === keys[entry]
+
+// Forgetting: nothing stays of what holds a hidden text, or was computed from it.
+
+/**
+ * Drops, in every tier, what the conversation has of a text that `shown` is to have forgotten (FORGOTTEN), and of what has read it; of its live
+ * sequence only that, or with `whole` all of it. What was computed before the text stays. Resolves when no file of it is left.
+ */
+export async function forgetHidden(
+  {
+    table,
+    conversations,
+    offload,
+  }: { readonly table: SequenceTable; readonly conversations: Conversations; readonly offload: OffloadTiers },
+  conversation: ConversationId,
+  shown: Prompt,
+  whole = false,
+): Promise<void> {
+  const base = uneditedOf(shown)
+  const last = base.lastIndexOf(FORGOTTEN)
+  if (last < 0) return
+  /** The first place at which the holder has something that is to go; null: it has nothing. */
+  const from = ({ unedited, held, sourceIds }: HeldSequence): number | null => {
+    const agrees = commonPrefix(unedited, base)
+    return agrees <= last && held > 0 && sourcePlace(sourceIds[held - 1]!) >= agrees ? agrees : null
+  }
+  for (const version of table.parked(conversation)) if (from(version) !== null) table.drop(version)
+  const live = conversations.lane(conversation)
+  const place = live === null || live.running ? null : from(live)
+  if (live !== null && place !== null) {
+    table.cut(live, span(whole ? 0 : live.atKey(markerSource(place)), live.held))
+    live.unedited = base
+  }
+  const stored = offload.all.filter((each) => each.conversation === conversation && from(each) !== null)
+  for (const each of stored) offload.drop(each)
+  if (stored.length > 0) await offload.settle()
+}

@@ -23,6 +23,7 @@ export interface ReplacedSpan {
 
 /** Where shown tokens come from: the prompt before its edits, and the edits. */
 export interface EditMap {
+  /** FORGOTTEN in the place of every token of a text that is to be forgotten. */
   readonly base: Int32Array
   /** In order, disjoint. */
   readonly holes: readonly ReplacedSpan[]

@@ -65,6 +65,24 @@ async function crowd(): Promise<void> {
     await ask([user(`Somebody else writes ${at} ${'quite other words. '.repeat(110)}`)], { tenant: 'other' })
 }
 
+describe('a fold that forgets', () => {
+  it('has dropped the cells when it is answered, of what was parked too; the next step is exact', async () => {
+    await open({ hostBytes: 2 ** 26 })
+    const { thread, fragment } = await talk()
+    await goOn(thread)
+    const { parked, used } = engine.cacheTotals
+    expect(parked).toBeGreaterThan(100)
+    const forget = (contract?: 'splice') =>
+      service.threads.fold(TENANT, thread, fragment, { forget: true, ...(contract === undefined ? {} : { contract }) })
+    await expect(forget('splice')).rejects.toMatchObject({ code: 'tool/bad-arguments' })
+    expect((await forget()).state).toEqual({ kind: 'folded', forget: true })
+    expect(engine.cacheTotals).toMatchObject({ parked: 0, versions: 0 })
+    expect(engine.cacheTotals.used).toBeLessThan(used - parked)
+    await goOn(thread)
+    expect(service.threads.get(TENANT, thread).ledger.at(-1)).toMatchObject({ contract: 'exact', approximate: 0 })
+  })
+})
+
 describe('the cells of a folded fragment', () => {
   it('are live until a step carries the fold out, then parked, then in memory; restoring finds them there', async () => {
     await open({ hostBytes: 2 ** 26 })

@@ -27,7 +27,15 @@ const FragmentBody = Type.Object(
 /** What to do when hiding takes at least as many tokens as the text. Default: as the server was started. */
 const Costly = Type.Optional(Type.Enum(['refuse', 'allow']))
 const FoldBody = Type.Object(
-  { contract: Type.Optional(Type.Enum(['exact', 'splice', 'blend'])), costly: Costly },
+  {
+    contract: Type.Optional(Type.Enum(['exact', 'splice', 'blend'])),
+    forget: Type.Optional(
+      Type.Boolean({
+        description: 'the cache keeps nothing that holds the text or has read it, in any tier; the contract is exact',
+      }),
+    ),
+    costly: Costly,
+  },
   { additionalProperties: false },
 )
 const SummarizeBody = Type.Object(
@@ -123,7 +131,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
       const { tenant, params, body } = request
       return {
         fragment: await changing(request, reply, () =>
-          threads.fold(tenant, params.id, params.fragment, body.contract, body.costly),
+          threads.fold(tenant, params.id, params.fragment, given({ contract: body.contract, forget: body.forget }), body.costly),
         ),
       }
     },

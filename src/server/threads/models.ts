@@ -16,7 +16,16 @@ export type ServedEngine = Engine &
   Partial<
     Pick<
       LlamaEngine,
-      'abilities' | 'cacheTotals' | 'complete' | 'format' | 'ledger' | 'model' | 'refresh' | 'submitted' | 'whereabouts'
+      | 'abilities'
+      | 'cacheTotals'
+      | 'complete'
+      | 'forgetHidden'
+      | 'format'
+      | 'ledger'
+      | 'model'
+      | 'refresh'
+      | 'submitted'
+      | 'whereabouts'
     >
   >
 

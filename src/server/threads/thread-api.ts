@@ -2,7 +2,7 @@
 import type { AnswerMass } from '../../attention/answer-mass.js'
 import type { ChatMessage } from '../../chat/message.js'
 import type { FragmentOptions, SearchOptions, SearchResult } from '../../context/conversation.js'
-import type { CostlyFolds, Fragment } from '../../context/fragment.js'
+import type { CostlyFolds, FoldOptions, Fragment } from '../../context/fragment.js'
 import type { Hit } from '../../context/search.js'
 import type { Contract, ContractChoice } from '../../core/contract.js'
 import type { Tenant } from '../../core/ids.js'
@@ -104,13 +104,7 @@ export interface ThreadDesk {
   /** What the thread's clients were told, and told it, oldest first. */
   view(tenant: Tenant, id: string): readonly ChatMessage[]
   fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
-  fold(
-    tenant: Tenant,
-    id: string,
-    fragment: string,
-    contract?: 'exact' | 'splice' | 'blend',
-    costly?: CostlyFolds,
-  ): Promise<Fragment>
+  fold(tenant: Tenant, id: string, fragment: string, how?: FoldOptions, costly?: CostlyFolds): Promise<Fragment>
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
   summarize(
     tenant: Tenant,

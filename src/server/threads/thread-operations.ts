@@ -45,8 +45,21 @@ export class Operations implements ThreadDesk {
     return this.#edit(tenant, id, (thread) => granted(thread.conversation.fragment(options)).fragments)
   }
 
-  fold(...[tenant, id, fragment, contract, costly]: Parameters<ThreadDesk['fold']>): Promise<Fragment> {
-    return this.#edit(tenant, id, (thread) => granted(thread.conversation.fold(fragment, contract, costly)).fragment)
+  fold(...[tenant, id, fragment, how, costly]: Parameters<ThreadDesk['fold']>): Promise<Fragment> {
+    const thread = this.book.get(tenant, id)
+    const { conversation } = thread
+    return this.#with(thread, (engine) =>
+      this.book.quietly(thread, 'fragments', async () => {
+        if (how?.forget === true && engine.forgetHidden === undefined) throw new KvfoldError('tool/refused', ELSEWHERE)
+        const folded = granted(conversation.fold(fragment, how, costly)).fragment
+        // At once; where the template refuses, because results of calls are not there yet, the next step does it.
+        if (how?.forget === true)
+          await engine
+            .forgetHidden?.(conversation.id, conversation.messages, thread.definitions, conversation.edits())
+            .catch(unlessTemplate)
+        return folded
+      }),
+    )
   }
 
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment> {
@@ -132,6 +145,14 @@ export class Operations implements ThreadDesk {
   }
 }
 
+const ELSEWHERE =
+  'Another server computes this model and keeps its own cache, which cannot be told to forget. Fold without forget.'
+
+/** Many templates refuse calls whose results are not all there. */
+function unlessTemplate(error: unknown): void {
+  if (!(error instanceof KvfoldError && error.code.startsWith('chat/'))) throw error
+}
+
 /** @throws KvfoldError the refusal */
 function granted<T extends object>(result: Result<T>): T {
   if (result.ok) return result
@@ -172,8 +193,7 @@ function cellsOf({ conversation, model, definitions }: Thread, models: Models): 
     const found = engine.whereabouts(conversation.id, conversation.messages, definitions, conversation.edits())
     return new Map(found?.map((where, index) => [hidden[index]!.id, where]))
   } catch (error) {
-    // Many templates refuse calls whose results are not all there.
-    if (error instanceof KvfoldError && error.code.startsWith('chat/')) return new Map()
-    throw error
+    unlessTemplate(error)
+    return new Map()
   }
 }

@@ -508,7 +508,7 @@ describe('operations', () => {
     const slow = begin([user(long), message, user('Two?')])
     for await (const event of slow) if (event.type === 'started') break
     let folded = false
-    const fold = threads.fold('t', thread, fragments[0]!.id, 'exact').then((fragment) => {
+    const fold = threads.fold('t', thread, fragments[0]!.id, { contract: 'exact' }).then((fragment) => {
       folded = true
       return fragment
     })
