@@ -68,7 +68,16 @@ const surface = {
   tools: { all: ['catalogue', 'late-definitions', 'management', 'tool-memory'] },
   agents: {
     all: ['events', 'history', 'memtool', 'memtool-prompts', 'sculptor', 'session'],
-    eval: ['snapshots'],
+    eval: [
+      'rounds',
+      'snapshots',
+      'toolbox',
+      'u-fold/helper-output',
+      'u-fold/lines',
+      'u-fold/paper',
+      'u-fold/session',
+      'u-fold/u-fold',
+    ],
     server: ['toolbox', 'turn'],
   },
   eval: {
@@ -79,6 +88,7 @@ const surface = {
       ...['run/header', 'run/log-file', 'run/log-writer', 'run/plan', 'run/pool', 'run/runner', 'run/summary', 'run/trial'],
       ...['cost/figure', 'cost/report', 'cost/schedule', 'cost/stopwatch', 'cost/study', 'cost/words'],
       ...['report/estimates', 'report/measures', 'report/publish', 'report/summary', 'report/tables/labels'],
+      ...['service/frameworks', 'service/lines', 'service/report', 'service/run', 'service/teacher'],
     ],
   },
   server: {

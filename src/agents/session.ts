@@ -1,6 +1,6 @@
 /** Owns a conversation over many turns: the messages, the tools, and the ledger of all that was spent. */
 import type { ChatMessage } from '../chat/message.js'
-import { Conversation } from '../context/conversation.js'
+import { Conversation, type ConversationState } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
 import { type ContextTool, contextTools } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
@@ -18,8 +18,10 @@ export interface SessionOptions {
   readonly engine: Engine
   /** Whose cache this is; unique among the engine's conversations. */
   readonly id: ConversationId
-  /** Content of the first message; none when left out. */
+  /** Content of the first message; none when left out, or when the session goes on from a state. */
   readonly system?: string
+  /** Where an earlier session left its conversation. */
+  readonly conversation?: ConversationState
   /** Whether the model has the six context tools, or which of them. People and programs can use them through `conversation` either way. */
   readonly contextTools: boolean | readonly ContextTool[]
   /** Whether the first step of a turn has to call a tool. Default `required` with all six context tools, else `auto`. */
@@ -47,8 +49,10 @@ export class Session {
   constructor(private readonly options: SessionOptions) {
     const { engine, id, system, clientTools = [], contextTools: own } = options
     this.toolbox = new Toolbox(typeof own === 'boolean' ? (own ? contextTools : []) : own, clientTools)
-    this.conversation = new Conversation(id, portsOf(engine, id, this.toolbox.definitions))
-    if (system !== undefined) this.conversation.add({ role: 'system', content: system })
+    const ports = portsOf(engine, id, this.toolbox.definitions)
+    const before = options.conversation
+    this.conversation = before === undefined ? new Conversation(id, ports) : Conversation.of({ ...before, id }, ports)
+    if (system !== undefined && before === undefined) this.conversation.add({ role: 'system', content: system })
   }
 
   /** Entries of all steps and summaries so far, oldest first; those of a turn that failed included. */

@@ -45,6 +45,7 @@ function commandLine(shell: Shell): Command {
     .description(description)
     .version(version, '-V, --version')
     .exitOverride()
+    .enablePositionalOptions()
     .configureOutput({
       outputError: (text, write) => {
         write(text.replace(/^error: /, 'kvfold: '))

@@ -124,7 +124,8 @@ const NOTHING: LedgerEntry = {
 
 /**
  * A real engine that is told what to say: it computes every prompt as it would for a model that had said the same, and its ledger says what
- * that cost. What was said is computed when the next prompt shows it. Nothing of it is a claim about what the model would have said.
+ * that cost. Words are computed with the step that says them, calls when the next prompt shows them with their results (templates refuse them
+ * alone). Nothing of it is a claim about what the model would have said.
  */
 export class SpokenEngine extends EngineAround {
   #calls = 0
@@ -140,18 +141,20 @@ export class SpokenEngine extends EngineAround {
     return { ...this.engine.info, engine: `taught on ${this.engine.info.engine}` }
   }
 
+  /** The reply's error is engine/bad-request where the teacher knows nothing to say. */
   respond(request: EngineRequest): Generation {
     return generationOf(async (stream) => {
       const said = this.teacher(request)
       if (said === null)
         throw new KvfoldError('engine/bad-request', 'The teacher does not know what to say here; it is for another task.')
-      const running = this.engine.respond({ ...formless(request), toolChoice: 'none', maxTokens: 1 })
-      for await (const event of running)
-        if (event.type === 'plan' || event.type === 'prefill' || event.type === 'rewrite') stream.push(event)
-      const { ledger, timing, finish } = await running.reply
       const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
+      const message = messageOf(said, toolCalls)
+      const messages = toolCalls.length > 0 ? request.messages : [...request.messages, message]
+      const running = this.engine.respond({ ...formless(request), messages, toolChoice: 'none', maxTokens: 0 })
+      for await (const event of running) stream.push(event)
+      const { ledger, timing, finish } = await running.reply
       return {
-        message: messageOf(said, toolCalls),
+        message,
         finish: finish === 'cancelled' ? finish : toolCalls.length > 0 ? 'tool-calls' : 'stop',
         ledger,
         timing: { ...timing, generatedTokens: 0 },
@@ -160,5 +163,5 @@ export class SpokenEngine extends EngineAround {
   }
 }
 
-/** What is said by a script is held to no form. */
+/** What a script says is held to no form. */
 const formless = ({ schema: _, grammar: __, ...request }: EngineRequest): EngineRequest => request

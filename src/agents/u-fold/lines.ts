@@ -70,15 +70,16 @@ function isJson(text: string): boolean {
 }
 
 /**
- * A tool result as a log that helpers read keeps it: JSON one field a line, keys in their order, and a number in front of its first line
- * and of every one whose number is a multiple of `every`. Between them a reader counts.
+ * A tool result as a log that helpers read keeps it: JSON one field a line (not a character more, for an indent costs tokens), and a number in front
+ * of its first line and of every one whose number is a multiple of `every`. Between them a reader counts.
  *
  * @param before lines of the dialogue so far
  */
 export function written(result: string, before: number, every: number): string {
-  const text = isJson(result) ? JSON.stringify(JSON.parse(result), null, 1) : result
-  return text
-    .split('\n')
-    .map((line, at) => (at === 0 || (before + at + 1) % every === 0 ? `${before + at + 1}| ${line}` : line))
+  const onOneLine = !result.includes('\n') && isJson(result)
+  let at = 0
+  const lines = onOneLine ? endsOf(result).map((end) => result.slice(at, (at = end))) : result.split('\n')
+  return lines
+    .map((line, index) => (index === 0 || (before + index + 1) % every === 0 ? `${before + index + 1}| ${line}` : line))
     .join('\n')
 }

@@ -27,6 +27,16 @@ export interface PaperFoldOptions extends Pick<
   readonly helperTokens?: number
 }
 
+/** Plain JSON, but for sampled tokens. */
+export interface PaperState {
+  readonly messages: readonly ChatMessage[]
+  readonly memory: Memory | null
+  readonly blocks: readonly Block[]
+  readonly seen: number
+  /** Words of helpers that could not be used, and ranges that are no lines, so far. */
+  readonly bad: { readonly outputs: number; readonly ranges: number }
+}
+
 /** The agent sees notes, chosen lines, the user's words and this turn's steps, and nothing else of the dialogue. */
 export class PaperFold {
   /** The whole dialogue. */
@@ -36,11 +46,23 @@ export class PaperFold {
   #memory: Memory | null = null
   #blocks: readonly Block[] = []
   #seen = 0
-  /** Words of helpers that could not be used, and ranges that are no lines, so far. */
-  readonly bad = { outputs: 0, ranges: 0 }
+  readonly #bad = { outputs: 0, ranges: 0 }
 
-  constructor(private readonly options: PaperFoldOptions) {
+  constructor(
+    private readonly options: PaperFoldOptions,
+    state?: PaperState,
+  ) {
     this.toolbox = new Toolbox([], options.clientTools ?? [])
+    if (state === undefined) return
+    this.messages.push(...state.messages)
+    this.#memory = state.memory
+    this.#blocks = state.blocks
+    this.#seen = state.seen
+    Object.assign(this.#bad, state.bad)
+  }
+
+  get state(): PaperState {
+    return { messages: this.messages, memory: this.#memory, blocks: this.#blocks, seen: this.#seen, bad: this.#bad }
   }
 
   get ledger(): readonly LedgerEntry[] {
@@ -71,10 +93,6 @@ export class PaperFold {
     const outcome = await turn.run()
     this.messages.push({ role: 'user', content }, ...conversation.messages.slice(shown))
     return outcome
-  }
-
-  forget(): void {
-    for (const role of ['agent', 'summariser', 'extractor']) this.options.engine.forget(this.#id(role))
   }
 
   /** What the agent is shown; rules, context and the caller's instructions in the order that was asked for. */
@@ -108,7 +126,7 @@ export class PaperFold {
     const { order, principles = false } = this.options
     const memory = memoryOf(await this.#ask('summariser', this.#summariser(query), memorySchema, signal))
     if (!memory.ok) {
-      this.bad.outputs++
+      this.#bad.outputs++
       return
     }
     this.#seen = this.messages.length
@@ -120,8 +138,8 @@ export class PaperFold {
     this.#memory = memory.value
     if (extraction.ok) {
       this.#blocks = extraction.value.blocks
-      this.bad.ranges += extraction.value.refused.length
-    } else this.bad.outputs++
+      this.#bad.ranges += extraction.value.refused.length
+    } else this.#bad.outputs++
   }
 
   #summariser(query: string): string[] {

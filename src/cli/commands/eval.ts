@@ -3,6 +3,7 @@ import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { agentKinds } from '../../eval/agent.js'
 import { addEvalOptions, type EvalFlags } from '../eval/flags.js'
+import { addEvalService } from './eval-service.js'
 import { askedTasks, taskHelp } from '../eval/specs.js'
 import type { Shell } from '../shell.js'
 
@@ -29,6 +30,8 @@ export function addEval(program: Command, shell: Shell): void {
     .command('eval')
     .description('how well, from how much context and at what cost agents answer: accuracy, tokens and time, with a log')
     .argument('<task...>', 'what to ask; see below')
+  // `service` has options of its own, some of the same names.
+  addEvalService(command.enablePositionalOptions(), shell)
   addEvalOptions(command)
     .addHelpText('after', HELP)
     .action(async (words: string[], flags: EvalFlags) => {

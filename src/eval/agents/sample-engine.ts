@@ -15,6 +15,11 @@ import type { AgentSetting } from '../agent.js'
 /** Sampling of the sample, and what edits keep to: the same for every step of an agent. */
 export type SampleGeneration = Pick<EngineRequest, 'sampling' | 'contract'>
 
+/** What of an agent's setting the engine of a sample depends on. */
+export type SampleSetting = Pick<AgentSetting, 'engine' | 'name' | 'contract' | 'seed' | 'window' | 'signal'> & {
+  readonly task: Pick<AgentSetting['task'], 'temperature'>
+}
+
 export class SampleEngine extends EngineAround {
   /** Tokens that a prompt and its answer may take. */
   readonly window: number
@@ -24,7 +29,7 @@ export class SampleEngine extends EngineAround {
   readonly #conversations = new Set<ConversationId>()
   #steps = 0
 
-  constructor({ engine, task, name, contract, seed, window, signal }: AgentSetting) {
+  constructor({ engine, task, name, contract, seed, window, signal }: SampleSetting) {
     super(engine)
     this.window = Math.min(window, engine.info.context)
     this.generation = { sampling: { temperature: task.temperature, seed }, ...(contract === undefined ? {} : { contract }) }

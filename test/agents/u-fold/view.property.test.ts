@@ -75,7 +75,7 @@ describe('lines', () => {
       '{',
       '"name":"c"}]}',
     ])
-    expect(written('{"a":1,"b":[true]}', 2, 5).split('\n')).toEqual(['3| {', ' "a": 1,', '5|  "b": [', '  true', ' ]', '}'])
+    expect(written('{"a":1,"b":[true]}', 2, 5).split('\n')).toEqual(['3| {', '"a":1,', '5| "b":[', 'true]}'])
     expect(written('not JSON\nat all', 9, 1)).toBe('10| not JSON\n11| at all')
   })
 })

@@ -1,0 +1,132 @@
+/** Owns how a run of the order desk reads: the table, and a page with figures of tokens by framework and of the context turn by turn. */
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { curves } from '../../figures/curves.js'
+import { figure } from '../../figures/figure.js'
+import { count, percent } from '../../figures/numbers.js'
+import { escaped, figureHtml, page } from '../../figures/page.js'
+import { rows } from '../../figures/rows.js'
+import { html, number, table, type Table } from '../../figures/table.js'
+import { PALETTE } from '../../figures/theme.js'
+import { frameworkNames, frameworkTitles, type FrameworkName } from './frameworks.js'
+import { serviceTable } from './lines.js'
+import type { Dialogue, ServiceRow } from './run.js'
+
+export interface ServicePage {
+  readonly rows: readonly ServiceRow[]
+  readonly dialogues: readonly Dialogue[]
+  /** The command, the model, and whose words they are. */
+  readonly command: string
+  readonly about: string
+}
+
+/** Writes `report.html` and its figures into the folder, made where it is missing; returns the page's path. */
+export function publishService(folder: string, { rows: all, dialogues, command, about }: ServicePage): string {
+  const drawn = cellsOf(all).flatMap(({ turns, fields }) => {
+    const own = all.filter((row) => row.turns === turns && row.fields === fields)
+    const of = `${turns} turns, ${fields} distractor fields in a record`
+    return [
+      { name: `tokens-${turns}-${fields}`, svg: tokensFigure(own, of) },
+      {
+        name: `context-${turns}-${fields}`,
+        svg: contextFigure(
+          dialogues.filter(({ cell }) => cell.turns === turns && cell.fields === fields),
+          of,
+        ),
+      },
+    ]
+  })
+  mkdirSync(folder, { recursive: true })
+  for (const { name, svg } of drawn) writeFileSync(join(folder, `${name}.svg`), svg)
+  const body = [
+    '<h1>The order desk</h1>',
+    `<p class="faint">${escaped(about)}<br><code>${escaped(command)}</code></p>`,
+    ...[serviceTable(all), crossings(all), titles(all)].map((one) => html(one)),
+    ...drawn.map(figureHtml),
+  ]
+  const path = join(folder, 'report.html')
+  writeFileSync(path, page('The order desk', body.join('\n')))
+  return path
+}
+
+const colourOf = (name: FrameworkName): string => PALETTE[frameworkNames.indexOf(name) % PALETTE.length]!
+
+const cellsOf = (all: readonly ServiceRow[]) =>
+  all.filter(({ turns, fields }, at) => all.findIndex((one) => one.turns === turns && one.fields === fields) === at)
+
+function tokensFigure(all: readonly ServiceRow[], of: string): string {
+  const bars = all.map((row) => {
+    const own = row.tokensComputed - row.tokensHelpers
+    return {
+      label: row.name,
+      parts: [
+        { value: own, colour: colourOf(row.name), says: `${count(own)} tokens of the agent's own` },
+        { value: row.tokensHelpers, colour: '#8b8b94', says: `${count(row.tokensHelpers)} tokens of helpers` },
+      ],
+      text: `${count(row.tokensComputed)}${timesReact(row, all)}`,
+    }
+  })
+  return figure({
+    title: 'Tokens computed in a dialogue',
+    below: of,
+    key: [{ label: 'helpers: summaries, choice of lines', colour: '#8b8b94' }],
+    panels: rows([{ title: '', rows: bars }], 'tokens computed, by the ledger'),
+  })
+}
+
+function timesReact({ name, tokensComputed }: ServiceRow, all: readonly ServiceRow[]): string {
+  const react = all.find((row) => row.name === 'react')
+  return react === undefined || name === 'react' ? '' : ` (${(tokensComputed / react.tokensComputed).toFixed(2)} x)`
+}
+
+function contextFigure(dialogues: readonly Dialogue[], of: string): string {
+  const names = [...new Set(dialogues.map(({ cell }) => cell.framework))]
+  const most = Math.max(...dialogues.map(({ turns }) => turns.length))
+  const lines = names.map((name) => {
+    const own = dialogues.filter(({ cell }) => cell.framework === name)
+    const points = Array.from({ length: most }, (_, at) => {
+      const value = own.reduce((sum, { turns }) => sum + (turns[at]?.tokens.after ?? 0), 0) / own.length
+      return { x: at + 1, value, interval: null, says: `${name}, turn ${at + 1}: ${count(value)} tokens` }
+    })
+    return { colour: colourOf(name), points }
+  })
+  const sizes = Array.from({ length: most }, (_, at) => at + 1)
+  const labels = { x: 'turn', y: 'tokens shown at its answer' }
+  return figure({
+    title: 'Context by turn',
+    below: of,
+    key: names.map((name) => ({ label: name, colour: colourOf(name), dash: '' })),
+    panels: [curves({ title: '', height: 320, sizes, names: labels, curves: lines, apart: 0 })],
+  })
+}
+
+/** Where each framework is at less than ReAct, by each measure. */
+function crossings(all: readonly ServiceRow[]): Table {
+  const measures = [
+    ['computed', (row: ServiceRow) => row.tokensComputed],
+    ['computed, and a tenth of what was reused', (row: ServiceRow) => row.priced],
+    ['shown', (row: ServiceRow) => row.tokensShown],
+    ['context at most', (row: ServiceRow) => row.contextMost],
+  ] as const
+  const names = [...new Set(all.map(({ name }) => name))].filter((name) => name !== 'react')
+  const lines = names.map((name) => [
+    name,
+    ...measures.map(([, of]) => {
+      const less = all.filter((row) => {
+        const react = all.find((one) => one.name === 'react' && one.turns === row.turns && one.fields === row.fields)
+        return row.name === name && react !== undefined && of(row) < of(react)
+      })
+      return less.length === 0 ? 'nowhere' : less.map(({ turns, fields }) => `${turns} turns x ${fields} fields`).join(', ')
+    }),
+  ])
+  return table([{ title: 'less than react in tokens' }, ...measures.map(([title]) => ({ title }))], lines)
+}
+
+const titles = (all: readonly ServiceRow[]): Table =>
+  table(
+    [{ title: 'framework' }, { title: 'what it does' }, number('turns right', (line: readonly string[]) => line[2] ?? '')],
+    [...new Set(all.map(({ name }) => name))].map((name) => {
+      const own = all.filter((row) => row.name === name)
+      return [name, frameworkTitles[name], percent(own.reduce((sum, row) => sum + row.turnsRight, 0) / own.length, 0)]
+    }),
+  )
