@@ -5,6 +5,7 @@ import { books } from './books.js'
 import { clientEdits } from './client-edits.js'
 import { contracts } from './contracts.js'
 import { eightFoldsBench } from './eight-folds.js'
+import { finding } from './finding.js'
 import { fold } from './fold.js'
 import { gpu } from './gpu.js'
 import { leak } from './leak.js'
@@ -21,6 +22,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   'client-edits': clientEdits,
   contracts: () => contracts(process.argv.slice(3)),
   'eight-folds': eightFoldsBench,
+  finding,
   fold,
   gpu: () => gpu(process.argv.slice(3)),
   leak: () => leak(process.argv.slice(3)),

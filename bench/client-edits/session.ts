@@ -24,6 +24,10 @@ export interface SessionOptions {
   /** Of the long message of each turn. */
   readonly characters: number
   readonly tools: boolean
+  /** Turns that all clients have in common: the first one's, which the others go on from. Default: none. */
+  readonly common?: number
+  /** Whether the clients' requests of a turn run at once, and not one after the other. Default: they do not. */
+  readonly together?: boolean
   /** More fields of every request. */
   readonly fields?: object
 }
@@ -45,25 +49,30 @@ interface Completion {
   readonly kvfold?: { readonly ledger?: readonly { readonly approximate: number }[] }
 }
 
-/** Has the clients talk in turn, each with a conversation of its own. */
+/** Has the clients talk, each with a conversation of its own. */
 export async function talk(served: Served, clients: readonly Client[], options: SessionOptions): Promise<Session> {
-  const { turns, characters, tools, fields = {} } = options
+  const { turns, characters, tools, common = 0, together = false, fields = {} } = options
   const before = await served.computed()
   const begun = performance.now()
   const histories = clients.map((): Turn[] => [])
-  let last: Completion | null = null
-  for (let turn = 0; turn < turns; turn++)
-    for (const [at, client] of clients.entries()) {
-      const history = histories[at]!
-      history.push({ asked: askedIn(turn * clients.length + at, characters, tools), answer: '' })
-      const reply = await ask(served, {
-        messages: client(history),
-        ...(tools ? { tools: [READ], tool_choice: 'none' } : {}),
-        ...fields,
-      })
-      history.push({ ...history.pop()!, answer: reply.choices[0]!.message.content?.trim() || '.' })
-      last = reply
-    }
+  let last = null as Completion | null
+  const take = async (client: Client, turn: number, at: number) => {
+    const history = histories[at]!
+    history.push({ asked: askedIn(turn * clients.length + at, characters, tools), answer: '' })
+    const reply = await ask(served, {
+      messages: client(history),
+      ...(tools ? { tools: [READ], tool_choice: 'none' } : {}),
+      ...fields,
+    })
+    history.push({ ...history.pop()!, answer: reply.choices[0]!.message.content?.trim() || '.' })
+    last = reply
+  }
+  for (let turn = 0; turn < turns; turn++) {
+    const talking = clients.slice(0, turn < common ? 1 : clients.length)
+    if (turn === common) for (const history of histories.slice(1)) history.push(...histories[0]!)
+    if (together) await Promise.all(talking.map((client, at) => take(client, turn, at)))
+    else for (const [at, client] of talking.entries()) await take(client, turn, at)
+  }
   const seconds = (performance.now() - begun) / 1000
   const { prompt_tokens: prompt, completion_tokens: generated } = last!.usage
   return {
