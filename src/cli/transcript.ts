@@ -1,8 +1,9 @@
 /** Owns transcripts with stretches to fold: those that a person named, or else those that an agent would prune; and the folds, carried out. */
-import { z } from 'zod'
+import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { noted } from '../context/size-note.js'
 import { KvfoldError } from '../core/errors.js'
+import { checked, inWords, strict, Text } from '../core/schema.js'
 import { span, type Span } from '../core/span.js'
 import { readRecorded, type Recorded, Unreadable } from './recorded.js'
 import { Conversation } from '../context/conversation.js'
@@ -27,16 +28,15 @@ export interface Transcript {
   readonly proposed: boolean
 }
 
-const foldsIn = z
-  .array(
-    z.strictObject({
-      message: z.int().nonnegative(),
-      from: z.string().min(1).optional(),
-      to: z.string().min(1).optional(),
-      summary: z.string().min(1).optional(),
-    }),
-  )
-  .min(1)
+const Folds = Type.Array(
+  strict({
+    message: Type.Integer({ minimum: 0 }),
+    from: Type.Optional(Text),
+    to: Type.Optional(Text),
+    summary: Type.Optional(Text),
+  }),
+  { minItems: 1 },
+)
 
 /** @throws KvfoldError cli/bad-usage that names the first thing wrong */
 export function parseTranscript(json: string, source: string): Transcript {
@@ -44,14 +44,11 @@ export function parseTranscript(json: string, source: string): Transcript {
   const given = body?.['folds']
   const noting = { messages: noted(messages, tools), tools }
   if (given === undefined) return { ...noting, folds: proposed(messages), proposed: true }
-  const parsed = foldsIn.safeParse(given)
-  if (!parsed.success) {
-    const [issue] = parsed.error.issues
-    throw wrong(source, `${['folds', ...(issue?.path ?? [])].join('.')}: ${issue?.message ?? 'wrong'}`)
-  }
+  const parsed = checked(Type.Object({ folds: Folds }), { folds: given })
+  if (!parsed.ok) throw wrong(source, inWords(parsed.faults[0]))
   return {
     ...noting,
-    folds: parsed.data.map(({ summary, ...fold }, index) => ({
+    folds: parsed.value.folds.map(({ summary, ...fold }, index) => ({
       message: fold.message,
       span: stretchOf(messages, fold, (why) => wrong(source, `folds.${index}: ${why}`)),
       summary: summary ?? null,

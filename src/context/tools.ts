@@ -1,6 +1,7 @@
 /** Owns the six context tools (Sculptor, appendix H): their definitions for the model, and what happens when one is called. */
-import { z } from 'zod'
+import Type, { type Static, type TObject } from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
+import { checked, type Fault, strict } from '../core/schema.js'
 import { length } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Conversation } from './conversation.js'
@@ -39,26 +40,37 @@ interface Success {
 }
 
 /** Everything that belongs to one tool, in one place; the JSON schema is made from `arguments`. */
-interface Recipe<Arguments extends z.ZodObject> {
+interface Recipe<Arguments extends TObject> {
   readonly name: string
   readonly description: string
   readonly arguments: Arguments
-  run(conversation: Conversation, args: z.output<Arguments>, signal?: AbortSignal): Success | Refusal | Promise<Success | Refusal>
+  run(conversation: Conversation, args: Static<Arguments>, signal?: AbortSignal): Success | Refusal | Promise<Success | Refusal>
 }
 
-export function defineTool<Arguments extends z.ZodObject>(recipe: Recipe<Arguments>): ContextTool {
-  const parameters = z.toJSONSchema(recipe.arguments, { io: 'input' })
-  delete parameters.$schema
+export function defineTool<Arguments extends TObject>(recipe: Recipe<Arguments>): ContextTool {
   return {
-    definition: { name: recipe.name, description: recipe.description, parameters },
+    definition: { name: recipe.name, description: recipe.description, parameters: parametersOf(recipe.arguments) },
     async run(conversation, args, signal) {
-      const parsed = recipe.arguments.safeParse(args)
-      if (!parsed.success) return failure(`${recipe.name}: ${faults(parsed.error, args, Object.keys(recipe.arguments.shape))}`)
-      const result = await recipe.run(conversation, parsed.data, signal)
+      const given = checked(recipe.arguments, args)
+      if (!given.ok) return failure(`${recipe.name}: ${faults(given.faults)}`)
+      const result = await recipe.run(conversation, given.value, signal)
       if ('text' in result) return { ledger: [], ...result, failed: false }
       return failure(result.message, result.ledger)
     },
   }
+}
+
+/** The JSON schema of a call's arguments as a caller sees it: what has a default need not be given. Its order is what the built-in model was trained on. */
+function parametersOf({ properties }: TObject): ToolDefinition['parameters'] {
+  const entries = Object.entries(
+    properties as Readonly<Record<string, { readonly default?: unknown; readonly description?: string }>>,
+  )
+  const ordered = entries.map(([name, { default: usual, description, ...rest }]) => [
+    name,
+    usual === undefined ? { type: 'string', description, ...rest } : { default: usual, description, type: 'string', ...rest },
+  ])
+  const required = entries.flatMap(([name, { default: usual }]) => (usual === undefined ? [name] : []))
+  return { type: 'object', properties: Object.fromEntries(ordered) as object, required, additionalProperties: false }
 }
 
 /** The outcome of a call that changed nothing. */
@@ -96,35 +108,14 @@ function where(standing: Hit['standing']): string {
 // Saying what is wrong with a call's arguments in words a model can act on.
 
 /** One sentence a fault, in the order of the schema. */
-export function faults(error: z.ZodError, args: Readonly<Record<string, unknown>>, known: readonly string[]): string {
-  return error.issues.map((issue) => `${sentence(issue, args, known)}.`).join(' ')
-}
+const faults = (found: readonly Fault[]): string => found.map((fault) => `${sentence(fault)}.`).join(' ')
 
-const kinds: Readonly<Record<string, string>> = { string: 'a string', array: 'a list' }
-
-function sentence(issue: z.core.$ZodIssue, args: Readonly<Record<string, unknown>>, known: readonly string[]): string {
-  const name = String(issue.path[0] ?? '')
-  const given = JSON.stringify(args[name])
-  switch (issue.code) {
-    case 'unrecognized_keys':
-      return `${issue.keys.join(' and ')} ${issue.keys.length === 1 ? 'is' : 'are'} not known here; the arguments are ${known.join(', ')}`
-    case 'invalid_type':
-      if (!(name in args)) return `${name} is missing`
-      return `${name} must be ${kinds[issue.expected] ?? 'a whole number'}, not ${given}`
-    case 'too_small':
-      return `${name} must be at least ${issue.minimum}, not ${given}`
-    case 'too_big':
-      return `${name} must be at most ${issue.maximum}, not ${given}`
-    case 'invalid_value':
-      return `${name} must be one of ${issue.values.map((value) => JSON.stringify(value)).join(', ')}, not ${given}`
-    case 'invalid_format':
-    case 'not_multiple_of':
-    case 'invalid_union':
-    case 'invalid_key':
-    case 'invalid_element':
-    case 'custom':
-      return `${name}: ${issue.message}`
+function sentence({ path, message, given, unknown }: Fault): string {
+  if (unknown !== undefined) {
+    const { names, known } = unknown
+    return `${names.join(' and ')} ${names.length === 1 ? 'is' : 'are'} not known here; the arguments are ${known.join(', ')}`
   }
+  return `${path.join('.')} ${message}${given === undefined ? '' : `, not ${JSON.stringify(given)}`}`
 }
 
 // The tool that cuts text into fragments, the first step of folding or summarizing.
@@ -134,19 +125,25 @@ export const fragmentContext = defineTool({
   description:
     'Cuts a part of the conversation into fragments and gives each an id, first to last. Nothing changes in what you see; ' +
     'the ids are what fold_fragment, summarize_fragment and restore_fragment take. Call this before any of them.',
-  arguments: z.strictObject({
-    start_marker: z
-      .string()
-      .describe(
+  arguments: strict({
+    start_marker: Type.String({
+      description:
         'A few words copied exactly from the text, where the first fragment starts. Their first occurrence counts; they are included.',
-      ),
-    end_marker: z
-      .string()
-      .describe(
+    }),
+    end_marker: Type.String({
+      description:
         'A few words copied exactly from the text, where the last fragment ends. Their first occurrence after start_marker counts; they are included.',
-      ),
-    num_fragments: z.int().min(1).max(20).default(5).describe('How many fragments of about equal length to make.'),
-    role: z.enum(scopes).default('user').describe('Whose messages the markers stand in. "all" also takes in tool results.'),
+    }),
+    num_fragments: Type.Integer({
+      minimum: 1,
+      maximum: 20,
+      default: 5,
+      description: 'How many fragments of about equal length to make.',
+    }),
+    role: Type.Enum([...scopes], {
+      default: 'user',
+      description: 'Whose messages the markers stand in. "all" also takes in tool results.',
+    }),
   }),
   run(conversation, args) {
     const result = conversation.fragment({
@@ -192,8 +189,8 @@ export const foldFragment = defineTool({
   description:
     'Hides a fragment: from your next step on you see a short marker with its id instead of its text. Use it on what is ' +
     'out of date or beside the point. Nothing is lost: restore_fragment brings the text back, search_context still finds it.',
-  arguments: z.strictObject({
-    fragment_id: z.string().describe('The id of the fragment, as fragment_context gave it (f and 5 characters).'),
+  arguments: strict({
+    fragment_id: Type.String({ description: 'The id of the fragment, as fragment_context gave it (f and 5 characters).' }),
   }),
   run(conversation, { fragment_id: id }) {
     const result = conversation.fold(id)
@@ -210,11 +207,11 @@ export const summarizeFragment = defineTool({
   description:
     'Puts a short summary in the place of a fragment, from your next step on. Use it on text whose gist you need but not its ' +
     'words. Nothing is lost: restore_fragment brings the text back.',
-  arguments: z.strictObject({
-    fragment_id: z.string().describe('The id of the fragment, as fragment_context gave it (f and 5 characters).'),
-    focus: z
-      .string()
-      .describe('What the summary must keep, for example: decisions, open questions, figures, who is related to whom.'),
+  arguments: strict({
+    fragment_id: Type.String({ description: 'The id of the fragment, as fragment_context gave it (f and 5 characters).' }),
+    focus: Type.String({
+      description: 'What the summary must keep, for example: decisions, open questions, figures, who is related to whom.',
+    }),
   }),
   async run(conversation, { fragment_id: id, focus }, signal) {
     const result = await conversation.summarize(id, focus, signal)
@@ -229,8 +226,8 @@ export const summarizeFragment = defineTool({
 export const restoreFragment = defineTool({
   name: 'restore_fragment',
   description: 'Shows the original text of a folded or summarized fragment again, from your next step on.',
-  arguments: z.strictObject({
-    fragment_id: z.string().describe('The id of a folded or summarized fragment (f and 5 characters).'),
+  arguments: strict({
+    fragment_id: Type.String({ description: 'The id of a folded or summarized fragment (f and 5 characters).' }),
   }),
   run(conversation, { fragment_id: id }) {
     const result = conversation.restore(id)
@@ -247,11 +244,16 @@ export const searchContext = defineTool({
   description:
     'Finds every place where exact text stands in the conversation, folded and summarized parts included, and shows it with the ' +
     'text around it. Upper and lower case count. Each match has an id for get_search_detail.',
-  arguments: z.strictObject({
-    query: z.string().describe('The exact text to look for: a name or a few words.'),
-    role: z.enum(scopes).default('user').describe('Whose messages to search. "all" also takes in tool results.'),
-    max_results: z.int().min(1).max(50).default(10).describe('How many matches to show, first to last.'),
-    context_size: z.int().min(50).max(1000).default(200).describe('How many characters to show before and after each match.'),
+  arguments: strict({
+    query: Type.String({ description: 'The exact text to look for: a name or a few words.' }),
+    role: Type.Enum([...scopes], { default: 'user', description: 'Whose messages to search. "all" also takes in tool results.' }),
+    max_results: Type.Integer({ minimum: 1, maximum: 50, default: 10, description: 'How many matches to show, first to last.' }),
+    context_size: Type.Integer({
+      minimum: 50,
+      maximum: 1000,
+      default: 200,
+      description: 'How many characters to show before and after each match.',
+    }),
   }),
   run(conversation, args) {
     const { query, role } = args
@@ -276,9 +278,14 @@ export const searchContext = defineTool({
 export const getSearchDetail = defineTool({
   name: 'get_search_detail',
   description: 'Shows more of the text around a match that search_context found, from the original text, folded or not.',
-  arguments: z.strictObject({
-    search_id: z.string().describe('The id of the match, as search_context gave it (s and 5 characters).'),
-    extended_context: z.int().min(100).max(2000).default(500).describe('How many characters to show before and after the match.'),
+  arguments: strict({
+    search_id: Type.String({ description: 'The id of the match, as search_context gave it (s and 5 characters).' }),
+    extended_context: Type.Integer({
+      minimum: 100,
+      maximum: 2000,
+      default: 500,
+      description: 'How many characters to show before and after the match.',
+    }),
   }),
   run(conversation, { search_id: id, extended_context: reach }) {
     const result = conversation.detail(id, reach)

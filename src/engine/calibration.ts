@@ -3,7 +3,8 @@ import { createHash, randomBytes } from 'node:crypto'
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { availableParallelism, cpus, homedir } from 'node:os'
 import { isAbsolute, join } from 'node:path'
-import { z } from 'zod'
+import Type from 'typebox'
+import { checked, nullable } from '../core/schema.js'
 import { COST_VERSION, type CostModel, type MeasuredOn } from '../kv/cost-model.js'
 import type { BackendInfo, ContextOptions, ModelInfo, ModelOptions, NativeContext } from '../native/types.js'
 
@@ -26,41 +27,42 @@ export type LoadedCalibration =
   /** There is a file, which must not be used. */
   | { readonly kind: 'refused'; readonly reason: string }
 
-const rate = z.number().nonnegative()
+const Rate = Type.Number({ minimum: 0 })
+const Positive = Type.Number({ exclusiveMinimum: 0 })
 const fit = <Term extends string>(...terms: readonly Term[]) =>
-  z.object({
-    rates: z.record(z.enum(terms as [Term, ...Term[]]), rate),
-    residual: z.object({ median: rate, worst: rate }),
-    samples: z.number().int().nonnegative(),
+  Type.Object({
+    rates: Type.Object(Object.fromEntries(terms.map((term) => [term, Rate])) as Record<Term, typeof Rate>),
+    residual: Type.Object({ median: Rate, worst: Rate }),
+    samples: Type.Integer({ minimum: 0 }),
   })
-const file = z.object({
-  subject: z.string(),
-  cost: z.object({
-    version: z.literal(COST_VERSION),
-    on: z.object({
-      model: z.string(),
-      architecture: z.string(),
-      parameters: z.number(),
-      size: z.number(),
-      threads: z.number().nullable(),
-      ubatch: z.number().int().positive(),
-      flashAttention: z.boolean(),
-      keyType: z.string(),
-      valueType: z.string(),
-      gpu: z.string(),
-      devices: z.array(z.string()),
-      cpu: z.string(),
-      release: z.string(),
-      date: z.string(),
+const File = Type.Object({
+  subject: Type.String(),
+  cost: Type.Object({
+    version: Type.Literal(COST_VERSION),
+    on: Type.Object({
+      model: Type.String(),
+      architecture: Type.String(),
+      parameters: Type.Number(),
+      size: Type.Number(),
+      threads: nullable(Type.Number()),
+      ubatch: Type.Integer({ minimum: 1 }),
+      flashAttention: Type.Boolean(),
+      keyType: Type.String(),
+      valueType: Type.String(),
+      gpu: Type.String(),
+      devices: Type.Array(Type.String()),
+      cpu: Type.String(),
+      release: Type.String(),
+      date: Type.String(),
     }),
-    deepest: z.number().int().positive(),
+    deepest: Type.Integer({ minimum: 1 }),
     prefill: fit('call', 'token', 'read', 'attended', 'scanned'),
     decode: fit('token', 'attended', 'scanned'),
     books: fit('step', 'shown', 'moved'),
-    host: z.object({
-      saveBytesPerSecond: z.number().positive(),
-      loadBytesPerSecond: z.number().positive(),
-      bytesPerCell: z.number().positive(),
+    host: Type.Object({
+      saveBytesPerSecond: Positive,
+      loadBytesPerSecond: Positive,
+      bytesPerCell: Positive,
     }),
   }),
 })
@@ -126,9 +128,9 @@ export async function loadCalibration(subject: CalibrationSubject, folder = cali
     const code = error instanceof Error && 'code' in error ? String(error.code) : String(error)
     return code === 'ENOENT' ? { kind: 'none' } : refused(`it cannot be read (${code})`)
   }
-  const parsed = file.safeParse(jsonOf(text))
-  if (!parsed.success) return refused('it is damaged, or of another version of kvfold')
-  const { subject: hash, cost } = parsed.data
+  const parsed = checked(File, jsonOf(text))
+  if (!parsed.ok) return refused('it is damaged, or of another version of kvfold')
+  const { subject: hash, cost } = parsed.value
   if (hash !== subjectHash(subject)) return refused('it is that of another model or other settings')
   const now = machineOf(subject.backend)
   const { on } = cost

@@ -5,8 +5,9 @@ import { mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import { z } from 'zod'
+import Type from 'typebox'
 import { KvfoldError, type ErrorCode } from '../core/errors.js'
+import { checked } from '../core/schema.js'
 import type { BackendInfo, GpuChoice } from '../native/types.js'
 import { cacheFolder } from './calibration.js'
 import type { TrialOptions } from './trial.js'
@@ -39,7 +40,7 @@ const MOST = 500
 /** Of what the process said on stderr. */
 const WORDS = 4000
 
-const remembered = z.object({ tried: z.record(z.string(), z.string()) })
+const Remembered = Type.Object({ tried: Type.Record(Type.String(), Type.String()) })
 
 /** `tried-models.json` in kvfold's cache folder. */
 export const triedModelsFile = (): string => join(cacheFolder(), 'tried-models.json')
@@ -140,7 +141,8 @@ function partsOf(path: string): string[] {
 /** By key: when. A file that cannot be read holds none. */
 async function readTried(file: string): Promise<Readonly<Record<string, string>>> {
   try {
-    return remembered.parse(JSON.parse(await readFile(file, 'utf8'))).tried
+    const read = checked(Remembered, JSON.parse(await readFile(file, 'utf8')))
+    return read.ok ? read.value.tried : {}
   } catch {
     return {}
   }

@@ -1,6 +1,7 @@
 /** Owns the two tools that manage the others: what a model is told of them, and what their calls come to. */
-import { z } from 'zod'
+import Type from 'typebox'
 import type { ToolDefinition } from '../chat/message.js'
+import { strict } from '../core/schema.js'
 import { listed, quoted, refuse } from '../context/refusal.js'
 import { type ContextTool, defineTool } from '../context/tools.js'
 import { type LateDefinitions, lineOf } from './late-definitions.js'
@@ -27,12 +28,12 @@ export function managementTools(managed: () => ManagedTools): { readonly search:
     description:
       'Finds tools and loads them, so that you can call them from then on. Give one keyword for each tool you want: what it does, and for whom or ' +
       'what. The result shows the definitions that were added. Tools stay loaded until they are removed.',
-    arguments: z.strictObject({
-      keywords: z
-        .array(z.string())
-        .min(1)
-        .max(MOST)
-        .describe('What to look for, one string of a few words for each tool, such as "weather forecast for a city".'),
+    arguments: strict({
+      keywords: Type.Array(Type.String(), {
+        minItems: 1,
+        maxItems: MOST,
+        description: 'What to look for, one string of a few words for each tool, such as "weather forecast for a city".',
+      }),
     }),
     async run(_, { keywords }, signal) {
       const result = await searchFor(managed(), keywords, signal)
@@ -43,8 +44,11 @@ export function managementTools(managed: () => ManagedTools): { readonly search:
     name: REMOVE_TOOLS,
     description:
       'Removes loaded tools that you no longer need, so that there is room for others. They can be found again with search_tools.',
-    arguments: z.strictObject({
-      tool_names: z.array(z.string()).min(1).describe('The names of loaded tools, written exactly as in their definitions.'),
+    arguments: strict({
+      tool_names: Type.Array(Type.String(), {
+        minItems: 1,
+        description: 'The names of loaded tools, written exactly as in their definitions.',
+      }),
     }),
     run: (_, { tool_names: names }) => ({ text: removeTools(managed(), names), modifies: true }),
   })

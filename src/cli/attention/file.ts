@@ -20,7 +20,8 @@ import { parseTranscript, type Transcript, foldedBy } from '../transcript.js'
 import { addStudyOptions, loadForLooking, type StudyFlags } from './flags.js'
 import { editOf } from '../../context/fragment.js'
 import { Progress } from './lines.js'
-import { z } from 'zod'
+import Type, { type Static } from 'typebox'
+import { checked, inWords, strict, Text } from '../../core/schema.js'
 import { span } from '../../core/span.js'
 
 interface FileFlags extends StudyFlags {
@@ -201,26 +202,23 @@ const probabilityLike = (mass: number): string => (mass === 0 ? '0' : mass < 0.0
 
 // Reading which stretches of a transcript somebody watches.
 
-const place = z.strictObject({
-  name: z.string().min(1).optional(),
-  text: z.string().min(1).optional(),
-  message: z.int().nonnegative().optional(),
-  from: z.string().min(1).optional(),
-  to: z.string().min(1).optional(),
+const Place = strict({
+  name: Type.Optional(Text),
+  text: Type.Optional(Text),
+  message: Type.Optional(Type.Integer({ minimum: 0 })),
+  from: Type.Optional(Text),
+  to: Type.Optional(Text),
 })
-const file = z.object({ spans: z.array(z.union([z.string().min(1), place])).min(1) })
+const File = Type.Object({ spans: Type.Array(Type.Union([Text, Place]), { minItems: 1 }) })
 
 /**
  * The `spans` of a transcript: literal text, which stands for its last occurrence, or a stretch as folds have them.
  * @throws KvfoldError attention/bad-request that names the first thing wrong
  */
 export function parseWatched(json: string, source: string, messages: readonly ChatMessage[]): WatchedSpan[] {
-  const parsed = file.safeParse(JSON.parse(json))
-  if (!parsed.success) {
-    const [issue] = parsed.error.issues
-    throw wrong(source, `${issue?.path.join('.') ?? ''}: ${issue?.message ?? 'wrong'}`)
-  }
-  const spans = parsed.data.spans.map((one, index) =>
+  const parsed = checked(File, JSON.parse(json))
+  if (!parsed.ok) throw wrong(source, inWords(parsed.faults[0]))
+  const spans = parsed.value.spans.map((one, index) =>
     watched(typeof one === 'string' ? { text: one } : one, messages, (why) => wrong(source, `spans.${index}: ${why}`)),
   )
   const twice = spans.find(({ name }, index) => spans.findIndex((other) => other.name === name) < index)
@@ -229,7 +227,7 @@ export function parseWatched(json: string, source: string, messages: readonly Ch
 }
 
 function watched(
-  { name, text, message, from, to }: z.output<typeof place>,
+  { name, text, message, from, to }: Static<typeof Place>,
   messages: readonly ChatMessage[],
   fail: (why: string) => KvfoldError,
 ): WatchedSpan {

@@ -1,0 +1,145 @@
+/** Owns the check of data from outside against a schema: the value with its defaults, or what is wrong with it in plain words. */
+import Type, { type Static, type TSchema } from 'typebox'
+import { Check, Clean, Default, Errors } from 'typebox/value'
+import { invariant } from './errors.js'
+
+/** One thing that is wrong. */
+export interface Fault {
+  /** From the top: names of fields and places in lists. */
+  readonly path: readonly string[]
+  /** What is there; undefined: nothing. */
+  readonly given: unknown
+  /** `must be a whole number`, `is missing`, ... */
+  readonly message: string
+  /** Of an object with fields that it must not have: which, and which it may have. */
+  readonly unknown?: { readonly names: readonly string[]; readonly known: readonly string[] }
+}
+
+export type Checked<T> =
+  { readonly ok: true; readonly value: T } | { readonly ok: false; readonly faults: readonly [Fault, ...Fault[]] }
+
+/** An object without fields of other names; those of objects made by `Type.Object` are left out. */
+export const strict = <P extends Parameters<typeof Type.Object>[0]>(properties: P) =>
+  Type.Object(properties, { additionalProperties: false })
+
+export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
+
+/** Text with at least one character. */
+export const Text = Type.String({ minLength: 1 })
+
+/** The value, and where it lacks fields that have a default, with them; what was given stays as it is. Faults are in the order of the schema. */
+export function checked<T extends TSchema>(schema: T, given: unknown): Checked<Static<T>> {
+  const value = Default(schema, structuredClone(given))
+  if (Check(schema, value)) return { ok: true, value: Clean(schema, value) as Static<T> }
+  return { ok: false, faults: faultsOf(schema, value) }
+}
+
+/** A fault as one clause: where, what, and what is there instead. */
+export function inWords({ path, message, given, unknown }: Fault, top = 'it'): string {
+  const where = path.length === 0 ? top : path.join('.')
+  return `${where}: ${message}${given === undefined || unknown !== undefined ? '' : `, not ${brief(given)}`}`
+}
+
+function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
+  const errors = Errors(schema, value)
+  // What is wrong with each form of several is said of them together.
+  const inside = errors.filter(
+    ({ keyword, schemaPath }) => !['boolean', 'anyOf'].includes(keyword) && !schemaPath.includes('/anyOf/'),
+  )
+  const faults = new Map<string, Fault>()
+  for (const { keyword, instancePath, schemaPath, params } of inside) {
+    const path = namesIn(instancePath)
+    const at = (names: readonly string[], message: string, more: Partial<Fault> = {}): void => {
+      const place = names.join('/')
+      if (!faults.has(place)) faults.set(place, { path: names, given: valueAt(value, names), message, ...more })
+    }
+    const figures = params as Readonly<Record<string, unknown>>
+    if (keyword === 'required') for (const name of figures['requiredProperties'] as string[]) at([...path, name], 'is missing')
+    else if (keyword === 'additionalProperties') {
+      const names = figures['additionalProperties'] as string[]
+      const known = Object.keys(schemaAt(schema, schemaPath)['properties'] ?? {})
+      const message = `has fields that are not known here: ${names.join(', ')}; known are ${known.join(', ') || 'none'}`
+      faults.set(`${path.join('/')} unknown`, { path, given: null, message, unknown: { names, known } })
+    } else at(path, phrase(keyword, figures))
+  }
+  const forms = new Set(errors.flatMap(({ schemaPath }) => /^(.*?)\/anyOf\//.exec(schemaPath)?.[1] ?? []))
+  for (const form of forms) {
+    const own = errors.filter(({ schemaPath }) => schemaPath.startsWith(`${form}/anyOf/`))
+    const [nearest] = own.map(({ instancePath }) => namesIn(instancePath)).sort((a, b) => a.length - b.length)
+    const flat = own.every(({ instancePath, keyword }) => keyword === 'type' && namesIn(instancePath).length === nearest?.length)
+    const message = flat
+      ? `must be ${[...new Set(own.map(({ params }) => kindOf(params)))].join(' or ')}`
+      : 'has none of the forms that it may have'
+    const path = nearest ?? []
+    if (!faults.has(path.join('/'))) faults.set(path.join('/'), { path, given: valueAt(value, path), message })
+  }
+  const order = orderOf(schema)
+  const rank = ({ path, unknown }: Fault): number => (unknown === undefined ? order.indexOf(path[0] ?? '') : order.length)
+  const [first, ...rest] = [...faults.values()].sort((a, b) => rank(a) - rank(b))
+  invariant(first !== undefined, 'a value does not fit its schema, and nothing is wrong with it')
+  return [first, ...rest]
+}
+
+const KINDS: Readonly<Record<string, string>> = {
+  string: 'a string',
+  integer: 'a whole number',
+  number: 'a number',
+  boolean: 'true or false',
+  object: 'an object',
+  array: 'a list',
+  null: 'null',
+}
+
+/** Of an error of the wrong type: which would be right. */
+const kindOf = (params: object): string =>
+  'type' in params ? (KINDS[String(params.type)] ?? String(params.type)) : 'something else'
+
+function phrase(keyword: string, figures: Readonly<Record<string, unknown>>): string {
+  const { limit, allowedValues, allowedValue } = figures
+  switch (keyword) {
+    case 'type':
+      return `must be ${kindOf(figures)}`
+    case 'enum':
+      return `must be one of ${(allowedValues as unknown[]).map((value) => JSON.stringify(value)).join(', ')}`
+    case 'const':
+      return `must be ${JSON.stringify(allowedValue)}`
+    case 'minimum':
+      return `must be at least ${String(limit)}`
+    case 'maximum':
+      return `must be at most ${String(limit)}`
+    case 'exclusiveMinimum':
+      return `must be more than ${String(limit)}`
+    case 'exclusiveMaximum':
+      return `must be less than ${String(limit)}`
+    case 'minLength':
+      return limit === 1 ? 'must not be empty' : `must have at least ${String(limit)} characters`
+    case 'minItems':
+      return limit === 1 ? 'must not be empty' : `must have at least ${String(limit)} entries`
+    case 'maxItems':
+      return `must have at most ${String(limit)} entries`
+    case 'uniqueItems':
+      return 'must have every value once'
+    default:
+      return `does not fit (${keyword})`
+  }
+}
+
+const namesIn = (pointer: string): string[] =>
+  pointer
+    .split('/')
+    .slice(1)
+    .map((name) => name.replaceAll('~1', '/').replaceAll('~0', '~'))
+
+const valueAt = (value: unknown, path: readonly string[]): unknown =>
+  path.reduce<unknown>((at, name) => (typeof at === 'object' && at !== null ? at[name as keyof typeof at] : undefined), value)
+
+const schemaAt = (schema: TSchema, pointer: string): Readonly<Record<string, unknown>> =>
+  valueAt(schema, namesIn(pointer)) as Readonly<Record<string, unknown>>
+
+const orderOf = (schema: TSchema): string[] => Object.keys((schema as { readonly properties?: object }).properties ?? {})
+
+/** Of what is long only the beginning. */
+function brief(value: unknown): string {
+  const text = JSON.stringify(value)
+  return text.length > 60 ? `${text.slice(0, 60)}...` : text
+}
