@@ -2,9 +2,10 @@
  * What a fold leaves behind of what it hides: a secret stands in the folded stretch, and text behind it has read it. How likely is it still told, every way of
  * folding, against a secret that was never mentioned? Prints a table; with --write it is also a record.
  *
- * `npm run --silent bench -- leak [--streams 16] [--seed 2026] [--words file] [--model path] [--json] [--write name]`
+ * `npm run --silent bench -- leak [--streams 16] [--seed 2026] [--words file] [--keys 46] [--model path]
+ * [--chat-template file] [--settings 1,3] [--json] [--write name]`. `--settings`: numbers of those below, from 1; default: all.
  */
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { builtinModel } from '../src/cli/builtin.js'
 import { ownWords, wordsFrom } from '../src/eval/pi-llm.js'
@@ -46,6 +47,9 @@ export async function leak(args: readonly string[]): Promise<void> {
       seed: { type: 'string', default: '2026' },
       model: { type: 'string', default: builtinModel() },
       words: { type: 'string' },
+      keys: { type: 'string' },
+      settings: { type: 'string' },
+      'chat-template': { type: 'string' },
       write: { type: 'string' },
     },
   })
@@ -53,9 +57,17 @@ export async function leak(args: readonly string[]): Promise<void> {
   const watch = new Watch()
   const native = await openNative({ gpu: 'cpu' })
   const origin = beginRecord(['leak', ...args], model, native.backend.release, SETTINGS.threads)
-  const stage = await Stage.open(native, model, CELLS)
-  const options = { settings: SETTINGS_OF_LEAK, streams: Number(values.streams), seed: Number(values.seed) }
-  const leaks = await measureLeaks(stage, values.words === undefined ? ownWords() : wordsFrom(values.words), options, watch)
+  const template = values['chat-template']
+  const stage = await Stage.open(native, model, CELLS, template === undefined ? undefined : readFileSync(template, 'utf8'))
+  const chosen = values.settings?.split(',').map((number) => {
+    const found = SETTINGS_OF_LEAK[Number(number) - 1]
+    if (found === undefined) throw new Error(`there is no setting ${number}; there are 1 to ${SETTINGS_OF_LEAK.length}`)
+    return found
+  })
+  const options = { settings: chosen ?? SETTINGS_OF_LEAK, streams: Number(values.streams), seed: Number(values.seed) }
+  const all = values.words === undefined ? ownWords() : wordsFrom(values.words)
+  const words = values.keys === undefined ? all : { ...all, keys: all.keys.slice(0, Number(values.keys)) }
+  const leaks = await measureLeaks(stage, words, options, watch)
   watch.end()
   await stage.engine.dispose()
   const result = {

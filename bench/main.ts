@@ -8,6 +8,7 @@ import { eightFoldsBench } from './eight-folds.js'
 import { finding } from './finding.js'
 import { fold } from './fold.js'
 import { gpu } from './gpu.js'
+import { interference } from './interference.js'
 import { leak } from './leak.js'
 import { plain } from './plain.js'
 import { restores } from './restores.js'
@@ -25,6 +26,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   finding,
   fold,
   gpu: () => gpu(process.argv.slice(3)),
+  interference: () => interference(process.argv.slice(3)),
   leak: () => leak(process.argv.slice(3)),
   plain,
   restores,

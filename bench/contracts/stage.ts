@@ -46,8 +46,10 @@ export class Stage {
     this.#noEnd = neverEnding(engine.model)
   }
 
-  static async open(native: Native, path: string, cells: number): Promise<Stage> {
-    return new Stage(await LlamaEngine.load(native, path, { ...SETTINGS, cells, slots: 1, hostBytes: 0 }))
+  /** `chatTemplate`: of models that carry none. */
+  static async open(native: Native, path: string, cells: number, chatTemplate?: string): Promise<Stage> {
+    const more = chatTemplate === undefined ? {} : { chatTemplate }
+    return new Stage(await LlamaEngine.load(native, path, { ...SETTINGS, cells, slots: 1, hostBytes: 0, ...more }))
   }
 
   /** Has this shown, by a new conversation unless said otherwise; what another one holds is shared. */

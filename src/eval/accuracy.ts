@@ -10,8 +10,7 @@ export interface Accuracy extends Proportion {
 /**
  * The mean of the samples' points with its 95 % interval, within [0, 1]. Wilson's, where every sample was right or wrong once. Where a
  * sample's points lie between (many questions about one text are not independent; similarity), by bootstrap over samples. Where that says
- * nothing: of one sample Wilson's as if it were one question, which is wide; of samples that are all alike, Wilson's over all their questions, as
- * nothing shows that those of a sample hang together. Null without samples.
+ * nothing, of one sample or of samples that are all alike: Wilson's as if each were one question, which is wide. Null without samples.
  */
 export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[]): Accuracy | null {
   if (scores.length === 0) return null
@@ -22,8 +21,7 @@ export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[])
   const asked = questions.reduce((sum, one) => sum + one, 0)
   if (asked === scores.length && points.every((one) => one === 0 || one === 1))
     return { accuracy, interval: wilson(total, scores.length), by: 'wilson' }
-  if (scores.length === 1) return { accuracy, interval: wilson(total, 1), by: 'wilson' }
-  if (points.every((one) => one === points[0])) return { accuracy, interval: wilson(accuracy * asked, asked), by: 'wilson' }
+  if (points.every((one) => one === points[0])) return { accuracy, interval: wilson(total, scores.length), by: 'wilson' }
   const drawn = bootstrap(points, (some) => some.reduce((sum, one) => sum + one, 0) / some.length)
   const [low, high] = drawn ?? wilson(total, scores.length)
   return { accuracy, interval: [Math.max(0, low), Math.min(1, high)], by: drawn === null ? 'wilson' : 'bootstrap' }

@@ -41,7 +41,7 @@ describe('accuracy', () => {
     expect(accuracyOf([])).toBeNull()
     const [low, high] = accuracyOf(scores([45 / 46], 46))!.interval
     expect([low < 0.3, high > 0.99]).toEqual([true, true])
-    expect(accuracyOf(scores([1, 1, 1, 1], 46))!.interval).toEqual(wilson(184, 184))
+    expect(accuracyOf(scores([1, 1, 1, 1], 46))!.interval).toEqual(wilson(4, 4))
     expect(accuracyOf(scores([0.5, 0.5], 1))!.interval).toEqual(wilson(1, 2))
   })
 })

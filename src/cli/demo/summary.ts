@@ -62,7 +62,7 @@ function accuracySentence(first: Row, plain: Row, sculptor: Row): string {
       ? ''
       : ` (${percent(plain.interference, 0)} of its errors there were older values of the same key)`
   const verdict = !apart
-    ? `and with its context tools it got ${percent(sculptor.accuracy)}, which is no difference beyond chance with so few questions`
+    ? `and with its context tools it got ${percent(sculptor.accuracy)}, which is no difference beyond chance with so few streams`
     : points > 0
       ? `and with its context tools it got ${percent(sculptor.accuracy)}: the tools helped by ${points.toFixed(0)} points`
       : `and with its context tools it got ${percent(sculptor.accuracy)}: the tools did not help, they cost ${(-points).toFixed(0)} points`

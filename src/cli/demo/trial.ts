@@ -3,7 +3,7 @@ import type { AgentEvent, TurnOutcome } from '../../agents/events.js'
 import { plain, sculptor } from '../../agents/sculptor.js'
 import type { Session } from '../../agents/session.js'
 import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
-import { wilson } from '../../eval/accuracy.js'
+import { accuracyOf } from '../../eval/accuracy.js'
 import type { PiSample } from '../../eval/pi-llm.js'
 import { piScore } from '../../eval/pi-score.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
@@ -45,7 +45,7 @@ export interface Row {
   readonly agent: AgentName
   /** 0..1: right answers of all questions. */
   readonly accuracy: number
-  /** 95 % interval of the accuracy (Wilson), taking questions as independent. */
+  /** 95 % interval of the accuracy: what is independent is streams, not the questions about one. */
   readonly interval: readonly [low: number, high: number]
   readonly tokensBefore: number
   readonly tokensAfter: number
@@ -86,7 +86,8 @@ function row(n: number, agent: AgentName, of: readonly Trial[]): Row {
     n,
     agent,
     accuracy: questions === 0 ? 0 : total('right') / questions,
-    interval: wilson(total('right'), questions),
+    interval: accuracyOf(of.map(({ right, asked }) => ({ points: asked === 0 ? 0 : right / asked, details: { asked } })))!
+      .interval,
     tokensBefore: mean('tokensBefore'),
     tokensAfter: mean('tokensAfter'),
     reused: mean('reused'),

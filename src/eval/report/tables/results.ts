@@ -196,7 +196,7 @@ function accuracyNotes({ agents, baseline }: Summary, rows: readonly Row[]): str
     'Accuracy is the mean of the points of answered samples; errors are samples that could not be answered and are no wrong answers.',
     ...(methods.has('wilson')
       ? [
-          'Brackets after accuracy: 95 % interval; Wilson where a sample is right or wrong; where samples of many questions all have the same points, Wilson over their questions.',
+          'Brackets after accuracy: 95 % interval; Wilson where a sample is right or wrong; where all samples have the same points, Wilson over samples.',
         ]
       : []),
     ...(methods.has('bootstrap')
