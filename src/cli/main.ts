@@ -45,6 +45,7 @@ function commandLine(shell: Shell): Command {
     .description(description)
     .version(version, '-V, --version')
     .exitOverride()
+    // Options behind the name of a command are that command's, whatever they are called.
     .enablePositionalOptions()
     .configureOutput({
       outputError: (text, write) => {

@@ -4,6 +4,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { agentKinds } from '../../eval/agent.js'
 import { addEvalOptions, type EvalFlags } from '../eval/flags.js'
 import { addEvalService } from './eval-service.js'
+import { addMemTool } from '../eval/memtool.js'
 import { askedTasks, taskHelp } from '../eval/specs.js'
 import type { Shell } from '../shell.js'
 
@@ -23,15 +24,18 @@ Examples:
   $ kvfold eval table                          the built-in model, all agents; stop it and go on as you like
 
 A run that was stopped goes on with the same command. The log (JSON Lines, docs/eval-log.schema.json) has every message, call and step;
-kvfold report makes tables and figures of it.`
+kvfold report makes tables and figures of it.
+
+Sessions of many turns have commands of their own: kvfold eval memtool --help.`
 
 export function addEval(program: Command, shell: Shell): void {
   const command = program
     .command('eval')
     .description('how well, from how much context and at what cost agents answer: accuracy, tokens and time, with a log')
     .argument('<task...>', 'what to ask; see below')
-  // `service` has options of its own, some of the same names.
+  // They have options of their own, some of the same names.
   addEvalService(command.enablePositionalOptions(), shell)
+  addMemTool(command, shell)
   addEvalOptions(command)
     .addHelpText('after', HELP)
     .action(async (words: string[], flags: EvalFlags) => {

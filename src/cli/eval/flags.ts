@@ -114,7 +114,7 @@ function adapt(command: Command): void {
 }
 
 /** A commander parser of lists of names, each once, in the order given. */
-function oneOf<Name extends string>(names: readonly Name[], all?: string): (text: string) => readonly Name[] {
+export function oneOf<Name extends string>(names: readonly Name[], all?: string): (text: string) => readonly Name[] {
   return (text) => {
     if (text === all) return names
     const asked = [...new Set(text.split(',').map((part) => part.trim()))]

@@ -1,5 +1,5 @@
 /** Owns counting what is really new in a session: tokens of text that none of its prompts had shown before, whatever was done to the cache. */
-import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
+import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import { EngineAround, type EngineReply, type EngineRequest, type Generation, generationOf } from '../../engine/engine.js'
 
 /**
@@ -11,6 +11,21 @@ export class Novelty extends EngineAround {
   readonly #texts = new Set<string>()
   readonly #tools = new Set<string>()
   #tokens = 0
+
+  /** What prompts of the session showed before this one began. */
+  knows({
+    messages,
+    edits,
+    tools,
+  }: {
+    messages: readonly ChatMessage[]
+    edits: readonly Edit[]
+    tools: readonly string[]
+  }): void {
+    messages.forEach((message, index) => this.#messages.add(keyOf(message, index)))
+    for (const edit of edits) this.#texts.add(placeOf(edit))
+    for (const name of tools) this.#tools.add(name)
+  }
 
   get tokens(): number {
     return this.#tokens
@@ -35,12 +50,7 @@ export class Novelty extends EngineAround {
       this.#tokens += timing.generatedTokens
       this.#messages.add(keyOf(message, messages.length))
     }
-    for (const {
-      message: index,
-      span: { start },
-      replacement,
-    } of edits)
-      if (isNew(this.#texts, `${index} ${start} ${replacement}`)) this.#tokens += this.#alone(replacement)
+    for (const edit of edits) if (isNew(this.#texts, placeOf(edit))) this.#tokens += this.#alone(edit.replacement)
     // Those of the first prompt stand in its first message.
     for (const tool of tools) if (isNew(this.#tools, tool.name) && !first) this.#tokens += this.#definition(tool)
   }
@@ -60,6 +70,8 @@ export class Novelty extends EngineAround {
 /** A message by its place and text: sessions that were resumed have others of the same text. */
 const keyOf = ({ role, content, toolCalls = [] }: ChatMessage, index: number): string =>
   JSON.stringify([index, role, content, toolCalls.map(({ name, arguments: given }) => [name, given])])
+
+const placeOf = ({ message, span: { start }, replacement }: Edit): string => `${message} ${start} ${replacement}`
 
 function isNew(known: Set<string>, key: string): boolean {
   if (known.has(key)) return false

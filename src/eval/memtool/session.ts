@@ -7,8 +7,9 @@ import { conversationId } from '../../core/ids.js'
 import type { Engine, Sampling } from '../../engine/engine.js'
 import { SpokenEngine } from '../../engine/taught.js'
 import type { Catalogue } from '../../tools/catalogue.js'
+import { REMOVE_TOOLS, SEARCH_TOOLS } from '../../tools/management.js'
 import type { ToolLimits } from '../../tools/tool-memory.js'
-import { type Checkpoint, runEpisode, type TurnRecord } from '../episode/episode.js'
+import { type Actor, type Checkpoint, runEpisode, type TurnRecord } from '../episode/episode.js'
 import { Recorder } from '../recorder.js'
 import { Alone } from '../run/trial.js'
 import { MemToolActor, type MemToolActorState, teacherOf } from './actor.js'
@@ -56,8 +57,8 @@ export interface MemToolTokens {
   readonly computed: number
   /** See MessageCost: shown in the sum, not computed as a fresh prefill would. */
   readonly approximate: number
-  /** Of text that no prompt had shown before; null for a session that went on after a stop, as nobody counted its first turns. */
-  readonly new: number | null
+  /** Of text that no prompt had shown before. */
+  readonly new: number
   /** Of the last prompt. */
   readonly last: number
 }
@@ -93,23 +94,22 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
     ...(history === undefined ? {} : { history }),
     ...(state === undefined ? {} : { state }),
   })
+  if (state !== undefined) {
+    const { conversation } = actor.session
+    // The last answer was said, and no prompt has shown it yet.
+    const messages = conversation.messages.slice(0, agent === 'taught' ? -1 : undefined)
+    novelty.knows({ messages, edits: conversation.edits(), tools: [SEARCH_TOOLS, REMOVE_TOOLS, ...state.cohorts.flat()] })
+  }
   try {
     const turns = await runEpisode({
       environment: desk,
-      actor,
+      actor: counting(actor, novelty),
       recorder,
       before: from?.turns ?? [],
       ...(onTurn === undefined ? {} : { onTurn }),
       ...(signal === undefined ? {} : { signal }),
     })
-    return {
-      way,
-      placement,
-      contract,
-      turns,
-      measures: measuresOf(turns),
-      tokens: tokensOf(turns, state === undefined ? novelty.tokens : null),
-    }
+    return { way, placement, contract, turns, measures: measuresOf(turns), tokens: tokensOf(turns) }
   } finally {
     actor.session.forget()
   }
@@ -118,14 +118,28 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
 /** Tokens of a step of a model's own. */
 const MOST = 1024
 
-function tokensOf(turns: readonly TurnRecord[], fresh: number | null): MemToolTokens {
+/** What was new in every turn is among its details. */
+function counting(actor: MemToolActor, novelty: Novelty): Actor {
+  return {
+    async act(ask, signal) {
+      const before = novelty.tokens
+      const acted = await actor.act(ask, signal)
+      return { ...acted, details: { ...acted.details, newTokens: novelty.tokens - before } }
+    },
+    get state() {
+      return actor.state
+    },
+  }
+}
+
+function tokensOf(turns: readonly TurnRecord[]): MemToolTokens {
   const sum = (key: 'shown' | 'reused' | 'submitted' | 'approximate') => turns.reduce((total, { work }) => total + work[key], 0)
   return {
     shown: sum('shown'),
     reused: sum('reused'),
     computed: sum('submitted'),
     approximate: sum('approximate'),
-    new: fresh,
+    new: turns.reduce((total, { details }) => total + (details['newTokens'] ?? 0), 0),
     last: turns.at(-1)?.tokens.after ?? 0,
   }
 }

@@ -1,0 +1,279 @@
+/** Owns `kvfold eval memtool`: tools that come and go over many turns, from the options to the table, the report and the line for machines. */
+import { createHash } from 'node:crypto'
+import { existsSync, statSync } from 'node:fs'
+import { readFile, rm, writeFile } from 'node:fs/promises'
+import { Option, type Command } from 'commander'
+import { placements, type Placement } from '../../agents/memtool.js'
+import type { ContractChoice } from '../../core/contract.js'
+import { KvfoldError } from '../../core/errors.js'
+import type { Engine } from '../../engine/engine.js'
+import type { OwnedTextEmbedder } from '../../eval/agents/embedders.js'
+import type { MemToolRun, MemToolResult } from '../../eval/memtool/session.js'
+import { relations, type Relation } from '../../eval/memtool/requests.js'
+import type { Catalogue, CatalogueOptions } from '../../tools/catalogue.js'
+import type { World } from '../../eval/memtool/companies.js'
+import { wayNames, type WayName, ways } from '../../eval/memtool/ways.js'
+import { count, percent } from '../../figures/numbers.js'
+import { BUILTIN } from '../builtin.js'
+import { addEngineOptions, engineSource, type EngineFlags } from '../engine-source.js'
+import { addModelOptions, given, integer, type ModelFlags } from '../options.js'
+import { loadEmbedder, loadEngine } from '../runtime.js'
+import type { Shell } from '../shell.js'
+import { oneOf } from './flags.js'
+
+interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
+  readonly agent?: MemToolRun['agent']
+  readonly mode: readonly WayName[]
+  readonly placement?: readonly Placement[]
+  readonly contract: readonly ContractChoice[]
+  readonly turns: number
+  readonly tools: number
+  readonly relation: Relation
+  /** False: `--no-arguments`. */
+  readonly arguments: boolean
+  readonly seed: number
+  readonly limit: number
+  readonly tokenLimit?: number
+  readonly history?: number
+  readonly historyBy: 'truncate' | 'summarize'
+  readonly temperature: number
+  readonly embedder?: string
+  readonly retrieval?: true
+  readonly catalogue?: string
+  readonly log?: string
+  readonly report?: string
+  readonly json?: true
+}
+
+/** Cells where nobody says how many: sessions are long. */
+const CELLS = 65_536
+const CHOICES: readonly ContractChoice[] = ['exact', 'splice', 'blend', 'auto']
+/** Queries of the retrieval study, of each wording. */
+const QUERIES = 1000
+
+const HELP = `
+Ways of managing tools (--mode):
+${wayNames.map((name) => `  ${name.padEnd(12)} ${ways[name].about}`).join('\n')}
+
+Without --model or --engine a script speaks for the model (--agent taught): every prompt is computed by the real engine, so tokens are
+real, and correctness is the script's. A session that was stopped goes on with the same command.
+
+Examples:
+  $ kvfold eval memtool --mode autonomous,workflow,hybrid --contract splice
+  $ kvfold eval memtool --mode hybrid --placement list,late --contract exact,splice --turns 100 --report memtool.html
+  $ kvfold eval memtool --agent model --model qwen3-4b-q8_0.gguf --mode hybrid --turns 20
+  $ kvfold eval memtool --retrieval --embedder nomic-embed-text.gguf
+  $ kvfold eval memtool --retrieval --catalogue tools.json      each tool looked up by its own description`
+
+export function addMemTool(parent: Command, shell: Shell): void {
+  const command = parent
+    .command('memtool')
+    .description('tools that come and go over many turns (MemTool): tokens by contract and way, correctness, retrieval')
+    .addOption(new Option('-a, --agent <who>', 'who speaks: a script, or the model itself').choices(['taught', 'model']))
+    .option('--mode <list>', 'ways of managing tools, with commas, or all', oneOf(wayNames, 'all'), ['hybrid'])
+    .option('--placement <list>', 'where definitions stand: late, list (default: as the way has it)', oneOf(placements))
+    .option('--turns <count>', 'turns of the session', integer(1, 100_000), 100)
+    .option('--tools <count>', 'tools in the catalogue, five for each company', integer(5, 50_000), 5000)
+    .addOption(new Option('--relation <kind>', 'of a turn to the one before').choices(relations).default('mixed'))
+    .option('--no-arguments', 'no tool takes an argument')
+    .option('--seed <number>', 'what companies, values and requests are made from', integer(0, 0xffff_ffff), 1)
+    .option('--limit <tools>', 'tools loaded at most', integer(1, 1_000_000), 128)
+    .option('--token-limit <tokens>', 'tokens of definitions loaded at most', integer(1, 1 << 30))
+    .option('--history <turns>', 'turns whose long texts stay as they are (default: all)', integer(1, 100_000))
+    .addOption(
+      new Option('--history-by <how>', 'what becomes of the others').choices(['truncate', 'summarize']).default('truncate'),
+    )
+    .option('-t, --temperature <value>', 'of a model that speaks itself', Number, 0)
+    .option('--embedder <model>', 'a GGUF or the folder of an ONNX model that makes vectors (default: BM25 alone)')
+    .option('--retrieval', 'only how well tools are found: recall by BM25, embeddings and both')
+    .option('--catalogue <file>', 'tools of others, for --retrieval: a JSON list, {tools: [...]}, or LiveMCPBench servers')
+    .option('--log <file>', 'where turns go (default: a file in kvfold-eval/); only for one session')
+    .option('--report <file>', 'an HTML page with figures and tables')
+    .option('--json', 'a line of JSON at the end')
+  addEngineOptions(addModelOptions(command))
+  const contract = command.options.find((option) => option.attributeName() === 'contract')!
+  delete contract.argChoices
+  contract.argParser(oneOf(CHOICES)).description = `how removed definitions are folded, one or several of ${CHOICES.join(', ')}`
+  contract.default(['exact'], 'exact')
+  command.setOptionValueWithSource('contract', ['exact'], 'default')
+  command.addHelpText('after', HELP).action((flags: MemToolFlags) => memTool(flags, shell))
+}
+
+async function memTool(flags: MemToolFlags, shell: Shell): Promise<void> {
+  const [{ World }, { Catalogue }] = await Promise.all([
+    import('../../eval/memtool/companies.js'),
+    import('../../tools/catalogue.js'),
+  ])
+  if (flags.catalogue !== undefined && flags.retrieval === undefined)
+    throw new KvfoldError('cli/bad-usage', '--catalogue is for --retrieval; sessions are made of companies.')
+  const world = new World({ seed: flags.seed, tools: flags.tools, arguments: flags.arguments })
+  const embedder = flags.embedder === undefined ? null : await embedderOf(flags.embedder, flags, shell)
+  const { signal } = shell.interrupt
+  try {
+    const options = given({ embedder: embedder ?? undefined, signal })
+    if (flags.retrieval === true) await retrieval(flags, world, options, shell)
+    else await sessions(flags, world, await Catalogue.of(world.tools, options), shell)
+  } finally {
+    await embedder?.dispose()
+  }
+}
+
+async function sessions(flags: MemToolFlags, world: World, catalogue: Catalogue, shell: Shell): Promise<void> {
+  const { out, notes } = shell
+  const runs = runsOf(flags)
+  if (flags.log !== undefined && runs.length > 1)
+    throw new KvfoldError('cli/bad-usage', `--log is for one session, and these are ${runs.length}; leave it out.`)
+  const engine = await engineOf(flags, shell)
+  const results: MemToolResult[] = []
+  try {
+    for (const run of runs) results.push(await oneSession(run, flags, { engine, world, catalogue }, shell))
+    const { tokenTable, measureTable, memToolPage } = await import('../../eval/memtool/report.js')
+    const report = {
+      command: ['kvfold', ...process.argv.slice(2)].join(' '),
+      date: new Date().toISOString().slice(0, 10),
+      model: `${engine.info.model} (${engine.info.engine} ${engine.info.release})`,
+      agent: agentOf(flags),
+      tools: flags.tools,
+      results,
+    }
+    if (flags.report !== undefined) await writeFile(flags.report, memToolPage(report))
+    if (flags.json === true) {
+      out.print(JSON.stringify(machineLine(results, flags)))
+      return
+    }
+    const { terminal } = await import('../../figures/table.js')
+    for (const made of [tokenTable(results), measureTable(results)]) {
+      for (const line of terminal(made, out.unicode ? '─' : '-')) out.print(line)
+      out.print()
+    }
+    if (report.agent === 'taught')
+      out.prose("A script spoke for the model: tokens are real, correctness is the script's.", out.colours.dim)
+    if (flags.report !== undefined) out.print(`Report: ${flags.report}`)
+  } finally {
+    notes.close()
+    await engine.dispose()
+    catalogue.close()
+  }
+}
+
+async function oneSession(
+  run: MemToolRun,
+  flags: MemToolFlags,
+  setting: { readonly engine: Engine; readonly world: World; readonly catalogue: Catalogue },
+  { notes, interrupt }: Shell,
+): Promise<MemToolResult> {
+  const [{ memToolSession }, { EpisodeFile }] = await Promise.all([
+    import('../../eval/memtool/session.js'),
+    import('../../eval/episode/episode-file.js'),
+  ])
+  const { model, engine: name, release } = setting.engine.info
+  const about = {
+    ...{ task: 'memtool', ...run, tools: flags.tools, arguments: flags.arguments },
+    ...{ model, engine: name, release, embedder: flags.embedder ?? null },
+  }
+  const path = flags.log ?? pathOf(about, run)
+  let file = await EpisodeFile.open(path, about, ['kvfold', ...process.argv.slice(2)].join(' '))
+  if (file.before.length >= run.turns) {
+    // It was finished: the same command is another session.
+    await file.close()
+    await Promise.all([rm(path), rm(`${path}.checkpoint`, { force: true })])
+    file = await EpisodeFile.open(path, about, ['kvfold', ...process.argv.slice(2)].join(' '))
+  }
+  if (file.before.length > 0 && flags.json !== true) notes.prose(`Going on in ${path} at turn ${file.before.length + 1}.`)
+  try {
+    return await memToolSession(run, {
+      ...setting,
+      from: { turns: file.before, checkpoint: file.checkpoint },
+      onTurn: async (turn, checkpoint) => {
+        await file.add(turn, checkpoint)
+        if (flags.json !== true)
+          notes.frame([`${run.way}, ${run.contract}: ${turn.turn + 1} of ${run.turns} turns, ${count(turn.tokens.after)} tokens`])
+      },
+      signal: interrupt.signal,
+    })
+  } finally {
+    notes.close()
+    await file.close()
+  }
+}
+
+const agentOf = ({ agent, model, engine }: MemToolFlags): MemToolRun['agent'] =>
+  agent ?? (model === BUILTIN && engine === undefined ? 'taught' : 'model')
+
+function runsOf(flags: MemToolFlags): MemToolRun[] {
+  const { mode, contract, turns, relation, seed, limit, tokenLimit, history, historyBy, temperature } = flags
+  return mode.flatMap((way) =>
+    (flags.placement ?? [ways[way].placement]).flatMap((placement) =>
+      contract.map((one) => ({
+        ...{ agent: agentOf(flags), way, placement, contract: one, turns, relation, seed, sampling: { temperature, seed } },
+        limits: { tools: limit, ...given({ tokens: tokenLimit }) },
+        ...(history === undefined ? {} : { history: { turns: history, by: historyBy } }),
+      })),
+    ),
+  )
+}
+
+async function engineOf(flags: MemToolFlags, { notes, interrupt }: Shell): Promise<Engine> {
+  const remote = await engineSource(flags, 1, notes, interrupt.signal)
+  if (remote !== null) {
+    if (flags.agent === 'taught')
+      throw new KvfoldError('cli/bad-usage', 'Another server cannot be told what to say; leave --agent taught or --engine out.')
+    return remote.load()
+  }
+  const modelFlags: ModelFlags = { ...flags, context: flags.context ?? CELLS, contract: flags.contract[0] ?? 'exact' }
+  return loadEngine(modelFlags, notes, interrupt.signal, { slots: 1 })
+}
+
+const pathOf = (about: object, { way, contract }: MemToolRun): string => {
+  const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
+  return `kvfold-eval/memtool-${way}-${contract}-${print}.jsonl`
+}
+
+/** The first session's numbers; those of all where there are several. */
+function machineLine(results: readonly MemToolResult[], { tools }: MemToolFlags): object {
+  const lines = results.map(({ way, placement, contract, measures, tokens }) => ({
+    ...{ mode: way, placement, contract, ...measures, tools },
+    ...{ tokensShown: tokens.shown, tokensComputed: tokens.computed, tokensNew: tokens.new },
+    ...{ tokensReused: tokens.reused, tokensApproximate: tokens.approximate, contextLast: tokens.last },
+  }))
+  return lines.length === 1 ? lines[0]! : { ...lines[0], sessions: lines }
+}
+
+async function retrieval(flags: MemToolFlags, world: World, options: CatalogueOptions, { out }: Shell): Promise<void> {
+  const [{ Catalogue }, { queriesOf, recallOf, toolsIn, wordings }, { left, right, table, terminal }] = await Promise.all([
+    import('../../tools/catalogue.js'),
+    import('../../eval/memtool/retrieval.js'),
+    import('../../figures/table.js'),
+  ])
+  const own = flags.catalogue === undefined
+  const tools = flags.catalogue === undefined ? world.tools : toolsIn(await readFile(flags.catalogue, 'utf8'), flags.catalogue)
+  const catalogue = await Catalogue.of(tools, options)
+  try {
+    const sets = own
+      ? wordings.map((wording) => ({ wording, queries: queriesOf(world, wording, QUERIES, flags.seed) }))
+      : [{ wording: 'description', queries: tools.map(({ name, description }) => ({ words: description, tool: name })) }]
+    const found = []
+    for (const { wording, queries } of sets)
+      for (const one of await recallOf(catalogue, queries, options.signal)) found.push({ wording, ...one })
+    if (flags.json === true) {
+      out.print(JSON.stringify({ tools: catalogue.size, embedder: flags.embedder ?? null, recall: found }))
+      return
+    }
+    const lines = table(
+      [left('words'), left('ranking'), ...['queries', 'recall at 1', 'at 5', 'ms a query'].map(right)],
+      found.map(({ wording, ranking, queries, at1, at5, milliseconds }) => [
+        ...[wording, ranking, count(queries), percent(at1), percent(at5), milliseconds.toFixed(1)],
+      ]),
+    )
+    for (const line of terminal(lines, out.unicode ? '─' : '-')) out.print(line)
+  } finally {
+    catalogue.close()
+  }
+}
+
+async function embedderOf(model: string, flags: MemToolFlags, { notes, interrupt }: Shell): Promise<OwnedTextEmbedder> {
+  const { ggufEmbedder, onnxEmbedder } = await import('../../eval/agents/embedders.js')
+  if (existsSync(model) && statSync(model).isDirectory()) return onnxEmbedder(model)
+  const modelFlags: ModelFlags = { ...flags, model, contract: 'exact' }
+  return ggufEmbedder(await loadEmbedder(modelFlags, notes, interrupt.signal), model)
+}
