@@ -84,15 +84,12 @@ export {
   type ConversationPorts,
   type ConversationState,
   type FragmentOptions,
-  type Hidden,
-  type SearchOptions,
-  type SearchResult,
   type Snap,
 } from './context/conversation.js'
 export { portsOf } from './context/ports.js'
 export type { CostlyFolds, FoldOptions, Fragment, FragmentState, Price } from './context/fragment.js'
-export type { Hit } from './context/search.js'
-export type { Stretch } from './context/stretch.js'
+export type { Hit, SearchOptions, SearchResult } from './context/search.js'
+export type { Hidden, Stretch } from './context/stretch.js'
 export type { Summarize } from './context/summary.js'
 export type { Refusal, Result } from './context/refusal.js'
 export { contextTools } from './context/tools.js'

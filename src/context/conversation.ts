@@ -5,23 +5,12 @@ import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId, FragmentId } from '../core/ids.js'
 import { contains, length, overlaps, span, type Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import { apportion, piecesOf, type Scope, between, type Stretch } from './stretch.js'
-import {
-  type CostlyFolds,
-  editOf,
-  type FoldOptions,
-  type Fragment,
-  type FragmentState,
-  inOrder,
-  keepsTraces,
-  type Price,
-  priceRemark,
-  several,
-  tooCostly,
-  IdMint,
-} from './fragment.js'
+import { apportion, piecesOf, type Hidden, type Scope, between, type Stretch } from './stretch.js'
+import { editOf, inOrder, keepsTraces, priceRemark, several, tooCostly, IdMint } from './fragment.js'
+import type { CostlyFolds, FoldOptions, Fragment, FragmentState, Price } from './fragment.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
-import { countIgnoringCase, occurrences, SearchLog, standingOf, widened, type Found, type Hit } from './search.js'
+import { countIgnoringCase, occurrences, SearchLog, standingOf, widened } from './search.js'
+import type { Found, Hit, SearchOptions, SearchResult } from './search.js'
 import type { Summarize } from './summary.js'
 
 /** Widens characters of a message's original content to the token borders around them; `Engine.snap` without its tools. */
@@ -48,30 +37,6 @@ export interface FragmentOptions {
   readonly numFragments?: number
   /** Whose messages the markers are looked for in. Default `user`. */
   readonly role?: Scope
-}
-
-export interface SearchOptions {
-  readonly query: string
-  readonly role?: Scope
-  /** Default 10. */
-  readonly maxResults?: number
-  /** Characters on each side of a hit. Default 200. */
-  readonly contextSize?: number
-}
-
-export interface SearchResult {
-  readonly hits: readonly Hit[]
-  /** Occurrences in all; more than `hits` when there are too many to return. */
-  readonly total: number
-  /** Occurrences when upper and lower case are the same; counted only when `total` is 0. */
-  readonly ignoringCase: number
-  /** Occurrences in messages of other roles; counted only when `total` is 0. */
-  readonly elsewhere: number
-}
-
-/** A stretch to hide, and what is shown instead: a summary, or a marker that says nothing of it. */
-export interface Hidden extends Stretch {
-  readonly summary?: string
 }
 
 /** Everything a conversation consists of, as plain data. */

@@ -93,3 +93,22 @@ export class SearchLog {
     return this.#byId.get(id) ?? null
   }
 }
+
+export interface SearchOptions {
+  readonly query: string
+  readonly role?: Scope
+  /** Default 10. */
+  readonly maxResults?: number
+  /** Characters on each side of a hit. Default 200. */
+  readonly contextSize?: number
+}
+
+export interface SearchResult {
+  readonly hits: readonly Hit[]
+  /** Occurrences in all; more than `hits` when there are too many to return. */
+  readonly total: number
+  /** Occurrences when upper and lower case are the same; counted only when `total` is 0. */
+  readonly ignoringCase: number
+  /** Occurrences in messages of other roles; counted only when `total` is 0. */
+  readonly elsewhere: number
+}

@@ -200,3 +200,8 @@ export function apportion(pieces: number, lengths: readonly number[]): readonly 
   }
   return shares
 }
+
+/** A stretch to hide, and what is shown instead: a summary, or a marker that says nothing of it. */
+export interface Hidden extends Stretch {
+  readonly summary?: string
+}

@@ -1,6 +1,7 @@
 /** Owns folding by user input (U-Fold): before a turn two helpers read the log, and of what was said and fetched before only their notes and chosen lines stay in sight. */
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
-import type { Conversation, Hidden } from '../../context/conversation.js'
+import type { Conversation } from '../../context/conversation.js'
+import type { Hidden } from '../../context/stretch.js'
 import { editOf } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'

@@ -1,9 +1,9 @@
 /** Owns what programs and people may do with live conversations: look, fragment, fold, restore, summarise, search, export, delete. */
 import type { AnswerMass } from '../../attention/answer-mass.js'
 import type { ChatMessage } from '../../chat/message.js'
-import type { FragmentOptions, SearchOptions, SearchResult } from '../../context/conversation.js'
+import type { FragmentOptions } from '../../context/conversation.js'
 import type { CostlyFolds, FoldOptions, Fragment } from '../../context/fragment.js'
-import type { Hit } from '../../context/search.js'
+import type { Hit, SearchOptions, SearchResult } from '../../context/search.js'
 import type { Contract, ContractChoice } from '../../core/contract.js'
 import type { Tenant } from '../../core/ids.js'
 import type { RefreshResult } from '../../engine/background-recompute.js'
