@@ -44,7 +44,7 @@ export async function openGsmInfinite(spec: TaskSpec): Promise<Task> {
       ? [
           'Variables are read from the last sentence of the answer that names any; the original has a model of 7B parameters read them.',
         ]
-      : [],
+      : ['A number is read in the digits 0 to 9 only; the original takes those of other scripts, too.'],
     size: rows.size,
     sample: async (index) => {
       const { number, row, where } = await rows.at(index)

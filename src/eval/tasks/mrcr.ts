@@ -97,7 +97,7 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
     prompt: 'general',
     // The longest texts of the public rows are some 1,500 tokens.
     maxTokens: 4096,
-    differs: [],
+    differs: ['Samples are put into cells by characters / 4; the original bins them by tokens of one tokenizer.'],
     size,
     sample: async (index) => {
       refuseBeyond(index, size)

@@ -46,6 +46,7 @@ export async function openNeedles(spec: TaskSpec): Promise<Task> {
         : []),
       "Names, the seven phrasings of a kinship and all other sentences are our own; the ten words of relation are the original's.",
       `Length is counted as characters / ${options.charsPerToken}, question included; the original counts tokens of one tokenizer and leaves some room for the question.`,
+      'No needle states a kinship the other way round (whose child the younger is); the original has an inverse relation, too.',
       'Needles stand between sentences, at the nearest place to their depth.',
     ],
     size: cells.length * options.samples,
