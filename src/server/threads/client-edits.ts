@@ -3,7 +3,8 @@ import type { ChatMessage } from '../../chat/message.js'
 import { align, type Gap, gapsOf, type Match } from '../../core/alignment.js'
 import { lowerBound } from '../../core/span.js'
 import type { StoredMessage, ThreadRecord } from '../../store/port.js'
-import { messageKey } from './prefix-match.js'
+import { difference, isSame, messageKey } from './prefix-match.js'
+import type { Thread } from './thread.js'
 
 /** What became of messages that the thread's client knows. */
 export interface ClientEdit {
@@ -179,3 +180,53 @@ function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
 
 /** Keys of all of them. */
 export const keysOf = (messages: readonly ChatMessage[]): readonly string[] => messages.map(messageKey)
+
+/** Those of a request; of messages that it and the thread begin with, or that lead to the thread's end, without looking at what they say. */
+export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, request: readonly ChatMessage[]): readonly string[] {
+  const known: string[] = []
+  let head = 0
+  while (head < Math.min(view.length, request.length) && isSame(view[head]!, request[head]!)) known[head] = keys[head++]!
+  const end = view.at(-1)
+  let at = end === undefined ? -1 : request.findLastIndex((message) => isSame(end, message))
+  for (let of = view.length - 1; Math.min(at, of) >= head && isSame(view[of]!, request[at]!); at--) known[at] = keys[of--]!
+  return request.map((message, index) => known[index] ?? messageKey(message))
+}
+
+// Which of the threads that have some of a request's messages it is of.
+
+export interface Related {
+  readonly thread: Thread
+  readonly alignment: Alignment
+}
+
+export function isBetter(one: Related, other: Related): boolean {
+  const goesOn = ({ alignment, thread }: Related) => (alignment.goesOn && !thread.asked ? 1 : 0)
+  const more = goesOn(one) - goesOn(other) || one.alignment.matches.length - other.alignment.matches.length
+  return more > 0 || (more === 0 && one.thread.used > other.thread.used)
+}
+
+/**
+ * Where a request left a thread, and why; null when it asks the same again, or only begins alike.
+ * @param id the thread, where the request names it
+ */
+export function leftBy(
+  thread: Thread,
+  messages: readonly ChatMessage[],
+  { matches }: Alignment,
+  id: string | undefined,
+): Lost | null {
+  const other = matches.findIndex(({ a, b }, at) => a !== at || b !== at)
+  const shared = other === -1 ? matches.length : other
+  const isOther = shared < thread.view.length && shared < messages.length
+  const wasAnswered = thread.view.slice(0, shared).some(({ role }) => role === 'assistant')
+  if (!isOther || (id === undefined && !wasAnswered)) return null
+  const reason = `message ${shared} is not what it was in thread ${thread.id}: ${difference(thread.view[shared], messages[shared])}`
+  return { message: shared, place: thread.placeOf(shared), reason }
+}
+
+/** Where a request left the thread it was matched with. `place`: index of the first other message in the thread. */
+interface Lost {
+  readonly message: number
+  readonly place: number
+  readonly reason: string
+}

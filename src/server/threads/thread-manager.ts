@@ -5,8 +5,20 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadRecord } from '../../store/port.js'
-import { type Alignment, alignRequest, type ClientEdit, isRelated, keysOf, type Woven, woven } from './client-edits.js'
-import { bestMatch, chainOf, common, difference } from './prefix-match.js'
+import {
+  type Alignment,
+  alignRequest,
+  type ClientEdit,
+  isBetter,
+  isRelated,
+  keysBeside,
+  keysOf,
+  leftBy,
+  type Related,
+  type Woven,
+  woven,
+} from './client-edits.js'
+import { bestMatch, chainOf, messageKey } from './prefix-match.js'
 import type { ThreadChange } from './thread-api.js'
 import { type BookEntry, type Known, noThread, ThreadIndex, type ThreadIndexOptions } from './thread-table.js'
 import { Thread } from './thread.js'
@@ -45,12 +57,6 @@ export interface Taken {
 
 /** The same before the messages are in it; `alignment`: it is to become what the request has of it. */
 type Taking = Taken & { readonly alignment?: Alignment }
-
-/** A thread that has some of a request's messages. */
-interface Related {
-  readonly thread: Thread
-  readonly alignment: Alignment
-}
 
 const MONTH = 30 * 24 * 3600 * 1000
 
@@ -212,6 +218,8 @@ export class ThreadBook {
   /** Decides and takes in one go: nobody comes in between. */
   #match(wanted: Wanted): Taking {
     const { tenant, model, messages, thread: id, tools } = wanted
+    const near = id === undefined ? this.#near(wanted) : null
+    if (near !== null) return this.#takeRelated(wanted, near)
     const chain = chainOf(messages)
     const candidates =
       id === undefined ? [...this.index.each(tenant)].filter((entry) => entry.model === model) : [this.#named(tenant, id, model)]
@@ -227,35 +235,49 @@ export class ThreadBook {
     const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
     const found = this.#related(wanted, id !== undefined ? candidates : best !== null && isBegun ? [best.candidate] : [])
     if (found === null) return { thread: this.#begin(tenant, model, tools, null, null), left: null, edits: [], hidden: [] }
-    const { thread: from, alignment } = found
-    const left = leftBy(from, messages, common(from.chain, chain), id)
-    const { edits, hidden } = alignment
-    if (alignment.goesOn && !from.asked) {
+    return this.#takeRelated(wanted, found)
+  }
+
+  #takeRelated({ tenant, model, messages, thread: id, tools }: Wanted, { thread: from, alignment }: Related): Taking {
+    const { edits, hidden, goesOn } = alignment
+    const left = leftBy(from, messages, alignment, id)
+    if (goesOn && !from.asked) {
       from.asked = true
-      return { thread: from, left, edits, hidden, alignment }
+      return { thread: from, left, edits, hidden, ...(edits.length === 0 ? {} : { alignment }) }
     }
     const thread = this.#begin(tenant, model, tools, from, woven(from.record, alignment, messages))
     return { thread, left, edits, hidden: [...from.hidden, ...hidden] }
   }
 
-  /**
-   * The thread that a request is of though it does not go on with one as it is: of those that it goes on behind the end of, else of all that are found, the
-   * one with the most of its messages, then the one used last. Null: none.
-   */
+  /** The thread that has the request's last answer among its last messages and most of what came before it: looks at no other. Null: none has. */
+  #near({ tenant, model, messages }: Wanted): Related | null {
+    const last = messages.findLastIndex(({ role }) => role === 'assistant')
+    if (last < 0) return null
+    const found = this.#closest(this.index.having(tenant, model, [messageKey(messages[last]!)]), messages, undefined)
+    const matches = found?.alignment.matches.filter(({ b }) => b <= last) ?? []
+    return matches.at(-1)?.b === last && matches.length > (last + 1) / 2 ? found : null
+  }
+
+  /** Of threads that it goes on behind the end of, else of all found, the one with the most of its messages, then the one used last. Null: none. */
   #related({ tenant, model, messages, thread: id }: Wanted, first: readonly BookEntry[]): Related | null {
     const keys = keysOf(messages)
     // A system message is many threads': none is read for it.
     const own = keys.filter((_, at) => messages[at]!.role !== 'system')
-    const entries = new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])])
-    let best: Related | null = null
+    return this.#closest(new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])]), messages, id)
+  }
+
+  #closest(entries: Iterable<BookEntry>, messages: readonly ChatMessage[], id: string | undefined): Related | null {
+    let best: (Related & { readonly entry: BookEntry }) | null = null
     for (const entry of entries) {
       const thread = this.#loaded(entry, id)
       if (thread === null) continue
-      const alignment = alignRequest(thread.view, thread.keys, messages, keys, thread.hidden)
+      const alignment = alignRequest(thread.view, thread.keys, messages, keysBeside(thread, messages), thread.hidden)
       const counts = id !== undefined || isRelated(thread.view, alignment)
-      if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment }
+      if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment, entry }
     }
-    return best
+    // It was put away where another one was read after it.
+    const thread = best && this.#loaded(best.entry, id)
+    return best && thread && { ...best, thread }
   }
 
   /** Null: the thread was found damaged now; a request that did not name it goes on without it. */
@@ -367,21 +389,6 @@ export class ThreadBook {
   #changed({ tenant, id }: Pick<Known, 'tenant' | 'id'>, kind: ThreadChange['kind']): void {
     for (const listener of [...this.#listeners]) listener({ tenant, thread: id, kind })
   }
-}
-
-function isBetter(one: Related, other: Related): boolean {
-  const goesOn = ({ alignment, thread }: Related) => (alignment.goesOn && !thread.asked ? 1 : 0)
-  const more = goesOn(one) - goesOn(other) || one.alignment.matches.length - other.alignment.matches.length
-  return more > 0 || (more === 0 && one.thread.used > other.thread.used)
-}
-
-/** Where a request left a thread with which it has `shared` messages in common, and why; null when it asks the same again, or only begins alike. */
-function leftBy(thread: Thread, messages: readonly ChatMessage[], shared: number, id: string | undefined): Taken['left'] {
-  const isOther = shared < thread.chain.length && shared < messages.length
-  const wasAnswered = thread.view.slice(0, shared).some(({ role }) => role === 'assistant')
-  if (!isOther || (id === undefined && !wasAnswered)) return null
-  const reason = `message ${shared} is not what it was in thread ${thread.id}: ${difference(thread.view[shared], messages[shared])}`
-  return { message: shared, place: thread.placeOf(shared), reason }
 }
 
 const isNoThread = (error: unknown): boolean => error instanceof KvfoldError && error.code === 'server/no-thread'

@@ -8,7 +8,6 @@ import { invariant } from '../../core/errors.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
-import type { Woven } from './client-edits.js'
 import { type Candidate, canonical, Chain, messageKey } from './prefix-match.js'
 
 /** How far the store is. */
@@ -194,7 +193,7 @@ export class Thread implements Candidate {
   }
 
   /** Its client sent other messages than before: from now on it consists of these. What was shown before is known no more. */
-  rewrite({ messages, edits, held }: Woven): void {
+  rewrite({ messages, edits, held }: Pick<ThreadRecord, 'messages' | 'edits' | 'held'>): void {
     const before = this.conversation.messages
     const isSame = ({ message, seen }: StoredMessage, at: number) => message === before[at] && seen === this.#seen[at]
     const other = messages.findIndex((each, at) => !isSame(each, at))
