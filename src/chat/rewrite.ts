@@ -23,9 +23,9 @@ export interface Trace {
   readonly refused: readonly number[]
 }
 
-/** Null when the earlier messages keep their tokens, or when the caller itself changed them or the tools. */
+/** Null when the earlier messages keep their tokens, or when the caller itself changed them. A changed list of tools is told with what it costs. */
 export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null {
-  if (JSON.stringify(before.tools) !== JSON.stringify(after.tools)) return null
+  if (JSON.stringify(before.tools) !== JSON.stringify(after.tools)) return changedTools(before, after)
   for (let index = 0; index < before.messages.length; index++) {
     const [old, now] = [before.messages[index], after.messages[index]]
     if (old === undefined || now === undefined || !sameMessage(old, now)) return null
@@ -35,6 +35,34 @@ export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null
   if (after.messages[answer]?.sampled === undefined || !after.refused.includes(answer)) return null
   return { message: answer, reason: refusal(after, answer) }
 }
+
+/** Null where it shows nowhere: at the end of the earlier prompt nothing stands behind it. */
+function changedTools(before: Trace, after: Trace): TemplateRewrite | null {
+  const same = before.base.tokens.findIndex((token, at) => token !== after.base.tokens[at])
+  if (same < 0) return null
+  const behind = before.base.tokens.length - same
+  const message = Math.max(
+    0,
+    before.tokenStarts.findLastIndex((start) => start <= same),
+  )
+  const names = ({ tools }: Trace) => tools.map(({ name }) => name)
+  const [added, removed] = [without(names(after), names(before)), without(names(before), names(after))]
+  const changes = [
+    ...(added.length === 0 ? [] : [`${added.length} added: ${few(added)}`]),
+    ...(removed.length === 0 ? [] : [`${removed.length} removed: ${few(removed)}`]),
+  ]
+  const what = changes.length === 0 ? 'the same names in another order or with other definitions' : changes.join('; ')
+  return {
+    message: Math.min(message, before.messages.length),
+    reason: `the list of tools changed (${what}), and ${behind} tokens of the earlier prompt stand behind the first change`,
+  }
+}
+
+const without = (names: readonly string[], others: readonly string[]): string[] => names.filter((name) => !others.includes(name))
+
+/** The first three of many names. */
+const few = (names: readonly string[]): string =>
+  names.length <= 3 ? names.join(', ') : `${names.slice(0, 3).join(', ')} and ${names.length - 3} more`
 
 function sameMessage(a: ChatMessage, b: ChatMessage): boolean {
   if (a === b) return true

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { ChatFormat } from '../../src/chat/format.js'
-import type { ChatMessage, Edit } from '../../src/chat/message.js'
+import type { ChatMessage, Edit, ToolDefinition } from '../../src/chat/message.js'
 import type { Span } from '../../src/core/span.js'
 import { realTemplate } from '../support/bundle.js'
 import {
@@ -434,7 +434,23 @@ describe('templates that rewrite history', () => {
     const { format } = ruledFormat(builtinTemplate)
     const first = format.render({ messages: [user('hi')] })
     expect(format.check(first, format.render({ messages: [user('ho'), user('more')] }))).toBeNull()
-    expect(format.check(first, format.render({ messages: [user('hi')], tools }))).toBeNull()
+  })
+
+  test('a changed list of tools is told by name, with the tokens behind it', () => {
+    const { format } = ruledFormat(builtinTemplate)
+    const of = (list: readonly ToolDefinition[]) => format.render({ messages: [user('hi'), user('more')], tools: list })
+    const other = { ...tools[0]!, name: 'other' }
+    const [first, both] = [of(tools), of([...tools, other])]
+    const told = format.check(first, both)
+    expect(told?.message).toBe(0)
+    expect(told?.reason).toMatch(
+      /^the list of tools changed \(1 added: other\), and \d+ tokens of the earlier prompt stand behind/,
+    )
+    const behind = Number(/and (\d+) tokens/.exec(told!.reason)![1])
+    expect(behind).toBe(first.tokens.length - first.tokens.findIndex((token, at) => token !== both.tokens[at]))
+    expect(format.check(both, of([other, ...tools]))?.reason).toContain('the same names in another order')
+    expect(format.check(both, first)?.reason).toContain('1 removed: other')
+    expect(format.check(first, of([...tools]))).toBeNull()
   })
 
   test('no template that we call unchanging changes', () => {
