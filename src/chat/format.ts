@@ -6,6 +6,7 @@ import { templateMessages, toolsValue } from './conversation.js'
 import { applyToText, applyToTokens, changesOf, remembered, replacedBy, shifted } from './edits.js'
 import { Template } from './jinja/template.js'
 import type { ChatMessage, Edit, ToolDefinition } from './message.js'
+import type { LazyGrammar } from './grammar.js'
 import type { ReplyParser } from './parser.js'
 import { findRewrite, type TemplateRewrite, type Trace } from './rewrite.js'
 import { substitute } from './sampled.js'
@@ -174,13 +175,18 @@ export class ChatFormat {
   }
 
   /** A fresh parser for one answer; what the generation prompt has already opened is taken into account. */
-  parser(): ReplyParser {
-    return this.syntax.parser(this.#probe().prompt)
+  parser(tools: readonly ToolDefinition[] = []): ReplyParser {
+    return this.syntax.parser(this.#probe().prompt, tools)
   }
 
   /** GBNF that forces at least one call of one of the tools, or exactly one when `single`; null when the family has none. */
   callGrammar(tools: readonly ToolDefinition[], single = false): string | null {
     return this.syntax.grammar(tools, this.#probe().prompt, single)
+  }
+
+  /** What holds an answer to calls of these tools from where it begins one; null when the family has none. */
+  lazyCalls(tools: readonly ToolDefinition[], single = false): LazyGrammar | null {
+    return this.syntax.lazy(tools, this.#probe().prompt, single)
   }
 
   /** The prompt without its edits. The last one is kept: a fold snaps several times before it renders. */

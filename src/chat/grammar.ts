@@ -1,115 +1,127 @@
-/** GBNF that forces tool calls: names restricted to the tools, arguments to their parameters. */
+/** GBNF of tool calls, forced or free to begin anywhere: names restricted to the tools, arguments to their parameters. */
+import { KvfoldError } from '../core/errors.js'
 import type { ToolDefinition } from './message.js'
+import { FREE_JSON, GrammarRules, literal, PYTHON_JSON, PYTHON_LITERALS, textWithout } from './schema/rules.js'
+import type { Schema } from './schema/merge.js'
+import { SchemaWriter, type SchemaOptions } from './schema/schema-grammar.js'
+import { taggedArguments, type TaggedArguments } from './schema/tagged.js'
 import type { ReasoningTags } from './syntax/syntax.js'
 
 /** A literal in GBNF, with spaces around. */
-export function words(text: string): string {
-  const escaped = text.replace(/[\\"]/g, '\\$&').replace(/\n/g, '\\n').replace(/\r/g, '\\r').replace(/\t/g, '\\t')
-  return ` "${escaped}" `
-}
+export const words = (text: string): string => ` ${literal(text)} `
 
 /** `{"name": "tool", "arguments": {...}}` with Python's spacing. `key`: what the family calls the arguments. */
 export function jsonCall(tool: string, args: string, key = 'arguments'): string {
   return words(`{"name": ${JSON.stringify(tool)}, "${key}": `) + args + words('}')
 }
 
-const JSON_RULES = `
-string ::= "\\"" ( [^"\\\\\\x00-\\x1f] | "\\\\" ( ["\\\\/bfnrt] | "u" [0-9a-fA-F]{4} ) )* "\\""
-integer ::= "-"? ( "0" | [1-9] [0-9]{0,15} )
-number ::= integer ( "." [0-9]{1,16} )? ( [eE] [-+]? [0-9]{1,3} )?
-boolean ::= "true" | "false"
-object ::= "{" ( string ": " value ( ", " string ": " value )* )? "}"
-array ::= "[" ( value ( ", " value )* )? "]"
-value ::= object | array | string | number | boolean | "null"
-`
+/** How a family writes calls. */
+export interface CallForm {
+  /** One call around the rule of its arguments. */
+  readonly write: (tool: string, args: string) => string
+  /** Between two calls, as GBNF; null: there is only one. */
+  readonly between: string | null
+  /** Around all of them, as GBNF. */
+  readonly around?: { readonly before: string; readonly after: string }
+  /** Whether readers know calls without what is around them, too. */
+  readonly isAroundOptional?: boolean
+  /** The tags of reasoning where there may be some before a call. */
+  readonly reasoning: ReasoningTags | null
+  /** Texts with which readers begin to read a call wherever they stand outside of reasoning. */
+  readonly triggers: readonly string[]
+  /** How arguments are written. Default: JSON. */
+  readonly style?: 'python' | TaggedArguments
+}
 
-/** GBNF for one JSON object of any shape. */
-export const anyObject = `root ::= object${JSON_RULES}`
+/** A grammar that holds from where one of the triggers stands. */
+export interface LazyGrammar {
+  /** GBNF, root rule `root`, of everything from the trigger on. */
+  readonly grammar: string
+  /** None: it holds from the beginning. */
+  readonly triggers: readonly string[]
+  /** Within these tags nothing triggers. */
+  readonly reasoning: readonly ReasoningTags[]
+  /** What the prompt ends with of all these. */
+  readonly opened: string
+}
 
 /**
- * Root, one call rule a tool, and the JSON rules. `write` writes one call around the rule of its arguments; calls are separated
- * by `between` (null: only one) and all of them stand inside `around`. An open reasoning in the prompt is finished first; where the prompt opened none, one may come first.
+ * Forces at least one call, or exactly one when `single`; null without tools. An open reasoning in the prompt is finished first; where the prompt opened
+ * none, one may come first.
  */
-export function forcedCalls(
-  tools: readonly ToolDefinition[],
-  prompt: string,
-  reasoning: ReasoningTags | null,
-  write: (tool: string, args: string) => string,
-  between: string | null,
-  around: { readonly before: string; readonly after: string } = { before: '', after: '' },
-): string | null {
+export function forcedCalls(form: CallForm, tools: readonly ToolDefinition[], prompt: string, single: boolean): string | null {
   if (tools.length === 0) return null
-  const lines: string[] = []
-  tools.forEach(({ name, parameters }, index) => {
-    lines.push(`call-${index} ::= ${write(name, `args-${index}`)}`, ...argumentRules(index, parameters))
+  const { around = { before: '', after: '' }, reasoning } = form
+  const rules = new GrammarRules(form.style === 'python' ? PYTHON_LITERALS : PYTHON_JSON)
+  const calls = addCalls(rules, form, tools, single)
+  rules.add('root', `${reasoning === null ? '' : opening(rules, prompt, reasoning)}${around.before}${calls}${around.after}`)
+  return rules.text()
+}
+
+/** What may follow from where a call begins: calls of these tools, of none when there are none, and the end. */
+export function lazyCalls(form: CallForm, tools: readonly ToolDefinition[], prompt: string, single: boolean): LazyGrammar {
+  const { around = { before: '', after: '' }, triggers, isAroundOptional = false } = form
+  const rules = new GrammarRules(form.style === 'python' ? PYTHON_LITERALS : FREE_JSON)
+  const calls = addCalls(rules, form, tools, single)
+  const bare = isAroundOptional ? ` | ${calls} (${around.after})?` : ''
+  rules.add('root', `( ${around.before}${calls}${around.after}${bare} ) [ \\n]{0,4}`)
+  const reasoning = [form.reasoning ?? { open: '<think>', close: '</think>' }]
+  const end = prompt.trimEnd()
+  const opened = [...triggers, ...reasoning.map(({ open }) => open)].find((tag) => end.endsWith(tag)) ?? ''
+  return { grammar: rules.text(), triggers, reasoning, opened }
+}
+
+/** Adds a rule a tool, and gives the expression of one call or several. */
+export function addCalls(
+  rules: GrammarRules,
+  { write, between, style }: CallForm,
+  tools: readonly ToolDefinition[],
+  single: boolean,
+): string {
+  tools.forEach(({ name, parameters, strict = false }, index) => {
+    const args = `args-${index}`
+    const given = parametersOf(parameters)
+    const options = { prefix: args, loose: !strict }
+    const written = (schema: Schema) =>
+      typeof style === 'object'
+        ? taggedArguments(rules, schema, style, options)
+        : style === 'python'
+          ? namedArguments(rules, schema, options)
+          : new SchemaWriter(rules, schema, options).whole()
+    // A schema that is none says nothing of what a call may be, unless somebody relies on it.
+    rules.add(args, strict ? written(given) : (rules.attempt(() => written(given), null) ?? written({ type: 'object' })))
+    rules.add(`call-${index}`, write(name, args))
   })
-  const first = reasoning === null ? '' : opening(prompt, reasoning)
-  lines.unshift(
-    `root ::= ${first}calls`,
-    `calls ::= ${around.before}call${between === null ? '' : ` (${between}call )*`}${around.after}`,
-    `call ::= ${tools.map((_, index) => `call-${index}`).join(' | ')}`,
-    ...(reasoning === null ? [] : [`thought ::= ${thought(reasoning.close)}`, 'gap ::= [ \\n]{0,4}']),
+  // There is no such character in any answer.
+  rules.add('call', tools.length === 0 ? '[\\x00]' : tools.map((_, index) => `call-${index}`).join(' | '))
+  return between === null || single ? 'call' : `call (${between}call )*`
+}
+
+/** @throws KvfoldError engine/bad-grammar where the schema of a strict tool is none, or says what no grammar can */
+export function refuseBadTools(tools: readonly ToolDefinition[]): void {
+  for (const { name, parameters, strict = false } of tools)
+    try {
+      if (strict) new SchemaWriter(new GrammarRules(FREE_JSON), parametersOf(parameters), { prefix: 'args' }).whole()
+    } catch (error) {
+      if (!(error instanceof KvfoldError)) throw error
+      throw new KvfoldError(error.code, `The tool ${JSON.stringify(name)}: ${error.message}`, { cause: error })
+    }
+}
+
+/** Parameters that say no more than that allow any object. */
+const parametersOf = (parameters: Schema): Schema =>
+  parameters['type'] === undefined ? { type: 'object', ...parameters } : parameters
+
+/** `key=value, key=value`. */
+function namedArguments(rules: GrammarRules, schema: Schema, options: SchemaOptions): string {
+  const name = '[a-zA-Z_] [a-zA-Z0-9_]{0,60}'
+  const body = new SchemaWriter(rules, schema, options).arguments('", "', (key, value) =>
+    key === null || !/^\w+$/.test(key) ? null : `${literal(`${key}=`)} ${value}`,
   )
-  return lines.join('\n') + JSON_RULES
+  return body === 'any' ? `( ${name} "=" value ( ", " ${name} "=" value )* )?` : body === '' ? '""' : body
 }
 
-function opening(prompt: string, { open, close }: ReasoningTags): string {
-  const rest = `thought${words(close)}gap `
-  return prompt.trimEnd().endsWith(open) ? rest : `( ${words(open)}${rest})? `
-}
-
-/** Any text that does not contain the closing tag's first two characters together. */
-function thought(close: string): string {
-  const [first = '<', second = '/'] = close
-  const inside = (char: string) => (char === ']' || char === '\\' || char === '^' || char === '[' ? `\\${char}` : char)
-  return `( [^${inside(first)}] |${words(first)}[^${inside(second)}] )*`
-}
-
-/**
- * The rule `args-<index>`: every key at most once. The required ones come first, all of them, in the schema's order; then those of the others
- * that there are, in the same order.
- */
-function argumentRules(index: number, schema: Readonly<Record<string, unknown>>): string[] {
-  const { properties, required: listed } = schema
-  const known = typeof properties === 'object' && properties !== null ? Object.entries(properties) : []
-  const names = new Set(Array.isArray(listed) ? listed.filter((name) => typeof name === 'string') : [])
-  const unknown = [...names].filter((name) => !known.some(([key]) => key === name)).map((name) => [name, true] as const)
-  const entries: readonly (readonly [string, unknown])[] = [...known, ...unknown]
-  if (entries.length === 0) return [`args-${index} ::= "{}"${properties === undefined ? ' | object' : ''}`]
-  const pair = ([key, property]: readonly [string, unknown]) => `${words(`${JSON.stringify(key)}: `)}${valueRule(property)}`
-  const first = entries.filter(([key]) => names.has(key)).map(pair)
-  const others = entries.filter(([key]) => !names.has(key)).map(pair)
-  const behind = (pairs: readonly string[]) => pairs.map((each) => ` ( ", "${each} )?`).join('')
-  if (first.length > 0) return [`args-${index} ::= "{"${first.join(' ", "')}${behind(others)} "}"`]
-  // Without a key that is always there, the first of those there are has no comma before it.
-  const rest = (at: number) => `rest-${index}-${at}`
-  return [
-    `args-${index} ::= "{" ( ${others.map((each, at) => each + (at + 1 < others.length ? ` ${rest(at + 1)}` : '')).join(' | ')} )? "}"`,
-    ...others
-      .slice(1)
-      .map((each, at) => `${rest(at + 1)} ::= ( ", "${each} )?${at + 2 < others.length ? ` ${rest(at + 2)}` : ''}`),
-  ]
-}
-
-/** The rule for one parameter; schemas we do not know allow any value. */
-function valueRule(schema: unknown): string {
-  if (typeof schema !== 'object' || schema === null) return 'value'
-  const { type, enum: options, items } = schema as { readonly type?: unknown; readonly enum?: unknown; readonly items?: unknown }
-  if (Array.isArray(options) && options.length > 0)
-    return `( ${options.map((option) => words(JSON.stringify(option))).join('|')} )`
-  if (Array.isArray(type)) return `( ${type.map((each) => valueRule({ ...schema, type: each as unknown })).join(' | ')} )`
-  switch (type) {
-    case 'string':
-    case 'integer':
-    case 'number':
-    case 'boolean':
-    case 'object':
-      return type
-    case 'null':
-      return '"null"'
-    case 'array':
-      return items === undefined ? 'array' : `( "[" ( ${valueRule(items)} ( ", " ${valueRule(items)} )* )? "]" )`
-    default:
-      return 'value'
-  }
+function opening(rules: GrammarRules, prompt: string, { open, close }: ReasoningTags): string {
+  const rest = `${textWithout(rules, 'thought', close)} ${literal(close)} [ \\n]{0,4} `
+  return prompt.trimEnd().endsWith(open) ? rest : `( ${literal(open)} ${rest})? `
 }

@@ -33,6 +33,8 @@ export interface ToolDefinition {
   readonly description: string
   /** JSON schema of the arguments object. */
   readonly parameters: Readonly<Record<string, unknown>>
+  /** Arguments keep to all that the schema says, and a schema that no grammar can say is refused. Default false: they keep to what can be said. */
+  readonly strict?: boolean
 }
 
 export type ToolChoice = 'auto' | 'required' | 'none'

@@ -2,7 +2,8 @@
 import type { ChatFormat } from '../chat/format.js'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
-import type { Native, NativeModel } from '../native/types.js'
+import { jsonSchemaGrammar } from '../chat/schema/schema-grammar.js'
+import type { NativeModel, SamplerOptions } from '../native/types.js'
 import type { EngineRequest } from './engine.js'
 
 /** What an answer's whole text must be; nothing: anything. */
@@ -18,22 +19,31 @@ export function refuseTwoForms({ grammar, schema }: Form): void {
     throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
 }
 
-/** The form as a sampler takes it. @throws KvfoldError engine/bad-request for a schema that cannot be converted */
-export async function formGrammar(native: Native, { grammar, schema }: Form): Promise<{ grammar?: string }> {
-  if (schema !== undefined) return { grammar: await native.grammarFromSchema(schema) }
+type Held = Pick<SamplerOptions, 'grammar' | 'lazy'>
+
+/** The form as a sampler takes it. @throws KvfoldError engine/bad-grammar for a schema that is none or cannot be converted */
+export function formGrammar({ grammar, schema }: Form): Held {
+  if (schema !== undefined) return { grammar: jsonSchemaGrammar(schema) }
   return grammar === undefined ? {} : { grammar }
 }
 
 /**
- * What a request holds its answer to: a form, else calls of the callable tools where a call is required.
- * @throws KvfoldError engine/bad-request for a schema that cannot be converted, and where the template's way to write calls cannot be forced
+ * What a request holds its answer to: a form; else calls of the callable tools, where a call is required from the beginning, otherwise from where one
+ * begins, so that no other call can be made.
+ * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request where the template's way to write calls cannot be forced
  */
-export async function grammarOf(native: Native, format: ChatFormat, request: EngineRequest): Promise<{ grammar?: string }> {
-  const { grammar, schema, tools = [], toolChoice, callable, endsWith = () => false } = request
-  if (grammar !== undefined || schema !== undefined) return formGrammar(native, request)
-  if (toolChoice !== 'required') return {}
-  const allowed = tools.filter(({ name }) => callable?.includes(name) ?? true)
-  const calls = format.callGrammar(allowed, allowed.every(endsWith))
+export function grammarOf(format: ChatFormat, request: EngineRequest): Held {
+  const { grammar, schema, tools = [], toolChoice = 'auto', callable, endsWith = () => false } = request
+  if (grammar !== undefined || schema !== undefined) return formGrammar(request)
+  if (tools.length === 0 && toolChoice !== 'required') return {}
+  const allowed = toolChoice === 'none' ? [] : tools.filter(({ name }) => callable?.includes(name) ?? true)
+  const isSingle = allowed.every(endsWith)
+  if (toolChoice !== 'required') {
+    const lazy = format.lazyCalls(allowed, isSingle)
+    if (lazy === null) return {}
+    return lazy.triggers.length === 0 ? { grammar: lazy.grammar } : { grammar: lazy.grammar, lazy }
+  }
+  const calls = format.callGrammar(allowed, isSingle)
   if (calls === null)
     throw new KvfoldError(
       'engine/bad-request',

@@ -38,7 +38,7 @@ export interface EngineRequest {
   readonly tools?: readonly ToolDefinition[]
   /** Default `auto` with tools, `none` without. `required` forces the syntax of a call. */
   readonly toolChoice?: ToolChoice
-  /** Names of the tools that a required call may be of; the model sees all of them. Default: all. */
+  /** Names of the tools that a call may be of; the model sees all of `tools`, and cannot call the others. Default: all. */
   readonly callable?: readonly string[]
   readonly sampling?: Sampling
   /** Default: what the context has room for. */

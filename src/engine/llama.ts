@@ -197,7 +197,7 @@ export class LlamaEngine implements Engine {
       ...rest,
       salt: this.#salts.of(tenant),
       shown,
-      sampler: { ...samplerOptions(sampling), ...(await formGrammar(this.native, { grammar, schema })) },
+      sampler: { ...samplerOptions(sampling), ...formGrammar({ grammar, schema }) },
     })
   }
 
@@ -309,14 +309,14 @@ export class LlamaEngine implements Engine {
     if (rewrite !== null) stream.push({ type: 'rewrite', message: rewrite.message, reason: rewrite.reason })
     this.#lastRendered.set(request.conversation, rendered)
 
-    const parser = format.parser()
+    const parser = format.parser(tools)
     const forward = (events: readonly ReplyEvent[]) => {
       for (const event of events) if (event.type !== 'call-start') stream.push(event)
     }
     const cut = { early: false }
     const result = await this.#submit({
       ...this.#clientEdits.asked(request, rendered, this.#salts.of(request.tenant), termsOf(request, this.options)),
-      sampler: { ...samplerOptions(request.sampling), ...(await grammarOf(this.native, format, request)) },
+      sampler: { ...samplerOptions(request.sampling), ...grammarOf(format, request) },
       ...(request.maxTokens === undefined ? {} : { maxTokens: request.maxTokens }),
       ...(request.stop === undefined ? {} : { stop: request.stop }),
       ...(request.logprobs === undefined ? {} : { logprobs: request.logprobs }),

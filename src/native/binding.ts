@@ -4,7 +4,6 @@ import { KvfoldError } from '../core/errors.js'
 import { loadAddon } from './addon.js'
 import { backendFor, usable } from './devices.js'
 import { Model } from './model.js'
-import { grammarFromSchema } from './schema-grammar.js'
 import type { BackendInfo, GpuChoice, Native } from './types.js'
 import { existsSync } from 'node:fs'
 
@@ -53,7 +52,6 @@ async function open(gpu: GpuChoice): Promise<Native> {
   return {
     backend,
     loadModel: (path, options) => Model.load(addon, backend, resolve(path), options),
-    grammarFromSchema: (schema) => grammarFromSchema(llama, schema),
   }
 }
 

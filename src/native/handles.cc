@@ -1,4 +1,5 @@
 // Owns the lives of native objects: who holds what, what happens when an environment ends, and how failures are told.
+#include "lazy-grammar.h"
 #include "tap.h"
 
 namespace kvfold {
@@ -7,6 +8,25 @@ void ModelHandle::free() {
   if (model != nullptr) llama_model_free(model);
   model = nullptr;
   vocab = nullptr;
+}
+
+std::string pieceOf(const llama_vocab *vocab, llama_token token) {
+  std::string piece(64, 0);
+  int32_t size = llama_token_to_piece(vocab, token, piece.data(), piece.size(), 0, true);
+  if (size < 0) {
+    piece.resize(-size);
+    size = llama_token_to_piece(vocab, token, piece.data(), piece.size(), 0, true);
+  }
+  piece.resize(std::max(size, 0));
+  return piece;
+}
+
+const std::unordered_map<std::string, llama_token> &ModelHandle::pieces() {
+  std::call_once(listed, [&] {
+    for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); token++)
+      if (!llama_vocab_is_eog(vocab, token)) byPiece.emplace(pieceOf(vocab, token), token);
+  });
+  return byPiece;
 }
 
 ContextHandle::ContextHandle() = default;
@@ -21,8 +41,13 @@ void ContextHandle::free() {
   outputs.clear();
 }
 
+SamplerHandle::SamplerHandle() = default;
+
+SamplerHandle::~SamplerHandle() { free(); }
+
 void SamplerHandle::free() {
   std::lock_guard<std::mutex> lock(mutex);
+  lazy.reset();
   for (auto **part : {&grammar, &chain}) {
     if (*part != nullptr) llama_sampler_free(*part);
     *part = nullptr;

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace kvfold {
@@ -28,7 +29,16 @@ struct ModelHandle {
   const llama_vocab *vocab = nullptr;
   ~ModelHandle() { free(); }
   void free();
+  // A token for every text that is one token's; none that ends generation.
+  const std::unordered_map<std::string, llama_token> &pieces();
+
+ private:
+  std::once_flag listed;
+  std::unordered_map<std::string, llama_token> byPiece;
 };
+
+// A token's text, control tokens written out.
+std::string pieceOf(const llama_vocab *vocab, llama_token token);
 
 struct Tap;
 
@@ -55,17 +65,23 @@ struct ContextHandle {
   void free();
 };
 
+// A grammar that holds only from where one of the triggers stands in what was written (lazy-grammar.cc).
+class LazyGrammar;
+
 struct SamplerHandle {
   std::shared_ptr<ModelHandle> model;
   // Held by whoever draws, accepts or frees: a run draws on another thread.
   std::mutex mutex;
-  // Null without a grammar.
+  // Null without a grammar, and while it sleeps.
   llama_sampler *grammar = nullptr;
+  // Wakes the grammar where a call begins; null where it holds from the beginning.
+  std::unique_ptr<LazyGrammar> lazy;
   llama_sampler *chain = nullptr;
   // Its state changes with every draw (mirostat).
   bool stateful = false;
   std::vector<llama_token_data> candidates;
-  ~SamplerHandle() { free(); }
+  SamplerHandle();
+  ~SamplerHandle();
   void free();
 };
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "kvfold.h"
+#include "lazy-grammar.h"
 
 namespace kvfold {
 namespace {
@@ -77,6 +78,10 @@ Napi::Value create(const Napi::CallbackInfo &info) {
     sampler->model = modelOf(info[0]);
     sampler->candidates.resize(llama_vocab_n_tokens(sampler->model->vocab));
     if (options.Get("grammar").IsString()) addGrammar(*sampler, options.Get("grammar").As<Napi::String>());
+    if (options.Get("lazy").IsObject()) {
+      sampler->lazy = std::make_unique<LazyGrammar>(*sampler->model, sampler->grammar, options.Get("lazy").As<Napi::Object>());
+      sampler->grammar = sampler->lazy->begin();
+    }
     addChain(*sampler, options);
     return boxed(info.Env(), sampler);
   });
@@ -84,15 +89,13 @@ Napi::Value create(const Napi::CallbackInfo &info) {
 
 // Asked before every accept: llama.cpp ends the process when a grammar is told of an end it does not allow.
 bool allowed(const SamplerHandle &sampler, llama_token token) {
-  if (sampler.grammar == nullptr) return true;
-  llama_token_data candidate{token, 1.0f, 0.0f};
-  llama_token_data_array array{&candidate, 1, -1, false};
-  llama_sampler_apply(sampler.grammar, &array);
-  return std::isfinite(candidate.logit);
+  if (sampler.grammar != nullptr) return allows(sampler.grammar, token);
+  return sampler.lazy == nullptr || sampler.lazy->permits(token);
 }
 
-llama_token draw(SamplerHandle &sampler, const float *logits, bool constrained) {
+llama_token draw(SamplerHandle &sampler, const float *logits, bool constrained, const std::vector<llama_token> &without = {}) {
   for (size_t id = 0; id < sampler.candidates.size(); id++) sampler.candidates[id] = {static_cast<llama_token>(id), logits[id], 0.0f};
+  for (auto token : without) sampler.candidates[token].logit = -INFINITY;
   llama_token_data_array array{sampler.candidates.data(), sampler.candidates.size(), -1, false};
   if (constrained) llama_sampler_apply(sampler.grammar, &array);
   llama_sampler_apply(sampler.chain, &array);
@@ -104,6 +107,7 @@ void accept(SamplerHandle &sampler, llama_token token) {
   if (!allowed(sampler, token))
     throw Failure("engine/bad-grammar", "The grammar does not allow token " + std::to_string(token) + " here.");
   if (sampler.grammar != nullptr) llama_sampler_accept(sampler.grammar, token);
+  else if (sampler.lazy != nullptr) sampler.grammar = sampler.lazy->take(token);
   llama_sampler_accept(sampler.chain, token);
 }
 
@@ -129,7 +133,12 @@ Napi::Value reset(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto sampler = samplerOf(info[0]);
     std::lock_guard<std::mutex> lock(sampler->mutex);
-    if (sampler->grammar != nullptr) llama_sampler_reset(sampler->grammar);
+    if (sampler->lazy != nullptr) {
+      if (sampler->grammar != nullptr) llama_sampler_free(sampler->grammar);
+      sampler->grammar = sampler->lazy->begin();
+    } else if (sampler->grammar != nullptr) {
+      llama_sampler_reset(sampler->grammar);
+    }
     llama_sampler_reset(sampler->chain);
     return info.Env().Undefined();
   });
@@ -150,6 +159,11 @@ llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
   bool constrain = sampler.grammar != nullptr;
   llama_token token = draw(sampler, logits, constrain && sampler.stateful);
   if (constrain && !sampler.stateful && !allowed(sampler, token)) token = draw(sampler, logits, true);
+  // A token that begins a call, and goes on as none: the draw is repeated without it.
+  for (std::vector<llama_token> without; !constrain && !allowed(sampler, token) && without.size() < sampler.candidates.size();) {
+    without.push_back(token);
+    token = draw(sampler, logits, false, without);
+  }
   if (!allowed(sampler, token))
     throw Failure("engine/bad-grammar", "The grammar allows no token here; it contradicts itself, the vocabulary or the logit bias.");
   accept(sampler, token);

@@ -87,6 +87,12 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
       refuse(`The logit bias of token ${token} is ${bias}; give a number or -Infinity.`)
   }
   if (options.grammar !== undefined) checkGrammar(options.grammar)
+  const { lazy } = options
+  if (lazy === undefined) return
+  if (options.grammar === undefined || lazy.triggers.length === 0)
+    refuse('A lazy grammar needs a grammar and a trigger; give both.')
+  const tags = [...lazy.triggers, ...lazy.reasoning.flatMap(({ open, close }) => [open, close])]
+  if (tags.some((tag) => tag === '')) refuse('A trigger or a tag of a lazy grammar is empty; leave it out.')
 }
 
 function checkGrammar(grammar: string): void {

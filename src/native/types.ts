@@ -234,6 +234,14 @@ export interface SamplerOptions {
   readonly seed?: number
   /** GBNF with root rule `root`. */
   readonly grammar?: string
+  /** The grammar holds only from where one of the triggers stands in the text, and the trigger is part of it. Needs `grammar`. */
+  readonly lazy?: {
+    readonly triggers: readonly string[]
+    /** Between these tags nothing triggers. */
+    readonly reasoning: readonly { readonly open: string; readonly close: string }[]
+    /** What the prompt ends with of triggers and tags; empty: nothing. */
+    readonly opened: string
+  }
   /** Added to logits; -Infinity bans. */
   readonly logitBias?: readonly { readonly token: number; readonly bias: number }[]
 }
@@ -336,6 +344,4 @@ export interface NativeSampler {
 export interface Native {
   readonly backend: BackendInfo
   loadModel(path: string, options?: ModelOptions): Promise<NativeModel>
-  /** GBNF of a JSON schema, root rule `root` (the subset: schema-grammar.ts); engine/bad-grammar names what is outside of it. */
-  grammarFromSchema(schema: unknown): Promise<string>
 }

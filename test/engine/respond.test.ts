@@ -78,7 +78,7 @@ describe('respond', () => {
     const asked = engine.respond({
       conversation: conversationId('bad'),
       messages: [user('x')],
-      schema: { type: 'string', pattern: '^a+$' },
+      schema: { type: 'string', pattern: '^(?=b)a+$' },
     })
     await expect(asked.reply).rejects.toMatchObject({
       code: 'engine/bad-grammar',

@@ -1,9 +1,9 @@
 /** Calls as one JSON array after a tag (with or without a closing one): Mistral before v11, Granite, Command-R, Nemotron, Apertus, Apriel, firefunction. */
 import { namedJson } from '../conversation.js'
-import { forcedCalls, jsonCall, words } from '../grammar.js'
+import { jsonCall, words } from '../grammar.js'
 import { BlockParser, type Block, type BlockReader } from './blocks.js'
 import { isRecord, JsonScanner, namedCallOf, parseJson, type RawCall } from './call.js'
-import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 /** Reads one array (or a single object) and its closing tag, if it has one. */
 export class ArrayReader implements BlockReader {
@@ -72,11 +72,13 @@ export function arrayFamily(
     return {
       name,
       parser: (prompt) => new BlockParser(blocks, prompt),
-      grammar: (tools, prompt, single) =>
-        forcedCalls(tools, prompt, thoughts, write, single === true ? null : words(', '), {
-          before: words(`${open}[`),
-          after: words(close === null ? ']' : `]${close}`),
-        }),
+      ...callGrammars({
+        write,
+        between: words(', '),
+        around: { before: words(`${open}[`), after: words(close === null ? ']' : `]${close}`) },
+        reasoning: thoughts,
+        triggers: [open],
+      }),
       writer: {
         before: `${open}[`,
         open: '',

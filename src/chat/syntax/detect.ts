@@ -52,4 +52,5 @@ export const none: SyntaxFamily = ({ tags }) => ({
   name: 'none',
   parser: (prompt) => new BlockParser(reasoningBlocks(tags), prompt),
   grammar: () => null,
+  lazy: () => null,
 })

@@ -1,9 +1,10 @@
 /** Functionary: `<function=name>{...}</function>` (v3.1) and `>>>name` with the arguments on the next line (v3.2). */
-import { forcedCalls, words } from '../grammar.js'
+import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
+import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
 import { BlockParser, type BlockReader } from './blocks.js'
 import { JsonScanner, type RawCall } from './call.js'
 import { StreamParser } from './stream.js'
-import type { SyntaxFamily } from './syntax.js'
+import { callGrammars, type SyntaxFamily } from './syntax.js'
 
 const CLOSE = '</function>'
 
@@ -29,14 +30,12 @@ class FunctionReader implements BlockReader {
 export const functionary31: SyntaxFamily = () => ({
   name: 'functionary-v3.1',
   parser: (prompt) => new BlockParser([{ kind: 'calls', open: '<function=', reader: () => new FunctionReader() }], prompt),
-  grammar: (tools, prompt, single) =>
-    forcedCalls(
-      tools,
-      prompt,
-      null,
-      (tool, args) => words(`<function=${tool}>`) + args + words(CLOSE),
-      single === true ? null : ' ',
-    ),
+  ...callGrammars({
+    write: (tool, args) => words(`<function=${tool}>`) + args + words(CLOSE),
+    between: ' ',
+    reasoning: null,
+    triggers: ['<function='],
+  }),
 })
 
 const MARK = '>>>'
@@ -83,14 +82,29 @@ class RecipientParser extends StreamParser {
   }
 }
 
+const recipients: CallForm = {
+  write: (tool, args) => words(`${tool}\n`) + args,
+  between: words(MARK),
+  reasoning: null,
+  triggers: [],
+}
+
 export const functionary32: SyntaxFamily = () => ({
   name: 'functionary-v3.2',
   parser: (prompt) => new RecipientParser(prompt.endsWith(MARK)),
-  grammar: (tools, prompt, single) => {
-    const first = prompt.endsWith(MARK) ? '' : words(MARK)
-    return forcedCalls(tools, prompt, null, (tool, args) => words(`${tool}\n`) + args, single === true ? null : words(MARK), {
-      before: first,
-      after: '',
-    })
+  grammar: (tools, prompt, single = false) => {
+    const around = { before: prompt.endsWith(MARK) ? '' : words(MARK), after: '' }
+    return forcedCalls({ ...recipients, around }, tools, prompt, single)
+  },
+  lazy: (tools, prompt, single = false) => {
+    const rules = new GrammarRules(FREE_JSON)
+    const text = textWithout(rules, 'text', MARK)
+    const calls = addCalls(rules, recipients, tools, single)
+    const marked = `( ${words(MARK)}${calls} )?`
+    rules.add(
+      'root',
+      prompt.endsWith(MARK) ? `( "all\\n" ${text} ${marked} | ${calls} ) [ \\n]{0,4}` : `${text} ${marked} [ \\n]{0,4}`,
+    )
+    return { grammar: rules.text(), triggers: [], reasoning: [], opened: '' }
   },
 })

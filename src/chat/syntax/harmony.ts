@@ -1,5 +1,6 @@
 /** gpt-oss / harmony: an answer of several messages with channels; analysis is reasoning, final is content, a recipient makes a call. */
-import { forcedCalls, words } from '../grammar.js'
+import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
+import { FREE_JSON, GrammarRules } from '../schema/rules.js'
 import { StreamParser } from './stream.js'
 import type { SyntaxFamily } from './syntax.js'
 
@@ -87,6 +88,17 @@ class HarmonyParser extends StreamParser {
   }
 }
 
+/** Text of one message: control tokens are letters behind this sign. */
+const BODY = '( [^<] | "<" [^|] | "<|" [^a-z] )*'
+
+const commentary: CallForm = {
+  write: (tool, args) =>
+    `( ${words(`<|channel|>commentary to=functions.${tool}`)} (" "? "<|constrain|>"? "json")? | ${words(` to=functions.${tool}<|channel|>commentary`)} (" "? "<|constrain|>"? "json")? ) "<|message|>" ${args}`,
+  between: null,
+  reasoning: null,
+  triggers: [],
+}
+
 export const harmony: SyntaxFamily = () => ({
   name: 'harmony',
   parser: (prompt) => new HarmonyParser(!prompt.trimEnd().endsWith(MESSAGE)),
@@ -95,12 +107,19 @@ export const harmony: SyntaxFamily = () => ({
     const rest = words('<|end|><|start|>assistant')
     if (!prompt.trimEnd().endsWith('assistant')) return null
     const calls = forcedCalls(
+      { ...commentary, around: { before: `(${before}${BODY}${rest})? `, after: '' } },
       tools,
       prompt,
-      null,
-      (tool, args) => words(`<|channel|>commentary to=functions.${tool} <|constrain|>json<|message|>`) + args,
-      null,
+      true,
     )
-    return calls?.replace(/^root ::= /, `thought ::= ( [^<] | "<" [^|] )*\nroot ::= (${before}thought${rest})? `) ?? null
+    return calls
+  },
+  lazy: (tools, prompt) => {
+    if (!prompt.trimEnd().endsWith('assistant')) return null
+    const rules = new GrammarRules(FREE_JSON)
+    const calls = addCalls(rules, commentary, tools, true)
+    rules.add('said', `"<|channel|>" ( "analysis" | "final" | "commentary" ) "<|message|>" ${BODY}`)
+    rules.add('root', `said ( "<|end|><|start|>assistant" said )* ( "<|end|><|start|>assistant" ${calls} )? | ${calls}`)
+    return { grammar: rules.text(), triggers: [], reasoning: [], opened: '' }
   },
 })

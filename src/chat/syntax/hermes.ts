@@ -1,14 +1,19 @@
 /** Calls between tags, each as JSON (Hermes, Qwen) or as tags of its own (Qwen3-Coder, GLM, Seed). */
-import { forcedCalls, jsonCall, words } from '../grammar.js'
+import { jsonCall, words, type CallForm } from '../grammar.js'
+import type { ToolDefinition } from '../message.js'
+import { satisfies, type AnySchema } from '../schema/merge.js'
 import { BlockParser, type BlockReader } from './blocks.js'
-import { JsonScanner, namedCall, parseJson, type RawCall } from './call.js'
-import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { isRecord, JsonScanner, namedCall, parseJson, type RawCall } from './call.js'
+import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 class HermesReader implements BlockReader {
   #scanner: JsonScanner | null = null
   #searched = 0
 
-  constructor(private readonly close: string) {}
+  constructor(
+    private readonly close: string,
+    private readonly tools: readonly ToolDefinition[],
+  ) {}
 
   read(body: string, final: boolean): { end: number; calls: readonly RawCall[] } | null {
     const first = body.search(/\S/)
@@ -27,68 +32,95 @@ class HermesReader implements BlockReader {
     this.#searched = body.length
     if (at === -1 && !final) return null
     const end = at === -1 ? body.length : at
-    return { end: Math.min(body.length, end + this.close.length), calls: callsIn(body.slice(0, end), at !== -1) }
+    return { end: Math.min(body.length, end + this.close.length), calls: callsIn(body.slice(0, end), at !== -1, this.tools) }
   }
 }
 
 /** `closed`: whether the block came to its end. Where it was cut off, tags do not show that a value is whole, so its text is kept as it is. */
-function callsIn(body: string, closed: boolean): RawCall[] {
+function callsIn(body: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall[] {
   const text = body.trim()
-  if (text.startsWith('<function=')) return functionTags(text, closed)
-  if (!text.startsWith('{') && text.includes('<arg_key>')) return [argumentTags(text, closed)]
+  if (text.startsWith('<function=')) return functionTags(text, closed, tools)
+  // GLM's calls without arguments are names alone.
+  if (closed && /^[\w.:-]+$/.test(text)) return [{ name: text, arguments: {} }]
+  if (!text.startsWith('{') && text.includes('<arg_key>')) return [argumentTags(text, closed, tools)]
   return text === '' ? [] : [namedCall(text)]
 }
 
 /** `<function=name><parameter=key>value</parameter></function>`. */
-function functionTags(text: string, closed: boolean): RawCall[] {
+function functionTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall[] {
   const calls = [...text.matchAll(/<function=([^>]*)>([^]*?)(<\/function>|$)/g)]
   return calls.map(([, name = '', inside = '', end = '']) => {
     if (!closed && end === '') return { name: name.trim(), arguments: inside.trim() }
     const pairs = [...inside.matchAll(/<parameter=([^>]*)>\n?([^]*?)\n?(?:<\/parameter>|(?=<parameter=)|$)/g)]
     return {
       name: name.trim(),
-      arguments: Object.fromEntries(pairs.map(([, key = '', value = '']) => [key.trim(), loosely(value)])),
+      arguments: Object.fromEntries(
+        pairs.map(([, key = '', value = '']) => [key.trim(), loosely(value, schemaOf(tools, name, key))]),
+      ),
     }
   })
 }
 
 /** `name<arg_key>key</arg_key><arg_value>value</arg_value>`. */
-function argumentTags(text: string, closed: boolean): RawCall {
+function argumentTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall {
   const [name = ''] = text.split('<arg_key>', 1)
   if (!closed) return { name: name.trim(), arguments: text.slice(name.length) }
   const pairs = [...text.matchAll(/<arg_key>([^]*?)<\/arg_key>\s*<arg_value>([^]*?)(?:<\/arg_value>|$)/g)]
   return {
     name: name.trim(),
-    arguments: Object.fromEntries(pairs.map(([, key = '', value = '']) => [key.trim(), loosely(value)])),
+    arguments: Object.fromEntries(
+      pairs.map(([, key = '', value = '']) => [key.trim(), loosely(value, schemaOf(tools, name, key))]),
+    ),
   }
 }
 
-/** Tagged values carry no type: what is JSON other than a string is taken as that, the rest as text. */
-function loosely(value: string): unknown {
+/** What a tool says of one of its arguments. */
+function schemaOf(tools: readonly ToolDefinition[], name: string, key: string): AnySchema | null {
+  const parameters = tools.find((tool) => tool.name === name.trim())?.parameters
+  const { properties, $defs = {}, definitions = {} } = parameters ?? {}
+  const schema = isRecord(properties) ? properties[key.trim()] : undefined
+  return isRecord(schema) ? { ...schema, $defs, definitions } : null
+}
+
+/** Tagged values carry no type: what is JSON other than a string is taken as that, the rest as text, unless only the text is what the tool wants. */
+function loosely(value: string, schema: AnySchema | null): unknown {
   const parsed = parseJson(value)
-  if (parsed !== undefined && typeof parsed !== 'string') return parsed
   const python: Readonly<Record<string, unknown>> = { True: true, False: false, None: null }
-  return value in python ? python[value] : value
+  const read = parsed !== undefined && typeof parsed !== 'string' ? parsed : Object.hasOwn(python, value) ? python[value] : value
+  return read !== value && schema !== null && !satisfies(schema, read) && satisfies(schema, value) ? value : read
+}
+
+/** Values as tags: `<parameter=key>` in Qwen3-Coder's and Seed's templates, `<arg_key>` in GLM's. */
+function styleOf(source: string, open: string, close: string): Pick<CallForm, 'write' | 'style'> {
+  if (source.includes('<arg_key>'))
+    return {
+      style: {
+        before: (key) => `<arg_key>${key}</arg_key>\n<arg_value>`,
+        after: '</arg_value>\n',
+        end: '</arg_value>',
+      },
+      write: (tool, args) => words(`${open}${tool}\n`) + args + words(close),
+    }
+  if (!source.includes('<function='))
+    return { write: (tool, args) => words(`${open}\n`) + jsonCall(tool, args) + words(`\n${close}`) }
+  const gap = open === SEED ? '' : '\n'
+  return {
+    style: { before: (key) => `<parameter=${key}>${gap}`, after: `${gap}</parameter>\n`, end: '</parameter>' },
+    write: (tool, args) => words(`${open}\n<function=${tool}>\n`) + args + words(`</function>\n${close}`),
+  }
 }
 
 /** One family a pair of tags; they differ in nothing else. */
 function tagged(name: string, open: string, close: string): SyntaxFamily {
   return ({ source, tags }) => ({
     name,
-    parser: (prompt) =>
-      new BlockParser([{ kind: 'calls', open, reader: () => new HermesReader(close) }, ...reasoningBlocks(tags)], prompt),
-    grammar: (tools, prompt, single) =>
-      source.includes('<function=') || source.includes('<arg_key>')
-        ? null
-        : forcedCalls(
-            tools,
-            prompt,
-            tags,
-            (tool, args) => words(`${open}\n`) + jsonCall(tool, args) + words(`\n${close}`),
-            single === true ? null : words('\n'),
-          ),
+    parser: (prompt, tools = []) =>
+      new BlockParser([{ kind: 'calls', open, reader: () => new HermesReader(close, tools) }, ...reasoningBlocks(tags)], prompt),
+    ...callGrammars({ ...styleOf(source, open, close), between: words('\n'), reasoning: tags, triggers: [open] }),
   })
 }
 
+const SEED = '<seed:tool_call>'
+
 export const hermes = tagged('hermes', '<tool_call>', '</tool_call>')
-export const seed = tagged('seed', '<seed:tool_call>', '</seed:tool_call>')
+export const seed = tagged('seed', SEED, '</seed:tool_call>')

@@ -1,5 +1,7 @@
 /** Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`, several separated by `;`. */
-import { forcedCalls, jsonCall, words } from '../grammar.js'
+import { addCalls, forcedCalls, jsonCall, words, type CallForm } from '../grammar.js'
+import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
+import { SchemaWriter } from '../schema/schema-grammar.js'
 import { JsonScanner, namedCallOf, parseJson } from './call.js'
 import { StreamParser } from './stream.js'
 import type { SyntaxFamily } from './syntax.js'
@@ -93,9 +95,34 @@ function brokenCall(text: string) {
   return { name, arguments: text }
 }
 
+const form: CallForm = {
+  write: (tool, args) => jsonCall(tool, args, 'parameters'),
+  between: words('; '),
+  reasoning: null,
+  triggers: [],
+}
+
 export const llama3: SyntaxFamily = () => ({
   name: 'llama3',
   parser: () => new Llama3Parser(),
-  grammar: (tools, prompt, single) =>
-    forcedCalls(tools, prompt, null, (tool, args) => jsonCall(tool, args, 'parameters'), single === true ? null : words('; ')),
+  grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
+  lazy: (tools, _, single = false) => {
+    const rules = new GrammarRules(FREE_JSON)
+    const calls = addCalls(rules, form, tools, single)
+    const text = textWithout(rules, 'text', TAG)
+    // Any object with a name would be read as a call.
+    const other = new SchemaWriter(
+      rules,
+      { type: 'object', properties: { name: false }, additionalProperties: true },
+      { prefix: 'other' },
+    ).whole()
+    const called = `( ${words(TAG)} ${calls} )?`
+    rules.add('space', '[ \\t\\n\\r\\x0b\\x0c;\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff]')
+    rules.add(
+      'first',
+      `( [^ \\t\\n\\r\\x0b\\x0c;\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff{<] text-0 | "<" text-1 )?`,
+    )
+    rules.add('root', `space* ( ${words(TAG)}? ${calls} [ \\n]{0,4} | first ${called} | ${other} ${text} ${called} )`)
+    return { grammar: rules.text(), triggers: [], reasoning: [], opened: '' }
+  },
 })

@@ -1,9 +1,9 @@
 /** Mistral: `[TOOL_CALLS]` with an array, or since v11 `[TOOL_CALLS]name[ARGS]{...}` for every call. */
-import { forcedCalls, jsonCall, words } from '../grammar.js'
+import { jsonCall, words } from '../grammar.js'
 import { ArrayReader } from './arrays.js'
 import { BlockParser, type BlockReader } from './blocks.js'
 import { JsonScanner, type RawCall } from './call.js'
-import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 const OPEN = '[TOOL_CALLS]'
 
@@ -47,18 +47,16 @@ export const mistral: SyntaxFamily = ({ source, tags }) => {
     name: 'mistral',
     parser: (prompt) =>
       new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new MistralReader() }, ...reasoningBlocks(reasoning)], prompt),
-    grammar: (tools, prompt, single) =>
-      named
-        ? forcedCalls(
-            tools,
-            prompt,
-            reasoning,
-            (tool, args) => words(`${OPEN}${tool}[ARGS]`) + args,
-            single === true ? null : ' ',
-          )
-        : forcedCalls(tools, prompt, reasoning, (tool, args) => jsonCall(tool, args), single === true ? null : words(', '), {
-            before: words(`${OPEN}[`),
-            after: words(']'),
+    ...callGrammars({
+      reasoning,
+      triggers: [OPEN],
+      ...(named
+        ? { write: (tool, args) => words(`${OPEN}${tool}[ARGS]`) + args, between: ' ' }
+        : {
+            write: (tool, args) => jsonCall(tool, args),
+            between: words(', '),
+            around: { before: words(`${OPEN}[`), after: words(']') },
           }),
+    }),
   }
 }

@@ -1,8 +1,9 @@
 /** LFM2: calls as a list of Python calls between tags, `[name(key='value')]`. */
 import type { ToolCall } from '../message.js'
+import { words } from '../grammar.js'
 import { BlockParser, type BlockReader } from './blocks.js'
 import type { RawCall } from './call.js'
-import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 const OPEN = '<|tool_call_start|>'
 const CLOSE = '<|tool_call_end|>'
@@ -160,6 +161,13 @@ export const pythonic: SyntaxFamily = ({ tags }) => ({
   name: 'pythonic',
   parser: (prompt) =>
     new BlockParser([{ kind: 'calls', open: OPEN, reader: () => new PythonReader() }, ...reasoningBlocks(tags)], prompt),
-  grammar: () => null,
+  ...callGrammars({
+    write: (tool, args) => `${words(`${tool}(`)}${args}${words(')')}`,
+    between: words(', '),
+    around: { before: words(`${OPEN}[`), after: words(`]${CLOSE}`) },
+    reasoning: tags,
+    triggers: [OPEN],
+    style: 'python',
+  }),
   writer: { before: `${OPEN}[`, between: ', ', after: `]${CLOSE}`, open: '', close: '', call: pythonCall },
 })

@@ -1,8 +1,8 @@
 /** DeepSeek and Kimi: control tokens around every call, and around all of them. */
-import { forcedCalls, words } from '../grammar.js'
+import { words } from '../grammar.js'
 import { BlockParser, type Block, type BlockReader } from './blocks.js'
 import { JsonScanner, type RawCall } from './call.js'
-import { reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 /** A header, a separator, JSON (possibly in a code fence), a closing tag. */
 class SectionReader implements BlockReader {
@@ -56,11 +56,14 @@ export const deepseek: SyntaxFamily = ({ source, tags }) => {
   return {
     name: 'deepseek',
     parser: (prompt) => new BlockParser(blocks, prompt),
-    grammar: (tools, prompt, single) =>
-      forcedCalls(tools, prompt, tags, write, single === true ? null : fenced ? words('\n') : ' ', {
-        before: words('<｜tool▁calls▁begin｜>'),
-        after: words('<｜tool▁calls▁end｜>'),
-      }),
+    ...callGrammars({
+      write,
+      between: fenced ? words('\n') : ' ',
+      around: { before: words('<｜tool▁calls▁begin｜>'), after: words('<｜tool▁calls▁end｜>') },
+      isAroundOptional: true,
+      reasoning: tags,
+      triggers: ['<｜tool▁calls▁begin｜>', '<｜tool▁call▁begin｜>'],
+    }),
   }
 }
 
@@ -81,19 +84,18 @@ export const kimi: SyntaxFamily = ({ tags }) => {
   return {
     name: 'kimi',
     parser: (prompt) => new BlockParser(blocks, prompt),
-    grammar: (tools, prompt, single) =>
-      forcedCalls(
-        tools,
-        prompt,
-        tags,
-        (tool, args) =>
-          words(`<|tool_call_begin|>functions.${tool}:`) +
-          ' [0-9] ' +
-          words('<|tool_call_argument_begin|>') +
-          args +
-          words('<|tool_call_end|>'),
-        single === true ? null : ' ',
-        { before: words('<|tool_calls_section_begin|>'), after: words('<|tool_calls_section_end|>') },
-      ),
+    ...callGrammars({
+      write: (tool, args) =>
+        words(`<|tool_call_begin|>functions.${tool}:`) +
+        ' [0-9] ' +
+        words('<|tool_call_argument_begin|>') +
+        args +
+        words('<|tool_call_end|>'),
+      between: ' ',
+      around: { before: words('<|tool_calls_section_begin|>'), after: words('<|tool_calls_section_end|>') },
+      isAroundOptional: true,
+      reasoning: tags,
+      triggers: ['<|tool_calls_section_begin|>', '<|tool_call_begin|>'],
+    }),
   }
 }

@@ -1,15 +1,18 @@
 /** A family's way of writing tool calls: how to read it, and how to force it. */
 import type { ToolCall, ToolDefinition } from '../message.js'
 import type { ReplyParser } from '../parser.js'
+import { forcedCalls, lazyCalls, type CallForm, type LazyGrammar } from '../grammar.js'
 import type { Block } from './blocks.js'
 
 export interface ToolSyntax {
   /** e.g. `hermes`; `none` when the template shows no syntax we know. */
   readonly name: string
   /** `prompt`: the generation prompt's text; it may have opened a reasoning or a call. */
-  parser(prompt: string): ReplyParser
-  /** GBNF with root rule `root` that forces at least one call, or exactly one when `single`; null when the family has none. */
+  parser(prompt: string, tools?: readonly ToolDefinition[]): ReplyParser
+  /** GBNF with root rule `root` that forces at least one call, or exactly one when `single`; null without tools, or when the family has none. */
   grammar(tools: readonly ToolDefinition[], prompt: string, single?: boolean): string | null
+  /** Lets an answer be anything until a call begins, and then only calls of these tools; null when the family has none. */
+  lazy(tools: readonly ToolDefinition[], prompt: string, single?: boolean): LazyGrammar | null
   /** How calls are written where the template itself ignores them; default: Hermes. */
   readonly writer?: CallWriter
 }
@@ -38,6 +41,12 @@ export interface TemplateTraits {
 }
 
 export type SyntaxFamily = (traits: TemplateTraits) => ToolSyntax
+
+/** Both grammars of a family that writes its calls alike everywhere. */
+export const callGrammars = (form: CallForm): Pick<ToolSyntax, 'grammar' | 'lazy'> => ({
+  grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
+  lazy: (tools, prompt, single = false) => lazyCalls(form, tools, prompt, single),
+})
 
 const usual: ReasoningTags = { open: '<think>', close: '</think>' }
 

@@ -51,5 +51,8 @@ export function callOf(id: string, name: string, text: string): ToolCall {
 /** The arguments as text, as the model wrote them where they are no JSON. */
 export const argumentsOf = ({ arguments: args, malformed }: ToolCall): string => malformed ?? JSON.stringify(args)
 
+/** What `strict` of a tool means. */
+export const STRICT = 'true: calls keep to all that the schema says, and a schema that cannot be kept to is refused'
+
 /** Parameters of a tool that has none. */
 export const NO_PARAMETERS = { type: 'object', properties: {} } as const

@@ -4,7 +4,8 @@ import { MAX_CALLS } from '../../agents/session.js'
 import { Toolbox } from '../../agents/toolbox.js'
 import { Turn } from '../../agents/turn.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
-import { anyObject } from '../../chat/grammar.js'
+import { refuseBadTools } from '../../chat/grammar.js'
+import { anyObject, jsonSchemaGrammar } from '../../chat/schema/schema-grammar.js'
 import type { ChatMessage, ToolChoice } from '../../chat/message.js'
 import { contextTools } from '../../context/tools.js'
 import type { ContractChoice } from '../../core/contract.js'
@@ -53,6 +54,8 @@ export interface AnsweringOptions {
 
 /** Before anything is taken or changed. @throws KvfoldError engine/bad-request when the ask contradicts itself */
 export function checkAsk({ format, toolChoice, tools, messages }: Ask): void {
+  if (format?.kind === 'schema') jsonSchemaGrammar(format.schema)
+  refuseBadTools(tools)
   const bad = (message: string) => new KvfoldError('engine/bad-request', message)
   if (messages.length === 0) throw bad('There are no messages; give at least one.')
   const forced = typeof toolChoice === 'object' || toolChoice === 'required'

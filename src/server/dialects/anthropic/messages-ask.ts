@@ -7,7 +7,7 @@ import { FieldError, unsupported } from '../../problem.js'
 import { isRecord } from '../../json-body.js'
 import { given, textOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
-import { checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
+import { checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { clearingOf, ContextManagement } from './context-management.js'
 
 const TEXT = { text: 'text' } as const
@@ -138,13 +138,13 @@ const foreign = ({ type }: Block, place: string): FieldError =>
 
 function toolsOf(tools: NonNullable<PromptRequest['tools']>): readonly ToolDefinition[] {
   return checkTools(
-    tools.map(({ name, type = 'custom', description = '', input_schema: parameters = NO_PARAMETERS }, index) => {
+    tools.map(({ name, type = 'custom', description = '', input_schema: parameters = NO_PARAMETERS, strict }, index) => {
       if (type !== 'custom')
         throw unsupported(
           `tools[${index}].type`,
           `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only custom tools are supported.`,
         )
-      return { name, description, parameters }
+      return { name, description, parameters, ...given({ strict }) }
     }),
     (index) => `tools[${index}].name`,
   )
@@ -184,6 +184,7 @@ const Tool = Type.Object({
   type: Type.Optional(Type.String()),
   description: Type.Optional(Type.String()),
   input_schema: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+  strict: Type.Optional(Type.Boolean({ description: STRICT })),
 })
 
 const Prompt = {

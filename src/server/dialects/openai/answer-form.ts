@@ -15,13 +15,15 @@ export const ResponseFormat = Type.Optional(
   Type.Object({
     type: Type.String({ description: 'text, json_object or json_schema' }),
     json_schema: Type.Optional(Type.Object({ name: Type.Optional(Type.String()), schema: Type.Optional(Schema) })),
+    schema: Type.Optional(Type.Unsafe<unknown>({ ...Schema, description: 'of a json_object, as llama-server has it' })),
   }),
 )
 
 /** Undefined: any text. @throws FieldError */
 export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>): AnswerFormat | undefined {
   if (format.type === 'text') return undefined
-  if (format.type === 'json_object') return { kind: 'json' }
+  if (format.type === 'json_object')
+    return format.schema === undefined ? { kind: 'json' } : { kind: 'schema', schema: format.schema }
   if (format.type !== 'json_schema')
     throw unsupported('response_format.type', 'response_format.type must be text, json_object or json_schema.')
   const schema = format.json_schema?.schema

@@ -8,7 +8,7 @@ import { isRecord } from '../../json-body.js'
 import { given, textOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
-import { callOf, checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
+import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf } from './answer-form.js'
 
 const PARTS = { text: 'text', refusal: 'refusal' } as const
@@ -98,8 +98,8 @@ function toolsOf(tools: NonNullable<ChatRequest['tools']>): readonly ToolDefinit
           `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only functions are supported.`,
         )
       if (definition === undefined) throw new FieldError(`tools[${index}].function`, `tools[${index}].function is missing.`)
-      const { name, description = '', parameters = NO_PARAMETERS } = definition
-      return { name, description, parameters }
+      const { name, description = '', parameters = NO_PARAMETERS, strict } = definition
+      return { name, description, parameters, ...given({ strict }) }
     }),
     place,
   )
@@ -150,6 +150,7 @@ const Tool = Type.Object({
       name: Type.String(),
       description: Type.Optional(Type.String()),
       parameters: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+      strict: Type.Optional(Type.Boolean({ description: STRICT })),
     }),
   ),
 })

@@ -7,7 +7,7 @@ import { FieldError, unsupported } from '../../problem.js'
 import { given } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
-import { checkChoice, checkTools, NO_PARAMETERS } from '../tools.js'
+import { checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { messagesOfItems, placeOf } from './response-items.js'
 
 /** What `include` may ask for: the first is honoured, the rest is about what this server never has. */
@@ -87,14 +87,14 @@ function refuseWhatChangesTheAnswer(body: ResponseRequest): void {
 
 function toolsOf(tools: NonNullable<ResponseRequest['tools']>): readonly ToolDefinition[] {
   return checkTools(
-    tools.map(({ type, name, description = '', parameters = NO_PARAMETERS }, index) => {
+    tools.map(({ type, name, description = '', parameters = NO_PARAMETERS, strict }, index) => {
       if (type !== 'function')
         throw unsupported(
           `tools[${index}].type`,
           `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only functions are supported.`,
         )
       if (name === undefined) throw new FieldError(`tools[${index}].name`, `tools[${index}].name is missing.`)
-      return { name, description, parameters }
+      return { name, description, parameters, ...given({ strict }) }
     }),
     (index) => `tools[${index}].name`,
   )
@@ -149,6 +149,7 @@ export const ResponseBody = Type.Object({
         name: Type.Optional(Type.String()),
         description: Type.Optional(Type.String()),
         parameters: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+        strict: Type.Optional(Type.Boolean({ description: STRICT })),
       }),
     ),
   ),

@@ -1,0 +1,98 @@
+/** Owns the question whether what is written for one alternative of a oneOf can be a value of another. */
+import {
+  alternatives,
+  canonical,
+  isSchema,
+  listed,
+  refuse,
+  resolve,
+  typesOf,
+  type AnySchema,
+  type Plain,
+  type Schema,
+} from './merge.js'
+
+/** How far into two schemas it looks. */
+const DEEPEST = 6
+
+/**
+ * Whether nothing that is written for `written` is a value of `other`: different types, values or ranges, a property that one needs and the other has
+ * not or has apart. Objects are written with the properties that their schema names, unless it says more
+ * or is only a part of what is asked (`isOpen`). False also where that cannot be told.
+ */
+function areApart(root: unknown, written: AnySchema, other: AnySchema, isOpen: boolean, depth = 0): boolean {
+  if (depth > DEEPEST) return false
+  const plain = (schema: AnySchema): readonly Plain[] =>
+    alternatives(root, schema, '#').flatMap((each) =>
+      each['$ref'] === undefined ? [each] : depthless(root, each['$ref'] as string),
+    )
+  return plain(written).every((a) => plain(other).every((b) => plainApart(root, a, b, isOpen, depth)))
+}
+
+/** What a reference comes to, when it does not lead to another one. */
+function depthless(root: unknown, reference: string): readonly Plain[] {
+  return alternatives(root, resolve(root, reference, '#'), '#').map((each) => (each['$ref'] === undefined ? each : {}))
+}
+
+function plainApart(root: unknown, a: Plain, b: Plain, isOpen: boolean, depth: number): boolean {
+  const [ours, theirs] = [listed(a), listed(b)]
+  if (ours !== null && theirs !== null) {
+    const known = new Set(theirs.map(canonical))
+    return !ours.some((value) => known.has(canonical(value)))
+  }
+  const [types, others] = [kindsOf(a), kindsOf(b)]
+  if (types !== null && others !== null && !types.some((type) => others.includes(type))) return true
+  if (types?.length !== 1 || others?.length !== 1) return false
+  if (types[0] === 'number') return rangeApart(a, b) || rangeApart(b, a)
+  if (types[0] === 'string') return lengthApart(a, b) || lengthApart(b, a)
+  return types[0] === 'object' && objectsApart(root, a, b, isOpen, depth)
+}
+
+/** Types that values may have, whole numbers as numbers; null: any. */
+function kindsOf(schema: Plain): readonly string[] | null {
+  const values = listed(schema)
+  if (values !== null)
+    return [...new Set(values.map((value) => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)))]
+  return typesOf(schema)?.map((type) => (type === 'integer' ? 'number' : type)) ?? null
+}
+
+const number = (value: unknown, missing: number): number => (typeof value === 'number' ? value : missing)
+
+function rangeApart(a: Schema, b: Schema): boolean {
+  const most = Math.min(number(a['maximum'], Infinity), number(a['exclusiveMaximum'], Infinity))
+  const least = Math.max(number(b['minimum'], -Infinity), number(b['exclusiveMinimum'], -Infinity))
+  const isOpen = number(a['exclusiveMaximum'], Infinity) === most || number(b['exclusiveMinimum'], -Infinity) === least
+  return most < least || (most === least && isOpen && Number.isFinite(most))
+}
+
+const lengthApart = (a: Schema, b: Schema): boolean => number(a['maxLength'], Infinity) < number(b['minLength'], 0)
+
+function objectsApart(root: unknown, a: Schema, b: Schema, isOpen: boolean, depth: number): boolean {
+  const [ours, theirs] = [a, b].map(({ properties }) => (isSchema(properties) ? properties : {})) as [Schema, Schema]
+  const [needed, wanted] = [a, b].map(({ required }) => (Array.isArray(required) ? (required as readonly string[]) : []))
+  const isClosed =
+    !isOpen && (a['additionalProperties'] === false || (a['additionalProperties'] === undefined && a['properties'] !== undefined))
+  if (isClosed && wanted!.some((name) => !Object.hasOwn(ours, name) && !needed!.includes(name))) return true
+  return needed!.some((name) => {
+    const own = (Object.hasOwn(ours, name) ? ours[name] : true) as AnySchema
+    const its = (Object.hasOwn(theirs, name) ? theirs[name] : (b['additionalProperties'] ?? true)) as AnySchema
+    return its === false || areApart(root, own, its, false, depth + 1)
+  })
+}
+
+/** @throws KvfoldError engine/bad-grammar where a value may be one of several alternatives of the schema's oneOf */
+export function refuseOverlap(root: unknown, schema: Schema, path: string, isPart: boolean): void {
+  const { oneOf, ...rest } = schema
+  const choices = oneOf as readonly AnySchema[]
+  const beside = Object.keys(rest).length === 0
+  const whole = (choice: AnySchema): AnySchema => (beside ? choice : { allOf: [rest, choice] })
+  choices.forEach((a, i) => {
+    choices.forEach((b, j) => {
+      if (i !== j && !areApart(root, whole(a), whole(b), isPart))
+        refuse(
+          `has alternatives that one value may satisfy both (${i} and ${j}), which a grammar cannot keep apart; use anyOf`,
+          path,
+        )
+    })
+  })
+}

@@ -1,0 +1,305 @@
+/** Owns what a JSON schema asks for, in one: references followed, allOf put together, alternatives side by side; and the refusal of what no grammar can say. */
+import { Check } from 'typebox/schema'
+import { KvfoldError } from '../../core/errors.js'
+
+export type Schema = Readonly<Record<string, unknown>>
+export type AnySchema = Schema | boolean
+
+export const isSchema = (value: unknown): value is Schema => typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** @throws KvfoldError engine/bad-grammar */
+export function refuse(what: string, path: string): never {
+  throw new KvfoldError('engine/bad-grammar', `The JSON schema at ${path} ${what}.`)
+}
+
+export const TYPES = ['null', 'boolean', 'integer', 'number', 'string', 'array', 'object'] as const
+export type TypeName = (typeof TYPES)[number]
+
+/** Keywords that restrict nothing. */
+const REMARKS = new Set([
+  ...['title', 'description', 'default', 'example', 'examples', 'deprecated', 'readOnly', 'writeOnly', 'nullable'],
+  ...['$schema', '$id', 'id', '$comment', '$anchor', '$vocabulary', 'discriminator', 'xml', 'externalDocs'],
+  ...['contentEncoding', 'contentMediaType', 'contentSchema', 'markdownDescription', 'enumNames', 'enumDescriptions'],
+])
+
+/** Whether a value is one of the schema's; one that cannot be judged is not. */
+export function satisfies(schema: AnySchema, value: unknown): boolean {
+  try {
+    return Check(schema as never, value)
+  } catch {
+    return false
+  }
+}
+
+const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
+const isNumber = (value: unknown): boolean => typeof value === 'number' && Number.isFinite(value)
+const isText = (value: unknown): value is string => typeof value === 'string'
+const isList = (value: unknown): value is readonly unknown[] => Array.isArray(value)
+
+/** What keywords' values must be. */
+const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, string]>> = {
+  ...Object.fromEntries(
+    ['minLength', 'maxLength', 'minItems', 'maxItems', 'minProperties', 'maxProperties'].map((name) => [
+      name,
+      [isCount, 'a whole number, 0 or more'] as const,
+    ]),
+  ),
+  minimum: [isNumber, 'a number'],
+  maximum: [isNumber, 'a number'],
+  // Draft 4 has true or false here.
+  exclusiveMinimum: [(value) => isNumber(value) || typeof value === 'boolean', 'a number'],
+  exclusiveMaximum: [(value) => isNumber(value) || typeof value === 'boolean', 'a number'],
+  pattern: [isText, 'a text'],
+  format: [isText, 'a text'],
+  enum: [(value) => isList(value) && value.length > 0, 'a list of values'],
+  const: [() => true, ''],
+  required: [(value) => isList(value) && value.every(isText), 'a list of names'],
+  multipleOf: [(value) => isNumber(value) && (value as number) > 0, 'a number above 0'],
+  uniqueItems: [(value) => typeof value === 'boolean', 'true or false'],
+  $ref: [isText, 'a text'],
+}
+const OF_SCHEMAS = ['allOf', 'anyOf', 'oneOf', 'prefixItems']
+const OF_NAMED = ['properties', '$defs', 'definitions']
+const OF_ONE = ['items', 'additionalProperties', 'additionalItems', 'propertyNames', 'unevaluatedProperties']
+/** Restrict, and no grammar of ours says them. */
+const BEYOND = new Set([
+  ...['not', 'if', 'then', 'else', 'patternProperties', 'dependencies', 'dependentRequired', 'dependentSchemas'],
+  ...['contains', 'minContains', 'maxContains', 'unevaluatedItems', '$dynamicRef', '$recursiveRef'],
+])
+
+/** Where a reference leads. @throws KvfoldError engine/bad-grammar */
+export function resolve(root: unknown, reference: string, path: string): AnySchema {
+  if (reference !== '#' && !reference.startsWith('#/'))
+    refuse(`has the $ref ${JSON.stringify(reference.slice(0, 200))}, which is not a place in this schema (#/...)`, path)
+  let found: unknown = root
+  for (const part of reference.split('/').slice(1)) {
+    const name = unescaped(part)
+    found = isSchema(found) || isList(found) ? Object.entries(found).find(([key]) => key === name)?.[1] : undefined
+  }
+  if (!isSchema(found) && typeof found !== 'boolean') refuse(`names no schema with ${reference.slice(0, 200)}`, path)
+  return found
+}
+
+const escaped = (name: string): string => name.replace(/~/g, '~0').replace(/\//g, '~1')
+
+function unescaped(part: string): string {
+  const plain = part.replace(/~1/g, '/').replace(/~0/g, '~')
+  try {
+    return decodeURIComponent(plain)
+  } catch {
+    return plain
+  }
+}
+
+/** Schemas nest and refer to at most so many others. */
+const DEEPEST = 200
+
+/**
+ * Looks at everything that a schema can come to. `loose`: what is well-formed and cannot be said passes, to be left out.
+ * @throws KvfoldError engine/bad-grammar naming the keyword and its place
+ */
+export function check(root: unknown, loose: boolean, onOneOf: (schema: Schema, path: string, isPart: boolean) => void): void {
+  const seen = new Set<string>()
+  /** `isPart`: another schema is asked of the same value. */
+  const visit = (schema: unknown, path: string, depth: number, isPart = false): void => {
+    if (typeof schema === 'boolean') return
+    if (!isSchema(schema)) refuse('must be an object, true or false', path)
+    if (depth > DEEPEST) refuse(`nests more than ${DEEPEST} levels`, path)
+    const isMixed =
+      isPart || Object.keys(schema).filter((keyword) => !REMARKS.has(keyword) && !OF_NAMED.slice(1).includes(keyword)).length > 1
+    for (const [keyword, value] of Object.entries(schema)) {
+      const at = `${path}/${escaped(keyword)}`
+      const inner = (schemas: readonly (readonly [string | number, unknown])[]) => {
+        const isShared = OF_SCHEMAS.includes(keyword) && keyword !== 'prefixItems' && (isMixed || keyword === 'allOf')
+        for (const [name, each] of schemas) visit(each, `${at}/${escaped(String(name))}`, depth + 1, isShared)
+      }
+      const wanted = VALUES[keyword]
+      if (wanted !== undefined && !wanted[0](value)) refuse(`must be ${wanted[1]}`, at)
+      if (keyword === 'type') checkTypes(value, at)
+      else if (keyword === '$ref') {
+        const reference = value as string
+        const key = `${isMixed} ${reference}`
+        if (seen.has(key)) continue
+        seen.add(key)
+        visit(resolve(root, reference, at), reference, depth + 1, isMixed)
+      } else if (OF_SCHEMAS.includes(keyword)) {
+        if (!isList(value) || value.length === 0) refuse('must be a list of schemas', at)
+        inner([...value.entries()])
+        if (keyword === 'oneOf') onOneOf(schema, at, isPart)
+      } else if (keyword === 'properties') {
+        if (!isSchema(value)) refuse('must be an object of schemas', at)
+        inner(Object.entries(value))
+      } else if (OF_NAMED.includes(keyword)) {
+        if (!isSchema(value)) refuse('must be an object of schemas', at)
+      } else if (keyword === 'items' && isList(value)) inner([...value.entries()])
+      else if (OF_ONE.includes(keyword)) visit(value, at, depth + 1)
+      else if (!loose) refuseBeyond(keyword, value, path, at)
+    }
+  }
+  visit(root, '#', 0)
+}
+
+function checkTypes(value: unknown, at: string): void {
+  const listed = isList(value) ? value : [value]
+  const unknown = listed.find((type) => !(TYPES as readonly unknown[]).includes(type))
+  if (listed.length === 0 || unknown !== undefined)
+    refuse(listed.length === 0 ? 'has no type' : `has the unknown type ${JSON.stringify(unknown)}`, at)
+}
+
+function refuseBeyond(keyword: string, value: unknown, path: string, at: string): void {
+  if (keyword in VALUES || REMARKS.has(keyword) || keyword.startsWith('x-')) {
+    if (keyword === 'uniqueItems' && value === true) refuse('is true, which is not supported', at)
+    if (keyword === 'multipleOf' && value !== 1) refuse('may only be 1 (type integer says the same)', at)
+    return
+  }
+  refuse(`uses ${keyword}, which ${BEYOND.has(keyword) ? 'is not supported' : 'is no keyword that is known here'}`, path)
+}
+
+/** Alternatives that a schema may come to. */
+const MOST_ALTERNATIVES = 256
+
+/** A schema without references, allOf and alternatives, or a reference alone. */
+export type Plain = Schema
+
+/**
+ * What values of a schema may be, as alternatives. A reference with nothing beside it stays one, so that it may come back to itself.
+ * @throws KvfoldError engine/bad-grammar
+ */
+export function alternatives(root: unknown, schema: AnySchema, path: string, depth = 0): readonly Plain[] {
+  if (schema === true) return [{}]
+  if (schema === false) return []
+  if (depth > DEEPEST) refuse('refers to itself without an end', path)
+  const { $ref, allOf, anyOf, oneOf, ...rest } = schema
+  const base = Object.fromEntries(
+    Object.entries(rest).filter(([keyword]) => !REMARKS.has(keyword) && !['$defs', 'definitions'].includes(keyword)),
+  )
+  const isBare = Object.keys(base).length === 0
+  if (isBare && $ref !== undefined && allOf === undefined && anyOf === undefined && oneOf === undefined) return [{ $ref }]
+  const whole = (inner: AnySchema, far = depth + 1): readonly Plain[] =>
+    alternatives(root, inner, path, far).flatMap((each) =>
+      each['$ref'] === undefined ? [each] : whole(resolve(root, each['$ref'] as string, path), far + 1),
+    )
+  const lists: (readonly Plain[])[] = isBare ? [] : [[base]]
+  const isAlone = isBare && $ref === undefined && allOf === undefined && [anyOf, oneOf].includes(undefined)
+  const inside = isAlone ? (inner: AnySchema) => alternatives(root, inner, path, depth + 1) : whole
+  if ($ref !== undefined) lists.push(whole(resolve(root, $ref as string, path)))
+  for (const inner of (allOf as readonly AnySchema[] | undefined) ?? [])
+    lists.push(
+      isBare && (allOf as unknown[]).length === 1 && $ref === undefined && !anyOf && !oneOf
+        ? alternatives(root, inner, path, depth + 1)
+        : whole(inner),
+    )
+  if (anyOf !== undefined) lists.push((anyOf as readonly AnySchema[]).flatMap((each) => inside(each)))
+  if (oneOf !== undefined) lists.push((oneOf as readonly AnySchema[]).flatMap((each) => inside(each)))
+  if (lists.length === 0) return [{}]
+  return lists.slice(1).reduce<readonly Plain[]>((before, next) => {
+    if (before.length * next.length > MOST_ALTERNATIVES) refuse(`comes to more than ${MOST_ALTERNATIVES} alternatives`, path)
+    return before.flatMap((a) => next.map((b) => merged(a, b, path)).filter((each) => each !== null))
+  }, lists[0]!)
+}
+
+const equal = (a: unknown, b: unknown): boolean => canonical(a) === canonical(b)
+
+/** JSON with sorted keys. */
+export const canonical = (value: unknown): string =>
+  JSON.stringify(value, (_, item: unknown) =>
+    isSchema(item) ? Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : 1))) : item,
+  )
+
+export const typesOf = ({ type }: Schema): readonly TypeName[] | null =>
+  type === undefined ? null : ((isList(type) ? type : [type]) as readonly TypeName[])
+
+/** The values that a schema lists; null where it lists none. */
+export function listed(schema: Schema): readonly unknown[] | null {
+  if ('const' in schema && 'enum' in schema)
+    return (schema['enum'] as readonly unknown[]).filter((value) => equal(value, schema['const']))
+  return 'const' in schema ? [schema['const']] : ((schema['enum'] as readonly unknown[] | undefined) ?? null)
+}
+
+const all = (a: unknown, b: unknown): unknown => (a === undefined ? b : b === undefined ? a : { allOf: [a, b] })
+
+/** Both at once; null where nothing is both. */
+function merged(a: Plain, b: Plain, path: string): Plain | null {
+  if (Object.keys(a).length === 0) return b
+  if (Object.keys(b).length === 0) return a
+  const result: Record<string, unknown> = { ...a, ...b }
+  const [types, others] = [typesOf(a), typesOf(b)]
+  if (types !== null && others !== null) {
+    const has = (list: readonly TypeName[], type: TypeName) =>
+      list.includes(type) || (type === 'integer' && list.includes('number'))
+    const common = TYPES.filter((type) => has(types, type) && has(others, type))
+    if (common.length === 0) return null
+    result['type'] = common.includes('number') ? common.filter((type) => type !== 'integer') : common
+  }
+  const [values, more] = [listed(a), listed(b)]
+  if (values !== null && more !== null) {
+    delete result['const']
+    result['enum'] = values.filter((value) => more.some((other) => equal(value, other)))
+    if ((result['enum'] as unknown[]).length === 0) return null
+  }
+  for (const name of ['minLength', 'minItems', 'minProperties']) larger(result, a, b, name)
+  for (const name of ['maxLength', 'maxItems', 'maxProperties']) smaller(result, a, b, name)
+  if (a['minimum'] !== undefined && b['minimum'] !== undefined) larger(result, a, b, 'minimum')
+  if (a['maximum'] !== undefined && b['maximum'] !== undefined) smaller(result, a, b, 'maximum')
+  if (typeof a['exclusiveMinimum'] === 'number' && typeof b['exclusiveMinimum'] === 'number')
+    larger(result, a, b, 'exclusiveMinimum')
+  if (typeof a['exclusiveMaximum'] === 'number' && typeof b['exclusiveMaximum'] === 'number')
+    smaller(result, a, b, 'exclusiveMaximum')
+  for (const name of ['pattern', 'format'])
+    if (a[name] !== undefined && b[name] !== undefined && a[name] !== b[name])
+      refuse(`asks for two of ${name} at once, which is not supported`, path)
+  if (a['required'] !== undefined && b['required'] !== undefined)
+    result['required'] = [...new Set([...(a['required'] as string[]), ...(b['required'] as string[])])]
+  Object.assign(result, objects(a, b), arrays(a, b))
+  for (const name of ['propertyNames', 'multipleOf'])
+    if (a[name] !== undefined && b[name] !== undefined && !equal(a[name], b[name])) {
+      if (name === 'multipleOf') refuse('asks for two of multipleOf at once, which is not supported', path)
+      result[name] = all(a[name], b[name])
+    }
+  return result
+}
+
+function larger(result: Record<string, unknown>, a: Schema, b: Schema, name: string): void {
+  if (a[name] !== undefined && b[name] !== undefined) result[name] = Math.max(a[name] as number, b[name] as number)
+}
+
+function smaller(result: Record<string, unknown>, a: Schema, b: Schema, name: string): void {
+  if (a[name] !== undefined && b[name] !== undefined) result[name] = Math.min(a[name] as number, b[name] as number)
+}
+
+/** Properties of both: what one does not name is what it has for additional ones. */
+function objects(a: Schema, b: Schema): Schema {
+  const isObject = (schema: Schema) => schema['properties'] !== undefined || schema['additionalProperties'] !== undefined
+  if (!isObject(a) || !isObject(b)) return {}
+  const [ours, theirs] = [a, b].map(({ properties = {} }) => properties as Schema)
+  const names = [...new Set([...Object.keys(ours!), ...Object.keys(theirs!)])]
+  const of = (name: string, own: Schema, schema: Schema) =>
+    Object.hasOwn(own, name) ? own[name] : schema['additionalProperties']
+  const additional = all(a['additionalProperties'], b['additionalProperties'])
+  return {
+    properties: Object.fromEntries(names.map((name) => [name, all(of(name, ours!, a), of(name, theirs!, b)) ?? true])),
+    ...(additional === undefined ? {} : { additionalProperties: additional }),
+  }
+}
+
+/** The schemas of a list's first items, and of those behind them. */
+export function itemsOf({ prefixItems, items, additionalItems }: Schema): {
+  readonly first: readonly AnySchema[]
+  readonly rest: AnySchema | undefined
+} {
+  if (isList(items)) return { first: items as readonly AnySchema[], rest: additionalItems as AnySchema | undefined }
+  return { first: (prefixItems as readonly AnySchema[] | undefined) ?? [], rest: items as AnySchema | undefined }
+}
+
+function arrays(a: Schema, b: Schema): Schema {
+  const [ours, theirs] = [itemsOf(a), itemsOf(b)]
+  const rest = all(ours.rest, theirs.rest)
+  const first = Array.from(
+    { length: Math.max(ours.first.length, theirs.first.length) },
+    (_, at) => all(ours.first[at] ?? ours.rest, theirs.first[at] ?? theirs.rest) ?? true,
+  )
+  return {
+    ...(first.length === 0 ? {} : { prefixItems: first }),
+    ...(rest === undefined ? {} : { items: rest }),
+  }
+}

@@ -1,0 +1,369 @@
+/** Owns regular expressions of JSON schemas as GBNF: characters as a JSON string or raw text has them, and how long a match may be. */
+import { KvfoldError } from '../../core/errors.js'
+
+/** Code points from and to, sorted and apart. */
+export type CharSet = readonly (readonly [number, number])[]
+
+export type Pattern =
+  | { readonly kind: 'set'; readonly set: CharSet }
+  | { readonly kind: 'all'; readonly parts: readonly Pattern[] }
+  | { readonly kind: 'any'; readonly parts: readonly Pattern[] }
+  | { readonly kind: 'repeat'; readonly part: Pattern; readonly least: number; readonly most: number }
+
+/** How a character stands in the text. */
+export type Writing = 'json' | 'raw'
+
+const LAST = 0x10ffff
+const EVERY: CharSet = [
+  [0, 0xd7ff],
+  [0xe000, LAST],
+]
+const DIGIT: CharSet = [[0x30, 0x39]]
+const WORD: CharSet = [
+  [0x30, 0x39],
+  [0x41, 0x5a],
+  [0x5f, 0x5f],
+  [0x61, 0x7a],
+]
+const SPACE: CharSet = [
+  [0x09, 0x0d],
+  [0x20, 0x20],
+  [0xa0, 0xa0],
+  [0x1680, 0x1680],
+  [0x2000, 0x200a],
+  [0x2028, 0x2029],
+  [0x202f, 0x202f],
+  [0x205f, 0x205f],
+  [0x3000, 0x3000],
+  [0xfeff, 0xfeff],
+]
+const LINE_ENDS: CharSet = [
+  [0x0a, 0x0a],
+  [0x0d, 0x0d],
+  [0x2028, 0x2029],
+]
+
+const union = (...sets: readonly CharSet[]): CharSet => {
+  const sorted = sets.flat().sort((a, b) => a[0] - b[0])
+  const joined: [number, number][] = []
+  for (const [from, to] of sorted) {
+    const last = joined.at(-1)
+    if (last !== undefined && from <= last[1] + 1) last[1] = Math.max(last[1], to)
+    else joined.push([from, to])
+  }
+  return joined
+}
+
+const both = (a: CharSet, b: CharSet): CharSet =>
+  a.flatMap(([from, to]) =>
+    b.flatMap(([start, end]): [number, number][] =>
+      Math.max(from, start) <= Math.min(to, end) ? [[Math.max(from, start), Math.min(to, end)]] : [],
+    ),
+  )
+
+const without = (set: CharSet): CharSet => {
+  const rest: [number, number][] = []
+  let next = 0
+  for (const [from, to] of set) {
+    if (from > next) rest.push([next, from - 1])
+    next = to + 1
+  }
+  if (next <= LAST) rest.push([next, LAST])
+  return both(rest, EVERY)
+}
+
+/** Characters that a JSON string has as they are. */
+const PLAIN = without([
+  [0, 0x1f],
+  [0x22, 0x22],
+  [0x5c, 0x5c],
+])
+const SHORT: Readonly<Record<number, string>> = { 8: 'b', 9: 't', 10: 'n', 12: 'f', 13: 'r', 34: '"', 92: '\\' }
+
+const inClass = (code: number): string =>
+  code > 0x20 && code < 0x7f && !'[]\\^-'.includes(String.fromCharCode(code))
+    ? String.fromCharCode(code)
+    : code < 0x100
+      ? `\\x${code.toString(16).padStart(2, '0')}`
+      : code < 0x10000
+        ? `\\u${code.toString(16).padStart(4, '0')}`
+        : `\\U${code.toString(16).padStart(8, '0')}`
+
+const classOf = (set: CharSet): string =>
+  `[${set.map(([from, to]) => inClass(from) + (to === from ? '' : `-${inClass(to)}`)).join('')}]`
+
+/** One character of the set; null where there is none to write. */
+function charRule(set: CharSet, writing: Writing): string | null {
+  if (writing === 'raw') return set.length === 0 ? null : classOf(set)
+  const plain = both(set, PLAIN)
+  const options = plain.length === 0 ? [] : [classOf(plain)]
+  for (const [from, to] of both(set, without(PLAIN)))
+    for (let code = from; code <= to; code++) {
+      const short = SHORT[code]
+      // Backslash and letter stand in a literal of their own.
+      const escape = short ?? `u${code.toString(16).padStart(4, '0')}`
+      options.push(`"\\\\${escape === '"' ? '\\"' : escape === '\\' ? '\\\\' : escape}"`)
+    }
+  return options.length === 0 ? null : options.length === 1 ? options[0]! : `( ${options.join(' | ')} )`
+}
+
+/** GBNF of what the pattern matches; null where that is nothing. */
+export function patternRule(pattern: Pattern, writing: Writing): string | null {
+  switch (pattern.kind) {
+    case 'set':
+      return charRule(pattern.set, writing)
+    case 'all': {
+      const parts = pattern.parts.map((part) => patternRule(part, writing))
+      return parts.includes(null) ? null : `( ${parts.length === 0 ? '""' : parts.join(' ')} )`
+    }
+    case 'any': {
+      const parts = pattern.parts.map((part) => patternRule(part, writing)).filter((part) => part !== null)
+      return parts.length === 0 ? null : `( ${parts.join(' | ')} )`
+    }
+    case 'repeat': {
+      const part = patternRule(pattern.part, writing)
+      if (part === null) return pattern.least === 0 ? '""' : null
+      return repeated(part, pattern.least, pattern.most)
+    }
+  }
+}
+
+/** llama.cpp writes every repetition out, and takes no more than so many at once. */
+const MOST_REPEATED = 500
+
+/** `part` from `least` to `most` times. */
+export function repeated(part: string, least: number, most: number): string {
+  if (most === 0) return '""'
+  if (least === 0 && most === Infinity) return `${part}*`
+  if (least === 1 && most === Infinity) return `${part}+`
+  if (least === 0 && most === 1) return `${part}?`
+  if (most <= MOST_REPEATED) return `${part}{${least}${most === least ? '' : `,${most}`}}`
+  // Whole blocks, then less than a block.
+  const block = `( ${part}{${MOST_REPEATED}} )`
+  if (least > MOST_REPEATED) {
+    const blocks = Math.floor(least / MOST_REPEATED)
+    const taken = blocks * MOST_REPEATED
+    return `( ${repeated(block, blocks, blocks)} ${repeated(part, least - taken, most - taken)} )`
+  }
+  if (most === Infinity) return `( ${part}{${least}} ${part}* )`
+  if (least > 0) return `( ${part}{${least}} ${repeated(part, 0, most - least)} )`
+  const blocks = Math.floor(most / MOST_REPEATED)
+  const rest = most - blocks * MOST_REPEATED
+  const short = `${repeated(block, 0, blocks - 1)} ${repeated(part, 0, MOST_REPEATED - 1)}`
+  return `( ${short} | ${repeated(block, blocks, blocks)} ${repeated(part, 0, rest)} )`
+}
+
+/** How many characters a match may have. */
+export function lengthsOf(pattern: Pattern): readonly [least: number, most: number] {
+  switch (pattern.kind) {
+    case 'set':
+      return [1, 1]
+    case 'all':
+      return pattern.parts.map(lengthsOf).reduce(([least, most], [a, b]) => [least + a, most + b], [0, 0])
+    case 'any': {
+      const lengths = pattern.parts.map(lengthsOf)
+      return [Math.min(...lengths.map(([least]) => least)), Math.max(...lengths.map(([, most]) => most))]
+    }
+    case 'repeat': {
+      const [least, most] = lengthsOf(pattern.part)
+      return [least * pattern.least, most === 0 || pattern.most === 0 ? 0 : most * pattern.most]
+    }
+  }
+}
+
+/** The pattern with matches of these lengths only; null where that cannot be said by repeating one character more or less often. */
+export function ofLength(pattern: Pattern, least: number, most: number): Pattern | null {
+  const [shortest, longest] = lengthsOf(pattern)
+  if (shortest >= least && longest <= most) return pattern
+  const parts = pattern.kind === 'all' ? pattern.parts : [pattern]
+  const free = parts.filter((part) => {
+    const [a, b] = lengthsOf(part)
+    return a !== b
+  })
+  const [only] = free
+  if (free.length !== 1 || only?.kind !== 'repeat') return null
+  const [a, b] = lengthsOf(only.part)
+  if (a !== 1 || b !== 1) return null
+  const fixed = shortest - only.least
+  const bounds = { least: Math.max(only.least, least - fixed), most: Math.min(only.most, most - fixed) }
+  if (bounds.least > bounds.most) return { kind: 'any', parts: [] }
+  return { kind: 'all', parts: parts.map((part) => (part === only ? { ...only, ...bounds } : part)) }
+}
+
+/** Any text. */
+const anyText: Pattern = { kind: 'repeat', part: { kind: 'set', set: EVERY }, least: 0, most: Infinity }
+
+/** Any text without the sign that tags begin with. */
+export const PLAIN_TEXT: Pattern = {
+  kind: 'repeat',
+  part: { kind: 'set', set: without([[0x3c, 0x3c]]) },
+  least: 0,
+  most: Infinity,
+}
+
+/** Whether a match may have this character in it. */
+export function mayHave(pattern: Pattern, char: string): boolean {
+  const code = char.codePointAt(0)!
+  if (pattern.kind === 'set') return pattern.set.some(([from, to]) => from <= code && code <= to)
+  return pattern.kind === 'repeat' ? mayHave(pattern.part, char) : pattern.parts.some((part) => mayHave(part, char))
+}
+
+/** A JSON schema's pattern: what has a match of it somewhere. @throws KvfoldError engine/bad-grammar */
+export function parsePattern(source: string): Pattern {
+  try {
+    // What JavaScript refuses is no regular expression of a JSON schema.
+    new RegExp(source, 'u')
+  } catch (error) {
+    throw new KvfoldError('engine/bad-grammar', `is no regular expression (${(error as Error).message})`)
+  }
+  return new PatternReader(source).read()
+}
+
+/** One that is the whole text. */
+export const wholePattern = (source: string): Pattern => parsePattern(`^(?:${source})$`)
+
+class PatternReader {
+  readonly #chars: readonly string[]
+  #at = 0
+
+  constructor(source: string) {
+    this.#chars = Array.from(source)
+  }
+
+  read(): Pattern {
+    const pattern = this.#choice(true)
+    if (this.#at < this.#chars.length) throw this.#cannot('that closes nothing')
+    return pattern
+  }
+
+  get #next(): string {
+    return this.#chars[this.#at] ?? ''
+  }
+
+  /** `searched`: not within a group, so that a match may stand anywhere. */
+  #choice(searched: boolean): Pattern {
+    const parts = [this.#sequence(searched)]
+    while (this.#next === '|') {
+      this.#at++
+      parts.push(this.#sequence(searched))
+    }
+    return parts.length === 1 ? parts[0]! : { kind: 'any', parts }
+  }
+
+  #sequence(searched: boolean): Pattern {
+    const parts: Pattern[] = []
+    const isBegun = searched && this.#next === '^'
+    if (isBegun) this.#at++
+    let isEnded = false
+    while (this.#next !== '' && this.#next !== '|' && this.#next !== ')') {
+      if (searched && this.#next === '$' && ['', '|'].includes(this.#chars[this.#at + 1] ?? '')) {
+        this.#at++
+        isEnded = true
+        break
+      }
+      parts.push(this.#counted(this.#atom()))
+    }
+    if (!searched) return { kind: 'all', parts }
+    return { kind: 'all', parts: [...(isBegun ? [] : [anyText]), ...parts, ...(isEnded ? [] : [anyText])] }
+  }
+
+  #counted(part: Pattern): Pattern {
+    const bounds = this.#bounds()
+    if (bounds === null) return part
+    if (this.#next === '?') this.#at++
+    return { kind: 'repeat', part, least: bounds[0], most: bounds[1] }
+  }
+
+  #bounds(): [number, number] | null {
+    const simple: Readonly<Record<string, [number, number]>> = { '*': [0, Infinity], '+': [1, Infinity], '?': [0, 1] }
+    const found = simple[this.#next]
+    if (found !== undefined) {
+      this.#at++
+      return found
+    }
+    if (this.#next !== '{') return null
+    const end = this.#chars.indexOf('}', this.#at)
+    const [, least = '0', comma, most = ''] = /^(\d+)(,)?(\d*)$/.exec(this.#chars.slice(this.#at + 1, end).join('')) ?? []
+    this.#at = end + 1
+    return [Number(least), comma === undefined ? Number(least) : most === '' ? Infinity : Number(most)]
+  }
+
+  #atom(): Pattern {
+    const char = this.#next
+    this.#at++
+    if (char === '(') {
+      const opening = this.#chars.slice(this.#at, this.#at + 3).join('')
+      const name = /^\?<[A-Za-z_$][\w$]*>/.exec(this.#chars.slice(this.#at).join(''))?.[0]
+      if (opening.startsWith('?:')) this.#at += 2
+      else if (name !== undefined) this.#at += name.length
+      else if (opening.startsWith('?')) throw this.#cannot(`the group (${opening}`)
+      const inside = this.#choice(false)
+      this.#at++
+      return inside
+    }
+    if (char === '[') return { kind: 'set', set: this.#set() }
+    if (char === '.') return { kind: 'set', set: without(LINE_ENDS) }
+    if (char === '\\') return { kind: 'set', set: this.#escape(false) }
+    if (char === '^' || char === '$') throw this.#cannot(`${char} within it`)
+    return { kind: 'set', set: [[char.codePointAt(0)!, char.codePointAt(0)!]] }
+  }
+
+  #set(): CharSet {
+    const isNegated = this.#next === '^'
+    if (isNegated) this.#at++
+    const sets: CharSet[] = []
+    while (this.#next !== ']') {
+      const first = this.#member()
+      const isRange = this.#next === '-' && this.#chars[this.#at + 1] !== ']'
+      if (!isRange) {
+        sets.push(first)
+        continue
+      }
+      this.#at++
+      const last = this.#member()
+      sets.push([[first[0]![0], last[0]![1]]])
+    }
+    this.#at++
+    const all = both(union(...sets), EVERY)
+    return isNegated ? without(all) : all
+  }
+
+  #member(): CharSet {
+    const char = this.#next
+    this.#at++
+    if (char === '\\') return this.#escape(true)
+    return [[char.codePointAt(0)!, char.codePointAt(0)!]]
+  }
+
+  #escape(inSet: boolean): CharSet {
+    const char = this.#next
+    this.#at++
+    const sets: Readonly<Record<string, CharSet>> = {
+      d: DIGIT,
+      D: without(DIGIT),
+      w: WORD,
+      W: without(WORD),
+      s: SPACE,
+      S: without(SPACE),
+    }
+    if (Object.hasOwn(sets, char)) return sets[char]!
+    const controls: Readonly<Record<string, number>> = { n: 10, r: 13, t: 9, f: 12, v: 11, 0: 0, ...(inSet ? { b: 8 } : {}) }
+    const rest = this.#chars.slice(this.#at).join('')
+    const form = char === 'x' ? /^([0-9a-f]{2})/i : /^(?:\{([0-9a-f]+)\}|([0-9a-f]{4}))/i
+    const [hex, code] = 'xu'.includes(char) ? (form.exec(rest)?.filter((group) => group) ?? []) : []
+    if (hex !== undefined && code !== undefined) {
+      this.#at += hex.length
+      const value = Number.parseInt(code, 16)
+      if (value >= 0xd800 && value <= 0xdfff) throw this.#cannot('half a character')
+      return [[value, value]]
+    }
+    const control = controls[char]
+    if (control !== undefined) return [[control, control]]
+    if (/[\^$\\.*+?()[\]{}|/-]/.test(char)) return [[char.codePointAt(0)!, char.codePointAt(0)!]]
+    throw this.#cannot(`\\${char}`)
+  }
+
+  #cannot(what: string): KvfoldError {
+    return new KvfoldError('engine/bad-grammar', `uses ${what}, which a grammar cannot say`)
+  }
+}

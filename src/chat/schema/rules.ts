@@ -1,0 +1,135 @@
+/** Owns GBNF as it is written: rules by name, literals, and how JSON looks (its spaces, its words for true, false and null). */
+import { KvfoldError } from '../../core/errors.js'
+
+/** A literal in GBNF. */
+export function literal(text: string): string {
+  return `"${text.replace(/[\\"]/g, '\\$&').replace(/\n/g, '\\n').replace(/\r/g, '\\r').replace(/\t/g, '\\t')}"`
+}
+
+/** Expressions that stand for JSON's punctuation. */
+export interface JsonStyle {
+  readonly comma: string
+  readonly colon: string
+  readonly openObject: string
+  readonly closeObject: string
+  readonly openList: string
+  readonly closeList: string
+  readonly words: { readonly true: string; readonly false: string; readonly null: string }
+  /** What may stand behind a backslash, but for u. */
+  readonly escapes: string
+}
+
+const JSON_ESCAPES = '["\\\\/bfnrt]'
+const JSON_WORDS = { true: 'true', false: 'false', null: 'null' }
+
+/** As Python's json.dumps has it: one space behind a comma and a colon. */
+export const PYTHON_JSON: JsonStyle = {
+  ...{ comma: '", "', colon: '": "', openObject: '"{"', closeObject: '"}"', openList: '"["', closeList: '"]"' },
+  words: JSON_WORDS,
+  escapes: JSON_ESCAPES,
+}
+
+/** With a little white space where JSON may have some. */
+export const FREE_JSON: JsonStyle = {
+  comma: '"," gap',
+  colon: '":" " "?',
+  openObject: '"{" gap',
+  closeObject: 'gap "}"',
+  openList: '"[" gap',
+  closeList: 'gap "]"',
+  words: JSON_WORDS,
+  escapes: JSON_ESCAPES,
+}
+
+/** Python's own literals. */
+export const PYTHON_LITERALS: JsonStyle = {
+  ...PYTHON_JSON,
+  words: { true: 'True', false: 'False', null: 'None' },
+  escapes: '["\\\\nrt]',
+}
+
+export class GrammarRules {
+  readonly #rules = new Map<string, string>()
+
+  constructor(readonly style: JsonStyle) {}
+
+  add(name: string, body: string): void {
+    this.#rules.set(name, body)
+  }
+
+  /** Has `write` add rules; when it refuses, those are gone and `otherwise` is taken. */
+  attempt<T>(write: () => T, otherwise: T): T {
+    const before = new Map(this.#rules)
+    try {
+      return write()
+    } catch (error) {
+      if (!(error instanceof KvfoldError)) throw error
+      this.#rules.clear()
+      for (const [name, body] of before) this.#rules.set(name, body)
+      return otherwise
+    }
+  }
+
+  /** One value as it is written. */
+  constant(value: unknown): string {
+    const { comma, colon, openObject, closeObject, openList, closeList, words } = this.style
+    if (value === true || value === false || value === null || value === undefined)
+      return literal(words[String(value ?? null) as keyof typeof words])
+    if (typeof value !== 'object') return literal(JSON.stringify(value))
+    const items = Array.isArray(value)
+      ? value.map((item) => this.constant(item))
+      : Object.entries(value).map(([key, item]) => `${literal(JSON.stringify(key))} ${colon} ${this.constant(item)}`)
+    if (items.length === 0) return Array.isArray(value) ? '"[]"' : '"{}"'
+    const [open, close] = Array.isArray(value) ? [openList, closeList] : [openObject, closeObject]
+    return `${open} ${items.join(` ${comma} `)} ${close}`
+  }
+
+  /** All rules, `root` first, with those of JSON. */
+  text(): string {
+    const root = this.#rules.get('root') ?? ''
+    const { comma, colon, openObject, closeObject, openList, closeList, words, escapes } = this.style
+    const pair = `string ${colon} value`
+    const lines = [
+      `root ::= ${root}`,
+      ...[...this.#rules].filter(([name]) => name !== 'root').map(([name, body]) => `${name} ::= ${body}`),
+      // Whole characters only, escaped ones too, so that texts are as long as they are counted.
+      String.raw`char ::= [\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff] | "\\" ( ${escapes} | "u" ( [0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} ) )`,
+      String.raw`string ::= "\"" char* "\""`,
+      'integer ::= "-"? ( "0" | [1-9] [0-9]{0,15} )',
+      'number ::= integer ( "." [0-9]{1,16} )? ( [eE] [-+]? [0-9]{1,2} )?',
+      `boolean ::= "${words.true}" | "${words.false}"`,
+      `null ::= "${words.null}"`,
+      `object ::= "{}" | ${openObject} ${pair} ( ${comma} ${pair} )* ${closeObject}`,
+      `array ::= "[]" | ${openList} value ( ${comma} value )* ${closeList}`,
+      'value ::= object | array | string | number | boolean | null',
+      String.raw`gap ::= ( " " | "\n" [ \t]{0,20} )?`,
+    ]
+    return lines.join('\n')
+  }
+}
+
+/** Adds the rules of any text without `end` in it, which is not empty, and gives the name of the first. */
+export function textWithout(rules: GrammarRules, name: string, end: string): string {
+  const chars = Array.from(end)
+  const inside = (char: string) => (/[[\]\\^-]/.test(char) ? `\\${char}` : char)
+  const letters = [...new Set(chars)]
+  chars.forEach((_, at) => {
+    // What stands before is as much of `end` as this; a letter leads to the longest beginning of it that is there then.
+    const next = letters.map((letter) => {
+      const text = [...chars.slice(0, at), letter]
+      let length = text.length
+      while (length > 0 && text.slice(text.length - length).join('') !== chars.slice(0, length).join('')) length--
+      return { letter, length }
+    })
+    const going = next.filter(({ length }) => length > 0 && length < chars.length)
+    const others = `[^${letters
+      .filter((letter) => next.some((each) => each.letter === letter && each.length > 0))
+      .map(inside)
+      .join('')}] ${name}-0`
+    rules.add(
+      `${name}-${at}`,
+      `( ${[others, ...going.map(({ letter, length }) => `${literal(letter)} ${name}-${length}`)].join(' | ')} )?`,
+    )
+  })
+  return `${name}-0`
+}

@@ -1,0 +1,397 @@
+/** Owns the way from a JSON schema to GBNF: whatever the grammar takes satisfies the schema. */
+import { refuseOverlap } from './apart.js'
+import {
+  alternatives,
+  canonical,
+  check,
+  isSchema,
+  itemsOf,
+  listed,
+  refuse,
+  resolve,
+  satisfies,
+  typesOf,
+  type AnySchema,
+  type Plain,
+  type Schema,
+  type TypeName,
+} from './merge.js'
+import { FORMATS } from './formats.js'
+import { numbersOf } from './numbers.js'
+import { repeated } from './pattern.js'
+import { rawTexts, texts } from './strings.js'
+import { otherKeys, sequenceOf, type Entry } from './properties.js'
+import { FREE_JSON, GrammarRules, literal } from './rules.js'
+
+export interface SchemaOptions {
+  /** What its rules' names begin with. */
+  readonly prefix: string
+  /** What a grammar cannot say is left out, so that it takes more than the schema does. Default: it is refused by name. */
+  readonly loose?: boolean
+}
+
+/**
+ * One property as the grammar writes it. With a name: the rule of its value, and its schema; without: an additional one, whose key is the rule
+ * `other`. Null: it cannot be written.
+ */
+export type WriteProperty = (name: string | null, value: string, other: AnySchema | string) => string | null
+
+interface ObjectSchema {
+  readonly properties?: Schema
+  readonly required?: readonly string[]
+  readonly additionalProperties?: AnySchema
+  readonly propertyNames?: AnySchema
+  readonly minProperties?: number
+  readonly maxProperties?: number
+}
+
+const KEYWORDS: Readonly<Partial<Record<TypeName, readonly string[]>>> = {
+  object: ['properties', 'required', 'additionalProperties', 'propertyNames', 'minProperties', 'maxProperties'],
+  array: ['items', 'prefixItems', 'minItems', 'maxItems'],
+  string: ['pattern', 'format', 'minLength', 'maxLength'],
+  number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
+}
+/** Schemas that may be within each other by references. */
+const DEEPEST = 100
+
+export class SchemaWriter {
+  readonly #references = new Map<string, string | null>()
+  /** References that are being written, with nothing before them yet. */
+  #unguarded = new Set<string>()
+  readonly #finite = new Set<string>()
+  readonly #isLinked: boolean
+  /** Schemas with references that are being written, and the rule that they are where they come back to themselves. */
+  readonly #writing = new Map<string, { name?: string }>()
+  #count = 0
+
+  /** @throws KvfoldError engine/bad-grammar for what is no schema, and what a grammar cannot say unless `loose` */
+  constructor(
+    private readonly rules: GrammarRules,
+    private readonly root: AnySchema,
+    private readonly options: SchemaOptions,
+  ) {
+    const isLoose = options.loose === true
+    this.#isLinked = JSON.stringify(root).includes('"$ref"')
+    check(root, isLoose, (schema, path, isPart) => {
+      if (!isLoose) refuseOverlap(root, schema, path, isPart)
+    })
+  }
+
+  /** GBNF of the values. @throws KvfoldError engine/bad-grammar where there are none */
+  whole(): string {
+    return this.value(this.root, '#') ?? refuse('can be satisfied by nothing', '#')
+  }
+
+  /** Null: there are none. */
+  value(schema: AnySchema, path: string): string | null {
+    if (!this.#isLinked || typeof schema === 'boolean' || !JSON.stringify(schema).includes('"$ref"'))
+      return this.#options(schema, path)
+    // What comes back to itself through references among other keywords is a rule.
+    const key = canonical(schema)
+    const known = this.#writing.get(key)
+    if (this.#unguarded.has(key)) refuse('refers to itself without an end', path)
+    if (known !== undefined) return (known.name ??= `${this.options.prefix}-self-${this.#count++}`)
+    if (this.#writing.size > DEEPEST) refuse('refers to itself in ever new ways', path)
+    const entry: { name?: string } = {}
+    this.#writing.set(key, entry)
+    this.#unguarded.add(key)
+    const written = this.#options(schema, path)
+    this.#writing.delete(key)
+    this.#unguarded.delete(key)
+    if (entry.name === undefined) return written
+    if (written === null) refuse('can be satisfied by nothing', path)
+    this.rules.add(entry.name, written)
+    return entry.name
+  }
+
+  #options(schema: AnySchema, path: string): string | null {
+    const options = alternatives(this.root, schema, path).map((each) => this.#plain(each, path))
+    const written = [...new Set(options.filter((each) => each !== null))]
+    if (written.length === 0) return null
+    return written.length === 1 ? written[0]! : `( ${written.join(' | ')} )`
+  }
+
+  /** What stands between the brackets of the object that the whole is; see `pairs`. @throws KvfoldError engine/bad-grammar where there is none */
+  arguments(comma: string, write: WriteProperty): string {
+    const options = this.#resolved(this.root).flatMap((each) => {
+      const isObject = this.#typesIn(each).some((type) => type === 'object' || type === 'any') && listed(each) === null
+      return isObject ? (this.#guarded(() => this.pairs(each, '#', comma, write)) ?? []) : []
+    })
+    if (options.length === 0) refuse('can be satisfied by no object', '#')
+    return options.includes('any')
+      ? 'any'
+      : options.length === 1
+        ? options[0]!
+        : `( ${options.map((each) => each || '""').join(' | ')} )`
+  }
+
+  /** The values where texts stand as they are, `text` being the rule of any of them; null where no value is a text. */
+  rawValue(schema: AnySchema, text: string, path: string): string | null {
+    const options = this.#resolved(schema)
+    const isText = (each: Plain) =>
+      listed(each)?.some((value) => typeof value === 'string') ??
+      this.#typesIn(each).some((type) => type === 'string' || type === 'any')
+    if (!options.some(isText)) return null
+    const written = options.flatMap((each) => {
+      const values = listed(each)
+      if (values !== null) return values.map((value) => (typeof value === 'string' ? literal(value) : this.rules.constant(value)))
+      const others = this.#typesIn(each).filter((type) => type !== 'string' && type !== 'any')
+      const rest = others.flatMap((type) => this.#typed(type, each, path) ?? [])
+      return isText(each) ? [...rest, rawTexts(each, text)] : rest
+    })
+    return `( ${[...new Set(written)].join(' | ')} )`
+  }
+
+  #resolved(schema: AnySchema, depth = 0): readonly Plain[] {
+    return alternatives(this.root, schema, '#').flatMap((each) =>
+      each['$ref'] === undefined
+        ? [each]
+        : depth > 50
+          ? []
+          : this.#resolved(resolve(this.root, each['$ref'] as string, '#'), depth + 1),
+    )
+  }
+
+  #plain(schema: Plain, path: string): string | null {
+    if (schema['$ref'] !== undefined) return this.#reference(schema['$ref'] as string, path)
+    const values = listed(schema)
+    if (values !== null) return this.#listed(values, schema)
+    const written = this.#typesIn(schema).flatMap((type) => this.#typed(type, schema, path) ?? [])
+    if (written.length === 0) return null
+    return written.length === 1 ? written[0]! : `( ${written.join(' | ')} )`
+  }
+
+  /** Its types; where it names none, those that it says something about. */
+  #typesIn(schema: Plain): readonly (TypeName | 'any')[] {
+    const types = typesOf(schema)
+    if (types !== null) return types.includes('number') ? types.filter((type) => type !== 'integer') : types
+    const meant = (Object.keys(KEYWORDS) as TypeName[]).filter((type) => KEYWORDS[type]!.some((name) => name in schema))
+    return meant.length === 0 ? ['any'] : meant
+  }
+
+  #listed(values: readonly unknown[], { const: _, enum: __, ...others }: Plain): string | null {
+    const { format, ...rest } = others
+    const known = typeof format === 'string' && Object.hasOwn(FORMATS, format) ? FORMATS[format] : undefined
+    const isFormed = (value: unknown) =>
+      typeof known !== 'string' ||
+      typeof value !== 'string' ||
+      new RegExp(`^(?:${known})$`, 'u').test(value) ||
+      (format !== 'byte' && satisfies({ format }, value))
+    const right = values.filter((value) => satisfies(rest, value) && isFormed(value))
+    return right.length === 0 ? null : `( ${right.map((value) => this.rules.constant(value)).join(' | ')} )`
+  }
+
+  #typed(type: TypeName | 'any', schema: Plain, path: string): string | null {
+    switch (type) {
+      case 'object':
+        return this.#guarded(() => this.#object(schema, path))
+      case 'array':
+        return this.#guarded(() => this.#array(schema, path))
+      case 'string':
+        return texts(schema, path, this.options.loose === true)
+      case 'integer':
+      case 'number':
+        return numbersOf(type, schema)
+      case 'any':
+        return 'value'
+      case 'boolean':
+      case 'null':
+        return type
+    }
+  }
+
+  #guarded<T>(write: () => T): T {
+    const before = this.#unguarded
+    this.#unguarded = new Set()
+    try {
+      return write()
+    } finally {
+      this.#unguarded = before
+    }
+  }
+
+  #reference(reference: string, path: string): string | null {
+    if (this.#unguarded.has(reference)) refuse(`refers to itself without an end (${reference})`, path)
+    const known = this.#references.get(reference)
+    if (known !== undefined) return known
+    const target = resolve(this.root, reference, path)
+    if (!this.#isFinite(target, new Set([reference]))) {
+      this.#references.set(reference, null)
+      return null
+    }
+    const name = `${this.options.prefix}-ref-${this.#references.size}`
+    this.#references.set(reference, name)
+    this.#unguarded.add(reference)
+    const body = this.value(target, reference)
+    this.#unguarded.delete(reference)
+    if (body === null) refuse('can be satisfied by nothing', reference)
+    this.rules.add(name, body)
+    return name
+  }
+
+  /** Whether it has a value that comes to an end. */
+  #isFinite(schema: AnySchema, before: ReadonlySet<string>): boolean {
+    if (!this.#isLinked) return schema !== false
+    const key = canonical(schema)
+    if (before.has(key)) return false
+    const open = new Set([...before, key])
+    return alternatives(this.root, schema, '#').some((each) => {
+      const reference = each['$ref'] as string | undefined
+      if (reference !== undefined) {
+        if (open.has(reference)) return false
+        if (this.#finite.has(reference)) return true
+        const isFinite = this.#isFinite(resolve(this.root, reference, '#'), new Set([...open, reference]))
+        if (isFinite) this.#finite.add(reference)
+        return isFinite
+      }
+      if (listed(each) !== null) return true
+      return this.#typesIn(each).some((type) => {
+        if (type === 'object') {
+          const { properties = {}, required = [], additionalProperties = true, minProperties = 0 } = each as ObjectSchema
+          const isKnown = (name: string) => Object.hasOwn(properties, name)
+          const fine = Object.values(properties).filter((inner) => this.#isFinite(inner as AnySchema, open)).length
+          const more = minProperties > fine && this.#isFinite(additionalProperties, open) ? 1 : 0
+          if (minProperties > fine + more + required.filter((name) => !isKnown(name)).length) return false
+          return required.every((name) =>
+            this.#isFinite((isKnown(name) ? properties[name] : additionalProperties) as AnySchema, open),
+          )
+        }
+        if (type !== 'array') return true
+        const { first, rest = true } = itemsOf(each)
+        const least = (each['minItems'] as number | undefined) ?? 0
+        return (
+          first.slice(0, least).every((item) => this.#isFinite(item, open)) &&
+          (least <= first.length || this.#isFinite(rest, open))
+        )
+      })
+    })
+  }
+
+  #array(schema: Plain, path: string): string | null {
+    const { minItems = 0, maxItems = Infinity } = schema as { minItems?: number; maxItems?: number }
+    const { first, rest = true } = itemsOf(schema)
+    if (minItems > maxItems) return null
+    const heads = first.slice(0, maxItems).map((item, at) => this.value(item, `${path}/prefixItems/${at}`))
+    const end = heads.indexOf(null)
+    const open = end === -1 ? heads : heads.slice(0, end)
+    const further = end !== -1 || maxItems <= open.length ? null : this.value(rest, `${path}/items`)
+    const least = Math.max(minItems, 0)
+    if (open.length < least && further === null) return null
+    const { comma } = this.rules.style
+    // From the last to the first: what may follow each item.
+    const tail =
+      further === null
+        ? ''
+        : ` ${repeated(`( ${comma} ${further} )`, Math.max(least - Math.max(open.length, 1), 0), maxItems - Math.max(open.length, 1))}`
+    let inside: string
+    if (open.length === 0) inside = further === null ? '' : `${further}${tail}`
+    else
+      inside = open.reduceRight<string>((after, item, at) => {
+        const before = at === 0 ? '' : `${comma} `
+        const one = `${before}${item}${after}`
+        return at === 0 ? one : at < least ? ` ${one}` : ` ( ${one} )?`
+      }, tail)
+    const { openList, closeList } = this.rules.style
+    if (inside === '') return '"[]"'
+    return this.#rule(least === 0 ? `"[]" | ${openList} ${inside} ${closeList}` : `${openList} ${inside} ${closeList}`)
+  }
+
+  #object(schema: Plain, path: string): string | null {
+    const { openObject, closeObject, comma, colon } = this.rules.style
+    const body = this.pairs(
+      schema,
+      path,
+      comma,
+      (key, value, other) => `${key === null ? (other as string) : literal(JSON.stringify(key))} ${colon} ${value}`,
+    )
+    if (body === null) return null
+    if (body === 'any') return 'object'
+    return body === '' ? '"{}"' : this.#rule(`${openObject} ${body} ${closeObject}`)
+  }
+
+  /**
+   * What stands between an object's brackets: its properties in the schema's order, each once, those that are not required or not at all, then
+   * additional ones where the schema says that there may be some. `any`: whatever an object may have. Null: no object satisfies it.
+   */
+  pairs(schema: Plain, path: string, comma: string, write: WriteProperty): string | null {
+    const {
+      properties = {},
+      required = [],
+      additionalProperties: additional,
+      propertyNames,
+      minProperties: least = 0,
+      maxProperties: most = Infinity,
+    } = schema as ObjectSchema
+    const key = this.#keys(propertyNames, path)
+    const unnamed = required.filter((name) => !Object.hasOwn(properties, name))
+    const named = [...Object.entries(properties), ...unnamed.map((name) => [name, additional ?? true] as const)]
+    const isPlain = additional === undefined && key.rule === null && least === 0 && most === Infinity
+    if (named.length === 0 && isPlain && schema['properties'] === undefined) return 'any'
+    const entries: Entry[] = []
+    for (const [name, inner] of named) {
+      const isNeeded = required.includes(name)
+      const isPossible = key.allows(name) && this.#isFinite(inner as AnySchema, new Set())
+      const value = isPossible ? this.value(inner as AnySchema, `${path}/properties/${name}`) : null
+      const pair = value === null ? null : write(name, value, inner as AnySchema)
+      if (pair !== null) entries.push({ pair, isNeeded })
+      else if (isNeeded) return null
+    }
+    // A rule of names cannot leave out those that have a schema of their own.
+    const isMixed = key.rule !== null && named.some(([name]) => key.allows(name))
+    const isOpen = isMixed ? false : additional === undefined ? schema['properties'] === undefined : additional !== false
+    const value =
+      isOpen && this.#isFinite(additional ?? true, new Set())
+        ? this.value(additional ?? true, `${path}/additionalProperties`)
+        : null
+    const other =
+      value === null
+        ? null
+        : write(
+            null,
+            value,
+            key.rule ??
+              otherKeys(
+                (body) => this.#rule(body),
+                named.map(([name]) => name),
+              ),
+          )
+    if (least > entries.length + 1 && other !== null)
+      this.#beyond(`${path}/minProperties`, 'asks for several additional properties, whose names a grammar cannot keep apart')
+    return sequenceOf((body) => this.#rule(body), entries, other, comma, Math.min(least, entries.length + 1), most)
+  }
+
+  #keys(names: AnySchema | undefined, path: string): { readonly rule: string | null; readonly allows: (key: string) => boolean } {
+    if (names === undefined || names === true) return { rule: null, allows: () => true }
+    const plain = isSchema(names) ? names : { enum: [] }
+    if (Object.keys(plain).every((name) => ['type', 'title', 'description'].includes(name)))
+      return { rule: null, allows: () => true }
+    return {
+      rule: this.value({ allOf: [{ type: 'string' }, names] }, `${path}/propertyNames`),
+      allows: (key) => satisfies(plain, key),
+    }
+  }
+
+  #beyond(path: string, what: string): void {
+    if (this.options.loose !== true) refuse(`${what}, which is not supported`, path)
+  }
+
+  #rule(body: string): string {
+    const name = `${this.options.prefix}-${this.#count++}`
+    this.rules.add(name, body)
+    return name
+  }
+}
+
+/**
+ * GBNF, root rule `root`, of a JSON schema's values. Properties stand in the schema's order, and there are no others where the schema names some and
+ * does not say that there may be. docs/serving.md says which keywords it takes.
+ * @throws KvfoldError engine/bad-grammar naming the keyword that is wrong or outside of that, and its place in the schema
+ */
+export function jsonSchemaGrammar(schema: unknown): string {
+  const rules = new GrammarRules(FREE_JSON)
+  rules.add('root', new SchemaWriter(rules, schema as AnySchema, { prefix: 's' }).whole())
+  return rules.text()
+}
+
+/** GBNF for one JSON object of any shape. */
+export const anyObject = jsonSchemaGrammar({ type: 'object' })
