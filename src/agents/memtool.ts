@@ -157,6 +157,9 @@ export class MemToolSession {
       get rendered() {
         return placement === 'list' ? memory.loaded.map(({ definition }) => definition) : []
       },
+      get unlisted() {
+        return placement === 'list' ? [] : memory.loaded.map(({ definition }) => definition)
+      },
       refusal: (name) => memory.refusal(name),
       execute: (call, signal) => {
         memory.used(call.name)

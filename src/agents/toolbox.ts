@@ -23,6 +23,8 @@ export interface ExternalTools {
 export interface LoadedTools {
   /** Those that stand among the definitions of a request; others were shown in the conversation. */
   readonly rendered: readonly ToolDefinition[]
+  /** Those that may be called without standing there. */
+  readonly unlisted: readonly ToolDefinition[]
   /** What is said instead of carrying the call out; null when such a tool is there now. */
   refusal(name: string): string | null
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): string | Promise<string>
@@ -55,6 +57,11 @@ export class Toolbox {
   /** Of a request: those that stay first, so that what comes and goes leaves them in the cache. */
   get definitions(): readonly ToolDefinition[] {
     return this.loaded === null ? this.#fixed : [...this.#fixed, ...this.loaded.rendered]
+  }
+
+  /** What may be called besides. */
+  get unlisted(): readonly ToolDefinition[] {
+    return this.loaded?.unlisted ?? []
   }
 
   /** Whether the call is for somebody else: of a tool of theirs, or, where no tools are ours, of whatever name. */

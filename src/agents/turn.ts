@@ -86,6 +86,7 @@ export class Turn {
       ...generation,
       ...(edits.length === 0 ? {} : { edits }),
       ...(tools.length === 0 ? {} : { tools, toolChoice }),
+      ...(toolbox.unlisted.length === 0 ? {} : { unlisted: toolbox.unlisted }),
       ...(signal === undefined ? {} : { signal }),
     })
     for await (const event of running) this.#emit({ type: 'engine', step, event })

@@ -33,7 +33,8 @@ export function formGrammar({ grammar, schema }: Form): Held {
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request where the template's way to write calls cannot be forced
  */
 export function grammarOf(format: ChatFormat, request: EngineRequest): Held {
-  const { grammar, schema, tools = [], toolChoice = 'auto', callable, endsWith = () => false } = request
+  const { grammar, schema, toolChoice = 'auto', callable, endsWith = () => false } = request
+  const tools = [...(request.tools ?? []), ...(request.unlisted ?? [])]
   if (grammar !== undefined || schema !== undefined) return formGrammar(request)
   if (tools.length === 0 && toolChoice !== 'required') return {}
   const allowed = toolChoice === 'none' ? [] : tools.filter(({ name }) => callable?.includes(name) ?? true)

@@ -309,7 +309,7 @@ export class LlamaEngine implements Engine {
     if (rewrite !== null) stream.push({ type: 'rewrite', message: rewrite.message, reason: rewrite.reason })
     this.#lastRendered.set(request.conversation, rendered)
 
-    const parser = format.parser(tools)
+    const parser = format.parser([...tools, ...(request.unlisted ?? [])])
     const forward = (events: readonly ReplyEvent[]) => {
       for (const event of events) if (event.type !== 'call-start') stream.push(event)
     }
