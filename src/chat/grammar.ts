@@ -5,7 +5,8 @@ import { FREE_JSON, GrammarRules, literal, PYTHON_JSON, PYTHON_LITERALS, textWit
 import type { Schema } from './schema/merge.js'
 import { SchemaWriter, type SchemaOptions } from './schema/schema-grammar.js'
 import { taggedArguments, type TaggedArguments } from './schema/tagged.js'
-import type { ReasoningTags } from './syntax/syntax.js'
+
+export { anyObject, jsonSchemaGrammar } from './schema/schema-grammar.js'
 
 /** A literal in GBNF, with spaces around. */
 export const words = (text: string): string => ` ${literal(text)} `
@@ -13,6 +14,12 @@ export const words = (text: string): string => ` ${literal(text)} `
 /** `{"name": "tool", "arguments": {...}}` with Python's spacing. `key`: what the family calls the arguments. */
 export function jsonCall(tool: string, args: string, key = 'arguments'): string {
   return words(`{"name": ${JSON.stringify(tool)}, "${key}": `) + args + words('}')
+}
+
+/** The tags a model puts around its reasoning. */
+export interface ReasoningTags {
+  readonly open: string
+  readonly close: string
 }
 
 /** How a family writes calls. */

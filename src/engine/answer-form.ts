@@ -2,7 +2,7 @@
 import type { ChatFormat } from '../chat/format.js'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
-import { jsonSchemaGrammar } from '../chat/schema/schema-grammar.js'
+import { jsonSchemaGrammar } from '../chat/grammar.js'
 import type { NativeModel, SamplerOptions } from '../native/types.js'
 import type { EngineRequest } from './engine.js'
 

@@ -1,8 +1,10 @@
 /** A family's way of writing tool calls: how to read it, and how to force it. */
 import type { ToolCall, ToolDefinition } from '../message.js'
 import type { ReplyParser } from '../parser.js'
-import { forcedCalls, lazyCalls, type CallForm, type LazyGrammar } from '../grammar.js'
+import { forcedCalls, lazyCalls, type CallForm, type LazyGrammar, type ReasoningTags } from '../grammar.js'
 import type { Block } from './blocks.js'
+
+export type { ReasoningTags }
 
 export interface ToolSyntax {
   /** e.g. `hermes`; `none` when the template shows no syntax we know. */
@@ -25,12 +27,6 @@ export interface CallWriter {
   readonly close: string
   readonly between: string
   readonly after: string
-}
-
-/** The tags a model puts around its reasoning. */
-export interface ReasoningTags {
-  readonly open: string
-  readonly close: string
 }
 
 /** What a family looks at in a template. */

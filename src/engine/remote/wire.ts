@@ -1,6 +1,6 @@
 /** Owns what a step looks like in OpenAI's chat API: messages as they are shown, tools, sampling. */
 import { createHash } from 'node:crypto'
-import { anyObject } from '../../chat/schema/schema-grammar.js'
+import { anyObject } from '../../chat/grammar.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { contains, span } from '../../core/span.js'
 import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../chat/message.js'
