@@ -78,7 +78,7 @@ const surface = {
       'u-fold/session',
       'u-fold/u-fold',
     ],
-    server: ['toolbox', 'turn'],
+    server: ['toolbox', 'turn', 'u-fold/u-fold'],
   },
   eval: {
     all: [],

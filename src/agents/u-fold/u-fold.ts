@@ -81,6 +81,8 @@ export interface UFoldSetting {
   /** Another model for the helpers. Default: the agent's own, on forks of its cache. */
   readonly folder?: Engine
   readonly options?: UFoldOptions
+  /** Ids of calls whose results stay in sight. */
+  readonly pinned?: ReadonlySet<string>
   readonly state?: UFoldState
 }
 
@@ -210,7 +212,7 @@ export class UFold {
 
   /** Makes it the view, unless it is no shorter: then all stays as it was. */
   #show({ memory, blocks, upTo, before }: Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> & { readonly before: number }): boolean {
-    const { engine, conversation, tools, options = {} } = this.setting
+    const { engine, conversation, tools, options = {}, pinned } = this.setting
     const messages = conversation.messages
     const hidden = hiddenIn(linesOf(messages), {
       messages,
@@ -219,8 +221,9 @@ export class UFold {
       least: LEAST,
       snap: (message, chars) => engine.snap(noted(messages.slice(0, upTo), tools), tools, message, chars),
     }).filter(({ message }) => {
-      const isResult = messages[message]?.role === 'tool'
-      return isResult ? options.results !== 'all' : options.notes !== false
+      const { role, toolCallId = '' } = messages[message]!
+      if (pinned?.has(toolCallId) === true) return false
+      return role === 'tool' ? options.results !== 'all' : options.notes !== false
     })
     const last = hidden.at(-1)
     if (last === undefined || memory === null) return false

@@ -61,7 +61,7 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
 
 const MIB = 2 ** 20
 const LEVELS: readonly LogLevel[] = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']
-const CHOICES: readonly Acm[] = ['off', 'tools', 'auto-policy']
+const CHOICES: readonly Acm[] = ['off', 'tools', 'auto-policy', 'u-fold', 'resum']
 const EDITS: readonly ContractChoice[] = [...CONTRACTS, 'auto']
 const OVERFLOWS: readonly Overflow[] = ['refuse', 'fold-tool-results', 'fold-oldest']
 

@@ -8,7 +8,7 @@ export const KvfoldField = Type.Optional(
   Type.Object(
     {
       acm: Type.Optional(
-        Type.Enum(['off', 'tools', 'auto-policy'], {
+        Type.Enum(['off', 'tools', 'auto-policy', 'u-fold', 'resum'], {
           description: 'who folds: nobody, the model by six tools of its own, or the server by its policy',
         }),
       ),

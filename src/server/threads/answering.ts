@@ -14,6 +14,7 @@ import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
 import type { Answer, AnswerFormat, Ask, AskEvent, Lost, Saved } from '../ask.js'
 import { editsInWords } from './client-edits.js'
 import { clearedIn, clearToolUses } from './context-edits.js'
+import { foldByHelpers } from './helper-folds.js'
 import type { ServedEngine } from './models.js'
 import {
   type Acm,
@@ -102,6 +103,15 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     const [edit] = taken.edits
     const price = foldPrice(thread, contract, edit === undefined ? (taken.left?.place ?? null) : thread.placeOf(edit.message))
     told(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
+  }
+  if (acm === 'u-fold' || acm === 'resum') {
+    const { sampling } = ask
+    const generation = { ...(sampling === undefined ? {} : { sampling }), ...(contract === null ? {} : { contract }) }
+    const looked = await foldByHelpers(acm, thread, { ...context, engine: voice, generation }, signal)
+    if (looked !== null) {
+      thread.account(looked.ledger)
+      if (looked.reason !== '') told(looked.folded, looked.reason)
+    }
   }
   const overflow = ask.overflow ?? defaults.overflow
   if (overflow !== 'refuse') told(foldToFit(context, overflow), 'the context is full')
