@@ -197,8 +197,13 @@ export interface Service {
   /** Control tokens written in the text count as such with `special`. */
   tokenize(model: string | undefined, text: string, options?: { readonly special?: boolean }): Promise<readonly number[]>
   detokenize(model: string | undefined, tokens: readonly number[]): Promise<string>
-  /** Tokens of a prompt that shows all of these messages. */
-  count(model: string | undefined, messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): Promise<number>
+  /** Tokens of a prompt that shows all of these messages, but for what a new thread would have `clear` hide. */
+  count(
+    model: string | undefined,
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    clear?: Ask['clear'],
+  ): Promise<number>
   /** The model that does nothing but embed, where there is one; loads nothing. */
   embeddingModel(): EmbeddingModelStatus | null
   /** One vector of length 1 each. @throws KvfoldError model/unsupported where the model cannot */

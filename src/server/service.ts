@@ -22,6 +22,7 @@ import {
 import { Embeddings, type EmbeddingModel } from './embeddings.js'
 import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
 import { answer, checkAsk, type AskDefaults } from './threads/answering.js'
+import { countCleared } from './threads/context-edits.js'
 import { ThreadBook, type BookOptions } from './threads/thread-manager.js'
 import { complete, RecentCompletions, type Slot, vocabularyOf } from './threads/completing.js'
 import type { ThreadDesk } from './threads/thread-api.js'
@@ -174,8 +175,15 @@ export class ThreadService implements Service {
     })
   }
 
-  count(model: string | undefined, messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): Promise<number> {
-    return this.#using(model, (engine) => engine.count(messages, tools))
+  count(
+    model: string | undefined,
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    clear?: Ask['clear'],
+  ): Promise<number> {
+    return this.#using(model, (engine) =>
+      clear === undefined ? engine.count(messages, tools) : countCleared(engine, messages, tools, clear),
+    )
   }
 
   embeddingModel(): EmbeddingModelStatus | null {

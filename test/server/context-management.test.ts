@@ -96,6 +96,23 @@ describe('clear_tool_uses', () => {
     expect(rest.context_management!.applied_edits).toMatchObject([{ cleared_tool_uses: 1 }])
   })
 
+  it('counts what it would leave, and what there is', async () => {
+    const messages = session('six', 6)
+    const count = async (clear: Partial<Clear>) => {
+      const edits = [{ type: 'clear_tool_uses_20250919' as const, ...clear }]
+      return anthropic.beta.messages.countTokens({ model, messages, tools, context_management: { edits } })
+    }
+    const { input_tokens: whole } = await anthropic.messages.countTokens({ model, messages: messages as never, tools })
+    const below = { trigger: { type: 'input_tokens', value: whole } } as const
+    expect(await count(below)).toEqual({ input_tokens: whole, context_management: { original_input_tokens: whole } })
+    const past = { trigger: { type: 'input_tokens', value: whole - 1 }, keep: { type: 'tool_uses', value: 2 } } as const
+    const counted = await count(past)
+    expect(counted.context_management).toEqual({ original_input_tokens: whole })
+    // Ids in markers are not the same, and may have a token more.
+    expect(Math.abs(counted.input_tokens - usedBy(await ask(messages, past)))).toBeLessThanOrEqual(4 * 3)
+    await expect(count({ keep: 3 as never })).rejects.toThrow(/edits\[0\]\.keep must be/)
+  })
+
   it('is told at the end of a stream, too', async () => {
     const stream = anthropic.beta.messages.stream({
       model,

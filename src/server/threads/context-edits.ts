@@ -1,4 +1,9 @@
 /** Owns clearing old tool results as a client asks for it: from when on, which stay, and how much it must bring (Anthropic's `clear_tool_uses_20250919`). */
+import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
+import { Conversation } from '../../context/conversation.js'
+import { portsOf } from '../../context/ports.js'
+import type { Engine } from '../../engine/engine.js'
+import { freshConversation } from '../../engine/llama.js'
 import { type Folded, foldUntil, isHopeless, type PolicyContext, resultsOf, shownBy } from './policies.js'
 
 export interface ClearToolUses {
@@ -53,6 +58,21 @@ export function clearedIn(context: PolicyContext): Cleared {
   if (messages.size === 0) return { toolUses: 0, inputTokens: 0 }
   const rest = conversation.edits().filter(({ message }) => !messages.has(message))
   return { toolUses: messages.size, inputTokens: engine.count(conversation.messages, tools, rest) - shownBy(context) }
+}
+
+/** Tokens of a prompt that no thread has, once it is cleared. */
+export function countCleared(
+  engine: Engine,
+  messages: readonly ChatMessage[],
+  tools: readonly ToolDefinition[],
+  clear: ClearToolUses,
+): number {
+  const id = freshConversation()
+  const conversation = new Conversation(id, portsOf(engine, id, tools))
+  for (const message of messages) conversation.add(message)
+  const context = { engine, conversation, tools }
+  clearToolUses(context, clear)
+  return shownBy(context)
 }
 
 /** All results, oldest first, and whether nothing of their text is shown. */

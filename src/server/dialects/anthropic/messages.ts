@@ -4,6 +4,7 @@ import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
 import { nullsDownTo } from '../fields.js'
 import { kvfoldReply } from '../kvfold-field.js'
+import { clearingOf } from './context-management.js'
 import { messageReply, MessageStream } from './messages-reply.js'
 import { CountBody, messagesAsk, MessagesBody, promptOf } from './messages-ask.js'
 
@@ -42,7 +43,13 @@ export function addMessages(app: App, { service, sampling, exchange }: Ports): v
     },
     async ({ body }) => {
       const { messages, tools } = promptOf(body)
-      return { input_tokens: await service.count(body.model, messages, tools) }
+      const clear = clearingOf(body.context_management)
+      const original = await service.count(body.model, messages, tools)
+      if (body.context_management === undefined) return { input_tokens: original }
+      return {
+        input_tokens: clear === undefined ? original : await service.count(body.model, messages, tools, clear),
+        context_management: { original_input_tokens: original },
+      }
     },
   )
 }
