@@ -4,7 +4,7 @@ import { contractOfStep, FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/cache.js'
 import type { CacheSalt } from '../kv/cell-hash.js'
-import { editedFrom, Lineage } from '../kv/lineage.js'
+import { editedFrom, Lineage, Lineages } from '../kv/lineage.js'
 import type { Terms } from '../kv/plan-parts.js'
 import type { EngineRequest } from './engine.js'
 import type { JobRequest } from './job.js'
@@ -15,7 +15,7 @@ type Changed = Pick<EngineRequest, 'conversation' | 'clientEdits' | 'parent'>
 type Asked = Pick<JobRequest, 'conversation' | 'salt' | 'shown' | 'terms'>
 
 export class ClientEdits {
-  readonly #lineages = new Map<ConversationId, Lineage>()
+  readonly #lineages = new Lineages()
 
   constructor(private readonly cache: Pick<StepCache, 'shown' | 'inherit'>) {}
 

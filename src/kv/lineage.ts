@@ -1,6 +1,7 @@
 /** Owns what a conversation's messages were before a client edited them: from it an edited list of messages becomes a prompt with edits. */
 import { align, type Gap, gapsOf, type Match } from '../core/alignment.js'
 import type { Contract } from '../core/contract.js'
+import type { ConversationId } from '../core/ids.js'
 import { span, type Span } from '../core/span.js'
 import { commonPrefix, commonSuffix, type EditMap, type ReplacedSpan } from './prompt.js'
 import { stricter } from './plan-parts.js'
@@ -20,6 +21,8 @@ export interface Placed {
 const NOWHERE = -1
 /** The key of no message. */
 const GONE = ''
+/** Bytes of a version beside its tokens, about. */
+const OVERHEAD = 256
 
 /** A message as it was shown at some time. */
 interface Version {
@@ -49,6 +52,12 @@ export class Lineage {
       tokens,
       spansOf(starts).map((each) => versionOf(tokens, places, each)),
     )
+  }
+
+  /** Bytes, about, that it takes. */
+  get bytes(): number {
+    // Of a version tokens, places, and the key, which has a character a byte.
+    return this.versions.reduce((sum, { tokens }) => sum + 3 * tokens.byteLength + OVERHEAD, this.text.byteLength)
   }
 
   /** The same with what was generated since: `text` begins with this lineage's; else this one. */
@@ -112,6 +121,45 @@ export class Lineage {
     const { length } = this.text
     for (let at = from; at < tokens.length; at++) places[at] = length + at - from
     return from === tokens.length ? this.text : joined([this.text, tokens.subarray(from)])
+  }
+}
+
+/** Bytes, about, that all lineages may take. */
+const ROOM = 2 ** 26
+
+/** The lineages of all conversations, as far as there is room: those that were not used for longest go first, and their conversations begin anew. */
+export class Lineages {
+  /** With the bytes that each takes; longest unused first. */
+  readonly #all = new Map<ConversationId, { readonly lineage: Lineage; readonly bytes: number }>()
+  #bytes = 0
+
+  /** @param room bytes, about. Default 64 MiB */
+  constructor(private readonly room = ROOM) {}
+
+  /** Bytes, about, that they take now. */
+  get bytes(): number {
+    return this.#bytes
+  }
+
+  get(conversation: ConversationId): Lineage | undefined {
+    return this.#all.get(conversation)?.lineage
+  }
+
+  /** Is used now. One that alone takes more than there is room for is not kept. */
+  set(conversation: ConversationId, lineage: Lineage): void {
+    this.delete(conversation)
+    const { bytes } = lineage
+    this.#all.set(conversation, { lineage, bytes })
+    this.#bytes += bytes
+    for (const each of this.#all.keys()) {
+      if (this.#bytes <= this.room) return
+      this.delete(each)
+    }
+  }
+
+  delete(conversation: ConversationId): void {
+    this.#bytes -= this.#all.get(conversation)?.bytes ?? 0
+    this.#all.delete(conversation)
   }
 }
 

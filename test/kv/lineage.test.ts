@@ -1,7 +1,8 @@
 /** Lineages: whatever a client makes of its messages, the prompt is those messages, and says where in all that ever was they come from. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { editedFrom, Lineage, type Wording } from '../../src/kv/lineage.js'
+import { conversationId } from '../../src/core/ids.js'
+import { editedFrom, Lineage, Lineages, type Wording } from '../../src/kv/lineage.js'
 import { type EditMap, sourceIdsOf } from '../../src/kv/prompt.js'
 
 /** Messages as tokens, one after the other, and the prompt for an answer; each begins and ends with tokens that all have. */
@@ -173,5 +174,37 @@ describe('a lineage', () => {
       { span: { start: 1, end: 3 }, marker: 1, contract: 'blend' },
       { span: { start: 5, end: 9 }, marker: 0, contract: 'splice' },
     ])
+  })
+})
+
+describe('all lineages', () => {
+  const ids = ['a', 'b', 'c'].map(conversationId)
+  const [a, b, c] = ids as [(typeof ids)[number], (typeof ids)[number], (typeof ids)[number]]
+  const some = Lineage.of(wordingOf(Array.from({ length: 4 }, (_, at) => [3, 4, at + 5])))
+
+  it('have room for so many bytes: those unused for longest go', () => {
+    const lineages = new Lineages(2 * some.bytes)
+    lineages.set(a, some)
+    lineages.set(b, some)
+    lineages.set(a, some)
+    expect(lineages.bytes).toBe(2 * some.bytes)
+    lineages.set(c, some)
+    expect(ids.map((id) => lineages.get(id))).toEqual([some, undefined, some])
+    lineages.delete(a)
+    lineages.delete(a)
+    expect(lineages.bytes).toBe(some.bytes)
+  })
+
+  it('never take more, however often a client changes its mind', () => {
+    const lineages = new Lineages(8 * some.bytes)
+    const kept = Array.from({ length: 300 }, (_, turn) => {
+      const wording = wordingOf([[3], [turn + 3, turn + 4], [5]])
+      lineages.set(a, lineages.get(a)?.place(wording).lineage ?? Lineage.of(wording))
+      expect(lineages.bytes).toBeLessThanOrEqual(8 * some.bytes)
+      return lineages.get(a)
+    })
+    // It begins anew, and grows again.
+    expect(kept.filter((lineage) => lineage === undefined).length).toBeGreaterThan(1)
+    expect(kept.filter((lineage) => lineage !== undefined).length).toBeGreaterThan(200)
   })
 })
