@@ -40,7 +40,7 @@ export type {
 // Chat: messages and tools as every layer passes them, templates with a span for every message.
 export type { ChatMessage, Edit, Role, ToolCall, ToolChoice, ToolDefinition } from './chat/message.js'
 export { ChatFormat, type FormatOptions, type Rendered, type RenderRequest } from './chat/format.js'
-export type { LazyGrammar } from './chat/grammar.js'
+export type { LazyGrammar, ReasoningTags } from './chat/grammar.js'
 
 // Engines: show messages under edits, get the next message and its account.
 export { LlamaEngine, freshConversation, type Completion, type LlamaEngineOptions } from './engine/llama.js'
