@@ -6,6 +6,7 @@ import type { Answer, AskEvent } from '../../src/server/ask.js'
 import { MessageStream } from '../../src/server/dialects/anthropic/messages-reply.js'
 import { ChatStream } from '../../src/server/dialects/openai/chat-reply.js'
 import { ResponseStream } from '../../src/server/dialects/openai/response-stream.js'
+import { ResponseTools } from '../../src/server/dialects/openai/response-tools.js'
 import { EventWriter, type Frame } from '../../src/server/event-writer.js'
 import type { StreamShape } from '../../src/server/request-lifecycle.js'
 import { problemOf } from '../../src/server/problem.js'
@@ -116,6 +117,7 @@ describe('shapes of streams', () => {
       keep: (...response: unknown[]) => kept.push(response),
       body: { input: 'x' },
       ask: { tenant: 'public', messages: [{ role: 'user', content: 'x' }], tools: [], toolChoice: 'auto', logprobs: 0 },
+      tools: new ResponseTools([]),
       created: 1,
     } as const
     const frames = written(new ResponseStream(head))

@@ -96,7 +96,7 @@ describe('messages', () => {
     try {
       const other = new Anthropic({ baseURL: scripted.url, apiKey: 'none', maxRetries: 0 })
       const expected = [
-        { type: 'text', text: 'Looking.', citations: null },
+        { type: 'text', text: 'Looking.' },
         ...calls.map(({ id, name, arguments: input }) => ({ type: 'tool_use', id, name, input })),
       ]
       const ask = { model, messages: [user('Times?')], tools, max_tokens: 50 }

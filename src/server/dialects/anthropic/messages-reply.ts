@@ -22,7 +22,7 @@ export function messageReply(id: string, body: MessagesRequest, answer: Answer):
     model,
     content: [
       ...(reasoning === undefined ? [] : [{ type: 'thinking', thinking: reasoning, signature: '' }]),
-      ...(content === '' ? [] : [{ type: 'text', text: content, citations: null }]),
+      ...(content === '' ? [] : [{ type: 'text', text: content }]),
       ...toolCalls.map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
     ],
     ...endOf({ finish, stop }),
@@ -123,7 +123,7 @@ export class MessageStream implements StreamShape<Answer> {
     if (this.#open === kind) return []
     const closed = this.#closed()
     this.#open = kind
-    const block = kind === 'text' ? { type: kind, text: '', citations: null } : { type: kind, thinking: '', signature: '' }
+    const block = kind === 'text' ? { type: kind, text: '' } : { type: kind, thinking: '', signature: '' }
     return [...closed, frame('content_block_start', { index: this.#blocks, content_block: block })]
   }
 

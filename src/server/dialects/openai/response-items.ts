@@ -3,9 +3,11 @@ import { randomUUID } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { isRecord } from '../../json-body.js'
-import type { ResponsePlace } from '../../responses/responses.js'
+import type { ResponsePlace, Responses } from '../../responses/responses.js'
 import { textOf } from '../fields.js'
+import type { Tenant } from '../../ask.js'
 import { callOf } from '../tools.js'
+import { flatName } from './response-tools.js'
 
 const PARTS = { input_text: 'text', output_text: 'text', text: 'text', refusal: 'refusal' } as const
 const THOUGHTS = { reasoning_text: 'text' } as const
@@ -58,17 +60,17 @@ export function messagesOfItems(input: unknown, names = new Map<string, string>(
         if (text !== '') target.reasoning = text
         break
       }
-      case 'function_call': {
-        const [id, name, args] = [
-          stringOf(item, 'call_id', place),
-          stringOf(item, 'name', place),
-          stringOf(item, 'arguments', place),
-        ]
-        names.set(id, name)
-        assistant(() => false).calls.push(callOf(id, name, args))
+      case 'function_call':
+      case 'custom_tool_call':
+      case 'local_shell_call': {
+        const call = callIn(item, place)
+        names.set(call.id, call.name)
+        assistant(() => false).calls.push(call)
         break
       }
-      case 'function_call_output': {
+      case 'function_call_output':
+      case 'custom_tool_call_output':
+      case 'local_shell_call_output': {
         flush()
         const id = stringOf(item, 'call_id', place)
         const name = names.get(id)
@@ -95,6 +97,19 @@ function finished({ content = '', reasoning, calls }: Draft): ChatMessage {
     ...(reasoning === undefined ? {} : { reasoning }),
     ...(calls.length === 0 ? {} : { toolCalls: calls }),
   }
+}
+
+/** A call as the model made it: of a function, whatever the client calls its type. */
+function callIn(item: Readonly<Record<string, unknown>>, place: string): ToolCall {
+  const id = stringOf(item, 'call_id', place)
+  if (item['type'] === 'local_shell_call') {
+    const { command, working_directory, timeout_ms } = isRecord(item['action']) ? item['action'] : {}
+    const given = Object.entries({ command, working_directory, timeout_ms }).filter(([, value]) => value != null)
+    return { id, name: 'local_shell', arguments: Object.fromEntries(given) }
+  }
+  const name = flatName(stringOf(item, 'name', place), item['namespace'])
+  if (item['type'] === 'custom_tool_call') return { id, name, arguments: { input: stringOf(item, 'input', place) } }
+  return callOf(id, name, stringOf(item, 'arguments', place))
 }
 
 function roleOf(role: unknown, place: string): 'system' | 'user' | 'assistant' {
@@ -126,4 +141,40 @@ export const unstoredId = (): string => `resp_${randomUUID().replaceAll('-', '')
 export function placeOf(id: string): InstructedPlace | null {
   const [, thread, messages, instructed] = /^resp_(.+)_(\d{1,9})(i?)$/.exec(id) ?? []
   return thread === undefined ? null : { thread, messages: Number(messages), instructed: instructed === 'i' }
+}
+
+// Ids of items: the response that an item stands in, and where, so that a client can name it instead of sending it again.
+
+export const itemId = (kind: 'msg' | 'rs' | 'fc' | 'ctc' | 'lsh', response: string, index: number): string =>
+  `${kind}_${response.replace(/^resp_/, '')}_${index}`
+
+/** The input with the items that it refers to. @throws FieldError server/not-found */
+export function withReferenced(input: unknown, tenant: Tenant, responses: Pick<Responses, 'get'>): unknown {
+  if (!Array.isArray(input)) return input
+  const stored = (id: string): unknown => {
+    const [, response, index] = /^(?:msg|rs|fc|ctc|lsh)_(.+)_(\d{1,6})$/.exec(id) ?? []
+    const { output } = (response === undefined ? null : (responses.get(tenant, `resp_${response}`) as { output?: unknown })) ?? {}
+    const item: unknown = Array.isArray(output) ? output[Number(index)] : undefined
+    return isRecord(item) && item['id'] === id ? item : undefined
+  }
+  const items = input.map((item: unknown, index): unknown => {
+    if (!isRecord(item) || typeof item['id'] !== 'string') return item
+    const { id, type = item['role'] === undefined ? 'item_reference' : 'message' } = item
+    if (type !== 'item_reference') return item
+    const found = stored(id)
+    if (found !== undefined) return found
+    throw new FieldError(
+      `input[${index}].id`,
+      `input[${index}] refers to ${JSON.stringify(id.slice(0, 80))}, which is no item of a response that is stored here; send the item itself.`,
+      'server/not-found',
+    )
+  })
+  // OpenAI's types have the id of the call's item alone for what a local shell printed.
+  return items.map((item) => {
+    if (!isRecord(item) || item['type'] !== 'local_shell_call_output' || typeof item['id'] !== 'string') return item
+    const { id, call_id } = item
+    const call =
+      items.find((other) => isRecord(other) && other['type'] === 'local_shell_call' && other['id'] === id) ?? stored(id)
+    return { ...item, call_id: call_id ?? (isRecord(call) ? call['call_id'] : id) }
+  })
 }

@@ -1,18 +1,17 @@
 /** Owns how an answer becomes a response, whole. */
-import { randomUUID } from 'node:crypto'
-import type { ToolCall } from '../../../chat/message.js'
 import type { TokenLogprob } from '../../../engine/engine.js'
 import type { Answer, Ask } from '../../ask.js'
 import { kvfoldReply } from '../kvfold-field.js'
-import { argumentsOf } from '../tools.js'
 import { chatLogprobs, responseUsage } from './wire.js'
-import { responseId, unstoredId } from './response-items.js'
+import { itemId, responseId, unstoredId } from './response-items.js'
+import type { ResponseTools } from './response-tools.js'
 import type { ResponseRequest } from './responses-ask.js'
 
 /** What of the request a response repeats, and when it was made. */
 export interface ResponseHead {
   readonly body: ResponseRequest
   readonly ask: Ask
+  readonly tools: ResponseTools
   /** Unix seconds. */
   readonly created: number
   /** Has the complete response kept, unless it is not to be. @throws KvfoldError store/* */
@@ -35,10 +34,11 @@ export function idIn(thread: string | null, { body, ask }: ResponseHead): string
 }
 
 export function response(
-  { body, ask, created }: ResponseHead,
+  { body, ask, tools, created }: ResponseHead,
   { id, model, status, output, answer, error }: ResponseState,
 ): object {
   const told = answer === null ? undefined : kvfoldReply(body.kvfold, answer)
+  const ignored = tools.ignored.length === 0 ? {} : { ignored: tools.ignored }
   return {
     id,
     object: 'response',
@@ -63,7 +63,7 @@ export function response(
     truncation: body.truncation ?? 'disabled',
     usage: answer === null ? null : responseUsage(answer.usage),
     metadata: body.metadata ?? {},
-    ...(told === undefined ? {} : { kvfold: told }),
+    ...(told === undefined && tools.ignored.length === 0 ? {} : { kvfold: { ...told, ...ignored } }),
   }
 }
 
@@ -73,7 +73,7 @@ export function wholeResponse(head: ResponseHead, answer: Answer): object {
     id,
     model: answer.model,
     status: statusOf(answer),
-    output: itemsOf(answer, head.ask.logprobs !== undefined),
+    output: itemsOf(answer, head, id),
     answer,
     error: null,
   })
@@ -81,22 +81,22 @@ export function wholeResponse(head: ResponseHead, answer: Answer): object {
   return whole
 }
 
-export const statusOf = ({ finish }: Answer): 'completed' | 'incomplete' => (finish === 'length' ? 'incomplete' : 'completed')
+/** Calls that are whole can be carried out, whatever the limit cut off behind them: agents take an incomplete response for a failure. */
+export const statusOf = ({ finish, message: { toolCalls = [] } }: Answer): 'completed' | 'incomplete' =>
+  finish === 'length' && toolCalls.length === 0 ? 'incomplete' : 'completed'
 
-function itemsOf({ message, logprobs }: Answer, withLogprobs: boolean): readonly object[] {
+function itemsOf({ message, logprobs = [] }: Answer, { ask, tools }: ResponseHead, response: string): readonly object[] {
   const { content, reasoning, toolCalls = [] } = message
-  return [
-    ...(reasoning === undefined ? [] : [reasoningItem(itemId('rs'), reasoning, 'completed')]),
-    ...(content === '' && toolCalls.length > 0
-      ? []
-      : [messageItem(itemId('msg'), [textPart(content, withLogprobs ? (logprobs ?? []) : [])], 'completed')]),
-    ...toolCalls.map((call) => callItem(itemId('fc'), call, 'completed')),
+  const said = (id: string) => messageItem(id, [textPart(content, ask.logprobs === undefined ? [] : logprobs)], 'completed')
+  const items: ((index: number) => object)[] = [
+    ...(reasoning === undefined ? [] : [(index: number) => reasoningItem(itemId('rs', response, index), reasoning, 'completed')]),
+    ...(content === '' && toolCalls.length > 0 ? [] : [(index: number) => said(itemId('msg', response, index))]),
+    ...toolCalls.map((call) => (index: number) => tools.item(call, (kind) => itemId(kind, response, index), 'completed')),
   ]
+  return items.map((item, index) => item(index))
 }
 
-export type ItemStatus = 'in_progress' | 'completed'
-
-export const itemId = (kind: 'msg' | 'rs' | 'fc'): string => `${kind}_${randomUUID().replaceAll('-', '')}`
+type ItemStatus = 'in_progress' | 'completed'
 
 export const textPart = (text: string, logprobs: readonly TokenLogprob[] = []): object => ({
   type: 'output_text',
@@ -119,13 +119,4 @@ export const reasoningItem = (id: string, text: string | null, status: ItemStatu
   status,
   summary: [],
   content: text === null ? [] : [{ type: 'reasoning_text', text }],
-})
-
-export const callItem = (id: string, call: ToolCall, status: ItemStatus): object => ({
-  id,
-  type: 'function_call',
-  status,
-  call_id: call.id,
-  name: call.name,
-  arguments: status === 'completed' ? argumentsOf(call) : '',
 })

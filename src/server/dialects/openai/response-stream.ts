@@ -6,12 +6,11 @@ import type { Frame } from '../../event-writer.js'
 import type { StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldEvent } from '../kvfold-field.js'
-import { argumentsOf } from '../tools.js'
 import { chatLogprobs, openAiError } from './wire.js'
+import { itemId } from './response-items.js'
+import type { CallItem } from './response-tools.js'
 import {
-  callItem,
   idIn,
-  itemId,
   messageItem,
   reasoningItem,
   response,
@@ -115,7 +114,7 @@ export class ResponseStream implements StreamShape<Answer> {
   #opened(kind: Open['kind']): readonly Frame[] {
     if (this.#open?.kind === kind) return []
     const closed = this.#closed()
-    const id = itemId(kind === 'text' ? 'msg' : 'rs')
+    const id = this.#itemId(kind === 'text' ? 'msg' : 'rs')
     this.#open = { kind, id, text: '', logprobs: [] }
     const item = kind === 'text' ? messageItem(id, [], 'in_progress') : reasoningItem(id, null, 'in_progress')
     const part = kind === 'text' ? textPart('') : { type: 'reasoning_text', text: '' }
@@ -148,15 +147,33 @@ export class ResponseStream implements StreamShape<Answer> {
   }
 
   #call(call: ToolCall): readonly Frame[] {
-    const id = itemId('fc')
-    const place = { item_id: id, output_index: this.#output.length }
-    const args = argumentsOf(call)
-    return [
-      this.#frame('response.output_item.added', { output_index: this.#output.length, item: callItem(id, call, 'in_progress') }),
-      this.#frame('response.function_call_arguments.delta', { ...place, delta: args }),
-      this.#frame('response.function_call_arguments.done', { ...place, name: call.name, arguments: args }),
-      this.#finished(callItem(id, call, 'completed')),
-    ]
+    const { tools } = this.head
+    const id = (kind: 'fc' | 'ctc' | 'lsh') => this.#itemId(kind)
+    const item = tools.item(call, id, 'completed')
+    const added = { output_index: this.#output.length, item: tools.item(call, id, 'in_progress') }
+    return [this.#frame('response.output_item.added', added), ...this.#filled(item), this.#finished(item)]
+  }
+
+  #filled(item: CallItem): readonly Frame[] {
+    const place = { item_id: item.id, output_index: this.#output.length }
+    switch (item.type) {
+      case 'function_call':
+        return [
+          this.#frame('response.function_call_arguments.delta', { ...place, delta: item.arguments }),
+          this.#frame('response.function_call_arguments.done', { ...place, name: item.name, arguments: item.arguments }),
+        ]
+      case 'custom_tool_call':
+        return [
+          this.#frame('response.custom_tool_call_input.delta', { ...place, delta: item.input }),
+          this.#frame('response.custom_tool_call_input.done', { ...place, input: item.input }),
+        ]
+      case 'local_shell_call':
+        return []
+    }
+  }
+
+  #itemId(kind: Parameters<typeof itemId>[0]): string {
+    return itemId(kind, this.#state.id, this.#output.length)
   }
 
   #finished(item: object): Frame {

@@ -1,14 +1,15 @@
 /** Owns what a request to `/v1/responses` means: the ask that it is, after what `previous_response_id` stands for. */
 import Type from 'typebox'
-import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
+import type { ChatMessage } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Service, Tenant } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { given } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
-import { checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
-import { messagesOfItems, placeOf } from './response-items.js'
+import { checkChoice, STRICT } from '../tools.js'
+import { messagesOfItems, placeOf, withReferenced } from './response-items.js'
+import { flatName, type ResponseTools } from './response-tools.js'
 
 /** What `include` may ask for: the first is honoured, the rest is about what this server never has. */
 export const LOGPROBS = 'message.output_text.logprobs'
@@ -17,16 +18,25 @@ export const LOGPROBS = 'message.output_text.logprobs'
 type Earlier = Pick<Service, 'responses' | 'threads'>
 
 /** @throws FieldError */
-export function responseAsk(body: ResponseRequest, tenant: Tenant, defaults: Sampling, service: Earlier): Ask {
+export function responseAsk(
+  body: ResponseRequest,
+  { definitions: tools }: ResponseTools,
+  tenant: Tenant,
+  defaults: Sampling,
+  service: Earlier,
+): Ask {
   refuseWhatChangesTheAnswer(body)
-  const tools = toolsOf(body.tools ?? [])
   const earlier = body.previous_response_id === undefined ? null : before(body.previous_response_id, tenant, service)
   const names = new Map(earlier?.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id, name }) => [id, name] as const)))
   const instructions = body.instructions === undefined ? [] : [{ role: 'system', content: body.instructions } as const]
   const withLogprobs = body.include?.includes(LOGPROBS) === true
   return {
     tenant,
-    messages: [...instructions, ...(earlier?.messages ?? []), ...messagesOfItems(body.input, names)],
+    messages: [
+      ...instructions,
+      ...(earlier?.messages ?? []),
+      ...messagesOfItems(withReferenced(body.input, tenant, service.responses), names),
+    ],
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), tools),
     sampling: samplingOf(body, defaults),
@@ -85,30 +95,17 @@ function refuseWhatChangesTheAnswer(body: ResponseRequest): void {
     throw new FieldError('top_logprobs', `top_logprobs means nothing without include: ["${LOGPROBS}"].`)
 }
 
-function toolsOf(tools: NonNullable<ResponseRequest['tools']>): readonly ToolDefinition[] {
-  return checkTools(
-    tools.map(({ type, name, description = '', parameters = NO_PARAMETERS, strict }, index) => {
-      if (type !== 'function')
-        throw unsupported(
-          `tools[${index}].type`,
-          `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only functions are supported.`,
-        )
-      if (name === undefined) throw new FieldError(`tools[${index}].name`, `tools[${index}].name is missing.`)
-      return { name, description, parameters, ...given({ strict }) }
-    }),
-    (index) => `tools[${index}].name`,
-  )
-}
-
 function choiceOf(choice: ResponseRequest['tool_choice']): Ask['toolChoice'] {
   if (choice === undefined) return 'auto'
   if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
   if (typeof choice === 'string')
     throw new FieldError('tool_choice', 'tool_choice must be auto, none, required, or name a function.')
-  if (choice['type'] !== 'function') throw unsupported('tool_choice.type', 'tool_choice.type must be "function".')
-  const name = choice['name']
+  const { type, name, namespace } = choice
+  if (type === 'local_shell') return { name: type }
+  if (type !== 'function' && type !== 'custom')
+    throw unsupported('tool_choice.type', 'tool_choice.type must be "function", "custom" or "local_shell".')
   if (typeof name !== 'string') throw new FieldError('tool_choice.name', 'tool_choice.name must be a string.')
-  return { name }
+  return { name: flatName(name, namespace) }
 }
 
 function formatOf({ text, kvfold }: ResponseRequest): AnswerFormat | undefined {
@@ -145,11 +142,13 @@ export const ResponseBody = Type.Object({
   tools: Type.Optional(
     Type.Array(
       Type.Object({
-        type: Type.String(),
+        type: Type.String({ description: 'function, custom, namespace, local_shell; tools of OpenAI’s servers are left out' }),
         name: Type.Optional(Type.String()),
         description: Type.Optional(Type.String()),
         parameters: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
         strict: Type.Optional(Type.Boolean({ description: STRICT })),
+        tools: Type.Optional(Type.Array(Type.Unknown(), { description: 'of a namespace' })),
+        format: Type.Optional(Type.Unknown({ description: 'of a custom tool: told to the model, not enforced' })),
       }),
     ),
   ),

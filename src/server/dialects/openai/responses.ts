@@ -8,6 +8,7 @@ import { placeOf } from './response-items.js'
 import { wholeResponse } from './response-reply.js'
 import { ResponseStream } from './response-stream.js'
 import { responseAsk, ResponseBody } from './responses-ask.js'
+import { ResponseTools } from './response-tools.js'
 
 const NULLS = 3
 
@@ -26,12 +27,13 @@ export function addResponses(app: App, { service, sampling, exchange }: Ports): 
     },
     async (request, reply) => {
       const { body, tenant } = request
-      const ask = responseAsk(body, tenant, sampling, service)
+      const tools = new ResponseTools(body.tools ?? [])
+      const ask = responseAsk(body, tools, tenant, sampling, service)
       const keep = (id: string, response: object) => {
         const place = body.store === false ? null : placeOf(id)
         if (place !== null) responses.keep(tenant, id, place, response)
       }
-      const head = { body, ask, created: Math.floor(Date.now() / 1000), keep }
+      const head = { body, ask, tools, created: Math.floor(Date.now() / 1000), keep }
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal })]
       const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
       const running = exchange(request, reply)

@@ -1,0 +1,143 @@
+/** Owns the tools of `/v1/responses`: all that a client carries out is a function to the model, whatever its type; and the items that their calls are. */
+import type { ToolCall, ToolDefinition } from '../../../chat/message.js'
+import { FieldError, unsupported } from '../../problem.js'
+import { isRecord } from '../../json-body.js'
+import { given } from '../fields.js'
+import { argumentsOf, checkTools, NO_PARAMETERS } from '../tools.js'
+
+/** What a function's calls are to the client. */
+interface ItemForm {
+  readonly kind: 'function' | 'custom' | 'local_shell'
+  readonly name: string
+  readonly namespace?: string
+}
+
+/** Tools of OpenAI's own servers, and those whose calls are no functions: the model does not see them, and the response says so. */
+const LEFT_OUT =
+  /^(web_search|file_search|code_interpreter|image_generation|mcp|computer|tool_search|shell|apply_patch|programmatic_tool_calling)/
+
+const LOCAL_SHELL: ToolDefinition = {
+  name: 'local_shell',
+  description: "Runs a command on the user's machine and returns its output.",
+  parameters: {
+    type: 'object',
+    properties: {
+      command: {
+        type: 'array',
+        items: { type: 'string' },
+        minItems: 1,
+        description: 'the program and its arguments, one entry each',
+      },
+      working_directory: { type: 'string' },
+      timeout_ms: { type: 'integer', minimum: 1 },
+    },
+    required: ['command'],
+    additionalProperties: false,
+  },
+}
+
+const INPUT = {
+  type: 'object',
+  properties: { input: { type: 'string' } },
+  required: ['input'],
+  additionalProperties: false,
+} as const
+
+/** The name of a namespace's tool as the model has it. */
+export const flatName = (name: string, namespace: unknown): string =>
+  typeof namespace !== 'string' || namespace === '' ? name : `${namespace.replace(/_*$/, '')}__${name}`
+
+export class ResponseTools {
+  readonly definitions: readonly ToolDefinition[]
+  /** What was left out, each as `tools[3]: web_search`. */
+  readonly ignored: readonly string[]
+  readonly #forms: ReadonlyMap<string, ItemForm>
+
+  /** @throws FieldError server/bad-request, server/unsupported */
+  constructor(tools: readonly unknown[]) {
+    const found: { readonly place: string; readonly tool: ToolDefinition; readonly form: ItemForm }[] = []
+    const ignored: string[] = []
+    const add = (tool: unknown, place: string, namespace?: string): void => {
+      if (!isRecord(tool)) throw new FieldError(place, `${place} must be an object.`)
+      const type = textIn(tool, 'type', place)
+      if (LEFT_OUT.test(type)) ignored.push(`${place}: ${type.slice(0, 40)}`)
+      else if (type === 'local_shell') found.push({ place, tool: LOCAL_SHELL, form: { kind: type, name: LOCAL_SHELL.name } })
+      else if (type === 'namespace' && namespace === undefined) {
+        const name = textIn(tool, 'name', place)
+        if (!Array.isArray(tool['tools'])) throw new FieldError(`${place}.tools`, `${place}.tools must be a list.`)
+        tool['tools'].forEach((inner: unknown, index) => {
+          add(inner, `${place}.tools[${index}]`, name)
+        })
+      } else if (type === 'function' || type === 'custom') {
+        const name = textIn(tool, 'name', place)
+        const more = type === 'custom' ? customTool(tool) : functionTool(tool)
+        const form = { kind: type, name, ...given({ namespace }) } as const
+        found.push({ place, tool: { name: flatName(name, namespace), ...more }, form })
+      } else
+        throw unsupported(
+          `${place}.type`,
+          `${place} is of type ${JSON.stringify(type.slice(0, 40))}; function, custom, namespace and local_shell are supported.`,
+        )
+    }
+    tools.forEach((tool, index) => {
+      add(tool, `tools[${index}]`)
+    })
+    this.definitions = checkTools(
+      found.map(({ tool }) => tool),
+      (index) => `${found[index]!.place}.name`,
+    )
+    this.ignored = ignored
+    this.#forms = new Map(found.map(({ tool, form }) => [tool.name, form]))
+  }
+
+  /** The item of a call, empty while it is in progress, and the prefix of its id. */
+  item(call: ToolCall, id: (kind: 'fc' | 'ctc' | 'lsh') => string, status: 'in_progress' | 'completed'): CallItem {
+    const { kind, name, namespace } = this.#forms.get(call.name) ?? { kind: 'function', name: call.name }
+    const isDone = status === 'completed'
+    const head = { status, call_id: call.id }
+    if (kind === 'local_shell')
+      return { id: id('lsh'), type: 'local_shell_call', ...head, action: shellAction(isDone ? call.arguments : {}) }
+    const named = { ...head, name, ...given({ namespace }) }
+    if (kind === 'function') return { id: id('fc'), type: 'function_call', ...named, arguments: isDone ? argumentsOf(call) : '' }
+    const { input } = call.arguments
+    return {
+      ...{ id: id('ctc'), type: 'custom_tool_call', ...named },
+      input: isDone ? (typeof input === 'string' ? input : argumentsOf(call)) : '',
+    }
+  }
+}
+
+export type CallItem =
+  | { readonly id: string; readonly type: 'function_call'; readonly name: string; readonly arguments: string }
+  | { readonly id: string; readonly type: 'custom_tool_call'; readonly input: string }
+  | { readonly id: string; readonly type: 'local_shell_call'; readonly action: object }
+
+type Fields = Readonly<Record<string, unknown>>
+
+function functionTool({ description, parameters, strict }: Fields): Omit<ToolDefinition, 'name'> {
+  return {
+    description: typeof description === 'string' ? description : '',
+    parameters: isRecord(parameters) ? parameters : NO_PARAMETERS,
+    ...(typeof strict === 'boolean' ? { strict } : {}),
+  }
+}
+
+/** Its input is free text; a grammar of it is told, not enforced. */
+function customTool({ description, format }: Fields): Omit<ToolDefinition, 'name'> {
+  const grammar =
+    isRecord(format) && format['type'] === 'grammar' && typeof format['definition'] === 'string'
+      ? `The input keeps to this grammar (${String(format['syntax'])}):\n${format['definition']}`
+      : ''
+  const texts = [typeof description === 'string' ? description : '', grammar]
+  return { description: texts.filter((text) => text !== '').join('\n\n'), parameters: INPUT }
+}
+
+const shellAction = ({ command = [], working_directory = null, timeout_ms = null }: Fields): object => ({
+  ...{ type: 'exec', command, env: {}, working_directory, timeout_ms, user: null },
+})
+
+function textIn(tool: Fields, key: string, place: string): string {
+  const value = tool[key]
+  if (typeof value !== 'string') throw new FieldError(`${place}.${key}`, `${place}.${key} must be a string.`)
+  return value
+}
