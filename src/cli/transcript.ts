@@ -6,10 +6,11 @@ import { KvfoldError } from '../core/errors.js'
 import { checked, inWords, strict, Text } from '../core/schema.js'
 import { span, type Span } from '../core/span.js'
 import { readRecorded, type Recorded, Unreadable } from './recorded.js'
-import { Conversation } from '../context/conversation.js'
+import { Conversation, type ConversationState } from '../context/conversation.js'
 import type { Fragment } from '../context/fragment.js'
 import { portsOf } from '../context/ports.js'
 import { freshConversation, type LlamaEngine } from '../engine/llama.js'
+import { refuseHopeless } from '../engine/room.js'
 
 /** A stretch of one message's content. */
 interface TranscriptFold {
@@ -109,6 +110,16 @@ function stretchOf(
   const end = last + (to?.length ?? 0)
   if (start === end) throw fail(`message ${index} is empty`)
   return span(start, end)
+}
+
+/** The transcript as a conversation to go on with, with the folds that a person named in it. Its tools are those of other programs. @throws KvfoldError cli/bad-usage */
+export async function begunBy(
+  engine: LlamaEngine,
+  { messages, folds, proposed: isProposed }: Transcript,
+): Promise<ConversationState> {
+  for (const { content } of messages) refuseHopeless(engine.model, engine.info.context, content)
+  const fragments = isProposed ? [] : await foldedBy(engine, messages, [], folds)
+  return { id: freshConversation(), messages, fragments, searches: [], ids: fragments.length }
 }
 
 /** The folded fragments, in order. @throws KvfoldError cli/bad-usage for a fold that cannot be made */

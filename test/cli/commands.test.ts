@@ -53,6 +53,59 @@ function expectBalanced(ledger: readonly LedgerEntry[]): void {
 const RunOutput = (text: string) =>
   JSON.parse(text) as { answer: string; finish: string; ledger: LedgerEntry[]; calls: unknown[]; timing: Record<string, number> }
 
+describe('a recorded conversation', () => {
+  const recorded = () =>
+    file(
+      'session.jsonl',
+      [
+        { type: 'response_item', payload: { type: 'message', role: 'user', content: [{ type: 'input_text', text: 'abc' }] } },
+        {
+          type: 'response_item',
+          payload: { type: 'message', role: 'assistant', content: [{ type: 'output_text', text: 'def' }] },
+        },
+        { type: 'response_item', payload: { type: 'message', role: 'user', content: [{ type: 'input_text', text: 'ghi' }] } },
+      ]
+        .map((line) => JSON.stringify(line))
+        .join('\n'),
+    )
+  const begin = (path: string) => ['--model', model, ...ONE, '--max-tokens', '2', '--temperature', '0', '--transcript', path]
+
+  it('is gone on with by run, with a prompt and without, and with its folds', async () => {
+    const messages = [
+      { role: 'user', content: 'abc '.repeat(50) },
+      { role: 'assistant', content: 'def' },
+    ]
+    const [whole, folded] = [{ messages }, { messages, folds: [{ message: 0 }] }].map((body, at) =>
+      file(`${at}.json`, JSON.stringify(body)),
+    )
+    const outcomes = await Promise.all([
+      kvfold(['run', '--json', ...begin(recorded())]),
+      kvfold(['run', '--json', '-p', 'x', ...begin(whole!)]),
+      kvfold(['run', '--json', '-p', 'x', ...begin(folded!)]),
+    ])
+    const entries = outcomes.map(({ stdout }) => RunOutput(stdout).ledger[0]!)
+    const users = entries.map((entry) => entry.messages.filter(({ role }) => role === 'user').length)
+    expect(users).toEqual([2, 2, 2])
+    expect(entries[2]!.shown).toBeLessThan(entries[1]!.shown)
+  })
+
+  it('is gone on with by chat, until /clear', async () => {
+    const { stdout, code } = await kvfold(['chat', '--no-tools', ...begin(recorded())], {
+      input: '/messages\n/clear\n/messages\n',
+    })
+    expect(code).toBe(0)
+    const [before, after] = stdout.split('A new conversation.')
+    expect(before).toMatch(/abc[^]*def[^]*ghi/)
+    expect(after).not.toMatch(/abc/)
+  })
+
+  it('is refused in words', async () => {
+    await expectFailures(2, [
+      [['run', '--transcript', file('not.json', '{"type":')], /The transcript .*not\.json cannot be used: it is not JSON/],
+    ])
+  })
+})
+
 describe('usage', () => {
   it('is explained by --help', async () => {
     const { code, stdout } = await kvfold(['--help'])

@@ -4,6 +4,8 @@ import { plain, sculptor } from '../../agents/sculptor.js'
 import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
+import type { ConversationState } from '../../context/conversation.js'
+import { begunBy, parseTranscript } from '../transcript.js'
 import { printable } from '../terminal.js'
 import { BUILTIN } from '../builtin.js'
 import { messageOf, parseCommand } from '../chat/command.js'
@@ -11,11 +13,21 @@ import { Lines } from '../chat/lines.js'
 import { Talk } from '../chat/talk.js'
 import { describe, type Shell } from '../shell.js'
 import { count } from '../../figures/numbers.js'
-import { addModelOptions, addSamplingOptions, given, integer, sampling, type ModelFlags, type SamplingFlags } from '../options.js'
+import {
+  addModelOptions,
+  addSamplingOptions,
+  given,
+  integer,
+  readText,
+  sampling,
+  type ModelFlags,
+  type SamplingFlags,
+} from '../options.js'
 import { loadEngine } from '../runtime.js'
 
 interface ChatFlags extends ModelFlags, SamplingFlags {
   readonly system?: string
+  readonly transcript?: string
   readonly tools: boolean
   readonly firstStep: 'required' | 'auto'
   readonly maxTokens?: number
@@ -26,6 +38,9 @@ export function addChat(program: Command, shell: Shell): void {
     .command('chat')
     .description('talk to a model; /help lists what you can do to its context. Each line of piped input is a turn')
     .option('-s, --system <text>', 'system message (default with tools: one that says what they are for)')
+    .addOption(
+      new Option('--transcript <file>', 'go on from a conversation in any form that `kvfold plan` takes').conflicts('system'),
+    )
     .option('--no-tools', 'the model gets no context tools; the slash commands work all the same')
     .addOption(
       new Option('--first-step <mode>', 'whether the first step of a turn must call a tool')
@@ -38,11 +53,19 @@ export function addChat(program: Command, shell: Shell): void {
 
 async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   const { out, notes, interrupt } = shell
+  const transcript =
+    flags.transcript === undefined ? null : parseTranscript(readText(flags.transcript, '--transcript'), flags.transcript)
   const engine = await loadEngine(flags, notes, interrupt.signal)
   try {
     // Throws now rather than after the first message when there is no usable template.
     const { syntax } = engine.format
-    const talk = new Talk({ engine, out, interrupt, begin: () => beginSession(engine, flags) })
+    let before = transcript === null ? undefined : await begunBy(engine, transcript)
+    const begin = () => {
+      const session = beginSession(engine, flags, before)
+      before = undefined
+      return session
+    }
+    const talk = new Talk({ engine, out, interrupt, begin })
     if (interrupt.interrupted) return
     const lines = new Lines(out, interrupt)
     try {
@@ -76,12 +99,12 @@ async function converse(talk: Talk, lines: Lines, { out, notes, interrupt }: She
   }
 }
 
-function beginSession(engine: LlamaEngine, flags: ChatFlags): Session {
+function beginSession(engine: LlamaEngine, flags: ChatFlags, conversation: ConversationState | undefined): Session {
   const options = {
     engine,
     id: freshConversation(),
     generation: { sampling: sampling(flags), ...given({ maxTokens: flags.maxTokens }) },
-    ...given({ system: flags.system }),
+    ...given({ system: flags.system, conversation }),
   }
   return flags.tools ? sculptor({ ...options, firstStep: flags.firstStep }) : plain(options)
 }

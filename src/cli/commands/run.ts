@@ -5,6 +5,8 @@ import type { TurnOutcome } from '../../agents/events.js'
 import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
+import type { ConversationState } from '../../context/conversation.js'
+import { begunBy, parseTranscript } from '../transcript.js'
 import { printable } from '../terminal.js'
 import { readInput, type Shell } from '../shell.js'
 import { ledgerLine, TurnView } from '../turn-view.js'
@@ -24,6 +26,7 @@ import { loadEngine } from '../runtime.js'
 interface RunFlags extends ModelFlags, SamplingFlags {
   readonly prompt?: string
   readonly system?: string
+  readonly transcript?: string
   readonly tools?: true
   readonly firstStep?: 'required' | 'auto'
   readonly maxTokens?: number
@@ -41,6 +44,12 @@ export function addRun(program: Command, shell: Shell): void {
     .argument('[file]', 'file with the prompt, `-` for stdin')
     .option('-p, --prompt <text>', 'the prompt itself')
     .option('-s, --system <text>', 'system message')
+    .addOption(
+      new Option(
+        '--transcript <file>',
+        'go on from a conversation in any form that `kvfold plan` takes; needs no prompt where it does not end with an answer',
+      ).conflicts(['raw', 'system']),
+    )
     .option('--tools', 'let the model fold, summarise and search its own context before it answers')
     .addOption(
       new Option('--first-step <mode>', 'with --tools: whether the first step must call a tool (default: required)').choices([
@@ -76,16 +85,20 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
     schema: flags.schema === undefined ? undefined : parseSchema(readText(flags.schema, '--schema'), flags.schema),
     grammar: flags.grammar === undefined ? undefined : readText(flags.grammar, '--grammar'),
   })
-  const prompt = flags.prompt ?? (await readInput(file, interrupt.signal))
+  const transcript =
+    flags.transcript === undefined ? null : parseTranscript(readText(flags.transcript, '--transcript'), flags.transcript)
+  const isAsked = transcript !== null && transcript.messages.at(-1)?.role !== 'assistant'
+  const prompt = flags.prompt ?? (isAsked && file === undefined ? null : await readInput(file, interrupt.signal))
   if (prompt === '') throw new KvfoldError('cli/bad-usage', 'The prompt is empty.')
   const begun = performance.now()
   const engine = await loadEngine(flags, notes, interrupt.signal)
   try {
     if (interrupt.interrupted) return
-    refuseHopeless(engine.model, engine.info.context, prompt)
+    if (prompt !== null) refuseHopeless(engine.model, engine.info.context, prompt)
     const load = performance.now() - begun
-    if (flags.raw === true) await complete(engine, prompt, flags, shell, load)
-    else await answer(engine, prompt, flags, constraints, shell, load)
+    const conversation = transcript === null ? undefined : await begunBy(engine, transcript)
+    if (flags.raw === true) await complete(engine, prompt ?? '', flags, shell, load)
+    else await answer(engine, { prompt, ...given({ conversation }) }, flags, constraints, shell, load)
   } finally {
     await engine.dispose()
   }
@@ -93,24 +106,23 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
 
 async function answer(
   engine: LlamaEngine,
-  prompt: string,
+  { prompt, conversation }: { readonly prompt: string | null; readonly conversation?: ConversationState },
   flags: RunFlags,
   constraints: { schema?: unknown; grammar?: string },
   { out, notes, interrupt }: Shell,
   load: number,
 ): Promise<void> {
-  const options = {
+  const setup = {
     engine,
     id: freshConversation(),
     generation: { sampling: sampling(flags), ...given({ maxTokens: flags.maxTokens, stop: flags.stop }), ...constraints },
-    ...given({ system: flags.system }),
+    ...given({ system: flags.system, conversation }),
   }
-  const session = flags.tools === true ? sculptor({ ...options, ...given({ firstStep: flags.firstStep }) }) : plain(options)
+  const session = flags.tools === true ? sculptor({ ...setup, ...given({ firstStep: flags.firstStep }) }) : plain(setup)
   const json = flags.json === true
   const view = json ? null : new TurnView({ answer: out, remarks: notes })
-  const outcome = await session
-    .ask(prompt, { signal: interrupt.signal, ...(view === null ? {} : { onEvent: view.onEvent }) })
-    .finally(() => view?.end())
+  const options = { signal: interrupt.signal, ...(view === null ? {} : { onEvent: view.onEvent }) }
+  const outcome = await (prompt === null ? session.resume(options) : session.ask(prompt, options)).finally(() => view?.end())
   if (outcome.end === 'cancelled') return
   if (json) out.print(JSON.stringify({ model: engine.info.model, ...machineView(session, outcome), load: Math.round(load) }))
   else {
