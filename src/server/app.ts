@@ -29,6 +29,8 @@ export interface ServerOptions extends HttpOptions {
   readonly keys?: readonly ApiKey[]
   /** Origins whose pages may ask; `*` for all. Default: none. */
   readonly corsOrigins?: readonly string[]
+  /** Names besides localhost that it answers to on a loopback address while it has no keys; `*` for all. Default: none. */
+  readonly allowedHosts?: readonly string[]
   /** Of requests that do not say. Default: temperature 1, as OpenAI has it. */
   readonly sampling?: Sampling
 }
@@ -82,7 +84,14 @@ export class Server {
     await this.app.close()
   }
 
-  async #build({ service, version, keys = [], corsOrigins = [], sampling = { temperature: 1 } }: ServerOptions): Promise<void> {
+  async #build({
+    service,
+    version,
+    keys = [],
+    corsOrigins = [],
+    allowedHosts = [],
+    sampling = { temperature: 1 },
+  }: ServerOptions): Promise<void> {
     const { app } = this
     const running = this.#running
     const metrics = new Metrics(service)
@@ -107,7 +116,7 @@ export class Server {
       })
     app.decorateRequest('tenant', '')
     app.addHook('onRequest', (request, _reply, done) => {
-      if (!ring.locked) refuseRebound(request)
+      if (!ring.locked) refuseRebound(request, allowedHosts)
       if (request.is404 || request.routeOptions.config.open === true) {
         done()
         return

@@ -81,19 +81,20 @@ const digest = (key: string): Buffer => createHash('sha256').update(key).digest(
 
 /**
  * Without keys, a page in the user's browser whose name was rebound to this machine would be let in; such requests name a host that is not this
- * one.
+ * one. `allowed`: names that do, `*` for all.
  *
  * @throws KvfoldError server/forbidden
  */
-export function refuseRebound(request: FastifyRequest): void {
+export function refuseRebound(request: FastifyRequest, allowed: readonly string[]): void {
   const local = request.socket.localAddress
   if (local === undefined || !isLoopback(local)) return
   const { hostname } = request
   const name = hostname.startsWith('[') ? hostname.slice(1, -1) : hostname
   if (name === '' || name === 'localhost' || name.endsWith('.localhost') || isIP(name) !== 0) return
+  if (allowed.some((each) => each === '*' || each.toLowerCase() === name.toLowerCase())) return
   throw new KvfoldError(
     'server/forbidden',
-    'This server has no keys and answers only to localhost; set --api-key to use another name.',
+    `This server has no keys and does not answer to the name ${JSON.stringify(name.slice(0, 80))}; start it with --allowed-hosts or --api-key to use it.`,
   )
 }
 

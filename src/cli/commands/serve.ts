@@ -39,6 +39,7 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
   readonly apiKey?: readonly string[]
   readonly apiKeysFile?: string
   readonly corsOrigin?: readonly string[]
+  readonly allowedHosts?: readonly string[]
   readonly bodyLimit: number
   readonly tlsCert?: string
   readonly tlsKey?: string
@@ -79,6 +80,15 @@ export function addServe(program: Command, shell: Shell, version: string): void 
     )
     .option('--api-keys-file <file>', 'keys, `name:key` a line; the one named admin may read /metrics')
     .option('--cors-origin <origin>', 'web pages that may ask, * for all; may be given several times', collect)
+    .option(
+      '--allowed-hosts <names>',
+      'names besides localhost that a server without keys answers to on this machine, separated by commas, * for all',
+      (text: string) =>
+        text
+          .split(',')
+          .map((name) => name.trim())
+          .filter((name) => name !== ''),
+    )
     .option('--body-limit <MiB>', 'largest request', integer(1, 1024), 16)
     .option('--tls-cert <file>', 'PEM certificate chain; with --tls-key')
     .option('--tls-key <file>', 'PEM key of the certificate')
@@ -166,6 +176,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     version,
     keys,
     corsOrigins: flags.corsOrigin ?? [],
+    allowedHosts: flags.allowedHosts ?? [],
     bodyLimit: flags.bodyLimit * MIB,
     logLevel: flags.logLevel,
     // OpenAI's API samples at 1 when nobody says.

@@ -13,7 +13,7 @@ export function given<T extends object>(fields: T): Given<T> {
 
 /**
  * A copy without fields that are null: most clients send null for what they do not set. Goes `depth` levels into lists and objects, but not into
- * the fields `whole` of the first.
+ * the fields `whole` of the first, nor into any `schema`: `const: null` of a JSON schema means something.
  */
 export function withoutNulls(value: unknown, depth: number, whole: readonly string[] = []): unknown {
   if (typeof value !== 'object' || value === null || depth === 0) return value
@@ -21,7 +21,7 @@ export function withoutNulls(value: unknown, depth: number, whole: readonly stri
   return Object.fromEntries(
     Object.entries(value)
       .filter(([, inner]) => inner !== null)
-      .map(([key, inner]) => [key, whole.includes(key) ? inner : withoutNulls(inner, depth - 1)]),
+      .map(([key, inner]) => [key, whole.includes(key) || key === 'schema' ? inner : withoutNulls(inner, depth - 1)]),
   )
 }
 

@@ -44,6 +44,7 @@ describe.each(ROUTES)('%s keeps an answer', (path, body) => {
     ['guided_json', { guided_json: schema, guided_decoding_backend: 'xgrammar' }],
     ['guided_json, as text', { guided_json: JSON.stringify(schema) }],
     ['json_schema', { json_schema: schema, grammar: '' }],
+    ['response_format: json_object with a schema', { response_format: { type: 'json_object', schema } }],
   ])('to a JSON schema: %s', async (_, form) => {
     const value = JSON.parse(await said(path, { ...body, ...form })) as { colour: string; of: unknown }
     expect(['red', 'blue']).toContain(value.colour)
@@ -102,5 +103,26 @@ describe.each(ROUTES)('%s refuses', (path, body) => {
   ])('with %s: %s %#', async (code, param, form) => {
     const answer = await post(path, { ...body, ...form })
     expect([answer.status, await answer.json()]).toMatchObject([400, { error: { code, param } }])
+  })
+})
+
+describe('a schema that no answer can be held to is a 400 that names what it is', () => {
+  const unkept = { type: 'object', properties: { a: { type: 'array', uniqueItems: true } } }
+  const impossible = { type: 'integer', minimum: 3, maximum: 2 }
+  it.each<[string, object]>([
+    ['uniqueItems', { response_format: { type: 'json_schema', json_schema: { name: 'x', schema: unkept } } }],
+    ['uniqueItems', { response_format: { type: 'json_object', schema: unkept } }],
+    ['#', { response_format: { type: 'json_schema', json_schema: { name: 'x', schema: impossible } } }],
+    ['"f"', { tools: [{ type: 'function', function: { name: 'f', parameters: unkept, strict: true } }] }],
+  ])('%s %#', async (named, form) => {
+    const answer = await post('/v1/chat/completions', { messages: [{ role: 'user', content: 'x' }], ...form })
+    const { error } = (await answer.json()) as { error: { message: string } }
+    expect([answer.status, error.message]).toEqual([400, expect.stringContaining(named)])
+  })
+
+  it('unless it is of a tool that is not strict: its arguments keep to what can be said', async () => {
+    const tools = [{ type: 'function', function: { name: 'f', parameters: unkept } }]
+    const answer = await post('/v1/chat/completions', { messages: [{ role: 'user', content: 'x' }], tools, max_tokens: 4 })
+    expect(answer.status).toBe(200)
   })
 })
