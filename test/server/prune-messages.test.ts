@@ -1,6 +1,6 @@
 /** Agents that prune as agents in use do, over the AI SDK against a real server: what it computes for them under `splice`, by the ledger. */
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
-import { generateText, jsonSchema, type ModelMessage, pruneMessages, tool } from 'ai'
+import { generateText, jsonSchema, type ModelMessage, pruneMessages, type ToolSet } from 'ai'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { serving, type Serving } from './support/serving.js'
 
@@ -11,7 +11,9 @@ beforeAll(async () => {
 afterAll(() => served.close())
 
 const TURNS = 7
-const tools = { read: tool({ description: 'Reads.', inputSchema: jsonSchema({ type: 'object', additionalProperties: false }) }) }
+const tools: ToolSet = {
+  read: { description: 'Reads.', inputSchema: jsonSchema({ type: 'object', additionalProperties: false }) },
+}
 
 type Prune = (messages: ModelMessage[]) => ModelMessage[]
 
