@@ -11,6 +11,8 @@ export interface ToolCall {
   readonly arguments: Readonly<Record<string, unknown>>
   /** The raw text of arguments that were not a JSON object. */
   readonly malformed?: string
+  /** The arguments as JSON text, where writing them gives another: a key stood there twice, or a number among the keys. */
+  readonly text?: string
 }
 
 export interface ChatMessage {

@@ -6,6 +6,8 @@ export type ReplyEvent =
   | { readonly type: 'reasoning'; readonly text: string }
   /** A call has begun; its name is known when the syntax gives it first. */
   | { readonly type: 'call-start'; readonly name: string | null }
+  /** More of the arguments of the call that is being made; together they are the whole call's. Where the syntax writes them otherwise than as JSON, and where they turn out to be none, there are fewer of them or none. */
+  | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
   | { readonly type: 'call'; readonly call: ToolCall }
 
 export interface ParsedReply {

@@ -111,6 +111,8 @@ export type EngineEvent =
   /** The answer's text, without call syntax and reasoning. */
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'reasoning'; readonly text: string }
+  /** More of the arguments of a call that is being made (`ReplyEvent`). */
+  | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
   /** A complete tool call. */
   | { readonly type: 'call'; readonly call: ToolCall }
   /** The template shows an earlier message differently than in the last step, so its tokens are computed again. */

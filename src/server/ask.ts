@@ -147,6 +147,8 @@ export type AskEvent =
   | { readonly type: 'progress'; readonly step: number; readonly done: number; readonly total: number }
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'reasoning'; readonly text: string }
+  /** More of the arguments of a call of one of the client's tools; where no `call` of that id follows, it was cut off. */
+  | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
   /** A complete call of one of the client's tools. */
   | { readonly type: 'call'; readonly call: ToolCall }
   /** Sampled tokens, call syntax included; with `Ask.logprobs` their logprobs. */

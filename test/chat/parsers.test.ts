@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { ParsedReply, ReplyEvent, ReplyParser } from '../../src/chat/parser.js'
 import { apertus, apriel, commandR, firefunction, granite, nemotron } from '../../src/chat/syntax/arrays.js'
+import { ArgumentText } from '../../src/chat/syntax/arguments.js'
 import { JsonScanner } from '../../src/chat/syntax/call.js'
 import { functionary31, functionary32 } from '../../src/chat/syntax/functionary.js'
 import { harmony } from '../../src/chat/syntax/harmony.js'
@@ -330,15 +331,46 @@ const cases: Case[] = [
   },
 ]
 
+/** What was handed out of a call's arguments before it was whole. */
+interface Told {
+  readonly id: string
+  readonly name: string
+  text: string
+  isOver: boolean
+}
+
 /** Pushes the parts, and adds up what was handed out on the way. */
-function read(parser: ReplyParser, parts: readonly string[]): { readonly reply: ParsedReply; readonly streamed: ParsedReply } {
+function read(
+  parser: ReplyParser,
+  parts: readonly string[],
+): { readonly reply: ParsedReply; readonly streamed: ParsedReply; readonly told: readonly Told[] } {
   const events: ReplyEvent[] = parts.flatMap((part) => parser.push(part))
   const { events: rest, ...reply } = parser.finish()
   const all = [...events, ...rest]
   const text = (type: 'text' | 'reasoning') => all.map((event) => (event.type === type ? event.text : '')).join('')
   const toolCalls = all.flatMap((event) => (event.type === 'call' ? [event.call] : []))
   const reasoning = text('reasoning')
-  return { reply, streamed: { content: text('text'), ...(reasoning === '' ? {} : { reasoning }), toolCalls } }
+  const told: Told[] = []
+  for (const event of all) {
+    if (event.type === 'call') {
+      const { id, name } = event.call
+      if (told.at(-1)?.isOver !== false) told.push({ id, name, text: '', isOver: false })
+      expect(told.at(-1)).toMatchObject({ id, name })
+      told.at(-1)!.isOver = true
+    } else if (event.type === 'arguments') {
+      const { id, name } = event
+      if (told.at(-1)?.isOver !== false) told.push({ id, name, text: '', isOver: false })
+      expect(told.at(-1)).toMatchObject({ id, name })
+      told.at(-1)!.text += event.text
+    }
+  }
+  // Every call that was begun ends, and what was told of its arguments is all of them.
+  expect(told.map(({ id, isOver }) => [id, isOver])).toEqual(toolCalls.map(({ id }) => [id, true]))
+  toolCalls.forEach(({ malformed, text: asText, arguments: args }, index) => {
+    const { text: said } = told[index]!
+    if (malformed === undefined && said !== '') expect(said).toBe(asText ?? JSON.stringify(args))
+  })
+  return { told, reply, streamed: { content: text('text'), ...(reasoning === '' ? {} : { reasoning }), toolCalls } }
 }
 
 describe('replies', () => {
@@ -347,7 +379,7 @@ describe('replies', () => {
     expect(whole).toEqual(expected)
     expect(streamed).toEqual(expected)
     // However the text is split, down to single characters, the reply and what was streamed are the same.
-    expect(read(family(traits).parser(prompt), reply.split(''))).toEqual({ reply: expected, streamed: expected })
+    expect(read(family(traits).parser(prompt), reply.split(''))).toMatchObject({ reply: expected, streamed: expected })
   })
 
   const pieces = fc.array(
@@ -355,6 +387,7 @@ describe('replies', () => {
       ...cases.map(({ reply }) => fc.constant(reply)),
       fc.string({ maxLength: 6 }),
       fc.constantFrom('{', '"', '\n', '<', '</tool_call>', '[ARGS]', '>>>', '<|message|>'),
+      fc.constantFrom('{"name": "a", "arguments": ', '"parameters": ', '{"x": [1.0, "\\u00', '{"x": -', '\\ud83d', '}'),
     ),
     { maxLength: 6 },
   )
@@ -375,6 +408,65 @@ describe('replies', () => {
       )
     },
   )
+})
+
+describe('arguments that are still coming', () => {
+  const begun: [string, SyntaxFamily, string, string][] = [
+    ['hermes', hermes, '<tool_call>\n{"name": "a", "arguments": @', ''],
+    ['llama3', llama3, '{"name": "a", "parameters": @', ''],
+    ['llama3 with its tag', llama3, '<|python_tag|>{"name": "a", "parameters": @', ''],
+    ['mistral', mistral, '[TOOL_CALLS]a[ARGS]@', ''],
+    ['harmony', harmony, '<|channel|>commentary to=functions.a <|constrain|>json<|message|>@', ''],
+    ['functionary 3.1', functionary31, '<function=a>@', ''],
+    ['functionary 3.2', functionary32, 'a\n@', '>>>'],
+    ['deepseek', deepseek, '<｜tool▁call▁begin｜>a<｜tool▁sep｜>@', ''],
+    ['deepseek in a fence', deepseek, '<｜tool▁call▁begin｜>function<｜tool▁sep｜>a\n```json\n@', ''],
+    ['kimi', kimi, '<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>@', ''],
+  ]
+
+  test.each(begun)('are handed out as they come: %s', (_, family, reply, prompt) => {
+    const parser = family(traits).parser(prompt)
+    const events = parser.push(reply.replace('@', '{"city": "Rome", "days": [1.50, 2'))
+    const text = events.map((event) => (event.type === 'arguments' && event.name === 'a' ? event.text : '')).join('')
+    expect(text).toBe('{"city":"Rome","days":[1.5,')
+    expect(events.some(({ type }) => type === 'call')).toBe(false)
+  })
+
+  test('say what the call has that was told, where a model says it twice or otherwise than it is written', () => {
+    const given = '{"b": 1, "1": "\\u00e9\\/\\ud83d\\ude00", "b": {"__proto__": -0}}'
+    const { reply, told } = read(hermes(traits).parser(''), [`<tool_call>{"name": "a", "arguments": ${given}}</tool_call>`])
+    expect(told[0]?.text).toBe('{"b":1,"1":"é/😀","b":{"__proto__":0}}')
+    expect(reply.toolCalls).toEqual([
+      { ...call(1, 'a', JSON.parse(told[0]!.text) as Record<string, unknown>), text: told[0]?.text },
+    ])
+  })
+
+  test('are what JSON.stringify makes of the whole, however they are written and split', () => {
+    const objects = fc.dictionary(
+      fc.string({ unit: 'binary', maxLength: 6 }),
+      fc.jsonValue({ depthSize: 'small', stringUnit: 'binary' }),
+      { maxKeys: 4 },
+    )
+    const escaped = (text: string) =>
+      text.replace(/[\u007f-\uffff]/g, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`)
+    fc.assert(
+      fc.property(objects, fc.nat(3), fc.boolean(), fc.integer({ min: 1, max: 9 }), (value, space, ascii, size) => {
+        const written = JSON.stringify(value, null, space)
+        const text = ascii ? escaped(written) : written
+        const expected = JSON.stringify(value)
+        const parts = new ArgumentText()
+        let sum = ''
+        for (let end = size; end < text.length + size; end += size) sum += parts.push(text.slice(0, end))
+        expect(sum).toBe(expected)
+        expect(parts.isComplete).toBe(true)
+      }),
+      { numRuns: 120 },
+    )
+  })
+
+  test.each(['"{}"', '[1]', '3 ', 'x'])('are none where there is no object: %s', (text) => {
+    expect(new ArgumentText().push(text)).toBe('')
+  })
 })
 
 describe('the end of a JSON value', () => {

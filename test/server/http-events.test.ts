@@ -63,7 +63,8 @@ describe('shapes of streams', () => {
       { reasoning_content: '.' },
       { content: 'Blue' },
       { content: '.' },
-      { tool_calls: [{ index: 0, id: 'call_1', type: 'function', function: { name: 'look', arguments: '{"at":"sky"}' } }] },
+      { tool_calls: [{ index: 0, id: 'call_1', type: 'function', function: { name: 'look', arguments: '' } }] },
+      { tool_calls: [{ index: 0, function: { arguments: '{"at":"sky"}' } }] },
       {},
       undefined,
     ])

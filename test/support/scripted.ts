@@ -143,7 +143,11 @@ export class ScriptedEngine implements Engine {
     stream.push({ type: 'prefill', done: asked - reused, total: asked - reused })
     if (text !== '') stream.push({ type: 'tokens', tokens: [...generated], text })
     if (message.content !== '') stream.push({ type: 'text', text: message.content })
-    for (const call of calls) stream.push({ type: 'call', call })
+    for (const call of calls) {
+      for (const text of call.malformed === undefined ? halves(JSON.stringify(call.arguments)) : [])
+        stream.push({ type: 'arguments', id: call.id, name: call.name, text })
+      stream.push({ type: 'call', call })
+    }
 
     // The last sampled token is never submitted.
     const held = Int32Array.from([...prompt.tokens, ...generated.slice(0, -1)])
@@ -233,6 +237,8 @@ export class ScriptedEngine implements Engine {
 function words(text: string): Span[] {
   return Array.from(text.matchAll(/\s*\S+|\s+$/gu), ({ index, 0: word }) => span(index, index + word.length))
 }
+
+const halves = (text: string): readonly string[] => [text.slice(0, text.length / 2), text.slice(text.length / 2)]
 
 /** What an assistant writes: its content, then its calls in Hermes' syntax, on lines of their own. */
 function body({ content, toolCalls = [] }: ChatMessage): string {

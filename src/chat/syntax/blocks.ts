@@ -1,4 +1,5 @@
 /** Replies in which tags open and close reasoning and calls: the syntax of most families. */
+import type { BegunCall } from './arguments.js'
 import type { RawCall } from './call.js'
 import { StreamParser } from './stream.js'
 
@@ -6,6 +7,8 @@ import { StreamParser } from './stream.js'
 export interface BlockReader {
   /** The calls, and how much of `body` they took, closing tag included; null when more text is needed (never when `final`). */
   read(body: string, final: boolean): { readonly end: number; readonly calls: readonly RawCall[] } | null
+  /** The call that `body` begins with, as soon as its name is known and its arguments are JSON; what it says stays so with more text. */
+  begun?(body: string): BegunCall | null
 }
 
 export type Block =
@@ -60,6 +63,8 @@ export class BlockParser extends StreamParser {
         return true
       }
       case 'calls': {
+        const begun = mode.reader.begun?.(this.buffer) ?? null
+        if (begun !== null) this.goOn(begun)
         const read = mode.reader.read(this.buffer, final)
         if (read === null) return false
         this.consume(read.end)

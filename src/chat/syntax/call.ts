@@ -72,6 +72,8 @@ const ESCAPES = new Set('"\\/bfnrtu')
 /** Scans one value from `start` on. `scan` is called with the same text, longer each time. */
 export class JsonScanner {
   #at: number
+  /** Where the last step began. */
+  #before = 0
   #expect: Expect = 'value'
   readonly #open: ('[' | '{')[] = []
   /** Where the string or scalar being read began. */
@@ -84,8 +86,17 @@ export class JsonScanner {
     this.#at = start
   }
 
+  /** Up to where `text`, the last that was scanned, is known to be JSON: a number or a word is when it has ended. */
+  valid(text: string): number {
+    if (this.#from !== null && text.charAt(this.#from) !== '"') return this.#from
+    return this.#invalid ? this.#before : this.#at
+  }
+
   scan(text: string, final = false): Outcome {
-    while (this.#end === null && !this.#invalid && this.#at < text.length) this.#step(text)
+    while (this.#end === null && !this.#invalid && this.#at < text.length) {
+      this.#before = this.#at
+      this.#step(text)
+    }
     if (final && this.#end === null && !this.#invalid) this.#finishScalar(text)
     if (this.#end !== null) return { state: 'complete', end: this.#end }
     return { state: this.#invalid ? 'invalid' : 'incomplete' }

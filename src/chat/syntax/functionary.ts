@@ -1,6 +1,7 @@
 /** Functionary: `<function=name>{...}</function>` (v3.1) and `>>>name` with the arguments on the next line (v3.2). */
 import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
 import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
+import type { BegunCall } from './arguments.js'
 import { BlockParser, type BlockReader } from './blocks.js'
 import { JsonScanner, type RawCall } from './call.js'
 import { StreamParser } from './stream.js'
@@ -10,6 +11,12 @@ const CLOSE = '</function>'
 
 class FunctionReader implements BlockReader {
   #scanner: JsonScanner | null = null
+
+  begun(body: string): BegunCall | null {
+    const header = body.indexOf('>')
+    const name = body.slice(0, Math.max(0, header)).trim()
+    return name === '' ? null : { name, text: body.slice(header + 1) }
+  }
 
   read(body: string, final: boolean): { end: number; calls: readonly RawCall[] } | null {
     const header = body.indexOf('>')
@@ -67,7 +74,10 @@ class RecipientParser extends StreamParser {
     const next = this.buffer.indexOf(MARK)
     const text = this.consume(next !== -1 ? next : final ? this.buffer.length : this.clear([MARK]))
     if (this.#recipient === 'all') this.say(text)
-    else this.#body += text
+    else {
+      this.#body += text
+      if (this.#recipient !== '') this.goOn({ name: this.#recipient, text: this.#body })
+    }
     if (next === -1) return false
     this.consume(MARK.length)
     this.#end()

@@ -77,8 +77,10 @@ class HarmonyParser extends StreamParser {
   }
 
   #put(text: string): void {
-    if (this.#channel.kind === 'call') this.#channel.body += text
-    else if (this.#channel.kind === 'reasoning') this.think(text)
+    if (this.#channel.kind === 'call') {
+      this.#channel.body += text
+      this.goOn({ name: this.#channel.name, text: this.#channel.body })
+    } else if (this.#channel.kind === 'reasoning') this.think(text)
     else this.say(text)
   }
 

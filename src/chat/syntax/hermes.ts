@@ -2,6 +2,7 @@
 import { jsonCall, words, type CallForm } from '../grammar.js'
 import type { ToolDefinition } from '../message.js'
 import { satisfies, type AnySchema } from '../schema/merge.js'
+import { begunNamed } from './arguments.js'
 import { BlockParser, type BlockReader } from './blocks.js'
 import { isRecord, JsonScanner, namedCall, parseJson, type RawCall } from './call.js'
 import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
@@ -14,6 +15,8 @@ class HermesReader implements BlockReader {
     private readonly close: string,
     private readonly tools: readonly ToolDefinition[],
   ) {}
+
+  readonly begun = begunNamed
 
   read(body: string, final: boolean): { end: number; calls: readonly RawCall[] } | null {
     const first = body.search(/\S/)

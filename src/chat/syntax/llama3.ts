@@ -2,6 +2,7 @@
 import { addCalls, forcedCalls, jsonCall, words, type CallForm } from '../grammar.js'
 import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
 import { SchemaWriter } from '../schema/schema-grammar.js'
+import { begunNamed } from './arguments.js'
 import { JsonScanner, namedCallOf, parseJson } from './call.js'
 import { StreamParser } from './stream.js'
 import type { SyntaxFamily } from './syntax.js'
@@ -34,6 +35,8 @@ class Llama3Parser extends StreamParser {
       this.#passed += this.consume(separator.length)
       this.#scanner = new JsonScanner(0)
     }
+    const begun = begunNamed(this.buffer)
+    if (begun !== null) this.goOn(begun)
     const json = this.#scanner.scan(this.buffer, final)
     if (json.state === 'incomplete' && !final) return false
     this.#scanner = null

@@ -1,11 +1,14 @@
 /** Mistral: `[TOOL_CALLS]` with an array, or since v11 `[TOOL_CALLS]name[ARGS]{...}` for every call. */
 import { jsonCall, words } from '../grammar.js'
+import type { BegunCall } from './arguments.js'
 import { ArrayReader } from './arrays.js'
 import { BlockParser, type BlockReader } from './blocks.js'
 import { JsonScanner, type RawCall } from './call.js'
 import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 const OPEN = '[TOOL_CALLS]'
+/** `name[CALL_ID]id[ARGS]{...}`; the id is optional. */
+const HEADER = /^([^]*?)(?:\[CALL_ID\]([^]*?))?\[ARGS\]/
 
 class MistralReader implements BlockReader {
   #array: ArrayReader | null = null
@@ -18,9 +21,14 @@ class MistralReader implements BlockReader {
     return this.#named(body, first, final)
   }
 
-  /** `name[CALL_ID]id[ARGS]{...}`; the id is optional. */
+  begun(body: string): BegunCall | null {
+    const [header, name = '', id] = /^\s*[[{]/.test(body) ? [] : (HEADER.exec(body) ?? [])
+    if (header === undefined || name.trim() === '') return null
+    return { name: name.trim(), text: body.slice(header.length), ...(id === undefined ? {} : { id: id.trim() }) }
+  }
+
   #named(body: string, first: number, final: boolean): { end: number; calls: readonly RawCall[] } | null {
-    const header = /^([^]*?)(?:\[CALL_ID\]([^]*?))?\[ARGS\]/.exec(body)
+    const header = HEADER.exec(body)
     if (header === null) {
       if (!final) return null
       return { end: body.length, calls: [{ name: '', arguments: body.slice(first).trim() }] }

@@ -1,5 +1,6 @@
 /** DeepSeek and Kimi: control tokens around every call, and around all of them. */
 import { words } from '../grammar.js'
+import type { BegunCall } from './arguments.js'
 import { BlockParser, type Block, type BlockReader } from './blocks.js'
 import { JsonScanner, type RawCall } from './call.js'
 import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
@@ -12,7 +13,16 @@ class SectionReader implements BlockReader {
     private readonly separator: string,
     private readonly close: string,
     private readonly call: (header: string, json: string) => RawCall,
+    private readonly start: (header: string, rest: string) => BegunCall | null,
   ) {}
+
+  begun(body: string): BegunCall | null {
+    const split = body.indexOf(this.separator)
+    if (split === -1) return null
+    const begun = this.start(body.slice(0, split), body.slice(split + this.separator.length))
+    const isHeader = begun !== null && begun.name !== '' && !body.slice(0, body.length - begun.text.length).includes(this.close)
+    return isHeader ? begun : null
+  }
 
   read(body: string, final: boolean): { end: number; calls: readonly RawCall[] } | null {
     const split = body.indexOf(this.separator)
@@ -40,9 +50,15 @@ function deepseekCall(header: string, rest: string): RawCall {
   return name === undefined || json === undefined ? { name: header.trim(), arguments: rest.trim() } : { name, arguments: json }
 }
 
+function deepseekStart(header: string, rest: string): BegunCall | null {
+  if (/^\s*\{/.test(rest)) return { name: header.trim(), text: rest }
+  const [before, name] = /^\s*([^\n{]*?)\s*```(?:json)?\s*(?=\{)/.exec(rest) ?? []
+  return before === undefined || name === undefined ? null : { name, text: rest.slice(before.length) }
+}
+
 export const deepseek: SyntaxFamily = ({ source, tags }) => {
   const fenced = source.includes('```json')
-  const reader = () => new SectionReader('<｜tool▁sep｜>', '<｜tool▁call▁end｜>', deepseekCall)
+  const reader = () => new SectionReader('<｜tool▁sep｜>', '<｜tool▁call▁end｜>', deepseekCall, deepseekStart)
   const blocks: readonly Block[] = [
     { kind: 'calls', open: '<｜tool▁call▁begin｜>', reader },
     skip('<｜tool▁calls▁begin｜>'),
@@ -73,8 +89,10 @@ function kimiCall(header: string, rest: string): RawCall {
   return { name: id.replace(/^functions\./, '').replace(/:\d+$/, ''), arguments: rest.trim(), ...(id === '' ? {} : { id }) }
 }
 
+const kimiStart = (header: string, rest: string): BegunCall => ({ ...kimiCall(header, ''), text: rest })
+
 export const kimi: SyntaxFamily = ({ tags }) => {
-  const reader = () => new SectionReader('<|tool_call_argument_begin|>', '<|tool_call_end|>', kimiCall)
+  const reader = () => new SectionReader('<|tool_call_argument_begin|>', '<|tool_call_end|>', kimiCall, kimiStart)
   const blocks: readonly Block[] = [
     { kind: 'calls', open: '<|tool_call_begin|>', reader },
     skip('<|tool_calls_section_begin|>'),

@@ -1,6 +1,7 @@
 /** The part all reply parsers share: what is held back, what is handed out, and the reply that adds up. */
 import type { ToolCall } from '../message.js'
 import type { FinishedReply, ReplyEvent, ReplyParser } from '../parser.js'
+import { ArgumentText, type BegunCall } from './arguments.js'
 import { toolCall, type RawCall } from './call.js'
 
 /** Text whose whitespace at the end waits, and whose whitespace at the beginning may be dropped. */
@@ -28,6 +29,8 @@ export abstract class StreamParser implements ReplyParser {
   /** True after a reasoning or a call: whitespace before the next text separates, it says nothing. */
   #separated = false
   readonly #calls: ToolCall[] = []
+  /** The call whose arguments have begun. */
+  #begun: { readonly id: string; readonly name: string; readonly text: ArgumentText } | null = null
 
   push(text: string): ReplyEvent[] {
     this.buffer += text
@@ -66,11 +69,35 @@ export abstract class StreamParser implements ReplyParser {
     this.separate()
   }
 
+  /** Hands out what is new of the arguments of a call that is not whole; its name and id are final. */
+  protected goOn({ name, id = this.#nextId, text }: BegunCall): void {
+    const begun = this.#begun ?? { id, name, text: new ArgumentText() }
+    const added = begun.text.push(text)
+    if (added === '') return
+    this.#begun = begun
+    this.#events.push({ type: 'arguments', id: begun.id, name: begun.name, text: added })
+  }
+
   protected call(raw: RawCall): void {
-    const call = toolCall(raw, `call_${this.#calls.length + 1}`)
+    const call = this.#asBegun(toolCall(raw, this.#nextId))
     this.#calls.push(call)
     this.#events.push({ type: 'call', call })
     this.separate()
+  }
+
+  get #nextId(): string {
+    return `call_${this.#calls.length + 1}`
+  }
+
+  /** What was handed out holds. */
+  #asBegun(call: ToolCall): ToolCall {
+    const begun = this.#begun
+    this.#begun = null
+    if (begun === null) return call
+    const { id, name, text } = begun
+    const { sent, isComplete } = text
+    const isSame = !isComplete || call.malformed !== undefined || JSON.stringify(call.arguments) === sent
+    return { ...call, id, name, ...(isSame ? {} : { arguments: JSON.parse(sent) as ToolCall['arguments'], text: sent }) }
   }
 
   /** Takes `length` characters off the buffer. */

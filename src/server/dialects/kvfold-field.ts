@@ -129,6 +129,7 @@ export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | nul
     case 'text':
     case 'reasoning':
     case 'call':
+    case 'arguments':
     case 'tokens':
       return null
     case 'acm':

@@ -49,7 +49,13 @@ export function callOf(id: string, name: string, text: string): ToolCall {
 }
 
 /** The arguments as text, as the model wrote them where they are no JSON. */
-export const argumentsOf = ({ arguments: args, malformed }: ToolCall): string => malformed ?? JSON.stringify(args)
+export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall): string => malformed ?? text ?? JSON.stringify(args)
+
+/** What `call` has that was not told of its arguments yet; nothing where they turned out to be another text than what was told. */
+export function restOf(call: ToolCall, told: string): string {
+  const text = argumentsOf(call)
+  return text.startsWith(told) ? text.slice(told.length) : ''
+}
 
 /** What `strict` of a tool means. */
 export const STRICT = 'true: calls keep to all that the schema says, and a schema that cannot be kept to is refused'

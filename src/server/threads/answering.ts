@@ -331,6 +331,9 @@ class Report {
       case 'call':
         if (this.#mayCall && this.toolbox.isExternal(event.call)) this.emit({ type: 'call', call: event.call })
         return
+      case 'arguments':
+        if (this.#mayCall && this.toolbox.isExternal(event)) this.emit(event)
+        return
       case 'rewrite':
         this.emit({ type: 'rewrite', message: event.message, reason: event.reason })
     }

@@ -25,8 +25,8 @@ export interface VoiceOptions {
 const MADE_UP = /^call_\d+$/
 
 /**
- * Calls get ids that no other call of the server has. One that the token limit or a stop string cut off is no call: nobody hears of it, and what
- * was sampled of it is gone with it, so that the conversation is what its client knows.
+ * Calls get ids that no other call of the server has. One that the token limit or a stop string cut off is no call: nobody hears of it, but for what
+ * was told of its arguments while it came, and what was sampled of it is gone with it, so that the conversation is what its client knows.
  */
 export class Voice extends EngineAround {
   /** The stop string that ended the last step. */
@@ -57,13 +57,13 @@ export class Voice extends EngineAround {
       ...(callable === undefined || request.toolChoice !== 'required' ? {} : { callable }),
     })
     const ids = new Map<string, string>()
-    const named = (call: ToolCall): ToolCall => {
+    const named = <C extends Pick<ToolCall, 'id'>>(call: C): C => {
       const id = ids.get(call.id) ?? (MADE_UP.test(call.id) ? `call_${randomBytes(12).toString('hex')}` : call.id)
       ids.set(call.id, id)
       return { ...call, id }
     }
     let first: string | null = null
-    const counts = (call: ToolCall): boolean => {
+    const counts = (call: Pick<ToolCall, 'id' | 'name'>): boolean => {
       if (!single || !isExternal(call)) return true
       first ??= call.id
       return first === call.id
@@ -76,7 +76,9 @@ export class Voice extends EngineAround {
     for await (const event of running) {
       if (broken !== null) tell(broken)
       broken = null
-      if (event.type !== 'call') stream.push(event)
+      if (event.type === 'arguments') {
+        if (counts(event)) stream.push(named(event))
+      } else if (event.type !== 'call') stream.push(event)
       else if (!counts(event.call)) continue
       else if (event.call.malformed === undefined) tell(event.call)
       else broken = event.call

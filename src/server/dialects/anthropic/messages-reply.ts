@@ -6,7 +6,7 @@ import type { Frame } from '../../event-writer.js'
 import type { StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
-import { argumentsOf } from '../tools.js'
+import { restOf } from '../tools.js'
 import { afterBreakpoint, managed } from './context-management.js'
 import { anthropicError } from './error.js'
 import type { MessagesRequest } from './messages-ask.js'
@@ -56,7 +56,9 @@ export class MessageStream implements StreamShape<Answer> {
   #model = ''
   #begun = false
   #blocks = 0
-  #open: 'text' | 'thinking' | null = null
+  #open: 'text' | 'thinking' | 'call' | null = null
+  /** The call that is being told, when it is open. */
+  #call = { id: '', told: '' }
 
   constructor(
     private readonly id: string,
@@ -75,8 +77,10 @@ export class MessageStream implements StreamShape<Answer> {
         return [...this.#opened('text'), this.#delta({ type: 'text_delta', text: event.text })]
       case 'reasoning':
         return [...this.#opened('thinking'), this.#delta({ type: 'thinking_delta', thinking: event.text })]
+      case 'arguments':
+        return this.#arguments(event, event.text)
       case 'call':
-        return [...this.#closed(), ...this.#call(event.call)]
+        return this.#whole(event.call)
       case 'acm':
       case 'policy':
       case 'progress':
@@ -133,14 +137,26 @@ export class MessageStream implements StreamShape<Answer> {
     return [frame('content_block_stop', { index: this.#blocks++ })]
   }
 
-  #call(call: ToolCall): readonly Frame[] {
-    const index = this.#blocks++
-    const block = { type: 'tool_use', id: call.id, name: call.name, input: {} }
-    return [
-      frame('content_block_start', { index, content_block: block }),
-      frame('content_block_delta', { index, delta: { type: 'input_json_delta', partial_json: argumentsOf(call) } }),
-      frame('content_block_stop', { index }),
-    ]
+  #isTold({ id }: Pick<ToolCall, 'id'>): boolean {
+    return this.#open === 'call' && this.#call.id === id
+  }
+
+  #arguments({ id, name }: Pick<ToolCall, 'id' | 'name'>, text: string): readonly Frame[] {
+    const frames: Frame[] = []
+    if (!this.#isTold({ id })) {
+      frames.push(...this.#closed())
+      this.#open = 'call'
+      this.#call = { id, told: '' }
+      const block = { type: 'tool_use', id, name, input: {} }
+      frames.push(frame('content_block_start', { index: this.#blocks, content_block: block }))
+    }
+    this.#call.told += text
+    return text === '' ? frames : [...frames, this.#delta({ type: 'input_json_delta', partial_json: text })]
+  }
+
+  #whole(call: ToolCall): readonly Frame[] {
+    const rest = restOf(call, this.#isTold(call) ? this.#call.told : '')
+    return [...this.#arguments(call, rest), ...this.#closed()]
   }
 
   #delta(delta: object): Frame {

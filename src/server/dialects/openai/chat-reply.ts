@@ -6,7 +6,7 @@ import type { Frame } from '../../event-writer.js'
 import type { StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldBeside, kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
-import { argumentsOf } from '../tools.js'
+import { argumentsOf, restOf } from '../tools.js'
 import { chatLogprobs, chatUsage, openAiError, summed } from './wire.js'
 
 /** What every chunk of one completion repeats. */
@@ -99,8 +99,14 @@ export class ChatStream implements StreamShape<Answer> {
         return [this.#part(index, { content: event.text }, choice)]
       case 'reasoning':
         return [this.#part(index, { reasoning_content: event.text }, choice)]
-      case 'call':
-        return [this.#part(index, { tool_calls: [{ index: choice.calls++, ...written(event.call) }] }, choice)]
+      case 'arguments':
+        return this.#arguments(index, event, event.text, choice)
+      case 'call': {
+        const told = choice.call?.id === event.call.id ? choice.call.told : ''
+        const frames = this.#arguments(index, event.call, restOf(event.call, told), choice)
+        choice.call = null
+        return frames
+      }
       case 'tokens':
         if (this.wish.logprobs) choice.logprobs.push(...(event.logprobs ?? []))
         return []
@@ -116,6 +122,19 @@ export class ChatStream implements StreamShape<Answer> {
       case 'started':
         return []
     }
+  }
+
+  /** A call is begun by its name, and filled by what follows. */
+  #arguments(index: number, { id, name }: Pick<ToolCall, 'id' | 'name'>, text: string, choice: Choice): readonly Frame[] {
+    const part = (delta: object) => this.#part(index, { tool_calls: [{ index: choice.calls - 1, ...delta }] }, choice)
+    const frames: Frame[] = []
+    if (choice.call?.id !== id) {
+      choice.calls++
+      choice.call = { id, told: '' }
+      frames.push(part({ id, type: 'function', function: { name, arguments: '' } }))
+    }
+    choice.call.told += text
+    return text === '' ? frames : [...frames, part({ function: { arguments: text } })]
   }
 
   #part(index: number, delta: object, { logprobs }: Choice): Frame {
@@ -136,7 +155,7 @@ export class ChatStream implements StreamShape<Answer> {
   #choice(index: number): Choice {
     const known = this.#choices.get(index)
     if (known !== undefined) return known
-    const choice = { begun: false, calls: 0, logprobs: [] }
+    const choice = { begun: false, calls: 0, call: null, logprobs: [] }
     this.#choices.set(index, choice)
     return choice
   }
@@ -145,6 +164,8 @@ export class ChatStream implements StreamShape<Answer> {
 interface Choice {
   begun: boolean
   calls: number
+  /** The call that is being told. */
+  call: { readonly id: string; told: string } | null
   readonly logprobs: TokenLogprob[]
 }
 

@@ -87,6 +87,8 @@ export class ResponseStream implements StreamShape<Answer> {
         return [...this.#opened('reasoning'), this.#delta('response.reasoning_text.delta', event.text)]
       case 'call':
         return [...this.#closed(), ...this.#call(event.call)]
+      // A call is told when it is whole.
+      case 'arguments':
       case 'acm':
       case 'policy':
       case 'progress':
