@@ -24,9 +24,13 @@ export class ArgumentText {
     return this.#isComplete
   }
 
+  get #isOver(): boolean {
+    return this.#isComplete || this.#isStuck
+  }
+
   /** @param text all of the arguments so far, the same as before and more. Returns what is new; how the text was split is not to be seen in the sum. */
   push(text: string): string {
-    if (this.#isComplete || this.#isStuck) return ''
+    if (this.#isOver) return ''
     const { state } = this.#scanner.scan(text)
     const before = this.sent.length
     const valid = this.#scanner.valid(text)
