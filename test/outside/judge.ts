@@ -24,8 +24,8 @@ export interface Noise {
 /** An exact step may be off the nearest fresh prefill by this many times what fresh prefills differ by among themselves. */
 const PATIENCE = 2.5
 
-/** Up to so many cells of others are put between those of a fresh prefill. */
-const MOST_OTHERS = 500
+/** In so many ways are cells of others put between those of a fresh prefill. */
+const LAYOUTS = 80
 
 /** What is known of a talk before its step. */
 export interface Before {
@@ -176,21 +176,21 @@ export class Judge {
     const away = (all: readonly Float32Array[]) => Math.max(...rows.map((row, place) => furthest(row, sorted(all[place]!))))
     let difference = Math.min(...fresh.variants.map(away))
     // The same token differs in its last bits by what was decoded with it and by where in the cache the cells lie that it sees, and q8_0 may round
-    // them to another number, which is as far off as the quantisation itself. A fresh prefill in decodes of the same shape, with as many others
-    // between the cells, rounds alike, or one of token after token; what no such prefill equals is no rounding.
+    // them to another number, which is as far off as the quantisation itself. Fresh prefills in decodes of the same shape, with others between the
+    // cells, and of token after token show how far that goes: what none of them equals, and what is further off than they are from each other, is
+    // no rounding.
+    let spread = this.noise.floor
     for (const decodes of shapesOf(last.cells.slice(0, tokens.length), this.ubatch)) {
-      if (difference <= PATIENCE * this.noise.floor) break
-      difference = Math.min(difference, away(await this.reference.prefillAs(tokens, said.prompt.length - 1, decodes)))
-      if (difference <= PATIENCE * this.noise.floor) this.tally.rounded++
+      if (difference <= PATIENCE * spread) break
+      const other = await this.reference.prefillAs(tokens, said.prompt.length - 1, decodes)
+      difference = Math.min(difference, away(other))
+      if (this.reference.quantised) spread = Math.max(spread, ...fresh.variants[0]!.map((row, at) => furthest(row, other[at]!)))
+      if (difference <= PATIENCE * spread) this.tally.rounded++
     }
     this.noise.worst = Math.max(this.noise.worst, difference)
     this.tally.exactSteps++
-    if (difference > PATIENCE * this.noise.floor)
-      this.blame(
-        'exact',
-        at,
-        `off by ${difference.toExponential(1)} where fresh prefills differ by ${this.noise.floor.toExponential(1)}`,
-      )
+    if (difference > PATIENCE * spread)
+      this.blame('exact', at, `off by ${difference.toExponential(1)} where fresh prefills differ by ${spread.toExponential(1)}`)
   }
 
   #computed(at: number, entry: LedgerEntry, said: StepSaid, before: Before): void {
@@ -248,11 +248,11 @@ function* shapesOf(cells: Seen['cells'], ubatch: number): Generator<readonly Dec
     const size = Math.min(ubatch, rows - (row - before))
     shapes.push({ before: first, own: own + 1, behind: size - first - own - 1 })
   })
-  const [first, ...rest] = shapes
-  if (first === undefined) return
-  const room = ubatch - first.before - first.own
-  for (let others = 0; others < MOST_OTHERS; others += 7)
-    yield [{ ...first, behind: (first.behind + others) % (room + 1) }, ...rest]
+  // Nothing of these tokens, cells of others alone.
+  const others = (count: number): DecodeShape => ({ before: 0, own: 0, behind: 1 + (count % 300) })
+  yield shapes
+  for (let turn = 1; turn <= LAYOUTS; turn++)
+    yield shapes.flatMap((shape, at) => (at < 10 ? [others(7 * turn + 31 * at * turn), shape] : [shape]))
   yield cells.map(() => ({ before: 0, own: 1, behind: 0 }))
 }
 

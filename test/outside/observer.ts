@@ -161,7 +161,7 @@ interface Row {
 /** Reads the shim's file as it grows. One for all processes that share saved states. */
 export class Observer {
   readonly #beginnings = new Beginnings()
-  readonly #states = new Map<string, readonly Cell[]>()
+  readonly #states = new Map<string, { readonly cells: readonly Cell[]; readonly doubtful: boolean }>()
   readonly #byContext = new Map<string, ObservedCache>()
   readonly #byMemory = new Map<string, ObservedCache>()
   #pending: { readonly context: string; readonly rows: readonly Row[] } | null = null
@@ -268,19 +268,19 @@ export class Observer {
       if (context === undefined) return
       const state = this.#states.get(`${rest[1]} ${rest[2]}`)
       if (b > 0 && state === undefined) this.complaints.push(`a state was loaded that was never saved: ${line}`)
-      context.put(a, b > 0 ? (state ?? []) : [])
+      context.put(a, b > 0 && state !== undefined ? loaded(state) : [])
     } else this.complaints.push(`unexpected: ${line.slice(0, 200)}`)
   }
 
   /** The same text in the hands of two owners gives the same bytes; whose they are when they are loaded cannot be told then. */
   #save(key: string, cells: readonly Cell[]): void {
     const before = this.#states.get(key)
-    const doubtful = before !== undefined && before.some(({ owner }, at) => owner.name !== cells[at]?.owner.name)
-    const nobody = { name: null }
-    this.#states.set(
-      key,
-      cells.map((cell) => ({ ...cell, ...(doubtful ? { owner: nobody } : {}) })),
-    )
+    const differs = ({ owner }: Cell, at: number) =>
+      owner !== cells[at]?.owner && (owner.name === null || owner.name !== cells[at]?.owner.name)
+    this.#states.set(key, {
+      cells: [...cells],
+      doubtful: before !== undefined && (before.doubtful || before.cells.some(differs)),
+    })
   }
 
   #ended(whose: string, status: number, ends: readonly string[]): void {
@@ -294,6 +294,12 @@ export class Observer {
     this.#decodes++
     if (status !== 1) cache.enter(this.#decodes, entered, pending.rows.length)
   }
+}
+
+function loaded({ cells, doubtful }: { readonly cells: readonly Cell[]; readonly doubtful: boolean }): readonly Cell[] {
+  if (!doubtful) return cells
+  const nobody = { name: null }
+  return cells.map((cell) => ({ ...cell, owner: nobody }))
 }
 
 function range(p0: number, p1: number): readonly [start: number, end: number] {

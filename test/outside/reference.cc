@@ -115,7 +115,7 @@ struct Reference {
     others = 0;
     for (size_t i = 0; i + 2 < decodes.size(); i += 3) {
       const int before = decodes[i], own = decodes[i + 1], behind = decodes[i + 2];
-      if (own < 1 || at + own > (int)tokens.size()) fail("the decodes are not those of the tokens");
+      if (own < 0 || at + own > (int)tokens.size()) fail("the decodes are not those of the tokens");
       decode(context, tokens.data() + at, own, at, 0, from, before, behind);
       if (at + own > from) take(context, before + std::max(0, from - at), before + own, out);
       at += own;

@@ -35,8 +35,12 @@ export class Reference {
   #read: Buffer = Buffer.alloc(0)
   #vocabulary = 0
 
+  /** Whether keys or values are rounded to blocks of whole numbers. */
+  readonly quantised: boolean
+
   private constructor({ model, cells, flashAttention, keyType, valueType }: ReferenceSetting) {
     const { reference, libraries } = programs()
+    this.quantised = keyType === 'q8_0' || valueType === 'q8_0'
     const facts = [libraries, model, cells, flashAttention ? 1 : 0, TYPES[keyType], TYPES[valueType]]
     this.#child = spawn(reference, facts.map(String), { stdio: ['pipe', 'pipe', 'inherit'] })
     this.#child.stdout.on('data', (bytes: Buffer) => {
