@@ -13,6 +13,8 @@ it('exports what it promises', () => {
     'MAX_CALLS',
     'RemoteEngine',
     'Session',
+    'UFold',
+    'UFoldSession',
     'attentionPlan',
     'builtinModel',
     'compareSpans',

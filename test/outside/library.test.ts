@@ -8,8 +8,8 @@ import { Runner } from './run.js'
 import { reported, total } from './report.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
-/** Two of each architecture, or a hundred. */
-const HISTORIES = LONG ? 800 : 16
+/** One of each architecture, or a hundred. */
+const HISTORIES = LONG ? 800 : 8
 /** A long run that was cut off goes on from here. */
 const FIRST = Number(process.env['KVFOLD_OUTSIDE_FROM'] ?? 1)
 
