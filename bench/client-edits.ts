@@ -1,14 +1,17 @@
 /**
  * Tokens that a server computes for clients that change what they sent before: prune, remove, insert, restore, compact, branch, four at once, as agents in use do. 24 turns of about 450 tokens, 12 of about 200 in
- * the table, the built-in model; kvfold by contract of client edits, and llama-server with `--cache-reuse 256` where it was built
- * (`node --import tsx bench/peers/main.ts` builds it). Counts are the servers' own.
+ * the table, the built-in model; kvfold by contract of client edits, and llama-server where it was built
+ * (`node --import tsx bench/peers/main.ts` builds it): with `--cache-reuse 256`, which shifts what it finds behind a change and is approximate, and without it,
+ * which is exact. All are made to give the same answers, so that the prompts are the same, too. Counts are the servers' own.
  *
- * `npm run --silent bench -- client-edits [--json | --table]`; `--json`: one line about the pruning and the forking client, `--table`: all of them, kept in
- * `bench/results/client-edits.json`.
+ * `npm run --silent bench -- client-edits [--json | --table] [--rounds 3] [--beside folder]`; `--json`: one line about the pruning and the forking client, seconds
+ * and the servers' CPU seconds as medians of rounds in turn; `--beside`: another kvfold's package, for example this one over a CPU library that was compiled for the processor; `--table`: all
+ * clients, kept in `bench/results/client-edits.json`.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { cpus } from 'node:os'
 import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
 import { builtinModel } from '../src/cli/builtin.js'
 import { aiSdk, claudeCode, opencode, pi } from './client-edits/agents.js'
 import {
@@ -24,13 +27,22 @@ import {
   TURNS,
 } from './client-edits/clients.js'
 import { counters, type Served, type Session, type SessionOptions, talk } from './client-edits/session.js'
+import { openNative } from '../src/native/binding.js'
 import { builtLlamaServer } from './peers/llama-server.js'
+import { median } from './random-tokens.js'
 import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
 
 /** Of a turn's long message: about 430 tokens of the built-in model's. */
 const CHARACTERS = 950
 const SERVING = { model: builtinModel(), slots: 1, threads: Math.max(1, cpus().length - 1), cells: 16_384 }
 const USUAL: SessionOptions = { turns: TURNS, characters: CHARACTERS, tools: false }
+/** llama-server, which is approximate where it finds text again behind a change; and the same without that. */
+const REUSING = 'llama-server --cache-reuse 256'
+const PLAIN = 'llama-server'
+/** The kvfold of another folder. */
+const BESIDE = 'beside'
+/** Of every answer's tokens the only one: it says itself again when it is read. */
+const WORD = ' the'
 /** Folding begins early enough to matter in a session that fits. */
 const POLICY = { acm: 'auto-policy', contract: 'splice', policy: { threshold: 0.25 } }
 
@@ -73,23 +85,35 @@ async function measured(
   const served = await start(name, { ...SERVING, slots: options.together === true ? clients.length : 1 })
   if (served === null) return null
   try {
-    return await talk(served, clients, { ...USUAL, ...options })
+    return await talk(served, clients, { ...USUAL, ...options, fields: { ...options.fields, logit_bias: await answering() } })
   } finally {
     await served.server.close()
   }
 }
 
+async function answering(): Promise<Record<string, number>> {
+  const vocabulary = await (await openNative({ gpu: 'cpu' })).loadModel(SERVING.model, { vocabOnly: true })
+  const [token, ...more] = vocabulary.tokenize(WORD)
+  await vocabulary.dispose()
+  if (token === undefined || more.length > 0) throw new Error(`'${WORD}' is not one token of ${SERVING.model}`)
+  return { [token]: 100 }
+}
+
 async function start(name: string, serving: Serving): Promise<Served | null> {
-  if (name === 'llama-server') {
+  if (name === PLAIN || name === REUSING) {
     if (builtLlamaServer() === null) return null
-    const server = await startLlamaServer(serving, ['--cache-reuse', '256', '--jinja', '--metrics', '--alias', 'bench'])
+    const reuse = name === REUSING ? ['--cache-reuse', '256'] : []
+    const server = await startLlamaServer(serving, [...reuse, '--jinja', '--metrics', '--alias', 'bench'])
     return {
       name,
       server,
       computed: () => counters({ server }, ['llamacpp:prompt_tokens_total', 'llamacpp:tokens_predicted_total']),
     }
   }
-  const server = await startKvfold(name, HERE, serving, ['--client-edits', name])
+  const { beside } = flags()
+  if (name === BESIDE && beside === undefined) return null
+  const [folder, edits] = name === BESIDE ? [beside!, 'exact'] : [HERE, name]
+  const server = await startKvfold(name, folder, serving, ['--client-edits', edits])
   return { name, server, computed: () => counters({ server }, ['kvfold_tokens_submitted']) }
 }
 
@@ -100,6 +124,8 @@ interface TableRow {
   /** Tokens computed where the same clients change nothing, by `exact`. */
   readonly new: number
   readonly llamaServer: number | null
+  /** Without `--cache-reuse`. */
+  readonly llamaServerExact: number | null
   readonly exact: number
   readonly splice: number
   /** Of the last step under `splice`. */
@@ -118,13 +144,13 @@ async function writeTable(): Promise<void> {
   const kept = existsSync(RESULTS) ? (JSON.parse(readFileSync(RESULTS, 'utf8')) as Table).rows : []
   const rows: TableRow[] = []
   const news = new Map<string, number>()
-  console.log('| client | new | llama-server | kvfold `exact` | kvfold `splice` | approximate at the end |')
-  console.log('| --- | ---: | ---: | ---: | ---: | ---: |')
+  console.log(`| client | new | ${REUSING} | ${PLAIN} | kvfold \`exact\` | kvfold \`splice\` | approximate at the end |`)
+  console.log('| --- | ---: | ---: | ---: | ---: | ---: | ---: |')
   const count = (tokens: number | null) => tokens?.toLocaleString('en') ?? '-'
   for (const scenario of SCENARIOS()) {
     const row = kept.find(({ name }) => name === scenario.name) ?? (await tableRow(scenario, news))
     rows.push(row)
-    const cells = [row.new, row.llamaServer, row.exact, row.splice].map(count)
+    const cells = [row.new, row.llamaServer, row.llamaServerExact, row.exact, row.splice].map(count)
     console.log(`| ${[row.name, ...cells, `${count(row.approximate)} of ${count(row.shown)}`].join(' | ')} |`)
     const about = {
       command: 'npm run --silent bench -- client-edits --table',
@@ -133,6 +159,9 @@ async function writeTable(): Promise<void> {
     }
     writeFileSync(RESULTS, `${JSON.stringify({ ...about, rows }, null, 2)}\n`)
   }
+  const above = rows.filter(({ exact, llamaServerExact }) => llamaServerExact !== null && exact > llamaServerExact)
+  const told = above.map(({ name, exact, llamaServerExact }) => `${name} (${exact} against ${llamaServerExact})`).join(', ')
+  console.log(`\n\`exact\` computes more than llama-server without --cache-reuse: ${told || 'nowhere'}`)
 }
 
 async function tableRow(scenario: Scenario, news: Map<string, number>): Promise<TableRow> {
@@ -142,16 +171,18 @@ async function tableRow(scenario: Scenario, news: Map<string, number>): Promise<
   const run = (server: string) =>
     measured(server, SCENARIOS().find((each) => each.name === name)!.clients, {
       ...options,
-      ...(server === 'llama-server' ? {} : LEDGER),
+      ...(server === PLAIN || server === REUSING ? {} : LEDGER),
     })
   const unchanged = scenario.clients.map(() => plain)
   const same = JSON.stringify([unchanged.length, options])
   if (!news.has(same)) news.set(same, (await measured('exact', unchanged, options))!.computed)
-  const [llamaServer, exact, splice] = [await run('llama-server'), (await run('exact'))!, (await run('splice'))!]
+  const [reusing, plainly] = [await run(REUSING), await run(PLAIN)]
+  const [exact, splice] = [(await run('exact'))!, (await run('splice'))!]
   return {
     name,
     new: news.get(same)!,
-    llamaServer: llamaServer?.computed ?? null,
+    llamaServer: reusing?.computed ?? null,
+    llamaServerExact: plainly?.computed ?? null,
     exact: exact.computed,
     splice: splice.computed,
     approximate: splice.approximate,
@@ -159,36 +190,39 @@ async function tableRow(scenario: Scenario, news: Map<string, number>): Promise<
   }
 }
 
+/** In this order in every round. */
+const PRUNING = { llamaServer: REUSING, llamaServerExact: PLAIN, exact: 'exact', [BESIDE]: BESIDE, splice: 'splice' }
+
+const flags = () =>
+  parseArgs({
+    args: process.argv.slice(3),
+    options: {
+      json: { type: 'boolean' },
+      table: { type: 'boolean' },
+      rounds: { type: 'string', default: '1' },
+      beside: { type: 'string' },
+    },
+  }).values
+
 export async function clientEdits(): Promise<void> {
-  if (process.argv.includes('--table')) {
+  if (flags().table === true) {
     await writeTable()
     return
   }
   const text = await measured('exact', [plain])
-  const llamaServer = await measured('llama-server', [prunes])
-  const exact = await measured('exact', [prunes])
-  const splice = await measured('splice', [prunes])
+  const sessions: [string, Session | null][] = []
+  for (let round = 0; round < Number(flags().rounds); round++)
+    for (const [key, server] of Object.entries(PRUNING)) sessions.push([key, await measured(server, [prunes], { warm: true })])
   const forking = { tools: true, fields: { kvfold: { acm: 'off' } } }
-  const doingNothing = await measured('exact', [forks], forking)
-  const policyForks = await measured('exact', [forks], { ...forking, fields: { kvfold: POLICY } })
-  console.log(
-    JSON.stringify({
-      turns: TURNS,
-      new: text!.shown,
-      computed: {
-        llamaServer: llamaServer?.computed ?? null,
-        exact: exact!.computed,
-        splice: splice!.computed,
-        policyForks: policyForks!.computed,
-        forks: doingNothing!.computed,
-      },
-      seconds: {
-        llamaServer: llamaServer?.seconds ?? null,
-        exact: exact!.seconds,
-        splice: splice!.seconds,
-        policyForks: policyForks!.seconds,
-        forks: doingNothing!.seconds,
-      },
-    }),
-  )
+  sessions.push(['forks', await measured('exact', [forks], forking)])
+  sessions.push(['policyForks', await measured('exact', [forks], { ...forking, fields: { kvfold: POLICY } })])
+  const told = (of: (session: Session) => number | null) => {
+    const all = new Map<string, number[]>()
+    for (const [key, session] of sessions)
+      all.set(key, [...(all.get(key) ?? []), ...(session === null ? [] : [of(session) ?? []].flat())])
+    return Object.fromEntries([...all].map(([key, values]) => [key, values.length === 0 ? null : median(values)]))
+  }
+  const [computed, seconds] = [told((session) => session.computed), told((session) => session.seconds)]
+  const cpuSeconds = told((session) => session.cpuSeconds)
+  console.log(JSON.stringify({ turns: TURNS, rounds: Number(flags().rounds), new: text!.shown, computed, seconds, cpuSeconds }))
 }

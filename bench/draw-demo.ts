@@ -1,8 +1,7 @@
 /** Draws what the demo measured: `npm start --silent -- --samples 6 --json | node --import tsx bench/draw-demo.ts > docs/demo.svg`. */
 import { readFileSync } from 'node:fs'
-import { curves } from '../src/figures/curves.js'
-import { figure } from '../src/figures/figure.js'
-import { COLOURS } from '../src/figures/theme.js'
+import { curves } from '../src/figures/panels.js'
+import { COLOURS, figure } from '../src/figures/figure.js'
 
 interface Measured {
   readonly model: string

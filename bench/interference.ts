@@ -4,9 +4,7 @@
  *
  * `npm run --silent bench -- interference [--streams 20] [--updates 64] [--seed 2026] [--model path] [--json] [--write name]`
  */
-import { writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
-import { builtinModel } from '../src/cli/builtin.js'
 import { Random } from '../src/core/random.js'
 import { freshConversation, LlamaEngine } from '../src/engine/llama.js'
 import { valuesSaid } from '../src/eval/pi-attention.js'
@@ -16,7 +14,7 @@ import { left, right, table, terminal } from '../src/figures/table.js'
 import { openNative } from '../src/native/binding.js'
 import { SETTINGS } from './contracts/stage.js'
 import { Watch } from './contracts/watch.js'
-import { beginRecord, written } from './record.js'
+import { beginRecord, keep, OPTIONS, SEED } from './record.js'
 import { bootstrap, mean, type Interval } from './statistics.js'
 
 const KEYS = 46
@@ -73,12 +71,10 @@ export async function interference(args: readonly string[]): Promise<void> {
   const { values } = parseArgs({
     args: [...args],
     options: {
-      json: { type: 'boolean', default: false },
+      ...OPTIONS,
+      ...SEED,
       streams: { type: 'string', default: '20' },
       updates: { type: 'string', default: '64' },
-      seed: { type: 'string', default: '2026' },
-      model: { type: 'string', default: builtinModel() },
-      write: { type: 'string' },
     },
   })
   const [streams, updates, seed] = [values.streams, values.updates, values.seed].map(Number) as [number, number, number]
@@ -99,7 +95,7 @@ export async function interference(args: readonly string[]): Promise<void> {
   await engine.dispose()
   const cells = [...told].flatMap(([way, all]) => (all.length === 0 ? [] : [{ way, tokens: tokens.get(way), ...cellOf(all) }]))
   const result = { ...origin(), seconds: Math.round(watch.seconds), updates, keys: KEYS, seed, cells }
-  if (values.write !== undefined) writeFileSync(new URL(`results/${values.write}.json`, import.meta.url), await written(result))
+  await keep(values.write, result)
   if (values.json) console.log(JSON.stringify(result))
   else {
     const titles = RANGES.map((from, at) =>

@@ -5,9 +5,8 @@
  * `npm run --silent bench -- leak [--streams 16] [--seed 2026] [--words file] [--keys 46] [--model path]
  * [--chat-template file] [--settings 1,3] [--json] [--write name]`. `--settings`: numbers of those below, from 1; default: all.
  */
-import { readFileSync, writeFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
-import { builtinModel } from '../src/cli/builtin.js'
 import { ownWords, wordsFrom } from '../src/eval/pi-llm.js'
 import { percent } from '../src/figures/numbers.js'
 import { left, right, table, terminal, type Table } from '../src/figures/table.js'
@@ -16,7 +15,7 @@ import { SETTINGS, Stage } from './contracts/stage.js'
 import { Watch } from './contracts/watch.js'
 import type { Setting } from './leak/material.js'
 import { measureLeaks, rowsOf, type LeakRow } from './leak/measure.js'
-import { beginRecord, written } from './record.js'
+import { beginRecord, keep, OPTIONS, SEED } from './record.js'
 
 const setting = (kept: number, later: number, asked: Setting['asked'], again: Setting['again'] = 'never'): Setting => ({
   name: [
@@ -42,15 +41,13 @@ export async function leak(args: readonly string[]): Promise<void> {
   const { values } = parseArgs({
     args: [...args],
     options: {
-      json: { type: 'boolean', default: false },
+      ...OPTIONS,
+      ...SEED,
       streams: { type: 'string', default: '16' },
-      seed: { type: 'string', default: '2026' },
-      model: { type: 'string', default: builtinModel() },
       words: { type: 'string' },
       keys: { type: 'string' },
       settings: { type: 'string' },
       'chat-template': { type: 'string' },
-      write: { type: 'string' },
     },
   })
   const { model } = values
@@ -77,7 +74,7 @@ export async function leak(args: readonly string[]): Promise<void> {
     seed: options.seed,
     rows: rowsOf(leaks),
   }
-  if (values.write !== undefined) writeFileSync(new URL(`results/${values.write}.json`, import.meta.url), await written(result))
+  await keep(values.write, result)
   console.log(values.json ? JSON.stringify(result) : terminal(tableOf(result.rows)).join('\n'))
 }
 

@@ -10,8 +10,13 @@ import { fold } from './fold.js'
 import { gpu } from './gpu.js'
 import { interference } from './interference.js'
 import { leak } from './leak.js'
+import { memtool } from './memtool.js'
 import { plain } from './plain.js'
+import { prunes } from './prunes.js'
 import { restores } from './restores.js'
+import { toolFidelity } from './tool-fidelity.js'
+import { toolSearch } from './tool-search.js'
+import { tau2 } from './tau2.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   attention,
@@ -28,11 +33,16 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   gpu: () => gpu(process.argv.slice(3)),
   interference: () => interference(process.argv.slice(3)),
   leak: () => leak(process.argv.slice(3)),
+  memtool: () => memtool(process.argv.slice(3)),
   plain,
+  prunes: () => prunes(process.argv.slice(3)),
   restores,
   serve: async () => {
     await import('./serve/load.js')
   },
+  'tool-fidelity': () => toolFidelity(process.argv.slice(3)),
+  'tool-search': toolSearch,
+  tau2: () => tau2(process.argv.slice(3)),
 }
 
 const [name = '', ...flags] = process.argv.slice(2)

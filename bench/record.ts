@@ -1,10 +1,21 @@
-/** Owns what every record of a bench says of where it comes from: command, commit, machine, its load, and the model. */
+/** Owns what the benches that keep records share: options, and what a record says of where it comes from (command, commit, machine, its load, the model). */
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { readFileSync } from 'node:fs'
-import { cpus, loadavg } from 'node:os'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { cpus, homedir, loadavg } from 'node:os'
 import { basename } from 'node:path'
 import * as prettier from 'prettier'
+import { builtinModel } from '../src/cli/builtin.js'
+
+/** For `parseArgs`; each bench has its own beside these. */
+export const OPTIONS = {
+  json: { type: 'boolean', default: false },
+  model: { type: 'string', default: builtinModel() },
+  /** Name of a record in results/. */
+  write: { type: 'string' },
+} as const
+
+export const SEED = { seed: { type: 'string', default: '2026' } } as const
 
 export interface Origin {
   readonly command: string
@@ -30,7 +41,8 @@ export function beginRecord(args: readonly string[], model: string, llamaCpp: st
   const begun = { commit: commitNow(), date: new Date().toISOString() }
   const before = loadNow()
   return () => ({
-    command: `npm run --silent bench -- ${args.join(' ')}`,
+    // A record is everybody's: where the home folder lies here is nobody's business.
+    command: `npm run --silent bench -- ${args.join(' ')}`.replaceAll(homedir(), '~'),
     ...begun,
     machine: {
       cpu: cpus()[0]?.model ?? 'unknown',
@@ -62,4 +74,9 @@ export const written = (record: object): Promise<string> => {
     typeof value === 'number' && !Number.isInteger(value) ? Number(value.toPrecision(4)) : value,
   )
   return prettier.format(text, { parser: 'json', printWidth: 130 })
+}
+
+/** As `--write` asks: nothing without a name. */
+export async function keep(name: string | undefined, record: object): Promise<void> {
+  if (name !== undefined) writeFileSync(new URL(`results/${name}.json`, import.meta.url), await written(record))
 }

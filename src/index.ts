@@ -38,8 +38,8 @@ export type {
 } from './native/types.js'
 
 // Chat: messages and tools as every layer passes them, templates with a span for every message.
-export type { ChatMessage, Edit, Role, ToolCall, ToolChoice, ToolDefinition } from './chat/message.js'
-export { ChatFormat, type FormatOptions, type Rendered, type RenderRequest } from './chat/format.js'
+export type { ChatMessage, Edit, Role, Sampled, TemplateVariables, ToolCall, ToolChoice, ToolDefinition } from './chat/message.js'
+export { type Beginning, ChatFormat, type FormatOptions, type Rendered, type RenderRequest } from './chat/format.js'
 export type { LazyGrammar, ReasoningTags } from './chat/grammar.js'
 
 // Engines: show messages under edits, get the next message and its account.
@@ -94,15 +94,15 @@ export type { Hidden, Stretch } from './context/stretch.js'
 export type { Summarize } from './context/summary.js'
 export type { Refusal, Result } from './context/refusal.js'
 export { contextTools } from './context/tools.js'
-export type { ContextTool, ToolOutcome } from './context/tools.js'
+export type { ContextOperations, ContextTool, ToolOutcome } from './context/tools.js'
 
 // Agents: turns with tools until there is an answer.
 export { plain, type PlainOptions } from './agents/sculptor.js'
 export { sculptor, type SculptorOptions } from './agents/sculptor.js'
 export { UFoldSession, type UFoldSessionOptions } from './agents/u-fold/session.js'
 export { UFold, type FoldReport, type UFoldOptions, type UFoldSetting, type UFoldState } from './agents/u-fold/u-fold.js'
-export type { Block, Memory } from './agents/u-fold/helper-output.js'
-export type { Range } from './agents/u-fold/lines.js'
+export type { Block, Memory } from './agents/u-fold/helpers.js'
+export type { Range } from './agents/u-fold/view.js'
 export { Session, MAX_CALLS, type AskOptions, type SessionOptions } from './agents/session.js'
 export { systemPrompts, type SystemPrompt } from './agents/sculptor.js'
 export type { ClientTool, ExternalTools, Toolbox } from './agents/toolbox.js'

@@ -1,4 +1,5 @@
 /** Owns a session of a client with a server, and what the server computed for it by its own counters. */
+import { cpuSince } from '../serve/servers.js'
 import type { ServerProcess } from '../server-process.js'
 import { askedIn, type Client, type Message, type Turn } from './clients.js'
 
@@ -13,6 +14,8 @@ export interface Session {
   /** Tokens submitted to decode, generated ones included. */
   readonly computed: number
   readonly seconds: number
+  /** CPU time of the server's process meanwhile; null where it cannot be told. */
+  readonly cpuSeconds: number | null
   /** Of the last prompt and its answer. */
   readonly shown: number
   /** Of the last step; null where the server does not say. */
@@ -28,6 +31,8 @@ export interface SessionOptions {
   readonly common?: number
   /** Whether the clients' requests of a turn run at once, and not one after the other. Default: they do not. */
   readonly together?: boolean
+  /** Whether the server answers something before: kvfold loads a model when it is first asked. Where seconds count. */
+  readonly warm?: boolean
   /** More fields of every request. */
   readonly fields?: object
 }
@@ -52,8 +57,9 @@ interface Completion {
 /** Has the clients talk, each with a conversation of its own. */
 export async function talk(served: Served, clients: readonly Client[], options: SessionOptions): Promise<Session> {
   const { turns, characters, tools, common = 0, together = false, fields = {} } = options
+  if (options.warm === true) await ask(served, { messages: [{ role: 'user', content: 'Hello.' }] })
   const before = await served.computed()
-  const begun = performance.now()
+  const [begun, cpu] = [performance.now(), served.server.cpu()]
   const histories = clients.map((): Turn[] => [])
   let last = null as Completion | null
   const take = async (client: Client, turn: number, at: number) => {
@@ -64,7 +70,7 @@ export async function talk(served: Served, clients: readonly Client[], options: 
       ...(tools ? { tools: [READ], tool_choice: 'none' } : {}),
       ...fields,
     })
-    history.push({ ...history.pop()!, answer: reply.choices[0]!.message.content?.trim() || '.' })
+    history.push({ ...history.pop()!, answer: reply.choices[0]!.message.content || '.' })
     last = reply
   }
   for (let turn = 0; turn < turns; turn++) {
@@ -74,10 +80,12 @@ export async function talk(served: Served, clients: readonly Client[], options: 
     else for (const [at, client] of talking.entries()) await take(client, turn, at)
   }
   const seconds = (performance.now() - begun) / 1000
+  const spent = cpuSince(cpu, served.server)
   const { prompt_tokens: prompt, completion_tokens: generated } = last!.usage
   return {
     computed: (await served.computed()) - before,
     seconds,
+    cpuSeconds: spent === null ? null : spent / 1000,
     shown: prompt + generated,
     approximate: last!.kvfold?.ledger?.at(-1)?.approximate ?? null,
   }

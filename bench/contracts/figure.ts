@@ -1,7 +1,6 @@
 /** Owns the figure of the contracts: accuracy by updates per key, who folds, and contract; and what the folds computed. */
-import { curves } from '../../src/figures/curves.js'
-import { figure, fitting, type Panel } from '../../src/figures/figure.js'
-import { COLOURS } from '../../src/figures/theme.js'
+import { curves } from '../../src/figures/panels.js'
+import { COLOURS, figure, fitting, type Panel } from '../../src/figures/figure.js'
 import type { Score } from './accuracy.js'
 
 /** Colours by way of folding: readable on white and on black, and apart from each other for most kinds of sight. */

@@ -4,7 +4,7 @@ import type { ChatMessage } from '../../src/chat/message.js'
 import { Conversation } from '../../src/context/conversation.js'
 import { conversationId } from '../../src/core/ids.js'
 import { length, span, type Span } from '../../src/core/span.js'
-import { piSample, type PiSample, ownWords } from '../../src/eval/pi-llm.js'
+import { ownWords, piSample, type PiSample } from '../../src/eval/pi-llm.js'
 import { commonPrefix } from '../../src/kv/prompt.js'
 import { randomTokens } from '../random-tokens.js'
 

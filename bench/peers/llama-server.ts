@@ -1,9 +1,8 @@
 /** Owns the llama-server that we are compared with: built out of the source bundle of the installed node-llama-cpp, kept in the ignored .cache. */
-import { spawn, spawnSync } from 'node:child_process'
-import { createWriteStream, existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
-import { availableParallelism } from 'node:os'
-import { basename, join } from 'node:path'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { configure, extractSource, make, needTools } from '../../src/native/source-build.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const bundled = join(root, 'node_modules', 'node-llama-cpp', 'llama')
@@ -38,14 +37,12 @@ function placeOf(): { readonly release: string; readonly folder: string; readonl
 /**
  * Path of the binary. The first call builds it, for up to half an hour on two cores, and says so on the error output; a build that was cut
  * off goes on where it stopped. Nothing is downloaded. One build at a time.
- * @throws Error in one sentence when git, cmake or a compiler is missing, or with the last lines of whatever failed.
+ * @throws KvfoldError in one sentence when git, cmake or a compiler is missing, or with the last lines of whatever failed.
  */
 export async function buildLlamaServer(): Promise<string> {
   const { release, folder, binary } = placeOf()
   if (existsSync(binary)) return binary
-  need(['git'], 'git', 'the source of llama-server is a git bundle')
-  need(['cmake'], 'cmake', 'llama-server is built with it')
-  need([process.env['CXX'] ?? 'c++', 'g++', 'clang++'], 'a C++ compiler', 'llama-server is built with it')
+  needTools()
 
   const source = join(folder, 'source')
   const build = join(folder, 'build')
@@ -56,42 +53,15 @@ export async function buildLlamaServer(): Promise<string> {
     // Half a clone must never pass for all of it.
     const temporary = mkdtempSync(join(folder, 'clone-'))
     try {
-      await run('git', ['clone', '--quiet', join(bundled, 'gitRelease.bundle'), join(temporary, 'source')], log)
+      await extractSource(join(temporary, 'source'), { log })
       renameSync(join(temporary, 'source'), source)
     } finally {
       rmSync(temporary, { recursive: true, force: true })
     }
   }
-  const options = Object.entries(OPTIONS).map(([name, value]) => `-D${name}=${value}`)
-  await run('cmake', ['-S', source, '-B', build, ...options], log)
-  await run('cmake', ['--build', build, '--target', 'llama-server', '--parallel', String(availableParallelism())], log)
+  await configure(source, build, OPTIONS, { log })
+  await make(build, 'llama-server', { log })
   renameSync(join(build, 'bin', 'llama-server'), binary)
   for (const leftover of [build, source]) rmSync(leftover, { recursive: true, force: true })
   return binary
-}
-
-function need(programs: readonly string[], name: string, why: string): void {
-  const works = programs.some((program) => spawnSync(program, ['--version'], { stdio: 'ignore' }).status === 0)
-  if (!works) throw new Error(`${name} was not found, and ${why}; install it and try again`)
-}
-
-/** Runs a program to its end, with what it prints appended to the log. */
-async function run(program: string, args: readonly string[], log: string): Promise<void> {
-  // A caller's own git settings must not lead our git astray.
-  const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('GIT_')))
-  const child = spawn(program, args, { env, stdio: ['ignore', 'pipe', 'pipe'] })
-  const file = createWriteStream(log, { flags: 'a' })
-  let last: string[] = []
-  for (const stream of [child.stdout, child.stderr])
-    stream.setEncoding('utf8').on('data', (text: string) => {
-      file.write(text)
-      last = [...last, ...text.split('\n').filter((line) => line.trim() !== '')].slice(-8)
-    })
-  const code = await new Promise<number | NodeJS.Signals>((resolve, reject) => {
-    child.on('error', reject).on('close', (status, signal) => {
-      resolve(status ?? signal ?? 1)
-    })
-  })
-  file.end()
-  if (code !== 0) throw new Error(`${basename(program)} failed (${code}): ${last.join('\n')}`)
 }

@@ -1,18 +1,19 @@
 /** Owns the agent that manages its tools over many turns (MemTool, 3.1): who searches, who removes, and where definitions stand. */
-import type { ChatMessage, ToolCall, ToolDefinition } from '../chat/message.js'
+import type { ToolCall, ToolDefinition } from '../chat/message.js'
 import { Conversation, type ConversationState } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
-import { KvfoldError } from '../core/errors.js'
-import { conversationId, type ConversationId } from '../core/ids.js'
+import type { Stretch } from '../context/stretch.js'
+import type { ContextTool } from '../context/tools.js'
+import type { ConversationId } from '../core/ids.js'
+import { span } from '../core/span.js'
 import type { Engine } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Catalogue } from '../tools/catalogue.js'
 import { LateDefinitions, lineOf } from '../tools/late-definitions.js'
-import { managementTools, removeTools, SEARCH_TOOLS, searchFor, standing } from '../tools/management.js'
-import { type Found, type ToolLimits, ToolMemory, type ToolMemoryState } from '../tools/tool-memory.js'
+import { managementTools, removeTools, SEARCH_TOOLS, standing } from '../tools/management.js'
+import { type ToolLimits, ToolMemory, type ToolMemoryState } from '../tools/tool-memory.js'
 import type { TurnOutcome } from './events.js'
-import { foldHistory, type HistoryLimit } from './history.js'
-import { type AsideQuestion, listIn, type MemToolMode, memToolPrompts, pruneQuestion, searchQuestion } from './memtool-prompts.js'
+import { MemToolAsides, type MemToolMode, memToolPrompts } from './memtool-asides.js'
 import type { AskOptions } from './session.js'
 import { Toolbox } from './toolbox.js'
 import { Turn, type TurnOptions } from './turn.js'
@@ -32,7 +33,7 @@ export interface MemToolOptions {
   readonly engine: Engine
   /** Whose cache this is; unique among the engine's conversations. */
   readonly id: ConversationId
-  readonly catalogue: Catalogue
+  readonly catalogue: Pick<Catalogue, 'search' | 'get'>
   /** Carries out a call of a loaded tool; an error it throws is told to the model. */
   readonly execute: (call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal) => string | Promise<string>
   readonly mode: MemToolMode
@@ -43,6 +44,8 @@ export interface MemToolOptions {
   readonly limits?: ToolLimits
   /** Tools found for each keyword. Default 5. */
   readonly perKeyword?: number
+  /** Tools for the model's own context, beside those that it looks for. Default: none. */
+  readonly contextTools?: readonly ContextTool[]
   /** What the agent is for, in front of what its mode is told. */
   readonly purpose?: string
   /** Calls a turn may make. Default 40: room for searches and second tries beside those of a task. */
@@ -61,19 +64,14 @@ export interface MemToolState {
   readonly asides: number
 }
 
-/** Tokens that an answer aside may take. */
-const LONGEST_ASIDE = 2048
 const MAX_CALLS = 40
 
 export class MemToolSession {
   readonly memory: ToolMemory
   readonly conversation: Conversation
   readonly #toolbox: Toolbox
-  readonly #late: LateDefinitions | null
-  #asides: number
-  /** Of the turn that runs: what it was asked, and what asides cost. */
-  #request = ''
-  #spent: LedgerEntry[] = []
+  readonly #ledger: LedgerEntry[] = []
+  readonly #asides: MemToolAsides
 
   constructor(private readonly options: MemToolOptions) {
     const { engine, id, catalogue, mode, placement = 'late', limits = {}, perKeyword, generation = {}, state } = options
@@ -88,14 +86,25 @@ export class MemToolSession {
     this.conversation = state === undefined ? new Conversation(id, ports) : Conversation.of(state.conversation, ports)
     // Under `exact` and what may become it, showing a tool where it stood would have all that follows computed again.
     const restores = generation.contract === 'splice' || generation.contract === 'blend'
-    this.#late = placement === 'late' ? new LateDefinitions(this.conversation, { restores }) : null
-    this.#asides = state?.asides ?? 0
+    const late = placement === 'late' ? new LateDefinitions(this.conversation, { restores }) : null
+    this.#asides = new MemToolAsides(
+      {
+        ...{ engine, conversation: this.conversation, mode, memory: this.memory, late },
+        definitions: () => this.#toolbox.definitions,
+        onSpent: (entries) => {
+          this.account(entries)
+        },
+        removes: (options.removal?.by ?? 'model') === 'model',
+        generation,
+      },
+      state?.asides,
+    )
     if (state !== undefined) this.memory.resume(state.memory)
     else this.conversation.add({ role: 'system', content: [options.purpose ?? [], memToolPrompts[mode]].flat().join('\n\n') })
   }
 
   get state(): MemToolState {
-    return { conversation: this.conversation.state, memory: this.memory.state, asides: this.#asides }
+    return { conversation: this.conversation.state, memory: this.memory.state, asides: this.#asides.asked }
   }
 
   /** Loads tools without a search, for whoever knows which ones. Names that the catalogue lacks are left out. */
@@ -106,20 +115,26 @@ export class MemToolSession {
 
   /** Removes tools at somebody's wish. */
   remove(names: readonly string[]): void {
-    removeTools(this.#managed, names)
+    removeTools(this.#asides.managed, names)
   }
 
   /** Asks aside as the mode has it, then runs the turn. @throws KvfoldError what the engine throws; what was said before stays */
-  async ask(content: string, { signal, onEvent }: AskOptions = {}): Promise<TurnOutcome> {
-    const { engine, mode, maxCalls = MAX_CALLS, generation = {}, history } = this.options
-    this.#request = content
-    this.#spent = []
-    this.memory.beginTurn()
-    if (history !== undefined) this.#spent.push(...(await foldHistory(this.conversation, history, [SEARCH_TOOLS], signal)))
+  async ask(content: string, options: AskOptions = {}): Promise<TurnOutcome> {
+    const { mode, history } = this.options
+    const { signal } = options
+    this.#asides.begin(content)
+    if (history !== undefined) this.#asides.account(await foldHistory(this.conversation, history, [SEARCH_TOOLS], signal))
     await this.#prune(signal)
-    const keywords = mode === 'workflow' ? await this.#keywords(signal) : []
+    const keywords = await this.#asides.keywords(signal)
     this.conversation.add({ role: 'user', content, ...(mode === 'workflow' ? {} : { note: `\n\n[${standing(this.memory)}]` }) })
-    if (keywords.length > 0) await this.#searched(keywords, signal)
+    await this.#asides.search(keywords, signal)
+    const outcome = await this.resume(options)
+    return { ...outcome, ledger: [...this.#asides.spent, ...outcome.ledger] }
+  }
+
+  /** Runs a turn on the messages as they are. @throws KvfoldError what the engine throws */
+  async resume({ signal, onEvent }: AskOptions = {}): Promise<TurnOutcome> {
+    const { engine, maxCalls = MAX_CALLS, generation = {} } = this.options
     const turn = new Turn({
       engine,
       conversation: this.conversation,
@@ -129,10 +144,29 @@ export class MemToolSession {
       hints: false,
       generation,
       ...(signal === undefined ? {} : { signal }),
-      ...(onEvent === undefined ? {} : { onEvent }),
+      onEvent: (event) => {
+        if (event.type === 'ledger') this.#ledger.push(event.entry)
+        onEvent?.(event)
+      },
     })
-    const outcome = await turn.run()
-    return { ...outcome, ledger: [...this.#spent, ...outcome.ledger] }
+    return turn.run()
+  }
+
+  /** Entries of all steps, asides and summaries so far, oldest first; those of a turn that failed included. */
+  get ledger(): readonly LedgerEntry[] {
+    return this.#ledger
+  }
+
+  /** Has the model summarise a fragment at a person's or a program's wish. */
+  async summarize(id: string, focus: string, signal?: AbortSignal): ReturnType<Conversation['summarize']> {
+    const result = await this.conversation.summarize(id, focus, signal)
+    this.account(result.ledger ?? [])
+    return result
+  }
+
+  /** Enters what was spent for the conversation outside of its turns, such as a refresh. */
+  account(entries: readonly LedgerEntry[]): void {
+    this.#ledger.push(...entries)
   }
 
   /** Drops the conversation's cells from the engine's cache. */
@@ -140,20 +174,13 @@ export class MemToolSession {
     this.options.engine.forget(this.conversation.id)
   }
 
-  get #managed() {
-    const { mode, removal = { by: 'model' } } = this.options
-    const asks = mode !== 'autonomous' && removal.by === 'model'
-    const makeRoom = async (found: Found, signal?: AbortSignal) => this.#askPrune(found.added.length, signal)
-    return { memory: this.memory, late: this.#late, ...(asks ? { makeRoom } : {}) }
-  }
-
   #toolboxOf(mode: MemToolMode, placement: Placement): Toolbox {
     const { memory } = this
-    const { execute, removal = { by: 'model' } } = this.options
-    const { search, remove } = managementTools(() => this.#managed)
+    const { contextTools = [], execute, removal = { by: 'model' } } = this.options
+    const { search, remove } = managementTools(() => this.#asides.managed)
     // In workflow mode searching is ours, but a model that sees the result has to know the tool.
     const own = mode === 'autonomous' && removal.by === 'model' ? [search, remove] : [search]
-    return new Toolbox(own, [], undefined, {
+    return new Toolbox([...contextTools, ...own], [], undefined, {
       get rendered() {
         return placement === 'list' ? memory.loaded.map(({ definition }) => definition) : []
       },
@@ -170,70 +197,60 @@ export class MemToolSession {
 
   /** Removes what the rule says, or what the model says when its mode asks it. */
   async #prune(signal?: AbortSignal): Promise<void> {
-    const { mode, removal = { by: 'model' } } = this.options
+    const { removal = { by: 'model' } } = this.options
     if (removal.by === 'unused') this.remove(this.memory.unusedFor(removal.turns + 1))
     if (removal.by === 'lru') this.remove(this.memory.leastUsedOver(removal.tokens))
-    if (removal.by === 'model' && mode !== 'autonomous') await this.#askPrune(0, signal)
+    await this.#asides.prune(signal)
   }
-
-  async #askPrune(room: number, signal?: AbortSignal): Promise<void> {
-    const names = this.memory.loaded.map(({ definition }) => definition.name)
-    const over = Math.max(0, names.length + room - this.memory.limits.tools)
-    if (names.length > 0) this.remove(await this.#aside(pruneQuestion(names, this.#request, over), signal))
-  }
-
-  #keywords(signal?: AbortSignal): Promise<readonly string[]> {
-    const names = this.memory.loaded.map(({ definition }) => definition.name)
-    return this.#aside(searchQuestion(names, this.#request), signal)
-  }
-
-  /** A search that was asked for aside stands in the conversation as any other. */
-  async #searched(keywords: readonly string[], signal?: AbortSignal): Promise<void> {
-    const call: ToolCall = { id: `search_${this.#asides}`, name: SEARCH_TOOLS, arguments: { keywords } }
-    const { text } = await searchFor(this.#managed, keywords, signal)
-    this.conversation.add({ role: 'assistant', content: '', toolCalls: [call] })
-    this.conversation.add({ role: 'tool', content: text, toolCallId: call.id, name: call.name })
-  }
-
-  /** Asks on a fork of the conversation, which costs what is new in it. @returns an empty list for an answer that is none */
-  async #aside({ prompt, schema }: AsideQuestion, signal?: AbortSignal): Promise<readonly string[]> {
-    const { engine, id, generation = {} } = this.options
-    const messages = settled(this.conversation.messages)
-    const fork = conversationId(`${id}/aside-${++this.#asides}`)
-    const edits = this.conversation.edits().filter(({ message }) => message < messages.length)
-    try {
-      const { reply } = engine.respond({
-        ...generation,
-        conversation: fork,
-        parent: id,
-        messages: [...messages, { role: 'user', content: prompt }],
-        ...(edits.length === 0 ? {} : { edits }),
-        tools: this.#toolbox.definitions,
-        toolChoice: 'none',
-        schema,
-        maxTokens: LONGEST_ASIDE,
-        kind: 'summary',
-        ...(signal === undefined ? {} : { signal }),
-      })
-      const { message, finish, ledger } = await reply
-      this.#spent.push(ledger)
-      if (finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'The turn was cancelled.')
-      return listIn(message.content) ?? []
-    } finally {
-      engine.forget(fork)
-    }
-  }
-}
-
-/** Without a step whose calls are not all answered yet: templates refuse it. */
-function settled(messages: readonly ChatMessage[]): readonly ChatMessage[] {
-  const last = messages.findLastIndex(({ role }) => role === 'assistant')
-  const results = messages.length - 1 - last
-  return results < (messages[last]?.toolCalls?.length ?? 0) ? messages.slice(0, last) : messages
 }
 
 /** Tokens of a definition as it is shown late, which is what a template makes of it, give or take its wrapping. */
 function countOf(engine: Engine, tool: ToolDefinition): number {
   const alone = (content: string) => engine.count([{ role: 'user', content }], [])
   return alone(lineOf(tool)) - alone('')
+}
+
+// What is done with turns that are long over: their long texts are folded or summarised, and can all be restored.
+
+export interface HistoryLimit {
+  /** Turns that stay as they are, the one that begins among them. */
+  readonly turns: number
+  /** `truncate`: folded behind a marker. `summarize`: the model writes what stays. */
+  readonly by: 'truncate' | 'summarize'
+}
+
+/** Shorter texts take fewer tokens than what would stand in their place. */
+const LEAST = 200
+
+/**
+ * Hides what stands in messages before the last `turns` user messages, whatever is no fragment yet. `spared`: messages that stay, by name of the
+ * tool that they are results of.
+ * @returns what summaries cost
+ * @throws KvfoldError what the engine throws
+ */
+async function foldHistory(
+  conversation: Conversation,
+  { turns, by }: HistoryLimit,
+  spared: readonly string[],
+  signal?: AbortSignal,
+): Promise<readonly LedgerEntry[]> {
+  const ledger: LedgerEntry[] = []
+  for (const stretch of oldStretches(conversation, turns, spared)) {
+    const cut = conversation.cut([stretch], 1)
+    if (!cut.ok) continue
+    for (const { id } of cut.fragments) {
+      if (by === 'truncate') conversation.fold(id, undefined, 'refuse')
+      else ledger.push(...((await conversation.summarize(id, 'what was asked and answered', signal, 'refuse')).ledger ?? []))
+    }
+  }
+  return ledger
+}
+
+function oldStretches({ messages, fragments }: Conversation, turns: number, spared: readonly string[]): Stretch[] {
+  const users = messages.flatMap(({ role }, index) => (role === 'user' ? [index] : []))
+  const end = users.at(-turns) ?? 0
+  return messages.slice(0, end).flatMap(({ role, content, name = '' }, message): Stretch[] => {
+    if (role === 'system' || content.length < LEAST || spared.includes(name)) return []
+    return fragments.some((fragment) => fragment.message === message) ? [] : [{ message, span: span(0, content.length) }]
+  })
 }

@@ -1,4 +1,4 @@
-/** Owns three agents to compare with, whose context is written anew on the way: ReAct that lets its oldest turns go, ReSum, IterResearch. */
+/** Owns four agents to compare with, whose context is written anew on the way: ReAct that lets its oldest turns go, ReSum, IterResearch, AgentFold. */
 import type { ChatMessage, ToolCall } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
@@ -11,8 +11,9 @@ import { Toolbox } from './toolbox.js'
 /**
  * `react`: appends everything; before a turn that may not fit, its oldest turns go, down to half of the window. `resum`: at 0.9 of the window a summary
  * takes the place of everything but the rules. `iterresearch`: every step sees the question, a report that the last step wrote, and its call and result.
+ * `agentfold`: every step may write a range of earlier steps anew as one (2510.24699), and sees the last one whole.
  */
-export type RoundsKind = 'react' | 'resum' | 'iterresearch'
+export type RoundsKind = 'react' | 'resum' | 'iterresearch' | 'agentfold'
 
 export interface RoundsOptions extends Pick<
   SessionOptions,
@@ -33,6 +34,9 @@ export interface RoundsOutcome {
 /** By which a step of IterResearch is told to write its report. */
 export const REPORT = '<report>'
 
+/** By which a step of AgentFold is told to write earlier steps anew. */
+export const COMPRESS = '<compress>'
+
 /** WebResummer's trigger; tokens that its summary may take. */
 const FULL = 0.9
 const SUMMARY = 4096
@@ -45,6 +49,15 @@ export interface RoundsState {
   readonly shown: readonly ChatMessage[]
   readonly asked: readonly string[]
   readonly report: string
+  /** AgentFold's, in order and without a gap. */
+  readonly steps: readonly FoldedStep[]
+}
+
+/** Steps that are told as one; numbers from 1, the last included. */
+interface FoldedStep {
+  readonly from: number
+  readonly to: number
+  readonly text: string
 }
 
 export class Rounds {
@@ -55,6 +68,7 @@ export class Rounds {
   /** The user's words so far. */
   #asked: string[] = []
   #report = ''
+  #steps: readonly FoldedStep[] = []
   /** Times that the context was written anew. */
   restarts = 0
 
@@ -67,10 +81,11 @@ export class Rounds {
     this.#shown = [...state.shown]
     this.#asked = [...state.asked]
     this.#report = state.report
+    this.#steps = state.steps
   }
 
   get state(): RoundsState {
-    return { shown: this.#shown, asked: this.#asked, report: this.#report }
+    return { shown: this.#shown, asked: this.#asked, report: this.#report, steps: this.#steps }
   }
 
   get ledger(): readonly LedgerEntry[] {
@@ -82,7 +97,8 @@ export class Rounds {
     const { kind, maxCalls = MAX_CALLS } = this.options
     this.#asked.push(content)
     if (kind === 'react') this.#forgetOldest(content)
-    if (kind === 'iterresearch') this.#shown = [this.#question()]
+    const isRewritten = kind === 'iterresearch' || kind === 'agentfold'
+    if (isRewritten) this.#shown = [this.#question()]
     else this.#shown.push({ role: 'user', content })
     const done: { call: ToolCall; failed: boolean }[] = []
     for (;;) {
@@ -90,9 +106,10 @@ export class Rounds {
       const { message, finish } = await this.#respond(done.length >= maxCalls, signal)
       const calls = finish === 'cancelled' || done.length >= maxCalls ? [] : (message.toolCalls ?? [])
       const results = await this.#results(calls, done, signal)
-      if (kind === 'iterresearch' && calls.length > 0) this.#shown = this.#nextRound(message, results)
+      if (isRewritten && calls.length > 0) this.#shown = this.#nextRound(message, results)
       else this.#shown.push(message, ...results)
       if (calls.length > 0) continue
+      if (kind === 'agentfold') this.#step(`Said: ${message.content}`)
       const end = finish === 'length' || finish === 'cancelled' ? finish : 'stop'
       return { answer: message.content, end, calls: done, refusedCalls: message.toolCalls?.length ?? 0 }
     }
@@ -185,18 +202,69 @@ export class Rounds {
     this.restarts++
   }
 
-  #question(): ChatMessage {
+  /** What the next step sees of all before. @param steps AgentFold's, as they are shown */
+  #question(steps = this.#steps): ChatMessage {
     const words = this.#asked.map((one, at) => `${at + 1}. ${one}`).join('\n')
+    const question = `The user's words so far, the last ones to be answered now:\n${words}`
+    if (this.options.kind === 'agentfold') {
+      const told = steps.map(
+        ({ from, to, text }) => (from === to ? `[Step ${to}] ` : `[Compressed Step ${from} to ${to}] `) + text,
+      )
+      const how = `When you call a tool, first write ${COMPRESS}{"compress_range": [first, last], "compress_text": "..."}</compress>: these steps are told by that text from then on. Keep every id and number that is still needed.`
+      return { role: 'user', content: `${question}\n\n${told.join('\n') || 'No steps yet.'}\n\nThink, then act. ${how}` }
+    }
     return {
       role: 'user',
-      content: `The user's words so far, the last ones to be answered now:\n${words}\n\nReport: ${this.#report === '' ? 'none yet' : this.#report}\n\nThink, then act. When you call a tool, first write the report anew between ${REPORT} and </report>, with all that the next step needs: it will see nothing else but this call and its result.`,
+      content: `${question}\n\nReport: ${this.#report === '' ? 'none yet' : this.#report}\n\nThink, then act. When you call a tool, first write the report anew between ${REPORT} and </report>, with all that the next step needs: it will see nothing else but this call and its result.`,
     }
   }
 
   #nextRound({ content, toolCalls = [] }: ChatMessage, results: readonly ChatMessage[]): ChatMessage[] {
+    this.restarts++
+    const last: ChatMessage[] = [{ role: 'assistant', content: '', toolCalls }, ...results]
+    if (this.options.kind === 'agentfold') {
+      this.#compress(/<compress>([\s\S]*?)<\/compress>/.exec(content)?.[1])
+      const before = this.#steps
+      const calls = toolCalls.map(({ name, arguments: args }) => `${name} ${JSON.stringify(args)}`)
+      this.#step([...calls, ...results.map((result) => `-> ${result.content}`)].join('\n'))
+      return [this.#question(before), ...last]
+    }
     const written = /<report>([\s\S]*?)<\/report>/.exec(content)?.[1]
     if (written !== undefined) this.#report = written.trim()
-    this.restarts++
-    return [this.#question(), { role: 'assistant', content: '', toolCalls }, ...results]
+    return [this.#question(), ...last]
   }
+
+  #step(text: string): void {
+    const number = (this.#steps.at(-1)?.to ?? 0) + 1
+    this.#steps = [...this.#steps, { from: number, to: number, text }]
+  }
+
+  /** A directive that is none, or whose range cuts a step that is told with others, changes nothing. */
+  #compress(said: string | undefined): void {
+    const directive = directiveIn(said)
+    if (directive === null) return
+    const [from, to] = directive.range
+    const first = this.#steps.findIndex((step) => step.from === from)
+    const last = this.#steps.findIndex((step) => step.to === to)
+    if (first === -1 || last < first) return
+    this.#steps = [...this.#steps.slice(0, first), { from, to, text: directive.text }, ...this.#steps.slice(last + 1)]
+  }
+}
+
+function directiveIn(said = ''): { readonly range: readonly [number, number]; readonly text: string } | null {
+  try {
+    const { compress_range: range, compress_text: text } = JSON.parse(said) as Record<string, unknown>
+    const [from, to] = Array.isArray(range) ? (range as unknown[]) : []
+    return typeof from === 'number' && typeof to === 'number' && typeof text === 'string' ? { range: [from, to], text } : null
+  } catch {
+    return null
+  }
+}
+
+/** The directive of a step that tells all steps that it is shown by one text; nothing where there are none. */
+export function compressed(shown: string, text: string): string {
+  const last = Array.from(shown.matchAll(/^\[(?:Compressed )?Step (?:\d+ to )?(\d+)\]/gm)).at(-1)?.[1]
+  return last === undefined
+    ? ''
+    : `${COMPRESS}${JSON.stringify({ compress_range: [1, Number(last)], compress_text: text })}</compress>`
 }

@@ -17,6 +17,8 @@ export interface ExternalTools {
   readonly definitions: readonly ToolDefinition[]
   /** False: the model sees them, and is told not to call them now. Default true. */
   readonly allowed?: boolean
+  /** Those that may be called without standing among the definitions, because the conversation shows them. Default: none. */
+  readonly unlisted?: readonly ToolDefinition[]
 }
 
 /** Tools that come and go while the conversation goes on. */
@@ -61,15 +63,16 @@ export class Toolbox {
 
   /** What may be called besides. */
   get unlisted(): readonly ToolDefinition[] {
-    return this.loaded?.unlisted ?? []
+    const { allowed = true, unlisted = [] } = this.external
+    return [...(this.loaded?.unlisted ?? []), ...(allowed ? unlisted : [])]
   }
 
   /** Whether the call is for somebody else: of a tool of theirs, or, where no tools are ours, of whatever name. */
   isExternal({ name }: Pick<ToolCall, 'name'>): boolean {
-    const { definitions, allowed = true } = this.external
+    const { definitions, allowed = true, unlisted = [] } = this.external
     if (!allowed || this.#context.has(name) || this.#client.has(name)) return false
     const noneOfOurs = this.#context.size + this.#client.size === 0
-    return (noneOfOurs && definitions.length > 0) || definitions.some((tool) => tool.name === name)
+    return (noneOfOurs && definitions.length > 0) || [...definitions, ...unlisted].some((tool) => tool.name === name)
   }
 
   /**

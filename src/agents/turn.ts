@@ -24,6 +24,8 @@ export interface TurnOptions {
     EngineRequest,
     'sampling' | 'maxTokens' | 'stop' | 'grammar' | 'schema' | 'logprobs' | 'contract' | 'blend' | 'clientEdits' | 'parent'
   >
+  /** What the answer of the first step begins with. Default: nothing. */
+  readonly beginning?: string
   readonly signal?: AbortSignal
   readonly onEvent?: (event: AgentEvent) => void
   /** Whether what there is of an answer that was cancelled becomes a message. Default true. */
@@ -75,7 +77,7 @@ export class Turn {
   }
 
   async #respond(toolChoice: ToolChoice): Promise<EngineReply> {
-    const { engine, conversation, toolbox, generation, signal } = this.options
+    const { engine, conversation, toolbox, generation, beginning, signal } = this.options
     const step = this.#steps.length
     this.#emit({ type: 'step', step, toolChoice })
     const tools = toolbox.definitions
@@ -84,6 +86,7 @@ export class Turn {
       conversation: conversation.id,
       messages: noted(conversation.messages, tools),
       ...generation,
+      ...(beginning === undefined || step > 0 ? {} : begun(noted(conversation.messages, tools), beginning)),
       ...(edits.length === 0 ? {} : { edits }),
       ...(tools.length === 0 ? {} : { tools, toolChoice }),
       ...(toolbox.unlisted.length === 0 ? {} : { unlisted: toolbox.unlisted }),
@@ -166,6 +169,12 @@ export class Turn {
     this.options.onEvent?.(event)
   }
 }
+
+/** The request for an answer that begins so. */
+const begun = (messages: readonly ChatMessage[], content: string): Pick<EngineRequest, 'messages' | 'continues'> => ({
+  messages: [...messages, { role: 'assistant', content }],
+  continues: true,
+})
 
 /** An answer that makes no calls, whatever was sampled: calls without results would be an unfinished step for ever. */
 function withoutCalls(message: ChatMessage): ChatMessage {

@@ -1,5 +1,5 @@
 /** Owns where an answer that was given before looks: what happened is shown again, and the answer's tokens are watched. */
-import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
+import type { ChatMessage, Edit, TemplateVariables, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
@@ -38,6 +38,8 @@ export interface AnswerMassOptions {
   /** Up to and with the answer. */
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
+  /** As EngineRequest's. */
+  readonly variables?: TemplateVariables
   /** What the answer is given to, and before it what leaves its trace; oldest first, one at least. */
   readonly shown: readonly ShownPrompt[]
   readonly cuts: readonly Cut[]
@@ -118,10 +120,11 @@ interface Looking {
 }
 
 function prepare(
-  { engine: { format }, messages, tools }: AnswerMassOptions,
+  { engine, messages, tools, variables }: AnswerMassOptions,
   { edits }: ShownPrompt,
   cuts: readonly Cut[],
 ): Looking {
+  const format = engine.format.with(variables)
   const isHidden = (cut: Cut) => edits.some((edit) => edit.message === cut.message && contains(edit.span, cut.span))
   // A stretch of a sampled answer can be placed only where the answer is shown in the template's wording.
   const isPlain = ({ message }: Cut) => messages[message]?.sampled === undefined || edits.some((edit) => edit.message === message)
@@ -183,7 +186,7 @@ const withAnswer = (messages: readonly ChatMessage[], { messages: count }: Shown
   messages.slice(0, messages[count]?.role === 'assistant' ? count + 1 : count)
 
 async function show(
-  { engine, conversation, tenant, tools, signal }: AnswerMassOptions,
+  { engine, conversation, tenant, tools, variables, signal }: AnswerMassOptions,
   { edits, contract }: ShownPrompt,
   messages: readonly ChatMessage[],
   attention?: EngineRequest['attention'],
@@ -195,6 +198,7 @@ async function show(
     edits,
     contract,
     maxTokens: 0,
+    ...(variables === undefined ? {} : { variables }),
     ...(tenant === undefined ? {} : { tenant }),
     ...(attention === undefined ? {} : { attention }),
     ...(signal === undefined ? {} : { signal }),

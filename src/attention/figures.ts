@@ -1,11 +1,9 @@
 /** Owns the figures of a study: weights and changes of pairs, interference, layers and heads, an agent's turn. */
 import * as Plot from '@observablehq/plot'
 import type { Contract } from '../core/contract.js'
-import { curves } from '../figures/curves.js'
-import { figure, fitting, type Panel } from '../figures/figure.js'
+import { curves, rows as rowPanels } from '../figures/panels.js'
+import { COLOURS, FAINT, figure, fitting, LESS, MORE, type Panel } from '../figures/figure.js'
 import { signed } from '../figures/numbers.js'
-import { rows as rowPanels } from '../figures/rows.js'
-import { COLOURS, FAINT, LESS, MORE } from '../figures/theme.js'
 import type { Finding, InterferencePoint } from './findings.js'
 import { changeOf, type From, FROM_NAMES, FROMS, type Glance, meanGlance, type Pair, seenFrom } from './pairs.js'
 import type { SpanStudy } from './spans.js'

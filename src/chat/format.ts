@@ -1,11 +1,11 @@
 import type { Contract } from '../core/contract.js'
-import { KvfoldError } from '../core/errors.js'
+import { invariant, KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
-import { templateMessages, toolsValue } from './conversation.js'
+import { templateMessages, toolsValue, toValue } from './conversation.js'
 import { applyToText, applyToTokens, changesOf, remembered, replacedBy, shifted } from './edits.js'
 import { Template } from './jinja/template.js'
-import type { ChatMessage, Edit, ToolDefinition } from './message.js'
+import type { ChatMessage, Edit, TemplateVariables, ToolDefinition } from './message.js'
 import type { LazyGrammar } from './grammar.js'
 import type { ReplyParser } from './parser.js'
 import { findRewrite, type TemplateRewrite, type Trace } from './rewrite.js'
@@ -13,7 +13,7 @@ import { substitute } from './sampled.js'
 import { detectSyntax } from './syntax/detect.js'
 import type { ToolSyntax } from './syntax/syntax.js'
 import { OffsetMap } from './text/offsets.js'
-import type { Tracked, Owner } from './text/tracked.js'
+import { messageStarts, type Tracked } from './text/tracked.js'
 import { isBorder, tokenAt, within, type Aligned } from './tokens/aligned.js'
 import { Encoder, type Fixed, type Tokenizer } from './tokens/encoder.js'
 
@@ -37,6 +37,19 @@ export interface RenderRequest {
   readonly edits?: readonly Edit[]
   /** Default true. */
   readonly generationPrompt?: boolean
+  /** The prompt ends within the last message, which is an answer's beginning: behind its content, and without a generation prompt. Default false. */
+  readonly continues?: boolean
+}
+
+/** What a prompt ends with. */
+type Ending = 'prompt' | 'nothing' | 'beginning'
+
+/** The beginning of an answer, as a prompt shows it. */
+export interface Beginning {
+  /** What the template writes before it. */
+  readonly prompt: string
+  readonly text: string
+  readonly tokens: Int32Array
 }
 
 /** A message's place in a prompt. The generation prompt is the last one, with the index after the last message's. */
@@ -76,28 +89,69 @@ interface Base extends Trace {
   readonly maps: ReadonlyMap<number, OffsetMap>
 }
 
+/** Formats with variables that are kept: a server's clients have a few. */
+const MOST_VARIANTS = 8
+
 export class ChatFormat {
   readonly #encoder: Encoder
-  readonly #traces = new WeakMap<Rendered, Trace>()
+  readonly #traces: WeakMap<Rendered, Trace>
+  /** The same format with variables, by them. */
+  readonly #variants = new Map<string, ChatFormat>()
   #recent: { readonly inputs: readonly unknown[]; readonly base: Base } | null = null
   #probed: { readonly prompt: string; readonly ending: string } | null = null
 
   private constructor(
     private readonly template: Template,
-    tokenizer: Tokenizer,
+    private readonly tokenizer: Tokenizer,
     /** How this template is given messages, found out by trying. */
     readonly capabilities: Capabilities,
     /** The family whose syntax the model writes tool calls in. */
     readonly syntax: ToolSyntax,
+    /** The format without variables, and the variables that this one has of those that the template reads; null: it is without. */
+    private readonly variant: { readonly of: ChatFormat; readonly variables: readonly (readonly [string, unknown])[] } | null,
   ) {
-    this.#encoder = new Encoder(tokenizer)
+    this.#encoder = variant === null ? new Encoder(tokenizer) : variant.of.#encoder
+    this.#traces = variant === null ? new WeakMap<Rendered, Trace>() : variant.of.#traces
   }
 
   /** @throws KvfoldError chat/template-failed when the template does not parse or refuses a single user message */
   static create({ template: source, tokenizer, bosText, eosText, now = () => new Date() }: FormatOptions): ChatFormat {
     const template = new Template(source, { bosText, eosText, now })
     const capabilities = findCapabilities(template)
-    return new ChatFormat(template, tokenizer, capabilities, detectSyntax(source, capabilities))
+    return new ChatFormat(template, tokenizer, capabilities, detectSyntax(source, capabilities), null)
+  }
+
+  /** Whether the template reads a variable of that name. */
+  reads(name: string): boolean {
+    return this.template.reads(name)
+  }
+
+  /** The same format with these variables of its template, and with no others. */
+  with(variables: TemplateVariables = {}): ChatFormat {
+    const root = this.#root
+    const read = Object.entries(variables)
+      .filter(([name]) => root.reads(name))
+      .sort(([a], [b]) => (a < b ? -1 : 1))
+    if (read.length === 0) return root
+    const key = JSON.stringify(read)
+    const made =
+      root.#variants.get(key) ??
+      new ChatFormat(root.template, root.tokenizer, root.capabilities, root.syntax, { of: root, variables: read })
+    // The one used last is the last to go.
+    root.#variants.delete(key)
+    root.#variants.set(key, made)
+    for (const oldest of [...root.#variants.keys()].slice(0, -MOST_VARIANTS)) root.#variants.delete(oldest)
+    return made
+  }
+
+  /** The generation prompt's text where variables make it another; undefined where they do not. What is sampled after it remembers it. */
+  get ownPrompt(): string | undefined {
+    const { prompt } = this.#probe()
+    return prompt === this.#root.#probe().prompt ? undefined : prompt
+  }
+
+  get #root(): ChatFormat {
+    return this.variant?.of ?? this
   }
 
   /**
@@ -106,8 +160,9 @@ export class ChatFormat {
    * with the replacement.
    * @throws KvfoldError chat/template-failed, chat/bad-message; internal/invariant for edits that overlap
    */
-  render({ messages, tools = [], edits = [], generationPrompt = true }: RenderRequest): Rendered {
-    const base = this.#base(messages, tools, new Set(edits.map(({ message }) => message)), generationPrompt)
+  render({ messages, tools = [], edits = [], generationPrompt: isPrompted = true, continues = false }: RenderRequest): Rendered {
+    const ending = continues ? 'beginning' : isPrompted ? 'prompt' : 'nothing'
+    const base = this.#base(messages, tools, new Set(edits.map(({ message }) => message)), ending)
     const { value } = base.text
     const changes = changesOf(edits, base.base, (message) => base.maps.get(message) ?? null)
     const replaced = replacedBy(changes, value, base.base, (text) => this.#encoder.innerAligned(text))
@@ -130,7 +185,7 @@ export class ChatFormat {
       tokens: shown.tokens,
       messages: [
         ...messages.map(({ role }, index) => ({ index, role, span: spanOf(index), content: contentOf(index) })),
-        ...(generationPrompt ? [{ index: count, role: 'assistant', span: spanOf(count), content: null }] : []),
+        ...(ending === 'prompt' ? [{ index: count, role: 'assistant', span: spanOf(count), content: null }] : []),
       ],
       generation: spanOf(count),
       origin: {
@@ -163,9 +218,20 @@ export class ChatFormat {
     readonly message: number
     readonly chars: Span
   }): Span {
-    const { base, maps } = this.#base(messages, tools, new Set([message]), true)
+    const { base, maps } = this.#base(messages, tools, new Set([message]), 'prompt')
     const map = maps.get(message)
     return map === undefined ? chars : snapTo(base, map, chars)
+  }
+
+  /** Of the answer that a prompt rendered here `continues`. */
+  beginningOf(rendered: Rendered): Beginning {
+    const trace = this.#traces.get(rendered)
+    invariant(trace !== undefined, 'a prompt is asked about that this format did not render')
+    const { text, textStarts, messages } = trace
+    const last = messages.length - 1
+    const { start, end } = this.#shown(text, messages)
+    const shown = text.value.slice(start, end)
+    return { prompt: text.value.slice(textStarts[last], start), text: shown, tokens: this.#encoder.inner(shown) }
   }
 
   /** Says whether `next` shows messages of `previous` differently although the caller changed nothing about them. */
@@ -174,9 +240,9 @@ export class ChatFormat {
     return before === undefined || after === undefined ? null : findRewrite(before, after)
   }
 
-  /** A fresh parser for one answer; what the generation prompt has already opened is taken into account. */
-  parser(tools: readonly ToolDefinition[] = []): ReplyParser {
-    return this.syntax.parser(this.#probe().prompt, tools)
+  /** A fresh parser for one answer; what the prompt before it, by default the generation prompt, has already opened is taken into account. */
+  parser(tools: readonly ToolDefinition[] = [], prompt = this.#probe().prompt): ReplyParser {
+    return this.syntax.parser(prompt, tools)
   }
 
   /** GBNF that forces at least one call of one of the tools, or exactly one when `single`; null when the family has none. */
@@ -190,19 +256,14 @@ export class ChatFormat {
   }
 
   /** The prompt without its edits. The last one is kept: a fold snaps several times before it renders. */
-  #base(
-    messages: readonly ChatMessage[],
-    tools: readonly ToolDefinition[],
-    edits: ReadonlySet<number>,
-    generationPrompt: boolean,
-  ): Base {
+  #base(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: ReadonlySet<number>, ending: Ending): Base {
     checkMessages(messages)
     // Edits change an unedited prompt only where they keep the template's wording instead of a sampled one.
     const edited = new Set([...edits].filter((index) => messages[index]?.sampled !== undefined))
-    const inputs: readonly unknown[] = [generationPrompt, ...edited, 'tools', ...tools, 'messages', ...messages]
+    const inputs: readonly unknown[] = [ending, ...edited, 'tools', ...tools, 'messages', ...messages]
     const recent = this.#recent
     if (recent !== null && sameItems(recent.inputs, inputs)) return recent.base
-    const base = this.#compute([...messages], [...tools], edited, generationPrompt)
+    const base = this.#compute([...messages], [...tools], edited, ending)
     this.#recent = { inputs, base }
     return base
   }
@@ -211,29 +272,43 @@ export class ChatFormat {
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
     edited: ReadonlySet<number>,
-    generationPrompt: boolean,
+    ending: Ending,
   ): Base {
-    const plain = this.#text(messages, tools, generationPrompt)
+    const whole = this.#text(messages, tools, ending === 'prompt')
+    const plain = ending === 'beginning' ? whole.slice(0, this.#shown(whole, messages).end) : whole
     const count = messages.length
     const plainStarts = [...messageStarts(plain, count), plain.length]
     const answered = messages.some(({ sampled }) => sampled !== undefined)
     const { text, fixed, refused } = answered
       ? substitute(plain, plainStarts, messages, {
           encoder: this.#encoder,
-          ...this.#probe(),
+          ...this.#root.#probe(),
           parse: (reply) => this.#parse(reply),
           edited,
         })
       : { text: plain, fixed: [], refused: [] }
     const textStarts = text === plain ? plainStarts : [...messageStarts(text, count), text.length]
-    const base = this.#encoder.encode(text, [...fixed, ...this.#notes(text)])
+    const begun = ending === 'beginning' ? this.#shown(text, messages) : null
+    const beginning = begun === null ? [] : [{ ...begun, tokens: this.#encoder.inner(text.value.slice(begun.start, begun.end)) }]
+    const base = this.#encoder.encode(text, [...fixed, ...this.#notes(text), ...beginning])
     const tokenStarts = textStarts.map((start, index) => firstToken(base, start, index, count))
     const maps = new Map<number, OffsetMap>()
     messages.forEach(({ content }, index) => {
       const map = OffsetMap.of(text, index, content.length)
       if (map !== null) maps.set(index, map)
     })
-    return { messages, tools, text, base, textStarts, tokenStarts, refused, maps }
+    return { messages, tools, variables: this.variant?.variables ?? [], text, base, textStarts, tokenStarts, refused, maps }
+  }
+
+  /** Where the content of the last message is. @throws KvfoldError engine/bad-request when the template shows none of it */
+  #shown(text: Tracked, messages: readonly ChatMessage[]): Span {
+    const last = messages.length - 1
+    const map = OffsetMap.of(text, last, messages[last]?.content.length ?? 0)
+    if (map !== null) return map.text
+    throw new KvfoldError(
+      'engine/bad-request',
+      'This model’s chat template shows nothing of an answer that has only begun, so that it cannot be gone on with; end with a message of the user.',
+    )
   }
 
   /** Notes, whose tokens are their own: the content before one keeps the borders it would have without. */
@@ -257,6 +332,7 @@ export class ChatFormat {
       messages: templateMessages(messages, tools, form, this.syntax.writer),
       tools: toolsValue(tools, form),
       generationPrompt,
+      variables: (this.variant?.variables ?? []).map(([name, value]) => [name, toValue(value, 'unknown')] as const),
     })
   }
 
@@ -303,29 +379,4 @@ const sameItems = (a: readonly unknown[], b: readonly unknown[]): boolean =>
 
 function checkMessages(messages: readonly ChatMessage[]): void {
   if (messages.length === 0) throw new KvfoldError('chat/bad-message', 'A prompt needs at least one message; add a user message.')
-}
-
-/** Divides a rendered prompt among its messages and the generation prompt. */
-
-/**
- * Where each message begins in the text, and where the generation prompt does (the last entry): `count + 1` characters, never
- * decreasing, the first 0. Text that belongs to nobody goes with what stands before it.
- */
-export function messageStarts(text: Tracked, count: number): number[] {
-  const starts: number[] = new Array<number>(count + 1).fill(text.length)
-  let at = 0
-  let prompt = text.length
-  for (const { text: shown, origin, owner } of text.pieces) {
-    const whose: Owner | null = owner ?? (typeof origin === 'string' || origin.field === 'tool' ? null : origin.message)
-    if (whose === 'prompt') prompt = Math.min(prompt, at)
-    else {
-      prompt = text.length
-      if (whose !== null && whose < count) starts[whose] = Math.min(starts[whose] ?? at, at)
-    }
-    at += shown.length
-  }
-  starts[count] = prompt
-  for (let index = count - 1; index >= 0; index--) starts[index] = Math.min(starts[index] ?? 0, starts[index + 1] ?? 0)
-  starts[0] = 0
-  return starts
 }

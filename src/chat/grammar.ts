@@ -129,6 +129,8 @@ function namedArguments(rules: GrammarRules, schema: Schema, options: SchemaOpti
 }
 
 function opening(rules: GrammarRules, prompt: string, { open, close }: ReasoningTags): string {
+  // The prompt has thought already, or says that there is nothing to think.
+  if (prompt.trimEnd().endsWith(close)) return ''
   const rest = `${textWithout(rules, 'thought', close)} ${literal(close)} [ \\n]{0,4} `
   return prompt.trimEnd().endsWith(open) ? rest : `( ${literal(open)} ${rest})? `
 }

@@ -27,8 +27,19 @@ export interface ChatMessage {
   readonly toolCallId?: string
   readonly name?: string
   /** Assistant messages we generated: exactly what was sampled after the generation prompt (end-of-turn token excluded), kept so that the cache stays valid. */
-  readonly sampled?: { readonly text: string; readonly tokens: Int32Array }
+  readonly sampled?: Sampled
 }
+
+/** What a model said, as it was drawn. */
+export interface Sampled {
+  readonly text: string
+  readonly tokens: Int32Array
+  /** The text of the generation prompt that it came after; default: the template's own, without variables. */
+  readonly prompt?: string
+}
+
+/** What a chat template is told beside messages and tools, such as `enable_thinking`; names that it does not read change nothing. */
+export type TemplateVariables = Readonly<Record<string, unknown>>
 
 export interface ToolDefinition {
   readonly name: string

@@ -28,6 +28,28 @@ export interface ReplyParser {
   finish(): FinishedReply
 }
 
+/** What is new of an answer whose beginning was given: the parser has read that, and may have held some of its end back. */
+export class News {
+  /** Characters of the beginning that come with what is new. */
+  #held: number
+
+  constructor(beginning: string, parser: ReplyParser) {
+    const read = beginning === '' ? [] : parser.push(beginning)
+    const told = read.reduce((text, event) => (event.type === 'text' ? text + event.text : text), '')
+    this.#held = beginning.startsWith(told) ? beginning.length - told.length : 0
+  }
+
+  of(events: readonly ReplyEvent[]): readonly ReplyEvent[] {
+    if (this.#held === 0) return events
+    return events.flatMap((event): ReplyEvent[] => {
+      if (event.type !== 'text') return [event]
+      const text = event.text.slice(this.#held)
+      this.#held = Math.max(0, this.#held - event.text.length)
+      return text === '' ? [] : [{ ...event, text }]
+    })
+  }
+}
+
 /** Of an answer that had to be a call and was cut off: what was held back as it might begin one does, and is no text. */
 export function withoutHeld(parsed: FinishedReply): FinishedReply {
   const held = parsed.events.reduce((sum, event) => sum + (event.type === 'text' ? event.text.length : 0), 0)

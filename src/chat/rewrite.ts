@@ -14,6 +14,8 @@ export interface TemplateRewrite {
 export interface Trace {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
+  /** Those that the template reads, by name. */
+  readonly variables: readonly (readonly [string, unknown])[]
   readonly text: Tracked
   readonly base: Aligned
   /** First character and first token of each message, then of the generation prompt, then the ends. */
@@ -93,6 +95,7 @@ function shown(text: Tracked, field: string, message: number | null): number {
 }
 
 function reasonFor(before: Trace, after: Trace, index: number): string {
+  if (JSON.stringify(before.variables) !== JSON.stringify(after.variables)) return changedVariables(before, after)
   const [old, now] = [region(before, index), region(after, index)]
   if (shown(now, 'tool', null) !== shown(old, 'tool', null))
     return 'the template moves the tool definitions as messages are added'
@@ -107,6 +110,13 @@ function reasonFor(before: Trace, after: Trace, index: number): string {
   if (shown(now, 'call', index) !== shown(old, 'call', index)) return 'the template writes earlier tool calls differently'
   if (now.value === old.value) return 'the tokens at the end of the message depend on what follows it'
   return 'the template wraps earlier messages differently'
+}
+
+function changedVariables(before: Trace, after: Trace): string {
+  const written = ({ variables }: Trace) => variables.map((each) => JSON.stringify(each))
+  const changed = [...without(written(after), written(before)), ...without(written(before), written(after))]
+  const names = [...new Set(changed.map((each) => (JSON.parse(each) as [string])[0]))]
+  return `the template was given other variables (${few(names)})`
 }
 
 function refusal(after: Trace, index: number): string {

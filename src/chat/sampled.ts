@@ -14,7 +14,7 @@ export interface Substituted {
 
 interface Context {
   readonly encoder: Encoder
-  /** Text of the generation prompt. */
+  /** Text of the generation prompt that answers came after where they do not say. */
   readonly prompt: string
   /** What ends an answer, for templates that end it without a control token. */
   readonly ending: string
@@ -23,7 +23,7 @@ interface Context {
   readonly edited: ReadonlySet<number>
 }
 
-/** `starts`: where the messages begin (extents.ts). */
+/** `starts`: where the messages begin (`messageStarts`). */
 export function substitute(
   text: Tracked,
   starts: readonly number[],
@@ -67,9 +67,9 @@ function place(
   region: Tracked,
   message: ChatMessage,
   index: number,
-  { encoder, prompt, ending, parse, edited }: Context,
+  { encoder, ending, parse, edited, ...context }: Context,
 ): Placed | null {
-  const sampled = message.sampled?.text ?? ''
+  const { text: sampled = '', prompt = context.prompt } = message.sampled ?? {}
   const header = region.value.startsWith(prompt) ? prompt.length : headerLength(prompt)
   if (!region.value.startsWith(prompt.slice(0, header))) return null
   const end = endOfAnswer(region, index, encoder, ending)

@@ -7,9 +7,11 @@ import { addBench } from './commands/bench.js'
 import { addBundle } from './commands/bundle.js'
 import { addCalibrate } from './commands/calibrate.js'
 import { addChat } from './commands/chat.js'
+import { addCompile } from './commands/compile.js'
 import { addDemo } from './commands/demo.js'
 import { addCollect } from './commands/collect.js'
 import { addEval } from './commands/eval.js'
+import { addMcp } from './commands/mcp.js'
 import { addModel } from './commands/model.js'
 import { addPlan } from './commands/plan.js'
 import { addReport } from './commands/report.js'
@@ -25,6 +27,7 @@ Examples:
   $ kvfold run --prompt "Why is the sky blue?" --model model.gguf
   $ kvfold run --tools --json < long-log.txt
   $ kvfold serve --model model.gguf           an OpenAI-compatible server on 127.0.0.1:8080
+  $ kvfold mcp                                lets an agent of that server fold its own conversation
   $ kvfold model info model.gguf              what a file is and what kvfold can do with it
   $ kvfold calibrate --model model.gguf       measure this machine once, for predictions
   $ kvfold plan transcript.json               what folds in a transcript of yours would cost and save
@@ -58,9 +61,11 @@ function commandLine(shell: Shell): Command {
   addChat(program, shell)
   addRun(program, shell)
   addServe(program, shell, version)
+  addMcp(program, shell, version)
   addStore(program, shell)
   addModel(program, shell)
   addCalibrate(program, shell)
+  addCompile(program, shell)
   addPlan(program, shell)
   addAttention(program, shell)
   addEval(program, shell)

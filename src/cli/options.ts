@@ -75,17 +75,7 @@ export function addModelOptions(command: Command): Command {
 }
 
 /** What commander hands to a command that called `addSamplingOptions`. */
-export interface SamplingFlags {
-  readonly temperature?: number
-  readonly topK?: number
-  readonly topP?: number
-  readonly minP?: number
-  readonly typicalP?: number
-  readonly repeatPenalty?: number
-  readonly frequencyPenalty?: number
-  readonly presencePenalty?: number
-  readonly seed?: number
-}
+export type SamplingFlags = Omit<Sampling, 'mirostat' | 'logitBias'>
 
 export function addSamplingOptions(command: Command): Command {
   return command

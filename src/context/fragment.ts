@@ -136,14 +136,13 @@ export class IdMint {
   /** Of the ids in use: their first two characters, the next two and the last two. */
   readonly #pairs = new Set<string>()
   #content = 0x811c9dc5
+  /** Messages that are not in the hash yet: most conversations make no id. */
+  #waiting: ChatMessage[] = []
   #count = 0
 
-  /** Takes a message into the hash. */
-  absorb({ role, content }: ChatMessage): void {
-    let hash = this.#content
-    for (const text of [role, '\n', content, '\n'])
-      for (let at = 0; at < text.length; at++) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193)
-    this.#content = hash
+  /** The next id comes behind this message. */
+  absorb(message: ChatMessage): void {
+    this.#waiting.push(message)
   }
 
   fragment(): FragmentId {
@@ -165,7 +164,17 @@ export class IdMint {
     return this.#count
   }
 
+  #hashed(): void {
+    let hash = this.#content
+    for (const { role, content } of this.#waiting)
+      for (const text of [role, '\n', content, '\n'])
+        for (let at = 0; at < text.length; at++) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193)
+    this.#content = hash
+    this.#waiting = []
+  }
+
   #next(prefix: 'f' | 's'): string {
+    this.#hashed()
     invariant(this.#used.size < ROOM, `All ${ROOM} ids of this conversation are used up.`)
     let best: { readonly id: string; readonly shared: number } | null = null
     for (let tries = 0; best === null || (best.shared > 0 && tries < TRIES); tries++) {

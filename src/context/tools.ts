@@ -23,13 +23,22 @@ export interface ToolOutcome {
   readonly ledger: readonly LedgerEntry[]
 }
 
+/**
+ * What the tools work on: a `Conversation`, or one that a server keeps. Messages are asked for after what found something in them.
+ */
+export type ContextOperations = Pick<Conversation, 'messages'> & {
+  readonly [Name in 'fragment' | 'fold' | 'restore' | 'summarize' | 'search' | 'detail']: (
+    ...given: Parameters<Conversation[Name]>
+  ) => ReturnType<Conversation[Name]> | Promise<Awaited<ReturnType<Conversation[Name]>>>
+}
+
 export interface ContextTool {
   readonly definition: ToolDefinition
   /**
    * Checks the arguments and carries the call out. What the model did wrong is in the outcome, the conversation unchanged.
    * @throws KvfoldError what the engine throws while it writes a summary
    */
-  run(conversation: Conversation, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<ToolOutcome>
+  run(conversation: ContextOperations, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<ToolOutcome>
 }
 
 /** Results of a call as its tool makes them. */
@@ -44,7 +53,11 @@ interface Recipe<Arguments extends TObject> {
   readonly name: string
   readonly description: string
   readonly arguments: Arguments
-  run(conversation: Conversation, args: Static<Arguments>, signal?: AbortSignal): Success | Refusal | Promise<Success | Refusal>
+  run(
+    conversation: ContextOperations,
+    args: Static<Arguments>,
+    signal?: AbortSignal,
+  ): Success | Refusal | Promise<Success | Refusal>
 }
 
 export function defineTool<Arguments extends TObject>(recipe: Recipe<Arguments>): ContextTool {
@@ -145,8 +158,8 @@ export const fragmentContext = defineTool({
       description: 'Whose messages the markers stand in. "all" also takes in tool results.',
     }),
   }),
-  run(conversation, args) {
-    const result = conversation.fragment({
+  async run(conversation, args) {
+    const result = await conversation.fragment({
       startMarker: args.start_marker,
       endMarker: args.end_marker,
       numFragments: args.num_fragments,
@@ -192,8 +205,8 @@ export const foldFragment = defineTool({
   arguments: strict({
     fragment_id: Type.String({ description: 'The id of the fragment, as fragment_context gave it (f and 5 characters).' }),
   }),
-  run(conversation, { fragment_id: id }) {
-    const result = conversation.fold(id)
+  async run(conversation, { fragment_id: id }) {
+    const result = await conversation.fold(id)
     if (!result.ok) return result
     const { fragment } = result
     return { text: [`Folded ${fragment.id}.`, priceRemark(fragment) ?? []].flat().join(' '), modifies: true }
@@ -229,8 +242,8 @@ export const restoreFragment = defineTool({
   arguments: strict({
     fragment_id: Type.String({ description: 'The id of a folded or summarized fragment (f and 5 characters).' }),
   }),
-  run(conversation, { fragment_id: id }) {
-    const result = conversation.restore(id)
+  async run(conversation, { fragment_id: id }) {
+    const result = await conversation.restore(id)
     return result.ok ? { text: `Restored ${result.fragment.id}.`, modifies: true } : result
   },
 })
@@ -255,9 +268,9 @@ export const searchContext = defineTool({
       description: 'How many characters to show before and after each match.',
     }),
   }),
-  run(conversation, args) {
+  async run(conversation, args) {
     const { query, role } = args
-    const result = conversation.search({ query, role, maxResults: args.max_results, contextSize: args.context_size })
+    const result = await conversation.search({ query, role, maxResults: args.max_results, contextSize: args.context_size })
     if (!result.ok) return result
     const { hits, total, ignoringCase, elsewhere } = result
     if (total === 0) {
@@ -287,8 +300,8 @@ export const getSearchDetail = defineTool({
       description: 'How many characters to show before and after the match.',
     }),
   }),
-  run(conversation, { search_id: id, extended_context: reach }) {
-    const result = conversation.detail(id, reach)
+  async run(conversation, { search_id: id, extended_context: reach }) {
+    const result = await conversation.detail(id, reach)
     return result.ok ? { text: excerpt(conversation.messages, result.hit), modifies: false } : result
   },
 })

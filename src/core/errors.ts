@@ -119,6 +119,12 @@ export const errorTable = {
   'store/full': 507,
   /** The store could not be read or written for another reason. */
   'store/failed': 500,
+  /** An MCP server that cannot be started or reached. */
+  'mcp/unreachable': 502,
+  /** A tool of an MCP server gave no answer in time. */
+  'mcp/timeout': 504,
+  /** A tool of an MCP server said that it failed, or its server did. */
+  'mcp/failed': 502,
   /** `kvfold bundle`: this installation, its Node or its machine cannot be made to run elsewhere. */
   'bundle/unsuitable': 422,
   /** A broken invariant of ours: always a bug. */

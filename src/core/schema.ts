@@ -40,6 +40,10 @@ export function inWords({ path, message, given, unknown }: Fault, top = 'it'): s
   return `${where}: ${message}${given === undefined || unknown !== undefined ? '' : `, not ${brief(given)}`}`
 }
 
+/** All of them in one sentence, without its full stop. */
+export const allInWords = (faults: readonly Fault[], top?: string): string =>
+  faults.map((fault) => inWords(fault, top)).join('; ')
+
 function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
   const errors = Errors(schema, value)
   // What is wrong with each form of several is said of them together.

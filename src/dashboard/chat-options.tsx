@@ -2,7 +2,13 @@
 import type { ChatSettings } from './chat-request.js'
 import { CONTRACTS } from './thread-controls.js'
 
-const MODES = { off: 'nobody', tools: 'the model, by its tools', 'auto-policy': "the server's policy" } as const
+const MODES = {
+  off: 'nobody',
+  tools: 'the model, by its tools',
+  'auto-policy': "the server's policy",
+  memtool: 'nobody; the model searches the tools of MCP servers',
+} as const
+const modes = Object.keys(MODES) as (keyof typeof MODES)[]
 
 interface ChatOptionsProps {
   readonly settings: ChatSettings
@@ -34,12 +40,12 @@ export function ChatOptions({ settings, fresh, onChange }: ChatOptionsProps) {
           <select
             value={acm}
             onChange={({ currentTarget: { value } }) => {
-              onChange({ ...settings, acm: value === 'tools' || value === 'auto-policy' ? value : 'off' })
+              onChange({ ...settings, acm: modes.find((mode) => mode === value) ?? 'off' })
             }}
           >
-            {Object.entries(MODES).map(([mode, name]) => (
+            {modes.map((mode) => (
               <option key={mode} value={mode}>
-                {name}
+                {MODES[mode]}
               </option>
             ))}
           </select>

@@ -4,6 +4,7 @@ import { bytes, count, duration } from '../figures/numbers.js'
 import { LineChart } from './charts.js'
 import { useLive } from './hooks.js'
 import { rates } from './samples.js'
+import { ToolServers } from './tool-panels.js'
 import type { ModelStatus } from './wire.js'
 
 export function Overview() {
@@ -17,7 +18,7 @@ export function Overview() {
       </section>
     )
   if (status === null) return <p class="dim">Asking the server…</p>
-  const { asks, queue, models } = status
+  const { asks, queue, models, toolServers } = status
   const level = (pick: (sample: (typeof samples)[number]) => number) => samples.map(pick)
   const rate = (name: string, pick: Parameters<typeof rates>[1]) => ({ name, values: rates(samples, pick) })
   return (
@@ -35,6 +36,7 @@ export function Overview() {
         </p>
         <p>Saved since the start, against a plain prefix cache: {count(samples.at(-1)?.saved ?? 0)} tokens.</p>
       </section>
+      <ToolServers servers={toolServers} />
       <section aria-labelledby="figures-title">
         <h2 id="figures-title">The last minutes</h2>
         <div class="charts">

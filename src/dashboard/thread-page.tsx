@@ -14,6 +14,7 @@ import { Strip, StripLegend } from './strip.js'
 import { ThreadControls } from './thread-controls.js'
 import { fragmentsOf, timelineOf, type SeenEdit } from './timeline.js'
 import { TimelineTable } from './timeline-table.js'
+import { FoundTools } from './tool-panels.js'
 import type { Thread } from './wire.js'
 
 export function ThreadPage({ loaded }: { readonly loaded: Loaded }) {
@@ -105,6 +106,8 @@ function Shown({ thread, edits }: { readonly thread: Thread; readonly edits: rea
           />
         )}
       </section>
+      <Notes thread={thread} />
+      <FoundTools thread={thread} />
       <SearchPane thread={thread} onChoose={setChosen} />
       <section aria-labelledby="steps-title">
         <h2 id="steps-title">
@@ -126,6 +129,25 @@ function Shown({ thread, edits }: { readonly thread: Thread; readonly edits: rea
         )}
       </section>
     </>
+  )
+}
+
+/** What helpers noted (`acm: u-fold` or `resum`): summary, to-do list, which lines of results stay in sight. The words of the last fold of theirs, as the server's event has them; nothing where helpers never folded. */
+function Notes({ thread: { events } }: { readonly thread: Thread }) {
+  const folds = events.filter(({ folded, reason }) => folded.length > 0 && /^(u-fold|resum): /.test(reason))
+  const last = folds.at(-1)
+  if (last === undefined) return null
+  const [acm = '', notes = ''] = last.reason.split(/: (.*)/s)
+  return (
+    <section aria-labelledby="notes-title">
+      <h2 id="notes-title">
+        Notes <span class="dim">{acm}</span>
+      </h2>
+      <p class="said">{notes}</p>
+      <p class="dim">
+        {`Of fold ${count(folds.length)}: ${plural(last.folded.length, 'stretch', 'stretches')} hidden, ${count(last.saves)} tokens less. The log is whole: each can be restored.`}
+      </p>
+    </section>
   )
 }
 

@@ -17,7 +17,7 @@ export type { ContractChoice } from '../core/contract.js'
 export type { LedgerEntry, MessageCost } from '../kv/ledger.js'
 export type { Acm } from '../server/ask.js'
 export type { ThreadFragment as Fragment, ThreadMessage, ThreadSummary } from '../server/threads/thread-api.js'
-export type { ModelStatus, ServiceStatus } from '../server/threads/status.js'
+export type { ModelStatus, ServiceStatus, ToolServerStatus } from '../server/threads/status.js'
 
 /** One that the store cannot give as it was. */
 export type DamagedThread = Pick<Damage, 'id' | 'kind' | 'what'>

@@ -1,10 +1,11 @@
 /** Owns the form that an answer is held to: a grammar, a schema, or calls that are forced; and whether a cut answer closes what it opened. */
-import type { ChatFormat } from '../chat/format.js'
+import type { Beginning, ChatFormat } from '../chat/format.js'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { jsonSchemaGrammar } from '../chat/grammar.js'
-import type { NativeModel, SamplerOptions } from '../native/types.js'
+import type { ModelInfo, NativeModel, SamplerOptions } from '../native/types.js'
 import type { EngineRequest } from './engine.js'
+import type { JobResult } from './job.js'
 
 /** What an answer's whole text must be; nothing: anything. */
 export interface Form {
@@ -18,6 +19,33 @@ export function refuseTwoForms({ grammar, schema }: Form): void {
   if (grammar !== undefined && schema !== undefined)
     throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
 }
+
+/** @throws KvfoldError engine/bad-request for tokens to go on from that the model does not have */
+export function refuseForeign(tokens: Int32Array, { vocabulary }: Pick<ModelInfo, 'vocabulary'>): void {
+  const bad = tokens.findIndex((token) => token < 0 || token >= vocabulary)
+  if (bad >= 0)
+    throw new KvfoldError('engine/bad-request', `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${vocabulary}.`)
+}
+
+/** @throws KvfoldError engine/bad-request for the beginning of an answer that must be in a form from its first character on, or that says more than text */
+export function refuseBadBeginning({ continues = false, messages, grammar, schema, toolChoice }: EngineRequest): void {
+  if (!continues) return
+  const bad = (message: string) => new KvfoldError('engine/bad-request', message)
+  const last = messages.at(-1)
+  if (last?.role !== 'assistant') throw bad('To go on with an answer the last message must be one of the assistant.')
+  if (last.toolCalls !== undefined || last.reasoning !== undefined || last.content === '')
+    throw bad('An answer that is to be gone on with begins with text; leave out its tool calls and its reasoning.')
+  if (grammar !== undefined || schema !== undefined)
+    throw bad('An answer in a format begins with the format; leave the format or the beginning of the answer out.')
+  if (toolChoice === 'required')
+    throw bad('An answer that has begun with text cannot be a tool call; leave tool_choice or the beginning of the answer out.')
+}
+
+/** What was sampled, behind what was given. */
+export const wholeOf = ({ text, tokens }: JobResult, beginning: Beginning | null): Pick<JobResult, 'text' | 'tokens'> =>
+  beginning === null
+    ? { text, tokens }
+    : { text: beginning.text + text, tokens: Int32Array.from([...beginning.tokens, ...tokens]) }
 
 type Held = Pick<SamplerOptions, 'grammar' | 'lazy'>
 

@@ -23,11 +23,14 @@ export interface RefreshResult {
   readonly ledger: readonly LedgerEntry[]
 }
 
+/** Ubatches in a slice: another request waits for one of them at most. */
+const SLICE_UBATCHES = 2
+
 /** What a refresh needs of its engine. */
 export interface RefreshPorts {
   readonly cache: StepCache
-  /** Tokens of a slice. */
-  readonly slice: number
+  /** Tokens that are computed at once. */
+  readonly ubatch: number
   /** Waits until nothing runs. */
   idle(): Promise<void>
   /** @throws KvfoldError engine/cancelled when interrupted before it began */
@@ -47,7 +50,8 @@ export async function refresh(
   ports: RefreshPorts,
   { when = 'now', signal }: RefreshOptions,
 ): Promise<RefreshResult> {
-  const { cache, slice } = ports
+  const { cache } = ports
+  const slice = SLICE_UBATCHES * ports.ubatch
   const shadow = shadowOf(conversation)
   const ledger: LedgerEntry[] = []
   /** False when it was interrupted while it waited for its turn. */

@@ -1,5 +1,5 @@
 /** What every engine offers to the layers above: show these messages under these edits, get the next message and its ledger entry. */
-import type { ChatMessage, Edit, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
+import type { ChatMessage, Edit, TemplateVariables, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
 import type { Contract, ContractChoice } from '../core/contract.js'
 import { Feed } from '../core/feed.js'
 import type { ConversationId } from '../core/ids.js'
@@ -36,6 +36,10 @@ export interface EngineRequest {
   /** What is shown instead of stretches of them. */
   readonly edits?: readonly Edit[]
   readonly tools?: readonly ToolDefinition[]
+  /** Variables of the chat template, the same for what it shows of every message. Default: none. */
+  readonly variables?: TemplateVariables
+  /** The last message is the beginning of the answer, which goes on from there: the reply has both, events only what is new. Default false. */
+  readonly continues?: boolean
   /** Default `auto` with tools, `none` without. `required` forces the syntax of a call. */
   readonly toolChoice?: ToolChoice
   /** Names of the tools that a call may be of; the model sees all of `tools`, and cannot call the others. Default: all. */
@@ -158,11 +162,24 @@ export interface Engine {
   readonly info: EngineInfo
   respond(request: EngineRequest): Generation
   /** Widens a stretch of a message's content to the nearest token borders around it (characters of the original content). */
-  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span
+  snap(
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    message: number,
+    chars: Span,
+    variables?: TemplateVariables,
+  ): Span
+  /** Whether prompts can be told of a variable of that name. Default: of none. */
+  reads?(variable: string): boolean
   /** Whether `count` only estimates, because another server has the vocabulary. Default false. */
   readonly estimates?: boolean
   /** Tokens the messages take when shown under the edits, generation prompt included. */
-  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits?: readonly Edit[]): number
+  count(
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    edits?: readonly Edit[],
+    variables?: TemplateVariables,
+  ): number
   /** Cancels what runs for the conversation and drops its sequence and its parked versions. */
   forget(conversation: ConversationId): void
   dispose(): Promise<void>
@@ -196,12 +213,16 @@ export abstract class EngineAround<Inner extends Engine = Engine> implements Eng
 
   abstract respond(request: EngineRequest): Generation
 
-  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
-    return this.engine.snap(messages, tools, message, chars)
+  snap(...asked: Parameters<Engine['snap']>): Span {
+    return this.engine.snap(...asked)
   }
 
-  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits?: readonly Edit[]): number {
-    return this.engine.count(messages, tools, edits)
+  reads(variable: string): boolean {
+    return this.engine.reads?.(variable) ?? false
+  }
+
+  count(...asked: Parameters<Engine['count']>): number {
+    return this.engine.count(...asked)
   }
 
   forget(conversation: ConversationId): void {

@@ -1,15 +1,17 @@
 /** Owns one step asked of the engine, from its request to its end: its phase, what was drawn for it, where its text stops, its log-probabilities. */
 import type { ConversationId } from '../core/ids.js'
-import { EXACT, type Terms } from '../kv/plan-parts.js'
+import type { StepCache } from '../kv/cache.js'
+import type { CacheSalt } from '../kv/cache-salt.js'
 import type { LedgerEntry, StepKind } from '../kv/ledger.js'
+import type { ReadStates } from '../kv/offload.js'
+import { EXACT, type Terms } from '../kv/plan-parts.js'
 import { computedIn, type Plan, reusedIn } from '../kv/plan.js'
 import type { Prompt } from '../kv/prompt.js'
+import type { LiveSequence } from '../kv/sequence.js'
 import type { Step } from '../kv/step.js'
-import type { ReadStates } from '../kv/offload.js'
-import type { CacheSalt } from '../kv/cell-hash.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
-import type { AttentionPattern, AttentionRequest } from './attention.js'
 import type { AttentionWatch } from './attention-capture.js'
+import type { AttentionPattern, AttentionRequest } from './attention.js'
 import type { PlannedStep, Timing, TokenLogprob } from './engine.js'
 
 /** One step on its way through the scheduler: what was asked, how far it is, what came out. */
@@ -249,3 +251,56 @@ function largest(values: Float32Array, count: number): number[] {
   }
   return best
 }
+
+// Jobs that wait for the disk: what their steps need from it is read while other jobs go on.
+
+export class ReloadAhead {
+  readonly #waiting = new Set<Job>()
+
+  /**
+   * @param news a job need not wait any longer
+   * @param fail a job's reading failed
+   */
+  constructor(
+    private readonly cache: StepCache,
+    private readonly news: () => void,
+    private readonly fail: (job: Job, error: unknown) => void,
+  ) {}
+
+  /** Whether any job waits. */
+  get busy(): boolean {
+    return [...this.#waiting].some(isWaiting)
+  }
+
+  /** Whether a job of the conversation waits; later ones of it stay behind. */
+  holds(conversation: ConversationId): boolean {
+    return [...this.#waiting].some((job) => isWaiting(job) && job.request.conversation === conversation)
+  }
+
+  /** Begins to read what the job needs from disk, once a job; false when that is nothing. */
+  begin(job: Job, sequence: LiveSequence): boolean {
+    const reading = job.fetched === null ? this.cache.fetch(sequence, job.request.shown, termsOf(job)) : null
+    if (reading === null) return false
+    job.phase = { name: 'fetching' }
+    this.#waiting.add(job)
+    void reading
+      .then(
+        (fetched: ReadStates) => {
+          if (!isWaiting(job)) return
+          job.phase = { name: 'queued' }
+          job.fetched = fetched
+        },
+        (error: unknown) => {
+          if (isWaiting(job)) this.fail(job, error)
+        },
+      )
+      .finally(() => {
+        this.#waiting.delete(job)
+        this.news()
+      })
+    return true
+  }
+}
+
+/** Not any more when it was cancelled meanwhile. */
+const isWaiting = ({ phase }: Job): boolean => phase.name === 'fetching'

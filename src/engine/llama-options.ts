@@ -1,7 +1,9 @@
 /** Owns what an engine over llama.cpp can be told, and what it is where nothing is said. */
+import { ChatFormat } from '../chat/format.js'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
+import { KvfoldError } from '../core/errors.js'
 import type { BlendChoice, Terms } from '../kv/plan-parts.js'
-import type { ContextOptions, ModelInfo, ModelOptions, SamplerOptions } from '../native/types.js'
+import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
 import type { ShelfPlace } from './disk-tier.js'
 import type { EngineRequest, Sampling } from './engine.js'
 import type { Abilities } from './model-facts.js'
@@ -70,4 +72,17 @@ export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngin
 /** Greedy where no temperature is said. */
 export function samplerOptions({ temperature = 0, ...rest }: Sampling = {}): SamplerOptions {
   return { temperature, ...rest }
+}
+
+/** By the template that was given, else by the model's own. @throws KvfoldError model/no-chat-template, chat/template-failed */
+export function chatFormatOf(model: NativeModel, { chatTemplate }: Pick<LlamaEngineOptions, 'chatTemplate'>): ChatFormat {
+  const template = chatTemplate ?? model.info.chatTemplate
+  if (template === null)
+    throw new KvfoldError(
+      'model/no-chat-template',
+      `${model.info.path} carries no chat template; pass one with --chat-template, or use a bare completion.`,
+    )
+  const { bos, eos } = model.special
+  const text = (token: number | null) => (token === null ? '' : model.detokenize([token], true))
+  return ChatFormat.create({ template, tokenizer: model, bosText: text(bos), eosText: text(eos) })
 }

@@ -1,18 +1,18 @@
 /** The engine over llama.cpp: renders messages, keeps the cache in step with them, generates, and accounts for it. */
 import { freemem } from 'node:os'
-import { ChatFormat, type Rendered } from '../chat/format.js'
-import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
-import { withoutHeld, type ReplyEvent } from '../chat/parser.js'
+import type { ChatFormat, Rendered } from '../chat/format.js'
+import type { ChatMessage } from '../chat/message.js'
+import { News, withoutHeld, type ReplyEvent } from '../chat/parser.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { OffloadTiers } from '../kv/offload.js'
 import { KvCache, type StepCache } from '../kv/cache.js'
 import type { CostModel } from '../kv/cost-model.js'
-import type { LedgerEntry } from '../kv/ledger.js'
+import { explained, type LedgerEntry } from '../kv/ledger.js'
 import { CheckpointCache } from '../kv/checkpoint-cache.js'
 import type { EditMap } from '../kv/prompt.js'
-import { CacheSalts } from '../kv/cell-hash.js'
+import { CacheSalts } from '../kv/cache-salt.js'
 import type { CacheTotals, Residency } from '../kv/residency.js'
 import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel } from '../native/types.js'
 import {
@@ -26,13 +26,13 @@ import {
   type Sampling,
 } from './engine.js'
 import { AttentionWatch } from './attention-capture.js'
-import { ClientEdits } from './client-edits.js'
+import { ClientEdits, OwnAnswers } from './client-messages.js'
 import { abilitiesOf, refusalOf, type Abilities } from './model-facts.js'
 import { type DiskTierFolder, openShelf } from './disk-tier.js'
 import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
-import { OwnAnswers } from './own-answers.js'
-import { formGrammar, grammarOf, isClosed, refuseTwoForms } from './answer-form.js'
+import { formGrammar, grammarOf, isClosed, refuseBadBeginning, refuseForeign, refuseTwoForms, wholeOf } from './answer-form.js'
 import {
+  chatFormatOf,
   contextOptions,
   DEFAULT_SLOTS,
   isGuarded,
@@ -61,8 +61,8 @@ export type Completion = Omit<JobRequest, 'shown' | 'sampler' | 'salt'> & {
   readonly schema?: unknown
 }
 
-/** Ubatches in a slice of a refresh: another request waits for one of them at most. */
-const REFRESH_UBATCHES = 2
+/** Messages, tools, edits and variables of a prompt. */
+type Shown = Parameters<Engine['count']>
 
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
@@ -169,16 +169,7 @@ export class LlamaEngine implements Engine {
 
   /** The model's chat format. @throws KvfoldError model/no-chat-template, chat/template-failed */
   get format(): ChatFormat {
-    if (this.#format !== null) return this.#format
-    const template = this.options.chatTemplate ?? this.model.info.chatTemplate
-    if (template === null)
-      throw new KvfoldError(
-        'model/no-chat-template',
-        `${this.model.info.path} carries no chat template; pass one with --chat-template, or use a bare completion.`,
-      )
-    const { bos, eos } = this.model.special
-    const text = (token: number | null) => (token === null ? '' : this.model.detokenize([token], true))
-    return (this.#format = ChatFormat.create({ template, tokenizer: this.model, bosText: text(bos), eosText: text(eos) }))
+    return (this.#format ??= chatFormatOf(this.model, this.options))
   }
 
   respond(request: EngineRequest): Generation {
@@ -190,7 +181,7 @@ export class LlamaEngine implements Engine {
     const { tokens, origin, sampling, grammar, schema, tenant, ...rest } = request
     this.#refuseDisposed()
     refuseTwoForms({ grammar, schema })
-    this.#refuseForeign(tokens)
+    refuseForeign(tokens, this.model.info)
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
     const shown = { tokens, messages, ...(origin === undefined ? {} : { origin }) }
     return this.#submit({
@@ -201,30 +192,29 @@ export class LlamaEngine implements Engine {
     })
   }
 
-  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
-    return this.format.snap({ messages: this.#ownAnswers.of(messages), tools, message, chars })
+  snap(...[messages, tools, message, chars, variables]: Parameters<Engine['snap']>): Span {
+    return this.format.with(variables).snap({ messages: this.#ownAnswers.of(messages), tools, message, chars })
   }
 
-  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
-    return this.format.render({ messages: this.#ownAnswers.of(messages), tools, edits }).tokens.length
+  reads(variable: string): boolean {
+    return this.format.reads(variable)
+  }
+
+  count(...shown: Shown): number {
+    return this.#render(...shown).tokens.length
   }
 
   /** Where the cells of the text are that these edits hide, by edit; null where the template shows not all of it. */
-  whereabouts(
-    conversation: ConversationId,
-    messages: readonly ChatMessage[],
-    tools: readonly ToolDefinition[],
-    edits: readonly Edit[],
-  ): readonly Residency[] | null {
-    const { base, holes } = this.format.render({ messages: this.#ownAnswers.of(messages), tools, edits }).origin
-    if (holes.length !== edits.length) return null
+  whereabouts(conversation: ConversationId, ...shown: Shown): readonly Residency[] | null {
+    const { base, holes } = this.#render(...shown).origin
+    if (holes.length !== (shown[2] ?? []).length) return null
     const stretches = holes.map(({ span }) => span)
     return this.#cache.whereabouts(conversation, base, stretches)
   }
 
   /** Drops what the cache has of text that these edits forget, in every tier; without it the next step that shows them does. */
-  async forgetHidden(...[conversation, messages, tools, edits]: Parameters<LlamaEngine['whereabouts']>): Promise<void> {
-    const { tokens, origin } = this.format.render({ messages: this.#ownAnswers.of(messages), tools, edits })
+  async forgetHidden(conversation: ConversationId, ...shown: Shown): Promise<void> {
+    const { tokens, origin } = this.#render(...shown)
     this.forget(shadowOf(conversation))
     await this.#scheduler.between(() => this.#cache.forgetHidden(conversation, { tokens, messages: [], origin }))
   }
@@ -242,7 +232,7 @@ export class LlamaEngine implements Engine {
     this.#refuseDisposed()
     const ports = {
       cache: this.#cache,
-      slice: REFRESH_UBATCHES * this.context.ubatch,
+      ubatch: this.context.ubatch,
       idle: () => this.#scheduler.idle(),
       submit: (request: JobRequest) => this.#submit(request),
       forget: (of: ConversationId) => {
@@ -295,23 +285,26 @@ export class LlamaEngine implements Engine {
 
   async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
     this.#refuseDisposed()
-    const { format } = this
-    const { tools = [], edits = [] } = request
+    const format = this.format.with(request.variables)
+    const { tools = [], edits = [], continues = false } = request
     const messages = this.#ownAnswers.of(request.messages)
     refuseTwoForms(request)
+    refuseBadBeginning(request)
     if (edits.some(({ forget }) => forget)) this.forget(shadowOf(request.conversation))
     messages.forEach(({ content }, index) => {
       if (!edits.some(({ message }) => message === index)) refuseHopeless(this.model, this.context.cells, content)
     })
-    const rendered = format.render({ messages, tools, edits })
-    const previous = this.#lastRendered.get(request.conversation)
-    const rewrite = previous === undefined ? null : format.check(previous, rendered)
+    const rendered = format.render({ messages, tools, edits, continues })
+    const beginning = continues ? format.beginningOf(rendered) : null
+    const before = this.#lastRendered.get(request.conversation) ?? this.#lastRendered.get(request.parent ?? request.conversation)
+    const rewrite = before === undefined ? null : format.check(before, rendered)
     if (rewrite !== null) stream.push({ type: 'rewrite', message: rewrite.message, reason: rewrite.reason })
     this.#lastRendered.set(request.conversation, rendered)
 
-    const parser = format.parser([...tools, ...(request.unlisted ?? [])])
+    const parser = format.parser([...tools, ...(request.unlisted ?? [])], beginning?.prompt)
+    const news = new News(beginning === null ? '' : beginning.text, parser)
     const forward = (events: readonly ReplyEvent[]) => {
-      for (const event of events) if (event.type !== 'call-start') stream.push(event)
+      for (const event of news.of(events)) if (event.type !== 'call-start') stream.push(event)
     }
     const cut = { early: false }
     const result = await this.#submit({
@@ -349,20 +342,34 @@ export class LlamaEngine implements Engine {
       ...(parsed.reasoning === undefined ? {} : { reasoning: parsed.reasoning }),
       ...(parsed.toolCalls.length === 0 ? {} : { toolCalls: parsed.toolCalls }),
     }
-    const { text, tokens } = result
+    const { text, tokens } = wholeOf(result, beginning)
     const isWhole = result.finish === 'stop' || result.finish === 'length'
-    const isSampled = isWhole && (!cut.early || isClosed(format, this.model, { messages, tools, answer: said, sampled: text }))
-    const message: ChatMessage = isSampled ? { ...said, sampled: { text, tokens } } : said
+    const isSampled =
+      isWhole &&
+      (!cut.early ||
+        isClosed(format, this.model, {
+          messages: continues ? messages.slice(0, -1) : messages,
+          tools,
+          answer: said,
+          sampled: text,
+        }))
+    const prompt = beginning?.prompt ?? format.ownPrompt
+    const sampled = { text, tokens, ...(prompt === undefined ? {} : { prompt }) }
+    const message: ChatMessage = isSampled ? { ...said, sampled } : said
     const finish = result.finish === 'stop-string' ? 'stop' : result.finish
     return {
       message,
       finish: finish === 'stop' && parsed.toolCalls.length > 0 ? 'tool-calls' : finish,
       ...(result.stop === undefined ? {} : { stop: result.stop }),
-      ledger: result.ledger,
+      ledger: explained(result.ledger, rewrite),
       timing: result.timing,
       ...(request.logprobs === undefined ? {} : { logprobs: result.logprobs }),
       ...(result.attention === undefined ? {} : { attention: result.attention }),
     }
+  }
+
+  #render(...[messages, tools, edits = [], variables]: Shown): Rendered {
+    return this.format.with(variables).render({ messages: this.#ownAnswers.of(messages), tools, edits })
   }
 
   #submit(request: JobRequest): Promise<JobResult> {
@@ -381,15 +388,6 @@ export class LlamaEngine implements Engine {
 
   #refuseDisposed(): void {
     if (this.#disposed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
-  }
-
-  #refuseForeign(tokens: Int32Array): void {
-    const bad = tokens.findIndex((token) => token < 0 || token >= this.model.info.vocabulary)
-    if (bad >= 0)
-      throw new KvfoldError(
-        'engine/bad-request',
-        `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${this.model.info.vocabulary}.`,
-      )
   }
 }
 

@@ -1,6 +1,6 @@
 /** An engine that says what a teacher tells it to, shown in a real model's chat format; nothing is computed, so its ledger is empty. */
 import type { ChatFormat } from '../chat/format.js'
-import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../chat/message.js'
+import type { ChatMessage, ToolCall } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
@@ -52,12 +52,12 @@ export class TaughtEngine implements Engine {
     return generationOf(() => Promise.resolve().then(() => this.#reply(request)))
   }
 
-  snap(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], message: number, chars: Span): Span {
-    return this.model.format.snap({ messages, tools, message, chars })
+  snap(...[messages, tools, message, chars, variables]: Parameters<Engine['snap']>): Span {
+    return this.model.format.with(variables).snap({ messages, tools, message, chars })
   }
 
-  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
-    return this.model.format.render({ messages, tools, edits }).tokens.length
+  count(...[messages, tools, edits = [], variables]: Parameters<Engine['count']>): number {
+    return this.model.format.with(variables).render({ messages, tools, edits }).tokens.length
   }
 
   /** Nothing is kept. */
@@ -70,8 +70,8 @@ export class TaughtEngine implements Engine {
   }
 
   #reply(request: EngineRequest): EngineReply {
-    const { messages, tools = [], edits = [], kind = 'answer' } = request
-    const asked = this.count(messages, tools, edits)
+    const { messages, tools = [], edits = [], variables, kind = 'answer' } = request
+    const asked = this.count(messages, tools, edits, variables)
     const { context } = this.model.info
     if (asked > context)
       throw new KvfoldError('context/full', `The prompt takes ${asked} tokens, and the model's context has ${context}.`)
@@ -148,11 +148,15 @@ export class SpokenEngine extends EngineAround {
       if (said === null)
         throw new KvfoldError('engine/bad-request', 'The teacher does not know what to say here; it is for another task.')
       const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
-      const message = messageOf(said, toolCalls)
-      const messages = toolCalls.length > 0 ? request.messages : [...request.messages, message]
+      const [before, begun] = request.continues === true ? split(request.messages) : [request.messages, '']
+      const { content } = messageOf(said, toolCalls)
+      const message = { ...messageOf(said, toolCalls), content: begun + content }
+      const messages = toolCalls.length > 0 ? before : [...before, message]
       const running = this.engine.respond({ ...formless(request), messages, toolChoice: 'none', maxTokens: 0 })
       for await (const event of running) stream.push(event)
       const { ledger, timing, finish } = await running.reply
+      if (content !== '') stream.push({ type: 'text', text: content })
+      for (const call of toolCalls) stream.push({ type: 'call', call })
       return {
         message,
         finish: finish === 'cancelled' ? finish : toolCalls.length > 0 ? 'tool-calls' : 'stop',
@@ -164,4 +168,10 @@ export class SpokenEngine extends EngineAround {
 }
 
 /** What a script says is held to no form. */
-const formless = ({ schema: _, grammar: __, ...request }: EngineRequest): EngineRequest => request
+const formless = ({ schema: _, grammar: __, continues: ___, ...request }: EngineRequest): EngineRequest => request
+
+/** The messages, and the beginning of the answer. */
+const split = (messages: readonly ChatMessage[]): readonly [readonly ChatMessage[], string] => [
+  messages.slice(0, -1),
+  messages.at(-1)?.content ?? '',
+]

@@ -1,8 +1,7 @@
 /** The process of a model's trial: it is told which over IPC, tries it, says how it went, and ends. Whoever started it reads its end. */
 import { KvfoldError } from '../core/errors.js'
 import { openNative } from '../native/binding.js'
-import { tryModel } from './trial.js'
-import type { TrialAnswer, TrialOrder } from './tried-models.js'
+import { type TrialAnswer, type TrialOrder, tryModel } from './tried-models.js'
 
 process.once('message', (order: TrialOrder) => {
   void answer(order).then((said) => {

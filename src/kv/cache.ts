@@ -2,25 +2,22 @@
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import type { CacheSalt } from './cell-hash.js'
+import type { CacheSalt } from './cache-salt.js'
 import type { CostModel } from './cost-model.js'
 import { Evictor, type Reservation } from './eviction.js'
 import { predictedTime } from './forecast.js'
-import { Insertion } from './insertion.js'
+import { Insertion, Turning } from './scratch.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './memory.js'
 import { OffloadedSequence, offloadRecordOf, OffloadTiers, type ReadStates } from './offload.js'
-import { forgetHidden, IdleOffload, Parking, type ParkingOptions } from './parking.js'
+import { borrowedFrom, forgetHidden, IdleOffload, Parking, type ParkingOptions, Reloader } from './parking.js'
 import { EXACT, type Terms } from './plan-parts.js'
 import { lastAgain, neededBy, type Plan, spansHeld, verifyPlan } from './plan.js'
-import { Planner, type PlannerOptions } from './planner.js'
+import { LOST_BELOW, Planner, type PlannerOptions } from './planner.js'
 import { type Prompt, uneditedOf } from './prompt.js'
-import { LOST_BELOW } from './recompute-reason.js'
-import { borrowedFrom, Reloader } from './reload.js'
 import { type CacheTotals, type Residency, residencyOf, totalsOf } from './residency.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
-import { Turning } from './turning.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { type Chunk, type Seat, Step, type StepPart } from './step.js'
 
@@ -149,7 +146,7 @@ export class KvCache {
    * unused for a sequence id; when none can be had it is lost), removes it from the live sequence, tags what is borrowed, copies what goes to other
    * positions. Afterwards the live sequence is running and holds all that is not to be computed. The plan must be this sequence's, made since the
    * cache last changed, and borrow from the device only (`prepare`): one that would reuse other tokens than it shows is refused.
-   * @param alone no other step is running, so that what earlier steps parked is moved off the device first if it is a burden (eviction-policy.ts)
+   * @param alone no other step is running, so that what earlier steps parked is moved off the device first if it is a burden (tier-policy.ts)
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
@@ -214,7 +211,7 @@ export class KvCache {
   }
 
   /**
-   * Moves something that is parked off the device: what is a burden to the decodes of its conversation (eviction-policy.ts), and while more than `share` of
+   * Moves something that is parked off the device: what is a burden to the decodes of its conversation (tier-policy.ts), and while more than `share` of
    * the cells are in use what is longest unused, so that a later step need not wait for it. One sequence a call, for times when nothing runs.
    * False: nothing to do.
    */

@@ -30,7 +30,7 @@ export function checkpointPlaces(shown: Prompt): number[] {
   return [...new Set(places)].filter((place) => place > 0 && place < tokens.length).sort((a, b) => a - b)
 }
 
-/** Saved states, in the offload tiers; when those are full the ones of least benefit give way (eviction-policy.ts). */
+/** Saved states, in the offload tiers; when those are full the ones of least benefit give way (tier-policy.ts). */
 export class Checkpoints {
   constructor(
     private readonly memory: KvMemory,

@@ -45,7 +45,7 @@ export interface DiskTier {
   readonly counts: DiskCounts
 
   /**
-   * Keeps copies, and gives up what has the least benefit (eviction-policy.ts) where the budget asks for it. The record is copied at once; the state
+   * Keeps copies, and gives up what has the least benefit (tier-policy.ts) where the budget asks for it. The record is copied at once; the state
    * must not be written to until this is settled. Null: larger than the whole budget, or it could not be written; nothing is left of it then.
    */
   put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null>

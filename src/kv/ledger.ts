@@ -42,7 +42,8 @@ export interface LedgerEntry {
   readonly fallback: string | null
   /**
    * Why tokens were computed that the conversation had shown before or that some tier held: "<tokens> tokens: <reason>", one reason after
-   * another; null when there were none. New text, markers, and a last token that is decoded again need no reason. Absent in entries of
+   * another; null when there were none. A changed list of tools, or a template that shows earlier messages differently, comes first and may be
+   * what the others come of. New text, markers, and a last token that is decoded again need no reason. Absent in entries of
    * earlier versions and of engines that do not say.
    */
   readonly recomputeReason?: string | null
@@ -86,6 +87,14 @@ export interface LedgerEntry {
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
   /** What was expected of cache and prefill before they began; null where the machine was not calibrated. */
   readonly predicted: number | null
+}
+
+/** The entry with what the cache cannot know: that other tokens stand for what was shown before, and why. */
+export function explained(entry: LedgerEntry, rewrite: { readonly reason: string } | null): LedgerEntry {
+  const { recomputed, recomputeReason } = entry
+  if (rewrite === null || recomputed === 0) return entry
+  const first = `${recomputed} tokens: ${rewrite.reason}`
+  return { ...entry, recomputeReason: recomputeReason == null ? first : `${first}; ${recomputeReason}` }
 }
 
 // The split of a step's tokens among its messages: reused, recomputed, fresh.

@@ -25,7 +25,7 @@ export interface OffloadTotals {
 }
 
 /**
- * What does not fit into memory any more goes to the disk tier in the background, by least benefit per byte (eviction-policy.ts); without a disk tier it is
+ * What does not fit into memory any more goes to the disk tier in the background, by least benefit per byte (tier-policy.ts); without a disk tier it is
  * lost. A sequence leaves memory only once it is on the disk tier.
  */
 export class OffloadTiers {

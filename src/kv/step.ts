@@ -4,7 +4,7 @@ import { length, span, type Span } from '../core/span.js'
 import { type LedgerEntry, messageCosts, type ReuseSource, type StepKind, withGenerated } from './ledger.js'
 import type { Sequence } from './sequence.js'
 import type { Part } from './plan-parts.js'
-import { computedIn, reusedIn, turnedIn, type Plan } from './plan.js'
+import { computedIn, type Plan, reusedIn, turnedIn } from './plan.js'
 import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 
 /** Which of a step's tokens: the prompt's, or those the model generated. */

@@ -46,6 +46,19 @@ Napi::Value about(const Napi::CallbackInfo &info) {
   });
 }
 
+// Puts the CPU backend in the file in the place of the one that computes now. Before the first model: what that one made would lose its code.
+Napi::Value useCpuLibrary(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto path = info[0].As<Napi::String>().Utf8Value();
+    auto *before = ggml_backend_reg_by_name("CPU");
+    // Refuses another version of ggml's interface, and instructions that this processor has not.
+    if (!ggml_backend_load(path.c_str())) 
+      throw Failure("native/library-mismatch", "ggml does not take the CPU library " + path + "; run kvfold compile again, or set KVFOLD_CPU_LIBRARY=shipped.");
+    if (before) ggml_backend_unload(before);
+    return info.Env().Undefined();
+  });
+}
+
 Napi::Value shutdown(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     live(info.Env()).freeAll();
@@ -61,6 +74,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   llama_backend_init();
   env.SetInstanceData(new kvfold::Live());
   exports.Set("about", Napi::Function::New(env, kvfold::about));
+  exports.Set("useCpuLibrary", Napi::Function::New(env, kvfold::useCpuLibrary));
   exports.Set("shutdown", Napi::Function::New(env, kvfold::shutdown));
   kvfold::exportModel(env, exports);
   kvfold::exportVocabulary(env, exports);

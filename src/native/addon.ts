@@ -5,8 +5,9 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { getLlama, type Llama } from 'node-llama-cpp'
 import { KvfoldError, errorTable, type ErrorCode } from '../core/errors.js'
+import { compiledPath, shippedCpuLibrary, wantedCpuLibrary } from './cpu-library.js'
 import type { Device } from './devices.js'
-import type { DecodeStatus, GpuChoice } from './types.js'
+import type { BackendInfo, DecodeStatus, GpuChoice, ModelInfo, SpecialTokens } from './types.js'
 
 declare const kind: unique symbol
 interface Handle<Name extends string> {
@@ -29,32 +30,11 @@ export interface About {
   readonly tensorTypes: readonly TensorBlock[]
 }
 
-export interface RawModel {
-  readonly description: string
-  readonly parameters: number
-  readonly size: number
-  readonly layers: number
-  readonly embedding: number
-  readonly heads: number
-  readonly kvHeads: number
-  readonly trainedContext: number
-  readonly slidingWindow: number
+export interface RawModel extends Omit<ModelInfo, 'path' | 'architecture' | 'vocabulary' | 'vocabType'> {
   readonly vocabType: string
-  readonly rope: string
-  readonly recurrent: boolean
-  readonly hybrid: boolean
-  readonly encoder: boolean
-  readonly metadata: Readonly<Record<string, string>>
-  readonly chatTemplate: string | null
 }
 
-export interface RawVocabulary {
-  readonly bos: number | null
-  readonly eos: number | null
-  readonly eot: number | null
-  readonly newline: number | null
-  readonly addBos: boolean
-  readonly addEos: boolean
+export interface RawVocabulary extends SpecialTokens {
   /** Per token: bit 0 ends generation, bit 1 is control or unknown. */
   readonly flags: Uint8Array
 }
@@ -95,10 +75,12 @@ export interface RawCaptured {
 
 /**
  * The addon's functions. They guard against freed handles and against what llama.cpp throws, but check no argument: what llama.cpp would
- * assert on must be refused before (context.ts, sampler.ts, model.ts).
+ * assert on must be refused before (context.ts, model.ts).
  */
 export interface Addon {
   about(): About
+  /** The CPU backend of this file computes from now on. Before the first model is loaded. */
+  useCpuLibrary(path: string): void
   /** Stops loads and decodes of this environment and frees everything; all handles are disposed afterwards. */
   shutdown(): void
   modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
@@ -173,6 +155,7 @@ export interface LoadedAddon {
   readonly llama: Llama
   /** Of llama.cpp, e.g. `v0.5.0`. */
   readonly release: string
+  readonly cpuLibrary: BackendInfo['cpuLibrary']
 }
 
 /**
@@ -199,10 +182,24 @@ export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
     )
   }
   const addon = loaded.exports as Addon
+  const cpuLibrary = useCpuLibrary(addon, root, release)
   const { version } = addon.about()
   // The prebuilt libraries are built outside a release checkout and call themselves -dev of the same version.
   if (`v${version.replace(/-dev$/, '')}` !== release) throw mismatch(release, version)
-  return { addon, llama, release }
+  return { addon, llama, release, cpuLibrary }
+}
+
+/** Where it was compiled here, that library computes on the processor from now on. */
+function useCpuLibrary(addon: Addon, root: string, release: string): BackendInfo['cpuLibrary'] {
+  const shipped = shippedCpuLibrary(loadedLibraries())
+  if (shipped === null) return null
+  const compiled = compiledPath(root, release, shipped)
+  const wanted = wantedCpuLibrary(compiled)
+  if (wanted !== null)
+    calling(() => {
+      addon.useCpuLibrary(wanted)
+    })
+  return { shipped, compiled, used: wanted ?? shipped }
 }
 
 function mismatch(built: string, found: string): KvfoldError {

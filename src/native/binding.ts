@@ -36,7 +36,7 @@ export async function openNative({ gpu = 'auto' }: { readonly gpu?: GpuChoice } 
 async function open(gpu: GpuChoice): Promise<Native> {
   if (process.platform === 'win32')
     throw new KvfoldError('native/unsupported', 'kvfold runs on Linux and macOS, not yet on Windows; use WSL there.')
-  const { addon, llama, release } = await loadAddon(gpu)
+  const { addon, llama, release, cpuLibrary } = await loadAddon(gpu)
   // A GPU's driver may be unloaded before llama.cpp's objects; they must go first.
   process.once('exit', () => {
     addon.shutdown()
@@ -48,6 +48,7 @@ async function open(gpu: GpuChoice): Promise<Native> {
     release,
     devices: usable(computesOn, devices).map(({ name, description }) => `${name}: ${description}`),
     systemInfo,
+    cpuLibrary,
   }
   return {
     backend,

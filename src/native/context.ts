@@ -14,8 +14,7 @@ import {
   refuse,
 } from './addon.js'
 import { Capture } from './capture.js'
-import { type ContextPlan, fixedKeys, isFlat } from './context-plan.js'
-import { availableMemory, refuseTooMuch } from './memory-estimate.js'
+import { availableMemory, type ContextPlan, fixedKeys, isFlat, refuseTooMuch } from './context-plan.js'
 import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
 import type {
   Batch,

@@ -19,6 +19,11 @@ export interface BackendInfo {
   readonly release: string
   readonly devices: readonly string[]
   readonly systemInfo: string
+  /**
+   * Files of the library that computes on the processor: the one that node-llama-cpp ships, where the one compiled here is or would be
+   * (`kvfold compile`), and which of them (or what `KVFOLD_CPU_LIBRARY` names) is used. Null where the library has no file of its own.
+   */
+  readonly cpuLibrary: { readonly shipped: string; readonly compiled: string; readonly used: string } | null
 }
 
 export interface ModelOptions {

@@ -7,6 +7,9 @@ import type { Sampling } from '../engine/engine.js'
 import type { Service } from './ask.js'
 import { addDashboard } from './dashboard.js'
 import { addMessages } from './dialects/anthropic/messages.js'
+import { addLlamaCompletions } from './dialects/llama-server/completion.js'
+import { addProps } from './dialects/llama-server/props.js'
+import { addOllama } from './dialects/ollama/ollama.js'
 import { addChat } from './dialects/openai/chat.js'
 import { addCompletions } from './dialects/openai/completions.js'
 import { addEmbeddings } from './dialects/openai/embeddings.js'
@@ -151,6 +154,9 @@ export class Server {
     addEmbeddings(app, ports)
     addModels(app, ports)
     addTokens(app, ports)
+    addLlamaCompletions(app, ports)
+    addProps(app, ports)
+    addOllama(app, ports, version)
     addThreads(app, ports)
     addChanges(app, ports, running)
     addHealth(app, { service, metrics, running, locked: ring.locked })

@@ -1,11 +1,13 @@
 /** Owns what is asked of the server and what it answers, whatever HTTP dialect it came in: everything under `src/server` speaks this. */
-import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
+import type { MemToolMode } from '../agents/memtool-asides.js'
+import type { ChatMessage, TemplateVariables, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
 import type { CostlyFolds } from '../context/fragment.js'
 import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
+import type { Deferral } from './threads/deferred-tools.js'
 import type { Cleared, ClearToolUses } from './threads/context-edits.js'
 import type { Responses } from './responses/responses.js'
 import type { ThreadDesk } from './threads/thread-api.js'
@@ -22,6 +24,14 @@ export type AnswerFormat =
   | { readonly kind: 'json' }
   | { readonly kind: 'grammar'; readonly grammar: string }
 
+/** What a field of a request tells the chat template. */
+export interface TemplateField {
+  readonly field: string
+  /** Variables that it is, by what templates call them. */
+  readonly names: readonly string[]
+  readonly value: unknown
+}
+
 export interface Ask {
   readonly tenant: Tenant
   /** A name out of `Service.models()`. Default: the first. */
@@ -35,9 +45,13 @@ export interface Ask {
    * dashboard. Default false.
    */
   readonly appended?: boolean
+  /** What the answer begins with; the answer is what comes after. Not with a format or a forced call. Default: nothing. */
+  readonly beginning?: string
   /** The client's. */
   readonly tools: readonly ToolDefinition[]
   readonly toolChoice: ToolChoice | { readonly name: string }
+  /** Tools that the model does not see until it finds them, and how it may search. Default: none. */
+  readonly deferred?: Deferral
   /** False: at most one call of the client's tools an answer. Default true. */
   readonly parallelCalls?: boolean
   readonly sampling?: Sampling
@@ -48,11 +62,15 @@ export interface Ask {
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly format?: AnswerFormat
+  /** Later ones go before earlier ones of the same name. Default: the template is told nothing. */
+  readonly template?: readonly TemplateField[]
   /** Alternatives to report per token, 0 to 20. Default: no logprobs. */
   readonly logprobs?: number
   /** Default: the server's. */
   readonly acm?: Acm
   readonly policy?: FoldPolicy
+  /** With `acm: memtool`: who removes and who searches. Default: the server's. */
+  readonly memToolMode?: MemToolMode
   /** Default: the server's. */
   readonly overflow?: Overflow
   /** Which old tool results are cleared before the model answers. Default: none. */
@@ -85,6 +103,20 @@ export interface Usage {
   readonly saved?: Saved
 }
 
+/** A step that searched for tools: what was said, with the call, and what came of it. */
+export interface SearchStep {
+  readonly message: ChatMessage
+  readonly result: SearchResult
+}
+
+export interface SearchResult {
+  readonly call: ToolCall
+  /** Names of the tools found. */
+  readonly found: readonly string[]
+  /** What was wrong with the call; null when nothing was. */
+  readonly error: string | null
+}
+
 /** What was not computed, and the time that it would have taken at the pace of the model's prompts so far. */
 export interface Saved {
   readonly tokens: number
@@ -109,6 +141,8 @@ export interface RecognisedEdits {
 }
 
 export interface Answer {
+  /** What came before the message: searches for deferred tools, each a step of its own, oldest first. Left out where there were none. */
+  readonly searched?: readonly SearchStep[]
   /** The thread that this answer belongs to now; a fork's is new. */
   readonly thread: string
   readonly model: string
@@ -134,6 +168,8 @@ export interface Answer {
   readonly logprobs?: readonly TokenLogprob[]
   /** Calls of the context tools that were carried out. */
   readonly contextCalls: number
+  /** Fields of `Ask.template` that the model's template does not read, each once. */
+  readonly unread: readonly string[]
 }
 
 export type AskEvent =
@@ -155,6 +191,8 @@ export type AskEvent =
   | { readonly type: 'tokens'; readonly tokens: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
   /** A context tool was carried out inside. */
   | { readonly type: 'acm'; readonly step: number; readonly call: ToolCall; readonly result: string; readonly failed: boolean }
+  /** A search for deferred tools was carried out inside. */
+  | ({ readonly type: 'search' } & SearchResult)
   /** The policy folded these fragments. `saves`: tokens. */
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
   /** The template shows an earlier message differently than before, so its tokens are computed again. */
@@ -187,6 +225,10 @@ export interface CompletionAsked extends AsyncIterable<AskEvent> {
   readonly answer: Promise<CompletionAnswer>
 }
 
+/** What the template is told by these fields. */
+export const variablesOf = (fields: readonly TemplateField[] = []): TemplateVariables =>
+  Object.fromEntries(fields.flatMap(({ names, value }) => names.map((name) => [name, value] as const)))
+
 /** What stands behind every route. Methods that name a model load it when it is not loaded. @throws KvfoldError model/not-found for unknown names */
 export interface Service {
   /** Errors come through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*, memory/insufficient. */
@@ -196,15 +238,28 @@ export interface Service {
   complete(ask: CompletionAsk): CompletionAsked
   /** In the order of preference; loads nothing. */
   models(): readonly ModelStatus[]
-  /** Control tokens written in the text count as such with `special`. */
-  tokenize(model: string | undefined, text: string, options?: { readonly special?: boolean }): Promise<readonly number[]>
+  /** Control tokens written in the text count as such with `special`; `bos`: with what the model's texts begin with. */
+  tokenize(
+    model: string | undefined,
+    text: string,
+    options?: { readonly special?: boolean; readonly bos?: boolean },
+  ): Promise<readonly number[]>
   detokenize(model: string | undefined, tokens: readonly number[]): Promise<string>
-  /** Tokens of a prompt that shows all of these messages, but for what a new thread would have `clear` hide. */
+  /** The bytes of each token. */
+  pieces(model: string | undefined, tokens: readonly number[]): Promise<readonly Buffer[]>
+  /** The text that the model's chat template makes of these messages. @throws KvfoldError model/unsupported where another server has the template */
+  prompt(
+    model: string | undefined,
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    template?: readonly TemplateField[],
+  ): Promise<string>
+  /** Tokens of a prompt that shows all of these messages, but for what a new thread would have `clear` hide, and tells the template this. */
   count(
     model: string | undefined,
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
-    clear?: Ask['clear'],
+    of?: Pick<Ask, 'clear' | 'template'>,
   ): Promise<number>
   /** The model that does nothing but embed, where there is one; loads nothing. */
   embeddingModel(): EmbeddingModelStatus | null

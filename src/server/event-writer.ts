@@ -1,4 +1,4 @@
-/** Owns a stream of server-sent events on its way out: frames in order, no faster than the client reads. */
+/** Owns a stream of server-sent events, or of lines of JSON, on its way out: frames in order, no faster than the client reads. */
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 
 /** One event; `data` is written as JSON, or as it is when it is text (`[DONE]`). */
@@ -10,10 +10,14 @@ export interface Frame {
 export class EventWriter {
   #last: Promise<void> = Promise.resolve()
 
-  /** @param headers called once, when the stream begins; what is in them goes out beside the stream's own */
+  /**
+   * @param headers called once, when the stream begins; what is in them goes out beside the stream's own
+   * @param lines a JSON object a line, and no server-sent events
+   */
   constructor(
     private readonly response: ServerResponse,
     private readonly headers: () => OutgoingHttpHeaders,
+    private readonly lines = false,
   ) {}
 
   /** True once the status line is out: what goes wrong from then on can only be said in the stream. */
@@ -25,7 +29,7 @@ export class EventWriter {
     if (this.begun || this.response.destroyed) return
     this.response.writeHead(200, {
       ...this.headers(),
-      'content-type': 'text/event-stream; charset=utf-8',
+      'content-type': this.lines ? 'application/x-ndjson' : 'text/event-stream; charset=utf-8',
       'cache-control': 'no-cache, no-transform',
       connection: 'keep-alive',
       'x-accel-buffering': 'no',
@@ -35,7 +39,7 @@ export class EventWriter {
 
   /** Resolves when the client has room for more, or is gone. Calls of several callers go out one after another. */
   write(frames: readonly Frame[]): Promise<void> {
-    return frames.length === 0 ? this.#last : this.#send(frames.map(text).join(''))
+    return frames.length === 0 ? this.#last : this.#send(frames.map(this.lines ? line : text).join(''))
   }
 
   /** A line clients do not see; it keeps the connection from being taken for dead. */
@@ -70,3 +74,5 @@ function text({ event, data }: Frame): string {
   const body = typeof data === 'string' ? data : JSON.stringify(data)
   return `${event === undefined ? '' : `event: ${event}\n`}data: ${body}\n\n`
 }
+
+const line = ({ data }: Frame): string => `${JSON.stringify(data)}\n`

@@ -5,6 +5,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import fastify, { type FastifyReply, type FastifyRequest, LogController } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
 import { anthropicError } from './dialects/anthropic/error.js'
+import { ollamaError } from './dialects/ollama/ollama-reply.js'
 import { openAiError } from './dialects/openai/wire.js'
 import { parseJsonBody, schemaError } from './json-body.js'
 import type { App } from './ports.js'
@@ -31,6 +32,9 @@ const HEADERS = 128
 const HEADERS_TIMEOUT = 20_000
 const REQUEST_TIMEOUT = 120_000
 
+/** Paths that people type without their version, as llama-server takes them; its `/completions` is a route of its own. */
+const UNVERSIONED = /^\/(chat\/completions|models|embeddings|responses|messages)(?=[/?]|$)/
+
 /** An instance without routes. */
 export function newHttp({ tls, logLevel = 'info', log, bodyLimit = BODY_LIMIT }: HttpOptions): App {
   const http = { maxHeaderSize: HEADER_BYTES, headersTimeout: HEADERS_TIMEOUT }
@@ -41,6 +45,7 @@ export function newHttp({ tls, logLevel = 'info', log, bodyLimit = BODY_LIMIT }:
     forceCloseConnections: true,
     return503OnClosing: false,
     genReqId: requestId,
+    rewriteUrl: ({ url = '/' }) => (UNVERSIONED.test(url) ? `/v1${url}` : url),
     routerOptions: { maxParamLength: 256 },
     ajv: {
       customOptions: { coerceTypes: false, removeAdditional: false, useDefaults: false, strict: false, strictNumbers: true },
@@ -120,10 +125,12 @@ export function fail(request: FastifyRequest, reply: FastifyReply, problem: Prob
   if (status === 401) reply.header('www-authenticate', 'Bearer')
   // Both makers' clients ask again after any 5xx unless they are told not to.
   reply.header('x-should-retry', String(retryAfter !== null))
-  void reply
-    .code(status)
-    .type('application/json')
-    .send(isAnthropic(request) ? anthropicError(problem, request.id) : openAiError(problem))
+  void reply.code(status).type('application/json').send(errorFor(request, problem))
+}
+
+function errorFor(request: FastifyRequest, problem: Problem): object {
+  if (request.url.startsWith('/api/')) return ollamaError(problem)
+  return isAnthropic(request) ? anthropicError(problem, request.id) : openAiError(problem)
 }
 
 /** Routes that both makers have (`/v1/models`) answer each in its own words. */

@@ -1,4 +1,5 @@
 /** Owns what a request body must be before anything looks into it: UTF-8, JSON, not too deep, no keys that poison prototypes. */
+import { isRecord } from '../core/json.js'
 import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import { FieldError } from './problem.js'
 
@@ -63,9 +64,6 @@ function place({ message }: SyntaxError): string {
   const at = /position (\d+)/.exec(message)?.[1]
   return at === undefined ? 'it ends too early, or is no JSON at all' : `wrong at position ${at}`
 }
-
-export const isRecord = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 const [BACKSLASH, QUOTE, BRACE, BRACE_END, BRACKET, BRACKET_END] = [0x5c, 0x22, 0x7b, 0x7d, 0x5b, 0x5d] as const
 

@@ -9,6 +9,8 @@ import { problemOf, type Problem } from './problem.js'
 
 /** How a dialect writes a stream. `index` says which of the answers an event belongs to. */
 export interface StreamShape<A extends AnyAnswer> {
+  /** True: a JSON object a line, and no server-sent events. */
+  readonly lines?: boolean
   on(event: AskEvent, index: number): readonly Frame[]
   /** The answer at `index` is complete. */
   done(answer: A, index: number): readonly Frame[]
@@ -93,10 +95,11 @@ export class Exchange {
     ping: number | null,
   ): Promise<FastifyReply> {
     const { reply } = this
-    const writer = new EventWriter(reply.raw, () => {
+    const headers = () => {
       reply.hijack()
       return reply.getHeaders() as OutgoingHttpHeaders
-    })
+    }
+    const writer = new EventWriter(reply.raw, headers, shape.lines)
     const timer = ping === null ? null : setInterval(() => void writer.ping(), ping)
     const quiet = () => {
       if (timer !== null) clearInterval(timer)
@@ -161,7 +164,7 @@ export class Exchange {
       if (answer.finish === 'cancelled') throw this.#cancelled()
       meter.done(answer)
       const { promptTokens, cachedTokens, saved } = answer.usage
-      this.request.log.debug({ prompt: promptTokens, cached: cachedTokens, saved }, 'answered')
+      this.request.log.info({ prompt: promptTokens, cached: cachedTokens, saved }, 'answered')
       return answer
     } catch (error) {
       const meant = this.#run.signal.aborted && error instanceof KvfoldError && error.code === 'engine/cancelled'

@@ -1,5 +1,4 @@
 /** Owns what stands behind every route: the way of an ask through queue, model and thread to its answer. */
-import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
@@ -18,19 +17,22 @@ import {
   type EmbedAsk,
   type EmbeddingModelStatus,
   type Service,
+  variablesOf,
 } from './ask.js'
 import { Embeddings, type EmbeddingModel } from './embeddings.js'
 import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
 import { answer, checkAsk, type AskDefaults } from './threads/answering.js'
 import { countCleared } from './threads/context-edits.js'
+import type { OperatorTools } from './threads/managed-tools.js'
 import { ThreadBook, type BookOptions } from './threads/thread-manager.js'
-import { complete, RecentCompletions, type Slot, vocabularyOf } from './threads/completing.js'
+import { complete, RecentCompletions, refuseForeign, type Slot, vocabularyOf } from './threads/completing.js'
 import type { ThreadDesk } from './threads/thread-api.js'
 import { MemoryStore } from './threads/memory-store.js'
 import { livePorts, type Model, Models, type ModelsOptions, type ModelSource, type ServedEngine } from './threads/models.js'
 import { Operations } from './threads/thread-operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
+import { SILENT, Voice } from './threads/voice.js'
 import type { Damage } from '../store/damage.js'
 import type { ThreadStore } from '../store/port.js'
 
@@ -49,6 +51,8 @@ export interface ServiceOptions extends Omit<ModelsOptions, 'onLeave'>, Omit<Boo
   readonly timeoutMs?: number
   /** Of asks that do not say. Default: acm off, overflow refuse, client edits exact. */
   readonly defaults?: Partial<AskDefaults>
+  /** What requests with `acm: memtool` may use besides their own tools. Default: none. */
+  readonly operatorTools?: OperatorTools
   /** Folds and summaries that take at least as many tokens as the text, by whomever, where a request does not say. Default `refuse`. */
   readonly costlyFolds?: CostlyFolds
 }
@@ -99,7 +103,14 @@ export class ThreadService implements Service {
       limit,
       ...(options.embeddings === undefined ? {} : { own: options.embeddings }),
     })
-    this.#defaults = { acm: 'off', policy: {}, overflow: 'refuse', clientEdits: 'exact', ...options.defaults }
+    this.#defaults = {
+      acm: 'off',
+      memToolMode: 'hybrid',
+      policy: {},
+      overflow: 'refuse',
+      clientEdits: 'exact',
+      ...options.defaults,
+    }
   }
 
   /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models, or with two of one name */
@@ -163,26 +174,37 @@ export class ThreadService implements Service {
     return this.#models.all.map((model) => ({ ...model.status, running: this.#queues.get(model)?.running ?? 0 }))
   }
 
-  tokenize(model: string | undefined, text: string, { special = false }: { readonly special?: boolean } = {}) {
-    return this.#using(model, (engine) => [...vocabularyOf(engine).tokenize(text, { parseSpecial: special })])
+  tokenize(...[model, text, { special = false, bos = false } = {}]: Parameters<Service['tokenize']>) {
+    const options = { parseSpecial: special, addSpecial: bos }
+    return this.#using(model, (engine) => [...vocabularyOf(engine).tokenize(text, options)])
   }
 
-  detokenize(model: string | undefined, tokens: readonly number[]): Promise<string> {
+  async detokenize(model: string | undefined, tokens: readonly number[]): Promise<string> {
+    return Buffer.concat(await this.pieces(model, tokens)).toString()
+  }
+
+  pieces(model: string | undefined, tokens: readonly number[]): Promise<readonly Buffer[]> {
     return this.#using(model, (engine) => {
       const vocabulary = vocabularyOf(engine)
       refuseForeign(tokens, vocabulary.info.vocabulary)
-      return vocabulary.detokenize(tokens, true)
+      return tokens.map((token) => Buffer.from(vocabulary.piece(token, true)))
     })
   }
 
-  count(
-    model: string | undefined,
-    messages: readonly ChatMessage[],
-    tools: readonly ToolDefinition[],
-    clear?: Ask['clear'],
-  ): Promise<number> {
+  prompt(...[model, messages, tools, template]: Parameters<Service['prompt']>): Promise<string> {
+    return this.#using(model, ({ format, info }) => {
+      if (format === undefined)
+        throw new KvfoldError('model/unsupported', `The engine of ${info.model} has its chat template elsewhere.`)
+      return format.with(variablesOf(template)).render({ messages, tools }).text
+    })
+  }
+
+  count(...[model, messages, tools, { clear, template } = {}]: Parameters<Service['count']>): Promise<number> {
+    const variables = variablesOf(template)
     return this.#using(model, (engine) =>
-      clear === undefined ? engine.count(messages, tools) : countCleared(engine, messages, tools, clear),
+      clear === undefined
+        ? engine.count(messages, tools, [], variables)
+        : countCleared(new Voice(engine, { ...SILENT, variables: () => variables }), messages, tools, clear),
     )
   }
 
@@ -210,8 +232,10 @@ export class ThreadService implements Service {
 
   status(): ServiceStatus {
     const queues = [...this.#queues.values()]
+    const servers = this.options.operatorTools?.servers ?? []
     return {
       models: this.models(),
+      toolServers: servers.map(({ name, state, problem, tools }) => ({ name, state, problem, tools: tools.length })),
       running: queues.reduce((sum, { running }) => sum + running, 0),
       queue: { waiting: queues.reduce((sum, { waiting }) => sum + waiting, 0), limit: this.options.queueLimit ?? 128 },
       threads: this.#book.size,
@@ -254,9 +278,9 @@ export class ThreadService implements Service {
       try {
         emit({ type: 'started', thread: taken.thread.id, model: model.name })
         const save = () => taken.thread.alone(() => this.#book.save(taken.thread, 'message'))
-        const options = { ask, taken, engine, defaults: this.#defaults, signal, emit, save }
+        const { operatorTools = null } = this.options
         try {
-          const done = await answer(options)
+          const done = await answer({ ask, taken, engine, defaults: this.#defaults, operatorTools, signal, emit, save })
           return { ...done, waited }
         } finally {
           await save()
@@ -362,12 +386,6 @@ export class ThreadService implements Service {
 
 /** Those that no repair has settled. */
 const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length
-
-function refuseForeign(tokens: readonly number[], size: number): void {
-  const bad = tokens.findIndex((token) => !Number.isSafeInteger(token) || token < 0 || token >= size)
-  if (bad >= 0)
-    throw new KvfoldError('engine/bad-request', `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${size}.`)
-}
 
 const closing = (): KvfoldError => new KvfoldError('server/closing', 'The server is going down and takes no more requests.')
 const late = (milliseconds: number | undefined): KvfoldError =>

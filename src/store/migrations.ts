@@ -1,8 +1,18 @@
 /** Owns the shape of the store's file, version by version: step n brings a file of version n to version n + 1. Steps are never changed. */
 import type { Migration, StoreFile } from './store-file.js'
-import { chained, digestRows, NO_ROWS, PART_TABLES, type Chain, type PartTable } from './digest.js'
-import type { Row, RowKind, Value } from './row-kind.js'
-import { cardRows, editRows, headRows, PARTS } from './rows.js'
+import { type Row, type RowKind, type Value } from './row-kind.js'
+import {
+  cardRows,
+  type Chain,
+  chained,
+  digestRows,
+  editRows,
+  headRows,
+  NO_ROWS,
+  PART_TABLES,
+  PARTS,
+  type PartTable,
+} from './rows.js'
 
 export const migrations: readonly Migration[] = [
   `

@@ -1,10 +1,12 @@
-/** Owns how threads are written as rows: JSON for what has parts, a blob for sampled tokens. */
+/** Owns how threads are written as rows, JSON for what has parts, a blob for sampled tokens; and that what is read of a thread is all that was written. */
 import { endianness } from 'node:os'
+import { crc32 } from 'node:zlib'
 import type { ChatMessage } from '../chat/message.js'
-import { invariant } from '../core/errors.js'
+import { invariant, KvfoldError } from '../core/errors.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead } from './port.js'
-import { rowKind } from './row-kind.js'
+import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead, ThreadRecord } from './port.js'
+import { rowKind, type RowKind, type Value } from './row-kind.js'
+import type { StoreFile } from './store-file.js'
 
 /** Half a surrogate pair cannot be written to SQLite; JSON escapes it. */
 const json = (value: unknown): string => JSON.stringify(value)
@@ -41,23 +43,37 @@ export const editRows = rowKind<ThreadEdits>({
   read: ({ fragments, searches, ids }) => ({ fragments: parsed(fragments), searches: parsed(searches), ids }) as ThreadEdits,
 })
 
+/** A message without its sampled tokens. */
+type StoredText = Omit<ChatMessage, 'sampled'> & {
+  readonly sampled?: string
+  /** The generation prompt, where it was not the template's own. */
+  readonly sampledAfter?: string
+}
+
 export const messageRows = rowKind<StoredMessage>({
   table: 'messages',
   columns: { message: 'text', tokens: 'blob', seen: 'text' },
   write: ({ message: { sampled, ...message }, seen }) => [
-    json(sampled === undefined ? message : { ...message, sampled: sampled.text }),
+    json(sampled === undefined ? message : { ...message, sampled: sampled.text, sampledAfter: sampled.prompt }),
     // libsql reads an empty blob as NULL.
     sampled === undefined || sampled.tokens.length === 0 ? null : bytesOf(sampled.tokens),
     json(typeof seen === 'string' ? seen : plain(seen)),
   ],
   read: ({ message: text, tokens, seen: known }) => {
-    const { sampled, ...message } = parsed(text) as Omit<ChatMessage, 'sampled'> & { readonly sampled?: string }
+    const { sampled, sampledAfter: prompt, ...message } = parsed(text) as StoredText
     const seen = parsed(known) as 'same' | 'nothing' | PlainMessage
     return {
       message:
         sampled === undefined
           ? message
-          : { ...message, sampled: { text: sampled, tokens: tokensOf(tokens as Uint8Array | null) } },
+          : {
+              ...message,
+              sampled: {
+                text: sampled,
+                tokens: tokensOf(tokens as Uint8Array | null),
+                ...(prompt === undefined ? {} : { prompt }),
+              },
+            },
       seen: typeof seen === 'string' ? seen : unplain(seen),
     }
   },
@@ -96,12 +112,143 @@ type PlainMessage = Omit<ChatMessage, 'sampled'> & {
 }
 
 const plain = ({ sampled, ...message }: ChatMessage): PlainMessage =>
-  sampled === undefined ? message : { ...message, sampled: { text: sampled.text, tokens: [...sampled.tokens] } }
+  sampled === undefined ? message : { ...message, sampled: { ...sampled, tokens: [...sampled.tokens] } }
 const unplain = ({ sampled, ...message }: PlainMessage): ChatMessage =>
-  sampled === undefined ? message : { ...message, sampled: { text: sampled.text, tokens: Int32Array.from(sampled.tokens) } }
+  sampled === undefined ? message : { ...message, sampled: { ...sampled, tokens: Int32Array.from(sampled.tokens) } }
 
 const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Uint8Array => {
   invariant(endianness() === 'LE', 'the store is written on machines that put the low byte first')
   return new Uint8Array(buffer, byteOffset, byteLength)
 }
 const tokensOf = (bytes: Uint8Array | null): Int32Array => new Int32Array(new Uint8Array(bytes ?? []).buffer)
+
+// The rows of one thread in the store's file: how they are written, and that what is read is all that was written.
+
+export type Part<K extends PartTable> = (typeof PARTS)[K] extends RowKind<infer T> ? T : never
+
+/** Ends the reading of a thread; never leaves `ThreadRows.read`. */
+class Damaged extends Error {}
+
+/** All that writes wants to be within a transaction of the file. */
+export class ThreadRows {
+  constructor(private readonly file: StoreFile) {}
+
+  /** Writes new parts behind those that are there; says the digest with them. */
+  added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly Part<T>[] }): ThreadDigest {
+    const add = (table: PartTable) => {
+      const [before] = digest[table]
+      const kind = PARTS[table] as RowKind<unknown>
+      const sums = parts[table].map((part, index) => this.insert(table, kind, part, { thread, place: before + index }))
+      return chained(digest[table], sums)
+    }
+    return { ...digest, messages: add('messages'), entries: add('entries'), events: add('events') }
+  }
+
+  /** Takes out the parts from this place on; says the digest without them. */
+  cut(thread: number, digest: ThreadDigest, table: PartTable, from: number): ThreadDigest {
+    this.file.run(`DELETE FROM ${table} WHERE thread = ? AND place >= ?`, thread, from)
+    const left = this.file.rows(`SELECT sum FROM ${table} WHERE thread = ? ORDER BY place`, thread)
+    const sums = left.map(({ sum }) => sum as number)
+    return { ...digest, [table]: chained(NO_ROWS, sums) }
+  }
+
+  /** Says the row's checksum. */
+  insert<T>(table: string, kind: RowKind<T>, value: T, keys: Readonly<Record<string, number>>): number {
+    const columns = [...Object.keys(keys), ...kind.columns]
+    const marks = columns.map(() => '?').join(', ')
+    const values = kind.write(value, Object.values(keys))
+    this.file.run(`INSERT INTO ${table} (${columns.join(', ')}) VALUES (${marks})`, ...Object.values(keys), ...values)
+    return values.at(-1) as number
+  }
+
+  /** Says the row's checksum. */
+  replace<T>(table: string, kind: RowKind<T>, value: T, key: 'number' | 'thread', is: number): number {
+    const sets = kind.columns.map((column) => `${column} = ?`).join(', ')
+    const values = kind.write(value, [is])
+    this.file.run(`UPDATE ${table} SET ${sets} WHERE ${key} = ?`, ...values, is satisfies Value)
+    return values.at(-1) as number
+  }
+
+  /** The thread if it is what the digest is of, else what is wrong with it. @throws KvfoldError store/failed */
+  read(number: number, digest: ThreadDigest): { readonly record: ThreadRecord } | { readonly damage: string } {
+    try {
+      const head = this.#single('threads', headRows, 'number', number, digest.head, 'its own row')
+      const edits = this.#single('edits', editRows, 'thread', number, digest.edits, 'what was folded in it')
+      const parts = <T extends PartTable>(table: T) => this.#parts(table, number, digest)
+      return { record: { ...head, messages: parts('messages'), edits, ledger: parts('entries'), events: parts('events') } }
+    } catch (error) {
+      if (error instanceof Damaged) return { damage: error.message }
+      // A file that was too long to be checked as a whole.
+      if (error instanceof KvfoldError && error.code === 'store/damaged')
+        return { damage: 'the part of the file that it is in cannot be read' }
+      throw error
+    }
+  }
+
+  #single<T extends ThreadHead | ThreadEdits>(
+    ...[table, kind, key, is, sum, what]: [string, RowKind<T>, 'number' | 'thread', number, number, string]
+  ): T {
+    const [row] = this.file.rows(`SELECT ${kind.selected} FROM ${table} WHERE ${key} = ?`, is)
+    if (row === undefined) throw new Damaged(`${what} is missing`)
+    const value = kind.read(row, [is])
+    if (value === null) throw new Damaged(`${what} is not what was written`)
+    if (row['sum'] !== sum) throw new Damaged(`${what} is not what was written last`)
+    return value
+  }
+
+  #parts<T extends PartTable>(table: T, number: number, digest: ThreadDigest): readonly Part<T>[] {
+    const kind = PARTS[table] as unknown as RowKind<Part<T>>
+    const rows = this.file.rows(`SELECT place, ${kind.selected} FROM ${table} WHERE thread = ? ORDER BY place`, number)
+    const values = rows.map((row, index) => {
+      if (row['place'] !== index) throw new Damaged(`row ${index} of its ${table} is missing`)
+      const value = kind.read(row, [number, index])
+      if (value === null) throw new Damaged(`row ${index} of its ${table} is not what was written`)
+      return value
+    })
+    const [wanted] = digest[table]
+    if (rows.length !== wanted) throw new Damaged(`it has ${rows.length} of ${wanted} rows of its ${table}`)
+    const sums = rows.map((row) => row['sum'] as number)
+    if (!isSame(chained(NO_ROWS, sums), digest[table])) throw new Damaged(`its ${table} are not those that were written`)
+    return values
+  }
+}
+
+// What is kept of a whole thread so that a row which is missing, or one of an earlier time, is noticed though every row there is whole.
+
+/** Tables with a row for each part of a thread; rows are added and never changed. */
+export const PART_TABLES = ['messages', 'entries', 'events'] as const
+export type PartTable = (typeof PART_TABLES)[number]
+
+/** Rows, and the checksums of all of them, one after the other, in one. */
+export type Chain = readonly [rows: number, sum: number]
+
+/** Of a thread after its `revision`-th change. Name and model are here, too, for the case that the thread's own row is lost. */
+export interface ThreadDigest
+  extends Pick<ThreadHead, 'tenant' | 'id' | 'model' | 'created'>, Readonly<Record<PartTable, Chain>> {
+  readonly revision: number
+  /** Checksums of the rows that are replaced; null: there is none, and it will be made. */
+  readonly head: number
+  readonly edits: number
+  readonly card: number | null
+}
+
+export const digestRows = rowKind<ThreadDigest>({
+  table: 'digests',
+  columns: { digest: 'text' },
+  write: (digest) => [JSON.stringify(digest)],
+  read: ({ digest }) => JSON.parse(digest as string) as ThreadDigest,
+})
+
+export const NO_ROWS: Chain = [0, 0]
+
+/** With the checksums of more rows. */
+export function chained([rows, sum]: Chain, sums: readonly number[]): Chain {
+  const bytes = Buffer.alloc(4)
+  const all = sums.reduce((before, each) => {
+    bytes.writeUInt32LE(each)
+    return crc32(bytes, before)
+  }, sum)
+  return [rows + sums.length, all]
+}
+
+export const isSame = (a: Chain, b: Chain): boolean => a[0] === b[0] && a[1] === b[1]

@@ -1,10 +1,20 @@
 /** Owns what can be read of the threads in a store's file, whatever is broken: which are what was acknowledged, and what is left of the others. */
-import { chained, digestRows, isSame, NO_ROWS, PART_TABLES, type PartTable, type ThreadDigest } from './digest.js'
+import { type RowKind, type Value } from './row-kind.js'
+import {
+  chained,
+  digestRows,
+  editRows,
+  headRows,
+  isSame,
+  NO_ROWS,
+  PART_TABLES,
+  PARTS,
+  type PartTable,
+  type ThreadDigest,
+} from './rows.js'
 import { keyOf, type Listed, type Manifest } from './manifest.js'
 import { PageReader, type RowPlace } from './page-reader.js'
 import type { StoredMessage, ThreadEdits, ThreadEvent, ThreadHead, ThreadRecord } from './port.js'
-import type { RowKind, Value } from './row-kind.js'
-import { editRows, headRows, PARTS } from './rows.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 
 /** A thread as it was found. */

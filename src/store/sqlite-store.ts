@@ -2,14 +2,12 @@
 import { join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { damageError, type Damage } from './damage.js'
-import { digestRows, NO_ROWS, PART_TABLES, type ThreadDigest } from './digest.js'
+import { type Row } from './row-kind.js'
+import { cardRows, digestRows, editRows, headRows, NO_ROWS, PART_TABLES, type ThreadDigest, ThreadRows } from './rows.js'
 import { keyOf, Manifest, type Listed } from './manifest.js'
 import { migrations } from './migrations.js'
 import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
-import type { Row } from './row-kind.js'
-import { cardRows, editRows, headRows } from './rows.js'
 import { StoreFile, type StoreFileOptions } from './store-file.js'
-import { ThreadRows } from './thread-rows.js'
 
 /** Of the engines' disk tier: deletes what was saved of these threads, loaded engine or not. */
 export interface SavedThreads {

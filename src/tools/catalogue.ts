@@ -1,4 +1,5 @@
 /** Owns the catalogue: all tools there are, any number of them, and finding those that a few words ask for. */
+import { runInNewContext } from 'node:vm'
 import Database from 'libsql'
 import type { ToolDefinition } from '../chat/message.js'
 import { invariant, KvfoldError } from '../core/errors.js'
@@ -29,6 +30,11 @@ const FUSION = 60
 const BATCH = 256
 /** What a word counts in the name, the description and the arguments. */
 const WEIGHTS = [4, 2, 1] as const
+
+/** Milliseconds that a regular expression of somebody else's may take. */
+const PATIENCE = 250
+/** In a context of its own, so that it can be stopped. */
+const FITTING = 'texts.flatMap((list) => list.flatMap((text, place) => (new RegExp(source, "i").test(text) ? [place] : [])))'
 
 export class Catalogue {
   readonly #byName = new Map<string, ToolDefinition>()
@@ -83,6 +89,30 @@ export class Catalogue {
   ): Promise<readonly ToolDefinition[]> {
     const places = await this.#ranked(words, k, ranking, signal)
     return places.slice(0, k).map((place) => this.#byName.get(this.#names[place]!)!)
+  }
+
+  /**
+   * The first `k` that the regular expression fits, those by name before those by description or arguments; case is ignored. A pattern that is none, or
+   * takes longer than a moment, is told in a sentence.
+   */
+  matching(
+    pattern: string,
+    k: number,
+  ): { readonly ok: true; readonly tools: readonly ToolDefinition[] } | { readonly ok: false; readonly message: string } {
+    const source = pattern.replace(/^\(\?i\)/, '')
+    try {
+      new RegExp(source, 'i')
+    } catch {
+      return { ok: false, message: `${JSON.stringify(pattern)} is no regular expression. Write it again.` }
+    }
+    const tools = [...this.#byName.values()]
+    const texts = [tools.map(({ name }) => name), tools.map((tool) => `${tool.description} ${argumentsOf(tool)}`)]
+    try {
+      const places = runInNewContext(FITTING, { source, texts }, { timeout: PATIENCE }) as readonly number[]
+      return { ok: true, tools: [...new Set(places)].slice(0, k).map((place) => tools[place]!) }
+    } catch {
+      return { ok: false, message: `${JSON.stringify(pattern)} takes too long. Write it more simply.` }
+    }
   }
 
   close(): void {

@@ -19,6 +19,19 @@ export interface LateOptions {
 /** A definition as templates write it in their list, without the wrapping that is the same for all. */
 export const lineOf = ({ name, description, parameters }: ToolDefinition): string => pythonJson({ name, description, parameters })
 
+/** The definition that a line is (`lineOf`); null: it is none. */
+export function definitionIn(line: string): ToolDefinition | null {
+  if (!line.startsWith('{"name"')) return null
+  try {
+    const { name, description, parameters } = JSON.parse(line) as Record<string, unknown>
+    const isOne =
+      typeof name === 'string' && typeof description === 'string' && typeof parameters === 'object' && parameters !== null
+    return isOne ? { name, description, parameters: parameters as ToolDefinition['parameters'] } : null
+  } catch {
+    return null
+  }
+}
+
 export class LateDefinitions {
   constructor(
     private readonly conversation: Conversation,

@@ -4,7 +4,8 @@ import type { ToolDefinition } from '../chat/message.js'
 import { strict } from '../core/schema.js'
 import { listed, quoted, refuse } from '../context/refusal.js'
 import { type ContextTool, defineTool } from '../context/tools.js'
-import { type LateDefinitions, lineOf } from './late-definitions.js'
+import type { Conversation } from '../context/conversation.js'
+import { definitionIn, type LateDefinitions, lineOf } from './late-definitions.js'
 import type { Found, ToolMemory } from './tool-memory.js'
 
 export const SEARCH_TOOLS = 'search_tools'
@@ -99,6 +100,20 @@ function shown({ added, known, nothing }: Found, memory: ToolMemory, late: LateD
   if (known.length > 0) lines.push(`Loaded before: ${namesOf(known)}.`)
   if (nothing.length > 0) lines.push(`Nothing found for ${listed(nothing.map((keyword) => quoted(keyword, 60)))}.`)
   return [...lines, ...anew.map(lineOf)].join('\n')
+}
+
+/** What searches of a conversation found, in that order, and whether it is shown now: those are loaded. */
+export function toolsFoundIn(
+  conversation: Pick<Conversation, 'messages' | 'shown'>,
+): readonly { readonly name: string; readonly loaded: boolean }[] {
+  const namesIn = (text: string) => text.split('\n').flatMap((line) => definitionIn(line)?.name ?? [])
+  const found = new Map<string, boolean>()
+  conversation.messages.forEach(({ role, name, content }, message) => {
+    if (role !== 'tool' || name !== SEARCH_TOOLS) return
+    const shown = new Set(namesIn(conversation.shown(message)))
+    for (const tool of namesIn(content)) found.set(tool, shown.has(tool) || found.get(tool) === true)
+  })
+  return [...found].map(([name, loaded]) => ({ name, loaded }))
 }
 
 const counted = (count: number): string => (count === 1 ? '1 tool' : `${count} tools`)

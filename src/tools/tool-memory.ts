@@ -3,6 +3,9 @@ import type { ToolDefinition } from '../chat/message.js'
 import { listed } from '../context/refusal.js'
 import type { Catalogue } from './catalogue.js'
 
+/** Of a context, what definitions that are loaded take at most where nobody says. */
+export const LOADED_SHARE = 1 / 4
+
 export interface ToolLimits {
   /** Tools loaded at most, the two that manage them not counted (MemTool, algorithms 1-3). Default 128. */
   readonly tools?: number

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { MemToolSession, type MemToolOptions } from '../../src/agents/memtool.js'
+import { type MemToolOptions, MemToolSession } from '../../src/agents/memtool.js'
 import type { ToolDefinition } from '../../src/chat/message.js'
 import { conversationId } from '../../src/core/ids.js'
 import { type Script, ScriptedEngine } from '../support/scripted.js'

@@ -8,7 +8,7 @@ import type { ConversationId } from '../../src/core/ids.js'
 import { span, type Span } from '../../src/core/span.js'
 import { freshConversation, LlamaEngine } from '../../src/engine/llama.js'
 import { lookAtPrompt, lookAtValue, olderFolded, valuesSaid, watchedPairs } from '../../src/eval/pi-attention.js'
-import { piSample, ownWords } from '../../src/eval/pi-llm.js'
+import { ownWords, piSample } from '../../src/eval/pi-llm.js'
 import { openNative } from '../../src/native/binding.js'
 
 const SAMPLE = piSample({ words: ownWords(), updates: 8, keys: 6, seed: 5 })

@@ -2,6 +2,8 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
+import { invariant } from '../../src/core/errors.js'
+import { checked } from '../../src/core/schema.js'
 import { TrajectoryRecord } from '../../src/eval/collect/record.js'
 import { kvfold } from './support/process.js'
 
@@ -11,7 +13,12 @@ afterAll(() => {
 })
 
 const linesOf = (path: string) => readFileSync(path, 'utf8').trimEnd().split('\n')
-const recordsIn = (path: string) => linesOf(path).map((line) => TrajectoryRecord.parse(JSON.parse(line)))
+const recordsIn = (path: string) =>
+  linesOf(path).map((line) => {
+    const read = checked(TrajectoryRecord, JSON.parse(line))
+    invariant(read.ok, line)
+    return read.value
+  })
 const collect = (path: string, ...more: string[]) =>
   kvfold(['collect', 'pi-llm', '--n', '4,16', '--samples', '2', '--threads', '1', '--out', path, '--json', ...more])
 

@@ -254,9 +254,9 @@ describe('run', () => {
   })
 
   it('does not mind when nobody reads on', async () => {
-    const { code, stderr } = await kvfold(['run', '--raw', '--model', model, '--max-tokens', '3000', '-p', 'Once', ...ONE], {
-      hangUp: true,
-    })
+    // Long enough that there is much left to say when nobody reads any more.
+    const endless = ['--grammar', file('endless.gbnf', 'root ::= [a-z ] root'), '--max-tokens', '3000']
+    const { code, stderr } = await kvfold(['run', '--model', model, ...endless, '-p', 'Once', ...ONE], { hangUp: true })
     expect(stderr).toBe('')
     expect(code).toBe(0)
   })

@@ -9,8 +9,7 @@ import { sizeNote } from '../../src/context/size-note.js'
 import { contextTools } from '../../src/context/tools.js'
 import { conversationId } from '../../src/core/ids.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
-import { piSample, ownWords } from '../../src/eval/pi-llm.js'
-import { piScore } from '../../src/eval/pi-score.js'
+import { ownWords, piSample, piScore } from '../../src/eval/pi-llm.js'
 import { openNative } from '../../src/native/binding.js'
 
 interface Golden {

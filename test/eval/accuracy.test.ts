@@ -1,8 +1,7 @@
 /** Accuracy and its interval: within 0 and 1, defined for every number of samples, and as wide as it has to be. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { accuracyOf, wilson } from '../../src/eval/accuracy.js'
-import { rowsOf, totalOf, totalsOf } from '../../src/eval/run/summary.js'
+import { accuracyOf, rowsOf, totalOf, totalsOf, wilson } from '../../src/eval/accuracy.js'
 import type { Result } from '../../src/eval/run/plan.js'
 
 const scores = (points: readonly number[], asked = 1) => points.map((one) => ({ points: one, details: { asked } }))

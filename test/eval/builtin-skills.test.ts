@@ -4,8 +4,7 @@ import { Session } from '../../src/agents/session.js'
 import { builtinModel } from '../../src/cli/builtin.js'
 import { conversationId } from '../../src/core/ids.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
-import { PI_STREAM_END, PI_STREAM_START, lastValues, piSample, ownWords } from '../../src/eval/pi-llm.js'
-import { piScore } from '../../src/eval/pi-score.js'
+import { lastValues, ownWords, PI_STREAM_END, PI_STREAM_START, piSample, piScore } from '../../src/eval/pi-llm.js'
 import { openNative } from '../../src/native/binding.js'
 
 let engine: LlamaEngine

@@ -1,7 +1,7 @@
 /** Values in PI-LLM prompts and answers: where they stand, which ones count, and what is missing. */
 import { describe, expect, it } from 'vitest'
 import { valuesSaid, watchedPairs } from '../../src/eval/pi-attention.js'
-import { lastValues, piSample, ownWords } from '../../src/eval/pi-llm.js'
+import { lastValues, ownWords, piSample } from '../../src/eval/pi-llm.js'
 import type { Span } from '../../src/core/span.js'
 
 const cut = (text: string, { start, end }: Span) => text.slice(start, end)

@@ -4,12 +4,13 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { sculptor } from '../../src/agents/sculptor.js'
 import type { ChatMessage, Edit } from '../../src/chat/message.js'
 import { builtinModel } from '../../src/cli/builtin.js'
+import { invariant } from '../../src/core/errors.js'
 import { conversationId } from '../../src/core/ids.js'
 import { span } from '../../src/core/span.js'
 import type { EngineEvent, EngineRequest, Generation } from '../../src/engine/engine.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { ScriptedEngine } from '../support/scripted.js'
-import { LogRecord, type Talk } from '../../src/eval/log.js'
+import { checkedLine, type Talk } from '../../src/eval/log.js'
 import { Recorder } from '../../src/eval/recorder.js'
 import { openNative } from '../../src/native/binding.js'
 
@@ -31,7 +32,7 @@ const shown = (talks: readonly Talk[]) =>
 /** Throws when the log would refuse it. */
 function valid(recorder: Recorder) {
   const { talks, tokens, work, milliseconds } = recorder
-  return LogRecord.parse({
+  const read = checkedLine({
     ...{
       kind: 'sample',
       task: 0,
@@ -47,6 +48,8 @@ function valid(recorder: Recorder) {
     score: { points: 0, outcome: 'wrong', details: {} },
     ...{ calls: [], refusedCalls: 0, details: {}, talks, tokens, work, milliseconds },
   })
+  invariant(read.ok, JSON.stringify(read))
+  return read.value
 }
 
 describe('Recorder', () => {

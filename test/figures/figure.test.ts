@@ -3,11 +3,9 @@ import * as Plot from '@observablehq/plot'
 import fc from 'fast-check'
 import { DOMParser } from 'linkedom'
 import { describe, expect, it } from 'vitest'
-import { curves } from '../../src/figures/curves.js'
-import { figure, fitting, WIDTH } from '../../src/figures/figure.js'
+import { curves, rows } from '../../src/figures/panels.js'
+import { figure, fitting, RULE, WIDTH } from '../../src/figures/figure.js'
 import { escaped } from '../../src/figures/page.js'
-import { rows } from '../../src/figures/rows.js'
-import { RULE } from '../../src/figures/theme.js'
 
 interface Element {
   readonly textContent: string

@@ -33,6 +33,8 @@ export interface Before {
   readonly exact: number | null
   /** Nothing but restores happened since the last step, and all of this prompt was shown before. */
   readonly isRestore: boolean
+  /** Tokens that a restore may compute. */
+  readonly least: number
   /** Tiers have room for everything. */
   readonly ample: boolean
 }
@@ -47,6 +49,8 @@ export interface Tally {
   turned: number
   /** Exact steps that equal a fresh prefill only if it is made in the decodes that theirs was made in. */
   rounded: number
+  /** Of messages, by clients. */
+  edits: number
 }
 
 export class Judge {
@@ -223,7 +227,7 @@ export class Judge {
     }
     if (!before.isRestore) return
     this.tally.restores++
-    if (computed === 1) this.tally.freeRestores++
+    if (computed <= before.least) this.tally.freeRestores++
     else if (!explained && before.ample) this.blame('restore', at, `a restore computed ${told}: ${brief(entry)}`)
   }
 }

@@ -3,6 +3,7 @@
  * they can see from a shim under llama.cpp's calls. One that fails prints its seed: `node --import tsx test/outside/main.ts <seed>`.
  */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { clientHistoryOf } from './client-history.js'
 import { historyOf } from './history.js'
 import { Runner } from './run.js'
 import { reported, total } from './report.js'
@@ -10,6 +11,8 @@ import { reported, total } from './report.js'
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 /** One of each architecture, or a hundred. */
 const HISTORIES = LONG ? 800 : 8
+/** The long run's edit messages 10,000 times. */
+const CLIENT_HISTORIES = LONG ? 560 : 4
 /** A long run that was cut off goes on from here. */
 const FIRST = Number(process.env['KVFOLD_OUTSIDE_FROM'] ?? 1)
 
@@ -38,6 +41,20 @@ describe.skipIf(process.platform !== 'linux')('random histories over the library
       await context.annotate(sum.told)
       if (LONG) for (const [setting, { floor, worst }] of runner.noises) console.log(`${setting}: floor ${floor}, worst ${worst}`)
       expect(sum.tally.exactSteps).toBeGreaterThan(HISTORIES)
+      expect(reported(sum.violations)).toEqual([])
+    },
+  )
+
+  it(
+    `are so, too, where clients edit, drop, restore and fork what they sent (${CLIENT_HISTORIES})`,
+    { timeout: CLIENT_HISTORIES * 40_000 },
+    async (context) => {
+      const sum = total()
+      for (let seed = FIRST; seed <= CLIENT_HISTORIES; seed++) {
+        sum.add(seed, await runner.run(clientHistoryOf(seed)))
+        if (LONG && seed % 25 === 0) console.log(`client history ${seed}: ${sum.told}`)
+      }
+      await context.annotate(sum.told)
       expect(reported(sum.violations)).toEqual([])
     },
   )

@@ -1,4 +1,5 @@
-/** Runs histories by hand: `node --import tsx test/outside/main.ts <first seed> [<how many>] [library | serve]`; says every violation. */
+/** Runs histories by hand: `node --import tsx test/outside/main.ts <first seed> [<how many>] [library | serve | clients]`; says every violation. */
+import { clientHistoryOf } from './client-history.js'
 import { historyOf } from './history.js'
 import { Runner } from './run.js'
 import { serveHistoryOf } from './serve-history.js'
@@ -9,7 +10,7 @@ const runner = new Runner()
 const totals: Record<string, number> = {}
 const kinds: Record<string, number> = {}
 for (let seed = Number(first); seed < Number(first) + Number(count); seed++) {
-  const history = over === 'serve' ? serveHistoryOf(seed) : historyOf(seed)
+  const history = over === 'serve' ? serveHistoryOf(seed) : over === 'clients' ? clientHistoryOf(seed) : historyOf(seed)
   const run = 'setting' in history ? runner.run(history) : runServed(history, runner.noises)
   const { violations, tally } = await run
   for (const [key, value] of Object.entries(tally)) totals[key] = (totals[key] ?? 0) + Number(value)

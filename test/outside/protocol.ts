@@ -22,12 +22,21 @@ export interface StepOp {
   readonly op: 'step'
   readonly talk: string
   readonly contract: ContractChoice
+  /** The client may have sent other messages before. */
+  readonly clientEdits?: ContractChoice
   readonly maxTokens?: number
   /** Every token of the answer is this one; default: sampled. */
   readonly bias?: number
   /** The answer becomes a message. */
   readonly keep: boolean
   readonly cancel?: { readonly milliseconds: number; readonly tokens: number }
+}
+
+/** What a client does to its list of messages. `again`: one of all that it ever sent takes the place of one, or comes between. */
+export interface MessageEdit {
+  readonly kind: 'replace' | 'shorten' | 'empty' | 'remove' | 'insert' | 'summarise' | 'again'
+  readonly pick: number
+  readonly content: string
 }
 
 /** `pick` chooses among what there is, modulo its number, so that a history with operations left out still runs. */
@@ -49,6 +58,10 @@ export type Op =
   | { readonly op: 'restore' | 'summarise'; readonly talk: string; readonly pick: number }
   | { readonly op: 'search'; readonly talk: string; readonly query: string }
   | { readonly op: 'refresh' | 'compact' | 'closeGaps' | 'forget'; readonly talk: string }
+  | { readonly op: 'rewrite'; readonly talk: string; readonly edits: readonly MessageEdit[] }
+  /** To what one of its steps was asked. */
+  | { readonly op: 'back'; readonly talk: string; readonly pick: number }
+  | { readonly op: 'fork'; readonly talk: string; readonly from: string }
   | StepOp
   | { readonly op: 'together'; readonly steps: readonly StepOp[] }
 

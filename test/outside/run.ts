@@ -18,6 +18,9 @@ import { Reference } from './reference.js'
 
 const ROOT = join(import.meta.dirname, '../..')
 
+/** Tokens of the template before an answer, at most, and one more. */
+const ANNOUNCED = 8
+
 class Worker {
   readonly #child: ChildProcessByStdio<Writable, Readable, null>
   readonly #waiting: ((said: WorkerSaid) => void)[] = []
@@ -75,7 +78,7 @@ export class Runner {
   readonly noises = new Map<string, Noise>()
 
   async run(history: History): Promise<Verdict> {
-    const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0 }
+    const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0, edits: 0 }
     const model = await modelOf(history.architecture, this.#folder)
     const { disk: onDisk, ...options } = history.setting
     const disk = onDisk ? mkdtempSync(join(this.#folder, 'disk-')) : null
@@ -123,7 +126,14 @@ class Telling {
   /** By talk: all that was shown of it, and whether only restores happened since. */
   readonly #shown = new Map<
     string,
-    { tokens: (readonly number[])[]; onlyRestores: boolean; restored: boolean; tenant: string; contents: readonly string[] }
+    {
+      tokens: (readonly number[])[]
+      onlyRestores: boolean
+      restored: boolean
+      moved: boolean
+      tenant: string
+      contents: readonly string[]
+    }
   >()
   #edits: 'tags' | 'checkpoints' = 'tags'
   #unsettled = false
@@ -186,12 +196,26 @@ class Telling {
     }
     const now = this.#cache
     if (op.op === 'begin')
-      this.#shown.set(op.talk, { tokens: [], onlyRestores: false, restored: false, tenant: op.tenant, contents: [] })
+      this.#shown.set(op.talk, {
+        tokens: [],
+        onlyRestores: false,
+        restored: false,
+        moved: false,
+        tenant: op.tenant,
+        contents: [],
+      })
+    if (op.op === 'fork')
+      this.#shown.set(op.talk, { ...this.#shown.get(op.from)!, tokens: [], onlyRestores: false, restored: false })
+    if (op.op === 'rewrite') {
+      this.judge.tally.edits += op.edits.length
+      this.#shown.get(op.talk)!.moved ||= op.edits.some(({ kind }) => kind === 'again')
+    }
     if (op.op === 'reopen' || now === undefined) return
     if ('talk' in op && op.op !== 'step') {
       const talk = this.#shown.get(op.talk)
       if (talk !== undefined && said.refused === undefined) {
-        if (op.op === 'restore') talk.restored = true
+        // Messages that a client has moved stand no more in the order of what it sent before, and may be computed again.
+        if (op.op === 'restore' || (op.op === 'back' && !talk.moved)) talk.restored = true
         else if (op.op !== 'search' && op.op !== 'fragment' && op.op !== 'begin') talk.onlyRestores = false
       }
     }
@@ -216,6 +240,8 @@ class Telling {
             : this.observer.exactBeginning(snapshot, prompt, each.tenant),
         isRestore:
           talk !== undefined && talk.onlyRestores && talk.restored && wasShown && this.#edits === 'tags' && steps.length === 1,
+        // Of an answer that was not kept what announces it is not found again.
+        least: this.#client ? ANNOUNCED : 1,
         ample: this.setting.hostBytes >= 2 ** 28,
       }
       await this.judge.step(at, each, now, firstDecode, before, steps.length === 1 && !this.#isAuto)
@@ -234,6 +260,10 @@ class Telling {
   get #cache() {
     const { caches } = this.observer
     return caches.at(this.setting.twin ? -2 : -1)
+  }
+
+  get #client(): boolean {
+    return this.history.ops.some(({ op }) => op === 'rewrite')
   }
 
   get #isAuto(): boolean {

@@ -130,7 +130,7 @@ export async function runServed(history: ServeHistory, noises: Map<string, Noise
     keyType: type,
     valueType: type,
   })
-  const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0 }
+  const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0, edits: 0 }
   const log = join(folder, 'calls')
   const observer = new Observer(log)
   try {
@@ -294,7 +294,7 @@ class Served {
       },
       cache,
       marks.decode,
-      { exact: null, isRestore: false, ample: false },
+      { exact: null, isRestore: false, least: 1, ample: false },
       true,
     )
   }

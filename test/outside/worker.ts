@@ -2,6 +2,7 @@
 import { createInterface } from 'node:readline'
 import {
   Conversation,
+  type ConversationState,
   conversationId,
   LlamaEngine,
   openNative,
@@ -10,11 +11,14 @@ import {
   type EngineReply,
   type LedgerEntry,
 } from '../../src/index.js'
-import type { Op, Opening, StepOp, StepSaid, WorkerSaid } from './protocol.js'
+import type { MessageEdit, Op, Opening, StepOp, StepSaid, WorkerSaid } from './protocol.js'
 
 interface Talk {
   readonly conversation: Conversation
   readonly tenant: string
+  readonly parent?: string
+  /** What its steps were asked, oldest first. */
+  readonly asked: (readonly ChatMessage[])[]
 }
 
 const native = await openNative({ gpu: 'cpu' })
@@ -62,10 +66,11 @@ function encoded(reply: EngineReply, vocabulary: number): string[] {
 }
 
 async function step(op: StepOp): Promise<StepSaid> {
-  const { conversation, tenant } = talkOf(op.talk)
+  const { conversation, tenant, parent, asked } = talkOf(op.talk)
   const of = loaded()
   const edits = conversation.edits()
   const messages = [...conversation.messages]
+  asked.push(messages)
   const prompt = [...of.format.render({ messages, edits }).tokens]
   const vocabulary = of.modelInfo.vocabulary
   const abort = new AbortController()
@@ -73,6 +78,8 @@ async function step(op: StepOp): Promise<StepSaid> {
   const request = {
     messages,
     edits,
+    ...(op.clientEdits === undefined ? {} : { clientEdits: op.clientEdits }),
+    ...(parent === undefined ? {} : { parent: conversationId(parent) }),
     ...(op.maxTokens === undefined ? {} : { maxTokens: op.maxTokens }),
     sampling: op.bias === undefined ? { temperature: 0.7, seed: 1 } : { logitBias: [{ token: op.bias, bias: 1e4 }] },
   }
@@ -131,6 +138,28 @@ function codeOf(error: unknown): string {
   return code === undefined || code === 'internal/invariant' ? `${code ?? 'no code'}: ${stack ?? String(error)}` : code
 }
 
+const remade = (state: ConversationState): Conversation => Conversation.of(state, portsOf(loaded(), state.id))
+
+/** Its client sends these messages instead of those before. */
+function sending(name: string, talk: Talk, messages: readonly ChatMessage[]): void {
+  talks.set(name, { ...talk, conversation: remade({ ...talk.conversation.snapshot(), messages }) })
+}
+
+/** The first message stays. */
+function rewrite(messages: ChatMessage[], { kind, pick, content }: MessageEdit, ever: readonly ChatMessage[]): void {
+  const at = 1 + (pick % Math.max(1, messages.length - 1))
+  const old = messages[at]
+  const role = old?.role ?? 'user'
+  const instead = (text: string) => messages.splice(at, 1, { role, content: text })
+  if (kind === 'insert' || old === undefined) messages.splice(at, 0, { role: 'user', content })
+  else if (kind === 'replace') instead(content)
+  else if (kind === 'shorten') instead(old.content.slice(0, old.content.length >> 1))
+  else if (kind === 'empty') instead('')
+  else if (kind === 'remove') messages.splice(at, messages.length > 2 ? 1 : 0)
+  else if (kind === 'summarise') messages.splice(at, 1 + (pick % 4), { role: 'user', content })
+  else messages.splice(at, pick % 2, ever.filter((each) => each.role !== 'system')[pick % ever.length] ?? old)
+}
+
 const picked = ({ conversation }: Talk, pick: number): string =>
   conversation.fragments[pick % conversation.fragments.length]?.id ?? 'none'
 
@@ -160,12 +189,11 @@ async function carryOut(op: Op): Promise<WorkerSaid> {
       await close()
       await open(opening!)
       // Conversations go on, on the new engine.
-      for (const [name, { conversation, tenant }] of talks)
-        talks.set(name, { tenant, conversation: Conversation.of(conversation.snapshot(), portsOf(loaded(), conversation.id)) })
+      for (const [name, talk] of talks) talks.set(name, { ...talk, conversation: remade(talk.conversation.snapshot()) })
       return {}
     case 'begin': {
       const id = conversationId(op.talk)
-      talks.set(op.talk, { conversation: new Conversation(id, portsOf(loaded(), id)), tenant: op.tenant })
+      talks.set(op.talk, { conversation: new Conversation(id, portsOf(loaded(), id)), tenant: op.tenant, asked: [] })
       return {}
     }
     case 'add': {
@@ -197,6 +225,31 @@ async function carryOut(op: Op): Promise<WorkerSaid> {
           ? (result as { ledger: readonly LedgerEntry[] }).ledger.reduce((sum, { submitted }) => sum + submitted, 0)
           : 0
       return { ...refusal(result), aside: summaries }
+    }
+    case 'rewrite': {
+      const talk = talkOf(op.talk)
+      const messages = [...talk.conversation.messages]
+      const ever = [...talk.asked.flat(), ...messages]
+      for (const edit of op.edits) rewrite(messages, edit, ever)
+      sending(op.talk, talk, messages)
+      return {}
+    }
+    case 'back': {
+      const talk = talkOf(op.talk)
+      const { length } = talk.asked
+      sending(op.talk, talk, talk.asked[op.pick % length]!)
+      return {}
+    }
+    case 'fork': {
+      const { conversation, tenant, asked } = talkOf(op.from)
+      const fork = {
+        tenant,
+        parent: op.from,
+        asked: [...asked],
+        conversation: remade({ ...conversation.snapshot(), id: conversationId(op.talk) }),
+      }
+      talks.set(op.talk, fork)
+      return {}
     }
     case 'search':
       return refusal(talkOf(op.talk).conversation.search({ query: op.query, role: 'all' }))

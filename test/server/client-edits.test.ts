@@ -36,10 +36,10 @@ beforeAll(async () => {
 })
 afterAll(() => served.close())
 
-async function ask(messages: readonly Message[], kvfold: object = {}): Promise<Told> {
+async function ask(messages: readonly Message[], kvfold: object = {}, key = ''): Promise<Told> {
   const response = await fetch(`${served.url}/v1/chat/completions`, {
     method: 'POST',
-    headers: { 'content-type': 'application/json' },
+    headers: { 'content-type': 'application/json', ...(key === '' ? {} : { authorization: `Bearer ${key}` }) },
     body: JSON.stringify({ model: 'builtin', messages, max_tokens: 8, temperature: 0, kvfold }),
   })
   const text = await response.text()
@@ -134,4 +134,37 @@ describe('a client that changes its messages', () => {
     expect(told.kvfold.thread).not.toBe(thread)
     expect(told.kvfold.edits).toBe(null)
   })
+})
+
+it('is carried out as its key has it; the log says what every answer saved', async () => {
+  const before = served
+  served = await serving({
+    keys: [
+      { name: 'agent', key: 'a' },
+      { name: 'other', key: 'b' },
+    ],
+    service: { defaults: { clientEditsOf: new Map([['agent', 'splice']]) } },
+  })
+  try {
+    const contracts: (string | undefined)[] = []
+    for (const [key, own] of [
+      ['a', {}],
+      ['b', {}],
+      ['a', { client_edits: 'blend' }],
+    ] as const) {
+      const messages = [long(`key ${contracts.length}`)]
+      messages.push((await ask(messages, {}, key)).choices[0]!.message, user('More.'))
+      messages.push((await ask(messages, {}, key)).choices[0]!.message, user('Go on.'))
+      const told = await ask([user('[cleared]'), ...messages.slice(1)], own, key)
+      contracts.push(told.kvfold.edits?.contract)
+    }
+    expect(contracts).toEqual(['splice', 'exact', 'blend'])
+    const lines = served.log.map((line) => JSON.parse(line) as { msg: string; saved?: { tokens: number } })
+    const saved = lines.flatMap(({ msg, saved: each }) => (msg === 'answered' ? [each?.tokens] : []))
+    expect(saved).toHaveLength(9)
+    expect(saved[2]).toBeGreaterThan(0)
+  } finally {
+    await served.close()
+    served = before
+  }
 })

@@ -3,6 +3,7 @@ import { afterEach, expect, it } from 'vitest'
 import { ScriptedEngine, type Script } from '../support/scripted.js'
 import { serving, type Serving } from './support/serving.js'
 
+let asked = 0
 let served: Serving | null = null
 afterEach(async () => {
   await served?.close()
@@ -13,7 +14,7 @@ const script: Script = ({ messages }) => {
   const result = messages.at(-1)
   if (result?.role !== 'tool')
     return { calls: [{ name: 'fragment_context', arguments: { start_marker: 'A very', end_marker: 'line.', num_fragments: 1 } }] }
-  const [, id] = /\b(f(?=\w*\d)\w+)/u.exec(result.content) ?? []
+  const [, id] = /\b(f[0-9a-f]{5})\b/u.exec(result.content) ?? []
   return /^(Folded|Error)/u.test(result.content)
     ? { content: result.content }
     : { calls: [{ name: 'fold_fragment', arguments: { fragment_id: id } }] }
@@ -26,7 +27,7 @@ const ROUTES = {
 } as const
 
 async function ask(route: keyof typeof ROUTES, kvfold: object): Promise<string> {
-  const body = { model: 'builtin', ...ROUTES[route](`A very short line. ${Math.random()}`), kvfold: { acm: 'tools', ...kvfold } }
+  const body = { model: 'builtin', ...ROUTES[route](`A very short line. ${asked++}`), kvfold: { acm: 'tools', ...kvfold } }
   const headers = { 'content-type': 'application/json', 'anthropic-version': '2023-06-01' }
   const response = await fetch(`${served!.url}${route}`, { method: 'POST', headers, body: JSON.stringify(body) })
   return response.text()

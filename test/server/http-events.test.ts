@@ -43,6 +43,7 @@ const ANSWER: Answer = {
   timing: { firstToken: 1, total: 2, prefillTokens: 3, generatedTokens: 4 },
   waited: 0,
   contextCalls: 0,
+  unread: [],
 }
 
 /** All frames of the stream of one answer. */
@@ -52,7 +53,9 @@ function written(shape: StreamShape<Answer>): readonly Frame[] {
 
 describe('shapes of streams', () => {
   it('OpenAI chat: the role, reasoning, text with its logprobs, the call, the reason, usage, the end', () => {
-    const frames = written(new ChatStream({ id: 'c', created: 1 }, { kvfold: undefined, logprobs: true, usage: true }))
+    const frames = written(
+      new ChatStream({ id: 'c', created: 1 }, { kvfold: undefined, ignored: [], logprobs: true, usage: true }),
+    )
     const chunks = frames
       .slice(0, -1)
       .map(({ data }) => data as { choices: { delta: object; finish_reason: unknown; logprobs: unknown }[]; usage: unknown })
@@ -82,7 +85,7 @@ describe('shapes of streams', () => {
   })
 
   it('OpenAI chat: several answers side by side, and an error in the middle', () => {
-    const shape = new ChatStream({ id: 'c', created: 1 }, { kvfold: undefined, logprobs: false, usage: false })
+    const shape = new ChatStream({ id: 'c', created: 1 }, { kvfold: undefined, ignored: [], logprobs: false, usage: false })
     const frames = [shape.on(EVENTS[1]!, 1), shape.on(EVENTS[1]!, 0), shape.on(EVENTS[7]!, 1), shape.done(ANSWER, 1)].flat()
     expect(frames.map(({ data }) => (data as { choices: { index: number }[] }).choices[0]?.index)).toEqual([1, 0, 1, 1])
     const failed = shape.failed(problemOf(new KvfoldError('server/closing', 'Going.')))

@@ -101,6 +101,45 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     expect(stderr).toContain('"status":200')
   })
 
+  it('takes any name of a model where it is told to, and says at its start who reaches it and what requests get', async () => {
+    const words = [
+      '--alias',
+      'gpt-5',
+      '--alias',
+      '*',
+      '--contract',
+      'splice',
+      '--acm',
+      'auto-policy',
+      '--overflow',
+      'fold-oldest',
+    ]
+    const { child, where, ended } = await start(
+      '--port',
+      '0',
+      '--host',
+      '0.0.0.0',
+      '--api-key',
+      'sk-a',
+      '--api-key',
+      'sk-b',
+      ...words,
+    )
+    const headers = { authorization: 'Bearer sk-a', 'content-type': 'application/json' }
+    const body = JSON.stringify({ model: 'claude-9', messages: [{ role: 'user', content: 'Hi.' }], max_tokens: 1 })
+    const answer = await fetch(`${where}/v1/chat/completions`, { method: 'POST', headers, body })
+    expect(await answer.json()).toMatchObject({ model: 'builtin' })
+    const model = await fetch(`${where}/v1/models/claude-9`, { headers })
+    expect(await model.json()).toMatchObject({ id: 'builtin', aliases: ['gpt-5', '*'] })
+    child.kill('SIGTERM')
+    const { stderr } = await ended
+    const said = stderr.replace(/\s+/g, ' ')
+    expect(said).toContain(`It is reached at ${where}`)
+    expect(said).toContain('It asks for a key, and each of the 2 sees its own threads.')
+    expect(said).toContain('builtin is called gpt-5, too. Every other model name means builtin.')
+    expect(said).toContain('contract splice, acm auto-policy, overflow fold-oldest, client edits exact.')
+  })
+
   it('ends at once at the second signal', async () => {
     const { child, where, ended } = await start('--port', '0', '--grace', '600', '--log-level', 'silent')
     const stream = await chat(where, long)
@@ -156,6 +195,7 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     [['--tls-cert', 'a.pem'], 'go together'],
     [['--api-keys-file', '/dev/null'], 'has no key'],
     [['--model', 'builtin', '--model', 'x/builtin.gguf'], 'Two models are called builtin'],
+    [['--alias', 'gpt=other'], 'of a model that is not served'],
   ])('refuses %j', async (words, says) => {
     const { code, stderr } = await kvfold(['serve', ...words])
     expect(code).toBe(2)

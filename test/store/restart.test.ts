@@ -126,6 +126,37 @@ describe('after a restart', () => {
     },
   )
 
+  it(
+    'edits of clients are edits of the thread that they were of, also what was hidden before, and so of its forks',
+    { timeout: 120_000 },
+    async () => {
+      await open()
+      const [whole, pruned] = [user(`${notes}\nWhat is the value of key 3?`), user('[cleared]')]
+      const { message: answer, thread } = await ask([whole])
+      await close()
+
+      await open()
+      const second = await ask([pruned, answer, user('And of key 4?')], { clientEdits: 'splice' })
+      expect([second.thread, second.edits?.changes]).toEqual([thread, [{ kind: 'shortened', message: 0, was: 1 }]])
+      await close()
+
+      await open()
+      const fork = await ask([pruned, answer, user('And of key 5?')], { clientEdits: 'splice' })
+      expect(service.threads.get(TENANT, fork.thread)).toMatchObject({ parent: thread })
+      await close()
+
+      await open()
+      const asked = [answer, user('And of key 4?'), second.message, user('And of key 6?')]
+      const restored = await ask([whole, ...asked], { clientEdits: 'splice' })
+      expect([restored.thread, restored.edits?.changes]).toEqual([thread, [{ kind: 'restored', message: 0, was: 1 }]])
+      // Nothing of before is in this cache: all of it was computed as a fresh prefill would.
+      expect(restored.edits?.approximate).toBe(0)
+      const forked = [answer, user('And of key 5?'), fork.message, user('And of key 6?')]
+      const again = await ask([whole, ...forked], { clientEdits: 'splice' })
+      expect([again.thread, again.edits?.changes]).toEqual([fork.thread, [{ kind: 'restored', message: 0, was: 1 }]])
+    },
+  )
+
   it('a thread deleted while its model is not loaded leaves nothing in the disk tier either', { timeout: 120_000 }, async () => {
     await open({ disk: true })
     const { first } = await talk()

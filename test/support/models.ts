@@ -3,9 +3,14 @@ import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { randomTensor } from '../../src/native/random-tensor.js'
+import {
+  CHATML_TEMPLATE,
+  randomTensor,
+  synthesizeModel,
+  type SyntheticShape,
+  vocabularyMetadata,
+} from '../../src/native/synthetic.js'
 import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
-import { CHATML_TEMPLATE, synthesizeModel, type SyntheticShape, vocabularyMetadata } from '../../src/native/synthetic.js'
 /** Raise it when the writer changes what it writes. */
 const GENERATION = 1
 

@@ -2,8 +2,7 @@
 import { mix } from '../../src/core/random.js'
 import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
 import { poolingNumber } from '../../src/native/text-encoders.js'
-import { randomTensor } from '../../src/native/random-tensor.js'
-import { vocabularyMetadata } from '../../src/native/synthetic.js'
+import { randomTensor, vocabularyMetadata } from '../../src/native/synthetic.js'
 import type { Pooling } from '../../src/native/types.js'
 
 export interface EncoderShape {

@@ -1,8 +1,7 @@
 /** Owns small made-up models of architectures whose cache is no plain table of cells; for tests of what cannot be done with them. */
 import { mix } from '../../src/core/random.js'
 import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
-import { randomTensor } from '../../src/native/random-tensor.js'
-import { vocabularyMetadata, CHATML_TEMPLATE } from '../../src/native/synthetic.js'
+import { CHATML_TEMPLATE, randomTensor, vocabularyMetadata } from '../../src/native/synthetic.js'
 /**
  * `mamba`: a recurrent state. `jamba`: recurrent layers beside one of attention. `lfm2`: short convolutions beside attention with rotary
  * positions. `gemma3`: one layer that sees the last WINDOW tokens, one that sees all. `qwen2vl`: rotary positions of several dimensions.

@@ -10,9 +10,18 @@ import type { TurnOutcome } from '../events.js'
 import { type AskOptions, MAX_CALLS, type SessionOptions } from '../session.js'
 import { Toolbox } from '../toolbox.js'
 import { Turn } from '../turn.js'
-import { type Block, extractionOf, extractionSchema, type Memory, memoryOf, memorySchema } from './helper-output.js'
-import { linesOf, numbered, textOf } from './lines.js'
-import { extractionPrompt, memoryPrompt, notesText } from './prompts.js'
+import {
+  type Block,
+  extractionOf,
+  extractionPrompt,
+  extractionSchema,
+  type Memory,
+  memoryOf,
+  memoryPrompt,
+  memorySchema,
+  notesText,
+} from './helpers.js'
+import { linesOf, numbered, textOf } from './view.js'
 
 /** `printed`: what changes stands first, as in the paper. `stable`: rules and the log first, notes and the user's words last. */
 export type PromptOrder = 'printed' | 'stable'

@@ -7,7 +7,7 @@ import type { LedgerEntry } from '../../kv/ledger.js'
 import type { TurnOutcome } from '../events.js'
 import { type AskOptions, Session, type SessionOptions } from '../session.js'
 import type { ClientTool } from '../toolbox.js'
-import { linesOf, written } from './lines.js'
+import { linesOf, written } from './view.js'
 import { type FoldReport, UFold, type UFoldOptions, type UFoldState } from './u-fold.js'
 
 export interface UFoldSessionOptions extends Omit<SessionOptions, 'contextTools'> {

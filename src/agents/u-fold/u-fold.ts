@@ -12,16 +12,17 @@ import {
   type Block,
   type Extraction,
   extractionOf,
+  extractionPrompt,
   extractionSchema,
   type Memory,
   memoryOf,
+  memoryPrompt,
   memorySchema,
+  notesText,
   type Parsed,
   sameTodo,
-} from './helper-output.js'
-import { linesOf, numbered, type Range } from './lines.js'
-import { extractionPrompt, memoryPrompt, notesText } from './prompts.js'
-import { hiddenIn } from './view.js'
+} from './helpers.js'
+import { hiddenIn, linesOf, numbered, type Range } from './view.js'
 
 export interface UFoldOptions {
   /** Tokens shown from which on folding is thought of. Default 8,192, or a quarter of the context where that is less. */
@@ -53,10 +54,12 @@ export interface UFoldState {
   readonly folds: number
   /** Ranges that were no lines, so far. */
   readonly refused: number
+  /** Tokens shown below which nobody looks again, because the last look computed more than it hid. Default 0. */
+  readonly patience?: number
 }
 
 /**
- * What came of a look at the context. `small`: below the threshold, nobody was asked. `same`: the to-do list is that of the last fold. `kept`: a helper's
+ * What came of a look at the context. `small`: below the threshold, or hardly more than after a look that did not pay; nobody was asked. `same`: the to-do list is that of the last fold. `kept`: a helper's
  * words could not be used or would not pay, so the last good view stays; `why` says which.
  */
 export interface FoldReport {
@@ -121,7 +124,8 @@ export class UFold {
     const { foldFrom = Math.min(8192, Math.floor(engine.info.context / 4)), when = 'changed', results = 'lines' } = options
     const before = this.#count(upTo)
     const isFirst = !this.setting.conversation.messages.slice(0, upTo).some(({ role }) => role === 'assistant')
-    if (before < foldFrom || isFirst) return quiet('small', before)
+    const urgent = before > URGENT * engine.info.context
+    if (before < foldFrom || isFirst || (before < (this.#state.patience ?? 0) && !urgent)) return quiet('small', before)
     const aside = new Aside(this.setting, conversationId(`${this.setting.conversation.id}/fold-${++this.#looks}`), signal)
     const report = (kind: FoldReport['kind'], why: string | null, refused: readonly string[] = []): FoldReport => ({
       ...quiet(kind, before),
@@ -133,22 +137,31 @@ export class UFold {
     try {
       const anew = this.#state.folds % (options.rebuildEvery ?? 4) === 0
       aside.read(this.#log(upTo, anew))
-      const memory = options.notes === false ? nothingNoted(query) : await this.#memory(aside, query, anew)
+      const memory =
+        options.notes === false ? { ok: true as const, value: nothingNoted(query) } : await this.#memory(aside, query, anew)
       if (!memory.ok) return report('kept', `The summary cannot be used: ${memory.why}.`)
-      const due = when === 'every-turn' || !sameTodo(this.#state.memory, memory.value) || before > URGENT * engine.info.context
+      const due = when === 'every-turn' || !sameTodo(this.#state.memory, memory.value) || urgent
       if (!due) return report('same', null)
       const extraction = results === 'lines' ? await this.#extraction(aside, memory.value, upTo, anew) : none
       if (!extraction.ok) return report('kept', `The choice of lines cannot be used: ${extraction.why}.`)
       const { blocks, refused } = extraction.value
       this.#state = { ...this.#state, refused: this.#state.refused + refused.length }
       const saved = this.#show({ memory: memory.value, blocks, upTo, before })
-      return saved
+      const done = saved
         ? report('folded', null, refused)
         : report('kept', 'The view would not be shorter than what it hides.', refused)
+      const cost = [...done.ledger, ...done.folder].reduce((sum, { submitted }) => sum + submitted, 0)
+      // Less was hidden than the helpers computed.
+      const patience = before - done.after < cost ? done.after + Math.ceil(foldFrom / 4) : 0
+      this.#state = { ...this.#state, patience }
+      return done
     } catch (error) {
-      if (error instanceof KvfoldError && error.code === 'context/full')
-        return report('kept', 'The context has no room for the question to the helper.')
-      throw error
+      if (!(error instanceof KvfoldError) || error.code !== 'context/full') throw error
+      const why = 'The context has no room for the question to the helper'
+      // Better a view without a choice than a dialogue that cannot go on.
+      const { memory, blocks } = this.#state
+      const fits = this.#show({ memory: memory ?? nothingNoted(query), blocks, upTo, before })
+      return fits ? report('folded', `${why}: what is new is hidden, and can be restored.`) : report('kept', `${why}.`)
     } finally {
       aside.end()
     }
@@ -326,5 +339,5 @@ const quiet = (kind: FoldReport['kind'], tokens: number): FoldReport => ({
 
 const none: Parsed<Extraction> = { ok: true, value: { blocks: [], refused: [] } }
 
-/** Without notes the extractor has the user's words to go by. */
-const nothingNoted = (query: string): Parsed<Memory> => ({ ok: true, value: { summary: query, todo: [query] } })
+/** Without notes there are the user's words to go by. */
+const nothingNoted = (query: string): Memory => ({ summary: query, todo: [query] })

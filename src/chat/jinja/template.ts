@@ -17,7 +17,15 @@ export interface TemplateInput {
   /** Undefined for the template when null. */
   readonly tools: Value | null
   readonly generationPrompt: boolean
+  /** More of what it may read, by names that `reads` is true of. */
+  readonly variables?: readonly (readonly [string, Value])[]
 }
+
+/** What every template has: no variables of a caller's. */
+const RESERVED = new Set([
+  ...['messages', 'tools', 'functions', 'add_generation_prompt', 'bos_token', 'eos_token', 'datetime', 'strftime_now'],
+  ...['raise_exception', 'namespace', 'range', 'dict', 'loop', 'true', 'True', 'false', 'False', 'none', 'None'],
+])
 
 export interface TemplateOptions {
   readonly bosText: string
@@ -27,6 +35,7 @@ export interface TemplateOptions {
 
 export class Template {
   readonly #program: Node
+  readonly #names: ReadonlySet<string>
 
   /** @throws KvfoldError chat/template-failed when it does not parse */
   constructor(
@@ -35,6 +44,7 @@ export class Template {
   ) {
     try {
       this.#program = parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true }))
+      this.#names = new Set(namesIn(this.#program))
     } catch (error) {
       throw new KvfoldError(
         'chat/template-failed',
@@ -47,8 +57,9 @@ export class Template {
   }
 
   /** @throws KvfoldError chat/template-failed when the template refuses the messages or uses what we cannot run */
-  render({ messages, tools, generationPrompt }: TemplateInput): Tracked {
+  render({ messages, tools, generationPrompt, variables = [] }: TemplateInput): Tracked {
     const environment = new Environment()
+    for (const [name, value] of variables) environment.setVariable(name, value)
     const indices = new Map<Value, number>(messages.map(({ index, value }) => [value, index]))
     this.#globals(environment)
     environment.setVariable('messages', new ArrayValue(messages.map(({ value }) => value)))
@@ -62,6 +73,11 @@ export class Template {
     } catch (error) {
       throw new KvfoldError('chat/template-failed', `The chat template failed: ${reason(error)}.`, { cause: error })
     }
+  }
+
+  /** Whether a variable of that name can make a difference: the template reads it, and it is none of those that every template has. */
+  reads(name: string): boolean {
+    return this.#names.has(name) && !RESERVED.has(name)
   }
 
   #globals(environment: Scope): void {
@@ -88,6 +104,31 @@ export class Template {
     )
   }
 }
+
+/** What of a node is no variable that is read: keys, filters and tests are names of the language, the others are set. */
+const NAMED: Readonly<Record<string, string>> = {
+  FilterExpression: 'filter',
+  FilterStatement: 'filter',
+  For: 'loopvar',
+  KeywordArgumentExpression: 'key',
+  Macro: 'name',
+  Set: 'assignee',
+  TestExpression: 'test',
+}
+
+/** Names that are read anywhere in a syntax tree. */
+function* namesIn(node: unknown): Generator<string> {
+  if (node instanceof Map) yield* namesIn([...node].flat())
+  else if (Array.isArray(node)) for (const each of node) yield* namesIn(each)
+  else if (typeof node === 'object' && node !== null && 'type' in node) {
+    const { type } = node as Node
+    if (type === 'Identifier') yield String((node as Node).value)
+    const skipped = type === 'MemberExpression' && !('computed' in node && node.computed === true) ? 'property' : NAMED[type]
+    for (const [key, inner] of Object.entries(node)) if (key !== skipped || !isName(inner)) yield* namesIn(inner)
+  }
+}
+
+const isName = (node: unknown): boolean => typeof node === 'object' && node !== null && (node as Node).type === 'Identifier'
 
 function range(start: number, stop?: number, step = 1): number[] {
   const [first, end] = stop === undefined ? [0, start] : [start, stop]

@@ -1,8 +1,9 @@
 /** Calls as one JSON array after a tag (with or without a closing one): Mistral before v11, Granite, Command-R, Nemotron, Apertus, Apriel, firefunction. */
+import { isRecord } from '../../core/json.js'
 import { namedJson } from '../conversation.js'
 import { jsonCall, words } from '../grammar.js'
 import { BlockParser, type Block, type BlockReader } from './blocks.js'
-import { isRecord, JsonScanner, namedCallOf, parseJson, type RawCall } from './call.js'
+import { JsonScanner, namedCallOf, parseJson, type RawCall } from './call.js'
 import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 /** Reads one array (or a single object) and its closing tag, if it has one. */

@@ -1,4 +1,5 @@
 /** From the raw text of a call to a ToolCall; what is not a JSON object is kept as `malformed`. */
+import { isRecord } from '../../core/json.js'
 import type { ToolCall } from '../message.js'
 
 /** A call as the model wrote it. */
@@ -29,10 +30,6 @@ export function parseJson(text: string): unknown {
   } catch {
     return undefined
   }
-}
-
-export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 const BROKEN = /^\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*([^]*?)\s*\}?\s*$/

@@ -1,10 +1,11 @@
 /** Calls between tags, each as JSON (Hermes, Qwen) or as tags of its own (Qwen3-Coder, GLM, Seed). */
+import { isRecord } from '../../core/json.js'
 import { jsonCall, words, type CallForm } from '../grammar.js'
 import type { ToolDefinition } from '../message.js'
 import { satisfies, type AnySchema } from '../schema/merge.js'
 import { begunNamed } from './arguments.js'
 import { BlockParser, type BlockReader } from './blocks.js'
-import { isRecord, JsonScanner, namedCall, parseJson, type RawCall } from './call.js'
+import { JsonScanner, namedCall, parseJson, type RawCall } from './call.js'
 import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 class HermesReader implements BlockReader {

@@ -8,8 +8,7 @@ import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
 import { pack } from 'tar-stream'
 import { KvfoldError } from '../../core/errors.js'
-import { checksumEntry, CHECKSUMS, contents, type Entry, sizeOf } from './entry.js'
-import { unpacker } from './texts.js'
+import { checksumEntry, CHECKSUMS, contents, type Entry, sizeOf, unpacker } from './entries.js'
 
 export interface Written {
   readonly files: number

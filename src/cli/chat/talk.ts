@@ -1,26 +1,32 @@
 /** Owns a person's side of a conversation: slash commands carried out, messages sent to the model, answers shown. */
 import { writeFile } from 'node:fs/promises'
+import { MemToolSession } from '../../agents/memtool.js'
 import type { Session } from '../../agents/session.js'
 import { priceRemark } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
 import type { LlamaEngine } from '../../engine/llama.js'
+import { standingOf, type McpTools } from '../mcp-tools.js'
 import { printable, type Terminal } from '../terminal.js'
 import { count, plural } from '../../figures/numbers.js'
 import type { Interrupt } from '../shell.js'
 import { ledgerLine, ledgerTable, TurnView } from '../turn-view.js'
 import { refuseHopeless } from '../../engine/room.js'
-import { chatHelp, type ChatCommand } from './command.js'
+import { type ChatCommand, chatHelp } from './input.js'
 
 export interface TalkOptions {
   readonly engine: LlamaEngine
   readonly out: Terminal
   readonly interrupt: Interrupt
   /** A new conversation, for the beginning and after /clear. */
-  readonly begin: () => Session
+  readonly begin: () => Session | MemToolSession
+  readonly servers: McpTools | null
 }
 
+/** Tools shown of those that a person's words find. */
+const FOUND = 10
+
 export class Talk {
-  #session: Session
+  #session: Session | MemToolSession
 
   constructor(private readonly options: TalkOptions) {
     this.#session = options.begin()
@@ -37,6 +43,12 @@ export class Talk {
     if (outcome.end === 'cancelled') this.#note('(stopped)')
     if (outcome.end === 'length') this.#note('(cut off: the context is full or --max-tokens is reached)')
     this.#note(`[${ledgerLine(outcome.ledger)}]`)
+    this.tellNews()
+  }
+
+  /** What happened to the servers whose tools the model has. */
+  tellNews(): void {
+    for (const line of this.options.servers?.news() ?? []) this.#note(`· ${line}`)
   }
 
   /** Carries a command out; false when the talk is over. */
@@ -93,6 +105,9 @@ export class Talk {
       case 'detail':
         this.#tell(conversation.detail(command.id), ({ hit }) => this.#text(hit.message, hit.excerpt))
         return true
+      case 'tools':
+        await this.#tools(command.words)
+        return true
       case 'ledger':
         if (ledger.length === 0) this.#note('No steps yet.')
         for (const line of ledger.length === 0 ? [] : ledgerTable(ledger, out.unicode ? '─' : '-')) out.print(line)
@@ -136,6 +151,34 @@ export class Talk {
           `       ${id}  ${state.kind.padEnd(10)}  ${plural(span.end - span.start, 'character')}  ${out.colours.dim(this.#text(index, span).replace(/\s+/g, ' ').slice(0, 50))}`,
         )
     }
+  }
+
+  async #tools(words: string | null): Promise<void> {
+    const { out, servers } = this.options
+    if (servers === null) {
+      this.#note('No MCP servers; name them with --mcp-config <file>.')
+      return
+    }
+    const { host } = servers
+    const first = (text: string) => out.colours.dim(printable(text.replace(/\s+/g, ' ').slice(0, 80)))
+    if (words !== null) {
+      const found = await host.catalogue.search(words, FOUND)
+      if (found.length === 0) this.#note('No tool has anything of these words.')
+      for (const { name, description } of found) out.print(`${name}  ${first(description)}`)
+      return
+    }
+    out.print(standingOf(servers))
+    for (const { name, state, problem, tools } of host.servers) {
+      const said = state === 'ready' ? plural(tools.length, 'tool') : `${state}${problem === null ? '' : `: ${problem}`}`
+      out.print(printable(`${name}  ${said}`))
+      if (servers.way === 'off')
+        for (const tool of tools) out.print(`  ${tool}  ${first(host.catalogue.get(tool)?.description ?? '')}`)
+    }
+    if (!(this.#session instanceof MemToolSession)) return
+    const { memory } = this.#session
+    out.print(`Loaded: ${plural(memory.size, 'tool')}, ${plural(Math.round(memory.tokens), 'token')}`)
+    for (const { definition, tokens } of memory.loaded)
+      out.print(`  ${definition.name}  ${plural(Math.round(tokens), 'token')}  ${first(definition.description)}`)
   }
 
   #cutMessage(number: number, pieces: number): ReturnType<Session['conversation']['cut']> {

@@ -6,12 +6,20 @@ import { fileURLToPath } from 'node:url'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { LlamaEngine } from '../../engine/llama.js'
-import { checkContext, foldedLike, longest, pointsOf, type Context, type Limits } from '../../eval/cost/schedule.js'
-import { machineCosts, cellsFor, study } from '../../eval/cost/study.js'
-import { costReport, rounded, type Circumstances, type CostReport } from '../../eval/cost/report.js'
+import { checkContext, type Context, foldedLike, type Limits, longest, pointsOf } from '../../eval/cost/schedule.js'
+import { cellsFor, machineCosts, study } from '../../eval/cost/study.js'
+import {
+  type Circumstances,
+  claimLines,
+  costReport,
+  type CostReport,
+  extrapolatedTable,
+  measuredTable,
+  predictedTable,
+  rounded,
+} from '../../eval/cost/report.js'
 import type { ClockName } from '../../eval/cost/stopwatch.js'
-import { claimLines, extrapolatedTable, measuredTable, predictedTable } from '../../eval/cost/words.js'
-import { commitOf } from '../../eval/run/header.js'
+import { commitOf } from '../../eval/run/plan.js'
 import type { ModelInfo } from '../../native/types.js'
 import { printable, type Terminal } from '../terminal.js'
 import { tokens as tokenList } from '../eval/flags.js'

@@ -1,31 +1,23 @@
 /** `kvfold chat`: talk to a model and edit its context by hand, or let it do so itself. */
 import { Option, type Command } from 'commander'
+import type { MemToolSession } from '../../agents/memtool.js'
 import { plain, sculptor } from '../../agents/sculptor.js'
 import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
 import type { ConversationState } from '../../context/conversation.js'
-import { begunBy, parseTranscript } from '../transcript.js'
+import { begunBy, givenTranscript } from '../transcript.js'
 import { printable } from '../terminal.js'
 import { BUILTIN } from '../builtin.js'
-import { messageOf, parseCommand } from '../chat/command.js'
-import { Lines } from '../chat/lines.js'
+import { Lines, messageOf, parseCommand } from '../chat/input.js'
 import { Talk } from '../chat/talk.js'
 import { describe, type Shell } from '../shell.js'
 import { count } from '../../figures/numbers.js'
-import {
-  addModelOptions,
-  addSamplingOptions,
-  given,
-  integer,
-  readText,
-  sampling,
-  type ModelFlags,
-  type SamplingFlags,
-} from '../options.js'
+import { addModelOptions, addSamplingOptions, given, integer, sampling, type ModelFlags, type SamplingFlags } from '../options.js'
+import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, standingOf, type McpFlags, type McpTools } from '../mcp-tools.js'
 import { loadEngine } from '../runtime.js'
 
-interface ChatFlags extends ModelFlags, SamplingFlags {
+interface ChatFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly system?: string
   readonly transcript?: string
   readonly tools: boolean
@@ -48,33 +40,37 @@ export function addChat(program: Command, shell: Shell): void {
         .default('auto'),
     )
     .option('--max-tokens <count>', 'end every step after so many tokens', integer(1, 1 << 30))
-  addSamplingOptions(addModelOptions(command)).action((flags: ChatFlags) => chat(flags, shell))
+  addSamplingOptions(addModelOptions(addMcpOptions(command))).action((flags: ChatFlags) => chat(flags, shell))
 }
 
 async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   const { out, notes, interrupt } = shell
-  const transcript =
-    flags.transcript === undefined ? null : parseTranscript(readText(flags.transcript, '--transcript'), flags.transcript)
+  const transcript = givenTranscript(flags.transcript)
+  const configs = mcpServersOf(flags)
   const engine = await loadEngine(flags, notes, interrupt.signal)
+  let servers: McpTools | null = null
   try {
+    servers = await openMcpTools(configs, flags, engine, shell)
     // Throws now rather than after the first message when there is no usable template.
     const { syntax } = engine.format
     let before = transcript === null ? undefined : await begunBy(engine, transcript)
     const begin = () => {
-      const session = beginSession(engine, flags, before)
+      const session = beginSession(engine, flags, servers, before)
       before = undefined
       return session
     }
-    const talk = new Talk({ engine, out, interrupt, begin })
+    const talk = new Talk({ engine, out, interrupt, begin, servers })
     if (interrupt.interrupted) return
     const lines = new Lines(out, interrupt)
     try {
       if (lines.interactive) greet(engine, flags, shell, syntax.name)
+      if (servers !== null) notes.prose(standingOf(servers), notes.colours.dim)
       await converse(talk, lines, shell)
     } finally {
       lines.close()
     }
   } finally {
+    await servers?.close()
     await engine.dispose()
   }
 }
@@ -84,6 +80,7 @@ async function converse(talk: Talk, lines: Lines, { out, notes, interrupt }: She
     if (line.trim() === '') continue
     try {
       const command = parseCommand(line)
+      talk.tellNews()
       if (command === null) await talk.say(messageOf(line))
       else if (!(await talk.command(command))) return
     } catch (error) {
@@ -99,13 +96,19 @@ async function converse(talk: Talk, lines: Lines, { out, notes, interrupt }: She
   }
 }
 
-function beginSession(engine: LlamaEngine, flags: ChatFlags, conversation: ConversationState | undefined): Session {
+function beginSession(
+  engine: LlamaEngine,
+  flags: ChatFlags,
+  servers: McpTools | null,
+  conversation: ConversationState | undefined,
+): Session | MemToolSession {
   const options = {
     engine,
     id: freshConversation(),
     generation: { sampling: sampling(flags), ...given({ maxTokens: flags.maxTokens }) },
     ...given({ system: flags.system, conversation }),
   }
+  if (servers !== null) return sessionWith(servers, { ...options, contextTools: flags.tools, firstStep: flags.firstStep })
   return flags.tools ? sculptor({ ...options, firstStep: flags.firstStep }) : plain(options)
 }
 

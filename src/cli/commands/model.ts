@@ -1,11 +1,13 @@
 /** `kvfold model info` and `kvfold model synth`: what a file is, and making one with random weights. */
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
-import { Option, type Command } from 'commander'
+import { type Command, Option } from 'commander'
+import { ChatFormat } from '../../chat/format.js'
 import { KvfoldError } from '../../core/errors.js'
+import { abilitiesOf, refusalOf } from '../../engine/model-facts.js'
+import { bytes, count, magnitude } from '../../figures/numbers.js'
 import { synthesizeModel } from '../../native/synthetic.js'
-import { bytes } from '../../figures/numbers.js'
-import { reportLines, reportOf } from '../model-report.js'
+import type { ModelInfo, NativeModel } from '../../native/types.js'
 import { integer } from '../options.js'
 import { modelPath, nativeLibrary } from '../runtime.js'
 import type { Shell } from '../shell.js'
@@ -80,4 +82,135 @@ async function synth(
     throw error
   }
   shell.out.print(`${path}: ${bytes((await stat(path)).size)}`)
+}
+
+// What kvfold says about a model file: its figures, and what can be done with it.
+
+/** How the model's chat template was read. */
+export type TemplateReport =
+  | { readonly kind: 'none' }
+  | { readonly kind: 'usable'; readonly toolCalls: string }
+  | { readonly kind: 'broken'; readonly reason: string }
+
+/** Figures that are told as they are. */
+type Told =
+  | ('path' | 'description' | 'architecture' | 'parameters' | 'size' | 'layers' | 'embedding' | 'heads')
+  | ('kvHeads' | 'trainedContext' | 'slidingWindow' | 'rope' | 'vocabulary' | 'vocabType')
+
+export interface ModelReport extends Pick<ModelInfo, Told> {
+  readonly name: string | null
+  readonly license: string | null
+  readonly template: TemplateReport
+  /** Whether folds and other edits are followed exactly, and why (not). */
+  readonly edits: { readonly exact: boolean; readonly why: string }
+  /** One sentence each: what is not available with the default options, and why. */
+  readonly notes: readonly string[]
+  /** Estimate for 16-bit keys and values; null where the metadata does not say enough. */
+  readonly cacheBytesPerToken: number | null
+}
+
+export function modelReport(info: ModelInfo, template: TemplateReport): ModelReport {
+  const { path, description, architecture, parameters, size, layers, embedding, heads, kvHeads, metadata } = info
+  const { trainedContext, slidingWindow, rope, vocabulary, vocabType } = info
+  return {
+    path,
+    name: metadata['general.name'] ?? null,
+    license: metadata['general.license'] ?? null,
+    ...{ description, architecture, parameters, size, layers, embedding, heads, kvHeads },
+    ...{ trainedContext, slidingWindow, rope, vocabulary, vocabType },
+    template,
+    edits: edits(info),
+    notes: refusalOf(info) === null ? abilitiesOf(info).notes : [],
+    cacheBytesPerToken: cacheBytesPerToken(info),
+  }
+}
+
+/** What a loaded model is. */
+export const reportOf = (model: NativeModel): ModelReport => modelReport(model.info, templateReport(model))
+
+function templateReport(model: NativeModel): TemplateReport {
+  const { chatTemplate: template } = model.info
+  if (template === null) return { kind: 'none' }
+  const { bos, eos } = model.special
+  const text = (token: number | null): string => (token === null ? '' : model.detokenize([token], true))
+  try {
+    const format = ChatFormat.create({ template, tokenizer: model, bosText: text(bos), eosText: text(eos) })
+    return { kind: 'usable', toolCalls: format.syntax.name }
+  } catch (error) {
+    if (error instanceof KvfoldError) return { kind: 'broken', reason: error.message }
+    throw error
+  }
+}
+
+function edits(info: ModelInfo): ModelReport['edits'] {
+  const refusal = refusalOf(info)
+  if (refusal !== null) return { exact: false, why: refusal.replace(/\.$/, '') }
+  if (abilitiesOf(info).edits === 'checkpoints')
+    return { exact: true, why: 'the text after an edit is computed again, from the last saved state before it' }
+  return { exact: true, why: 'every layer attends through the KV cache, so tokens can be taken out and put back' }
+}
+
+/** Keys and values of all layers at 2 bytes a number, from the head sizes of the metadata (GGUF `<architecture>.attention.*`). */
+function cacheBytesPerToken({
+  architecture,
+  metadata,
+  layers,
+  embedding,
+  heads,
+  kvHeads,
+  recurrent,
+  hybrid,
+  encoder,
+}: ModelInfo): number | null {
+  if (recurrent || hybrid || encoder || heads === 0) return null
+  // Compressed attention (MLA) caches latent vectors, which these figures do not describe.
+  if (metadata[`${architecture}.attention.kv_lora_rank`] !== undefined) return null
+  const size = (key: string): number => {
+    const given = Number(metadata[`${architecture}.attention.${key}`])
+    return given > 0 ? given : embedding / heads
+  }
+  const perToken = layers * kvHeads * (size('key_length') + size('value_length')) * 2
+  return perToken > 0 ? perToken : null
+}
+
+/** The report for people: a label and a text a line. */
+function reportLines(report: ModelReport): string[] {
+  const { template, edits, cacheBytesPerToken: perToken, trainedContext } = report
+  const attention =
+    report.kvHeads === report.heads ? `${report.heads} heads` : `${report.heads} heads over ${report.kvHeads} key/value heads`
+  const lines: readonly (readonly [string, string])[] = [
+    ['file', report.path],
+    ['name', report.name ?? '(not given)'],
+    ['license', report.license ?? '(not given)'],
+    ['architecture', `${report.architecture}, ${report.layers} layers of ${report.embedding}, ${attention}, rope ${report.rope}`],
+    ['parameters', `${magnitude(report.parameters)} (${report.description}), ${bytes(report.size)}`],
+    [
+      'context',
+      `${count(trainedContext)} tokens in training${report.slidingWindow > 0 ? `, sliding window ${report.slidingWindow}` : ''}`,
+    ],
+    ['vocabulary', `${count(report.vocabulary)} tokens (${report.vocabType})`],
+    ['chat template', templateText(template)],
+    ['tool calls', template.kind === 'usable' ? template.toolCalls : 'none'],
+    ['edits exact', `${edits.exact ? 'yes' : 'no'}: ${edits.why}`],
+    ...report.notes.map((note) => ['note', note] as const),
+    [
+      'KV cache',
+      perToken === null
+        ? 'no estimate for this architecture'
+        : `about ${bytes(perToken)} a token (16 bit), ${bytes(perToken * trainedContext)} for the whole trained context`,
+    ],
+  ]
+  const width = Math.max(...lines.map(([label]) => label.length))
+  return lines.map(([label, text]) => `${label.padEnd(width)}  ${text}`)
+}
+
+function templateText(template: TemplateReport): string {
+  switch (template.kind) {
+    case 'none':
+      return 'none: `kvfold run --raw` completes text; --chat-template <file> gives it one'
+    case 'usable':
+      return 'yes'
+    case 'broken':
+      return `yes, but unusable: ${template.reason}`
+  }
 }

@@ -1,12 +1,13 @@
 /** `kvfold run`: one prompt, one answer, for scripts and pipes. */
 import { Option, type Command } from 'commander'
+import type { MemToolSession } from '../../agents/memtool.js'
 import { plain, sculptor } from '../../agents/sculptor.js'
 import type { TurnOutcome } from '../../agents/events.js'
 import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
 import { freshConversation, type LlamaEngine } from '../../engine/llama.js'
 import type { ConversationState } from '../../context/conversation.js'
-import { begunBy, parseTranscript } from '../transcript.js'
+import { begunBy, givenTranscript } from '../transcript.js'
 import { printable } from '../terminal.js'
 import { readInput, type Shell } from '../shell.js'
 import { ledgerLine, TurnView } from '../turn-view.js'
@@ -21,9 +22,10 @@ import {
   type SamplingFlags,
 } from '../options.js'
 import { refuseHopeless } from '../../engine/room.js'
+import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, type McpFlags, type McpTools } from '../mcp-tools.js'
 import { loadEngine } from '../runtime.js'
 
-interface RunFlags extends ModelFlags, SamplingFlags {
+interface RunFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly prompt?: string
   readonly system?: string
   readonly transcript?: string
@@ -69,10 +71,13 @@ export function addRun(program: Command, shell: Shell): void {
       new Option('--raw', 'no chat template: complete the text as it stands; control tokens in it count').conflicts([
         'tools',
         'system',
+        'mcpConfig',
       ]),
     )
     .option('--json', 'one JSON object: answer, calls, ledger, timing')
-  addSamplingOptions(addModelOptions(command)).action((file: string | undefined, flags: RunFlags) => run(file, flags, shell))
+  addSamplingOptions(addModelOptions(addMcpOptions(command))).action((file: string | undefined, flags: RunFlags) =>
+    run(file, flags, shell),
+  )
 }
 
 async function run(file: string | undefined, flags: RunFlags, shell: Shell): Promise<void> {
@@ -85,27 +90,30 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
     schema: flags.schema === undefined ? undefined : parseSchema(readText(flags.schema, '--schema'), flags.schema),
     grammar: flags.grammar === undefined ? undefined : readText(flags.grammar, '--grammar'),
   })
-  const transcript =
-    flags.transcript === undefined ? null : parseTranscript(readText(flags.transcript, '--transcript'), flags.transcript)
+  const transcript = givenTranscript(flags.transcript)
   const isAsked = transcript !== null && transcript.messages.at(-1)?.role !== 'assistant'
   const prompt = flags.prompt ?? (isAsked && file === undefined ? null : await readInput(file, interrupt.signal))
   if (prompt === '') throw new KvfoldError('cli/bad-usage', 'The prompt is empty.')
   const begun = performance.now()
+  const configs = mcpServersOf(flags)
   const engine = await loadEngine(flags, notes, interrupt.signal)
+  let servers: McpTools | null = null
   try {
+    servers = await openMcpTools(configs, flags, engine, shell)
     if (interrupt.interrupted) return
     if (prompt !== null) refuseHopeless(engine.model, engine.info.context, prompt)
     const load = performance.now() - begun
     const conversation = transcript === null ? undefined : await begunBy(engine, transcript)
     if (flags.raw === true) await complete(engine, prompt ?? '', flags, shell, load)
-    else await answer(engine, { prompt, ...given({ conversation }) }, flags, constraints, shell, load)
+    else await answer({ engine, servers }, { prompt, ...given({ conversation }) }, flags, constraints, shell, load)
   } finally {
+    await servers?.close()
     await engine.dispose()
   }
 }
 
 async function answer(
-  engine: LlamaEngine,
+  { engine, servers }: { readonly engine: LlamaEngine; readonly servers: McpTools | null },
   { prompt, conversation }: { readonly prompt: string | null; readonly conversation?: ConversationState },
   flags: RunFlags,
   constraints: { schema?: unknown; grammar?: string },
@@ -118,11 +126,21 @@ async function answer(
     generation: { sampling: sampling(flags), ...given({ maxTokens: flags.maxTokens, stop: flags.stop }), ...constraints },
     ...given({ system: flags.system, conversation }),
   }
-  const session = flags.tools === true ? sculptor({ ...setup, ...given({ firstStep: flags.firstStep }) }) : plain(setup)
+  const first = given({ firstStep: flags.firstStep })
+  const session =
+    servers !== null
+      ? sessionWith(servers, { ...setup, ...first, contextTools: flags.tools === true })
+      : flags.tools === true
+        ? sculptor({ ...setup, ...first })
+        : plain(setup)
+  for (const line of servers?.news() ?? []) notes.prose(line, notes.colours.dim)
   const json = flags.json === true
   const view = json ? null : new TurnView({ answer: out, remarks: notes })
   const options = { signal: interrupt.signal, ...(view === null ? {} : { onEvent: view.onEvent }) }
-  const outcome = await (prompt === null ? session.resume(options) : session.ask(prompt, options)).finally(() => view?.end())
+  const outcome = await (prompt === null ? session.resume(options) : session.ask(prompt, options)).finally(() => {
+    view?.end()
+    for (const line of servers?.news() ?? []) notes.prose(line, notes.colours.yellow)
+  })
   if (outcome.end === 'cancelled') return
   if (json) out.print(JSON.stringify({ model: engine.info.model, ...machineView(session, outcome), load: Math.round(load) }))
   else {
@@ -132,7 +150,7 @@ async function answer(
 }
 
 /** What `--json` tells of a turn; milliseconds throughout. */
-function machineView(session: Session, outcome: TurnOutcome): object {
+function machineView(session: Session | MemToolSession, outcome: TurnOutcome): object {
   const { answer, end, steps, ledger, contextBefore, contextAfter, refusedCalls } = outcome
   const { reasoning } = session.conversation.messages.at(-1) ?? {}
   const last = steps.at(-1)

@@ -1,8 +1,10 @@
 /** `kvfold serve`: the server, from its options to its last answer. */
+import { once } from 'node:events'
 import { chmod, unlink } from 'node:fs/promises'
 import { connect, isIP } from 'node:net'
 import { basename } from 'node:path'
 import { InvalidArgumentError, Option, type Command } from 'commander'
+import { type MemToolMode, memToolModes } from '../../agents/memtool-asides.js'
 import { CONTRACTS, type ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Embedder } from '../../engine/embedder.js'
@@ -14,7 +16,15 @@ import { parseKeys, unnamed, type ApiKey } from '../../server/keys.js'
 import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
 import { printable } from '../terminal.js'
 import { BUILTIN } from '../builtin.js'
-import { addEngineOptions, engineSource, type EngineFlags } from '../engine-source.js'
+import {
+  addEngineOptions,
+  embedderOptions,
+  type EngineFlags,
+  engineSource,
+  loadEmbedder,
+  loadEngine,
+  tryFirst,
+} from '../runtime.js'
 import { addKeepingOptions, keepRetention, openStore, retentionMs, type KeepingFlags } from '../keeping.js'
 import {
   addModelOptions,
@@ -27,12 +37,16 @@ import {
   type ModelFlags,
   type SamplingFlags,
 } from '../options.js'
-import { embedderOptions, loadEmbedder, loadEngine, tryFirst } from '../runtime.js'
+import { serveNotice } from '../serve-notice.js'
+import { withAliases } from '../aliases.js'
+import { addMcpConfig, mcpServersOf, openMcpHost, toolsOf, type McpFlags } from '../mcp-tools.js'
 import type { Shell } from '../shell.js'
 
-interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags {
+interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags, Pick<McpFlags, 'mcpConfig'> {
   /** `name=model`, or a model alone. */
   readonly model?: readonly string[]
+  /** `name=model`, or a name of the first model. */
+  readonly alias?: readonly string[]
   readonly host: string
   readonly port: number
   readonly unixSocket?: string
@@ -50,8 +64,10 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
   readonly timeout?: number
   readonly keepAlive?: number
   readonly acm: Acm
+  readonly memtoolMode: MemToolMode
   readonly overflow: Overflow
   readonly clientEdits: ContractChoice
+  readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
   readonly costlyFolds: 'refuse' | 'allow'
   readonly attention: 'on' | 'off'
   readonly trial: 'on' | 'off'
@@ -62,7 +78,7 @@ interface ServeFlags extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFl
 
 const MIB = 2 ** 20
 const LEVELS: readonly LogLevel[] = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']
-const CHOICES: readonly Acm[] = ['off', 'tools', 'auto-policy', 'u-fold', 'resum']
+const CHOICES: readonly Acm[] = ['off', 'tools', 'auto-policy', 'u-fold', 'resum', 'memtool']
 const EDITS: readonly ContractChoice[] = [...CONTRACTS, 'auto']
 const OVERFLOWS: readonly Overflow[] = ['refuse', 'fold-tool-results', 'fold-oldest']
 
@@ -70,6 +86,11 @@ export function addServe(program: Command, shell: Shell, version: string): void 
   const command = program
     .command('serve')
     .description('serve models to OpenAI and Anthropic clients, with folds that survive from request to request')
+    .option(
+      '--alias <name>',
+      'another name that requests may call the first model by, or name=model of another one; * for any name; may be given several times',
+      collect,
+    )
     .option('--host <name>', 'address to listen on; 0.0.0.0 lets other machines in', '127.0.0.1')
     .option('-p, --port <number>', 'port to listen on, 0 for any that is free', integer(0, 65_535), 8080)
     .addOption(new Option('--unix-socket <path>', 'listen on a UNIX socket that only you can open').conflicts(['host', 'port']))
@@ -105,6 +126,11 @@ export function addServe(program: Command, shell: Shell, version: string): void 
     .option('--keep-alive <seconds>', 'how long a model that nobody uses stays loaded (default: for ever)', decimal(0, 1e9))
     .addOption(new Option('--acm <mode>', 'who folds, unless a request says').choices(CHOICES).default('off'))
     .addOption(
+      new Option('--memtool-mode <mode>', 'of --acm memtool: who removes tools and who searches, unless a request says')
+        .choices(memToolModes)
+        .default('hybrid'),
+    )
+    .addOption(
       new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(OVERFLOWS).default('refuse'),
     )
     .addOption(
@@ -112,6 +138,7 @@ export function addServe(program: Command, shell: Shell, version: string): void 
         .choices(EDITS)
         .default('exact'),
     )
+    .option('--client-edits-of <name=contract>', 'the same for the keys of one name; may be given several times', editsOf)
     .addOption(
       new Option('--costly-folds <policy>', 'what happens to folds and summaries that take at least as many tokens as the text')
         .choices(['refuse', 'allow'])
@@ -135,6 +162,7 @@ export function addServe(program: Command, shell: Shell, version: string): void 
         .default('on'),
     )
     .option('--grace <seconds>', 'time that running answers have to end when the server is told to stop', decimal(0, 86_400), 30)
+  addMcpConfig(command, 'MCP servers whose tools requests with acm memtool may use, carried out here')
   addSamplingOptions(addModelOptions(addKeepingOptions(addEngineOptions(command))))
   adapt(command)
   command.action((flags: ServeFlags) => serve(flags, shell, version))
@@ -147,8 +175,9 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const keys = keysOf(flags)
   const tls = tlsOf(flags)
   const embeddings = embeddingModel(flags, shell, version)
+  const toolServers = mcpServersOf(flags)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
-  const models = remote === null ? sourcesOf(flags, shell, version) : [remote]
+  const models = withAliases(remote === null ? sourcesOf(flags, shell, version) : [remote], flags.alias)
   const kept = await openStore(
     flags,
     (line) => {
@@ -157,11 +186,15 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     flags.diskCache,
   )
   const told = kept?.store.notes().length ?? 0
+  const mcp = toolServers.length === 0 ? null : await openMcpHost(toolServers, notes.print.bind(notes), interrupt.signal)
   const service = await ThreadService.open({
     retentionMs: retentionMs(flags),
     models,
     queueLimit: flags.queue,
-    defaults: { acm: flags.acm, overflow: flags.overflow, clientEdits: flags.clientEdits },
+    defaults: {
+      ...{ acm: flags.acm, memToolMode: flags.memtoolMode, overflow: flags.overflow, clientEdits: flags.clientEdits },
+      ...given({ clientEditsOf: editsOfKeys(flags, keys) }),
+    },
     costlyFolds: flags.costlyFolds,
     ...given({
       embeddings: embeddings ?? undefined,
@@ -169,6 +202,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
       responses: kept?.responses,
       timeoutMs: flags.timeout === undefined ? undefined : flags.timeout * 1000,
       keepAliveMs: flags.keepAlive === undefined ? undefined : flags.keepAlive * 1000,
+      operatorTools: mcp ?? undefined,
     }),
   })
   const server = await Server.create({
@@ -196,6 +230,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     // Threads of an earlier release are read only now.
     for (const line of kept?.store.notes().slice(told) ?? []) notes.print(`store: ${printable(line)}`)
     if (interrupt.interrupted) return
+    if (mcp !== null)
+      notes.print(`${toolsOf(mcp)}; for ${flags.acm === 'memtool' ? 'all requests' : 'requests with acm: memtool'}.`)
     const where = await listen(server, flags)
     if (keys.length === 0 && flags.unixSocket === undefined && !isLocal(flags.host))
       notes.prose(`Anybody who can reach ${flags.host} may use this server; set --api-key.`, notes.colours.yellow)
@@ -205,11 +241,13 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
         .map(({ name }) => name)
         .join(', ')} at ${where}`,
     )
+    notes.prose(serveNotice({ ...flags, keys: [...new Set(keys.map(({ name }) => name))], where, models }))
     await aborted(interrupt.signal)
     notes.print(`Shutting down; running answers have ${flags.grace} s. Ctrl-C again ends at once.`)
   } finally {
     await retention?.stop()
     await server.close(flags.grace * 1000)
+    await mcp?.close()
   }
   // It was asked to end, and did.
   interrupt.renew()
@@ -311,6 +349,24 @@ function keysOf({ apiKey = [], apiKeysFile }: ServeFlags): ApiKey[] {
   return [...keys, ...inFile]
 }
 
+/** `name=contract` */
+function editsOf(text: string, before: ReadonlyMap<string, ContractChoice> = new Map()): ReadonlyMap<string, ContractChoice> {
+  const [, name = '', contract = ''] = /^(.+)=(\w+)$/.exec(text) ?? []
+  const known = EDITS.find((each) => each === contract)
+  if (known === undefined) throw new InvalidArgumentError(`It must be name=contract, with one of ${EDITS.join(', ')}.`)
+  return new Map([...before, [name, known]])
+}
+
+function editsOfKeys({ clientEditsOf }: ServeFlags, keys: readonly ApiKey[]): ServeFlags['clientEditsOf'] {
+  for (const name of clientEditsOf?.keys() ?? [])
+    if (!keys.some((key) => key.name === name))
+      throw new KvfoldError(
+        'cli/bad-usage',
+        `--client-edits-of names ${name}, and no key has that name; --api-keys-file gives keys names.`,
+      )
+  return clientEditsOf
+}
+
 function tlsOf({ tlsCert, tlsKey }: ServeFlags): { cert: string; key: string } | undefined {
   if ((tlsCert === undefined) !== (tlsKey === undefined))
     throw new KvfoldError('cli/bad-usage', '--tls-cert and --tls-key go together.')
@@ -336,15 +392,6 @@ function collect(text: string, all: readonly string[] | undefined): readonly str
 
 const isLocal = (host: string): boolean => host === 'localhost' || host === '::1' || (isIP(host) === 4 && host.startsWith('127.'))
 
-const aborted = (signal: AbortSignal): Promise<void> =>
-  new Promise((resolve) => {
-    if (signal.aborted) resolve()
-    else
-      signal.addEventListener(
-        'abort',
-        () => {
-          resolve()
-        },
-        { once: true },
-      )
-  })
+const aborted = async (signal: AbortSignal): Promise<void> => {
+  if (!signal.aborted) await once(signal, 'abort')
+}

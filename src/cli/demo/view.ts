@@ -2,9 +2,8 @@
 import type { AgentEvent, CallReport } from '../../agents/events.js'
 import { fit, wrap, type Terminal } from '../terminal.js'
 import { count, duration, percent, plural } from '../../figures/numbers.js'
-import { glyphs, type Share, shares, strip } from '../strip.js'
+import { figuresOf, glyphs, type Share, shares, strip, type Tracker } from './strip.js'
 import { callText, resultText } from '../turn-view.js'
-import { figuresOf, type Tracker } from './tracker.js'
 import type { AgentName, Trial } from './trial.js'
 
 export interface DemoPlan {

@@ -1,7 +1,7 @@
 /** Owns what `kvfold eval` says: how far it is, the table at the end, and the line for machines. */
 import type { LogHeader } from '../../eval/log.js'
 import type { Progress } from '../../eval/run/runner.js'
-import { rowsOf, totalOf, totalsOf, type Row } from '../../eval/run/summary.js'
+import { type Row, rowsOf, totalOf, totalsOf } from '../../eval/accuracy.js'
 import type { Result } from '../../eval/run/plan.js'
 import { count, duration, percent, plural } from '../../figures/numbers.js'
 import { type Column, number, table, terminal } from '../../figures/table.js'

@@ -3,21 +3,18 @@ import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
 import { readFile, rm, writeFile } from 'node:fs/promises'
 import { Option, type Command } from 'commander'
-import { placements, type Placement } from '../../agents/memtool.js'
+import { type Placement, placements } from '../../agents/memtool.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Engine } from '../../engine/engine.js'
 import type { OwnedTextEmbedder } from '../../eval/agents/embedders.js'
-import type { MemToolRun, MemToolResult } from '../../eval/memtool/session.js'
-import { relations, type Relation } from '../../eval/memtool/requests.js'
+import { type MemToolResult, type MemToolRun, type WayName, wayNames, ways } from '../../eval/memtool/session.js'
+import { type Relation, relations, type World } from '../../eval/memtool/companies.js'
 import type { Catalogue, CatalogueOptions } from '../../tools/catalogue.js'
-import type { World } from '../../eval/memtool/companies.js'
-import { wayNames, type WayName, ways } from '../../eval/memtool/ways.js'
 import { count, percent } from '../../figures/numbers.js'
 import { BUILTIN } from '../builtin.js'
-import { addEngineOptions, engineSource, type EngineFlags } from '../engine-source.js'
+import { addEngineOptions, type EngineFlags, engineSource, loadEmbedder, loadEngine } from '../runtime.js'
 import { addModelOptions, given, integer, type ModelFlags } from '../options.js'
-import { loadEmbedder, loadEngine } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { oneOf } from './flags.js'
 
@@ -63,7 +60,7 @@ Examples:
   $ kvfold eval memtool --mode hybrid --placement list,late --contract exact,splice --turns 100 --report memtool.html
   $ kvfold eval memtool --agent model --model qwen3-4b-q8_0.gguf --mode hybrid --turns 20
   $ kvfold eval memtool --retrieval --embedder nomic-embed-text.gguf
-  $ kvfold eval memtool --retrieval --catalogue tools.json      each tool looked up by its own description`
+  $ kvfold eval memtool --retrieval --catalogue tools.json      each tool looked up by its own description, or the file's queries`
 
 export function addMemTool(parent: Command, shell: Shell): void {
   const command = parent
@@ -86,7 +83,10 @@ export function addMemTool(parent: Command, shell: Shell): void {
     .option('-t, --temperature <value>', 'of a model that speaks itself', Number, 0)
     .option('--embedder <model>', 'a GGUF or the folder of an ONNX model that makes vectors (default: BM25 alone)')
     .option('--retrieval', 'only how well tools are found: recall by BM25, embeddings and both')
-    .option('--catalogue <file>', 'tools of others, for --retrieval: a JSON list, {tools: [...]}, or LiveMCPBench servers')
+    .option(
+      '--catalogue <file>',
+      'tools of others, for --retrieval: a JSON list, {tools: [...]}, LiveMCPBench servers, or ToolRet queries and tools',
+    )
     .option('--log <file>', 'where turns go (default: a file in kvfold-eval/); only for one session')
     .option('--report <file>', 'an HTML page with figures and tables')
     .option('--json', 'a line of JSON at the end')
@@ -127,7 +127,7 @@ async function sessions(flags: MemToolFlags, world: World, catalogue: Catalogue,
   const results: MemToolResult[] = []
   try {
     for (const run of runs) results.push(await oneSession(run, flags, { engine, world, catalogue }, shell))
-    const { tokenTable, measureTable, memToolPage } = await import('../../eval/memtool/report.js')
+    const { tokenTable, removalTable, correctnessTable, memToolPage } = await import('../../eval/memtool/report.js')
     const report = {
       command: ['kvfold', ...process.argv.slice(2)].join(' '),
       date: new Date().toISOString().slice(0, 10),
@@ -142,7 +142,7 @@ async function sessions(flags: MemToolFlags, world: World, catalogue: Catalogue,
       return
     }
     const { terminal } = await import('../../figures/table.js')
-    for (const made of [tokenTable(results), measureTable(results)]) {
+    for (const made of [tokenTable, removalTable, correctnessTable].map((of) => of(results))) {
       for (const line of terminal(made, out.unicode ? '─' : '-')) out.print(line)
       out.print()
     }
@@ -164,7 +164,7 @@ async function oneSession(
 ): Promise<MemToolResult> {
   const [{ memToolSession }, { EpisodeFile }] = await Promise.all([
     import('../../eval/memtool/session.js'),
-    import('../../eval/episode/episode-file.js'),
+    import('../../eval/episode/episode.js'),
   ])
   const { model, engine: name, release } = setting.engine.info
   const about = {
@@ -240,18 +240,18 @@ function machineLine(results: readonly MemToolResult[], { tools }: MemToolFlags)
 }
 
 async function retrieval(flags: MemToolFlags, world: World, options: CatalogueOptions, { out }: Shell): Promise<void> {
-  const [{ Catalogue }, { queriesOf, recallOf, toolsIn, wordings }, { left, right, table, terminal }] = await Promise.all([
+  const [{ Catalogue }, { queriesOf, recallOf, lookupsIn, wordings }, { left, right, table, terminal }] = await Promise.all([
     import('../../tools/catalogue.js'),
     import('../../eval/memtool/retrieval.js'),
     import('../../figures/table.js'),
   ])
-  const own = flags.catalogue === undefined
-  const tools = flags.catalogue === undefined ? world.tools : toolsIn(await readFile(flags.catalogue, 'utf8'), flags.catalogue)
-  const catalogue = await Catalogue.of(tools, options)
+  const own = flags.catalogue === undefined ? null : lookupsIn(await readFile(flags.catalogue, 'utf8'), flags.catalogue)
+  const catalogue = await Catalogue.of(own?.tools ?? world.tools, options)
   try {
-    const sets = own
-      ? wordings.map((wording) => ({ wording, queries: queriesOf(world, wording, QUERIES, flags.seed) }))
-      : [{ wording: 'description', queries: tools.map(({ name, description }) => ({ words: description, tool: name })) }]
+    const sets =
+      own === null
+        ? wordings.map((wording) => ({ wording, queries: queriesOf(world, wording, QUERIES, flags.seed) }))
+        : [{ wording: "the file's", queries: own.queries }]
     const found = []
     for (const { wording, queries } of sets)
       for (const one of await recallOf(catalogue, queries, options.signal)) found.push({ wording, ...one })

@@ -1,6 +1,6 @@
 /** Owns what an endpoint's refusals and a connection's failures are called. */
 import { errorTable, KvfoldError, type ErrorCode } from '../../core/errors.js'
-import { fieldOf, isRecord, numberAt, textAt } from './json.js'
+import { fieldOf, isRecord, numberAt, textAt } from '../../core/json.js'
 
 /** What an endpoint answered instead of what it was asked for. */
 export interface Refusal {

@@ -1,7 +1,7 @@
 /** Owns what is particular to each engine that speaks OpenAI's API: what it is called, what it can be asked beyond it, how it counts. */
 import { KvfoldError } from '../../core/errors.js'
 import type { Endpoint } from './endpoint.js'
-import { countAt, fieldOf, listAt, textAt } from './json.js'
+import { countAt, fieldOf, listAt, textAt } from '../../core/json.js'
 
 export type FlavourName = 'kvfold' | 'llama-server' | 'vllm' | 'sglang' | 'openai'
 
@@ -11,8 +11,12 @@ export interface Flavour {
   readonly sampling: Readonly<Partial<Record<'topK' | 'minP' | 'typicalP' | 'repeatPenalty' | 'mirostat', string>>>
   /** The fields that a request with a GBNF grammar has; null: it takes none. */
   readonly grammar: ((gbnf: string) => Readonly<Record<string, unknown>>) | null
+  /** Fields of a request that goes on with its last message, which is an answer's beginning; null: it always begins another. */
+  readonly continues: Readonly<Record<string, unknown>> | null
   /** Fields of an assistant message that bring its reasoning back; others drop it. */
   readonly reasoning: readonly string[]
+  /** Whether a request may say any variable of the chat template (`chat_template_kwargs`), or `reasoning_effort` alone. */
+  readonly variables: 'any' | 'effort'
   /** Field that keeps one tenant's cache from another's; null: everybody shares one. */
   readonly salt: string | null
   /** Fields that every request carries, so that it reports more. */
@@ -29,6 +33,8 @@ const OPENAI: Flavour = {
   name: 'openai',
   sampling: {},
   grammar: null,
+  variables: 'effort',
+  continues: null,
   reasoning: [],
   salt: null,
   extras: {},
@@ -40,11 +46,15 @@ const OPENAI: Flavour = {
 /** The context tools are ours here; there they would be a second set of the same. */
 const KVFOLD = { acm: 'off', events: true } as const
 
+const CONTINUES = { continue_final_message: true, add_generation_prompt: false } as const
+
 const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
   openai: OPENAI,
   kvfold: {
     ...OPENAI,
     name: 'kvfold',
+    variables: 'any',
+    continues: CONTINUES,
     sampling: { topK: 'top_k', minP: 'min_p', typicalP: 'typical_p', repeatPenalty: 'repeat_penalty' },
     reasoning: ['reasoning_content'],
     counts: 'texts',
@@ -55,6 +65,9 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
   'llama-server': {
     ...OPENAI,
     name: 'llama-server',
+    variables: 'any',
+    // By itself.
+    continues: {},
     sampling: { topK: 'top_k', minP: 'min_p', typicalP: 'typical_p', repeatPenalty: 'repeat_penalty', mirostat: 'mirostat' },
     grammar: (grammar) => ({ grammar }),
     reasoning: ['reasoning_content'],
@@ -64,6 +77,8 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
   vllm: {
     ...OPENAI,
     name: 'vllm',
+    variables: 'any',
+    continues: CONTINUES,
     sampling: { topK: 'top_k', minP: 'min_p', repeatPenalty: 'repetition_penalty' },
     // Renamed in 2025; either version skips the other's.
     reasoning: ['reasoning', 'reasoning_content'],
@@ -74,6 +89,8 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
   sglang: {
     ...OPENAI,
     name: 'sglang',
+    variables: 'any',
+    continues: { continue_final_message: true },
     sampling: { topK: 'top_k', minP: 'min_p', repeatPenalty: 'repetition_penalty' },
     reasoning: ['reasoning_content'],
     salt: 'cache_salt',

@@ -4,7 +4,7 @@ import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import type { Row } from './books.js'
 import type { Endpoint } from './endpoint.js'
 import type { Flavour } from './flavour.js'
-import { countAt, isRecord, listAt, textAt } from './json.js'
+import { countAt, isRecord, listAt, textAt } from '../../core/json.js'
 import { bodyOf, contentOf, editsByMessage } from './wire.js'
 
 // What of a prompt is counted: for every message its text as shown, and what that weighs.

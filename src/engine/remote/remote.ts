@@ -19,7 +19,7 @@ import { Deferral, type DeferralOptions } from './deferral.js'
 import { Endpoint, type EndpointOptions } from './endpoint.js'
 import { flavourNamed, probe, type Flavour, type FlavourName, type Probed } from './flavour.js'
 import { charactersOf, rowsOf, rowText, TextCounts, textsOf, weightOf } from './prompt-counts.js'
-import { bodyFor, bodyOf, promptOf } from './wire.js'
+import { bodyFor, bodyOf, EFFORT, promptOf } from './wire.js'
 
 export interface RemoteEngineOptions extends EndpointOptions {
   /** Default: the first that the endpoint lists. */
@@ -113,6 +113,11 @@ export class RemoteEngine implements Engine {
     const text = messages[message]?.content ?? ''
     const inside = (at: number) => /[\uDC00-\uDFFF]/.test(text[at] ?? '') && /[\uD800-\uDBFF]/.test(text[at - 1] ?? '')
     return { start: inside(start) ? start - 1 : start, end: inside(end) ? end + 1 : end }
+  }
+
+  /** What the template behind the endpoint reads is not known: whatever can be said counts. */
+  reads(variable: string): boolean {
+    return this.flavour.variables === 'any' || variable === EFFORT
   }
 
   readonly estimates = true
@@ -221,8 +226,10 @@ export class RemoteEngine implements Engine {
 
     const total = performance.now() - begun
     const finish: Finish = ended === 'cancelled' ? 'cancelled' : (reader.finish ?? 'stop')
-    const message = messageOf(reader)
-    const answer = bodyOf(message, message.content)
+    const said = messageOf(reader)
+    const answer = bodyOf(said, said.content)
+    const beginning = request.continues === true ? (messages.at(-1)?.content ?? '') : ''
+    const message = { ...said, content: beginning + said.content }
     const usage = this.#usage(reader, rows, answer, finish)
     this.#counts.observe(charactersOf(rows), usage.prompt, rows.length + 1)
     // Once more: by now some of the texts are counted.

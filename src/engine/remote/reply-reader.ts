@@ -3,7 +3,7 @@ import type { ToolCall } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { EngineEvent, Finish, NamedLogprob, TokenLogprob } from '../engine.js'
 import { streamedError } from './failure.js'
-import { countAt, fieldOf, isRecord, listAt, numberAt, textAt } from './json.js'
+import { countAt, fieldOf, isRecord, listAt, numberAt, textAt } from '../../core/json.js'
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import type { Endpoint } from './endpoint.js'
 

@@ -73,6 +73,7 @@ export function bodyFor(
     throw new KvfoldError('attention/unavailable', 'A remote engine does not say where its tokens look; load the model here.')
   if (grammar !== undefined && schema !== undefined)
     throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
+  if (request.continues === true && flavour.continues === null) throw unsupported('an answer that has begun', flavour)
   if (grammar !== undefined && !json && flavour.grammar === null) throw unsupported('a grammar', flavour)
   if (grammar !== undefined && !json && tools.length > 0) throw unsupported('a grammar beside tools', flavour)
   return {
@@ -89,10 +90,22 @@ export function bodyFor(
       ? {}
       : { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema, strict: true } } }),
     ...(tenant === undefined || flavour.salt === null ? {} : { [flavour.salt]: saltOf(tenant) }),
+    ...variablesOf(request, flavour),
+    ...(request.continues === true ? flavour.continues : {}),
     ...flavour.extras,
     ...(json ? { response_format: { type: 'json_object' } } : grammar === undefined ? {} : flavour.grammar?.(grammar)),
   }
 }
+
+/** What the engine has no field for is left out: `reads` says so. */
+function variablesOf({ variables = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
+  if (flavour.variables === 'any') return Object.keys(variables).length === 0 ? {} : { chat_template_kwargs: variables }
+  const { [EFFORT]: effort } = variables
+  return effort === undefined ? {} : { [EFFORT]: effort }
+}
+
+/** OpenAI's own name of the only variable that its API has. */
+export const EFFORT = 'reasoning_effort'
 
 /**
  * The tools of a request and what it says of them. With `none` they stay, so that the prompt is that of the steps before. A call that may be of

@@ -1,32 +1,38 @@
-/** Owns what all agents have in common: options that are checked, an engine of the sample's own, and what a cancelled sample comes to. */
-import { z } from 'zod'
+/** Owns what all agents have in common: options that are checked, an engine of the sample’s own within its window, and what a cancelled sample comes to. */
+import Type, { type Static, type TObject } from 'typebox'
+import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { EngineReply } from '../../engine/engine.js'
+import { conversationId, type ConversationId } from '../../core/ids.js'
+import { allInWords, checked } from '../../core/schema.js'
+import {
+  EngineAround,
+  type EngineInfo,
+  type EngineReply,
+  type EngineRequest,
+  type Generation,
+  generationOf,
+} from '../../engine/engine.js'
 import type { AgentKind, AgentSetting, Answered, EvalAgent } from '../agent.js'
-import { SampleEngine } from './sample-engine.js'
 
-export interface AgentDefinition<Options extends Readonly<Record<string, unknown>>> {
+export interface AgentDefinition<Options extends TObject> {
   readonly kind: AgentKind
   readonly title: string
   /** Strict, with a default for every option. */
-  readonly options: z.ZodType<Options>
+  readonly options: Options
   /** Asks nothing but `engine`, which is the setting's within its window. @throws KvfoldError */
-  answer(engine: SampleEngine, setting: AgentSetting, options: Options): Promise<Answered>
+  answer(engine: SampleEngine, setting: AgentSetting, options: Static<Options>): Promise<Answered>
 }
 
 /** A number of tokens or things, with the default of the paper. */
-export const count = (standard: number): z.ZodDefault<z.ZodNumber> => z.number().int().min(1).default(standard)
+export const count = (standard: number) => Type.Integer({ minimum: 1, default: standard })
 
 /** @throws KvfoldError eval/bad-agent naming the option */
-export function makeAgent<Options extends Readonly<Record<string, unknown>>>(
-  definition: AgentDefinition<Options>,
-  given: unknown,
-): EvalAgent {
+export function makeAgent<Options extends TObject>(definition: AgentDefinition<Options>, given: unknown): EvalAgent {
   const { kind, title } = definition
-  const parsed = definition.options.safeParse(given)
-  if (!parsed.success)
-    throw new KvfoldError('eval/bad-agent', `The options of agent ${kind} cannot be used: ${z.prettifyError(parsed.error)}`)
-  const options = parsed.data
+  const read = checked(definition.options, given)
+  if (!read.ok)
+    throw new KvfoldError('eval/bad-agent', `The options of agent ${kind} cannot be used: ${allInWords(read.faults, 'options')}.`)
+  const options = read.value
   return { kind, title, options: { ...options }, answer: (setting) => answer(definition, setting, options) }
 }
 
@@ -39,10 +45,10 @@ export const answered = ({ message, finish }: EngineReply, details: Answered['de
   details,
 })
 
-async function answer<Options extends Readonly<Record<string, unknown>>>(
+async function answer<Options extends TObject>(
   definition: AgentDefinition<Options>,
   setting: AgentSetting,
-  options: Options,
+  options: Static<Options>,
 ): Promise<Answered> {
   const engine = new SampleEngine(setting)
   try {
@@ -58,5 +64,113 @@ async function answer<Options extends Readonly<Record<string, unknown>>>(
     throw error
   } finally {
     engine.forgetAll()
+  }
+}
+
+// The engine as the agent of one sample uses it: within the sample's window, every step counted, everything forgotten at the end.
+
+/** Sampling of the sample, and what edits keep to: the same for every step of an agent. */
+export type SampleGeneration = Pick<EngineRequest, 'sampling' | 'contract'>
+
+/** What of an agent's setting the engine of a sample depends on. */
+export type SampleSetting = Pick<AgentSetting, 'engine' | 'name' | 'contract' | 'seed' | 'window' | 'signal'> & {
+  readonly task: Pick<AgentSetting['task'], 'temperature'>
+}
+
+export class SampleEngine extends EngineAround {
+  /** Tokens that a prompt and its answer may take. */
+  readonly window: number
+  readonly generation: SampleGeneration
+  readonly #name: string
+  readonly #signal: AbortSignal | undefined
+  readonly #conversations = new Set<ConversationId>()
+  #steps = 0
+
+  constructor({ engine, task, name, contract, seed, window, signal }: SampleSetting) {
+    super(engine)
+    this.window = Math.min(window, engine.info.context)
+    this.generation = { sampling: { temperature: task.temperature, seed }, ...(contract === undefined ? {} : { contract }) }
+    this.#name = name
+    this.#signal = signal
+  }
+
+  override get info(): EngineInfo {
+    return { ...this.engine.info, context: this.window }
+  }
+
+  /** Steps asked for so far: the next one's place in the record. */
+  get steps(): number {
+    return this.#steps
+  }
+
+  /** Ends with context/full when the window has no room for the prompt and a token after it. */
+  respond(request: EngineRequest): Generation {
+    this.#conversations.add(request.conversation)
+    // Where the window is all of the context, the engine itself sees to it, by its own count.
+    if (this.window === this.engine.info.context) return this.#asked(request)
+    const prompt = this.count(request.messages, request.tools ?? [], request.edits)
+    const room = this.window - prompt
+    if (room < 1)
+      return generationOf(() =>
+        Promise.reject(
+          new KvfoldError(
+            'context/full',
+            `The prompt takes ${prompt} tokens and the window has ${this.window}; take a smaller sample or a larger window.`,
+          ),
+        ),
+      )
+    return this.#asked({ ...request, maxTokens: Math.min(request.maxTokens ?? room, room) })
+  }
+
+  /** The id of a conversation of the sample's. */
+  conversation(label: string): ConversationId {
+    return conversationId(`${this.#name}/${label}`)
+  }
+
+  /**
+   * One step on messages of their own. Steps of one label share a cache: what their prompts have in common at the beginning is reused.
+   * @throws KvfoldError as the engine; engine/cancelled when the step was cancelled
+   */
+  async ask(
+    label: string,
+    messages: readonly ChatMessage[],
+    options: Pick<EngineRequest, 'maxTokens' | 'schema'>,
+  ): Promise<EngineReply> {
+    this.refuseCancelled()
+    const reply = await this.respond({
+      conversation: this.conversation(label),
+      messages,
+      ...this.generation,
+      ...options,
+      ...(this.#signal === undefined ? {} : { signal: this.#signal }),
+    }).reply
+    if (reply.finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'A step of the sample was cancelled.')
+    return reply
+  }
+
+  /** Tokens of a text within a message: what it adds to an empty one. */
+  countText(text: string): number {
+    return this.#countAlone(text) - (this.#empty ??= this.#countAlone(''))
+  }
+
+  /** @throws KvfoldError engine/cancelled when the sample was cancelled */
+  refuseCancelled(): void {
+    if (this.#signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The sample was cancelled.')
+  }
+
+  /** Drops the cells of all its conversations. */
+  forgetAll(): void {
+    for (const conversation of this.#conversations) this.forget(conversation)
+  }
+
+  #empty: number | undefined
+
+  #asked(request: EngineRequest): Generation {
+    this.#steps++
+    return this.engine.respond(request)
+  }
+
+  #countAlone(content: string): number {
+    return this.engine.count([{ role: 'user', content }], [])
   }
 }

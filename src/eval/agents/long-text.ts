@@ -2,7 +2,7 @@
 import { setImmediate } from 'node:timers/promises'
 import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { SampleEngine } from './sample-engine.js'
+import type { SampleEngine } from './define.js'
 
 /** A stretch of the text. */
 export interface Chunk {

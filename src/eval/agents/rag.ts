@@ -1,12 +1,12 @@
 /** Owns the agents that answer from passages they retrieve: by BM25 or by vectors (Sculptor, D.4). */
-import { z } from 'zod'
+import Type from 'typebox'
+import { strict } from '../../core/schema.js'
 import type { AgentSetting, Answered } from '../agent.js'
 import type { TaskSample } from '../task.js'
-import { type AgentDefinition, answered, count } from './define.js'
+import { type AgentDefinition, answered, count, type SampleEngine } from './define.js'
 import { CountedEmbedder, likeness } from './embedders.js'
 import { type Chunk, fitting, LongText } from './long-text.js'
 import { passagesPrompt } from './prompts.js'
-import type { SampleEngine } from './sample-engine.js'
 
 // What the retrieving agents share: the text in chunks, the query, and the answer from the chunks that rank best.
 
@@ -18,7 +18,7 @@ export const retrievalOptions = {
   /** Chunks are added, the best first, until they have so many tokens. */
   retrievedTokens: count(1500),
   /** What chunks are compared with: the sample's question, or the first and last `endTokens` of the text. Without a question always those. */
-  query: z.enum(['question', 'ends']).default('question'),
+  query: Type.Enum(['question', 'ends'], { default: 'question' }),
   endTokens: count(END_TOKENS),
 }
 
@@ -165,16 +165,16 @@ function frequenciesOf(terms: readonly string[]): Map<string, number> {
 
 // The agent that answers from passages picked by BM25 (Sculptor, D.4, after LongBench's retrieval).
 
-const RagBm25Options = z.strictObject({
+const RagBm25Options = strict({
   ...retrievalOptions,
   /** What is counted. LongBench's code hands its chunks to BM25 as strings, which counts characters; words are what it must have meant. */
-  terms: z.enum(['words', 'characters']).default('words'),
-  k1: z.number().min(0).default(1.5),
-  b: z.number().min(0).max(1).default(0.75),
-  epsilon: z.number().min(0).default(0.25),
+  terms: Type.Enum(['words', 'characters'], { default: 'words' }),
+  k1: Type.Number({ minimum: 0, default: 1.5 }),
+  b: Type.Number({ minimum: 0, maximum: 1, default: 0.75 }),
+  epsilon: Type.Number({ minimum: 0, default: 0.25 }),
 })
 
-export const ragBm25: AgentDefinition<z.infer<typeof RagBm25Options>> = {
+export const ragBm25: AgentDefinition<typeof RagBm25Options> = {
   kind: 'rag-bm25',
   title: 'RAG (BM25)',
   options: RagBm25Options,
@@ -189,13 +189,13 @@ export const ragBm25: AgentDefinition<z.infer<typeof RagBm25Options>> = {
 
 // The agent that answers from passages whose vectors are nearest to the question's (Sculptor, D.4).
 
-const DenseOptions = z.strictObject({
+const DenseOptions = strict({
   ...retrievalOptions,
   /** Put before the query, for embedders that were trained with an instruction there. */
-  queryPrefix: z.string().default(''),
+  queryPrefix: Type.String({ default: '' }),
 })
 
-export const ragDense: AgentDefinition<z.infer<typeof DenseOptions>> = {
+export const ragDense: AgentDefinition<typeof DenseOptions> = {
   kind: 'rag-dense',
   title: 'RAG (embeddings)',
   options: DenseOptions,

@@ -2,13 +2,10 @@
 import * as Plot from '@observablehq/plot'
 import { CONTRACTS } from '../../core/contract.js'
 import { count as tokens } from '../../figures/numbers.js'
-import { figure, type Panel } from '../../figures/figure.js'
-import { COLOURS } from '../../figures/theme.js'
+import { COLOURS, figure, type Panel } from '../../figures/figure.js'
 import { total, type CostLine } from './line.js'
-import type { CostReport } from './report.js'
-import type { Lines } from './schedule.js'
-import { type Point, type Way, WAYS } from './scenario.js'
-import { paysFrom } from './words.js'
+import { type CostReport, paysFrom } from './report.js'
+import { type Lines, type Point, type Way, WAYS } from './schedule.js'
 
 /** Points of a line: enough for its bend. */
 const STEPS = 48

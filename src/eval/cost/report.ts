@@ -1,10 +1,22 @@
-/** Owns what a study reports: who measured what where, the results rounded, the paper's sentence judged. Pure. */
+/** Owns what a study reports: who measured what where, the results rounded, the paper’s sentence judged, in words and tables. Pure. */
+import { CONTRACTS } from '../../core/contract.js'
+import { count as tokens } from '../../figures/numbers.js'
+import { left, right, table, type Table } from '../../figures/table.js'
 import type { CostModel } from '../../kv/cost-model.js'
-import { longer, PAPER, pointsOf } from './schedule.js'
-import { fitted, pointResults, predicted, type Extrapolated, type Pays, type PointResult } from './result.js'
-import type { Point } from './scenario.js'
+import { MOST_TOKENS, type Stretch } from './line.js'
+import { longer, PAPER, type Point, pointsOf, type Way } from './schedule.js'
 import type { ClockName } from './stopwatch.js'
-import type { Measured } from './study.js'
+import {
+  type Extrapolated,
+  fitted,
+  type Measured,
+  type Pays,
+  type PointResult,
+  pointResults,
+  predicted,
+  type Predicted,
+  type Spread,
+} from './study.js'
 
 /** Who ran what where; times mean little without it. */
 export interface Circumstances {
@@ -117,3 +129,127 @@ export const rounded = (report: CostReport): string =>
         : value,
     2,
   )
+
+// How the study's numbers and judgements are put into words and tables. Pure.
+
+/** A table under its title. */
+export interface Titled {
+  readonly title: string
+  readonly table: Table
+}
+
+/** Milliseconds as `0.84 ms`, `84 ms` or `8.4 s`. */
+export function time(milliseconds: number): string {
+  const [value, unit] = Math.abs(milliseconds) < 1000 ? [milliseconds, 'ms'] : [milliseconds / 1000, 's']
+  const digits = Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0
+  return `${value.toFixed(digits)} ${unit}`
+}
+
+const spread = ({ median, low, high }: Spread): string => `${time(median)} (${time(low)} to ${time(high)})`
+
+/** From how many generated tokens on, in a cell. */
+export function paysFrom({ from, stretches }: Pays): string {
+  if (from !== null) return tokens(from)
+  const [first] = stretches
+  return first?.end == null ? 'never' : `${tokens(first.start)} to ${tokens(first.end - 1)} only`
+}
+
+/** For which answers a fold is cheaper, within a sentence. */
+export function forWhich({ from, stretches }: Pays): string {
+  if (from === 1) return 'for every answer'
+  if (from !== null) return `for answers of ${tokens(from)} tokens or more`
+  if (stretches.length === 0) return 'for no answer'
+  return `only for answers of ${stretches.map(span).join(' or ')} tokens`
+}
+
+const span = ({ start, end }: Stretch): string => `${tokens(start)} to ${tokens((end ?? MOST_TOKENS + 1) - 1)}`
+
+const roundsOf = (rounds: readonly (number | null)[]): string => {
+  const sorted = [...rounds].sort((a, b) => (a ?? Infinity) - (b ?? Infinity))
+  const name = (of: number | null | undefined): string => (of == null ? 'never' : tokens(of))
+  return sorted.length === 0 ? '' : `${name(sorted[0])} to ${name(sorted.at(-1))}`
+}
+
+const place = ({ before, after, share }: Point): string[] => [tokens(before), tokens(after), `${Math.round(100 * share)} %`]
+const PLACE = [right('before'), right('after'), right('before the fold')]
+
+const NAMES: Readonly<Record<Way, string>> = { keep: 'kept, all cached', exact: 'exact', splice: 'splice', blend: 'blend' }
+
+/** A row for every way at every point: what was measured. */
+export const measuredTable = ({ measured }: CostReport): Titled => ({
+  title: 'Measured: one turn',
+  table: table(
+    [...PLACE, left('fold'), ...['computed', 'first token', 'each token', 'pays from', 'in single rounds'].map(right)],
+    measured.flatMap(({ point, ways }) =>
+      ways.map(({ way, computed, first, perToken, pays, paysInRounds }) => [
+        ...place(point),
+        NAMES[way],
+        tokens(computed),
+        spread(first),
+        spread(perToken),
+        pays === null ? '' : paysFrom(pays),
+        roundsOf(paysInRounds),
+      ]),
+    ),
+  ),
+})
+
+/** What was measured beside what was expected, in pairs. */
+export const predictedTable = ({ measured }: CostReport): Titled => ({
+  title: 'Measured, and predicted (p) by the calibration',
+  table: table(
+    [
+      ...PLACE,
+      left('fold'),
+      ...['first token', 'p', 'each token', 'p', 'pays from', 'p', 'moved off: each token', 'pays from'].map(right),
+    ],
+    measured.flatMap(({ point, ways, calibration: { lines, pays } }) =>
+      ways.map(({ way, line, pays: own, movedOff }) => [
+        ...place(point),
+        NAMES[way],
+        ...[line.first, lines[way].first, line.perToken, lines[way].perToken].map(time),
+        ...(own === null || movedOff === null || way === 'keep'
+          ? []
+          : [paysFrom(own), paysFrom(pays[way]), time(movedOff.perToken), paysFrom(movedOff.pays)]),
+      ]),
+    ),
+  ),
+})
+
+/** Beyond what was measured. */
+export const extrapolatedTable = ({ extrapolated }: CostReport): Titled => ({
+  title: 'Extrapolated by the fit to this run, not measured: generated tokens from which a fold pays',
+  table: table(
+    [...PLACE, right('kept, each token'), right('exact, first token'), right('exact, each token'), ...CONTRACTS.map(right)],
+    extrapolated.map(({ point, lines, pays }: Predicted & { readonly point: Point }) => [
+      ...place(point),
+      time(lines.keep.perToken),
+      time(lines.exact.first),
+      time(lines.exact.perToken),
+      ...CONTRACTS.map((contract) => paysFrom(pays[contract])),
+    ]),
+  ),
+})
+
+/** The judgement on the paper's sentence, one line each. */
+export function claimLines({ claim, fit, calibration, settings }: CostReport): string[] {
+  const { text, source, measured, predicted } = claim
+  const sizes = ({ before, after }: Point): string => `${tokens(before)} tokens folded to ${tokens(after)}`
+  return [
+    `${source}: "${text}"`,
+    measured === null
+      ? 'Not measured: --shares has no 0.'
+      : `Measured, ${sizes(measured.point)}, all of them computed: true ${forWhich(measured.pays)} (single rounds: ${roundsOf(measured.inRounds)}).`,
+    ...(predicted === null
+      ? []
+      : [
+          `Predicted, ${sizes(predicted.point)}: true ${forWhich(predicted.byFit)} by the fit to this run (measured up to ${tokens(fit.deepest)} cells, off by ${Math.round(100 * fit.prefill.residual.median)} % in prompts and ${Math.round(100 * fit.decode.residual.median)} % in answers, medians), ` +
+            `${forWhich(predicted.byCalibration)} by the calibration (up to ${tokens(calibration.deepest)}).`,
+        ]),
+    'moved off: if what was folded were saved to host memory before the answer; saving it is as the calibration expects, the rest is measured.',
+    ...(settings.clock === 'cpu'
+      ? ["Times are the process's on the CPU, not the wall's; those of the calibration are the wall's."]
+      : []),
+    `A turn: the context is cached, ${settings.generated} tokens are generated, and folded text stays in the cache, parked, as in the turn after an edit.`,
+  ]
+}

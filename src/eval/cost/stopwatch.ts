@@ -4,7 +4,7 @@ import { conversationId } from '../../core/ids.js'
 import type { Completion, LlamaEngine } from '../../engine/llama.js'
 import { medianOf } from '../../kv/cost-model.js'
 import type { Prompt } from '../../kv/prompt.js'
-import { folded, MARKER, open, type Point, randomText, termsOf, type Way } from './scenario.js'
+import { folded, MARKER, open, type Point, randomText, termsOf, type Way } from './schedule.js'
 
 /** Tokens of the text that were computed after others, and the milliseconds it took. */
 export interface Fill {

@@ -1,10 +1,17 @@
-/** Owns episodes: sessions of many turns in an environment, with a record of each turn, which go on at the turn where they were stopped. */
+/** Owns episodes: sessions of many turns in an environment, with a record of each turn, and the file of them, from which they go on at the turn where they were stopped. */
+import { type FileHandle, mkdir, open, readFile, rename, writeFile } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
+import Type, { type Static } from 'typebox'
 import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
+import { checked, inWords, nullable } from '../../core/schema.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { Answered } from '../agent.js'
-import type { SampleRecord } from '../log.js'
+import { SampleRecord } from '../log.js'
 import type { Recorder } from '../recorder.js'
+import { occasion } from '../run/plan.js'
+import { bad, codeOf, takeLog } from '../run/log-file.js'
 import type { Score } from '../task.js'
 
 /** What is said to the agent in a turn; the last message is the user's. */
@@ -134,3 +141,160 @@ function timeOf(entries: readonly LedgerEntry[]): Omit<TurnRecord['milliseconds'
   const sum = (key: keyof LedgerEntry['milliseconds']) => entries.reduce((total, entry) => total + entry.milliseconds[key], 0)
   return { cache: sum('cache'), prefill: sum('prefill'), decode: sum('decode') }
 }
+
+// The file of an episode: a line a turn behind a header, and beside it where the session stood after the last turn, so that a stop costs a turn at most.
+
+/** Grows with every change that an older reader would misread. */
+const EPISODE_VERSION = 1
+
+const Header = Type.Object({
+  kind: Type.Literal('episode'),
+  version: Type.Literal(EPISODE_VERSION),
+  kvfold: Type.String(),
+  commit: nullable(Type.String()),
+  date: Type.String(),
+  command: Type.String(),
+  machine: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number()])),
+  /** What makes an episode the same one: task, agent, model, contract, seed and their options. */
+  about: Type.Record(Type.String(), Type.Unknown()),
+})
+
+const { answer, end, score, calls, refusedCalls, details, tokens, milliseconds } = SampleRecord.properties
+
+const Turn = Type.Object({
+  kind: Type.Literal('turn'),
+  turn: Type.Number(),
+  asked: Type.String(),
+  ...{ answer, end, score, calls, refusedCalls, details, tokens, milliseconds },
+  work: Type.Object({
+    ...SampleRecord.properties.work.properties,
+    ...{ recomputed: Type.Number(), fresh: Type.Number(), approximate: Type.Number() },
+  }),
+})
+
+export class EpisodeFile {
+  private constructor(
+    readonly path: string,
+    private readonly file: FileHandle,
+    private readonly release: () => void,
+    /** Turns that the file held when it was opened. */
+    readonly before: readonly TurnRecord[],
+    /** Where the session stood after them; null at the start. */
+    readonly checkpoint: Checkpoint | null,
+  ) {}
+
+  /**
+   * Makes a file, or goes on in one of the same episode: turns that no checkpoint is there for are taken off.
+   * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when it cannot be read or written, or is something else
+   */
+  static async open(path: string, about: Readonly<Record<string, unknown>>, command: string): Promise<EpisodeFile> {
+    try {
+      await mkdir(dirname(path), { recursive: true })
+    } catch (cause) {
+      throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
+    }
+    const release = takeLog(path)
+    try {
+      const text = await textOf(path)
+      const header = { kind: 'episode', version: EPISODE_VERSION, ...occasion(command), about }
+      if (text !== null) refuseOther(path, text, about)
+      const checkpoint = text === null ? null : await checkpointAt(path)
+      const before = text === null ? [] : turnsIn(path, text).slice(0, checkpoint?.turns ?? 0)
+      if (checkpoint !== null && before.length < checkpoint.turns)
+        throw bad(path, `has ${before.length} turns and its checkpoint ${checkpoint.turns}; delete both to begin again`)
+      const kept = text === null ? JSON.stringify(header) : text.slice(0, text.indexOf('\n'))
+      const lines = [kept, ...before.map((turn) => JSON.stringify({ kind: 'turn', ...turn }))]
+      await replace(path, `${lines.join('\n')}\n`)
+      return new EpisodeFile(path, await open(path, 'a'), release, before, checkpoint)
+    } catch (error) {
+      release()
+      throw error instanceof Error && 'syscall' in error ? bad(path, `cannot be written (${codeOf(error)})`, error) : error
+    }
+  }
+
+  /** The turn, then where it left the session: what is between the two when the process dies is done again. */
+  async add(turn: TurnRecord, checkpoint: Checkpoint): Promise<void> {
+    try {
+      await this.file.appendFile(`${JSON.stringify({ kind: 'turn', ...turn })}\n`)
+      await replace(checkpointOf(this.path), JSON.stringify(checkpoint, outgoing))
+    } catch (cause) {
+      throw bad(this.path, `cannot be written (${codeOf(cause)})`, cause)
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.file.close()
+    this.release()
+  }
+}
+
+const checkpointOf = (path: string): string => `${path}.checkpoint`
+
+async function checkpointAt(path: string): Promise<Checkpoint | null> {
+  const text = await textOf(checkpointOf(path))
+  if (text === null) return null
+  try {
+    return JSON.parse(text, incoming) as Checkpoint
+  } catch (cause) {
+    throw bad(checkpointOf(path), 'is damaged; delete it and the log to begin again', cause)
+  }
+}
+
+/** The whole lines; a torn last one is no turn. */
+function turnsIn(path: string, text: string): TurnRecord[] {
+  return text
+    .split('\n')
+    .slice(1, -1)
+    .map((line, at) => {
+      const read = checked(Turn, jsonOf(line))
+      if (!read.ok) throw bad(path, `has a line ${at + 2} that is no turn (${inWords(read.faults[0])})`)
+      return withoutKind(read.value)
+    })
+}
+
+const withoutKind = ({ kind: _, ...turn }: Static<typeof Turn>): TurnRecord => turn
+
+function refuseOther(path: string, text: string, about: Readonly<Record<string, unknown>>): void {
+  const read = checked(Header, jsonOf(text.slice(0, Math.max(0, text.indexOf('\n')))))
+  if (!read.ok) throw bad(path, 'is no log of an episode; it was left as it is')
+  const there = read.value.about
+  const now = JSON.parse(JSON.stringify(about)) as typeof there
+  const field = [...new Set([...Object.keys(there), ...Object.keys(now)])].find((key) => !isDeepStrictEqual(there[key], now[key]))
+  if (field === undefined) return
+  throw new KvfoldError(
+    'eval/other-run',
+    `${path} holds another episode (${field}: ${JSON.stringify(there[field])} there, ${JSON.stringify(now[field])} now); name another --log, or delete this one.`,
+  )
+}
+
+async function textOf(path: string): Promise<string | null> {
+  try {
+    return await readFile(path, 'utf8')
+  } catch (cause) {
+    if (codeOf(cause) === 'ENOENT') return null
+    throw bad(path, `cannot be read (${codeOf(cause)})`, cause)
+  }
+}
+
+/** All of it or nothing: a process that dies leaves the old one. */
+async function replace(path: string, text: string): Promise<void> {
+  await writeFile(`${path}.new`, text)
+  await rename(`${path}.new`, path)
+}
+
+function jsonOf(line: string): unknown {
+  try {
+    return JSON.parse(line)
+  } catch {
+    return null
+  }
+}
+
+// Sampled tokens are the one thing in a state that JSON has no word for.
+
+const outgoing = (_: string, value: unknown): unknown => (value instanceof Int32Array ? { int32: [...value] } : value)
+
+const incoming = (_: string, value: unknown): unknown =>
+  typeof value === 'object' && value !== null && 'int32' in value && Array.isArray(value.int32)
+    ? Int32Array.from(value.int32 as number[])
+    : value

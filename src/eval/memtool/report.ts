@@ -1,11 +1,9 @@
 /** Owns the report of a MemTool study: its figures, its tables and the page that has them, the paper's numbers apart from ours. */
 import * as Plot from '@observablehq/plot'
-import { figure, type Panel } from '../../figures/figure.js'
+import { figure, PALETTE, type Panel } from '../../figures/figure.js'
 import { count, percent } from '../../figures/numbers.js'
 import { escaped, page } from '../../figures/page.js'
 import { html, left, right, table, type Table } from '../../figures/table.js'
-import { PALETTE } from '../../figures/theme.js'
-import { PAPER_RESULTS } from './paper-results.js'
 import type { MemToolResult } from './session.js'
 
 export interface MemToolReport {
@@ -27,14 +25,15 @@ export const tokenTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
       left('session'),
-      ...['shown', 'computed', 'new', 'computed / new', 'approximate', 'last prompt', 'tools', 'useless'].map(right),
+      ...['shown', 'reused', 'computed', 'new', 'computed / new', 'approximate', 'last prompt', 'tools', 'useless'].map(right),
     ],
     results.map((result) => {
       const { tokens, measures } = result
-      const numbers = [tokens.shown, tokens.computed, tokens.new]
       return [
         nameOf(result),
-        ...numbers.map(count),
+        count(tokens.shown),
+        percent(tokens.reused / Math.max(1, tokens.shown)),
+        ...[tokens.computed, tokens.new].map(count),
         (tokens.computed / tokens.new).toFixed(2),
         ...[tokens.approximate, tokens.last].map(count),
         measures.meanTools.toFixed(1),
@@ -43,14 +42,12 @@ export const tokenTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-export const measureTable = (results: readonly MemToolResult[]): Table =>
+/** What became of tools that were added. */
+export const removalTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
       left('session'),
-      ...['removal ratio', '3T', '3T unclipped', 'windows left out', 'residual +3', 'peaks'].map(right),
-      ...['gone +1', '+2', '+3', 'recall', 'tool correctness', 'with arguments', 'task completion', 'refused', 'ghosts'].map(
-        right,
-      ),
+      ...['removal ratio', '3T', '3T unclipped', 'windows left out', 'residual +3', 'peaks', 'gone +1', '+2', '+3'].map(right),
     ],
     results.map((result) => {
       const m = result.measures
@@ -61,6 +58,21 @@ export const measureTable = (results: readonly MemToolResult[]): Table =>
         m.avgResidual === null ? '-' : m.avgResidual.toFixed(2),
         String(m.peaks),
         ...m.gone.map(share),
+      ]
+    }),
+  )
+
+/** Whether the tools were there when they were needed, and what was made of them. */
+export const correctnessTable = (results: readonly MemToolResult[]): Table =>
+  table(
+    [
+      left('session'),
+      ...['recall', 'tool correctness', 'with arguments', 'task completion', 'refused searches', 'ghost calls'].map(right),
+    ],
+    results.map((result) => {
+      const m = result.measures
+      return [
+        nameOf(result),
         ...[m.recall, m.toolCorrectness, m.callCorrectness, m.taskCompletion].map(share),
         String(m.refusedSearches),
         String(m.ghosts),
@@ -68,21 +80,33 @@ export const measureTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** By turn: tools at its end; tokens computed, summed up to it. */
+/** Solid is the first: the others are drawn above it and let it through. */
+const DASHES = { exact: '', splice: '8 6', blend: '2 4', auto: '8 4 2 4' } as const
+
+/** By turn: tools at its end; tokens computed, summed up to it. A colour is a way, a dash a contract. */
 export function memToolFigure({ results }: MemToolReport): string {
-  const colour = (index: number) => PALETTE[index % PALETTE.length]!
+  const dashes = Object.keys(DASHES)
+  const drawn = results.toSorted((one, other) => dashes.indexOf(one.contract) - dashes.indexOf(other.contract))
+  const kinds = [...new Set(results.map(({ way, placement }) => `${way}, ${placement}`))]
+  const look = ({ way, placement, contract }: MemToolResult) => ({
+    colour: PALETTE[kinds.indexOf(`${way}, ${placement}`) % PALETTE.length]!,
+    dash: DASHES[contract],
+  })
+  const turns = Math.max(...results.map((result) => result.turns.length))
+  const step = STEPS.find((each) => turns / each <= 12) ?? 100
+  const ticks = Array.from({ length: turns }, (_, turn) => turn + 1).filter((turn) => turn === 1 || turn % step === 0)
   const panel = (title: string, label: string, values: (result: MemToolResult) => readonly number[]): Panel => ({
     title,
     height: 300,
     plot: {
-      x: { label: 'turn' },
-      y: { label, zero: true, nice: true, tickFormat: 's' },
+      x: { label: 'turn', ticks, tickFormat: 'd' },
+      y: { label, zero: true, nice: true, tickFormat: '~s' },
       marks: [
         Plot.ruleY([0], { strokeOpacity: 0.5 }),
-        ...results.map((result, index) =>
+        ...drawn.map((result) =>
           Plot.line(
             values(result).map((value, turn) => [turn + 1, value]),
-            { stroke: colour(index), strokeWidth: 2 },
+            { stroke: look(result).colour, strokeDasharray: look(result).dash, strokeWidth: 2 },
           ),
         ),
       ],
@@ -90,7 +114,8 @@ export function memToolFigure({ results }: MemToolReport): string {
   })
   return figure({
     title: 'Tools and tokens by turn',
-    key: results.map((result, index) => ({ label: nameOf(result), colour: colour(index) })),
+    below: 'Sessions that come to the same lie on one line.',
+    key: results.map((result) => ({ label: nameOf(result), ...look(result) })),
     panels: [
       panel('Tools loaded at the end of each turn', 'tools', ({ turns }) => turns.map(({ details }) => details['tools'] ?? 0)),
       panel('Tokens computed up to each turn', 'tokens', ({ turns }) => running(turns.map(({ work }) => work.submitted))),
@@ -98,6 +123,9 @@ export function memToolFigure({ results }: MemToolReport): string {
     ],
   })
 }
+
+/** Turns from one tick to the next. */
+const STEPS = [1, 2, 5, 10, 20, 50]
 
 function running(numbers: readonly number[]): number[] {
   let sum = 0
@@ -123,17 +151,34 @@ export function memToolPage(report: MemToolReport): string {
       `<p class="faint">${escaped(model)}, ${count(tools)} tools, ${count(results[0]?.turns.length ?? 0)} turns, ${escaped(date)}</p>`,
       `<pre>${escaped(command)}</pre><div class="mind">${escaped(mind)}</div>`,
       `<h2>Tokens</h2>${html(tokenTable(results))}`,
-      `<p class="notes">New: tokens of text that no prompt of the session had shown before. Of the tokens shown in a session ${escaped(reuse(results))} were reused.</p>`,
+      `<p class="notes">New: tokens of text that no prompt of the session had shown before. Reused: of those shown. Tools: loaded at the end of a turn, in the mean. Useless: of them, not called in the last two turns.</p>`,
       `<figure>${memToolFigure(report)}</figure>`,
-      `<h2>Tools</h2>${html(measureTable(results))}`,
+      `<h2>Tools</h2>${html(removalTable(results))}`,
       '<ul class="notes"><li>3T: mean over windows of three turns of tools removed / added, each at most 1; unclipped as printed. Windows without additions cannot be said and are left out.</li>',
       '<li>Residual +3: mean tools in the three turns after a peak, a turn with more tools than both beside it. An agent that never adds has no peak.</li>',
       '<li>Gone +n: of the tools added in a turn, the share that is not loaded n turns later.</li></ul>',
+      `<h2>Answers</h2>${html(correctnessTable(results))}`,
+      '<p class="notes">Recall: of the tools that a turn needs, those loaded at its end. Ghost calls: of tools that are not loaded.</p>',
       '<h2>The paper’s table</h2><p class="notes">Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion of other models on data that is not public (MemTool, table 2); one run each, no intervals, no tokens. Not comparable with the rows above beyond the definitions.</p>',
       html(theirs),
     ].join('\n'),
   )
 }
 
-const reuse = (results: readonly MemToolResult[]): string =>
-  results.map((result) => `${percent(result.tokens.reused / Math.max(1, result.tokens.shown))} (${nameOf(result)})`).join(', ')
+// The paper's results (MemTool, table 2): Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion; null where it gives none.
+
+export const PAPER_RESULTS: readonly (readonly [model: string, autonomous: string, workflow: string | null, hybrid: string])[] = [
+  ['GPT-o3', '.941 / 7.44 / .75 / .90', '.925 / 7.59 / .88 / .84', '.932 / 9.33 / .82 / .87'],
+  ['Gemini 2.5 Pro', '.924 / 6.51 / .81 / .80', '.929 / 6.90 / .69 / .66', '.938 / 6.52 / .74 / .75'],
+  ['Claude 3.7 Sonnet', '.905 / 14.25 / .86 / .89', null, '.921 / 7.97 / .83 / .88'],
+  ['Gemini 2.5 Flash', '.905 / 5.08 / .74 / .65', '.928 / 6.60 / .50 / .60', '.932 / 6.15 / .59 / .66'],
+  ['Claude Opus 4', '.878 / 13.85 / .86 / .84', '.917 / 7.92 / .71 / .78', '.920 / 10.46 / .82 / .81'],
+  ['Claude Sonnet 4', '.840 / 24.44 / .80 / .83', '.917 / 8.00 / .77 / .81', '.912 / 10.27 / .82 / .81'],
+  ['GPT-4.1', '.834 / 48.12 / .86 / .88', '.934 / 7.48 / .82 / .83', '.941 / 7.29 / .82 / .80'],
+  ['GPT-4.1 Mini', '.733 / 58.93 / .78 / .80', '.922 / 7.72 / .72 / .81', '.929 / 7.26 / .81 / .79'],
+  ['GPT-4o', '.713 / 37.48 / .68 / .76', '.938 / 7.19 / .71 / .70', '.943 / 7.15 / .77 / .76'],
+  ['GPT-4o Mini', '.449 / 121.06 / .78 / .88', '.916 / 8.43 / .74 / .72', '.934 / 7.77 / .81 / .80'],
+  ['LLaMA 3 70B', '.244 / 123.33 / .42 / .72', '.932 / 8.64 / .51 / .71', '.938 / 7.52 / .60 / .76'],
+  ['Claude 3.5 Sonnet', '.062 / 124.00 / .38 / .59', '.917 / 7.83 / .82 / .82', '.935 / 7.32 / .81 / .83'],
+  ['GPT-4.1 Nano', '.000 / 0.00 / .13 / .60', '.904 / 8.96 / .64 / .66', '.869 / 6.94 / .48 / .63'],
+]

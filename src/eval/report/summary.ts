@@ -6,9 +6,13 @@ import {
   compared,
   type Comparison,
   corrected,
-  type Uncorrected,
   estimate,
   type Estimate,
+  measure,
+  type Measures,
+  toolUse,
+  type ToolUse,
+  type Uncorrected,
 } from './estimates.js'
 import {
   canonical,
@@ -20,7 +24,6 @@ import {
   type ReportTask,
   type Variant,
 } from './gather.js'
-import { measure, type Measures, toolUse, type ToolUse } from './measures.js'
 
 /** Grows with every change that a reader of summary.json would misread. */
 const SCHEMA = 1

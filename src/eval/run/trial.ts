@@ -115,11 +115,6 @@ export class Alone extends EngineAround {
   respond(request: EngineRequest): Generation {
     return this.engine.respond({ ...request, tenant: this.tenant })
   }
-
-  /** The engine is others', too. */
-  override dispose(): Promise<void> {
-    return Promise.resolve()
-  }
 }
 
 // Having an answer judged by a model, for tasks whose authors do so.

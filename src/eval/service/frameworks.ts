@@ -1,4 +1,5 @@
 /** Owns the frameworks that keep an order desk: how each looks after the context of one dialogue, as actors of an episode. */
+import { MemToolSession, type MemToolState } from '../../agents/memtool.js'
 import { PaperFold, type PaperState } from '../../agents/u-fold/paper.js'
 import { UFoldSession } from '../../agents/u-fold/session.js'
 import type { FoldReport, UFoldOptions, UFoldState } from '../../agents/u-fold/u-fold.js'
@@ -10,15 +11,18 @@ import type { ConversationState } from '../../context/conversation.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Engine } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
+import { Catalogue } from '../../tools/catalogue.js'
 import type { Answered } from '../agent.js'
-import type { SampleEngine } from '../agents/sample-engine.js'
+import type { SampleEngine } from '../agents/define.js'
 import type { Actor, Ask } from '../episode/episode.js'
 
 export const frameworkNames = [
   'react',
   'resum',
   'iterresearch',
+  'agentfold',
   'sculptor',
+  'memtool',
   'u-fold',
   'u-fold-every-turn',
   'u-fold-stable',
@@ -31,7 +35,9 @@ export const frameworkTitles: Readonly<Record<FrameworkName, string>> = {
   react: 'appends everything; its oldest turns go where a turn may not fit',
   resum: 'at 0.9 of the window a summary takes the place of everything',
   iterresearch: 'sees the question, a report and the last step',
+  agentfold: 'every step may tell a range of earlier ones by one text',
   sculptor: 'folds by six tools of its own',
+  memtool: 'has no tool until it searches; tools that two turns did not use go',
   'u-fold': 'folds one kept log by notes and chosen lines when the to-do list changes, helpers on forks of it',
   'u-fold-every-turn': 'the same from the first token on and at every turn, as the paper',
   'u-fold-stable': "the paper's three prompts with what changes last",
@@ -50,18 +56,19 @@ export interface FrameworkSetting {
   readonly state: unknown
 }
 
-/** An actor; the ledger entries of a folder's model are told apart, by `folderCosts`. */
-export function openFramework(
+/** An actor that goes on where `state` left it; the ledger entries of a folder's model are told apart, by `folderCosts`. */
+export async function openFramework(
   name: FrameworkName,
   setting: FrameworkSetting,
-): Actor & { readonly folderCosts: readonly LedgerEntry[] } {
+): Promise<Actor & { readonly folderCosts: readonly LedgerEntry[] }> {
   const { engine, system, tools: clientTools, maxTokens, fold, folder } = setting
   const id = engine.conversation(name)
   const common = { engine, id, system, clientTools, generation: { ...engine.generation, maxTokens } }
   switch (name) {
     case 'react':
     case 'resum':
-    case 'iterresearch': {
+    case 'iterresearch':
+    case 'agentfold': {
       const rounds = new Rounds({ ...common, kind: name }, (setting.state ?? undefined) as RoundsState | undefined)
       return actor(
         engine,
@@ -87,6 +94,21 @@ export function openFramework(
       return actor(
         engine,
         () => session.conversation.state,
+        async (content, signal) => answered(await session.ask(content, signal), engine, {}),
+      )
+    }
+    case 'memtool': {
+      const tools = new Map(clientTools.map((tool) => [tool.definition.name, tool]))
+      const session = new MemToolSession({
+        ...{ engine, id, mode: 'autonomous', purpose: system, generation: common.generation },
+        catalogue: await Catalogue.of(clientTools.map(({ definition }) => definition)),
+        removal: { by: 'unused', turns: 2 },
+        execute: (call, signal) => tools.get(call.name)!.execute(call.arguments, signal),
+        ...(setting.state === null ? {} : { state: setting.state as MemToolState }),
+      })
+      return actor(
+        engine,
+        () => session.state,
         async (content, signal) => answered(await session.ask(content, signal), engine, {}),
       )
     }

@@ -1,20 +1,19 @@
-/** Owns a run of the order desk: every framework on the same dialogues, one file an episode, and what that comes to. */
+/** Owns a run over dialogues: every framework on the same ones, one file an episode, and what that comes to. */
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Engine } from '../../engine/engine.js'
 import { SpokenEngine } from '../../engine/taught.js'
+import { count, percent } from '../../figures/numbers.js'
+import { number, table, type Table } from '../../figures/table.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
-import { SampleEngine } from '../agents/sample-engine.js'
-import { runEpisode, type TurnRecord } from '../episode/episode.js'
-import { EpisodeFile } from '../episode/episode-file.js'
+import { SampleEngine } from '../agents/define.js'
+import { EpisodeFile, runEpisode, type TurnRecord } from '../episode/episode.js'
 import { Recorder } from '../recorder.js'
 import { Alone } from '../run/trial.js'
-import { POLICY } from './desk.js'
-import { ServiceEnvironment } from './environment.js'
 import { type FrameworkName, type FrameworkSetting, openFramework } from './frameworks.js'
-import { type Manner, serviceTeacher } from './teacher.js'
+import type { Scene } from './dialogue.js'
 
 /** What a cell of the table is about. */
 export interface ServiceCell {
@@ -25,14 +24,8 @@ export interface ServiceCell {
 
 export interface ServiceOptions {
   readonly engine: Engine
-  /** `model`: the engine's own words; else a script decides, and the engine computes what it would for a model that had said the same. */
-  readonly agent: Manner | 'model'
   readonly frameworks: readonly FrameworkName[]
-  readonly turns: readonly number[]
-  readonly fields: readonly number[]
-  /** Dialogues of each cell; seeds from `seed` on. */
-  readonly samples: number
-  readonly seed: number
+  readonly scenes: readonly Scene[]
   readonly window: number
   readonly contract: ContractChoice
   readonly temperature: number
@@ -57,20 +50,29 @@ export interface Dialogue {
 
 /** @throws KvfoldError what the engine throws; engine/cancelled: what is finished is kept */
 export async function runService(options: ServiceOptions): Promise<readonly Dialogue[]> {
-  const { frameworks, turns, fields, samples, seed } = options
   const done: Dialogue[] = []
-  for (const length of turns)
-    for (const verbose of fields)
-      for (let sample = 0; sample < samples; sample++)
-        for (const framework of frameworks)
-          done.push(await dialogue({ framework, turns: length, fields: verbose }, seed + sample, options))
+  for (const scene of options.scenes)
+    for (const framework of options.frameworks) done.push(await dialogue(framework, scene, options))
   return done
 }
 
-async function dialogue(cell: ServiceCell, seed: number, options: ServiceOptions): Promise<Dialogue> {
-  const { engine: whole, agent, window, contract, temperature, maxTokens, fold, folder, signal } = options
+async function dialogue(framework: FrameworkName, scene: Scene, options: ServiceOptions): Promise<Dialogue> {
+  const { engine: whole, window, contract, temperature, maxTokens, fold, folder, signal } = options
+  const { turns: length, fields, seed } = scene
+  const cell = { framework, turns: length, fields }
   const about = {
-    ...{ task: 'service', ...cell, seed, agent, window, contract, temperature, maxTokens, fold, model: whole.info.model },
+    ...{
+      task: 'service',
+      ...cell,
+      seed,
+      ...scene.about,
+      window,
+      contract,
+      temperature,
+      maxTokens,
+      fold,
+      model: whole.info.model,
+    },
     folder: folder?.info.model ?? null,
   }
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 12)
@@ -78,24 +80,24 @@ async function dialogue(cell: ServiceCell, seed: number, options: ServiceOptions
   const file = await EpisodeFile.open(path, about, options.command)
   const name = `service-${print}`
   const [before, state] = [file.before, file.checkpoint]
-  const environment = new ServiceEnvironment({ seed, turns: cell.turns, fields: cell.fields }, state?.environment)
+  const { environment, system, tools, teacher } = scene.open(state?.environment)
   const alone = new Alone(whole, name)
-  const recorder = new Recorder(agent === 'model' ? alone : new SpokenEngine(alone, serviceTeacher(environment, agent)))
+  const recorder = new Recorder(teacher === null ? alone : new SpokenEngine(alone, teacher))
   const engine = new SampleEngine({ engine: recorder, task: { temperature }, name, contract, seed, window, signal })
-  const spoken = folder === undefined || agent === 'model' ? folder : new SpokenEngine(folder, serviceTeacher(environment, agent))
-  const setting = { engine, system: POLICY, tools: environment.tools, maxTokens, fold, state: state?.actor ?? null }
+  const spoken = folder === undefined || teacher === null ? folder : new SpokenEngine(folder, teacher)
+  const setting = { engine, system, tools, maxTokens, fold, state: state?.actor ?? null }
   try {
-    const framework = openFramework(cell.framework, { ...setting, ...(spoken === undefined ? {} : { folder: spoken }) })
+    const kept = await openFramework(framework, { ...setting, ...(spoken === undefined ? {} : { folder: spoken }) })
     let told = 0
     const actor = {
       get state() {
-        return framework.state
+        return kept.state
       },
-      act: async (...asked: Parameters<typeof framework.act>) => {
-        const from = [recorder.ledger.length, framework.folderCosts.length] as const
-        const acted = await framework.act(...asked)
+      act: async (...asked: Parameters<typeof kept.act>) => {
+        const from = [recorder.ledger.length, kept.folderCosts.length] as const
+        const acted = await kept.act(...asked)
         const own = recorder.ledger.slice(from[0]).filter(({ kind }) => kind === 'summary')
-        const costs = { ...costOf('helper', own), ...costOf('folder', framework.folderCosts.slice(from[1])) }
+        const costs = { ...costOf('helper', own), ...costOf('folder', kept.folderCosts.slice(from[1])) }
         options.onTurn?.(cell, seed, before.length + ++told)
         return { ...acted, details: { ...acted.details, ...costs } }
       },
@@ -142,6 +144,8 @@ export interface ServiceRow extends ServiceCell {
   readonly contextMost: number
   readonly toolCalls: number
   readonly steps: number
+  /** Of all turns, helpers included, on this machine, whatever else ran on it. */
+  readonly seconds: number
   readonly folds: number
   /** Turns that did not fit into the window. */
   readonly overflowed: number
@@ -173,9 +177,42 @@ export function rowsOf(dialogues: readonly Dialogue[]): readonly ServiceRow[] {
       contextMost: round(mean((turns) => Math.max(...turns.map(({ tokens }) => tokens.most)))),
       toolCalls: round(total(({ calls }) => calls.length)),
       steps: round(total(({ work }) => work.steps)),
+      seconds: round(total(({ milliseconds }) => milliseconds.total / 1000)),
       folds: round(detail('folded')),
       overflowed: round(detail('overflowed')),
       priced: round(total(({ work }) => work.submitted + 0.1 * work.reused)),
     }
   })
 }
+
+// The table of a run of the order desk: a row for each framework at each length and verbosity.
+
+export function serviceTable(rows: readonly ServiceRow[]): Table {
+  const react = (row: ServiceRow) =>
+    rows.find((one) => one.name === 'react' && one.turns === row.turns && one.fields === row.fields)
+  const columns = [
+    { title: 'framework', text: ({ name }: ServiceRow) => name },
+    number('turns', ({ turns }: ServiceRow) => String(turns)),
+    number('fields', ({ fields }: ServiceRow) => String(fields)),
+    number('reward', ({ reward }: ServiceRow) => percent(reward, 0)),
+    number('turns right', ({ turnsRight }: ServiceRow) => percent(turnsRight, 0)),
+    number('calls', ({ toolCalls }: ServiceRow) => toolCalls.toFixed(1)),
+    number('shown', ({ tokensShown }: ServiceRow) => count(tokensShown)),
+    number('computed', ({ tokensComputed }: ServiceRow) => count(tokensComputed)),
+    number('of react', (row: ServiceRow) => {
+      const other = react(row)
+      return other === undefined ? '-' : `${(row.tokensComputed / other.tokensComputed).toFixed(2)} x`
+    }),
+    number('helpers', ({ tokensHelpers }: ServiceRow) => count(tokensHelpers)),
+    number('folder', ({ tokensFolder }: ServiceRow) => count(tokensFolder)),
+    number('priced', ({ priced }: ServiceRow) => count(priced)),
+    number('last', ({ contextLast }: ServiceRow) => count(contextLast)),
+    number('most', ({ contextMost }: ServiceRow) => count(contextMost)),
+    number('overflowed', ({ overflowed }: ServiceRow) => overflowed.toFixed(1)),
+  ]
+  return table(columns, rows, { opens: (row, before) => row.turns !== before.turns || row.fields !== before.fields })
+}
+
+export const SERVICE_NOTES = [
+  'Means per dialogue, by the ledger. reward: every turn right, by the state of the desk and by what had to be said. shown, computed: tokens of all steps, helpers included; folder: of another model that was named for helpers, not among them. priced: computed, and a tenth of what was reused. last, most: tokens of the context at the last answer and at most. overflowed: turns that did not fit into the window.',
+] as const

@@ -1,8 +1,8 @@
 /** Owns BABILong as a task: bAbI's small worlds hidden in long texts, from the authors' files. */
-import { z } from 'zod'
+import Type, { type Static } from 'typebox'
+import { strict, Text } from '../../core/schema.js'
 import type { Cell, Score, Task, TaskSample, TaskSpec } from '../task.js'
-import { crossed, openRowGrid } from './grid.js'
-import { readFields, readOptions } from './options.js'
+import { Count, crossed, openRowGrid, readFields, readOptions } from './samples.js'
 
 // What is said around BABILong's texts, task by task: what its facts are about, an example and the form of the answer; and its labels.
 
@@ -149,17 +149,17 @@ export const babilongQuestions: Readonly<Record<BabilongTask, BabilongQuestion>>
 
 // BABILong as a task: bAbI's small worlds hidden in long texts, from the authors' files.
 
-const Options = z.strictObject({
+const Options = strict({
   /** Rows `input, question, target`: a path or a name on the hub, in which {task} and {length} stand for one of `tasks` and of `lengths`. */
-  data: z.string().min(1),
-  tasks: z.array(z.enum(babilongTasks)).nonempty().default(['qa1', 'qa2', 'qa3', 'qa4', 'qa5']),
+  data: Text,
+  tasks: Type.Array(Type.Enum(babilongTasks), { minItems: 1, default: ['qa1', 'qa2', 'qa3', 'qa4', 'qa5'] }),
   /** As they are called in the names of the files, `4k` and so on. */
-  lengths: z.array(z.string().min(1)).nonempty().default(['4k']),
+  lengths: Type.Array(Text, { minItems: 1, default: ['4k'] }),
   /** Rows of every file that are read, from the first. Default: as many as the shortest file has. */
-  limit: z.int().min(1).optional(),
+  limit: Type.Optional(Count),
 })
 
-const Fields = z.object({ input: z.string(), question: z.string(), target: z.string().min(1) })
+const Fields = Type.Object({ input: Type.String(), question: Type.String(), target: Text })
 
 export interface BabilongTruth {
   readonly task: BabilongTask
@@ -191,7 +191,7 @@ export async function openBabilong(spec: TaskSpec): Promise<Task> {
   }
 }
 
-function sampleOf(id: string, cell: Cell, task: BabilongTask, row: z.output<typeof Fields>): TaskSample {
+function sampleOf(id: string, cell: Cell, task: BabilongTask, row: Static<typeof Fields>): TaskSample {
   const { facts, form, example } = babilongQuestions[task]
   const context = row.input.trim()
   const question = `Question: ${row.question.trim()}\n${form} Write nothing else.`

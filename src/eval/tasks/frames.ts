@@ -1,30 +1,30 @@
 /** Owns FRAMES as a task: questions that need several articles, which the user supplies, and a model to judge the answers. */
 import { readdir, readFile, stat } from 'node:fs/promises'
 import { extname, join } from 'node:path'
-import { z } from 'zod'
+import Type, { type Static } from 'typebox'
+import { strict, Text } from '../../core/schema.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { isRowsFile, openRows } from '../data/rows.js'
 import type { Judging, Score, Task, TaskSample, TaskSpec } from '../task.js'
-import { refuseBeyond } from './grid.js'
+import { charsPerToken, Count, readFields, readOptions, refuseBeyond } from './samples.js'
 import { middleCut } from './prose.js'
-import { charsPerToken, readFields, readOptions } from './options.js'
 
-const Options = z.strictObject({
+const Options = strict({
   /** The authors' table: a path, or hf:datasets/google/frames-benchmark/test.tsv. */
-  data: z.string().min(1).default('hf:datasets/google/frames-benchmark/test.tsv'),
+  data: Type.String({ minLength: 1, default: 'hf:datasets/google/frames-benchmark/test.tsv' }),
   /** A folder of text files named like the articles, or rows with `url` or `title`, and `text`. */
-  articles: z.string().min(1),
-  limit: z.int().min(1).optional(),
+  articles: Text,
+  limit: Type.Optional(Count),
   /** Tokens of the whole question, counted as characters / charsPerToken; the middle of what is longer is left out, article by article. */
-  window: z.int().min(500).default(120_000),
+  window: Type.Integer({ minimum: 500, default: 120_000 }),
   charsPerToken,
 })
 
-const Fields = z.object({
-  Prompt: z.string().min(1),
-  Answer: z.string().min(1),
-  wiki_links: z.string(),
-  reasoning_types: z.string(),
+const Fields = Type.Object({
+  Prompt: Text,
+  Answer: Text,
+  wiki_links: Type.String(),
+  reasoning_types: Type.String(),
 })
 
 export interface FramesTruth {
@@ -62,7 +62,7 @@ export async function openFrames(spec: TaskSpec): Promise<Task> {
 
 const INTRODUCTION = 'Read these articles; a question that needs several of them follows.'
 
-function sampleOf(index: number, row: z.output<typeof Fields>, articles: readonly Article[], characters: number): TaskSample {
+function sampleOf(index: number, row: Static<typeof Fields>, articles: readonly Article[], characters: number): TaskSample {
   const question = `The articles end here. ${row.Prompt.trim()}\n\nAnswer in a sentence or two, from the articles.`
   const room = characters - INTRODUCTION.length - question.length - 4
   const context = fitted(articles, room)

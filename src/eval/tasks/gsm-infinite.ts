@@ -1,29 +1,29 @@
 /** Owns GSM-Infinite as a task: arithmetic over many quantities, from the authors' rows, symbolic or told as stories. */
-import { z } from 'zod'
+import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../../core/errors.js'
+import { strict, Text } from '../../core/schema.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
-import { openRowGrid } from './grid.js'
-import { readFields, readOptions } from './options.js'
+import { Count, openRowGrid, readFields, readOptions, RowMessage } from './samples.js'
 
-const Options = z.strictObject({
+const Options = strict({
   /** Rows in the authors' form: a path, or hf:datasets/InfiniAILab/gsm_infinite_medium_8k/data/ops_{op}-00000-of-00001.parquet. */
-  data: z.string().min(1),
+  data: Text,
   /** Operations, which {op} in the name stands for. Default: one file with whatever it holds. */
-  ops: z.array(z.int().min(1)).nonempty().optional(),
+  ops: Type.Optional(Type.Array(Count, { minItems: 1 })),
   /** Rows of every file that are read, from the first. Default: as many as the shortest file has. */
-  limit: z.int().min(1).optional(),
+  limit: Type.Optional(Count),
 })
 
 const Common = {
-  messages: z.array(z.object({ role: z.enum(['system', 'user', 'assistant']), content: z.string() })).min(1),
-  problem: z.string().default(''),
-  question: z.string().default(''),
-  op: z.coerce.number(),
-  length: z.union([z.string(), z.number()]).optional(),
+  messages: Type.Array(RowMessage, { minItems: 1 }),
+  problem: Type.String({ default: '' }),
+  question: Type.String({ default: '' }),
+  op: Type.Number(),
+  length: Type.Optional(Type.Union([Type.String(), Type.Number()])),
 }
-const Symbolic = z.object({ ...Common, answer_list: z.array(z.string()) })
-const Story = z.object({ ...Common, solution: z.string() })
-type GsmRow = z.output<typeof Symbolic> | z.output<typeof Story>
+const Symbolic = Type.Object({ ...Common, answer_list: Type.Array(Type.String()) })
+const Story = Type.Object({ ...Common, solution: Type.String() })
+type GsmRow = Static<typeof Symbolic> | Static<typeof Story>
 
 /** Names of the variables in the symbolic form, a number in the stories. */
 export type GsmTruth = readonly string[] | number
@@ -48,7 +48,7 @@ export async function openGsmInfinite(spec: TaskSpec): Promise<Task> {
     size: rows.size,
     sample: async (index) => {
       const { number, row, where } = await rows.at(index)
-      return sampleOf(number, readFields(Array.isArray(row['answer_list']) ? Symbolic : Story, row, where), where)
+      return sampleOf(number, readFields(Array.isArray(row['answer_list']) ? Symbolic : Story, row, where, ['op']), where)
     },
     score: ({ truth }, answer) => scoreOf(truth as GsmTruth, answer),
   }

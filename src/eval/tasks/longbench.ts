@@ -1,34 +1,34 @@
 /** Owns LongBench v2 as a task: questions of four choices about long texts, from the authors' file. */
-import { z } from 'zod'
+import Type, { type Static } from 'typebox'
+import { strict } from '../../core/schema.js'
 import { openRows } from '../data/rows.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
-import { refuseBeyond } from './grid.js'
+import { charsPerToken, Count, readFields, readOptions, refuseBeyond } from './samples.js'
 import { middleCut } from './prose.js'
-import { charsPerToken, readFields, readOptions } from './options.js'
 
-const Options = z.strictObject({
+const Options = strict({
   /** Rows in the authors' form: a path, or hf:datasets/THUDM/LongBench-v2/data.json. */
-  data: z.string().min(1).default('hf:datasets/THUDM/LongBench-v2/data.json'),
-  limit: z.int().min(1).optional(),
+  data: Type.String({ minLength: 1, default: 'hf:datasets/THUDM/LongBench-v2/data.json' }),
+  limit: Type.Optional(Count),
   /** Tokens of the whole question, counted as characters / charsPerToken; the middle of longer texts is left out. */
-  window: z.int().min(500).default(120_000),
+  window: Type.Integer({ minimum: 500, default: 120_000 }),
   charsPerToken,
 })
 
 const letters = ['A', 'B', 'C', 'D'] as const
 type Letter = (typeof letters)[number]
 
-const Fields = z.object({
-  _id: z.string(),
-  difficulty: z.string(),
-  length: z.string(),
-  question: z.string(),
-  choice_A: z.string(),
-  choice_B: z.string(),
-  choice_C: z.string(),
-  choice_D: z.string(),
-  answer: z.enum(letters),
-  context: z.string(),
+const Fields = Type.Object({
+  _id: Type.String(),
+  difficulty: Type.String(),
+  length: Type.String(),
+  question: Type.String(),
+  choice_A: Type.String(),
+  choice_B: Type.String(),
+  choice_C: Type.String(),
+  choice_D: Type.String(),
+  answer: Type.Enum(letters),
+  context: Type.String(),
 })
 
 /** @throws KvfoldError eval/bad-data */
@@ -55,7 +55,7 @@ export async function openLongBench(spec: TaskSpec): Promise<Task> {
   }
 }
 
-function sampleOf(row: z.output<typeof Fields>, characters: number): TaskSample {
+function sampleOf(row: Static<typeof Fields>, characters: number): TaskSample {
   const question = [
     `The text ends here. ${row.question.trim()}`,
     `(A) ${row.choice_A.trim()}\n(B) ${row.choice_B.trim()}\n(C) ${row.choice_C.trim()}\n(D) ${row.choice_D.trim()}`,

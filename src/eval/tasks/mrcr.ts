@@ -1,16 +1,27 @@
 /** Owns MRCR as a task: asked for the k-th of several alike texts of a long conversation, word for word; OpenAI's rows, or conversations of our own. */
-import { z } from 'zod'
+import Type from 'typebox'
 import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Random } from '../../core/random.js'
+import { strict, Text } from '../../core/schema.js'
 import { openRows } from '../data/rows.js'
 import type { Cell, Score, Task, TaskSample, TaskSpec } from '../task.js'
-import { crossed, gridPlace, refuseBeyond } from './grid.js'
-import { Axis, charsPerToken, generation, readFields, readOptions } from './options.js'
+import {
+  Axis,
+  charsPerToken,
+  Count,
+  crossed,
+  generation,
+  gridPlace,
+  readFields,
+  readOptions,
+  refuseBeyond,
+  RowMessage,
+} from './samples.js'
 import { code, pick, prose, sentence } from './prose.js'
 import { similarity } from './sequence-matcher.js'
 
-const Options = z.strictObject({
+const Options = strict({
   ...generation,
   /** Alike texts. */
   needles: Axis(1, 20, [2, 4, 8]),
@@ -18,26 +29,25 @@ const Options = z.strictObject({
   lengths: Axis(100, 10_000_000, [4_000, 8_000, 16_000]),
   charsPerToken,
 })
-const FileOptions = z.strictObject({
+const FileOptions = strict({
   /** Rows in OpenAI's form, JSON Lines or Parquet: a path or hf:datasets/openai/mrcr/... */
-  data: z.string().min(1),
+  data: Text,
   /** Rows that are read, from the first. Default: all. */
-  limit: z.int().min(1).optional(),
+  limit: Type.Optional(Count),
 })
 
-const Prompt = z
-  .array(z.object({ role: z.enum(['system', 'user', 'assistant']), content: z.string() }))
-  .min(1)
-  .refine((messages) => messages.at(-1)?.role === 'user', 'the last message must be the user’s')
-const Fields = z.object({
-  prompt: z.preprocess((value) => (typeof value === 'string' ? parsed(value) : value), Prompt),
-  answer: z.string(),
-  random_string_to_prepend: z.string().min(1),
-  n_needles: z.coerce.number(),
-  desired_msg_index: z.coerce.number().optional(),
-  total_messages: z.coerce.number().optional(),
-  n_chars: z.coerce.number(),
+const Fields = Type.Object({
+  prompt: Type.Array(RowMessage, { minItems: 1 }),
+  answer: Type.String(),
+  random_string_to_prepend: Text,
+  n_needles: Type.Number(),
+  desired_msg_index: Type.Optional(Type.Number()),
+  total_messages: Type.Optional(Type.Number()),
+  n_chars: Type.Number(),
 })
+
+/** Text in some files. */
+const NUMBERS = ['n_needles', 'desired_msg_index', 'total_messages', 'n_chars']
 
 export interface MrcrTruth {
   /** What the answer must begin with. */
@@ -101,10 +111,13 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
     size,
     sample: async (index) => {
       refuseBeyond(index, size)
-      const fields = readFields(Fields, await rows.row(index), rows.where(index))
+      const [row, where] = [await rows.row(index), rows.where(index)]
+      const fields = readFields(Fields, { ...row, prompt: parsed(row['prompt']) }, where, NUMBERS)
       const { prompt, answer, random_string_to_prepend: prefix, n_needles: needles, n_chars: characters } = fields
+      if (prompt.at(-1)?.role !== 'user')
+        throw new KvfoldError('eval/bad-data', `${where}: the last message of prompt must be the user’s.`)
       if (!answer.startsWith(prefix))
-        throw new KvfoldError('eval/bad-data', `${rows.where(index)}: answer does not begin with random_string_to_prepend.`)
+        throw new KvfoldError('eval/bad-data', `${where}: answer does not begin with random_string_to_prepend.`)
       return sampleOf(`mrcr-row-${index}`, { needles, length: upTo(characters / 4) }, prompt, { prefix, answer })
     },
   }
@@ -132,12 +145,12 @@ function scoreOf({ prefix, answer }: MrcrTruth, response: string): Score {
   return { points, outcome: points === 1 ? 'right' : points === 0 ? 'wrong' : 'partial', details: { prefix: 1 } }
 }
 
-/** JSON in a field, as OpenAI's rows hold their messages. */
-function parsed(text: string): unknown {
+/** JSON in a field, as OpenAI's rows hold their messages; anything else as it is. */
+function parsed(field: unknown): unknown {
   try {
-    return JSON.parse(text)
+    return typeof field === 'string' ? JSON.parse(field) : field
   } catch {
-    return text
+    return field
   }
 }
 

@@ -1,15 +1,15 @@
 /** Owns multi-needle reasoning as a task: a chain of kinship sentences scattered over a long text, and the question who is the eldest. */
 import { readFile } from 'node:fs/promises'
-import { z } from 'zod'
+import Type from 'typebox'
 import { KvfoldError } from '../../core/errors.js'
 import { Random } from '../../core/random.js'
+import { strict, Text } from '../../core/schema.js'
 import { isRowsFile, openRows } from '../data/rows.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
-import { crossed, gridPlace } from './grid.js'
-import { Axis, charsPerToken, generation, readOptions } from './options.js'
+import { Axis, charsPerToken, crossed, generation, gridPlace, readOptions } from './samples.js'
 import { pick, prose, some } from './prose.js'
 
-const Options = z.strictObject({
+const Options = strict({
   ...generation,
   /** Sentences of the chain. */
   needles: Axis(1, 40, [2, 3, 4, 5]),
@@ -17,10 +17,10 @@ const Options = z.strictObject({
   lengths: Axis(100, 10_000_000, [1_000, 2_000, 16_000, 64_000, 128_000]),
   charsPerToken,
   /** Percent of the text before the first needle; each of the others stands `step` percent further on. */
-  depth: z.number().min(0).max(100).default(40),
-  step: z.number().min(0).max(100).default(10),
+  depth: Type.Number({ minimum: 0, maximum: 100, default: 40 }),
+  step: Type.Number({ minimum: 0, maximum: 100, default: 10 }),
   /** Path of a text, or of rows with a field `text`, to hide the needles in. Default: sentences of our own. */
-  filler: z.string().min(1).optional(),
+  filler: Type.Optional(Text),
 })
 
 /** What the answer is compared with, and who else is in the chain, eldest first. */

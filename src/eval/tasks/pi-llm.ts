@@ -1,24 +1,34 @@
 /** Owns PI-LLM as a task: cells of so many updates a key, from our own words or from the public file. */
-import { z } from 'zod'
-import { piOrders, piSample, piText, lastValues, type PiSample, ownWords, wordsFrom, type PiWords } from '../pi-llm.js'
-import { piScore, type PiTruth } from '../pi-score.js'
+import Type, { type Static } from 'typebox'
+import { strict, Text } from '../../core/schema.js'
+import {
+  lastValues,
+  ownWords,
+  piOrders,
+  piSample,
+  type PiSample,
+  piScore,
+  piText,
+  type PiTruth,
+  type PiWords,
+  wordsFrom,
+} from '../pi-llm.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
-import { gridPlace } from './grid.js'
-import { Axis, generation, readOptions } from './options.js'
+import { Axis, Count, generation, gridPlace, readOptions } from './samples.js'
 
-const Options = z.strictObject({
+const Options = strict({
   ...generation,
   /** Updates of every key: one cell each. Default: those of Sculptor. */
   updates: Axis(1, 10_000, [4, 8, 16, 32, 64, 128, 256]),
   /** All keys of the stream. Default: all there are words for, 46. */
-  keys: z.int().min(1).optional(),
+  keys: Type.Optional(Count),
   /** Path of a file `{category: [value, ...]}`, as the authors publish it. Default: our own words. */
-  words: z.string().min(1).optional(),
-  order: z.enum(piOrders).default('shuffled'),
+  words: Type.Optional(Text),
+  order: Type.Enum(piOrders, { default: 'shuffled' }),
   /** The share of the stream that is shown, from its end: a control without tools. */
-  tail: z.number().gt(0).max(1).default(1),
+  tail: Type.Number({ exclusiveMinimum: 0, maximum: 1, default: 1 }),
 })
-type PiTaskOptions = z.output<typeof Options>
+type PiTaskOptions = Static<typeof Options>
 
 /** @throws KvfoldError eval/bad-data */
 export function openPiLlm(spec: TaskSpec): Task {

@@ -1,6 +1,7 @@
 /** Owns the reading of fields that all dialects share: those not given or null, content in parts, token ids. */
+import Type from 'typebox'
 import { FieldError, unsupported } from '../problem.js'
-import { isRecord } from '../json-body.js'
+import { isRecord } from '../../core/json.js'
 
 // The difference between a field that was not given and one that is null.
 
@@ -32,6 +33,15 @@ export const nullsDownTo =
     request.body = withoutNulls(request.body, depth, whole)
     done()
   }
+
+// Texts that end an answer, one or several.
+
+export const StopField = Type.Optional(
+  Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 }),
+)
+
+export const stopOf = (stop: Type.Static<typeof StopField> | undefined): readonly string[] | undefined =>
+  typeof stop === 'string' ? [stop] : stop
 
 // Content that is text or a list of parts: text comes out, whatever is not text is refused by name.
 

@@ -1,6 +1,8 @@
 /** Owns the `kvfold` field, the same in every dialect: what a request may ask beyond its dialect, and what it is told beyond it. */
 import Type from 'typebox'
 import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
+import { memToolModes } from '../../agents/memtool-asides.js'
+import { acms } from '../threads/policies.js'
 import { given } from './fields.js'
 
 /** Field names of ours are refused when they are unknown: a misspelt one would change the answer. */
@@ -8,8 +10,14 @@ export const KvfoldField = Type.Optional(
   Type.Object(
     {
       acm: Type.Optional(
-        Type.Enum(['off', 'tools', 'auto-policy', 'u-fold', 'resum'], {
-          description: 'who folds: nobody, the model by six tools of its own, or the server by its policy',
+        Type.Enum([...acms], {
+          description:
+            'who folds: nobody, the model by six tools of its own, or the server by its policy; memtool: which of the tools are shown',
+        }),
+      ),
+      memtool_mode: Type.Optional(
+        Type.Enum([...memToolModes], {
+          description: 'with acm memtool: who removes tools and who searches; default: the server’s',
         }),
       ),
       thread: Type.Optional(Type.String({ minLength: 1, maxLength: 200, description: 'the conversation to go on with' })),
@@ -65,9 +73,22 @@ export type KvfoldRequest = Type.Static<typeof KvfoldField> | undefined
 /** What a request asks by it, without `grammar`, which is a format. */
 export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   if (field === undefined) return {}
-  const { acm, thread, contract, client_edits: clientEdits, overflow, pin, policy, costly, priority, timeout } = field
+  const {
+    acm,
+    memtool_mode: memToolMode,
+    thread,
+    contract,
+    client_edits: clientEdits,
+    overflow,
+    pin,
+    policy,
+    costly,
+    priority,
+    timeout,
+  } = field
   return given({
     acm,
+    memToolMode,
     thread,
     contract,
     clientEdits,
@@ -89,10 +110,26 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   })
 }
 
-/** What a request that has the field is told. */
-export function kvfoldReply(field: KvfoldRequest, answer: Answer): object | undefined {
-  if (field === undefined) return undefined
-  const { thread, lost, edits, timing, contextCalls, ledger } = answer
+/** Fields of OpenAI's, Anthropic's, vLLM's and llama-server's APIs that would change an answer, and are not carried out here. */
+const NOT_CARRIED_OUT = [
+  ...['min_tokens', 'ignore_eos', 'stop_token_ids', 'bad_words', 'allowed_token_ids', 'include_stop_str_in_output'],
+  ...['prompt_logprobs', 'use_beam_search', 'length_penalty', 'truncate_prompt_tokens', 'add_generation_prompt'],
+  ...['chat_template', 'chat_template_kwargs', 'enable_thinking', 'reasoning_effort', 'reasoning', 'thinking', 'verbosity'],
+  ...['thinking_budget', 'thinking_budget_tokens', 'thinking_token_budget', 'reasoning_budget'],
+  ...['guided_json', 'guided_regex', 'guided_choice', 'guided_grammar', 'structured_outputs', 'json_schema', 'grammar'],
+  ...['mirostat', 'mirostat_tau', 'mirostat_eta', 'dry_multiplier', 'dry_base', 'dry_allowed_length', 'xtc_probability'],
+  ...['xtc_threshold', 'dynatemp_range', 'top_n_sigma', 'top_a', 'samplers', 'n_probs', 'lora', 'prediction'],
+]
+
+/** Those of them that a request has, and its dialect does not know: what a dialect knows it carries out or refuses. */
+export const ignoredIn = (body: object, { properties }: { readonly properties: object }): readonly string[] =>
+  NOT_CARRIED_OUT.filter((name) => !(name in properties) && (body as Readonly<Record<string, unknown>>)[name] != null)
+
+/** What a request that has the field is told; one with fields that are ignored, or that the model's template does not read, at least those. */
+export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: readonly string[] = []): object | undefined {
+  const { thread, lost, edits, timing, contextCalls, ledger, unread } = answer
+  const left = ignored.length + unread.length === 0 ? undefined : { ignored: [...ignored, ...unread] }
+  if (field === undefined) return left
   return {
     thread,
     lost,
@@ -102,23 +139,29 @@ export function kvfoldReply(field: KvfoldRequest, answer: Answer): object | unde
     prefill_tokens: timing.prefillTokens,
     generated_tokens: timing.generatedTokens,
     ...(field.ledger === true ? { ledger } : {}),
+    ...left,
   }
 }
 
 /** As `kvfoldReply`, of a bare completion: it has no thread and one step. */
-export function completionReply(field: KvfoldRequest, answer: CompletionAnswer): object | undefined {
-  if (field === undefined) return undefined
-  return { ...timesOf(answer), ...(field.ledger === true ? { ledger: [answer.ledger] } : {}) }
+export function completionReply(
+  field: KvfoldRequest,
+  answer: CompletionAnswer,
+  ignored: readonly string[] = [],
+): object | undefined {
+  const left = ignored.length === 0 ? undefined : { ignored }
+  if (field === undefined) return left
+  return { ...timesOf(answer), ...(field.ledger === true ? { ledger: [answer.ledger] } : {}), ...left }
 }
 
-/** The field beside the choices, of one answer itself, of several a list; empty for requests that do not have it. */
+/** The field beside the choices, of one answer itself, of several a list; empty where there is nothing to tell. */
 export function kvfoldBeside<A>(
-  field: KvfoldRequest,
+  { kvfold, ignored }: { readonly kvfold: KvfoldRequest; readonly ignored: readonly string[] },
   answers: readonly A[],
-  reply: (field: KvfoldRequest, answer: A) => object | undefined,
+  reply: (field: KvfoldRequest, answer: A, ignored: readonly string[]) => object | undefined,
 ): { readonly kvfold?: unknown } {
-  if (field === undefined) return {}
-  const told = answers.map((answer) => reply(field, answer))
+  const told = answers.map((answer) => reply(kvfold, answer, ignored)).filter((each) => each !== undefined)
+  if (told.length === 0) return {}
   return { kvfold: told.length === 1 ? told[0] : told }
 }
 
@@ -138,6 +181,7 @@ export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | nul
     case 'progress':
     case 'queued':
     case 'rewrite':
+    case 'search':
     case 'started':
       return event
   }

@@ -10,6 +10,10 @@ const TokenizeBody = Type.Object({
   content: Type.Optional(Type.String()),
   prompt: Type.Optional(Type.String({ description: 'as content' })),
   parse_special: Type.Optional(Type.Boolean({ description: 'whether control tokens written in the text count; default false' })),
+  add_special: Type.Optional(Type.Boolean({ description: 'whether the tokens that the model’s texts begin with are added' })),
+  add_special_tokens: Type.Optional(Type.Boolean({ description: 'as add_special, by vLLM’s name' })),
+  with_pieces: Type.Optional(Type.Boolean({ description: 'whether each token comes with its text, or its bytes' })),
+  return_token_strs: Type.Optional(Type.Boolean({ description: 'whether the tokens’ texts stand beside them, as vLLM has it' })),
 })
 
 const DetokenizeBody = Type.Object({
@@ -27,8 +31,15 @@ export function addTokens(app: App, { service }: Ports): void {
     async ({ body }) => {
       const text = body.content ?? body.prompt
       if (text === undefined) throw new FieldError('content', 'content is missing.')
-      const tokens = await service.tokenize(body.model, text, { special: body.parse_special === true })
-      return { tokens, count: tokens.length }
+      const { parse_special: special = false, add_special: bos = body.add_special_tokens ?? false } = body
+      const tokens = await service.tokenize(body.model, text, { special, bos })
+      if (body.with_pieces !== true && body.return_token_strs !== true) return { tokens, count: tokens.length }
+      const pieces = await service.pieces(body.model, tokens)
+      return {
+        tokens: body.with_pieces === true ? tokens.map((id, at) => ({ id, piece: pieceOf(pieces[at]!) })) : tokens,
+        count: tokens.length,
+        ...(body.return_token_strs === true ? { token_strs: pieces.map((piece) => piece.toString()) } : {}),
+      }
     },
   )
   app.post(
@@ -42,4 +53,10 @@ export function addTokens(app: App, { service }: Ports): void {
       return { content, prompt: content }
     },
   )
+}
+
+/** The text of a token, or its bytes where they are part of a character. */
+function pieceOf(piece: Buffer): string | readonly number[] {
+  const text = piece.toString()
+  return text.includes('\ufffd') ? [...piece] : text
 }

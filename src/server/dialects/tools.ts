@@ -2,16 +2,27 @@
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
 import { FieldError } from '../problem.js'
-import { isRecord, tooDeep } from '../json-body.js'
+import { isRecord } from '../../core/json.js'
+import { tooDeep } from '../json-body.js'
 
 /** What every template and grammar can write. */
 const NAME = /^[A-Za-z0-9_.:-]{1,128}$/
 
 const MOST_TOOLS = 512
+/** Those that are not shown until they are found. */
+const MOST_DEFERRED = 10_000
 
-/** Checks tools for what schemas cannot say. @throws FieldError server/bad-request */
-export function checkTools(tools: readonly ToolDefinition[], place: (index: number) => string): readonly ToolDefinition[] {
-  if (tools.length > MOST_TOOLS) throw new FieldError('tools', `tools has ${tools.length} entries; the most is ${MOST_TOOLS}.`)
+/** Checks tools for what schemas cannot say. `deferred`: how many of them are. @throws FieldError server/bad-request */
+export function checkTools<Tool extends Pick<ToolDefinition, 'name'>>(
+  tools: readonly Tool[],
+  place: (index: number) => string,
+  deferred = 0,
+): readonly Tool[] {
+  const shown = tools.length - deferred
+  if (shown > MOST_TOOLS)
+    throw new FieldError('tools', `tools has ${shown} entries that are shown; the most is ${MOST_TOOLS}. Defer some of them.`)
+  if (deferred > MOST_DEFERRED)
+    throw new FieldError('tools', `tools has ${deferred} entries that are deferred; the most is ${MOST_DEFERRED}.`)
   const seen = new Set<string>()
   tools.forEach(({ name }, index) => {
     if (!NAME.test(name))
@@ -26,7 +37,7 @@ export function checkTools(tools: readonly ToolDefinition[], place: (index: numb
 }
 
 /** Checks a choice against the tools there are. @throws FieldError server/bad-request */
-export function checkChoice(choice: Ask['toolChoice'], tools: readonly ToolDefinition[]): Ask['toolChoice'] {
+export function checkChoice(choice: Ask['toolChoice'], tools: readonly Pick<ToolDefinition, 'name'>[]): Ask['toolChoice'] {
   if (typeof choice === 'object' && !tools.some(({ name }) => name === choice.name))
     throw new FieldError(
       'tool_choice',

@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { damageError, type Damage } from '../../store/damage.js'
 import { keyOf, Manifest, type Listed } from '../../store/manifest.js'
-import { rowKind, type Row } from '../../store/row-kind.js'
+import { type Row, rowKind } from '../../store/row-kind.js'
 import { StoreFile } from '../../store/store-file.js'
 import type { Tenant } from '../../core/ids.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './responses.js'

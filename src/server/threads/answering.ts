@@ -1,20 +1,22 @@
 /** Owns one answer: the turn of a thread from the request's messages to what the client gets. */
-import type { AgentEvent, TurnOutcome } from '../../agents/events.js'
+import type { TurnOutcome } from '../../agents/events.js'
 import { MAX_CALLS } from '../../agents/session.js'
-import { Toolbox } from '../../agents/toolbox.js'
+import type { MemToolMode } from '../../agents/memtool-asides.js'
+import { type LoadedTools, Toolbox } from '../../agents/toolbox.js'
 import { Turn } from '../../agents/turn.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import { anyObject, jsonSchemaGrammar, refuseBadTools } from '../../chat/grammar.js'
-import type { ChatMessage, ToolChoice } from '../../chat/message.js'
+import type { ToolCall, ToolChoice, ToolDefinition } from '../../chat/message.js'
 import { contextTools } from '../../context/tools.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
-import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
-import type { Answer, AnswerFormat, Ask, AskEvent, Lost, Saved } from '../ask.js'
+import { type Answer, type AnswerFormat, type Ask, type AskEvent, type Lost, type Saved, variablesOf } from '../ask.js'
 import { editsInWords } from './client-edits.js'
 import { clearedIn, clearToolUses } from './context-edits.js'
+import { foundIn, searchTools } from './deferred-tools.js'
 import { foldByHelpers } from './helper-folds.js'
+import { ManagedThread, type OperatorTools } from './managed-tools.js'
 import type { ServedEngine } from './models.js'
 import {
   type Acm,
@@ -27,7 +29,8 @@ import {
   shownAgain,
 } from './policies.js'
 import type { Taken } from './thread-manager.js'
-import { Voice } from './voice.js'
+import { sum, TurnReport } from './turn-report.js'
+import { SILENT, Voice } from './voice.js'
 
 /** What prompts took on each engine so far. */
 const paces = new WeakMap<ServedEngine, { milliseconds: number; tokens: number }>()
@@ -36,9 +39,12 @@ const paces = new WeakMap<ServedEngine, { milliseconds: number; tokens: number }
 export interface AskDefaults {
   readonly acm: Acm
   readonly policy: FoldPolicy
+  readonly memToolMode: MemToolMode
   readonly overflow: Overflow
   /** Default `exact`. */
   readonly clientEdits: ContractChoice
+  /** By tenant, instead of that. */
+  readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
 }
 
 export interface AnsweringOptions {
@@ -46,6 +52,7 @@ export interface AnsweringOptions {
   readonly taken: Taken
   readonly engine: ServedEngine
   readonly defaults: AskDefaults
+  readonly operatorTools: OperatorTools | null
   readonly signal: AbortSignal
   readonly emit: (event: AskEvent) => void
   /** Makes what is new in the thread last. */
@@ -53,14 +60,21 @@ export interface AnsweringOptions {
 }
 
 /** Before anything is taken or changed. @throws KvfoldError engine/bad-request when the ask contradicts itself */
-export function checkAsk({ format, toolChoice, tools, messages }: Ask): void {
+export function checkAsk({ acm, format, toolChoice, tools: shown, deferred, messages, beginning }: Ask): void {
   if (format?.kind === 'schema') jsonSchemaGrammar(format.schema)
+  const tools = [...shown, ...(deferred?.tools ?? [])]
   refuseBadTools(tools)
   const bad = (message: string) => new KvfoldError('engine/bad-request', message)
   if (messages.length === 0) throw bad('There are no messages; give at least one.')
   const forced = typeof toolChoice === 'object' || toolChoice === 'required'
   if (forced && format !== undefined) throw bad('An answer in a format cannot be a tool call too; leave out one of them.')
+  if (beginning !== undefined && (forced || format !== undefined))
+    throw bad(
+      `The last message is the beginning of the answer, which cannot be ${forced ? 'a forced tool call' : 'in a format'}; leave out one of them.`,
+    )
   if (forced && tools.length === 0) throw bad('A tool call is required and there are no tools.')
+  if (typeof toolChoice === 'object' && acm === 'memtool')
+    throw bad('With acm: memtool a call of one tool cannot be forced: the model has the tools that it found. Ask with acm: off.')
   if (typeof toolChoice === 'object' && !tools.some(({ name }) => name === toolChoice.name))
     throw bad(`The tool ${JSON.stringify(toolChoice.name)} is required and not among the tools.`)
 }
@@ -70,33 +84,62 @@ export function checkAsk({ format, toolChoice, tools, messages }: Ask): void {
  * cancelled. @throws KvfoldError what the engine throws; context/full by the overflow policy
  */
 export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'waited'>> {
-  const { ask, taken, engine, defaults, signal, emit, save } = options
+  const { ask, taken, engine, defaults, operatorTools, signal, emit, save } = options
   const { thread } = taken
   const { conversation } = thread
   const acm = ask.acm ?? defaults.acm
   const isAllowed = ask.toolChoice !== 'none' && ask.format === undefined
-  const own = acm === 'tools' ? contextTools : []
-  const toolbox = new Toolbox(own, [], { definitions: ask.tools, allowed: isAllowed })
+  const contract = ask.contract ?? thread.contract
+  const { deferred: asked, sampling } = ask
+  const variables = variablesOf(ask.template)
+  thread.kept.variables = variables
+  const generation = { ...(sampling === undefined ? {} : { sampling }), ...(contract === null ? {} : { contract }) }
+  const managed =
+    acm !== 'memtool' || !isAllowed
+      ? null
+      : await ManagedThread.of(thread, {
+          ...{ engine: new Voice(engine, { ...SILENT, tenant: ask.tenant, variables: () => variables }), generation },
+          mode: ask.memToolMode ?? defaults.memToolMode,
+          tools: [...thread.tools, ...(asked?.tools ?? [])],
+          operatorTools,
+          restores: contract === 'splice' || contract === 'blend',
+        })
+  const deferred = managed === null ? asked : undefined
+  const searches = deferred === undefined || !isAllowed ? [] : searchTools(deferred)
+  const isSearch = ({ name }: Pick<ToolCall, 'name'>) => searches.some(({ definition }) => definition.name === name)
+  const own = [...(acm === 'tools' ? contextTools : []), ...searches, ...(managed?.own ?? [])]
+  const external = {
+    definitions: managed === null ? thread.tools : [],
+    allowed: isAllowed,
+    get unlisted() {
+      return managed?.loaded ?? (deferred === undefined ? [] : foundIn(conversation.messages, deferred))
+    },
+  }
+  const toolbox = new Toolbox(own, [], external, managed === null ? null : carriedOutBy(managed))
   const voice = new Voice(engine, {
     tenant: ask.tenant,
+    variables: () => variables,
     isExternal: (call) => toolbox.isExternal(call),
     single: ask.parallelCalls === false,
-    ...callableOf(ask),
+    isAlone: isSearch,
+    ...callableOf(ask, [...[...searches, ...(managed?.own ?? [])].map(({ definition }) => definition), ...toolbox.unlisted]),
   })
   thread.kept.own = own.map(({ definition }) => definition)
+  thread.kept.isCatalogue = managed !== null
   const told = (folded: Folded | null, reason: string) => {
     if (folded === null) return
     const what = { folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason }
     thread.happened({ kind: 'policy', ...what })
     emit({ type: 'policy', ...what })
   }
-  if (taken.edits.length > 0)
+  // A fork knows again what its thread's client had taken out.
+  if (taken.edits.length + taken.hidden.length > 0)
     thread.happened({
       ...{ kind: 'client', folded: [], saves: 0, hidden: taken.hidden },
-      reason: `the client changed messages: ${editsInWords(taken.edits)}`,
+      reason: `the client changed messages: ${editsInWords(taken.edits) || 'those of the thread that it left'}`,
     })
-  const contract = ask.contract ?? thread.contract
-  const context = { engine, conversation, tools: toolbox.definitions, pinned: new Set(ask.pinned) }
+  if (managed !== null) thread.account(await managed.begin(signal))
+  const context = { engine: voice, conversation, tools: toolbox.definitions, pinned: new Set(ask.pinned) }
   if (ask.clear !== undefined) told(clearToolUses(context, ask.clear), 'old tool results are cleared')
   if (acm === 'auto-policy') {
     const open = { ...context, pinned: new Set([...context.pinned, ...shownAgain(thread)]) }
@@ -105,9 +148,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     told(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
   }
   if (acm === 'u-fold' || acm === 'resum') {
-    const { sampling } = ask
-    const generation = { ...(sampling === undefined ? {} : { sampling }), ...(contract === null ? {} : { contract }) }
-    const looked = await foldByHelpers(acm, thread, { ...context, engine: voice, generation }, signal)
+    const looked = await foldByHelpers(acm, thread, { ...context, generation }, signal)
     if (looked !== null) {
       thread.account(looked.ledger)
       if (looked.reason !== '') told(looked.folded, looked.reason)
@@ -120,14 +161,15 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
 
   thread.kept.warm = true
   const from = conversation.messages.length
-  const report = new Report(toolbox, emit)
+  const report = new TurnReport(toolbox, isSearch, emit)
   let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
-  const clientEdits = ask.clientEdits ?? defaults.clientEdits
+  const clientEdits = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits
   const turn = new Turn({
     engine: voice,
     conversation,
     toolbox,
     firstStep: firstStepOf(ask, acm),
+    ...(ask.beginning === undefined ? {} : { beginning: ask.beginning }),
     maxCalls: MAX_CALLS,
     hints: false,
     keepsCancelled: false,
@@ -152,7 +194,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
       report.on(event)
     },
     betweenSteps: async () => {
-      thread.answered(from, null)
+      thread.answered(from, null, { isSearch })
       await save()
     },
   })
@@ -163,16 +205,18 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     outcome = await turn.run()
   } catch (error) {
     // What was carried out stays, and the thread can go on from it.
-    thread.answered(from, null)
+    thread.answered(from, null, { isSearch })
     throw error
   } finally {
     thread.kept.costlyFolds = null
   }
   const message = report.message(outcome)
-  thread.answered(from, outcome.end === 'cancelled' ? null : message, outcome.held)
+  const known = { ...message, content: (ask.beginning ?? '') + message.content }
+  thread.answered(from, outcome.end === 'cancelled' ? null : known, { held: outcome.held, isSearch })
   const [first] = outcome.steps
   const saved = savedBy(outcome, engine)
   return {
+    ...(report.searched.length === 0 ? {} : { searched: report.searched }),
     thread: thread.id,
     model: thread.model,
     message,
@@ -194,17 +238,32 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     },
     ...(ask.logprobs === undefined ? {} : { logprobs: report.logprobs }),
     contextCalls: outcome.calls,
+    unread: unreadOf(ask, engine),
   }
 }
 
-const sum = ({ steps }: TurnOutcome, of: (timing: TurnOutcome['steps'][number]['timing']) => number): number =>
-  steps.reduce((total, { timing }) => total + of(timing), 0)
+/** Fields none of whose variables the template reads. */
+function unreadOf({ template = [] }: Ask, engine: ServedEngine): readonly string[] {
+  const isRead = (field: string) =>
+    template.some((each) => each.field === field && each.names.some((name) => engine.reads?.(name) ?? false))
+  return [...new Set(template.map(({ field }) => field))].filter((field) => !isRead(field))
+}
 
 /** A forced call is one of the client's, whatever tools of ours there are. */
-function callableOf({ toolChoice, tools }: Ask): { readonly callable?: readonly string[] } {
+function callableOf({ toolChoice, tools }: Ask, more: readonly ToolDefinition[]): { readonly callable?: readonly string[] } {
   if (typeof toolChoice === 'object') return { callable: [toolChoice.name] }
-  return toolChoice === 'required' ? { callable: tools.map(({ name }) => name) } : {}
+  return toolChoice === 'required' ? { callable: [...tools, ...more].map(({ name }) => name) } : {}
 }
+
+/** Calls of tools that are not loaded are told so; of those that are loaded, the client's are the client's to call. */
+const carriedOutBy = (managed: ManagedThread): LoadedTools => ({
+  rendered: [],
+  get unlisted() {
+    return managed.carriedOut
+  },
+  refusal: (name) => managed.refusal(name),
+  execute: (call, signal) => managed.execute(call, signal),
+})
 
 function firstStepOf({ toolChoice, format }: Ask, acm: Acm): ToolChoice {
   if (format !== undefined) return 'none'
@@ -232,112 +291,6 @@ function lostOf({ left }: Taken, { steps }: TurnOutcome): Lost | null {
   const before = messages.filter(({ index }) => index < left.place)
   const token = messages.length === 0 ? null : before.reduce((total, { shown }) => total + shown, 0)
   return { message: left.message, token, reason: left.reason }
-}
-
-/** What the client hears of the turn, and what is counted on the way. */
-class Report {
-  logprobs: TokenLogprob[] = []
-  #step = 0
-  /** Text of the steps so far, and whether the present one has said something. */
-  #text = ''
-  #reasoning = ''
-  #spoke = false
-  #mayCall = true
-  /** Of the first step's plan, and the last one's. */
-  #reused: number | null = null
-  #prompt = 0
-  /** Tokens that are not known to be anything yet, and those of the last step that were reasoning. */
-  #unknown = 0
-  #reasoned = 0
-
-  constructor(
-    private readonly toolbox: Toolbox,
-    private readonly emit: (event: AskEvent) => void,
-  ) {}
-
-  on(event: AgentEvent): void {
-    switch (event.type) {
-      case 'step':
-        this.#step = event.step
-        this.#mayCall = event.toolChoice !== 'none'
-        this.#spoke = false
-        this.#reasoned = 0
-        this.logprobs = []
-        return
-      case 'engine':
-        this.#engine(event.event)
-        return
-      case 'result':
-        this.emit({ type: 'acm', step: this.#step, call: event.call, result: event.text, failed: event.failed })
-        return
-      case 'ledger':
-      case 'call':
-    }
-  }
-
-  /** The text of all steps, and the calls that are the client's. */
-  message({ external }: TurnOutcome): ChatMessage {
-    return {
-      role: 'assistant',
-      content: this.#text,
-      ...(this.#reasoning === '' ? {} : { reasoning: this.#reasoning }),
-      ...(external.length === 0 ? {} : { toolCalls: external }),
-    }
-  }
-
-  usage(outcome: TurnOutcome): Answer['usage'] {
-    return {
-      promptTokens: this.#prompt,
-      cachedTokens: Math.min(this.#prompt, this.#reused ?? 0),
-      completionTokens: sum(outcome, ({ generatedTokens }) => generatedTokens),
-      reasoningTokens: this.#reasoned,
-    }
-  }
-
-  #engine(event: EngineEvent): void {
-    const step = this.#step
-    switch (event.type) {
-      case 'plan':
-        this.#prompt = event.shown
-        this.#reused ??= event.reused
-        this.emit({ type: 'plan', step, shown: event.shown, reused: event.reused, compute: event.compute })
-        return
-      case 'prefill':
-        this.emit({ type: 'progress', step, done: event.done, total: event.total })
-        return
-      case 'tokens':
-        this.#unknown += event.tokens.length
-        if (event.logprobs !== undefined) this.logprobs.push(...event.logprobs)
-        this.emit({
-          type: 'tokens',
-          tokens: event.tokens,
-          ...(event.logprobs === undefined ? {} : { logprobs: event.logprobs }),
-        })
-        return
-      case 'text': {
-        this.#unknown = 0
-        const between = this.#spoke || this.#text === '' ? '' : '\n\n'
-        this.#spoke = true
-        this.#text += between + event.text
-        this.emit({ type: 'text', text: between + event.text })
-        return
-      }
-      case 'reasoning':
-        this.#reasoned += this.#unknown
-        this.#unknown = 0
-        this.#reasoning += event.text
-        this.emit({ type: 'reasoning', text: event.text })
-        return
-      case 'call':
-        if (this.#mayCall && this.toolbox.isExternal(event.call)) this.emit({ type: 'call', call: event.call })
-        return
-      case 'arguments':
-        if (this.#mayCall && this.toolbox.isExternal(event)) this.emit(event)
-        return
-      case 'rewrite':
-        this.emit({ type: 'rewrite', message: event.message, reason: event.reason })
-    }
-  }
 }
 
 // How the form that an answer must have is asked of an engine.

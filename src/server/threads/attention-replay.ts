@@ -32,15 +32,26 @@ export class Looking {
     thread: Thread,
     options: { readonly layers?: readonly number[]; readonly signal?: AbortSignal },
   ): Promise<ThreadAttention> {
-    const { conversation, tenant, definitions } = thread
+    const { conversation, tenant, definitions, kept } = thread
+    const { variables } = kept
     const message = answerOf(thread)
     const { shown, ...replay } = replayOf(thread, message)
     const messages = noted(conversation.messages.slice(0, message + 1), definitions)
     const cuts = conversation.fragments
-    const lease = await this.models.lease(this.models.lookerOf(this.models.pick(thread.model)))
+    const lease = await this.models.lease(this.models.lookerOf(this.models.named(thread.model)))
     try {
       const engine = lookingEngine(lease.engine)
-      const asked = { engine, conversation: freshConversation(), tenant, messages, tools: definitions, shown, cuts, ...options }
+      const asked = {
+        engine,
+        conversation: freshConversation(),
+        tenant,
+        messages,
+        tools: definitions,
+        variables,
+        shown,
+        cuts,
+        ...options,
+      }
       return { ...(await answerMass(asked)), message, replay: { ...replay, prompts: shown.length } }
     } finally {
       lease.release()

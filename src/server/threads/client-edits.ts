@@ -56,10 +56,11 @@ export function alignRequest(
 
 /** Whether the request is more likely of this thread than of none: they share its beginning, two messages, or an answer that nobody else has. */
 export function isRelated(view: readonly ChatMessage[], { matches }: Alignment): boolean {
-  const shared = matches.filter(({ a }) => view[a]!.role !== 'system')
+  const isSystem = ({ a }: Match) => view[a]!.role === 'system'
+  if (matches.some((match, at) => match.a === at && match.b === at && !isSystem(match))) return true
+  const shared = matches.filter((match) => !isSystem(match))
   const distinctive = ({ content, toolCalls = [] }: ChatMessage) => content.length >= DISTINCTIVE || toolCalls.length > 0
-  const begins = matches.some(({ a, b }, at) => a === at && b === at && view[a]!.role !== 'system')
-  return begins || shared.length >= 2 || shared.some(({ a }) => distinctive(view[a]!))
+  return shared.length >= 2 || shared.some(({ a }) => distinctive(view[a]!))
 }
 
 function editsIn(
@@ -108,29 +109,32 @@ export function woven(
   { matches, goesOn }: Pick<Alignment, 'matches' | 'goesOn'>,
   request: readonly ChatMessage[],
 ): Woven {
-  const to = new Map(matches.map(({ a, b }) => [a, b]))
+  /** By message of the view. */
+  const to: number[] = []
+  for (const { a, b } of matches) to[a] = b
   const last = matches.at(-1) ?? { a: -1, b: -1 }
   const limit = last.b + 1
   const waiting: ChatMessage[] = []
   const owners = ownersOf(messages)
   const made: StoredMessage[] = []
-  const places = new Map<number, number>()
+  /** By message of the thread. */
+  const places: number[] = []
   let [view, next] = [0, 0]
   const give = (until: number) => {
     while (next < until) made.push({ message: request[next++]!, seen: 'same' })
   }
   const keep = (at: number) => {
-    places.set(at, made.length)
+    places[at] = made.length
     made.push(messages[at]!)
   }
   messages.forEach(({ message, seen }, at) => {
     if (seen === 'nothing') {
       // Behind results of the client's that are to come again it waits for those.
-      if (to.has(owners[at]!) && view > last.a + 1) waiting.push(message)
-      else if (to.has(owners[at]!)) keep(at)
+      if (to[owners[at]!] !== undefined && view > last.a + 1) waiting.push(message)
+      else if (to[owners[at]!] !== undefined) keep(at)
       return
     }
-    const place = to.get(view++)
+    const place = to[view++]
     if (place !== undefined) {
       give(place)
       keep(at)
@@ -139,7 +143,7 @@ export function woven(
   })
   give(limit)
   const moved = <T extends { readonly message: number }>(each: T): T[] => {
-    const place = places.get(each.message)
+    const place = places[each.message]
     return place === undefined ? [] : [{ ...each, message: place }]
   }
   return {
@@ -170,7 +174,7 @@ function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
       return
     }
     if (message.role === 'assistant') {
-      const following = messages.slice(at + 1).find((each) => each.seen !== 'nothing')
+      const following = messages.find((each, later) => later > at && each.seen !== 'nothing')
       step = following?.message.role === 'assistant' ? view + 1 : view
     }
     owners.push(step)

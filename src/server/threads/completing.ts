@@ -87,6 +87,13 @@ export function vocabularyOf({ model, info }: ServedEngine) {
   throw new KvfoldError('model/unsupported', `The engine of ${info.model} has no vocabulary of its own here.`)
 }
 
+/** @throws KvfoldError engine/bad-request for a token that no vocabulary of this size has */
+export function refuseForeign(tokens: readonly number[], size: number): void {
+  const bad = tokens.findIndex((token) => !Number.isSafeInteger(token) || token < 0 || token >= size)
+  if (bad >= 0)
+    throw new KvfoldError('engine/bad-request', `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${size}.`)
+}
+
 // The cells of bare completions after their end: the next one of the same tenant finds the beginning that they share.
 
 /** Completions that a tenant's next one may begin with, of each engine. */

@@ -9,7 +9,7 @@ import type { Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
-import { Voice } from './voice.js'
+import { SILENT, Voice } from './voice.js'
 
 /** An engine with what only some have. */
 export type ServedEngine = Engine &
@@ -32,6 +32,8 @@ export type ServedEngine = Engine &
 export interface ModelSource {
   /** What requests call it. */
   readonly name: string
+  /** What else they may call it; `*`: whatever no model is called. Default: nothing. */
+  readonly aliases?: readonly string[]
   /** Steps that its engine runs at once. */
   readonly slots: number
   /** @throws KvfoldError memory/insufficient when it would not fit beside what is loaded; nothing was taken then */
@@ -70,7 +72,7 @@ export class Models {
     sources: readonly ModelSource[],
     private readonly options: ModelsOptions = {},
   ) {
-    const names = sources.map(({ name }) => name)
+    const names = sources.flatMap(({ name, aliases = [] }) => [name, ...aliases])
     const twice = names.find((name, at) => names.indexOf(name) < at)
     if (twice !== undefined || sources.length === 0)
       throw new KvfoldError(
@@ -91,12 +93,25 @@ export class Models {
     return this.#models
   }
 
-  /** The model of that name, or the first. @throws KvfoldError model/not-found */
+  /** The model of that name, as its own before an alias; without a name the first. @throws KvfoldError model/not-found */
   pick(name?: string): Model {
-    const model = name === undefined ? this.#models[0] : this.#models.find((each) => each.name === name)
+    const called = (alias: string) => this.#models.find(({ aliases }) => aliases.includes(alias))
+    const model =
+      name === undefined ? this.#models[0] : (this.#models.find((each) => each.name === name) ?? called(name) ?? called('*'))
     if (model !== undefined) return model
-    const names = this.#models.map((each) => each.name).join(', ')
-    throw new KvfoldError('model/not-found', `There is no model ${JSON.stringify(name)} here; the models are: ${names}.`)
+    throw this.#missing(name)
+  }
+
+  /** The model that is called that itself: what a thread has an answer of. @throws KvfoldError model/not-found */
+  named(name: string): Model {
+    const model = this.#models.find((each) => each.name === name)
+    if (model !== undefined) return model
+    throw this.#missing(name)
+  }
+
+  #missing(name: string | undefined): KvfoldError {
+    const names = this.#models.flatMap((each) => [each.name, ...each.aliases]).join(', ')
+    return new KvfoldError('model/not-found', `There is no model ${JSON.stringify(name)} here; the models are: ${names}.`)
   }
 
   /** The same model, to be leased for looking at attention. @throws KvfoldError attention/unavailable */
@@ -195,14 +210,19 @@ export class Model {
     return this.source.name
   }
 
+  get aliases(): readonly string[] {
+    return this.source.aliases ?? []
+  }
+
   get slots(): number {
     return this.source.slots
   }
 
   get status(): ModelStatus {
-    const { engine, name, slots, users } = this
+    const { engine, name, aliases, slots, users } = this
     return {
       name,
+      aliases,
       state: this.#state,
       since: this.#since,
       running: users,
@@ -285,10 +305,10 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
     const id = conversationId(thread.id)
     let known: { readonly engine: ServedEngine; readonly voice: Voice; readonly ports: ConversationPorts } | null = null
     const live = () => {
-      const { engine } = models.pick(thread.model)
+      const { engine } = models.named(thread.model)
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
       if (known?.engine === engine) return known
-      const voice = new Voice(engine, { tenant: thread.tenant, isExternal: () => false, single: false })
+      const voice = new Voice(engine, { ...SILENT, tenant: thread.tenant, variables: () => thread.kept.variables })
       // Kept, because they count the summaries to tell them apart, and know what was counted.
       return (known = { engine, voice, ports: portsOf(voice, id) })
     }

@@ -247,5 +247,6 @@ export interface FoldPolicy {
  */
 export type Overflow = 'refuse' | 'fold-tool-results' | 'fold-oldest'
 
-/** `off`: the model answers in one step. `tools`: it has the six context tools besides the client's. `auto-policy`: the server folds by its policy. `u-fold`, `resum`: the model writes notes, and of what is over they stay in sight with chosen lines, or alone. */
-export type Acm = 'off' | 'tools' | 'auto-policy' | 'u-fold' | 'resum'
+/** `off`: the model answers in one step. `tools`: it has the six context tools besides the client's. `auto-policy`: the server folds by its policy. `u-fold`, `resum`: the model writes notes, and of what is over they stay in sight with chosen lines, or alone. `memtool`: the client's tools are a catalogue that the model searches. */
+export const acms = ['off', 'tools', 'auto-policy', 'u-fold', 'resum', 'memtool'] as const
+export type Acm = (typeof acms)[number]

@@ -1,5 +1,5 @@
 /** Owns when two messages are the same to the server, and how much of a request a thread already has. */
-import { createHash } from 'node:crypto'
+import { createHash, hash } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 
 /**
@@ -13,8 +13,10 @@ export function canonical({ role, content, toolCalls = [], toolCallId }: ChatMes
 }
 
 /** The same for messages that say the same (`canonical`), and for no others. */
-export const messageKey = (message: ChatMessage): string =>
-  createHash('sha256').update(canonical(message)).digest('base64').slice(0, 22)
+export const messageKey = (message: ChatMessage): string => keyOfText(canonical(message))
+
+/** The key of a message that says this (`canonical`). */
+export const keyOfText = (says: string): string => hash('sha256', says, 'base64').slice(0, 22)
 
 const canonicalCall = ({ id, name, arguments: args, malformed }: ToolCall): unknown => [id, name, malformed ?? sorted(args)]
 
@@ -30,7 +32,19 @@ function sorted(value: unknown): unknown {
 /** Whether two messages say the same to the letter: then they have one key, which takes far longer to find out. */
 export function isSame(a: ChatMessage, b: ChatMessage): boolean {
   if (a.role !== b.role || a.content !== b.content || a.toolCallId !== b.toolCallId) return false
-  return a.toolCalls === b.toolCalls || JSON.stringify(a.toolCalls) === JSON.stringify(b.toolCalls)
+  return isSameData(a.toolCalls, b.toolCalls)
+}
+
+/** Of data that JSON can have; false for some that are the same, for example with their keys in another order. */
+function isSameData(a: unknown, b: unknown): boolean {
+  if (Object.is(a, b)) return true
+  if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null || Array.isArray(a) !== Array.isArray(b))
+    return false
+  const [keys, others] = [Object.keys(a), Object.keys(b)]
+  return (
+    keys.length === others.length &&
+    keys.every((key, at) => key === others[at] && isSameData(a[key as keyof object], b[key as keyof object]))
+  )
 }
 
 export function chainOf(messages: readonly ChatMessage[]): Chain {
@@ -113,7 +127,7 @@ export class Chain {
 
   /** @param bytes of another chain; copied */
   constructor(bytes: Uint8Array = new Uint8Array()) {
-    this.#bytes = Uint8Array.from(bytes)
+    this.#bytes = new Uint8Array(bytes)
     this.#length = bytes.length / LINK
   }
 
@@ -125,6 +139,11 @@ export class Chain {
   /** All links, copied. */
   get bytes(): Uint8Array {
     return this.#bytes.slice(0, this.#length * LINK)
+  }
+
+  /** The chain of the first `count` messages, which it has. */
+  beginning(count: number): Chain {
+    return new Chain(this.#bytes.subarray(0, count * LINK))
   }
 
   /** Adds a message, which is what it says (`canonical`). */

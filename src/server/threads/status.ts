@@ -5,6 +5,8 @@ import type { Abilities } from '../../engine/model-facts.js'
 export interface ModelStatus {
   /** What requests call it. */
   readonly name: string
+  /** What else requests may call it; `*`: anything. */
+  readonly aliases: readonly string[]
   readonly state: 'unloaded' | 'loading' | 'loaded'
   /** Unix seconds when the server learned of it. */
   readonly since: number
@@ -30,8 +32,18 @@ export interface ModelStatus {
   readonly idleMs: number
 }
 
+/** An MCP server that the operator configured. */
+export interface ToolServerStatus {
+  readonly name: string
+  readonly state: 'starting' | 'ready' | 'down' | 'closed'
+  /** Why it is down. */
+  readonly problem: string | null
+  readonly tools: number
+}
+
 export interface ServiceStatus {
   readonly models: readonly ModelStatus[]
+  readonly toolServers: readonly ToolServerStatus[]
   /** Asks under way, completions included. */
   readonly running: number
   readonly queue: { readonly waiting: number; readonly limit: number }

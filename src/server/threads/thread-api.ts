@@ -61,6 +61,8 @@ export interface ThreadView extends ThreadSummary {
   readonly events: readonly ThreadEvent[]
   /** Names of the tools of the last request, ours included. */
   readonly tools: readonly string[]
+  /** Tools that searches of `acm: memtool` found in it, in that order, and whether they are loaded now. */
+  readonly found: readonly { readonly name: string; readonly loaded: boolean }[]
 }
 
 /** Where the last answer looked, seen in a replay: the cache of a live conversation cannot be looked into. */
@@ -154,7 +156,7 @@ export function exported({ tenant: _, messages, ...rest }: ThreadRecord): Export
     format: 'kvfold-thread/1',
     ...rest,
     messages: messages.map(({ message: { sampled, ...message }, seen }) => ({
-      message: sampled === undefined ? message : { ...message, sampled: { text: sampled.text, tokens: [...sampled.tokens] } },
+      message: sampled === undefined ? message : { ...message, sampled: { ...sampled, tokens: [...sampled.tokens] } },
       seen,
     })),
   }

@@ -116,13 +116,13 @@ export class ThreadBook {
     const { thread, alignment } = taken
     try {
       await thread.alone(async () => {
-        refuseGone(thread)
+        thread.refuseGone()
         if (alignment !== undefined) thread.rewrite(woven(thread.record, alignment, wanted.messages))
         const known = thread.view.length
         const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(known)
         thread.extend(fresh)
         thread.used = this.#now()
-        thread.tools = wanted.tools
+        thread.offer(wanted.tools)
         await this.#save(thread)
       })
     } catch (error) {
@@ -141,7 +141,7 @@ export class ThreadBook {
       for (;;) {
         if (thread.asked) await this.#idle(thread)
         const done = await thread.alone(async () => {
-          refuseGone(thread)
+          thread.refuseGone()
           if (thread.asked) return null
           const result = await work()
           await this.#save(thread)
@@ -175,7 +175,7 @@ export class ThreadBook {
       return
     }
     const entry = this.index.entry(tenant, id)
-    if (entry.thread !== null) entry.thread.gone = true
+    if (entry.thread !== null) entry.thread.gone = noThread(id)
     this.index.drop(entry)
     this.options.forget(entry)
     await this.options.store.delete(tenant, id)
@@ -193,10 +193,10 @@ export class ThreadBook {
   /** Waits until the thread is nobody's, and takes it. */
   async #append({ tenant, model, thread: id }: Wanted): Promise<Taking> {
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
-    const thread = this.index.load(this.#named(tenant, id, model))
+    const thread = this.index.load(this.index.entryFor(tenant, id, model))
     return thread.held(async () => {
       for (;;) {
-        refuseGone(thread)
+        thread.refuseGone()
         if (!thread.asked) break
         await this.#idle(thread)
       }
@@ -222,7 +222,9 @@ export class ThreadBook {
     if (near !== null) return this.#takeRelated(wanted, near)
     const chain = chainOf(messages)
     const candidates =
-      id === undefined ? [...this.index.each(tenant)].filter((entry) => entry.model === model) : [this.#named(tenant, id, model)]
+      id === undefined
+        ? [...this.index.each(tenant)].filter((entry) => entry.model === model)
+        : [this.index.entryFor(tenant, id, model)]
     const best = bestMatch(chain, candidates)
     if (best !== null && best.common === best.candidate.chain.length && !best.candidate.asked) {
       const thread = this.#loaded(best.candidate, id)
@@ -263,15 +265,28 @@ export class ThreadBook {
     const keys = keysOf(messages)
     // A system message is many threads': none is read for it.
     const own = keys.filter((_, at) => messages[at]!.role !== 'system')
-    return this.#closest(new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])]), messages, id)
+    return this.#closest(
+      new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])]),
+      messages,
+      id,
+      keys,
+    )
   }
 
-  #closest(entries: Iterable<BookEntry>, messages: readonly ChatMessage[], id: string | undefined): Related | null {
+  /** @param keys of the messages, where they are known */
+  #closest(
+    entries: Iterable<BookEntry>,
+    messages: readonly ChatMessage[],
+    id: string | undefined,
+    keys?: readonly string[],
+  ): Related | null {
+    let given = keys
     let best: (Related & { readonly entry: BookEntry }) | null = null
     for (const entry of entries) {
       const thread = this.#loaded(entry, id)
       if (thread === null) continue
-      const alignment = alignRequest(thread.view, thread.keys, messages, keysBeside(thread, messages), thread.hidden)
+      given ??= keysBeside(thread, messages)
+      const alignment = alignRequest(thread.view, thread.keys, messages, given, thread.hidden)
       const counts = id !== undefined || isRelated(thread.view, alignment)
       if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment, entry }
     }
@@ -290,13 +305,6 @@ export class ThreadBook {
     }
   }
 
-  /** Loads nothing. @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model */
-  #named(tenant: Tenant, id: string, model: string): BookEntry {
-    const entry = this.index.entry(tenant, id)
-    if (entry.model === model) return entry
-    throw new KvfoldError('engine/bad-request', `Thread ${id} is one of model ${entry.model}, not of ${model}; begin a new one.`)
-  }
-
   #begin(tenant: Tenant, model: string, tools: readonly ToolDefinition[], parent: Thread | null, first: Woven | null): Thread {
     const now = this.#now()
     const id = `thread_${randomBytes(16).toString('hex')}`
@@ -309,12 +317,12 @@ export class ThreadBook {
       used: now,
       parent: parent?.id ?? null,
       contract: parent?.contract ?? null,
-      tools,
+      tools: parent?.tools ?? tools,
       ...(first ?? nothing),
       ledger: [],
       events: [],
     }
-    const thread = new Thread(record, this.options.portsOf)
+    const thread = new Thread(record, this.options.portsOf, undefined, parent ?? undefined)
     thread.asked = true
     const { card } = thread
     this.index.add(thread)
@@ -326,8 +334,7 @@ export class ThreadBook {
           this.#changed(thread, 'created')
         },
         (error: unknown) => {
-          thread.gone = true
-          thread.failure = error instanceof Error ? error : new Error(String(error))
+          thread.fail(error)
           const entry = this.index.entryOf(thread)
           if (entry !== null) this.index.drop(entry)
         },
@@ -346,8 +353,7 @@ export class ThreadBook {
 
   /** Whoever has the thread is refused; the next one finds it as it is stored. */
   async #undo(thread: Thread, error: unknown): Promise<void> {
-    thread.gone = true
-    thread.failure = error instanceof Error ? error : new Error(String(error))
+    thread.fail(error)
     const { tenant, id } = thread
     const entry = this.index.entryOf(thread)
     if (entry === null) return
@@ -392,8 +398,3 @@ export class ThreadBook {
 }
 
 const isNoThread = (error: unknown): boolean => error instanceof KvfoldError && error.code === 'server/no-thread'
-
-/** @throws what kept the thread from being saved; KvfoldError server/no-thread when it was deleted */
-function refuseGone({ gone, failure, id }: Thread): void {
-  if (gone) throw failure ?? noThread(id)
-}

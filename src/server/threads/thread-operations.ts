@@ -7,6 +7,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
+import { toolsFoundIn } from '../../tools/management.js'
 import { Looking } from './attention-replay.js'
 import type { Models, ServedEngine } from './models.js'
 import { exported, type ThreadDesk, type ThreadMessage, type ThreadSummary, type ThreadView } from './thread-api.js'
@@ -55,7 +56,13 @@ export class Operations implements ThreadDesk {
         // At once; where the template refuses, because results of calls are not there yet, the next step does it.
         if (how?.forget === true)
           await engine
-            .forgetHidden?.(conversation.id, conversation.messages, thread.definitions, conversation.edits())
+            .forgetHidden?.(
+              conversation.id,
+              conversation.messages,
+              thread.definitions,
+              conversation.edits(),
+              thread.kept.variables,
+            )
             .catch(unlessTemplate)
         return folded
       }),
@@ -135,7 +142,7 @@ export class Operations implements ThreadDesk {
   /** Cuts and summaries need the thread's model. */
   #with<T>(thread: Thread, work: (engine: ServedEngine) => Promise<T>): Promise<T> {
     return thread.held(async () => {
-      const lease = await this.models.lease(this.models.pick(thread.model))
+      const lease = await this.models.lease(this.models.named(thread.model))
       try {
         return await work(lease.engine)
       } finally {
@@ -181,16 +188,16 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
       }),
     cost: costs.find((cost) => cost.index === index) ?? null,
   }))
-  return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name) }
+  return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name), found: toolsFoundIn(conversation) }
 }
 
 /** Where the cells of its hidden fragments are, by id; empty where that is not known. */
-function cellsOf({ conversation, model, definitions }: Thread, models: Models): ReadonlyMap<string, Residency> {
+function cellsOf({ conversation, model, definitions, kept }: Thread, models: Models): ReadonlyMap<string, Residency> {
   const hidden = conversation.fragments.filter(({ state }) => state.kind !== 'open')
   const engine = models.all.find(({ name }) => name === model)?.engine
   if (hidden.length === 0 || engine?.whereabouts === undefined) return new Map()
   try {
-    const found = engine.whereabouts(conversation.id, conversation.messages, definitions, conversation.edits())
+    const found = engine.whereabouts(conversation.id, conversation.messages, definitions, conversation.edits(), kept.variables)
     return new Map(found?.map((where, index) => [hidden[index]!.id, where]))
   } catch (error) {
     unlessTemplate(error)

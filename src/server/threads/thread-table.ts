@@ -83,6 +83,13 @@ export class ThreadIndex {
     throw damage === undefined ? noThread(id) : damageError(damage)
   }
 
+  /** Loads nothing. @throws KvfoldError what `entry` throws; engine/bad-request for a thread of another model */
+  entryFor(tenant: Tenant, id: string, model: string): BookEntry {
+    const entry = this.entry(tenant, id)
+    if (entry.model === model) return entry
+    throw new KvfoldError('engine/bad-request', `Thread ${id} is one of model ${entry.model}, not of ${model}; begin a new one.`)
+  }
+
   /** Null when the thread is no longer what there is of it. */
   entryOf(thread: Thread): BookEntry | null {
     const entry = this.#tenants.get(thread.tenant)?.get(thread.id)

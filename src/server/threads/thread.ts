@@ -1,6 +1,6 @@
 /** Owns one live conversation of the server: its messages, what clients know of them, what is folded, what it cost. */
 import type { ShownPrompt } from '../../attention/answer-mass.js'
-import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
+import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { Conversation, type ConversationPorts } from '../../context/conversation.js'
 import type { CostlyFolds, Fragment } from '../../context/fragment.js'
 import type { ContractChoice } from '../../core/contract.js'
@@ -8,7 +8,8 @@ import { invariant } from '../../core/errors.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
-import { type Candidate, canonical, Chain, messageKey } from './prefix-match.js'
+import type { Candidate, Chain } from './prefix-match.js'
+import { View } from './view.js'
 
 /** How far the store is. */
 interface Saved {
@@ -26,8 +27,8 @@ interface Saved {
 const ENDS = 4
 /** Characters of a title. */
 const TITLE = 80
-/** Bytes that a message, a cost on the ledger, and the rest of what a thread has take in memory, about, without texts and tokens. */
-const SIZES = { message: 500, cost: 100, other: 4000 }
+/** Bytes that a cost on the ledger, and what a thread has beside messages and costs take in memory, about. */
+const SIZES = { cost: 100, other: 4000 }
 
 /**
  * What clients know is `view`, in the order of the messages. Messages are added; only a client that sends others than before changes what there is
@@ -44,17 +45,12 @@ export class Thread implements Candidate {
   tools: readonly ToolDefinition[]
   /** True from the match until the answer is there: others fork meanwhile. */
   asked = false
-  /** Deleted, or not saved for `failure`: nobody may use it any more, and nothing of it is saved. */
-  gone = false
-  failure: Error | null = null
+  /** Why nobody may use it any more, and nothing of it is saved: it was deleted, or not saved. Null: it lives. */
+  gone: Error | null = null
   #held: readonly ChatMessage[]
   #conversation: Conversation
-  #seen: StoredMessage['seen'][] = []
-  #view: ChatMessage[] = []
-  #keys: string[] = []
-  #chain = new Chain()
-  /** By message of the view: the index of the message in the conversation. */
-  #places: number[] = []
+  #view: View
+  readonly #hidden: Set<string>
   readonly #ledger: LedgerEntry[]
   readonly #events: ThreadEvent[]
   readonly #saved: Saved
@@ -62,11 +58,15 @@ export class Thread implements Candidate {
   #users = 0
   #size = SIZES.other
 
-  /** `record` is in the store already, or is about to be put there. */
+  /**
+   * @param record in the store already, or about to be put there
+   * @param from the thread that it has messages of
+   */
   constructor(
     record: ThreadRecord,
     private readonly portsOf: (thread: Thread) => ConversationPorts,
     readonly kept = new Kept(),
+    from?: Thread,
   ) {
     const { tenant, id, model, created, used, parent, contract, tools, held, messages, edits, ledger, events } = record
     this.tenant = tenant
@@ -82,7 +82,9 @@ export class Thread implements Candidate {
     this.account(ledger)
     this.#events = [...events]
     this.#conversation = this.#conversationOf({ messages, edits })
-    for (const { message, seen } of messages) this.#note(message, seen)
+    this.#view = View.of(messages, from === undefined ? undefined : from.#view)
+    if (from !== undefined) this.kept.toolOrder = from.kept.toolOrder
+    this.#hidden = new Set(events.flatMap(({ hidden = [] }) => hidden))
     const { fragments, ids } = this.conversation.state
     this.#saved = {
       messages: messages.length,
@@ -101,16 +103,16 @@ export class Thread implements Candidate {
 
   /** Of the view's messages. */
   get keys(): readonly string[] {
-    return this.#keys
+    return this.#view.keys
   }
 
   /** What clients know, oldest first. */
   get view(): readonly ChatMessage[] {
-    return this.#view
+    return this.#view.messages
   }
 
   get chain(): Chain {
-    return this.#chain
+    return this.#view.chain
   }
 
   get ledger(): readonly LedgerEntry[] {
@@ -123,7 +125,18 @@ export class Thread implements Candidate {
 
   /** Keys of messages that its client took out or replaced some time. */
   get hidden(): ReadonlySet<string> {
-    return new Set(this.#events.flatMap(({ hidden = [] }) => hidden))
+    return this.#hidden
+  }
+
+  /**
+   * From now on it has these tools, in the order in which it first saw them: those it knows keep their places, others come behind them, so that a
+   * client that sends them in another order loses nothing of the cache.
+   */
+  offer(tools: readonly ToolDefinition[]): void {
+    const names = [...this.kept.toolOrder, ...this.tools, ...tools].map((tool) => (typeof tool === 'string' ? tool : tool.name))
+    const places = new Map([...new Set(names)].map((name, place) => [name, place]))
+    this.kept.toolOrder = [...places.keys()]
+    this.tools = tools.toSorted((one, other) => places.get(one.name)! - places.get(other.name)!)
   }
 
   /** What its answers were shown, as far as this process knows. */
@@ -133,7 +146,7 @@ export class Thread implements Candidate {
 
   /** What the model was last shown: ours too, if it had them, before the client's. */
   get definitions(): readonly ToolDefinition[] {
-    return [...this.kept.own, ...this.tools]
+    return [...this.kept.own, ...(this.kept.isCatalogue ? [] : this.tools)]
   }
 
   /** Nobody has it: it may be put away. */
@@ -143,12 +156,12 @@ export class Thread implements Candidate {
 
   /** Bytes in memory, about. */
   get size(): number {
-    return this.#size + 2 * this.#saved.head.length
+    return this.#size + this.#view.size + 2 * this.#saved.head.length
   }
 
   /** What clients know in the place of each message of the conversation. */
   get seen(): readonly StoredMessage['seen'][] {
-    return this.#seen
+    return this.#view.seen
   }
 
   get head(): ThreadHead {
@@ -160,7 +173,7 @@ export class Thread implements Candidate {
     const { messages, fragments, searches, ids } = this.conversation.state
     return {
       ...this.head,
-      messages: messages.map((message, at): StoredMessage => ({ message, seen: this.#seen[at] ?? 'nothing' })),
+      messages: messages.map((message, at): StoredMessage => ({ message, seen: this.seen[at] ?? 'nothing' })),
       edits: { fragments, searches, ids },
       ledger: this.#ledger,
       events: this.#events,
@@ -173,8 +186,8 @@ export class Thread implements Candidate {
     const count = (kind: Fragment['state']['kind']) => fragments.filter(({ state }) => state.kind === kind).length
     const last = this.#ledger.findLast(({ kind }) => kind === 'answer')
     return {
-      chain: this.#chain.bytes,
-      ends: this.#keys.slice(-ENDS),
+      chain: this.chain.bytes,
+      ends: this.keys.slice(-ENDS),
       title: first
         .trimStart()
         .slice(0, 10 * TITLE)
@@ -189,25 +202,20 @@ export class Thread implements Candidate {
 
   /** The index in the conversation of the view's message; the conversation's length for one that is not there yet. */
   placeOf(message: number): number {
-    return this.#places[message] ?? this.conversation.messages.length
+    return this.#view.places[message] ?? this.conversation.messages.length
   }
 
   /** Its client sent other messages than before: from now on it consists of these. What was shown before is known no more. */
   rewrite({ messages, edits, held }: Pick<ThreadRecord, 'messages' | 'edits' | 'held'>): void {
     const before = this.conversation.messages
-    const isSame = ({ message, seen }: StoredMessage, at: number) => message === before[at] && seen === this.#seen[at]
+    const isSame = ({ message, seen }: StoredMessage, at: number) => message === before[at] && seen === this.seen[at]
     const other = messages.findIndex((each, at) => !isSame(each, at))
     const from = other === -1 ? messages.length : other
     const saved = this.#saved
     if (from < saved.messages) Object.assign(saved, { messages: from, others: true })
     this.#conversation = this.#conversationOf({ messages, edits })
     this.#held = held
-    this.#seen = []
-    this.#view = []
-    this.#keys = []
-    this.#places = []
-    this.#chain = new Chain()
-    for (const { message, seen } of messages) this.#note(message, seen)
+    this.#view = View.of(messages, this.#view)
     this.kept.shown = new ShownSteps()
   }
 
@@ -231,12 +239,25 @@ export class Thread implements Candidate {
    * Null: the turn came to no answer, so that clients know nothing of all this.
    *
    * @param held results that wait for those of the client's calls in it
+   * @param isSearch calls that clients have as steps of their own, with their results
    */
-  answered(from: number, seen: ChatMessage | null, held: readonly ChatMessage[] = this.#held): void {
+  answered(
+    from: number,
+    seen: ChatMessage | null,
+    {
+      held = this.#held,
+      isSearch = () => false,
+    }: { held?: readonly ChatMessage[]; isSearch?: (of: { name: string }) => boolean } = {},
+  ): void {
     const { messages } = this.conversation
     const last = seen === null ? -1 : messages.findLastIndex(({ role }) => role === 'assistant')
     invariant(seen === null || last >= from, 'an answer was given that is not in the conversation')
-    for (let at = this.#seen.length; at < messages.length; at++) this.#note(messages[at]!, at === last ? seen! : 'nothing')
+    for (let at = this.seen.length; at < messages.length; at++) {
+      const message = messages[at]!
+      const calls = message.role === 'tool' ? [{ name: message.name ?? '' }] : (message.toolCalls ?? [])
+      const isTold = calls.length > 0 && calls.every(isSearch)
+      this.#view.note(message, at === last ? seen! : isTold ? 'same' : 'nothing')
+    }
     this.#held = held
   }
 
@@ -250,6 +271,17 @@ export class Thread implements Candidate {
   /** Takes in what the server did to it by itself. */
   happened(event: Omit<ThreadEvent, 'at' | 'after'>): void {
     this.#events.push({ ...event, at: Date.now(), after: this.#ledger.length })
+    for (const key of event.hidden ?? []) this.#hidden.add(key)
+  }
+
+  /** It could not be saved: nobody may use it any more, and this is why. */
+  fail(cause: unknown): void {
+    this.gone = cause instanceof Error ? cause : new Error(String(cause))
+  }
+
+  /** @throws what kept it from being saved; KvfoldError server/no-thread when it was deleted */
+  refuseGone(): void {
+    if (this.gone !== null) throw this.gone
   }
 
   /** Has `work` done when all that was asked for before is done, alone. */
@@ -273,13 +305,13 @@ export class Thread implements Candidate {
 
   /** Writes what is new, all of it or nothing; afterwards it is the store's to keep. */
   async save(store: ThreadStore): Promise<void> {
-    if (this.gone) return
+    if (this.gone !== null) return
     const { tenant, id } = this
     const saved = this.#saved
     const record = this.record
     const { fragments, ids } = record.edits
     const head = JSON.stringify(this.head)
-    const messages = record.messages.slice(saved.messages, this.#seen.length)
+    const messages = record.messages.slice(saved.messages, this.seen.length)
     const ledger = record.ledger.slice(saved.entries)
     const events = record.events.slice(saved.events)
     const isEdited = saved.fragments !== fragments || saved.ids !== ids
@@ -307,30 +339,9 @@ export class Thread implements Candidate {
 
   #add(message: ChatMessage, seen: StoredMessage['seen']): void {
     this.conversation.add(message)
-    this.#note(message, seen)
-  }
-
-  #note(message: ChatMessage, seen: StoredMessage['seen']): void {
-    const place = this.#seen.push(seen) - 1
-    this.#size += sizeOf(message) + (typeof seen === 'string' ? 0 : sizeOf(seen))
-    if (seen === 'nothing') return
-    const known = seen === 'same' ? message : seen
-    this.#view.push(known)
-    this.#keys.push(messageKey(known))
-    this.#places.push(place)
-    this.#chain.push(canonical(known))
+    this.#view.note(message, seen)
   }
 }
-
-/** Texts at two bytes a character, though most take one. */
-const sizeOf = ({ content, reasoning = '', sampled, toolCalls }: ChatMessage): number =>
-  SIZES.message +
-  2 *
-    (content.length +
-      reasoning.length +
-      (sampled?.text.length ?? 0) +
-      (toolCalls === undefined ? 0 : JSON.stringify(toolCalls).length)) +
-  4 * (sampled?.tokens.length ?? 0)
 
 // What only this process knows of a thread, and goes on knowing when its messages are put away.
 
@@ -339,6 +350,12 @@ export class Kept {
   shown = new ShownSteps()
   /** Tools of ours that the model was last shown beside the client's. */
   own: readonly ToolDefinition[] = []
+  /** Whether the client's tools were a catalogue then, and not shown. */
+  isCatalogue = false
+  /** What the template was last told. */
+  variables: TemplateVariables = {}
+  /** Names of the client's tools in the order in which they came, those that went among them. */
+  toolOrder: readonly string[] = []
   /** Whether an engine may hold cells of it. */
   warm = false
   /** What the ask under way says of folds that cost; null: nothing, or there is none. */

@@ -1,6 +1,6 @@
 /** Owns the model's voice in one ask: the engine, with everything about a request that the turn loop need not know. */
 import { randomBytes } from 'node:crypto'
-import type { ToolCall } from '../../chat/message.js'
+import type { TemplateVariables, ToolCall } from '../../chat/message.js'
 import {
   type Engine,
   EngineAround,
@@ -10,16 +10,24 @@ import {
   type Generation,
   generationOf,
 } from '../../engine/engine.js'
-import type { Tenant } from '../../core/ids.js'
+import { PUBLIC, type Tenant } from '../../core/ids.js'
+import type { Span } from '../../core/span.js'
 
 export interface VoiceOptions {
   readonly tenant: Tenant
+  /** What the template is told with every request and every count. Default: nothing. */
+  readonly variables?: () => TemplateVariables
   /** Names of the tools that a required call may be of. Default: all. */
   readonly callable?: readonly string[]
   /** Whether a call is the client's; only the first of those counts when `single`. */
   readonly isExternal: (call: Pick<ToolCall, 'name'>) => boolean
   readonly single: boolean
+  /** Calls that stand alone in a step, because the client has each as a message of its own: beside others they are left out. Default: none. */
+  readonly isAlone?: (call: Pick<ToolCall, 'name'>) => boolean
 }
+
+/** Of a voice that says nothing to a client. */
+export const SILENT = { tenant: PUBLIC, isExternal: () => false, single: false } satisfies VoiceOptions
 
 /** Ids that a parser made up, where the model's syntax has none: the same in every answer. */
 const MADE_UP = /^call_\d+$/
@@ -43,15 +51,23 @@ export class Voice extends EngineAround {
     return generationOf((stream) => this.#respond(request, stream))
   }
 
-  /** The engine is not the voice's. */
-  override dispose(): Promise<void> {
-    return Promise.resolve()
+  override snap(...[messages, tools, message, chars, variables = this.#variables]: Parameters<Engine['snap']>): Span {
+    return super.snap(messages, tools, message, chars, variables)
+  }
+
+  override count(...[messages, tools, edits = [], variables = this.#variables]: Parameters<Engine['count']>): number {
+    return super.count(messages, tools, edits, variables)
+  }
+
+  get #variables(): TemplateVariables {
+    return this.options.variables?.() ?? {}
   }
 
   async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
-    const { tenant, callable, isExternal, single } = this.options
+    const { tenant, callable, isExternal, single, isAlone = () => false } = this.options
     const running = this.engine.respond({
       ...request,
+      ...(this.options.variables === undefined ? {} : { variables: this.#variables }),
       tenant,
       ...(single ? { endsWith: isExternal } : {}),
       ...(callable === undefined || request.toolChoice !== 'required' ? {} : { callable }),
@@ -89,7 +105,9 @@ export class Voice extends EngineAround {
     if (broken !== null && !isCut) tell(broken)
     const { toolCalls, sampled, ...rest } = reply.message
     if (toolCalls === undefined) return reply
-    const kept = toolCalls.slice(0, isCut ? -1 : undefined).filter(counts)
+    const made = toolCalls.slice(0, isCut ? -1 : undefined).filter(counts)
+    const others = made.filter((call) => !isAlone(call))
+    const kept = others.length === 0 ? made.slice(0, 1) : others
     const whole = sampled === undefined || kept.length < toolCalls.length ? {} : { sampled }
     return { ...reply, message: { ...rest, ...(kept.length === 0 ? {} : { toolCalls: kept.map(named) }), ...whole } }
   }

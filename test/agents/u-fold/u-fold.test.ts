@@ -19,19 +19,22 @@ const order = (name: string, fields = 40) =>
 const clientTools = [
   {
     definition: { name: 'get_order', description: 'An order.', parameters: { type: 'object', properties: {} } },
-    execute: ({ name }: Readonly<Record<string, unknown>>) => order(String(name)),
+    execute: ({ name }: Readonly<Record<string, unknown>>) => order(String(name), name === 'BIG' ? 2000 : 40),
   },
 ]
 
 /** What helpers say, one after another; the agent looks an order up and answers. */
-function scripted(helpers: readonly string[]): ScriptedEngine {
+function scripted(helpers: readonly string[], context?: number): ScriptedEngine {
   let asked = 0
-  return new ScriptedEngine(({ messages, kind }: EngineRequest): ScriptedReply => {
-    if (kind === 'summary') return { content: helpers[asked++] ?? '' }
-    const last = messages.at(-1)!
-    if (last.role === 'tool') return { content: `It is as you say: ${last.content.slice(0, 12)}` }
-    return { calls: [{ name: 'get_order', arguments: { name: last.content } }] }
-  })
+  return new ScriptedEngine(
+    ({ messages, kind }: EngineRequest): ScriptedReply => {
+      if (kind === 'summary') return { content: helpers[asked++] ?? '' }
+      const last = messages.at(-1)!
+      if (last.role === 'tool') return { content: `It is as you say: ${last.content.slice(0, 12)}` }
+      return { calls: [{ name: 'get_order', arguments: { name: last.content } }] }
+    },
+    context === undefined ? {} : { context },
+  )
 }
 
 const desk = (engine: ScriptedEngine, more: Partial<UFoldSessionOptions> = {}) =>
@@ -98,6 +101,34 @@ describe('u-fold', () => {
     expect(outcome.end).toBe('stop')
     expect(agent.reports.at(-1)).toMatchObject({ kind: 'kept', why: expect.stringContaining(why) as string })
     expect(agent.conversation.edits()).toEqual(good)
+  })
+
+  it('asks nobody again after a look that did not pay before there is a quarter of the threshold more', async () => {
+    const names = Array.from({ length: 8 }, (_, at) => `W${at + 1}`)
+    const kinds = async (agent: UFoldSession) => {
+      for (const name of names) await agent.ask(name)
+      return agent.reports.map(({ kind }) => kind)
+    }
+    const appending = desk(scripted([]), { fold: { foldFrom: 100_000 } })
+    await kinds(appending)
+    const sizes = appending.reports.map(({ before }) => before)
+    const foldFrom = sizes[5]!
+    expect(sizes[6]).toBeLessThan(1.25 * foldFrom)
+    expect(sizes[7]).toBeGreaterThan(1.25 * foldFrom)
+    const long = memory('b', 'and so on '.repeat(800))
+    const looks = await kinds(desk(scripted([long, lines('2'), memory('c'), lines('2')]), { fold: { foldFrom } }))
+    expect(looks).toEqual([...Array<string>(5).fill('small'), 'kept', 'small', 'folded'])
+  })
+
+  it('goes on after a result that no window holds: it is hidden without a choice, and can be restored', async () => {
+    const agent = desk(scripted([], 1500), { fold: { foldFrom: 1000 } })
+    await agent.ask('W1')
+    await expect(agent.ask('BIG')).rejects.toMatchObject({ code: 'context/full' })
+    expect((await agent.ask('W3')).end).toBe('stop')
+    const report = agent.reports.at(-1)!
+    expect(report).toMatchObject({ kind: 'folded', why: expect.stringContaining('no room') as string })
+    expect(report.after).toBeLessThan(1000)
+    expect(agent.conversation.messages.some(({ content }) => content.includes('BIG 1999'))).toBe(true)
   })
 
   it('refuses ranges that are no lines, counts them, and takes the others', async () => {

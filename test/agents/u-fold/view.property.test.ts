@@ -1,7 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { hiddenIn } from '../../../src/agents/u-fold/view.js'
-import { linesOf, type Range, textOf, written } from '../../../src/agents/u-fold/lines.js'
+import { hiddenIn, linesOf, type Range, textOf, written } from '../../../src/agents/u-fold/view.js'
 import type { ChatMessage } from '../../../src/chat/message.js'
 import { Conversation } from '../../../src/context/conversation.js'
 import { conversationId } from '../../../src/core/ids.js'

@@ -277,6 +277,16 @@ describe('a request', () => {
     expect((await body({ tenant: 'theirs' }))['cache_salt']).not.toBe(sent['cache_salt'])
   })
 
+  it('says variables of the template where the engine takes them, and an effort everywhere', async () => {
+    const variables = { enable_thinking: false, reasoning_effort: 'low' }
+    expect(await body({ variables })).toMatchObject({ reasoning_effort: 'low' })
+    expect(await body({ variables })).not.toHaveProperty('chat_template_kwargs')
+    expect(await body({ variables: { enable_thinking: false } })).not.toHaveProperty('reasoning_effort')
+    owner = 'vllm'
+    expect(await body({ variables })).toMatchObject({ chat_template_kwargs: variables })
+    expect(await body({ variables: {} })).not.toHaveProperty('chat_template_kwargs')
+  })
+
   it('names the tool that has to be called, and shows only those that may be', async () => {
     const tools = ['x', 'y', 'z'].map((name) => ({ name, description: name, parameters: { type: 'object' } }))
     const named = await body({ tools, toolChoice: 'required', callable: ['y'] })

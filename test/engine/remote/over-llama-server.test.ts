@@ -159,7 +159,7 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
   it('says that a prompt is too long as the other engines do', async () => {
     const engine = await connect()
     const { reply } = engine.respond({ conversation: conversationId('long'), messages: [user(lines(0, 600))] })
-    await expect(reply).rejects.toMatchObject({ code: 'context/full', status: 413 })
+    await expect(reply).rejects.toMatchObject({ code: 'context/full', status: 400 })
   })
 
   it('frees the slot when a step is cancelled', async () => {

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { bestFirst, Bm25, wordsOf, type Bm25Options } from '../../../src/eval/agents/rag.js'
-import { decisionsIn, factsIn, FactStore } from '../../../src/eval/agents/mem0.js'
+import { decisionsIn, factsIn, FactStore } from '../../../src/eval/agents/memory.js'
 import { halvesOf, LongText, sentencesOf } from '../../../src/eval/agents/long-text.js'
 import { embedWhole } from '../../../src/eval/agents/embedders.js'
 

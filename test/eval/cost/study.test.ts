@@ -4,20 +4,23 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { LlamaEngine } from '../../../src/engine/llama.js'
 import {
   checkContext,
+  expected,
+  folded,
   longer,
   longest,
+  MARKER,
   PAPER,
+  type Point,
   pointsOf,
-  expected,
   predictLines,
   prospects,
+  randomText,
   schedule,
   type Task,
+  WAYS,
 } from '../../../src/eval/cost/schedule.js'
 import { total } from '../../../src/eval/cost/line.js'
-import { pointResults } from '../../../src/eval/cost/result.js'
-import { folded, MARKER, type Point, randomText, WAYS } from '../../../src/eval/cost/scenario.js'
-import { cellsFor, study, type Measured, type StudyOptions, type TimedTurn } from '../../../src/eval/cost/study.js'
+import { cellsFor, type Measured, pointResults, study, type StudyOptions, type TimedTurn } from '../../../src/eval/cost/study.js'
 import { prefillTime, type CostModel } from '../../../src/kv/cost-model.js'
 import { openNative } from '../../../src/native/binding.js'
 import { tinyModel } from '../../support/models.js'

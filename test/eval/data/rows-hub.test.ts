@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { openRows, fileOf } from '../../../src/eval/data/rows.js'
+import { fileOf, openRows } from '../../../src/eval/data/rows.js'
 
 /** Answers as the hub does: whole files and stretches of them, 404 with its own header for what it does not have. */
 const files = new Map([

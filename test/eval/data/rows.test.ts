@@ -4,8 +4,7 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { parquetWriteBuffer } from 'hyparquet-writer'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import type { Row } from '../../../src/eval/data/json-rows.js'
-import { isRowsFile, openRows } from '../../../src/eval/data/rows.js'
+import { isRowsFile, openRows, type Row } from '../../../src/eval/data/rows.js'
 
 let folder = ''
 beforeAll(() => {

@@ -6,8 +6,14 @@ import { plain } from '../../../src/agents/sculptor.js'
 import type { ChatMessage } from '../../../src/chat/message.js'
 import { conversationId } from '../../../src/core/ids.js'
 import { ScriptedEngine } from '../../support/scripted.js'
-import { type Actor, type Environment, runEpisode, singleTurn, type TurnRecord } from '../../../src/eval/episode/episode.js'
-import { EpisodeFile } from '../../../src/eval/episode/episode-file.js'
+import {
+  type Actor,
+  type Environment,
+  EpisodeFile,
+  runEpisode,
+  singleTurn,
+  type TurnRecord,
+} from '../../../src/eval/episode/episode.js'
 import { Recorder } from '../../../src/eval/recorder.js'
 
 let folder: string

@@ -5,13 +5,11 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { ContractChoice } from '../../../src/core/contract.js'
 import { LlamaEngine } from '../../../src/engine/llama.js'
 import type { Checkpoint, TurnRecord } from '../../../src/eval/episode/episode.js'
-import { World } from '../../../src/eval/memtool/companies.js'
+import { requestsOf, World } from '../../../src/eval/memtool/companies.js'
 import { measuresOf } from '../../../src/eval/memtool/measures.js'
-import { requestsOf } from '../../../src/eval/memtool/requests.js'
-import { queriesOf, recallOf, toolsIn } from '../../../src/eval/memtool/retrieval.js'
+import { lookupsIn, queriesOf, recallOf } from '../../../src/eval/memtool/retrieval.js'
 import { memToolPage } from '../../../src/eval/memtool/report.js'
-import { memToolSession, type MemToolRun } from '../../../src/eval/memtool/session.js'
-import { wayNames } from '../../../src/eval/memtool/ways.js'
+import { type MemToolRun, memToolSession, wayNames } from '../../../src/eval/memtool/session.js'
 import { openNative } from '../../../src/native/binding.js'
 import { synthesizeModel } from '../../../src/native/synthetic.js'
 import { Catalogue } from '../../../src/tools/catalogue.js'
@@ -110,15 +108,42 @@ test('measures: the formulas as printed, and where they break', () => {
   expect(measures).toMatchObject({ windowsLeftOut: 2, peaks: 1, avgResidual: 2, toolCorrectness: null })
 })
 
-test('tools are found by their names; catalogues of others are read in three forms', async () => {
+test('tools are found by their names; catalogues of others are read in their forms', async () => {
   const [bm25] = await recallOf(catalogue, queriesOf(world, 'exact', 40, 1))
   expect(bm25).toMatchObject({ ranking: 'bm25', queries: 40, at5: 1 })
   const tool = { name: 'read', description: 'Reads', inputSchema: { type: 'object' } }
   const forms = [[tool], { tools: [tool] }, [{ name: 'files', tools: { files: { tools: [tool] }, disk: { tools: [tool] } } }]]
-  expect(forms.map((form) => toolsIn(JSON.stringify(form), 'file').map(({ name }) => name))).toEqual([
+  expect(forms.map((form) => lookupsIn(JSON.stringify(form), 'file').tools.map(({ name }) => name))).toEqual([
     ['read'],
     ['read'],
     ['read', 'disk_read'],
   ])
-  expect(() => toolsIn('{"a": 1}', 'x.json')).toThrow('x.json is no catalogue of tools')
+  expect(lookupsIn(JSON.stringify([tool]), 'file').queries).toEqual([{ words: 'Reads', tools: ['read'] }])
+  expect(() => lookupsIn('{"a": 1}', 'x.json')).toThrow('x.json is no catalogue of tools')
+  expect(() => lookupsIn('{"a": 1}\n{', 'x.json')).toThrow('x.json is no JSON')
+})
+
+test("ToolRet's rows: the tools of labels and of documentation, each once; recall counts all tools of a query", async () => {
+  const doc = (name: string) => ({ name, description: `The ${name} of a town` })
+  const rows = [
+    {
+      id: 'q1',
+      query: 'mayor and weather',
+      labels: [
+        { id: 't1', doc: doc('mayor'), relevance: 1 },
+        { id: 't2', doc: doc('weather') },
+      ],
+    },
+    { id: 'q2', query: 'river of Oslo', labels: JSON.stringify([{ id: 't3', doc: JSON.stringify(doc('altitude')) }]) },
+    { id: 't1', documentation: JSON.stringify(doc('mayor')) },
+    { id: 't4', documentation: doc('river') },
+  ]
+  const { tools, queries } = lookupsIn(rows.map((row) => JSON.stringify(row)).join('\n'), 'file')
+  expect(tools.map(({ name }) => name)).toEqual(['t1', 't2', 't3', 't4'])
+  expect(queries.map(({ tools: about }) => about)).toEqual([['t1', 't2'], ['t3']])
+  const own = await Catalogue.of(tools.slice(0, 2).concat(tools[3]!))
+  const [bm25] = await recallOf(own, queries)
+  own.close()
+  // Both of the first query; the second's tool is not there.
+  expect(bm25).toMatchObject({ at1: 0.5, at5: 0.5 })
 })

@@ -5,10 +5,18 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ErrorRecord, LogHeader, SampleRecord } from '../../../src/eval/log.js'
-import { type Baseline, difference, estimate, holm, mcnemar, pairedTest } from '../../../src/eval/report/estimates.js'
+import {
+  type Baseline,
+  difference,
+  entropy,
+  estimate,
+  holm,
+  mcnemar,
+  pairedTest,
+  toolUse,
+} from '../../../src/eval/report/estimates.js'
 import { summaryOf } from '../../../src/eval/report/publish.js'
 import type { Summary } from '../../../src/eval/report/summary.js'
-import { entropy, toolUse } from '../../../src/eval/report/measures.js'
 import { error, header, jsonl, madeRun, sample, writeLog, type Line } from '../support/report-logs.js'
 
 let folder: string

@@ -9,7 +9,7 @@ import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { publish, summaryOf, tablesOf } from '../../../src/eval/report/publish.js'
 import type { Summary } from '../../../src/eval/report/summary.js'
-import { csv, markdownFile, dataTable } from '../../../src/eval/report/tables/data-table.js'
+import { csv, dataTable, markdownFile } from '../../../src/eval/report/tables/labels.js'
 import { launch, missing } from '../../dashboard/support/browser.js'
 import { error, header, madeRun, sample, writeLog } from '../support/report-logs.js'
 

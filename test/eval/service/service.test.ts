@@ -5,39 +5,13 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { makeStory } from '../../../src/eval/service/customer.js'
 import { carryOut } from '../../../src/eval/service/desk.js'
-import { ServiceEnvironment } from '../../../src/eval/service/environment.js'
+import { type DeskCells, deskScenes, ServiceEnvironment } from '../../../src/eval/service/dialogue.js'
 import { frameworkNames } from '../../../src/eval/service/frameworks.js'
-import { rowsOf, runService, type ServiceOptions } from '../../../src/eval/service/run.js'
-import { ScriptedEngine } from '../../support/scripted.js'
+import { rowsOf, type ServiceOptions } from '../../../src/eval/service/run.js'
+import { scriptedRun } from './support/scripted-run.js'
 
-/** Computes nothing: its ledger is that of a prefix cache over words. */
-const engine = () => new ScriptedEngine(() => ({ content: '' }), { context: 20_000 })
-
-async function run(more: Partial<ServiceOptions> = {}) {
-  const log = more.log ?? (await mkdtemp(join(tmpdir(), 'service-')))
-  return runService({
-    ...{
-      engine: engine(),
-      agent: 'taught',
-      frameworks: ['react'],
-      turns: [12],
-      fields: [0],
-      samples: 1,
-      seed: 1,
-      window: 20_000,
-    },
-    ...{
-      contract: 'splice',
-      temperature: 0,
-      maxTokens: 512,
-      fold: { foldFrom: 300 },
-      command: 'test',
-      signal: new AbortController().signal,
-    },
-    ...more,
-    log,
-  })
-}
+const run = ({ agent = 'taught', turns = [12], fields = [0], samples = 1, ...more }: Partial<ServiceOptions & DeskCells> = {}) =>
+  scriptedRun(deskScenes({ agent, turns, fields, samples, seed: 1 }), more)
 
 describe('the story', () => {
   it('is the same for the same seed, and what is right can be done', () => {
@@ -62,7 +36,7 @@ describe('the story', () => {
 
 describe('the order desk', () => {
   it('tells who looks from who does not, and who remembers from who does not', async () => {
-    const rewards = async (agent: ServiceOptions['agent']) => {
+    const rewards = async (agent: DeskCells['agent']) => {
       const [row] = rowsOf(await run({ agent, samples: 2 }))
       return [row?.reward, row?.turnsRight]
     }

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import type { PiTruth } from '../../../src/eval/pi-score.js'
+import type { PiTruth } from '../../../src/eval/pi-llm.js'
 import { openTask } from '../../../src/eval/tasks/open.js'
 import { publicWords, writePublicWords } from '../support/public-words.js'
 
@@ -119,9 +119,9 @@ describe('pi-llm', () => {
 
   it.each([
     [{ updates: [0] }, /pi-llm cannot be opened with these options: updates\.0: /u],
-    [{ updates: [4, 4] }, /every value may be there once/u],
+    [{ updates: [4, 4] }, /updates: must have every value once/u],
     [{ updates: [] }, /updates: /u],
-    [{ update: [4] }, /Unrecognized key: "update"/u],
+    [{ update: [4] }, /options: has fields that are not known here: update; known are .*updates/u],
     [{ order: 'end-last' }, /order: /u],
     [{ tail: 0 }, /tail: /u],
     [{ updates: [4, 500] }, /needs 23000 different values/u],

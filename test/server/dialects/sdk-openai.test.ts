@@ -52,6 +52,52 @@ describe('chat completions', () => {
     expect(answer.usage?.total_tokens).toBe(answer.usage!.prompt_tokens + answer.usage!.completion_tokens)
   })
 
+  it('takes what litellm makes of the dialogues of tau2: an agent that speaks first, a name beside the function, no content with calls', async () => {
+    const parameters = { properties: { a: { title: 'A', type: 'string' } }, required: ['a'], title: 'parameters', type: 'object' }
+    const call = { id: 'c1', name: 'look_up', function: { name: 'look_up', arguments: '{"a": "1"}' }, type: 'function' }
+    const body = {
+      ...{ model, seed: 300, temperature: 0, max_tokens: 4, tool_choice: 'auto' },
+      tools: [{ type: 'function', function: { name: 'look_up', description: 'Looks up.', parameters } }],
+      messages: [
+        { role: 'system', content: 'Rules.' },
+        { role: 'assistant', content: 'Hi! How can I help you today?' },
+        user('What is one?'),
+        { role: 'assistant', tool_calls: [call] },
+        { role: 'tool', content: 'uno', tool_call_id: 'c1' },
+      ],
+    }
+    const response = await fetch(`${served.url}/v1/chat/completions`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+    })
+    expect(response.status).toBe(200)
+    expect(await response.json()).toMatchObject({ choices: [{ message: { role: 'assistant' } }] })
+  })
+
+  it.each([
+    ['chat/completions', { messages: [user('Hi.')] }],
+    ['completions', { prompt: 'Hi.' }],
+    ['messages', { messages: [user('Hi.')] }],
+    ['responses', { input: 'Hi.', max_output_tokens: 4 }],
+  ])('names fields that would change an answer and are not carried out: %s', async (route, body) => {
+    const ask = async (more: object) => {
+      const response = await fetch(`${served.url}/v1/${route}`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({ model, ...(route === 'responses' ? {} : { max_tokens: 4 }), ...body, ...more }),
+      })
+      expect(response.status).toBe(200)
+      return response
+    }
+    // The built-in template reads no variables.
+    const kwargs = route === 'completions' ? 'chat_template_kwargs' : 'chat_template_kwargs.enable_thinking'
+    const fields = { min_tokens: 3, chat_template_kwargs: { enable_thinking: false }, mirostat: null }
+    expect(await (await ask(fields)).json()).toMatchObject({ kvfold: { ignored: ['min_tokens', kwargs] } })
+    expect(await (await ask({ ...fields, stream: true })).text()).toContain(`"ignored":["min_tokens","${kwargs}"]`)
+    expect(await (await ask({ metadata: {} })).json()).not.toHaveProperty('kvfold')
+  })
+
   it('says which beginning of a prompt was not computed again', async () => {
     const long = Array.from({ length: 60 }, (_, index) => `The value of key ${index} is ${index * 7}.`).join(' ')
     const ask = (question: string) =>

@@ -67,6 +67,22 @@ const message = async (max: number) => {
   return { deltas, kinds, final: await stream.finalMessage() }
 }
 
+const respond = async (max: number) => {
+  // It puts the items together, and throws where the events do not fit.
+  const stream = openai.responses.stream({
+    model,
+    input: 'Look.',
+    tools: [{ type: 'function', name: 'look', parameters, strict: true }],
+    tool_choice: 'required',
+    parallel_tool_calls: false,
+    max_output_tokens: max,
+  })
+  const events: OpenAI.Responses.ResponseStreamEvent[] = []
+  for await (const event of stream) events.push(event)
+  const deltas = events.flatMap((event) => (event.type === 'response.function_call_arguments.delta' ? [event] : []))
+  return { events, deltas, kinds: events.map(({ type }) => type).filter((type, at, all) => type !== all[at - 1]) }
+}
+
 it('come piece by piece in a chat completion, and are those of the whole answer', async () => {
   const whole = await openai.chat.completions.create({
     model,
@@ -96,6 +112,23 @@ it('come piece by piece in a message', async () => {
   expect(final).toMatchObject({ stop_reason: 'tool_use', content: [{ type: 'tool_use', input: { where: 'sky', note } }] })
 })
 
+it('come piece by piece in a response', async () => {
+  const { events, deltas, kinds } = await respond(ENOUGH)
+  expect(deltas.length).toBeGreaterThan(10)
+  expect(deltas.map(({ delta }) => delta).join('')).toBe(WHOLE)
+  const item = ['response.output_item.added', 'response.function_call_arguments.delta']
+  const done = ['response.function_call_arguments.done', 'response.output_item.done', 'response.completed']
+  expect(kinds).toEqual(['response.created', 'response.in_progress', ...item, ...done])
+  expect(events.map(({ sequence_number: number }) => number)).toEqual(events.map((_, at) => at))
+  const completed = events.at(-1)!
+  const [call] = completed.type === 'response.completed' ? completed.response.output : []
+  expect(call).toMatchObject({ type: 'function_call', status: 'completed', name: 'look', arguments: WHOLE })
+  for (const { item_id: id, output_index: index } of deltas) expect([id, index]).toEqual([call!.id, 0])
+  expect(events.find(({ type }) => type === 'response.output_item.added')).toMatchObject({
+    item: { id: call!.id, status: 'in_progress', arguments: '' },
+  })
+})
+
 it('end where the limit cuts them off, and say so', async () => {
   // In the middle of the note: the call ends in fewer tokens than that.
   const cut = (await message(ENOUGH)).final.usage.output_tokens - 25
@@ -111,6 +144,12 @@ it('end where the limit cuts them off, and say so', async () => {
   expectCut(said.deltas.join(''))
   expect(said.final.stop_reason).toBe('max_tokens')
   expect(said.kinds.slice(-3)).toEqual(['content_block_stop', 'message_delta', 'message_stop'])
+  const { events, deltas, kinds } = await respond(cut)
+  expectCut(deltas.map(({ delta }) => delta).join(''))
+  expect(kinds).not.toContain('response.function_call_arguments.done')
+  const last = events.at(-1)!
+  expect(last).toMatchObject({ type: 'response.incomplete', response: { incomplete_details: { reason: 'max_output_tokens' } } })
+  expect(last.type === 'response.incomplete' ? last.response.output : null).toEqual([])
 })
 
 it('are not told of calls of our own tools', async () => {

@@ -3,6 +3,7 @@ import { builtinModel } from '../../../src/cli/builtin.js'
 import { Embedder } from '../../../src/engine/embedder.js'
 import type { Engine } from '../../../src/engine/engine.js'
 import { LlamaEngine } from '../../../src/engine/llama.js'
+import { SpokenEngine, type Teacher } from '../../../src/engine/taught.js'
 import { openNative } from '../../../src/native/binding.js'
 import { Server, type ServerOptions } from '../../../src/server/app.js'
 import { ThreadService, type ServiceOptions } from '../../../src/server/service.js'
@@ -21,6 +22,8 @@ export type ServingOptions = Partial<Omit<ServerOptions, 'service' | 'version'>>
   readonly service?: Partial<ServiceOptions>
   /** Default: the built-in model, which requests call `builtin`. */
   readonly engine?: () => Engine | Promise<Engine>
+  /** Says what the built-in model is to say; its engine computes it. Default: the model says it itself. */
+  readonly teacher?: Teacher
   readonly slots?: number
   /** The built-in model makes embeddings, too. Default false. */
   readonly embeds?: boolean
@@ -30,11 +33,15 @@ export type ServingOptions = Partial<Omit<ServerOptions, 'service' | 'version'>>
 export const endless = { kvfold: { grammar: 'root ::= [a-z ] root' } } as const
 
 export async function serving(given: ServingOptions = {}): Promise<Serving> {
-  const { service: parts = {}, engine, slots = 2, embeds = false, ...options } = given
+  const { service: parts = {}, engine, teacher, slots = 2, embeds = false, ...options } = given
   const log: string[] = []
   const load =
     engine ??
-    (async () => LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1, slots }))
+    (async () => {
+      const options = { threads: 1, batchThreads: 1, slots }
+      const own = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), options)
+      return teacher === undefined ? own : new SpokenEngine(own, teacher)
+    })
   const service = await ThreadService.open({
     models: [
       {

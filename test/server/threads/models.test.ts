@@ -63,6 +63,19 @@ describe('models', () => {
     expect(history).toEqual(['+a', '+b', '-a', '-b'])
   })
 
+  it('are called by other names, too, and by any where one takes it', async () => {
+    const { models } = shop(2, ['a', 'b'])
+    const [a, b] = models as [(typeof models)[0], (typeof models)[0]]
+    const service = await ThreadService.open({ models: [a, { ...b, aliases: ['gpt', '*'] }] })
+    const asked = ['a', 'b', 'gpt', 'whatever', undefined].map(async (name) => (await ask(service, name)).model)
+    expect(await Promise.all(asked)).toEqual(['a', 'b', 'b', 'b', 'a'])
+    await service.close()
+    const strict = await ThreadService.open({ models: [a, { ...b, aliases: ['gpt'] }] })
+    await expect(ask(strict, 'whatever')).rejects.toMatchObject({ message: expect.stringContaining('a, b, gpt') as string })
+    await strict.close()
+    await expect(ThreadService.open({ models: [a, { ...b, aliases: ['a'] }] })).rejects.toThrow('Two models are called a.')
+  })
+
   it('give way to others when memory is short, the one unused for longest first, and threads outlive that', async () => {
     const { models, history, loaded } = shop(2, ['a', 'b', 'c'])
     const service = await ThreadService.open({ models })

@@ -1,9 +1,8 @@
 /** Owns the figures of tool use: which tools, in which order, how evenly, how often, and folds beside restores. */
 import { paperFigure3, paperTraining } from '../../paper.js'
 import * as Plot from '@observablehq/plot'
-import { type Entry, figure, type Panel } from '../../../figures/figure.js'
-import { type Row, type RowGroup, rows } from '../../../figures/rows.js'
-import { PALETTE, THEIRS } from '../../../figures/theme.js'
+import { type Entry, figure, PALETTE, type Panel, THEIRS } from '../../../figures/figure.js'
+import { type Row, type RowGroup, rows } from '../../../figures/panels.js'
 import { type Drawn, drawnOr, lookOf } from './picture.js'
 import type { ConditionResult, Summary } from '../summary.js'
 import { plural } from '../../../figures/numbers.js'
@@ -144,32 +143,26 @@ const ownGroups = (
 
 const QUOTED = `The paper's (${paperTraining.method}), beginning → end`
 
+/** In place of a figure of the paper's that follows a training: one number a condition, and the paper's own beside. */
+function besideTraining(
+  [id, title, below, unit]: readonly [id: string, title: string, below: string, unit: string],
+  groups: readonly RowGroup[],
+  quoted: typeof paperTraining.entropy | typeof paperTraining.calls,
+): Drawn {
+  const theirs = { title: QUOTED, rows: quoted.rows.map((row) => quotedRow(row.of, row)) }
+  return drawnOr(id, figure({ title, below, panels: rows([...groups, theirs], unit) }), title)
+}
+
 function entropies(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
-  const title = 'How evenly tools are used: entropy'
-  const groups = [
-    ...ownGroups(summary, labels, calling, ({ tools }) => tools.entropy),
-    { title: QUOTED, rows: paperTraining.entropy.rows.map((row) => quotedRow(row.of, row)) },
-  ]
-  const svg = figure({
-    title,
-    below: "Shannon entropy of calls by tool, in bits; in place of the paper's figure 11, which follows a training.",
-    panels: rows(groups, 'bits'),
-  })
-  return drawnOr('tool-entropy', svg, title)
+  const below = "Shannon entropy of calls by tool, in bits; in place of the paper's figure 11, which follows a training."
+  const groups = ownGroups(summary, labels, calling, ({ tools }) => tools.entropy)
+  return besideTraining(['tool-entropy', 'How evenly tools are used: entropy', below, 'bits'], groups, paperTraining.entropy)
 }
 
 function callsPerTask(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
-  const title = 'Calls a sample'
-  const groups = [
-    ...ownGroups(summary, labels, calling, ({ tools }) => tools.calls / tools.samples),
-    { title: QUOTED, rows: paperTraining.calls.rows.map((row) => quotedRow(row.of, row)) },
-  ]
-  const svg = figure({
-    title,
-    below: "Mean number of calls, failed ones included; in place of the paper's figure 12, which follows a training.",
-    panels: rows(groups, 'calls a sample'),
-  })
-  return drawnOr('tool-calls', svg, title)
+  const below = "Mean number of calls, failed ones included; in place of the paper's figure 12, which follows a training."
+  const groups = ownGroups(summary, labels, calling, ({ tools }) => tools.calls / tools.samples)
+  return besideTraining(['tool-calls', 'Calls a sample', below, 'calls a sample'], groups, paperTraining.calls)
 }
 
 /** In place of the left half of figure 13, for all tasks. */

@@ -1,9 +1,9 @@
-/** Owns how conditions and their numbers are called in tables and figures of a report. */
+/** Owns what a table of a report is, for people and as CSV for programs, and how conditions and their numbers are called in tables and figures. */
 import { count } from '../../../figures/numbers.js'
+import { inMarkdown, markdown, type Marks, table, type Table } from '../../../figures/table.js'
 import { edits } from '../../run/plan.js'
 import type { Estimate } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { type DataColumn, NONE } from './data-table.js'
 
 /** What sets tasks, agents and logs of one summary apart, said only where there is something to set apart. */
 export class Labels {
@@ -117,3 +117,73 @@ export const withInterval = ({ value, interval }: Estimate): string =>
   `${percent(value)} [${percent(interval[0])}, ${percent(interval[1])}]`
 /** As p values are usually written. */
 export const probability = (p: number): string => (p < 0.0001 ? '< 0.0001' : p < 0.001 ? p.toFixed(4) : p.toFixed(3))
+
+// What a table of a report is: for people, and with all digits for programs, as CSV.
+
+export type Value = string | number | boolean | null
+
+/** How a column is made from a row. */
+export interface DataColumn<Row> {
+  /** In CSV: short, without blanks. */
+  readonly name: string
+  /** For people; null: in CSV only. */
+  readonly title: string | null
+  /** In CSV, with all its digits. */
+  readonly value: (row: Row) => Value
+  /** For people; default: the value. */
+  readonly text?: (row: Row) => string
+  readonly align?: 'left' | 'right'
+  /** Null: for people only. */
+  readonly csv?: null
+}
+
+/** For people it is a table; `values` are for programs. */
+export interface DataTable extends Table {
+  /** File name without its ending. */
+  readonly name: string
+  readonly title: string
+  /** What a reader must know to judge the numbers, one sentence each. */
+  readonly notes: readonly string[]
+  /** The same on the page, where a table above has said the rest. */
+  readonly brief: readonly string[]
+  /** Whether the page shows it, or only links to its files. */
+  readonly onPage: boolean
+  readonly names: readonly string[]
+  readonly values: readonly (readonly Value[])[]
+}
+
+export function dataTable<Row>(
+  about: Pick<DataTable, 'name' | 'title'> & Partial<Pick<DataTable, 'notes' | 'brief' | 'onPage'>>,
+  columns: readonly DataColumn<Row>[],
+  rows: readonly Row[],
+  marks: Marks<Row> = {},
+): DataTable {
+  const human = columns.flatMap(({ title, align = 'left', value, text = (row) => plain(value(row)) }) =>
+    title === null ? [] : [{ title, align, text }],
+  )
+  const machine = columns.filter(({ csv }) => csv !== null)
+  const { notes = [], brief = notes, onPage = true } = about
+  return {
+    ...{ ...table(human, rows, marks), name: about.name, title: about.title, notes, brief, onPage },
+    names: machine.map(({ name }) => name),
+    values: rows.map((row) => machine.map(({ value }) => value(row))),
+  }
+}
+
+/** What stands where there is no number. */
+export const NONE = '–'
+
+const plain = (value: Value): string => (value === null ? NONE : String(value))
+
+/** RFC 4180: comma, CRLF, quotes where they are needed; nothing for null. */
+export const csv = ({ names, values }: Pick<DataTable, 'names' | 'values'>): string =>
+  [names, ...values].map((fields) => `${fields.map(field).join(',')}\r\n`).join('')
+
+function field(value: Value): string {
+  const text = value === null ? '' : String(value)
+  return /[",\r\n]|^\s|\s$/u.test(text) ? `"${text.replaceAll('"', '""')}"` : text
+}
+
+/** With its title and notes. */
+export const markdownFile = (of: DataTable): string =>
+  [`## ${inMarkdown(of.title)}`, '', markdown(of), '', ...of.notes.flatMap((note) => [inMarkdown(note), ''])].join('\n')

@@ -1,9 +1,19 @@
 /** Owns the tables of results: accuracy and cost, over all cells and cell by cell. */
-import type { Measures } from '../measures.js'
+import type { Measures } from '../estimates.js'
 import { byAxes, type Cell, type ConditionResult, type Result, type Summary } from '../summary.js'
 import { count } from '../../../figures/numbers.js'
-import { type DataColumn, NONE, dataTable, type DataTable } from './data-table.js'
-import { Labels, percent, points, probability, seconds, withInterval } from './labels.js'
+import {
+  type DataColumn,
+  dataTable,
+  type DataTable,
+  Labels,
+  NONE,
+  percent,
+  points,
+  probability,
+  seconds,
+  withInterval,
+} from './labels.js'
 
 // The rows that tables of results share: a condition over all cells, or one cell of it.
 

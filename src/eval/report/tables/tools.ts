@@ -1,8 +1,7 @@
 /** Owns the tables of what agents did: tools, the order of calls, failures, and what scorers and agents counted. */
-import type { Measures, ToolUse } from '../measures.js'
+import type { Measures, ToolUse } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { type DataColumn, NONE, dataTable, type DataTable } from './data-table.js'
-import { Labels, percent } from './labels.js'
+import { type DataColumn, dataTable, type DataTable, Labels, NONE, percent } from './labels.js'
 
 /** Sculptor's, in the order of its paper. */
 const SUITE: readonly string[] = [

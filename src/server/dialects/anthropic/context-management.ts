@@ -1,6 +1,6 @@
 /** Owns what Anthropic's API lets a client say about its context: `context_management` and `cache_control`. */
 import Type from 'typebox'
-import { isRecord } from '../../json-body.js'
+import { isRecord } from '../../../core/json.js'
 import { FieldError, unsupported } from '../../problem.js'
 import type { Answer, Ask } from '../../ask.js'
 

@@ -2,20 +2,25 @@
 import Type from 'typebox'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
-import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
+import type { AnswerFormat, Ask, TemplateField, Tenant } from '../../ask.js'
+import type { Deferral, ToolSearch } from '../../threads/deferred-tools.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { isRecord } from '../../json-body.js'
+import { isRecord } from '../../../core/json.js'
+import { begun } from '../beginning.js'
 import { given, textOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { Effort, TemplateFields, templateFieldsOf, Thinking } from '../template-fields.js'
 import { checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { clearingOf, ContextManagement } from './context-management.js'
+import { hasReferences, referenced, resultText, searchOf } from './tool-search.js'
 
 const TEXT = { text: 'text' } as const
 
 /** @throws FieldError */
 export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sampling): Ask {
-  const { messages, tools } = promptOf(body)
-  const choice = checkChoice(choiceOf(body), tools)
+  const { messages: all, tools, deferred } = promptOf(body)
+  const { messages, beginning } = begun(all, `messages[${body.messages.length - 1}]`, body)
+  const choice = checkChoice(choiceOf(body), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])])
   const { temperature, top_p: topP, top_k: topK, stop_sequences: stop, model, tool_choice: wanted } = body
   return {
     tenant,
@@ -27,8 +32,11 @@ export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sam
     ...given({
       model,
       stop,
+      deferred,
+      beginning,
       parallelCalls: wanted?.disable_parallel_tool_use === undefined ? undefined : !wanted.disable_parallel_tool_use,
       format: formatOf(body),
+      template: templateOf(body),
       clear: clearingOf(body.context_management),
     }),
     ...kvfoldOf(body.kvfold),
@@ -36,26 +44,37 @@ export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sam
 }
 
 /** @throws FieldError */
-export function promptOf(body: PromptRequest): { messages: ChatMessage[]; tools: readonly ToolDefinition[] } {
+export const templateOf = (body: PromptRequest): readonly TemplateField[] =>
+  templateFieldsOf(body, { field: 'output_config.effort', value: body.output_config?.effort })
+
+/** @throws FieldError */
+export function promptOf(body: PromptRequest): OfferedTools & { readonly messages: ChatMessage[] } {
   if (body.mcp_servers !== undefined && body.mcp_servers.length > 0)
-    throw unsupported('mcp_servers', 'mcp_servers is not supported; this server calls no others.')
-  if (body.container !== undefined) throw unsupported('container', 'container is not supported; this server runs no code.')
-  if (body.messages.at(-1)?.role === 'assistant')
     throw unsupported(
-      `messages[${body.messages.length - 1}]`,
-      'The last message is one of the assistant; going on with it is not supported. End with a message of the user.',
+      'mcp_servers',
+      'mcp_servers is not supported: the only servers that are called are those that the operator named with --mcp-config.',
     )
+  if (body.container !== undefined) throw unsupported('container', 'container is not supported; this server runs no code.')
   const system = body.system === undefined ? [] : [{ role: 'system', content: textOf(body.system, 'system', TEXT) } as const]
+  const offered = toolsOf(body.tools ?? [])
+  const known = new Map([...offered.tools, ...(offered.deferred?.tools ?? [])].map((tool) => [tool.name, tool]))
   const names = new Map<string, string>()
   const messages = body.messages.flatMap(({ role, content }, index): ChatMessage[] => {
     const place = `messages[${index}].content`
     if (typeof content === 'string') return [{ role, content }]
     const blocks = blocksOf(content, place)
     if (role === 'system') return [{ role, content: textOf(content, place, TEXT) }]
-    return role === 'assistant' ? [assistantMessage(blocks, place, names)] : userMessages(blocks, place, names)
+    return role === 'assistant' ? assistantMessages(blocks, place, names, known) : userMessages(blocks, place, names, known)
   })
-  return { messages: [...system, ...messages], tools: toolsOf(body.tools ?? []) }
+  return { messages: [...system, ...messages], ...offered }
 }
+
+interface OfferedTools {
+  readonly tools: readonly ToolDefinition[]
+  readonly deferred: Deferral | undefined
+}
+
+type KnownTools = ReadonlyMap<string, ToolDefinition>
 
 interface Block {
   readonly type: string
@@ -70,10 +89,24 @@ function blocksOf(content: unknown, place: string): Block[] {
   })
 }
 
-function assistantMessage(blocks: readonly Block[], place: string, names: Map<string, string>): ChatMessage {
-  const text: string[] = []
-  const thoughts: string[] = []
-  const toolCalls: ToolCall[] = []
+/** One message, but for searches for tools: each ends one, and its result is the next. */
+function assistantMessages(
+  blocks: readonly Block[],
+  place: string,
+  names: Map<string, string>,
+  known: KnownTools,
+): ChatMessage[] {
+  const messages: ChatMessage[] = []
+  let [text, thoughts, toolCalls]: [string[], string[], ToolCall[]] = [[], [], []]
+  const flush = () => {
+    messages.push({
+      role: 'assistant',
+      content: text.join('\n'),
+      ...(thoughts.length === 0 ? {} : { reasoning: thoughts.join('\n') }),
+      ...(toolCalls.length === 0 ? {} : { toolCalls }),
+    })
+    ;[text, thoughts, toolCalls] = [[], [], []]
+  }
   blocks.forEach((block, index) => {
     const at = `${place}[${index}]`
     switch (block.type) {
@@ -83,6 +116,7 @@ function assistantMessage(blocks: readonly Block[], place: string, names: Map<st
       case 'thinking':
         thoughts.push(stringOf(block, 'thinking', at))
         break
+      case 'server_tool_use':
       case 'tool_use': {
         const [id, name, input] = [stringOf(block, 'id', at), stringOf(block, 'name', at), block['input'] ?? {}]
         if (!isRecord(input)) throw new FieldError(`${at}.input`, `${at}.input must be an object.`)
@@ -90,20 +124,29 @@ function assistantMessage(blocks: readonly Block[], place: string, names: Map<st
         toolCalls.push({ id, name, arguments: input })
         break
       }
+      case 'tool_search_tool_result': {
+        const id = stringOf(block, 'tool_use_id', at)
+        const name = names.get(id)
+        flush()
+        const content = resultText(block['content'], known, `${at}.content`)
+        messages.push({ role: 'tool', content, toolCallId: id, ...given({ name }) })
+        break
+      }
       default:
         throw foreign(block, at)
     }
   })
-  return {
-    role: 'assistant',
-    content: text.join('\n'),
-    ...(thoughts.length === 0 ? {} : { reasoning: thoughts.join('\n') }),
-    ...(toolCalls.length === 0 ? {} : { toolCalls }),
-  }
+  if (text.length + thoughts.length + toolCalls.length > 0 || messages.length === 0) flush()
+  return messages
 }
 
 /** Results of calls are messages of their own; what stands between them is the user's. */
-function userMessages(blocks: readonly Block[], place: string, names: ReadonlyMap<string, string>): ChatMessage[] {
+function userMessages(
+  blocks: readonly Block[],
+  place: string,
+  names: ReadonlyMap<string, string>,
+  known: KnownTools,
+): ChatMessage[] {
   const messages: ChatMessage[] = []
   let text: string[] = []
   const flush = () => {
@@ -116,7 +159,7 @@ function userMessages(blocks: readonly Block[], place: string, names: ReadonlyMa
     else if (block.type === 'tool_result') {
       flush()
       const id = stringOf(block, 'tool_use_id', at)
-      const said = block['content'] === undefined ? '' : textOf(block['content'], `${at}.content`, TEXT)
+      const said = saidIn(block['content'], `${at}.content`, known)
       const name = names.get(id)
       // There is no other place for it in a prompt.
       const content = block['is_error'] === true ? `Error: ${said}` : said
@@ -125,6 +168,12 @@ function userMessages(blocks: readonly Block[], place: string, names: ReadonlyMa
   })
   flush()
   return messages.length > 0 ? messages : [{ role: 'user', content: '' }]
+}
+
+/** The text of a result; references to tools are their definitions. */
+function saidIn(content: unknown, place: string, known: KnownTools): string {
+  if (content === undefined) return ''
+  return hasReferences(content) ? referenced(content, known, place) : textOf(content, place, TEXT)
 }
 
 function stringOf(block: Block, key: string, place: string): string {
@@ -136,18 +185,34 @@ function stringOf(block: Block, key: string, place: string): string {
 const foreign = ({ type }: Block, place: string): FieldError =>
   unsupported(`${place}.type`, `${place} is of type ${JSON.stringify(type.slice(0, 40))}, which this server does not take here.`)
 
-function toolsOf(tools: NonNullable<PromptRequest['tools']>): readonly ToolDefinition[] {
-  return checkTools(
-    tools.map(({ name, type = 'custom', description = '', input_schema: parameters = NO_PARAMETERS, strict }, index) => {
-      if (type !== 'custom')
-        throw unsupported(
-          `tools[${index}].type`,
-          `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only custom tools are supported.`,
-        )
-      return { name, description, parameters, ...given({ strict }) }
-    }),
-    (index) => `tools[${index}].name`,
-  )
+function toolsOf(tools: NonNullable<PromptRequest['tools']>): OfferedTools {
+  const searches: ToolSearch[] = []
+  const deferred: ToolDefinition[] = []
+  const shown = tools.flatMap((tool, index): ToolDefinition[] => {
+    const {
+      name,
+      type = 'custom',
+      description = '',
+      input_schema: parameters = NO_PARAMETERS,
+      strict,
+      defer_loading: defers,
+    } = tool
+    const search = searchOf(name, type)
+    if (search !== null) {
+      searches.push(search)
+      return []
+    }
+    if (type !== 'custom')
+      throw unsupported(
+        `tools[${index}].type`,
+        `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only custom tools and tool search are supported.`,
+      )
+    const definition = { name, description, parameters, ...given({ strict }) }
+    if (defers === true) deferred.push(definition)
+    return defers === true ? [] : [definition]
+  })
+  checkTools(tools, (index) => `tools[${index}].name`, deferred.length)
+  return { tools: shown, deferred: deferred.length + searches.length === 0 ? undefined : { tools: deferred, searches } }
 }
 
 function choiceOf({ tool_choice: choice }: PromptRequest): Ask['toolChoice'] {
@@ -175,7 +240,7 @@ function formatOf({ output_config: config, output_format: older, kvfold }: Messa
   return { kind: 'schema', schema: format['schema'] }
 }
 
-// What `/v1/messages` takes. Fields it does not name are ignored.
+// What `/v1/messages` takes. Fields it does not name are ignored; those that would change the answer are told (`kvfold.ignored`).
 
 const Content = Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or content blocks' })
 
@@ -185,6 +250,7 @@ const Tool = Type.Object({
   description: Type.Optional(Type.String()),
   input_schema: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
   strict: Type.Optional(Type.Boolean({ description: STRICT })),
+  defer_loading: Type.Optional(Type.Boolean({ description: 'true: not shown until a search or a tool_reference finds it' })),
 })
 
 const Prompt = {
@@ -202,11 +268,18 @@ const Prompt = {
       disable_parallel_tool_use: Type.Optional(Type.Boolean()),
     }),
   ),
-  thinking: Type.Optional(Type.Unknown({ description: 'ignored: the model thinks as its template has it' })),
   mcp_servers: Type.Optional(Type.Array(Type.Unknown(), { description: 'refused unless empty' })),
   container: Type.Optional(Type.Unknown({ description: 'refused' })),
   cache_control: Type.Optional(Type.Unknown({ description: 'caching is automatic; it splits usage where it stands' })),
   context_management: ContextManagement,
+  ...TemplateFields,
+  thinking: Thinking,
+  output_config: Type.Optional(
+    Type.Object({
+      format: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+      effort: Type.Optional(Effort),
+    }),
+  ),
 }
 
 export const MessagesBody = Type.Object({
@@ -217,7 +290,6 @@ export const MessagesBody = Type.Object({
   temperature: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
   top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
   top_k: Type.Optional(Type.Integer({ minimum: 0, maximum: 1_000_000 })),
-  output_config: Type.Optional(Type.Object({ format: Type.Optional(Type.Record(Type.String(), Type.Unknown())) })),
   output_format: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
   kvfold: KvfoldField,
 })

@@ -1,29 +1,33 @@
 /** Owns how an answer becomes a message of Anthropic's API, whole or in events. */
-import type { ToolCall } from '../../../chat/message.js'
+import type { ChatMessage, ToolCall } from '../../../chat/message.js'
 import type { Finish } from '../../../engine/engine.js'
-import type { Answer, AskEvent, Usage } from '../../ask.js'
+import type { Answer, AskEvent, SearchResult, Usage } from '../../ask.js'
 import type { Frame } from '../../event-writer.js'
 import type { StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
-import { kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
+import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { restOf } from '../tools.js'
 import { afterBreakpoint, managed } from './context-management.js'
 import { anthropicError } from './error.js'
-import type { MessagesRequest } from './messages-ask.js'
+import { MessagesBody, type MessagesRequest } from './messages-ask.js'
+import { searchBlocks, useBlock } from './tool-search.js'
 
 /** @param body what was asked */
 export function messageReply(id: string, body: MessagesRequest, answer: Answer): object {
-  const { message, finish, stop, model } = answer
-  const { content, reasoning, toolCalls = [] } = message
+  const { message, finish, stop, model, searched = [] } = answer
+  const said = ({ content, reasoning }: ChatMessage) => [
+    ...(reasoning === undefined ? [] : [{ type: 'thinking', thinking: reasoning, signature: '' }]),
+    ...(content === '' ? [] : [{ type: 'text', text: content }]),
+  ]
   return {
     id,
     type: 'message',
     role: 'assistant',
     model,
     content: [
-      ...(reasoning === undefined ? [] : [{ type: 'thinking', thinking: reasoning, signature: '' }]),
-      ...(content === '' ? [] : [{ type: 'text', text: content }]),
-      ...toolCalls.map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
+      ...searched.flatMap((step) => [...said(step.message), ...searchBlocks(step.result)]),
+      ...said(message),
+      ...(message.toolCalls ?? []).map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
     ],
     ...endOf({ finish, stop }),
     usage: usageIn(body, answer),
@@ -81,6 +85,8 @@ export class MessageStream implements StreamShape<Answer> {
         return this.#arguments(event, event.text)
       case 'call':
         return this.#whole(event.call)
+      case 'search':
+        return this.#search(event)
       case 'acm':
       case 'policy':
       case 'progress':
@@ -93,7 +99,7 @@ export class MessageStream implements StreamShape<Answer> {
 
   done(answer: Answer): readonly Frame[] {
     const { usage } = answer
-    const told = kvfoldReply(this.body.kvfold, answer)
+    const told = kvfoldReply(this.body.kvfold, answer, ignoredIn(this.body, MessagesBody))
     return [
       ...this.#begin(usage.promptTokens, usage.cachedTokens),
       ...this.#closed(),
@@ -157,6 +163,19 @@ export class MessageStream implements StreamShape<Answer> {
   #whole(call: ToolCall): readonly Frame[] {
     const rest = restOf(call, this.#isTold(call) ? this.#call.told : '')
     return [...this.#arguments(call, rest), ...this.#closed()]
+  }
+
+  #search(result: SearchResult): readonly Frame[] {
+    const [, found] = searchBlocks(result)
+    const input = JSON.stringify(result.call.arguments)
+    return [
+      ...this.#closed(),
+      frame('content_block_start', { index: this.#blocks, content_block: useBlock(result.call) }),
+      this.#delta({ type: 'input_json_delta', partial_json: input }),
+      frame('content_block_stop', { index: this.#blocks++ }),
+      frame('content_block_start', { index: this.#blocks, content_block: found }),
+      frame('content_block_stop', { index: this.#blocks++ }),
+    ]
   }
 
   #delta(delta: object): Frame {

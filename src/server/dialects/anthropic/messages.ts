@@ -3,10 +3,11 @@ import { randomUUID } from 'node:crypto'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
 import { nullsDownTo } from '../fields.js'
-import { kvfoldReply } from '../kvfold-field.js'
+import { ignoredIn, kvfoldReply } from '../kvfold-field.js'
+import { searchTools } from '../../threads/deferred-tools.js'
 import { clearingOf } from './context-management.js'
 import { messageReply, MessageStream } from './messages-reply.js'
-import { CountBody, messagesAsk, MessagesBody, promptOf } from './messages-ask.js'
+import { CountBody, messagesAsk, MessagesBody, promptOf, templateOf } from './messages-ask.js'
 
 const NULLS = 3
 
@@ -26,7 +27,7 @@ export function addMessages(app: App, { service, sampling, exchange }: Ports): v
       const running = exchange(request, reply)
       if (body.stream === true) return running.stream(begin, new MessageStream(id, request.id, body), ping)
       const [answer] = await running.answers(begin)
-      const told = kvfoldReply(body.kvfold, answer!)
+      const told = kvfoldReply(body.kvfold, answer!, ignoredIn(body, MessagesBody))
       return { ...messageReply(id, body, answer!), ...(told === undefined ? {} : { kvfold: told }) }
     },
   )
@@ -42,12 +43,15 @@ export function addMessages(app: App, { service, sampling, exchange }: Ports): v
       preValidation: nullsDownTo(NULLS),
     },
     async ({ body }) => {
-      const { messages, tools } = promptOf(body)
+      const { messages, tools: shown, deferred } = promptOf(body)
+      const searches = deferred === undefined ? [] : searchTools(deferred).map(({ definition }) => definition)
+      const tools = [...searches, ...shown]
       const clear = clearingOf(body.context_management)
-      const original = await service.count(body.model, messages, tools)
+      const template = templateOf(body)
+      const original = await service.count(body.model, messages, tools, { template })
       if (body.context_management === undefined) return { input_tokens: original }
       return {
-        input_tokens: clear === undefined ? original : await service.count(body.model, messages, tools, clear),
+        input_tokens: clear === undefined ? original : await service.count(body.model, messages, tools, { clear, template }),
         context_management: { original_input_tokens: original },
       }
     },

@@ -4,10 +4,12 @@ import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { Ask, Tenant } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { isRecord } from '../../json-body.js'
-import { given, textOf } from '../fields.js'
+import { isRecord } from '../../../core/json.js'
+import { begun } from '../beginning.js'
+import { given, stopOf, StopField, textOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
+import { Effort, TemplateFields, templateFieldsOf } from '../template-fields.js'
 import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf } from './answer-form.js'
 
@@ -16,25 +18,60 @@ const PARTS = { text: 'text', refusal: 'refusal' } as const
 /** @throws FieldError */
 export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling): Ask {
   refuseWhatChangesTheAnswer(body)
+  const { messages, beginning } = beginningIn(body)
   const tools = toolsOf(body.tools ?? [])
   const maxTokens = body.max_completion_tokens ?? body.max_tokens
   return {
     tenant,
-    messages: messagesOf(body.messages),
+    messages,
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), tools),
     sampling: samplingOf(body, defaults),
     ...given({
+      beginning,
       model: body.model,
       maxTokens,
       parallelCalls: body.parallel_tool_calls,
-      stop: typeof body.stop === 'string' ? [body.stop] : body.stop,
+      stop: stopOf(body.stop),
       format: formOf(body),
+      template: templateFieldsOf(body, effortOf(body)),
       logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
     }),
     ...kvfoldOf(body.kvfold),
   }
 }
+
+/** Whether the answer must be another than text that goes on. */
+function isHeld(body: ChatRequest): boolean {
+  const choice = choiceOf(body.tool_choice)
+  return formOf(body) !== undefined || body.enable_thinking === true || (choice !== 'auto' && choice !== 'none')
+}
+
+/**
+ * A last message of the assistant is gone on with where it can be, as llama-server does it, unless the request says otherwise in vLLM's words.
+ * @throws FieldError where the request says that it is to be, and it cannot be
+ */
+function beginningIn(body: ChatRequest): ReturnType<typeof begun> {
+  const { continue_final_message: isContinued, add_generation_prompt: isPrompted } = body
+  const messages = messagesOf(body.messages)
+  const place = `messages[${messages.length - 1}]`
+  const last = messages.at(-1)
+  const isAsked = isContinued === true || isPrompted === false
+  if (isContinued !== undefined && isPrompted !== undefined && isContinued === isPrompted)
+    throw new FieldError(
+      'continue_final_message',
+      `continue_final_message and add_generation_prompt cannot both be ${String(isPrompted)}: the answer either goes on with the last message or begins anew.`,
+    )
+  if (isAsked && last?.role !== 'assistant')
+    throw new FieldError(place, `${place} is not one of the assistant, so that there is no answer to go on with.`)
+  const canBe = last?.toolCalls === undefined && last?.reasoning === undefined && !isHeld(body)
+  const goesOn = isAsked || (canBe && isContinued !== false && isPrompted !== true)
+  return goesOn ? begun(messages, place, body) : { messages, beginning: undefined }
+}
+
+/** OpenAI's field, or OpenRouter's. */
+const effortOf = ({ reasoning_effort: effort, reasoning }: ChatRequest) =>
+  effort === undefined ? { field: 'reasoning.effort', value: reasoning?.effort } : { field: 'reasoning_effort', value: effort }
 
 function refuseWhatChangesTheAnswer(body: ChatRequest): void {
   if (body.functions !== undefined) throw unsupported('functions', 'functions is not supported; send tools instead.')
@@ -118,7 +155,7 @@ function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
   return { name }
 }
 
-// What `/v1/chat/completions` takes. Fields it does not name are ignored, as OpenAI-compatible servers do; those that would change the answer are refused.
+// What `/v1/chat/completions` takes. Fields it does not name are ignored, as OpenAI-compatible servers do; those that would change the answer are refused, or told (`kvfold.ignored`).
 
 /** Answers to one request. */
 export const MOST_CHOICES = 8
@@ -167,11 +204,14 @@ export const ChatBody = Type.Object({
   ),
   max_completion_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'as max_tokens' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
-  stop: Type.Optional(Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 })),
+  stop: StopField,
   stream: Type.Optional(Type.Boolean()),
   stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
   logprobs: Type.Optional(Type.Boolean()),
   top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
+  timings_per_token: Type.Optional(
+    Type.Boolean({ description: 'as llama-server has it: whether the answer tells how long it took' }),
+  ),
   tools: Type.Optional(Type.Array(Tool)),
   tool_choice: Type.Optional(
     Type.Unsafe<string | Record<string, unknown>>({
@@ -181,6 +221,13 @@ export const ChatBody = Type.Object({
   ),
   parallel_tool_calls: Type.Optional(Type.Boolean()),
   ...FormFields,
+  ...TemplateFields,
+  continue_final_message: Type.Optional(
+    Type.Boolean({ description: 'whether the answer goes on with a last message of the assistant; default: it does' }),
+  ),
+  add_generation_prompt: Type.Optional(Type.Boolean({ description: 'false: as continue_final_message: true' })),
+  reasoning_effort: Type.Optional(Effort),
+  reasoning: Type.Optional(Type.Object({ effort: Type.Optional(Effort) }, { description: 'as reasoning_effort' })),
   kvfold: KvfoldField,
   functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
   function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),

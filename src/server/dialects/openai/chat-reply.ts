@@ -6,6 +6,7 @@ import type { Frame } from '../../event-writer.js'
 import type { StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldBeside, kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
+import { timings } from '../timings.js'
 import { argumentsOf, restOf } from '../tools.js'
 import { chatLogprobs, chatUsage, openAiError, summed } from './wire.js'
 
@@ -19,9 +20,13 @@ export interface ChatHead {
 /** What of the request shapes its answer. */
 export interface ChatWish {
   readonly kvfold: KvfoldRequest
+  /** Names of its fields that are not carried out. */
+  readonly ignored: readonly string[]
   readonly logprobs: boolean
   /** Whether a stream ends with a chunk of usage. */
   readonly usage: boolean
+  /** Whether the answer tells how long it took. Default false. */
+  readonly timings?: boolean
 }
 
 export function chatCompletion({ id, created }: ChatHead, answers: readonly Answer[], wish: ChatWish): object {
@@ -45,7 +50,8 @@ export function chatCompletion({ id, created }: ChatHead, answers: readonly Answ
       ...stopReason(stop),
     })),
     usage: chatUsage(summed(answers.map(({ usage }) => usage))),
-    ...kvfoldBeside(wish.kvfold, answers, kvfoldReply),
+    ...timingsOf(answers, wish),
+    ...kvfoldBeside(wish, answers, kvfoldReply),
   }
 }
 
@@ -77,7 +83,7 @@ export class ChatStream implements StreamShape<Answer> {
 
   end(answers: readonly Answer[]): readonly Frame[] {
     const usage = this.wish.usage ? { usage: chatUsage(summed(answers.map((answer) => answer.usage))) } : {}
-    const told = kvfoldBeside(this.wish.kvfold, answers, kvfoldReply)
+    const told = { ...timingsOf(answers, this.wish), ...kvfoldBeside(this.wish, answers, kvfoldReply) }
     const last = this.wish.usage || Object.keys(told).length > 0 ? [this.#chunk([], { ...usage, ...told })] : []
     return [...last, DONE]
   }
@@ -119,6 +125,7 @@ export class ChatStream implements StreamShape<Answer> {
       case 'progress':
       case 'queued':
       case 'rewrite':
+      case 'search':
       case 'started':
         return []
     }
@@ -168,6 +175,10 @@ interface Choice {
   call: { readonly id: string; told: string } | null
   readonly logprobs: TokenLogprob[]
 }
+
+/** Of the first answer, whose prompt is the others' too. */
+const timingsOf = ([first]: readonly Answer[], wish: ChatWish): object =>
+  wish.timings === true && first !== undefined ? { timings: timings(first) } : {}
 
 const ROLE = { role: 'assistant' } as const
 /** The last frame of a stream, of both completion routes. */

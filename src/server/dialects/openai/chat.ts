@@ -5,6 +5,7 @@ import { ANSWER, ERRORS } from '../documented.js'
 import { nullsDownTo } from '../fields.js'
 import { WITH_NULLS } from './answer-form.js'
 import { chatAsk, ChatBody } from './chat-ask.js'
+import { ignoredIn } from '../kvfold-field.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
 
 /** Messages, tools, their fields and `response_format` may carry nulls for what is not set; schemas and arguments further inside keep theirs. */
@@ -23,7 +24,9 @@ export function addChat(app: App, { service, sampling, exchange }: Ports): void 
       const head = { id: `chatcmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
       const wish = {
         kvfold: body.kvfold,
+        ignored: ignoredIn(body, ChatBody),
         logprobs: body.logprobs === true,
+        timings: body.timings_per_token === true,
         usage: body.stream_options?.include_usage === true,
       }
       const begin = (signal: AbortSignal) =>

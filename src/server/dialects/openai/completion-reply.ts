@@ -8,7 +8,16 @@ import { completionReply, kvfoldBeside, kvfoldEvent } from '../kvfold-field.js'
 import { DONE, stopReason, type ChatHead, type ChatWish } from './chat-reply.js'
 import { chatUsage, openAiError, summed, textLogprobs } from './wire.js'
 
-export function textCompletion({ id, created }: ChatHead, answers: readonly CompletionAnswer[], wish: ChatWish): object {
+export interface CompletionWish extends ChatWish {
+  /** Answers to each prompt. */
+  readonly each: number
+  /** What stands before the answers to each; empty where nothing does. */
+  readonly before: readonly string[]
+}
+
+const before = ({ before: texts, each }: CompletionWish, index: number): string => texts[Math.floor(index / each)] ?? ''
+
+export function textCompletion({ id, created }: ChatHead, answers: readonly CompletionAnswer[], wish: CompletionWish): object {
   return {
     id,
     object: 'text_completion',
@@ -16,13 +25,13 @@ export function textCompletion({ id, created }: ChatHead, answers: readonly Comp
     model: answers[0]?.model,
     choices: answers.map(({ text, finish, stop, logprobs }, index) => ({
       index,
-      text,
+      text: before(wish, index) + text,
       logprobs: wish.logprobs ? textLogprobs(logprobs ?? []) : null,
       finish_reason: reasonOf(finish),
       ...stopReason(stop),
     })),
-    usage: chatUsage(summed(answers.map(({ usage }) => usage))),
-    ...kvfoldBeside(wish.kvfold, answers, completionReply),
+    usage: usageOf(answers, wish),
+    ...kvfoldBeside(wish, answers, completionReply),
   }
 }
 
@@ -32,11 +41,15 @@ export class CompletionStream implements StreamShape<CompletionAnswer> {
 
   constructor(
     private readonly head: ChatHead,
-    private readonly wish: ChatWish,
+    private readonly wish: CompletionWish,
   ) {}
 
   on(event: AskEvent, index: number): readonly Frame[] {
-    if (event.type === 'started') this.#model = event.model
+    if (event.type === 'started') {
+      this.#model = event.model
+      const first = before(this.wish, index)
+      if (first !== '') return [this.#part(index, first)]
+    }
     if (event.type === 'tokens' && this.wish.logprobs) this.#choice(index).logprobs.push(...(event.logprobs ?? []))
     if (event.type === 'text') return [this.#part(index, event.text)]
     const told = kvfoldEvent(this.wish.kvfold, event)
@@ -49,8 +62,8 @@ export class CompletionStream implements StreamShape<CompletionAnswer> {
   }
 
   end(answers: readonly CompletionAnswer[]): readonly Frame[] {
-    const usage = this.wish.usage ? { usage: chatUsage(summed(answers.map((answer) => answer.usage))) } : {}
-    const more = { ...usage, ...kvfoldBeside(this.wish.kvfold, answers, completionReply) }
+    const usage = this.wish.usage ? { usage: usageOf(answers, this.wish) } : {}
+    const more = { ...usage, ...kvfoldBeside(this.wish, answers, completionReply) }
     return [...(Object.keys(more).length > 0 ? [this.#chunk([], more)] : []), DONE]
   }
 
@@ -80,3 +93,11 @@ export class CompletionStream implements StreamShape<CompletionAnswer> {
 }
 
 const reasonOf = (finish: Finish): string => (finish === 'length' ? 'length' : 'stop')
+
+/** Each prompt counts once. */
+function usageOf(answers: readonly CompletionAnswer[], { each }: CompletionWish): object {
+  const prompts = answers.filter((_, index) => index % each === 0).map(({ usage }) => usage)
+  const sum = (key: 'promptTokens' | 'cachedTokens') => prompts.reduce((total, usage) => total + usage[key], 0)
+  const all = summed(answers.map(({ usage }) => usage))
+  return chatUsage({ ...all, promptTokens: sum('promptTokens'), cachedTokens: sum('cachedTokens') })
+}

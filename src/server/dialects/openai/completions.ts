@@ -3,11 +3,12 @@ import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { Sampling } from '../../../engine/engine.js'
 import type { CompletionAsk, Tenant } from '../../ask.js'
-import { FieldError, unsupported } from '../../problem.js'
+import { unsupported } from '../../problem.js'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
-import { given, isTokenList, nullsDownTo } from '../fields.js'
-import { KvfoldField } from '../kvfold-field.js'
+import { given, nullsDownTo, stopOf, StopField } from '../fields.js'
+import { ignoredIn, KvfoldField } from '../kvfold-field.js'
+import { PromptField, promptsOf } from '../prompts.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { CompletionStream, textCompletion } from './completion-reply.js'
@@ -16,15 +17,15 @@ const NULLS = 3
 
 const CompletionBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
-  prompt: Type.Unsafe<string | unknown[]>({ type: ['string', 'array'], description: 'text, or token ids; one prompt a request' }),
+  prompt: PromptField,
   ...SamplingFields,
   max_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'default 16, as OpenAI has it' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: 8 })),
   best_of: Type.Optional(Type.Integer({ minimum: 1 })),
-  echo: Type.Optional(Type.Boolean({ description: 'refused when true' })),
+  echo: Type.Optional(Type.Boolean({ description: 'whether the prompt stands before the answer; refused with logprobs' })),
   suffix: Type.Optional(Type.String({ description: 'refused when not empty' })),
   logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
-  stop: Type.Optional(Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 })),
+  stop: StopField,
   stream: Type.Optional(Type.Boolean()),
   stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
   ...FormFields,
@@ -50,12 +51,16 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
     },
     async (request, reply) => {
       const { body, tenant } = request
-      const asks = asksOf(body, tenant, sampling)
+      const prompts = await promptsOf(body.prompt, body.model, service)
+      const asks = prompts.flatMap((prompt) => asksOf(body, prompt, tenant, sampling))
       const head = { id: `cmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
       const wish = {
         logprobs: body.logprobs !== undefined,
+        each: body.n ?? 1,
+        before: body.echo === true ? await textsOf(prompts, (tokens) => service.detokenize(body.model, tokens)) : [],
         usage: body.stream_options?.include_usage === true,
         kvfold: body.kvfold,
+        ignored: ignoredIn(body, CompletionBody),
       }
       const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
       const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
@@ -66,19 +71,22 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
   )
 }
 
+const textsOf = (prompts: readonly CompletionAsk['prompt'][], detokenize: (tokens: readonly number[]) => Promise<string>) =>
+  Promise.all(prompts.map((prompt) => (typeof prompt === 'string' ? Promise.resolve(prompt) : detokenize(prompt))))
+
 /** One for each of `n`; with a seed each has its own. @throws FieldError */
-function asksOf(body: CompletionRequest, tenant: Tenant, defaults: Sampling): CompletionAsk[] {
+function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant: Tenant, defaults: Sampling): CompletionAsk[] {
   refuseWhatChangesTheAnswer(body)
   const { n = 1, kvfold } = body
   const chosen = samplingOf(body, defaults)
   return Array.from({ length: n }, (_, index) => ({
     tenant,
-    prompt: promptOf(body.prompt),
+    prompt,
     sampling: chosen.seed === undefined ? chosen : { ...chosen, seed: (chosen.seed + index) % 0xffffffff },
     maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
     ...given({
       model: body.model,
-      stop: typeof body.stop === 'string' ? [body.stop] : body.stop,
+      stop: stopOf(body.stop),
       format: formOf(body),
       logprobs: body.logprobs,
       priority: kvfold?.priority,
@@ -88,7 +96,8 @@ function asksOf(body: CompletionRequest, tenant: Tenant, defaults: Sampling): Co
 }
 
 function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
-  if (body.echo === true) throw unsupported('echo', 'echo is not supported; put the prompt before the answer yourself.')
+  if (body.echo === true && body.logprobs !== undefined)
+    throw unsupported('echo', 'echo is not supported with logprobs: those of a prompt are not computed.')
   if (body.suffix !== undefined && body.suffix !== '')
     throw unsupported('suffix', 'suffix is not supported; the model only writes on.')
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
@@ -96,14 +105,4 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
   for (const field of ['acm', 'thread', 'contract', 'client_edits', 'overflow', 'pin', 'policy', 'costly'] as const)
     if (body.kvfold?.[field] !== undefined)
       throw unsupported(`kvfold.${field}`, `kvfold.${field} is for conversations; a bare completion has none.`)
-}
-
-function promptOf(prompt: CompletionRequest['prompt']): string | readonly number[] {
-  if (typeof prompt === 'string') return prompt
-  if (prompt.length > 0 && isTokenList(prompt)) return prompt
-  const [first] = prompt
-  if (prompt.length === 1 && (typeof first === 'string' || Array.isArray(first))) return promptOf(first as string | unknown[])
-  if (prompt.length > 1 && (typeof first === 'string' || Array.isArray(first)))
-    throw unsupported('prompt', `prompt has ${prompt.length} prompts; send one a request.`)
-  throw new FieldError('prompt', 'prompt must be a string or a list of token ids.')
 }

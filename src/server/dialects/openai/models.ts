@@ -24,7 +24,9 @@ export function addModels(app: App, { service }: Ports): void {
     },
     (request) => {
       const name = request.params['*']
-      const model = all(service).find(({ id }) => id === name)
+      const models = all(service)
+      const called = (alias: string) => models.find(({ aliases = [] }) => aliases.includes(alias))
+      const model = models.find(({ id }) => id === name) ?? called(name) ?? called('*')
       if (model !== undefined) return model
       throw new FieldError(
         'model',
@@ -37,14 +39,19 @@ export function addModels(app: App, { service }: Ports): void {
 
 interface Described {
   readonly id: string
+  readonly aliases?: readonly string[]
   readonly [field: string]: unknown
 }
 
 /** Those that are served, and the one that only embeds behind them. */
 function all(service: Service): readonly Described[] {
-  const served = service.models().map(({ name, since, state, loaded }: ModelStatus) => {
+  const served = service.models().map(({ name, aliases, since, state, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
-    return { ...described({ name, since, title: loaded?.title }, { state, ...known }), ...contextOf(loaded?.context) }
+    return {
+      ...described({ name, since, title: loaded?.title }, { state, ...known }),
+      ...contextOf(loaded?.context),
+      ...(aliases.length === 0 ? {} : { aliases }),
+    }
   })
   const own = service.embeddingModel()
   return own === null || served.some(({ id }) => id === own.name) ? served : [...served, embedding(own)]

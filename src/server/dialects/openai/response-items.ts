@@ -1,12 +1,13 @@
 /** Owns the items of a response's input: what they are as messages. */
 import { randomUUID } from 'node:crypto'
-import type { ChatMessage, ToolCall } from '../../../chat/message.js'
+import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { isRecord } from '../../json-body.js'
+import { isRecord } from '../../../core/json.js'
 import type { ResponsePlace, Responses } from '../../responses/responses.js'
 import { textOf } from '../fields.js'
 import type { Tenant } from '../../ask.js'
 import { callOf } from '../tools.js'
+import { searchCall, searchOutput } from './response-search.js'
 import { flatName } from './response-tools.js'
 
 const PARTS = { input_text: 'text', output_text: 'text', text: 'text', refusal: 'refusal' } as const
@@ -22,9 +23,14 @@ interface Draft {
 /**
  * What the assistant thought, said and called come as items of their own; those that follow each other are one message, as we sent them.
  * @param names the tools of calls made before, by the calls' ids
+ * @param definitionsIn the tools of a search's output
  * @throws FieldError
  */
-export function messagesOfItems(input: unknown, names = new Map<string, string>()): ChatMessage[] {
+export function messagesOfItems(
+  input: unknown,
+  names = new Map<string, string>(),
+  definitionsIn: (tools: readonly unknown[]) => readonly ToolDefinition[] = () => [],
+): ChatMessage[] {
   if (typeof input === 'string') return [{ role: 'user', content: input }]
   if (!Array.isArray(input)) throw new FieldError('input', 'input must be a string or a list of items.')
   const messages: ChatMessage[] = []
@@ -68,6 +74,15 @@ export function messagesOfItems(input: unknown, names = new Map<string, string>(
         assistant(() => false).calls.push(call)
         break
       }
+      case 'tool_search_call': {
+        const call = searchCall(item, place)
+        assistant(() => false).calls.push(call)
+        break
+      }
+      case 'tool_search_output':
+        flush()
+        messages.push(searchOutput(item, place, definitionsIn))
+        break
       case 'function_call_output':
       case 'custom_tool_call_output':
       case 'local_shell_call_output': {
@@ -145,14 +160,14 @@ export function placeOf(id: string): InstructedPlace | null {
 
 // Ids of items: the response that an item stands in, and where, so that a client can name it instead of sending it again.
 
-export const itemId = (kind: 'msg' | 'rs' | 'fc' | 'ctc' | 'lsh', response: string, index: number): string =>
+export const itemId = (kind: 'msg' | 'rs' | 'fc' | 'ctc' | 'lsh' | 'tsc' | 'tso', response: string, index: number): string =>
   `${kind}_${response.replace(/^resp_/, '')}_${index}`
 
 /** The input with the items that it refers to. @throws FieldError server/not-found */
 export function withReferenced(input: unknown, tenant: Tenant, responses: Pick<Responses, 'get'>): unknown {
   if (!Array.isArray(input)) return input
   const stored = (id: string): unknown => {
-    const [, response, index] = /^(?:msg|rs|fc|ctc|lsh)_(.+)_(\d{1,6})$/.exec(id) ?? []
+    const [, response, index] = /^(?:msg|rs|fc|ctc|lsh|tsc|tso)_(.+)_(\d{1,6})$/.exec(id) ?? []
     const { output } = (response === undefined ? null : (responses.get(tenant, `resp_${response}`) as { output?: unknown })) ?? {}
     const item: unknown = Array.isArray(output) ? output[Number(index)] : undefined
     return isRecord(item) && item['id'] === id ? item : undefined

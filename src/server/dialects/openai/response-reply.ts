@@ -1,11 +1,11 @@
 /** Owns how an answer becomes a response, whole. */
 import type { TokenLogprob } from '../../../engine/engine.js'
 import type { Answer, Ask } from '../../ask.js'
-import { kvfoldReply } from '../kvfold-field.js'
+import { ignoredIn, kvfoldReply } from '../kvfold-field.js'
 import { chatLogprobs, responseUsage } from './wire.js'
 import { itemId, responseId, unstoredId } from './response-items.js'
 import type { ResponseTools } from './response-tools.js'
-import type { ResponseRequest } from './responses-ask.js'
+import { ResponseBody, type ResponseRequest } from './responses-ask.js'
 
 /** What of the request a response repeats, and when it was made. */
 export interface ResponseHead {
@@ -37,8 +37,9 @@ export function response(
   { body, ask, tools, created }: ResponseHead,
   { id, model, status, output, answer, error }: ResponseState,
 ): object {
-  const told = answer === null ? undefined : kvfoldReply(body.kvfold, answer)
-  const ignored = tools.ignored.length === 0 ? {} : { ignored: tools.ignored }
+  const ignored = [...tools.ignored, ...ignoredIn(body, ResponseBody)]
+  const left = ignored.length === 0 ? undefined : { ignored }
+  const told = answer === null ? left : kvfoldReply(body.kvfold, answer, ignored)
   return {
     id,
     object: 'response',
@@ -53,7 +54,7 @@ export function response(
     output,
     parallel_tool_calls: body.parallel_tool_calls ?? true,
     previous_response_id: body.previous_response_id ?? null,
-    reasoning: { effort: null, summary: null },
+    reasoning: { effort: body.reasoning?.effort ?? null, summary: null },
     store: body.store ?? true,
     temperature: ask.sampling?.temperature ?? null,
     top_p: ask.sampling?.topP ?? null,
@@ -63,7 +64,7 @@ export function response(
     truncation: body.truncation ?? 'disabled',
     usage: answer === null ? null : responseUsage(answer.usage),
     metadata: body.metadata ?? {},
-    ...(told === undefined && tools.ignored.length === 0 ? {} : { kvfold: { ...told, ...ignored } }),
+    ...(told === undefined ? {} : { kvfold: told }),
   }
 }
 
@@ -85,10 +86,21 @@ export function wholeResponse(head: ResponseHead, answer: Answer): object {
 export const statusOf = ({ finish, message: { toolCalls = [] } }: Answer): 'completed' | 'incomplete' =>
   finish === 'length' && toolCalls.length === 0 ? 'incomplete' : 'completed'
 
-function itemsOf({ message, logprobs = [] }: Answer, { ask, tools }: ResponseHead, response: string): readonly object[] {
+function itemsOf(
+  { message, searched = [], logprobs = [] }: Answer,
+  { ask, tools }: ResponseHead,
+  response: string,
+): readonly object[] {
   const { content, reasoning, toolCalls = [] } = message
   const said = (id: string) => messageItem(id, [textPart(content, ask.logprobs === undefined ? [] : logprobs)], 'completed')
+  const before = searched.flatMap(({ message: { content: text, reasoning: thought }, result }) => [
+    ...(thought === undefined ? [] : [(index: number) => reasoningItem(itemId('rs', response, index), thought, 'completed')]),
+    ...(text === '' ? [] : [(index: number) => messageItem(itemId('msg', response, index), [textPart(text)], 'completed')]),
+    (index: number) => tools.searchItems(result, (kind) => itemId(kind, response, index))[0],
+    (index: number) => tools.searchItems(result, (kind) => itemId(kind, response, index))[1],
+  ])
   const items: ((index: number) => object)[] = [
+    ...before,
     ...(reasoning === undefined ? [] : [(index: number) => reasoningItem(itemId('rs', response, index), reasoning, 'completed')]),
     ...(content === '' && toolCalls.length > 0 ? [] : [(index: number) => said(itemId('msg', response, index))]),
     ...toolCalls.map((call) => (index: number) => tools.item(call, (kind) => itemId(kind, response, index), 'completed')),

@@ -1,14 +1,15 @@
 /** Owns how an answer becomes a response event by event; every event has a number, every item is added, filled and done. */
 import type { ToolCall } from '../../../chat/message.js'
 import type { TokenLogprob } from '../../../engine/engine.js'
-import type { Answer, AskEvent } from '../../ask.js'
+import type { Answer, AskEvent, SearchResult } from '../../ask.js'
 import type { Frame } from '../../event-writer.js'
 import type { StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldEvent } from '../kvfold-field.js'
+import { restOf } from '../tools.js'
 import { chatLogprobs, openAiError } from './wire.js'
 import { itemId } from './response-items.js'
-import type { CallItem } from './response-tools.js'
+import type { CallItem, CallKind } from './response-tools.js'
 import {
   idIn,
   messageItem,
@@ -28,6 +29,8 @@ interface Open {
   readonly logprobs: TokenLogprob[]
 }
 
+type ArgumentsEvent = Extract<AskEvent, { type: 'arguments' }>
+
 export class ResponseStream implements StreamShape<Answer> {
   readonly #output: object[] = []
   #sequence = 0
@@ -35,6 +38,8 @@ export class ResponseStream implements StreamShape<Answer> {
   #begun = false
   #open: Open | null = null
   #pending: TokenLogprob[] = []
+  /** The call whose arguments are being told, and what was told of them. */
+  #telling: { readonly id: string; readonly told: string } | null = null
 
   constructor(private readonly head: ResponseHead) {}
 
@@ -45,8 +50,8 @@ export class ResponseStream implements StreamShape<Answer> {
 
   done(answer: Answer): readonly Frame[] {
     const frames = [...this.#closed()]
-    // An answer without a word is an answer all the same.
-    if (this.#output.length === 0) frames.push(...this.#opened('text'), ...this.#closed())
+    // An answer without a word is an answer all the same, unless a call that was cut off has the first place.
+    if (this.#output.length === 0 && this.#telling === null) frames.push(...this.#opened('text'), ...this.#closed())
     const status = statusOf(answer)
     this.#state = { ...this.#state, status, output: this.#output, answer }
     const whole = response(this.head, this.#state)
@@ -87,8 +92,10 @@ export class ResponseStream implements StreamShape<Answer> {
         return [...this.#opened('reasoning'), this.#delta('response.reasoning_text.delta', event.text)]
       case 'call':
         return [...this.#closed(), ...this.#call(event.call)]
-      // A call is told when it is whole.
+      case 'search':
+        return [...this.#closed(), ...this.#search(event)]
       case 'arguments':
+        return this.#arguments(event)
       case 'acm':
       case 'policy':
       case 'progress':
@@ -148,20 +155,52 @@ export class ResponseStream implements StreamShape<Answer> {
     return [last, this.#frame('response.content_part.done', { ...place, part }), this.#finished(item)]
   }
 
-  #call(call: ToolCall): readonly Frame[] {
-    const { tools } = this.head
-    const id = (kind: 'fc' | 'ctc' | 'lsh') => this.#itemId(kind)
-    const item = tools.item(call, id, 'completed')
-    const added = { output_index: this.#output.length, item: tools.item(call, id, 'in_progress') }
-    return [this.#frame('response.output_item.added', added), ...this.#filled(item), this.#finished(item)]
+  /** Those of functions are told as they come, of other tools when the call is whole. A call that is cut off is never done, and no item of the whole. */
+  #arguments({ id, name, text }: ArgumentsEvent): readonly Frame[] {
+    const item = this.#item({ id, name, arguments: {} }, 'in_progress')
+    if (item.type !== 'function_call') return []
+    const begun = this.#telling?.id === id ? [] : [...this.#closed(), this.#added(item)]
+    const telling = this.#telling?.id === id ? this.#telling : { id, told: '' }
+    this.#telling = { id, told: telling.told + text }
+    return text === '' ? begun : [...begun, this.#argumentsDelta(item.id, text)]
   }
 
-  #filled(item: CallItem): readonly Frame[] {
+  #call(call: ToolCall): readonly Frame[] {
+    const told = this.#telling?.id === call.id ? this.#telling.told : null
+    this.#telling = null
+    const item = this.#item(call, 'completed')
+    const begun = told === null ? [this.#added(this.#item(call, 'in_progress'))] : []
+    return [...begun, ...this.#filled(item, restOf(call, told ?? '')), this.#finished(item)]
+  }
+
+  #item(call: ToolCall, status: 'in_progress' | 'completed'): CallItem {
+    return this.head.tools.item(call, (kind: CallKind) => this.#itemId(kind), status)
+  }
+
+  #added(item: CallItem): Frame {
+    return this.#frame('response.output_item.added', { output_index: this.#output.length, item })
+  }
+
+  #argumentsDelta(id: string, delta: string): Frame {
+    return this.#frame('response.function_call_arguments.delta', { item_id: id, output_index: this.#output.length, delta })
+  }
+
+  #search(result: SearchResult): readonly Frame[] {
+    const from = this.#output.length
+    const items = this.head.tools.searchItems(result, (kind, at) => itemId(kind, this.#state.id, from + at))
+    return items.flatMap((item) => {
+      const added = this.#frame('response.output_item.added', { output_index: this.#output.length, item })
+      return [added, this.#finished(item)]
+    })
+  }
+
+  /** `rest`: what was not told of a function's arguments yet. */
+  #filled(item: CallItem, rest: string): readonly Frame[] {
     const place = { item_id: item.id, output_index: this.#output.length }
     switch (item.type) {
       case 'function_call':
         return [
-          this.#frame('response.function_call_arguments.delta', { ...place, delta: item.arguments }),
+          ...(rest === '' ? [] : [this.#argumentsDelta(item.id, rest)]),
           this.#frame('response.function_call_arguments.done', { ...place, name: item.name, arguments: item.arguments }),
         ]
       case 'custom_tool_call':
@@ -170,6 +209,7 @@ export class ResponseStream implements StreamShape<Answer> {
           this.#frame('response.custom_tool_call_input.done', { ...place, input: item.input }),
         ]
       case 'local_shell_call':
+      case 'tool_search_call':
         return []
     }
   }

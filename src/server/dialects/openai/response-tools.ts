@@ -1,20 +1,23 @@
 /** Owns the tools of `/v1/responses`: all that a client carries out is a function to the model, whatever its type; and the items that their calls are. */
 import type { ToolCall, ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { isRecord } from '../../json-body.js'
+import { isRecord } from '../../../core/json.js'
+import type { SearchResult } from '../../ask.js'
+import type { Deferral, ToolSearch } from '../../threads/deferred-tools.js'
 import { given } from '../fields.js'
 import { argumentsOf, checkTools, NO_PARAMETERS } from '../tools.js'
+import { callItem, CLIENT_SEARCH, clientSearch, outputItem, type SearchCallItem, SERVER_SEARCH } from './response-search.js'
 
 /** What a function's calls are to the client. */
 interface ItemForm {
-  readonly kind: 'function' | 'custom' | 'local_shell'
+  readonly kind: 'function' | 'custom' | 'local_shell' | 'tool_search'
   readonly name: string
   readonly namespace?: string
 }
 
 /** Tools of OpenAI's own servers, and those whose calls are no functions: the model does not see them, and the response says so. */
 const LEFT_OUT =
-  /^(web_search|file_search|code_interpreter|image_generation|mcp|computer|tool_search|shell|apply_patch|programmatic_tool_calling)/
+  /^(web_search|file_search|code_interpreter|image_generation|mcp|computer|shell|apply_patch|programmatic_tool_calling)/
 
 const LOCAL_SHELL: ToolDefinition = {
   name: 'local_shell',
@@ -48,52 +51,92 @@ export const flatName = (name: string, namespace: unknown): string =>
   typeof namespace !== 'string' || namespace === '' ? name : `${namespace.replace(/_*$/, '')}__${name}`
 
 export class ResponseTools {
+  /** Of the tools that are shown. */
   readonly definitions: readonly ToolDefinition[]
+  /** Those that are not, and how they are found; left out where there are none. */
+  readonly deferred?: Deferral
   /** What was left out, each as `tools[3]: web_search`. */
   readonly ignored: readonly string[]
-  readonly #forms: ReadonlyMap<string, ItemForm>
+  readonly #forms: Map<string, ItemForm>
+  /** Deferred tools as the client sent them. */
+  readonly #sent = new Map<string, unknown>()
 
   /** @throws FieldError server/bad-request, server/unsupported */
   constructor(tools: readonly unknown[]) {
-    const found: { readonly place: string; readonly tool: ToolDefinition; readonly form: ItemForm }[] = []
+    const found: { readonly place: string; readonly tool: ToolDefinition; readonly form: ItemForm; readonly defers: boolean }[] =
+      []
     const ignored: string[] = []
-    const add = (tool: unknown, place: string, namespace?: string): void => {
+    const searches: ToolSearch[] = []
+    const add = (tool: unknown, place: string, namespace?: Fields & { readonly name: string }): void => {
       if (!isRecord(tool)) throw new FieldError(place, `${place} must be an object.`)
       const type = textIn(tool, 'type', place)
       if (LEFT_OUT.test(type)) ignored.push(`${place}: ${type.slice(0, 40)}`)
-      else if (type === 'local_shell') found.push({ place, tool: LOCAL_SHELL, form: { kind: type, name: LOCAL_SHELL.name } })
+      else if (type === 'local_shell')
+        found.push({ place, tool: LOCAL_SHELL, form: { kind: type, name: LOCAL_SHELL.name }, defers: false })
+      else if (type === 'tool_search' && tool['execution'] === 'client')
+        found.push({
+          place,
+          tool: { name: CLIENT_SEARCH, ...clientSearch(tool) },
+          form: { kind: type, name: type },
+          defers: false,
+        })
+      else if (type === 'tool_search') searches.push({ name: SERVER_SEARCH, by: 'words' })
       else if (type === 'namespace' && namespace === undefined) {
         const name = textIn(tool, 'name', place)
         if (!Array.isArray(tool['tools'])) throw new FieldError(`${place}.tools`, `${place}.tools must be a list.`)
         tool['tools'].forEach((inner: unknown, index) => {
-          add(inner, `${place}.tools[${index}]`, name)
+          add(inner, `${place}.tools[${index}]`, { ...tool, name })
         })
       } else if (type === 'function' || type === 'custom') {
         const name = textIn(tool, 'name', place)
         const more = type === 'custom' ? customTool(tool) : functionTool(tool)
-        const form = { kind: type, name, ...given({ namespace }) } as const
-        found.push({ place, tool: { name: flatName(name, namespace), ...more }, form })
+        const form = { kind: type, name, ...given({ namespace: namespace?.name }) } as const
+        const flat = flatName(name, namespace?.name)
+        const defers = tool['defer_loading'] === true || namespace?.['defer_loading'] === true
+        if (defers) this.#sent.set(flat, namespace === undefined ? tool : { ...namespace, tools: [tool] })
+        found.push({ place, tool: { name: flat, ...more }, form, defers })
       } else
         throw unsupported(
           `${place}.type`,
-          `${place} is of type ${JSON.stringify(type.slice(0, 40))}; function, custom, namespace and local_shell are supported.`,
+          `${place} is of type ${JSON.stringify(type.slice(0, 40))}; function, custom, namespace, local_shell and tool_search are supported.`,
         )
     }
     tools.forEach((tool, index) => {
       add(tool, `tools[${index}]`)
     })
-    this.definitions = checkTools(
-      found.map(({ tool }) => tool),
-      (index) => `${found[index]!.place}.name`,
-    )
+    const all = found.map(({ tool }) => tool)
+    const deferred = found.filter(({ defers }) => defers).map(({ tool }) => tool)
+    checkTools(all, (index) => `${found[index]!.place}.name`, deferred.length)
+    this.definitions = all.filter((tool) => !deferred.includes(tool))
+    const isClients = all.some(({ name }) => name === CLIENT_SEARCH)
+    if (deferred.length + searches.length > 0 || isClients)
+      this.deferred = {
+        tools: deferred,
+        searches: deferred.length > 0 ? searches.slice(0, 1) : [],
+        clientSearches: isClients ? [CLIENT_SEARCH] : [],
+      }
     this.ignored = ignored
     this.#forms = new Map(found.map(({ tool, form }) => [tool.name, form]))
   }
 
+  /** The tools that a search output of the client's defines; their calls are items as those of the request's. */
+  told(tools: readonly unknown[]): readonly ToolDefinition[] {
+    const other = new ResponseTools(tools)
+    for (const [name, form] of other.#forms) this.#forms.set(name, form)
+    return [...other.definitions, ...(other.deferred?.tools ?? [])]
+  }
+
+  /** A search that was carried out: its call and what it found. */
+  searchItems(result: SearchResult, id: (kind: 'tsc' | 'tso', at: number) => string): readonly [SearchCallItem, object] {
+    const found = result.found.map((name) => this.#sent.get(name))
+    return [callItem(id('tsc', 0), result.call, 'server', 'completed'), outputItem(id('tso', 1), result, found)]
+  }
+
   /** The item of a call, empty while it is in progress, and the prefix of its id. */
-  item(call: ToolCall, id: (kind: 'fc' | 'ctc' | 'lsh') => string, status: 'in_progress' | 'completed'): CallItem {
+  item(call: ToolCall, id: (kind: CallKind) => string, status: 'in_progress' | 'completed'): CallItem {
     const { kind, name, namespace } = this.#forms.get(call.name) ?? { kind: 'function', name: call.name }
     const isDone = status === 'completed'
+    if (kind === 'tool_search') return callItem(id('tsc'), call, 'client', status)
     const head = { status, call_id: call.id }
     if (kind === 'local_shell')
       return { id: id('lsh'), type: 'local_shell_call', ...head, action: shellAction(isDone ? call.arguments : {}) }
@@ -107,7 +150,11 @@ export class ResponseTools {
   }
 }
 
+/** Prefixes of the ids of calls. */
+export type CallKind = 'fc' | 'ctc' | 'lsh' | 'tsc'
+
 export type CallItem =
+  | SearchCallItem
   | { readonly id: string; readonly type: 'function_call'; readonly name: string; readonly arguments: string }
   | { readonly id: string; readonly type: 'custom_tool_call'; readonly input: string }
   | { readonly id: string; readonly type: 'local_shell_call'; readonly action: object }

@@ -7,8 +7,10 @@ import { FieldError, unsupported } from '../../problem.js'
 import { given } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
+import { Effort, TemplateFields, templateFieldsOf } from '../template-fields.js'
 import { checkChoice, STRICT } from '../tools.js'
 import { messagesOfItems, placeOf, withReferenced } from './response-items.js'
+import { endOfAnswer } from './response-search.js'
 import { flatName, type ResponseTools } from './response-tools.js'
 
 /** What `include` may ask for: the first is honoured, the rest is about what this server never has. */
@@ -20,12 +22,13 @@ type Earlier = Pick<Service, 'responses' | 'threads'>
 /** @throws FieldError */
 export function responseAsk(
   body: ResponseRequest,
-  { definitions: tools }: ResponseTools,
+  offered: ResponseTools,
   tenant: Tenant,
   defaults: Sampling,
   service: Earlier,
 ): Ask {
   refuseWhatChangesTheAnswer(body)
+  const { definitions: tools, deferred } = offered
   const earlier = body.previous_response_id === undefined ? null : before(body.previous_response_id, tenant, service)
   const names = new Map(earlier?.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id, name }) => [id, name] as const)))
   const instructions = body.instructions === undefined ? [] : [{ role: 'system', content: body.instructions } as const]
@@ -35,17 +38,19 @@ export function responseAsk(
     messages: [
       ...instructions,
       ...(earlier?.messages ?? []),
-      ...messagesOfItems(withReferenced(body.input, tenant, service.responses), names),
+      ...messagesOfItems(withReferenced(body.input, tenant, service.responses), names, (list) => offered.told(list)),
     ],
     tools,
-    toolChoice: checkChoice(choiceOf(body.tool_choice), tools),
+    toolChoice: checkChoice(choiceOf(body.tool_choice), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])]),
     sampling: samplingOf(body, defaults),
     ...given({
+      deferred,
       model: body.model,
       thread: earlier?.thread,
       maxTokens: body.max_output_tokens,
       parallelCalls: body.parallel_tool_calls,
       format: formatOf(body),
+      template: templateFieldsOf(body, { field: 'reasoning.effort', value: body.reasoning?.effort }),
       logprobs: withLogprobs ? (body.top_logprobs ?? 0) : undefined,
       overflow: body.truncation === 'auto' ? ('fold-oldest' as const) : undefined,
     }),
@@ -71,7 +76,7 @@ function before(
   const view = viewOf(threads, tenant, thread, missing)
   if (view.length < place.messages) throw missing()
   // Sampled tokens are the thread's own, which has them.
-  const messages = view.slice(instructed ? 1 : 0, place.messages).map(({ sampled: _, ...message }) => message)
+  const messages = view.slice(instructed ? 1 : 0, endOfAnswer(view, place.messages)).map(({ sampled: _, ...message }) => message)
   return { thread, messages }
 }
 
@@ -142,12 +147,18 @@ export const ResponseBody = Type.Object({
   tools: Type.Optional(
     Type.Array(
       Type.Object({
-        type: Type.String({ description: 'function, custom, namespace, local_shell; tools of OpenAI’s servers are left out' }),
+        type: Type.String({
+          description: 'function, custom, namespace, local_shell, tool_search; other tools of OpenAI’s servers are left out',
+        }),
         name: Type.Optional(Type.String()),
         description: Type.Optional(Type.String()),
         parameters: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
         strict: Type.Optional(Type.Boolean({ description: STRICT })),
         tools: Type.Optional(Type.Array(Type.Unknown(), { description: 'of a namespace' })),
+        defer_loading: Type.Optional(Type.Boolean({ description: 'true: not shown until a search finds it' })),
+        execution: Type.Optional(
+          Type.Enum(['server', 'client'], { description: 'who carries a tool_search out; default: server' }),
+        ),
         format: Type.Optional(Type.Unknown({ description: 'of a custom tool: told to the model, not enforced' })),
       }),
     ),
@@ -161,10 +172,11 @@ export const ResponseBody = Type.Object({
       ),
     }),
   ),
+  reasoning: Type.Optional(Type.Object({ effort: Type.Optional(Effort) })),
+  ...TemplateFields,
   truncation: Type.Optional(
     Type.Enum(['auto', 'disabled'], { description: 'auto: what does not fit is folded, as by kvfold.overflow: fold-oldest' }),
   ),
-  reasoning: Type.Optional(Type.Unknown({ description: 'ignored: the model thinks as its template has it' })),
   metadata: Type.Optional(Type.Record(Type.String(), Type.String())),
   background: Type.Optional(Type.Boolean({ description: 'refused when true' })),
   conversation: Type.Optional(Type.Unknown({ description: 'refused: use previous_response_id or kvfold.thread' })),

@@ -1,0 +1,181 @@
+/** Owns the two helpers of U-Fold: what they are told (after appendix B of the paper, in our words), what is made of their words, and how that reads to the agent. Pure. */
+import Type, { type Static, type TSchema } from 'typebox'
+import { checked, inWords } from '../../core/schema.js'
+import type { Range } from './view.js'
+
+/** The summary of a dialogue (U-Fold, 3.2), and what is still to be done, in order. */
+export interface Memory {
+  readonly summary: string
+  readonly todo: readonly string[]
+}
+
+/** Lines that matter now, and what is to be heeded about them. */
+export interface Block {
+  readonly lines: Range
+  readonly summary: string
+  readonly constraints: readonly string[]
+  readonly hint: string
+}
+
+export interface Extraction {
+  readonly blocks: readonly Block[]
+  /** Ranges as they were given that are none: reversed, beyond the end, or no numbers. Their blocks are left out. */
+  readonly refused: readonly string[]
+}
+
+/** A helper's words as what they should be, or why they are not. */
+export type Parsed<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly why: string }
+
+/** More than a view has use for; a list that goes on for ever is no list. */
+const MOST = 100
+
+/** Something to read, white space aside. */
+const line = Type.String({ pattern: '\\S' })
+
+const MemoryJson = Type.Object({ summary: line, todo: Type.Array(line, { maxItems: MOST, default: [] }) })
+
+const BlockJson = Type.Object({
+  lines: Type.Union([Type.String(), Type.Number()]),
+  summary: Type.String({ default: '' }),
+  constraints: Type.Array(Type.String(), { default: [] }),
+  hint: Type.String({ default: '' }),
+})
+
+const ExtractionJson = Type.Object({ blocks: Type.Array(BlockJson, { maxItems: MOST }) })
+
+const text = { type: 'string' }
+const objectOf = (properties: Readonly<Record<string, unknown>>) => ({
+  type: 'object',
+  properties,
+  required: Object.keys(properties),
+  additionalProperties: false,
+})
+
+/** JSON schemas of the two outputs, for engines that can force a form. */
+export const memorySchema = objectOf({ summary: text, todo: { type: 'array', items: text } })
+export const extractionSchema = objectOf({
+  blocks: {
+    type: 'array',
+    items: objectOf({ lines: text, summary: text, constraints: { type: 'array', items: text }, hint: text }),
+  },
+})
+
+export function memoryOf(said: string): Parsed<Memory> {
+  const parsed = jsonIn(said, MemoryJson)
+  if (!parsed.ok) return parsed
+  const { summary, todo } = parsed.value
+  return { ok: true, value: { summary: summary.trim(), todo: todo.map((step) => step.trim()) } }
+}
+
+/** @param last number of the last line that there is */
+export function extractionOf(said: string, last: number): Parsed<Extraction> {
+  // The paper's form for "nothing relevant".
+  if (said.trim() === '') return { ok: true, value: { blocks: [], refused: [] } }
+  const parsed = jsonIn(said, ExtractionJson)
+  if (!parsed.ok) return parsed
+  const refused: string[] = []
+  const blocks = parsed.value.blocks.flatMap(({ lines: given, ...block }): Block[] => {
+    const range = rangeOf(String(given), last)
+    if (range === null) refused.push(String(given).slice(0, 40))
+    return range === null ? [] : [{ ...block, lines: range }]
+  })
+  return { ok: true, value: { blocks, refused } }
+}
+
+/** `12-40` or `12`; null for lines that there are not. */
+function rangeOf(given: string, end: number): Range | null {
+  const found = /^\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*$/.exec(given)
+  if (found === null) return null
+  const first = Number(found[1])
+  const last = Number(found[2] ?? found[1])
+  return first >= 1 && first <= last && last <= end ? { first, last } : null
+}
+
+/** The JSON object in a text that may have words or a fence around it. */
+function jsonIn<T extends TSchema>(said: string, form: T): Parsed<Static<T>> {
+  if (said.trim() === '') return { ok: false, why: 'it said nothing' }
+  const [from, to] = [said.indexOf('{'), said.lastIndexOf('}')]
+  if (from === -1 || to < from) return { ok: false, why: 'there is no JSON object in what it said' }
+  let value: unknown
+  try {
+    value = JSON.parse(said.slice(from, to + 1))
+  } catch {
+    return { ok: false, why: 'what it said is not JSON' }
+  }
+  const parsed = checked(form, value)
+  return parsed.ok ? parsed : { ok: false, why: `its JSON has the wrong form (${inWords(parsed.faults[0])})` }
+}
+
+/** Whether two lists ask for the same; spaces and case aside. */
+export const sameTodo = (a: Memory | null, b: Memory): boolean => a !== null && plainly(a.todo) === plainly(b.todo)
+
+const plainly = (todo: readonly string[]): string => todo.map((step) => step.toLowerCase().replace(/\s+/g, ' ')).join('\n')
+
+// What the two helpers of U-Fold are told (after appendix B of the paper, in our words), and how what they said reads to the agent.
+
+/** What a helper is told first: it speaks beside the dialogue. */
+const ASIDE =
+  'Leave the user waiting for a moment: call no tool and answer nobody. This is about your notes on the conversation above.'
+
+const MEMORY_RULES = `Write down where the conversation stands, for somebody who sees only your notes and the lines of tool results that are chosen next.
+summary: one plain paragraph in order of time and in the user's language. Keep what the user wants and how that changed, facts, constraints and decisions, what was done by which tool with which ids, what came of it and why.
+todo: what is still to be done, in the order of doing, one step a string, each with the facts and constraints it needs. Leave out what is done and invent nothing; an empty list when nothing is left.
+Answer with one JSON object alone: {"summary": "...", "todo": ["...", "..."]}`
+
+const EXTRACTION_RULES = `Now choose the lines of tool results above that the to-do list needs. A result shows its line numbers as "number|"; count on from there where a line shows none.
+Choose what answers a step, what a call will need and what would have to be fetched again; leave out the rest, and repeat no text of a result.
+One block for each stretch: lines ("12-40" or "12"), summary (what it is and which step needs it), constraints (all that the user or the rules lay down about it), hint (how to go on).
+Answer with one JSON object alone: {"blocks": [{"lines": "12-40", "summary": "...", "constraints": ["..."], "hint": "..."}]}, with no blocks when nothing matters.`
+
+/** What errors on VitaBench taught the authors of the paper (U-Fold, B.2): about tasks, not about folding, so they are an option. */
+const PRINCIPLES = `Heed when you write constraints and hints:
+An earlier order, booking or person is named for certain or asked about, never guessed. Ids come from tools: say which one. Dates are written in full, and time spans have both ends. What is missing is asked for. How many is said by the user alone. A structured field is used as one and not written into a note. To change something: look it up, cancel or update it, then create. "The same as last time" has its parameters looked up. Places become coordinates by a tool, and a way with changes comes from tool results alone. Questions lead to no answer. A step that was left out is named. What a record's tags do not list it does not have. Times of dispatch and of arrival are told apart, and closing times are looked at.`
+
+export interface MemoryAsk {
+  /** Notes to bring up to date; null: they are written anew from all that is shown. */
+  readonly before: Memory | null
+  /** What the user has just said. */
+  readonly query: string
+}
+
+export const memoryPrompt = ({ before, query }: MemoryAsk): string =>
+  [
+    ASIDE,
+    MEMORY_RULES,
+    before === null ? [] : `Your notes so far, to be brought up to date: ${JSON.stringify(before)}`,
+    `The user has just said: ${query}`,
+  ]
+    .flat()
+    .join('\n')
+
+export interface ExtractionAsk {
+  /** Where the notes are not in sight of the helper. */
+  readonly memory?: Memory
+  /** Lines with their numbers, where the dialogue does not show them. */
+  readonly lines?: string
+  readonly principles: boolean
+}
+
+export const extractionPrompt = ({ memory, lines, principles }: ExtractionAsk): string =>
+  [
+    memory === undefined ? [] : [ASIDE, `Your notes: ${JSON.stringify(memory)}`],
+    lines === undefined ? [] : `Tool results, with a number in front of every line:\n${lines}`,
+    EXTRACTION_RULES,
+    principles ? PRINCIPLES : [],
+  ]
+    .flat(2)
+    .join('\n')
+
+/** What the agent sees in place of what is hidden. */
+export function notesText({ summary, todo }: Memory, blocks: readonly Block[]): string {
+  const constraints = [...new Set(blocks.flatMap((block) => block.constraints))]
+  const hints = [...new Set(blocks.map(({ hint }) => hint).filter(Boolean))]
+  return [
+    summary,
+    todo.length === 0 ? 'To do: nothing is left.' : ['To do:', ...todo.map((step, at) => `Step ${at + 1}. ${step}`)],
+    constraints.length === 0 ? [] : ['Constraints, which come before the to-do list:', ...constraints.map((one) => `- ${one}`)],
+    hints.length === 0 ? [] : ['Hints:', ...hints.map((one) => `- ${one}`)],
+  ]
+    .flat()
+    .join('\n')
+}

@@ -1,0 +1,197 @@
+/** Owns what one file of a bundle is, its place, its rights and where its bytes come from; and the texts among them: its shell scripts (POSIX sh), and the page that tells what it is. */
+import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
+import { readdir, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { KvfoldError } from '../../core/errors.js'
+import type { Requirements } from './requirements.js'
+
+export type Source =
+  { readonly kind: 'file'; readonly file: string; readonly size: number } | { readonly kind: 'text'; readonly text: string }
+
+export interface Entry {
+  /** In the bundle, with `/`. */
+  readonly path: string
+  readonly executable: boolean
+  readonly source: Source
+}
+
+/** The name of the list of checksums, in the form that `sha256sum -c` reads. */
+export const CHECKSUMS = 'SHA256SUMS'
+
+export const textEntry = (path: string, text: string, executable = false): Entry => ({
+  path,
+  executable,
+  source: { kind: 'text', text },
+})
+
+export async function fileEntry(path: string, file: string, executable = false): Promise<Entry> {
+  return { path, executable, source: { kind: 'file', file, size: (await stat(file)).size } }
+}
+
+/** All files below `folder` that `wanted` takes (given their path within it), placed below `path`. Links to files become files. */
+export async function folderEntries(path: string, folder: string, wanted: (within: string) => boolean): Promise<Entry[]> {
+  const found: Entry[] = []
+  const walk = async (within: string): Promise<void> => {
+    for (const item of await readdir(join(folder, within), { withFileTypes: true })) {
+      const name = within === '' ? item.name : `${within}/${item.name}`
+      if (!wanted(name)) continue
+      if (item.isDirectory()) await walk(name)
+      else if (item.isFile() || (item.isSymbolicLink() && (await stat(join(folder, name))).isFile()))
+        found.push(await fileEntry(`${path}/${name}`, join(folder, name)))
+    }
+  }
+  await walk('')
+  return found
+}
+
+export const sizeOf = ({ source }: Entry): number => (source.kind === 'file' ? source.size : Buffer.byteLength(source.text))
+
+/** By path, byte for byte, so that every machine writes the same order. */
+export const inOrder = (entries: readonly Entry[]): Entry[] =>
+  [...entries].sort((a, b) => Buffer.compare(Buffer.from(a.path), Buffer.from(b.path)))
+
+/** The bytes of an entry, noting their checksum in `sums` when all are read. @throws KvfoldError when a file changes its size meanwhile */
+export async function* contents(entry: Entry, sums: Map<string, string>): AsyncGenerator<Buffer> {
+  const { source } = entry
+  const hash = createHash('sha256')
+  let length = 0
+  const pieces = source.kind === 'text' ? [Buffer.from(source.text)] : createReadStream(source.file, { highWaterMark: 1 << 20 })
+  for await (const piece of pieces as AsyncIterable<Buffer> | Buffer[]) {
+    hash.update(piece)
+    length += piece.length
+    yield piece
+  }
+  if (length !== sizeOf(entry)) throw new KvfoldError('bundle/unsuitable', `${entry.path} changed while it was read; try again.`)
+  sums.set(entry.path, hash.digest('hex'))
+}
+
+/** The list of checksums as the last file of a bundle. */
+export const checksumEntry = (sums: ReadonlyMap<string, string>): Entry =>
+  textEntry(CHECKSUMS, [...sums].map(([path, sum]) => `${sum}  ${path}\n`).join(''))
+
+// The texts of a bundle: its shell scripts (POSIX sh), and the page that tells what it is.
+
+// The shell scripts of a bundle: the one that starts kvfold, and the one that unpacks an archive. POSIX sh, nothing else.
+
+/**
+ * Starts the Node beside it, from any folder and through links. Takes the machine's C++ library where that is new enough (6.0.`minor`), as
+ * a driver of the machine may need just that one, else ours. Needs no program but the shell (and readlink, where called through a link).
+ */
+export const launcher = (main: string, triplet: string, minor: number): string => `#!/bin/sh
+# Runs kvfold on the Node beside this script.
+self=$0
+case $self in */*) ;; *) self=./$self ;; esac
+while [ -L "$self" ]; do
+  target=$(readlink "$self") || exit 1
+  case $target in
+    /*) self=$target ;;
+    *) self=\${self%/*}/$target ;;
+  esac
+done
+here=$(CDPATH= cd -- "\${self%/*}/" && pwd -P) || exit 1
+
+# The machine's C++ library if it is new enough, else ours.
+lib=$here/lib
+for file in /usr/lib/${triplet}/libstdc++.so.6.0.* /lib/${triplet}/libstdc++.so.6.0.* /usr/lib64/libstdc++.so.6.0.*; do
+  minor=\${file##*.so.6.0.}
+  case $minor in
+    *[!0-9]*) ;;
+    *) if [ "$minor" -ge ${minor} ]; then lib=; fi ;;
+  esac
+done
+if [ -n "$lib" ]; then
+  LD_LIBRARY_PATH=$lib\${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export LD_LIBRARY_PATH
+fi
+# Node asks where home is, and stops where nothing says so.
+if [ -z "\${HOME-}" ] && [ ! -e /etc/passwd ]; then
+  HOME=/
+  export HOME
+fi
+
+exec "$here/node" "$here/${main}" "$@"
+`
+
+/** Checks the parts of an archive, joins and unpacks them, and checks what came out. */
+export const unpacker = (name: string, sums: string, inside: string): string => `#!/bin/sh
+# Checks, joins and unpacks the parts beside this script: sh unpack.sh [folder]
+set -eu
+fail() {
+  echo "unpack: $1" >&2
+  exit 1
+}
+for tool in sha256sum tar gzip; do
+  command -v "$tool" >/dev/null || fail "$tool was not found"
+done
+case $0 in */*) here=\${0%/*}/ ;; *) here=./ ;; esac
+mkdir -p -- "\${1:-.}"
+to=$(CDPATH= cd -- "\${1:-.}/" && pwd -P)
+[ ! -e "$to/${name}" ] || fail "$to/${name} is there already"
+CDPATH= cd -- "$here"
+sha256sum --quiet -c ${sums} || fail 'a part is missing or damaged; copy it again'
+while read -r _ part; do cat "$part"; done <${sums} | gzip -dc | tar -xf - -C "$to" || fail "cannot unpack to $to"
+cd -- "$to/${name}"
+sha256sum --quiet -c ${inside} || fail 'some files did not come out right; is the disk full?'
+echo "unpacked and checked: $to/${name}"
+`
+
+// The text that tells whoever gets a bundle what it is, what it needs and how to check it.
+
+export interface ReadmeFacts {
+  readonly version: string
+  readonly nodeVersion: string
+  readonly gpu: string
+  readonly requirements: Requirements
+  /** In the bundle. */
+  readonly models: readonly string[]
+}
+
+/** What a machine must have below everything: glibc, and a C++ library or a glibc that is new enough for ours. */
+export function baseOf({ glibc, glibcForOurs, cppMinor }: Requirements): string {
+  if (glibcForOurs === glibc) return `glibc ${glibc} or later`
+  return `glibc ${glibcForOurs} or later (${glibc} is enough where libstdc++ is 6.0.${cppMinor} or later)`
+}
+
+export function readme({ version, nodeVersion, gpu, requirements, models }: ReadmeFacts): string {
+  const { missing } = requirements
+  const needs = [
+    `- Linux on ${process.arch}, with ${baseOf(requirements)}. \`ldd --version\` says which glibc it has; Alpine has none.`,
+    '- No network, no compiler, no Node.',
+    ...[...missing].map(
+      ([library, users]) =>
+        `- \`${library}\`, for ${users.map((path) => `\`${path.split('/').slice(-2).join('/')}\``).join(', ')}.`,
+    ),
+  ]
+  if (gpu === 'cuda') needs.push('- Of the libraries of two CUDA generations (`.so.12`, `.so.13`), one generation is enough.')
+  const withoutGpu =
+    missing.size === 0
+      ? ''
+      : '\nWithout these libraries kvfold still runs on the CPU (`--gpu cpu`, or `auto`, which tries the GPU first).\n'
+  return `# kvfold ${version} for linux-${process.arch} (${gpu})
+
+Everything that kvfold needs to run: Node ${nodeVersion}, kvfold, its native addon, llama.cpp's libraries and the built-in model.
+
+    ./kvfold --help
+    ./kvfold demo
+    ./kvfold serve --model <file.gguf>
+
+The folder may lie anywhere and be read-only; \`kvfold\` may be called through a link. It writes nothing
+into its folder.
+${models.length === 0 ? '' : `\nModels inside, for \`--model\`:\n\n${models.map((path) => `- \`${path}\`\n`).join('')}`}
+## What the machine must have
+
+${needs.join('\n')}
+${withoutGpu}
+## Checking
+
+    sha256sum --quiet -c ${CHECKSUMS}
+
+names every file that is not as it was made, and prints nothing when all are.
+
+## Licences
+
+\`LICENSES/INDEX.txt\` lists what is inside and where each licence is. If you hand the bundle on, hand that folder on with it; GCC's
+libraries in \`lib\` come from gcc.gnu.org, where their sources are.
+`
+}

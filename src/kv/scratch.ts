@@ -1,0 +1,113 @@
+/** Owns what a step does in a scratch sequence of its own: computing tokens in the middle of a live sequence, which llama.cpp refuses, and moving cells to other positions. */
+import { invariant } from '../core/errors.js'
+import type { SeqId } from '../core/ids.js'
+import { length, span, type Span } from '../core/span.js'
+import type { OffloadRecord } from './disk-tier.js'
+import type { Evictor } from './eviction.js'
+import { offloadRecordOf } from './offload.js'
+import { type Part, turnOf } from './plan-parts.js'
+import { neededBy, needsScratch, type Plan } from './plan.js'
+import type { SequenceTable } from './sequence-table.js'
+import { Sequence } from './sequence.js'
+import type { Step } from './step.js'
+
+export class Insertion {
+  constructor(
+    private readonly table: SequenceTable,
+    private readonly evictor: Evictor,
+  ) {}
+
+  /** Takes a sequence for the step if its plan needs one. */
+  open(step: Step, own: Sequence, plan: Plan): void {
+    if (!needsScratch(plan)) return
+    step.scratch = this.evictor.add(own.conversation, 'scratch', this.table.victims(neededBy(own, plan)), own.salt)
+    invariant(step.scratch !== null, 'no sequence was left for a plan that needs one')
+  }
+
+  /** Where tokens are computed that go into the step's live sequence at `position`: it comes to hold what the live sequence holds before that. */
+  seat({ sequence, scratch }: Step, position: number): SeqId {
+    invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
+    this.table.lend(sequence, span(sequence.atPosition(scratch.next), sequence.atPosition(position)), scratch)
+    return scratch.seq
+  }
+
+  /** Tokens were computed there; the live sequence holds them, too, from now on. */
+  enter({ sequence, scratch }: Step, tokens: Int32Array, keys: Int32Array): void {
+    invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
+    const { held, next } = scratch
+    scratch.append(tokens, keys)
+    this.table.lend(scratch, span(held, scratch.held), sequence, sequence.atPosition(next))
+  }
+
+  /** The step needs none any more. */
+  close(step: Step): void {
+    const { scratch } = step
+    if (scratch === null) return
+    step.scratch = null
+    scratch.state = 'parked'
+    this.table.drop(scratch)
+  }
+}
+
+// Moving cells to other positions: a shift moves a cell for everybody who sees it, so copies are moved, and what they are copies of stays.
+
+/** Values of cells that go to other positions, out of the cache for the moment; of one holder. */
+interface Copies {
+  readonly record: OffloadRecord
+  readonly state: Uint8Array
+  /** Entries of the record that are moved by the same distance, in order. */
+  readonly runs: readonly { readonly entries: Span; readonly by: number }[]
+}
+
+/**
+ * A copy costs no computation, but the way of its values out of the cache and back, and one pass over all keys at the next decode. Until that
+ * decode the copies are unsettled (CellTable). The values are taken out before anything gives way, so that what they are copied from may be
+ * the first to go.
+ */
+export class Turning {
+  constructor(
+    private readonly table: SequenceTable,
+    private readonly evictor: Evictor,
+  ) {}
+
+  /** Takes a copy of all that the plan has at other positions, by way of the step's scratch sequence. Changes nothing. */
+  take({ scratch }: Step, { parts }: Plan): Copies[] {
+    const byHolder = new Map<Sequence, (Part & { readonly kind: 'turn' })[]>()
+    for (const part of parts)
+      if (part.kind === 'turn' && part.from instanceof Sequence)
+        byHolder.set(part.from, [...(byHolder.get(part.from) ?? []), part])
+    return [...byHolder].map(([holder, turned]) => {
+      invariant(scratch !== null, 'cells are to be copied and there is no sequence to do it with')
+      // It may be asked for again.
+      holder.lent = true
+      const runs = turned.map((part) => {
+        const { held } = scratch
+        this.table.lend(holder, span(part.at, part.at + length(part.span)), scratch)
+        return { entries: span(held, scratch.held), by: turnOf(part) }
+      })
+      const state = this.table.memory.saveSequence(scratch.seq, { checksum: false })
+      const record = offloadRecordOf(scratch)
+      this.table.cut(scratch, span(0, scratch.held))
+      return { record, state, runs }
+    })
+  }
+
+  /** Puts the copies into the step's live sequence, at their new positions; what gives way to them does so in the stated order. */
+  put({ scratch, sequence }: Step, copies: readonly Copies[]): void {
+    for (const { record, state, runs } of copies) {
+      invariant(scratch !== null, 'cells are to be put back and there is no sequence to do it with')
+      this.evictor.make(record.tokens.length, this.table.victims())
+      const isIn = this.table.memory.loadSequence(scratch.seq, state, { verify: false })
+      invariant(isIn, `llama.cpp did not take back ${record.tokens.length} cells that it had given out`)
+      scratch.load(record)
+      // No run may pass over one that is still where it was: those that go down from the first one on, those that go up from the last one on.
+      for (const { entries, by } of runs) if (by < 0) this.table.shift(scratch, entries, by)
+      for (const { entries, by } of [...runs].reverse()) if (by > 0) this.table.shift(scratch, entries, by)
+      for (let entry = 0; entry < scratch.held; entry = scratch.endOfRun(entry)) {
+        const at = sequence.atPosition(scratch.position(entry))
+        this.table.lend(scratch, span(entry, scratch.endOfRun(entry)), sequence, at)
+      }
+      this.table.cut(scratch, span(0, scratch.held))
+    }
+  }
+}

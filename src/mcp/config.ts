@@ -1,0 +1,155 @@
+/** Owns the file that names MCP servers, in the `mcpServers` form that MCP's hosts share: what may stand in it, and what it comes to. */
+import { resolve } from 'node:path'
+import Type, { type Static } from 'typebox'
+import { KvfoldError } from '../core/errors.js'
+import { checked, inWords, Text } from '../core/schema.js'
+
+/** How a server is reached. */
+export type McpPlace =
+  | {
+      readonly kind: 'process'
+      readonly command: string
+      readonly args: readonly string[]
+      /** Besides what every process needs (`PATH`, `HOME` and the like); nothing else of ours is handed on. */
+      readonly env: Readonly<Record<string, string>>
+      readonly cwd: string | null
+    }
+  | {
+      readonly kind: 'http'
+      readonly url: URL
+      readonly headers: Readonly<Record<string, string>>
+      readonly credentials: McpCredentials | null
+    }
+
+/** OAuth's client credentials. */
+export interface McpCredentials {
+  readonly clientId: string
+  readonly clientSecret: string
+  readonly scope: string | null
+  /** The only authorization server that gets to see them. */
+  readonly issuer: string
+}
+
+export interface McpServerConfig {
+  readonly name: string
+  readonly place: McpPlace
+  /** Folders, absolute, that the server is told to keep to; none: it is told nothing. */
+  readonly roots: readonly string[]
+  /** Milliseconds that a call may take; the start may take a minute at least. */
+  readonly timeout: number
+  /** Characters of a result that go into the conversation. */
+  readonly outputLimit: number
+}
+
+export const DEFAULT_TIMEOUT = 60_000
+export const DEFAULT_OUTPUT_LIMIT = 20_000
+
+/** What other hosts keep in it besides is theirs and left alone. */
+const Server = Type.Object({
+  type: Type.Optional(Type.Enum(['stdio', 'http', 'streamable-http', 'streamableHttp'])),
+  disabled: Type.Optional(Type.Boolean()),
+  command: Type.Optional(Text),
+  args: Type.Optional(Type.Array(Type.String())),
+  env: Type.Optional(Type.Record(Type.String(), Type.String())),
+  cwd: Type.Optional(Text),
+  url: Type.Optional(Text),
+  headers: Type.Optional(Type.Record(Type.String(), Type.String())),
+  oauth: Type.Optional(
+    Type.Object({
+      clientId: Text,
+      clientSecret: Text,
+      scope: Type.Optional(Text),
+      issuer: Text,
+    }),
+  ),
+  roots: Type.Optional(Type.Array(Text)),
+  timeout: Type.Optional(Type.Number({ minimum: 1 })),
+  outputLimit: Type.Optional(Type.Integer({ minimum: 100 })),
+})
+const File = Type.Object({ mcpServers: Type.Record(Type.String(), Server) })
+
+type Given = Static<typeof Server>
+
+/**
+ * The servers that a file names, those that it disables left out. `${NAME}` and `${NAME:-otherwise}` stand for variables of `environment`; paths
+ * are relative to `folder`.
+ * @throws KvfoldError cli/bad-usage for a file that is none, and a variable that is not set; a variable's content is never repeated
+ */
+export function parseMcpConfig(
+  text: string,
+  { file, folder, environment }: { file: string; folder: string; environment: Readonly<Record<string, string | undefined>> },
+): readonly McpServerConfig[] {
+  const wrong = (what: string): never => {
+    throw new KvfoldError('cli/bad-usage', `${file} given to --mcp-config: ${what}`)
+  }
+  let json: unknown
+  try {
+    json = JSON.parse(text)
+  } catch (error) {
+    wrong(`it is not JSON (${error instanceof Error ? error.message : String(error)}).`)
+  }
+  const read = checked(File, json)
+  if (!read.ok) return wrong(`${inWords(read.faults[0])}. It should look like {"mcpServers": {"name": {"command": ...}}}.`)
+  return Object.entries(read.value.mcpServers)
+    .filter(([, { disabled }]) => disabled !== true)
+    .map(([name, given]) => {
+      const faulty = (what: string): never => wrong(`mcpServers.${name}${what}`)
+      const expand = <T>(value: T, path: string): T => expanded(value, path, environment, faulty) as T
+      const { roots = [], timeout = DEFAULT_TIMEOUT, outputLimit = DEFAULT_OUTPUT_LIMIT } = given
+      const folders = expand(roots, '.roots').map((root) => resolve(folder, root))
+      return { name, place: placeOf(given, folder, expand, faulty), roots: folders, timeout, outputLimit }
+    })
+}
+
+function placeOf(
+  given: Given,
+  folder: string,
+  expand: <T>(value: T, path: string) => T,
+  faulty: (what: string) => never,
+): McpPlace {
+  const { type, command, url } = given
+  if ((command === undefined) === (url === undefined))
+    faulty(': it needs either "command" (a process) or "url" (Streamable HTTP).')
+  if (command !== undefined) {
+    if (type !== undefined && type !== 'stdio') faulty(`: it has a "command", and its type is ${type}.`)
+    const { args = [], env = {}, cwd } = given
+    return {
+      kind: 'process',
+      command: expand(command, '.command'),
+      args: expand(args, '.args'),
+      env: expand(env, '.env'),
+      cwd: cwd === undefined ? null : resolve(folder, expand(cwd, '.cwd')),
+    }
+  }
+  if (type === 'stdio') faulty(': it has a "url", and its type is stdio.')
+  const address = expand(url!, '.url')
+  const parsed = URL.canParse(address) ? new URL(address) : faulty(`.url: ${JSON.stringify(address)} is no URL.`)
+  if (!/^https?:$/.test(parsed.protocol)) faulty(`.url: it must begin with http:// or https://, not ${parsed.protocol}.`)
+  const { headers = {}, oauth } = given
+  const credentials = oauth === undefined ? null : expand(oauth, '.oauth')
+  return {
+    kind: 'http',
+    url: parsed,
+    headers: expand(headers, '.headers'),
+    credentials: credentials && { ...credentials, scope: credentials.scope ?? null },
+  }
+}
+
+/** Variables in all texts of a value, of lists and records too. */
+function expanded(
+  value: unknown,
+  path: string,
+  environment: Readonly<Record<string, string | undefined>>,
+  faulty: (what: string) => never,
+): unknown {
+  const inside = (part: unknown, name: string): unknown => expanded(part, `${path}.${name}`, environment, faulty)
+  if (Array.isArray(value)) return value.map((part, at) => inside(part, String(at)))
+  if (typeof value === 'object' && value !== null)
+    return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, inside(part, name)]))
+  if (typeof value !== 'string') return value
+  return value.replace(
+    /\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}/g,
+    (_all, name: string, otherwise: string | undefined) =>
+      environment[name] ?? otherwise ?? faulty(`${path}: the environment variable ${name} is not set.`),
+  )
+}

@@ -1,0 +1,313 @@
+/** Owns the connection to one MCP server: it is started, started again when it dies, asked for its tools, and called within a time limit. */
+import {
+  type CallToolResult,
+  Client,
+  ClientCredentialsProvider,
+  OAuthError,
+  ProtocolError,
+  SdkError,
+  SdkErrorCode,
+  SdkHttpError,
+  StreamableHTTPClientTransport,
+  type Tool,
+  type Transport,
+  UnauthorizedError,
+} from '@modelcontextprotocol/client'
+import { StdioClientTransport } from '@modelcontextprotocol/client/stdio'
+import { basename } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
+import { pathToFileURL } from 'node:url'
+import { KvfoldError } from '../core/errors.js'
+import { DEFAULT_TIMEOUT, type McpServerConfig } from './config.js'
+import { resultText } from './result.js'
+
+export type McpState = 'starting' | 'ready' | 'down' | 'closed'
+
+/** What a person should know of a server, as one sentence. */
+export interface McpEvent {
+  readonly server: string
+  readonly kind: 'down' | 'restarted' | 'tools'
+  readonly text: string
+}
+
+export interface ConnectionOptions {
+  readonly config: McpServerConfig
+  /** Of kvfold, which servers are told. */
+  readonly version: string
+  readonly onEvent: (event: McpEvent) => void
+}
+
+/** What a server said on stderr is kept so far, for the word on its end. */
+const LAST_WORDS = 400
+/** Bytes of one message: a result of many megabytes is cut by us, not taken for the server's end. */
+const LONGEST_MESSAGE = 256 * 2 ** 20
+/** Milliseconds that a server over HTTP has to hear that the session is over. */
+const GOODBYE = 1000
+/** Pages of one list. */
+const MOST_PAGES = 1000
+
+export class Connection {
+  state: McpState = 'down'
+  /** Why it is down; null when it is not. */
+  problem: string | null = null
+  tools: readonly Tool[] = []
+  #client: Client | null = null
+  #transport: Transport | null = null
+  #opening: Promise<Client> | null = null
+  #said = ''
+  /** Whether a death is answered with a start at once: after one that no call followed the next call has to ask for it. */
+  #restarts = false
+  #closed = false
+
+  constructor(private readonly options: ConnectionOptions) {}
+
+  get name(): string {
+    return this.options.config.name
+  }
+
+  /** The server's process; null when it is none, or there is none now. */
+  get pid(): number | null {
+    return this.#transport instanceof StdioClientTransport ? this.#transport.pid : null
+  }
+
+  /** Starts it and lists its tools. @throws KvfoldError mcp/unreachable, engine/cancelled */
+  async open(signal?: AbortSignal): Promise<void> {
+    await this.#ready(signal)
+  }
+
+  /**
+   * What the tool answers, as text. A server that is down is started first; a call that was under way when it died is not made again.
+   * @throws KvfoldError mcp/unreachable, mcp/timeout, mcp/failed, engine/cancelled
+   */
+  async call(tool: string, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<string> {
+    const client = await this.#ready(signal)
+    try {
+      return await this.#called(client, tool, args, signal)
+    } catch (error) {
+      if (!isForgotten(error)) throw error
+      // The server knows our session no more and has not looked at the call.
+      this.#lost(client, 'it knows the session no more')
+      return await this.#called(await this.#ready(signal), tool, args, signal)
+    }
+  }
+
+  /** Ends it, and its process, whatever runs. */
+  async close(): Promise<void> {
+    this.#closed = true
+    this.state = 'closed'
+    this.#client = null
+    const transport = this.#transport
+    if (transport instanceof StreamableHTTPClientTransport)
+      await Promise.race([transport.terminateSession().catch(() => undefined), setTimeout(GOODBYE, null, { ref: false })])
+    await transport?.close()
+  }
+
+  async #called(client: Client, tool: string, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<string> {
+    const { timeout, outputLimit } = this.options.config
+    let result: CallToolResult
+    try {
+      result = await client.callTool({ name: tool, arguments: args }, { timeout, ...(signal === undefined ? {} : { signal }) })
+      this.#restarts = true
+    } catch (error) {
+      if (signal?.aborted === true) throw cancelled(error)
+      if (isForgotten(error)) throw error
+      throw this.#explained(error, client, tool)
+    }
+    const text = resultText(result, outputLimit)
+    if (result.isError === true) throw new KvfoldError('mcp/failed', text)
+    return text
+  }
+
+  #explained(error: unknown, client: Client, tool: string): KvfoldError {
+    const { name, timeout } = this.options.config
+    const say = (code: 'mcp/timeout' | 'mcp/failed', text: string) => new KvfoldError(code, text, { cause: error })
+    if (error instanceof ProtocolError) return say('mcp/failed', error.message)
+    if (hasCode(error, SdkErrorCode.RequestTimeout))
+      return say(
+        'mcp/timeout',
+        `the server ${name} gave no answer to ${tool} within ${timeout / 1000} s, and was told to stop it. Nothing else is lost; ` +
+          'a longer limit is "timeout" (milliseconds) of this server in the file of --mcp-config.',
+      )
+    if (hasCode(error, SdkErrorCode.ConnectionClosed))
+      return say(
+        'mcp/failed',
+        `the server ${name} ended during the call, which may or may not have been carried out; it is started again.`,
+      )
+    if (error instanceof SdkError && !(error instanceof SdkHttpError) && !hasCode(error, SdkErrorCode.NotConnected))
+      return say('mcp/failed', error.message)
+    const reason = this.#lost(client, reasonOf(error))
+    return say('mcp/failed', `the server ${name} cannot be reached (${reason}); the next call tries again.`)
+  }
+
+  /** The client of a server that runs; starts it where it does not. */
+  async #ready(signal?: AbortSignal): Promise<Client> {
+    if (this.#closed) throw new KvfoldError('mcp/unreachable', `The server ${this.name} was closed.`)
+    if (this.#client !== null) return this.#client
+    this.#opening ??= this.#open().finally(() => {
+      this.#opening = null
+    })
+    return unless(signal, this.#opening)
+  }
+
+  async #open(): Promise<Client> {
+    const { config, version, onEvent } = this.options
+    const { name, timeout, roots } = config
+    const again = this.problem !== null
+    this.state = 'starting'
+    this.#said = ''
+    const client = new Client(
+      { name: 'kvfold', version },
+      {
+        // What is not declared a server cannot ask for: no sampling, no questions to a person.
+        capabilities: roots.length === 0 ? {} : { roots: {} },
+        listMaxPages: MOST_PAGES,
+        listChanged: {
+          tools: {
+            debounceMs: 50,
+            onChanged: (error, tools) => {
+              if (error === null && tools !== null && client === this.#client) this.#listed(tools)
+            },
+          },
+        },
+      },
+    )
+    if (roots.length > 0)
+      client.setRequestHandler('roots/list', () => ({
+        roots: roots.map((root) => ({ uri: pathToFileURL(root).href, name: basename(root) })),
+      }))
+    try {
+      const transport = this.#transportOf(config)
+      this.#transport = transport
+      const patience = { timeout: Math.max(timeout, DEFAULT_TIMEOUT) }
+      await client.connect(transport, patience)
+      const { tools } = await client.listTools(undefined, patience)
+      if (this.#closed) throw new Error('it was closed')
+      client.onclose = () => {
+        this.#ended(client)
+      }
+      this.#client = client
+      this.state = 'ready'
+      this.problem = null
+      if (again) onEvent({ server: name, kind: 'restarted', text: `The server ${name} was started again.` })
+      this.#listed(tools)
+      return client
+    } catch (error) {
+      await client.close().catch(() => undefined)
+      this.state = this.#closed ? 'closed' : 'down'
+      this.problem = [reasonOf(error), this.#lastWords].flat().join('; ')
+      throw new KvfoldError('mcp/unreachable', `The server ${name} cannot be started: ${this.problem}.`, { cause: error })
+    }
+  }
+
+  #transportOf({ place }: McpServerConfig): Transport {
+    if (place.kind === 'process') {
+      const { command, args, env, cwd } = place
+      const transport = new StdioClientTransport({
+        command,
+        args: [...args],
+        env: { ...env },
+        stderr: 'pipe',
+        maxBufferSize: LONGEST_MESSAGE,
+        ...(cwd === null ? {} : { cwd }),
+      })
+      transport.stderr?.on('data', (chunk: Buffer) => {
+        this.#said = (this.#said + chunk.toString('utf8')).slice(-LAST_WORDS)
+      })
+      return transport
+    }
+    const { url, headers, credentials } = place
+    const requestInit = { headers: { ...headers } }
+    if (credentials === null) return new StreamableHTTPClientTransport(url, { requestInit })
+    const { clientId, clientSecret, scope, issuer } = credentials
+    const authProvider = new ClientCredentialsProvider({
+      clientId,
+      clientSecret,
+      clientName: 'kvfold',
+      expectedIssuer: issuer,
+      ...(scope === null ? {} : { scope }),
+    })
+    return new StreamableHTTPClientTransport(url, { requestInit, authProvider })
+  }
+
+  #listed(tools: readonly Tool[]): void {
+    const before = new Map(this.tools.map((tool) => [tool.name, JSON.stringify(tool)]))
+    const added = tools.filter(({ name }) => !before.has(name))
+    const changed = tools.filter((tool) => before.has(tool.name) && before.get(tool.name) !== JSON.stringify(tool))
+    const removed = this.tools.filter(({ name }) => !tools.some((tool) => tool.name === name))
+    const isFirst = this.tools.length === 0
+    this.tools = tools
+    const said = [
+      ...(added.length === 0 ? [] : [`added ${namesOf(added)}`]),
+      ...(removed.length === 0 ? [] : [`removed ${namesOf(removed)}`]),
+      ...(changed.length === 0 ? [] : [`changed ${namesOf(changed)}`]),
+    ]
+    if (said.length === 0) return
+    const text = isFirst
+      ? `The server ${this.name} has ${tools.length} ${tools.length === 1 ? 'tool' : 'tools'}.`
+      : `The server ${this.name} ${said.join(', ')}.`
+    this.options.onEvent({ server: this.name, kind: 'tools', text })
+  }
+
+  /** The server died, or closed the connection. */
+  #ended(client: Client): void {
+    if (client !== this.#client) return
+    this.#lost(client, ['it ended', this.#lastWords].flat().join('; '))
+    if (!this.#restarts) return
+    this.#restarts = false
+    this.#ready().catch(() => undefined)
+  }
+
+  /** There is no connection any more. @returns the reason */
+  #lost(client: Client, reason: string): string {
+    if (client !== this.#client) return reason
+    const { name } = this.options.config
+    this.#client = null
+    this.state = 'down'
+    this.problem = reason
+    this.options.onEvent({ server: name, kind: 'down', text: `The server ${name} is down: ${reason}.` })
+    client.close().catch(() => undefined)
+    return reason
+  }
+
+  get #lastWords(): readonly string[] {
+    const said = this.#said.trim().replace(/\s+/g, ' ').replace(/\.$/, '')
+    return said === '' ? [] : [`its last words: ${said}`]
+  }
+}
+
+const namesOf = (tools: readonly Tool[]): string => {
+  const names = tools.map(({ name }) => name)
+  return names.length <= 5 ? names.join(', ') : `${names.slice(0, 5).join(', ')} and ${names.length - 5} more`
+}
+
+const hasCode = (error: unknown, code: SdkErrorCode): boolean => error instanceof SdkError && error.code === code
+
+/** Streamable HTTP: the session is over, as after the server's restart, and whoever asks has to begin another. */
+const isForgotten = (error: unknown): boolean => error instanceof SdkHttpError && error.status === 404
+
+/** One clause, without what could hold a secret. */
+function reasonOf(error: unknown): string {
+  if (error instanceof UnauthorizedError) return 'it wants other credentials (401)'
+  if (error instanceof OAuthError) return `the authorization server refuses the credentials (${error.code})`
+  if (error instanceof SdkHttpError) return `HTTP ${error.status}`
+  const { message, cause } = error instanceof Error ? error : { message: String(error), cause: undefined }
+  const inner = cause instanceof Error ? `: ${cause.message}` : ''
+  return `${message}${inner}`.replace(/\.$/, '')
+}
+
+const cancelled = (cause: unknown): KvfoldError => new KvfoldError('engine/cancelled', 'The call was cancelled.', { cause })
+
+/** The promise, or an error as soon as the signal is aborted; the work itself goes on. */
+function unless<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T> {
+  if (signal === undefined) return work
+  return new Promise((resolve, reject) => {
+    const stop = (): void => {
+      reject(cancelled(signal.reason))
+    }
+    if (signal.aborted) stop()
+    signal.addEventListener('abort', stop, { once: true })
+    work.then(resolve, reject).finally(() => {
+      signal.removeEventListener('abort', stop)
+    })
+  })
+}

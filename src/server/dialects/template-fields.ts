@@ -1,0 +1,79 @@
+/** Owns the fields by which clients tell the chat template what to do, thinking first of all, and what templates call that. */
+import Type from 'typebox'
+import { FieldError } from '../problem.js'
+import type { TemplateField } from '../ask.js'
+
+/** Whether the model thinks, as templates call it: Qwen, GLM and most others, DeepSeek, Kimi and Granite, MiniMax. */
+const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
+  { field, names: ['enable_thinking', 'thinking'], value: isOn },
+  { field, names: ['thinking_mode'], value: isOn ? 'enabled' : 'disabled' },
+]
+
+/** What is said of the prompt by other fields. */
+const TAKEN = ['messages', 'tools', 'functions', 'add_generation_prompt', 'continue_final_message', 'bos_token', 'eos_token']
+
+/** Fields of every dialect. */
+export const TemplateFields = {
+  chat_template_kwargs: Type.Optional(
+    Type.Record(Type.String(), Type.Unknown(), {
+      maxProperties: 64,
+      description: 'variables of the chat template, by its own names, such as {"enable_thinking": false}',
+    }),
+  ),
+  enable_thinking: Type.Optional(
+    Type.Boolean({ description: 'whether the model thinks before it answers; default: the template’s' }),
+  ),
+}
+
+/** As OpenAI's API names efforts, and whatever else a template knows. */
+export const Effort = Type.String({
+  minLength: 1,
+  maxLength: 40,
+  description: 'none, minimal, low, medium, high, xhigh, as far as the model’s template knows them; none: it does not think',
+})
+
+/** Anthropic's `thinking`. */
+export const Thinking = Type.Optional(
+  Type.Object({
+    type: Type.Enum(['enabled', 'disabled', 'adaptive'], { description: 'adaptive: as the model’s template has it' }),
+    budget_tokens: Type.Optional(Type.Integer({ minimum: 1 })),
+  }),
+)
+
+/** Whether a request says that the model is to think. */
+export interface Thinks {
+  readonly enable_thinking?: boolean
+  readonly thinking?: { readonly type: 'enabled' | 'disabled' | 'adaptive'; readonly budget_tokens?: number }
+}
+
+interface Told extends Thinks {
+  readonly chat_template_kwargs?: Readonly<Record<string, unknown>>
+}
+
+/**
+ * What the template is told; later ones count where two say something of one variable. `effort`: the field that says how much to think, by its
+ * name in this dialect. @throws FieldError
+ */
+export function templateFieldsOf(
+  { chat_template_kwargs: kwargs = {}, enable_thinking: isThinking, thinking }: Told,
+  effort: { readonly field: string; readonly value: string | undefined },
+): readonly TemplateField[] {
+  const taken = TAKEN.find((name) => Object.hasOwn(kwargs, name))
+  if (taken !== undefined)
+    throw new FieldError(
+      `chat_template_kwargs.${taken}`,
+      `chat_template_kwargs.${taken} is what other fields of the request say; leave it out.`,
+    )
+  const { field, value } = effort
+  return [
+    ...(thinking === undefined || thinking.type === 'adaptive' ? [] : thinkingIs('thinking', thinking.type === 'enabled')),
+    // Seed's templates tell the model.
+    ...(thinking?.budget_tokens === undefined
+      ? []
+      : [{ field: 'thinking.budget_tokens', names: ['thinking_budget'], value: thinking.budget_tokens }]),
+    ...(value === undefined ? [] : [{ field, names: ['reasoning_effort'], value }]),
+    ...(value === 'none' ? thinkingIs(field, false) : []),
+    ...(isThinking === undefined ? [] : thinkingIs('enable_thinking', isThinking)),
+    ...Object.entries(kwargs).map(([name, given]) => ({ field: `chat_template_kwargs.${name}`, names: [name], value: given })),
+  ]
+}

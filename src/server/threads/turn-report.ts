@@ -1,0 +1,140 @@
+/** Owns what the client hears of a turn, and what is counted on the way. */
+import type { AgentEvent, TurnOutcome } from '../../agents/events.js'
+import type { Toolbox } from '../../agents/toolbox.js'
+import type { ChatMessage, ToolCall } from '../../chat/message.js'
+import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
+import type { Answer, AskEvent, SearchResult, SearchStep } from '../ask.js'
+import { namesIn } from './deferred-tools.js'
+
+export class TurnReport {
+  logprobs: TokenLogprob[] = []
+  readonly searched: SearchStep[] = []
+  /** Of the present step. */
+  #found: SearchResult | null = null
+  #step = 0
+  /** Text of the steps so far, and whether the present one has said something. */
+  #text = ''
+  #reasoning = ''
+  #spoke = false
+  #mayCall = true
+  /** Of the first step's plan, and the last one's. */
+  #reused: number | null = null
+  #prompt = 0
+  /** Tokens that are not known to be anything yet, and those of the last step that were reasoning. */
+  #unknown = 0
+  #reasoned = 0
+
+  constructor(
+    private readonly toolbox: Toolbox,
+    private readonly isSearch: (call: ToolCall) => boolean,
+    private readonly emit: (event: AskEvent) => void,
+  ) {}
+
+  on(event: AgentEvent): void {
+    switch (event.type) {
+      case 'step':
+        this.#afterSearches()
+        this.#step = event.step
+        this.#mayCall = event.toolChoice !== 'none'
+        this.#spoke = false
+        this.#reasoned = 0
+        this.logprobs = []
+        return
+      case 'engine':
+        this.#engine(event.event)
+        return
+      case 'result':
+        if (this.isSearch(event.call)) {
+          const { call, failed, text } = event
+          const result = { call, found: failed ? [] : namesIn(text), error: failed ? text : null }
+          this.#found = result
+          this.emit({ type: 'search', ...result })
+          return
+        }
+        this.emit({ type: 'acm', step: this.#step, call: event.call, result: event.text, failed: event.failed })
+        return
+      case 'ledger':
+      case 'call':
+    }
+  }
+
+  /** What was said with searches is a message of its own, as the client sends it back. */
+  #afterSearches(): void {
+    const result = this.#found
+    if (result === null) return
+    const said = { content: this.#text, ...(this.#reasoning === '' ? {} : { reasoning: this.#reasoning }) }
+    this.searched.push({ message: { role: 'assistant', ...said, toolCalls: [result.call] }, result })
+    this.#found = null
+    this.#text = ''
+    this.#reasoning = ''
+  }
+
+  /** The text of all steps since the last search, and the calls that are the client's. */
+  message({ external }: TurnOutcome): ChatMessage {
+    this.#afterSearches()
+    return {
+      role: 'assistant',
+      content: this.#text,
+      ...(this.#reasoning === '' ? {} : { reasoning: this.#reasoning }),
+      ...(external.length === 0 ? {} : { toolCalls: external }),
+    }
+  }
+
+  usage(outcome: TurnOutcome): Answer['usage'] {
+    return {
+      promptTokens: this.#prompt,
+      cachedTokens: Math.min(this.#prompt, this.#reused ?? 0),
+      completionTokens: sum(outcome, ({ generatedTokens }) => generatedTokens),
+      reasoningTokens: this.#reasoned,
+    }
+  }
+
+  #engine(event: EngineEvent): void {
+    const step = this.#step
+    switch (event.type) {
+      case 'plan':
+        this.#prompt = event.shown
+        this.#reused ??= event.reused
+        this.emit({ type: 'plan', step, shown: event.shown, reused: event.reused, compute: event.compute })
+        return
+      case 'prefill':
+        this.emit({ type: 'progress', step, done: event.done, total: event.total })
+        return
+      case 'tokens':
+        this.#unknown += event.tokens.length
+        if (event.logprobs !== undefined) this.logprobs.push(...event.logprobs)
+        this.emit({
+          type: 'tokens',
+          tokens: event.tokens,
+          ...(event.logprobs === undefined ? {} : { logprobs: event.logprobs }),
+        })
+        return
+      case 'text': {
+        this.#unknown = 0
+        const between = this.#spoke || this.#text === '' ? '' : '\n\n'
+        this.#spoke = true
+        this.#text += between + event.text
+        this.emit({ type: 'text', text: between + event.text })
+        return
+      }
+      case 'reasoning':
+        this.#reasoned += this.#unknown
+        this.#unknown = 0
+        this.#reasoning += event.text
+        this.emit({ type: 'reasoning', text: event.text })
+        return
+      case 'call':
+        if (this.#mayCall && this.toolbox.isExternal(event.call)) this.emit({ type: 'call', call: event.call })
+        return
+      case 'arguments':
+        if (this.#mayCall && this.toolbox.isExternal(event)) this.emit(event)
+        return
+      case 'rewrite':
+        this.emit({ type: 'rewrite', message: event.message, reason: event.reason })
+    }
+  }
+}
+
+/** Over all steps. */
+export const sum = ({ steps }: TurnOutcome, of: (timing: TurnOutcome['steps'][number]['timing']) => number): number =>
+  steps.reduce((total, { timing }) => total + of(timing), 0)

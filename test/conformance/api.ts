@@ -1,0 +1,69 @@
+/** Owns how checks of conformance ask a server, ours or a peer's. */
+import { EventSourceParserStream } from 'eventsource-parser/stream'
+import { isRecord } from '../../src/core/json.js'
+
+export interface Reply {
+  readonly status: number
+  readonly headers: Headers
+  /** Parsed where it is JSON. */
+  readonly body: any
+}
+
+/** One server that is asked. */
+export class Api {
+  constructor(
+    readonly url: string,
+    private readonly headers: Readonly<Record<string, string>> = {},
+  ) {}
+
+  get(path: string, headers: Readonly<Record<string, string>> = {}): Promise<Reply> {
+    return this.#ask('GET', path, undefined, headers)
+  }
+
+  post(path: string, body: unknown, headers: Readonly<Record<string, string>> = {}): Promise<Reply> {
+    return this.#ask('POST', path, body, headers)
+  }
+
+  options(path: string, headers: Readonly<Record<string, string>>): Promise<Reply> {
+    return this.#ask('OPTIONS', path, undefined, headers)
+  }
+
+  /** The data of all events, `[DONE]` left out. */
+  async stream(path: string, body: object): Promise<Reply['body'][]> {
+    const response = await this.#fetch('POST', path, { stream: true, ...body }, {})
+    if (!response.ok) throw new Error(`${path}: ${response.status} ${await response.text()}`)
+    const events: unknown[] = []
+    for await (const { data } of response.body!.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream()))
+      if (data !== '[DONE]') events.push(JSON.parse(data))
+    return events
+  }
+
+  async #ask(method: string, path: string, body: unknown, headers: Readonly<Record<string, string>>): Promise<Reply> {
+    const response = await this.#fetch(method, path, body, headers)
+    const text = await response.text()
+    let parsed: unknown = text
+    try {
+      parsed = JSON.parse(text)
+    } catch {
+      // Not all answers are JSON.
+    }
+    return { status: response.status, headers: response.headers, body: parsed }
+  }
+
+  #fetch(method: string, path: string, body: unknown, headers: Readonly<Record<string, string>>): Promise<Response> {
+    const content = isRecord(body) || Array.isArray(body) ? JSON.stringify(body) : null
+    return fetch(`${this.url}${path}`, {
+      method,
+      headers: { ...this.headers, ...(content === null ? {} : { 'content-type': 'application/json' }), ...headers },
+      body: content,
+    })
+  }
+}
+
+/** What a server promises its clients, and how that is seen. */
+export interface Check {
+  readonly name: string
+  readonly run: (api: Api) => Promise<void>
+}
+
+export const check = (name: string, run: Check['run']): Check => ({ name, run })

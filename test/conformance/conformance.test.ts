@@ -1,0 +1,31 @@
+/** What clients of llama-server and vLLM rely on, seen on our server over the built-in model; `docs/clients.md` has the count. */
+import { afterAll, beforeAll, describe, it } from 'vitest'
+import { serving, type Serving } from '../server/support/serving.js'
+import { Api } from './api.js'
+import type { Check } from './api.js'
+import { LLAMA_SERVER, LOCKED } from './llama-server.js'
+import { UNMET, VLLM } from './vllm.js'
+
+let open: Serving
+let locked: Serving
+
+beforeAll(async () => {
+  open = await serving()
+  locked = await serving({ keys: [{ name: 'one', key: 'secret' }] })
+})
+afterAll(async () => {
+  await open.close()
+  await locked.close()
+})
+
+const named = (checks: readonly Check[]) => checks.map(({ name, run }) => [name, run] as const)
+
+describe('llama-server', () => {
+  it.each(named(LLAMA_SERVER))('%s', (_, run) => run(new Api(open.url)))
+  it.each(named(LOCKED))('%s', (_, run) => run(new Api(locked.url, { authorization: 'Bearer secret' })))
+})
+
+describe('vLLM', () => {
+  it.each(named(VLLM.filter(({ name }) => !(name in UNMET))))('%s', (_, run) => run(new Api(open.url)))
+  it.fails.each(named(VLLM.filter(({ name }) => name in UNMET)))('not: %s', (_, run) => run(new Api(open.url)))
+})

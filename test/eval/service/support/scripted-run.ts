@@ -1,0 +1,25 @@
+/** Runs dialogues on an engine that computes nothing: its ledger is that of a prefix cache over words. */
+import { mkdtemp } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { type Dialogue, runService, type ServiceOptions } from '../../../../src/eval/service/run.js'
+import { ScriptedEngine } from '../../../support/scripted.js'
+
+/** Nothing of it is the model's words. `more` takes the place of what is usual here. */
+export async function scriptedRun(
+  scenes: ServiceOptions['scenes'],
+  more: Partial<ServiceOptions> = {},
+): Promise<readonly Dialogue[]> {
+  return runService({
+    ...{
+      engine: new ScriptedEngine(() => ({ content: '' }), { context: 20_000 }),
+      frameworks: ['react'],
+      scenes,
+      window: 20_000,
+    },
+    ...{ contract: 'splice', temperature: 0, maxTokens: 512, fold: { foldFrom: 300 }, command: 'test' },
+    signal: new AbortController().signal,
+    ...more,
+    log: more.log ?? (await mkdtemp(join(tmpdir(), 'service-'))),
+  })
+}
