@@ -1,4 +1,5 @@
 /** Runs on a real GGUF: the same tokens as decoding and sampling one by one, how they end, and what must wait for that. */
+import { pbkdf2 } from 'node:crypto'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { span } from '../../src/core/span.js'
 import { openNative } from '../../src/native/binding.js'
@@ -40,6 +41,12 @@ async function begun(samplers: readonly NativeSampler[], rest: Partial<Run> = {}
 
 const three = (options: SamplerOptions) =>
   PROMPTS.map((_, at) => model.createSampler({ logitBias: bans, ...options, seed: 7 + at }))
+
+/** Keeps every thread that runs are done on busy for a while: what the test does in this moment comes before the next run's first step. */
+function occupyThreads(): void {
+  const threads = Number(process.env.UV_THREADPOOL_SIZE ?? 4)
+  for (let i = 0; i < threads; i++) pbkdf2('', '', 500_000, 64, 'sha512', () => undefined)
+}
 
 /** Runs it; all that it told, in order, and its end. */
 async function told(run: Run) {
@@ -111,15 +118,15 @@ describe('a run', () => {
   })
 
   it('ends behind the step that is under way when it is interrupted', async () => {
-    const run = await begun(three({ temperature: 0 }), { steps: 150 })
+    const run = await begun(three({ temperature: 0 }))
+    occupyThreads()
     const running = told(run)
     context.interrupt()
     const { times, end } = await running
     expect(end.status).toBe('done')
-    expect(times.length).toBeGreaterThan(0)
-    expect(times.length).toBeLessThan(150)
-    expect(context.positions(seq(0))?.max).toBe(28 + times.length)
-    await feed(context, [1], 29 + times.length, 0)
+    expect(times.length).toBe(1)
+    expect(context.positions(seq(0))?.max).toBe(29)
+    await feed(context, [1], 30, 0)
   })
 
   it('ends where there are no cells, and the books of llama.cpp say how far it came', async () => {
@@ -144,7 +151,9 @@ describe('while a run is under way', () => {
 
   it('a sampler that is disposed ends it', async () => {
     const samplers = three({ temperature: 0 })
-    const running = told(await begun(samplers, { steps: 130 }))
+    const run = await begun(samplers)
+    occupyThreads()
+    const running = told(run)
     samplers[1]!.dispose()
     expect((await running).end.refused[1]).toMatchObject({ code: 'native/disposed' })
   })
