@@ -108,6 +108,7 @@ const surface = {
       'responses/sqlite-responses',
       'service',
       'threads/models',
+      'threads/status',
     ],
     dashboard: ['threads/status'],
   },

@@ -1,8 +1,10 @@
 /** Owns what the server keeps when it ends: from the options to an open store, and how long things stay in it. */
+import { join } from 'node:path'
 import type { Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
 import { SavedCells } from '../engine/disk-tier-file.js'
 import type { Service } from '../server/ask.js'
+import { SavedToday } from '../server/threads/status.js'
 import type { SqliteResponses } from '../server/responses/sqlite-responses.js'
 import { damageLines } from '../store/damage.js'
 import { stateFolder } from '../store/store-file.js'
@@ -33,6 +35,7 @@ export interface Kept {
   /** Without what is too old. */
   readonly store: SqliteStore
   readonly responses: SqliteResponses
+  readonly savedToday: SavedToday
 }
 
 export const storeFolder = ({ store }: Pick<KeepingFlags, 'store'>): string => store ?? stateFolder()
@@ -59,7 +62,7 @@ export async function openStore(flags: KeepingFlags, say: (line: string) => void
     if (open.length < damage.length)
       say(`${damage.length - open.length} threads and responses were left out by an earlier repair`)
     if (open.length > 0) say(REMEDY)
-    return { store, responses }
+    return { store, responses, savedToday: new SavedToday(join(folder, 'saved-today.json')) }
   } catch (error) {
     await store?.close()
     throw await named(error, folder, say)

@@ -3,20 +3,11 @@ import { createContext } from 'preact'
 import { useContext, useEffect, useRef, useState } from 'preact/hooks'
 import { ApiFailure, sentenceOf, threadPath, type Api } from './api.js'
 import type { Live, LiveState } from './live.js'
-import { editsBetween, type SeenEdit } from './timeline.js'
 import type { Thread } from './wire.js'
-
-/** A thread as it was last looked at, and the edits seen so far. */
-export interface Look {
-  readonly thread: Thread
-  readonly edits: readonly SeenEdit[]
-}
 
 export interface House {
   readonly api: Api
   readonly live: Live
-  /** By thread; kept while other threads are shown. */
-  readonly looks: Map<string, Look>
 }
 
 export const HouseContext = createContext<House | null>(null)
@@ -40,11 +31,13 @@ export function useLive(): LiveState {
 }
 
 export type Loaded =
-  { readonly kind: 'loading' } | { readonly kind: 'gone'; readonly reason: string } | ({ readonly kind: 'thread' } & Look)
+  | { readonly kind: 'loading' }
+  | { readonly kind: 'gone'; readonly reason: string }
+  | { readonly kind: 'thread'; readonly thread: Thread }
 
 /** One thread, fetched again whenever it changes. `id` null: none. */
 export function useThread(id: string | null): Loaded {
-  const { api, live, looks } = useHouse()
+  const { api, live } = useHouse()
   const [loaded, setLoaded] = useState<Loaded>({ kind: 'loading' })
   useEffect(() => {
     setLoaded({ kind: 'loading' })
@@ -57,10 +50,7 @@ export function useThread(id: string | null): Loaded {
         while (isStale) {
           isStale = false
           const thread = await api.get<Thread>(threadPath(id), ended.signal)
-          const before = looks.get(id)
-          const edits = before === undefined ? [] : [...before.edits, ...editsBetween(before.thread, thread)]
-          looks.set(id, { thread, edits })
-          setLoaded({ kind: 'thread', thread, edits })
+          setLoaded({ kind: 'thread', thread })
         }
       } catch (error) {
         if (ended.signal.aborted) return
@@ -84,7 +74,7 @@ export function useThread(id: string | null): Loaded {
       ended.abort()
       stop()
     }
-  }, [api, live, looks, id])
+  }, [api, live, id])
   return loaded
 }
 

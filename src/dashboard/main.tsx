@@ -9,7 +9,7 @@ const api = new Api()
 const live = new Live(api)
 live.start()
 render(
-  <HouseContext.Provider value={{ api, live, looks: new Map() }}>
+  <HouseContext.Provider value={{ api, live }}>
     <App />
   </HouseContext.Provider>,
   document.getElementById('app')!,

@@ -34,7 +34,10 @@ export function Overview() {
           Queue: {count(queue.waiting)} of {count(queue.limit)} waiting. Requests since the start: {count(asks.done)} answered,{' '}
           {count(asks.cancelled)} cancelled, {count(asks.failed)} failed, {count(asks.refused)} refused for the queue's length.
         </p>
-        <p>Saved since the start, against a plain prefix cache: {count(samples.at(-1)?.saved ?? 0)} tokens.</p>
+        <p>
+          Saved today: {count(status.savedToday)} tokens that a plain prefix cache would have computed, since midnight at the
+          server.
+        </p>
       </section>
       <ToolServers servers={toolServers} />
       <section aria-labelledby="figures-title">

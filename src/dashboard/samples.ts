@@ -12,8 +12,6 @@ export interface Sample {
   readonly generated: number | null
   readonly prompt: number | null
   readonly cached: number | null
-  /** Tokens that a plain prefix cache would have computed more. */
-  readonly saved: number | null
   /** Cells, over all loaded models. */
   readonly cells: number
   readonly used: number
@@ -50,7 +48,6 @@ export function sampleOf(at: number, { models, running, queue }: ServiceStatus, 
     generated: metricIn(metrics, 'kvfold_generation_tokens_total'),
     prompt: metricIn(metrics, 'kvfold_prompt_tokens_total'),
     cached: metricIn(metrics, 'kvfold_prompt_tokens_cached_total'),
-    saved: metricIn(metrics, 'kvfold_saved_tokens_total'),
     cells: total(caches.map(({ cells }) => cells)),
     used: total(caches.map(({ used }) => used)),
     parked: total(caches.map(({ parked }) => parked)),

@@ -12,7 +12,7 @@ import { SearchPane } from './search-pane.js'
 import { StepCharts } from './charts.js'
 import { Strip, StripLegend } from './strip.js'
 import { ThreadControls } from './thread-controls.js'
-import { fragmentsOf, timelineOf, type SeenEdit } from './timeline.js'
+import { fragmentsOf, timelineOf } from './timeline.js'
 import { TimelineTable } from './timeline-table.js'
 import { FoundTools } from './tool-panels.js'
 import type { Thread } from './wire.js'
@@ -28,11 +28,11 @@ export function ThreadPage({ loaded }: { readonly loaded: Loaded }) {
         </p>
       )
     case 'thread':
-      return <Shown thread={loaded.thread} edits={loaded.edits} />
+      return <Shown thread={loaded.thread} />
   }
 }
 
-function Shown({ thread, edits }: { readonly thread: Thread; readonly edits: readonly SeenEdit[] }) {
+function Shown({ thread }: { readonly thread: Thread }) {
   const { api } = useHouse()
   const { problem, act } = useAction()
   const [chosen, setChosen] = useState<Choice | null>(null)
@@ -118,7 +118,7 @@ function Shown({ thread, edits }: { readonly thread: Thread; readonly edits: rea
         ) : (
           <>
             <StepCharts ledger={ledger} />
-            <TimelineTable items={timelineOf(thread, edits)} />
+            <TimelineTable items={timelineOf(thread)} />
             <p class="dim">
               Measured: cache and prompt, which is what the edits before a step cost.
               {ledger.some(({ predicted }) => predicted !== null)

@@ -65,7 +65,11 @@ function Step({ entry, number }: { readonly entry: LedgerEntry; readonly number:
 
 function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
   if (item.kind === 'call') return `the model: ${item.name} (${item.on})`
-  if (item.kind === 'edit') return `${item.fragments.join(', ')} ${item.what} by a person or a program`
+  if (item.kind === 'edit') {
+    const { fragments, what, saves } = item
+    const effect = saves === 0 ? '' : `; ${count(Math.abs(saves))} tokens ${saves > 0 ? 'less' : 'more'} to show`
+    return `${fragments.join(', ')} ${what} by a person or a program${effect}`
+  }
   const { kind, folded, saves, reason } = item.event
   if (kind === 'client') return reason
   return `the server folded ${folded.join(', ')} (${count(saves)} tokens less): ${reason}`

@@ -1,35 +1,28 @@
 /** Owns the order of things in a thread: its steps, and the edits that came before each. Pure. */
 import type { Fragment, LedgerEntry, Thread } from './wire.js'
 
-/** An edit that this page saw happen, whoever made it. */
-export interface SeenEdit {
-  readonly fragment: string
-  readonly what: 'cut' | 'folded' | 'restored' | 'summarised'
-  /** Ledger entries there were by then. */
-  readonly after: number
-}
+type ThreadEvent = Thread['events'][number]
 
 export type TimelineItem =
   | { readonly kind: 'step'; readonly entry: LedgerEntry }
   /** By the model's own call. */
   | { readonly kind: 'call'; readonly name: string; readonly on: string }
   /** By a person or a program. */
-  | { readonly kind: 'edit'; readonly what: SeenEdit['what']; readonly fragments: readonly string[] }
-  /** By the server, to its own rules. */
-  | { readonly kind: 'policy'; readonly event: Thread['events'][number] }
+  | {
+      readonly kind: 'edit'
+      readonly what: NonNullable<ThreadEvent['what']>
+      readonly fragments: readonly string[]
+      readonly saves: number
+    }
+  /** By the server, to its own rules, or by the client. */
+  | { readonly kind: 'event'; readonly event: ThreadEvent }
 
 /** Names of the tools that change what is shown. */
 const EDITING = new Set(['fragment_context', 'fold_fragment', 'restore_fragment', 'summarize_fragment'])
 
-/** Steps in order; after each the edits that its answer called for, then those seen from outside, then the server's own. */
-export function timelineOf(
-  { ledger, messages, events }: Pick<Thread, 'ledger' | 'messages' | 'events'>,
-  seen: readonly SeenEdit[],
-): TimelineItem[] {
-  const editsAfter = (count: number): TimelineItem[] => [
-    ...together(seen.filter(({ after }) => after === count)),
-    ...events.filter(({ after }) => after === count).map((event) => ({ kind: 'policy', event }) as const),
-  ]
+/** Steps in order; after each the edits that its answer called for, then those by people, programs and the server. */
+export function timelineOf({ ledger, messages, events }: Pick<Thread, 'ledger' | 'messages' | 'events'>): TimelineItem[] {
+  const editsAfter = (count: number): TimelineItem[] => together(events.filter(({ after }) => after === count))
   return [
     ...editsAfter(0),
     ...ledger.flatMap((entry, at): TimelineItem[] => [
@@ -41,12 +34,15 @@ export function timelineOf(
 }
 
 /** Neighbours of one kind as one item. */
-function together(edits: readonly SeenEdit[]): TimelineItem[] {
-  const items: { kind: 'edit'; what: SeenEdit['what']; fragments: string[] }[] = []
-  for (const { what, fragment } of edits) {
+function together(events: readonly ThreadEvent[]): TimelineItem[] {
+  const items: TimelineItem[] = []
+  for (const event of events) {
+    const { kind, what, folded, saves } = event
     const last = items.at(-1)
-    if (last?.what === what) last.fragments.push(fragment)
-    else items.push({ kind: 'edit', what, fragments: [fragment] })
+    if (kind !== 'edit' || what === undefined) items.push({ kind: 'event', event })
+    else if (last?.kind === 'edit' && last.what === what)
+      items[items.length - 1] = { ...last, fragments: [...last.fragments, ...folded], saves: last.saves + saves }
+    else items.push({ kind: 'edit', what, fragments: folded, saves })
   }
   return items
 }
@@ -58,21 +54,6 @@ function callsOf(entry: LedgerEntry, messages: Thread['messages']): TimelineItem
   return (answer.toolCalls ?? [])
     .filter(({ name }) => EDITING.has(name))
     .map(({ name, arguments: args }) => ({ kind: 'call', name, on: Object.values(args).map(String).join(', ') }))
-}
-
-/** What was done to fragments between two looks at a thread in which nothing else happened; what the model did itself is not among it. */
-export function editsBetween(before: Thread, now: Thread): SeenEdit[] {
-  if (before.count !== now.count || before.running || now.running) return []
-  const byTheServer = new Set(now.events.slice(before.events.length).flatMap(({ folded }) => folded))
-  const known = new Map(fragmentsOf(before).map((fragment) => [fragment.id, fragment]))
-  const after = now.ledger.length
-  return fragmentsOf(now).flatMap(({ id, state }): SeenEdit[] => {
-    const old = known.get(id)
-    if (old === undefined) return [{ fragment: id, what: 'cut', after }]
-    if (JSON.stringify(old.state) === JSON.stringify(state)) return []
-    if (state.kind === 'folded' && byTheServer.has(id)) return []
-    return [{ fragment: id, what: state.kind === 'open' ? 'restored' : state.kind, after }]
-  })
 }
 
 export const fragmentsOf = ({ messages }: Pick<Thread, 'messages'>): readonly Fragment[] =>

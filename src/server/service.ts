@@ -31,7 +31,7 @@ import { MemoryStore } from './threads/memory-store.js'
 import { livePorts, type Model, Models, type ModelsOptions, type ModelSource, type ServedEngine } from './threads/models.js'
 import { Operations } from './threads/thread-operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
-import type { ModelStatus, ServiceStatus } from './threads/status.js'
+import { type ModelStatus, SavedToday, type ServiceStatus } from './threads/status.js'
 import { SILENT, Voice } from './threads/voice.js'
 import type { Damage } from '../store/damage.js'
 import type { ThreadStore } from '../store/port.js'
@@ -53,6 +53,8 @@ export interface ServiceOptions extends Omit<ModelsOptions, 'onLeave'>, Omit<Boo
   readonly defaults?: Partial<AskDefaults>
   /** What requests with `acm: memtool` may use besides their own tools. Default: none. */
   readonly operatorTools?: OperatorTools
+  /** Default: counted from the start of this process. */
+  readonly savedToday?: SavedToday
   /** Folds and summaries that take at least as many tokens as the text, by whomever, where a request does not say. Default `refuse`. */
   readonly costlyFolds?: CostlyFolds
 }
@@ -83,7 +85,7 @@ export class ThreadService implements Service {
   #closing: Promise<void> | null = null
 
   private constructor(
-    private readonly options: ServiceOptions,
+    private readonly options: ServiceOptions & { readonly savedToday: SavedToday },
     parts: {
       readonly store: ThreadStore
       readonly models: Models
@@ -127,7 +129,7 @@ export class ThreadService implements Service {
       portsOf: livePorts(models, options.costlyFolds ?? 'refuse'),
       forget: ({ id, model }) => models.all.find(({ name }) => name === model)?.engine?.forget(conversationId(id)),
     })
-    return new ThreadService(options, { store, models, book, completions })
+    return new ThreadService({ savedToday: new SavedToday(), ...options }, { store, models, book, completions })
   }
 
   ask(ask: Ask): Asked {
@@ -241,6 +243,7 @@ export class ThreadService implements Service {
       threads: this.#book.size,
       loaded: this.#book.loaded,
       damaged: { threads: open(this.#store.damage()), responses: open(this.responses.damage()) },
+      savedToday: this.options.savedToday.tokens,
       asks: { ...this.#asks },
       closing: this.#closing !== null,
     }
@@ -281,6 +284,7 @@ export class ThreadService implements Service {
         const { operatorTools = null } = this.options
         try {
           const done = await answer({ ask, taken, engine, defaults: this.#defaults, operatorTools, signal, emit, save })
+          this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           return { ...done, waited }
         } finally {
           await save()

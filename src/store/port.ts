@@ -42,16 +42,18 @@ export interface ThreadEdits {
   readonly ids: number
 }
 
-/** What happened to a thread beside its steps: the server's policy folded, or its client changed messages that it had sent before. */
+/** What happened to a thread beside its steps: the server's policy folded, its client changed messages that it had sent before, or a person or a program edited it. */
 export interface ThreadEvent {
-  readonly kind: 'policy' | 'client'
+  readonly kind: 'policy' | 'client' | 'edit'
   /** Unix milliseconds. */
   readonly at: number
   /** Ledger entries that there were: it counts from the next step on. */
   readonly after: number
-  /** Fragments folded. */
+  /** Fragments folded; of an edit those that it is about. */
   readonly folded: readonly FragmentId[]
-  /** Tokens that are shown less. */
+  /** Of an edit: what was done to them. */
+  readonly what?: 'cut' | 'folded' | 'restored' | 'summarised'
+  /** Tokens that are shown less; negative: more. */
   readonly saves: number
   /** For people. */
   readonly reason: string

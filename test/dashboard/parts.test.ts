@@ -6,7 +6,7 @@ import { clientView } from '../../src/dashboard/chat-request.js'
 import { markersOf, piecesOf, whereIs } from '../../src/dashboard/pieces.js'
 import { metricIn, rates, type Sample } from '../../src/dashboard/samples.js'
 import { eventsIn, type Fragment, type LedgerEntry, type Thread, type ThreadMessage } from '../../src/dashboard/wire.js'
-import { editsBetween, timelineOf } from '../../src/dashboard/timeline.js'
+import { timelineOf } from '../../src/dashboard/timeline.js'
 import type { FragmentId } from '../../src/core/ids.js'
 
 const message = (
@@ -92,38 +92,20 @@ describe('the timeline', () => {
         ],
       },
     }
-    const edits = [
-      { fragment: 'f2', what: 'folded' as const, after: 2 },
-      { fragment: 'f3', what: 'folded' as const, after: 2 },
-      { fragment: 'f3', what: 'restored' as const, after: 2 },
-    ]
-    const events = [{ after: 2, folded: ['f4'], saves: 9, reason: 'old' }] as unknown as Thread['events']
-    const told = timelineOf(thread([asked, answered], [entry(1), entry(0, 'summary'), entry(1)], events), edits)
+    const edit = { kind: 'edit', after: 2, saves: 4 }
+    const events = [
+      { ...edit, what: 'folded', folded: ['f2'] },
+      { ...edit, what: 'folded', folded: ['f3'] },
+      { ...edit, what: 'restored', folded: ['f3'] },
+      { kind: 'policy', after: 2, folded: ['f4'], saves: 9, reason: 'old' },
+    ] as unknown as Thread['events']
+    const told = timelineOf(thread([asked, answered], [entry(1), entry(0, 'summary'), entry(1)], events))
     const words = told.map((item) => {
       if (item.kind === 'step') return item.entry.kind
       if (item.kind === 'call') return item.on
-      return item.kind === 'edit' ? item.fragments.join() : item.event.reason
+      return item.kind === 'edit' ? `${item.fragments.join()} ${item.saves}` : item.event.reason
     })
-    expect(words).toEqual(['answer', 'f1', 'summary', 'f2,f3', 'f3', 'old', 'answer', 'f1'])
-  })
-
-  it('does not take what the server folded for an edit from outside', () => {
-    const open = message(0, 'user', 'text', [fragment('f1', 0, 2), fragment('f2', 2, 4)])
-    const folded = message(0, 'user', 'text', [fragment('f1', 0, 2, 'folded'), fragment('f2', 2, 4, 'folded')])
-    const events = [{ after: 1, folded: ['f1'], saves: 9, reason: 'old' }] as unknown as Thread['events']
-    const seen = editsBetween(thread([open], [entry(0)]), thread([folded], [entry(0)], events))
-    expect(seen).toEqual([{ fragment: 'f2', what: 'folded', after: 1 }])
-  })
-
-  it('sees what changed, unless the model may have done it', () => {
-    const before = thread([message(0, 'user', 'text', [fragment('f1', 0, 2, 'folded')])], [entry(1)])
-    const after = thread([message(0, 'user', 'text', [fragment('f1', 0, 2), fragment('f2', 2, 4)])], [entry(1)])
-    expect(editsBetween(before, after)).toEqual([
-      { fragment: 'f1', what: 'restored', after: 1 },
-      { fragment: 'f2', what: 'cut', after: 1 },
-    ])
-    expect(editsBetween(before, { ...after, running: true })).toEqual([])
-    expect(editsBetween({ ...before, count: 0 }, after)).toEqual([])
+    expect(words).toEqual(['answer', 'f1', 'summary', 'f2,f3 8', 'f3 4', 'old', 'answer', 'f1'])
   })
 })
 

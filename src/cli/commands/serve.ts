@@ -200,6 +200,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
       embeddings: embeddings ?? undefined,
       store: kept?.store,
       responses: kept?.responses,
+      savedToday: kept?.savedToday,
       timeoutMs: flags.timeout === undefined ? undefined : flags.timeout * 1000,
       keepAliveMs: flags.keepAlive === undefined ? undefined : flags.keepAlive * 1000,
       operatorTools: mcp ?? undefined,

@@ -285,19 +285,21 @@ const THREAD = Type.Unsafe<unknown>({
     events: {
       type: 'array',
       description:
-        'What the server folded by its own policies, and what the client changed of what it had sent before; oldest first.',
+        'What the server folded by its own policies, what the client changed of what it had sent before, and what people and programs edited here; oldest first.',
       items: {
         type: 'object',
         properties: {
           kind: {
             type: 'string',
-            enum: ['policy', 'client'],
-            description: 'who: the server, or the client by sending other messages than before',
+            enum: ['policy', 'client', 'edit'],
+            description:
+              'who: the server, the client by sending other messages than before, or a person or a program by these routes',
           },
           at: { type: 'integer', description: 'Unix milliseconds' },
           after: { type: 'integer', description: 'entries of `ledger` that there were: it counts from the next one on' },
-          folded: { type: 'array', items: { type: 'string' }, description: 'fragments' },
-          saves: tokens('that are shown less'),
+          folded: { type: 'array', items: { type: 'string' }, description: 'fragments; of an edit those that it is about' },
+          what: { type: 'string', enum: ['cut', 'folded', 'restored', 'summarised'], description: 'of an edit' },
+          saves: tokens('that are shown less; negative: more'),
           reason: { type: 'string' },
         },
       },

@@ -1,4 +1,5 @@
-/** Owns what the service says of itself: models, queue, slots. */
+/** Owns what the service says of itself: models, queue, slots, what it saved today. */
+import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import type { CacheTotals } from '../../kv/residency.js'
 import type { Abilities } from '../../engine/model-facts.js'
 
@@ -53,7 +54,52 @@ export interface ServiceStatus {
   readonly loaded: number
   /** Kept things that are not what was acknowledged; each is told when it is asked for. */
   readonly damaged: { readonly threads: number; readonly responses: number }
+  /** Tokens that a plain prefix cache would have computed more, since midnight of this machine's day; negative: less. */
+  readonly savedToday: number
   /** Since the start: asks by how they ended. */
   readonly asks: { readonly done: number; readonly failed: number; readonly cancelled: number; readonly refused: number }
   readonly closing: boolean
 }
+
+/** What was saved since midnight, local time; with a file it outlives the process. A file that cannot be read or written costs the figure, nothing else. */
+export class SavedToday {
+  #day: string
+  #tokens = 0
+
+  /** @param clock for tests */
+  constructor(
+    private readonly file: string | null = null,
+    private readonly clock: () => Date = () => new Date(),
+  ) {
+    this.#day = dayOf(this.clock())
+    if (file === null) return
+    try {
+      const { day, tokens } = JSON.parse(readFileSync(file, 'utf8')) as { day?: unknown; tokens?: unknown }
+      if (day === this.#day && Number.isSafeInteger(tokens)) this.#tokens = tokens as number
+    } catch {
+      // There is none yet, or it is none of ours.
+    }
+  }
+
+  get tokens(): number {
+    const day = dayOf(this.clock())
+    if (day !== this.#day) [this.#day, this.#tokens] = [day, 0]
+    return this.#tokens
+  }
+
+  add(tokens: number): void {
+    if (tokens === 0) return
+    this.#tokens = this.tokens + tokens
+    if (this.file === null) return
+    try {
+      writeFileSync(`${this.file}.new`, JSON.stringify({ day: this.#day, tokens: this.#tokens }), { mode: 0o600 })
+      renameSync(`${this.file}.new`, this.file)
+    } catch {
+      // The next answer tries again.
+    }
+  }
+}
+
+/** As the clock on the wall has it. */
+const dayOf = (date: Date): string =>
+  [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((part) => String(part).padStart(2, '0')).join('-')

@@ -7,6 +7,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
+import type { ThreadEvent } from '../../store/port.js'
 import { toolsFoundIn } from '../../tools/management.js'
 import { Looking } from './attention-replay.js'
 import type { Models, ServedEngine } from './models.js'
@@ -43,7 +44,11 @@ export class Operations implements ThreadDesk {
   }
 
   fragment(...[tenant, id, options]: Parameters<ThreadDesk['fragment']>): Promise<readonly Fragment[]> {
-    return this.#edit(tenant, id, (thread) => granted(thread.conversation.fragment(options)).fragments)
+    return this.#edit(tenant, id, (thread) => {
+      const { fragments } = granted(thread.conversation.fragment(options))
+      edited(thread, 'cut', fragments, 0)
+      return fragments
+    })
   }
 
   fold(...[tenant, id, fragment, how, costly]: Parameters<ThreadDesk['fold']>): Promise<Fragment> {
@@ -53,6 +58,7 @@ export class Operations implements ThreadDesk {
       this.book.quietly(thread, 'fragments', async () => {
         if (how?.forget === true && engine.forgetHidden === undefined) throw new KvfoldError('tool/refused', ELSEWHERE)
         const folded = granted(conversation.fold(fragment, how, costly)).fragment
+        edited(thread, 'folded', [folded], savedBy(folded))
         // At once; where the template refuses, because results of calls are not there yet, the next step does it.
         if (how?.forget === true)
           await engine
@@ -70,7 +76,13 @@ export class Operations implements ThreadDesk {
   }
 
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment> {
-    return this.#edit(tenant, id, (thread) => granted(thread.conversation.restore(fragment)).fragment)
+    return this.#edit(tenant, id, (thread) => {
+      const { conversation } = thread
+      const before = conversation.fragments.find((one) => one.id === fragment)
+      const restored = granted(conversation.restore(fragment)).fragment
+      edited(thread, 'restored', [restored], -savedBy(before))
+      return restored
+    })
   }
 
   summarize(
@@ -79,7 +91,9 @@ export class Operations implements ThreadDesk {
     return this.#edit(tenant, id, async (thread) => {
       const result = await thread.conversation.summarize(fragment, focus, signal, costly)
       thread.account(result.ledger ?? [])
-      return granted(result)
+      const summarised = granted(result)
+      edited(thread, 'summarised', [summarised.fragment], savedBy(summarised.fragment))
+      return summarised
     })
   }
 
@@ -154,6 +168,15 @@ export class Operations implements ThreadDesk {
 
 const ELSEWHERE =
   'Another server computes this model and keeps its own cache, which cannot be told to forget. Fold without forget.'
+
+/** Notes for whoever looks at the steps later. */
+function edited(thread: Thread, what: NonNullable<ThreadEvent['what']>, fragments: readonly Fragment[], saves: number): void {
+  const folded = fragments.map(({ id }) => id)
+  thread.happened({ kind: 'edit', what, folded, saves, reason: `${folded.join(', ')} ${what} by a person or a program` })
+}
+
+/** Tokens that hiding it took out of sight; 0 where nobody counted. */
+const savedBy = (fragment: Fragment | undefined): number => (fragment?.price?.open ?? 0) - (fragment?.price?.hidden ?? 0)
 
 /** Many templates refuse calls whose results are not all there. */
 function unlessTemplate(error: unknown): void {

@@ -43,6 +43,26 @@ async function eventsOf(asked: Asked): Promise<AskEvent[]> {
 /** What the engine was last asked to show. */
 const shown = (engine: ScriptedEngine) => engine.requests.at(-1)!.messages.map(({ role, content }) => `${role}: ${content}`)
 
+it('edits of people and programs are noted between the steps, and kept', async () => {
+  const store = new MemoryStore()
+  const { ask, service } = await serve(numbered, { store })
+  const { thread } = await ask([user(`Once. ${'All of this is out of date. '.repeat(40)}`)])
+  const { threads } = service
+  const cut = { startMarker: 'Once.', endMarker: 'All of this is out of date.', numFragments: 1 }
+  const [{ id } = { id: '' }] = await threads.fragment('t', thread, cut)
+  await threads.fold('t', thread, id, {}, 'allow')
+  await threads.restore('t', thread, id)
+  await expect(threads.restore('t', thread, id)).rejects.toThrow('is open')
+  const noted = threads.get('t', thread).events
+  expect(noted.map(({ kind, what, folded, after }) => [kind, what, folded, after])).toEqual([
+    ['edit', 'cut', [id], 1],
+    ['edit', 'folded', [id], 1],
+    ['edit', 'restored', [id], 1],
+  ])
+  expect(noted[2]!.saves).toBe(-noted[1]!.saves)
+  expect(store.read('t', thread)!.events).toEqual(noted)
+})
+
 describe('the note on a long message', () => {
   const long = user('word '.repeat(1000).trim())
   const note = '\n\n[This message has about 5 thousand characters.]'
