@@ -238,6 +238,8 @@ export interface Service {
   complete(ask: CompletionAsk): CompletionAsked
   /** In the order of preference; loads nothing. */
   models(): readonly ModelStatus[]
+  /** Loads the model, whose status says more then; the first where none is named. Gives its status. */
+  load(model?: string): Promise<ModelStatus>
   /** Control tokens written in the text count as such with `special`; `bos`: with what the model's texts begin with. */
   tokenize(
     model: string | undefined,

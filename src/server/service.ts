@@ -176,6 +176,10 @@ export class ThreadService implements Service {
     return this.#models.all.map((model) => ({ ...model.status, running: this.#queues.get(model)?.running ?? 0 }))
   }
 
+  load(name?: string): Promise<ModelStatus> {
+    return this.#using(name, () => this.models().find((model) => model.name === this.#pick(name).name)!)
+  }
+
   tokenize(...[model, text, { special = false, bos = false } = {}]: Parameters<Service['tokenize']>) {
     const options = { parseSpecial: special, addSpecial: bos }
     return this.#using(model, (engine) => [...vocabularyOf(engine).tokenize(text, options)])

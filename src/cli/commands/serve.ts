@@ -226,7 +226,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
         })
   try {
     // What is wrong with the first model should be said now, not to the first client.
-    await (remote === null ? service.tokenize(undefined, '') : service.count(undefined, [], []))
+    await (remote === null ? service.load() : service.count(undefined, [], []))
     if (embeddings !== null) await service.embed({ tenant: PUBLIC, inputs: ['a'] })
     // Threads of an earlier release are read only now.
     for (const line of kept?.store.notes().slice(told) ?? []) notes.print(`store: ${printable(line)}`)

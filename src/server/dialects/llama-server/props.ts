@@ -14,8 +14,7 @@ export function addProps(app: App, { service, sampling }: Ports): void {
   const described = (summary: string) => ({ summary, tags: ['llama-server'], response: { 200: ANSWER, ...ERRORS } })
   app.get('/props', { schema: { ...described('The model that is served'), querystring: Named } }, async ({ query }) => {
     // What it says is known once the model is loaded.
-    await service.tokenize(query.model, '')
-    const { name, loaded } = modelOf(service, query.model)
+    const { name, loaded } = await service.load(query.model)
     return {
       default_generation_settings: { n_ctx: loaded?.context, params: sampling },
       total_slots: loaded?.slots,

@@ -1,7 +1,6 @@
 /** Owns the routes below `/api`, as Ollama has them. */
 import Type from 'typebox'
 import type { Answer, AnyAsked, CompletionAnswer, Service } from '../../ask.js'
-import { FieldError } from '../../problem.js'
 import type { App, Ports } from '../../ports.js'
 import type { ModelStatus } from '../../threads/status.js'
 import { ANSWER, ERRORS } from '../documented.js'
@@ -31,7 +30,7 @@ export function addOllama(app: App, { service, sampling, exchange }: Ports, vers
     async (request, reply) => {
       const body = named(request.body)
       // Without messages it only has the model loaded.
-      if (body.messages.length === 0) return loaded(service, body.model)
+      if (body.messages.length === 0) return load(service, body.model)
       const ask = chatAsk(body, request.tenant, sampling)
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal })]
       const running = exchange(request, reply)
@@ -44,7 +43,7 @@ export function addOllama(app: App, { service, sampling, exchange }: Ports, vers
     { schema: { ...described('Completion (Ollama)'), body: GenerateBody }, preValidation: nullsDownTo(NULLS, ['format']) },
     async (request, reply) => {
       const body = named(request.body)
-      if (body.prompt === undefined || body.prompt === '') return loaded(service, body.model)
+      if (body.prompt === undefined || body.prompt === '') return load(service, body.model)
       const ask = generateAsk(body, request.tenant, sampling)
       const { prompt } = body
       const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] =>
@@ -78,15 +77,10 @@ export function addOllama(app: App, { service, sampling, exchange }: Ports, vers
       },
     },
     async ({ body }) => {
-      const name = nameIn(service, body.model ?? body.name)
-      const known = service.models().find((model) => model.name === name)
-      if (known === undefined)
-        throw new FieldError('model', 'There is no such model; /api/tags lists those there are.', 'model/not-found')
-      await service.tokenize(name, '')
-      const context = service.models().find((model) => model.name === name)?.loaded?.context
+      const { loaded } = await service.load(nameIn(service, body.model ?? body.name))
       return {
         details: DETAILS,
-        model_info: { 'general.architecture': 'kvfold', 'kvfold.context_length': context },
+        model_info: { 'general.architecture': 'kvfold', 'kvfold.context_length': loaded?.context },
         capabilities: ['completion', 'tools'],
       }
     },
@@ -108,7 +102,7 @@ function nameIn(service: Service, name: string | undefined): string | undefined 
   return service.models().some((model) => model.name === name) ? name : plain
 }
 
-async function loaded(service: Service, model: string | undefined): Promise<object> {
-  await service.tokenize(model, '')
+async function load(service: Service, model: string | undefined): Promise<object> {
+  await service.load(model)
   return { model, created_at: new Date().toISOString(), response: '', done: true, done_reason: 'load' }
 }
