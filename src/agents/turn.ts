@@ -22,7 +22,8 @@ export interface TurnOptions {
   /** Sampling, limits, the contract of edits and the like, the same for every step. */
   readonly generation: Pick<
     EngineRequest,
-    'sampling' | 'maxTokens' | 'stop' | 'grammar' | 'schema' | 'logprobs' | 'contract' | 'blend' | 'clientEdits' | 'parent'
+    | ('sampling' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'grammar' | 'schema' | 'logprobs')
+    | ('contract' | 'blend' | 'clientEdits' | 'parent')
   >
   /** What the answer of the first step begins with. Default: nothing. */
   readonly beginning?: string

@@ -150,6 +150,11 @@ export class ChatFormat {
     return prompt === this.#root.#probe().prompt ? undefined : prompt
   }
 
+  /** Whether the generation prompt ends with a tag. */
+  opens(tag: string): boolean {
+    return this.#probe().prompt.trimEnd().endsWith(tag)
+  }
+
   get #root(): ChatFormat {
     return this.variant?.of ?? this
   }

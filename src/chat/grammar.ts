@@ -20,7 +20,12 @@ export function jsonCall(tool: string, args: string, key = 'arguments'): string 
 export interface ReasoningTags {
   readonly open: string
   readonly close: string
+  /** What must stand behind `close` before the answer goes on. Default: nothing. */
+  readonly then?: string
 }
+
+/** Of models whose template shows none. */
+export const USUAL_TAGS: ReasoningTags = { open: '<think>', close: '</think>' }
 
 /** How a family writes calls. */
 export interface CallForm {
@@ -72,7 +77,7 @@ export function lazyCalls(form: CallForm, tools: readonly ToolDefinition[], prom
   const calls = addCalls(rules, form, tools, single)
   const bare = isAroundOptional ? ` | ${calls} (${around.after})?` : ''
   rules.add('root', `( ${around.before}${calls}${around.after}${bare} ) [ \\n]{0,4}`)
-  const reasoning = [form.reasoning ?? { open: '<think>', close: '</think>' }]
+  const reasoning = [form.reasoning ?? USUAL_TAGS]
   const end = prompt.trimEnd()
   const opened = [...triggers, ...reasoning.map(({ open }) => open)].find((tag) => end.endsWith(tag)) ?? ''
   return { grammar: rules.text(), triggers, reasoning, opened }

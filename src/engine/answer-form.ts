@@ -56,11 +56,11 @@ export function formGrammar({ grammar, schema }: Form): Held {
 }
 
 /**
- * What a request holds its answer to: a form; else calls of the callable tools, where a call is required from the beginning, otherwise from where one
+ * A form; else calls of the callable tools, where a call is required from the beginning, otherwise from where one
  * begins, so that no other call can be made.
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request where the template's way to write calls cannot be forced
  */
-export function grammarOf(format: ChatFormat, request: EngineRequest): Held {
+function grammarOf(format: ChatFormat, request: EngineRequest): Held {
   const { grammar, schema, toolChoice = 'auto', callable, endsWith = () => false } = request
   const tools = [...(request.tools ?? []), ...(request.unlisted ?? [])]
   if (grammar !== undefined || schema !== undefined) return formGrammar(request)
@@ -79,6 +79,27 @@ export function grammarOf(format: ChatFormat, request: EngineRequest): Held {
       `This model's template has no tool-call syntax that kvfold can force (${format.syntax.name}); use toolChoice auto.`,
     )
   return { grammar: calls }
+}
+
+/**
+ * What a request holds its answer to: its form or its calls, and how long it may reason, where the template's reasoning can be told.
+ * @throws KvfoldError as `grammarOf`
+ */
+export const heldTo = (format: ChatFormat, model: NativeModel, request: EngineRequest): Partial<SamplerOptions> => ({
+  ...grammarOf(format, request),
+  ...budgetOf(format, model, request),
+})
+
+function budgetOf(
+  format: ChatFormat,
+  model: NativeModel,
+  { reasoningBudget: tokens, continues = false }: EngineRequest,
+): Pick<SamplerOptions, 'budget'> {
+  const { reasoning } = format.syntax
+  if (tokens === undefined || reasoning === null) return {}
+  const { open, close, then = '' } = reasoning
+  const forced = model.tokenize(close + then, { parseSpecial: true })
+  return { budget: { tokens, open, close, opened: !continues && format.opens(open), forced } }
 }
 
 /** An answer, what it was given after, and the text it was sampled as. */

@@ -50,6 +50,8 @@ export interface EngineRequest {
   /** Default: what the context has room for. */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
+  /** Tokens that the answer may reason for; then its reasoning is closed in the model's place. Engines that cannot let it go on. Default: without end. */
+  readonly reasoningBudget?: number
   /** The answer ends with the first complete call that this is true of. Engines that cannot end there go on. Default: calls end nothing. */
   readonly endsWith?: (call: Pick<ToolCall, 'name'>) => boolean
   /** GBNF, or a JSON schema the answer must satisfy; not both. */
@@ -171,6 +173,8 @@ export interface Engine {
   ): Span
   /** Whether prompts can be told of a variable of that name. Default: of none. */
   reads?(variable: string): boolean
+  /** Whether it keeps to `reasoningBudget`. Default false. */
+  readonly boundsReasoning?: boolean
   /** Whether `count` only estimates, because another server has the vocabulary. Default false. */
   readonly estimates?: boolean
   /** Tokens the messages take when shown under the edits, generation prompt included. */

@@ -30,7 +30,7 @@ import { ClientEdits, OwnAnswers } from './client-messages.js'
 import { abilitiesOf, refusalOf, type Abilities } from './model-facts.js'
 import { type DiskTierFolder, openShelf } from './disk-tier.js'
 import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
-import { formGrammar, grammarOf, isClosed, refuseBadBeginning, refuseForeign, refuseTwoForms, wholeOf } from './answer-form.js'
+import { formGrammar, heldTo, isClosed, refuseBadBeginning, refuseForeign, refuseTwoForms, wholeOf } from './answer-form.js'
 import {
   chatFormatOf,
   contextOptions,
@@ -200,6 +200,10 @@ export class LlamaEngine implements Engine {
     return this.format.reads(variable)
   }
 
+  get boundsReasoning(): boolean {
+    return this.format.syntax.reasoning !== null
+  }
+
   count(...shown: Shown): number {
     return this.#render(...shown).tokens.length
   }
@@ -309,7 +313,7 @@ export class LlamaEngine implements Engine {
     const cut = { early: false }
     const result = await this.#submit({
       ...this.#clientEdits.asked(request, rendered, this.#salts.of(request.tenant), termsOf(request, this.options)),
-      sampler: { ...samplerOptions(request.sampling), ...grammarOf(format, request) },
+      sampler: { ...samplerOptions(request.sampling), ...heldTo(format, this.model, request) },
       ...(request.maxTokens === undefined ? {} : { maxTokens: request.maxTokens }),
       ...(request.stop === undefined ? {} : { stop: request.stop }),
       ...(request.logprobs === undefined ? {} : { logprobs: request.logprobs }),

@@ -1,5 +1,6 @@
 // Owns the lives of native objects: who holds what, what happens when an environment ends, and how failures are told.
 #include "lazy-grammar.h"
+#include "reasoning-budget.h"
 #include "tap.h"
 
 namespace kvfold {

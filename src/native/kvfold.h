@@ -67,6 +67,8 @@ struct ContextHandle {
 
 // A grammar that holds only from where one of the triggers stands in what was written (lazy-grammar.cc).
 class LazyGrammar;
+// How long an answer may reason (reasoning-budget.cc).
+class ReasoningBudget;
 
 struct SamplerHandle {
   std::shared_ptr<ModelHandle> model;
@@ -76,6 +78,8 @@ struct SamplerHandle {
   llama_sampler *grammar = nullptr;
   // Wakes the grammar where a call begins; null where it holds from the beginning.
   std::unique_ptr<LazyGrammar> lazy;
+  // Null: as long as the model will.
+  std::unique_ptr<ReasoningBudget> budget;
   llama_sampler *chain = nullptr;
   // Its state changes with every draw (mirostat).
   bool stateful = false;

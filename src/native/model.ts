@@ -302,6 +302,13 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
       refuse(`The logit bias of token ${token} is ${bias}; give a number or -Infinity.`)
   }
   if (options.grammar !== undefined) checkGrammar(options.grammar)
+  if (options.budget !== undefined) {
+    const { tokens, open, close, forced } = options.budget
+    within('budget.tokens', tokens, 0, 2 ** 31 - 1, true)
+    for (const token of forced) within('budget.forced', token, 0, vocabulary - 1, true)
+    if (open === '' || close === '' || forced.length === 0)
+      refuse('A budget of reasoning needs the tags around it and the tokens that close it; give all of them.')
+  }
   const { lazy } = options
   if (lazy === undefined) return
   if (options.grammar === undefined || lazy.triggers.length === 0)

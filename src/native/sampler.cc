@@ -3,12 +3,13 @@
 // Order, as in llama.cpp's default chain: logit bias, penalties, top-k, typical, top-p, min-p, temperature, draw; mirostat replaces the
 // filters; temperature 0 takes the likeliest. A grammar over a whole vocabulary is costly, so the token drawn without it is tried first and
 // only where it does not fit, the grammar masks the candidates before all other steps and the draw is repeated (the way of
-// common_sampler_sample in llama.cpp). Mirostat learns from every draw, so with it the grammar always comes first.
+// common_sampler_sample in llama.cpp). Where the reasoning's budget is spent nothing is drawn: what closes it is next. Mirostat learns from every draw, so with it the grammar always comes first.
 #include <algorithm>
 #include <cmath>
 
 #include "kvfold.h"
 #include "lazy-grammar.h"
+#include "reasoning-budget.h"
 
 namespace kvfold {
 namespace {
@@ -82,6 +83,7 @@ Napi::Value create(const Napi::CallbackInfo &info) {
       sampler->lazy = std::make_unique<LazyGrammar>(*sampler->model, sampler->grammar, options.Get("lazy").As<Napi::Object>());
       sampler->grammar = sampler->lazy->begin();
     }
+    if (options.Get("budget").IsObject()) sampler->budget = std::make_unique<ReasoningBudget>(options.Get("budget").As<Napi::Object>());
     addChain(*sampler, options);
     return boxed(info.Env(), sampler);
   });
@@ -108,6 +110,7 @@ void accept(SamplerHandle &sampler, llama_token token) {
     throw Failure("engine/bad-grammar", "The grammar does not allow token " + std::to_string(token) + " here.");
   if (sampler.grammar != nullptr) llama_sampler_accept(sampler.grammar, token);
   else if (sampler.lazy != nullptr) sampler.grammar = sampler.lazy->take(token);
+  if (sampler.budget != nullptr) sampler.budget->take(token, pieceOf(sampler.model->vocab, token));
   llama_sampler_accept(sampler.chain, token);
 }
 
@@ -139,6 +142,7 @@ Napi::Value reset(const Napi::CallbackInfo &info) {
     } else if (sampler->grammar != nullptr) {
       llama_sampler_reset(sampler->grammar);
     }
+    if (sampler->budget != nullptr) sampler->budget->begin();
     llama_sampler_reset(sampler->chain);
     return info.Env().Undefined();
   });
@@ -156,6 +160,14 @@ Napi::Value release(const Napi::CallbackInfo &info) {
 llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
   std::lock_guard<std::mutex> lock(sampler.mutex);
   if (sampler.chain == nullptr) throw Failure("native/disposed", "The sampler was disposed; create another.");
+  if (sampler.budget != nullptr) {
+    llama_token due = sampler.budget->due();
+    if (due != LLAMA_TOKEN_NULL && allowed(sampler, due)) {
+      accept(sampler, due);
+      return due;
+    }
+    if (due != LLAMA_TOKEN_NULL) sampler.budget->giveUp();
+  }
   bool constrain = sampler.grammar != nullptr;
   llama_token token = draw(sampler, logits, constrain && sampler.stateful);
   if (constrain && !sampler.stateful && !allowed(sampler, token)) token = draw(sampler, logits, true);

@@ -247,6 +247,17 @@ export interface SamplerOptions {
     /** What the prompt ends with of triggers and tags; empty: nothing. */
     readonly opened: string
   }
+  /** How long the text may reason. Default: without end. */
+  readonly budget?: {
+    /** Of reasoning, over all its stretches; then `forced` is written, where the grammar allows it. */
+    readonly tokens: number
+    readonly open: string
+    readonly close: string
+    /** Whether the prompt ends with `open`. */
+    readonly opened: boolean
+    /** What closes the reasoning. */
+    readonly forced: Int32Array
+  }
   /** Added to logits; -Infinity bans. */
   readonly logitBias?: readonly { readonly token: number; readonly bias: number }[]
 }

@@ -64,6 +64,8 @@ export interface Ask {
   readonly format?: AnswerFormat
   /** Later ones go before earlier ones of the same name. Default: the template is told nothing. */
   readonly template?: readonly TemplateField[]
+  /** Tokens of reasoning a step, as a field says: then it is closed in the model's place, where the engine can. Default: without end. */
+  readonly reasoningBudget?: { readonly field: string; readonly tokens: number }
   /** Alternatives to report per token, 0 to 20. Default: no logprobs. */
   readonly logprobs?: number
   /** Default: the server's. */
@@ -168,7 +170,7 @@ export interface Answer {
   readonly logprobs?: readonly TokenLogprob[]
   /** Calls of the context tools that were carried out. */
   readonly contextCalls: number
-  /** Fields of `Ask.template` that the model's template does not read, each once. */
+  /** Fields of `Ask.template` that the model's template does not read and nothing else here carries out, each once. */
   readonly unread: readonly string[]
 }
 

@@ -197,3 +197,72 @@ describe('refusals', () => {
     sampler.dispose()
   })
 })
+
+describe('a budget of reasoning', () => {
+  const tags = { open: '<think>', close: '</think>' }
+  const forced = () => model.tokenize(tags.close, { parseSpecial: true })
+  const letters = 'root ::= [a-z]* "</think>Red."'
+  /** Draws until the grammar has ended, or so many. */
+  function written(options: SamplerOptions, most = OUTPUTS): { readonly tokens: readonly number[]; readonly text: string } {
+    const sampler = model.createSampler({ temperature: 0, ...options })
+    const tokens: number[] = []
+    while (tokens.length < most && !model.isEndOfGeneration(tokens.at(-1) ?? 0)) tokens.push(sampler.sample(context, 0))
+    sampler.dispose()
+    return { tokens, text: model.detokenize(tokens) }
+  }
+  /** What could close the reasoning is banned; what is forced is written all the same. */
+  const banned = () =>
+    Array.from({ length: model.info.vocabulary }, (_, token) => token)
+      .filter((token) => Buffer.from(model.piece(token, true)).includes('<') && !model.isEndOfGeneration(token))
+      .map((token) => ({ token, bias: -Infinity }))
+
+  test.each([0, 1, 6])('of %s tokens is kept to the token', (tokens) => {
+    const options = { grammar: letters, logitBias: banned(), budget: { tokens, ...tags, opened: true, forced: forced() } }
+    const { tokens: drawn, text } = written(options)
+    expect(text).toMatch(/^[a-z]*<\/think>Red\./)
+    expect(drawn.slice(tokens, tokens + forced().length)).toEqual([...forced()])
+    expect(written({ ...options, budget: { ...options.budget, tokens: OUTPUTS } }).text).toMatch(/^[a-z]*$/)
+  })
+
+  test('begins where the model opens it, and is one for all that it opens', () => {
+    const sampler = model.createSampler({ temperature: 0, budget: { tokens: 3, ...tags, opened: false, forced: forced() } })
+    const accept = (text: string) => {
+      for (const token of model.tokenize(text, { parseSpecial: true })) sampler.accept(token)
+    }
+    const draws = (count: number) => Array.from({ length: count }, () => sampler.sample(context, 0))
+    const free = draws(8)
+    expect(free).not.toEqual(expect.arrayContaining([...forced()]))
+    accept(`<think>a${tags.close}Well.<think>`)
+    // Where the closing tag is several tokens they count, too, so that less may be left.
+    accept('b')
+    const rest = draws(2 + forced().length)
+    expect(model.detokenize(rest)).toContain(tags.close)
+    accept('<think>')
+    expect(draws(forced().length)).toEqual([...forced()])
+    sampler.dispose()
+  })
+
+  test('gives way to a grammar that allows no end', () => {
+    const { text } = written({ grammar: 'root ::= [a-z]*', budget: { tokens: 2, ...tags, opened: true, forced: forced() } }, 12)
+    expect(text).toMatch(/^[a-z]{6,}$/)
+  })
+
+  test('lets a character and a tag that have begun end', () => {
+    const budget = { tokens: 1, ...tags, opened: true, forced: forced() }
+    const grammar = 'root ::= "€" "</think>" "Red."'
+    expect(written({ grammar, budget }).text).toMatch(/^€<\/think>Red\./)
+    expect(written({ grammar: 'root ::= "</think>Red."', budget }).text).toMatch(/^<\/think>Red\./)
+  })
+
+  test('that cannot be is refused', async () => {
+    const budget = { tokens: 1, ...tags, opened: true, forced: forced() }
+    for (const bad of [
+      { tokens: -1 },
+      { tokens: 0.5 },
+      { open: '' },
+      { forced: new Int32Array() },
+      { forced: Int32Array.of(-1) },
+    ])
+      await refused('native/bad-argument', () => model.createSampler({ budget: { ...budget, ...bad } }))
+  })
+})

@@ -3,6 +3,7 @@ import type { Form } from '../conversation.js'
 import { apertus, apriel, commandR, firefunction, granite, nemotron } from './arrays.js'
 import { BlockParser } from './blocks.js'
 import { functionary31, functionary32 } from './functionary.js'
+import { USUAL_TAGS } from '../grammar.js'
 import { harmony } from './harmony.js'
 import { hermes, seed } from './hermes.js'
 import { llama3 } from './llama3.js'
@@ -53,4 +54,5 @@ export const none: SyntaxFamily = ({ tags }) => ({
   parser: (prompt) => new BlockParser(reasoningBlocks(tags), prompt),
   grammar: () => null,
   lazy: () => null,
+  reasoning: tags ?? USUAL_TAGS,
 })

@@ -101,6 +101,7 @@ const recipients: CallForm = {
 
 export const functionary32: SyntaxFamily = () => ({
   name: 'functionary-v3.2',
+  reasoning: null,
   parser: (prompt) => new RecipientParser(prompt.endsWith(MARK)),
   grammar: (tools, prompt, single = false) => {
     const around = { before: prompt.endsWith(MARK) ? '' : words(MARK), after: '' }

@@ -103,6 +103,7 @@ const commentary: CallForm = {
 
 export const harmony: SyntaxFamily = () => ({
   name: 'harmony',
+  reasoning: { open: '<|channel|>analysis<|message|>', close: '<|end|>', then: `${START}assistant` },
   parser: (prompt) => new HarmonyParser(!prompt.trimEnd().endsWith(MESSAGE)),
   grammar: (tools, prompt) => {
     const before = words('<|channel|>analysis<|message|>')

@@ -107,6 +107,7 @@ const form: CallForm = {
 
 export const llama3: SyntaxFamily = () => ({
   name: 'llama3',
+  reasoning: null,
   parser: () => new Llama3Parser(),
   grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
   lazy: (tools, _, single = false) => {

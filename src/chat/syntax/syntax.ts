@@ -1,7 +1,7 @@
 /** A family's way of writing tool calls: how to read it, and how to force it. */
 import type { ToolCall, ToolDefinition } from '../message.js'
 import type { ReplyParser } from '../parser.js'
-import { forcedCalls, lazyCalls, type CallForm, type LazyGrammar, type ReasoningTags } from '../grammar.js'
+import { forcedCalls, lazyCalls, USUAL_TAGS, type CallForm, type LazyGrammar, type ReasoningTags } from '../grammar.js'
 import type { Block } from './blocks.js'
 
 export type { ReasoningTags }
@@ -15,6 +15,8 @@ export interface ToolSyntax {
   grammar(tools: readonly ToolDefinition[], prompt: string, single?: boolean): string | null
   /** Lets an answer be anything until a call begins, and then only calls of these tools; null when the family has none. */
   lazy(tools: readonly ToolDefinition[], prompt: string, single?: boolean): LazyGrammar | null
+  /** The tags of its reasoning; null: it has none that can be told. */
+  readonly reasoning: ReasoningTags | null
   /** How calls are written where the template itself ignores them; default: Hermes. */
   readonly writer?: CallWriter
 }
@@ -38,14 +40,13 @@ export interface TemplateTraits {
 
 export type SyntaxFamily = (traits: TemplateTraits) => ToolSyntax
 
-/** Both grammars of a family that writes its calls alike everywhere. */
-export const callGrammars = (form: CallForm): Pick<ToolSyntax, 'grammar' | 'lazy'> => ({
+/** Both grammars of a family that writes its calls alike everywhere, and its reasoning. */
+export const callGrammars = (form: CallForm): Pick<ToolSyntax, 'grammar' | 'lazy' | 'reasoning'> => ({
+  reasoning: form.reasoning ?? USUAL_TAGS,
   grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
   lazy: (tools, prompt, single = false) => lazyCalls(form, tools, prompt, single),
 })
 
-const usual: ReasoningTags = { open: '<think>', close: '</think>' }
-
 export function reasoningBlocks(tags: ReasoningTags | null): readonly Block[] {
-  return [{ kind: 'reasoning', ...(tags ?? usual) }]
+  return [{ kind: 'reasoning', ...(tags ?? USUAL_TAGS) }]
 }

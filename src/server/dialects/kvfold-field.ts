@@ -115,7 +115,7 @@ const NOT_CARRIED_OUT = [
   ...['min_tokens', 'ignore_eos', 'stop_token_ids', 'bad_words', 'allowed_token_ids', 'include_stop_str_in_output'],
   ...['prompt_logprobs', 'use_beam_search', 'length_penalty', 'truncate_prompt_tokens', 'add_generation_prompt'],
   ...['chat_template', 'chat_template_kwargs', 'enable_thinking', 'reasoning_effort', 'reasoning', 'thinking', 'verbosity'],
-  ...['thinking_budget', 'thinking_budget_tokens', 'thinking_token_budget', 'reasoning_budget'],
+  ...['thinking_budget', 'thinking_budget_tokens', 'thinking_token_budget', 'reasoning_budget', 'reasoning_budget_tokens'],
   ...['guided_json', 'guided_regex', 'guided_choice', 'guided_grammar', 'structured_outputs', 'json_schema', 'grammar'],
   ...['mirostat', 'mirostat_tau', 'mirostat_eta', 'dry_multiplier', 'dry_base', 'dry_allowed_length', 'xtc_probability'],
   ...['xtc_threshold', 'dynatemp_range', 'top_n_sigma', 'top_a', 'samplers', 'n_probs', 'lora', 'prediction'],

@@ -1,7 +1,7 @@
 /** Owns the fields by which clients tell the chat template what to do, thinking first of all, and what templates call that. */
 import Type from 'typebox'
 import { FieldError } from '../problem.js'
-import type { TemplateField } from '../ask.js'
+import type { Ask, TemplateField } from '../ask.js'
 
 /** Whether the model thinks, as templates call it: Qwen, GLM and most others, DeepSeek, Kimi and Granite, MiniMax. */
 const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
@@ -11,6 +11,10 @@ const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
 
 /** What is said of the prompt by other fields. */
 const TAKEN = ['messages', 'tools', 'functions', 'add_generation_prompt', 'continue_final_message', 'bos_token', 'eos_token']
+
+const Budget = Type.Optional(
+  Type.Integer({ minimum: -1, maximum: 2 ** 31 - 1, description: 'tokens that the model may think for; -1: without end' }),
+)
 
 /** Fields of every dialect. */
 export const TemplateFields = {
@@ -23,7 +27,21 @@ export const TemplateFields = {
   enable_thinking: Type.Optional(
     Type.Boolean({ description: 'whether the model thinks before it answers; default: the template’s' }),
   ),
+  thinking_budget_tokens: Budget,
+  reasoning_budget: Budget,
+  reasoning_budget_tokens: Budget,
+  thinking_token_budget: Budget,
+  thinking_budget: Budget,
 }
+
+/** What llama-server (the first three), vLLM, and Qwen's and SGLang's APIs call it. */
+const BUDGETS = [
+  'thinking_budget_tokens',
+  'reasoning_budget',
+  'reasoning_budget_tokens',
+  'thinking_token_budget',
+  'thinking_budget',
+] as const
 
 /** As OpenAI's API names efforts, and whatever else a template knows. */
 export const Effort = Type.String({
@@ -46,8 +64,27 @@ export interface Thinks {
   readonly thinking?: { readonly type: 'enabled' | 'disabled' | 'adaptive'; readonly budget_tokens?: number }
 }
 
-interface Told extends Thinks {
+interface Told extends Thinks, Readonly<Partial<Record<(typeof BUDGETS)[number], number>>> {
   readonly chat_template_kwargs?: Readonly<Record<string, unknown>>
+  /** OpenRouter's. */
+  readonly reasoning?: { readonly max_tokens?: number; readonly effort?: string }
+}
+
+/** How long the model may think; undefined: nobody says, or without end. @throws FieldError where two fields say different things */
+export function budgetOf(body: Told): Ask['reasoningBudget'] {
+  const said = [
+    ...BUDGETS.map((field) => ({ field, tokens: body[field] })),
+    { field: 'reasoning.max_tokens', tokens: body.reasoning?.max_tokens },
+    { field: 'thinking.budget_tokens', tokens: body.thinking?.budget_tokens },
+  ].flatMap(({ field, tokens }) => (tokens === undefined ? [] : [{ field, tokens }]))
+  const [first] = said
+  const other = said.find(({ tokens }) => tokens !== first?.tokens)
+  if (first !== undefined && other !== undefined)
+    throw new FieldError(
+      other.field,
+      `${other.field} is ${other.tokens} and ${first.field} ${first.tokens}; say once how long the model may think.`,
+    )
+  return first === undefined || first.tokens < 0 ? undefined : first
 }
 
 /**
@@ -55,9 +92,11 @@ interface Told extends Thinks {
  * name in this dialect. @throws FieldError
  */
 export function templateFieldsOf(
-  { chat_template_kwargs: kwargs = {}, enable_thinking: isThinking, thinking }: Told,
+  body: Told,
   effort: { readonly field: string; readonly value: string | undefined },
 ): readonly TemplateField[] {
+  const { chat_template_kwargs: kwargs = {}, enable_thinking: isThinking, thinking } = body
+  const budget = budgetOf(body)
   const taken = TAKEN.find((name) => Object.hasOwn(kwargs, name))
   if (taken !== undefined)
     throw new FieldError(
@@ -68,9 +107,7 @@ export function templateFieldsOf(
   return [
     ...(thinking === undefined || thinking.type === 'adaptive' ? [] : thinkingIs('thinking', thinking.type === 'enabled')),
     // Seed's templates tell the model.
-    ...(thinking?.budget_tokens === undefined
-      ? []
-      : [{ field: 'thinking.budget_tokens', names: ['thinking_budget'], value: thinking.budget_tokens }]),
+    ...(budget === undefined ? [] : [{ field: budget.field, names: ['thinking_budget'], value: budget.tokens }]),
     ...(value === undefined ? [] : [{ field, names: ['reasoning_effort'], value }]),
     ...(value === 'none' ? thinkingIs(field, false) : []),
     ...(isThinking === undefined ? [] : thinkingIs('enable_thinking', isThinking)),

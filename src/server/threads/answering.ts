@@ -177,6 +177,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
       ...(ask.sampling === undefined ? {} : { sampling: ask.sampling }),
       ...(ask.maxTokens === undefined ? {} : { maxTokens: ask.maxTokens }),
       ...(ask.stop === undefined ? {} : { stop: ask.stop }),
+      ...(ask.reasoningBudget === undefined ? {} : { reasoningBudget: ask.reasoningBudget.tokens }),
       ...(ask.logprobs === undefined ? {} : { logprobs: ask.logprobs }),
       ...(contract === null ? {} : { contract }),
       clientEdits,
@@ -242,9 +243,10 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   }
 }
 
-/** Fields none of whose variables the template reads. */
-function unreadOf({ template = [] }: Ask, engine: ServedEngine): readonly string[] {
+/** Fields none of whose variables the template reads; a budget is kept to without it. */
+function unreadOf({ template = [], reasoningBudget }: Ask, engine: ServedEngine): readonly string[] {
   const isRead = (field: string) =>
+    (field === reasoningBudget?.field && engine.boundsReasoning === true) ||
     template.some((each) => each.field === field && each.names.some((name) => engine.reads?.(name) ?? false))
   return [...new Set(template.map(({ field }) => field))].filter((field) => !isRead(field))
 }

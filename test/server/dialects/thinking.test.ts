@@ -7,6 +7,7 @@ import { builtinModel } from '../../../src/cli/builtin.js'
 import { conversationId } from '../../../src/core/ids.js'
 import { LlamaEngine } from '../../../src/engine/llama.js'
 import { openNative } from '../../../src/native/binding.js'
+import { CHATML_TEMPLATE } from '../../../src/native/synthetic.js'
 import { PUBLIC } from '../../../src/server/ask.js'
 import { SqliteStore } from '../../../src/store/sqlite-store.js'
 import { realTemplates } from '../../support/bundle.js'
@@ -175,9 +176,6 @@ describe('fields that the template does not read', () => {
     expect((await post('chat/completions', { ...body, stream: true })).text).toContain(
       '"ignored":["reasoning_effort","chat_template_kwargs.style"]',
     )
-    const budget = { messages: question, thinking: { type: 'enabled', budget_tokens: 1024 }, kvfold: thinks }
-    expect(await json('messages', budget)).toMatchObject({ kvfold: { ignored: ['thinking.budget_tokens'] } })
-    expect((await post('messages', { ...budget, stream: true })).text).toContain('"ignored":["thinking.budget_tokens"]')
     expect(await json('responses', { input: 'Hi.', reasoning: { effort: 'low' }, kvfold: answers })).toMatchObject({
       reasoning: { effort: 'low' },
       kvfold: { ignored: ['reasoning.effort'] },
@@ -197,5 +195,104 @@ describe('fields that the template does not read', () => {
     expect(status).toBe(400)
     expect(text).toContain('chat_template_kwargs.tools is what other fields of the request say')
     expect((await post('chat/completions', { messages: question, enable_thinking: 'no' })).status).toBe(400)
+  })
+})
+
+describe('a budget', () => {
+  const SPEND = 7
+  let thinker: Serving
+  /** Letters without end where nobody closes the reasoning: what could close it is banned. */
+  let ponders: object
+
+  beforeAll(async () => {
+    const chatTemplate = CHATML_TEMPLATE.replace(
+      "'<|im_start|>assistant\\n' -}}{%- endif",
+      "'<|im_start|>assistant\\n<think>' -}}{%- endif",
+    )
+    const own = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), {
+      ...{ threads: 1, batchThreads: 1, slots: 4, chatTemplate },
+    })
+    thinker = await serving({ engine: () => own, slots: 4 })
+    const tokens = Array.from({ length: own.model.info.vocabulary }, (_, token) => token)
+    const isClosing = (token: number) => Buffer.from(own.model.piece(token, true)).includes('<')
+    const closing = tokens.filter((token) => isClosing(token) && !own.model.isEndOfGeneration(token))
+    ponders = {
+      messages: question,
+      logit_bias: Object.fromEntries(closing.map((token) => [token, -100])),
+      kvfold: { grammar: String.raw`root ::= [a-z]* "</think>" "Red."`, ledger: true },
+    }
+  })
+  afterAll(() => thinker.close())
+
+  interface Pondered {
+    readonly choices: readonly { readonly message: object; readonly finish_reason: string }[]
+    readonly usage: {
+      readonly prompt_tokens: number
+      readonly completion_tokens: number
+      readonly completion_tokens_details: object
+    }
+    readonly kvfold: object
+  }
+  const ask = async (more: object) => (await json('chat/completions', { ...ponders, ...more }, thinker)) as Pondered
+
+  it.each([
+    ['thinking_budget_tokens', { thinking_budget_tokens: SPEND }],
+    ['thinking_token_budget', { thinking_token_budget: SPEND, reasoning_budget: SPEND }],
+    ['reasoning.max_tokens', { reasoning: { max_tokens: SPEND } }],
+  ])('that is spent closes the reasoning, and the answer follows: %s', async (_, budget) => {
+    const { choices, usage, kvfold } = await ask(budget)
+    expect(choices).toMatchObject([{ message: { content: 'Red.' }, finish_reason: 'stop' }])
+    expect(usage).toMatchObject({ completion_tokens_details: { reasoning_tokens: SPEND } })
+    expect(kvfold).toMatchObject({
+      generated_tokens: usage.completion_tokens,
+      ledger: [{ shown: usage.prompt_tokens + usage.completion_tokens }],
+    })
+    expect(kvfold).not.toHaveProperty('ignored')
+  })
+
+  it('of nothing closes it at once; -1 and none let it go on', async () => {
+    const { choices } = await ask({ reasoning_budget: 0 })
+    expect(choices).toMatchObject([{ message: { content: 'Red.' } }])
+    expect(choices[0]!.message).not.toHaveProperty('reasoning_content')
+    for (const more of [{}, { reasoning_budget: -1 }])
+      expect((await ask(more)).choices).toMatchObject([{ message: { content: '' }, finish_reason: 'length' }])
+  })
+
+  it('is each one’s own where several are answered at once, as when each is alone', async () => {
+    const budgets = [2, 5, 11, 3, 0, 8].map((thinking_budget_tokens) => ({ thinking_budget_tokens }))
+    const alone: unknown[] = []
+    for (const budget of budgets) alone.push((await ask(budget)).choices)
+    const together = await Promise.all(budgets.map(async (budget) => (await ask(budget)).choices))
+    expect(together).toEqual(alone)
+  })
+
+  it('holds in streams and with log-probabilities', async () => {
+    const body = { ...ponders, thinking_budget_tokens: SPEND, logprobs: true, top_logprobs: 2 }
+    const whole = await ask({ thinking_budget_tokens: SPEND })
+    const { text } = await post('chat/completions', { ...body, stream: true }, thinker)
+    const deltas = [...text.matchAll(/^data: (\{.*)$/gm)].flatMap(
+      ([, data]) => (JSON.parse(data!) as { choices: { delta: { content?: string; reasoning_content?: string } }[] }).choices,
+    )
+    const joined = {
+      content: deltas.map(({ delta }) => delta.content ?? '').join(''),
+      reasoning_content: deltas.map(({ delta }) => delta.reasoning_content ?? '').join(''),
+    }
+    expect(whole.choices[0]!.message).toMatchObject(joined)
+  })
+
+  it('is Anthropic’s, too', async () => {
+    const body = { ...ponders, logit_bias: undefined, thinking: { type: 'enabled', budget_tokens: SPEND } }
+    const { content } = (await json('messages', body, thinker)) as { content: { type: string; thinking?: string }[] }
+    expect(content).toMatchObject([{ type: 'thinking' }, { type: 'text', text: 'Red.' }])
+  })
+
+  it('that two fields say differently is refused', async () => {
+    const { status, text } = await post(
+      'chat/completions',
+      { ...ponders, reasoning_budget: 1, thinking: 2, thinking_budget: 3 },
+      thinker,
+    )
+    expect(status).toBe(400)
+    expect(text).toContain('thinking_budget is 3 and reasoning_budget 1')
   })
 })

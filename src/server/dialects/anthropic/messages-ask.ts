@@ -9,7 +9,7 @@ import { isRecord } from '../../../core/json.js'
 import { begun } from '../beginning.js'
 import { given, textOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
-import { Effort, TemplateFields, templateFieldsOf, Thinking } from '../template-fields.js'
+import { budgetOf, Effort, TemplateFields, templateFieldsOf, Thinking } from '../template-fields.js'
 import { checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { clearingOf, ContextManagement } from './context-management.js'
 import { hasReferences, referenced, resultText, searchOf } from './tool-search.js'
@@ -37,6 +37,7 @@ export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sam
       parallelCalls: wanted?.disable_parallel_tool_use === undefined ? undefined : !wanted.disable_parallel_tool_use,
       format: formatOf(body),
       template: templateOf(body),
+      reasoningBudget: budgetOf(body),
       clear: clearingOf(body.context_management),
     }),
     ...kvfoldOf(body.kvfold),

@@ -9,7 +9,7 @@ import { begun } from '../beginning.js'
 import { given, stopOf, StopField, textOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
-import { Effort, TemplateFields, templateFieldsOf } from '../template-fields.js'
+import { budgetOf, Effort, TemplateFields, templateFieldsOf } from '../template-fields.js'
 import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf } from './answer-form.js'
 
@@ -35,6 +35,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling): 
       stop: stopOf(body.stop),
       format: formOf(body),
       template: templateFieldsOf(body, effortOf(body)),
+      reasoningBudget: budgetOf(body),
       logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
     }),
     ...kvfoldOf(body.kvfold),
@@ -227,7 +228,12 @@ export const ChatBody = Type.Object({
   ),
   add_generation_prompt: Type.Optional(Type.Boolean({ description: 'false: as continue_final_message: true' })),
   reasoning_effort: Type.Optional(Effort),
-  reasoning: Type.Optional(Type.Object({ effort: Type.Optional(Effort) }, { description: 'as reasoning_effort' })),
+  reasoning: Type.Optional(
+    Type.Object(
+      { effort: Type.Optional(Effort), max_tokens: Type.Optional(Type.Integer({ minimum: 0 })) },
+      { description: 'as reasoning_effort, and as thinking_budget_tokens' },
+    ),
+  ),
   kvfold: KvfoldField,
   functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
   function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),
