@@ -13,9 +13,10 @@ import type { KvMemory } from './memory.js'
 import { OffloadedSequence, offloadRecordOf, OffloadTiers, type ReadStates } from './offload.js'
 import { borrowedFrom, forgetHidden, IdleOffload, Parking, type ParkingOptions, Reloader } from './parking.js'
 import { EXACT, type Terms } from './plan-parts.js'
-import { lastAgain, neededBy, type Plan, spansHeld, verifyPlan } from './plan.js'
+import { computedIn, lastAgain, neededBy, type Plan, spansHeld, verifyPlan } from './plan.js'
 import { LOST_BELOW, Planner, type PlannerOptions } from './planner.js'
 import { type Prompt, uneditedOf } from './prompt.js'
+import { ANSWERS } from './tier-policy.js'
 import { type CacheTotals, type Residency, residencyOf, totalsOf } from './residency.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
@@ -146,21 +147,23 @@ export class KvCache {
    * unused for a sequence id; when none can be had it is lost), removes it from the live sequence, tags what is borrowed, copies what goes to other
    * positions. Afterwards the live sequence is running and holds all that is not to be computed. The plan must be this sequence's, made since the
    * cache last changed, and borrow from the device only (`prepare`): one that would reuse other tokens than it shows is refused.
-   * @param alone no other step is running, so that what earlier steps parked is moved off the device first if it is a burden (tier-policy.ts)
+   * @param alone no other step is running, so that what is a burden to it goes off the device before it computes anything (tier-policy.ts): what earlier steps parked, and what it parks itself
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
-    if (alone) this.#parking.relieve(own, plan)
+    const due = computedIn(plan)
+    if (alone) this.#parking.relieve(own, neededBy(own, plan), { due, ahead: ANSWERS })
     this.#idleOffload.relieve(neededBy(own, plan))
     const started = performance.now() - this.#evictor.spent
     verifyPlan(own, plan, (holder) => this.#table.has(holder))
     const step = new Step(own, plan, kind)
     own.state = 'running'
     this.#middle.open(step, own, plan)
-    step.predicted = predictedTime(this.options.costs?.model ?? null, plan, own.held, this.#table.cells.used)
+    const { held } = own
     step.recomputeReason = this.#planner.recomputeReason(own, plan, this.#conversations.before(own.conversation))
-    for (const version of this.#table.parked(own.conversation)) version.lent = false
+    const lenders = this.#table.parked(own.conversation).filter(({ lent }) => lent)
+    for (const lender of lenders) lender.lent = false
     const copies = this.#turning.take(step, plan)
     step.parked = this.#reloader.takeParked() + this.#parking.parkGone(own, plan)
     for (const part of plan.parts)
@@ -172,6 +175,8 @@ export class KvCache {
     this.#turning.put(step, copies)
     if (!step.inMiddle) this.#middle.close(step)
     own.rename(uneditedOf(plan.shown), plan.sourceIds, spansHeld(plan))
+    if (alone) this.#parking.relieve(own, new Set(lenders), { due, ahead: 0 })
+    step.predicted = predictedTime(this.options.costs?.model ?? null, plan, held, this.#table.cells.used)
     for (const sequence of this.#table.all) sequence.tier = 'device'
     // What evictions took is charged, so it is not spent here again.
     step.spend('cache', performance.now() - started - this.#evictor.spent)

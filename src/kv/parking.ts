@@ -9,7 +9,7 @@ import { neededBy, type Plan } from './plan.js'
 import { commonPrefix, isMarker, markerSource, type Prompt, sourcePlace, uneditedOf } from './prompt.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
 import type { HeldSequence, Sequence } from './sequence.js'
-import { FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
+import { ANSWERS, type ComingTokens, FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
 
 export interface ParkingOptions {
   /** What decodes and copies cost; null: nobody knows. */
@@ -65,12 +65,15 @@ export class Parking {
     return this.#relieveOne() || this.#makeRoom(share)
   }
 
-  /** As `tidy` does for this conversation, all of it at once and on the account of the step that begins. @param plan what it needs stays */
-  relieve(own: Sequence, plan: Plan): void {
+  /**
+   * As `tidy` does for this conversation, all of it at once and on the account of the step that begins, which then passes over none of it. What the
+   * step computes takes the places of what goes.
+   * @param staying what is not moved
+   */
+  relieve({ conversation }: Sequence, staying: ReadonlySet<HeldSequence>, coming: ComingTokens): void {
     const started = performance.now()
-    const needed = neededBy(own, plan)
-    for (const version of this.#burdens(own.conversation, needed)) if (!this.#moveOff(version)) break
-    this.#gather(own.conversation)
+    for (const version of this.#burdens(conversation, coming, staying)) if (!this.#moveOff(version)) break
+    this.#gather(conversation, coming.due)
     this.evictor.spend(performance.now() - started)
   }
 
@@ -101,18 +104,23 @@ export class Parking {
    * The conversation's versions that are to be moved, the longest unused first: those that hold more than others hold of them. One that lent cells
    * to the last step stays, because it may be asked for again.
    */
-  #burdens(conversation: ConversationId, needed?: ReadonlySet<HeldSequence>): readonly Sequence[] {
-    const { offload, options, table } = this
+  #burdens(
+    conversation: ConversationId,
+    coming: ComingTokens = { due: 0, ahead: ANSWERS },
+    staying?: ReadonlySet<HeldSequence>,
+  ): readonly Sequence[] {
+    const { offload, options, table, fewest } = this
     const versions = (offload.open ? table.parked(conversation) : []).filter(
-      (version) => !version.lent && needed?.has(version) !== true && 2 * aloneIn(version) > version.held,
+      (version) => !version.lent && staying?.has(version) !== true && 2 * aloneIn(version) > version.held,
     )
     if (versions.length === 0) return []
     const sum = (of: (version: Sequence) => number) => versions.reduce((total, version) => total + of(version), 0)
+    const [held, freed] = [sum((version) => version.held), sum(aloneIn)]
+    if (!offload.hasRoom(held)) return []
     const sequence = this.conversations.lane(conversation)
-    const burden = { held: sum(({ held }) => held), freed: sum(aloneIn), live: sequence === null ? 0 : aloneIn(sequence) }
-    if (!offload.hasRoom(burden.held)) return []
+    const live = sequence === null || freed - coming.due < fewest ? 0 : aloneIn(sequence)
     // What was begun is brought to an end.
-    const isDue = this.#scattered.has(conversation) || isWorthMoving(burden, options.costs.model, options.fewest ?? FEWEST)
+    const isDue = this.#scattered.has(conversation) || isWorthMoving({ held, freed, live }, coming, options.costs.model, fewest)
     return isDue ? [...versions].reverse() : []
   }
 
@@ -122,11 +130,16 @@ export class Parking {
     return true
   }
 
-  /** Rewrites the live sequence of a conversation whose versions went; false: there was nothing to rewrite. */
-  #gather(conversation: ConversationId): boolean {
+  /** Rewrites the live sequence of a conversation whose versions went, unless what is `due` fills their places; false: there was nothing to rewrite. */
+  #gather(conversation: ConversationId, due = 0): boolean {
     if (!this.#scattered.delete(conversation)) return false
+    const { reach, used } = this.table.cells
     const sequence = this.conversations.lane(conversation)
-    return sequence !== null && this.table.compact(sequence) > 0
+    return sequence !== null && reach - used - due >= this.fewest && this.table.compact(sequence) > 0
+  }
+
+  get fewest(): number {
+    return this.options.fewest ?? FEWEST
   }
 }
 

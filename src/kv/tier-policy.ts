@@ -1,5 +1,5 @@
 /** Owns what is worth keeping where: what a tier gives up first, and when it pays to move cells off the device. */
-import { type CostModel, decodeTime, hostTime } from './cost-model.js'
+import { type CostModel, hostTime } from './cost-model.js'
 
 // The order in which kept sequences are given up when a tier is full, be it host memory or disk.
 
@@ -42,17 +42,28 @@ export interface ParkedLoad {
   readonly held: number
   /** Of those, held by nobody else: they would be free. */
   readonly freed: number
-  /** Held by the live sequence alone: they are rewritten afterwards, because attention runs up to the highest cell in use. */
+  /** Held by the live sequence alone, to be rewritten afterwards because attention runs up to the highest cell in use; 0: others take the free places. */
   readonly live: number
+}
+
+/** Tokens that would pass over what is parked. */
+export interface ComingTokens {
+  /** Those of the step that begins, in one go; 0: none begins. */
+  readonly due: number
+  /** Generated ones until the conversation restores what it folded, or ends. */
+  readonly ahead: number
 }
 
 /** Fewer free cells than this make no token faster by what could be measured. */
 export const FEWEST = 1024
 /**
- * Of the cells to be rewritten, where nothing is known of the machine: what pays within `TOKENS` if the copies of a cell, there and back, take as
- * long as 128 tokens pass over it. Measured: about 100 (built-in model, one thread of a CPU, flash attention).
+ * Where nothing is known of the machine: so many tokens pass over a cell in the time of its copies, there and back. Measured: about 100
+ * (built-in model, one thread of a CPU, flash attention).
  */
-const SHARE = 1
+const COPIES = 128
+
+/** Tokens that a conversation generates until it restores what it folded, or ends: nobody knows; a few answers. */
+export const ANSWERS = 256
 
 /** Tokens that others computed. */
 export interface Passed {
@@ -60,25 +71,26 @@ export interface Passed {
   readonly generated: number
 }
 
-/** Tokens that a conversation generates until it restores what it folded, or ends: nobody knows; a few answers. */
-const TOKENS = 256
-
-/** Whether moving all of it, rewriting the live sequence, and bringing it back once take no longer than what `TOKENS` tokens gain. */
-export function isWorthMoving({ held, freed, live }: ParkedLoad, model: CostModel | null, fewest = FEWEST): boolean {
+/** Whether moving all of it, rewriting the live sequence, and bringing it back once take less than what the tokens to come gain. */
+export function isWorthMoving(
+  { held, freed, live }: ParkedLoad,
+  { due, ahead }: ComingTokens,
+  model: CostModel | null,
+  fewest = FEWEST,
+): boolean {
   if (freed === 0 || freed < fewest) return false
-  if (model === null) return freed > SHARE * live
-  const copies = [hostTime(model, held), hostTime(model, live)].reduce((sum, { save, load }) => sum + save + load, 0)
-  const before = decodeTime(model, { attended: live, cells: live + freed })
-  return copies <= TOKENS * (before - decodeTime(model, { attended: live, cells: live }))
+  if (model === null) return freed * (due + ahead) > COPIES * (freed + live)
+  const { save, load } = hostTime(model, held + live)
+  return save + load <= freed * (due * model.prefill.rates.scanned + ahead * model.decode.rates.scanned)
 }
 
 /** Whether what nobody used while others computed so many tokens has cost them as much as moving it off and bringing it back takes. */
 export function isOutstaying(
-  { held, freed }: Omit<ParkedLoad, 'live'>,
+  { held, freed }: Pick<ParkedLoad, 'held' | 'freed'>,
   { prompt, generated }: Passed,
   model: CostModel | null,
 ): boolean {
-  if (model === null) return prompt + generated >= TOKENS
+  if (model === null) return prompt + generated >= ANSWERS
   const { save, load } = hostTime(model, held)
   return save + load <= freed * (prompt * model.prefill.rates.scanned + generated * model.decode.rates.scanned)
 }

@@ -172,6 +172,18 @@ describe('when a step begins alone', () => {
     expect(tidied(desk)).toEqual([])
   })
 
+  it('what it parks itself goes before it computes, where what it computes passes over it as often as that takes', async () => {
+    const desk = new Desk({ relieves: true, options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
+    const prompt = new PromptDraft([system, long, tail], [1, 2])
+    await step(desk, 'a', prompt.shown)
+    prompt.fold(15, 65, marker)
+    prompt.add(text(400, 160))
+    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72, moved: 72 })
+    // Nothing is rewritten: what was computed took the places.
+    expect(desk.memory.moves).toEqual({ saved: 1, loaded: 0 })
+    expect(desk.cache.totals).toMatchObject({ parked: 0, reach: desk.cache.totals.used })
+  })
+
   it('but not what it borrows from itself', async () => {
     const { desk, prompt } = await parked({ relieves: true })
     prompt.restore(15)
@@ -196,26 +208,38 @@ describe('what pays', () => {
   const fit = <T extends string>(rates: Record<T, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 9 })
   /** A token takes a microsecond for each cell that it passes over, and a copy half of one, each way. */
   const model = {
+    prefill: fit({ call: 1, token: 1, read: 0, attended: 0.002, scanned: 0.001 }),
     decode: fit({ token: 1, attended: 0.002, scanned: 0.001 }),
     host: { saveBytesPerSecond: 2e8, loadBytesPerSecond: 2e8, bytesPerCell: 100 },
   } as CostModel
   const slow = { ...model, host: { ...model.host, saveBytesPerSecond: 4e5, loadBytesPerSecond: 4e5 } }
 
+  const answers = { due: 0, ahead: 256 }
+
   it('is what a few answers gain, against the copies there and back', () => {
-    expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, model)).toBe(true)
+    expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, answers, model)).toBe(true)
     // 256 tokens gain 1280 ms; the copies take half a millisecond for each cell.
-    expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, slow)).toBe(false)
-    expect(isWorthMoving({ held: 2500, freed: 5000, live: 50 }, slow)).toBe(true)
+    expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, answers, slow)).toBe(false)
+    expect(isWorthMoving({ held: 2500, freed: 5000, live: 50 }, answers, slow)).toBe(true)
+  })
+
+  it('is what the step that begins gains by itself', () => {
+    const load = { held: 5000, freed: 5000, live: 0 }
+    // 600 tokens gain 3000 ms, the copies take 2500.
+    expect(isWorthMoving(load, { due: 600, ahead: 0 }, slow)).toBe(true)
+    expect(isWorthMoving(load, { due: 400, ahead: 0 }, slow)).toBe(false)
+    expect(isWorthMoving(load, { due: 129, ahead: 0 }, null)).toBe(true)
+    expect(isWorthMoving(load, { due: 128, ahead: 0 }, null)).toBe(false)
   })
 
   it('is a share of what is live where nothing was measured', () => {
-    expect(isWorthMoving({ held: 2001, freed: 2001, live: 2000 }, null)).toBe(true)
-    expect(isWorthMoving({ held: 2000, freed: 2000, live: 2000 }, null)).toBe(false)
+    expect(isWorthMoving({ held: 2001, freed: 2001, live: 2000 }, answers, null)).toBe(true)
+    expect(isWorthMoving({ held: 2000, freed: 2000, live: 2000 }, answers, null)).toBe(false)
   })
 
   it('is never a move that frees hardly anything', () => {
-    expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, null)).toBe(false)
-    expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, model)).toBe(false)
-    expect(isWorthMoving({ held: 5000, freed: 0, live: 0 }, null, 0)).toBe(false)
+    expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, answers, null)).toBe(false)
+    expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, answers, model)).toBe(false)
+    expect(isWorthMoving({ held: 5000, freed: 0, live: 0 }, answers, null, 0)).toBe(false)
   })
 })
