@@ -72,6 +72,8 @@ export interface EngineRequest {
   readonly clientEdits?: ContractChoice
   /** The conversation of the same tenant's that this one began as a copy of: what it inherits is that one's cells, under the same terms. */
   readonly parent?: ConversationId
+  /** Nobody is expected to ask for the conversation again: its cells are the first to give way to others. Default false. */
+  readonly last?: boolean
   /** What the ledger calls this step. Default `answer`. */
   readonly kind?: 'answer' | 'summary'
   readonly signal?: AbortSignal

@@ -31,6 +31,8 @@ export interface JobRequest {
   /** Where tokens look; needs an engine that was loaded with `attention`. */
   readonly attention?: AttentionRequest
   readonly kind?: StepKind
+  /** See EngineRequest. */
+  readonly last?: boolean
   readonly signal?: AbortSignal
   /** `onText` never ends generation: it may hear of a token when the next ones are under way. Default false. */
   readonly ahead?: boolean

@@ -319,6 +319,7 @@ export class LlamaEngine implements Engine {
       ...(request.logprobs === undefined ? {} : { logprobs: request.logprobs }),
       ...(request.attention === undefined ? {} : { attention: request.attention }),
       ...(request.kind === undefined ? {} : { kind: request.kind }),
+      ...(request.last === undefined ? {} : { last: request.last }),
       ...(request.signal === undefined ? {} : { signal: request.signal }),
       ahead: request.endsWith === undefined,
       onPlan: (plan) => {

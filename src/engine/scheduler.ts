@@ -366,7 +366,7 @@ export class Scheduler {
       text: job.text,
       finish,
       ...(job.stop === null ? {} : { stop: job.stop }),
-      ledger: this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending),
+      ledger: this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending, job.request.last),
       timing: {
         firstToken: (job.firstToken ?? now) - job.started,
         total: now - job.started,

@@ -258,8 +258,9 @@ export class KvCache {
    * Ends the step and enters it in the ledger; the live sequence is idle again. `done` needs the whole prompt committed. `cancelled`: all that was
    * submitted counts as side work; the cells stay with the live sequence, and the next step reuses them.
    * @param pending tokens that were sampled and not submitted
+   * @param last nobody is expected to come back: what the conversation holds gives way before that of others, parked or live each
    */
-  finish(step: Step, outcome: 'done' | 'cancelled', pending: number): LedgerEntry {
+  finish(step: Step, outcome: 'done' | 'cancelled', pending: number, last = false): LedgerEntry {
     const started = performance.now()
     const own = this.#own(step.sequence)
     const record = this.#conversations.get(own.conversation)
@@ -273,7 +274,8 @@ export class KvCache {
     const entry = step.entry(record.ledger.length, outcome, pending, record.before, inherited)
     step.ended = true
     own.state = 'idle'
-    this.#table.touch(own)
+    if (last) this.#table.retire(own.conversation)
+    else this.#table.touch(own)
     record.ledger.push(entry)
     if (outcome === 'done') record.before = step.left
     return entry

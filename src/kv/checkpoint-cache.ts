@@ -222,7 +222,7 @@ export class CheckpointCache implements StepCache {
     for (const sequence of this.#table.all) this.#lose(sequence)
   }
 
-  finish(step: Step, outcome: 'done' | 'cancelled', pending: number): LedgerEntry {
+  finish(step: Step, outcome: 'done' | 'cancelled', pending: number, last = false): LedgerEntry {
     const started = performance.now()
     const own = this.#own(step.sequence)
     const record = this.#conversations.get(own.conversation)
@@ -235,7 +235,8 @@ export class CheckpointCache implements StepCache {
     step.ended = true
     own.state = 'idle'
     this.#running.delete(step)
-    this.#table.touch(own)
+    if (last) this.#table.retire(own.conversation)
+    else this.#table.touch(own)
     record.ledger.push(entry)
     if (outcome === 'done') record.before = step.left
     return entry

@@ -71,6 +71,15 @@ export class SequenceTable {
     sequence.passedBefore = this.#computed
   }
 
+  /** Notes that nobody is expected to use what the conversation holds: it counts as the longest unused. */
+  retire(conversation: ConversationId): void {
+    for (const sequence of this.all)
+      if (sequence.conversation === conversation) {
+        sequence.lastUse = 0
+        sequence.passedBefore = { prompt: 0, generated: 0 }
+      }
+  }
+
   /** Notes that so many tokens were computed. */
   count(what: keyof Passed, tokens: number): void {
     this.#computed = { ...this.#computed, [what]: this.#computed[what] + tokens }

@@ -79,6 +79,8 @@ export interface Ask {
   readonly clear?: ClearToolUses
   /** Ids of calls whose results nobody folds without the model's or a person's decision. Default: none. */
   readonly pinned?: readonly string[]
+  /** Requests that are expected to go on with the thread: policies reckon with them, and after the last one its cells give way first. Default: as many as it had, for policies. */
+  readonly expectedReuse?: number
   readonly contract?: ContractChoice
   /** What the cache keeps to where the messages differ from those of the thread's last request. Default: the server's. */
   readonly clientEdits?: ContractChoice

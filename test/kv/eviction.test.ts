@@ -1,7 +1,7 @@
 /** What gives way when cells or sequence ids are short: in which order, on whose account, and what never does. */
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
-import { Desk, shownOf } from './support/desk.js'
+import { Desk, missing, shownOf } from './support/desk.js'
 
 /** `count` tokens that occur nowhere else. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
@@ -38,6 +38,32 @@ describe('when room runs out', () => {
     grow(29, [], 80)
     expect(desk.finish('d')).toMatchObject({ evicted: 80, fresh: 100 })
     expect(desk.step('a', shownOf(text(1100, 10)))).toMatchObject({ step: 3, reused: 0, recomputed: 10, evicted: 100 })
+  })
+
+  it('a lane that nobody will come back to gives way before those that were used longer ago, until somebody does', () => {
+    const desk = new Desk({ cells: 60, sequences: 10 })
+    const firstToGo = () => {
+      const running = desk.start('d', shownOf(text(5000, 5)))!
+      desk.decode(running, 5)
+      const left = [...desk.memory.contents().values()].map(([first]) => first)
+      desk.finish('d')
+      desk.forget('d')
+      return [1000, 2000, 3000].find((first) => !left.includes(first))
+    }
+    const begin = (name: string, at: number, last = false) => {
+      const running = desk.start(name, shownOf(solo(at)))!
+      while (missing(running) > 0) desk.decode(running, 50)
+      desk.finish(name, 'done', 0, last)
+    }
+    begin('a', 1)
+    begin('b', 2, true)
+    begin('c', 3)
+    expect(firstToGo()).toBe(2000)
+    begin('b', 2, true)
+    begin('b', 2)
+    begin('c', 3)
+    begin('a', 1)
+    expect(firstToGo()).toBe(2000)
   })
 
   it('a version that lent cells is younger than one that did not', () => {

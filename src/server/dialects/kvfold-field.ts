@@ -35,6 +35,13 @@ export const KvfoldField = Type.Optional(
           description: 'ids of tool calls whose results no policy folds: not auto-policy, not overflow, not context_management',
         }),
       ),
+      expected_reuse: Type.Optional(
+        Type.Integer({
+          minimum: 0,
+          description:
+            'requests that will go on with this conversation: auto-policy folds what pays within them; 0: this is the last one, and its cells give way first',
+        }),
+      ),
       policy: Type.Optional(
         Type.Object(
           {
@@ -81,6 +88,7 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
     client_edits: clientEdits,
     overflow,
     pin,
+    expected_reuse: expectedReuse,
     policy,
     costly,
     priority,
@@ -94,6 +102,7 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
     clientEdits,
     overflow,
     pinned: pin,
+    expectedReuse,
     policy:
       policy === undefined
         ? undefined

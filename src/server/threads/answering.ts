@@ -144,7 +144,8 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   if (acm === 'auto-policy') {
     const open = { ...context, pinned: new Set([...context.pinned, ...shownAgain(thread)]) }
     const [edit] = taken.edits
-    const price = foldPrice(thread, contract, edit === undefined ? (taken.left?.place ?? null) : thread.placeOf(edit.message))
+    const left = edit === undefined ? (taken.left?.place ?? null) : thread.placeOf(edit.message)
+    const price = foldPrice(thread, contract, left, ask.expectedReuse)
     told(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
   }
   if (acm === 'u-fold' || acm === 'resum') {
@@ -179,6 +180,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
       ...(ask.stop === undefined ? {} : { stop: ask.stop }),
       ...(ask.reasoningBudget === undefined ? {} : { reasoningBudget: ask.reasoningBudget.tokens }),
       ...(ask.logprobs === undefined ? {} : { logprobs: ask.logprobs }),
+      ...(ask.expectedReuse === 0 ? { last: true } : {}),
       ...(contract === null ? {} : { contract }),
       clientEdits,
       ...(thread.parent === null ? {} : { parent: conversationId(thread.parent) }),

@@ -62,9 +62,13 @@ export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, pr
   const qualifies = ({ age, tokens }: Result) => age > olderThanTurns || tokens >= largerThanTokens
   const chosen = resultsOf(context).filter(qualifies)
   const worth = (folded: readonly Pick<Result, 'message'>[]) =>
-    Math.max(clearAtLeast, before > CROWDED * room ? 0 : computedFor(context, folded, price) / (CACHED_PRICE * price.turns))
+    Math.max(clearAtLeast, before > CROWDED * room ? 0 : leastWorth(computedFor(context, folded, price), price))
   return foldUntil(context, chosen, before, (shown) => shown <= target * room && before - shown >= clearAtLeast, worth)
 }
+
+/** Tokens that have to be hidden from every turn to come so that computing so many again pays; without a turn to come nothing does. */
+const leastWorth = (computed: number, { turns }: FoldPrice): number =>
+  turns === 0 ? Infinity : computed / (CACHED_PRICE * turns)
 
 /** Tokens that folding these has computed again, about: cached text behind the first of them that stays shown. */
 function computedFor(
@@ -81,11 +85,16 @@ function computedFor(
   return again * engine.count([{ role: 'user', content: text.join('\n') }], [])
 }
 
-/** What the thread's ledger and the request say about the next fold. `left`: where the request left what is cached. */
+/**
+ * What the thread's ledger and the request say about the next fold.
+ * @param left where the request left what is cached
+ * @param expected turns that the client says will come; default: as many as there were
+ */
 export function foldPrice(
   { ledger, events, conversation }: Thread,
   asked: ContractChoice | null,
   left: number | null,
+  expected?: number,
 ): FoldPrice {
   const last = ledger.at(-1)
   const folded = events.findLast(({ kind }) => kind === 'policy')
@@ -96,7 +105,7 @@ export function foldPrice(
   return {
     cached: left ?? last?.messages.length ?? 0,
     again: { exact: 1, blend: 0.2, splice: 0 }[contract],
-    turns: Math.max(1, turns),
+    turns: expected ?? Math.max(1, turns),
   }
 }
 

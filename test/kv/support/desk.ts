@@ -159,11 +159,11 @@ export class Desk {
   }
 
   /** Ends the step and holds its ledger entry against what was really done. */
-  finish(name: string, outcome: 'done' | 'cancelled' = 'done', pending = 0): LedgerEntry {
+  finish(name: string, outcome: 'done' | 'cancelled' = 'done', pending = 0, last = false): LedgerEntry {
     const id = conversationId(name)
     const running = this.running.get(id) ?? expect.fail(`${name} is not running`)
     const { step, plan, shown, sequence, submitted, reused } = running
-    const entry = this.cache.finish(step, outcome, pending)
+    const entry = this.cache.finish(step, outcome, pending, last)
     this.running.delete(id)
     this.inspect()
     const content = contentOf(running)

@@ -110,17 +110,29 @@ describe('auto-policy', () => {
   })
 
   it('waits under exact until the tokens that are not shown pay for what is computed again, and not where the context is full soon', async () => {
-    const waits = async (contract: ContractChoice, text: number) => {
+    const waits = async (contract: ContractChoice, text: number, more: Partial<Ask> = {}) => {
       const { ask } = await serve(4000)
       const begun = calls(100, 100, 100, 100, 600, 600)
       const first = await ask(begun, { acm: 'off', contract })
       const next: ChatMessage[] = [...begun, first.message, { role: 'user', content: words(text, 'q') }]
-      return (await ask(next, { policy: { threshold: 0.4 }, contract })).policy.length === 0
+      return (await ask(next, { policy: { threshold: 0.4 }, contract, ...more })).policy.length === 0
     }
     // Four hundred tokens less in some six turns, at a tenth, are worth 240; a thousand stand behind them.
     expect(await waits('exact', 200)).toBe(true)
     expect(await waits('splice', 200)).toBe(false)
     expect(await waits('exact', 2000)).toBe(false)
+    // The client may know how many turns there will be: in a hundred it pays, and after the last one nothing does.
+    expect(await waits('exact', 200, { expectedReuse: 100 })).toBe(false)
+    expect(await waits('splice', 200, { expectedReuse: 1 })).toBe(false)
+    expect(await waits('splice', 200, { expectedReuse: 0 })).toBe(true)
+    expect(await waits('exact', 2000, { expectedReuse: 0 })).toBe(false)
+  })
+
+  it('the engine is told of the last request of a thread', async () => {
+    const { ask, engine } = await serve(4000)
+    await ask(calls(10), { expectedReuse: 1 })
+    await ask(calls(20), { expectedReuse: 0 })
+    expect(engine.requests.map(({ last }) => last)).toEqual([undefined, true])
   })
 
   it('folds for nothing what is computed again anyway, because the client changed what stands before it', async () => {
