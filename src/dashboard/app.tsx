@@ -1,11 +1,16 @@
-/** Owns the page: what stands where, which thread it shows, as the address says, and the field for the API key. */
+/** The dashboard: what stands where, as the address says, and the field for the API key. */
+import { render } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
-import { linkTo, threadIn } from './selection.js'
-import { ChatPane } from './chat-pane.js'
-import { useLive, useThread, useHouse } from './hooks.js'
+import { count } from '../figures/numbers.js'
+import { Api } from './api.js'
+import { Answering, useChat, type Chat } from './chat.js'
+import { Composer } from './composer.js'
+import { HouseContext, useHouse, useLive, useThread, type Loaded } from './hooks.js'
+import { Live } from './live.js'
 import { Overview } from './overview.js'
+import { linkTo, placeIn, type Place } from './places.js'
 import { ThreadList } from './thread-list.js'
-import { ThreadPage } from './thread-page.js'
+import { Log, ThreadPage } from './thread-page.js'
 
 const CONNECTIONS = {
   connecting: 'connecting',
@@ -14,61 +19,133 @@ const CONNECTIONS = {
   locked: 'locked',
 } as const
 
-export function App() {
-  const { connection } = useLive()
-  const [thread, setThread] = useState(threadIn(location.hash))
+function App() {
+  const { connection, status } = useLive()
+  const [place, setPlace] = useState(placeIn(location.hash))
+  const [isListOpen, setListOpen] = useState(false)
   useEffect(() => {
     const follow = () => {
-      setThread(threadIn(location.hash))
+      setPlace(placeIn(location.hash))
+      setListOpen(false)
     }
     addEventListener('hashchange', follow)
     return () => {
       removeEventListener('hashchange', follow)
     }
   }, [])
-  const loaded = useThread(connection === 'locked' ? null : thread)
+  const id = place.kind === 'thread' ? place.id : null
+  const loaded = useThread(connection === 'locked' ? null : id)
+  const chat = useChat(loaded.kind === 'thread' ? loaded.thread : null, (thread) => {
+    location.hash = linkTo(thread)
+  })
   return (
     <>
       <a class="skip" href="#main">
         Skip to the content
       </a>
       <header class="top">
+        <button
+          type="button"
+          class="list-toggle"
+          aria-expanded={isListOpen}
+          onClick={() => {
+            setListOpen(!isListOpen)
+          }}
+        >
+          Threads
+        </button>
         <h1>
           <a href={linkTo(null)}>kvfold</a>
         </h1>
         <p class={`connection ${connection}`} role="status">
           {CONNECTIONS[connection]}
         </p>
+        {status === null ? null : (
+          <p class="saved" title="Tokens that a plain prefix cache would have computed, since midnight at the server">
+            Saved today: {count(Math.max(0, status.savedToday))} tokens
+          </p>
+        )}
+        <a href="#/server" aria-current={place.kind === 'server' ? 'page' : undefined}>
+          Server
+        </a>
         <KeyForm />
       </header>
       {connection === 'locked' ? (
-        <main id="main" class="locked-note" tabIndex={-1}>
+        <main id="main" class="tab" tabIndex={-1}>
           <p>
             This server wants an API key. Put yours into the field above; it stays in this tab and goes nowhere but to this
             server.
           </p>
         </main>
       ) : (
-        <div class="columns">
-          <ThreadList chosen={thread} />
+        <div class={isListOpen ? 'columns list-open' : 'columns'}>
+          <ThreadList chosen={id} />
           <main id="main" tabIndex={-1}>
-            {thread === null ? <Overview /> : <ThreadPage key={thread} loaded={loaded} />}
+            <Shown {...{ place, loaded, chat }} />
           </main>
-          <ChatPane
-            chosen={thread}
-            loaded={loaded}
-            onThread={(id) => {
-              location.hash = linkTo(id)
-            }}
-          />
         </div>
       )}
     </>
   )
 }
 
-/** The field for the API key: shown when the server wants one, or when one is in use. */
+function Shown({ place, loaded, chat }: { readonly place: Place; readonly loaded: Loaded; readonly chat: Chat }) {
+  if (place.kind === 'server')
+    return (
+      <div class="tab">
+        <Overview />
+      </div>
+    )
+  if (place.kind === 'new') return <NewThread chat={chat} />
+  if (loaded.kind === 'gone')
+    return (
+      <p role="alert" class="tab">
+        {loaded.reason} <a href={linkTo(null)}>Begin a new thread</a>
+      </p>
+    )
+  // For a moment it may be the one that was shown before.
+  if (loaded.kind === 'thread' && loaded.thread.id === place.id)
+    return <ThreadPage key={place.id} thread={loaded.thread} tab={place.tab} chat={chat} />
+  return (
+    <div class="page">
+      {chat.pending?.thread === place.id ? (
+        <>
+          <Log at="">
+            <Answering pending={chat.pending} />
+          </Log>
+          <Composer chat={chat} thread={place.id} model="" />
+        </>
+      ) : (
+        <p class="dim tab">Loading the thread…</p>
+      )}
+    </div>
+  )
+}
 
+/** Nothing is there yet but the field. */
+function NewThread({ chat }: { readonly chat: Chat }) {
+  const pending = chat.pending?.thread === null ? chat.pending : null
+  return (
+    <div class="page">
+      <Log at={pending?.text ?? ''}>
+        {pending === null ? (
+          <div class="welcome">
+            <h2>Ask something; it begins a new thread.</h2>
+            <p>
+              Beside every message stands how much of it the cache still had. <b>Fold</b> what is not needed any more: a short
+              marker takes its place, the tokens are free, and a press of <b>Restore</b> brings it back.
+            </p>
+          </div>
+        ) : (
+          <Answering pending={pending} />
+        )}
+      </Log>
+      <Composer chat={chat} thread={null} model={null} />
+    </div>
+  )
+}
+
+/** The field for the API key: shown when the server wants one, or when one is in use. */
 function KeyForm() {
   const { api, live } = useHouse()
   const { connection } = useLive()
@@ -89,7 +166,7 @@ function KeyForm() {
   }
   return (
     <form
-      class="key"
+      class="key-form"
       onSubmit={(event) => {
         event.preventDefault()
         api.setKey(typed.trim())
@@ -115,3 +192,13 @@ function KeyForm() {
     </form>
   )
 }
+
+const api = new Api()
+const live = new Live(api)
+live.start()
+render(
+  <HouseContext.Provider value={{ api, live }}>
+    <App />
+  </HouseContext.Provider>,
+  document.getElementById('app')!,
+)

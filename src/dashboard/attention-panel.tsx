@@ -3,7 +3,7 @@ import { Fragment, type ComponentChildren } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
 import { sentenceOf, threadPath } from './api.js'
-import type { Choice } from './selection.js'
+import type { Choice } from './places.js'
 import { useHouse } from './hooks.js'
 import type { Attention, Thread } from './wire.js'
 

@@ -1,34 +1,53 @@
-/** Owns what the chat pane asks: a thread as its clients know it, in OpenAI's form. Pure. */
+/** Owns what the chat asks: a thread as its clients know it, in OpenAI's form. Pure. */
 import type { ChatMessage } from '../chat/message.js'
 import type { Acm, ContractChoice, Export, SentMessage } from './wire.js'
 
+/** Null, of any of them: as the thread or the server has it. */
 export interface ChatSettings {
-  readonly acm: Acm
-  /** Null: the thread's, or else the server's. */
+  readonly acm: Acm | null
   readonly contract: ContractChoice | null
-  readonly temperature: number
-  readonly maxTokens: number
+  readonly temperature: number | null
+  readonly maxTokens: number | null
   /** Of new threads; empty: none. */
   readonly system: string
 }
 
-/** `known` null: a new thread. */
-export function chatBody(
-  { model, thread, known }: { readonly model: string; readonly thread: string | null; readonly known: Export | null },
-  text: string,
-  { acm, contract, temperature, maxTokens, system }: ChatSettings,
-): object {
+export const USUAL: ChatSettings = { acm: null, contract: null, temperature: null, maxTokens: null, system: '' }
+
+/** What is to be answered. */
+export interface Asking {
+  /** The thread that it goes on with, or branches off; null: a new one. */
+  readonly known: Export | null
+  /** Messages of the thread that come before: fewer than it has are a branch. Default: all. */
+  readonly before?: number
+  /** What is said then; null: what stands there is answered again. */
+  readonly text: string | null
+}
+
+/** Its tools stay where they are in the prompt, and none is called: nobody here would carry a call out. */
+export function chatBody(model: string, { known, before, text }: Asking, settings: ChatSettings): object {
+  const { acm, contract, temperature, maxTokens, system } = settings
+  const tools = known?.tools ?? []
   return {
     model,
-    messages: [...(known === null ? beginning(system) : clientView(known)), { role: 'user', content: text }],
+    messages: [
+      ...(known === null ? beginning(system) : clientView({ messages: known.messages.slice(0, before) })),
+      ...(text === null ? [] : [{ role: 'user', content: text }]),
+    ],
+    ...(tools.length === 0
+      ? {}
+      : {
+          tools: tools.map((tool) => ({ type: 'function', function: tool })),
+          ...(acm === 'memtool' ? {} : { tool_choice: 'none' }),
+        }),
     stream: true,
     stream_options: { include_usage: true },
-    temperature,
-    max_tokens: maxTokens,
+    ...(temperature === null ? {} : { temperature }),
+    ...(maxTokens === null ? {} : { max_tokens: maxTokens }),
     kvfold: {
-      acm,
       events: true,
-      ...(thread === null ? {} : { thread }),
+      ...(acm === null ? {} : { acm }),
+      ...(known === null ? {} : { thread: known.id }),
       ...(contract === null ? {} : { contract }),
     },
   }

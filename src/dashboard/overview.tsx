@@ -1,11 +1,10 @@
 /** Owns what is shown of the server as a whole: models with their slots, queue, and figures over time. */
 import type { ComponentChildren } from 'preact'
-import { bytes, count, duration } from '../figures/numbers.js'
+import { bytes, count, duration, plural } from '../figures/numbers.js'
 import { LineChart } from './charts.js'
 import { useLive } from './hooks.js'
 import { rates } from './samples.js'
-import { ToolServers } from './tool-panels.js'
-import type { ModelStatus } from './wire.js'
+import type { ModelStatus, ToolServerStatus } from './wire.js'
 
 export function Overview() {
   const { status, samples, noFigures, names } = useLive()
@@ -83,6 +82,28 @@ export function Overview() {
         </div>
       </section>
     </>
+  )
+}
+
+/** Nothing where there are none. */
+function ToolServers({ servers }: { readonly servers: readonly ToolServerStatus[] }) {
+  if (servers.length === 0) return null
+  return (
+    <section aria-labelledby="tool-servers-title">
+      <h2 id="tool-servers-title">MCP servers</h2>
+      <div class="cards">
+        {servers.map(({ name, state, problem, tools }) => (
+          <article key={name} class="card">
+            <h3>
+              {name} <span class={`badge ${state}`}>{state}</span>
+            </h3>
+            <p>{plural(tools, 'tool')}</p>
+            {problem === null ? null : <p class="note">{problem}</p>}
+          </article>
+        ))}
+      </div>
+      <p class="dim">For requests with acm memtool: the model searches their tools, and the server carries the calls out.</p>
+    </section>
   )
 }
 

@@ -1,4 +1,4 @@
-/** Owns how a message falls into pieces on the strip, and how a stretch of it is named to the server. Pure. */
+/** Owns how a message falls into pieces, and how a stretch of it is named to the server. Pure. */
 import { plural } from '../figures/numbers.js'
 import type { Fragment, ThreadMessage, Thread } from './wire.js'
 
@@ -25,6 +25,15 @@ export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage
 /** Tokens that a message takes on the strip: what the last step showed of it; for one that no step has seen yet, about what it will. */
 export const widthOf = ({ cost, shown }: Pick<ThreadMessage, 'cost' | 'shown'>): number =>
   Math.max(1, cost?.shown ?? Math.ceil(shown.length / 4))
+
+/** The beginning, on one line. */
+export function excerptOf(text: string, most: number): string {
+  const line = text
+    .slice(0, 2 * most)
+    .replace(/\s+/gu, ' ')
+    .trim()
+  return line.length > most || text.length > 2 * most ? `${line.slice(0, most)}…` : line
+}
 
 /** Where the cells of a hidden fragment are, in words; nothing where that is not known. */
 export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {

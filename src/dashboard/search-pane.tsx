@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks'
 import { plural } from '../figures/numbers.js'
 import { threadPath } from './api.js'
-import type { Choice } from './selection.js'
+import type { Choice } from './places.js'
 import { useAction, useHouse } from './hooks.js'
 import type { Hit, SearchResult, Thread } from './wire.js'
 

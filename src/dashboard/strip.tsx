@@ -1,7 +1,8 @@
-/** Owns the picture of a thread's context: messages side by side, as wide as their tokens, with their fragments below. */
+/** Owns the small map of a thread's context: its messages, as long as their tokens, with their fragments beside them, and what folds the chosen one. */
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
-import { keyOf, type Choice } from './selection.js'
+import { keyOf, type Choice } from './places.js'
+import { fragmentsOf } from './timeline.js'
 import { pays, piecesOf, whereIs, widthOf } from './pieces.js'
 import type { Fragment, MessageCost, Thread, ThreadMessage } from './wire.js'
 
@@ -9,16 +10,18 @@ interface StripProps {
   readonly thread: Thread
   readonly chosen: Choice | null
   readonly onChoose: (choice: Choice) => void
-  /** Fold by the key F, restore by R. */
+  /** By the button, or of fragments by the keys F and R. */
   readonly onFold: (id: string) => void
   readonly onRestore: (id: string) => void
+  readonly onFoldMessage: (message: ThreadMessage) => void
 }
 
 /** Messages from which on they stand closer, so that widths still tell. */
 const MANY = 20
 
 /** One stop for Tab; arrows, Home and End go through messages and fragments. */
-export function Strip({ thread: { messages }, chosen, onChoose, onFold, onRestore }: StripProps) {
+export function Strip({ thread, chosen, onChoose, onFold, onRestore, onFoldMessage }: StripProps) {
+  const { messages } = thread
   const strip = useRef<HTMLDivElement>(null)
   const [at, setAt] = useState('message-0')
   const stops = messages.flatMap(({ index, fragments }): Choice[] => [
@@ -38,8 +41,8 @@ export function Strip({ thread: { messages }, chosen, onChoose, onFold, onRestor
     if (event.ctrlKey || event.metaKey || event.altKey) return
     const here = keys.indexOf(current ?? '')
     const stop = stops[here]
-    if (event.key === 'ArrowRight') goTo(here + 1)
-    else if (event.key === 'ArrowLeft') goTo(here - 1)
+    if (event.key === 'ArrowRight' || event.key === 'ArrowDown') goTo(here + 1)
+    else if (event.key === 'ArrowLeft' || event.key === 'ArrowUp') goTo(here - 1)
     else if (event.key === 'Home') goTo(0)
     else if (event.key === 'End') goTo(keys.length - 1)
     else if (event.key.toLowerCase() === 'f' && stop?.kind === 'fragment') onFold(stop.id)
@@ -58,55 +61,88 @@ export function Strip({ thread: { messages }, chosen, onChoose, onFold, onRestor
         setAt(key)
       },
       onClick: () => {
+        setAt(key)
         onChoose(choice)
       },
     }
   }
   return (
-    <div
-      class={messages.length > MANY ? 'strip many' : 'strip'}
-      role="toolbar"
-      aria-label="Context: messages and fragments"
-      ref={strip}
-      onKeyDown={onKeyDown}
-    >
-      {messages.map((message) => (
-        <div key={message.index} class={`message ${message.message.role}`} style={{ flexGrow: widthOf(message) }}>
-          <button
-            {...stopProps({ kind: 'message', index: message.index })}
-            class="block"
-            aria-label={spoken(message)}
-            title={spoken(message)}
-          >
-            <span class="role" aria-hidden="true">
-              {message.message.role}
-            </span>
-            <Cost cost={message.cost} />
-          </button>
-          <div class="pieces">
-            {piecesOf(message).map((piece) =>
-              piece.kind === 'text' ? (
-                <span key={piece.start} class="rest" style={{ flexGrow: piece.end - piece.start }} />
-              ) : (
-                <button
-                  key={piece.fragment.id}
-                  {...stopProps({ kind: 'fragment', id: piece.fragment.id })}
-                  class={`fragment ${piece.fragment.state.kind}`}
-                  style={{ flexGrow: shownLength(piece.fragment) }}
-                  aria-label={spokenFragment(piece.fragment)}
-                  title={spokenFragment(piece.fragment)}
-                />
-              ),
+    <div class="map">
+      <FoldButton
+        {...{ thread, onFold, onRestore, onFoldMessage }}
+        at={stops.find((choice) => keyOf(choice) === current) ?? null}
+      />
+      <div
+        class={messages.length > MANY ? 'strip many' : 'strip'}
+        role="toolbar"
+        aria-label="Map of the context: messages and fragments"
+        ref={strip}
+        onKeyDown={onKeyDown}
+      >
+        {messages.map((message) => (
+          <div key={message.index} class={`message ${message.message.role}`} style={{ flexGrow: widthOf(message) }}>
+            <button
+              {...stopProps({ kind: 'message', index: message.index })}
+              class="block"
+              aria-label={spoken(message)}
+              title={spoken(message)}
+            >
+              <Shares cost={message.cost} />
+            </button>
+            {message.fragments.length === 0 ? null : (
+              <div class="pieces">
+                {piecesOf(message).map((piece) =>
+                  piece.kind === 'text' ? (
+                    <span key={piece.start} class="rest" style={{ flexGrow: piece.end - piece.start }} />
+                  ) : (
+                    <button
+                      key={piece.fragment.id}
+                      {...stopProps({ kind: 'fragment', id: piece.fragment.id })}
+                      class={`fragment ${piece.fragment.state.kind}`}
+                      style={{ flexGrow: shownLength(piece.fragment) }}
+                      aria-label={spokenFragment(piece.fragment)}
+                      title={spokenFragment(piece.fragment)}
+                    />
+                  ),
+                )}
+              </div>
             )}
           </div>
-        </div>
-      ))}
+        ))}
+      </div>
     </div>
   )
 }
 
+/** Folds or restores what was last touched on the map, for those who do not know the keys. */
+function FoldButton({
+  thread: { messages },
+  at,
+  onFold,
+  onRestore,
+  onFoldMessage,
+}: Pick<StripProps, 'thread' | 'onFold' | 'onRestore' | 'onFoldMessage'> & { readonly at: Choice | null }) {
+  const fragment = at?.kind === 'fragment' ? fragmentsOf({ messages }).find(({ id }) => id === at.id) : undefined
+  const message = at?.kind === 'message' ? messages[at.index] : undefined
+  const isHidden = fragment !== undefined && fragment.state.kind !== 'open'
+  const canFold = fragment !== undefined || (message !== undefined && message.message.role !== 'system')
+  return (
+    <button
+      type="button"
+      class="fold-it"
+      aria-disabled={!canFold}
+      onClick={() => {
+        if (fragment !== undefined) (isHidden ? onRestore : onFold)(fragment.id)
+        else if (message !== undefined && canFold) onFoldMessage(message)
+      }}
+    >
+      {isHidden ? 'Restore' : 'Fold'} {fragment?.id ?? (message === undefined ? '' : `no. ${message.index + 1}`)}
+    </button>
+  )
+}
+
 /** The last step's share of the message; nothing of it is known before it was shown. */
-function Cost({ cost }: { readonly cost: MessageCost | null }) {
+export function Shares({ cost }: { readonly cost: MessageCost | null }) {
   if (cost === null) return <span class="fill share-unseen" />
   const { reused, recomputed, fresh, approximate, shown } = cost
   return (
@@ -115,7 +151,7 @@ function Cost({ cost }: { readonly cost: MessageCost | null }) {
       {recomputed > 0 ? <span class="share-recomputed" style={{ flexGrow: recomputed }} /> : null}
       {fresh > 0 ? <span class="share-fresh" style={{ flexGrow: fresh }} /> : null}
       {approximate > 0 ? (
-        <span class="share-approximate" style={{ width: `${(100 * approximate) / Math.max(1, shown)}%` }} />
+        <span class="share-approximate" style={{ '--part': `${(100 * approximate) / Math.max(1, shown)}%` }} />
       ) : null}
     </span>
   )
@@ -138,13 +174,18 @@ function spoken({ index, message: { role }, cost, fragments, visible }: ThreadMe
   ].join('; ')
 }
 
-export const costInWords = ({ shown, reused, recomputed, fresh, approximate }: MessageCost): string =>
-  [
-    `${plural(shown, 'token')}: ${count(reused)} reused`,
-    ...(recomputed > 0 ? [`${count(recomputed)} computed again`] : []),
-    `${count(fresh)} new`,
-    ...(approximate > 0 ? [`${count(approximate)} approximate`] : []),
-  ].join(', ')
+export function costInWords({ shown, reused, recomputed, fresh, approximate }: MessageCost): string {
+  const parts = [
+    [reused, 'reused'],
+    [recomputed, 'computed again'],
+    [fresh, 'new'],
+    [approximate, 'approximate'],
+  ] as const
+  const told = parts
+    .filter(([tokens]) => tokens > 0)
+    .map(([tokens, words]) => `${tokens === shown ? 'all' : count(tokens)} ${words}`)
+  return `${plural(shown, 'token')}: ${told.join(', ')}`
+}
 
 const spokenFragment = (fragment: Fragment): string => {
   const { id, state, span } = fragment
@@ -152,33 +193,24 @@ const spokenFragment = (fragment: Fragment): string => {
   return [`Fragment ${id}`, state.kind, size, ...pays(fragment), ...whereIs(fragment)].join(', ')
 }
 
-export function StripLegend() {
+/** What the colours of margins and map say. */
+export function Legend() {
   return (
-    <ul class="legend">
-      <li>
-        <span class="key share-reused" /> reused from the cache
-      </li>
-      <li>
-        <span class="key share-recomputed" /> computed again
-      </li>
-      <li>
-        <span class="key share-fresh" /> new in the last step
-      </li>
-      <li>
-        <span class="key share-unseen" /> in no step yet
-      </li>
-      <li>
-        <span class="key share-approximate" /> approximate (spliced)
-      </li>
-      <li>
-        <span class="key fragment open" /> fragment
-      </li>
-      <li>
-        <span class="key fragment folded" /> folded
-      </li>
-      <li>
-        <span class="key fragment summarised" /> summarised
-      </li>
+    <ul class="legend" aria-label="What the margins say of the last step">
+      {LEGEND.map(([look, words]) => (
+        <li key={look}>
+          <span class={`key ${look}`} /> {words}
+        </li>
+      ))}
     </ul>
   )
 }
+
+const LEGEND = [
+  ['share-reused', 'reused from the cache'],
+  ['share-recomputed', 'computed again'],
+  ['share-fresh', 'new'],
+  ['share-unseen', 'not in a step yet'],
+  ['share-approximate', 'approximate'],
+  ['fragment folded', 'folded'],
+] as const

@@ -1,22 +1,84 @@
-/** Owns the list of live threads. */
+/** Owns the list of live threads: when each was used, a filter, and deleting several at once. */
+import { useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
-import { linkTo } from './selection.js'
-import { useLive } from './hooks.js'
+import { threadPath } from './api.js'
+import { linkTo } from './places.js'
+import { useAction, useHouse, useLive } from './hooks.js'
 import type { ThreadSummary } from './wire.js'
 
+/** From so many on a filter is worth its room. */
+const MANY = 5
+
 export function ThreadList({ chosen }: { readonly chosen: string | null }) {
-  const { threads, damaged } = useLive()
+  const { threads, damaged, names } = useLive()
+  const [filter, setFilter] = useState('')
+  /** Null: none are being selected. */
+  const [selected, setSelected] = useState<ReadonlySet<string> | null>(null)
+  const wanted = filter.trim().toLowerCase()
+  const listed = threads.filter(({ id, title }) => `${title} ${id}`.toLowerCase().includes(wanted))
+  const toggle = (id: string) => {
+    const others = new Set(selected)
+    if (!others.delete(id)) others.add(id)
+    setSelected(others)
+  }
   return (
     <nav class="threads" aria-labelledby="threads-title">
-      <h2 id="threads-title">
-        Threads <span class="dim">{count(threads.length)}</span>
-      </h2>
+      <div class="threads-head">
+        <h2 id="threads-title">
+          Threads <span class="dim">{count(threads.length)}</span>
+        </h2>
+        {threads.length === 0 ? null : (
+          <button
+            type="button"
+            class="quiet"
+            aria-pressed={selected !== null}
+            onClick={() => {
+              setSelected(selected === null ? new Set() : null)
+            }}
+          >
+            {selected === null ? 'Select' : 'Done'}
+          </button>
+        )}
+      </div>
+      <a class="new" href={linkTo(null)} aria-current={chosen === null ? 'page' : undefined}>
+        New thread
+      </a>
+      {threads.length < MANY && filter === '' ? null : (
+        <input
+          type="search"
+          aria-label="Filter threads"
+          placeholder="Filter"
+          value={filter}
+          onInput={({ currentTarget }) => {
+            setFilter(currentTarget.value)
+          }}
+        />
+      )}
+      {selected === null ? null : (
+        <DeleteSelected
+          all={listed.map(({ id }) => id)}
+          selected={listed.map(({ id }) => id).filter((id) => selected.has(id))}
+          onSelect={setSelected}
+        />
+      )}
       {threads.length === 0 ? (
-        <p class="dim">None yet. Ask something in the chat, or point an OpenAI client at this server.</p>
+        <p class="dim">None yet. Ask something, or point an OpenAI client at this server.</p>
+      ) : listed.length === 0 ? (
+        <p class="dim">None has that in its title.</p>
       ) : (
         <ul>
-          {threads.map((thread) => (
+          {listed.map((thread) => (
             <li key={thread.id}>
+              {selected === null ? null : (
+                <input
+                  type="checkbox"
+                  aria-label={`Select ${thread.title}`}
+                  checked={selected.has(thread.id)}
+                  onChange={() => {
+                    toggle(thread.id)
+                  }}
+                />
+              )}
               <a href={linkTo(thread.id)} aria-current={thread.id === chosen ? 'page' : undefined}>
                 <span class="title">
                   {thread.running ? (
@@ -26,7 +88,12 @@ export function ThreadList({ chosen }: { readonly chosen: string | null }) {
                   ) : null}
                   {thread.title === '' ? '(no text)' : thread.title}
                 </span>
-                <span class="dim">{described(thread)}</span>
+                <span class="dim">
+                  <time dateTime={new Date(thread.used).toISOString()} title={new Date(thread.used).toLocaleString()}>
+                    {timeOf(thread.used)}
+                  </time>
+                  {` · ${described(thread, names.length > 1)}`}
+                </span>
               </a>
             </li>
           ))}
@@ -51,10 +118,72 @@ export function ThreadList({ chosen }: { readonly chosen: string | null }) {
   )
 }
 
-function described({ model, messages, fragments: { folded, summarised }, last }: ThreadSummary): string {
+interface DeleteProps {
+  /** Those in sight; nothing that a filter hides is deleted. */
+  readonly all: readonly string[]
+  readonly selected: readonly string[]
+  readonly onSelect: (selected: ReadonlySet<string> | null) => void
+}
+
+function DeleteSelected({ all, selected, onSelect }: DeleteProps) {
+  const { api } = useHouse()
+  const { busy, problem, act } = useAction()
+  const [sure, setSure] = useState(false)
+  const what = plural(selected.length, 'thread')
+  return (
+    <div class="controls">
+      <button
+        type="button"
+        class="quiet"
+        onClick={() => {
+          onSelect(new Set(selected.length === all.length ? [] : all))
+        }}
+      >
+        {selected.length === all.length ? 'None' : 'All'}
+      </button>
+      {sure && selected.length > 0 ? (
+        <button
+          type="button"
+          class="danger"
+          aria-disabled={busy}
+          onClick={() => {
+            act(async () => {
+              for (const id of selected) await api.send('DELETE', threadPath(id))
+              onSelect(null)
+              if (selected.some((id) => location.hash.startsWith(linkTo(id)))) location.hash = linkTo(null)
+            })
+          }}
+        >
+          Delete {what} for good
+        </button>
+      ) : (
+        <button
+          type="button"
+          aria-disabled={selected.length === 0}
+          onClick={() => {
+            setSure(selected.length > 0)
+          }}
+        >
+          Delete {what}…
+        </button>
+      )}
+      {problem === null ? null : <p role="alert">{problem}</p>}
+    </div>
+  )
+}
+
+/** The hour of today, the day of before. */
+function timeOf(used: number): string {
+  const [then, now] = [new Date(used), new Date()]
+  if (then.toDateString() === now.toDateString()) return then.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })
+  const year = then.getFullYear() === now.getFullYear() ? {} : ({ year: 'numeric' } as const)
+  return then.toLocaleDateString([], { day: 'numeric', month: 'short', ...year })
+}
+
+function described({ model, messages, fragments: { folded, summarised }, last }: ThreadSummary, isNamed: boolean): string {
   const hidden = folded + summarised
   return [
-    model,
+    ...(isNamed ? [model] : []),
     plural(messages, 'message'),
     ...(hidden === 0 ? [] : [`${count(hidden)} hidden`]),
     ...(last === null || last.shown === 0

@@ -1,53 +1,50 @@
-/** Owns what is shown of one thread. */
-import { useEffect, useState } from 'preact/hooks'
-import { count, plural } from '../figures/numbers.js'
-import { linkTo, keyOf, type Choice } from './selection.js'
+/** Owns what is shown of one thread: its conversation with the map beside it, and behind tabs its steps, where answers looked, and search. */
+import type { ComponentChildren } from 'preact'
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { count } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import { AttentionPanel } from './attention-panel.js'
-import { FragmentPanel } from './fragment-panel.js'
-import { useAction, useHouse, type Loaded } from './hooks.js'
-import { MessagePanel } from './message-panel.js'
-import { Fact } from './overview.js'
+import { Answering, messagesBefore, type Chat } from './chat.js'
+import { Choose, Composer, CONTRACTS } from './composer.js'
+import { Conversation, type MessageActions } from './conversation.js'
+import { useAction, useHouse, useLive } from './hooks.js'
+import { FragmentPanel, MessagePanel } from './panels.js'
+import { markersOf } from './pieces.js'
+import { keyOf, linkTo, type Choice, type Tab } from './places.js'
 import { SearchPane } from './search-pane.js'
-import { StepCharts } from './charts.js'
-import { Strip, StripLegend } from './strip.js'
-import { ThreadControls } from './thread-controls.js'
-import { fragmentsOf, timelineOf } from './timeline.js'
-import { TimelineTable } from './timeline-table.js'
-import { FoundTools } from './tool-panels.js'
-import type { Thread } from './wire.js'
+import { Steps } from './steps.js'
+import { Legend, Strip } from './strip.js'
+import { fragmentsOf } from './timeline.js'
+import type { Fragment, Thread, ThreadMessage } from './wire.js'
 
-export function ThreadPage({ loaded }: { readonly loaded: Loaded }) {
-  switch (loaded.kind) {
-    case 'loading':
-      return <p class="dim">Loading the thread…</p>
-    case 'gone':
-      return (
-        <p role="alert">
-          {loaded.reason} <a href={linkTo(null)}>To the overview</a>
-        </p>
-      )
-    case 'thread':
-      return <Shown thread={loaded.thread} />
-  }
+const TITLES: Readonly<Record<Tab, string>> = { chat: 'Chat', steps: 'Steps', attention: 'Attention', search: 'Search' }
+
+interface ThreadPageProps {
+  readonly thread: Thread
+  readonly tab: Tab
+  readonly chat: Chat
 }
 
-function Shown({ thread }: { readonly thread: Thread }) {
+export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
   const { api } = useHouse()
   const { problem, act } = useAction()
   const [chosen, setChosen] = useState<Choice | null>(null)
   const [told, setTold] = useState('')
-  const key = chosen === null ? '' : keyOf(chosen)
   const { id, messages, ledger, count: length } = thread
   // What was told about the next step is over when there is one.
   useEffect(() => {
     setTold('')
   }, [length])
+  const choose = (choice: Choice) => {
+    setChosen(choice)
+    const mark = choice.kind === 'message' ? `[data-row="${choice.index}"]` : `[data-piece="${choice.id}"]`
+    document.querySelector(mark)?.scrollIntoView({ block: 'nearest' })
+  }
   const fragment = chosen?.kind === 'fragment' ? fragmentsOf(thread).find((one) => one.id === chosen.id) : undefined
   const message = chosen?.kind === 'message' ? messages[chosen.index] : undefined
   const close = () => {
     setChosen(null)
-    document.querySelector<HTMLElement>(`[data-stop="${key}"]`)?.focus()
+    if (chosen !== null) document.querySelector<HTMLElement>(`[data-stop="${keyOf(chosen)}"]`)?.focus()
   }
   const change = (fragmentId: string, what: 'fold' | 'restore', body?: object) => {
     act(async () => {
@@ -55,120 +52,227 @@ function Shown({ thread }: { readonly thread: Thread }) {
       setTold(`${what === 'fold' ? 'Folded' : 'Restored'} ${fragmentId}. It counts from the next step on.`)
     })
   }
+  const fold = (one: string) => {
+    change(one, 'fold', {})
+  }
+  const restore = (one: string) => {
+    change(one, 'restore')
+  }
+  const foldMessage = ({ index, fragments, message: { content } }: ThreadMessage) => {
+    act(async () => {
+      let open = fragments.filter(({ state }) => state.kind === 'open')
+      if (fragments.length === 0) {
+        const markers = markersOf(messages, index, 0, content.length)
+        if (markers === null) throw new Error('This text is too short, or stands in an earlier message too; cut a stretch of it.')
+        const body = { ...markers, numFragments: 1 }
+        open = (await api.send<{ fragments: Fragment[] }>('POST', threadPath(id, 'fragments'), body)).fragments
+      }
+      for (const one of open) await api.send('POST', threadPath(id, 'fragments', one.id, 'fold'), {})
+      setTold(`Folded message ${index + 1}. It counts from the next step on.`)
+    })
+  }
+  const { pending } = chat
+  const mine = pending !== null && pending.thread === id ? pending : null
+  const actions: MessageActions = {
+    onOpen: ({ index }) => {
+      choose({ kind: 'message', index })
+    },
+    onFold: fold,
+    onRestore: restore,
+    onFoldMessage: foldMessage,
+    onBranch: chat.running
+      ? null
+      : ({ index }, text) => {
+          chat.ask({ thread: id, model: thread.model, before: index, text })
+        },
+  }
   return (
-    <>
-      <section aria-labelledby="thread-title">
-        <h2 id="thread-title">{thread.title === '' ? '(no text)' : thread.title}</h2>
-        <ThreadControls thread={thread} onTold={setTold} />
-      </section>
-      <section aria-labelledby="context-title">
-        <h2 id="context-title">Context</h2>
-        <Strip
-          thread={thread}
-          chosen={chosen}
-          onChoose={setChosen}
-          onFold={(one) => {
-            change(one, 'fold', {})
-          }}
-          onRestore={(one) => {
-            change(one, 'restore')
-          }}
-        />
-        <StripLegend />
-        <p class="dim">
-          Colours are each message's share of the last step, widths its tokens. Arrow keys go along the strip, Enter opens, F
-          folds, R restores.
-        </p>
-        <LastStep thread={thread} />
-        <AttentionPanel thread={thread} onChoose={setChosen} />
+    <div class={fragment === undefined && message === undefined ? 'thread' : 'thread with-panel'}>
+      <header class="thread-head">
+        <h2>{thread.title === '' ? '(no text)' : thread.title}</h2>
+        <nav class="tabs" aria-label="Of this thread">
+          {Object.entries(TITLES).map(([name, title]) => (
+            <a key={name} href={linkTo(id, name as Tab)} aria-current={name === tab ? 'page' : undefined}>
+              {title}
+              {name === 'steps' ? <span class="dim"> {count(ledger.length)}</span> : null}
+            </a>
+          ))}
+        </nav>
+        <About thread={thread} onTold={setTold} />
         <p role="status" class="told">
           {told}
         </p>
         {problem === null ? null : <p role="alert">{problem}</p>}
-        {fragment === undefined ? null : (
-          <FragmentPanel
-            key={fragment.id}
-            thread={thread}
-            fragment={fragment}
-            onChange={change}
-            onTold={setTold}
-            onClose={close}
-          />
-        )}
-        {message === undefined ? null : (
-          <MessagePanel
-            key={message.index}
-            thread={thread}
-            message={message}
-            onChoose={setChosen}
-            onTold={setTold}
-            onClose={close}
-          />
-        )}
-      </section>
-      <Notes thread={thread} />
-      <FoundTools thread={thread} />
-      <SearchPane thread={thread} onChoose={setChosen} />
-      <section aria-labelledby="steps-title">
-        <h2 id="steps-title">
-          Steps <span class="dim">{count(ledger.length)}</span>
-        </h2>
-        {ledger.length === 0 ? (
-          <p class="dim">None yet.</p>
-        ) : (
+      </header>
+      <div class="page">
+        {tab === 'chat' ? (
           <>
-            <StepCharts ledger={ledger} />
-            <TimelineTable items={timelineOf(thread)} />
-            <p class="dim">
-              Measured: cache and prompt, which is what the edits before a step cost.
-              {ledger.some(({ predicted }) => predicted !== null)
-                ? null
-                : ' Nothing was expected: `kvfold calibrate` measures this machine for the model.'}
-            </p>
+            <Log at={`${id} ${length} ${mine?.text.length ?? ''} ${mine?.notes.length ?? ''}`}>
+              <Legend />
+              <Conversation
+                thread={thread}
+                until={mine === null ? messages.length : messagesBefore(mine, thread)}
+                actions={actions}
+              />
+              {mine === null ? null : <Answering pending={mine} />}
+            </Log>
+            <Composer chat={chat} thread={id} model={thread.model} />
+          </>
+        ) : (
+          <div class="tab">
+            {tab === 'steps' ? <Steps thread={thread} /> : null}
+            {tab === 'attention' ? <AttentionPanel thread={thread} onChoose={choose} /> : null}
+            {tab === 'search' ? <SearchPane thread={thread} onChoose={choose} /> : null}
+          </div>
+        )}
+      </div>
+      <Strip {...{ thread, chosen }} onChoose={choose} onFold={fold} onRestore={restore} onFoldMessage={foldMessage} />
+      {fragment === undefined ? null : (
+        <FragmentPanel key={fragment.id} {...{ thread, fragment }} onChange={change} onTold={setTold} onClose={close} />
+      )}
+      {message === undefined ? null : (
+        <MessagePanel key={message.index} {...{ thread, message }} onChoose={choose} onTold={setTold} onClose={close} />
+      )}
+    </div>
+  )
+}
+
+/** Stays at its end while that is in sight: who has scrolled up reads on undisturbed. `at` changes with what is in it. */
+export function Log({ at, children }: { readonly at: string; readonly children: ComponentChildren }) {
+  const box = useRef<HTMLDivElement>(null)
+  const isAtEnd = useRef(true)
+  useLayoutEffect(() => {
+    if (box.current !== null && isAtEnd.current) box.current.scrollTop = box.current.scrollHeight
+  }, [at])
+  return (
+    <div
+      class="log"
+      role="log"
+      aria-label="Conversation"
+      tabIndex={0}
+      ref={box}
+      onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) => {
+        isAtEnd.current = scrollHeight - scrollTop - clientHeight < 40
+      }}
+    >
+      {children}
+    </div>
+  )
+}
+
+/** What it is, and what is done to it as a whole: contract, exact again, export, delete. */
+function About({ thread, onTold }: { readonly thread: Thread; readonly onTold: (text: string) => void }) {
+  const { api } = useHouse()
+  const { threads } = useLive()
+  const { busy, problem, act } = useAction()
+  const [sure, setSure] = useState(false)
+  const { id, model, parent, contract, running, created } = thread
+  const branches = threads.filter((each) => each.parent === id)
+  return (
+    <details class="about">
+      <summary>
+        This thread
+        <span class="dim">
+          {parent === null ? null : ', a branch'}
+          {branches.length === 0 ? null : `, ${count(branches.length)} branched off`}
+          {running ? ', runs now' : null}
+        </span>
+      </summary>
+      <p class="dim">
+        {id} · {model} · since {new Date(created).toLocaleString()}
+        {parent === null ? null : (
+          <>
+            {' '}
+            · branch of <a href={linkTo(parent)}>{parent}</a>
           </>
         )}
-      </section>
-    </>
-  )
-}
-
-/** What helpers noted (`acm: u-fold` or `resum`): summary, to-do list, which lines of results stay in sight. The words of the last fold of theirs, as the server's event has them; nothing where helpers never folded. */
-function Notes({ thread: { events } }: { readonly thread: Thread }) {
-  const folds = events.filter(({ folded, reason }) => folded.length > 0 && /^(u-fold|resum): /.test(reason))
-  const last = folds.at(-1)
-  if (last === undefined) return null
-  const [acm = '', notes = ''] = last.reason.split(/: (.*)/s)
-  return (
-    <section aria-labelledby="notes-title">
-      <h2 id="notes-title">
-        Notes <span class="dim">{acm}</span>
-      </h2>
-      <p class="said">{notes}</p>
-      <p class="dim">
-        {`Of fold ${count(folds.length)}: ${plural(last.folded.length, 'stretch', 'stretches')} hidden, ${count(last.saves)} tokens less. The log is whole: each can be restored.`}
+        {branches.map((branch) => (
+          <span key={branch.id}>
+            {' '}
+            · branched off: <a href={linkTo(branch.id)}>{branch.title === '' ? branch.id : branch.title}</a>
+          </span>
+        ))}
       </p>
-    </section>
+      <div class="controls">
+        <Choose
+          label="Contract"
+          value={contract ?? ''}
+          options={[['', "the server's"], ...CONTRACTS.map((one) => [one, one] as const)]}
+          onChange={(value) => {
+            const chosen = CONTRACTS.find((one) => one === value) ?? null
+            act(async () => {
+              await api.send('PUT', threadPath(id, 'contract'), { contract: chosen })
+              onTold(`Later steps keep to ${chosen ?? "the server's contract"}.`)
+            })
+          }}
+        />
+        <button
+          type="button"
+          aria-disabled={busy}
+          title="Computes again what is approximate"
+          onClick={() => {
+            act(async () => {
+              const { exact } = await api.send<{ exact: boolean }>('POST', threadPath(id, 'refresh'))
+              onTold(exact ? 'The thread is exact.' : 'That was interrupted, or the cache holds nothing of the thread.')
+            })
+          }}
+        >
+          Exact again
+        </button>
+        <button
+          type="button"
+          onClick={() => {
+            act(async () => {
+              save(await api.get<object>(threadPath(id, 'export')), `${id}.json`)
+            })
+          }}
+        >
+          Export
+        </button>
+        {sure ? (
+          <span role="group" aria-label="Delete this thread?">
+            Delete it for good?{' '}
+            <button
+              type="button"
+              class="danger"
+              onClick={() => {
+                act(async () => {
+                  await api.send('DELETE', threadPath(id))
+                  location.hash = linkTo(null)
+                })
+              }}
+            >
+              Delete
+            </button>{' '}
+            <button
+              type="button"
+              onClick={() => {
+                setSure(false)
+              }}
+            >
+              Keep
+            </button>
+          </span>
+        ) : (
+          <button
+            type="button"
+            onClick={() => {
+              setSure(true)
+            }}
+          >
+            Delete…
+          </button>
+        )}
+      </div>
+      {problem === null ? null : <p role="alert">{problem}</p>}
+    </details>
   )
 }
 
-/** Where the last step's tokens came from, and what was parked. */
-function LastStep({ thread: { ledger } }: { readonly thread: Thread }) {
-  const last = ledger.findLast(({ kind }) => kind === 'answer')
-  if (last === undefined) return null
-  const { shown, reused, recomputed, fresh, approximate, sources, tiers, parked, evicted, moved } = last
-  return (
-    <dl class="facts">
-      <Fact name="Shown">{plural(shown, 'token')}</Fact>
-      <Fact name="Reused">
-        {`${count(reused)}: ${count(sources.own)} own, ${count(sources.parked)} parked before, ${count(sources.shared)} of other threads`}
-      </Fact>
-      <Fact name="Computed">{`${count(recomputed)} again, ${count(fresh)} new`}</Fact>
-      <Fact name="Approximate">{count(approximate)}</Fact>
-      <Fact name="Brought back">{`${count(tiers.host)} from memory, ${count(tiers.disk)} from disk`}</Fact>
-      <Fact name="Parked">{`${plural(parked, 'hidden token')} when it began`}</Fact>
-      {evicted + moved > 0 ? (
-        <Fact name="Made room">{`${count(evicted)} lost, ${count(moved)} moved to a lower tier`}</Fact>
-      ) : null}
-    </dl>
-  )
+function save(content: object, name: string): void {
+  const link = document.createElement('a')
+  link.href = URL.createObjectURL(new Blob([JSON.stringify(content, null, 2)], { type: 'application/json' }))
+  link.download = name
+  link.click()
+  URL.revokeObjectURL(link.href)
 }

@@ -76,6 +76,7 @@ export type ChatEvent =
   | { readonly type: 'acm'; readonly call: { readonly name: string; readonly arguments: unknown }; readonly failed: boolean }
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number }
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
+  | { readonly type: 'search' }
 
 /** An event that the stream breaks off in is left out. Not all browsers can iterate over a stream. */
 export async function* eventsIn(bytes: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<EventSourceMessage> {

@@ -11,7 +11,7 @@ import { ScriptedEngine } from '../support/scripted.js'
 import { openNative } from '../../src/native/binding.js'
 import { PUBLIC } from '../../src/server/ask.js'
 import { serving, type Serving } from '../server/support/serving.js'
-import { ask, build, hasFocus, launch, missing, open, stop, tabTo, type Watched } from './support/browser.js'
+import { ask, build, hasFocus, launch, missing, open, row, stop, tab, tabTo, type Watched } from './support/browser.js'
 
 /** Asked as in training, so that the answer is longer than the two tokens of "I do not know". */
 const KEYS = ['lamp', 'hat', 'boat', 'river', 'tree', 'lake', 'tool', 'bread']
@@ -27,7 +27,7 @@ const model = { name: 'builtin', slots: 2, load: load({ slots: 2 }), loadForAtte
 const GROWTH = `
   window.lengths = new Set()
   new MutationObserver(() => {
-    const answer = document.querySelector('.said[aria-busy="true"]')
+    const answer = document.querySelector('.row[aria-busy="true"]')
     if (answer !== null) window.lengths.add(answer.textContent.length)
   }).observe(document.body, { subtree: true, childList: true, characterData: true })`
 
@@ -57,20 +57,22 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await ask(page, UPDATES)
     expect(thread().messages).toBe(2)
     // The answer came bit by bit.
-    expect(await page.evaluate('window.lengths.size')).toBeGreaterThan(3)
+    expect(await page.evaluate('window.lengths.size')).toBeGreaterThan(1)
     const answer = view().all[1]!.message.content
     await page.getByRole('log').getByText(answer.split('\n')[0]!).first().waitFor()
     expect(await page.getByRole('log').textContent()).toContain(UPDATES)
     expect(page.url()).toContain(`#/threads/${thread().id}`)
     await stop(page, 'message-1').waitFor()
     const { shown, fresh } = view().ledger[0]!
-    const row = page.getByRole('row').filter({ hasText: '1 answer' })
-    const cells = await row.getByRole('cell').allTextContents()
+    await tab(page, 'Steps')
+    const step = page.getByRole('row').filter({ hasText: '1 answer' })
+    const cells = await step.getByRole('cell').allTextContents()
     expect(cells.slice(0, 5)).toEqual(['exact', String(shown), '0', '0', String(fresh)])
   })
 
   it('cuts, folds and restores by the keyboard alone', async () => {
     const { page } = watched
+    await tab(page, 'Chat')
     await stop(page, 'message-0').focus()
     await page.keyboard.press('Enter')
     await page.getByRole('heading', { name: 'Message 1, user' }).waitFor()
@@ -83,7 +85,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(await hasFocus(page, stop(page, 'message-0'))).toBe(true)
     await page.keyboard.press('ArrowRight')
     await page.keyboard.press('f')
-    await page.getByText(`Folded ${first}`).waitFor()
+    await page.locator('.told').getByText(`Folded ${first}`).waitFor()
     await stop(page, `fragment-${first}`)
       .and(page.getByLabel(/folded/))
       .waitFor()
@@ -94,12 +96,19 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(await page.locator('.panel pre').first().textContent()).toBe(UPDATES.slice(span.start, span.end))
     await tabTo(page, page.getByRole('button', { name: 'Fold', exact: true }))
     await page.keyboard.press('Enter')
-    await page.getByText(`Folded ${second}`).waitFor()
+    await page.locator('.told').getByText(`Folded ${second}`).waitFor()
     expect(view().all[0]!.fragments.map(({ state }) => state.kind)).toEqual(['folded', 'folded', 'open', 'open'])
 
     await ask(page, 'And the hat?')
     const last = view().ledger.at(-1)!
     expect(last.recomputed).toBeGreaterThan(0)
+    // The margin of the message says where its tokens came from.
+    const cost = last.messages[0]!
+    await row(page, 0)
+      .getByRole('button', { name: new RegExp(`^Message 1, ${cost.shown} tokens: .*${cost.recomputed} computed again`) })
+      .waitFor()
+    await tab(page, 'Steps')
+    await page.reload()
     await page.getByText(`${first}, ${second} folded by a person or a program`).waitFor()
     const cells = page.getByRole('row').filter({ hasText: '2 answer' }).getByRole('cell')
     await cells.first().waitFor()
@@ -109,12 +118,13 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
 
     await stop(page, `fragment-${first}`).focus()
     await page.keyboard.press('r')
-    await page.getByText(`Restored ${first}`).waitFor()
+    await page.locator('.told').getByText(`Restored ${first}`).waitFor()
     expect(view().all[0]!.fragments.map(({ state }) => state.kind)).toEqual(['open', 'folded', 'open', 'open'])
   })
 
   it('shows where the last answer looked, part by part', async () => {
     const { page } = watched
+    await tab(page, 'Attention')
     const looked = page.getByRole('switch', { name: 'Where the last answer looked' })
     let goOn = (): void => undefined
     const held = new Promise<void>((resolve) => (goOn = resolve))
@@ -159,6 +169,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     const { page } = watched
     const second = fragment(1)
     const inside = /value\d+/.exec(UPDATES.slice(second.span.start, second.span.end))![0]
+    await tab(page, 'Search')
     await page.getByLabel('Exact text').fill(`${inside};`)
     await page.keyboard.press('Enter')
     await page.getByText('1 hit.').waitFor()
@@ -173,23 +184,25 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await stop(page, `fragment-${third}`).click()
     await page.getByLabel('Summary must keep').fill('the last values')
     await page.keyboard.press('Enter')
-    await page.getByText(`Summarised ${third}`).waitFor()
+    await page.locator('.told').getByText(`Summarised ${third}`).waitFor()
     const { state } = fragment(2)
     expect(state).toMatchObject({ kind: 'summarised', focus: 'the last values' })
     await page
       .locator('.panel')
       .getByText(state.kind === 'summarised' ? state.summary : '', { exact: true })
       .waitFor()
+    await tab(page, 'Steps')
     await page.getByRole('row').filter({ hasText: 'summary' }).waitFor()
     await page.getByText(`${third} summarised by a person or a program`).waitFor()
   })
 
   it('sets the contract, makes the thread exact and exports it', async () => {
     const { page } = watched
+    await page.getByText('This thread').click()
     await page.locator('main').getByRole('combobox', { name: 'Contract' }).selectOption('splice')
     await page.getByText('Later steps keep to splice.').waitFor()
     expect(view().contract).toBe('splice')
-    await page.getByRole('button', { name: 'Make exact now' }).click()
+    await page.getByRole('button', { name: 'Exact again' }).click()
     await page.getByText('The thread is exact.').waitFor()
     const download = page.waitForEvent('download')
     await page.getByRole('button', { name: 'Export' }).click()
@@ -208,7 +221,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     const link = page.getByRole('navigation').getByRole('link', { name: 'Somebody else asks.' })
     await link.getByText('2 messages').waitFor()
     await link.getByLabel('runs now').waitFor({ state: 'detached' })
-    await page.getByRole('link', { name: 'kvfold' }).click()
+    await page.getByRole('link', { name: 'Server' }).click()
     await page.getByRole('heading', { name: 'Models and slots' }).waitFor()
     await page.getByText(/0 of 2, idle/).waitFor()
     const { used, cells } = server.service.models()[0]!.loaded!.cache!
@@ -222,6 +235,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await ask(page, HOSTILE)
     await stop(page, 'message-1').waitFor()
     await stop(page, 'message-0').click()
+    await tab(page, 'Search')
     await page.getByLabel('Exact text').fill('<img')
     await page.keyboard.press('Enter')
     await page.locator('.hits mark').first().waitFor()
@@ -233,14 +247,19 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
   it('goes on with a thread in which the model called its tools', async () => {
     const { page } = watched
     await page.getByRole('link', { name: 'New thread' }).click()
-    await page.getByText('Settings').click()
+    await page.locator('summary').filter({ hasText: 'Settings' }).click()
     await page.getByRole('combobox', { name: 'Who folds' }).selectOption('tools')
     await page.getByLabel('Temperature').fill('0')
     // The small model goes on calling for as long as it may.
     await page.getByLabel('Longest answer, tokens').fill('40')
     await page.getByLabel('System message').fill(systemPrompts['pi-llm'])
     await ask(page, piSample({ words: ownWords(), updates: 10, keys: 8, seed: 3 }).prompt)
+    await tab(page, 'Steps')
     await page.getByText(/the model: fragment_context/).waitFor()
+    await tab(page, 'Chat')
+    // What the server did inside is there, and told from what clients see.
+    await page.locator('.row.inside').getByText('Calls fragment_context').first().waitFor()
+    await page.locator('summary').filter({ hasText: 'Settings' }).click()
     const [before, threads] = [view(), server.service.threads.list(PUBLIC).length]
     expect(before.all.some(({ visible }) => !visible)).toBe(true)
     await page.getByRole('combobox', { name: 'Who folds' }).selectOption('off')
@@ -259,7 +278,14 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(await ground()).not.toBe(light)
     await page.setViewportSize({ width: 360, height: 740 })
     expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(360)
-    await page.getByRole('link', { name: 'kvfold' }).click()
+    // The conversation is what is there; Send is on the screen, and the threads are behind a button.
+    const { y, height } = (await page.getByRole('button', { name: 'Send' }).boundingBox())!
+    expect(y + height).toBeLessThanOrEqual(740)
+    const list = page.getByRole('navigation', { name: /^Threads/ })
+    expect(await list.isVisible()).toBe(false)
+    await page.getByRole('button', { name: 'Threads' }).click()
+    await list.waitFor()
+    await page.getByRole('link', { name: 'Server' }).click()
     await page.getByRole('heading', { name: 'Models and slots' }).waitFor()
     expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(360)
     await page.setViewportSize({ width: 1400, height: 1000 })
@@ -268,9 +294,10 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
   it('deletes a thread once it is sure', async () => {
     const { page } = watched
     await page.getByRole('navigation').getByRole('link', { name: 'Somebody else asks.' }).click()
+    await page.getByText('This thread').click()
     await page.getByRole('button', { name: 'Delete…' }).click()
     await page.getByRole('button', { name: 'Delete', exact: true }).click()
-    await page.getByRole('heading', { name: 'Models and slots' }).waitFor()
+    await page.getByRole('heading', { name: 'Ask something; it begins a new thread.' }).waitFor()
     await page.getByRole('link', { name: 'Somebody else asks.' }).waitFor({ state: 'detached' })
     expect(server.service.threads.list(PUBLIC).map(({ title }) => title)).not.toContain('Somebody else asks.')
   })
@@ -286,6 +313,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
       const asked = { tenant: PUBLIC, messages: [{ role: 'user', content: 'Well?' }], tools: [], toolChoice: 'auto' } as const
       const { thread: id } = await other.service.ask(asked).answer
       const { page } = await open(browser, other.url, `/#/threads/${id}`)
+      await tab(page, 'Attention')
       await page.getByRole('switch', { name: 'Where the last answer looked' }).click()
       await page.getByRole('alert').getByText('No attention of builtin can be seen here').waitFor()
     } finally {
@@ -317,11 +345,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
       const { open: before, hidden } = threads.get(PUBLIC, id).all[0]!.fragments[0]!.price!
       const more = `does not pay: ${hidden - before} tokens more`
       await page.getByRole('button', { name: `Fragment ${short!.id}, folded, 18 characters, ${more}` }).waitFor()
-      await page
-        .getByRole('button', { name: /^Message 1, user/ })
-        .first()
-        .click()
-      await page.getByText(more).first().waitFor()
+      await row(page, 0).getByText(more).waitFor()
     } finally {
       await other.close()
     }
@@ -341,6 +365,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
       await page.getByLabel('API key').fill('secret-of-anna')
       await page.keyboard.press('Enter')
       await page.getByText('None yet. Ask something').waitFor()
+      await page.getByRole('link', { name: 'Server' }).click()
       await page.getByText('only the key named admin may see them').waitFor()
       expect(await page.evaluate('JSON.stringify(localStorage)')).toBe('{}')
       expect(await page.evaluate('JSON.stringify(Object.values(sessionStorage))')).toBe('["secret-of-anna"]')

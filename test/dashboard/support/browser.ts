@@ -1,6 +1,6 @@
 /** A browser, a server and the dashboard's files as they are built from the sources, for tests of what a person sees. */
 import { execFile } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { chromium, type Browser, type Locator, type Page } from 'playwright-core'
@@ -15,16 +15,21 @@ export const missing: string | null = existsSync(CHROMIUM) ? null : `there is no
 
 export const launch = (): Promise<Browser> => chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] })
 
-/** What is tested is what the sources are now. */
+const BUILT = join(ROOT, 'dist/dashboard')
+
+/** What is tested is what the sources are now. Several may build at once: each file takes its place whole, the page that names them last. */
 export async function build(): Promise<void> {
-  await promisify(execFile)(
-    process.execPath,
-    ['node_modules/vite/bin/vite.js', 'build', 'src/dashboard', '--logLevel', 'error'],
-    {
-      cwd: ROOT,
-      env: { ...process.env, NODE_ENV: 'production' },
-    },
-  )
+  mkdirSync(join(ROOT, 'build'), { recursive: true })
+  const own = mkdtempSync(join(ROOT, 'build/dashboard-'))
+  try {
+    const vite = ['node_modules/vite/bin/vite.js', 'build', 'src/dashboard', '--logLevel', 'error', '--outDir', own]
+    await promisify(execFile)(process.execPath, vite, { cwd: ROOT, env: { ...process.env, NODE_ENV: 'production' } })
+    mkdirSync(join(BUILT, 'assets'), { recursive: true })
+    for (const name of readdirSync(join(own, 'assets'))) renameSync(join(own, 'assets', name), join(BUILT, 'assets', name))
+    renameSync(join(own, 'index.html'), join(BUILT, 'index.html'))
+  } finally {
+    rmSync(own, { recursive: true })
+  }
 }
 
 /** A page, and what went wrong in it. */
@@ -38,6 +43,7 @@ export interface Watched {
 
 export async function open(browser: Browser, url: string, hash = ''): Promise<Watched> {
   const context = await browser.newContext({ viewport: { width: 1400, height: 1000 }, colorScheme: 'light' })
+  await context.grantPermissions(['clipboard-read', 'clipboard-write'])
   const page = await context.newPage()
   page.setDefaultTimeout(45_000)
   const errors: string[] = []
@@ -65,6 +71,13 @@ export const hasFocus = async (page: Page, target: Locator): Promise<boolean> =>
 
 /** The fragment or message of the strip. */
 export const stop = (page: Page, key: string): Locator => page.locator(`[data-stop="${key}"]`)
+
+/** One of the thread's tabs. */
+export const tab = (page: Page, name: 'Chat' | 'Steps' | 'Attention' | 'Search'): Promise<void> =>
+  page.getByRole('navigation', { name: 'Of this thread' }).getByRole('link', { name }).click()
+
+/** The message of the conversation, by its place from 0. */
+export const row = (page: Page, index: number): Locator => page.locator(`[data-row="${index}"]`)
 
 /** Asks in the chat, and waits for the end of the answer. */
 export async function ask(page: Page, text: string): Promise<void> {

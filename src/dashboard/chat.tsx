@@ -1,0 +1,199 @@
+/** Owns an ask under way: what was asked of which thread, and the answer as it comes. */
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { count, plural } from '../figures/numbers.js'
+import { ApiFailure, sentenceOf, threadPath } from './api.js'
+import { chatBody, USUAL, type ChatSettings } from './chat-request.js'
+import { useHouse } from './hooks.js'
+import { Markdown } from './markdown.js'
+import type { ChatChunk, ChatEvent, Export, Thread } from './wire.js'
+
+/** An ask under way, one whose answer the thread does not show yet, or one that failed. */
+export interface Pending {
+  /** Null: what stands there is answered again. */
+  readonly question: string | null
+  readonly thread: string | null
+  /** Messages of the thread that are shown above it; null: of a branch, which has what its question stands behind. */
+  readonly before: number | null
+  readonly text: string
+  readonly reasoning: string
+  readonly notes: readonly string[]
+  readonly problem: string | null
+  readonly state: 'running' | 'answered' | 'failed'
+}
+
+/** What was asked, where it was asked from. */
+export interface Wanted {
+  readonly thread: string | null
+  readonly model: string
+  /** Messages of the thread that stay. Default: all. */
+  readonly before?: number
+  readonly text: string | null
+}
+
+export interface Chat {
+  /** Of whatever thread. */
+  readonly pending: Pending | null
+  /** What the last answer took, and whose it was. */
+  readonly done: { readonly thread: string | null; readonly text: string } | null
+  readonly running: boolean
+  /** What is written and not sent. */
+  readonly typed: string
+  readonly setTyped: (text: string) => void
+  /** Of what is asked next, in whatever thread. */
+  readonly settings: ChatSettings
+  readonly setSettings: (settings: ChatSettings) => void
+  /** Nothing while an ask runs. */
+  readonly ask: (wanted: Wanted) => void
+  readonly stop: () => void
+}
+
+/** @param shown the thread that the page shows */
+export function useChat(shown: Thread | null, onThread: (id: string) => void): Chat {
+  const { api } = useHouse()
+  const [pending, setPending] = useState<Pending | null>(null)
+  const [done, setDone] = useState<Chat['done']>(null)
+  const [typed, setTyped] = useState('')
+  const [settings, setSettings] = useState(USUAL)
+  const control = useRef<AbortController | null>(null)
+  const told = useRef(onThread)
+  told.current = onThread
+  // The thread has the answer: nothing more is shown in its place.
+  const isThere =
+    pending?.state === 'answered' &&
+    shown?.id === pending.thread &&
+    (pending.before === null ? !shown.running : shown.count >= pending.before + (pending.question === null ? 1 : 2))
+  useEffect(() => {
+    if (isThere) setPending(null)
+  }, [isThere])
+
+  const run = async ({ thread, model, before, text: question }: Wanted, signal: AbortSignal) => {
+    const begun = { question, thread, before: before ?? 0, text: '', reasoning: '', notes: [], problem: null }
+    let state: Pending = { ...begun, state: 'running' }
+    const show = (changes: Partial<Pending>) => {
+      state = { ...state, ...changes }
+      setPending(state)
+    }
+    let cut = false
+    setDone(null)
+    try {
+      const known = thread === null ? null : await api.get<Export>(threadPath(thread, 'export'), signal)
+      show({ before: before ?? known?.messages.length ?? 0 })
+      const body = chatBody(model, { known, text: question, ...(before === undefined ? {} : { before }) }, settings)
+      for await (const { data } of api.events('/v1/chat/completions', { body, signal })) {
+        if (data === '[DONE]') continue
+        const chunk = JSON.parse(data) as ChatChunk
+        if (chunk.error !== undefined) throw new ApiFailure(500, chunk.error.code ?? '', chunk.error.message)
+        const event = chunk.kvfold?.event
+        if (event?.type === 'started' && event.thread !== state.thread) {
+          show({ thread: event.thread, ...(state.thread === null ? {} : { before: null }) })
+          told.current(event.thread)
+        }
+        const choice = chunk.choices?.[0]
+        const delta = choice?.delta
+        cut ||= choice?.finish_reason === 'length'
+        const note = event === undefined ? null : noteOf(event)
+        show({
+          text: state.text + (delta?.content ?? ''),
+          reasoning: state.reasoning + (delta?.reasoning_content ?? ''),
+          notes: note === null ? state.notes : [...state.notes.filter((other) => !isProgress(other) || !isProgress(note)), note],
+        })
+        if (chunk.usage != null) setDone({ thread: state.thread, text: usageOf(chunk) + (cut ? LONGEST : '') })
+      }
+      show({ state: 'answered' })
+    } catch (error) {
+      if (signal.aborted) {
+        setPending(null)
+        setDone({ thread: state.thread, text: 'Stopped.' })
+      } else show({ problem: sentenceOf(error), state: 'failed' })
+    }
+  }
+  const running = pending?.state === 'running'
+  return {
+    ...{ pending, done, running, typed, setTyped, settings, setSettings },
+    ask: (wanted) => {
+      if (control.current !== null) return
+      const controller = new AbortController()
+      control.current = controller
+      void run(wanted, controller.signal).finally(() => {
+        control.current = null
+      })
+    },
+    stop: () => control.current?.abort(),
+  }
+}
+
+/** How many messages of the thread stand above what is being answered. */
+export function messagesBefore({ before, question }: Pending, { messages }: Pick<Thread, 'messages'>): number {
+  if (before !== null) return before
+  const last = messages.findLastIndex(({ message }) => message.role === 'user')
+  return question === null ? last + 1 : last
+}
+
+/** What is asked, and the answer as far as it is there. */
+export function Answering({ pending: { question, text, reasoning, notes, problem, state } }: { readonly pending: Pending }) {
+  const isRunning = state === 'running'
+  return (
+    <>
+      {question === null ? null : (
+        <article class="row user">
+          <span class="margin share-unseen" />
+          <div class="body">
+            <h3 class="row-head">You</h3>
+            <div class="plain">{question}</div>
+          </div>
+        </article>
+      )}
+      <article class="row assistant" aria-busy={isRunning}>
+        <span class="margin share-unseen" />
+        <div class="body">
+          <h3 class="row-head">Model</h3>
+          {notes.map((note, at) => (
+            <p key={at} class="dim">
+              {note}
+            </p>
+          ))}
+          {reasoning === '' ? null : (
+            <details open={text === ''}>
+              <summary>Thinking</summary>
+              <div class="plain dim">{reasoning}</div>
+            </details>
+          )}
+          {text === '' ? null : <Markdown text={text} />}
+          {isRunning ? <span class="caret" aria-hidden="true" /> : null}
+          {problem === null ? null : <p role="alert">{problem}</p>}
+        </div>
+      </article>
+    </>
+  )
+}
+
+const LONGEST = '; cut off at the longest answer, which is among the settings'
+
+const PROGRESS = 'Reading: '
+const isProgress = (note: string): boolean => note.startsWith(PROGRESS)
+
+function noteOf(event: ChatEvent): string | null {
+  switch (event.type) {
+    case 'started':
+    case 'search':
+      return null
+    case 'queued':
+      return `Waiting; ${plural(event.position, 'request')} before this one.`
+    case 'plan':
+      return `${plural(event.shown, 'token')} in context: ${count(event.reused)} reused, ${count(event.compute)} to compute.`
+    case 'progress':
+      return `${PROGRESS}${count(event.done)} of ${count(event.total)} tokens.`
+    case 'acm':
+      return `${event.call.name} ${JSON.stringify(event.call.arguments)}${event.failed ? ' (refused)' : ''}`
+    case 'policy':
+      return `The server folded ${event.folded.join(', ')} and saves ${plural(event.saves, 'token')}.`
+    case 'rewrite':
+      return `Message ${event.message + 1} is shown differently than before: ${event.reason}`
+  }
+}
+
+function usageOf({ usage, kvfold }: ChatChunk): string {
+  const cached = usage?.prompt_tokens_details?.cached_tokens ?? 0
+  const time = kvfold?.total_ms === undefined ? '' : `, ${count(kvfold.total_ms)} ms`
+  return `${plural(usage?.prompt_tokens ?? 0, 'prompt token')}, ${count(cached)} of them cached; ${count(usage?.completion_tokens ?? 0)} generated${time}`
+}

@@ -1,0 +1,192 @@
+/** Owns the field at the foot of a conversation: what is said next, Send and Stop, and the settings of what is asked. */
+import type { ComponentChildren } from 'preact'
+import { useEffect, useRef, useState } from 'preact/hooks'
+import type { Chat } from './chat.js'
+import { USUAL, type ChatSettings } from './chat-request.js'
+import { useLive } from './hooks.js'
+import type { Acm, ContractChoice } from './wire.js'
+
+export const CONTRACTS: readonly ContractChoice[] = ['exact', 'splice', 'blend', 'auto']
+
+const FOLDERS: Readonly<Record<Acm, string>> = {
+  off: 'nobody but you',
+  tools: 'the model, by its tools',
+  'auto-policy': 'the server, when room gets short',
+  'u-fold': 'the model, by notes and chosen lines',
+  resum: 'the model, by notes',
+  memtool: 'nobody; the model searches the tools of MCP servers',
+}
+const folders = Object.keys(FOLDERS) as Acm[]
+
+interface ComposerProps {
+  readonly chat: Chat
+  /** Null: the next question begins a thread. */
+  readonly thread: string | null
+  /** Of the thread; null: to be chosen. */
+  readonly model: string | null
+}
+
+export function Composer({ chat, thread, model }: ComposerProps) {
+  const { names } = useLive()
+  const [chosen, setChosen] = useState<string | null>(null)
+  const field = useRef<HTMLTextAreaElement>(null)
+  // Where a keyboard would cover half the page, it waits for a touch.
+  useEffect(() => {
+    if (matchMedia('(pointer: fine)').matches) field.current?.focus()
+  }, [])
+  const used = model ?? chosen ?? names[0] ?? ''
+  const { running, done, typed, setTyped, settings, setSettings } = chat
+  return (
+    <form
+      class="composer"
+      onSubmit={(event) => {
+        event.preventDefault()
+        if (running || used === '' || typed.trim() === '') return
+        chat.ask({ thread, model: used, text: typed })
+        setTyped('')
+      }}
+    >
+      <p class="dim" role="status">
+        {done?.thread === thread ? done.text : ''}
+      </p>
+      <div class="say">
+        <textarea
+          ref={field}
+          aria-label="Message"
+          placeholder="Ask something. Enter sends, Shift+Enter begins a new line."
+          rows={Math.min(8, Math.max(2, typed.split('\n').length))}
+          value={typed}
+          onInput={({ currentTarget }) => {
+            setTyped(currentTarget.value)
+          }}
+          onKeyDown={(event) => {
+            if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return
+            event.preventDefault()
+            event.currentTarget.form?.requestSubmit()
+          }}
+        />
+        {running ? (
+          <button type="button" class="danger" onClick={chat.stop}>
+            Stop
+          </button>
+        ) : (
+          <button type="submit" aria-disabled={used === ''}>
+            Send
+          </button>
+        )}
+      </div>
+      <details class="settings">
+        <summary>
+          Settings <span class="dim">{used}</span>
+        </summary>
+        <Settings settings={settings} fresh={thread === null} onChange={setSettings}>
+          {model === null && names.length > 1 ? (
+            <Choose label="Model" value={used} options={names.map((name) => [name, name])} onChange={setChosen} />
+          ) : null}
+        </Settings>
+      </details>
+    </form>
+  )
+}
+
+interface SettingsProps {
+  readonly settings: ChatSettings
+  /** Whether the next question begins a thread. */
+  readonly fresh: boolean
+  readonly onChange: (settings: ChatSettings) => void
+  readonly children: ComponentChildren
+}
+
+function Settings({ settings, fresh, onChange, children }: SettingsProps) {
+  const { acm, contract, temperature, maxTokens, system } = settings
+  /** Empty: the server's. */
+  const number = (label: string, name: 'temperature' | 'maxTokens', bounds: { min: number; max?: number; step?: number }) => (
+    <label>
+      {label}{' '}
+      <input
+        type="number"
+        placeholder="the server's"
+        {...bounds}
+        value={settings[name] ?? ''}
+        onChange={({ currentTarget: { value, valueAsNumber, validity } }) => {
+          if (value === '') onChange({ ...settings, [name]: null })
+          else if (validity.valid) onChange({ ...settings, [name]: valueAsNumber })
+        }}
+      />
+    </label>
+  )
+  return (
+    <div class="fields">
+      {children}
+      <Choose
+        label="Who folds"
+        value={acm ?? ''}
+        options={[['', 'as the server was started'], ...folders.map((each) => [each, FOLDERS[each]] as const)]}
+        onChange={(value) => {
+          onChange({ ...settings, acm: folders.find((each) => each === value) ?? null })
+        }}
+      />
+      <Choose
+        label="Contract"
+        value={contract ?? ''}
+        options={[['', "the thread's"], ...CONTRACTS.map((each) => [each, each] as const)]}
+        onChange={(value) => {
+          onChange({ ...settings, contract: CONTRACTS.find((each) => each === value) ?? null })
+        }}
+      />
+      {number('Temperature', 'temperature', { min: 0, max: 2, step: 0.1 })}
+      {number('Longest answer, tokens', 'maxTokens', { min: 1 })}
+      {fresh ? (
+        <label class="wide">
+          System message{' '}
+          <textarea
+            rows={3}
+            value={system}
+            onInput={({ currentTarget: { value } }) => {
+              onChange({ ...settings, system: value })
+            }}
+          />
+        </label>
+      ) : null}
+      {temperature === null && maxTokens === null && acm === null && contract === null ? null : (
+        <button
+          type="button"
+          class="quiet"
+          onClick={() => {
+            onChange({ ...USUAL, system })
+          }}
+        >
+          Back to the server's settings
+        </button>
+      )}
+    </div>
+  )
+}
+
+interface ChooseProps {
+  readonly label: string
+  readonly value: string
+  /** Value and words. */
+  readonly options: readonly (readonly [string, string])[]
+  readonly onChange: (value: string) => void
+}
+
+export function Choose({ label, value, options, onChange }: ChooseProps) {
+  return (
+    <label>
+      {label}{' '}
+      <select
+        value={value}
+        onChange={({ currentTarget }) => {
+          onChange(currentTarget.value)
+        }}
+      >
+        {options.map(([each, words]) => (
+          <option key={each} value={each}>
+            {words}
+          </option>
+        ))}
+      </select>
+    </label>
+  )
+}

@@ -1,0 +1,286 @@
+/** Owns the conversation as a page: every message with a margin that shows where its tokens came from, and folds where they happened. */
+import type { ComponentChildren } from 'preact'
+import { useState } from 'preact/hooks'
+import { plural } from '../figures/numbers.js'
+import { copyText, Markdown } from './markdown.js'
+import { excerptOf, pays, piecesOf } from './pieces.js'
+import { costInWords, Shares } from './strip.js'
+import type { Fragment, Thread, ThreadMessage } from './wire.js'
+
+/** What can be done to a message. */
+export interface MessageActions {
+  readonly onOpen: (message: ThreadMessage) => void
+  readonly onFold: (fragment: string) => void
+  readonly onRestore: (fragment: string) => void
+  readonly onFoldMessage: (message: ThreadMessage) => void
+  /** A branch that has what is before the message: `text` is asked there, null answers again. Null: not now. */
+  readonly onBranch: ((message: ThreadMessage, text: string | null) => void) | null
+}
+
+interface ConversationProps {
+  readonly thread: Thread
+  /** Messages shown. */
+  readonly until: number
+  readonly actions: MessageActions
+}
+
+export function Conversation({ thread: { messages }, until, actions }: ConversationProps) {
+  return (
+    <>
+      {messages.slice(0, until).map((message) => (
+        <Row key={message.index} message={message} actions={actions} />
+      ))}
+    </>
+  )
+}
+
+function Row({ message, actions }: { readonly message: ThreadMessage; readonly actions: MessageActions }) {
+  const [edited, setEdited] = useState<string | null>(null)
+  const { index, visible, cost, message: original } = message
+  const { role, content, reasoning, toolCalls = [], name } = original
+  const isInside = !visible && role !== 'system'
+  return (
+    <article class={`row ${role}${isInside ? ' inside' : ''}`} data-row={index} aria-label={`Message ${index + 1}, ${role}`}>
+      <button
+        type="button"
+        class="margin"
+        title={`${cost === null ? 'In no step yet' : costInWords(cost)}. Opens the message.`}
+        aria-label={`Message ${index + 1}, ${cost === null ? 'not in a step yet' : costInWords(cost)}`}
+        onClick={() => {
+          actions.onOpen(message)
+        }}
+      >
+        <Shares cost={cost} />
+      </button>
+      <div class="body">
+        <h3 class="row-head">
+          {WHO[role]}
+          {name === undefined ? '' : ` ${name}`}{' '}
+          <span class="dim">{cost === null ? 'not in a step yet' : costInWords(cost)}</span>
+          {isInside ? <span class="dim"> · inside the server, clients do not see it</span> : null}
+        </h3>
+        {reasoning === undefined || reasoning === '' ? null : (
+          <details>
+            <summary>Thinking</summary>
+            <div class="plain dim">{reasoning}</div>
+          </details>
+        )}
+        {edited === null ? (
+          <Content message={message} actions={actions} />
+        ) : (
+          <EditForm
+            text={edited}
+            onAsk={(text) => {
+              actions.onBranch?.(message, text)
+              setEdited(null)
+            }}
+            onClose={() => {
+              setEdited(null)
+            }}
+          />
+        )}
+        {toolCalls.map((call) => (
+          <details key={call.id} class="call">
+            <summary>
+              Calls <b>{call.name}</b> <code>{excerptOf(call.malformed ?? JSON.stringify(call.arguments), 60)}</code>
+            </summary>
+            <pre class="original" tabIndex={0}>
+              {call.malformed ?? JSON.stringify(call.arguments, null, 2)}
+            </pre>
+          </details>
+        ))}
+        {content === '' && toolCalls.length === 0 ? <p class="dim">(no text)</p> : null}
+        <Doing message={message} actions={actions} onEdit={setEdited} />
+      </div>
+    </article>
+  )
+}
+
+const WHO = { system: 'System message', user: 'You', assistant: 'Model', tool: 'Result of' } as const
+
+/** What is done to a message with one press. */
+function Doing({
+  message,
+  actions: { onOpen, onFoldMessage, onBranch },
+  onEdit,
+}: {
+  readonly message: ThreadMessage
+  readonly actions: MessageActions
+  readonly onEdit: (text: string) => void
+}) {
+  const [copied, setCopied] = useState('Copy')
+  const { index, visible, fragments, message: original } = message
+  const { role, content, toolCalls = [] } = original
+  const canFold = role !== 'system' && content !== '' && (fragments.length === 0 || fragments.some(isOpen))
+  const act = (label: string, what: string, work: () => void): ComponentChildren => (
+    <button type="button" class="quiet" aria-label={`${what} message ${index + 1}`} onClick={work}>
+      {label}
+    </button>
+  )
+  return (
+    <p class="doing">
+      {content === ''
+        ? null
+        : act(copied, 'Copy', () => {
+            void copyText(content).then((isCopied) => {
+              setCopied(isCopied ? 'Copied' : 'Not allowed here')
+            })
+          })}
+      {role === 'assistant' && visible && toolCalls.length === 0 && onBranch !== null
+        ? act('Regenerate', 'Regenerate', () => {
+            onBranch(message, null)
+          })
+        : null}
+      {role === 'user' && onBranch !== null
+        ? act('Edit', 'Edit', () => {
+            onEdit(content)
+          })
+        : null}
+      {canFold
+        ? act('Fold', 'Fold', () => {
+            onFoldMessage(message)
+          })
+        : null}
+      {act('Details', 'Details of', () => {
+        onOpen(message)
+      })}
+    </p>
+  )
+}
+
+const isOpen = ({ state }: Fragment): boolean => state.kind === 'open'
+
+/** The text, whole or in its fragments. */
+function Content({ message, actions }: { readonly message: ThreadMessage; readonly actions: MessageActions }) {
+  const { message: original, fragments } = message
+  const { role, content } = original
+  if (content === '') return null
+  const pieces = piecesOf(message)
+  // A piece that begins or ends within a block of code would be taken for something else.
+  const isCut = pieces.some((piece) => fences(textOf(piece, content)) % 2 === 1)
+  const as = role === 'assistant' && !isCut ? 'markdown' : 'plain'
+  const isShort = content.length < 400 && fragments.length === 0
+  const shown = pieces.map((piece) =>
+    piece.kind === 'text' ? (
+      <Text key={piece.start} as={as} text={textOf(piece, content)} />
+    ) : (
+      <Piece key={piece.fragment.id} fragment={piece.fragment} text={textOf(piece, content)} as={as} actions={actions} />
+    ),
+  )
+  if (role !== 'tool' || isShort) return <>{shown}</>
+  return (
+    <details class="call" open={fragments.length > 0}>
+      <summary>
+        {plural(content.split('\n').length, 'line')} <code>{excerptOf(content, 60)}</code>
+      </summary>
+      {shown}
+    </details>
+  )
+}
+
+const fences = (text: string): number => text.match(/^\s*(?:```|~~~)/gm)?.length ?? 0
+
+const textOf = (piece: ReturnType<typeof piecesOf>[number], content: string): string => {
+  const { start, end } = piece.kind === 'text' ? piece : piece.fragment.span
+  return content.slice(start, end)
+}
+
+interface TextProps {
+  readonly as: 'markdown' | 'plain'
+  readonly text: string
+}
+
+/** Empty lines at the borders of pieces are no gaps on the page. */
+function Text({ as, text }: TextProps) {
+  const inner = text.replace(/^\s*\n/, '').trimEnd()
+  if (inner === '') return null
+  return as === 'markdown' ? <Markdown text={inner} /> : <div class="plain">{inner}</div>
+}
+
+/** A fragment where it stands: open with a button to fold it, or a closed card that shows the original and restores it. */
+function Piece({
+  fragment,
+  text,
+  as,
+  actions: { onFold, onRestore },
+}: TextProps & { readonly fragment: Fragment; readonly actions: MessageActions }) {
+  const { id, state } = fragment
+  if (state.kind === 'open')
+    return (
+      <div class="piece" data-piece={id}>
+        <Text as={as} text={text} />
+        <button
+          type="button"
+          class="quiet"
+          aria-label={`Fold ${id}`}
+          onClick={() => {
+            onFold(id)
+          }}
+        >
+          Fold
+        </button>
+      </div>
+    )
+  return (
+    <div class={`piece ${state.kind}`} data-piece={id}>
+      <details>
+        <summary>
+          {state.kind === 'folded' ? 'Folded' : 'Summarised'} <span class="dim">{[id, ...pays(fragment)].join(' · ')}</span>{' '}
+          <span class="dim">{excerptOf(text, 80)}</span>
+        </summary>
+        <Text as={as} text={text} />
+      </details>
+      {state.kind === 'summarised' ? <div class="plain">{state.summary}</div> : null}
+      <button
+        type="button"
+        class="quiet"
+        aria-label={`Restore ${id}`}
+        onClick={() => {
+          onRestore(id)
+        }}
+      >
+        Restore
+      </button>
+    </div>
+  )
+}
+
+/** Asked with other words: the thread stays as it is, and a branch has the answer. */
+function EditForm({
+  text,
+  onAsk,
+  onClose,
+}: {
+  readonly text: string
+  readonly onAsk: (text: string) => void
+  readonly onClose: () => void
+}) {
+  const [typed, setTyped] = useState(text)
+  return (
+    <form
+      onSubmit={(event) => {
+        event.preventDefault()
+        if (typed.trim() !== '') onAsk(typed)
+      }}
+    >
+      <textarea
+        aria-label="Say instead"
+        rows={Math.min(12, 1 + typed.split('\n').length)}
+        value={typed}
+        onInput={({ currentTarget }) => {
+          setTyped(currentTarget.value)
+        }}
+        onKeyDown={({ key }) => {
+          if (key === 'Escape') onClose()
+        }}
+      />
+      <div class="controls">
+        <button type="submit">Ask in a branch</button>
+        <button type="button" onClick={onClose}>
+          Cancel
+        </button>
+        <span class="dim">This thread stays as it is.</span>
+      </div>
+    </form>
+  )
+}

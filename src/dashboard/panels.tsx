@@ -1,0 +1,301 @@
+/** Owns the panels beside a conversation: what one message is made of and how it is cut, and what can be done to one fragment. */
+import type { ComponentChildren } from 'preact'
+import { useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { count, plural } from '../figures/numbers.js'
+import { threadPath } from './api.js'
+import type { Choice } from './places.js'
+import { useAction, useHouse } from './hooks.js'
+import { excerptOf, markersOf, pays, whereIs } from './pieces.js'
+import { costInWords } from './strip.js'
+import type { Fragment, Thread, ThreadMessage } from './wire.js'
+
+interface PanelProps {
+  /** Of the title's element; one panel of a name at a time. */
+  readonly name: string
+  readonly title: ComponentChildren
+  readonly onClose: () => void
+  readonly children: ComponentChildren
+}
+
+/** Give it a key: another thing's panel is another panel, which takes the focus anew. */
+function Panel({ name, title, onClose, children }: PanelProps) {
+  const frame = useRef<HTMLElement>(null)
+  // Before anything else can be typed: a focus that comes later would be taken from what was chosen meanwhile.
+  useLayoutEffect(() => {
+    frame.current?.focus()
+  }, [])
+  return (
+    <section
+      class="panel"
+      aria-labelledby={`${name}-title`}
+      tabIndex={-1}
+      ref={frame}
+      onKeyDown={({ key }) => {
+        if (key === 'Escape') onClose()
+      }}
+    >
+      <div class="panel-head">
+        <h3 id={`${name}-title`}>{title}</h3>
+        <button type="button" onClick={onClose}>
+          Close
+        </button>
+      </div>
+      {children}
+    </section>
+  )
+}
+
+interface MessagePanelProps {
+  readonly thread: Thread
+  readonly message: ThreadMessage
+  readonly onChoose: (choice: Choice) => void
+  readonly onTold: (text: string) => void
+  readonly onClose: () => void
+}
+
+export function MessagePanel({ thread, message, onChoose, onTold, onClose }: MessagePanelProps) {
+  const { index, message: original, shown, fragments, cost, visible } = message
+  const { role, content, reasoning, toolCalls = [], name } = original
+  return (
+    <Panel name="message" title={`Message ${index + 1}, ${role}${name === undefined ? '' : ` ${name}`}`} onClose={onClose}>
+      <p class="dim">
+        {cost === null ? 'No step has shown it yet.' : `In the last step ${costInWords(cost)}.`}
+        {visible ? null : ' Clients do not see it.'}
+      </p>
+      {reasoning === undefined ? null : (
+        <details>
+          <summary>Reasoning</summary>
+          <pre class="original">{reasoning}</pre>
+        </details>
+      )}
+      <CutForm key={content} thread={thread} message={message} onTold={onTold} />
+      {toolCalls.length === 0 ? null : (
+        <>
+          <h4>Calls</h4>
+          <ul>
+            {toolCalls.map((call) => (
+              <li key={call.id}>
+                <code>
+                  {call.name}({call.malformed ?? JSON.stringify(call.arguments)})
+                </code>
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
+      {fragments.length === 0 ? null : (
+        <>
+          <h4>Fragments</h4>
+          <ul class="fragments">
+            {fragments.map((fragment) => (
+              <li key={fragment.id}>
+                <button
+                  type="button"
+                  onClick={() => {
+                    onChoose({ kind: 'fragment', id: fragment.id })
+                  }}
+                >
+                  {fragment.id} <span class={`badge ${fragment.state.kind}`}>{fragment.state.kind}</span>
+                </button>{' '}
+                {pays(fragment).map((words) => (
+                  <span class="dim">{words} </span>
+                ))}
+                <span class="dim">{beginning(content, fragment)}</span>
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
+      {shown === content ? null : (
+        <details>
+          <summary>What the model sees</summary>
+          <pre class="original">{shown}</pre>
+        </details>
+      )}
+    </Panel>
+  )
+}
+
+const beginning = (content: string, { span: { start, end } }: Fragment): string => excerptOf(content.slice(start, end), 60)
+
+/** The text in a field in which a stretch can be chosen by mouse or keys; nothing can be written. */
+function CutForm({ thread, message: { index, message } }: Pick<MessagePanelProps, 'thread' | 'message' | 'onTold'>) {
+  const { api } = useHouse()
+  const { busy, problem, act } = useAction()
+  const [pieces, setPieces] = useState(4)
+  const field = useRef<HTMLTextAreaElement>(null)
+  const { content, role } = message
+  const cut = async () => {
+    const { selectionStart = 0, selectionEnd = 0 } = field.current ?? {}
+    const [start, end] = selectionStart < selectionEnd ? [selectionStart, selectionEnd] : [0, content.length]
+    const markers = markersOf(thread.messages, index, start, end)
+    if (markers === null) throw new Error('This text is too short, or stands in an earlier message too; choose another stretch.')
+    await api.send('POST', threadPath(thread.id, 'fragments'), { ...markers, numFragments: pieces })
+  }
+  return (
+    <form
+      onSubmit={(event) => {
+        event.preventDefault()
+        act(cut)
+      }}
+    >
+      <label>
+        <span class="h4">Original</span>
+        <textarea class="original" readOnly rows={8} value={content} ref={field} />
+      </label>
+      {role === 'system' || content === '' ? null : (
+        <div class="controls">
+          <label>
+            Fragments{' '}
+            <input
+              type="number"
+              min={1}
+              max={1000}
+              required
+              value={pieces}
+              onInput={({ currentTarget }) => {
+                setPieces(Math.max(1, Math.round(currentTarget.valueAsNumber) || 1))
+              }}
+            />
+          </label>
+          <button type="submit" aria-disabled={busy}>
+            Cut the chosen stretch, or all
+          </button>
+        </div>
+      )}
+      {problem === null ? null : <p role="alert">{problem}</p>}
+    </form>
+  )
+}
+
+interface FragmentPanelProps {
+  readonly thread: Thread
+  readonly fragment: Fragment
+  readonly onChange: (id: string, what: 'fold' | 'restore', body?: object) => void
+  readonly onTold: (text: string) => void
+  readonly onClose: () => void
+}
+
+const EDIT_CONTRACTS = ['exact', 'splice', 'blend'] as const
+
+export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: FragmentPanelProps) {
+  const { api } = useHouse()
+  const { busy, problem, act } = useAction()
+  const [contract, setContract] = useState('')
+  const [keep, setKeep] = useState('')
+  const [costly, setCostly] = useState(false)
+  const { id, message, span, state, price } = fragment
+  const text = thread.messages[message]?.message.content.slice(span.start, span.end) ?? ''
+  const anyway = costly ? { costly: 'allow' } : {}
+  return (
+    <Panel
+      name="fragment"
+      title={
+        <>
+          Fragment {id} <span class={`badge ${state.kind}`}>{state.kind}</span>
+        </>
+      }
+      onClose={onClose}
+    >
+      <p class="dim">
+        {plural(text.length, 'character')} of message {message + 1}
+        {fragment.contract === undefined ? null : `; hidden under ${fragment.contract}`}
+        {whereIs(fragment).map((where) => `; ${where}`)}
+      </p>
+      {price === undefined ? null : <p class={price.hidden < price.open ? 'dim' : 'costly'}>{priceText(price, state.kind)}</p>}
+      <h4 id="original-title">Original</h4>
+      <pre class="original" tabIndex={0} aria-labelledby="original-title">
+        {text}
+      </pre>
+      {state.kind === 'summarised' ? (
+        <>
+          <h4>Summary, keeping {state.focus}</h4>
+          <pre class="original">{state.summary}</pre>
+        </>
+      ) : null}
+      <div class="controls">
+        {state.kind === 'folded' ? null : (
+          <>
+            <label>
+              under{' '}
+              <select
+                value={contract}
+                onChange={({ currentTarget }) => {
+                  setContract(currentTarget.value)
+                }}
+              >
+                <option value="">the next step's contract</option>
+                {EDIT_CONTRACTS.map((one) => (
+                  <option key={one}>{one}</option>
+                ))}
+              </select>
+            </label>
+            <button
+              type="button"
+              onClick={() => {
+                onChange(id, 'fold', { ...(contract === '' ? {} : { contract }), ...anyway })
+              }}
+            >
+              Fold
+            </button>
+          </>
+        )}
+        {state.kind === 'open' ? null : (
+          <button
+            type="button"
+            onClick={() => {
+              onChange(id, 'restore')
+            }}
+          >
+            Restore
+          </button>
+        )}
+      </div>
+      <label class="controls">
+        <input
+          type="checkbox"
+          checked={costly}
+          onChange={({ currentTarget }) => {
+            setCostly(currentTarget.checked)
+          }}
+        />{' '}
+        even if it takes more tokens than the text
+      </label>
+      <form
+        class="controls"
+        onSubmit={(event) => {
+          event.preventDefault()
+          act(async () => {
+            await api.send('POST', threadPath(thread.id, 'fragments', id, 'summarize'), { focus: keep, ...anyway })
+            onTold(`Summarised ${id}. It counts from the next step on.`)
+          })
+        }}
+      >
+        <label>
+          Summary must keep{' '}
+          <input
+            required
+            value={keep}
+            onInput={({ currentTarget }) => {
+              setKeep(currentTarget.value)
+            }}
+          />
+        </label>
+        <button type="submit" aria-disabled={busy}>
+          {busy ? 'The model writes…' : 'Summarise'}
+        </button>
+      </form>
+      {problem === null ? null : <p role="alert">{problem}</p>}
+    </Panel>
+  )
+}
+
+/** What hiding the fragment came to, in a sentence. */
+function priceText({ open, hidden, about }: NonNullable<Fragment['price']>, kind: Fragment['state']['kind']): string {
+  const near = about === true ? 'about ' : ''
+  const tokens = `${near}${count(open)} tokens shown with the text, ${near}${count(hidden)} with the ${kind === 'summarised' ? 'summary' : 'marker'}`
+  if (hidden < open) return `Saves ${near}${plural(open - hidden, 'token')}: ${tokens}.`
+  return hidden === open
+    ? `Does not pay, it saves nothing: ${tokens}.`
+    : `Does not pay, it takes ${near}${plural(hidden - open, 'token')} more: ${tokens}.`
+}

@@ -1,0 +1,182 @@
+/** Owns what is shown of a thread's steps: where the tokens came from, what the edits before each cost, what the server noted and found. */
+import { count, plural } from '../figures/numbers.js'
+import { StepCharts } from './charts.js'
+import { Fact } from './overview.js'
+import { timelineOf, type TimelineItem } from './timeline.js'
+import type { LedgerEntry, Thread } from './wire.js'
+
+export function Steps({ thread }: { readonly thread: Thread }) {
+  const { ledger } = thread
+  return (
+    <>
+      <section aria-labelledby="steps-title">
+        <h2 id="steps-title">
+          Steps <span class="dim">{count(ledger.length)}</span>
+        </h2>
+        {ledger.length === 0 ? (
+          <p class="dim">None yet: a step is one prompt and the answer to it.</p>
+        ) : (
+          <>
+            <LastStep thread={thread} />
+            <StepCharts ledger={ledger} />
+            <TimelineTable items={timelineOf(thread)} />
+            <p class="dim">
+              Edits stand before the step that they count from. Measured: cache and prompt, which is what the edits before a step
+              cost.
+              {ledger.some(({ predicted }) => predicted !== null)
+                ? null
+                : ' Nothing was expected: `kvfold calibrate` measures this machine for the model.'}
+            </p>
+          </>
+        )}
+      </section>
+      <Notes thread={thread} />
+      <FoundTools thread={thread} />
+    </>
+  )
+}
+
+/** Where the last step's tokens came from, and what was parked. */
+function LastStep({ thread: { ledger } }: { readonly thread: Thread }) {
+  const last = ledger.findLast(({ kind }) => kind === 'answer')
+  if (last === undefined) return null
+  const { shown, reused, recomputed, fresh, approximate, sources, tiers, parked, evicted, moved } = last
+  return (
+    <dl class="facts" aria-label="The last step">
+      <Fact name="Shown">{plural(shown, 'token')}</Fact>
+      <Fact name="Reused">
+        {`${count(reused)}: ${count(sources.own)} own, ${count(sources.parked)} parked before, ${count(sources.shared)} of other threads`}
+      </Fact>
+      <Fact name="Computed">{`${count(recomputed)} again, ${count(fresh)} new`}</Fact>
+      <Fact name="Approximate">{count(approximate)}</Fact>
+      <Fact name="Brought back">{`${count(tiers.host)} from memory, ${count(tiers.disk)} from disk`}</Fact>
+      <Fact name="Parked">{`${plural(parked, 'hidden token')} when it began`}</Fact>
+      {evicted + moved > 0 ? (
+        <Fact name="Made room">{`${count(evicted)} lost, ${count(moved)} moved to a lower tier`}</Fact>
+      ) : null}
+    </dl>
+  )
+}
+
+const COLUMNS = ['shown', 'reused', 'again', 'new', 'approx.', 'submitted', 'parked', 'expected ms', 'measured ms', 'answer ms']
+
+/** Expected and measured are of cache and prompt: what the edits before the step cost; `-` where the machine was not calibrated. */
+function TimelineTable({ items }: { readonly items: readonly TimelineItem[] }) {
+  let step = 0
+  return (
+    <div class="scroll" tabIndex={0} role="group" aria-label="Steps and edits, as a table">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">step</th>
+            <th scope="col">contract</th>
+            {COLUMNS.map((name) => (
+              <th key={name} scope="col" class="figure">
+                {name}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {items.map((item, at) =>
+            item.kind === 'step' ? (
+              <Step key={at} entry={item.entry} number={++step} />
+            ) : (
+              <tr key={at} class="edit">
+                <td colSpan={COLUMNS.length + 2}>{inWords(item)}</td>
+              </tr>
+            ),
+          )}
+        </tbody>
+      </table>
+    </div>
+  )
+}
+
+function Step({ entry, number }: { readonly entry: LedgerEntry; readonly number: number }) {
+  const { kind, contract, fallback, shown, reused, recomputed, fresh, approximate, submitted, parked, predicted } = entry
+  const { recomputeReason = null } = entry
+  const { cache, prefill, decode } = entry.milliseconds
+  const tokens = [shown, reused, recomputed, fresh, approximate, submitted, parked].map(count)
+  const figures = [...tokens, predicted === null ? '-' : count(predicted), count(cache + prefill), count(decode)]
+  return (
+    <tr>
+      <th scope="row">
+        {number} {kind}
+      </th>
+      <td>
+        {contract}
+        {fallback === null ? null : <small> instead: {fallback}</small>}
+        {recomputeReason === null ? null : <small> computed again: {recomputeReason}</small>}
+      </td>
+      {figures.map((figure, at) => (
+        <td key={at} class="figure">
+          {figure}
+        </td>
+      ))}
+    </tr>
+  )
+}
+
+function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
+  if (item.kind === 'call') return `the model: ${item.name} (${item.on})`
+  if (item.kind === 'edit') {
+    const { fragments, what, saves } = item
+    const effect = saves === 0 ? '' : `; ${count(Math.abs(saves))} tokens ${saves > 0 ? 'less' : 'more'} to show`
+    return `${fragments.join(', ')} ${what} by a person or a program${effect}`
+  }
+  const { kind, folded, saves, reason } = item.event
+  if (kind === 'client') return reason
+  return `the server folded ${folded.join(', ')} (${count(saves)} tokens less): ${reason}`
+}
+
+/** What helpers noted (`acm: u-fold` or `resum`): summary, to-do list, which lines of results stay in sight. The words of the last fold of theirs, as the server's event has them; nothing where helpers never folded. */
+function Notes({ thread: { events } }: { readonly thread: Thread }) {
+  const folds = events.filter(({ folded, reason }) => folded.length > 0 && /^(u-fold|resum): /.test(reason))
+  const last = folds.at(-1)
+  if (last === undefined) return null
+  const [acm = '', notes = ''] = last.reason.split(/: (.*)/s)
+  return (
+    <section aria-labelledby="notes-title">
+      <h2 id="notes-title">
+        Notes <span class="dim">{acm}</span>
+      </h2>
+      <p class="plain">{notes}</p>
+      <p class="dim">
+        {`Of fold ${count(folds.length)}: ${plural(last.folded.length, 'stretch', 'stretches')} hidden, ${count(last.saves)} tokens less. The log is whole: each can be restored.`}
+      </p>
+    </section>
+  )
+}
+
+/** Tools that the model found; nothing where there are none. */
+function FoundTools({ thread: { found } }: { readonly thread: Thread }) {
+  if (found.length === 0) return null
+  const loaded = found.filter((tool) => tool.loaded)
+  const others = found.filter((tool) => !tool.loaded)
+  return (
+    <section aria-labelledby="tools-title">
+      <h2 id="tools-title">
+        Tools <span class="dim">{`${count(loaded.length)} loaded of ${count(found.length)} found`}</span>
+      </h2>
+      <Names title="Loaded: shown to the model, which may call them" tools={loaded} />
+      <Names title="Found before and removed: folded away, to be found again" tools={others} />
+    </section>
+  )
+}
+
+function Names({ title, tools }: { readonly title: string; readonly tools: Thread['found'] }) {
+  if (tools.length === 0) return null
+  return (
+    <>
+      <h3 class="h4">{title}</h3>
+      <ul class="names">
+        {tools.map(({ name, loaded }) => (
+          <li key={name} class={loaded ? 'badge ready' : 'badge'}>
+            {name}
+          </li>
+        ))}
+      </ul>
+    </>
+  )
+}
