@@ -79,7 +79,7 @@ function App() {
         </main>
       ) : (
         <div class={isListOpen ? 'columns list-open' : 'columns'}>
-          <ThreadList chosen={id} />
+          <ThreadList chosen={place} />
           <main id="main" tabIndex={-1}>
             <Shown {...{ place, loaded, chat }} />
           </main>

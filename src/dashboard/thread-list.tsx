@@ -2,14 +2,15 @@
 import { useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
 import { threadPath } from './api.js'
-import { linkTo } from './places.js'
+import { linkTo, type Place } from './places.js'
 import { useAction, useHouse, useLive } from './hooks.js'
 import type { ThreadSummary } from './wire.js'
 
 /** From so many on a filter is worth its room. */
 const MANY = 5
 
-export function ThreadList({ chosen }: { readonly chosen: string | null }) {
+export function ThreadList({ chosen: place }: { readonly chosen: Place }) {
+  const chosen = place.kind === 'thread' ? place.id : null
   const { threads, damaged, names } = useLive()
   const [filter, setFilter] = useState('')
   /** Null: none are being selected. */
@@ -40,7 +41,7 @@ export function ThreadList({ chosen }: { readonly chosen: string | null }) {
           </button>
         )}
       </div>
-      <a class="new" href={linkTo(null)} aria-current={chosen === null ? 'page' : undefined}>
+      <a class="new" href={linkTo(null)} aria-current={place.kind === 'new' ? 'page' : undefined}>
         New thread
       </a>
       {threads.length < MANY && filter === '' ? null : (
