@@ -36,9 +36,8 @@ export interface Chat {
   /** What the last answer took, and whose it was. */
   readonly done: { readonly thread: string | null; readonly text: string } | null
   readonly running: boolean
-  /** What is written and not sent. */
-  readonly typed: string
-  readonly setTyped: (text: string) => void
+  /** What is written and not sent; nothing is drawn anew for it. */
+  readonly draft: { current: string }
   /** Of what is asked next, in whatever thread. */
   readonly settings: ChatSettings
   readonly setSettings: (settings: ChatSettings) => void
@@ -52,7 +51,7 @@ export function useChat(shown: Thread | null, onThread: (id: string) => void): C
   const { api } = useHouse()
   const [pending, setPending] = useState<Pending | null>(null)
   const [done, setDone] = useState<Chat['done']>(null)
-  const [typed, setTyped] = useState('')
+  const draft = useRef('')
   const [settings, setSettings] = useState(USUAL)
   const control = useRef<AbortController | null>(null)
   const told = useRef(onThread)
@@ -109,7 +108,7 @@ export function useChat(shown: Thread | null, onThread: (id: string) => void): C
   }
   const running = pending?.state === 'running'
   return {
-    ...{ pending, done, running, typed, setTyped, settings, setSettings },
+    ...{ pending, done, running, draft, settings, setSettings },
     ask: (wanted) => {
       if (control.current !== null) return
       const controller = new AbortController()

@@ -35,7 +35,9 @@ export function Composer({ chat, thread, model }: ComposerProps) {
     if (matchMedia('(pointer: fine)').matches) field.current?.focus()
   }, [])
   const used = model ?? chosen ?? names[0] ?? ''
-  const { running, done, typed, setTyped, settings, setSettings } = chat
+  const { running, done, draft, settings, setSettings } = chat
+  const [typed, setTyped] = useState(draft.current)
+  draft.current = typed
   return (
     <form
       class="composer"

@@ -1,6 +1,6 @@
 /** Owns what is shown of one thread: its conversation with the map beside it, and behind tabs its steps, where answers looked, and search. */
 import type { ComponentChildren } from 'preact'
-import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { count } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import { AttentionPanel } from './attention-panel.js'
@@ -86,6 +86,16 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
           chat.ask({ thread: id, model: thread.model, before: index, text })
         },
   }
+  const until = mine === null ? messages.length : messagesBefore(mine, thread)
+  // Hundreds of messages are not gone through for every token and key.
+  const conversation = useMemo(
+    () => <Conversation {...{ thread, until, actions }} />,
+    [thread, until, chat.running, chat.settings],
+  )
+  const map = useMemo(
+    () => <Strip {...{ thread, chosen }} onChoose={choose} onFold={fold} onRestore={restore} onFoldMessage={foldMessage} />,
+    [thread, chosen],
+  )
   return (
     <div class={fragment === undefined && message === undefined ? 'thread' : 'thread with-panel'}>
       <header class="thread-head">
@@ -109,11 +119,7 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
           <>
             <Log at={`${id} ${length} ${mine?.text.length ?? ''} ${mine?.notes.length ?? ''}`}>
               <Legend />
-              <Conversation
-                thread={thread}
-                until={mine === null ? messages.length : messagesBefore(mine, thread)}
-                actions={actions}
-              />
+              {conversation}
               {mine === null ? null : <Answering pending={mine} />}
             </Log>
             <Composer chat={chat} thread={id} model={thread.model} />
@@ -126,7 +132,7 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
           </div>
         )}
       </div>
-      <Strip {...{ thread, chosen }} onChoose={choose} onFold={fold} onRestore={restore} onFoldMessage={foldMessage} />
+      {map}
       {fragment === undefined ? null : (
         <FragmentPanel key={fragment.id} {...{ thread, fragment }} onChange={change} onTold={setTold} onClose={close} />
       )}
