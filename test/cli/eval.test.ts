@@ -142,6 +142,8 @@ describe('bad usage', () => {
     [['mrcr'], {}, /mrcr needs its file: .*; generated texts of its form are the task similar/],
     [['mrcr', 'babilong'], { data: ['x.jsonl'] }, /does not say whose file it is; write --data mrcr=FILE --data babilong=FILE/],
     [['frames'], {}, /frames asks about articles .* --articles/],
+    [['pi-llm'], { prompts: 'original' }, /--prompts original .* without --words say where it is: --prompts <folder>/],
+    [['needles'], { prompts: 'somewhere' }, /--prompts belongs to pi-llm/],
     [['pi-llm'], { taskOption: ['needles.depth=3'] }, /--task-option needles\.depth=3 is not of the form pi-llm\.option=value/],
   ])('is told: %j %j', (words, given, said) => {
     expect(() => askedTasks(words, { ...flags, ...given })).toThrow(said)
@@ -158,6 +160,19 @@ describe('bad usage', () => {
     expect(agent.stderr).toMatch(/There is no sculpture; give one or several of plain, sculptor/)
   }, 60_000)
 
+  it('is not to say who judges answers that a model must judge', async () => {
+    const data = join(folder, 'frames.tsv')
+    writeFileSync(data, 'Prompt\tAnswer\twiki_links\treasoning_types\nWho?\tAda\t[]\tnone\n')
+    const words = ['eval', 'frames', '--data', data, '--articles', folder, '--limit', '1', '--log', join(folder, 'f.jsonl')]
+    const { code, stderr } = await kvfold(words)
+    expect([code, stderr]).toEqual([
+      2,
+      expect.stringMatching(/FRAMES are judged by a model: name it by --judge <url>, or --judge self/),
+    ])
+    const named = await kvfold([...words, '--judge', 'self', '--judge-model', 'x'])
+    expect([named.code, named.stderr]).toEqual([2, expect.stringMatching(/--judge-model belongs to --judge/)])
+  }, 60_000)
+
   it('names options of tasks that are wrong', async () => {
     const [asked] = askedTasks(['pi-llm'], { ...flags, taskOption: ['pi-llm.order=sideways'] })
     await expect(openTask(asked!.spec)).rejects.toMatchObject({ code: 'eval/bad-data' })
@@ -168,6 +183,8 @@ describe('tasks of the command line', () => {
   it('become specs; a file is named for each that needs one', () => {
     const file = join(folder, 'rows.jsonl')
     writeFileSync(file, '')
+    const checkout = askedTasks(['pi-llm'], { seed: 3, words: '/a/testing_data/w.json', prompts: 'original' })
+    expect(checkout[0]!.spec.options).toMatchObject({ words: '/a/testing_data/w.json', prompts: '/a' })
     const given = { seed: 3, samples: 5, length: [8000], needles: [5], data: [`mrcr=${file}`], limit: 2 }
     expect(askedTasks(['needles', 'similar', 'mrcr'], given).map(({ spec }) => spec)).toEqual([
       { task: 'needles', options: { samples: 5, seed: 3, needles: [5], lengths: [8000] } },

@@ -141,6 +141,9 @@ async function enginesFor(
   return { engines, slots }
 }
 
+/** As `--judge`: the model under evaluation. */
+const SELF = 'self'
+
 /** Null where no task is judged. @throws KvfoldError cli/bad-usage, remote/* */
 async function judgeFor(
   tasks: readonly Task[],
@@ -148,11 +151,17 @@ async function judgeFor(
   engine: Engine,
   { notes, interrupt }: Shell,
 ): Promise<Judge | null> {
-  if (flags.judge === undefined && flags.judgeModel !== undefined)
+  if ((flags.judge === undefined || flags.judge === SELF) && flags.judgeModel !== undefined)
     throw new KvfoldError('cli/bad-usage', '--judge-model belongs to --judge, which names a server; add it.')
-  if (tasks.every(({ judging }) => judging === undefined)) return null
-  if (flags.judge === undefined) {
-    notes.prose('Answers are judged by the model under evaluation itself; --judge names another.', notes.colours.yellow)
+  const judged = tasks.find(({ judging }) => judging !== undefined)
+  if (judged === undefined) return null
+  if (flags.judge === undefined)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `Answers of ${judged.title} are judged by a model: name it by --judge <url>, or --judge self for the model under evaluation, whose verdicts on itself nobody else's can be compared with.`,
+    )
+  if (flags.judge === SELF) {
+    notes.prose('Answers are judged by the model under evaluation itself.', notes.colours.yellow)
     return { name: `${engine.info.model} (the model itself)`, engine }
   }
   const judge = await RemoteEngine.connect({

@@ -1,4 +1,5 @@
 /** Owns the options of `kvfold eval`: what its tasks are called, which options belong to which, and what they become. */
+import { dirname, join } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { type ContractChoice, CONTRACTS } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
@@ -16,6 +17,7 @@ export interface TaskFlags {
   readonly n?: readonly number[]
   readonly keys?: number
   readonly words?: string
+  readonly prompts?: string
   readonly order?: string
   readonly tail?: number
   readonly needles?: readonly number[]
@@ -57,6 +59,10 @@ export function addEvalOptions(command: Command): Command {
     .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
     .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
     .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
+    .option(
+      '--prompts <folder>',
+      "the authors' own prompts, from a checkout of their repository; original: the one that --words is in (pi-llm, longbench-v2, babilong; default: ours)",
+    )
     .addOption(orderOption())
     .option('--tail <share>', 'only the last part of the stream is shown, such as 20% (pi-llm)', share)
     .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
@@ -86,7 +92,10 @@ export function addEvalOptions(command: Command): Command {
       '--embedder <model>',
       'what makes vectors for rag-dense and mem0: GGUF, hub URI, folder of an ONNX model (default: the model itself)',
     )
-    .option('--judge <url>', 'an OpenAI-compatible server whose model judges answers (default: the model judges itself)')
+    .option(
+      '--judge <url>',
+      'an OpenAI-compatible server whose model judges answers; self: the model under evaluation (tasks that are judged need one)',
+    )
     .option('--judge-model <name>', 'which of its models (default: the first that it lists)')
     .option(
       '--slots <count>',
@@ -170,7 +179,7 @@ const names = {
     task: 'pi-llm',
     about: 'the last values of keys that were updated again and again',
     data: 'never',
-    takes: [...GENERATED, 'n', 'keys', 'words', 'order', 'tail'],
+    takes: [...GENERATED, 'n', 'keys', 'words', 'prompts', 'order', 'tail'],
   },
   needles: {
     task: 'needles',
@@ -185,9 +194,9 @@ const names = {
     takes: [...GENERATED, 'needles', 'length'],
   },
   mrcr: { task: 'mrcr', about: 'MRCR from a file of the OpenAI form', data: 'must', takes: LOADED },
-  'longbench-v2': { task: 'longbench-v2', about: 'LongBench v2', data: 'may', takes: LOADED },
+  'longbench-v2': { task: 'longbench-v2', about: 'LongBench v2', data: 'may', takes: [...LOADED, 'prompts'] },
   frames: { task: 'frames', about: 'FRAMES, judged by a model; needs --articles', data: 'may', takes: [...LOADED, 'articles'] },
-  babilong: { task: 'babilong', about: 'BABILong, from files', data: 'must', takes: LOADED },
+  babilong: { task: 'babilong', about: 'BABILong, from files', data: 'must', takes: [...LOADED, 'prompts'] },
   'gsm-infinite': { task: 'gsm-infinite', about: 'GSM-Infinite, from a file', data: 'must', takes: LOADED },
 } as const satisfies Record<string, Called>
 
@@ -308,21 +317,32 @@ function optionsOf(
   flags: TaskFlags & { readonly seed: number },
   data: string | undefined,
 ): TaskSpec['options'] {
-  const { samples, limit, n, keys, words, order, tail, needles, length, depth, filler, articles } = flags
+  const { samples, limit, n, keys, words, prompts, order, tail, needles, length, depth, filler, articles } = flags
   const common = names[name].data === 'never' ? { samples, seed: flags.seed } : { data, limit }
   switch (name) {
     case 'pi-llm':
-      return given({ ...common, updates: n, keys, words, order, tail })
+      return given({ ...common, updates: n, keys, words, prompts: checkoutOf(prompts, words), order, tail })
     case 'needles':
       return given({ ...common, needles, lengths: length, depth, filler })
     case 'similar':
       return given({ ...common, needles, lengths: length })
     case 'frames':
       return given({ ...common, articles })
-    case 'mrcr':
     case 'longbench-v2':
     case 'babilong':
+      return given({ ...common, prompts: checkoutOf(prompts) })
+    case 'mrcr':
     case 'gsm-infinite':
       return given(common)
   }
+}
+
+/** The folder of the authors' checkout. @throws KvfoldError cli/bad-usage when `original` says nothing of where it is */
+function checkoutOf(prompts: string | undefined, words?: string): string | undefined {
+  if (prompts !== 'original') return prompts
+  if (words !== undefined) return join(dirname(words), '..')
+  throw new KvfoldError(
+    'cli/bad-usage',
+    "--prompts original reads the prompts from the authors' checkout that --words is in; without --words say where it is: --prompts <folder>.",
+  )
 }

@@ -2,6 +2,7 @@
 import Type, { type Static } from 'typebox'
 import { strict, Text } from '../../core/schema.js'
 import type { Cell, Score, Task, TaskSample, TaskSpec } from '../task.js'
+import { originalBabilong } from './originals.js'
 import { Count, crossed, openRowGrid, readFields, readOptions } from './samples.js'
 
 // What is said around BABILong's texts, task by task: what its facts are about, an example and the form of the answer; and its labels.
@@ -155,6 +156,8 @@ const Options = strict({
   tasks: Type.Array(Type.Enum(babilongTasks), { minItems: 1, default: ['qa1', 'qa2', 'qa3', 'qa4', 'qa5'] }),
   /** As they are called in the names of the files, `4k` and so on. */
   lengths: Type.Array(Text, { minItems: 1, default: ['4k'] }),
+  /** Checkout of the authors' repository that the prompts are read from. Default: our own. */
+  prompts: Type.Optional(Text),
   /** Rows of every file that are read, from the first. Default: as many as the shortest file has. */
   limit: Type.Optional(Count),
 })
@@ -173,22 +176,38 @@ export async function openBabilong(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
   const cells = crossed(options.tasks, options.lengths).map(([task, length]) => ({ task, length }))
   const rows = await openRowGrid(options.data, cells, options.limit)
+  const originals = options.prompts === undefined ? null : await originalBabilong(options.prompts, options.tasks)
   return {
     spec: { task: spec.task, options },
     title: 'BABILong',
     prompt: 'general',
     maxTokens: 128,
     temperature: 0,
-    differs: [
-      'Instructions, examples and the form of the answer are in our own words, task by task; labels and scoring are the original’s.',
-    ],
+    differs:
+      originals === null
+        ? [
+            'Instructions, examples and the form of the answer are in our own words, task by task; labels and scoring are the original’s.',
+          ]
+        : [],
     size: rows.size,
     sample: async (index) => {
       const { cell, number, row, where } = await rows.at(index)
-      return sampleOf(`babilong-${cell.task}-${cell.length}-${number}`, cell, cell.task, readFields(Fields, row, where))
+      const [id, fields] = [`babilong-${cell.task}-${cell.length}-${number}`, readFields(Fields, row, where)]
+      const sample = sampleOf(id, cell, cell.task, fields)
+      const original = originals?.get(cell.task)
+      return original === undefined ? sample : { ...sample, ...originalText(original, fields) }
     },
     score: ({ truth }, answer) => scoreOf(truth as BabilongTruth, answer),
   }
+}
+
+/** What is said by the authors' prompt; an agent that retrieves has the text apart. */
+function originalText(template: string, { input, question }: Static<typeof Fields>) {
+  const filled = (context: string) => {
+    const values: Readonly<Record<string, string>> = { context, question }
+    return template.replace(/\{(context|question)\}/gu, (_, name: string) => values[name] ?? '').trim()
+  }
+  return { messages: [{ role: 'user' as const, content: filled(input.trim()) }], question: filled('') }
 }
 
 function sampleOf(id: string, cell: Cell, task: BabilongTask, row: Static<typeof Fields>): TaskSample {

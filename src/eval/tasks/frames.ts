@@ -45,7 +45,7 @@ export async function openFrames(spec: TaskSpec): Promise<Task> {
     temperature: 0,
     differs: [
       'Articles are what the user supplied, as plain text.',
-      'The instruction and the question to the judge are in our own words; the judge is the model named in the log: where none is named, the one that answers. Ours is stricter than the published one.',
+      'The instruction and the question to the judge are in our own words; the judge is the model named in the log. Ours is stricter than the published one.',
       `What is too long is cut by characters, ${options.charsPerToken} for a token.`,
     ],
     size,

@@ -14,6 +14,7 @@ import {
   wordsFrom,
 } from '../pi-llm.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
+import { originalPiLlm, type PiPrompt } from './originals.js'
 import { Axis, Count, generation, gridPlace, readOptions } from './samples.js'
 
 const Options = strict({
@@ -24,6 +25,8 @@ const Options = strict({
   keys: Type.Optional(Count),
   /** Path of a file `{category: [value, ...]}`, as the authors publish it. Default: our own words. */
   words: Type.Optional(Text),
+  /** Checkout of the authors' repository that the prompts are read from. Default: our own. */
+  prompts: Type.Optional(Text),
   order: Type.Enum(piOrders, { default: 'shuffled' }),
   /** The share of the stream that is shown, from its end: a control without tools. */
   tail: Type.Number({ exclusiveMinimum: 0, maximum: 1, default: 1 }),
@@ -31,8 +34,9 @@ const Options = strict({
 type PiTaskOptions = Static<typeof Options>
 
 /** @throws KvfoldError eval/bad-data */
-export function openPiLlm(spec: TaskSpec): Task {
+export async function openPiLlm(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
+  const prompt = options.prompts === undefined ? piText : await originalPiLlm(options.prompts)
   const words = options.words === undefined ? ownWords() : wordsFrom(options.words)
   const sampleOf = (index: number): TaskSample => {
     const { cell: updates, sample } = gridPlace(options.updates, options.samples, index)
@@ -46,7 +50,7 @@ export function openPiLlm(spec: TaskSpec): Task {
       tail,
       ...(options.keys === undefined ? {} : { keys: options.keys }),
     })
-    return taskSample(made, `pi-llm-${updates}-${sample}`, cellOf(updates, options))
+    return taskSample(made, prompt(made.keys, made.shown), `pi-llm-${updates}-${sample}`, cellOf(updates, options))
   }
   sampleOf(options.updates.indexOf(Math.max(...options.updates)))
   return {
@@ -69,8 +73,12 @@ const cellOf = (updates: number, { order, tail }: PiTaskOptions) => ({
   ...(tail === 1 ? {} : { tail }),
 })
 
-function taskSample(made: PiSample, id: string, cell: TaskSample['cell']): TaskSample {
-  const [, stream, question] = piText(made.keys, made.shown)
+function taskSample(
+  made: PiSample,
+  [framing, stream, question]: ReturnType<PiPrompt>,
+  id: string,
+  cell: TaskSample['cell'],
+): TaskSample {
   const last = lastValues(made.updates)
   const truth: PiTruth = {
     last: Object.fromEntries(made.keys.map((key) => [key, last.get(key) ?? ''])),
@@ -81,7 +89,8 @@ function taskSample(made: PiSample, id: string, cell: TaskSample['cell']): TaskS
       ]),
     ),
   }
-  return { id, cell, messages: [{ role: 'user', content: made.prompt }], context: stream, question, truth }
+  const content = [framing, stream, question].join('\n\n')
+  return { id, cell, messages: [{ role: 'user', content }], context: stream, question, truth }
 }
 
 function scoreOf(truth: PiTruth, answer: string): Score {
@@ -94,7 +103,7 @@ function scoreOf(truth: PiTruth, answer: string): Score {
   }
 }
 
-function differences({ order, tail, updates, words: file }: PiTaskOptions, words: PiWords): string[] {
+function differences({ order, tail, updates, words: file, prompts }: PiTaskOptions, words: PiWords): string[] {
   const own = file === undefined
   return [
     ...(own
@@ -105,8 +114,12 @@ function differences({ order, tail, updates, words: file }: PiTaskOptions, words
             : []),
         ]
       : []),
-    "The instruction, the announcement of the stream and the question say what the original's say in other sentences; parts, order and the pattern of the answer are the original's.",
-    'Updates stand one space apart, and the stream has no blank before its first one.',
+    ...(prompts === undefined
+      ? [
+          "The instruction, the announcement of the stream and the question say what the original's say in other sentences; parts, order and the pattern of the answer are the original's.",
+          'Updates stand one space apart, and the stream has no blank before its first one.',
+        ]
+      : []),
     'An answer that is empty or speaks of an error counts as wrong; the original leaves such a run out.',
     ...(order === 'shuffled'
       ? []
