@@ -37,6 +37,8 @@ const DEFAULT_TOKENS = 2048
 const DEFAULT_UBATCH = 512
 /** Texts in one batch. */
 const SEQUENCES = 32
+/** Tokens of short texts computed together where every token sees all: what one text pays for the others' tokens grows with their number. */
+const TOGETHER = 128
 
 /** Calls may overlap: they are computed one after the other. */
 export class Embedder {
@@ -135,8 +137,8 @@ export class Embedder {
 
   async #compute(lists: readonly Int32Array[], signal: AbortSignal | undefined): Promise<Float32Array[]> {
     const { context, pooling } = this
-    // Where a token sees those after it, a group is one batch.
-    const tokens = isCausal(this.model.info) ? context.cells : context.batch
+    // Where a token sees those after it, a group is one batch; a text of any length is a group of its own.
+    const tokens = isCausal(this.model.info) ? context.cells : Math.min(TOGETHER, context.batch)
     const limits = { tokens, sequences: context.sequences, batch: context.batch }
     const stop = () => {
       context.abort()
@@ -204,7 +206,7 @@ const bad = (sentence: string): KvfoldError => new KvfoldError('engine/bad-reque
 // How texts are laid out for embedding: groups that fit the cache, cut into batches, and the parts' vectors put together again.
 
 export interface SliceLimits {
-  /** Of a group. */
+  /** Of a group of several texts; one text alone may have more. */
   readonly tokens: number
   /** Texts of a group. */
   readonly sequences: number
@@ -219,7 +221,7 @@ export interface Slice {
   readonly parts: readonly { readonly text: number; readonly sequence: number; readonly count: number }[]
 }
 
-/** Groups to be computed one after the other on an empty cache; each text is in one of them, in order. No text is longer than a group. */
+/** Groups to be computed one after the other on an empty cache; each text is in one of them, in order. */
 export function* slicesOf(texts: readonly Int32Array[], limits: SliceLimits): Generator<readonly Slice[]> {
   for (let start = 0; start < texts.length;) {
     let end = start
