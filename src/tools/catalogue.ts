@@ -1,4 +1,5 @@
-/** Owns the catalogue: all tools there are, any number of them, and finding those that a few words ask for. */
+/** Owns the catalogue: all tools there are, any number of them, finding those that a few words ask for, and the file that keeps vectors of texts. */
+import { createHash } from 'node:crypto'
 import { runInNewContext } from 'node:vm'
 import Database from 'libsql'
 import type { ToolDefinition } from '../chat/message.js'
@@ -19,6 +20,8 @@ export interface CatalogueOptions {
   readonly path?: string
   /** Without one there is BM25 alone. */
   readonly embedder?: ToolEmbedder
+  /** Told how many tools have vectors, of how many. */
+  readonly onEmbedded?: (done: number, total: number) => void
   readonly signal?: AbortSignal
 }
 
@@ -27,7 +30,7 @@ const DEPTH = 50
 /** What keeps the first ranks of one list from deciding alone (Cormack and others, 2009). */
 const FUSION = 60
 /** Texts embedded in one call. */
-const BATCH = 256
+const BATCH = 64
 /** What a word counts in the name, the description and the arguments. */
 const WEIGHTS = [4, 2, 1] as const
 
@@ -54,13 +57,15 @@ export class Catalogue {
 
   /** @throws KvfoldError tool/bad-arguments for two tools of one name; what the embedder throws */
   static async of(tools: readonly ToolDefinition[], options: CatalogueOptions = {}): Promise<Catalogue> {
-    const { path = ':memory:', embedder, signal } = options
+    const { path = ':memory:', embedder, onEmbedded, signal } = options
     const catalogue = new Catalogue(new Database(path), embedder ?? null)
     catalogue.#fill(tools)
     if (embedder !== undefined) {
       const vectors: Float32Array[] = []
-      for (let from = 0; from < tools.length; from += BATCH)
+      for (let from = 0; from < tools.length; from += BATCH) {
         vectors.push(...(await embedder.embed(tools.slice(from, from + BATCH).map(textOf), signal)))
+        onEmbedded?.(vectors.length, tools.length)
+      }
       invariant(vectors.length === tools.length, `${embedder.name} made ${vectors.length} vectors of ${tools.length} tools.`)
       catalogue.#vectors = vectors
     }
@@ -171,6 +176,55 @@ export class Catalogue {
     likeness.sort((one, other) => other.score - one.score || one.place - other.place)
     return likeness.slice(0, k).map(({ place }) => place)
   }
+}
+
+/** An embedder whose vectors are kept in a SQLite file: no text is embedded twice, and work that was stopped goes on. */
+export class KeptVectors implements ToolEmbedder {
+  readonly name: string
+  readonly #database: Database.Database
+
+  /** @param path a file of this embedder's alone; it is made where there is none */
+  constructor(
+    private readonly embedder: ToolEmbedder,
+    path: string,
+  ) {
+    this.name = embedder.name
+    this.#database = new Database(path)
+    this.#database.pragma('busy_timeout = 10000')
+    this.#database.exec('CREATE TABLE IF NOT EXISTS vectors (text TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID')
+  }
+
+  /** What it embeds it keeps at once. @throws KvfoldError what the embedder throws */
+  async embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]> {
+    const known = this.#database.prepare('SELECT vector FROM vectors WHERE text = ?')
+    const keys = texts.map((text) => createHash('sha256').update(text).digest('hex'))
+    const vectors = keys.map((key) => (known.get(key) as { readonly vector: Buffer } | undefined)?.vector).map(numbersOf)
+    const missing = vectors.flatMap((vector, place) => (vector === null ? [place] : []))
+    if (missing.length === 0) return vectors as Float32Array[]
+    const made = await this.embedder.embed(
+      missing.map((place) => texts[place]!),
+      signal,
+    )
+    invariant(made.length === missing.length, `${this.name} made ${made.length} vectors of ${missing.length} texts.`)
+    const keep = this.#database.prepare('INSERT OR REPLACE INTO vectors (text, vector) VALUES (?, ?)')
+    this.#database.exec('BEGIN IMMEDIATE')
+    missing.forEach((place, at) => {
+      const { buffer, byteOffset, byteLength } = (vectors[place] = made[at]!)
+      keep.run(keys[place]!, Buffer.from(buffer, byteOffset, byteLength))
+    })
+    this.#database.exec('COMMIT')
+    return vectors as Float32Array[]
+  }
+
+  /** Closes the file; the embedder stays its owner's. */
+  close(): void {
+    this.#database.close()
+  }
+}
+
+/** Copied: bytes out of a database may begin anywhere. */
+function numbersOf(bytes: Buffer | undefined): Float32Array | null {
+  return bytes === undefined ? null : new Float32Array(Uint8Array.from(bytes).buffer)
 }
 
 /** `get_stockPrice` has the words that "get stock price" has. */

@@ -1,6 +1,9 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import type { ToolDefinition } from '../../src/chat/message.js'
-import { Catalogue, type ToolEmbedder } from '../../src/tools/catalogue.js'
+import { Catalogue, KeptVectors, type ToolEmbedder } from '../../src/tools/catalogue.js'
 
 const tool = (name: string, description: string, properties: object = {}): ToolDefinition => ({
   name,
@@ -64,4 +67,39 @@ test('with an embedder both lists are joined: what either has first comes before
   expect((await found(catalogue, 'share price', 4, 'fused')).slice(0, 2).sort()).toEqual(['share_file', 'stock_price'])
   expect(await found(catalogue, 'weather', 4)).toHaveLength(4)
   catalogue.close()
+})
+
+test('vectors that are kept are made once, by whichever process, and are those that were made', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvfold-vectors-'))
+  const asked: string[] = []
+  let fails = false
+  const counted: ToolEmbedder = {
+    name: 'counted',
+    embed: (texts) => {
+      if (fails) return Promise.reject(new Error('out of power'))
+      asked.push(...texts)
+      return wordEmbedder.embed(texts)
+    },
+  }
+  const kept = () => new KeptVectors(counted, join(folder, 'vectors.db'))
+  const first = kept()
+  const [weather] = await first.embed(['weather'])
+  fails = true
+  await expect(first.embed(['weather', 'price'])).rejects.toThrow('out of power')
+  first.close()
+
+  // Stopped work goes on where it was.
+  fails = false
+  const second = kept()
+  const vectors = await second.embed(['price', 'weather', 'file'])
+  expect(asked).toEqual(['weather', 'price', 'file'])
+  expect(vectors).toEqual(await wordEmbedder.embed(['price', 'weather', 'file']))
+  expect(vectors[1]).toEqual(weather)
+  const heard: [number, number][] = []
+  const catalogue = await Catalogue.of(TOOLS, { embedder: second, onEmbedded: (...said) => heard.push(said) })
+  expect(heard).toEqual([[TOOLS.length, TOOLS.length]])
+  expect((await found(catalogue, 'language', 4, 'embeddings'))[0]).toBe('translate_text')
+  catalogue.close()
+  second.close()
+  rmSync(folder, { recursive: true })
 })

@@ -1,7 +1,8 @@
 /** Owns `kvfold eval memtool`: tools that come and go over many turns, from the options to the table, the report and the line for machines. */
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
-import { readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { join, resolve } from 'node:path'
 import { Option, type Command } from 'commander'
 import { type Placement, placements } from '../../agents/memtool.js'
 import type { ContractChoice } from '../../core/contract.js'
@@ -10,7 +11,7 @@ import type { Engine } from '../../engine/engine.js'
 import type { OwnedTextEmbedder } from '../../eval/agents/embedders.js'
 import { type MemToolResult, type MemToolRun, type WayName, wayNames, ways } from '../../eval/memtool/session.js'
 import { type Relation, relations, type World } from '../../eval/memtool/companies.js'
-import type { Catalogue, CatalogueOptions } from '../../tools/catalogue.js'
+import type { Catalogue, CatalogueOptions, KeptVectors } from '../../tools/catalogue.js'
 import { count, percent } from '../../figures/numbers.js'
 import { BUILTIN } from '../builtin.js'
 import { addEngineOptions, type EngineFlags, engineSource, loadEmbedder, loadEngine } from '../runtime.js'
@@ -47,6 +48,8 @@ const CELLS = 65_536
 const CHOICES: readonly ContractChoice[] = ['exact', 'splice', 'blend', 'auto']
 /** Queries of the retrieval study, of each wording. */
 const QUERIES = 1000
+/** Queries embedded in one call. */
+const TOGETHER = 64
 
 const HELP = `
 Ways of managing tools (--mode):
@@ -107,10 +110,10 @@ async function memTool(flags: MemToolFlags, shell: Shell): Promise<void> {
   if (flags.catalogue !== undefined && flags.retrieval === undefined)
     throw new KvfoldError('cli/bad-usage', '--catalogue is for --retrieval; sessions are made of companies.')
   const world = new World({ seed: flags.seed, tools: flags.tools, arguments: flags.arguments })
-  const embedder = flags.embedder === undefined ? null : await embedderOf(flags.embedder, flags, shell)
+  const embedder = flags.embedder === undefined ? null : await keptEmbedder(flags.embedder, flags, shell)
   const { signal } = shell.interrupt
   try {
-    const options = given({ embedder: embedder ?? undefined, signal })
+    const options = given({ embedder: embedder?.vectors, onEmbedded: embedder?.onEmbedded, signal })
     if (flags.retrieval === true) await retrieval(flags, world, options, shell)
     else await sessions(flags, world, await Catalogue.of(world.tools, options), shell)
   } finally {
@@ -240,11 +243,12 @@ function machineLine(results: readonly MemToolResult[], { tools }: MemToolFlags)
 }
 
 async function retrieval(flags: MemToolFlags, world: World, options: CatalogueOptions, { out }: Shell): Promise<void> {
-  const [{ Catalogue }, { queriesOf, recallOf, lookupsIn, wordings }, { left, right, table, terminal }] = await Promise.all([
-    import('../../tools/catalogue.js'),
-    import('../../eval/memtool/retrieval.js'),
-    import('../../figures/table.js'),
-  ])
+  const [{ Catalogue, wordsOf }, { queriesOf, recallOf, lookupsIn, wordings }, { left, right, table, terminal }] =
+    await Promise.all([
+      import('../../tools/catalogue.js'),
+      import('../../eval/memtool/retrieval.js'),
+      import('../../figures/table.js'),
+    ])
   const own = flags.catalogue === undefined ? null : lookupsIn(await readFile(flags.catalogue, 'utf8'), flags.catalogue)
   const catalogue = await Catalogue.of(own?.tools ?? world.tools, options)
   try {
@@ -252,9 +256,16 @@ async function retrieval(flags: MemToolFlags, world: World, options: CatalogueOp
       own === null
         ? wordings.map((wording) => ({ wording, queries: queriesOf(world, wording, QUERIES, flags.seed) }))
         : [{ wording: "the file's", queries: own.queries }]
+    const { embedder, onEmbedded, signal } = options
+    const words = [...new Set(sets.flatMap(({ queries }) => queries.map((query) => wordsOf(query.words))))]
+    // Many at once, before searches are timed: one alone takes as long as several.
+    for (let from = 0; embedder !== undefined && from < words.length; from += TOGETHER) {
+      await embedder.embed(words.slice(from, from + TOGETHER), signal)
+      onEmbedded?.(Math.min(words.length, from + TOGETHER), words.length)
+    }
     const found = []
     for (const { wording, queries } of sets)
-      for (const one of await recallOf(catalogue, queries, options.signal)) found.push({ wording, ...one })
+      for (const one of await recallOf(catalogue, queries, signal)) found.push({ wording, ...one })
     if (flags.json === true) {
       out.print(JSON.stringify({ tools: catalogue.size, embedder: flags.embedder ?? null, recall: found }))
       return
@@ -269,6 +280,48 @@ async function retrieval(flags: MemToolFlags, world: World, options: CatalogueOp
   } finally {
     catalogue.close()
   }
+}
+
+interface KeptEmbedder {
+  readonly vectors: KeptVectors
+  readonly onEmbedded: (done: number, total: number) => void
+  readonly dispose: () => Promise<void>
+}
+
+/** Vectors stay in a file of kvfold-eval/, which goes by where the model lies and what it is. */
+async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): Promise<KeptEmbedder> {
+  const [{ KeptVectors }, { ProgressLine }] = await Promise.all([import('../../tools/catalogue.js'), import('./lines.js')])
+  const embedder = await embedderOf(model, flags, shell)
+  const about = [resolve(model), embedder.name, ...[model, join(model, 'onnx', 'model.onnx')].map(standingOf)]
+  const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
+  const path = `kvfold-eval/vectors-${print}.db`
+  await mkdir('kvfold-eval', { recursive: true })
+  const vectors = new KeptVectors(embedder, path)
+  const { notes } = shell
+  if (flags.json !== true) notes.prose(`Vectors of tools and queries are kept in ${path}.`, notes.colours.dim)
+  const line = new ProgressLine(notes, flags.json === true, [])
+  let begun = performance.now()
+  return {
+    vectors,
+    onEmbedded: (done, total) => {
+      line.say({ done, total, errors: 0, left: ((performance.now() - begun) / done) * (total - done), last: null })
+      if (done < total) return
+      notes.close()
+      begun = performance.now()
+    },
+    dispose: async () => {
+      notes.close()
+      vectors.close()
+      await embedder.dispose()
+    },
+  }
+}
+
+/** Of a file, what changes with it; null: there is none. */
+function standingOf(path: string): readonly [bytes: number, changed: number] | null {
+  if (!existsSync(path)) return null
+  const { size, mtimeMs } = statSync(path)
+  return [size, mtimeMs]
 }
 
 async function embedderOf(model: string, flags: MemToolFlags, { notes, interrupt }: Shell): Promise<OwnedTextEmbedder> {

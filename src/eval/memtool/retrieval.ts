@@ -19,7 +19,7 @@ export interface Recall {
   /** The share of queries whose first tool is one of theirs, and of a query's tools those among the first five (mean). */
   readonly at1: number
   readonly at5: number
-  /** Mean of a query, in milliseconds. */
+  /** Mean of a query, in milliseconds; of an embedder that keeps its vectors, without the query's own if it was made before. */
   readonly milliseconds: number
 }
 
