@@ -14,6 +14,7 @@ import { memtool } from './memtool.js'
 import { plain } from './plain.js'
 import { prunes } from './prunes.js'
 import { restores } from './restores.js'
+import { toolCalls } from './tool-calls.js'
 import { toolFidelity } from './tool-fidelity.js'
 import { toolSearch } from './tool-search.js'
 import { tau2 } from './tau2.js'
@@ -40,6 +41,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   serve: async () => {
     await import('./serve/load.js')
   },
+  'tool-calls': () => toolCalls(process.argv.slice(3)),
   'tool-fidelity': () => toolFidelity(process.argv.slice(3)),
   'tool-search': toolSearch,
   tau2: () => tau2(process.argv.slice(3)),
