@@ -13,6 +13,7 @@ import { LogWriter, readLog } from '../../src/eval/run/log-file.js'
 import { run } from '../../src/eval/run/runner.js'
 import { openTask } from '../../src/eval/tasks/open.js'
 import { asker, headerFor, settings, sums } from '../eval/support/run-fixture.js'
+import { synthesizeEncoder } from '../support/synthetic-encoder.js'
 import { KVFOLD, kvfold } from './support/process.js'
 
 let folder: string
@@ -286,5 +287,27 @@ describe('what is said', () => {
       '2 of 100 (2 %), about 1 min 30 s left, 1 error',
       '100 of 100 (100 %)',
     ])
+  })
+})
+
+describe('kvfold eval memtool --retrieval', () => {
+  it('looks tools up by words, by vectors and by both; the next run finds its vectors in the file', async () => {
+    const embedder = join(folder, 'encoder.gguf')
+    await synthesizeEncoder(embedder, { architecture: 'bert' })
+    const words = ['eval', 'memtool', '--retrieval', '--tools', '20', '--embedder', embedder, '--threads', '1']
+    const first = await kvfold(words)
+    expect(first.stderr).toContain('20 of 20 (100 %)')
+    expect(first.code).toBe(0)
+    const [, file = ''] = /kept in (kvfold-eval\/vectors-[0-9a-f]{8}\.db)/.exec(first.stderr) ?? []
+    const kept = join(import.meta.dirname, '../..', file)
+    expect(existsSync(kept)).toBe(true)
+    const again = await kvfold([...words, '--json'])
+    expect(again.stderr).toBe('')
+    const found = lastLine(again.stdout)['recall'] as readonly { wording: string; ranking: string; at5: number }[]
+    expect(found.map(({ wording, ranking }) => `${wording} ${ranking}`)).toEqual(
+      ['exact', 'loose'].flatMap((wording) => ['bm25', 'embeddings', 'fused'].map((ranking) => `${wording} ${ranking}`)),
+    )
+    expect(found[0]!.at5).toBe(1)
+    rmSync(kept)
   })
 })
