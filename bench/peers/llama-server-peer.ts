@@ -36,7 +36,8 @@ export async function llamaServerPeer(binary: string, { model, contextSize, thre
       const begun = performance.now()
       const response = await fetch(`${server.url}/completion`, {
         method: 'POST',
-        headers: { 'content-type': 'application/json' },
+        // A connection that is kept is closed by the server after some seconds, maybe just when it is used again.
+        headers: { 'content-type': 'application/json', connection: 'close' },
         body: request,
       })
       const text = await response.text()
