@@ -136,10 +136,14 @@ it('GET /kvfold/threads/:id says where they are, and what policies did; the Open
   const view = (await get(`/kvfold/threads/${thread}`)) as Thread
   const [hidden, shown] = view.messages[0]!.fragments
   expect(hidden!.cells).toEqual({ ...nowhere, tokens: hidden!.cells!.tokens, live: hidden!.cells!.tokens })
-  expect([shown!.cells, view.events]).toEqual([undefined, []])
+  expect(shown!.cells).toBeUndefined()
+  expect(view.events.map(({ kind, what }) => [kind, what])).toEqual([
+    ['edit', 'cut'],
+    ['edit', 'folded'],
+  ])
   const document = (await get('/openapi.json')) as { readonly paths: Readonly<Record<string, object>> }
   const path = JSON.stringify(document.paths['/kvfold/threads/{id}'])
-  for (const name of [...Object.keys(hidden!.cells!), 'events', 'after', 'folded', 'saves', 'reason'])
+  for (const name of [...Object.keys(hidden!.cells!), 'events', 'after', 'folded', 'what', 'saves', 'reason'])
     expect(path).toContain(`"${name}":`)
   await server.close()
 })
