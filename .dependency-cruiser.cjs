@@ -104,6 +104,7 @@ const surface = {
       'embeddings',
       'http',
       'keys',
+      'request-log',
       'responses/salvage-responses',
       'responses/sqlite-responses',
       'service',

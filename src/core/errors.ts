@@ -72,6 +72,8 @@ export const errorTable = {
   /** The body is longer than --body-limit. */
   'server/too-large': 413,
   'server/bad-media-type': 415,
+  /** The key asked as often, or for as much, as it may a minute; the message says when again. */
+  'server/rate-limited': 429,
   /** The server is going down and takes no new requests. */
   'server/closing': 503,
   /** `--engine`: the address, the key or the model's name cannot be used as given. */

@@ -27,8 +27,9 @@ export function refuseForeign(tokens: Int32Array, { vocabulary }: Pick<ModelInfo
     throw new KvfoldError('engine/bad-request', `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${vocabulary}.`)
 }
 
-/** @throws KvfoldError engine/bad-request for the beginning of an answer that must be in a form from its first character on, or that says more than text */
-export function refuseBadBeginning({ continues = false, messages, grammar, schema, toolChoice }: EngineRequest): void {
+/** @throws KvfoldError engine/bad-request for two forms, and for the beginning of an answer that must be in a form from its first character on, or that says more than text */
+export function refuseBadForm({ continues = false, messages, grammar, schema, toolChoice }: EngineRequest): void {
+  refuseTwoForms({ grammar, schema })
   if (!continues) return
   const bad = (message: string) => new KvfoldError('engine/bad-request', message)
   const last = messages.at(-1)

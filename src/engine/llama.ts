@@ -30,7 +30,7 @@ import { ClientEdits, OwnAnswers } from './client-messages.js'
 import { abilitiesOf, refusalOf, type Abilities } from './model-facts.js'
 import { type DiskTierFolder, openShelf } from './disk-tier.js'
 import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
-import { formGrammar, heldTo, isClosed, refuseBadBeginning, refuseForeign, refuseTwoForms, wholeOf } from './answer-form.js'
+import { formGrammar, heldTo, isClosed, refuseBadForm, refuseForeign, refuseTwoForms, wholeOf } from './answer-form.js'
 import {
   chatFormatOf,
   contextOptions,
@@ -292,8 +292,7 @@ export class LlamaEngine implements Engine {
     const format = this.format.with(request.variables)
     const { tools = [], edits = [], continues = false } = request
     const messages = this.#ownAnswers.of(request.messages)
-    refuseTwoForms(request)
-    refuseBadBeginning(request)
+    refuseBadForm(request)
     if (edits.some(({ forget }) => forget)) this.forget(shadowOf(request.conversation))
     messages.forEach(({ content }, index) => {
       if (!edits.some(({ message }) => message === index)) refuseHopeless(this.model, this.context.cells, content)
@@ -333,8 +332,7 @@ export class LlamaEngine implements Engine {
           stream.push({ type: 'tokens', tokens, text, ...(request.logprobs === undefined ? {} : { logprobs }) })
         const events = text === '' ? [] : parser.push(text)
         forward(events)
-        const { endsWith = () => false } = request
-        return (cut.early ||= events.some((event) => event.type === 'call' && endsWith(event.call)))
+        return (cut.early ||= events.some((event) => event.type === 'call' && request.endsWith?.(event.call) === true))
       },
     })
     if (mends(request, this.options) && result.ledger.approximate > 0) this.#mending.later(request.conversation)

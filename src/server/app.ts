@@ -18,7 +18,7 @@ import { addResponses } from './dialects/openai/responses.js'
 import { addTokens } from './dialects/tokens.js'
 import { Exchange, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
-import { type ApiKey, keyOf, KeyRing, refuseRebound } from './keys.js'
+import { type ApiKey, keyOf, KeyRing, type RateLimit, RateLimits, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
 import type { App } from './ports.js'
 import { problemOf } from './problem.js'
@@ -30,6 +30,10 @@ export interface ServerOptions extends HttpOptions {
   readonly version: string
   /** Default: none, and everybody is the tenant `public`. */
   readonly keys?: readonly ApiKey[]
+  /** Of keys that have no limit of their own, and of everybody where there are no keys. Default: none. */
+  readonly rateLimit?: RateLimit
+  /** Milliseconds, for the limits. Default: the process's. */
+  readonly clock?: () => number
   /** Origins whose pages may ask; `*` for all. Default: none. */
   readonly corsOrigins?: readonly string[]
   /** Names besides localhost that it answers to on a loopback address while it has no keys; `*` for all. Default: none. */
@@ -41,6 +45,9 @@ export interface ServerOptions extends HttpOptions {
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
 
 const CONNECTIONS = 2048
+const RATE_HEADERS = ['requests', 'tokens'].flatMap((what) =>
+  ['limit', 'remaining', 'reset'].map((each) => `x-ratelimit-${each}-${what}`),
+)
 
 export class Server {
   readonly app: App
@@ -94,15 +101,18 @@ export class Server {
     corsOrigins = [],
     allowedHosts = [],
     sampling = { temperature: 1 },
+    rateLimit,
+    clock,
   }: ServerOptions): Promise<void> {
     const { app } = this
     const running = this.#running
     const metrics = new Metrics(service)
     const ring = new KeyRing(keys)
+    const limits = new RateLimits(keys, rateLimit, clock)
     const ports = {
       service,
       sampling,
-      exchange: (request: FastifyRequest, reply: FastifyReply) => new Exchange(request, reply, running, metrics),
+      exchange: (request: FastifyRequest, reply: FastifyReply) => new Exchange(request, reply, { running, metrics, limits }),
     }
     const allowed = allowedMethods(app)
     await app.register(swagger, { openapi: document(version, ring.locked) })
@@ -115,9 +125,11 @@ export class Server {
       await app.register(cors, {
         origin: corsOrigins.includes('*') ? '*' : [...corsOrigins],
         methods: ['GET', 'POST', 'PUT', 'DELETE'],
-        exposedHeaders: ['x-request-id', 'request-id', 'retry-after', 'x-should-retry'],
+        exposedHeaders: ['x-request-id', 'request-id', 'retry-after', 'x-should-retry', ...RATE_HEADERS],
       })
     app.decorateRequest('tenant', '')
+    app.decorateRequest('figures', null)
+    app.decorateRequest('refused', null)
     app.addHook('onRequest', (request, _reply, done) => {
       if (!ring.locked) refuseRebound(request, allowedHosts)
       if (request.is404 || request.routeOptions.config.open === true) {

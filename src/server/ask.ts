@@ -317,6 +317,18 @@ export class Overloaded extends KvfoldError {
   }
 }
 
+/** The request's own fault. */
+export const isRefusal = (error: unknown): boolean =>
+  error instanceof KvfoldError && error.status < 500 && error.code !== 'engine/cancelled'
+
+export const closing = (): KvfoldError =>
+  new KvfoldError('server/closing', 'The server is going down and takes no more requests.')
+export const late = (milliseconds: number | undefined): KvfoldError =>
+  new KvfoldError(
+    'server/timeout',
+    `The answer was not done within ${milliseconds ?? 0} ms; what was computed stays in the cache for the next try.`,
+  )
+
 // What answers have in common, whether they came from a conversation or from bare text.
 
 /** What `Answer` and `CompletionAnswer` have in common. */

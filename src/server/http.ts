@@ -1,8 +1,8 @@
-/** Owns the HTTP underneath the routes: limits against floods, bodies, request ids, logs, and errors that come before any route. */
+/** Owns the HTTP underneath the routes: limits against floods, bodies, request ids, and errors that come before any route. */
 import { randomUUID } from 'node:crypto'
 import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import fastify, { type FastifyReply, type FastifyRequest, LogController } from 'fastify'
+import fastify, { type FastifyReply, type FastifyRequest } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
 import { anthropicError } from './dialects/anthropic/error.js'
 import { ollamaError } from './dialects/ollama/ollama-reply.js'
@@ -10,6 +10,7 @@ import { openAiError } from './dialects/openai/wire.js'
 import { parseJsonBody, schemaError } from './json-body.js'
 import type { App } from './ports.js'
 import { type Problem, problemOf } from './problem.js'
+import { errorForLogs, type LogFormat, logRequest, logStream, RequestLog } from './request-log.js'
 
 export type LogLevel = 'trace' | 'debug' | 'info' | 'warn' | 'error' | 'fatal' | 'silent'
 
@@ -20,6 +21,8 @@ export interface HttpOptions {
   readonly tls?: { readonly cert: string; readonly key: string }
   /** Default `info`. Logs hold no text of requests or answers. */
   readonly logLevel?: LogLevel
+  /** Default `json`: an object a line; `text` is for people. */
+  readonly logFormat?: LogFormat
   /** Where logs go. Default: stderr. */
   readonly log?: (line: string) => void
 }
@@ -36,7 +39,7 @@ const REQUEST_TIMEOUT = 120_000
 const UNVERSIONED = /^\/(chat\/completions|models|embeddings|responses|messages)(?=[/?]|$)/
 
 /** An instance without routes. */
-export function newHttp({ tls, logLevel = 'info', log, bodyLimit = BODY_LIMIT }: HttpOptions): App {
+export function newHttp({ tls, logLevel = 'info', logFormat, log, bodyLimit = BODY_LIMIT }: HttpOptions): App {
   const http = { maxHeaderSize: HEADER_BYTES, headersTimeout: HEADERS_TIMEOUT }
   const app = fastify({
     ...(tls === undefined ? { http } : { https: { ...http, ...tls } }),
@@ -53,6 +56,7 @@ export function newHttp({ tls, logLevel = 'info', log, bodyLimit = BODY_LIMIT }:
     schemaErrorFormatter: schemaError,
     frameworkErrors: (error, request, reply) => {
       fail(request, reply, problemOf(error), error)
+      logRequest(request, reply.statusCode, reply.elapsedTime)
     },
     clientErrorHandler: ({ code }, socket) => {
       const status = code === 'HPE_HEADER_OVERFLOW' ? 431 : code === 'ERR_HTTP_REQUEST_TIMEOUT' ? 408 : 400
@@ -63,18 +67,15 @@ export function newHttp({ tls, logLevel = 'info', log, bodyLimit = BODY_LIMIT }:
         )
       else socket.destroy()
     },
-    logController: new LogController({ requestIdLogLabel: 'request' }),
+    logController: new RequestLog(),
     logger:
       logLevel === 'silent'
         ? false
         : {
             level: logLevel,
-            stream: logStream(log),
-            serializers: {
-              req: ({ method, url, ip }) => ({ method, path: url.split('?')[0]?.slice(0, 200) ?? '', ip }),
-              res: ({ statusCode }) => ({ status: statusCode }),
-              err: errorForLogs,
-            },
+            stream: logStream(log, logFormat),
+            base: null,
+            serializers: { err: errorForLogs },
           },
   })
     .withTypeProvider<TypeBoxTypeProvider>()
@@ -119,7 +120,8 @@ function takeOnlyJson(app: App): void {
 
 export function fail(request: FastifyRequest, reply: FastifyReply, problem: Problem, error: unknown): void {
   const { status, retryAfter } = problem
-  request.log[problem.unexpected ? 'error' : 'info']({ err: error }, 'request refused')
+  request.refused = problem.code
+  if (problem.unexpected) request.log.error({ err: error }, 'request failed')
   if (reply.raw.destroyed || reply.sent) return
   if (retryAfter !== null) reply.header('retry-after', String(retryAfter))
   if (status === 401) reply.header('www-authenticate', 'Bearer')
@@ -136,19 +138,3 @@ function errorFor(request: FastifyRequest, problem: Problem): object {
 /** Routes that both makers have (`/v1/models`) answer each in its own words. */
 const isAnthropic = ({ url, headers }: FastifyRequest): boolean =>
   url.startsWith('/v1/messages') || headers['anthropic-version'] !== undefined
-
-// What the server's log may hold: who asked where, how it ended and how long it took, never what was said.
-
-export function logStream(write: (line: string) => void = (line) => process.stderr.write(line)): {
-  write: (line: string) => void
-} {
-  return { write }
-}
-
-/** Messages of errors that clients see may quote what they sent: their code is enough. Others are ours to find. */
-export function errorForLogs(error: Error): { type: string; message: string; stack: string } {
-  if (error instanceof KvfoldError) return { type: error.name, message: error.code, stack: '' }
-  if ('statusCode' in error && Number(error.statusCode) < 500)
-    return { type: error.name, message: String((error as { code?: unknown }).code), stack: '' }
-  return { type: error.name, message: error.message, stack: error.stack ?? '' }
-}

@@ -5,6 +5,7 @@ import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest, 
 import type { Sampling } from '../engine/engine.js'
 import type { Service, Tenant } from './ask.js'
 import type { Exchange } from './request-lifecycle.js'
+import type { Figures } from './request-log.js'
 
 /** A Fastify instance that knows the types of what its schemas let through. */
 export type App = FastifyInstance<RawServerDefault, IncomingMessage, ServerResponse, FastifyBaseLogger, TypeBoxTypeProvider>
@@ -21,6 +22,10 @@ declare module 'fastify' {
   interface FastifyRequest {
     /** Whose key the request carries. */
     tenant: Tenant
+    /** What it came to, of one that asks a model. */
+    figures: Figures | null
+    /** Why it was refused, or its stream failed: a code of the error table. */
+    refused: string | null
   }
   interface FastifyContextConfig {
     /** Answered without a key, and while the server closes. */

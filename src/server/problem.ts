@@ -3,6 +3,7 @@ import type { FastifyError } from 'fastify'
 import { type ErrorCode, KvfoldError, type PromptSize, PromptTooLong } from '../core/errors.js'
 import { waitAskedBy } from '../engine/remote/failure.js'
 import { Overloaded } from './ask.js'
+import { RateLimited } from './keys.js'
 
 export interface Problem {
   readonly status: number
@@ -42,7 +43,7 @@ export function problemOf(error: unknown): Problem {
 }
 
 function retryAfterOf(error: KvfoldError): number | null {
-  if (error instanceof Overloaded) return error.retryAfter
+  if (error instanceof Overloaded || error instanceof RateLimited) return error.retryAfter
   if (error.code === 'server/closing') return AFTER_CLOSING
   if (error.code !== 'remote/rate-limited' && error.code !== 'remote/overloaded') return null
   // What the engine behind this server asks of it, its own clients had better do, too.

@@ -1,11 +1,13 @@
 /** Owns requests that ask a model: from the ask to the last byte, with the client leaving and the server closing in between. */
 import type { OutgoingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { KvfoldError } from '../core/errors.js'
+import { errorTable, KvfoldError } from '../core/errors.js'
 import type { AnyAnswer, AnyAsked, AskEvent, EmbedAnswer } from './ask.js'
 import { EventWriter, type Frame } from './event-writer.js'
+import type { RateLimits } from './keys.js'
 import type { AskMeter, Metrics } from './metrics.js'
 import { problemOf, type Problem } from './problem.js'
+import { Figures, logRequest } from './request-log.js'
 
 /** How a dialect writes a stream. `index` says which of the answers an event belongs to. */
 export interface StreamShape<A extends AnyAnswer> {
@@ -24,16 +26,26 @@ export interface StreamShape<A extends AnyAnswer> {
 
 export class Exchange {
   readonly #run: Run
+  readonly #figures = new Figures()
   #gone = false
 
-  /** @throws KvfoldError server/closing */
+  readonly #spend: (tokens: number) => void
+
+  /** @throws KvfoldError server/closing; server/rate-limited */
   constructor(
     private readonly request: FastifyRequest,
     private readonly reply: FastifyReply,
-    private readonly running: Running,
-    private readonly metrics: Metrics,
+    private readonly server: { readonly running: Running; readonly metrics: Metrics; readonly limits: RateLimits },
   ) {
+    const { running, limits } = server
+    running.refuseClosing()
+    try {
+      this.#spend = limits.take(request.tenant).spend
+    } finally {
+      reply.headers(limits.headers(request.tenant))
+    }
     this.#run = running.enter()
+    request.figures = this.#figures
     const { raw } = reply
     raw.once('close', () => {
       if (raw.writableFinished) return
@@ -53,17 +65,19 @@ export class Exchange {
     try {
       return await work(this.signal)
     } finally {
-      this.#run.leave()
+      this.#leave()
     }
   }
 
   /** Vectors, measured. @throws what `work` throws */
   embedded(work: (signal: AbortSignal) => Promise<EmbedAnswer>): Promise<EmbedAnswer> {
     return this.wait(async (signal) => {
-      const meter = this.metrics.embedding()
+      const meter = this.server.metrics.embedding()
       try {
         const answer = await work(signal)
         meter.done(answer)
+        this.#figures.embedded(answer.model, answer.tokens)
+        this.#spend(answer.tokens)
         return answer
       } catch (error) {
         meter.failed(problemOf(error).code)
@@ -81,7 +95,7 @@ export class Exchange {
         () => undefined,
       )
     } finally {
-      this.#run.leave()
+      this.#leave()
     }
   }
 
@@ -120,11 +134,12 @@ export class Exchange {
       const problem = problemOf(error)
       const frames = writer.begun ? shape.failed(problem) : (shape.refused?.(problem) ?? null)
       if (frames === null) throw error
-      if (!this.#gone) this.request.log[problem.unexpected ? 'error' : 'warn']({ err: error }, 'stream failed')
+      this.request.refused = problem.code
+      if (problem.unexpected && !this.#gone) this.request.log.error({ err: error }, 'stream failed')
       await writer.write(frames)
     } finally {
       quiet()
-      this.#run.leave()
+      this.#leave()
     }
     await writer.end()
     return reply
@@ -138,7 +153,7 @@ export class Exchange {
     try {
       return await Promise.all(
         asked.map(async (one, index) => {
-          const answer = await this.#one(one, this.metrics.ask(), (event) => on(event, index))
+          const answer = await this.#one(one, this.server.metrics.ask(), (event) => on(event, index))
           await done(answer, index)
           return answer
         }),
@@ -158,13 +173,15 @@ export class Exchange {
     try {
       for await (const event of asked) {
         meter.on(event)
+        this.#figures.note(event)
         await on(event)
       }
       const answer = await asked.answer
+      this.#figures.answered(answer)
+      const { promptTokens, cachedTokens, completionTokens } = answer.usage
+      this.#spend(promptTokens - cachedTokens + completionTokens)
       if (answer.finish === 'cancelled') throw this.#cancelled()
       meter.done(answer)
-      const { promptTokens, cachedTokens, saved } = answer.usage
-      this.request.log.info({ prompt: promptTokens, cached: cachedTokens, saved }, 'answered')
       return answer
     } catch (error) {
       const meant = this.#run.signal.aborted && error instanceof KvfoldError && error.code === 'engine/cancelled'
@@ -174,8 +191,14 @@ export class Exchange {
     }
   }
 
+  /** Nothing runs for it any more. One whose client is gone ends here, as none that was answered does. */
+  #leave(): void {
+    this.#run.leave()
+    if (this.#gone) logRequest(this.request, errorTable['engine/cancelled'], this.reply.elapsedTime)
+  }
+
   #cancelled(): KvfoldError {
-    if (this.running.closing && !this.#gone)
+    if (this.server.running.closing && !this.#gone)
       return new KvfoldError('server/closing', 'The server shut down before the answer was complete; ask again when it is back.')
     return new KvfoldError('engine/cancelled', 'The request was cancelled before its answer was complete.')
   }

@@ -5,6 +5,9 @@ import { conversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Finish } from '../engine/engine.js'
 import {
+  closing,
+  isRefusal,
+  late,
   Overloaded,
   type Answer,
   type Ask,
@@ -176,9 +179,8 @@ export class ThreadService implements Service {
     return this.#models.all.map((model) => ({ ...model.status, running: this.#queues.get(model)?.running ?? 0 }))
   }
 
-  load(name?: string): Promise<ModelStatus> {
-    return this.#using(name, () => this.models().find((model) => model.name === this.#pick(name).name)!)
-  }
+  load = (name?: string): Promise<ModelStatus> =>
+    this.#using(name, () => this.models().find((model) => model.name === this.#pick(name).name)!)
 
   tokenize(...[model, text, { special = false, bos = false } = {}]: Parameters<Service['tokenize']>) {
     const options = { parseSpecial: special, addSpecial: bos }
@@ -290,6 +292,9 @@ export class ThreadService implements Service {
           const done = await answer({ ask, taken, engine, defaults: this.#defaults, operatorTools, signal, emit, save })
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           return { ...done, waited }
+        } catch (error) {
+          if (isRefusal(error)) await this.#book.refused(taken)
+          throw error
         } finally {
           await save()
         }
@@ -394,10 +399,3 @@ export class ThreadService implements Service {
 
 /** Those that no repair has settled. */
 const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length
-
-const closing = (): KvfoldError => new KvfoldError('server/closing', 'The server is going down and takes no more requests.')
-const late = (milliseconds: number | undefined): KvfoldError =>
-  new KvfoldError(
-    'server/timeout',
-    `The answer was not done within ${milliseconds ?? 0} ms; what was computed stays in the cache for the next try.`,
-  )

@@ -159,9 +159,10 @@ it('is carried out as its key has it; the log says what every answer saved', asy
       contracts.push(told.kvfold.edits?.contract)
     }
     expect(contracts).toEqual(['splice', 'exact', 'blend'])
-    const lines = served.log.map((line) => JSON.parse(line) as { msg: string; saved?: { tokens: number } })
-    const saved = lines.flatMap(({ msg, saved: each }) => (msg === 'answered' ? [each?.tokens] : []))
-    expect(saved).toHaveLength(9)
+    const savings = () => served.log.flatMap((line) => (JSON.parse(line) as { saved?: number }).saved ?? [])
+    // A line is written when all of the answer is on its way.
+    await expect.poll(savings, { timeout: 30_000 }).toHaveLength(9)
+    const saved = savings()
     expect(saved[2]).toBeGreaterThan(0)
   } finally {
     await served.close()

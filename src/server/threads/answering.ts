@@ -12,7 +12,7 @@ import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import { type Answer, type AnswerFormat, type Ask, type AskEvent, type Lost, type Saved, variablesOf } from '../ask.js'
-import { editsInWords } from './client-edits.js'
+import { editsInWords, type Taken } from './client-edits.js'
 import { clearedIn, clearToolUses } from './context-edits.js'
 import { foundIn, searchTools } from './deferred-tools.js'
 import { foldByHelpers } from './helper-folds.js'
@@ -28,7 +28,6 @@ import {
   type Overflow,
   shownAgain,
 } from './policies.js'
-import type { Taken } from './thread-manager.js'
 import { sum, TurnReport } from './turn-report.js'
 import { SILENT, Voice } from './voice.js'
 

@@ -1,6 +1,7 @@
 /** Owns the edits that clients make by sending other messages than before: how a request is recognised as one, and what a thread becomes by it. */
-import type { ChatMessage } from '../../chat/message.js'
+import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { align, type Gap, gapsOf, type Match } from '../../core/alignment.js'
+import type { Tenant } from '../../core/ids.js'
 import { lowerBound } from '../../core/span.js'
 import type { StoredMessage, ThreadRecord } from '../../store/port.js'
 import { difference, isSame, messageKey } from './prefix-match.js'
@@ -196,7 +197,33 @@ export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, reques
   return request.map((message, index) => known[index] ?? messageKey(message))
 }
 
-// Which of the threads that have some of a request's messages it is of.
+// What a request asks of the threads, and which of those that have some of its messages it is of.
+
+/** What a request asks of the book. */
+export interface Wanted {
+  readonly tenant: Tenant
+  readonly model: string
+  readonly messages: readonly ChatMessage[]
+  readonly thread?: string
+  readonly appended?: boolean
+  readonly tools: readonly ToolDefinition[]
+}
+
+/** The thread an ask has for itself, with its messages in it. */
+export interface Taken {
+  readonly thread: Thread
+  /** Where the request left the thread it was matched with; null when it did not. `place`: index of the first other message in the thread. */
+  readonly left: { readonly message: number; readonly place: number; readonly reason: string } | null
+  /** What the request changed of what the thread, or the one that it was forked from, had. */
+  readonly edits: readonly ClientEdit[]
+  /** Keys of messages that it has not any more. */
+  readonly hidden: readonly string[]
+  /** What the thread was; null: it did not exist. */
+  readonly before: ThreadRecord | null
+}
+
+/** The same before the messages are in it; `alignment`: it is to become what the request has of it. */
+export type Taking = Omit<Taken, 'before'> & { readonly alignment?: Alignment; readonly isNew?: true }
 
 export interface Related {
   readonly thread: Thread

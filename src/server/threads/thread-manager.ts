@@ -6,15 +6,16 @@ import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadRecord } from '../../store/port.js'
 import {
-  type Alignment,
   alignRequest,
-  type ClientEdit,
   isBetter,
   isRelated,
   keysBeside,
   keysOf,
   leftBy,
   type Related,
+  type Taken,
+  type Taking,
+  type Wanted,
   type Woven,
   woven,
 } from './client-edits.js'
@@ -33,30 +34,6 @@ export interface BookOptions extends ThreadIndexOptions {
   /** Milliseconds after which an unused thread is deleted. Default: 30 days. */
   readonly retentionMs?: number
 }
-
-/** What a request asks of the book. */
-export interface Wanted {
-  readonly tenant: Tenant
-  readonly model: string
-  readonly messages: readonly ChatMessage[]
-  readonly thread?: string
-  readonly appended?: boolean
-  readonly tools: readonly ToolDefinition[]
-}
-
-/** The thread an ask has for itself, with its messages in it. */
-export interface Taken {
-  readonly thread: Thread
-  /** Where the request left the thread it was matched with; null when it did not. `place`: index of the first other message in the thread. */
-  readonly left: { readonly message: number; readonly place: number; readonly reason: string } | null
-  /** What the request changed of what the thread, or the one that it was forked from, had. */
-  readonly edits: readonly ClientEdit[]
-  /** Keys of messages that it has not any more. */
-  readonly hidden: readonly string[]
-}
-
-/** The same before the messages are in it; `alignment`: it is to become what the request has of it. */
-type Taking = Taken & { readonly alignment?: Alignment }
 
 const MONTH = 30 * 24 * 3600 * 1000
 
@@ -113,10 +90,12 @@ export class ThreadBook {
    */
   async take(wanted: Wanted): Promise<Taken> {
     const taken = wanted.appended === true ? await this.#append(wanted) : this.#match(wanted)
-    const { thread, alignment } = taken
+    const { thread, alignment, isNew } = taken
+    let before: ThreadRecord | null = null
     try {
       await thread.alone(async () => {
         thread.refuseGone()
+        if (isNew !== true) before = thread.record
         if (alignment !== undefined) thread.rewrite(woven(thread.record, alignment, wanted.messages))
         const known = thread.view.length
         const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(known)
@@ -132,7 +111,18 @@ export class ThreadBook {
     this.#changed(thread, 'message')
     this.#changed(thread, 'running')
     await this.#retire(thread.tenant)
-    return taken
+    return { ...taken, before }
+  }
+
+  /** The ask was refused before the model was asked anything: nothing of it stays. */
+  async refused({ thread, before }: Taken): Promise<void> {
+    if (thread.gone !== null || thread.ledger.length > (before?.ledger.length ?? 0)) return
+    if (before === null) await this.delete(thread.tenant, thread.id)
+    else
+      await thread.alone(async () => {
+        thread.rewrite(before)
+        await this.#save(thread)
+      })
   }
 
   /** Has `work` done when no ask runs on the thread, and saves what it did. @throws KvfoldError server/no-thread when it was deleted meanwhile */
@@ -236,7 +226,8 @@ export class ThreadBook {
     // Nothing but a system message in common is no conversation in common: the thread is not even read.
     const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
     const found = this.#related(wanted, id !== undefined ? candidates : best !== null && isBegun ? [best.candidate] : [])
-    if (found === null) return { thread: this.#begin(tenant, model, tools, null, null), left: null, edits: [], hidden: [] }
+    if (found === null)
+      return { thread: this.#begin(tenant, model, tools, null, null), left: null, edits: [], hidden: [], isNew: true }
     return this.#takeRelated(wanted, found)
   }
 
@@ -248,7 +239,7 @@ export class ThreadBook {
       return { thread: from, left, edits, hidden, ...(edits.length === 0 ? {} : { alignment }) }
     }
     const thread = this.#begin(tenant, model, tools, from, woven(from.record, alignment, messages))
-    return { thread, left, edits, hidden: [...from.hidden, ...hidden] }
+    return { thread, left, edits, hidden: [...from.hidden, ...hidden], isNew: true }
   }
 
   /** The thread that has the request's last answer among its last messages and most of what came before it: looks at no other. Null: none has. */

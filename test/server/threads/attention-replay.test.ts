@@ -298,12 +298,12 @@ describe('what cannot be looked at', () => {
   })
 
   it('a thread without an answer', async () => {
-    const failing = new ScriptedEngine(() => Promise.reject(new KvfoldError('context/full', 'Full.')))
+    const failing = new ScriptedEngine(() => Promise.reject(new KvfoldError('native/failed', 'Gone.')))
     const other = await ThreadService.open({
       models: [{ name: 'm', slots: 1, load: () => Promise.resolve(failing), loadForAttention: load }],
     })
     try {
-      await expect(other.ask(question).answer).rejects.toThrow('Full.')
+      await expect(other.ask(question).answer).rejects.toThrow('Gone.')
       const [{ id } = { id: '' }] = other.threads.list(PUBLIC)
       await expect(other.threads.attention(PUBLIC, id)).rejects.toThrow(/no answer yet/u)
     } finally {

@@ -14,6 +14,7 @@ const CODES: Readonly<Partial<Record<Problem['code'], string>>> = {
   'context/full': 'context_length_exceeded',
   'model/not-found': 'model_not_found',
   'server/unauthorized': 'invalid_api_key',
+  'server/rate-limited': 'rate_limit_exceeded',
 }
 
 export function openAiError(problem: Problem): OpenAiError {

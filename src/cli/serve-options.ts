@@ -1,0 +1,247 @@
+/** Owns the options of `kvfold serve`: their words, in groups, and what they become: keys, limits, names of models, TLS. */
+import { basename } from 'node:path'
+import { InvalidArgumentError, Option, type Command } from 'commander'
+import { type MemToolMode, memToolModes } from '../agents/memtool-asides.js'
+import { CONTRACTS, type ContractChoice } from '../core/contract.js'
+import { KvfoldError } from '../core/errors.js'
+import type { Acm, Overflow } from '../server/ask.js'
+import type { LogLevel } from '../server/http.js'
+import { type ApiKey, parseKeys, parseLimit, type RateLimit, unnamed } from '../server/keys.js'
+import type { LogFormat } from '../server/request-log.js'
+import type { ModelSource } from '../server/threads/models.js'
+import { addKeepingOptions, type KeepingFlags } from './keeping.js'
+import { addMcpConfig, type McpFlags } from './mcp-tools.js'
+import {
+  addModelOptions,
+  addSamplingOptions,
+  decimal,
+  integer,
+  readText,
+  type ModelFlags,
+  type SamplingFlags,
+} from './options.js'
+import { addEngineOptions, type EngineFlags } from './runtime.js'
+
+export interface ServeFlags
+  extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags, Pick<McpFlags, 'mcpConfig'> {
+  /** `name=model`, or a model alone. */
+  readonly model?: readonly string[]
+  /** `name=model`, or a name of the first model. */
+  readonly alias?: readonly string[]
+  readonly host: string
+  readonly port: number
+  readonly unixSocket?: string
+  readonly apiKey?: readonly string[]
+  readonly apiKeysFile?: string
+  readonly rateLimit?: RateLimit
+  readonly corsOrigin?: readonly string[]
+  readonly allowedHosts?: readonly string[]
+  readonly bodyLimit: number
+  readonly tlsCert?: string
+  readonly tlsKey?: string
+  readonly logLevel: LogLevel
+  readonly logFormat: 'auto' | LogFormat
+  readonly slots: number
+  readonly maxGap: number
+  readonly queue: number
+  readonly timeout?: number
+  readonly keepAlive?: number
+  readonly acm: Acm
+  readonly memtoolMode: MemToolMode
+  readonly overflow: Overflow
+  readonly clientEdits: ContractChoice
+  readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
+  readonly costlyFolds: 'refuse' | 'allow'
+  readonly attention: 'on' | 'off'
+  readonly trial: 'on' | 'off'
+  readonly grace: number
+  /** As `model`; true: the served models themselves. */
+  readonly embeddings?: string | true
+}
+
+const LEVELS: readonly LogLevel[] = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']
+const CHOICES: readonly Acm[] = ['off', 'tools', 'auto-policy', 'u-fold', 'resum', 'memtool']
+const EDITS: readonly ContractChoice[] = [...CONTRACTS, 'auto']
+const OVERFLOWS: readonly Overflow[] = ['refuse', 'fold-tool-results', 'fold-oldest']
+
+export function addServeOptions(command: Command): Command {
+  const group = (heading: string): Command => command.optionsGroup(`${heading}:`)
+  addModelOptions(group('Models and their cache'))
+  group('Models and their cache')
+    .option(
+      '--alias <name>',
+      'another name that requests may call the first model by, or name=model of another one; * for any name; may be given several times',
+      collect,
+    )
+    .option('--keep-alive <seconds>', 'how long a model that nobody uses stays loaded (default: for ever)', decimal(0, 1e9))
+    .option(
+      '--embeddings [model]',
+      'answer /v1/embeddings, by the served models (vectors of their tokens averaged, unless their files say otherwise) or by this one: GGUF file or hub URI, also as name=model',
+    )
+    .addOption(
+      new Option('--attention <switch>', 'whether a second context may be loaded that shows where an answer looked')
+        .choices(['on', 'off'])
+        .default('on'),
+    )
+    .addOption(
+      new Option(
+        '--trial <switch>',
+        'whether a model file that was not served before is first tried in a process of its own, which llama.cpp ends in our place where it cannot compute it',
+      )
+        .choices(['on', 'off'])
+        .default('on'),
+    )
+  addSamplingOptions(group('Sampling, of requests that do not say'))
+  group('Who reaches it')
+    .option('--host <name>', 'address to listen on; 0.0.0.0 lets other machines in', '127.0.0.1')
+    .option('-p, --port <number>', 'port to listen on, 0 for any that is free', integer(0, 65_535), 8080)
+    .addOption(new Option('--unix-socket <path>', 'listen on a UNIX socket that only you can open').conflicts(['host', 'port']))
+    .option(
+      '--allowed-hosts <names>',
+      'names besides localhost that a server without keys answers to on this machine, separated by commas, * for all',
+      (text: string) =>
+        text
+          .split(',')
+          .map((name) => name.trim())
+          .filter((name) => name !== ''),
+    )
+    .option('--cors-origin <origin>', 'web pages that may ask, * for all; may be given several times', collect)
+    .option('--tls-cert <file>', 'PEM certificate chain; with --tls-key')
+    .option('--tls-key <file>', 'PEM key of the certificate')
+  group('Keys and limits')
+    .option(
+      '--api-key <key>',
+      'a key that requests must carry; may be given several times, each key sees its own threads',
+      collect,
+    )
+    .option(
+      '--api-keys-file <file>',
+      'keys, `name:key` a line, with limits behind it if need be (requests=60 tokens=100000); the one named admin may read /metrics',
+    )
+    .option(
+      '--rate-limit <limits>',
+      'what a key may ask a minute that has no limit in the file: requests=60, tokens=100000 or both with a comma between; cached tokens do not count',
+      limitOf,
+    )
+    .option('--body-limit <MiB>', 'largest request', integer(1, 1024), 16)
+    .option('--slots <count>', 'requests computed at once, for each model', integer(1, 64), 4)
+    .option('--queue <count>', 'requests that may wait for a slot; more are answered 503', integer(0, 1_000_000), 128)
+    .option(
+      '--max-gap <ms>',
+      "longest pause between two tokens of an answer that others' prompts may cause; shorter ones cost throughput",
+      decimal(0.1, 86_400_000),
+      1000,
+    )
+    .option('--timeout <seconds>', 'time for an answer, waiting included (default: none)', decimal(0.1, 86_400))
+    .option('--grace <seconds>', 'time that running answers have to end when the server is told to stop', decimal(0, 86_400), 30)
+  group('Contexts, of requests that do not say')
+    .addOption(new Option('--acm <mode>', 'who folds').choices(CHOICES).default('off'))
+    .addOption(
+      new Option('--memtool-mode <mode>', 'of --acm memtool: who removes tools and who searches')
+        .choices(memToolModes)
+        .default('hybrid'),
+    )
+    .addOption(
+      new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(OVERFLOWS).default('refuse'),
+    )
+    .addOption(
+      new Option('--client-edits <contract>', 'what the cache keeps to where a client changes messages that it had sent before')
+        .choices(EDITS)
+        .default('exact'),
+    )
+    .option('--client-edits-of <name=contract>', 'the same for the keys of one name; may be given several times', editsOf)
+    .addOption(
+      new Option('--costly-folds <policy>', 'what happens to folds and summaries that take at least as many tokens as the text')
+        .choices(['refuse', 'allow'])
+        .default('refuse'),
+    )
+  addMcpConfig(command, 'MCP servers whose tools requests with acm memtool may use, carried out here')
+  addKeepingOptions(group('What is kept and told'))
+    .addOption(new Option('--log-level <level>', 'what is logged to stderr, never any text').choices(LEVELS).default('info'))
+    .addOption(
+      new Option('--log-format <format>', 'a line a request as text for people or as JSON; auto: text on a terminal')
+        .choices(['auto', 'text', 'json'])
+        .default('auto'),
+    )
+  addEngineOptions(group('Models of another server'))
+  adapt(command)
+  return command
+}
+
+/** `alias`: each `name=model`, or a name of the first. @throws KvfoldError cli/bad-usage */
+export function withAliases(models: readonly ModelSource[], alias: readonly string[] = []): readonly ModelSource[] {
+  const pairs = alias.map((text) => {
+    const [, name = text, model = models[0]?.name] = /^([^=]+)=(.+)$/.exec(text) ?? []
+    if (models.some((each) => each.name === model)) return { name, model }
+    throw new KvfoldError('cli/bad-usage', `--alias ${text} is of a model that is not served; give name=model as --model has it.`)
+  })
+  return models.map((model) => ({
+    ...model,
+    aliases: pairs.filter((pair) => pair.model === model.name).map(({ name }) => name),
+  }))
+}
+
+/** `name=model`; without a name the file's, less its ending. */
+export function named(text: string): { readonly name: string; readonly model: string } {
+  const [, name, model] = /^([\w.:-]+)=(.+)$/.exec(text) ?? []
+  if (name !== undefined && model !== undefined) return { name, model }
+  return { name: basename(text).replace(/\.gguf$/i, ''), model: text }
+}
+
+export function keysOf({ apiKey = [], apiKeysFile }: ServeFlags): ApiKey[] {
+  const keys = apiKey.map(unnamed)
+  if (apiKeysFile === undefined) return keys
+  const inFile = parseKeys(readText(apiKeysFile, '--api-keys-file'))
+  // An empty file must not leave the door open.
+  if (inFile.length === 0) throw new KvfoldError('cli/bad-usage', `The file ${apiKeysFile} given to --api-keys-file has no key.`)
+  return [...keys, ...inFile]
+}
+
+function limitOf(text: string): RateLimit {
+  try {
+    return parseLimit(text)
+  } catch (error) {
+    throw new InvalidArgumentError(error instanceof Error ? error.message : String(error))
+  }
+}
+
+/** `name=contract` */
+function editsOf(text: string, before: ReadonlyMap<string, ContractChoice> = new Map()): ReadonlyMap<string, ContractChoice> {
+  const [, name = '', contract = ''] = /^(.+)=(\w+)$/.exec(text) ?? []
+  const known = EDITS.find((each) => each === contract)
+  if (known === undefined) throw new InvalidArgumentError(`It must be name=contract, with one of ${EDITS.join(', ')}.`)
+  return new Map([...before, [name, known]])
+}
+
+export function editsOfKeys({ clientEditsOf }: ServeFlags, keys: readonly ApiKey[]): ServeFlags['clientEditsOf'] {
+  for (const name of clientEditsOf?.keys() ?? [])
+    if (!keys.some((key) => key.name === name))
+      throw new KvfoldError(
+        'cli/bad-usage',
+        `--client-edits-of names ${name}, and no key has that name; --api-keys-file gives keys names.`,
+      )
+  return clientEditsOf
+}
+
+export function tlsOf({ tlsCert, tlsKey }: ServeFlags): { cert: string; key: string } | undefined {
+  if ((tlsCert === undefined) !== (tlsKey === undefined))
+    throw new KvfoldError('cli/bad-usage', '--tls-cert and --tls-key go together.')
+  if (tlsCert === undefined || tlsKey === undefined) return undefined
+  return { cert: readText(tlsCert, '--tls-cert'), key: readText(tlsKey, '--tls-key') }
+}
+
+/** Options of all commands that mean something else here: several models, and the sampling of OpenAI's API. */
+function adapt(command: Command): void {
+  const optionOf = (name: string) => command.options.find((option) => option.attributeName() === name)!
+  const model = optionOf('model')
+  model.argParser(collect).description =
+    'GGUF file, hub URI or `builtin`, also as name=model; may be given several times, the first is the default'
+  // Else the default would be the first of the list.
+  command.setOptionValueWithSource('model', undefined, 'default')
+  optionOf('temperature').description = 'of requests that do not say; 0 always takes the likeliest token (default: 1)'
+}
+
+function collect(text: string, all: readonly string[] | undefined): readonly string[] {
+  if (text === '') throw new InvalidArgumentError('It must not be empty.')
+  return [...(all ?? []), text]
+}

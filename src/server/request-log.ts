@@ -1,0 +1,172 @@
+/** Owns the log: what becomes of a request as one line, for programs as JSON and for people as text. It never holds what was said. */
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { LogController } from 'fastify'
+import { KvfoldError } from '../core/errors.js'
+import { count, duration } from '../figures/numbers.js'
+import { PUBLIC, type AnyAnswer, type AskEvent } from './ask.js'
+
+export type LogFormat = 'json' | 'text'
+
+/** What a request came to, as far as it asked a model: the sums of its answers. */
+export class Figures {
+  readonly #begun = performance.now()
+  #first: number | null = null
+  #last = 0
+  #told: Readonly<Record<string, unknown>> = {}
+  readonly #sums = { prompt: 0, cached: 0, generated: 0, saved: 0 }
+  #isAnswered = false
+
+  note(event: AskEvent): void {
+    if (event.type === 'started') this.#told = { model: event.model, thread: event.thread }
+    if (event.type !== 'tokens') return
+    this.#last = performance.now()
+    this.#first ??= this.#last
+  }
+
+  answered({ usage }: Pick<AnyAnswer, 'usage'>): void {
+    this.#isAnswered = true
+    const sums = this.#sums
+    sums.prompt += usage.promptTokens
+    sums.cached += usage.cachedTokens
+    sums.generated += usage.completionTokens
+    sums.saved += usage.saved?.tokens ?? 0
+  }
+
+  embedded(model: string, tokens: number): void {
+    this.#isAnswered = true
+    this.#told = { model }
+    this.#sums.prompt += tokens
+  }
+
+  /** `ttft` in milliseconds from the request on; `rate`: tokens a second, after the first one. */
+  get fields(): Readonly<Record<string, unknown>> {
+    const first = this.#first
+    const { generated } = this.#sums
+    const seconds = first === null ? 0 : (this.#last - first) / 1000
+    return {
+      ...this.#told,
+      ...(this.#isAnswered ? this.#sums : {}),
+      ...(first === null ? {} : { ttft: tenth(first - this.#begun) }),
+      ...(seconds > 0 && generated > 1 ? { rate: tenth((generated - 1) / seconds) } : {}),
+    }
+  }
+}
+
+const tenth = (value: number): number => Math.round(value * 10) / 10
+
+/** The request is over: its line. What asks nobody and needs no key (health, the dashboard's files) is told at `debug`. */
+export function logRequest(request: FastifyRequest, status: number, milliseconds: number): void {
+  const { method, tenant, figures, refused, routeOptions } = request
+  const quiet = routeOptions.config.open === true && status < 400
+  request.log[status >= 500 ? 'warn' : quiet ? 'debug' : 'info'](
+    {
+      ...{ method, path: pathOf(request), status, ms: tenth(milliseconds), ip: request.ip },
+      ...(tenant === '' ? {} : { key: tenant }),
+      ...figures?.fields,
+      ...(refused === null ? {} : { refused }),
+    },
+    'request',
+  )
+}
+
+const pathOf = ({ url }: FastifyRequest): string => url.split('?')[0]?.slice(0, 200) ?? ''
+
+/** One line a request, at its end. */
+export class RequestLog extends LogController {
+  constructor() {
+    super({ requestIdLogLabel: 'request' })
+  }
+
+  override incomingRequest(): void {
+    // It is told when it is over.
+  }
+
+  override requestCompleted(_error: Error | null | undefined, request: FastifyRequest, reply: FastifyReply): void {
+    logRequest(request, reply.statusCode, reply.elapsedTime)
+  }
+}
+
+export function logStream(
+  write: (line: string) => void = (line) => process.stderr.write(line),
+  format: LogFormat = 'json',
+): { write: (line: string) => void } {
+  if (format === 'json') return { write }
+  return {
+    write: (line) => {
+      write(`${textOf(line)}\n`)
+    },
+  }
+}
+
+const LEVELS: Readonly<Record<number, string>> = { 10: 'trace', 20: 'debug', 40: 'warning', 50: 'error', 60: 'fatal' }
+
+/** A line of JSON as people read it. */
+function textOf(line: string): string {
+  const { time, level, msg, err, ...rest } = JSON.parse(line) as Line
+  const clock = new Date(time).toTimeString().slice(0, 8)
+  if (msg === 'request') return [clock, ...requestText(rest)].join('  ')
+  const said = [LEVELS[level], msg, rest.request, err?.message].filter((part) => part !== undefined)
+  return [clock, ...said].join('  ') + (err?.stack === undefined || err.stack === '' ? '' : `\n${err.stack}`)
+}
+
+function requestText(told: Omit<Line, 'time' | 'level'>): readonly string[] {
+  const {
+    status,
+    method,
+    path,
+    ms = 0,
+    key,
+    model,
+    thread,
+    prompt = 0,
+    cached = 0,
+    generated,
+    ttft,
+    rate,
+    saved = 0,
+    refused,
+  } = told
+  return [
+    `${status} ${method} ${path}`,
+    duration(ms),
+    ...(key === undefined || key === PUBLIC ? [] : [`key ${key}`]),
+    ...(model === undefined ? [] : [model]),
+    ...(thread === undefined ? [] : [thread]),
+    ...(prompt === 0 ? [] : [`${count(prompt)} prompt${cached === 0 ? '' : ` (${count(cached)} cached)`}`]),
+    ...(generated === undefined || generated === 0 ? [] : [`${count(generated)} generated`]),
+    ...(ttft === undefined ? [] : [`first after ${duration(ttft)}`]),
+    ...(rate === undefined ? [] : [`${rate} tokens/s`]),
+    ...(saved === 0 ? [] : [`saved ${count(saved)}`]),
+    ...(refused === undefined ? [] : [refused]),
+  ]
+}
+
+interface Line {
+  readonly time: number
+  readonly level: number
+  readonly msg?: string
+  readonly request?: string
+  readonly err?: { readonly message?: string; readonly stack?: string }
+  readonly status?: number
+  readonly method?: string
+  readonly path?: string
+  readonly ms?: number
+  readonly key?: string
+  readonly model?: string
+  readonly thread?: string
+  readonly prompt?: number
+  readonly cached?: number
+  readonly generated?: number
+  readonly ttft?: number
+  readonly rate?: number
+  readonly saved?: number
+  readonly refused?: string
+}
+
+/** Messages of errors that clients see may quote what they sent: their code is enough. Others are ours to find. */
+export function errorForLogs(error: Error): { type: string; message: string; stack: string } {
+  if (error instanceof KvfoldError) return { type: error.name, message: error.code, stack: '' }
+  if ('statusCode' in error && Number(error.statusCode) < 500)
+    return { type: error.name, message: String((error as { code?: unknown }).code), stack: '' }
+  return { type: error.name, message: error.message, stack: error.stack ?? '' }
+}
