@@ -15,7 +15,7 @@ export interface Form {
 }
 
 /** @throws KvfoldError engine/bad-request for a grammar and a schema */
-export function refuseTwoForms({ grammar, schema }: Form): void {
+function refuseTwoForms({ grammar, schema }: Form): void {
   if (grammar !== undefined && schema !== undefined)
     throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
 }
@@ -52,6 +52,7 @@ type Held = Pick<SamplerOptions, 'grammar' | 'lazy'>
 
 /** The form as a sampler takes it. @throws KvfoldError engine/bad-grammar for a schema that is none or cannot be converted */
 export function formGrammar({ grammar, schema }: Form): Held {
+  refuseTwoForms({ grammar, schema })
   if (schema !== undefined) return { grammar: jsonSchemaGrammar(schema) }
   return grammar === undefined ? {} : { grammar }
 }

@@ -30,7 +30,7 @@ import { ClientEdits, OwnAnswers } from './client-messages.js'
 import { abilitiesOf, refusalOf, type Abilities } from './model-facts.js'
 import { type DiskTierFolder, openShelf } from './disk-tier.js'
 import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
-import { formGrammar, heldTo, isClosed, refuseBadForm, refuseForeign, refuseTwoForms, wholeOf } from './answer-form.js'
+import { formGrammar, heldTo, isClosed, refuseBadForm, refuseForeign, wholeOf } from './answer-form.js'
 import {
   chatFormatOf,
   contextOptions,
@@ -180,7 +180,6 @@ export class LlamaEngine implements Engine {
   async complete(request: Completion): Promise<JobResult> {
     const { tokens, origin, sampling, grammar, schema, tenant, ...rest } = request
     this.#refuseDisposed()
-    refuseTwoForms({ grammar, schema })
     refuseForeign(tokens, this.model.info)
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
     const shown = { tokens, messages, ...(origin === undefined ? {} : { origin }) }

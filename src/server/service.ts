@@ -317,9 +317,7 @@ export class ThreadService implements Service {
       this.#running.delete(running)
     }
     running.then(
-      ({ finish }) => {
-        counted(finish === 'cancelled' ? 'cancelled' : 'done')
-      },
+      ({ finish }) => void counted(finish === 'cancelled' ? 'cancelled' : 'done'),
       (error: unknown) => {
         const code = error instanceof KvfoldError ? error.code : null
         counted(code === 'server/overloaded' ? 'refused' : code === 'engine/cancelled' ? 'cancelled' : 'failed')
