@@ -45,6 +45,7 @@ export class TurnView {
   constructor(private readonly options: TurnViewOptions) {}
 
   readonly onEvent = (event: AgentEvent): void => {
+    if (event.type === 'call') this.#running(event.call)
     if (event.type === 'result') this.#remark(`· ${callText(event.call)} → ${resultText(event)}`, event.failed)
     if (event.type !== 'engine') return
     const { event: inner } = event
@@ -74,6 +75,13 @@ export class TurnView {
     this.end()
     const { remarks } = this.options
     remarks.print(failed ? remarks.colours.yellow(line) : remarks.colours.dim(line))
+  }
+
+  /** What is done now, as long as it takes. */
+  #running(call: ToolCall): void {
+    this.end()
+    const { remarks } = this.options
+    remarks.frame([remarks.colours.dim(`· ${callText(call)} ...`)], true)
   }
 
   /** Only worth a line when there is more than a moment's work. */

@@ -255,9 +255,7 @@ export class ThreadService implements Service {
     }
   }
 
-  close(graceMs = 0): Promise<void> {
-    return (this.#closing ??= this.#close(graceMs))
-  }
+  close = (graceMs = 0): Promise<void> => (this.#closing ??= this.#close(graceMs))
 
   async #close(graceMs: number): Promise<void> {
     for (const queue of [...this.#queues.values(), this.#embeddings]) queue.refuseAll(closing())
@@ -317,7 +315,9 @@ export class ThreadService implements Service {
       this.#running.delete(running)
     }
     running.then(
-      ({ finish }) => void counted(finish === 'cancelled' ? 'cancelled' : 'done'),
+      ({ finish }) => {
+        counted(finish === 'cancelled' ? 'cancelled' : 'done')
+      },
       (error: unknown) => {
         const code = error instanceof KvfoldError ? error.code : null
         counted(code === 'server/overloaded' ? 'refused' : code === 'engine/cancelled' ? 'cancelled' : 'failed')

@@ -257,6 +257,34 @@ describe('a bundle', { timeout: 600_000 }, () => {
     expect(JSON.parse(stdout)).toMatchObject({ finish: 'length', timing: { generatedTokens: 2 } })
   })
 
+  it('says where it is to lie as a service, and nothing of what is not there', async () => {
+    const [image, unit] = [text(bundle, 'Dockerfile'), text(bundle, 'kvfold.service')]
+    const named = [...`${image}${unit}`.matchAll(/\/opt\/kvfold\/([\w.]+)/g)].map(([, name]) => name)
+    expect([...new Set(named)].sort()).toEqual(['README.md', 'kvfold', 'node'])
+    for (const name of named) expect(made).toContain(name)
+    // What is said of the state folder is what the service takes for it.
+    const [, states] = /XDG_STATE_HOME=(\S+)/.exec(unit) ?? []
+    expect([states, /^StateDirectory=(.*)$/m.exec(unit)?.[1]]).toEqual(['/var/lib', 'kvfold'])
+    const entry = JSON.parse(/^ENTRYPOINT (.*)$/m.exec(image)?.[1] ?? '[]') as string[]
+    const started = /^ExecStart=\S+ (.*) \$KVFOLD_OPTIONS$/m.exec(unit)?.[1]?.split(' ') ?? []
+    for (const words of [entry.slice(1), started]) {
+      expect(words[0]).toBe('serve')
+      expect(await machine.run('kvfold/kvfold', [...words, '--help'])).toMatchObject({ code: 0 })
+    }
+    const health = JSON.parse(/^HEALTHCHECK .*? CMD (.*)$/m.exec(image)?.[1] ?? '[]') as string[]
+    // Nothing listens there: it says so by its status.
+    expect(health.slice(1, 2)).toEqual(['-e'])
+    expect(health[2]).toContain('/health')
+  })
+
+  it.skipIf(spawnSync('systemd-analyze', ['--version']).status !== 0)('has a unit that systemd takes', () => {
+    const at = join(folder, 'kvfold.service')
+    writeFileSync(at, text(bundle, 'kvfold.service').replaceAll('/opt/kvfold', bundle))
+    // It may find fault with others of this machine's units.
+    const { stderr } = spawnSync('systemd-analyze', ['verify', at], { encoding: 'utf8' })
+    expect(stderr).not.toContain('kvfold')
+  })
+
   it('serves there, with its store and its page', async () => {
     const words = ['serve', '--unix-socket', machine.path('tmp/s'), '--store', machine.path('tmp/store'), '--log-level', 'warn']
     const server = machine.start('kvfold/kvfold', words)

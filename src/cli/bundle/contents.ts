@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs'
 import { lstat, readFile } from 'node:fs/promises'
 import { basename, dirname, join, relative } from 'node:path'
 import { KvfoldError } from '../../core/errors.js'
-import { type Entry, fileEntry, folderEntries, inOrder, launcher, readme, textEntry } from './entries.js'
+import { dockerfile, type Entry, fileEntry, folderEntries, inOrder, launcher, readme, systemdUnit, textEntry } from './entries.js'
 import { type Binary, nodeProgram, type NodeProgram, readElf, type Requirements, requirementsOf } from './requirements.js'
 
 export const BUNDLE_GPUS = ['cpu', 'cuda', 'vulkan'] as const
@@ -69,6 +69,8 @@ export async function bundleContents({ root, dist = join(root, 'dist'), gpu, mod
     ...modelEntries,
     textEntry('kvfold', launcher(`${app}/dist/cli/main.js`, triplet, requirements.cppMinor), true),
     textEntry('README.md', readme({ version, nodeVersion: process.versions.node, gpu, requirements, models: modelPaths })),
+    textEntry('Dockerfile', dockerfile()),
+    textEntry('kvfold.service', systemdUnit()),
     ...(await licenceEntries(node, inPathOrder(placed), modelPaths, own)),
   ]
   return { name: `kvfold-${version}-linux-${process.arch}-${gpu}`, entries: inOrder(entries), requirements }

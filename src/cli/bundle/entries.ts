@@ -136,6 +136,57 @@ sha256sum --quiet -c ${inside} || fail 'some files did not come out right; is th
 echo "unpacked and checked: $to/${name}"
 `
 
+// How a bundle becomes a service: in a container, and under systemd. Both put it where `SERVICE_HOME` says.
+
+const SERVICE_HOME = '/opt/kvfold'
+const SERVICE_PORT = 8080
+
+/** Whatever has the C library that the bundle asks for will do as `BASE`; with a GPU's libraries it must have those of the driver, too. */
+export const dockerfile = (): string => `# docker build -t kvfold .
+# docker run --rm -p 127.0.0.1:${SERVICE_PORT}:${SERVICE_PORT} -v kvfold:/data -v "$PWD/models:/models:ro" kvfold --model /models/model.gguf
+# With more machines than this one, give keys: --api-keys-file /data/keys
+ARG BASE=debian:stable-slim
+FROM \${BASE}
+COPY . ${SERVICE_HOME}
+RUN useradd --system --uid 10001 --home-dir /data kvfold && install -d -m 0700 -o kvfold /data
+USER kvfold
+# Conversations, and what is kept of models.
+ENV HOME=/data XDG_STATE_HOME=/data XDG_CACHE_HOME=/data/cache
+VOLUME /data
+EXPOSE ${SERVICE_PORT}
+STOPSIGNAL SIGTERM
+HEALTHCHECK --start-period=60s CMD ["${SERVICE_HOME}/node", "-e", "fetch('http://127.0.0.1:${SERVICE_PORT}/health').then(({ ok }) => process.exit(ok ? 0 : 1), () => process.exit(1))"]
+ENTRYPOINT ["${SERVICE_HOME}/kvfold", "serve", "--host", "0.0.0.0", "--port", "${SERVICE_PORT}"]
+`
+
+/** Its user is made when it starts; conversations are in /var/lib/kvfold, what is kept of models in /var/cache/kvfold. */
+export const systemdUnit =
+  (): string => `# Unpack to ${SERVICE_HOME}, copy this file to /etc/systemd/system, then: systemctl enable --now kvfold
+[Unit]
+Description=kvfold, a local LLM server
+Documentation=file://${SERVICE_HOME}/README.md
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=exec
+# What it serves and to whom: KVFOLD_OPTIONS=--model /srv/models/model.gguf --host 0.0.0.0 --api-keys-file /etc/kvfold.keys
+EnvironmentFile=-/etc/kvfold.env
+Environment=HOME=/var/lib/kvfold XDG_STATE_HOME=/var/lib XDG_CACHE_HOME=/var/cache
+ExecStart=${SERVICE_HOME}/kvfold serve --port ${SERVICE_PORT} $KVFOLD_OPTIONS
+DynamicUser=yes
+StateDirectory=kvfold
+StateDirectoryMode=0700
+CacheDirectory=kvfold
+KillMode=mixed
+# Running answers have 30 s (--grace).
+TimeoutStopSec=45
+Restart=on-failure
+
+[Install]
+WantedBy=multi-user.target
+`
+
 // The text that tells whoever gets a bundle what it is, what it needs and how to check it.
 
 export interface ReadmeFacts {
@@ -177,7 +228,7 @@ Everything that kvfold needs to run: Node ${nodeVersion}, kvfold, its native add
     ./kvfold serve --model <file.gguf>
 
 The folder may lie anywhere and be read-only; \`kvfold\` may be called through a link. It writes nothing
-into its folder.
+into its folder. As a service: \`Dockerfile\` makes an image of this folder, \`kvfold.service\` is for systemd; both say how in their first lines.
 ${models.length === 0 ? '' : `\nModels inside, for \`--model\`:\n\n${models.map((path) => `- \`${path}\`\n`).join('')}`}
 ## What the machine must have
 
