@@ -24,9 +24,14 @@ interface Packed {
   readonly size: number
   /** At which token of the batch a share's logits are; those that want none are left out. */
   readonly outputs: ReadonlyMap<Share, number>
+  /** Where shares begin all of whose tokens have logits, because they are to be read. */
+  readonly read: ReadonlyMap<Share, number>
   /** What is looked at, of shares that are watched. */
   readonly watched: ReadonlyMap<Share, Watched>
 }
+
+/** Tokens of a prompt at once that all have logits: those of a large vocabulary take a megabyte each. */
+const MOST_READ = 64
 
 const sizeOf = (shares: readonly Share[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
 
@@ -65,7 +70,8 @@ export function composed(
   if (streams > 0 && isPromptDue) room = Math.min(budget.tokens(streams), room)
   for (const job of [...jobs].sort((a, b) => a.served - b.served)) {
     if (job.phase.name !== 'prefill' || room === 0) continue
-    const chunk = cache.next(job.phase.step, room)
+    const isRead = job.request.promptLogprobs !== undefined
+    const chunk = cache.next(job.phase.step, isRead ? Math.min(room, MOST_READ) : room)
     invariant(chunk !== null, 'a prompt that is in was not decoded on')
     add({ job, tokens: chunk.tokens, what: 'prompt', output: chunk.last, seat: chunk })
   }
@@ -82,12 +88,17 @@ export function packed(shares: readonly Share[]): Packed {
     outputs: new Uint8Array(size),
   }
   const outputs = new Map<Share, number>()
+  const read = new Map<Share, number>()
   const watched = new Map<Share, Watched>()
   let at = 0
   for (const share of shares) {
     const { job, seat, what, tokens } = share
     const watching = job.watch?.watched({ at, count: tokens.length, what, seat }, job.step!.sequence) ?? null
     if (watching !== null) watched.set(share, watching)
+    if (what === 'prompt' && job.request.promptLogprobs !== undefined) {
+      read.set(share, at)
+      batch.outputs.fill(1, at, at + tokens.length)
+    }
     for (const [offset, token] of tokens.entries()) {
       batch.tokens[at] = token
       batch.positions[at] = seat.position + offset
@@ -98,7 +109,7 @@ export function packed(shares: readonly Share[]): Packed {
     batch.outputs[at - 1] = 1
     outputs.set(share, at - 1)
   }
-  return { batch, size, outputs, watched }
+  return { batch, size, outputs, read, watched }
 }
 
 // How many prompt tokens go into a batch beside streams, so that these wait no longer than they should between two tokens.

@@ -28,6 +28,8 @@ export interface JobRequest {
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly logprobs?: number
+  /** Alternatives to report for each token of the prompt but the first; all of the prompt is computed for it. Default: none are. */
+  readonly promptLogprobs?: number
   /** Where tokens look; needs an engine that was loaded with `attention`. */
   readonly attention?: AttentionRequest
   readonly kind?: StepKind
@@ -53,6 +55,8 @@ export interface JobResult {
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs: readonly TokenLogprob[]
+  /** Of the prompt's tokens behind the first, when they were asked for. */
+  readonly promptLogprobs?: readonly TokenLogprob[]
   /** When it was asked for and the step was not cancelled. */
   readonly attention?: AttentionPattern
 }
@@ -89,6 +93,7 @@ export class Job {
   reject!: (error: unknown) => void
   readonly tokens: number[] = []
   readonly logprobs: TokenLogprob[] = []
+  readonly promptLogprobs: TokenLogprob[] = []
   text = ''
   /** The stop string that ended it. */
   stop: string | null = null
@@ -152,6 +157,17 @@ export class Job {
     return null
   }
 
+  /** Takes the logits behind each of some tokens of the prompt, the first of which is at `place`. */
+  read(place: number, count: number, logits: (offset: number) => Float32Array): void {
+    const { promptLogprobs: alternatives = 0, shown } = this.request
+    for (let offset = 0; offset < count; offset++) {
+      const next = shown.tokens[place + offset + 1]
+      if (next === undefined) return
+      const piece = (id: number) => this.model.piece(id, true)
+      this.promptLogprobs.push(tokenLogprob(logits(offset), next, alternatives, piece))
+    }
+  }
+
   /** Streams what stop strings and unfinished characters held back. */
   flush(): void {
     this.#emit(this.#decoder.decode() + this.#stops.finish(), [])
@@ -163,9 +179,9 @@ export class Job {
   }
 }
 
-/** What the job's step is asked to keep to. A token that is watched has to be computed. */
-export function termsOf({ request: { terms }, watch }: Job): Terms | undefined {
-  const anew = watch?.anew ?? null
+/** What the job's step is asked to keep to. A token that is watched, or whose successor's probability is asked for, has to be computed. */
+export function termsOf({ request: { terms, promptLogprobs }, watch }: Job): Terms | undefined {
+  const anew = promptLogprobs === undefined ? (watch?.anew ?? null) : 0
   return anew === null ? terms : { ...EXACT, ...terms, anew }
 }
 

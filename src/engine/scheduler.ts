@@ -216,7 +216,7 @@ export class Scheduler {
   async #turn(shares: readonly Share[]): Promise<void> {
     this.#turns++
     for (const { job, what } of shares) if (what === 'prompt') job.served = this.#turns
-    const { batch, size, outputs, watched } = packed(shares)
+    const { batch, size, outputs, read, watched } = packed(shares)
     this.#decoding = shares.map(({ job }) => job)
     const begun = performance.now()
     let failure: unknown = null
@@ -231,6 +231,7 @@ export class Scheduler {
     if (status === 'done') {
       // All books first: a job that ends checks them against everything llama.cpp holds.
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
+      for (const [{ job, seat, tokens }, at] of read) job.read(seat.place, tokens.length, (to) => this.context.logits(at + to))
       for (const share of shares) if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
       const streams = shares.filter(({ what }) => what === 'generated').length
       this.#budget.took({ prompt: size - streams, streams, milliseconds: performance.now() - begun })
@@ -374,6 +375,7 @@ export class Scheduler {
         generatedTokens: job.tokens.length,
       },
       logprobs: job.logprobs,
+      ...(job.request.promptLogprobs === undefined ? {} : { promptLogprobs: job.promptLogprobs }),
       ...(job.watch === null || finish === 'cancelled' ? {} : { attention: job.watch.pattern() }),
     })
     this.cache.check('positions')

@@ -216,11 +216,15 @@ export interface CompletionAsk extends Pick<
   'tenant' | 'model' | 'sampling' | 'maxTokens' | 'stop' | 'format' | 'logprobs' | 'priority' | 'timeoutMs' | 'signal'
 > {
   readonly prompt: string | readonly number[]
+  /** Alternatives to report per token of the prompt, 0 to 20; nothing of the cache is used then. Default: none are. */
+  readonly promptLogprobs?: number
 }
 
 export interface CompletionAnswer extends Pick<Answer, 'model' | 'finish' | 'stop' | 'usage' | 'timing' | 'waited' | 'logprobs'> {
   readonly text: string
   readonly tokens: readonly number[]
+  /** When `CompletionAsk.promptLogprobs` asks for them: the prompt's first token, whose probability nothing says, and those of the others. */
+  readonly prompted?: { readonly first: string; readonly logprobs: readonly TokenLogprob[] }
   readonly ledger: LedgerEntry
 }
 

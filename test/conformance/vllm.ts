@@ -130,6 +130,12 @@ const completions: readonly Check[] = [
   check('structured_outputs.regex', async (api) => {
     expect((await text(api, { structured_outputs: { regex: '[0-9]{3}' }, max_tokens: 10 })).choices[0].text).toMatch(/^\d{3}$/u)
   }),
+  check('echo with logprobs scores the prompt, the first token without', async (api) => {
+    const { logprobs } = (await text(api, { echo: true, logprobs: 1, max_tokens: 1 })).choices[0]
+    expect(logprobs.token_logprobs[0]).toBeNull()
+    expect(logprobs.token_logprobs.slice(1).every((value: unknown) => typeof value === 'number')).toBe(true)
+    expect(logprobs.tokens.join('')).toContain(PROMPT)
+  }),
   check('echo gives the prompt back', async (api) => {
     const said = (await text(api, {})).choices[0].text
     expect((await text(api, { echo: true })).choices[0].text).toBe(PROMPT + said)

@@ -26,7 +26,7 @@ export async function complete(
   emit: (event: AskEvent) => void,
 ): Promise<CompletionAnswer> {
   const { engine, model, signal, waited } = slot
-  const { tenant, prompt, format, sampling, maxTokens, stop, logprobs } = ask
+  const { tenant, prompt, format, sampling, maxTokens, stop, logprobs, promptLogprobs } = ask
   if (engine.complete === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
   const vocabulary = vocabularyOf(engine)
@@ -45,6 +45,7 @@ export async function complete(
       ...(maxTokens === undefined ? {} : { maxTokens }),
       ...(stop === undefined ? {} : { stop }),
       ...(logprobs === undefined ? {} : { logprobs }),
+      ...(promptLogprobs === undefined ? {} : { promptLogprobs }),
       signal,
       ahead: true,
       onPlan: ({ shown, reused, compute }) => {
@@ -75,6 +76,9 @@ export async function complete(
       timing: result.timing,
       waited,
       ...(logprobs === undefined ? {} : { logprobs: result.logprobs }),
+      ...(result.promptLogprobs === undefined
+        ? {}
+        : { prompted: { first: vocabulary.detokenize(tokens.subarray(0, 1), true), logprobs: result.promptLogprobs } }),
     }
   } finally {
     recent.keep(engine, tenant, conversation)

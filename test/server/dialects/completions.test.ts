@@ -97,3 +97,70 @@ describe('the cells', () => {
     expect(usage.prompt_tokens_details.cached_tokens).toBeLessThan(10)
   })
 })
+
+describe('the log-probabilities of a prompt', () => {
+  interface Echoed {
+    readonly choices: readonly {
+      readonly text: string
+      readonly logprobs: {
+        readonly tokens: readonly string[]
+        readonly token_logprobs: readonly (number | null)[]
+        readonly top_logprobs: readonly (Readonly<Record<string, number>> | null)[]
+        readonly text_offset: readonly number[]
+      }
+    }[]
+    readonly usage: { readonly prompt_tokens: number; readonly completion_tokens: number }
+  }
+  const prompt = 'The colour of the sky is blue, and that of grass is green. '.repeat(6)
+  const echoed = async (body: object) =>
+    (await complete({ echo: true, logprobs: 2, temperature: 0, ...body })) as unknown as Echoed
+
+  it('come before those of the answer, whatever is in the cache', async () => {
+    const first = await echoed({ prompt, max_tokens: 3 })
+    const { text, logprobs } = first.choices[0]!
+    const { usage } = first
+    expect(text.startsWith(prompt)).toBe(true)
+    const all = usage.prompt_tokens + usage.completion_tokens
+    // More than are read at once.
+    expect(usage.prompt_tokens).toBeGreaterThan(70)
+    for (const list of Object.values(logprobs)) expect(list).toHaveLength(all)
+    expect([logprobs.token_logprobs[0], logprobs.top_logprobs[0]]).toEqual([null, null])
+    for (const value of logprobs.token_logprobs.slice(1)) expect(value).toBeLessThanOrEqual(0)
+    expect(logprobs.tokens.join('').endsWith(text)).toBe(true)
+    logprobs.tokens.slice(1).forEach((token, at) => {
+      expect(text.slice(logprobs.text_offset[at + 1]).startsWith(token)).toBe(true)
+    })
+    const again = (await echoed({ prompt, max_tokens: 3 })).choices[0]!
+    expect([again.text, again.logprobs.tokens]).toEqual([text, logprobs.tokens])
+  })
+
+  it('are those that a step has which generates the same tokens', async () => {
+    const body = { prompt, max_tokens: 6, temperature: 0, logprobs: 2 }
+    const said = (await complete(body)) as unknown as Echoed
+    const { text, logprobs } = said.choices[0]!
+    const { choices } = await echoed({ prompt: prompt + text, max_tokens: 0 })
+    expect(choices[0]!.text).toBe(prompt + text)
+    const read = choices[0]!.logprobs
+    const from = read.text_offset.findIndex((offset) => offset >= prompt.length)
+    // Where the text is cut into the same tokens again.
+    expect(read.tokens.slice(from)).toEqual(logprobs.tokens)
+    logprobs.token_logprobs.forEach((value, at) => {
+      expect(read.token_logprobs[from + at]).toBeCloseTo(value!, 1)
+    })
+  })
+
+  it('are each prompt’s own where several are asked beside other work', async () => {
+    const prompts = [prompt, 'One two three.', prompt.slice(10)]
+    const alone: unknown[] = []
+    for (const one of prompts) alone.push((await echoed({ prompt: one, max_tokens: 0 })).choices[0]!.logprobs.tokens)
+    const beside = complete({ prompt: 'Go on.', max_tokens: 40, ...endless })
+    const { choices } = await echoed({ prompt: prompts, max_tokens: 0 })
+    expect(choices.map(({ logprobs }) => logprobs.tokens)).toEqual(alone)
+    await beside
+  })
+
+  it('are not streamed, and nothing is asked for without an answer or an echo', async () => {
+    expect((await post({ prompt, echo: true, logprobs: 1, stream: true })).status).toBe(400)
+    expect((await post({ prompt, max_tokens: 0 })).status).toBe(400)
+  })
+})

@@ -23,15 +23,30 @@ export function textCompletion({ id, created }: ChatHead, answers: readonly Comp
     object: 'text_completion',
     created,
     model: answers[0]?.model,
-    choices: answers.map(({ text, finish, stop, logprobs }, index) => ({
+    choices: answers.map(({ text, finish, stop, logprobs, prompted }, index) => ({
       index,
       text: before(wish, index) + text,
-      logprobs: wish.logprobs ? textLogprobs(logprobs ?? []) : null,
+      logprobs: wish.logprobs ? withPrompt(before(wish, index), prompted, logprobs ?? []) : null,
       finish_reason: reasonOf(finish),
       ...stopReason(stop),
     })),
     usage: usageOf(answers, wish),
     ...kvfoldBeside(wish, answers, completionReply),
+  }
+}
+
+/** Of an answer behind its prompt: the first token has none, and text that the model's texts begin with and the prompt does not has no room. */
+function withPrompt(prompt: string, prompted: CompletionAnswer['prompted'], logprobs: readonly TokenLogprob[]): object {
+  if (prompted === undefined) return textLogprobs(logprobs)
+  const { first } = prompted
+  const length = prompted.logprobs.reduce((sum, { text }) => sum + text.length, 0)
+  const from = prompt.length - length
+  const rest = textLogprobs([...prompted.logprobs, ...logprobs], from)
+  return {
+    tokens: [first, ...rest.tokens],
+    token_logprobs: [null, ...rest.token_logprobs],
+    top_logprobs: [null, ...rest.top_logprobs],
+    text_offset: [Math.max(0, from - first.length), ...rest.text_offset],
   }
 }
 

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { Sampling } from '../../../engine/engine.js'
 import type { CompletionAsk, Tenant } from '../../ask.js'
-import { unsupported } from '../../problem.js'
+import { FieldError, unsupported } from '../../problem.js'
 import type { App, Ports } from '../../ports.js'
 import { ANSWER, ERRORS } from '../documented.js'
 import { given, nullsDownTo, stopOf, StopField } from '../fields.js'
@@ -19,10 +19,12 @@ const CompletionBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
   prompt: PromptField,
   ...SamplingFields,
-  max_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'default 16, as OpenAI has it' })),
+  max_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'default 16, as OpenAI has it; 0 only with echo' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: 8 })),
   best_of: Type.Optional(Type.Integer({ minimum: 1 })),
-  echo: Type.Optional(Type.Boolean({ description: 'whether the prompt stands before the answer; refused with logprobs' })),
+  echo: Type.Optional(
+    Type.Boolean({ description: 'whether the prompt stands before the answer, with logprobs those of its tokens, too' }),
+  ),
   suffix: Type.Optional(Type.String({ description: 'refused when not empty' })),
   logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
   stop: StopField,
@@ -89,6 +91,7 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
       stop: stopOf(body.stop),
       format: formOf(body),
       logprobs: body.logprobs,
+      promptLogprobs: body.echo === true ? body.logprobs : undefined,
       priority: kvfold?.priority,
       timeoutMs: kvfold?.timeout === undefined ? undefined : Math.ceil(kvfold.timeout * 1000),
     }),
@@ -96,8 +99,10 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
 }
 
 function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
-  if (body.echo === true && body.logprobs !== undefined)
-    throw unsupported('echo', 'echo is not supported with logprobs: those of a prompt are not computed.')
+  if (body.echo === true && body.logprobs !== undefined && body.stream === true)
+    throw unsupported('stream', 'stream is not supported with echo and logprobs; ask for the whole answer.')
+  if (body.max_tokens === 0 && body.echo !== true)
+    throw new FieldError('max_tokens', 'max_tokens must be at least 1 where nothing is echoed.')
   if (body.suffix !== undefined && body.suffix !== '')
     throw unsupported('suffix', 'suffix is not supported; the model only writes on.')
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
