@@ -14,7 +14,7 @@ export class Figures {
   #last = 0
   #told: Readonly<Record<string, unknown>> = {}
   readonly #sums = { prompt: 0, cached: 0, generated: 0, saved: 0 }
-  #isAnswered = false
+  #answers = 0
 
   note(event: AskEvent): void {
     if (event.type === 'started') this.#told = { model: event.model, thread: event.thread }
@@ -24,7 +24,7 @@ export class Figures {
   }
 
   answered({ usage }: Pick<AnyAnswer, 'usage'>): void {
-    this.#isAnswered = true
+    this.#answers++
     const sums = this.#sums
     sums.prompt += usage.promptTokens
     sums.cached += usage.cachedTokens
@@ -33,21 +33,22 @@ export class Figures {
   }
 
   embedded(model: string, tokens: number): void {
-    this.#isAnswered = true
+    this.#answers++
     this.#told = { model }
     this.#sums.prompt += tokens
   }
 
-  /** `ttft` in milliseconds from the request on; `rate`: tokens a second, after the first one. */
+  /** `ttft` in milliseconds from the request on; `rate`: tokens a second, after the first of each answer. */
   get fields(): Readonly<Record<string, unknown>> {
     const first = this.#first
-    const { generated } = this.#sums
+    // The first of each answer comes with its prompt.
+    const later = this.#sums.generated - this.#answers
     const seconds = first === null ? 0 : (this.#last - first) / 1000
     return {
       ...this.#told,
-      ...(this.#isAnswered ? this.#sums : {}),
+      ...(this.#answers > 0 ? this.#sums : {}),
       ...(first === null ? {} : { ttft: tenth(first - this.#begun) }),
-      ...(seconds > 0 && generated > 1 ? { rate: tenth((generated - 1) / seconds) } : {}),
+      ...(seconds > 0 && later > 0 ? { rate: tenth(later / seconds) } : {}),
     }
   }
 }

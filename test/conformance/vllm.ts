@@ -130,6 +130,10 @@ const completions: readonly Check[] = [
   check('structured_outputs.regex', async (api) => {
     expect((await text(api, { structured_outputs: { regex: '[0-9]{3}' }, max_tokens: 10 })).choices[0].text).toMatch(/^\d{3}$/u)
   }),
+  check('/tokenizer_info tells what texts end with, and /tokenize knows it for one token', async (api) => {
+    const { body } = await api.get('/tokenizer_info')
+    expect((await api.post('/tokenize', { prompt: body.eos_token, add_special_tokens: false })).body.tokens).toHaveLength(1)
+  }),
   check('echo with logprobs scores the prompt, the first token without', async (api) => {
     const { logprobs } = (await text(api, { echo: true, logprobs: 1, max_tokens: 1 })).choices[0]
     expect(logprobs.token_logprobs[0]).toBeNull()

@@ -239,6 +239,7 @@ export class Model {
               cache: engine.cacheTotals ?? null,
               abilities: engine.abilities ?? null,
               submitted: engine.submitted ?? null,
+              ends: endsOf(engine),
             },
     }
   }
@@ -324,4 +325,12 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
       summarize: (text, focus, signal) => live().ports.summarize!(text, focus, signal),
     }
   }
+}
+
+/** The texts of the tokens that the model's texts begin and end with. */
+function endsOf({ model }: ServedEngine): NonNullable<ModelStatus['loaded']>['ends'] {
+  if (model === undefined) return null
+  const { bos, eos } = model.special
+  const text = (token: number | null) => (token === null ? null : model.detokenize([token], true))
+  return { bos: text(bos), eos: text(eos) }
 }

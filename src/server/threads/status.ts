@@ -26,6 +26,8 @@ export interface ModelStatus {
     readonly abilities: Abilities | null
     /** Tokens submitted to decode since it was loaded, as the addon counted them; null where there is no addon. */
     readonly submitted: number | null
+    /** Texts of the tokens that its texts begin and end with; null where another server has its vocabulary. */
+    readonly ends: { readonly bos: string | null; readonly eos: string | null } | null
   } | null
   /** Asks that run on it now. */
   readonly running: number
