@@ -152,15 +152,14 @@ export class KvCache {
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
-    const due = computedIn(plan)
-    if (alone) this.#parking.relieve(own, neededBy(own, plan), { due, ahead: ANSWERS })
-    this.#idleOffload.relieve(neededBy(own, plan))
+    const [due, needed, held] = [computedIn(plan), neededBy(own, plan), own.held]
+    if (alone) this.#parking.relieve(own, needed, { due, ahead: ANSWERS })
+    this.#idleOffload.relieve(needed)
     const started = performance.now() - this.#evictor.spent
     verifyPlan(own, plan, (holder) => this.#table.has(holder))
     const step = new Step(own, plan, kind)
     own.state = 'running'
     this.#middle.open(step, own, plan)
-    const { held } = own
     step.recomputeReason = this.#planner.recomputeReason(own, plan, this.#conversations.before(own.conversation))
     const lenders = this.#table.parked(own.conversation).filter(({ lent }) => lent)
     for (const lender of lenders) lender.lent = false
@@ -257,8 +256,7 @@ export class KvCache {
   /**
    * Ends the step and enters it in the ledger; the live sequence is idle again. `done` needs the whole prompt committed. `cancelled`: all that was
    * submitted counts as side work; the cells stay with the live sequence, and the next step reuses them.
-   * @param pending tokens that were sampled and not submitted
-   * @param last nobody is expected to come back: what the conversation holds gives way before that of others, parked or live each
+   * @param pending tokens that were sampled and not submitted. @param last nobody is expected to come back: its cells give way first
    */
   finish(step: Step, outcome: 'done' | 'cancelled', pending: number, last = false): LedgerEntry {
     const started = performance.now()
@@ -274,8 +272,7 @@ export class KvCache {
     const entry = step.entry(record.ledger.length, outcome, pending, record.before, inherited)
     step.ended = true
     own.state = 'idle'
-    if (last) this.#table.retire(own.conversation)
-    else this.#table.touch(own)
+    this.#table[last ? 'retire' : 'touch'](own)
     record.ledger.push(entry)
     if (outcome === 'done') record.before = step.left
     return entry

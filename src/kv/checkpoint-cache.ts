@@ -235,8 +235,7 @@ export class CheckpointCache implements StepCache {
     step.ended = true
     own.state = 'idle'
     this.#running.delete(step)
-    if (last) this.#table.retire(own.conversation)
-    else this.#table.touch(own)
+    this.#table[last ? 'retire' : 'touch'](own)
     record.ledger.push(entry)
     if (outcome === 'done') record.before = step.left
     return entry

@@ -71,8 +71,8 @@ export class SequenceTable {
     sequence.passedBefore = this.#computed
   }
 
-  /** Notes that nobody is expected to use what the conversation holds: it counts as the longest unused. */
-  retire(conversation: ConversationId): void {
+  /** Notes that nobody is expected to use what the sequence's conversation holds: it counts as the longest unused. */
+  retire({ conversation }: Sequence): void {
     for (const sequence of this.all)
       if (sequence.conversation === conversation) {
         sequence.lastUse = 0
