@@ -20,7 +20,7 @@ const LONG = process.env['KVFOLD_LONG'] !== undefined
 const most = (long: number, usual: number, gpu: number) => (LONG ? long : ON_GPU ? gpu : usual)
 /** Sequences per setting. Without flash attention the noise floor is a thousand times lower, so most run there. */
 const RUNS = [
-  { flashAttention: 'off', contracts: ['exact'], sequences: most(4000, 220, 12) },
+  { flashAttention: 'off', contracts: ['exact'], sequences: most(4000, 120, 12) },
   { flashAttention: 'on', contracts: ['exact'], sequences: most(1000, 60, 6) },
   { flashAttention: 'off', contracts: ['exact', 'splice', 'splice', 'blend'], sequences: most(2000, 100, 12) },
 ] as const
