@@ -1,7 +1,7 @@
 /** Owns the options that several commands share: their words, their bounds, and what they become for native and engine. */
 import { readFileSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
-import { CONTRACTS, type ContractChoice } from '../core/contract.js'
+import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
@@ -57,7 +57,7 @@ export function addModelOptions(command: Command): Command {
         '--contract <contract>',
         'what folds promise: exact recomputes what follows, splice nothing, blend a part; auto splices and recomputes when idle',
       )
-        .choices([...CONTRACTS, 'auto'])
+        .choices(CONTRACT_CHOICES)
         .default('exact'),
     )
     .option(

@@ -2,9 +2,9 @@
 import { basename } from 'node:path'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { type MemToolMode, memToolModes } from '../agents/memtool-asides.js'
-import { CONTRACTS, type ContractChoice } from '../core/contract.js'
+import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
-import type { Acm, Overflow } from '../server/ask.js'
+import { type Acm, acms, type Overflow, overflows } from '../server/ask.js'
 import type { LogLevel } from '../server/http.js'
 import { type ApiKey, parseKeys, parseLimit, type RateLimit, unnamed } from '../server/keys.js'
 import type { LogFormat } from '../server/request-log.js'
@@ -60,9 +60,6 @@ export interface ServeFlags
 }
 
 const LEVELS: readonly LogLevel[] = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']
-const CHOICES: readonly Acm[] = ['off', 'tools', 'auto-policy', 'u-fold', 'resum', 'memtool']
-const EDITS: readonly ContractChoice[] = [...CONTRACTS, 'auto']
-const OVERFLOWS: readonly Overflow[] = ['refuse', 'fold-tool-results', 'fold-oldest']
 
 export function addServeOptions(command: Command): Command {
   const group = (heading: string): Command => command.optionsGroup(`${heading}:`)
@@ -135,18 +132,18 @@ export function addServeOptions(command: Command): Command {
     .option('--timeout <seconds>', 'time for an answer, waiting included (default: none)', decimal(0.1, 86_400))
     .option('--grace <seconds>', 'time that running answers have to end when the server is told to stop', decimal(0, 86_400), 30)
   group('Contexts, of requests that do not say')
-    .addOption(new Option('--acm <mode>', 'who folds').choices(CHOICES).default('off'))
+    .addOption(new Option('--acm <mode>', 'who folds').choices(acms).default('off'))
     .addOption(
       new Option('--memtool-mode <mode>', 'of --acm memtool: who removes tools and who searches')
         .choices(memToolModes)
         .default('hybrid'),
     )
     .addOption(
-      new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(OVERFLOWS).default('refuse'),
+      new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(overflows).default('refuse'),
     )
     .addOption(
       new Option('--client-edits <contract>', 'what the cache keeps to where a client changes messages that it had sent before')
-        .choices(EDITS)
+        .choices(CONTRACT_CHOICES)
         .default('exact'),
     )
     .option('--client-edits-of <name=contract>', 'the same for the keys of one name; may be given several times', editsOf)
@@ -208,8 +205,8 @@ function limitOf(text: string): RateLimit {
 /** `name=contract` */
 function editsOf(text: string, before: ReadonlyMap<string, ContractChoice> = new Map()): ReadonlyMap<string, ContractChoice> {
   const [, name = '', contract = ''] = /^(.+)=(\w+)$/.exec(text) ?? []
-  const known = EDITS.find((each) => each === contract)
-  if (known === undefined) throw new InvalidArgumentError(`It must be name=contract, with one of ${EDITS.join(', ')}.`)
+  const known = CONTRACT_CHOICES.find((each) => each === contract)
+  if (known === undefined) throw new InvalidArgumentError(`It must be name=contract, with one of ${CONTRACT_CHOICES.join(', ')}.`)
   return new Map([...before, [name, known]])
 }
 

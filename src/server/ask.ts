@@ -15,7 +15,7 @@ import type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
 import type { Tenant } from '../core/ids.js'
 
-export type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
+export { type Acm, acms, type FoldPolicy, type Overflow, overflows } from './threads/policies.js'
 export { PUBLIC, type Tenant } from '../core/ids.js'
 
 /** What the text of an answer must be: JSON by a schema, any JSON object, or whatever a GBNF grammar says. */

@@ -1,7 +1,7 @@
 /** `kvfold eval`: tasks, answered by agents and scored, each record in a log that stands alone. */
 import { basename } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import { CONTRACTS } from '../../core/contract.js'
+import { CONTRACT_CHOICES } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Engine } from '../../engine/engine.js'
 import { readKey } from '../../engine/remote/endpoint.js'
@@ -141,7 +141,7 @@ function addEvalService(evaluation: Command, shell: Shell): void {
     .option('--json', 'a line of JSON at the end')
   addEngineOptions(addModelOptions(command))
   const contract = command.options.find((option) => option.attributeName() === 'contract')!
-  contract.argChoices = [...CONTRACTS, 'auto']
+  contract.argChoices = [...CONTRACT_CHOICES]
   contract.default('splice')
   command.setOptionValueWithSource('contract', 'splice', 'default')
   command.addHelpText('after', SERVICE_HELP).action((flags: ServiceFlags) => service(flags, shell))

@@ -1,7 +1,7 @@
 /** Owns the options of `kvfold eval`: what its tasks are called, which options belong to which, and what they become. */
 import { dirname, join } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import { type ContractChoice, CONTRACTS } from '../../core/contract.js'
+import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { type AgentKind, agentKinds } from '../../eval/agent.js'
 import { piOrders } from '../../eval/pi-llm.js'
@@ -43,8 +43,6 @@ export interface EvalFlags extends TaskFlags, Omit<ModelFlags, 'contract'>, Engi
   readonly log?: string
   readonly json?: true
 }
-
-const CHOICES: readonly ContractChoice[] = [...CONTRACTS, 'auto']
 
 export function addEvalOptions(command: Command): Command {
   command
@@ -117,8 +115,8 @@ function adapt(command: Command): void {
   const optionOf = (name: string): Option => command.options.find((option) => option.attributeName() === name)!
   const contract = optionOf('contract')
   delete contract.argChoices
-  contract.argParser(oneOf(CHOICES)).description =
-    `how folds are carried out, one or several of ${CHOICES.join(', ')}; agents that fold nothing run under the first`
+  contract.argParser(oneOf(CONTRACT_CHOICES)).description =
+    `how folds are carried out, one or several of ${CONTRACT_CHOICES.join(', ')}; agents that fold nothing run under the first`
   contract.default(['exact'], 'exact')
   command.setOptionValueWithSource('contract', ['exact'], 'default')
   optionOf('engine').description = 'evaluate the model of an OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold'

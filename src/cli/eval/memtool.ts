@@ -5,7 +5,7 @@ import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { Option, type Command } from 'commander'
 import { type Placement, placements } from '../../agents/memtool.js'
-import type { ContractChoice } from '../../core/contract.js'
+import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Engine } from '../../engine/engine.js'
 import type { OwnedTextEmbedder } from '../../eval/agents/embedders.js'
@@ -45,7 +45,6 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
 
 /** Cells where nobody says how many: sessions are long. */
 const CELLS = 65_536
-const CHOICES: readonly ContractChoice[] = ['exact', 'splice', 'blend', 'auto']
 /** Queries of the retrieval study, of each wording. */
 const QUERIES = 1000
 /** Queries embedded in one call. */
@@ -96,7 +95,8 @@ export function addMemTool(parent: Command, shell: Shell): void {
   addEngineOptions(addModelOptions(command))
   const contract = command.options.find((option) => option.attributeName() === 'contract')!
   delete contract.argChoices
-  contract.argParser(oneOf(CHOICES)).description = `how removed definitions are folded, one or several of ${CHOICES.join(', ')}`
+  contract.argParser(oneOf(CONTRACT_CHOICES)).description =
+    `how removed definitions are folded, one or several of ${CONTRACT_CHOICES.join(', ')}`
   contract.default(['exact'], 'exact')
   command.setOptionValueWithSource('contract', ['exact'], 'default')
   command.addHelpText('after', HELP).action((flags: MemToolFlags) => memTool(flags, shell))

@@ -2,7 +2,8 @@
 import Type from 'typebox'
 import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
 import { memToolModes } from '../../agents/memtool-asides.js'
-import { acms } from '../threads/policies.js'
+import { CONTRACT_CHOICES } from '../../core/contract.js'
+import { acms, overflows } from '../threads/policies.js'
 import { given } from './fields.js'
 
 /** Field names of ours are refused when they are unknown: a misspelt one would change the answer. */
@@ -21,14 +22,14 @@ export const KvfoldField = Type.Optional(
         }),
       ),
       thread: Type.Optional(Type.String({ minLength: 1, maxLength: 200, description: 'the conversation to go on with' })),
-      contract: Type.Optional(Type.Enum(['exact', 'splice', 'blend', 'auto'])),
+      contract: Type.Optional(Type.Enum([...CONTRACT_CHOICES])),
       client_edits: Type.Optional(
-        Type.Enum(['exact', 'splice', 'blend', 'auto'], {
+        Type.Enum([...CONTRACT_CHOICES], {
           description:
             'what the cache keeps to where the messages differ from those of the last request; default: as the server was started',
         }),
       ),
-      overflow: Type.Optional(Type.Enum(['refuse', 'fold-tool-results', 'fold-oldest'])),
+      overflow: Type.Optional(Type.Enum([...overflows])),
       pin: Type.Optional(
         Type.Array(Type.String({ minLength: 1 }), {
           maxItems: 10_000,

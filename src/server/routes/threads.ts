@@ -2,6 +2,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
 import { scopes } from '../../context/stretch.js'
+import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
 import { ANSWER, ERRORS } from '../dialects/documented.js'
 import { given, nullsDownTo } from '../dialects/fields.js'
 import type { App, Ports } from '../ports.js'
@@ -59,8 +60,8 @@ const AttentionQuery = Type.Object({
 })
 const ContractBody = Type.Object(
   {
-    contract: Type.Unsafe<'exact' | 'splice' | 'blend' | 'auto' | null>({
-      enum: ['exact', 'splice', 'blend', 'auto', null],
+    contract: Type.Unsafe<ContractChoice | null>({
+      enum: [...CONTRACT_CHOICES, null],
       description: "null: the server's",
     }),
   },

@@ -254,7 +254,8 @@ export interface FoldPolicy {
  * What a conversation that does not fit is answered: an error that says by how much, or tool results folded until it fits (an error if that is not
  * enough), or these and then the oldest messages.
  */
-export type Overflow = 'refuse' | 'fold-tool-results' | 'fold-oldest'
+export const overflows = ['refuse', 'fold-tool-results', 'fold-oldest'] as const
+export type Overflow = (typeof overflows)[number]
 
 /** `off`: the model answers in one step. `tools`: it has the six context tools besides the client's. `auto-policy`: the server folds by its policy. `u-fold`, `resum`: the model writes notes, and of what is over they stay in sight with chosen lines, or alone. `memtool`: the client's tools are a catalogue that the model searches. */
 export const acms = ['off', 'tools', 'auto-policy', 'u-fold', 'resum', 'memtool'] as const
