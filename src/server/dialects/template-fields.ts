@@ -71,7 +71,7 @@ interface Told extends Thinks, Readonly<Partial<Record<(typeof BUDGETS)[number],
 }
 
 /** How long the model may think; undefined: nobody says, or without end. @throws FieldError where two fields say different things */
-export function budgetOf(body: Told): Ask['reasoningBudget'] {
+function budgetOf(body: Told): Ask['reasoningBudget'] {
   const said = [
     ...BUDGETS.map((field) => ({ field, tokens: body[field] })),
     { field: 'reasoning.max_tokens', tokens: body.reasoning?.max_tokens },
@@ -88,15 +88,15 @@ export function budgetOf(body: Told): Ask['reasoningBudget'] {
 }
 
 /**
- * What the template is told; later ones count where two say something of one variable. `effort`: the field that says how much to think, by its
- * name in this dialect. @throws FieldError
+ * What the template is told, later ones where two say something of one variable, and how long the model may think. `effort`: the field that says how
+ * much to think, by its name in this dialect. @throws FieldError
  */
 export function templateFieldsOf(
   body: Told,
   effort: { readonly field: string; readonly value: string | undefined },
-): readonly TemplateField[] {
+): { readonly template: readonly TemplateField[]; readonly reasoningBudget: Ask['reasoningBudget'] } {
   const { chat_template_kwargs: kwargs = {}, enable_thinking: isThinking, thinking } = body
-  const budget = budgetOf(body)
+  const reasoningBudget = budgetOf(body)
   const taken = TAKEN.find((name) => Object.hasOwn(kwargs, name))
   if (taken !== undefined)
     throw new FieldError(
@@ -104,13 +104,16 @@ export function templateFieldsOf(
       `chat_template_kwargs.${taken} is what other fields of the request say; leave it out.`,
     )
   const { field, value } = effort
-  return [
+  const template = [
     ...(thinking === undefined || thinking.type === 'adaptive' ? [] : thinkingIs('thinking', thinking.type === 'enabled')),
     // Seed's templates tell the model.
-    ...(budget === undefined ? [] : [{ field: budget.field, names: ['thinking_budget'], value: budget.tokens }]),
+    ...(reasoningBudget === undefined
+      ? []
+      : [{ field: reasoningBudget.field, names: ['thinking_budget'], value: reasoningBudget.tokens }]),
     ...(value === undefined ? [] : [{ field, names: ['reasoning_effort'], value }]),
     ...(value === 'none' ? thinkingIs(field, false) : []),
     ...(isThinking === undefined ? [] : thinkingIs('enable_thinking', isThinking)),
     ...Object.entries(kwargs).map(([name, given]) => ({ field: `chat_template_kwargs.${name}`, names: [name], value: given })),
   ]
+  return { template, reasoningBudget }
 }

@@ -2,14 +2,14 @@
 import Type from 'typebox'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
-import type { AnswerFormat, Ask, TemplateField, Tenant } from '../../ask.js'
+import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
 import type { Deferral, ToolSearch } from '../../threads/deferred-tools.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { isRecord } from '../../../core/json.js'
 import { begun } from '../beginning.js'
 import { given, textOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
-import { budgetOf, Effort, TemplateFields, templateFieldsOf, Thinking } from '../template-fields.js'
+import { Effort, TemplateFields, templateFieldsOf, Thinking } from '../template-fields.js'
 import { checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { clearingOf, ContextManagement } from './context-management.js'
 import { hasReferences, referenced, resultText, searchOf } from './tool-search.js'
@@ -36,8 +36,7 @@ export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sam
       beginning,
       parallelCalls: wanted?.disable_parallel_tool_use === undefined ? undefined : !wanted.disable_parallel_tool_use,
       format: formatOf(body),
-      template: templateOf(body),
-      reasoningBudget: budgetOf(body),
+      ...templateOf(body),
       clear: clearingOf(body.context_management),
     }),
     ...kvfoldOf(body.kvfold),
@@ -45,7 +44,7 @@ export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sam
 }
 
 /** @throws FieldError */
-export const templateOf = (body: PromptRequest): readonly TemplateField[] =>
+export const templateOf = (body: PromptRequest): ReturnType<typeof templateFieldsOf> =>
   templateFieldsOf(body, { field: 'output_config.effort', value: body.output_config?.effort })
 
 /** @throws FieldError */

@@ -47,7 +47,7 @@ export function addMessages(app: App, { service, sampling, exchange }: Ports): v
       const searches = deferred === undefined ? [] : searchTools(deferred).map(({ definition }) => definition)
       const tools = [...searches, ...shown]
       const clear = clearingOf(body.context_management)
-      const template = templateOf(body)
+      const { template } = templateOf(body)
       const original = await service.count(body.model, messages, tools, { template })
       if (body.context_management === undefined) return { input_tokens: original }
       return {

@@ -127,7 +127,7 @@ function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, '
       maxTokens: most < 0 ? undefined : most,
       stop: stopOf(stop),
       format: formatOf(body.format),
-      template: templateFieldsOf(typeof think === 'boolean' ? { enable_thinking: think } : {}, {
+      ...templateFieldsOf(typeof think === 'boolean' ? { enable_thinking: think } : {}, {
         field: 'think',
         value: typeof think === 'string' ? think : undefined,
       }),

@@ -9,7 +9,7 @@ import { begun } from '../beginning.js'
 import { given, stopOf, StopField, textOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
-import { budgetOf, Effort, TemplateFields, templateFieldsOf } from '../template-fields.js'
+import { Effort, TemplateFields, templateFieldsOf } from '../template-fields.js'
 import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf } from './answer-form.js'
 
@@ -34,8 +34,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling): 
       parallelCalls: body.parallel_tool_calls,
       stop: stopOf(body.stop),
       format: formOf(body),
-      template: templateFieldsOf(body, effortOf(body)),
-      reasoningBudget: budgetOf(body),
+      ...templateFieldsOf(body, effortOf(body)),
       logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
     }),
     ...kvfoldOf(body.kvfold),

@@ -7,7 +7,7 @@ import { FieldError, unsupported } from '../../problem.js'
 import { given } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { SamplingFields, samplingOf } from '../sampling-fields.js'
-import { budgetOf, Effort, TemplateFields, templateFieldsOf } from '../template-fields.js'
+import { Effort, TemplateFields, templateFieldsOf } from '../template-fields.js'
 import { checkChoice, STRICT } from '../tools.js'
 import { messagesOfItems, placeOf, withReferenced } from './response-items.js'
 import { endOfAnswer } from './response-search.js'
@@ -50,8 +50,7 @@ export function responseAsk(
       maxTokens: body.max_output_tokens,
       parallelCalls: body.parallel_tool_calls,
       format: formatOf(body),
-      template: templateFieldsOf(body, { field: 'reasoning.effort', value: body.reasoning?.effort }),
-      reasoningBudget: budgetOf(body),
+      ...templateFieldsOf(body, { field: 'reasoning.effort', value: body.reasoning?.effort }),
       logprobs: withLogprobs ? (body.top_logprobs ?? 0) : undefined,
       overflow: body.truncation === 'auto' ? ('fold-oldest' as const) : undefined,
     }),
