@@ -7,6 +7,7 @@ import { conversationId } from '../../core/ids.js'
 import type { Embedder } from '../../engine/embedder.js'
 import type { Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
+import { closing } from '../ask.js'
 import type { ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
 import { SILENT, Voice } from './voice.js'
@@ -295,8 +296,6 @@ export class Model {
     this.#clock = null
   }
 }
-
-const closing = (): KvfoldError => new KvfoldError('server/closing', 'The server is going down and takes no more requests.')
 
 // The wiring of threads to engines that come and go.
 

@@ -95,8 +95,8 @@ export class ThreadBook {
     try {
       await thread.alone(async () => {
         thread.refuseGone()
-        if (isNew !== true) before = thread.record
-        if (alignment !== undefined) thread.rewrite(woven(thread.record, alignment, wanted.messages))
+        before = isNew === true ? null : thread.record
+        if (alignment !== undefined) thread.rewrite(woven(before ?? thread.record, alignment, wanted.messages))
         const known = thread.view.length
         const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(known)
         thread.extend(fresh)
