@@ -1,5 +1,6 @@
-/** Owns the fields by which clients tell the chat template what to do, thinking first of all, and what templates call that. */
+/** Owns the fields by which clients tell the chat template what to do, thinking first of all, what templates call that, and answers that have begun. */
 import Type from 'typebox'
+import type { ChatMessage } from '../../chat/message.js'
 import { FieldError } from '../problem.js'
 import type { Ask, TemplateField } from '../ask.js'
 
@@ -59,7 +60,7 @@ export const Thinking = Type.Optional(
 )
 
 /** Whether a request says that the model is to think. */
-export interface Thinks {
+interface Thinks {
   readonly enable_thinking?: boolean
   readonly thinking?: { readonly type: 'enabled' | 'disabled' | 'adaptive'; readonly budget_tokens?: number }
 }
@@ -116,4 +117,22 @@ export function templateFieldsOf(
     ...Object.entries(kwargs).map(([name, given]) => ({ field: `chat_template_kwargs.${name}`, names: [name], value: given })),
   ]
   return { template, reasoningBudget }
+}
+
+// What a last message of the assistant means: the template does not close it, and the answer goes on from there.
+
+/** The messages before it, and its text; all of them where the last is another's or empty. @throws FieldError */
+export function begun(
+  messages: readonly ChatMessage[],
+  place: string,
+  { enable_thinking: isThinking, thinking }: Thinks,
+): { readonly messages: readonly ChatMessage[]; readonly beginning: string | undefined } {
+  const last = messages.at(-1)
+  if (last?.role !== 'assistant') return { messages, beginning: undefined }
+  const bad = (why: string) => new FieldError(place, `${place} is the beginning of the answer: ${why}`)
+  if (last.toolCalls !== undefined) throw bad('it has calls, whose results are missing.')
+  if (last.reasoning !== undefined) throw bad('a thought cannot be gone on with; leave it out.')
+  if (isThinking === true || thinking?.type === 'enabled')
+    throw bad('an answer that has begun is not thought about any more; leave it out, or ask without thinking.')
+  return { messages: messages.slice(0, -1), beginning: last.content === '' ? undefined : last.content }
 }

@@ -1,12 +1,11 @@
-/** Owns how a bare completion becomes llama-server's answer, whole or in chunks. */
+/** Owns how a bare completion becomes llama-server's answer, whole or in chunks, and how long any answer took by its names. */
 import { isRecord } from '../../../core/json.js'
 import type { NamedLogprob, TokenLogprob } from '../../../engine/engine.js'
-import type { AskEvent, CompletionAnswer, CompletionAsk } from '../../ask.js'
+import type { AnyAnswer, AskEvent, CompletionAnswer, CompletionAsk } from '../../ask.js'
 import type { Frame } from '../../event-writer.js'
 import type { Problem } from '../../problem.js'
 import type { StreamShape } from '../../request-lifecycle.js'
 import { openAiError } from '../openai/wire.js'
-import { timings } from '../timings.js'
 
 export interface LlamaWish {
   readonly body: {
@@ -63,6 +62,25 @@ function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: L
     tokens_cached: ledger.shown,
     timings: timings(answer),
     ...(ignored.length === 0 ? {} : { kvfold: { ignored } }),
+  }
+}
+
+/** How long an answer took: milliseconds, and tokens a second; the time to the first token is the prompt's. */
+export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>): object {
+  const { firstToken, total, prefillTokens, generatedTokens } = timing
+  const generating = Math.max(0, total - firstToken)
+  const each = (milliseconds: number, tokens: number) => (tokens === 0 ? 0 : milliseconds / tokens)
+  const pace = (milliseconds: number, tokens: number) => (milliseconds === 0 ? 0 : (1000 * tokens) / milliseconds)
+  return {
+    cache_n: usage.cachedTokens,
+    prompt_n: prefillTokens,
+    prompt_ms: firstToken,
+    prompt_per_token_ms: each(firstToken, prefillTokens),
+    prompt_per_second: pace(firstToken, prefillTokens),
+    predicted_n: generatedTokens,
+    predicted_ms: generating,
+    predicted_per_token_ms: each(generating, generatedTokens),
+    predicted_per_second: pace(generating, generatedTokens),
   }
 }
 
