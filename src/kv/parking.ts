@@ -14,7 +14,7 @@ import { ANSWERS, type ComingTokens, FEWEST, isOutstaying, isWorthMoving } from 
 export interface ParkingOptions {
   /** What decodes and copies cost; null: nobody knows. */
   readonly costs: { readonly model: CostModel | null }
-  /** Cells that must become free for a conversation's versions to be moved unasked. Default: FEWEST. */
+  /** Cells that must become free for anything to be moved unasked. Default: FEWEST. */
   readonly fewest?: number
 }
 
@@ -109,7 +109,8 @@ export class Parking {
     coming: ComingTokens = { due: 0, ahead: ANSWERS },
     staying?: ReadonlySet<HeldSequence>,
   ): readonly Sequence[] {
-    const { offload, options, table, fewest } = this
+    const { offload, options, table } = this
+    const fewest = this.#fewest
     const versions = (offload.open ? table.parked(conversation) : []).filter(
       (version) => !version.lent && staying?.has(version) !== true && 2 * aloneIn(version) > version.held,
     )
@@ -135,10 +136,10 @@ export class Parking {
     if (!this.#scattered.delete(conversation)) return false
     const { reach, used } = this.table.cells
     const sequence = this.conversations.lane(conversation)
-    return sequence !== null && reach - used - due >= this.fewest && this.table.compact(sequence) > 0
+    return sequence !== null && reach - used - due >= this.#fewest && this.table.compact(sequence) > 0
   }
 
-  get fewest(): number {
+  get #fewest(): number {
     return this.options.fewest ?? FEWEST
   }
 }
@@ -147,13 +148,6 @@ export class Parking {
 export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stretch) => sum + length(stretch), 0)
 
 // Moving off the device what nobody has used while others computed: every token of theirs passes over its cells.
-
-export interface IdlingOptions {
-  /** What decodes and copies cost; null: nobody knows. */
-  readonly costs: { readonly model: CostModel | null }
-  /** Cells that must become free for anything to be moved unasked. Default: FEWEST. */
-  readonly fewest?: number
-}
 
 /**
  * A conversation that comes back at once finds its cells in place; one that stays away finds them in the tiers below, and pays for a copy. It
@@ -166,7 +160,7 @@ export class IdleOffload {
     private readonly conversations: Conversations,
     private readonly offload: OffloadTiers,
     private readonly evictor: Evictor,
-    private readonly options: IdlingOptions,
+    private readonly options: ParkingOptions,
   ) {}
 
   /** Moves what is due, on the account of the step that begins. The cells of that step take the places. @param needed stays */
