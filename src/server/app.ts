@@ -18,7 +18,7 @@ import { addResponses } from './dialects/openai/responses.js'
 import { addTokens } from './dialects/tokens.js'
 import { Exchange, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
-import { type ApiKey, keyOf, KeyRing, type RateLimit, RateLimits, refuseRebound } from './keys.js'
+import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
 import type { App } from './ports.js'
 import { problemOf } from './problem.js'
@@ -45,9 +45,6 @@ export interface ServerOptions extends HttpOptions {
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
 
 const CONNECTIONS = 2048
-const RATE_HEADERS = ['requests', 'tokens'].flatMap((what) =>
-  ['limit', 'remaining', 'reset'].map((each) => `x-ratelimit-${each}-${what}`),
-)
 
 export class Server {
   readonly app: App

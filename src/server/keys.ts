@@ -121,6 +121,13 @@ export class RateLimited extends KvfoldError {
 }
 
 const MINUTE = 60_000
+/** What can be limited, in the order in which it is looked at. */
+const LIMITED = ['requests', 'tokens'] as const
+
+/** What OpenAI's clients are told of it by. */
+export const RATE_HEADERS = LIMITED.flatMap((what) =>
+  ['limit', 'remaining', 'reset'].map((each) => `x-ratelimit-${each}-${what}`),
+)
 
 /** What is left of a limit: it fills up evenly, to the limit of one minute at most. Below nothing where more was spent than there was. */
 class Allowance {
@@ -183,7 +190,7 @@ export class RateLimits {
    */
   take(name: string): { readonly spend: (tokens: number) => void } {
     const allowances = this.#of(name)
-    for (const what of ['requests', 'tokens'] as const) {
+    for (const what of LIMITED) {
       const allowance = allowances[what]
       if (allowance === undefined || allowance.left >= 1) continue
       const seconds = Math.max(1, Math.ceil(allowance.until(1) / 1000))
