@@ -8,8 +8,9 @@ export const CONTRACTS = ['exact', 'splice', 'blend'] as const
 export type Contract = (typeof CONTRACTS)[number]
 
 /** `auto`: a splice at once, and made exact again when nothing else is to do. */
-export const CONTRACT_CHOICES = [...CONTRACTS, 'auto'] as const
-export type ContractChoice = (typeof CONTRACT_CHOICES)[number]
+export type ContractChoice = Contract | 'auto'
+
+export const CONTRACT_CHOICES = [...CONTRACTS, 'auto'] as const satisfies readonly ContractChoice[]
 
 /** Stands in an unedited prompt in the place of every token of a text that is to be forgotten: so no version that holds it is a version of this prompt. */
 export const FORGOTTEN = -1
