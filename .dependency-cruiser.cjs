@@ -29,7 +29,7 @@ const below = {
 const surface = {
   native: {
     all: ['types'],
-    engine: ['binding', 'context-plan', 'text-encoders'],
+    engine: ['binding', 'context-plan'],
     cli: ['binding', 'cpu-library', 'synthetic'],
   },
   chat: {
@@ -40,28 +40,51 @@ const surface = {
     server: ['grammar'],
   },
   kv: {
-    all: ['cost-model', 'ledger', 'plan-parts', 'prompt', 'residency'],
+    all: ['cost-model', 'ledger', 'plan/parts', 'prompt', 'residency'],
     // The engine is what drives the cache.
     engine: [
-      ...['cache', 'cell-hash', 'checkpoint-cache', 'lineage', 'offload', 'plan', 'ports', 'sequence', 'step', 'tier-policy'],
+      ...[
+        'cache',
+        'cell-hash',
+        'checkpoint-cache',
+        'lineage',
+        'offload',
+        'plan/plan',
+        'ports',
+        'sequence',
+        'step',
+        'tenant-salts',
+        'tier-policy',
+      ],
     ],
     eval: ['dry-run', 'forecast'],
     cli: ['dry-run', 'forecast'],
   },
   engine: {
-    all: ['attention', 'embedder', 'engine', 'llama', 'model-facts', 'reranker', 'room'],
+    all: ['attention', 'embedder', 'engine', 'llama', 'model-facts', 'reranker'],
+    agents: ['remote/wire'],
     eval: ['calibrate', 'calibration', 'taught'],
     server: ['background-recompute', 'remote/engine-pool', 'remote/failure', 'remote/remote'],
-    cli: ['calibrate', 'calibration', 'disk-tier-file', 'remote/endpoint', 'remote/engine-pool', 'remote/remote', 'tried-models'],
+    cli: [
+      'cache-secret',
+      'calibrate',
+      'calibration',
+      'disk-tier-file',
+      'remote/endpoint',
+      'remote/engine-pool',
+      'remote/remote',
+      'tried-models',
+    ],
   },
   attention: {
     all: ['measurement', 'run-folder', 'statistics'],
-    eval: ['pairs', 'places', 'token-heat-map'],
+    eval: ['pairs', 'places', 'report'],
     server: ['answer-mass'],
     cli: ['findings', 'report', 'spans', 'tables'],
   },
   store: {
     all: ['damage'],
+    dashboard: ['port'],
     server: [
       ...[
         'manifest',
@@ -75,21 +98,12 @@ const surface = {
         'store-file',
       ],
     ],
-    cli: [
-      'port',
-      'postgres/database',
-      'postgres/move',
-      'postgres/postgres-store',
-      'repair',
-      'retention',
-      'sqlite-store',
-      'store-file',
-    ],
+    cli: ['port', 'postgres/database', 'postgres/move', 'postgres/postgres-store', 'repair', 'sqlite-store', 'store-file'],
   },
   tools: { all: ['catalogue', 'late-definitions', 'management', 'tool-memory'] },
   mcp: { all: [], cli: ['config', 'context-server', 'host'] },
   agents: {
-    all: ['memtool', 'memtool-asides', 'sculptor', 'session', 'turn'],
+    all: ['memtool', 'memtool-asides', 'sculptor', 'session', 'tool-loop'],
     eval: ['rounds', 'snapshots', 'toolbox', 'u-fold/helpers', 'u-fold/view', 'u-fold/paper', 'u-fold/session', 'u-fold/u-fold'],
     server: ['toolbox', 'u-fold/u-fold'],
   },
@@ -97,7 +111,8 @@ const surface = {
     all: [],
     cli: [
       ...['accuracy', 'agent', 'agents/embedders', 'agents/open', 'log', 'task', 'tasks/open'],
-      ...['attention-study', 'pi-llm', 'collect/collect', 'collect/trajectory', 'collect/trajectory-file'],
+      ...['attention-study', 'pi-llm', 'collect/collect', 'collect/formats'],
+      ...['collect/sources', 'collect/trajectory'],
       ...['run/plan', 'run/log-file', 'run/pool', 'run/runner', 'run/trial'],
       ...['cost/figure', 'cost/report', 'cost/schedule', 'cost/stopwatch', 'cost/study'],
       ...['episode/episode', 'memtool/companies', 'memtool/report', 'memtool/retrieval', 'memtool/session'],
@@ -115,7 +130,6 @@ const surface = {
       'request-log',
       'responses/postgres-responses',
       'responses/responses',
-      'responses/salvage-responses',
       'responses/sqlite-responses',
       'service',
       'threads/models',

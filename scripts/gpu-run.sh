@@ -67,6 +67,14 @@ step bench node --import tsx bench/main.ts gpu --gpu "$gpu" $small --json
 words=()
 [ -z "$small" ] || words=(--n 2 --keys 4 --context 1024 --contract exact)
 step attention node dist/cli/main.js attention pi-llm --gpu "$gpu" --seeds 1 "${words[@]}" --out "$parts/attention"
+# vLLM and SGLang as our client sees them, where `node scripts/engine-parts.mjs vllm sglang` put them; both need CUDA.
+parts_folder=${KVFOLD_ENGINE_PARTS:-$HOME/.cache/kvfold/engines}
+for engine in vllm sglang; do
+  [ "$gpu" = cuda ] && [ -x "$parts_folder/$engine/bin/python" ] || continue
+  [ -d "$parts_folder/tiny-model" ] || "$parts_folder/$engine/bin/python" bench/engines/tiny_model.py "$parts_folder/tiny-model"
+  name=$([ "$engine" = vllm ] && echo vLLM || echo SGLang)
+  step "engine-table-$engine" node --import tsx bench/main.ts engine-table --only "$name" --json
+done
 if [ "$gpu" != cpu ]; then step tests node scripts/test-gpu.mjs --gpu "$gpu" ${small:+--short}; fi
 
 mkdir -p "$(dirname "$out")"

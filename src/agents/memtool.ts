@@ -15,7 +15,7 @@ import { type ToolLimits, ToolMemory, type ToolMemoryState } from '../tools/tool
 import { MemToolAsides, type MemToolMode, memToolPrompts } from './memtool-asides.js'
 import type { AskOptions } from './session.js'
 import { Toolbox } from './toolbox.js'
-import { Turn, type TurnOptions, type TurnOutcome } from './turn.js'
+import { Turn, type TurnOptions, type TurnOutcome } from './tool-loop.js'
 
 /** `late`: in the result of the search that found them, folded away when they are removed. `list`: among the definitions at the top of the prompt. */
 export const placements = ['late', 'list'] as const

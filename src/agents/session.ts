@@ -8,7 +8,7 @@ import type { ConversationId } from '../core/ids.js'
 import type { Engine } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { Toolbox, type ClientTool } from './toolbox.js'
-import { type AgentEvent, Turn, type TurnOptions, type TurnOutcome } from './turn.js'
+import { type AgentEvent, Turn, type TurnOptions, type TurnOutcome } from './tool-loop.js'
 
 /** Calls a turn may make (Sculptor, section 4; spec: acm-tools, loop). */
 export const MAX_CALLS = 20

@@ -9,7 +9,7 @@ import type { Engine, EngineRequest } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import { massOn, messageSet, overall } from './measurement.js'
 import { mean } from './statistics.js'
-import { place, type Placed } from './places.js'
+import { place, type PlacedSpans } from './places.js'
 
 /** An engine that was loaded with `attention`. */
 export type LookingEngine = Engine & Pick<LlamaEngine, 'format'>
@@ -111,8 +111,8 @@ interface FoundCut extends Pick<CutMass, 'id' | 'shows'> {
   readonly tokens: Span
 }
 
-interface Looking {
-  readonly placed: Placed
+interface MassQuery {
+  readonly placed: PlacedSpans
   readonly queries: Span
   readonly keys: readonly KeySet[]
   /** Those that are somewhere in the prompt, in order. */
@@ -123,7 +123,7 @@ function prepare(
   { engine, messages, tools, variables }: AnswerMassOptions,
   { edits }: ShownPrompt,
   cuts: readonly Cut[],
-): Looking {
+): MassQuery {
   const format = engine.format.with(variables)
   const isHidden = (cut: Cut) => edits.some((edit) => edit.message === cut.message && contains(edit.span, cut.span))
   // A stretch of a sampled answer can be placed only where the answer is shown in the template's wording.
@@ -154,7 +154,7 @@ function prepare(
 const cutSet = (id: string): string => `cut ${id}`
 
 /** What stands instead of each hidden cut. Where the template shows nothing of a message with edits, nothing does. */
-function markersOf({ messages, markers }: Placed, edits: readonly Edit[], hidden: readonly Cut[]): FoundCut[] {
+function markersOf({ messages, markers }: PlacedSpans, edits: readonly Edit[], hidden: readonly Cut[]): FoundCut[] {
   return messages.flatMap(({ index, span: whole }) => {
     const own = edits.filter(({ message }) => message === index)
     const inside = markers.filter((marker) => contains(whole, marker))
@@ -166,10 +166,14 @@ function markersOf({ messages, markers }: Placed, edits: readonly Edit[], hidden
   })
 }
 
-type Prompt = Parameters<LlamaEngine['format']['render']>[0]
+type AnswerPrompt = Parameters<LlamaEngine['format']['render']>[0]
 
 /** What was generated: from the end of the prompt on, as many tokens as were sampled, or, where that is not known, to the end of the turn. */
-function tokensOf(format: LlamaEngine['format'], { messages, ...rest }: Prompt, { tokens, messages: spans }: Placed): Span {
+function tokensOf(
+  format: LlamaEngine['format'],
+  { messages, ...rest }: AnswerPrompt,
+  { tokens, messages: spans }: PlacedSpans,
+): Span {
   const before = messages.length - 1
   const { end, start } = spans[before]!.span
   const { tokens: prompt } = format.render({ messages: messages.slice(0, before), ...rest })
@@ -210,7 +214,7 @@ async function show(
 
 const cancelled = (): KvfoldError => new KvfoldError('engine/cancelled', 'The look at the answer was cancelled.')
 
-function massOf(pattern: AttentionPattern, { placed, cuts }: Looking): Omit<AnswerMass, 'queries' | 'fallback'> {
+function massOf(pattern: AttentionPattern, { placed, cuts }: MassQuery): Omit<AnswerMass, 'queries' | 'fallback'> {
   const queries = [...pattern.queries]
   const mass = (key: string): number => {
     const map = massOn(pattern, queries, key)

@@ -1,10 +1,10 @@
 /** Owns the figures of a study: weights and changes of pairs, interference, layers and heads, an agent's turn. */
 import * as Plot from '@observablehq/plot'
 import type { Contract } from '../core/contract.js'
-import { curves, rows as rowPanels } from '../figures/panels.js'
+import { curves, type PanelRow, rows as rowPanels } from '../figures/panels.js'
 import { COLOURS, FAINT, figure, fitting, LESS, MORE, type Panel } from '../figures/figure.js'
 import { signed } from '../figures/numbers.js'
-import type { Finding, InterferencePoint } from './findings.js'
+import type { FindingFigure, Finding, InterferencePoint } from './findings.js'
 import { changeOf, type From, FROM_NAMES, FROMS, type Glance, meanGlance, type Pair, seenFrom } from './pairs.js'
 import type { SpanStudy } from './spans.js'
 import type { EpisodeRecord, EpisodeStep, PromptRecord } from './run-folder.js'
@@ -43,6 +43,40 @@ export function scatter(records: readonly PromptRecord[], contract: Contract, fi
   })
   const title = `Attention to current values, folded (${contract}) against complete, each pair a point`
   return figure({ title, columns: 2, panels })
+}
+
+/** What a fold does to the weight on current values, beside what arithmetic alone and folds of other text do: means and intervals. */
+export function controls(findings: readonly Finding[]): string {
+  const groups = findings.map((finding) => {
+    const { contract, from, pairs, seeds } = finding
+    const row = (label: string, of: FindingFigure | null, colour: string): PanelRow[] =>
+      of === null
+        ? []
+        : [
+            {
+              ...{ label, values: [of.value], colour, text: `${signed(of.value)} %` },
+              ...(of.interval === null ? {} : { interval: of.interval }),
+            },
+          ]
+    return {
+      title: `${contract}, ${FROM_NAMES[from]}: ${pairs} pairs of ${seeds} prompts`,
+      rows: [
+        ...row('folded', finding.meanChange, COLOURS[contract]),
+        ...row('arithmetic alone', finding.baselineMeanChange, COLOURS.complete),
+        ...row('folded less arithmetic', finding.excessMeanChange, COLOURS[contract]),
+        ...row('unasked keys folded', finding.unaskedMeanChange, COLOURS.complete),
+        ...row('made-up words folded', finding.placeboMeanChange, COLOURS.complete),
+      ],
+    }
+  })
+  const panels = rowPanels(groups, 'change of the mean weight on a current value, %')
+  return panels.length === 0
+    ? ''
+    : figure({
+        title: 'What of the gain is softmax arithmetic, and what folds of other text do',
+        below: 'Means over pairs; lines are 95 % intervals by bootstrap over prompts.',
+        panels,
+      })
 }
 
 const capital = (text: string): string => text.slice(0, 1).toUpperCase() + text.slice(1)
@@ -174,14 +208,14 @@ export function headMaps(records: readonly PromptRecord[], contract: Contract): 
 }
 
 /** One layer and head, averaged over prompts. */
-interface Cell {
+interface HeadCell {
   readonly layer: number
   readonly head: number
   readonly complete: Glance
   readonly folded: Glance
 }
 
-function mapsOf(cells: readonly Cell[], from: From, contract: Contract): Panel[] {
+function mapsOf(cells: readonly HeadCell[], from: From, contract: Contract): Panel[] {
   const mass = (glance: Glance): number => 100 * (seenFrom(glance, from)?.current ?? 0)
   const before = cells.map(({ complete }) => mass(complete))
   const after = cells.map(({ folded }) => mass(folded))
@@ -196,7 +230,7 @@ function mapsOf(cells: readonly Cell[], from: From, contract: Contract): Panel[]
   ]
 }
 
-function map(cells: readonly Cell[], values: readonly number[], most: number, title: string, below: string): Panel {
+function map(cells: readonly HeadCell[], values: readonly number[], most: number, title: string, below: string): Panel {
   const [layers, heads] = [[...new Set(cells.map(({ layer }) => layer))], [...new Set(cells.map(({ head }) => head))]]
   const largest = Math.max(...values.map(Math.abs))
   const at = cells.map(({ layer, head }, index) => ({ layer, head, value: values[index]! }))
@@ -224,7 +258,7 @@ function map(cells: readonly Cell[], values: readonly number[], most: number, ti
   }
 }
 
-function cellsOf(records: readonly PromptRecord[], contract: Contract): Cell[] {
+function cellsOf(records: readonly PromptRecord[], contract: Contract): HeadCell[] {
   const rows = records.flatMap(({ comparisons }) => comparisons.flatMap((one) => (one.contract === contract ? one.heads : [])))
   const groups = new Map<string, typeof rows>()
   for (const row of rows) groups.set(`${row.layer}/${row.head}`, [...(groups.get(`${row.layer}/${row.head}`) ?? []), row])
@@ -262,7 +296,7 @@ export function episode({ n, seed, steps, right, asked }: EpisodeRecord): string
   const said = (step: EpisodeStep) => `step ${step.step + 1}: ${calls(step.calls)}`
   // A step is as high as 1: what it did, and below it the bar.
   const place = { y: ({ step }: EpisodeStep) => step + 0.35 } as const
-  type Part = (typeof parts)[number]
+  type TurnPart = (typeof parts)[number]
   return figure({
     title: `An agent's turn (n = ${n}, seed ${seed}): ${steps.length} steps, ${right} of ${asked} values right`,
     below: 'Where the tokens that a step generates look: mean over layers, heads and these tokens. Numbers are messages, from 0.',
@@ -286,12 +320,17 @@ export function episode({ n, seed, steps, right, asked }: EpisodeRecord): string
               text: ({ queries, shown }: EpisodeStep) => `${queries} tokens looking, ${shown} shown before them`,
             }),
             Plot.rect(parts, {
-              ...{ x1: 'from', x2: 'to', y1: ({ step }: Part) => step + 0.5, y2: ({ step }: Part) => step + 0.94 },
+              ...{ x1: 'from', x2: 'to', y1: ({ step }: TurnPart) => step + 0.5, y2: ({ step }: TurnPart) => step + 0.94 },
               ...{ fill: 'colour', insetRight: 0.6, title: 'says' },
             }),
             Plot.text(
               parts.filter(({ from, to }) => to - from >= NAMED),
-              { x: ({ from, to }: Part) => (from + to) / 2, y: ({ step }: Part) => step + 0.72, text: 'name', fill: 'white' },
+              {
+                x: ({ from, to }: TurnPart) => (from + to) / 2,
+                y: ({ step }: TurnPart) => step + 0.72,
+                text: 'name',
+                fill: 'white',
+              },
             ),
           ],
         },

@@ -6,21 +6,21 @@ import { length, span, type Span } from '../core/span.js'
 import type { AttentionPattern, KeySet } from '../engine/attention.js'
 import type { EngineReply, EngineRequest } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import type { Terms } from '../kv/plan-parts.js'
-import { place, type Placed, type Stretch } from './places.js'
+import type { Terms } from '../kv/plan/parts.js'
+import { place, type PlacedSpans, type MessageSpan } from './places.js'
 import { mean } from './statistics.js'
 
 /** Text of the prompt that weights are summed over. */
 export interface WatchedSet {
   readonly name: string
-  readonly stretches: readonly Stretch[]
+  readonly stretches: readonly MessageSpan[]
 }
 
 /** `given`: the text stands as the model's answer (teacher forcing). `generated`: greedy, at most so many tokens. */
 export type AnswerChoice =
   { readonly kind: 'given'; readonly text: string } | { readonly kind: 'generated'; readonly maxTokens: number }
 
-export interface LookOptions {
+export interface MeasurementOptions {
   readonly engine: LlamaEngine
   readonly conversation: ConversationId
   /** Up to the answer, which is not among them. */
@@ -48,28 +48,28 @@ export interface SetPlaces {
   readonly hidden: number
 }
 
-export interface Look {
+export interface Measurement {
   /** Null when the answer says nothing of what was looked for, so that there was nothing to ask. */
   readonly pattern: AttentionPattern | null
   readonly sets: ReadonlyMap<string, SetPlaces>
-  readonly said: ReadonlyMap<string, Said>
+  readonly said: ReadonlyMap<string, AnswerSpan>
   readonly answer: string
   /** All shown tokens, a given answer included, a generated one not. */
-  readonly prompt: Placed
+  readonly prompt: PlacedSpans
   /** Why the step did not keep to the contract; null when it did. */
   readonly fallback: string | null
 }
 
 /** Has the prompt and the answer computed. @throws KvfoldError as LlamaEngine.respond */
-export async function look(options: LookOptions): Promise<Look> {
+export async function measureAttention(options: MeasurementOptions): Promise<Measurement> {
   return options.answer.kind === 'given' ? given(options, options.answer.text) : generated(options, options.answer.maxTokens)
 }
 
-async function given(options: LookOptions, answer: string): Promise<Look> {
+async function given(options: MeasurementOptions, answer: string): Promise<Measurement> {
   const { engine, messages, watched, find } = options
   const found = [...find(answer)]
   const whole: readonly ChatMessage[] = [...messages, { role: 'assistant', content: answer }]
-  const asked = found.map(([, chars]): Stretch => ({ message: messages.length, chars }))
+  const asked = found.map(([, chars]): MessageSpan => ({ message: messages.length, chars }))
   const prompt = placed(options, whole, [...watched.flatMap(({ stretches }) => stretches), ...asked])
   const answers = prompt.stretches.slice(prompt.stretches.length - asked.length)
   const said = new Map(
@@ -89,7 +89,7 @@ async function given(options: LookOptions, answer: string): Promise<Look> {
   return { pattern: patternOf(reply), sets, said, answer, prompt, fallback: reply.ledger.fallback }
 }
 
-async function generated(options: LookOptions, maxTokens: number): Promise<Look> {
+async function generated(options: MeasurementOptions, maxTokens: number): Promise<Measurement> {
   const { engine, messages, watched, find } = options
   const prompt = placed(
     options,
@@ -123,16 +123,19 @@ async function generated(options: LookOptions, maxTokens: number): Promise<Look>
 }
 
 function placed(
-  { engine, tools = [], edits = [] }: LookOptions,
+  { engine, tools = [], edits = [] }: MeasurementOptions,
   messages: readonly ChatMessage[],
-  stretches: readonly Stretch[],
-): Placed {
+  stretches: readonly MessageSpan[],
+): PlacedSpans {
   return place(engine.format, { messages, tools, edits }, stretches)
 }
 
 const patternOf = ({ attention: pattern }: EngineReply): AttentionPattern | null => pattern ?? null
 
-function request({ conversation, tools, edits, terms, signal }: LookOptions, messages: readonly ChatMessage[]): EngineRequest {
+function request(
+  { conversation, tools, edits, terms, signal }: MeasurementOptions,
+  messages: readonly ChatMessage[],
+): EngineRequest {
   return {
     conversation,
     messages,
@@ -144,7 +147,7 @@ function request({ conversation, tools, edits, terms, signal }: LookOptions, mes
 }
 
 /** The key sets of a look: what is watched and shown, then every message of the prompt as `message <index>`, and `markers`. */
-function attention({ layers, heads, rows }: LookOptions, sets: ReadonlyMap<string, SetPlaces>, prompt: Placed) {
+function attention({ layers, heads, rows }: MeasurementOptions, sets: ReadonlyMap<string, SetPlaces>, prompt: PlacedSpans) {
   const keys: KeySet[] = [...sets].flatMap(([name, { tokens, size }]) => (size === 0 ? [] : [{ name, tokens }]))
   for (const { index, span: tokens } of prompt.messages)
     if (length(tokens) > 0) keys.push({ name: messageSet(index), tokens: [tokens] })
@@ -162,7 +165,7 @@ export const messageSet = (index: number): string => `message ${index}`
 /** The name of the key set of everything that stands in the place of hidden text. */
 export const MARKERS = 'markers'
 
-function setsOf(watched: readonly WatchedSet[], { stretches }: Placed): ReadonlyMap<string, SetPlaces> {
+function setsOf(watched: readonly WatchedSet[], { stretches }: PlacedSpans): ReadonlyMap<string, SetPlaces> {
   let at = 0
   return new Map(
     watched.map(({ name, stretches: asked }) => {
@@ -190,7 +193,7 @@ const merged = (places: readonly number[]): Span[] => disjoint(places.filter((at
 // An answer's tokens as places among the shown ones, and which of them carry a stretch of its text.
 
 /** The tokens of one stretch of an answer. */
-export interface Said {
+export interface AnswerSpan {
   /** Places of the tokens that have at least one of its characters. */
   readonly value: readonly number[]
   /** The token before them, which the first of them was predicted from: where the value is looked up, if anywhere. */
@@ -211,7 +214,7 @@ export class Generated {
   }
 
   /** Null when no token has these characters. Only token borders that are known count, so the tokens may be a few too many. */
-  said({ start, end }: Span): Said | null {
+  said({ start, end }: Span): AnswerSpan | null {
     const { tokens, starts } = this.#aligned
     const value: number[] = []
     for (let index = 0; index < tokens.length; index++) {
@@ -223,7 +226,7 @@ export class Generated {
 }
 
 /** The tokens of a given answer's stretch, from where it is shown. */
-export const saidAt = ({ start, end }: Span): Said => ({
+export const saidAt = ({ start, end }: Span): AnswerSpan => ({
   value: Array.from({ length: end - start }, (_, index) => start + index),
   reading: start - 1,
 })

@@ -1,7 +1,7 @@
 /** Owns what is measured of one key-value pair: where the value's tokens in the answer look, in the complete prompt and in the folded one. */
 import type { Contract } from '../core/contract.js'
-import { dividedBy, type HeadMap, type Look, massOn, overall, renormalised, type WatchedSet } from './measurement.js'
-import type { Stretch } from './places.js'
+import { dividedBy, type HeadMap, type Measurement, massOn, overall, renormalised, type WatchedSet } from './measurement.js'
+import type { MessageSpan } from './places.js'
 import { mean } from './statistics.js'
 
 /** A key and what the prompt says about it. */
@@ -9,9 +9,11 @@ export interface WatchedPair {
   readonly key: string
   readonly value: string
   /** Where the value that counts stands. */
-  readonly current: Stretch
+  readonly current: MessageSpan
   /** Where earlier values of the same key stand. */
-  readonly older: readonly Stretch[]
+  readonly older: readonly MessageSpan[]
+  /** Updates of any key that come after it. */
+  readonly distance: number
 }
 
 /** Where the tokens of one value in the answer look. */
@@ -28,6 +30,8 @@ export interface Masses {
   readonly current: number
   /** On all tokens of the key's earlier values that are shown: interference. */
   readonly older: number
+  /** On all other tokens of the text that stays open: what rises by arithmetic alone rises there, too. */
+  readonly others: number
 }
 
 /**
@@ -43,6 +47,8 @@ export interface Pair {
   readonly status: PairStatus
   /** Tokens of the value in the prompt. */
   readonly tokens: number
+  /** Updates of any key that come after its current value. */
+  readonly distance: number
   /** Earlier values shown in the folded prompt. */
   readonly olderShown: number
   readonly complete: Glance | null
@@ -72,7 +78,7 @@ export const FROM_NAMES: Readonly<Record<From, string>> = {
 }
 
 /** All pairs of one prompt, folded under one contract. */
-export interface Comparison {
+export interface PairComparison {
   readonly contract: Contract
   /** Why the step did not keep to the contract; null when it did. */
   readonly fallback: string | null
@@ -82,32 +88,44 @@ export interface Comparison {
   readonly heads: readonly HeadRow[]
 }
 
-/** The key sets to ask a look for. `folded`: what the folds hide. */
-export const watchedSets = (pairs: readonly WatchedPair[], folded: readonly Stretch[] = []): WatchedSet[] => [
+/** The key sets to ask a look for. `open`: the text of the pairs that folds leave; `folded`: what they hide. */
+export const watchedSets = (
+  pairs: readonly WatchedPair[],
+  folded: readonly MessageSpan[] = [],
+  open: readonly MessageSpan[] = [],
+): WatchedSet[] => [
   ...pairs.flatMap(({ key, current, older }) => [
     { name: currentSet(key), stretches: [current] },
     { name: olderSet(key), stretches: older },
   ]),
+  { name: OPEN, stretches: open },
   { name: FOLDED, stretches: folded },
 ]
 
 const FOLDED = 'all that is folded'
+const OPEN = 'all that stays open'
 
 const currentSet = (key: string): string => `current ${key}`
 const olderSet = (key: string): string => `older ${key}`
 
 /** Sets the two looks side by side. `said` of a look names keys. */
-export function compare(pairs: readonly WatchedPair[], contract: Contract, complete: Look, folded: Look): Comparison {
+export function compare(
+  pairs: readonly WatchedPair[],
+  contract: Contract,
+  complete: Measurement,
+  folded: Measurement,
+): PairComparison {
   const seen = pairs.map((pair) => ({ pair, before: sight(complete, pair.key), after: sight(folded, pair.key) }))
   return {
     contract,
     fallback: folded.fallback,
     shown: folded.prompt.tokens.length,
-    pairs: seen.map(({ pair: { key, value, older }, before, after }): Pair => ({
+    pairs: seen.map(({ pair: { key, value, older, distance }, before, after }): Pair => ({
       key,
       value,
       status: statusOf(folded, key, before, after),
       tokens: complete.sets.get(currentSet(key))?.size ?? 0,
+      distance,
       olderShown: older.length - (folded.sets.get(olderSet(key))?.hidden ?? 0),
       complete: before === null ? null : glanceOf(before),
       folded: after === null ? null : glanceOf(after),
@@ -120,7 +138,7 @@ export function compare(pairs: readonly WatchedPair[], contract: Contract, compl
   }
 }
 
-function statusOf(folded: Look, key: string, before: Sight | null, after: Sight | null): PairStatus {
+function statusOf(folded: Measurement, key: string, before: Sight | null, after: Sight | null): PairStatus {
   if ((folded.sets.get(currentSet(key))?.size ?? 0) === 0) return 'folded-away'
   return before === null || after === null ? 'unanswered' : 'measured'
 }
@@ -133,7 +151,7 @@ interface Sight extends Maps {
 /** `alone`: what of `weight` is left or gained where the folded text is taken out of the softmax. */
 type Maps = { readonly [Of in keyof Masses | 'alone']: HeadMap }
 
-function sight({ pattern, sets, said }: Look, key: string): Sight | null {
+function sight({ pattern, sets, said }: Measurement, key: string): Sight | null {
   const one = said.get(key)
   const size = sets.get(currentSet(key))?.size ?? 0
   if (pattern === null || one === undefined || size === 0) return null
@@ -141,18 +159,22 @@ function sight({ pattern, sets, said }: Look, key: string): Sight | null {
     const current = massOn(pattern, places, currentSet(key))
     if (current === null) return null
     // A set without tokens was not asked for: nothing is on it.
-    const older = massOn(pattern, places, olderSet(key)) ?? { ...current, values: new Float64Array(current.values.length) }
+    const none = { ...current, values: new Float64Array(current.values.length) }
+    const older = massOn(pattern, places, olderSet(key)) ?? none
+    const open = massOn(pattern, places, OPEN)
+    const others = open === null ? none : { ...open, values: open.values.map((mass, at) => mass - current.values[at]!) }
     const alone = dividedBy(renormalised(pattern, places, currentSet(key), FOLDED)!, size)
-    return { weight: dividedBy(current, size), current, older, alone }
+    return { weight: dividedBy(current, size), current, older, others, alone }
   }
   const seen = from(one.value)
   return seen === null ? null : { ...seen, reading: from([one.reading]) }
 }
 
-const massesOf = ({ weight, current, older }: Maps, of: (map: HeadMap) => number): Masses => ({
+const massesOf = ({ weight, current, older, others }: Maps, of: (map: HeadMap) => number): Masses => ({
   weight: of(weight),
   current: of(current),
   older: of(older),
+  others: of(others),
 })
 
 const glanceOf = (sight: Sight, of: (map: HeadMap) => number = overall): Glance => ({
@@ -184,7 +206,7 @@ export function meanGlance(glances: readonly Glance[]): Glance | null {
 export function meanMasses(of: readonly Masses[]): Masses | null {
   if (of.length === 0) return null
   const over = (name: keyof Masses): number => mean(of.map((masses) => masses[name]))
-  return { weight: over('weight'), current: over('current'), older: over('older') }
+  return { weight: over('weight'), current: over('current'), older: over('older'), others: over('others') }
 }
 
 /** What is seen from there; null where that was not captured. */
@@ -195,6 +217,12 @@ export const seenFrom = (glance: Glance | null, from: From): Masses | null =>
 export function changeOf({ complete, folded }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
   return before === null || after === null || before.weight === 0 ? null : 100 * (after.weight / before.weight - 1)
+}
+
+/** Change of the mass on all other tokens that stay open, in percent; null as `changeOf`. */
+export function othersChangeOf({ complete, folded }: Pair, from: From): number | null {
+  const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
+  return before === null || after === null || before.others === 0 ? null : 100 * (after.others / before.others - 1)
 }
 
 /** The change that softmax arithmetic alone would make; null as `changeOf`. */

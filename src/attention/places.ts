@@ -4,13 +4,13 @@ import type { Edit } from '../chat/message.js'
 import { overlaps, span, type Span } from '../core/span.js'
 
 /** Characters of one message's original content. */
-export interface Stretch {
+export interface MessageSpan {
   readonly message: number
   readonly chars: Span
 }
 
 /** What a model is shown, and where in it the stretches are that somebody asked about. */
-export interface Placed {
+export interface PlacedSpans {
   readonly tokens: Int32Array
   readonly messages: readonly RenderedMessage[]
   /**
@@ -22,10 +22,10 @@ export interface Placed {
   readonly markers: readonly Span[]
 }
 
-type Prompt = Pick<RenderRequest, 'messages' | 'tools' | 'edits' | 'generationPrompt'>
+type WatchedPrompt = Pick<RenderRequest, 'messages' | 'tools' | 'edits' | 'generationPrompt'>
 
 /** Finds the stretches in the prompt. Messages with `sampled` text must not be asked about. @throws KvfoldError as ChatFormat.render */
-export function place(format: ChatFormat, prompt: Prompt, stretches: readonly Stretch[]): Placed {
+export function place(format: ChatFormat, prompt: WatchedPrompt, stretches: readonly MessageSpan[]): PlacedSpans {
   const { tokens, messages, origin } = format.render(prompt)
   const base = basePlaces(format, prompt, stretches)
   return {
@@ -42,11 +42,11 @@ export function place(format: ChatFormat, prompt: Prompt, stretches: readonly St
 /** Places in the prompt without its edits; null where it shows nothing of a stretch. */
 function basePlaces(
   format: ChatFormat,
-  { messages, tools = [], generationPrompt = true }: Prompt,
-  stretches: readonly Stretch[],
+  { messages, tools = [], generationPrompt = true }: WatchedPrompt,
+  stretches: readonly MessageSpan[],
 ): (Span | null)[] {
-  const prompt: Prompt = { messages, tools, generationPrompt }
-  const snapped = stretches.map(({ message, chars }): Stretch => ({
+  const prompt: WatchedPrompt = { messages, tools, generationPrompt }
+  const snapped = stretches.map(({ message, chars }): MessageSpan => ({
     message,
     chars: format.snap({ messages, tools, message, chars }),
   }))
@@ -64,7 +64,7 @@ function basePlaces(
 }
 
 /** The stretches cut at each other's ends, so that none of the pieces overlap; in order. */
-function piecesBetween(stretches: readonly Stretch[]): Stretch[] {
+function piecesBetween(stretches: readonly MessageSpan[]): MessageSpan[] {
   const borders = new Map<number, Set<number>>()
   for (const { message, chars } of stretches) {
     const of = borders.get(message) ?? new Set()
@@ -79,8 +79,8 @@ function piecesBetween(stretches: readonly Stretch[]): Stretch[] {
 }
 
 /** What an edit of each piece would hide: rendering says so in tokens. */
-function probe(format: ChatFormat, prompt: Prompt, pieces: readonly Stretch[]): (Span | null)[] {
-  const holes = (of: readonly Stretch[]): readonly { readonly span: Span }[] => {
+function probe(format: ChatFormat, prompt: WatchedPrompt, pieces: readonly MessageSpan[]): (Span | null)[] {
+  const holes = (of: readonly MessageSpan[]): readonly { readonly span: Span }[] => {
     const edits = of.map(({ message, chars }): Edit => ({ message, span: chars, replacement: '' }))
     return format.render({ ...prompt, edits }).origin.holes
   }

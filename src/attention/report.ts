@@ -1,16 +1,26 @@
-/** Owns the report of a study: one HTML page that needs nothing else, in light and dark, for screen and paper. */
+/** Owns the report of a study: one HTML page that needs nothing else, in light and dark, for screen and paper; and the heat map of one value's view. */
+import type { Picture } from '../figures/figure.js'
 import { escaped, figureHtml, page } from '../figures/page.js'
 import { probability, signed } from '../figures/numbers.js'
 import { type Column, html, table } from '../figures/table.js'
-import { changes, episode, headMaps, interference, scatter, spanFigure } from './figures.js'
-import { type Figure, type Finding, summarise, type Summary, type SummaryInput } from './findings.js'
-import { FROM_NAMES } from './pairs.js'
-import type { EpisodeRecord, PromptRecord, RunFolder, StripRecord, StudyRecord } from './run-folder.js'
+import { changes, controls, episode, headMaps, interference, scatter, spanFigure } from './figures.js'
+import { type FindingFigure, type Finding, summarise, type StudySummary, type SummaryInput } from './findings.js'
+import { type From, FROM_NAMES } from './pairs.js'
+import type { EpisodeRecord, PromptRecord, RunFolder, StripRecord, StripToken, StudyRecord } from './run-folder.js'
 import type { SpanStudy } from './spans.js'
-import { type ColumnType, episodeTable, headTable, interferenceTable, pairTable, parquet, type Row as DataRow } from './tables.js'
-import { STRIP_SCRIPT, STRIP_STYLE, stripHtml } from './token-heat-map.js'
+import {
+  type ColumnType,
+  episodeTable,
+  headTable,
+  interferenceTable,
+  pairTable,
+  parquet,
+  type StudyRow as DataRow,
+} from './tables.js'
+import type { Span } from '../core/span.js'
+import type { Measurement } from './measurement.js'
 
-export function report(summary: Summary, pictures: readonly Picture[], strip: StripRecord | null): string {
+export function report(summary: StudySummary, pictures: readonly Picture[], strip: StripRecord | null): string {
   const { model, options, date, command, versions, n } = summary
   const facts = [
     `${model.name}, ${model.layers} layers of ${model.heads} heads`,
@@ -39,15 +49,15 @@ ${strip === null ? '' : stripHtml(strip)}
 const NOTES = [
   'A change is that of the mean weight on one token of the current value, folded against complete, in percent of complete.',
   'Arithmetic alone: a fold takes tokens out of a softmax, so the weights of what stays rise by w / (1 - mass on the folded text); predicted from the complete prompt, layer by layer, head by head, token by token. Excess: observed less that, pair by pair.',
-  'Placebo: as many tokens of made-up words, in the same place of a prompt that is otherwise the same, are folded.',
+  'Placebo: as many tokens of made-up words, in the same place of a prompt that is otherwise the same, are folded. Unasked: as many of updates of keys that nobody asks for. Others: the change of the mass on all other tokens of the stream that stay open.',
   'Brackets: 95 % bootstrap intervals over prompts, because pairs of one prompt are not independent.',
-  'pairs, p: one-sample t test (t) and Wilcoxon signed-rank test (W) on the changes of all pairs as if they were independent, as in the paper; prompts, p: the same on the mean change of each prompt.',
+  'pairs, p: one-sample t test (t) and Wilcoxon signed-rank test (W) on the changes of all pairs as if they were independent, as in the paper; prompts, p: the same on the mean change of each prompt; excess, p: on its mean excess.',
   'Below even: pairs whose weight in the complete prompt is less than one over the number of shown tokens, so that the value is not looked for from there; percentages of such weights say little.',
   "The paper's row is quoted from Sculptor, section 4.3: another model, one prompt.",
 ]
 
 /** The first contract in words. */
-function verdict({ findings }: Summary): string {
+function verdict({ findings }: StudySummary): string {
   const sentences = findings.slice(0, 2).map((finding) => {
     const { from, contract, pairs, improved, medianChange, meanChange, belowEven } = finding
     if (medianChange === null || meanChange === null) return `No pair could be measured ${FROM_NAMES[from]}.`
@@ -70,10 +80,10 @@ function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, placeboM
 }
 
 /** The paper's row is null. */
-type Row = Finding | null
+type FindingRow = Finding | null
 
-function tables({ findings, paper }: Summary): string {
-  const column = (title: string, ours: (finding: Finding) => string, theirs = '–'): Column<Row> => ({
+function tables({ findings, paper }: StudySummary): string {
+  const column = (title: string, ours: (finding: Finding) => string, theirs = '–'): Column<FindingRow> => ({
     ...{ title, text: (finding) => (finding === null ? theirs : ours(finding)) },
   })
   const named = [
@@ -89,6 +99,8 @@ function tables({ findings, paper }: Summary): string {
     column('arithmetic alone, %', ({ baselineMeanChange }) => withInterval(baselineMeanChange)),
     column('excess, %', ({ excessMeanChange }) => withInterval(excessMeanChange)),
     column('placebo, %', ({ placeboMeanChange }) => withInterval(placeboMeanChange)),
+    column('unasked, %', ({ unaskedMeanChange }) => withInterval(unaskedMeanChange)),
+    column('others, %', ({ othersMeanChange }) => withInterval(othersMeanChange)),
     column('median change, %', ({ medianChange }) => withInterval(medianChange), signed(paper.medianChange)),
     column('range, %', (finding) => (finding.range === null ? '–' : range(finding.range)), range(paper.range)),
     column('R²', ({ r2 }) => withInterval(r2, (value) => value.toFixed(3)), String(paper.r2)),
@@ -100,12 +112,26 @@ function tables({ findings, paper }: Summary): string {
     column('W, p', ({ overPairs }) => p(overPairs.wilcoxon)),
     column('prompts: t, p', ({ overSeeds }) => p(overSeeds.t)),
     column('W, p', ({ overSeeds }) => p(overSeeds.wilcoxon)),
+    column('excess: t, p', ({ excessOverSeeds }) => p(excessOverSeeds.t)),
+    column('W, p', ({ excessOverSeeds }) => p(excessOverSeeds.wilcoxon)),
     column('below even', ({ belowEven }) => String(belowEven)),
     column('weight on the value', ({ complete, folded }) => arrow(complete?.weight, folded?.weight)),
     column('mass on earlier values', ({ complete, folded }) => arrow(complete?.older, folded?.older)),
   ]
-  const theirs = (finding: Row): boolean => finding === null
-  return [changed, tested].map((columns) => html(table(columns, [...findings, null], { theirs }))).join('')
+  const theirs = (finding: FindingRow): boolean => finding === null
+  const far = findings.flatMap((finding) => finding.byDistance.map((row) => ({ ...row, finding })))
+  type Far = (typeof far)[number]
+  const distances: Column<Far>[] = [
+    { title: '', text: ({ finding }) => `folded, ${finding.contract}` },
+    { title: 'tokens looking', text: ({ finding }) => (finding.from === 'value' ? 'value' : 'predicting') },
+    { title: 'updates behind the value', text: ({ from, to }) => (to === null ? `${from} or more` : `${from} to ${to}`) },
+    { title: 'pairs', text: ({ pairs }) => String(pairs) },
+    { title: 'not answered', text: ({ unanswered }) => String(unanswered) },
+    { title: 'mean change, %', text: ({ meanChange }) => withInterval(meanChange) },
+    { title: 'excess, %', text: ({ excessMeanChange }) => withInterval(excessMeanChange) },
+  ]
+  const ours = [changed, tested].map((columns) => html(table(columns, [...findings, null], { theirs })))
+  return [...ours, html(table(distances, far))].join('')
 }
 
 function counted({ pairs, counts }: Finding): string {
@@ -120,9 +146,9 @@ const share = ({ improved, improvedShare }: Finding): string =>
   improvedShare === null
     ? '–'
     : `${improved} (${(100 * improvedShare.value).toFixed(1)} %)${interval(improvedShare, (value) => (100 * value).toFixed(0))}`
-const withInterval = (figure: Figure | null, write = signed): string =>
+const withInterval = (figure: FindingFigure | null, write = signed): string =>
   figure === null ? '–' : write(figure.value) + interval(figure, write)
-const interval = ({ interval: ends }: Figure, write: (value: number) => string): string =>
+const interval = ({ interval: ends }: FindingFigure, write: (value: number) => string): string =>
   ends === null ? '' : ` [${write(ends[0])}, ${write(ends[1])}]`
 const arrow = (before: number | undefined, after: number | undefined): string =>
   before === undefined || after === undefined
@@ -131,20 +157,15 @@ const arrow = (before: number | undefined, after: number | undefined): string =>
 
 // Which figures a study gets, and the names of their files.
 
-export interface Picture {
-  /** File name without its ending. */
-  readonly name: string
-  readonly svg: string
-}
-
 /** In the order of the report; none for what has no data. */
 export function picturesOf(
-  { contracts, findings, interference: points, n }: Summary,
+  { contracts, findings, interference: points, n }: StudySummary,
   records: readonly StudyRecord[],
 ): Picture[] {
   const prompts = records.filter((record): record is PromptRecord => record.part === 'prompt' && record.n === n)
   const episodes = records.filter((record): record is EpisodeRecord => record.part === 'episode')
   const all = [
+    { name: 'controls', svg: controls(findings) },
     ...contracts.flatMap((contract): Picture[] => {
       const own = findings.filter((finding) => finding.contract === contract)
       return [
@@ -179,7 +200,7 @@ ${answers.join('\n')}`,
 // Writing what a study found into its folder: summary, tables, figures, report.
 
 /** The summary, and where the report is. Files of an earlier run of the folder are overwritten. */
-export function publish(folder: RunFolder, input: SummaryInput): { readonly summary: Summary; readonly report: string } {
+export function publish(folder: RunFolder, input: SummaryInput): { readonly summary: StudySummary; readonly report: string } {
   const { records } = input
   const summary = summarise(input)
   folder.write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
@@ -197,3 +218,105 @@ export function publish(folder: RunFolder, input: SummaryInput): { readonly summ
   const strip = records.find((record: StudyRecord): record is StripRecord => record.part === 'strip') ?? null
   return { summary, report: folder.write('report.html', report(summary, pictures, strip)) }
 }
+
+// One value's view of everything shown, token by token: its weights, and how they are drawn on a page.
+
+// One value's view of everything shown: the weight on every token, from whole rows.
+
+/**
+ * Every shown token with its weight, averaged over the captured layers, heads and the looking tokens of what the answer says under `name`. Empty when
+ * the look has no rows, or the answer does not say it. Weights of tokens after the looking ones are 0.
+ */
+export function stripOf(
+  { pattern, prompt, said, sets }: Measurement,
+  name: string,
+  from: From,
+  text: (token: number) => string,
+): StripToken[] {
+  const one = said.get(name)
+  const places = one === undefined ? [] : from === 'value' ? one.value : [one.reading]
+  const rows = pattern?.rows
+  if (pattern === null || rows === null || rows === undefined || places.length === 0) return []
+  const wide = rows.shape.at(-1)!
+  const { layers, heads, queries } = pattern
+  const weights = new Float64Array(wide)
+  const looking = places.map((at) => queries.indexOf(at)).filter((row) => row >= 0)
+  const maps = layers.length * heads.length
+  for (let map = 0; map < maps; map++)
+    for (const row of looking)
+      for (let at = 0; at < wide; at++) weights[at]! += rows.data[(map * queries.length + row) * wide + at]!
+  const end = Math.max(...places) + 1
+  const answer = prompt.messages.findLast(({ content }) => content !== null)?.span.start ?? prompt.tokens.length
+  const within = (spans: readonly Span[], at: number): boolean => spans.some((span) => span.start <= at && at < span.end)
+  const current = sets.get(`current ${name}`)?.tokens ?? []
+  const older = sets.get(`older ${name}`)?.tokens ?? []
+  return Array.from(prompt.tokens.slice(0, end), (token, at): StripToken => ({
+    text: text(token),
+    weight: Number((weights[at]! / (maps * looking.length)).toPrecision(6)),
+    kind: within(current, at)
+      ? 'current'
+      : within(older, at)
+        ? 'older'
+        : within(prompt.markers, at)
+          ? 'marker'
+          : at >= answer
+            ? 'answer'
+            : 'other',
+  }))
+}
+
+// The token strip on a page: every shown token, darker the more one value's tokens look at it; pointing at one says how much.
+
+/** Tokens with less of the strongest weight than this look alike, so those next to each other are one element. */
+const FAINT = 0.004
+
+/** The same scale on all sides. */
+function stripHtml({ key, value, n, seed, sides, layers }: StripRecord): string {
+  const most = Math.max(...sides.flatMap(({ tokens }) => tokens.map(({ weight }) => weight)), Number.MIN_VALUE)
+  return `<section><h2>One value, token by token</h2>
+<p>Where the right answer looks when it says <b>${escaped(value)}</b> (key <b>${escaped(key)}</b>, n = ${n}, seed ${seed}; mean over ${layers.length} layers, their heads and the looking tokens). The pair is the one with the middle change of its prompt. Solid frame: the current value; dashed: earlier values of the key; dotted: markers of folded text; underlined: the answer so far. Darkest: ${(100 * most).toPrecision(3)} %.</p>
+${sides.map(({ name, tokens }) => `<h3>${escaped(name)}, ${tokens.length} tokens</h3>\n<p class="kf-strip">${stretches(tokens, most)}</p>`).join('\n')}
+<p id="kf-said" class="faint" aria-live="polite">Point at a token.</p></section>`
+}
+
+function stretches(tokens: readonly StripToken[], most: number): string {
+  const parts: string[] = []
+  for (let at = 0; at < tokens.length;) {
+    const { weight, kind } = tokens[at]!
+    let end = at + 1
+    const faint = (token: StripToken): boolean =>
+      token.kind === kind && token.weight < FAINT * most && (kind === 'other' || kind === 'answer')
+    if (faint(tokens[at]!)) while (end < tokens.length && faint(tokens[end]!)) end++
+    const group = tokens.slice(at, end)
+    const sum = group.reduce((total, token) => total + token.weight, 0)
+    const place = end - at === 1 ? `token ${at}` : `tokens ${at} to ${end - 1}, together`
+    const strength = end - at === 1 ? Math.sqrt(weight / most) : 0
+    parts.push(
+      `<span class="kf-${kind}" style="--w:${strength.toFixed(3)}" data-w="${place}: ${(100 * sum).toPrecision(3)} %">${escaped(group.map(({ text }) => text).join(''))}</span>`,
+    )
+    at = end
+  }
+  return parts.join('')
+}
+
+const STRIP_STYLE = `
+h3 { font-size: 14px; margin: 14px 0 4px }
+.kf-strip { font: 12px/1.7 ui-monospace, 'DejaVu Sans Mono', monospace; white-space: pre-wrap; overflow-wrap: anywhere; max-height: 320px; overflow-y: auto; border: 1px solid var(--rule); border-radius: 6px; padding: 10px; margin: 4px 0 }
+.kf-strip span { background: rgb(13 148 136 / calc(var(--w) * 0.85)); border-radius: 3px; -webkit-print-color-adjust: exact; print-color-adjust: exact }
+.kf-strip span:hover { outline: 2px solid #3b82f6 }
+.kf-current { box-shadow: inset 0 0 0 1.5px var(--ink) } .kf-older { box-shadow: none; border: 1px dashed var(--faint) } .kf-marker { border: 1px dotted var(--faint) } .kf-answer { text-decoration: underline; text-decoration-color: var(--rule) }
+#kf-said { position: sticky; bottom: 0; background: var(--paper); padding: 6px 0; margin: 0 }
+@media print { .kf-strip { max-height: none } #kf-said { display: none } }
+`
+
+const STRIP_SCRIPT = `
+for (const strip of document.querySelectorAll('.kf-strip')) {
+  const current = strip.querySelector('.kf-current')
+  if (current) strip.scrollTop = current.offsetTop - strip.offsetTop - strip.clientHeight / 2
+}
+document.addEventListener('pointerover', (event) => {
+  const span = event.target instanceof Element ? event.target.closest('[data-w]') : null
+  const said = document.getElementById('kf-said')
+  if (span && said) said.textContent = span.dataset.w + '  ' + JSON.stringify(span.textContent.slice(0, 80))
+})
+`

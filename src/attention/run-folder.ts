@@ -2,7 +2,7 @@
 import { appendFileSync, existsSync, mkdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
-import type { Comparison } from './pairs.js'
+import type { PairComparison } from './pairs.js'
 
 // The folder of a run: what was asked, the records so far, one line each, and the files made of them. A run that was cut off goes on there.
 
@@ -10,7 +10,7 @@ const OPTIONS = 'options.json'
 const RECORDS = 'records.jsonl'
 
 /** Everything that records depend on, as plain data. */
-export type RunOptions = Readonly<Record<string, unknown>>
+export type RecordedOptions = Readonly<Record<string, unknown>>
 
 export class RunFolder {
   readonly #records: StudyRecord[]
@@ -18,7 +18,7 @@ export class RunFolder {
 
   private constructor(
     readonly path: string,
-    private readonly options: RunOptions,
+    private readonly options: RecordedOptions,
     records: readonly StudyRecord[],
   ) {
     this.#records = [...records]
@@ -29,7 +29,7 @@ export class RunFolder {
    * Opens the folder; nothing is written before the first record is. A last line that was not written to its end is taken off.
    * @throws KvfoldError attention/other-run when the folder holds records of other options, or something else
    */
-  static open(path: string, options: RunOptions): RunFolder {
+  static open(path: string, options: RecordedOptions): RunFolder {
     const asked = join(path, OPTIONS)
     if (existsSync(asked)) refuseOthers(path, readFileSync(asked, 'utf8'), options)
     else if (existsSync(join(path, RECORDS))) throw foreign(path, `it has ${RECORDS} but no ${OPTIONS}`)
@@ -81,14 +81,14 @@ function recordsIn(path: string): StudyRecord[] {
     })
 }
 
-function refuseOthers(path: string, text: string, options: RunOptions): void {
-  let there: RunOptions
+function refuseOthers(path: string, text: string, options: RecordedOptions): void {
+  let there: RecordedOptions
   try {
-    there = JSON.parse(text) as RunOptions
+    there = JSON.parse(text) as RecordedOptions
   } catch {
     throw foreign(path, `its ${OPTIONS} is not JSON`)
   }
-  const asked = JSON.parse(JSON.stringify(options)) as RunOptions
+  const asked = JSON.parse(JSON.stringify(options)) as RecordedOptions
   const different = [...new Set([...Object.keys(there), ...Object.keys(asked)])].filter(
     (name) => JSON.stringify(there[name]) !== JSON.stringify(asked[name]),
   )
@@ -114,9 +114,11 @@ export interface PromptRecord {
   readonly seed: number
   /** Tokens of the complete prompt, a given answer included. */
   readonly shown: number
-  readonly comparisons: readonly Comparison[]
+  readonly comparisons: readonly PairComparison[]
   /** The same folds of as many tokens that say nothing of any key; null where that was not looked at. */
-  readonly placebo: readonly Comparison[] | null
+  readonly placebo: readonly PairComparison[] | null
+  /** The same folds of as many tokens of updates of keys that nobody asks for; null as `placebo`. */
+  readonly unasked: readonly PairComparison[] | null
   readonly seconds: number
 }
 

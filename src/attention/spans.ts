@@ -5,13 +5,13 @@ import type { Contract } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import { span, type Span } from '../core/span.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import type { BlendChoice } from '../kv/plan-parts.js'
-import { type AnswerChoice, look, type Look, type LookOptions, massOn, overall } from './measurement.js'
-import type { Stretch } from './places.js'
-import type { Row, Table } from './tables.js'
+import type { BlendChoice } from '../kv/plan/parts.js'
+import { type AnswerChoice, measureAttention, type Measurement, type MeasurementOptions, massOn, overall } from './measurement.js'
+import type { MessageSpan } from './places.js'
+import type { StudyRow, StudyTable } from './tables.js'
 
 /** A stretch to watch. */
-export interface WatchedSpan extends Stretch {
+export interface WatchedSpan extends MessageSpan {
   readonly name: string
   readonly text: string
 }
@@ -74,8 +74,8 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
     ...(signal === undefined ? {} : { signal }),
   }
   const total = contracts.length + 1
-  const once = async (side: Contract | 'complete', of: LookOptions): Promise<Look> => {
-    const seen = await look(of)
+  const once = async (side: Contract | 'complete', of: MeasurementOptions): Promise<Measurement> => {
+    const seen = await measureAttention(of)
     if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The study was interrupted.')
     if (!seen.said.has(WHOLE))
       throw new KvfoldError(
@@ -128,14 +128,14 @@ function found(answer: string, spans: readonly WatchedSpan[]): ReadonlyMap<strin
   return new Map(end > start ? [[WHOLE, span(start, end)] as const, ...said] : [])
 }
 
-const answerOf = (side: Contract | 'complete', { answer, prompt, fallback }: Look): SpanStudy['answers'][number] => ({
+const answerOf = (side: Contract | 'complete', { answer, prompt, fallback }: Measurement): SpanStudy['answers'][number] => ({
   side,
   answer,
   shown: prompt.tokens.length,
   fallback,
 })
 
-function rowOf({ name, message }: WatchedSpan, contract: Contract, before: Look, after: Look): SpanRow {
+function rowOf({ name, message }: WatchedSpan, contract: Contract, before: Measurement, after: Measurement): SpanRow {
   const [complete, folded] = [massFrom(before, WHOLE, name) ?? 0, massFrom(after, WHOLE, name)]
   const [saidComplete, saidFolded] = [massFrom(before, name, name), massFrom(after, name, name)]
   return {
@@ -150,7 +150,7 @@ function rowOf({ name, message }: WatchedSpan, contract: Contract, before: Look,
   }
 }
 
-function massFrom({ pattern, said, sets }: Look, from: string, on: string): number | null {
+function massFrom({ pattern, said, sets }: Measurement, from: string, on: string): number | null {
   const looking = said.get(from)
   if (pattern === null || looking === undefined || (sets.get(on)?.size ?? 0) === 0) return null
   const map = massOn(pattern, looking.value, on)
@@ -158,7 +158,7 @@ function massFrom({ pattern, said, sets }: Look, from: string, on: string): numb
 }
 
 /** One row a span and contract. */
-export function spanTable(rows: readonly SpanRow[]): Table {
+export function spanTable(rows: readonly SpanRow[]): StudyTable {
   return {
     columns: {
       name: 'text',
@@ -171,7 +171,7 @@ export function spanTable(rows: readonly SpanRow[]): Table {
       said_complete: 'real',
       said_folded: 'real',
     },
-    rows: rows.map(({ said, ...row }): Row => ({
+    rows: rows.map(({ said, ...row }): StudyRow => ({
       ...row,
       said_complete: said?.complete ?? null,
       said_folded: said?.folded ?? null,

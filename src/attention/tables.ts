@@ -8,13 +8,13 @@ import type { PromptRecord, StudyRecord } from './run-folder.js'
 
 // The tables of a study: which columns they have, and their rows from the records.
 
-export interface Table {
+export interface StudyTable {
   readonly columns: Readonly<Record<string, ColumnType>>
-  readonly rows: readonly Row[]
+  readonly rows: readonly StudyRow[]
 }
 
 /** One row a pair, prompt and contract. Weights are means over layers, heads and tokens; changes are percent. */
-export function pairTable(records: readonly StudyRecord[]): Table {
+export function pairTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
       n: 'integer',
@@ -37,7 +37,7 @@ export function pairTable(records: readonly StudyRecord[]): Table {
     },
     rows: prompts(records).flatMap(({ n, seed, shown: completeTokens, comparisons }) =>
       comparisons.flatMap(({ contract, pairs, shown }) =>
-        pairs.map((pair): Row => ({
+        pairs.map((pair): StudyRow => ({
           ...{ n, seed, contract, key: pair.key, value: pair.value, status: pair.status },
           ...{ value_tokens: pair.tokens, older_shown: pair.olderShown, change: changeOf(pair, 'value') },
           ...{ reading_change: changeOf(pair, 'reading'), baseline_change: baselineChangeOf(pair, 'value') },
@@ -58,7 +58,7 @@ const MASS_COLUMNS = Object.fromEntries(
   ),
 )
 
-const masses = (side: string, glance: Glance | null): Row => ({
+const masses = (side: string, glance: Glance | null): StudyRow => ({
   [`${side}_mass`]: glance?.current ?? null,
   [`${side}_older_mass`]: glance?.older ?? null,
   [`${side}_reading_mass`]: glance?.reading?.current ?? null,
@@ -66,7 +66,7 @@ const masses = (side: string, glance: Glance | null): Row => ({
 })
 
 /** One row a layer, head, prompt and contract: means over the prompt's measured pairs. */
-export function headTable(records: readonly StudyRecord[]): Table {
+export function headTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
       n: 'integer',
@@ -80,7 +80,7 @@ export function headTable(records: readonly StudyRecord[]): Table {
     },
     rows: prompts(records).flatMap(({ n, seed, comparisons }) =>
       comparisons.flatMap(({ contract, heads }) =>
-        heads.map(({ layer, head, complete, folded }): Row => ({
+        heads.map(({ layer, head, complete, folded }): StudyRow => ({
           ...{ n, seed, contract, layer, head, complete: complete.weight, folded: folded.weight },
           ...masses('complete', complete),
           ...masses('folded', folded),
@@ -91,7 +91,7 @@ export function headTable(records: readonly StudyRecord[]): Table {
 }
 
 /** One row a point of the interference curve; contract null: the complete prompt. */
-export function interferenceTable(points: readonly InterferencePoint[]): Table {
+export function interferenceTable(points: readonly InterferencePoint[]): StudyTable {
   return {
     columns: {
       n: 'integer',
@@ -106,7 +106,7 @@ export function interferenceTable(points: readonly InterferencePoint[]): Table {
       current_low: 'real',
       current_high: 'real',
     },
-    rows: points.map(({ n, contract, from, seeds, pairs, older, current }): Row => ({
+    rows: points.map(({ n, contract, from, seeds, pairs, older, current }): StudyRow => ({
       ...{ n, contract, from, seeds, pairs },
       ...{ older_mass: older.value, older_low: older.interval?.[0] ?? null, older_high: older.interval?.[1] ?? null },
       ...{ current_mass: current.value, current_low: current.interval?.[0] ?? null, current_high: current.interval?.[1] ?? null },
@@ -115,7 +115,7 @@ export function interferenceTable(points: readonly InterferencePoint[]): Table {
 }
 
 /** One row a message and step of the episodes. */
-export function episodeTable(records: readonly StudyRecord[]): Table {
+export function episodeTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
       n: 'integer',
@@ -133,7 +133,7 @@ export function episodeTable(records: readonly StudyRecord[]): Table {
       record.part !== 'episode'
         ? []
         : record.steps.flatMap(({ step, calls, shares, queries }) =>
-            shares.map(({ message, role, tokens, mass, markers }): Row => ({
+            shares.map(({ message, role, tokens, mass, markers }): StudyRow => ({
               ...{ n: record.n, seed: record.seed, step, calls: calls.join(', '), message, role, tokens, mass },
               ...{ marker_mass: markers, queries },
             })),
@@ -189,8 +189,8 @@ export function valueArrays(records: readonly StudyRecord[], n: number, from: Fr
 
 // Tables as Parquet files: pandas, Polars, DuckDB and Arrow read them.
 
-type Cell = string | number | null
-export type Row = Readonly<Record<string, Cell>>
+type StudyCell = string | number | null
+export type StudyRow = Readonly<Record<string, StudyCell>>
 
 /** What a column holds; all may hold nulls. */
 export type ColumnType = 'text' | 'integer' | 'real'
@@ -198,7 +198,7 @@ export type ColumnType = 'text' | 'integer' | 'real'
 const TYPES: Readonly<Record<ColumnType, BasicType>> = { text: 'STRING', integer: 'INT32', real: 'DOUBLE' }
 
 /** The rows as one Parquet file; `about` goes into its metadata. */
-export function parquet(columns: Readonly<Record<string, ColumnType>>, rows: readonly Row[], about: string): Uint8Array {
+export function parquet(columns: Readonly<Record<string, ColumnType>>, rows: readonly StudyRow[], about: string): Uint8Array {
   const buffer = parquetWriteBuffer({
     columnData: Object.entries(columns).map(([name, type]) => ({
       name,

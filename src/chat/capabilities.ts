@@ -1,11 +1,11 @@
 /** Finds out, by trying, in which form a template takes system messages, tools, calls and results. */
 import { KvfoldError } from '../core/errors.js'
-import { type Form, nativeForm, templateMessages, toolsValue } from './conversation.js'
+import { type TemplateForm, nativeForm, templateMessages, toolsValue } from './conversation.js'
 import type { Template } from './jinja/template.js'
 import type { ChatMessage, ToolDefinition } from './message.js'
 import type { Field, Tracked } from './tracked.js'
 
-export interface Capabilities extends Form {
+export interface Capabilities extends TemplateForm {
   /** Why a whole conversation with tools does not render in any form; null when it does. */
   readonly trouble: string | null
 }
@@ -35,7 +35,7 @@ type Attempt = { readonly text: Tracked } | { readonly failure: string }
 
 /** @throws KvfoldError chat/template-failed when not even one user message renders */
 export function findCapabilities(template: Template): Capabilities {
-  const attempt = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: Form): Attempt => {
+  const attempt = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: TemplateForm): Attempt => {
     try {
       const given = { messages: templateMessages(messages, tools, form), tools: toolsValue(tools, form), generationPrompt: true }
       return { text: template.render(given) }
@@ -51,7 +51,7 @@ export function findCapabilities(template: Template): Capabilities {
     throw new KvfoldError('chat/template-failed', `${alone.failure} It was given a single user message.`)
 
   const speaks = attempt([system, user], [], { ...nativeForm, absent })
-  const form: Form = { ...nativeForm, absent, system: shows(speaks, 'content', 0) ? 'native' : 'merged' }
+  const form: TemplateForm = { ...nativeForm, absent, system: shows(speaks, 'content', 0) ? 'native' : 'merged' }
   const knows = [[user], [system, user]].some((start) => shows(attempt(start, [probeTool], form), 'tool', 0))
   const turn = [user, calling, ...results, answer, afterwards]
   let trouble: string | null = null
@@ -68,9 +68,9 @@ export function findCapabilities(template: Template): Capabilities {
 
 /** What a form still has to give way on. */
 function refine(
-  form: Form,
-  attempt: (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: Form) => Attempt,
-): Partial<Form> {
+  form: TemplateForm,
+  attempt: (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: TemplateForm) => Attempt,
+): Partial<TemplateForm> {
   const wordy: ChatMessage = { ...calling, content: 'Probe words.', reasoning: 'Probe thought.' }
   const crowded = 'failure' in attempt([user, wordy, ...results, afterwards], [probeTool], form)
   const blank = 'failure' in attempt([user, { ...answer, content: '' }, afterwards], [], form)
@@ -78,7 +78,7 @@ function refine(
 }
 
 /** Forms from the most native to plain text. Where we describe the tools, calls are text too, in the syntax the description asks for. */
-function* forms(base: Form): Generator<Form> {
+function* forms(base: TemplateForm): Generator<TemplateForm> {
   for (const merge of [false, true])
     for (const results of ['native', 'user'] as const)
       if (base.tools === 'native')
@@ -97,7 +97,7 @@ function shows(attempt: Attempt, field: Field, message: number): boolean {
 }
 
 /** Calls, arguments (as JSON or as tags, never as Python writes a mapping or as escaped JSON) and results are all shown. */
-function rendersCalls(attempt: Attempt, { calls }: Form): boolean {
+function rendersCalls(attempt: Attempt, { calls }: TemplateForm): boolean {
   if (!('text' in attempt)) return false
   const { pieces } = attempt.text
   const value = pieces.map(({ text, owner }) => (owner === 1 ? text : '')).join('')

@@ -36,7 +36,7 @@ export function toValue(input: unknown, origin: Origin): Value {
 const mapping = (entries: readonly (readonly [string, Value])[]) => new MappingValue(new Map(entries))
 
 /** The `tools` variable; null: leave it undefined. */
-export function toolsValue(tools: readonly ToolDefinition[], form: Form): Value | null {
+export function toolsValue(tools: readonly ToolDefinition[], form: TemplateForm): Value | null {
   if (tools.length === 0 || form.tools !== 'native') return form.absent === 'none' ? new NullValue() : null
   const origin: Origin = { field: 'tool', message: 0 }
   return new ArrayValue(
@@ -53,7 +53,7 @@ export function toolsValue(tools: readonly ToolDefinition[], form: Form): Value 
 export function templateMessages(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
-  form: Form,
+  form: TemplateForm,
   writer: CallWriter = hermesWriter,
 ): TemplateMessage[] {
   let turns = messages.flatMap((message, index) => turnsOf(message, index, messages, form, writer))
@@ -66,11 +66,17 @@ export function templateMessages(
   }))
 }
 
-function turnsOf(message: ChatMessage, index: number, messages: readonly ChatMessage[], form: Form, writer: CallWriter): Turn[] {
+function turnsOf(
+  message: ChatMessage,
+  index: number,
+  messages: readonly ChatMessage[],
+  form: TemplateForm,
+  writer: CallWriter,
+): TemplateTurn[] {
   const note = Tracked.of(message.note ?? '', { field: 'note', message: index })
   const content = Tracked.join([Tracked.of(message.content, { field: 'content', message: index }), note])
   const callOrigin: Origin = { field: 'call', message: index }
-  const turn = (given: Partial<Turn>): Turn => ({ index, role: message.role, content, rest: [], ...given })
+  const turn = (given: Partial<TemplateTurn>): TemplateTurn => ({ index, role: message.role, content, rest: [], ...given })
   if (message.role === 'tool') {
     if (form.results === 'user') {
       const body = Tracked.join([literal('<tool_response>\n'), content, literal('\n</tool_response>')])
@@ -117,7 +123,7 @@ function reasoningEntries(reasoning: string, index: number): (readonly [string, 
   return ['reasoning_content', 'reasoning', 'thinking'].map((name) => [name, value] as const)
 }
 
-function callValue(call: ToolCall, origin: Origin, form: Form): Value {
+function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
   const json = call.malformed ?? pythonJson(call.arguments)
   const asText = form.calls === 'string' || call.malformed !== undefined
   return mapping([
@@ -149,7 +155,7 @@ function answeredCall(
 }
 
 /** An id as the template wants it; the same id always becomes the same. */
-function callId(id: string, { ids }: Form): string {
+function callId(id: string, { ids }: TemplateForm): string {
   if (ids === 'free' || /^[a-zA-Z0-9]{9}$/.test(id)) return id
   let hash = 0x811c9dc5
   for (const char of id) hash = Math.imul(hash ^ (char.codePointAt(0) ?? 0), 0x01000193) >>> 0
@@ -159,7 +165,7 @@ function callId(id: string, { ids }: Form): string {
 // The form in which a template takes messages, tools and calls.
 
 /** How a template wants its messages; found out once, by trying (capabilities.ts). */
-export interface Form {
+export interface TemplateForm {
   /** `merged`: the template knows no system role, so the first user message opens with the system's text. */
   readonly system: 'native' | 'merged'
   /** What templates that want to be told see when there are no tools. */
@@ -182,7 +188,7 @@ export interface Form {
   readonly merge: boolean
 }
 
-export const nativeForm: Form = {
+export const nativeForm: TemplateForm = {
   system: 'native',
   absent: 'none',
   tools: 'native',
@@ -198,7 +204,7 @@ export const nativeForm: Form = {
 // Conversation turns on their way to a template, and how they are joined for templates that take fewer kinds of them.
 
 /** A turn on its way to the template. */
-export interface Turn {
+export interface TemplateTurn {
   readonly index: number
   readonly role: string
   readonly content: Tracked
@@ -206,16 +212,16 @@ export interface Turn {
 }
 
 /** Text at the end of the system turn, which is made when there is none. */
-export function withPreamble(turns: readonly Turn[], text: Tracked): Turn[] {
+export function withPreamble(turns: readonly TemplateTurn[], text: Tracked): TemplateTurn[] {
   const [first, ...rest] = turns
   if (first?.role === 'system') return [{ ...first, content: paragraphs(first.content, text, first.index) }, ...rest]
   return [{ index: first?.index ?? 0, role: 'system', content: text, rest: [] }, ...turns]
 }
 
 /** System turns joined to the next user turn (or made one). */
-export function withoutSystem(turns: readonly Turn[]): Turn[] {
-  const made: Turn[] = []
-  let waiting: Turn | null = null
+export function withoutSystem(turns: readonly TemplateTurn[]): TemplateTurn[] {
+  const made: TemplateTurn[] = []
+  let waiting: TemplateTurn | null = null
   for (const turn of turns) {
     if (turn.role === 'system') waiting = waiting === null ? { ...turn, role: 'user' } : joined(waiting, turn)
     else if (waiting === null) made.push(turn)
@@ -228,8 +234,8 @@ export function withoutSystem(turns: readonly Turn[]): Turn[] {
 }
 
 /** Neighbouring user turns, and neighbouring assistant turns without calls, as one. */
-export function merged(turns: readonly Turn[]): Turn[] {
-  const made: Turn[] = []
+export function merged(turns: readonly TemplateTurn[]): TemplateTurn[] {
+  const made: TemplateTurn[] = []
   for (const turn of turns) {
     const last = made.at(-1)
     if (last !== undefined && last.role === turn.role && turn.role !== 'tool' && last.rest.length === 0)
@@ -240,7 +246,7 @@ export function merged(turns: readonly Turn[]): Turn[] {
 }
 
 /** One turn out of two; each part keeps its owner, the second's role wins. */
-function joined(first: Turn, second: Turn): Turn {
+function joined(first: TemplateTurn, second: TemplateTurn): TemplateTurn {
   const content = paragraphs(first.content.owned(first.index), second.content.owned(second.index), second.index)
   return { index: first.index, role: second.role, content, rest: second.rest }
 }

@@ -7,7 +7,7 @@ import type { OffsetMap } from './tracked.js'
 import { concatenate, cover, part, type Aligned } from './tokens/aligned.js'
 
 /** A stretch of the unedited prompt's text and what stands in its place. */
-export interface Change {
+export interface TextChange {
   readonly text: Span
   readonly replacement: string
   readonly contract: Contract | null
@@ -28,8 +28,8 @@ export interface Replaced {
  * The edits as changes of the prompt's text, in order. Edits of text that is not shown, or shown by no token, are left out.
  * @throws KvfoldError internal/invariant for edits that overlap
  */
-export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: number) => OffsetMap | null): Change[] {
-  const changes: Change[] = []
+export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: number) => OffsetMap | null): TextChange[] {
+  const changes: TextChange[] = []
   const sorted = [...edits].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
   sorted.forEach(({ message, span, replacement, contract = null, forget = false }, index) => {
     const next = sorted[index + 1]
@@ -44,12 +44,12 @@ export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: 
 
 /** The changes as replaced tokens, in order, disjoint. Changes that share a token are one. */
 export function replacedBy(
-  changes: readonly Change[],
+  changes: readonly TextChange[],
   text: string,
   base: Aligned,
   tokenize: (text: string) => Aligned,
 ): Replaced[] {
-  const groups: { tokens: Span; changes: Change[] }[] = []
+  const groups: { tokens: Span; changes: TextChange[] }[] = []
   for (const change of changes) {
     const tokens = cover(base, change.text)
     const last = groups.at(-1)
@@ -72,13 +72,13 @@ export function replacedBy(
 }
 
 /** What all of them ask for; `exact`, which is always right, when that is not the same. */
-function strictest([first, ...others]: readonly Change[]): Contract | null {
+function strictest([first, ...others]: readonly TextChange[]): Contract | null {
   const contract = first?.contract ?? null
   return others.every((other) => other.contract === contract) ? contract : 'exact'
 }
 
 /** A place of the unedited text in the edited one; a place inside a replaced stretch goes to its end. */
-export function shifted(at: number, changes: readonly Change[]): number {
+export function shifted(at: number, changes: readonly TextChange[]): number {
   let shift = 0
   for (const { text, replacement } of changes) {
     if (at <= text.start) break
@@ -87,7 +87,7 @@ export function shifted(at: number, changes: readonly Change[]): number {
   return at + shift
 }
 
-export function applyToText(text: string, changes: readonly Change[]): string {
+export function applyToText(text: string, changes: readonly TextChange[]): string {
   const parts: string[] = []
   let at = 0
   for (const change of changes) {

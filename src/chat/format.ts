@@ -44,7 +44,7 @@ export interface RenderRequest {
 type Ending = 'prompt' | 'nothing' | 'beginning'
 
 /** The beginning of an answer, as a prompt shows it. */
-export interface Beginning {
+export interface AnswerBeginning {
   /** What the template writes before it. */
   readonly prompt: string
   readonly text: string
@@ -228,7 +228,7 @@ export class ChatFormat {
   }
 
   /** Of the answer that a prompt rendered here `continues`. */
-  beginningOf(rendered: Rendered): Beginning {
+  beginningOf(rendered: Rendered): AnswerBeginning {
     const trace = this.#traces.get(rendered)
     invariant(trace !== undefined, 'a prompt is asked about that this format did not render')
     const { text, textStarts, messages } = trace

@@ -64,3 +64,15 @@ export interface Edit {
   /** The hidden text is to be forgotten: nothing of the cache that holds it or has read it stays, in any tier. Asks for `exact`. */
   readonly forget?: true
 }
+
+/** What the assistant says, as a message: without the fields that it has nothing for. */
+export const assistantMessage = ({
+  content = '',
+  reasoning,
+  toolCalls = [],
+}: Partial<Pick<ChatMessage, 'content' | 'reasoning' | 'toolCalls'>>): ChatMessage => ({
+  role: 'assistant',
+  content,
+  ...(reasoning === undefined ? {} : { reasoning }),
+  ...(toolCalls.length === 0 ? {} : { toolCalls }),
+})

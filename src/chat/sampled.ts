@@ -12,7 +12,7 @@ export interface Substituted {
   readonly refused: readonly number[]
 }
 
-interface Context {
+interface SampledContext {
   readonly encoder: Encoder
   /** Text of the generation prompt that answers came after where they do not say. */
   readonly prompt: string
@@ -28,7 +28,7 @@ export function substitute(
   text: Tracked,
   starts: readonly number[],
   messages: readonly ChatMessage[],
-  context: Context,
+  context: SampledContext,
 ): Substituted {
   const parts: Tracked[] = []
   const fixed: Fixed[] = []
@@ -54,7 +54,7 @@ export function substitute(
   return { text: Tracked.join([...parts, text.slice(at)]), fixed, refused }
 }
 
-interface Placed {
+interface PlacedAnswer {
   /** Characters of the region before the answer, and up to its end of turn. */
   readonly header: number
   readonly end: number
@@ -67,8 +67,8 @@ function place(
   region: Tracked,
   message: ChatMessage,
   index: number,
-  { encoder, ending, parse, edited, ...context }: Context,
-): Placed | null {
+  { encoder, ending, parse, edited, ...context }: SampledContext,
+): PlacedAnswer | null {
   const { text: sampled = '', prompt = context.prompt } = message.sampled ?? {}
   const header = region.value.startsWith(prompt) ? prompt.length : headerLength(prompt)
   if (!region.value.startsWith(prompt.slice(0, header))) return null

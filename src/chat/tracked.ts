@@ -187,7 +187,7 @@ export function messageStarts(text: Tracked, count: number): number[] {
 // The map between the characters of one message's content and those of the rendered text; monotone, with gaps where a template drops or adds text.
 
 /** A stretch of content and where the text shows it. */
-interface Stretch {
+interface ShownContent {
   readonly content: Span
   readonly text: Span
   /** Character for character; otherwise only the ends correspond. */
@@ -196,14 +196,14 @@ interface Stretch {
 
 export class OffsetMap {
   private constructor(
-    readonly stretches: readonly [Stretch, ...Stretch[]],
+    readonly stretches: readonly [ShownContent, ...ShownContent[]],
     /** Characters of the original content. */
     readonly length: number,
   ) {}
 
   /** Where `text` shows the content of `message`; null when it shows none of it. A second showing is left out. */
   static of(text: Tracked, message: number, length: number): OffsetMap | null {
-    const stretches: Stretch[] = []
+    const stretches: ShownContent[] = []
     let at = 0
     for (const { text: shown, origin, from, to, exact } of text.pieces) {
       const end = at + shown.length
@@ -256,7 +256,7 @@ export class OffsetMap {
 }
 
 /** The text offset of a content offset next to or within a stretch; `inside` a changed one, where there is none. */
-function place({ content, text, exact }: Stretch, offset: number, inside: number): number {
+function place({ content, text, exact }: ShownContent, offset: number, inside: number): number {
   if (offset <= content.start) return text.start
   if (offset >= content.end) return text.end
   return exact ? text.start + offset - content.start : inside

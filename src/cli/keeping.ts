@@ -1,5 +1,5 @@
 /** Owns what the server keeps when it ends: from the options to an open store, and how long things stay in it. */
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import type { Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'
 import { SavedCells } from '../engine/disk-tier-file.js'
@@ -9,9 +9,9 @@ import type { ResponseStore } from '../server/responses/responses.js'
 import { damageLines } from '../store/damage.js'
 import { stateFolder } from '../store/store-file.js'
 import type { PostgresStore, PostgresStoreOptions } from '../store/postgres/postgres-store.js'
-import { Retention } from '../store/retention.js'
 import type { SqliteStore } from '../store/sqlite-store.js'
 import { decimal } from './options.js'
+import type { ThreadHead } from '../store/port.js'
 
 export interface KeepingFlags {
   readonly store?: string
@@ -35,7 +35,7 @@ export const retentionMs = ({ retention }: KeepingFlags): number => retention * 
 /** What a server that keeps things needs of either store. */
 export type LastingStore = SqliteStore | PostgresStore
 
-export interface Kept {
+export interface OpenStores {
   /** Without what is too old. */
   readonly store: LastingStore
   readonly responses: ResponseStore
@@ -47,12 +47,23 @@ export const storeFolder = ({ store }: Pick<KeepingFlags, 'store'>): string => s
 /** Whether `--store` names a database; it may have a password in it, and is not to be shown. */
 export const isDatabase = (store: string | undefined): store is string => /^postgres(?:ql)?:\/\//iu.test(store ?? '')
 
-/** Null for `none`. `say` is told line by line what is damaged, in a store that is opened and in one that is not. @throws KvfoldError store/* */
-export async function openStore(flags: KeepingFlags, say: (line: string) => void, diskCache?: string): Promise<Kept | null> {
+/**
+ * Null for `none`.
+ * @param say is told line by line what is damaged, in a store that is opened and in one that is not
+ * @param cellFolders where engines save cells: those of deleted conversations go
+ * @throws KvfoldError store/*
+ */
+export async function openStore(
+  flags: KeepingFlags,
+  say: (line: string) => void,
+  cellFolders: { readonly own?: string; readonly shared?: string } = {},
+): Promise<OpenStores | null> {
   if (flags.store === 'none') return null
-  const cells = diskCache === undefined ? {} : { cells: new SavedCells(diskCache) }
+  const { own, shared } = cellFolders
+  const folders = [own, shared].filter((folder) => folder !== undefined)
+  const cells = folders.length === 0 ? {} : { cells: new SavedCells(folders) }
   if (isDatabase(flags.store)) {
-    const store = await openPostgres(flags.store, cells)
+    const store = await openPostgres(flags.store, { ...cells, ...(own === undefined ? {} : { place: resolve(own) }) })
     await store.deleteUnusedSince(Date.now() - retentionMs(flags))
     const { PostgresResponses } = await import('../server/responses/postgres-responses.js')
     return { store, responses: new PostgresResponses(store.database), savedToday: new SavedToday() }
@@ -84,7 +95,10 @@ export async function openStore(flags: KeepingFlags, say: (line: string) => void
 }
 
 /** @throws KvfoldError store/* */
-export async function openPostgres(url: string, more: Pick<PostgresStoreOptions, 'cells'> = {}): Promise<PostgresStore> {
+export async function openPostgres(
+  url: string,
+  more: Pick<PostgresStoreOptions, 'cells' | 'place'> = {},
+): Promise<PostgresStore> {
   // Only now: other commands should not wait for its client, nor need it.
   const { PostgresStore } = await import('../store/postgres/postgres-store.js').catch((error: unknown) => {
     throw new KvfoldError(
@@ -104,7 +118,7 @@ async function named(error: unknown, folder: string, say: (line: string) => void
   if (!(error instanceof KvfoldError) || !['store/damaged', 'store/failed', 'store/unusable'].includes(error.code)) return error
   const [{ checkThreads, damageOf }, { checkResponses }] = await Promise.all([
     import('../store/repair.js'),
-    import('../server/responses/salvage-responses.js'),
+    import('../server/responses/sqlite-responses.js'),
   ])
   try {
     const [threads, responses] = [checkThreads(folder, true), checkResponses(folder, true)]
@@ -140,3 +154,55 @@ export const keepRetention = (
       }
     },
   })
+
+// How long threads that nobody uses are kept.
+
+type NamedThread = Pick<ThreadHead, 'tenant' | 'id'>
+
+interface AgingStore {
+  /** Threads last used before then (Unix milliseconds), longest unused first. */
+  unusedSince(time: number): readonly NamedThread[] | Promise<readonly NamedThread[]>
+}
+
+interface RetentionOptions {
+  readonly store: AgingStore
+  /** Milliseconds since the last use. */
+  readonly keep: number
+  /** Deletes a thread from memory, the engine and the store. */
+  readonly remove: (tenant: string, id: string) => Promise<void>
+  /** What kept one from being deleted; the next round tries again. */
+  readonly onError: (error: unknown) => void
+  /** Milliseconds between rounds. Default: an hour. */
+  readonly every?: number
+}
+
+const HOUR = 3_600_000
+
+/** Looks for threads that are too old while the server runs, also for tenants who never come back. Those of before are for `deleteUnusedSince`. */
+export class Retention {
+  readonly #timer: NodeJS.Timeout
+  #round: Promise<void> = Promise.resolve()
+
+  constructor(private readonly options: RetentionOptions) {
+    this.#timer = setInterval(() => {
+      this.#round = this.#round.then(() => this.sweep())
+    }, options.every ?? HOUR)
+    this.#timer.unref()
+  }
+
+  /** One round. */
+  async sweep(): Promise<void> {
+    const { store, keep, remove, onError } = this.options
+    try {
+      for (const { tenant, id } of await store.unusedSince(Date.now() - keep)) await remove(tenant, id).catch(onError)
+    } catch (error) {
+      onError(error)
+    }
+  }
+
+  /** Waits for the round that runs. */
+  async stop(): Promise<void> {
+    clearInterval(this.#timer)
+    await this.#round
+  }
+}

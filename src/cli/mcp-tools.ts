@@ -1,4 +1,5 @@
 /** Owns the tools of MCP servers on the command line: their options, the servers' start and end, and the session of a model that has them. */
+import { given } from '../core/json.js'
 import { readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { Option, type Command } from 'commander'
@@ -13,7 +14,7 @@ import { type McpServerConfig, parseMcpConfig } from '../mcp/config.js'
 import type { McpHost } from '../mcp/host.js'
 import { REMOVE_TOOLS, SEARCH_TOOLS } from '../tools/management.js'
 import { LOADED_SHARE, ToolMemory } from '../tools/tool-memory.js'
-import { given, readText } from './options.js'
+import { readText } from './options.js'
 import type { Shell } from './shell.js'
 import { printable } from './terminal.js'
 

@@ -1,8 +1,10 @@
 /** Owns the options that several commands share: their words, their bounds, and what they become for native and engine. */
+import { given } from '../core/json.js'
 import { readFileSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
+import { sharedSecret } from '../engine/cache-secret.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
 import type { CacheType, GpuChoice } from '../native/types.js'
@@ -30,6 +32,9 @@ export interface ModelFlags {
   readonly hostCache?: number
   readonly diskCache?: string
   readonly diskCacheSize: number
+  readonly sharedCache?: string
+  readonly sharedCacheSize: number
+  readonly sharedCacheSecret?: string
 }
 
 export function addModelOptions(command: Command): Command {
@@ -67,6 +72,12 @@ export function addModelOptions(command: Command): Command {
     )
     .option('--disk-cache <folder>', 'folder for what that memory has no room for; it outlives the program')
     .option('--disk-cache-size <MiB>', 'how large that folder may become', integer(1, 1 << 30), 4096)
+    .option(
+      '--shared-cache <folder>',
+      'folder on storage that several machines have: they find the cells there that one of them computed',
+    )
+    .option('--shared-cache-size <MiB>', 'how large that folder may become', integer(1, 1 << 30), 65_536)
+    .option('--shared-cache-secret <file>', 'the secret that they share; without it nothing in that folder can be used')
     .option(
       '--blend <share>',
       'share of the text after a fold that `--contract blend` computes again (default: 0.2)',
@@ -128,6 +139,7 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
       valueType: flags.cacheTypeV,
       hostBytes: flags.hostCache === undefined ? undefined : flags.hostCache * MIB,
       disk: flags.diskCache === undefined ? undefined : { folder: flags.diskCache, bytes: flags.diskCacheSize * MIB },
+      shared: sharedPlace(flags),
       model: flags.gpuLayers === undefined ? undefined : { gpuLayers: flags.gpuLayers },
       chatTemplate: flags.chatTemplate === undefined ? undefined : readText(flags.chatTemplate, '--chat-template'),
     }),
@@ -135,6 +147,17 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
     contract: flags.contract,
     ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
   }
+}
+
+/** @throws KvfoldError cli/bad-usage, engine/bad-request */
+function sharedPlace({ sharedCache: folder, sharedCacheSize, sharedCacheSecret }: ModelFlags): LlamaEngineOptions['shared'] {
+  if (folder === undefined && sharedCacheSecret === undefined) return undefined
+  if (folder === undefined || sharedCacheSecret === undefined)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      '--shared-cache and --shared-cache-secret go together: a folder, and the secret of all that use it.',
+    )
+  return { folder, bytes: sharedCacheSize * MIB, secret: sharedSecret(sharedCacheSecret) }
 }
 
 export function sampling(flags: SamplingFlags): Sampling {
@@ -150,11 +173,4 @@ export function readText(path: string, option: string): string {
     const reason = error instanceof Error && 'code' in error ? String(error.code) : String(error)
     throw new KvfoldError('cli/bad-usage', `The file ${path} given to ${option} cannot be read (${reason}).`, { cause: error })
   }
-}
-
-type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
-
-/** The fields that have a value. */
-export function given<T extends object>(fields: T): Given<T> {
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
 }

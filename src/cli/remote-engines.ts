@@ -1,4 +1,5 @@
 /** Owns `--engine` and `--engines`: models that other servers compute, from options and a file that is followed to the engine. */
+import { given } from '../core/json.js'
 import { readFileSync, unwatchFile, watchFile } from 'node:fs'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import Type from 'typebox'
@@ -6,8 +7,8 @@ import { KvfoldError } from '../core/errors.js'
 import { allInWords, checked, strict, Text } from '../core/schema.js'
 import { KEY_VARIABLE, readKey } from '../engine/remote/endpoint.js'
 import type { EngineEntry } from '../engine/remote/engine-pool.js'
-import { RemoteEngine } from '../engine/remote/remote.js'
-import { decimal, given, integer } from './options.js'
+import { RemoteEngine, type RemoteEngineOptions } from '../engine/remote/remote.js'
+import { decimal, integer } from './options.js'
 import type { Terminal } from './terminal.js'
 
 /** What commander hands to a command that called `addEngineOptions`. */
@@ -20,7 +21,7 @@ export interface EngineFlags {
   readonly engineContext?: number
   readonly engineTimeout: number
   readonly engineSessionHeader?: string
-  /** True: at the price of a cached token that is usual. */
+  /** True: at the price of a cached token that the engine's times say. */
   readonly deferEdits?: number | true
 }
 
@@ -62,7 +63,7 @@ export function addEngineOptions(command: Command): Command {
     )
     .option(
       '--defer-edits [price]',
-      'keep folds back until they pay for the cache that they cost there; price: a cached token as a share of a computed one (0.1)',
+      'keep folds back until they pay for the cache that they cost there; price: a cached token as a share of a computed one (default: by the times that the engine reports, 0.1 where it reports none)',
       decimal(0, 1),
     )
 }
@@ -82,6 +83,7 @@ export async function engineSource(
   slots: number,
   notes: Terminal,
   signal: AbortSignal,
+  extra: Pick<RemoteEngineOptions, 'tokens'> = {},
 ): Promise<EngineSource | null> {
   const { engine: urls = [], engines: file, engineModel, engineKeyEnv, engineKeyFile, engineContext, engineTimeout } = flags
   const { engineSessionHeader, deferEdits } = flags
@@ -101,6 +103,7 @@ export async function engineSource(
       url: entries[0]!.url,
       key,
       signal,
+      ...extra,
       patience: { idle: engineTimeout * 1000 },
       ...(list === null && entries.length === 1 ? {} : { engines: entries }),
       ...given({

@@ -1,4 +1,5 @@
 /** Owns the way from command-line options to an engine that is loaded here. */
+import { given } from '../core/json.js'
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
@@ -6,12 +7,12 @@ import { loadCalibration } from '../engine/calibration.js'
 import { Embedder, type EmbedderOptions } from '../engine/embedder.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
 import type { Reranker } from '../engine/reranker.js'
-import { proveModel, type TrialOptions } from '../engine/tried-models.js'
+import { proveModel, type ModelTrialOptions } from '../engine/tried-models.js'
 import { bytes, percent } from '../figures/numbers.js'
 import { isModelUri, resolveModel } from '../native/binding.js'
 import type { GpuChoice, ModelOptions, Native } from '../native/types.js'
 import { BUILTIN, builtinModel } from './builtin.js'
-import { engineOptions, given, type ModelFlags } from './options.js'
+import { engineOptions, type ModelFlags } from './options.js'
 import type { Terminal } from './terminal.js'
 
 /** The file that `--model` names; shows the progress of a download on `notes`. @throws KvfoldError model/not-found, engine/cancelled */
@@ -62,7 +63,7 @@ export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
  */
 export async function tryFirst(
   flags: ModelFlags,
-  uses: Pick<TrialOptions, 'attention' | 'embeddings'>,
+  uses: Pick<ModelTrialOptions, 'attention' | 'embeddings'>,
   version: string,
   notes: Terminal,
   signal?: AbortSignal,

@@ -10,8 +10,6 @@ export interface Output {
   write(text: string): unknown
 }
 
-type Environment = Readonly<Record<string, string | undefined>>
-
 const HIDE_CURSOR = '\u001b[?25l'
 const SHOW_CURSOR = '\u001b[?25h'
 const CLEAR_BELOW = '\u001b[0J'
@@ -38,7 +36,7 @@ export class Terminal {
 
   constructor(
     private readonly output: Output,
-    environment: Environment = process.env,
+    environment: NodeJS.ProcessEnv = process.env,
     private readonly clock: () => number = () => performance.now(),
   ) {
     this.live = output.isTTY === true && environment['TERM'] !== 'dumb'
@@ -105,7 +103,7 @@ export class Terminal {
 }
 
 /** Whether the locale writes UTF-8; macOS always does. */
-function utf8(environment: Environment): boolean {
+function utf8(environment: NodeJS.ProcessEnv): boolean {
   const locale = [environment['LC_ALL'], environment['LC_CTYPE'], environment['LANG']].find(
     (value) => value !== undefined && value !== '',
   )

@@ -14,7 +14,7 @@ import { isRecord } from '../core/json.js'
 import { checked, inWords, strict, Text } from '../core/schema.js'
 import { span, type Span } from '../core/span.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import { refuseHopeless } from '../engine/room.js'
+import { refuseHopeless } from '../engine/model-facts.js'
 import { readText } from './options.js'
 
 /** A stretch of one message's content. */
@@ -72,7 +72,7 @@ function recordedIn(text: string, source: string): Recorded {
   try {
     return readRecorded(text)
   } catch (error) {
-    if (error instanceof Unreadable) throw wrong(source, error.message)
+    if (error instanceof UnreadableTranscript) throw wrong(source, error.message)
     throw error
   }
 }
@@ -172,13 +172,13 @@ interface Recorded {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
   /** The object that it was, for what else stands in it; null for lists and lines. */
-  readonly body: Fields | null
+  readonly body: TranscriptFields | null
 }
 
-type Fields = Readonly<Record<string, unknown>>
+type TranscriptFields = Readonly<Record<string, unknown>>
 
 /** What is wrong, and where. */
-class Unreadable extends Error {}
+class UnreadableTranscript extends Error {}
 
 /** @throws Unreadable */
 export function readRecorded(text: string): Recorded {
@@ -189,9 +189,11 @@ export function readRecorded(text: string): Recorded {
   const records = lines.map((line, index) => {
     const record = parsed(line)
     if (isRecord(record)) return record
-    throw new Unreadable(lines.length === 1 ? `it is not JSON (${reasonOf(text)})` : `line ${index + 1}: it is not a JSON object`)
+    throw new UnreadableTranscript(
+      lines.length === 1 ? `it is not JSON (${reasonOf(text)})` : `line ${index + 1}: it is not a JSON object`,
+    )
   })
-  if (records.length === 0) throw new Unreadable('it is empty')
+  if (records.length === 0) throw new UnreadableTranscript('it is empty')
   // A log of requests: each has all that went before.
   const request = records.map((record) => bodyIn(record)).findLast((body) => body !== null)
   return request === undefined ? { messages: ofItems(sessionItems(records), 'it'), tools: [], body: null } : ofBody(request)
@@ -214,28 +216,28 @@ function reasonOf(text: string): string {
   }
 }
 
-const textIn = (fields: Fields, ...keys: readonly string[]): string | undefined =>
+const textIn = (fields: TranscriptFields, ...keys: readonly string[]): string | undefined =>
   keys.map((key) => fields[key]).find((value) => typeof value === 'string')
 
-const isBody = (fields: Fields): boolean =>
+const isBody = (fields: TranscriptFields): boolean =>
   Array.isArray(fields['messages']) || (fields['input'] !== undefined && fields['type'] === undefined)
 
 /** The request that a line of a log holds. */
-const bodyIn = (record: Fields): Fields | null =>
+const bodyIn = (record: TranscriptFields): TranscriptFields | null =>
   [record, record['request'], record['body']].filter(isRecord).find(isBody) ?? null
 
-function ofBody(body: Fields): Recorded {
+function ofBody(body: TranscriptFields): Recorded {
   const { messages, input, instructions, system } = body
   if (!isBody(body)) {
     // A session of one line.
     if (textIn(body, 'role', 'type') !== undefined)
       return { messages: ofItems(sessionItems([body]), 'it'), tools: [], body: null }
-    throw new Unreadable('it: there are no messages in it')
+    throw new UnreadableTranscript('it: there are no messages in it')
   }
   const head = [system, instructions].flatMap((content) => (content === undefined ? [] : [{ role: 'system', content }]))
   const items = Array.isArray(messages) ? messages : typeof input === 'string' ? [{ role: 'user', content: input }] : input
-  if (!Array.isArray(items)) throw new Unreadable('input: it must be text or a list')
-  if (items.length === 0) throw new Unreadable('messages: there are none')
+  if (!Array.isArray(items)) throw new UnreadableTranscript('input: it must be text or a list')
+  if (items.length === 0) throw new UnreadableTranscript('messages: there are none')
   const tools = Array.isArray(body['tools']) ? body['tools'].map((tool: unknown, index) => toolOf(tool, `tools.${index}`)) : []
   return { messages: [...ofItems(head, 'system'), ...ofItems(items, 'messages')], tools, body }
 }
@@ -243,14 +245,14 @@ function ofBody(body: Fields): Recorded {
 function toolOf(tool: unknown, place: string): ToolDefinition {
   const fields = isRecord(tool) && isRecord(tool['function']) ? tool['function'] : tool
   const name = isRecord(fields) ? textIn(fields, 'name') : undefined
-  if (!isRecord(fields) || name === undefined) throw new Unreadable(`${place}: it has no name`)
+  if (!isRecord(fields) || name === undefined) throw new UnreadableTranscript(`${place}: it has no name`)
   const parameters = [fields['parameters'], fields['input_schema']].find(isRecord) ?? { type: 'object', properties: {} }
   return { name, description: textIn(fields, 'description') ?? '', parameters }
 }
 
 /** The messages and items of a session file, those before its last compaction left out. */
-function sessionItems(records: readonly Fields[]): readonly Fields[] {
-  let items: Fields[] = []
+function sessionItems(records: readonly TranscriptFields[]): readonly TranscriptFields[] {
+  let items: TranscriptFields[] = []
   let last: unknown = null
   for (const record of records) {
     const { type, payload, message } = record
@@ -273,7 +275,7 @@ function sessionItems(records: readonly Fields[]): readonly Fields[] {
     } else if (record['role'] !== undefined || /^(message|function_call|custom_tool_call|reasoning)/.test(String(type)))
       items.push(record)
   }
-  if (items.length === 0) throw new Unreadable('it: there are no messages in it')
+  if (items.length === 0) throw new UnreadableTranscript('it: there are no messages in it')
   return items
 }
 
@@ -289,7 +291,7 @@ function ofItems(items: readonly unknown[], place: string): ChatMessage[] {
   const messages = new Messages()
   for (const [index, item] of items.entries()) {
     const at = place === 'it' ? `message ${index + 1}` : `${place}.${index}`
-    if (!isRecord(item)) throw new Unreadable(`${at}: it must be an object`)
+    if (!isRecord(item)) throw new UnreadableTranscript(`${at}: it must be an object`)
     // An export of ours has what clients know of a message beside it.
     messages.take(isRecord(item['message']) && item['role'] === undefined ? item['message'] : item, at)
   }
@@ -299,19 +301,19 @@ function ofItems(items: readonly unknown[], place: string): ChatMessage[] {
 class Messages {
   readonly list: ChatMessage[] = []
 
-  take(item: Fields, place: string): void {
+  take(item: TranscriptFields, place: string): void {
     const type = textIn(item, 'type') ?? 'message'
     const id = textIn(item, 'call_id', 'id') ?? ''
     if (item['role'] !== undefined) this.#message(item, place)
     else if (type.endsWith('_output')) this.#add({ role: 'tool', content: plain(item['output']), toolCallId: id })
     else if (type === 'function_call' || type === 'custom_tool_call')
       this.#call(callOf(id, textIn(item, 'name') ?? '', item['arguments'] ?? item['input']))
-    else if (type !== 'reasoning' && !type.endsWith('_call')) throw new Unreadable(`${place}.role: it is missing`)
+    else if (type !== 'reasoning' && !type.endsWith('_call')) throw new UnreadableTranscript(`${place}.role: it is missing`)
   }
 
-  #message(item: Fields, place: string): void {
+  #message(item: TranscriptFields, place: string): void {
     const role = ROLES[String(item['role'])]
-    if (role === undefined) throw new Unreadable(`${place}.role: there is no role ${JSON.stringify(item['role'])}`)
+    if (role === undefined) throw new UnreadableTranscript(`${place}.role: there is no role ${JSON.stringify(item['role'])}`)
     const { content } = item
     const blocks = Array.isArray(content) ? content.filter(isRecord) : []
     const results = blocks.filter(({ type }) => type === 'tool_result')

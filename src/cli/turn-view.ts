@@ -1,5 +1,5 @@
 /** Owns how a turn appears: the answer as it streams, calls and their results as one line each, and its ledger. */
-import type { AgentEvent, CallReport } from '../agents/turn.js'
+import type { AgentEvent, CallReport } from '../agents/tool-loop.js'
 import type { ToolCall } from '../chat/message.js'
 import { printable, type Terminal } from './terminal.js'
 import { count, plural, duration } from '../figures/numbers.js'

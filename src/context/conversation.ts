@@ -10,7 +10,7 @@ import { editOf, inOrder, keepsTraces, priceRemark, several, tooCostly, IdMint }
 import type { CostlyFolds, FoldOptions, Fragment, FragmentState, Price } from './fragment.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
 import { countIgnoringCase, occurrences, SearchLog, standingOf, widened } from './search.js'
-import type { Found, Hit, SearchOptions, SearchResult } from './search.js'
+import type { FoundPlace, Hit, SearchOptions, SearchResult } from './search.js'
 import type { Summarize } from './summary.js'
 
 /** Widens characters of a message's original content to the token borders around them; `Engine.snap` without its tools. */
@@ -44,7 +44,7 @@ export interface ConversationState {
   readonly id: ConversationId
   readonly messages: readonly ChatMessage[]
   readonly fragments: readonly Fragment[]
-  readonly searches: readonly Found[]
+  readonly searches: readonly FoundPlace[]
   /** Ids made so far. */
   readonly ids: number
 }
@@ -366,7 +366,7 @@ export class Conversation {
     return fragment
   }
 
-  #hit(found: Found, reach: number): Hit {
+  #hit(found: FoundPlace, reach: number): Hit {
     const { role, content } = this.#message(found.message)
     return { ...found, role, standing: standingOf(this.#fragments, found), excerpt: widened(content, found.span, reach) }
   }

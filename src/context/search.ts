@@ -9,7 +9,7 @@ import { searchable, type Scope } from './stretch.js'
 export type Standing = { readonly kind: 'shown' } | { readonly kind: 'folded' | 'summarised'; readonly fragment: FragmentId }
 
 /** Where text was found. */
-interface Place {
+interface TextPlace {
   /** Index of the message. */
   readonly message: number
   /** Characters of the message's original content. */
@@ -17,12 +17,12 @@ interface Place {
 }
 
 /** A place that has an id. */
-export interface Found extends Place {
+export interface FoundPlace extends TextPlace {
   readonly id: SearchId
 }
 
 /** One occurrence, with text around it. */
-export interface Hit extends Found {
+export interface Hit extends FoundPlace {
   readonly role: ChatMessage['role']
   readonly standing: Standing
   /** Characters of the original content around the hit, `span` included. */
@@ -30,7 +30,7 @@ export interface Hit extends Found {
 }
 
 /** Every occurrence of `query`, in order, none overlapping the one before. Precondition: `query` is not empty. */
-export function* occurrences(messages: readonly ChatMessage[], query: string, scope: Scope): Generator<Place> {
+export function* occurrences(messages: readonly ChatMessage[], query: string, scope: Scope): Generator<TextPlace> {
   for (const [message, original] of messages.entries()) {
     if (!searchable(original, scope)) continue
     for (let at = original.content.indexOf(query); at >= 0; at = original.content.indexOf(query, at + query.length))
@@ -45,7 +45,7 @@ export function countIgnoringCase(messages: readonly ChatMessage[], query: strin
 }
 
 /** Whether a place is shown; hidden when any part of it is. */
-export function standingOf(fragments: Iterable<Fragment>, place: Place): Standing {
+export function standingOf(fragments: Iterable<Fragment>, place: TextPlace): Standing {
   for (const { id, message, span: covered, state } of fragments)
     if (state.kind !== 'open' && message === place.message && overlaps(covered, place.span))
       return { kind: state.kind, fragment: id }
@@ -61,27 +61,27 @@ export function widened(text: string, { start, end }: Span, reach: number): Span
 
 const splits = (text: string, at: number): boolean => at > 0 && at < text.length && (text.codePointAt(at - 1) ?? 0) > 0xffff
 
-const keyOf = ({ message, span: { start, end } }: Place): string => `${message}:${start}:${end}`
+const keyOf = ({ message, span: { start, end } }: TextPlace): string => `${message}:${start}:${end}`
 
 /** The places searches have found; every one keeps its id however often it is found. */
 export class SearchLog {
-  readonly #byPlace = new Map<string, Found>()
-  readonly #byId = new Map<string, Found>()
+  readonly #byPlace = new Map<string, FoundPlace>()
+  readonly #byId = new Map<string, FoundPlace>()
 
   constructor(private readonly newId: () => SearchId) {}
 
   /** Oldest first. */
-  get found(): readonly Found[] {
+  get found(): readonly FoundPlace[] {
     return [...this.#byId.values()]
   }
 
   /** Takes in what another log found. */
-  put(found: Found): void {
+  put(found: FoundPlace): void {
     this.#byPlace.set(keyOf(found), found)
     this.#byId.set(found.id, found)
   }
 
-  idOf(place: Place): SearchId {
+  idOf(place: TextPlace): SearchId {
     const known = this.#byPlace.get(keyOf(place))
     if (known !== undefined) return known.id
     const found = { id: this.newId(), ...place }
@@ -89,7 +89,7 @@ export class SearchLog {
     return found.id
   }
 
-  get(id: string): Found | null {
+  get(id: string): FoundPlace | null {
     return this.#byId.get(id) ?? null
   }
 }

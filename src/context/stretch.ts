@@ -16,7 +16,7 @@ export interface MarkerQuery {
   readonly scope: Scope
 }
 
-interface Place {
+interface StretchStart {
   readonly message: number
   readonly start: number
 }
@@ -35,7 +35,7 @@ export function between(
   ] as const)
     if (marker === '') return refuse('tool/bad-arguments', `${name} is empty. Give a few words copied from the text.`)
 
-  const beginning: Place = { message: 0, start: 0 }
+  const beginning: StretchStart = { message: 0, start: 0 }
   const start = find(messages, startMarker, scope, beginning)
   if (start === null) return refuse('tool/refused', missing(messages, 'start_marker', startMarker, scope))
   const end = find(messages, endMarker, scope, { message: start.message, start: start.start + startMarker.length })
@@ -59,7 +59,7 @@ export function between(
 }
 
 /** First occurrence in scope at or after `from`, null when there is none. */
-function find(messages: readonly ChatMessage[], text: string, scope: Scope, from: Place): Place | null {
+function find(messages: readonly ChatMessage[], text: string, scope: Scope, from: StretchStart): StretchStart | null {
   for (let message = from.message; message < messages.length; message++) {
     const original = messages[message]
     if (original === undefined || !inScope(original, scope)) continue

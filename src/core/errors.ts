@@ -80,6 +80,8 @@ export const errorTable = {
   'remote/bad-endpoint': 400,
   /** Nobody answers at the endpoint: refused, no such host, no TLS. */
   'remote/unreachable': 502,
+  /** Of several engines none takes requests: they are down or drain. Their health is looked at; try again later. */
+  'remote/no-engine': 503,
   /** The endpoint did not accept our key; the client's own key is another matter. */
   'remote/unauthorized': 502,
   /** The endpoint says that the request is wrong, or its content filter stopped the answer. */

@@ -1,4 +1,4 @@
-/** Owns the reading of JSON that somebody else wrote: fields that may be missing, null or of another type. */
+/** Owns the reading of JSON that somebody else wrote: fields that may be missing, null or of another type; and fields that were given. */
 
 export const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
@@ -28,4 +28,17 @@ export const numberAt = (value: unknown, name: string): number | null => {
 export const countAt = (value: unknown, name: string): number | null => {
   const found = numberAt(value, name)
   return found !== null && Number.isSafeInteger(found) && found >= 0 ? found : null
+}
+
+/** A list of whole numbers, one or more; null for one that has anything else in it, or nothing. */
+export function integersIn(list: readonly unknown[]): readonly number[] | null {
+  const numbers = list.filter((each): each is number => Number.isInteger(each))
+  return numbers.length === list.length && numbers.length > 0 ? numbers : null
+}
+
+type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
+
+/** The fields that have a value. */
+export function given<T extends object>(fields: T): Given<T> {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
 }

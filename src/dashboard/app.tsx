@@ -5,10 +5,10 @@ import { count } from '../figures/numbers.js'
 import { Api } from './api.js'
 import { Answering, useChat, type Chat } from './chat.js'
 import { Composer } from './composer.js'
-import { HouseContext, useHouse, useLive, useThread, type Loaded } from './hooks.js'
+import { HouseContext, useHouse, useLive, useThread, type LoadedThread } from './hooks.js'
 import { Live } from './live.js'
 import { Overview } from './overview.js'
-import { linkTo, placeIn, type Place } from './places.js'
+import { linkTo, placeIn, type PagePlace } from './places.js'
 import { ThreadList } from './thread-list.js'
 import { Log, ThreadPage } from './thread-page.js'
 
@@ -89,7 +89,7 @@ function App() {
   )
 }
 
-function Shown({ place, loaded, chat }: { readonly place: Place; readonly loaded: Loaded; readonly chat: Chat }) {
+function Shown({ place, loaded, chat }: { readonly place: PagePlace; readonly loaded: LoadedThread; readonly chat: Chat }) {
   if (place.kind === 'server')
     return (
       <div class="tab">

@@ -3,13 +3,13 @@ import { Fragment, type ComponentChildren } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
 import { sentenceOf, threadPath } from './api.js'
-import type { Choice } from './places.js'
+import type { Selection } from './places.js'
 import { useHouse } from './hooks.js'
-import type { Attention, Thread } from './wire.js'
+import type { Attention, ThreadDetail } from './wire.js'
 
 interface AttentionPanelProps {
-  readonly thread: Thread
-  readonly onChoose: (choice: Choice) => void
+  readonly thread: ThreadDetail
+  readonly onChoose: (choice: Selection) => void
 }
 
 type Seen =
@@ -39,7 +39,7 @@ export function AttentionPanel({ thread, onChoose }: AttentionPanelProps) {
 }
 
 /** One answer's; asked for when it is first shown. */
-function Looked(props: { readonly thread: string; readonly isRunning: boolean; readonly onChoose: (choice: Choice) => void }) {
+function Looked(props: { readonly thread: string; readonly isRunning: boolean; readonly onChoose: (choice: Selection) => void }) {
   const { thread, isRunning, onChoose } = props
   const { api } = useHouse()
   const [seen, setSeen] = useState<Seen>({ kind: 'loading' })
@@ -74,7 +74,7 @@ function Looked(props: { readonly thread: string; readonly isRunning: boolean; r
   }
 }
 
-function Shares({ attention, onChoose }: { readonly attention: Attention; readonly onChoose: (choice: Choice) => void }) {
+function Shares({ attention, onChoose }: { readonly attention: Attention; readonly onChoose: (choice: Selection) => void }) {
   const { messages, own, rest, sink, queries, layers, heads, replay, fallback } = attention
   const most = Math.max(own, ...messages.map(({ mass }) => mass))
   return (

@@ -127,7 +127,7 @@ const sum = (parts: readonly number[]): number => parts.reduce((total, part) => 
 const WIDTH = 300
 const TALL = 90
 
-interface Line {
+interface ChartLine {
   readonly name: string
   /** Oldest first. */
   readonly values: readonly number[]
@@ -136,7 +136,7 @@ interface Line {
 interface LineChartProps {
   readonly title: string
   readonly unit: string
-  readonly lines: readonly Line[]
+  readonly lines: readonly ChartLine[]
   /** Top of the scale. Default: the highest value. */
   readonly ceiling?: number
   readonly written?: (value: number) => string

@@ -15,7 +15,7 @@ export interface ChatSettings {
 export const USUAL: ChatSettings = { acm: null, contract: null, temperature: null, maxTokens: null, system: '' }
 
 /** What is to be answered. */
-export interface Asking {
+export interface ChatTask {
   /** The thread that it goes on with, or branches off; null: a new one. */
   readonly known: Export | null
   /** Messages of the thread that come before: fewer than it has are a branch. Default: all. */
@@ -25,7 +25,7 @@ export interface Asking {
 }
 
 /** Its tools stay where they are in the prompt, and none is called: nobody here would carry a call out. */
-export function chatBody(model: string, { known, before, text }: Asking, settings: ChatSettings): object {
+export function chatBody(model: string, { known, before, text }: ChatTask, settings: ChatSettings): object {
   const { acm, contract, temperature, maxTokens, system } = settings
   const tools = known?.tools ?? []
   return {

@@ -4,8 +4,8 @@ import { count, plural } from '../figures/numbers.js'
 import { ApiFailure, sentenceOf, threadPath } from './api.js'
 import { chatBody, USUAL, type ChatSettings } from './chat-request.js'
 import { useHouse } from './hooks.js'
-import { Markdown } from './markdown.js'
-import type { ChatChunk, ChatEvent, Export, Thread } from './wire.js'
+import { Markdown } from './conversation.js'
+import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
 
 /** An ask under way, one whose answer the thread does not show yet, or one that failed. */
 export interface Pending {
@@ -22,7 +22,7 @@ export interface Pending {
 }
 
 /** What was asked, where it was asked from. */
-export interface Wanted {
+export interface ChatWanted {
   readonly thread: string | null
   readonly model: string
   /** Messages of the thread that stay. Default: all. */
@@ -42,12 +42,12 @@ export interface Chat {
   readonly settings: ChatSettings
   readonly setSettings: (settings: ChatSettings) => void
   /** Nothing while an ask runs. */
-  readonly ask: (wanted: Wanted) => void
+  readonly ask: (wanted: ChatWanted) => void
   readonly stop: () => void
 }
 
 /** @param shown the thread that the page shows */
-export function useChat(shown: Thread | null, onThread: (id: string) => void): Chat {
+export function useChat(shown: ThreadDetail | null, onThread: (id: string) => void): Chat {
   const { api } = useHouse()
   const [pending, setPending] = useState<Pending | null>(null)
   const [done, setDone] = useState<Chat['done']>(null)
@@ -65,7 +65,7 @@ export function useChat(shown: Thread | null, onThread: (id: string) => void): C
     if (isThere) setPending(null)
   }, [isThere])
 
-  const run = async ({ thread, model, before, text: question }: Wanted, signal: AbortSignal) => {
+  const run = async ({ thread, model, before, text: question }: ChatWanted, signal: AbortSignal) => {
     const begun = { question, thread, before: before ?? 0, text: '', reasoning: '', notes: [], problem: null }
     let state: Pending = { ...begun, state: 'running' }
     const show = (changes: Partial<Pending>) => {
@@ -122,7 +122,7 @@ export function useChat(shown: Thread | null, onThread: (id: string) => void): C
 }
 
 /** How many messages of the thread stand above what is being answered. */
-export function messagesBefore({ before, question }: Pending, { messages }: Pick<Thread, 'messages'>): number {
+export function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {
   if (before !== null) return before
   const last = messages.findLastIndex(({ message }) => message.role === 'user')
   return question === null ? last + 1 : last

@@ -3,7 +3,7 @@ import { createContext } from 'preact'
 import { useContext, useEffect, useRef, useState } from 'preact/hooks'
 import { ApiFailure, sentenceOf, threadPath, type Api } from './api.js'
 import type { Live, LiveState } from './live.js'
-import type { Thread } from './wire.js'
+import type { ThreadDetail } from './wire.js'
 
 export interface House {
   readonly api: Api
@@ -30,15 +30,15 @@ export function useLive(): LiveState {
   return state
 }
 
-export type Loaded =
+export type LoadedThread =
   | { readonly kind: 'loading' }
   | { readonly kind: 'gone'; readonly reason: string }
-  | { readonly kind: 'thread'; readonly thread: Thread }
+  | { readonly kind: 'thread'; readonly thread: ThreadDetail }
 
 /** One thread, fetched again whenever it changes. `id` null: none. */
-export function useThread(id: string | null): Loaded {
+export function useThread(id: string | null): LoadedThread {
   const { api, live } = useHouse()
-  const [loaded, setLoaded] = useState<Loaded>({ kind: 'loading' })
+  const [loaded, setLoaded] = useState<LoadedThread>({ kind: 'loading' })
   useEffect(() => {
     setLoaded({ kind: 'loading' })
     if (id === null) return undefined
@@ -49,7 +49,7 @@ export function useThread(id: string | null): Loaded {
       try {
         while (isStale) {
           isStale = false
-          const thread = await api.get<Thread>(threadPath(id), ended.signal)
+          const thread = await api.get<ThreadDetail>(threadPath(id), ended.signal)
           setLoaded({ kind: 'thread', thread })
         }
       } catch (error) {

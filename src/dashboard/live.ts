@@ -1,7 +1,7 @@
 /** Owns what the page knows of the server as it changes: threads by events, figures by asking. */
 import { ApiFailure, sentenceOf, type Api } from './api.js'
-import { sampleOf, type Sample } from './samples.js'
-import type { Change, DamagedThread, ModelStatus, ServiceStatus, ThreadListing, ThreadSummary } from './wire.js'
+import { sampleOf, type ServerSample } from './samples.js'
+import type { ChangeEvent, DamagedThread, ModelStatus, ServiceStatus, ThreadListing, ThreadSummary } from './wire.js'
 
 export interface LiveState {
   /** `locked`: the server wants a key. */
@@ -13,7 +13,7 @@ export interface LiveState {
   /** Null: not asked yet, or not for this key. */
   readonly status: ServiceStatus | null
   /** Oldest first. */
-  readonly samples: readonly Sample[]
+  readonly samples: readonly ServerSample[]
   /** Why there are no figures. */
   readonly noFigures: string | null
 }
@@ -36,7 +36,7 @@ export class Live {
     noFigures: null,
   }
   readonly #listeners = new Set<() => void>()
-  readonly #watchers = new Set<(change: Change | null) => void>()
+  readonly #watchers = new Set<(change: ChangeEvent | null) => void>()
   #run = new AbortController()
   #listing: ReturnType<typeof setTimeout> | null = null
 
@@ -76,7 +76,7 @@ export class Live {
   }
 
   /** Called with every change of a thread; with null when changes may have been missed. */
-  watch(watcher: (change: Change | null) => void): () => void {
+  watch(watcher: (change: ChangeEvent | null) => void): () => void {
     this.#watchers.add(watcher)
     return () => this.#watchers.delete(watcher)
   }
@@ -92,7 +92,7 @@ export class Live {
         this.#set({ connection: 'live', names: data.map(({ id }) => id) })
         this.#tell(null)
         for (let next = await first; next.done !== true; next = await events.next()) {
-          this.#tell(JSON.parse(next.value.data) as Change)
+          this.#tell(JSON.parse(next.value.data) as ChangeEvent)
           this.#listSoon(signal)
         }
       } catch (error) {
@@ -141,7 +141,7 @@ export class Live {
     }
   }
 
-  #tell(change: Change | null): void {
+  #tell(change: ChangeEvent | null): void {
     for (const watcher of this.#watchers) watcher(change)
   }
 

@@ -1,14 +1,15 @@
-/** Owns how a message falls into pieces, and how a stretch of it is named to the server. Pure. */
+/** Owns how a thread falls into pieces: stretches of a message and their names, steps in order with the edits before each. Pure. */
 import { plural } from '../figures/numbers.js'
-import type { Fragment, ThreadMessage, Thread } from './wire.js'
+import type { ThreadEvent } from '../store/port.js'
+import type { Fragment, LedgerEntry, ThreadDetail, ThreadMessage } from './wire.js'
 
-type Piece =
+type MessagePiece =
   | { readonly kind: 'text'; readonly start: number; readonly end: number }
   | { readonly kind: 'fragment'; readonly fragment: Fragment }
 
 /** In order, none empty; together they are the whole content. */
-export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage, 'message' | 'fragments'>): Piece[] {
-  const pieces: Piece[] = []
+export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage, 'message' | 'fragments'>): MessagePiece[] {
+  const pieces: MessagePiece[] = []
   let at = 0
   const upTo = (end: number) => {
     if (at < end) pieces.push({ kind: 'text', start: at, end })
@@ -65,7 +66,7 @@ type Markers = { readonly startMarker: string; readonly endMarker: string; reado
  * Two halves of the stretch as markers. Null when the server would find other text by them: the stretch is shorter than two characters, its
  * message is the system's, or the same text stands earlier.
  */
-export function markersOf(messages: Thread['messages'], index: number, start: number, end: number): Markers | null {
+export function markersOf(messages: ThreadDetail['messages'], index: number, start: number, end: number): Markers | null {
   const text = messages[index]?.message.content.slice(start, end) ?? ''
   if (text.length < 2 || messages[index]?.message.role === 'system') return null
   const middle = text.length >> 1
@@ -77,3 +78,61 @@ export function markersOf(messages: Thread['messages'], index: number, start: nu
     ? { startMarker, endMarker, role: 'all' }
     : null
 }
+
+// The order of things in a thread: its steps, and the edits that came before each. Pure.
+
+export type TimelineItem =
+  | { readonly kind: 'step'; readonly entry: LedgerEntry }
+  /** By the model's own call. */
+  | { readonly kind: 'call'; readonly name: string; readonly on: string }
+  /** By a person or a program. */
+  | {
+      readonly kind: 'edit'
+      readonly what: NonNullable<ThreadEvent['what']>
+      readonly fragments: readonly string[]
+      readonly saves: number
+    }
+  /** By the server, to its own rules, or by the client. */
+  | { readonly kind: 'event'; readonly event: ThreadEvent }
+
+/** Names of the tools that change what is shown. */
+const EDITING = new Set(['fragment_context', 'fold_fragment', 'restore_fragment', 'summarize_fragment'])
+
+/** Steps in order; after each the edits that its answer called for, then those by people, programs and the server. */
+export function timelineOf({ ledger, messages, events }: Pick<ThreadDetail, 'ledger' | 'messages' | 'events'>): TimelineItem[] {
+  const editsAfter = (count: number): TimelineItem[] => together(events.filter(({ after }) => after === count))
+  return [
+    ...editsAfter(0),
+    ...ledger.flatMap((entry, at): TimelineItem[] => [
+      { kind: 'step', entry },
+      ...callsOf(entry, messages),
+      ...editsAfter(at + 1),
+    ]),
+  ]
+}
+
+/** Neighbours of one kind as one item. */
+function together(events: readonly ThreadEvent[]): TimelineItem[] {
+  const items: TimelineItem[] = []
+  for (const event of events) {
+    const { kind, what, folded, saves } = event
+    const last = items.at(-1)
+    if (kind !== 'edit' || what === undefined) items.push({ kind: 'event', event })
+    else if (last?.kind === 'edit' && last.what === what)
+      items[items.length - 1] = { ...last, fragments: [...last.fragments, ...folded], saves: last.saves + saves }
+    else items.push({ kind: 'edit', what, fragments: folded, saves })
+  }
+  return items
+}
+
+/** The answer a step wrote is the last message of its entry; a summary's messages are not the thread's. */
+function callsOf(entry: LedgerEntry, messages: ThreadDetail['messages']): TimelineItem[] {
+  const answer = entry.kind === 'answer' ? messages[entry.messages.at(-1)?.index ?? -1]?.message : undefined
+  if (answer?.role !== 'assistant') return []
+  return (answer.toolCalls ?? [])
+    .filter(({ name }) => EDITING.has(name))
+    .map(({ name, arguments: args }) => ({ kind: 'call', name, on: Object.values(args).map(String).join(', ') }))
+}
+
+export const fragmentsOf = ({ messages }: Pick<ThreadDetail, 'messages'>): readonly Fragment[] =>
+  messages.flatMap(({ fragments }) => fragments)

@@ -3,11 +3,11 @@
 export const TABS = ['chat', 'steps', 'attention', 'search'] as const
 export type Tab = (typeof TABS)[number]
 
-export type Place =
+export type PagePlace =
   { readonly kind: 'new' } | { readonly kind: 'server' } | { readonly kind: 'thread'; readonly id: string; readonly tab: Tab }
 
 /** `#/threads/ID/TAB`, `#/server`; everything else is a new thread. */
-export function placeIn(hash: string): Place {
+export function placeIn(hash: string): PagePlace {
   if (hash === '#/server') return { kind: 'server' }
   const [, id, name] = /^#\/threads\/([\w.-]+)(?:\/(\w+))?$/.exec(hash) ?? []
   return id === undefined ? { kind: 'new' } : { kind: 'thread', id, tab: TABS.find((tab) => tab === name) ?? 'chat' }
@@ -17,6 +17,7 @@ export function placeIn(hash: string): Place {
 export const linkTo = (thread: string | null, tab: Tab = 'chat'): string =>
   thread === null ? '#/' : `#/threads/${thread}${tab === 'chat' ? '' : `/${tab}`}`
 
-export type Choice = { readonly kind: 'message'; readonly index: number } | { readonly kind: 'fragment'; readonly id: string }
+export type Selection = { readonly kind: 'message'; readonly index: number } | { readonly kind: 'fragment'; readonly id: string }
 
-export const keyOf = (choice: Choice): string => (choice.kind === 'message' ? `message-${choice.index}` : `fragment-${choice.id}`)
+export const keyOf = (choice: Selection): string =>
+  choice.kind === 'message' ? `message-${choice.index}` : `fragment-${choice.id}`

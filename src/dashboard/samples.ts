@@ -2,7 +2,7 @@
 import type { ServiceStatus } from './wire.js'
 
 /** The server at one moment; counters count from its start. Null: the server does not say. */
-export interface Sample {
+export interface ServerSample {
   /** Milliseconds; only differences mean anything. */
   readonly at: number
   readonly running: number
@@ -35,7 +35,7 @@ export function metricIn(text: string, name: string): number | null {
 }
 
 /** @param metrics text of `/metrics` */
-export function sampleOf(at: number, { models, running, queue }: ServiceStatus, metrics: string): Sample {
+export function sampleOf(at: number, { models, running, queue }: ServiceStatus, metrics: string): ServerSample {
   const loaded = models.map((model) => model.loaded).filter((each) => each !== null)
   const caches = loaded.map(({ cache }) => cache).filter((cache) => cache !== null)
   const total = (figures: readonly number[]) => figures.reduce((sum, figure) => sum + figure, 0)
@@ -58,7 +58,7 @@ export function sampleOf(at: number, { models, running, queue }: ServiceStatus, 
 }
 
 /** Per second between neighbours, so one figure less than samples; 0 where the counter began anew or is not there. */
-export function rates(samples: readonly Sample[], counter: (sample: Sample) => number | null): number[] {
+export function rates(samples: readonly ServerSample[], counter: (sample: ServerSample) => number | null): number[] {
   return samples.slice(1).map((sample, at) => {
     const before = samples[at]!
     const [from, to] = [counter(before), counter(sample)]

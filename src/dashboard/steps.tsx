@@ -2,10 +2,10 @@
 import { count, plural } from '../figures/numbers.js'
 import { StepCharts } from './charts.js'
 import { Fact } from './overview.js'
-import { timelineOf, type TimelineItem } from './timeline.js'
-import type { LedgerEntry, Thread } from './wire.js'
+import { timelineOf, type TimelineItem } from './pieces.js'
+import type { LedgerEntry, ThreadDetail } from './wire.js'
 
-export function Steps({ thread }: { readonly thread: Thread }) {
+export function Steps({ thread }: { readonly thread: ThreadDetail }) {
   const { ledger } = thread
   return (
     <>
@@ -37,7 +37,7 @@ export function Steps({ thread }: { readonly thread: Thread }) {
 }
 
 /** Where the last step's tokens came from, and what was parked. */
-function LastStep({ thread: { ledger } }: { readonly thread: Thread }) {
+function LastStep({ thread: { ledger } }: { readonly thread: ThreadDetail }) {
   const last = ledger.findLast(({ kind }) => kind === 'answer')
   if (last === undefined) return null
   const { shown, reused, recomputed, fresh, approximate, sources, tiers, parked, evicted, moved } = last
@@ -131,7 +131,7 @@ function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
 }
 
 /** What helpers noted (`acm: u-fold` or `resum`): summary, to-do list, which lines of results stay in sight. The words of the last fold of theirs, as the server's event has them; nothing where helpers never folded. */
-function Notes({ thread: { events } }: { readonly thread: Thread }) {
+function Notes({ thread: { events } }: { readonly thread: ThreadDetail }) {
   const folds = events.filter(({ folded, reason }) => folded.length > 0 && /^(u-fold|resum): /.test(reason))
   const last = folds.at(-1)
   if (last === undefined) return null
@@ -150,7 +150,7 @@ function Notes({ thread: { events } }: { readonly thread: Thread }) {
 }
 
 /** Tools that the model found; nothing where there are none. */
-function FoundTools({ thread: { found } }: { readonly thread: Thread }) {
+function FoundTools({ thread: { found } }: { readonly thread: ThreadDetail }) {
   if (found.length === 0) return null
   const loaded = found.filter((tool) => tool.loaded)
   const others = found.filter((tool) => !tool.loaded)
@@ -165,7 +165,7 @@ function FoundTools({ thread: { found } }: { readonly thread: Thread }) {
   )
 }
 
-function Names({ title, tools }: { readonly title: string; readonly tools: Thread['found'] }) {
+function Names({ title, tools }: { readonly title: string; readonly tools: ThreadDetail['found'] }) {
   if (tools.length === 0) return null
   return (
     <>

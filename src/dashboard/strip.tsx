@@ -1,15 +1,14 @@
 /** Owns the small map of a thread's context: its messages, as long as their tokens, with their fragments beside them, and what folds the chosen one. */
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
-import { keyOf, type Choice } from './places.js'
-import { fragmentsOf } from './timeline.js'
-import { pays, piecesOf, whereIs, widthOf } from './pieces.js'
-import type { Fragment, MessageCost, Thread, ThreadMessage } from './wire.js'
+import { keyOf, type Selection } from './places.js'
+import { fragmentsOf, pays, piecesOf, whereIs, widthOf } from './pieces.js'
+import type { Fragment, MessageCost, ThreadDetail, ThreadMessage } from './wire.js'
 
 interface StripProps {
-  readonly thread: Thread
-  readonly chosen: Choice | null
-  readonly onChoose: (choice: Choice) => void
+  readonly thread: ThreadDetail
+  readonly chosen: Selection | null
+  readonly onChoose: (choice: Selection) => void
   /** By the button, or of fragments by the keys F and R. */
   readonly onFold: (id: string) => void
   readonly onRestore: (id: string) => void
@@ -24,9 +23,9 @@ export function Strip({ thread, chosen, onChoose, onFold, onRestore, onFoldMessa
   const { messages } = thread
   const strip = useRef<HTMLDivElement>(null)
   const [at, setAt] = useState('message-0')
-  const stops = messages.flatMap(({ index, fragments }): Choice[] => [
+  const stops = messages.flatMap(({ index, fragments }): Selection[] => [
     { kind: 'message', index },
-    ...fragments.map(({ id }): Choice => ({ kind: 'fragment', id })),
+    ...fragments.map(({ id }): Selection => ({ kind: 'fragment', id })),
   ])
   const keys = stops.map(keyOf)
   const current = keys.includes(at) ? at : keys[0]
@@ -50,7 +49,7 @@ export function Strip({ thread, chosen, onChoose, onFold, onRestore, onFoldMessa
     else return
     event.preventDefault()
   }
-  const stopProps = (choice: Choice) => {
+  const stopProps = (choice: Selection) => {
     const key = keyOf(choice)
     return {
       type: 'button' as const,
@@ -121,7 +120,7 @@ function FoldButton({
   onFold,
   onRestore,
   onFoldMessage,
-}: Pick<StripProps, 'thread' | 'onFold' | 'onRestore' | 'onFoldMessage'> & { readonly at: Choice | null }) {
+}: Pick<StripProps, 'thread' | 'onFold' | 'onRestore' | 'onFoldMessage'> & { readonly at: Selection | null }) {
   const fragment = at?.kind === 'fragment' ? fragmentsOf({ messages }).find(({ id }) => id === at.id) : undefined
   const message = at?.kind === 'message' ? messages[at.index] : undefined
   const isHidden = fragment !== undefined && fragment.state.kind !== 'open'

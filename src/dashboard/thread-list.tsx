@@ -2,14 +2,14 @@
 import { useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
 import { threadPath } from './api.js'
-import { linkTo, type Place } from './places.js'
+import { linkTo, type PagePlace } from './places.js'
 import { useAction, useHouse, useLive } from './hooks.js'
 import type { ThreadSummary } from './wire.js'
 
 /** From so many on a filter is worth its room. */
 const MANY = 5
 
-export function ThreadList({ chosen: place }: { readonly chosen: Place }) {
+export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
   const chosen = place.kind === 'thread' ? place.id : null
   const { threads, damaged, names } = useLive()
   const [filter, setFilter] = useState('')

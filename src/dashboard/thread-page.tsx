@@ -8,19 +8,17 @@ import { Answering, messagesBefore, type Chat } from './chat.js'
 import { Choose, Composer, CONTRACTS } from './composer.js'
 import { Conversation, type MessageActions } from './conversation.js'
 import { useAction, useHouse, useLive } from './hooks.js'
-import { FragmentPanel, MessagePanel } from './panels.js'
-import { markersOf } from './pieces.js'
-import { keyOf, linkTo, type Choice, type Tab } from './places.js'
-import { SearchPane } from './search-pane.js'
+import { FragmentPanel, MessagePanel, SearchPane } from './panels.js'
+import { fragmentsOf, markersOf } from './pieces.js'
+import { keyOf, linkTo, type Selection, type Tab } from './places.js'
 import { Steps } from './steps.js'
 import { Legend, Strip } from './strip.js'
-import { fragmentsOf } from './timeline.js'
-import type { Fragment, Thread, ThreadMessage } from './wire.js'
+import type { Fragment, ThreadDetail, ThreadMessage } from './wire.js'
 
 const TITLES: Readonly<Record<Tab, string>> = { chat: 'Chat', steps: 'Steps', attention: 'Attention', search: 'Search' }
 
 interface ThreadPageProps {
-  readonly thread: Thread
+  readonly thread: ThreadDetail
   readonly tab: Tab
   readonly chat: Chat
 }
@@ -28,14 +26,14 @@ interface ThreadPageProps {
 export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
   const { api } = useHouse()
   const { problem, act } = useAction()
-  const [chosen, setChosen] = useState<Choice | null>(null)
+  const [chosen, setChosen] = useState<Selection | null>(null)
   const [told, setTold] = useState('')
   const { id, messages, ledger, count: length } = thread
   // What was told about the next step is over when there is one.
   useEffect(() => {
     setTold('')
   }, [length])
-  const choose = (choice: Choice) => {
+  const choose = (choice: Selection) => {
     setChosen(choice)
     const mark = choice.kind === 'message' ? `[data-row="${choice.index}"]` : `[data-piece="${choice.id}"]`
     document.querySelector(mark)?.scrollIntoView({ block: 'nearest' })
@@ -167,7 +165,7 @@ export function Log({ at, children }: { readonly at: string; readonly children: 
 }
 
 /** What it is, and what is done to it as a whole: contract, exact again, export, delete. */
-function About({ thread, onTold }: { readonly thread: Thread; readonly onTold: (text: string) => void }) {
+function About({ thread, onTold }: { readonly thread: ThreadDetail; readonly onTold: (text: string) => void }) {
   const { api } = useHouse()
   const { threads } = useLive()
   const { busy, problem, act } = useAction()

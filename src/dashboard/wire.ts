@@ -29,7 +29,7 @@ export interface ThreadListing {
 }
 
 /** `GET /kvfold/threads/:id`. */
-export interface Thread extends Omit<ThreadView, 'all' | 'messages'> {
+export interface ThreadDetail extends Omit<ThreadView, 'all' | 'messages'> {
   readonly messages: readonly ThreadMessage[]
   readonly count: number
 }
@@ -38,7 +38,7 @@ export interface Thread extends Omit<ThreadView, 'all' | 'messages'> {
 export type Attention = ThreadAttention
 
 /** An event of `/kvfold/events`. */
-export type Change = Pick<ThreadChange, 'thread' | 'kind'>
+export type ChangeEvent = Pick<ThreadChange, 'thread' | 'kind'>
 
 /** `GET /kvfold/threads/:id/export`. */
 export type Export = ExportedThread

@@ -28,11 +28,11 @@ export interface WatchedShare {
   readonly seat: Seat
 }
 
-type Part = Omit<Captured, 'mass'> & { readonly places: Int32Array; readonly mass: Float32Array; readonly width: number }
+type CapturedPart = Omit<Captured, 'mass'> & { readonly places: Int32Array; readonly mass: Float32Array; readonly width: number }
 
 export class AttentionWatch {
   /** The first place that looks: from there on the prompt is computed, whoever holds it. Null: only generated tokens look. */
-  readonly anew: number | null
+  readonly recomputeFrom: number | null
   readonly #request: AttentionRequest
   readonly #layers: readonly number[]
   readonly #skipped: AttentionPattern['skipped']
@@ -41,7 +41,7 @@ export class AttentionWatch {
   readonly #atoms: Atoms
   readonly #top: number
   readonly #capture: NativeCapture
-  readonly #parts: Part[] = []
+  readonly #parts: CapturedPart[] = []
   /** Positions of the places known so far. */
   #positions = new Int32Array(256)
   #known = 0
@@ -66,7 +66,7 @@ export class AttentionWatch {
       request.heads,
     )
     this.#queries = queriesOf(request, shown, maxTokens)
-    this.anew = this.#queries[0] ?? null
+    this.recomputeFrom = this.#queries[0] ?? null
     const places = Math.max(shown, Math.min(context.cells, shown + maxTokens))
     checkKeys(request, places)
     this.#top = request.top ?? 0
@@ -138,7 +138,7 @@ export class AttentionWatch {
     const shape = [this.#layers.length, this.#heads.length, queries.length]
     const joined = <Data extends Float32Array | Int32Array>(
       empty: (size: number) => Data,
-      of: (part: Part) => Data,
+      of: (part: CapturedPart) => Data,
       last?: { readonly axis: string; readonly size: number },
     ): NamedArray<Data> => {
       const size = last?.size ?? 1
@@ -178,7 +178,12 @@ export class AttentionWatch {
   }
 
   /** Puts the parts' rows, [layer, head, query of the part, ...], one behind the other; shorter ones are filled up. */
-  #join(data: Float32Array | Int32Array, of: (part: Part) => Float32Array | Int32Array, size: number, queries: number): void {
+  #join(
+    data: Float32Array | Int32Array,
+    of: (part: CapturedPart) => Float32Array | Int32Array,
+    size: number,
+    queries: number,
+  ): void {
     const pairs = this.#layers.length * this.#heads.length
     let before = 0
     for (const part of this.#parts) {

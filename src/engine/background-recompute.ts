@@ -1,11 +1,11 @@
 /** Owns turning a spliced conversation exact, in slices between which other requests run. */
 import { KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
-import type { StepCache } from '../kv/cache.js'
+import type { StepCache } from '../kv/checkpoint-cache.js'
 import type { CacheTotals } from '../kv/residency.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import { EXACT } from '../kv/plan-parts.js'
-import { computedIn } from '../kv/plan.js'
+import { EXACT } from '../kv/plan/parts.js'
+import { computedIn } from '../kv/plan/plan.js'
 import type { Prompt } from '../kv/prompt.js'
 import type { JobRequest } from './job.js'
 
@@ -55,10 +55,10 @@ export async function refresh(
   const shadow = shadowOf(conversation)
   const ledger: LedgerEntry[] = []
   /** False when it was interrupted while it waited for its turn. */
-  const show = async (of: ConversationId, shown: Prompt): Promise<boolean> => {
+  const show = async (of: ConversationId, prompt: Prompt): Promise<boolean> => {
     try {
-      const salt = cache.lane(conversation)?.salt
-      const request = { conversation: of, shown, sampler: {}, maxTokens: 0, kind: 'refresh' } as const
+      const salt = cache.live(conversation)?.salt
+      const request = { conversation: of, prompt, sampler: {}, maxTokens: 0, kind: 'refresh' } as const
       const more = { ...(salt === undefined ? {} : { salt }), ...(signal === undefined ? {} : { signal }) }
       ledger.push((await ports.submit({ ...request, ...more })).ledger)
       return true
@@ -69,17 +69,17 @@ export async function refresh(
   }
   for (;;) {
     if (when === 'idle') await ports.idle()
-    const shown = cache.shown(conversation)
-    const sequence = cache.lane(conversation)
-    if (shown === null || sequence === null || signal?.aborted === true) return { exact: false, ledger }
+    const prompt = cache.prompt(conversation)
+    const sequence = cache.live(conversation)
+    if (prompt === null || sequence === null || signal?.aborted === true) return { exact: false, ledger }
     if (sequence.exact === sequence.held) return { exact: true, ledger }
-    const missing = computedIn(cache.plan(sequence, shown, EXACT))
+    const missing = computedIn(cache.plan(sequence, prompt, EXACT))
     if (missing <= slice) {
-      if (!(await show(conversation, shown))) return { exact: false, ledger }
+      if (!(await show(conversation, prompt))) return { exact: false, ledger }
       ports.forget(shadow)
       continue
     }
-    const tokens = shown.tokens.slice(0, shown.tokens.length - missing + slice)
+    const tokens = prompt.tokens.slice(0, prompt.tokens.length - missing + slice)
     const part = { tokens, messages: [{ index: 0, role: 'refresh', span: { start: 0, end: tokens.length } }] }
     if (!(await show(shadow, part))) return { exact: false, ledger }
   }
@@ -88,7 +88,7 @@ export async function refresh(
 // What `auto` promises of spliced conversations: they are made exact when nothing else runs.
 
 /** What it needs of the engine. */
-export interface MendingPorts {
+export interface RecomputePorts {
   /** Waits until nothing runs, and between its slices. */
   readonly refresh: (conversation: ConversationId, signal: AbortSignal) => Promise<RefreshResult>
   readonly compact: (conversation: ConversationId) => Promise<unknown>
@@ -102,14 +102,14 @@ export class BackgroundRecompute {
   readonly #running = new Set<ConversationId>()
   readonly #ending = new AbortController()
 
-  constructor(private readonly ports: MendingPorts) {}
+  constructor(private readonly ports: RecomputePorts) {}
 
   /** Makes the conversation exact as soon as nothing runs, and moves its cells together if attention runs over many free ones. */
   later(conversation: ConversationId): void {
     if (this.#running.has(conversation)) return
     this.#running.add(conversation)
     // What comes in between (a full context, the end of the engine) leaves the conversation as it was.
-    void this.#mend(conversation)
+    void this.#recompute(conversation)
       .catch(() => undefined)
       .finally(() => this.#running.delete(conversation))
   }
@@ -119,7 +119,7 @@ export class BackgroundRecompute {
     this.#ending.abort()
   }
 
-  async #mend(conversation: ConversationId): Promise<void> {
+  async #recompute(conversation: ConversationId): Promise<void> {
     const { refresh, compact, totals } = this.ports
     const { exact } = await refresh(conversation, this.#ending.signal)
     const { reach, used } = totals()

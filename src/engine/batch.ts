@@ -1,14 +1,14 @@
 /** Owns what goes into a batch: the share of each job, and how many prompt tokens beside streams; and several turns of streams alone, run ahead of what follows from them. */
 import { invariant } from '../core/errors.js'
-import type { StepCache } from '../kv/cache.js'
+import type { StepCache } from '../kv/checkpoint-cache.js'
 import type { Seat } from '../kv/step.js'
-import type { Batch, Watched, DecodeStatus, Drawn, NativeContext, RunEnd } from '../native/types.js'
+import type { Batch, Watched, DecodeStatus, DrawnTokens, NativeContext, RunEnd } from '../native/types.js'
 import type { Job } from './job.js'
 
 // One job's share of a batch, and how shares are put into one.
 
 /** The last token's logits are wanted when `output`. */
-export interface Share {
+export interface BatchShare {
   readonly job: Job
   readonly tokens: Int32Array
   readonly what: 'prompt' | 'generated'
@@ -23,17 +23,17 @@ interface Packed {
   /** Tokens of all of them. */
   readonly size: number
   /** At which token of the batch a share's logits are; those that want none are left out. */
-  readonly outputs: ReadonlyMap<Share, number>
+  readonly outputs: ReadonlyMap<BatchShare, number>
   /** Where shares begin all of whose tokens have logits, because they are to be read. */
-  readonly read: ReadonlyMap<Share, number>
+  readonly read: ReadonlyMap<BatchShare, number>
   /** What is looked at, of shares that are watched. */
-  readonly watched: ReadonlyMap<Share, Watched>
+  readonly watched: ReadonlyMap<BatchShare, Watched>
 }
 
 /** Tokens of a prompt at once that all have logits: those of a large vocabulary take a megabyte each. */
 const MOST_READ = 64
 
-const sizeOf = (shares: readonly Share[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
+const sizeOf = (shares: readonly BatchShare[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
 
 /**
  * The next batch of at most `room` tokens: one of every stream, then prompts, those first that waited longest. Shares that find no cells wait.
@@ -44,10 +44,10 @@ export function composed(
   cache: StepCache,
   room: number,
   budget: PrefillBudget,
-): { readonly shares: Share[]; readonly starved: readonly Job[] } {
-  const shares: Share[] = []
+): { readonly shares: BatchShare[]; readonly starved: readonly Job[] } {
+  const shares: BatchShare[] = []
   const starved: Job[] = []
-  const add = (share: Share): void => {
+  const add = (share: BatchShare): void => {
     // What the batch already holds needs its cells too: none of them is taken before the decode.
     if (cache.reserve(sizeOf(shares) + share.tokens.length).kind === 'full') starved.push(share.job)
     else {
@@ -79,7 +79,7 @@ export function composed(
 }
 
 /** Arms the captures of watched jobs. */
-export function packed(shares: readonly Share[]): Packed {
+export function packed(shares: readonly BatchShare[]): Packed {
   const size = sizeOf(shares)
   const batch = {
     tokens: new Int32Array(size),
@@ -87,9 +87,9 @@ export function packed(shares: readonly Share[]): Packed {
     sequences: new Int32Array(size),
     outputs: new Uint8Array(size),
   }
-  const outputs = new Map<Share, number>()
-  const read = new Map<Share, number>()
-  const watched = new Map<Share, Watched>()
+  const outputs = new Map<BatchShare, number>()
+  const read = new Map<BatchShare, number>()
+  const watched = new Map<BatchShare, Watched>()
   let at = 0
   for (const share of shares) {
     const { job, seat, what, tokens } = share
@@ -139,7 +139,7 @@ const LARGEST_RISE = 2
 const LEAST_SHARE = 0.1
 
 /** What is known of turns with so many streams. */
-interface Alone {
+interface TurnPace {
   /** A turn without prompts. */
   readonly milliseconds: number
   /** Such turns so far. */
@@ -155,7 +155,7 @@ interface Alone {
  */
 export class PrefillBudget {
   /** By the number of streams. */
-  readonly #alone = new Map<number, Alone>()
+  readonly #alone = new Map<number, TurnPace>()
   /** Milliseconds a prompt token; null before the first. */
   #each: number | null = null
 
@@ -207,7 +207,7 @@ interface RanAhead {
   readonly status: DecodeStatus | 'failed'
   /** Why the last decode failed. */
   readonly failure: unknown
-  readonly shares: readonly Share[]
+  readonly shares: readonly BatchShare[]
   /** What was drawn after it, by share; empty where the status is not `done`. */
   readonly drawn: Int32Array
   /** Jobs that cannot go on, and why. */
@@ -225,7 +225,7 @@ interface RunAheadPorts {
  * Every step is booked and streamed in order as it is heard of. Tokens of the last decode are in the books if its status is `done`; what was
  * drawn after it was given to nobody.
  */
-export async function runAhead(shares: readonly Share[], steps: number, ports: RunAheadPorts): Promise<RanAhead> {
+export async function runAhead(shares: readonly BatchShare[], steps: number, ports: RunAheadPorts): Promise<RanAhead> {
   const { context, cache, onStep } = ports
   const jobs = shares.map(({ job }) => job)
   const errors = new Map<Job, unknown>()
@@ -234,7 +234,7 @@ export async function runAhead(shares: readonly Share[], steps: number, ports: R
     onStep(milliseconds)
     for (const { job, tokens } of current) cache.commit(job.step!, tokens, 'generated', milliseconds / jobs.length)
   }
-  const follow = ({ tokens, milliseconds }: Drawn): void => {
+  const follow = ({ tokens, milliseconds }: DrawnTokens): void => {
     for (const [step, elapsed] of milliseconds.entries()) {
       book(elapsed)
       const from = step * jobs.length

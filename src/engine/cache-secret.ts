@@ -1,9 +1,10 @@
-/** Owns the secret of a disk cache: a file in its folder, for this user's eyes only, that keys the hashes of all cells saved there. */
+/** Owns the secrets that key the hashes of saved cells: a disk cache's own, a file in its folder for this user's eyes only, and one that several machines are given. */
 import { createHash, randomBytes } from 'node:crypto'
-import { constants } from 'node:fs'
+import { constants, readFileSync, statSync } from 'node:fs'
 import { link, open, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { SECRET_BYTES } from '../kv/cell-hash.js'
+import { KvfoldError } from '../core/errors.js'
+import { SECRET_BYTES } from '../kv/tenant-salts.js'
 
 /** The file: name and version of the format, the secret, SHA-256 of both. */
 const FORMAT = 'kvsecrt1'
@@ -111,3 +112,35 @@ async function isLinked(temporary: string, path: string): Promise<boolean> {
 const sumOf = (content: Buffer): Buffer => createHash('sha256').update(content).digest()
 
 const codeOf = (error: unknown): string => (error instanceof Error && 'code' in error ? String(error.code) : String(error))
+
+// The secret that engines on several machines share: whoever runs them makes it, and hands it to each.
+
+const MOST_SHARED = 4096
+
+/**
+ * What the file says, as 32 bytes: any content of 32 bytes or more, a newline at its end left out. Its group may read it, as of secrets that a cluster
+ * mounts; nobody else may, and nobody but its owner may write to it.
+ * @throws KvfoldError engine/bad-request
+ */
+export function sharedSecret(path: string): Buffer {
+  const refused = (why: string, cause?: unknown) =>
+    new KvfoldError(
+      'engine/bad-request',
+      `The secret of the shared cache, ${path}, ${why}; make one with: (umask 077; openssl rand -hex 32 > FILE), and give the same file to all that share.`,
+      { cause },
+    )
+  let content: Buffer
+  try {
+    const about = statSync(path)
+    const mode = about.mode & 0o777
+    if (!about.isFile()) throw refused('is not a plain file')
+    if ((mode & 0o027) !== 0) throw refused(`is open to others (mode ${mode.toString(8)})`)
+    if (about.size > MOST_SHARED) throw refused(`has more than ${MOST_SHARED} bytes`)
+    content = readFileSync(path)
+  } catch (error) {
+    throw error instanceof KvfoldError ? error : refused(`cannot be read (${codeOf(error)})`, error)
+  }
+  const text = content.at(-1) === 0x0a ? content.subarray(0, -1) : content
+  if (text.length < SECRET_BYTES) throw refused(`has ${text.length} bytes, and ${SECRET_BYTES} are needed`)
+  return sumOf(Buffer.concat([Buffer.from('kvfold shared secret:'), text]))
+}

@@ -4,14 +4,14 @@ import { conversationId, seqId, type SeqId } from '../core/ids.js'
 import { Random } from '../core/random.js'
 import { span } from '../core/span.js'
 import { KvCache } from '../kv/cache.js'
-import type { Terms } from '../kv/plan-parts.js'
+import type { Terms } from '../kv/plan/parts.js'
 import {
   COST_VERSION,
   type CostModel,
   fitCosts,
   type MeasuredOn,
   medianOf,
-  type Run,
+  type ComputedRun,
   type Timed,
   type TimedBooks,
 } from '../kv/cost-model.js'
@@ -29,14 +29,14 @@ export interface CalibrateOptions {
 }
 
 /** What limits a calibration. Milliseconds and tokens. */
-interface Limits {
+interface CalibrationLimits {
   readonly budget: number
   readonly deepest: number
   readonly rounds: number
 }
 
-const WHOLE: Limits = { budget: 50_000, deepest: 16_384, rounds: 5 }
-const QUICK: Limits = { budget: 8_000, deepest: 4096, rounds: 3 }
+const WHOLE: CalibrationLimits = { budget: 50_000, deepest: 16_384, rounds: 5 }
+const QUICK: CalibrationLimits = { budget: 8_000, deepest: 4096, rounds: 3 }
 /** Beside the live sequence that is filled, another is measured. */
 const FILLED = seqId(0)
 const PROBE = seqId(1)
@@ -76,7 +76,7 @@ export async function calibrate(
       'engine/bad-request',
       `A calibration needs a context of ${FEWEST} cells and ${SEQUENCES} sequences at least.`,
     )
-  const bench = new Bench(context, vocabulary, limits, signal, onProgress)
+  const bench = new CalibrationBench(context, vocabulary, limits, signal, onProgress)
   const abort = () => {
     context.abort()
   }
@@ -114,14 +114,14 @@ export async function calibrate(
 }
 
 /** The stopwatch: a context with a filled live sequence of random tokens, and what is timed beside it. */
-class Bench {
+class CalibrationBench {
   readonly #begun = performance.now()
   readonly #random = new Random(1)
 
   constructor(
     private readonly context: NativeContext,
     private readonly vocabulary: number,
-    private readonly limits: Limits,
+    private readonly limits: CalibrationLimits,
     private readonly signal: AbortSignal | undefined,
     private readonly onProgress: CalibrateOptions['onProgress'],
   ) {}
@@ -153,7 +153,7 @@ class Bench {
   }
 
   /** The run beside the filled live sequence, which holds `run.cells`, of which it sees the first. */
-  async time(run: Run): Promise<Timed> {
+  async time(run: ComputedRun): Promise<Timed> {
     const { tokens, attended, cells } = run
     const times: number[] = []
     const end = this.elapsed + LONGEST_ROUNDS * this.limits.budget
@@ -211,14 +211,14 @@ class Bench {
     for (const { held, size } of foldsOf(filled)) {
       if (this.#isLate && timed.length >= FEWEST_STEPS) break
       this.context.tag(keeper, FILLED, span(0, held))
-      const lane = new Folds(this.context, this.#tokens(held), (...run) => this.#decode(...run))
+      const timer = new TimedFolds(this.context, this.#tokens(held), (...run) => this.#decode(...run))
       const folds: number[] = []
       const restores: number[] = []
       for (let round = 0; round < this.limits.rounds + 1; round++) {
         if (this.#isLate && folds.length > 0) break
         this.#tell(`folds of ${size} of ${held} tokens`)
-        const fold = await lane.show(size, this.#tokens(MARKER))
-        const restore = await lane.show(0, this.#tokens(MARKER))
+        const fold = await timer.show(size, this.#tokens(MARKER))
+        const restore = await timer.show(0, this.#tokens(MARKER))
         // The first round runs code that was not compiled yet.
         if (round === 0) continue
         folds.push(fold)
@@ -226,7 +226,7 @@ class Bench {
       }
       timed.push({ shown: held - size + MARKER, moved: size, milliseconds: medianOf(folds) })
       timed.push({ shown: held, moved: size + MARKER, milliseconds: medianOf(restores) })
-      lane.end()
+      timer.end()
     }
     return timed
   }
@@ -272,7 +272,7 @@ const foldsOf = (filled: number): { readonly held: number; readonly size: number
   )
 
 /** A conversation in a cache of its own over cells that are there already. */
-class Folds {
+class TimedFolds {
   readonly #cache: KvCache
   readonly #conversation = conversationId('calibration')
 
@@ -283,7 +283,7 @@ class Folds {
     private readonly decode: (seq: SeqId, position: number, tokens: Int32Array) => Promise<number>,
   ) {
     this.#cache = new KvCache(context)
-    const { lane: sequence, step } = this.#begin(this.#shown(0, base))
+    const { sequence, step } = this.#begin(this.#shown(0, base))
     invariant(sequence.seq === FILLED, 'a cache lends another sequence first than the filled one')
     this.#cache.commit(step, base, 'prompt', 0)
     this.#cache.finish(step, 'done', 0)
@@ -312,12 +312,12 @@ class Folds {
     this.#cache.forget(this.#conversation)
   }
 
-  #begin(shown: Prompt) {
+  #begin(prompt: Prompt) {
     const opened = this.#cache.open(this.#conversation)
-    invariant(opened.kind === 'lane', 'an empty cache has no sequence for a lane')
+    invariant(opened.kind === 'live', 'an empty cache has no live sequence')
     return {
-      lane: opened.sequence,
-      step: this.#cache.begin(opened.sequence, this.#cache.plan(opened.sequence, shown, SPLICE), 'answer'),
+      sequence: opened.sequence,
+      step: this.#cache.begin(opened.sequence, this.#cache.plan(opened.sequence, prompt, SPLICE), 'answer'),
     }
   }
 

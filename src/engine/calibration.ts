@@ -67,17 +67,16 @@ const File = Type.Object({
   }),
 })
 
-type Environment = Readonly<Record<string, string | undefined>>
-
 /** `$XDG_CACHE_HOME/kvfold`, by default below `~/.cache`: what can be measured or tried again. */
-export function cacheFolder(environment: Environment = process.env): string {
+export function cacheFolder(environment: NodeJS.ProcessEnv = process.env): string {
   const given = environment['XDG_CACHE_HOME']
   // The XDG specification has relative paths ignored.
   return join(given !== undefined && isAbsolute(given) ? given : join(homedir(), '.cache'), 'kvfold')
 }
 
 /** `calibration` in it. */
-export const calibrationFolder = (environment: Environment = process.env): string => join(cacheFolder(environment), 'calibration')
+export const calibrationFolder = (environment: NodeJS.ProcessEnv = process.env): string =>
+  join(cacheFolder(environment), 'calibration')
 
 /** What a calibration of this subject, in this context, is measured on. */
 export function measuredOn({ info, settings, backend }: CalibrationSubject, context: NativeContext): MeasuredOn {

@@ -1,5 +1,6 @@
-/** Owns the form of a file of the disk tier, and the belief in one: none before its checksums were checked; and the files of deleted conversations. */
+/** Owns the form of a file of saved cells, in the disk tier and in a folder that engines share, and the belief in one: none before its checksums were checked; and the files of deleted conversations. */
 import { createHash, createHmac } from 'node:crypto'
+import { constants } from 'node:fs'
 import { type FileHandle, open, readdir, rm } from 'node:fs/promises'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
@@ -29,6 +30,8 @@ import { join } from 'node:path'
  * deleted conversation's file must be found without the secret.
  */
 const FORMAT = 'kvshelf2'
+/** Whatever took an item's place: no link is followed, and no pipe waited for. */
+export const READING = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
 const IDENTITY_AT = 8
 export const IDENTITY_BYTES = 32
 const STATE_AT = 40
@@ -151,43 +154,53 @@ export const isUnder = (secret: Buffer, head: Buffer): boolean => keyedOf(head, 
 const keyedOf = (head: Buffer, secret: Buffer): Buffer =>
   createHmac('sha256', secret).update('kvfold shelf head:').update(head.subarray(SUM_AT, KEYED_AT)).digest()
 
+/** Whether it was saved for the conversation, or for what ran beside it under its id with more behind it. */
+export function isOf(id: string, head: Buffer): boolean {
+  const { conversation } = recordOf(head)
+  return conversation === id || (conversation.startsWith(id) && /[/ ]/u.test(conversation[id.length]!))
+}
+
 /** Both checksums of the head, as they stand in it. */
 export const sumIn = (head: Buffer): Buffer => head.subarray(SUM_AT, FIXED)
 
+/** How names of shared blocks end; one of the disk tier's ends with `.kvshelf`. */
+export const BLOCK_FILE = '.kvcells'
+
 /**
- * What deleted conversations have left in the disk tier, where an engine that is not loaded cannot delete it. A loaded engine's own books find the
- * files gone, which costs it nothing but a recompute (DiskTierFolder).
+ * What deleted conversations have left in folders of saved cells, where an engine that is not loaded cannot delete it. A loaded engine's own books find the
+ * files gone, which costs it nothing but a recompute.
  */
 export class SavedCells {
-  constructor(private readonly folder: string) {}
+  constructor(private readonly folders: readonly string[]) {}
 
-  /** Deletes the sequences of these conversations, whichever model they are of; says how many. A file that is not to be read stays. */
+  /** Deletes the cells of these conversations, whichever model they are of; says how many files. One that is not to be read stays. */
   async drop(conversations: readonly string[]): Promise<number> {
-    const wanted = new Set(conversations)
-    // Summaries and refreshes run beside the conversation, under its id with more behind it.
-    const isWanted = (conversation: string) => wanted.has(conversation.split(/[/ ]/u)[0] ?? '')
-    const names = await readdir(this.folder).catch(() => [])
     let dropped = 0
-    for (const name of names.filter((each) => each.endsWith('.kvshelf'))) {
-      const path = join(this.folder, name)
-      const conversation = await conversationIn(path)
-      if (conversation === null || !isWanted(conversation)) continue
-      await rm(path, { force: true })
-      dropped++
+    for (const folder of conversations.length === 0 ? [] : this.folders) {
+      const names = await readdir(folder).catch(() => [])
+      for (const name of names.filter((each) => each.endsWith('.kvshelf') || each.endsWith(BLOCK_FILE))) {
+        const path = join(folder, name)
+        const head = await headAt(path)
+        if (head === null || !conversations.some((id) => isOf(id, head))) continue
+        await rm(path, { force: true })
+        dropped++
+      }
     }
     return dropped
   }
 }
 
-async function conversationIn(path: string): Promise<string | null> {
-  const file = await open(path).catch(() => null)
-  if (file === null) return null
+/** Null: there is no whole head at this path that can be read. */
+export async function headAt(path: string): Promise<Buffer | null> {
   try {
-    const head = await readHead(file)
-    return head === 'refused' ? null : recordOf(head).conversation
+    const file = await open(path, READING)
+    try {
+      const head = await readHead(file)
+      return head === 'refused' ? null : head
+    } finally {
+      await file.close()
+    }
   } catch {
     return null
-  } finally {
-    await file.close()
   }
 }

@@ -1,13 +1,11 @@
 /** Owns the disk tier: a folder of saved sequences, one file each, of which none is believed before its checksums are. */
-import { createHash, randomBytes } from 'node:crypto'
-import { constants } from 'node:fs'
+import { randomBytes } from 'node:crypto'
 import { type FileHandle, mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { WORDS } from '../kv/cell-hash.js'
 import type { DiskCounts, DiskItem, DiskTier, OffloadRecord } from '../kv/ports.js'
 import { type Kept, surplus } from '../kv/tier-policy.js'
-import type { NativeContext, NativeModel } from '../native/types.js'
 import { type CacheSecret, openSecret } from './cache-secret.js'
 import {
   checksum,
@@ -16,20 +14,18 @@ import {
   identityIn,
   isUnder,
   readHead,
+  READING,
   readState,
   recordOf,
   stateBytes,
   sumIn,
   tokensIn,
 } from './disk-tier-file.js'
-import { modelFingerprint } from './model-facts.js'
 
 const ITEM = /^([0-9a-f]{32})\.kvshelf$/
 const TEMPORARY = /^kvshelf-([1-9][0-9]{0,9})-([0-9a-f]{8})-[0-9a-f]{32}\.tmp$/
 /** Tells the files of this process from those of an earlier one with the same process id, as there is in every container. */
 const RUN = randomBytes(4).toString('hex')
-/** Whatever took an item's place: no link is followed, and no pipe waited for. */
-const READING = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
 /** Milliseconds after which a temporary file is nobody's, whatever lives under the process id in its name. */
 const ABANDONED = 600_000
 
@@ -40,6 +36,8 @@ export interface DiskShelfOptions {
   readonly budget: number
   /** SHA-256 of all that must agree for a state to be loaded: model, llama.cpp release, cache types and layout, RoPE settings. */
   readonly identity: Buffer
+  /** What the hashes of all cells in the folder are keyed with. Default: the folder's own. */
+  readonly secret?: Buffer
   /** Milliseconds since 1970. */
   readonly clock?: () => number
   /** Told in a sentence what is lost after the opening, when it is noticed; what was lost before is in `notes`. */
@@ -98,7 +96,10 @@ export class DiskTierFolder implements DiskTier {
     const { folder } = options
     try {
       await mkdir(folder, { recursive: true, mode: 0o700 })
-      const secret = await openSecret(folder, temporaryIn(folder, randomBytes(16).toString('hex')))
+      const secret =
+        options.secret === undefined
+          ? await openSecret(folder, temporaryIn(folder, randomBytes(16).toString('hex')))
+          : { secret: options.secret, note: null }
       const disk = new DiskTierFolder(options, secret)
       await disk.#look()
       await disk.#shrink(options.budget)
@@ -363,18 +364,4 @@ export interface ShelfPlace {
   readonly folder: string
   /** The most that it may hold. */
   readonly bytes: number
-}
-
-/** @throws KvfoldError as DiskTierFolder.open */
-export async function openShelf(
-  { info }: NativeModel,
-  { identity }: NativeContext,
-  { folder, bytes }: ShelfPlace,
-  tell?: (sentence: string) => void,
-): Promise<DiskTierFolder> {
-  const whole = createHash('sha256')
-    .update(identity)
-    .update(await modelFingerprint(info.path))
-    .digest()
-  return DiskTierFolder.open({ folder, budget: bytes, identity: whole, ...(tell === undefined ? {} : { tell }) })
 }

@@ -5,7 +5,7 @@ import { Feed } from '../core/feed.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import type { BlendChoice } from '../kv/plan-parts.js'
+import type { BlendChoice } from '../kv/plan/parts.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 
 export interface Sampling {
@@ -147,6 +147,15 @@ export interface EngineReply {
   readonly endLogprob?: TokenLogprob
   /** When it was asked for and the step was not cancelled. */
   readonly attention?: AttentionPattern
+  /** Of a remote engine that was made to ask for them (`RemoteEngineOptions.tokens`), where the endpoint tells. */
+  readonly tokens?: ShownTokens
+}
+
+/** The tokens of a step: of its prompt, and of what was said after it. */
+export interface ShownTokens {
+  readonly prompt: Int32Array
+  /** With the token that ended the answer, as far as the engine says it. */
+  readonly completion: Int32Array
 }
 
 /** A running step: iterate for events, await `reply` for the end. Errors reject `reply` and end the iteration with the same error. */

@@ -1,11 +1,11 @@
 /** Owns one step asked of the engine, from its request to its end: its phase, what was drawn for it, where its text stops, its log-probabilities. */
 import type { ConversationId } from '../core/ids.js'
-import type { StepCache } from '../kv/cache.js'
-import type { CacheSalt } from '../kv/cell-hash.js'
+import type { StepCache } from '../kv/checkpoint-cache.js'
+import type { CacheSalt } from '../kv/tenant-salts.js'
 import type { LedgerEntry, StepKind } from '../kv/ledger.js'
 import type { ReadStates } from '../kv/offload.js'
-import { EXACT, type Terms } from '../kv/plan-parts.js'
-import { computedIn, type Plan, reusedIn } from '../kv/plan.js'
+import { EXACT, type Terms } from '../kv/plan/parts.js'
+import { computedIn, type Plan, reusedIn } from '../kv/plan/plan.js'
 import type { Prompt } from '../kv/prompt.js'
 import type { LiveSequence } from '../kv/sequence.js'
 import type { Step } from '../kv/step.js'
@@ -20,7 +20,7 @@ export interface JobRequest {
   readonly conversation: ConversationId
   /** Whose it is (`CacheSalts.of` its tenant): cells of other tenants' conversations are never lent to it. Default: nobody's, all of which share. */
   readonly salt?: CacheSalt
-  readonly shown: Prompt
+  readonly prompt: Prompt
   /** Default: exact. */
   readonly terms?: Terms
   readonly sampler: SamplerOptions
@@ -64,7 +64,7 @@ export interface JobResult {
 }
 
 export const planned = (plan: Plan): PlannedStep => ({
-  shown: plan.shown.tokens.length,
+  shown: plan.prompt.tokens.length,
   reused: reusedIn(plan),
   compute: computedIn(plan),
   contract: plan.contract,
@@ -163,9 +163,9 @@ export class Job {
 
   /** Takes the logits behind each of some tokens of the prompt, the first of which is at `place`. */
   read(place: number, count: number, logits: (offset: number) => Float32Array): void {
-    const { promptLogprobs: alternatives = 0, shown } = this.request
+    const { promptLogprobs: alternatives = 0, prompt } = this.request
     for (let offset = 0; offset < count; offset++) {
-      const next = shown.tokens[place + offset + 1]
+      const next = prompt.tokens[place + offset + 1]
       if (next === undefined) return
       const piece = (id: number) => this.model.piece(id, true)
       this.promptLogprobs.push(tokenLogprob(logits(offset), next, alternatives, piece))
@@ -185,8 +185,8 @@ export class Job {
 
 /** What the job's step is asked to keep to. A token that is watched, or whose successor's probability is asked for, has to be computed. */
 export function termsOf({ request: { terms, promptLogprobs }, watch }: Job): Terms | undefined {
-  const anew = promptLogprobs === undefined ? (watch?.anew ?? null) : 0
-  return anew === null ? terms : { ...EXACT, ...terms, anew }
+  const recomputeFrom = promptLogprobs === undefined ? (watch?.recomputeFrom ?? null) : 0
+  return recomputeFrom === null ? terms : { ...EXACT, ...terms, recomputeFrom }
 }
 
 // The search for stop strings in streamed text, holding back what may still become one.
@@ -301,7 +301,7 @@ export class ReloadAhead {
 
   /** Begins to read what the job needs from disk, once a job; false when that is nothing. */
   begin(job: Job, sequence: LiveSequence): boolean {
-    const reading = job.fetched === null ? this.cache.fetch(sequence, job.request.shown, termsOf(job)) : null
+    const reading = job.fetched === null ? this.cache.fetch(sequence, job.request.prompt, termsOf(job)) : null
     if (reading === null) return false
     job.phase = { name: 'fetching' }
     this.#waiting.add(job)

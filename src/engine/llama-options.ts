@@ -2,10 +2,13 @@
 import { ChatFormat } from '../chat/format.js'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
-import type { BlendChoice, Terms } from '../kv/plan-parts.js'
+import type { BlendChoice, Terms } from '../kv/plan/parts.js'
+import type { EditMap } from '../kv/prompt.js'
 import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
 import type { ShelfPlace } from './disk-tier.js'
+import type { SharedPlace } from './shared-cells-folder.js'
 import type { EngineRequest, Sampling } from './engine.js'
+import type { JobRequest } from './job.js'
 import type { Abilities } from './model-facts.js'
 import { guardedSequences, MOST_GUARDED } from './window-guard.js'
 
@@ -28,8 +31,23 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly hostBytes?: number
   /** A folder for what memory has no room for; it outlives the engine, and any number of engines may use it. Default: none. */
   readonly disk?: ShelfPlace
+  /** A folder through which engines on several machines find each other's cells. Default: none. */
+  readonly shared?: SharedPlace
   /** Told in a sentence what befalls the disk cache after loading, when it is noticed; `notes` say what did before. */
   readonly tell?: (sentence: string) => void
+}
+
+/** A bare completion: these tokens, no template. */
+export type Completion = Omit<JobRequest, 'prompt' | 'sampler' | 'salt'> & {
+  /** As EngineRequest.tenant. */
+  readonly tenant?: string
+  readonly tokens: Int32Array
+  /** The tokens before edits, and the edits; for contracts other than exact. */
+  readonly origin?: EditMap
+  readonly sampling?: Sampling
+  /** As EngineRequest's. */
+  readonly grammar?: string
+  readonly schema?: unknown
 }
 
 /** Cells when neither the caller nor a small model says otherwise. */
@@ -60,7 +78,7 @@ export function contextOptions(info: ModelInfo, abilities: Abilities, options: L
 export const isGuarded = ({ slidingWindow }: ModelInfo, { edits }: Abilities): boolean => edits === 'tags' && slidingWindow > 0
 
 /** Whether what a step leaves approximate is to be computed again when nothing else runs. */
-export const mends = ({ contract, clientEdits }: EngineRequest, defaults: LlamaEngineOptions): boolean =>
+export const recomputesInBackground = ({ contract, clientEdits }: EngineRequest, defaults: LlamaEngineOptions): boolean =>
   [contract ?? defaults.contract, clientEdits].includes('auto')
 
 /** What a request keeps to. */

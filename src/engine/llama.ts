@@ -1,18 +1,17 @@
 /** The engine over llama.cpp: renders messages, keeps the cache in step with them, generates, and accounts for it. */
 import { freemem } from 'node:os'
 import type { ChatFormat, Rendered } from '../chat/format.js'
-import type { ChatMessage } from '../chat/message.js'
+import { assistantMessage, type ChatMessage } from '../chat/message.js'
 import { News, withoutHeld, type ReplyEvent } from '../chat/parser.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import { OffloadTiers } from '../kv/offload.js'
-import { KvCache, type StepCache } from '../kv/cache.js'
+import { KvCache } from '../kv/cache.js'
 import type { CostModel } from '../kv/cost-model.js'
 import { explained, type LedgerEntry } from '../kv/ledger.js'
-import { CheckpointCache } from '../kv/checkpoint-cache.js'
-import type { EditMap } from '../kv/prompt.js'
-import { CacheSalts } from '../kv/cell-hash.js'
+import { CheckpointCache, type StepCache } from '../kv/checkpoint-cache.js'
+import { CacheSalts } from '../kv/tenant-salts.js'
 import type { CacheTotals, Residency } from '../kv/residency.js'
 import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel } from '../native/types.js'
 import {
@@ -23,50 +22,44 @@ import {
   type EventStream,
   type Generation,
   generationOf,
-  type Sampling,
 } from './engine.js'
 import { AttentionWatch } from './attention-capture.js'
-import { ClientEdits, OwnAnswers } from './client-messages.js'
-import { abilitiesOf, refusalOf, type Abilities } from './model-facts.js'
-import { type DiskTierFolder, openShelf } from './disk-tier.js'
+import {
+  ClientEdits,
+  formGrammar,
+  heldTo,
+  isClosed,
+  OwnAnswers,
+  refuseBadForm,
+  refuseForeign,
+  wholeOf,
+} from './client-request.js'
+import { type Abilities, abilitiesOf, refusalOf, refuseHopeless } from './model-facts.js'
 import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
-import { formGrammar, heldTo, isClosed, refuseBadForm, refuseForeign, wholeOf } from './answer-form.js'
 import {
   chatFormatOf,
+  type Completion,
   contextOptions,
   DEFAULT_SLOTS,
   isGuarded,
   type LlamaEngineOptions,
-  mends,
+  recomputesInBackground,
   samplerOptions,
   termsOf,
 } from './llama-options.js'
-import { refuseHopeless } from './room.js'
+import { CellPublisher, openSavedCells, type SavedCellFolders } from './shared-cells-folder.js'
 import { Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'
 import { WindowGuard } from './window-guard.js'
 
-export type { LlamaEngineOptions } from './llama-options.js'
-
-/** A bare completion: these tokens, no template. */
-export type Completion = Omit<JobRequest, 'shown' | 'sampler' | 'salt'> & {
-  /** As EngineRequest.tenant. */
-  readonly tenant?: string
-  readonly tokens: Int32Array
-  /** The tokens before edits, and the edits; for contracts other than exact. */
-  readonly origin?: EditMap
-  readonly sampling?: Sampling
-  /** As EngineRequest's. */
-  readonly grammar?: string
-  readonly schema?: unknown
-}
+export type { Completion, LlamaEngineOptions } from './llama-options.js'
 
 /** Messages, tools, edits and variables of a prompt. */
-type Shown = Parameters<Engine['count']>
+type CountArguments = Parameters<Engine['count']>
 
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
-  /** What edits of this model's cache can keep to; what is not available, and why, in `notes`. */
+  /** What edits can keep to; what is not available, and why, in `notes`. */
   readonly abilities: Abilities
   /** What to tell the user, one sentence each: what the model cannot do, and what befell its disk cache. */
   readonly notes: readonly string[]
@@ -80,7 +73,8 @@ export class LlamaEngine implements Engine {
   #format: ChatFormat | null = null
   /** What computing costs on this machine, for predictions on the ledger. */
   readonly #costs: { model: CostModel | null } = { model: null }
-  readonly #mending: BackgroundRecompute
+  readonly #recompute: BackgroundRecompute
+  readonly #publisher: CellPublisher | null
   #disposed = false
 
   private constructor(
@@ -88,12 +82,13 @@ export class LlamaEngine implements Engine {
     readonly model: NativeModel,
     private readonly context: NativeContext,
     private readonly options: LlamaEngineOptions,
-    disk: DiskTierFolder | null,
+    private readonly saved: SavedCellFolders,
   ) {
+    const { disk, shared } = saved
     const { trainedContext, slidingWindow } = model.info
     const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
     this.#offload = new OffloadTiers({ hostBytes, ...(disk === null ? {} : { disk }) })
-    this.#salts = new CacheSalts(disk?.secret)
+    this.#salts = new CacheSalts(options.shared?.secret ?? disk?.secret)
     this.abilities = abilitiesOf(model.info, options)
     this.notes = [...this.abilities.notes, ...(disk?.notes ?? [])]
     this.#ownAnswers = new OwnAnswers(model)
@@ -104,6 +99,7 @@ export class LlamaEngine implements Engine {
         ? new KvCache(guard ?? context, {
             offload: this.#offload,
             costs: this.#costs,
+            ...(shared === null ? {} : { shared: { tier: shared, mostBytes: () => freemem() / 2 } }),
             ...(trainedContext > 0 ? { positions: trainedContext } : {}),
           })
         : new CheckpointCache(context, { offload: this.#offload, refusal })
@@ -113,7 +109,9 @@ export class LlamaEngine implements Engine {
       ...(options.maxGap === undefined ? {} : { maxGap: options.maxGap }),
       ...(guard === null ? {} : { decode: (batch, watched) => guard.decode(batch, watched) }),
     })
-    this.#mending = new BackgroundRecompute({
+    this.#publisher =
+      shared === null ? null : new CellPublisher((of) => this.#cache.publish(of, (errand) => this.#scheduler.between(errand)))
+    this.#recompute = new BackgroundRecompute({
       refresh: (conversation, signal) => this.refresh(conversation, { when: 'idle', signal }),
       compact: (conversation) => this.compact(conversation),
       totals: () => this.#cache.totals,
@@ -137,8 +135,7 @@ export class LlamaEngine implements Engine {
       if (refusal !== null) throw new KvfoldError('model/unsupported', refusal)
       const abilities = abilitiesOf(model.info, options)
       const context = await model.createContext(contextOptions(model.info, abilities, options))
-      const disk = options.disk === undefined ? null : await openShelf(model, context, options.disk, options.tell)
-      return new LlamaEngine(native, model, context, options, disk)
+      return new LlamaEngine(native, model, context, options, await openSavedCells(model, context, options))
     } catch (error) {
       await model.dispose()
       throw error
@@ -182,11 +179,10 @@ export class LlamaEngine implements Engine {
     this.#refuseDisposed()
     refuseForeign(tokens, this.model.info)
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
-    const shown = { tokens, messages, ...(origin === undefined ? {} : { origin }) }
     return this.#submit({
       ...rest,
       salt: this.#salts.of(tenant),
-      shown,
+      prompt: { tokens, messages, ...(origin === undefined ? {} : { origin }) },
       sampler: { ...samplerOptions(sampling), ...formGrammar({ grammar, schema }) },
     })
   }
@@ -203,20 +199,20 @@ export class LlamaEngine implements Engine {
     return this.format.syntax.reasoning !== null
   }
 
-  count(...shown: Shown): number {
+  count(...shown: CountArguments): number {
     return this.#render(...shown).tokens.length
   }
 
   /** Where the cells of the text are that these edits hide, by edit; null where the template shows not all of it. */
-  whereabouts(conversation: ConversationId, ...shown: Shown): readonly Residency[] | null {
+  residency(conversation: ConversationId, ...shown: CountArguments): readonly Residency[] | null {
     const { base, holes } = this.#render(...shown).origin
     if (holes.length !== (shown[2] ?? []).length) return null
     const stretches = holes.map(({ span }) => span)
-    return this.#cache.whereabouts(conversation, base, stretches)
+    return this.#cache.residency(conversation, base, stretches)
   }
 
-  /** Drops what the cache has of text that these edits forget, in every tier; without it the next step that shows them does. */
-  async forgetHidden(conversation: ConversationId, ...shown: Shown): Promise<void> {
+  /** Drops what the cache has of text that these edits forget, in every tier; else the next step that shows them does. */
+  async forgetHidden(conversation: ConversationId, ...shown: CountArguments): Promise<void> {
     const { tokens, origin } = this.#render(...shown)
     this.forget(shadowOf(conversation))
     await this.#scheduler.between(() => this.#cache.forgetHidden(conversation, { tokens, messages: [], origin }))
@@ -250,22 +246,31 @@ export class LlamaEngine implements Engine {
     return this.#scheduler.between(() => this.#cache.compact(conversation))
   }
 
-  /**
-   * Closes the gaps in an idle conversation's positions, an approximation; says by how many positions (KvCache.closeGaps): 0 where
-   * `abilities` say that positions are not to be shifted.
-   */
+  /** Closes the gaps in an idle conversation's positions, an approximation; says by how many (KvCache.closeGaps): 0 where none can be shifted. */
   closeGaps(conversation: ConversationId): Promise<number> {
     return this.#scheduler.between(() => (this.abilities.shift ? this.#cache.closeGaps(conversation) : 0))
   }
 
   forget(conversation: ConversationId): void {
+    void this.#forget(conversation, this.#cache.forget.bind(this.#cache))
+  }
+
+  /** As `forget`, and nothing of it stays where other engines find it: resolves when no file of it is left. */
+  async erase(conversation: ConversationId): Promise<void> {
+    await Promise.all(await this.#forget(conversation, (each) => this.#cache.erase(each)))
+  }
+
+  /** Resolves when what was computed so far is where other engines find it. */
+  async published(): Promise<void> {
+    await this.#publisher?.settle()
+  }
+
+  #forget<T>(conversation: ConversationId, how: (each: ConversationId) => T): Promise<readonly T[]> {
     this.#lastRendered.delete(conversation)
     this.#clientEdits.forget(conversation)
     const both = [conversation, shadowOf(conversation)]
     for (const each of both) this.#scheduler.cancel(each)
-    void this.#scheduler.between(() => {
-      for (const each of both) this.#cache.forget(each)
-    })
+    return this.#scheduler.between(() => both.map(how))
   }
 
   /** Compares our books with llama.cpp's, between two decodes; `full` copies the cache. @throws internal/invariant */
@@ -279,10 +284,11 @@ export class LlamaEngine implements Engine {
   async dispose(): Promise<void> {
     if (this.#disposed) return
     this.#disposed = true
-    this.#mending.end()
+    this.#recompute.end()
+    await this.published()
     await this.#scheduler.close()
     if (this.options.disk !== undefined) await this.#cache.leave()
-    await this.#offload.close()
+    await Promise.all([this.#offload.close(), this.saved.shared?.close()])
     await this.model.dispose()
   }
 
@@ -334,16 +340,12 @@ export class LlamaEngine implements Engine {
         return (cut.early ||= events.some((event) => event.type === 'call' && request.endsWith?.(event.call) === true))
       },
     })
-    if (mends(request, this.options) && result.ledger.approximate > 0) this.#mending.later(request.conversation)
+    if (recomputesInBackground(request, this.options) && result.ledger.approximate > 0)
+      this.#recompute.later(request.conversation)
     const isForced = request.toolChoice === 'required' && (result.finish === 'length' || result.finish === 'stop-string')
     const parsed = isForced ? withoutHeld(parser.finish()) : parser.finish()
     forward(parsed.events)
-    const said: ChatMessage = {
-      role: 'assistant',
-      content: parsed.content,
-      ...(parsed.reasoning === undefined ? {} : { reasoning: parsed.reasoning }),
-      ...(parsed.toolCalls.length === 0 ? {} : { toolCalls: parsed.toolCalls }),
-    }
+    const said = assistantMessage(parsed)
     const { text, tokens } = wholeOf(result, beginning)
     const isWhole = result.finish === 'stop' || result.finish === 'length'
     const isSampled =
@@ -371,17 +373,20 @@ export class LlamaEngine implements Engine {
     }
   }
 
-  #render(...[messages, tools, edits = [], variables]: Shown): Rendered {
+  #render(...[messages, tools, edits = [], variables]: CountArguments): Rendered {
     return this.format.with(variables).render({ messages: this.#ownAnswers.of(messages), tools, edits })
   }
 
   #submit(request: JobRequest): Promise<JobResult> {
-    const { attention, shown, maxTokens = Infinity } = request
-    const step = { shown: shown.tokens.length, maxTokens }
+    const { attention, prompt, maxTokens = Infinity } = request
+    const step = { shown: prompt.tokens.length, maxTokens }
     const watch = attention === undefined ? null : new AttentionWatch(this.context, this.modelInfo, attention, step)
     const job = new Job(request, this.model, performance.now(), watch)
     try {
-      return this.#scheduler.submit(job)
+      const result = this.#scheduler.submit(job)
+      if ((request.kind ?? 'answer') === 'answer')
+        void result.then(() => this.#publisher?.later(request.conversation)).catch(() => undefined)
+      return result
     } catch (error) {
       // A job that was never taken on is nobody's to clean up but ours.
       job.sampler.dispose()

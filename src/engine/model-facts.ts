@@ -1,9 +1,10 @@
-/** Owns what is known of a model: what can be done to its cache, what to tell the user about what cannot, and which file it is. */
+/** Owns what is known of a model: what can be done to its cache, what cannot and why, which file it is, and the quick no to a text that cannot fit. */
 import { createHash } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import { type Contract, CONTRACTS } from '../core/contract.js'
 import { fixedKeys } from '../native/context-plan.js'
-import type { ContextOptions, ModelInfo } from '../native/types.js'
+import type { ContextOptions, ModelInfo, NativeModel } from '../native/types.js'
+import { PromptTooLong } from '../core/errors.js'
 
 // What can be done to the cache of a model, and what to tell the user about what cannot.
 
@@ -95,5 +96,27 @@ export async function modelFingerprint(path: string): Promise<Buffer> {
     return hash.digest()
   } finally {
     await file.close()
+  }
+}
+
+// The quick answer to a text that cannot fit: said before all of it is tokenized, which takes minutes for megabytes.
+
+/** Characters a cell from which on a text is looked at; ordinary text has 3 to 5 characters a token. */
+const LONG = 8
+
+/**
+ * Refuses a text of which the beginning alone has twice as many tokens as the context has cells; tokens at the cut may differ from those of
+ * the whole text, half of them cannot. Whether other texts fit is for the engine to say.
+ * @throws KvfoldError context/full
+ */
+export function refuseHopeless(model: NativeModel, cells: number, text: string): void {
+  for (let length = LONG * cells; length < text.length; length *= 2) {
+    const tokens = model.tokenize(text.slice(0, length)).length
+    if (tokens >= 2 * cells)
+      throw new PromptTooLong(
+        { tokens, atLeast: true, context: cells },
+        `The text has ${text.length} characters, of which the first ${length} alone are ${tokens} tokens, and the context has ${cells} cells; ` +
+          'shorten it, or load a model with a larger context.',
+      )
   }
 }

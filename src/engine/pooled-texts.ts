@@ -1,6 +1,6 @@
 /** Owns texts that are read whole: how they are laid out in batches of a small context of their own, and what llama.cpp pools of each. */
 import { KvfoldError, PromptTooLong } from '../core/errors.js'
-import { isCausal } from '../native/text-encoders.js'
+import { isCausal } from '../native/context-plan.js'
 import type { Batch, ContextOptions, NativeContext, NativeModel, Pooling } from '../native/types.js'
 
 export interface PooledTextsOptions extends Pick<ContextOptions, 'threads' | 'batchThreads'> {
@@ -106,13 +106,13 @@ export class PooledTexts {
     try {
       const vectors: Float32Array[] = []
       for (const group of slicesOf(lists, limits)) {
-        const pools = new Map<number, Pool>()
+        const pools = new Map<number, PooledVector>()
         this.#refuseEnded(signal)
         context.clear()
         for (const slice of group) {
           await this.#decode(slice, signal)
           for (const { text, sequence, count } of slice.parts) {
-            const pool = pools.get(text) ?? new Pool(pooling)
+            const pool = pools.get(text) ?? new PooledVector(pooling)
             pools.set(text, pool)
             pool.add(context.embedding(sequence), count)
           }
@@ -197,7 +197,7 @@ function group(texts: readonly Int32Array[], start: number, end: number, most: n
 }
 
 /** The vector of a text out of those of its slices, which llama.cpp pools each for itself. */
-class Pool {
+class PooledVector {
   #sum: Float64Array | null = null
   #count = 0
 

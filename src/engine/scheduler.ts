@@ -1,12 +1,12 @@
 /** Owns the decode loop: which tokens of which running steps go into the next batch, and what follows from its outcome. */
 import { KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
-import { computedIn } from '../kv/plan.js'
-import type { StepCache } from '../kv/cache.js'
+import { computedIn } from '../kv/plan/plan.js'
+import type { StepCache } from '../kv/checkpoint-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { type Job, type JobResult, planned, ReloadAhead, termsOf, tokenLogprob } from './job.js'
 import type { TokenLogprob } from './engine.js'
-import { composed, packed, PrefillBudget, type Share, runAhead } from './batch.js'
+import { composed, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
 
 export interface SchedulerOptions {
   /** Steps that run at once; more wait their turn. */
@@ -60,13 +60,13 @@ export class Scheduler {
 
   submit(job: Job): Promise<JobResult> {
     if (this.#closed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
-    const { shown, signal } = job.request
+    const { prompt, signal } = job.request
     const cells = this.context.cells
-    if (shown.tokens.length === 0) throw new KvfoldError('engine/bad-request', 'The prompt is empty; give at least one token.')
-    if (shown.tokens.length >= cells)
+    if (prompt.tokens.length === 0) throw new KvfoldError('engine/bad-request', 'The prompt is empty; give at least one token.')
+    if (prompt.tokens.length >= cells)
       throw new PromptTooLong(
-        { tokens: shown.tokens.length, atLeast: false, context: cells },
-        `The prompt has ${shown.tokens.length} tokens and the context ${cells} cells; fold parts of it, or load the model with a larger context.`,
+        { tokens: prompt.tokens.length, atLeast: false, context: cells },
+        `The prompt has ${prompt.tokens.length} tokens and the context ${cells} cells; fold parts of it, or load the model with a larger context.`,
       )
     const cancel = () => {
       this.#cancel(job)
@@ -180,7 +180,7 @@ export class Scheduler {
       if (opened.sequence.running) continue
       try {
         if (this.#fetching.begin(job, opened.sequence)) continue
-        const plan = await this.cache.prepare(opened.sequence, job.request.shown, termsOf(job), job.fetched ?? undefined)
+        const plan = await this.cache.prepare(opened.sequence, job.request.prompt, termsOf(job), job.fetched ?? undefined)
         job.fetched = null
         const alone = this.#jobs.every((other) => other.step === null)
         const step = this.cache.begin(opened.sequence, plan, job.request.kind ?? 'answer', alone)
@@ -203,7 +203,7 @@ export class Scheduler {
   }
 
   /** The next batch. Shares that find no cells wait while others can go on; when nobody can, the youngest is told. */
-  #compose(): Share[] {
+  #compose(): BatchShare[] {
     const { shares, starved } = composed(this.#jobs, this.cache, this.context.batch, this.#budget)
     // Where a batch is reordered (hybrid models) rows could not be told apart.
     const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
@@ -213,7 +213,7 @@ export class Scheduler {
     return shares
   }
 
-  async #turn(shares: readonly Share[]): Promise<void> {
+  async #turn(shares: readonly BatchShare[]): Promise<void> {
     this.#turns++
     for (const { job, what } of shares) if (what === 'prompt') job.served = this.#turns
     const { batch, size, outputs, read, watched } = packed(shares)
@@ -241,7 +241,7 @@ export class Scheduler {
   }
 
   /** A decode did not end well. Some ubatches may have entered the cache: believe llama.cpp, not the plan. */
-  #stopped(shares: readonly Share[], status: Exclude<DecodeStatus, 'done'> | 'failed', failure: unknown): void {
+  #stopped(shares: readonly BatchShare[], status: Exclude<DecodeStatus, 'done'> | 'failed', failure: unknown): void {
     for (const share of shares) this.cache.settle(share.job.step!, share.tokens, share.what)
     if (status === 'failed') for (const job of this.#struck(shares)) this.#fail(job, failure)
     else if (status === 'no-room') this.#noRoom(shares.at(-1)!.job)
@@ -249,7 +249,7 @@ export class Scheduler {
   }
 
   /** How many decodes these shares may run through without a look at them in between; 1 where there is reason to look. */
-  #ahead(shares: readonly Share[]): number {
+  #ahead(shares: readonly BatchShare[]): number {
     const isSteady = shares.every(({ job, what }) => what === 'generated' && job.runsAhead)
     const { attention } = this.context
     if (!isSteady || shares.length === 0 || this.#news || attention !== null || this.options.decode !== undefined) return 1
@@ -261,7 +261,7 @@ export class Scheduler {
    * Several turns of streams alone, decoded and sampled without coming back here; what each drew is booked and streamed while the next ones are
    * under way. Whatever needs the cache or the books waits for the end, which it asks for (`#tell`).
    */
-  async #run(shares: readonly Share[], steps: number): Promise<void> {
+  async #run(shares: readonly BatchShare[], steps: number): Promise<void> {
     this.#decoding = shares.map(({ job }) => job)
     const onStep = (milliseconds: number) => {
       this.#budget.took({ prompt: 0, streams: shares.length, milliseconds })
@@ -280,14 +280,14 @@ export class Scheduler {
   }
 
   /** The jobs that cannot go on after a decode of these shares failed. */
-  #struck(shares: readonly Share[]): readonly Job[] {
+  #struck(shares: readonly BatchShare[]): readonly Job[] {
     if (shares.length === 1 || this.cache.distrust === undefined) return shares.map(({ job }) => job)
     this.cache.distrust()
     return this.#jobs.filter(({ step }) => step !== null)
   }
 
   /** Takes what was captured for the share; false when that failed, and its job with it. */
-  #keep(share: Share, watched: ReadonlyMap<Share, Watched>): boolean {
+  #keep(share: BatchShare, watched: ReadonlyMap<BatchShare, Watched>): boolean {
     try {
       if (watched.has(share)) share.job.watch?.take()
       return true
@@ -298,7 +298,7 @@ export class Scheduler {
   }
 
   /** What the share's tokens being in the cache means for its job. */
-  #advance(share: Share, output: number | null): void {
+  #advance(share: BatchShare, output: number | null): void {
     const { job } = share
     if (job.phase.name === 'prefill') {
       job.phase.done += share.tokens.length
@@ -348,7 +348,7 @@ export class Scheduler {
       job,
       new KvfoldError(
         'context/full',
-        `No room for the rest of a ${job.request.shown.tokens.length}-token prompt: ${used} of ${cells} cells are held by running steps; ` +
+        `No room for the rest of a ${job.request.prompt.tokens.length}-token prompt: ${used} of ${cells} cells are held by running steps; ` +
           'nothing was lost: fold parts of the conversation, wait for the others, or load the model with a larger context.',
       ),
     )

@@ -1,6 +1,6 @@
 /** An engine that says what a teacher tells it to, shown in a real model's chat format; nothing is computed, so its ledger is empty. */
 import type { ChatFormat } from '../chat/format.js'
-import type { ChatMessage, ToolCall } from '../chat/message.js'
+import { assistantMessage, type ChatMessage, type ToolCall } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
@@ -80,21 +80,11 @@ export class TaughtEngine implements Engine {
       throw new KvfoldError('engine/bad-request', 'The teacher does not know what to say here; it is for another task.')
     const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
     return {
-      message: messageOf(said, toolCalls),
+      message: assistantMessage({ ...said, toolCalls }),
       finish: toolCalls.length > 0 ? 'tool-calls' : 'stop',
       ledger: { ...NOTHING, kind },
       timing: { firstToken: 0, total: 0, prefillTokens: 0, generatedTokens: 0 },
     }
-  }
-}
-
-/** A reply with its calls, ids and all, as the message that it becomes. */
-export function messageOf({ content = '', reasoning }: ScriptedReply, calls: readonly ToolCall[]): ChatMessage {
-  return {
-    role: 'assistant',
-    content,
-    ...(reasoning === undefined ? {} : { reasoning }),
-    ...(calls.length === 0 ? {} : { toolCalls: calls }),
   }
 }
 
@@ -149,8 +139,8 @@ export class SpokenEngine extends EngineAround {
         throw new KvfoldError('engine/bad-request', 'The teacher does not know what to say here; it is for another task.')
       const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
       const [before, begun] = request.continues === true ? split(request.messages) : [request.messages, '']
-      const { content } = messageOf(said, toolCalls)
-      const message = { ...messageOf(said, toolCalls), content: begun + content }
+      const { content } = assistantMessage({ ...said, toolCalls })
+      const message = { ...assistantMessage({ ...said, toolCalls }), content: begun + content }
       const messages = toolCalls.length > 0 ? before : [...before, message]
       const running = this.engine.respond({ ...formless(request), messages, toolChoice: 'none', maxTokens: 0 })
       for await (const event of running) stream.push(event)

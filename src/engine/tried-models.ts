@@ -10,7 +10,7 @@ import { type ErrorCode, KvfoldError } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
 import { checked } from '../core/schema.js'
 import { span } from '../core/span.js'
-import { poolingOf } from '../native/text-encoders.js'
+import { poolingOf } from '../native/context-plan.js'
 import type { BackendInfo, ContextOptions, GpuChoice, ModelOptions, Native, NativeContext, NativeModel } from '../native/types.js'
 import { cacheFolder } from './calibration.js'
 import { Embedder } from './embedder.js'
@@ -24,7 +24,7 @@ export interface Trial {
   /** Of kvfold; as `release`. */
   readonly version: string
   /** What the model will be loaded with. */
-  readonly options: TrialOptions
+  readonly options: ModelTrialOptions
   readonly signal?: AbortSignal
 }
 
@@ -32,7 +32,7 @@ export interface Trial {
 export interface TrialOrder {
   readonly path: string
   readonly gpu: GpuChoice
-  readonly options: TrialOptions
+  readonly options: ModelTrialOptions
 }
 
 export type TrialAnswer =
@@ -169,7 +169,7 @@ async function remember(file: string, key: string): Promise<void> {
 
 // A model's trial: it is loaded and decodes a few tokens, in all the ways that serving will, so that what ends the process ends it here.
 
-export interface TrialOptions extends Omit<ContextOptions, 'cells' | 'sequences' | 'embeddings' | 'attention'> {
+export interface ModelTrialOptions extends Omit<ContextOptions, 'cells' | 'sequences' | 'embeddings' | 'attention'> {
   readonly model?: Pick<ModelOptions, 'gpuLayers' | 'mmap'>
   /** Whether attention will be looked at, in a context without flash attention. Default false. */
   readonly attention?: boolean
@@ -189,7 +189,7 @@ const ANSWER = 8
  * whoever meets it in earnest.
  * @throws KvfoldError as loading; model/unsupported
  */
-export async function tryModel(native: Native, path: string, options: TrialOptions = {}): Promise<void> {
+export async function tryModel(native: Native, path: string, options: ModelTrialOptions = {}): Promise<void> {
   const { model: modelOptions, attention = false, embeddings, keyType, valueType, ...rest } = options
   const model = await native.loadModel(path, modelOptions)
   try {

@@ -1,7 +1,7 @@
 /** Owns the accuracy of samples taken together, how sure one may be of it, and what a run came to by it. */
 import { bootstrap } from '../attention/statistics.js'
-import type { Answer, Result } from './run/plan.js'
-import type { Cell, Score } from './task.js'
+import type { SampleAnswer, ItemResult } from './run/plan.js'
+import type { TaskCell, Score } from './task.js'
 
 export interface Accuracy extends Proportion {
   /** How the interval was come by. */
@@ -60,13 +60,13 @@ export function differ(a: Proportion, b: Proportion): boolean {
 // What a run came to: one row for every task, cell, agent and contract, and one over all cells.
 
 /** Means over the samples that were answered; null where none was. */
-export interface Row {
+export interface AccuracyRow {
   /** Index of the run's task. */
   readonly task: number
   readonly agent: string
   readonly contract: string
   /** Null: all cells together. */
-  readonly cell: Cell | null
+  readonly cell: TaskCell | null
   /** Answered; those that were not are `errors`. */
   readonly samples: number
   readonly errors: number
@@ -87,26 +87,26 @@ export interface Row {
 }
 
 /** In the order in which cells come up; of each cell agents and contracts in theirs. */
-export function rowsOf(results: readonly Result[]): Row[] {
+export function rowsOf(results: readonly ItemResult[]): AccuracyRow[] {
   const cells = grouped(results, ({ task, cell }) => `${task} ${JSON.stringify(cell)}`)
   return inTaskOrder(cells).flatMap((cell) => conditions(cell).map((of) => row(of, of[0]!.cell)))
 }
 
 /** One row for every task, agent and contract. */
-export const totalsOf = (results: readonly Result[]): Row[] =>
+export const totalsOf = (results: readonly ItemResult[]): AccuracyRow[] =>
   inTaskOrder(grouped(results, ({ task }) => `${task}`)).flatMap((task) => conditions(task).map((of) => row(of, null)))
 
 /** One row for everything: for runs of one task, agent and contract. */
-export const totalOf = (results: readonly Result[]): Row | null => (results.length === 0 ? null : row(results, null))
+export const totalOf = (results: readonly ItemResult[]): AccuracyRow | null => (results.length === 0 ? null : row(results, null))
 
-const conditions = (results: readonly Result[]) => grouped(results, ({ agent, contract }) => `${agent} ${contract}`)
+const conditions = (results: readonly ItemResult[]) => grouped(results, ({ agent, contract }) => `${agent} ${contract}`)
 
-const inTaskOrder = (groups: readonly (readonly Result[])[]) => [...groups].sort((a, b) => a[0]!.task - b[0]!.task)
+const inTaskOrder = (groups: readonly (readonly ItemResult[])[]) => [...groups].sort((a, b) => a[0]!.task - b[0]!.task)
 
-function row(of: readonly Result[], cell: Cell | null): Row {
+function row(of: readonly ItemResult[], cell: TaskCell | null): AccuracyRow {
   const { task, agent, contract } = of[0]!
-  const answers = of.filter((result): result is Answer => result.kind === 'sample')
-  const mean = (value: (answer: Answer) => number): number | null =>
+  const answers = of.filter((result): result is SampleAnswer => result.kind === 'sample')
+  const mean = (value: (answer: SampleAnswer) => number): number | null =>
     answers.length === 0 ? null : answers.reduce((sum, answer) => sum + value(answer), 0) / answers.length
   const found = accuracyOf(answers.map(({ score }) => score))
   return {
@@ -130,8 +130,8 @@ function row(of: readonly Result[], cell: Cell | null): Row {
 }
 
 /** Groups in the order of their first items. */
-function grouped(results: readonly Result[], name: (result: Result) => string): readonly (readonly Result[])[] {
-  const groups = new Map<string, Result[]>()
+function grouped(results: readonly ItemResult[], name: (result: ItemResult) => string): readonly (readonly ItemResult[])[] {
+  const groups = new Map<string, ItemResult[]>()
   for (const result of results) {
     const group = groups.get(name(result))
     if (group === undefined) groups.set(name(result), [result])

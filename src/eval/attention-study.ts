@@ -6,14 +6,14 @@ import { freshConversation } from '../core/ids.js'
 import { sculptor } from '../agents/sculptor.js'
 import { MARKERS, massOn, messageSet, overall } from '../attention/measurement.js'
 import { changeOf } from '../attention/pairs.js'
-import { place, type Placed } from '../attention/places.js'
+import { place, type PlacedSpans } from '../attention/places.js'
 import {
   type EpisodeRecord,
   type EpisodeShare,
   type EpisodeStep,
   type PromptRecord,
   recordName,
-  type RunOptions,
+  type RecordedOptions,
   type StudyRecord,
 } from '../attention/run-folder.js'
 import { mean } from '../attention/statistics.js'
@@ -74,14 +74,14 @@ export async function studyValues(options: ValueStudyOptions): Promise<readonly 
 }
 
 /** What the records of a study depend on beside the model: runs that agree on it can be put together. Seeds and parts may differ. */
-export function runOptions({ n, keys, words, contracts, blend, mode, layers, heads }: ValueStudyOptions): RunOptions {
+export function runOptions({ n, keys, words, contracts, blend, mode, layers, heads }: ValueStudyOptions): RecordedOptions {
   return {
     n,
     keys: keys ?? words.keys.length,
     contracts,
     blend: contracts.includes('blend') ? (blend ?? 'default') : null,
     mode,
-    placebo: 'made-up words',
+    placebo: 'made-up words, updates of unasked keys',
     layers: layers ?? 'all',
     heads: heads ?? 'all',
   }
@@ -96,12 +96,12 @@ function inMemory(): Keeper {
   }
 }
 
-type Part = Pick<StudyRecord, 'part' | 'n' | 'seed'>
+type StudyPart = Pick<StudyRecord, 'part' | 'n' | 'seed'>
 
-function partsOf({ n, seeds, updates = [], episode = false }: ValueStudyOptions): Part[] {
+function partsOf({ n, seeds, updates = [], episode = false }: ValueStudyOptions): StudyPart[] {
   const [first] = seeds
   const curve = seeds.slice(0, CURVE_SEEDS)
-  const prompts = (of: number, from: readonly number[]) => from.map((seed): Part => ({ part: 'prompt', n: of, seed }))
+  const prompts = (of: number, from: readonly number[]) => from.map((seed): StudyPart => ({ part: 'prompt', n: of, seed }))
   return [
     ...prompts(n, seeds),
     ...(first === undefined ? [] : [{ part: 'strip', n, seed: first } as const]),
@@ -110,11 +110,11 @@ function partsOf({ n, seeds, updates = [], episode = false }: ValueStudyOptions)
   ]
 }
 
-const sampleOf = ({ n, seed }: Part, { words, keys }: ValueStudyOptions): PiSample =>
+const sampleOf = ({ n, seed }: StudyPart, { words, keys }: ValueStudyOptions): PiSample =>
   piSample({ words, updates: n, seed, ...(keys === undefined ? {} : { keys }) })
 
 /** Everything that can be known to fail, before the work starts. */
-function refuse(options: ValueStudyOptions, parts: readonly Part[]): void {
+function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
   const { engine, contracts, layers, heads, seeds, mode } = options
   const { modelInfo, abilities, info } = engine
   if (seeds.length === 0 || new Set(seeds).size < seeds.length)
@@ -153,7 +153,7 @@ export function refuseBeyond(what: 'layer' | 'head', asked: readonly number[] | 
     )
 }
 
-async function recordOf({ part, n, seed }: Part, options: ValueStudyOptions, keep: Keeper): Promise<StudyRecord> {
+async function recordOf({ part, n, seed }: StudyPart, options: ValueStudyOptions, keep: Keeper): Promise<StudyRecord> {
   const prompt: PiPrompt = { n, seed, sample: sampleOf({ part, n, seed }, options) }
   switch (part) {
     case 'prompt':
@@ -243,7 +243,7 @@ class WatchedEngine extends EngineAround<LlamaEngine> {
   }
 }
 
-function keysOf({ messages, markers }: Placed): KeySet[] {
+function keysOf({ messages, markers }: PlacedSpans): KeySet[] {
   return messages.flatMap(({ index, span }) => {
     const hidden = markers.filter((marker) => overlaps(marker, span))
     return [
@@ -255,7 +255,7 @@ function keysOf({ messages, markers }: Placed): KeySet[] {
 
 const markersOf = (index: number): string => `${MARKERS} ${index}`
 
-function stepOf({ message }: EngineReply, prompt: Placed, pattern: AttentionPattern): Omit<EpisodeStep, 'step'> {
+function stepOf({ message }: EngineReply, prompt: PlacedSpans, pattern: AttentionPattern): Omit<EpisodeStep, 'step'> {
   const queries = [...pattern.queries]
   const mass = (key: string): number => {
     const map = massOn(pattern, queries, key)

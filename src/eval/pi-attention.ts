@@ -1,10 +1,10 @@
 /** Owns what an attention study needs to know of PI-LLM: where values stand in a prompt and in an answer, and how a program folds the stream. */
 import { FROM_NAMES } from '../attention/pairs.js'
-import { type AnswerChoice, look, type Look, type LookOptions } from '../attention/measurement.js'
-import { compare, type Comparison, FROMS, type WatchedPair, watchedSets } from '../attention/pairs.js'
-import type { Stretch } from '../attention/places.js'
+import { type AnswerChoice, measureAttention, type Measurement, type MeasurementOptions } from '../attention/measurement.js'
+import { compare, type PairComparison, FROMS, type WatchedPair, watchedSets } from '../attention/pairs.js'
+import type { MessageSpan } from '../attention/places.js'
 import type { PromptRecord, StripRecord } from '../attention/run-folder.js'
-import { stripOf } from '../attention/token-heat-map.js'
+import { stripOf } from '../attention/report.js'
 import type { ChatMessage, Edit } from '../chat/message.js'
 import { Conversation } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
@@ -14,7 +14,7 @@ import { type ConversationId, freshConversation } from '../core/ids.js'
 import { Random } from '../core/random.js'
 import { span, type Span } from '../core/span.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import type { BlendChoice } from '../kv/plan-parts.js'
+import type { BlendChoice } from '../kv/plan/parts.js'
 import { lastValues, type PiSample } from './pi-llm.js'
 
 /** A program cuts the stream into so many pieces and leaves the last one open (as the bench of contracts does). */
@@ -26,6 +26,7 @@ const ENDS = 'The stream of updates ends here.'
 export function watchedPairs({ keys, updates, prompt }: PiSample): WatchedPair[] {
   const last = lastValues(updates)
   const places = new Map<string, Span[]>(keys.map((key) => [key, []]))
+  const lastAt = new Map(updates.map(({ key }, index) => [key, index]))
   let at = prompt.indexOf(`${STARTS}\n`) + STARTS.length + 1
   for (const { key, value } of updates) {
     const start = at + key.length + 2
@@ -40,7 +41,7 @@ export function watchedPairs({ keys, updates, prompt }: PiSample): WatchedPair[]
     const stretches = (places.get(key) ?? []).map((chars) => ({ message: 0, chars }))
     const current = stretches.pop()
     invariant(current !== undefined, `The stream has no value for ${key}.`)
-    return { key, value: last.get(key) ?? '', current, older: stretches }
+    return { key, value: last.get(key) ?? '', current, older: stretches, distance: updates.length - 1 - lastAt.get(key)! }
   })
 }
 
@@ -77,19 +78,24 @@ export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[
 
 // Looking at one PI-LLM prompt: complete, then folded by a program under each contract; and one value's whole rows.
 
-// The placebo: the same folds of as many tokens, in the same place, of words that say nothing of any key.
+// Placebos: the same folds of as many tokens, in the same place, of words that say nothing of any key, or of updates of keys that nobody asks for.
 
 /** A prompt to look at: its message, what folds of it hide, and the values that it has. */
-interface Folds {
+interface FoldedPrompt {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
   readonly pairs: readonly WatchedPair[]
+  /** The stream behind what is folded. */
+  readonly open: MessageSpan
 }
+
+/** A piece of placebo text. */
+type PlaceboPiece = () => string
 
 const SYLLABLES = ['ba', 'ce', 'di', 'fo', 'gu', 'la', 'me', 'ni', 'po', 'ru', 'sa', 'te', 'vi', 'wo', 'zu']
 
-/** The folds with the hidden text replaced by made-up words of about as many tokens. Values that were hidden are in it no more. */
-function placeboOf(engine: LlamaEngine, { messages, edits, pairs }: Folds, keys: ReadonlySet<string>, random: Random): Folds {
+/** The folds with the hidden text replaced by about as many tokens of such pieces. Values that were hidden are in it no more. */
+function placeboOf(engine: LlamaEngine, { messages, edits, pairs, open }: FoldedPrompt, piece: PlaceboPiece): FoldedPrompt {
   const { content } = messages[0]!
   const size = (text: string): number => engine.model.tokenize(text).length
   const first = edits[0]!.span.start
@@ -97,7 +103,7 @@ function placeboOf(engine: LlamaEngine, { messages, edits, pairs }: Folds, keys:
   let text = content.slice(0, first)
   const spans = edits.map(({ span: hidden }) => {
     const start = text.length
-    text += wordsOf(size(content.slice(hidden.start, hidden.end)), size, keys, random)
+    text += textOf(size(content.slice(hidden.start, hidden.end)), size, piece)
     return span(start, text.length)
   })
   const shift = text.length - end
@@ -105,29 +111,37 @@ function placeboOf(engine: LlamaEngine, { messages, edits, pairs }: Folds, keys:
   const snapped: Span[] = []
   for (const { start, end: until } of spans)
     snapped.push(engine.snap(placed, [], 0, span(Math.max(start, snapped.at(-1)?.end ?? 0), until)))
-  const moved = ({ message, chars }: Stretch): Stretch[] =>
+  const moved = ({ message, chars }: MessageSpan): MessageSpan[] =>
     chars.start >= end ? [{ message, chars: span(chars.start + shift, chars.end + shift) }] : []
+  const [left = open] = moved(open)
   return {
     messages: placed,
     edits: edits.map((edit, at) => ({ ...edit, span: snapped[at]! })),
     pairs: pairs.flatMap((pair) =>
       moved(pair.current).map((current): WatchedPair => ({ ...pair, current, older: pair.older.flatMap(moved) })),
     ),
+    open: left,
   }
 }
 
-/** Made-up words of so many tokens; of fewer by the last characters, where a character has several. */
-function wordsOf(tokens: number, size: (text: string) => number, keys: ReadonlySet<string>, random: Random): string {
+/** Pieces of so many tokens together; of fewer by the last characters, where a character has several. */
+function textOf(tokens: number, size: (text: string) => number, piece: PlaceboPiece): string {
   let text = ''
-  // A word has a token at least: the text is measured only where it may be long enough.
+  // A piece has a token at least: the text is measured only where it may be long enough.
   for (let least = tokens; least > 0; least = tokens - size(text))
-    for (let count = Math.ceil(least / 4); count > 0; count--) {
-      const word = Array.from({ length: 2 + random.below(2) }, () => SYLLABLES[random.below(SYLLABLES.length)]!).join('')
-      if (!keys.has(word)) text += `${word} `
-    }
+    for (let count = Math.ceil(least / 16); count > 0; count--) text += piece()
   while (size(text) > tokens) text = text.slice(0, -1)
   return text
 }
+
+/** A made-up word that is no key. */
+function madeUp(keys: ReadonlySet<string>, random: Random): string {
+  const word = Array.from({ length: 2 + random.below(2) }, () => SYLLABLES[random.below(SYLLABLES.length)]!).join('')
+  return keys.has(word) ? madeUp(keys, random) : word
+}
+
+/** Names that nobody asks for, in a placebo's updates: as many as a stream has keys. */
+const UNASKED = 46
 
 /** How prompts are looked at. */
 export interface PiLookOptions {
@@ -149,8 +163,8 @@ export interface PiPrompt {
   readonly sample: PiSample
 }
 
-/** Names the placebo's words among a seed's draws. */
-const PLACEBO = 0x706c
+/** Name the placebos' words among a seed's draws. */
+const [PLACEBO, UNASKED_KEYS] = [0x706c, 0x756b]
 /** Tokens an answer may have; that to 46 keys takes a few hundred. */
 export const LONGEST_ANSWER = 1024
 /** Bytes that whole rows may take. */
@@ -165,24 +179,32 @@ export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: 
   const pairs = watchedPairs(prompt.sample)
   const answer: AnswerChoice =
     options.mode === 'given' ? { kind: 'given', text: prompt.sample.answer } : { kind: 'generated', maxTokens: LONGEST_ANSWER }
-  const compared = async (folds: Folds) => {
+  const compared = async (folds: FoldedPrompt) => {
     const { complete, folded } = await looks(folds, options, { answer })
     return {
       complete,
-      comparisons: folded.map(([contract, after]): Comparison => compare(folds.pairs, contract, complete, after)),
+      comparisons: folded.map(([contract, after]): PairComparison => compare(folds.pairs, contract, complete, after)),
     }
   }
   const own = foldsOf(options.engine, prompt.sample, pairs)
   const { complete, comparisons } = await compared(own)
-  const words = (): Folds =>
-    placeboOf(options.engine, own, new Set(prompt.sample.keys), new Random(prompt.seed, prompt.n, PLACEBO))
+  const keys = new Set(prompt.sample.keys)
+  const instead = async (salt: number, pieces: (random: Random) => PlaceboPiece): Promise<PairComparison[] | null> =>
+    placebo ? (await compared(placeboOf(options.engine, own, pieces(new Random(prompt.seed, prompt.n, salt))))).comparisons : null
+  const words = await instead(PLACEBO, (random) => () => `${madeUp(keys, random)} `)
+  const unasked = await instead(UNASKED_KEYS, (random) => {
+    const names = Array.from({ length: UNASKED }, () => madeUp(keys, random))
+    const values = prompt.sample.updates.map(({ value }) => value)
+    return () => `${names[random.below(names.length)]!}: ${values[random.below(values.length)]!}; `
+  })
   return {
     part: 'prompt',
     n: prompt.n,
     seed: prompt.seed,
     shown: complete.prompt.tokens.length,
     comparisons,
-    placebo: placebo ? (await compared(words())).comparisons : null,
+    placebo: words,
+    unasked,
     seconds: (performance.now() - begun) / 1000,
   }
 }
@@ -216,29 +238,31 @@ export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLook
 
 const messagesOf = ({ prompt }: PiSample): ChatMessage[] => [{ role: 'user', content: prompt }]
 
-function foldsOf(engine: LlamaEngine, sample: PiSample, pairs: readonly WatchedPair[]): Folds {
+function foldsOf(engine: LlamaEngine, sample: PiSample, pairs: readonly WatchedPair[]): FoldedPrompt {
   const messages = messagesOf(sample)
-  return { messages, edits: olderFolded(engine, messages), pairs }
+  const edits = olderFolded(engine, messages)
+  const open = span(edits.at(-1)!.span.end, sample.prompt.lastIndexOf(ENDS))
+  return { messages, edits, pairs, open: { message: 0, chars: open } }
 }
 
 async function looks(
-  { messages, edits, pairs }: Folds,
+  { messages, edits, pairs, open }: FoldedPrompt,
   { engine, contracts, blend, layers, heads, signal }: PiLookOptions,
-  extra: Pick<LookOptions, 'answer' | 'rows' | 'layers'>,
-): Promise<{ complete: Look; folded: [Contract, Look][] }> {
-  const hidden = edits.map(({ message, span: chars }): Stretch => ({ message, chars }))
+  extra: Pick<MeasurementOptions, 'answer' | 'rows' | 'layers'>,
+): Promise<{ complete: Measurement; folded: [Contract, Measurement][] }> {
+  const hidden = edits.map(({ message, span: chars }): MessageSpan => ({ message, chars }))
   const base = {
     engine,
     messages,
-    watched: watchedSets(pairs, hidden),
+    watched: watchedSets(pairs, hidden, [open]),
     find: (text: string) => valuesSaid(pairs, text),
     ...(layers === undefined ? {} : { layers }),
     ...(heads === undefined ? {} : { heads }),
     ...extra,
     ...(signal === undefined ? {} : { signal }),
   }
-  const once = async (options: LookOptions): Promise<Look> => {
-    const seen = await look(options)
+  const once = async (options: MeasurementOptions): Promise<Measurement> => {
+    const seen = await measureAttention(options)
     if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The study was interrupted.')
     return seen
   }
@@ -246,7 +270,7 @@ async function looks(
   const conversation = (): ConversationId => used[used.push(freshConversation()) - 1]!
   try {
     const complete = await once({ ...base, conversation: conversation(), terms: { contract: 'exact' } })
-    const folded: [Contract, Look][] = []
+    const folded: [Contract, Measurement][] = []
     for (const contract of contracts) {
       const id = conversation()
       // A fold finds the stream in the cache, as it does in an agent's turn.

@@ -17,7 +17,7 @@ type RecordedStep = Talk['steps'][number]
 type RecordedMessage = Talk['messages'][number]
 
 /** A step that was asked for; `end` is set when it is over. */
-interface Asked {
+interface RecordedAsk {
   readonly place: number
   readonly request: Pick<EngineRequest, 'contract' | 'kind'>
   readonly shown: Pick<RecordedStep, 'messages' | 'edits' | 'tools'>
@@ -29,7 +29,7 @@ interface Asked {
 
 interface OpenTalk {
   readonly messages: ChatMessage[]
-  readonly steps: Asked[]
+  readonly steps: RecordedAsk[]
 }
 
 /**
@@ -47,7 +47,7 @@ export class Recorder extends EngineAround {
 
   respond(request: EngineRequest): Generation {
     const { messages, edits = [], tools = [] } = request
-    const asked: Asked = {
+    const asked: RecordedAsk = {
       place: this.#steps++,
       request,
       shown: {
@@ -105,7 +105,7 @@ export class Recorder extends EngineAround {
     return this.#replies().map(({ ledger }) => ledger)
   }
 
-  async #respond(request: EngineRequest, stream: EventStream, asked: Asked): Promise<EngineReply> {
+  async #respond(request: EngineRequest, stream: EventStream, asked: RecordedAsk): Promise<EngineReply> {
     let said = ''
     try {
       const running = this.engine.respond(request)
@@ -172,8 +172,8 @@ function recordedMessage({ role, content, reasoning, toolCalls, toolCallId, name
 }
 
 function recordedStep(
-  { place, request, shown }: Asked,
-  end: NonNullable<Asked['end']>,
+  { place, request, shown }: RecordedAsk,
+  end: NonNullable<RecordedAsk['end']>,
   messages: readonly ChatMessage[],
 ): RecordedStep {
   const said = end.said === '' ? {} : { said: end.said }
@@ -219,7 +219,7 @@ function costOf(entry: LedgerEntry): RecordedStep['ledger'] {
 }
 
 /** Of a step whose engine gave none. */
-const noAccount = ({ contract = 'exact' }: Asked['request']): RecordedStep['ledger'] => ({
+const noAccount = ({ contract = 'exact' }: RecordedAsk['request']): RecordedStep['ledger'] => ({
   kind: 'cancelled',
   contract,
   ...{ shown: 0, reused: 0, recomputed: 0, fresh: 0, approximate: 0, side: 0, submitted: 0 },

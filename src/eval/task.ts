@@ -13,13 +13,13 @@ export interface TaskSpec {
 }
 
 /** Where a sample stands on the axes of the task (updates, needles, length, ...): samples of one cell are the rows of tables and points of figures. */
-export type Cell = Readonly<Record<string, number | string>>
+export type TaskCell = Readonly<Record<string, number | string>>
 
 /** One question and all that its scorer needs; plain JSON, so that a log stands alone. */
 export interface TaskSample {
   /** Tells the samples of a task apart; the same for the same spec and index. */
   readonly id: string
-  readonly cell: Cell
+  readonly cell: TaskCell
   /** What the agent is asked, system message excluded; the last one is the user's. */
   readonly messages: readonly ChatMessage[]
   /** The same for agents that do not read all of it: the long text, and what is asked about it with everything a reader needs to know. */

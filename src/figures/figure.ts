@@ -42,8 +42,15 @@ export interface Panel {
   readonly rules?: 'x' | 'y' | null
 }
 
+/** A figure as a file. */
+export interface Picture {
+  /** File name without its ending. */
+  readonly name: string
+  readonly svg: string
+}
+
 /** What a colour stands for: a line where it has a dash (an empty one is solid), else a square. */
-export interface Entry {
+export interface LegendEntry {
   readonly label: string
   readonly colour: string
   readonly dash?: string
@@ -52,7 +59,7 @@ export interface Entry {
 export interface FigureOptions {
   readonly title: string
   readonly below?: string
-  readonly key?: readonly Entry[]
+  readonly key?: readonly LegendEntry[]
   /** Panels beside each other. Default: 1. */
   readonly columns?: number
   readonly panels: readonly Panel[]
@@ -69,7 +76,7 @@ const LETTER = 7
 /** By which Plot measures texts; a little more than the size, because fonts differ. */
 const EM = 14
 
-interface Text {
+interface FigureText {
   readonly x: number
   readonly y: number
   readonly text: string
@@ -82,7 +89,7 @@ interface Text {
 export function figure({ title, below = '', key = [], columns = 1, panels }: FigureOptions): string {
   if (panels.length === 0) return ''
   const wide = WIDTH - 2 * EDGE
-  const texts: Text[] = [{ x: EDGE, y: TITLE, text: title, look: 'title', wide }]
+  const texts: FigureText[] = [{ x: EDGE, y: TITLE, text: title, look: 'title', wide }]
   if (below !== '') texts.push({ x: EDGE, y: TITLE + LINE, text: below, look: 'faint', wide })
   const marks = keyed(key, TITLE + (below === '' ? 1 : 2) * LINE + 10)
   texts.push(...marks.map(({ x, y, label }) => ({ x: x + 20, y, text: label, look: 'key' as const, wide })))
@@ -133,18 +140,18 @@ function draw(options: Plot.PlotOptions, ruled: 'x' | 'y' | null = null): string
     Plot.GridYOptions
   const rules = ruled === null ? [] : [ruled === 'x' ? Plot.gridX(ruler) : Plot.gridY(ruler)]
   const marks = [...rules, ...(options.marks ?? [])]
-  const svg = Plot.plot({ ...MARGINS, ...options, ...axes, marks, document }) as unknown as Drawn
+  const svg = Plot.plot({ ...MARGINS, ...options, ...axes, marks, document }) as unknown as DrawnNode
   svg.querySelector('style')?.remove()
   return printable(svg.innerHTML).replace(/(?= aria-label="[xy]-axis)/gu, ` fill="${FAINT}"`)
 }
 
-interface Drawn {
+interface DrawnNode {
   readonly innerHTML: string
   querySelector(name: string): { remove(): void } | null
 }
 
 /** The entries with their places, as wide as the figure. */
-function keyed(entries: readonly Entry[], top: number) {
+function keyed(entries: readonly LegendEntry[], top: number) {
   let [x, y] = [EDGE, top]
   return entries.map((entry) => {
     const wide = 40 + entry.label.length * LETTER
@@ -155,16 +162,16 @@ function keyed(entries: readonly Entry[], top: number) {
   })
 }
 
-type Placed = ReturnType<typeof keyed>[number]
+type PlacedEntry = ReturnType<typeof keyed>[number]
 
-const keyMarks = (entries: readonly Placed[]): Plot.Markish[] => [
+const keyMarks = (entries: readonly PlacedEntry[]): Plot.Markish[] => [
   Plot.rect(
     entries.filter(({ dash }) => dash === undefined),
     {
       x1: 'x',
-      x2: ({ x }: Placed) => x + 12,
-      y1: ({ y }: Placed) => y - 10,
-      y2: ({ y }: Placed) => y + 2,
+      x2: ({ x }: PlacedEntry) => x + 12,
+      y1: ({ y }: PlacedEntry) => y - 10,
+      y2: ({ y }: PlacedEntry) => y + 2,
       fill: 'colour',
       rx: 2,
     },
@@ -184,7 +191,7 @@ const keyMarks = (entries: readonly Placed[]): Plot.Markish[] => [
   ),
 ]
 
-const textMark = ({ text, look, x, y, wide }: Text): Plot.Markish =>
+const textMark = ({ text, look, x, y, wide }: FigureText): Plot.Markish =>
   Plot.text([text], {
     ...{ x: [x], y: [y], textAnchor: 'start', lineAnchor: 'bottom', textOverflow: 'ellipsis', lineWidth: wide / EM },
     ...(look === 'title' ? { fontWeight: 600 } : look === 'faint' ? { fill: FAINT } : {}),

@@ -3,10 +3,10 @@ import * as Plot from '@observablehq/plot'
 import { FAINT, fitting, type Panel, PAPER } from './figure.js'
 
 /** `parts` or `values`: a bar, or a dot and an arrow. */
-export interface Row {
+export interface PanelRow {
   readonly label: string
   /** Of a bar, from 0 on. */
-  readonly parts?: readonly Part[]
+  readonly parts?: readonly BarPart[]
   /** One number, or from one to another. */
   readonly values?: readonly [number] | readonly [from: number, to: number]
   readonly interval?: readonly [low: number, high: number]
@@ -17,7 +17,7 @@ export interface Row {
   readonly theirs?: boolean
 }
 
-export interface Part {
+export interface BarPart {
   readonly value: number
   readonly colour: string
   readonly says: string
@@ -26,19 +26,19 @@ export interface Part {
 export interface RowGroup {
   /** Empty: none. */
   readonly title: string
-  readonly rows: readonly Row[]
+  readonly rows: readonly PanelRow[]
 }
 
 const ROW = 24
 const AXIS = 50
 
-/** None without rows. `unit`: what the axis counts, from 0; `most`: where it ends, default: the longest row's end. */
+/** None without rows. `unit`: what the axis counts, from 0 or the least there is below it; `most`: where it ends, default: the longest row's end. */
 export function rows(groups: readonly RowGroup[], unit: string, most?: number): Panel[] {
   const lines = groups
     .filter((group) => group.rows.length > 0)
     .flatMap(({ title, rows: own }) => [...(title === '' ? [] : [{ title }]), ...own])
     .map((line, at) => ({ ...line, at }))
-  const all = lines.filter((line): line is Row & { at: number } => 'label' in line)
+  const all = lines.filter((line): line is PanelRow & { at: number } => 'label' in line)
   if (all.length === 0) return []
   const bars = all.flatMap(({ parts = [], ...row }) => {
     let x2 = 0
@@ -88,7 +88,7 @@ export function rows(groups: readonly RowGroup[], unit: string, most?: number): 
       height: lines.length * ROW + AXIS + 6,
       plot: {
         ...{ marginLeft: 300, marginRight: bars.length > 0 ? 110 : 240, marginTop: 6, marginBottom: AXIS },
-        x: { domain: [0, most ?? Math.max(...ends, 1e-9)], nice: 6, label: unit, ticks: 6 },
+        x: { domain: [Math.min(0, ...ends), most ?? Math.max(...ends, 1e-9)], nice: 6, label: unit, ticks: 6 },
         y: { type: 'band', domain: lines.map(({ at }) => at), axis: null, padding: 0.3, round: false },
         marks: [
           side(true),
@@ -113,7 +113,7 @@ export function rows(groups: readonly RowGroup[], unit: string, most?: number): 
           ),
           Plot.text(
             all.filter(({ parts }) => parts !== undefined),
-            { ...text, x: ({ parts }: Row) => parts!.reduce((sum, { value }) => sum + value, 0), dx: 7 },
+            { ...text, x: ({ parts }: PanelRow) => parts!.reduce((sum, { value }) => sum + value, 0), dx: 7 },
           ),
           ...dots.flatMap((dot) => {
             const title = `${dot.label}: ${dot.text}`
@@ -153,7 +153,7 @@ export function rows(groups: readonly RowGroup[], unit: string, most?: number): 
 
 // Panels of curves: what was measured at some sizes, each with its interval, side by side where they meet.
 
-export interface Point {
+export interface PanelPoint {
   /** One of the panel's sizes. */
   readonly x: number
   readonly value: number
@@ -166,7 +166,7 @@ export interface Curve {
   readonly colour: string
   /** Empty: solid; null: points that no line joins. */
   readonly dash?: string | null
-  readonly points: readonly Point[]
+  readonly points: readonly PanelPoint[]
 }
 
 export interface Curves {
@@ -209,7 +209,7 @@ export function curves({ title, below = '', height = 268, sizes, names, y, curve
               : [
                   Plot.line(own, {
                     x: 'x',
-                    y: ({ value }: Point) => up(value),
+                    y: ({ value }: PanelPoint) => up(value),
                     dx,
                     stroke: colour,
                     strokeWidth: 2,
@@ -219,13 +219,18 @@ export function curves({ title, below = '', height = 268, sizes, names, y, curve
             Plot.ruleX(
               own.filter(({ interval }) => interval !== null),
               {
-                ...{ x: 'x', y1: ({ interval }: Point) => up(interval![0]), y2: ({ interval }: Point) => up(interval![1]), dx },
+                ...{
+                  x: 'x',
+                  y1: ({ interval }: PanelPoint) => up(interval![0]),
+                  y2: ({ interval }: PanelPoint) => up(interval![1]),
+                  dx,
+                },
                 ...{ stroke: colour, strokeWidth: 2.5, strokeOpacity: 0.5 },
               },
             ),
             Plot.dot(own, {
               x: 'x',
-              y: ({ value }: Point) => up(value),
+              y: ({ value }: PanelPoint) => up(value),
               dx,
               r: dash === null ? 4.5 : 3.5,
               fill: colour,

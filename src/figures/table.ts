@@ -12,10 +12,10 @@ export interface Column<Row = readonly string[]> {
 
 export interface Table {
   readonly columns: readonly { readonly title: string; readonly align: 'left' | 'right' }[]
-  readonly rows: readonly Line[]
+  readonly rows: readonly TableLine[]
 }
 
-export interface Line {
+export interface TableLine {
   readonly texts: readonly string[]
   /** Numbers that are not ours. */
   readonly theirs: boolean

@@ -2,7 +2,7 @@
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import type { CacheSalt } from './cell-hash.js'
+import type { CacheSalt } from './tenant-salts.js'
 import type { CostModel } from './cost-model.js'
 import { Evictor, type Reservation } from './eviction.js'
 import { predictedTime } from './forecast.js'
@@ -10,21 +10,24 @@ import { Insertion, Turning } from './scratch.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './ports.js'
-import { OffloadedSequence, offloadRecordOf, OffloadTiers, type ReadStates } from './offload.js'
+import { OffloadedSequence, offloadRecordOf, OffloadTiers, type ReadStates, type SavedState } from './offload.js'
 import { borrowedFrom, forgetHidden, IdleOffload, Parking, type ParkingOptions, Reloader } from './parking.js'
-import { EXACT, type Terms } from './plan-parts.js'
-import { computedIn, lastAgain, neededBy, type Plan, spansHeld, verifyPlan } from './plan.js'
-import { LOST_BELOW, Planner, type PlannerOptions } from './planner.js'
+import { EXACT, type Terms } from './plan/parts.js'
+import { computedIn, withRedecoded, neededBy, type Plan, spansHeld, verifyPlan } from './plan/plan.js'
+import { LOST_BELOW, Planner, type PlannerOptions } from './plan/planner.js'
 import { type Prompt, uneditedOf } from './prompt.js'
 import { ANSWERS } from './tier-policy.js'
 import { type CacheTotals, type Residency, residencyOf, totalsOf } from './residency.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
+import { SharedCells, type SharedOptions } from './shared-cells.js'
 import { type Chunk, type Seat, Step, type StepPart } from './step.js'
 
 export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
   /** The tiers below the device. Default: none. */
   readonly offload?: OffloadTiers
+  /** Where other engines find its cells, and it theirs. Default: nowhere. */
+  readonly shared?: SharedOptions
   /** For predictions on the ledger, and for what is worth moving; null until there is one. May be set later. */
   readonly costs?: { readonly model: CostModel | null }
 }
@@ -45,6 +48,7 @@ export class KvCache {
   readonly #parking: Parking
   readonly #idleOffload: IdleOffload
   readonly #reloader: Reloader
+  readonly #shared: SharedCells | null
   readonly #middle: Insertion
   readonly #turning: Turning
 
@@ -56,25 +60,25 @@ export class KvCache {
     this.#table = new SequenceTable(memory)
     this.#offload = options.offload ?? new OffloadTiers({})
     this.#evictor = new Evictor(this.#table, this.#conversations, (victim, sparing) => this.#keep(victim, sparing))
-    const { fewest, costs = { model: null } } = options
+    const { fewest, costs = { model: null }, shared } = options
     this.#planner = new Planner(this.#table, this.#conversations, this.#offload, options)
     const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
-    this.#parking = new Parking(this.#table, this.#conversations, this.#offload, this.#evictor, pays)
-    this.#idleOffload = new IdleOffload(this.#table, this.#conversations, this.#offload, this.#evictor, pays)
+    const parts = [this.#table, this.#conversations, this.#offload, this.#evictor, pays] as const
+    this.#parking = new Parking(...parts)
+    this.#idleOffload = new IdleOffload(...parts)
     this.#reloader = new Reloader(this.#table, this.#offload, this.#evictor, this.#parking)
+    this.#shared = shared === undefined ? null : new SharedCells(this.#table, this.#conversations, shared)
     this.#middle = new Insertion(this.#table, this.#evictor)
     this.#turning = new Turning(this.#table, this.#evictor)
   }
 
   /**
-   * The live sequence of a conversation, whose tenant's cell hashes have this salt. If there is none it makes an empty one, for which it takes a
-   * free sequence id or evicts for one.
-   * `full`: every id belongs to a running live sequence; nothing was changed. A live sequence handed out before may have been evicted meanwhile.
+   * The live sequence of a conversation, whose tenant's cell hashes have this salt; a new, empty one takes a free sequence id or evicts for one. `full`: every id belongs to a running live sequence; nothing was changed. A live sequence handed out before may have been evicted meanwhile.
    */
   open(
     conversation: ConversationId,
     salt?: CacheSalt,
-  ): { readonly kind: 'lane'; readonly sequence: LiveSequence } | { readonly kind: 'full'; readonly reason: string } {
+  ): { readonly kind: 'live'; readonly sequence: LiveSequence } | { readonly kind: 'full'; readonly reason: string } {
     return this.#evictor.open(conversation, salt)
   }
 
@@ -83,44 +87,50 @@ export class KvCache {
     this.#conversations.inherit(...args)
   }
 
-  /**
-   * How the live sequence would come to hold `shown`, which must not be empty. Changes nothing; what it borrows may be in any tier.
-   */
-  plan(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Plan {
-    return this.#planner.plan(this.#own(sequence), shown, terms)
+  /** How the live sequence would come to hold `prompt`, which must not be empty. Changes nothing; what it borrows may be in any tier. */
+  plan(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT): Plan {
+    return this.#planner.plan(this.#own(sequence), prompt, terms)
   }
 
   /**
-   * Reads what `prepare` would have to read from disk, if anything: decodes and steps of others may go on meanwhile. Null: nothing.
-   * Changes nothing on the device.
+   * Reads what `prepare` would have to read from disk, and what other engines have of the rest, if anything: decodes and steps of others may go on
+   * meanwhile. Null: nothing. Changes nothing on the device.
    */
-  fetch(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
-    if (!this.#offload.hasDisk) return null
-    return this.#offload.fetch(borrowedFrom(this.plan(sequence, shown, terms)).keys())
+  fetch(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
+    if (!this.#offload.hasDisk && this.#shared === null) return null
+    const plan = this.plan(sequence, prompt, terms)
+    const below = this.#offload.fetch(borrowedFrom(plan).keys())
+    return this.#shared?.fetch(this.#own(sequence), plan, below) ?? below
+  }
+
+  /** See SharedCells. */
+  async publish(...of: Parameters<SharedCells['publish']>): Promise<void> {
+    await this.#shared?.publish(...of)
   }
 
   /**
-   * The plan for `shown`, with all that it borrows brought onto the device, if need be in the place of what the live sequence no longer shows; what
+   * The plan for `prompt`, with all that it borrows brought onto the device, if need be in the place of what the live sequence no longer shows; what
    * cannot be had is computed, and the plan says why.
    * @param fetched what was read before; the rest is read now
    */
-  async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
+  async prepare(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
     const own = this.#own(sequence)
-    await this.forgetHidden(own.conversation, shown)
+    await this.forgetHidden(own.conversation, prompt)
     const without = new Map<HeldSequence, string>()
-    const states = new Map<OffloadedSequence, Uint8Array>()
+    const states = new Map<OffloadedSequence, SavedState>()
+    const incoming = new Set([...(fetched?.keys() ?? [])].filter(({ tier }) => tier === 'shared'))
     for (const [stored, state] of fetched ?? [])
       if (state === null) without.set(stored, LOST_BELOW)
       else states.set(stored, state)
     /** Whether the last token is held, to be computed for its logits alone: by the live sequence, from which it may be gone by the end. */
-    let again: 0 | 1 = 0
+    let redecoded: 0 | 1 = 0
     try {
       for (;;) {
-        const plan = this.#planner.plan(own, shown, terms, without)
+        const plan = this.#planner.plan(own, prompt, terms, without, incoming)
         const wanted = [...borrowedFrom(plan).keys()]
         const [first] = wanted
-        if (first === undefined) return lastAgain(plan, again)
-        again = plan.again
+        if (first === undefined) return withRedecoded(plan, redecoded)
+        redecoded = plan.redecoded
         const started = performance.now()
         // What gives way to the first may push the others out of memory, so they are read before.
         for (const each of wanted) {
@@ -133,6 +143,7 @@ export class KvCache {
           this.#offload.claim(wanted)
           const reason = this.#reloader.load(own, plan, first, state)
           if (reason !== null) without.set(first, reason)
+          else incoming.delete(first)
         }
         this.#evictor.spend(performance.now() - started)
       }
@@ -173,7 +184,7 @@ export class KvCache {
       }
     this.#turning.put(step, copies)
     if (!step.inMiddle) this.#middle.close(step)
-    own.rename(uneditedOf(plan.shown), plan.sourceIds, spansHeld(plan))
+    own.rename(uneditedOf(plan.prompt), plan.sourceIds, spansHeld(plan))
     if (alone) this.#parking.relieve(own, new Set(lenders), { due, ahead: 0 })
     step.predicted = predictedTime(this.options.costs?.model ?? null, plan, held, this.#table.cells.used)
     for (const sequence of this.#table.all) sequence.tier = 'device'
@@ -191,7 +202,7 @@ export class KvCache {
     const { due, sequence } = step
     if (due === null) return null
     const { start, end } = span(due.span.start, Math.min(due.span.end, due.span.start + limit))
-    const { tokens } = step.plan.shown
+    const { tokens } = step.plan.prompt
     const chunk = { tokens: tokens.slice(start, end), place: start, position: due.position, last: end === tokens.length }
     return { ...chunk, seq: step.inMiddle ? this.#middle.seat(step, due.position) : sequence.seq }
   }
@@ -202,22 +213,20 @@ export class KvCache {
   }
 
   /**
-   * Makes sure that `count` cells are free, evicting in the stated order. `full`: evicting everything but the running live sequences would not be
-   * enough; nothing was evicted. `evicted`: cells that were freed, their tokens moved to another tier or lost; they go on the account of the step that commits or begins next.
+   * Makes sure that `count` cells are free, evicting in the stated order. `full`: evicting all but the running live sequences would not do; nothing was evicted. `evicted`: cells that were freed, their tokens moved to another tier or lost; they go on the account of the step that commits or begins next.
    */
   reserve(count: number): Reservation {
     return this.#evictor.reserve(count)
   }
 
-  /** Cells that tokens of running steps can take without a word before: none of them needs `reserve`. */
+  /** Cells that running steps can take without `reserve`. */
   get spare(): number {
     return this.#table.cells.free
   }
 
   /**
-   * Moves something that is parked off the device: what is a burden to the decodes of its conversation (tier-policy.ts), and while more than `share` of
-   * the cells are in use what is longest unused, so that a later step need not wait for it. One sequence a call, for times when nothing runs.
-   * False: nothing to do.
+   * Moves something parked off the device: what is a burden to its conversation's decodes (tier-policy.ts), and while more than `share` of the cells are
+   * in use what is longest unused. One sequence a call, for times when nothing runs. False: nothing to do.
    */
   tidy(share = 0.75): boolean {
     return this.#parking.tidy(share)
@@ -280,7 +289,7 @@ export class KvCache {
 
   /** Drops a conversation: its live sequence, its versions and its ledger. An unknown one is ignored; a running one is the caller's mistake. */
   forget(conversation: ConversationId): void {
-    const running = this.#conversations.lane(conversation)?.running ?? false
+    const running = this.#conversations.live(conversation)?.running ?? false
     invariant(!running, `conversation ${conversation} cannot be forgotten while a step is running`)
     for (const sequence of this.#table.all) if (sequence.conversation === conversation) this.#table.drop(sequence)
     this.#offload.forget(conversation)
@@ -288,38 +297,43 @@ export class KvCache {
     this.#conversations.delete(conversation)
   }
 
-  /** See there; a running live sequence is left to its next step. */
-  forgetHidden(conversation: ConversationId, shown: Prompt): Promise<void> {
-    return forgetHidden({ table: this.#table, conversations: this.#conversations, offload: this.#offload }, conversation, shown)
+  /** As `forget`, also where others find it: resolves when no file is left. */
+  async erase(conversation: ConversationId): Promise<void> {
+    this.forget(conversation)
+    await Promise.all([this.#offload.settle(), this.#shared?.forget(conversation)])
   }
 
-  /** The conversation's live sequence; null when it has none. */
-  lane(conversation: ConversationId): LiveSequence | null {
-    return this.#conversations.lane(conversation)
+  /** See there. */
+  async forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void> {
+    await forgetHidden({ table: this.#table, conversations: this.#conversations, offload: this.#offload }, conversation, prompt)
+    await this.#shared?.forgetHidden(conversation, prompt)
+  }
+
+  /** Null when it has none. */
+  live(conversation: ConversationId): LiveSequence | null {
+    return this.#conversations.live(conversation)
   }
 
   /** What the conversation's last finished step showed, generated tokens included, without the edits' contracts; null before the first. */
-  shown(conversation: ConversationId): Prompt | null {
+  prompt(conversation: ConversationId): Prompt | null {
     return this.#conversations.get(conversation)?.before ?? null
   }
 
   /**
-   * Rewrites an idle conversation's cells next to each other, from the lowest free ones on, so that attention need not run over the cells
-   * between them that were freed (docs/kv-cache.md: there is no defragmentation). Values and positions stay, and so do cells that others share,
-   * who would keep the old ones alive. Says how many cells were rewritten.
+   * Rewrites an idle conversation's cells next to each other, from the lowest free ones on, so that attention need not run over freed cells between
+   * them (docs/kv-cache.md). Values and positions stay, and so do cells that others share. Says how many were rewritten.
    */
   compact(conversation: ConversationId): number {
-    const own = this.#conversations.lane(conversation)
+    const own = this.#conversations.live(conversation)
     return own === null || own.running ? 0 : this.#table.compact(own)
   }
 
   /**
-   * Closes the gaps that splices left in an idle conversation's positions, by turning its keys to lower ones: an approximation, which the
-   * ledger counts from the next step on. Says by how many positions the conversation became shorter: 0 where it is running, holds nothing,
-   * has no gaps, shares cells with others (a shift moves them for all), or where the model's positions cannot be shifted.
+   * Closes the gaps that splices left in an idle conversation's positions, by turning its keys: an approximation, which the ledger counts from the next
+   * step on. Says by how many positions it became shorter: 0 where it is running, shares cells (a shift moves them for all), or cannot be shifted.
    */
   closeGaps(conversation: ConversationId): number {
-    const own = this.#conversations.lane(conversation)
+    const own = this.#conversations.live(conversation)
     const isAlone = own?.running === false && own.alone.some((all) => length(all) === own.held)
     return isAlone ? this.#table.closeGaps(own) : 0
   }
@@ -329,8 +343,8 @@ export class KvCache {
     return this.#conversations.get(conversation)?.ledger ?? []
   }
 
-  /** Where the conversation's own cells of these tokens of its unedited prompt are. Changes nothing. */
-  whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
+  /** Where the conversation's own cells of these tokens of its unedited prompt are. */
+  residency(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
     const own = this.#table.all.filter((each) => each.conversation === conversation && each.state !== 'scratch')
     const stored = this.#offload.all.filter((each) => each.conversation === conversation)
     return residencyOf(base, stretches, [
@@ -341,7 +355,7 @@ export class KvCache {
 
   /** Looks at every held cell: not for inner loops. */
   get totals(): CacheTotals {
-    return totalsOf(this.#table, this.#offload)
+    return totalsOf(this.#table, this.#offload, this.#shared?.counts)
   }
 
   /**
@@ -355,9 +369,9 @@ export class KvCache {
     if (level === 'full') checkReadback(this.#table)
   }
 
-  /** The live sequence behind a handle; a handle to a live sequence that was dropped is the caller's mistake. */
+  /** Behind a handle; one to a live sequence that was dropped is the caller's mistake. */
   #own(sequence: LiveSequence): Sequence {
-    invariant(this.#table.has(sequence), `the lane of conversation ${sequence.conversation} was dropped; open it again`)
+    invariant(this.#table.has(sequence), `the live sequence of conversation ${sequence.conversation} was dropped; open it again`)
     return sequence
   }
 
@@ -383,18 +397,4 @@ export class KvCache {
     this.#offload.put(offloadRecordOf(victim), state)
     return true
   }
-}
-
-// The interface through which the engine leads steps through a cache, whatever kind of memory the model has.
-
-/**
- * KvCache takes tokens out and puts them back; CheckpointCache can only extend a text, and go back to checkpoints. The contracts of the calls are
- * those of KvCache. What does not apply to a memory says so by its result: 0 cells rewritten, nothing tidied.
- */
-export interface StepCache extends Pick<KvCache, keyof KvCache> {
-  /**
-   * Called after a decode of several sequences failed, with every running step. Present where that may have spoilt sequences that were not in
-   * the batch: all running steps can then only be cancelled.
-   */
-  distrust?(): void
 }

@@ -2,8 +2,8 @@
 import { invariant } from '../core/errors.js'
 import { type ConversationId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import type { StepCache } from './cache.js'
-import type { CacheSalt } from './cell-hash.js'
+import type { KvCache } from './cache.js'
+import type { CacheSalt } from './tenant-salts.js'
 import { checkpointPlaces, Checkpoints } from './checkpoints.js'
 import { Evictor, type Reservation } from './eviction.js'
 import { checkBooks } from './integrity.js'
@@ -11,9 +11,9 @@ import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './ports.js'
 import { OffloadedSequence, OffloadTiers, type ReadStates } from './offload.js'
 import { forgetHidden } from './parking.js'
-import { EXACT, held, type Part, type Terms } from './plan-parts.js'
-import { type Plan, spansHeld } from './plan.js'
-import { LOST_BELOW, rewindReason } from './planner.js'
+import { EXACT, held, type Part, type Terms } from './plan/parts.js'
+import { type Plan, spansHeld } from './plan/plan.js'
+import { LOST_BELOW, rewindReason } from './plan/planner.js'
 import { commonPrefix, type Prompt, sourceIdsOf, uneditedOf } from './prompt.js'
 import { type CacheTotals, type Residency, residencyOf } from './residency.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
@@ -76,69 +76,72 @@ export class CheckpointCache implements StepCache {
 
   plan(
     sequence: LiveSequence,
-    shown: Prompt,
-    { contract: asked, anew }: Terms = EXACT,
+    prompt: Prompt,
+    { contract: asked, recomputeFrom }: Terms = EXACT,
     without?: ReadonlyMap<HeldSequence, string>,
   ): Plan {
     const own = this.#own(sequence)
-    const { tokens } = shown
+    const { tokens } = prompt
     invariant(tokens.length > 0, `conversation ${sequence.conversation} was asked to show no tokens at all`)
     // What is reused ends before the last of these.
-    const most = anew === undefined ? tokens : tokens.subarray(0, anew + 1)
+    const most = recomputeFrom === undefined ? tokens : tokens.subarray(0, recomputeFrom + 1)
     const kept = own.held < most.length && commonPrefix(own.tokens, most) === own.held ? own.held : 0
     const holder = this.#checkpoints.before(most, kept, own, without) ?? own
     const reused = holder === own ? kept : holder.held
     const parts: Part[] = [{ kind: 'compute', span: span(reused, tokens.length), position: reused }]
     if (reused > 0) parts.unshift(held(own, holder, span(0, reused), 0))
     const fallback = asked === 'exact' ? null : this.options.refusal
-    return { shown, sourceIds: sourceIdsOf(shown), asked, contract: 'exact', fallback, parts, again: 0, approximate: 0 }
+    return { prompt, sourceIds: sourceIdsOf(prompt), asked, contract: 'exact', fallback, parts, redecoded: 0, approximate: 0 }
   }
 
-  fetch(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
-    const [head] = this.plan(sequence, shown, terms).parts
+  fetch(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
+    const [head] = this.plan(sequence, prompt, terms).parts
     return this.#offload.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
   }
 
-  /** The plan for `shown`; if it goes on from a checkpoint the live sequence holds that now, and what it held is saved. */
-  async prepare(sequence: LiveSequence, shown: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
-    await this.forgetHidden(sequence.conversation, shown)
+  /** The plan for `prompt`; if it goes on from a checkpoint the live sequence holds that now, and what it held is saved. */
+  async prepare(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
+    await this.forgetHidden(sequence.conversation, prompt)
     const without = new Map<HeldSequence, string>()
     for (const [stored, state] of fetched ?? []) if (state === null) without.set(stored, LOST_BELOW)
     for (;;) {
-      const plan = { ...this.plan(sequence, shown, terms, without), without }
+      const plan = { ...this.plan(sequence, prompt, terms, without), without }
       const [head] = plan.parts
       if (head?.kind !== 'borrow' || !(head.from instanceof OffloadedSequence)) return plan
       const started = performance.now()
       const state = fetched?.get(head.from) ?? (await this.#offload.read(head.from))
-      const reason = state === null ? LOST_BELOW : this.#goBack(this.#own(sequence), shown, head.from, state)
+      const reason = state instanceof Uint8Array ? this.#goBack(this.#own(sequence), prompt, head.from, state) : LOST_BELOW
       this.#evictor.spend(performance.now() - started)
       if (reason === null) return plan
       without.set(head.from, reason)
     }
   }
 
-  forgetHidden(conversation: ConversationId, shown: Prompt): Promise<void> {
+  forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void> {
     const what = { table: this.#table, conversations: this.#conversations, offload: this.#offload }
-    return forgetHidden(what, conversation, shown, true)
+    return forgetHidden(what, conversation, prompt, true)
   }
 
   /** Begins a step on a live sequence that holds what the plan reuses (`prepare`); a live sequence from which it keeps nothing is saved and emptied. */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind): Step {
     const started = performance.now()
     const own = this.#own(sequence)
-    const { shown } = plan
+    const { prompt } = plan
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
     const [head] = plan.parts
-    if (head?.kind === 'compute') this.#leave(own, shown)
+    if (head?.kind === 'compute') this.#leave(own, prompt)
     const reused = head === undefined || head.kind === 'compute' ? 0 : length(head.span)
-    const same = commonPrefix(own.tokens, shown.tokens)
-    invariant(own.held === reused && same === reused, `the lane of ${own.conversation} does not hold what its plan reuses`)
+    const same = commonPrefix(own.tokens, prompt.tokens)
+    invariant(
+      own.held === reused && same === reused,
+      `the live sequence of ${own.conversation} does not hold what its plan reuses`,
+    )
     const step = new Step(own, plan, kind)
     step.recomputeReason = rewindReason(plan, this.#conversations.before(own.conversation))
     own.state = 'running'
-    own.rename(uneditedOf(shown), plan.sourceIds, spansHeld(plan))
+    own.rename(uneditedOf(prompt), plan.sourceIds, spansHeld(plan))
     this.#running.add(step)
-    const places = this.#offload.open ? checkpointPlaces(shown).filter((place) => place > reused) : []
+    const places = this.#offload.open ? checkpointPlaces(prompt).filter((place) => place > reused) : []
     this.#places.set(step, places)
     step.parked = this.#parked
     this.#parked = 0
@@ -152,7 +155,7 @@ export class CheckpointCache implements StepCache {
     this.#refuseLost(step)
     const { due, sequence, plan } = step
     if (due === null) return null
-    const { tokens } = plan.shown
+    const { tokens } = plan.prompt
     const { start } = due.span
     const [stop = tokens.length] = this.#places.get(step) ?? []
     const end = Math.min(due.span.end, start + limit, stop)
@@ -242,24 +245,34 @@ export class CheckpointCache implements StepCache {
   }
 
   forget(conversation: ConversationId): void {
-    const sequence = this.#conversations.lane(conversation)
+    const sequence = this.#conversations.live(conversation)
     invariant(sequence?.running !== true, `conversation ${conversation} cannot be forgotten while a step is running`)
     if (sequence !== null) this.#table.drop(sequence)
     this.#offload.forget(conversation)
     this.#conversations.delete(conversation)
   }
 
-  lane(conversation: ConversationId): LiveSequence | null {
-    return this.#conversations.lane(conversation)
+  /** Nothing: a state is one whole. */
+  async publish(): Promise<void> {
+    // Others compute theirs.
   }
 
-  shown(conversation: ConversationId): Prompt | null {
+  async erase(conversation: ConversationId): Promise<void> {
+    this.forget(conversation)
+    await this.#offload.settle()
+  }
+
+  live(conversation: ConversationId): LiveSequence | null {
+    return this.#conversations.live(conversation)
+  }
+
+  prompt(conversation: ConversationId): Prompt | null {
     return this.#conversations.get(conversation)?.before ?? null
   }
 
   /** Rewrites the cells of an idle conversation next to each other; where there is no attention it changes nothing. */
   compact(conversation: ConversationId): number {
-    const own = this.#conversations.lane(conversation)
+    const own = this.#conversations.live(conversation)
     return own === null || own.running || own.held === 0 ? 0 : this.#table.compact(own)
   }
 
@@ -272,7 +285,7 @@ export class CheckpointCache implements StepCache {
     return this.#conversations.get(conversation)?.ledger ?? []
   }
 
-  whereabouts(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
+  residency(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
     const own = this.#table.all.filter((each) => each.conversation === conversation)
     const stored = this.#offload.all.filter((each) => each.conversation === conversation)
     return residencyOf(base, stretches, [
@@ -311,7 +324,7 @@ export class CheckpointCache implements StepCache {
   }
 
   #own(sequence: LiveSequence): Sequence {
-    invariant(this.#table.has(sequence), `the lane of conversation ${sequence.conversation} was dropped; open it again`)
+    invariant(this.#table.has(sequence), `the live sequence of conversation ${sequence.conversation} was dropped; open it again`)
     return sequence
   }
 
@@ -328,8 +341,8 @@ export class CheckpointCache implements StepCache {
   }
 
   /** Puts a checkpoint in the place of what the live sequence holds. Says why it cannot be had, or null. */
-  #goBack(own: Sequence, shown: Prompt, stored: OffloadedSequence, state: Uint8Array): string | null {
-    this.#leave(own, shown)
+  #goBack(own: Sequence, prompt: Prompt, stored: OffloadedSequence, state: Uint8Array): string | null {
+    this.#leave(own, prompt)
     this.#evictor.make(
       stored.held,
       this.#table.victims().filter((victim) => victim !== own),
@@ -344,9 +357,9 @@ export class CheckpointCache implements StepCache {
   }
 
   /** Saves what the live sequence holds, and empties it. */
-  #leave(own: Sequence, shown: Prompt): void {
+  #leave(own: Sequence, prompt: Prompt): void {
     if (own.held === 0) return
-    const gone = own.held - commonPrefix(own.tokens, shown.tokens)
+    const gone = own.held - commonPrefix(own.tokens, prompt.tokens)
     if (this.#checkpoints.save(own)) this.#parked += gone
     this.#table.cut(own, span(0, own.held))
   }
@@ -357,4 +370,18 @@ export class CheckpointCache implements StepCache {
     sequence.cut(span(0, sequence.held))
     for (const step of this.#running) if (step.sequence === sequence) this.#lost.add(step)
   }
+}
+
+// The interface through which the engine leads steps through a cache, whatever kind of memory the model has.
+
+/**
+ * KvCache takes tokens out and puts them back; CheckpointCache can only extend a text, and go back to checkpoints. The contracts of the calls are
+ * those of KvCache. What does not apply to a memory says so by its result: 0 cells rewritten, nothing tidied.
+ */
+export interface StepCache extends Pick<KvCache, keyof KvCache> {
+  /**
+   * Called after a decode of several sequences failed, with every running step. Present where that may have spoilt sequences that were not in
+   * the batch: all running steps can then only be cancelled.
+   */
+  distrust?(): void
 }

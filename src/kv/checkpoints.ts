@@ -12,9 +12,9 @@ import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace } from '.
  * - where each edited message begins, because what was edited once is edited again, or restored;
  * - where the system message ends, which other conversations begin with, too.
  */
-export function checkpointPlaces(shown: Prompt): number[] {
-  const { tokens, messages } = shown
-  const keys = sourceIdsOf(shown)
+export function checkpointPlaces(prompt: Prompt): number[] {
+  const { tokens, messages } = prompt
+  const keys = sourceIdsOf(prompt)
   const isEdited = (start: number, end: number) => {
     for (let at = start; at < end; at++)
       if (isMarker(keys[at]!) || sourcePlace(keys[at]!) > (at === 0 ? 0 : sourcePlace(keys[at - 1]!) + 1)) return true

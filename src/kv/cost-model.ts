@@ -50,7 +50,7 @@ export interface CostModel {
 }
 
 /** Tokens that are computed one after the other. */
-export interface Run {
+export interface ComputedRun {
   readonly tokens: number
   /** Tokens before them that they see; where nothing is hidden, the position they start at. */
   readonly attended: number
@@ -59,7 +59,7 @@ export interface Run {
 }
 
 /** A run and the milliseconds it took. */
-export interface Timed extends Run {
+export interface Timed extends ComputedRun {
   readonly milliseconds: number
 }
 
@@ -94,11 +94,11 @@ export function fitCosts(
 }
 
 /** Milliseconds to compute the run's tokens in as few calls as possible. */
-export const prefillTime = ({ prefill, on }: Pick<CostModel, 'prefill' | 'on'>, run: Run): number =>
+export const prefillTime = ({ prefill, on }: Pick<CostModel, 'prefill' | 'on'>, run: ComputedRun): number =>
   priceOf(prefill, prefillAmounts(run, on.ubatch))
 
 /** Milliseconds to generate one token after `attended` others while `cells` are in use. */
-export const decodeTime = ({ decode }: Pick<CostModel, 'decode'>, run: Omit<Run, 'tokens'>): number =>
+export const decodeTime = ({ decode }: Pick<CostModel, 'decode'>, run: Omit<ComputedRun, 'tokens'>): number =>
   priceOf(decode, decodeAmounts(run))
 
 /** Milliseconds to plan a step and to tag its cells. */
@@ -112,7 +112,7 @@ export function hostTime({ host }: Pick<CostModel, 'host'>, cells: number): { by
 }
 
 /** Every token sees those before it and itself; a ubatch passes over all cells in use, its own included. */
-function prefillAmounts({ tokens, attended, cells }: Run, ubatch: number): Record<PrefillTerm, number> {
+function prefillAmounts({ tokens, attended, cells }: ComputedRun, ubatch: number): Record<PrefillTerm, number> {
   let read = 0
   let scanned = 0
   for (let done = 0; done < tokens; done += ubatch) {
@@ -124,7 +124,7 @@ function prefillAmounts({ tokens, attended, cells }: Run, ubatch: number): Recor
   return { call: Math.ceil(tokens / ubatch), token: tokens, read, attended: seen, scanned }
 }
 
-const decodeAmounts = ({ attended, cells }: Omit<Run, 'tokens'>): Record<DecodeTerm, number> => ({
+const decodeAmounts = ({ attended, cells }: Omit<ComputedRun, 'tokens'>): Record<DecodeTerm, number> => ({
   token: 1,
   attended: attended + 1,
   scanned: cells + 1,
@@ -148,7 +148,7 @@ export interface Fit<Term extends string> {
 }
 
 /** How much of each term a measurement had, and what was measured (more than 0). */
-export interface Sample<Term extends string> {
+export interface CostSample<Term extends string> {
   readonly amounts: Readonly<Record<Term, number>>
   readonly measured: number
 }
@@ -160,7 +160,7 @@ const SINGULAR = 1e-9
  * The rates, all at least 0, that make the sum of squared relative errors least; relative, so that short times count as much as long ones.
  * Exact, by trying every subset of the terms, of which there are few. A term that cannot be told from others gets 0.
  */
-export function fitRates<Term extends string>(terms: readonly Term[], samples: readonly Sample<Term>[]): Fit<Term> {
+export function fitRates<Term extends string>(terms: readonly Term[], samples: readonly CostSample<Term>[]): Fit<Term> {
   const rows = samples.map(({ amounts, measured }) => terms.map((term) => amounts[term] / measured))
   let best = terms.map(() => 0)
   let least = samples.length

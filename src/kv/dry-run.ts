@@ -4,12 +4,12 @@ import { conversationId } from '../core/ids.js'
 import { KvCache } from './cache.js'
 import { type Prospect, prospectOf } from './forecast.js'
 import type { KvMemory, MemoryCell } from './ports.js'
-import type { Terms } from './plan-parts.js'
+import type { Terms } from './plan/parts.js'
 import type { Prompt } from './prompt.js'
 
 /** What a step shows, and what it is asked to keep to. */
 export interface DryRunStep {
-  readonly shown: Prompt
+  readonly prompt: Prompt
   readonly terms: Terms
 }
 
@@ -29,19 +29,19 @@ export interface DryRunOptions {
  */
 export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positions, shift = true }: DryRunOptions): Prospect[] {
   const cache = new KvCache(new DryRunMemory(cells, sequences, shift), positions === undefined ? {} : { positions })
-  return steps.map(({ shown, terms }) => {
+  return steps.map(({ prompt, terms }) => {
     const opened = cache.open(conversationId('rehearsal'))
     if (opened.kind === 'full') throw new KvfoldError('context/full', opened.reason)
     const { sequence } = opened
     const { held } = sequence
-    const plan = cache.plan(sequence, shown, terms)
+    const plan = cache.plan(sequence, prompt, terms)
     const step = cache.begin(sequence, plan, 'answer')
     const before = cache.totals.used
     for (;;) {
-      const chunk = cache.next(step, shown.tokens.length)
+      const chunk = cache.next(step, prompt.tokens.length)
       if (chunk === null) break
       if (cache.reserve(chunk.tokens.length).kind === 'full')
-        throw new KvfoldError('context/full', `${shown.tokens.length} tokens do not fit into the ${cells} cells of the context.`)
+        throw new KvfoldError('context/full', `${prompt.tokens.length} tokens do not fit into the ${cells} cells of the context.`)
       cache.commit(step, chunk.tokens, 'prompt', 0)
     }
     cache.finish(step, 'done', 0)

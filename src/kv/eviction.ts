@@ -1,7 +1,7 @@
 /** Owns making room on the device: who gives way, and on which step's account that goes. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
-import { type CacheSalt, COMMON, sameSalt } from './cell-hash.js'
+import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 import type { OffloadTiers } from './offload.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
 import type { Sequence, SequenceState } from './sequence.js'
@@ -67,11 +67,11 @@ export class Evictor {
   open(
     conversation: ConversationId,
     salt: CacheSalt = COMMON,
-  ): { readonly kind: 'lane'; readonly sequence: Sequence } | { readonly kind: 'full'; readonly reason: string } {
-    const known = this.conversations.lane(conversation)
+  ): { readonly kind: 'live'; readonly sequence: Sequence } | { readonly kind: 'full'; readonly reason: string } {
+    const known = this.conversations.live(conversation)
     if (known !== null) {
       refuseOther(known, salt)
-      return { kind: 'lane', sequence: known }
+      return { kind: 'live', sequence: known }
     }
     const sequence = this.add(conversation, 'idle', this.table.victims(), salt)
     if (sequence === null) {
@@ -80,7 +80,7 @@ export class Evictor {
       return { kind: 'full', reason }
     }
     this.conversations.seat(conversation, sequence)
-    return { kind: 'lane', sequence }
+    return { kind: 'live', sequence }
   }
 
   /** Takes a holding off the device, into another tier if there is one; says how many cells that freed. */

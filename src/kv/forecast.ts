@@ -1,8 +1,8 @@
 /** Owns what an edit will cost and save, before it is made. */
 import type { Contract } from '../core/contract.js'
 import { length } from '../core/span.js'
-import { booksTime, decodeTime, hostTime, prefillTime, type CostModel, type Run } from './cost-model.js'
-import { type Plan, turnedIn } from './plan.js'
+import { booksTime, decodeTime, hostTime, prefillTime, type CostModel, type ComputedRun } from './cost-model.js'
+import { type Plan, turnedIn } from './plan/plan.js'
 
 /** What a step would do to the cache. */
 export interface Prospect {
@@ -10,7 +10,7 @@ export interface Prospect {
   /** What it would keep to. */
   readonly contract: Contract
   readonly fallback: string | null
-  readonly runs: readonly Run[]
+  readonly runs: readonly ComputedRun[]
   /** Tokens shown afterwards. */
   readonly shown: number
   /** Cells that are parked, borrowed or given up. */
@@ -25,7 +25,7 @@ export interface Prospect {
 
 /** What the plan would do, made for a live sequence that holds `held` tokens. `cells`: in use once it begins, and in the end. */
 export function prospectOf(plan: Plan, held: number, cells: { readonly before: number; readonly after: number }): Prospect {
-  const runs: Run[] = []
+  const runs: ComputedRun[] = []
   let used = cells.before
   let positions = 0
   let kept = 0
@@ -41,14 +41,14 @@ export function prospectOf(plan: Plan, held: number, cells: { readonly before: n
       positions = part.position + tokens
     }
   }
-  const { asked, contract, fallback, shown } = plan
+  const { asked, contract, fallback, prompt } = plan
   const moved = Math.max(0, held - kept) + borrowed
   return {
     asked,
     contract,
     fallback,
     runs,
-    shown: shown.tokens.length,
+    shown: prompt.tokens.length,
     moved,
     turned: turnedIn(plan),
     cells: cells.after,

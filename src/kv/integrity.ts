@@ -42,8 +42,8 @@ export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): 
   invariant(lent.size === holdings.length, 'two holdings share one sequence id')
   invariant(lent.size === sequences.used, `${lent.size} sequences are held and ${sequences.used} ids are lent`)
   for (const id of lent) invariant(!sequences.isFree(id), `sequence ${id} is held but its id is free`)
-  const lanes = holdings.filter(({ state }) => state === 'running' || state === 'idle').map(({ conversation }) => conversation)
-  invariant(new Set(lanes).size === lanes.length, 'a conversation has two lanes')
+  const live = holdings.filter(({ state }) => state === 'running' || state === 'idle').map(({ conversation }) => conversation)
+  invariant(new Set(live).size === live.length, 'a conversation has two live sequences')
 }
 
 /** Every sequence id, lent or not, spans the positions in llama.cpp that the books say. One cheap call an id. */

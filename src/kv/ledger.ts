@@ -71,8 +71,8 @@ export interface LedgerEntry {
   readonly pending: number
   /** Reused tokens by source; sums to `reused`. */
   readonly sources: Readonly<Record<ReuseSource, number>>
-  /** Reused tokens that had been moved off the device and were brought back, by tier. */
-  readonly tiers: Readonly<Record<Exclude<Tier, 'device'>, number>>
+  /** Reused tokens that were not on the device and were brought there, by tier; `shared` is absent where it is 0. */
+  readonly tiers: Readonly<Record<Exclude<Tier, 'device' | 'shared'>, number>> & { readonly shared?: number }
   /**
    * Reused tokens of which copies were turned to other positions, because they could not stay or to close gaps: approximate. Absent in entries of
    * earlier versions and of engines that have no positions.

@@ -4,7 +4,7 @@ import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import { span, type Span } from '../core/span.js'
 import { commonPrefix, commonSuffix, type EditMap, type ReplacedSpan } from './prompt.js'
-import { stricter } from './plan-parts.js'
+import { stricter } from './plan/parts.js'
 
 /** A prompt without edits of ours, and the first token of each of its messages, then the end. */
 export interface Wording {
@@ -13,7 +13,7 @@ export interface Wording {
 }
 
 /** A wording within a lineage: where each of its tokens stands there; NOWHERE for text that takes the place of other text. */
-export interface Placed {
+export interface PlacedWording {
   readonly lineage: Lineage
   readonly places: Int32Array
 }
@@ -25,7 +25,7 @@ const GONE = ''
 const OVERHEAD = 256
 
 /** A message as it was shown at some time. */
-interface Version {
+interface MessageVersion {
   /** The same for the same tokens, and for no others. */
   readonly key: string
   readonly tokens: Int32Array
@@ -43,7 +43,7 @@ export class Lineage {
   private constructor(
     readonly text: Int32Array,
     /** In the order of their places. */
-    private readonly versions: readonly Version[],
+    private readonly versions: readonly MessageVersion[],
   ) {}
 
   static of({ tokens, starts }: Wording): Lineage {
@@ -76,7 +76,7 @@ export class Lineage {
    * Finds each of the messages again as it was shown some time; of one that took the place of another its beginning and end, as far as they are
    * the same. What comes after all that is added to the lineage.
    */
-  place({ tokens, starts }: Wording): Placed {
+  place({ tokens, starts }: Wording): PlacedWording {
     const spans = spansOf(starts)
     const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end)))
     const versions = this.#current(tokens, spans, given)
@@ -94,7 +94,7 @@ export class Lineage {
   }
 
   /** The versions, of which the generated one is named by the message that goes on where its generation ended. */
-  #current(tokens: Int32Array, spans: readonly Span[], given: readonly string[]): readonly Version[] {
+  #current(tokens: Int32Array, spans: readonly Span[], given: readonly string[]): readonly MessageVersion[] {
     const place = this.#generated
     const last = this.versions[place]
     if (last === undefined) return this.versions
@@ -165,7 +165,7 @@ export class Lineages {
 
 const spansOf = (starts: readonly number[]): readonly Span[] => starts.slice(1).map((end, at) => span(starts[at]!, end))
 
-function versionOf(tokens: Int32Array, places: Int32Array, { start, end }: Span): Version {
+function versionOf(tokens: Int32Array, places: Int32Array, { start, end }: Span): MessageVersion {
   const own = tokens.slice(start, end)
   return { key: keyOf(own), tokens: own, places: places.slice(start, end), shown: true }
 }
@@ -184,7 +184,7 @@ function joined(parts: readonly Int32Array[]): Int32Array {
 }
 
 /** What the last step showed stays what it is where it can; between that what was hidden is found again. */
-function matched(versions: readonly Version[], given: readonly string[]): readonly Match[] {
+function matched(versions: readonly MessageVersion[], given: readonly string[]): readonly Match[] {
   const keys = versions.map(({ key }) => key)
   const shown = versions.flatMap((version, at) => (version.shown ? [at] : []))
   const known = align(
@@ -197,15 +197,15 @@ function matched(versions: readonly Version[], given: readonly string[]): readon
   return [...known, ...found].sort((x, y) => x.a - y.a)
 }
 
-type Text = Pick<Version, 'tokens' | 'places'>
+type VersionText = Pick<MessageVersion, 'tokens' | 'places'>
 
 /** What was shown in a gap and the messages in its place: one by one where there are as many or nothing follows, else all of them together. */
 function replacedIn(
   { a, aEnd, b, bEnd }: Gap,
-  versions: readonly Version[],
+  versions: readonly MessageVersion[],
   spans: readonly Span[],
   isLast: boolean,
-): (readonly [Text, Span])[] {
+): (readonly [VersionText, Span])[] {
   const old = versions.slice(a, aEnd).filter(({ shown, key }) => shown && key !== GONE)
   const now = spans.slice(b, bEnd)
   if (old.length === 0 || now.length === 0) return []
@@ -215,7 +215,7 @@ function replacedIn(
 }
 
 /** Puts the common beginning and ending where they were. */
-function placeEnds(old: Text, tokens: Int32Array, places: Int32Array): void {
+function placeEnds(old: VersionText, tokens: Int32Array, places: Int32Array): void {
   const head = commonPrefix(old.tokens, tokens)
   const tail = commonSuffix(old.tokens, tokens, head)
   places.set(old.places.subarray(0, head))
@@ -233,20 +233,20 @@ function keepAscending(places: Int32Array): void {
 
 /** The versions there are now, in the order of their places. */
 function merged(
-  versions: readonly Version[],
+  versions: readonly MessageVersion[],
   matches: readonly Match[],
   gaps: readonly Gap[],
-  made: (at: number) => Version,
-): Version[] {
-  const all: Version[] = []
-  const sorted = ({ a, aEnd, b, bEnd }: Gap): Version[] => {
+  made: (at: number) => MessageVersion,
+): MessageVersion[] {
+  const all: MessageVersion[] = []
+  const sorted = ({ a, aEnd, b, bEnd }: Gap): MessageVersion[] => {
     const hidden = versions
       .slice(a, aEnd)
       .filter(({ key }) => key !== GONE)
       .map((each) => ({ ...each, shown: false }))
     const added = Array.from({ length: bEnd - b }, (_, at) => made(b + at))
     const before = all.at(-1)?.places.findLast((place) => place !== NOWHERE) ?? NOWHERE
-    const ordered = (list: readonly Version[]) => {
+    const ordered = (list: readonly MessageVersion[]) => {
       let place = before
       return list.map((version) => ({ version, place: (place = version.places.find((each) => each !== NOWHERE) ?? place) }))
     }
@@ -265,7 +265,7 @@ function merged(
  * The same shown tokens, come about from the lineage: by the edits of the wording (`own`), and by what the client changed, which asks for `contract`. An own edit that does not say
  * what it asks for, and lies beside a change of the client's, asks for `terms`.
  */
-export function editedFrom({ lineage, places }: Placed, own: EditMap, contract: Contract, terms: Contract): EditMap {
+export function editedFrom({ lineage, places }: PlacedWording, own: EditMap, contract: Contract, terms: Contract): EditMap {
   const builder = new HoleBuilder(lineage.text.length, contract, terms)
   let at = 0
   for (const { span: hidden, marker, contract: asked } of own.holes) {
@@ -282,7 +282,7 @@ export function editedFrom({ lineage, places }: Placed, own: EditMap, contract: 
 }
 
 /** What lies between two tokens of the lineage that are shown: hidden places, and tokens shown instead. */
-interface Open {
+interface OpenGap {
   marker: number
   /** Of those, and of the hidden places, what edits of ours account for. */
   ownMarker: number
@@ -294,7 +294,7 @@ interface Open {
 class HoleBuilder {
   readonly #holes: ReplacedSpan[] = []
   #last = -1
-  #open: Open = nothing()
+  #open: OpenGap = nothing()
 
   constructor(
     private readonly length: number,
@@ -343,7 +343,7 @@ class HoleBuilder {
   }
 }
 
-const nothing = (): Open => ({ marker: 0, ownMarker: 0, ownHidden: 0, own: [] })
+const nothing = (): OpenGap => ({ marker: 0, ownMarker: 0, ownHidden: 0, own: [] })
 
 /** What several edits of ours that have become one ask for. */
 function sameOf([first, ...rest]: readonly { readonly contract: Contract | undefined }[]): Contract | undefined {

@@ -64,8 +64,8 @@ export class OffloadTiers {
   }
 
   /** Everything stored, latest used first. */
-  get all(): readonly OffloadedSequence[] {
-    return [...this.#host, ...this.#disk.values()].sort((a, b) => b.lastUse - a.lastUse)
+  get all(): readonly StoredSequence[] {
+    return [...this.#host, ...this.#disk.values()].sort((a, b) => b.lastUse - a.lastUse) as StoredSequence[]
   }
 
   get totals(): OffloadTotals {
@@ -113,6 +113,7 @@ export class OffloadTiers {
     stored.lastUse = Date.now()
     const { place } = stored
     if (place.tier === 'host') return place.state
+    if (place.tier === 'shared') return Promise.resolve(null)
     return (
       this.#store?.take(place.id).then((state) => {
         if (state === null) this.#disk.delete(place.id)
@@ -133,7 +134,7 @@ export class OffloadTiers {
   drop(stored: OffloadedSequence, damaged = false): void {
     if (damaged) this.#refused++
     this.#host.delete(stored)
-    if (stored.place.tier === 'host' || !this.#disk.delete(stored.place.id)) return
+    if (stored.place.tier !== 'disk' || !this.#disk.delete(stored.place.id)) return
     this.#follow(this.#store?.drop(stored.place.id))
   }
 
@@ -202,8 +203,14 @@ export class OffloadTiers {
 
 // What is known of a sequence that was moved off the device.
 
-/** Where its cells' values are: in memory, or under an id of the disk tier. */
-export type OffloadPlace = { readonly tier: 'host'; readonly state: Uint8Array } | { readonly tier: 'disk'; readonly id: string }
+/** Where its cells' values are: in memory, under an id of the disk tier, or, as it was not ours, with whoever read it. */
+export type OffloadPlace =
+  | { readonly tier: 'host'; readonly state: Uint8Array }
+  | { readonly tier: 'disk'; readonly id: string }
+  | { readonly tier: 'shared' }
+
+/** One that the tiers below the device keep. */
+export type StoredSequence = OffloadedSequence & { readonly tier: 'host' | 'disk' }
 
 export class OffloadedSequence implements HeldSequence {
   /** Milliseconds since 1970. */
@@ -216,7 +223,7 @@ export class OffloadedSequence implements HeldSequence {
     readonly bytes: number,
   ) {}
 
-  get tier(): 'host' | 'disk' {
+  get tier(): OffloadPlace['tier'] {
     return this.place.tier
   }
 
@@ -279,5 +286,8 @@ export function offloadRecordOf(sequence: Sequence): OffloadRecord {
   }
 }
 
+/** The values of a saved sequence: in one piece, or in several with the next positions each. */
+export type SavedState = Uint8Array | readonly Uint8Array[]
+
 /** Values that were read from below before a step needed them. Null: they were damaged, or are gone, and are stored no more. */
-export type ReadStates = ReadonlyMap<OffloadedSequence, Uint8Array | null>
+export type ReadStates = ReadonlyMap<OffloadedSequence, SavedState | null>

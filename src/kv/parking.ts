@@ -4,8 +4,8 @@ import type { ConversationId } from '../core/ids.js'
 import { length, type Span, span } from '../core/span.js'
 import type { CostModel } from './cost-model.js'
 import type { Evictor } from './eviction.js'
-import { OffloadedSequence, type OffloadTiers } from './offload.js'
-import { neededBy, type Plan } from './plan.js'
+import { OffloadedSequence, type OffloadTiers, type SavedState } from './offload.js'
+import { neededBy, type Plan } from './plan/plan.js'
 import { commonPrefix, isMarker, markerSource, type Prompt, sourcePlace, uneditedOf } from './prompt.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
 import type { HeldSequence, Sequence } from './sequence.js'
@@ -85,7 +85,7 @@ export class Parking {
   #relieveOne(): boolean {
     const parked = this.table.all.filter(({ state }) => state === 'parked')
     for (const conversation of new Set([...parked.map((version) => version.conversation), ...this.#scattered])) {
-      if (this.conversations.lane(conversation)?.running === true) continue
+      if (this.conversations.live(conversation)?.running === true) continue
       const [version] = this.#burdens(conversation)
       if ((version !== undefined && this.#moveOff(version)) || this.#gather(conversation)) return true
     }
@@ -118,7 +118,7 @@ export class Parking {
     const sum = (of: (version: Sequence) => number) => versions.reduce((total, version) => total + of(version), 0)
     const [held, freed] = [sum((version) => version.held), sum(aloneIn)]
     if (!offload.hasRoom(held)) return []
-    const sequence = this.conversations.lane(conversation)
+    const sequence = this.conversations.live(conversation)
     const live = sequence === null || freed - coming.due < fewest ? 0 : aloneIn(sequence)
     // What was begun is brought to an end.
     const isDue = this.#scattered.has(conversation) || isWorthMoving({ held, freed, live }, coming, options.costs.model, fewest)
@@ -135,7 +135,7 @@ export class Parking {
   #gather(conversation: ConversationId, due = 0): boolean {
     if (!this.#scattered.delete(conversation)) return false
     const { reach, used } = this.table.cells
-    const sequence = this.conversations.lane(conversation)
+    const sequence = this.conversations.live(conversation)
     return sequence !== null && reach - used - due >= this.#fewest && this.table.compact(sequence) > 0
   }
 
@@ -209,7 +209,7 @@ export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span
     known ??= new Set(parked.flatMap(({ cells }) => [...cells]))
     return known.has(sequence.cells[entry]!)
   }
-  const renewed = plan.again === 1 ? plan.sourceIds.at(-1) : undefined
+  const renewed = plan.redecoded === 1 ? plan.sourceIds.at(-1) : undefined
   const worth: Span[] = []
   for (const { start, end } of gone)
     for (let entry = start; entry < end; entry++) {
@@ -236,10 +236,10 @@ export async function forgetHidden(
     offload,
   }: { readonly table: SequenceTable; readonly conversations: Conversations; readonly offload: OffloadTiers },
   conversation: ConversationId,
-  shown: Prompt,
+  prompt: Prompt,
   whole = false,
 ): Promise<void> {
-  const base = uneditedOf(shown)
+  const base = uneditedOf(prompt)
   const last = base.lastIndexOf(FORGOTTEN)
   if (last < 0) return
   /** The first place at which the holder has something that is to go; null: it has nothing. */
@@ -248,7 +248,7 @@ export async function forgetHidden(
     return agrees <= last && held > 0 && sourcePlace(sourceIds[held - 1]!) >= agrees ? agrees : null
   }
   for (const version of table.parked(conversation)) if (from(version) !== null) table.drop(version)
-  const live = conversations.lane(conversation)
+  const live = conversations.live(conversation)
   const place = live === null || live.running ? null : from(live)
   if (live !== null && place !== null) {
     table.cut(live, span(whole ? 0 : live.atKey(markerSource(place)), live.held))
@@ -294,8 +294,8 @@ export class Reloader {
    * each other cannot take turns for ever: every load holds one sequence id more. Says why it cannot be had, or null; then nothing was given up
    * for it, unless its values were refused.
    */
-  load(own: Sequence, plan: Plan, stored: OffloadedSequence, state: Uint8Array): string | null {
-    const { cells, memory, sequences } = this.table
+  load(own: Sequence, plan: Plan, stored: OffloadedSequence, state: SavedState): string | null {
+    const { cells, sequences } = this.table
     const needed = new Set([...neededBy(own, plan), ...this.#loaded.keys()])
     const spare = () => this.table.victims(needed)
     const borrowed = borrowedFrom(plan)
@@ -312,7 +312,17 @@ export class Reloader {
       if (sequence !== null) this.table.drop(sequence)
       return `all ${sequences.total} sequences of the context are taken, and they need one`
     }
-    if (!memory.loadSequence(sequence.seq, state, { verify: false })) {
+    needed.add(sequence)
+    // A state is loaded into an empty sequence only, so what comes in pieces goes through another one.
+    const isWhole = state instanceof Uint8Array || state.length === 1
+    const piece = isWhole ? null : this.evictor.add(stored.conversation, 'parked', spare(), own.salt)
+    const isIn = isWhole || piece !== null ? this.#put(sequence, state instanceof Uint8Array ? [state] : state, piece) : null
+    if (piece !== null) this.table.drop(piece)
+    if (isIn === null) {
+      this.table.drop(sequence)
+      return `all ${sequences.total} sequences of the context are taken, and they need two`
+    }
+    if (!isIn) {
       this.table.drop(sequence)
       this.offload.drop(stored, true)
       return 'their saved state was damaged, or another model wrote it'
@@ -344,6 +354,24 @@ export class Reloader {
       part.kind === 'keep' ? [own.cells.subarray(part.at, part.at + length(part.span))] : [],
     )
     return this.table.cellsOf((sequence) => sequence !== own && (sequence.running || needed.has(sequence)), kept)
+  }
+
+  /** Loads the values into a sequence that holds nothing, all but the first piece by way of another one; false: they were refused, and nothing is held. */
+  #put({ seq }: Sequence, [first, ...rest]: readonly Uint8Array[], piece: Sequence | null): boolean {
+    const { memory } = this.table
+    if (first === undefined || !memory.loadSequence(seq, first, { verify: false })) return false
+    for (const state of rest) {
+      const isIn = piece !== null && memory.loadSequence(piece.seq, state, { verify: false })
+      const of = memory.positions(isIn ? piece.seq : seq)
+      if (!isIn) {
+        if (of !== null) memory.untag(seq, span(of.min, of.max + 1))
+        return false
+      }
+      if (of === null) continue
+      memory.tag(piece.seq, seq, span(of.min, of.max + 1))
+      memory.untag(piece.seq, span(of.min, of.max + 1))
+    }
+    return true
   }
 
   /** Only these entries stay. */

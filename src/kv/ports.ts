@@ -109,3 +109,42 @@ export interface DiskTier {
   /** Ends once everything asked for before is done. Later calls find nothing and keep nothing. */
   close(): Promise<void>
 }
+
+// Where engines on several machines find each other's cells.
+
+/** Tokens of a block. */
+export const BLOCK = 256
+
+/** A block as it is asked for: BLOCK tokens at their positions, and the hashes that a fresh prefill gives their cells. */
+export type WantedBlock = Pick<OffloadRecord, 'tokens' | 'positions' | 'hashes'>
+
+/** What befell blocks since the tier was opened. */
+export interface SharedCounts {
+  readonly read: number
+  readonly written: number
+  /** Found damaged, or not what their name says: deleted, and not handed out. */
+  readonly refused: number
+  /** Given up for the budget. */
+  readonly evicted: number
+  /** Not written, or not to be read. */
+  readonly failed: number
+}
+
+/**
+ * Blocks of cells of this very model and cache under one secret, by what they are: the hash of a block's last cell says all that its values depend on,
+ * so nobody has to be asked where one is. Losing one costs a recompute, never more; so no call throws over the medium.
+ */
+export interface SharedTier {
+  readonly counts: SharedCounts
+  /**
+   * Keeps a block of a fresh prefill, whose record names the conversation that it goes with when that is to be forgotten. False: it could not be written.
+   * @param isWanted asked before anything is seen of it by others; false: it is not kept after all
+   */
+  put(record: OffloadRecord, state: Uint8Array, isWanted: () => boolean): Promise<boolean>
+  /** The state of exactly this block; null: there is none. */
+  take(wanted: WantedBlock): Promise<Uint8Array | null>
+  /** Deletes the conversation's blocks, those that are being written included, but for those that `keeps`. Resolves when none is left. */
+  forget(conversation: ConversationId, keeps?: (record: OffloadRecord) => boolean): Promise<void>
+  /** Ends once everything asked for before is done. */
+  close(): Promise<void>
+}

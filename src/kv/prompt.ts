@@ -37,10 +37,10 @@ export interface Prompt {
 }
 
 /** The same, but that the edits ask for nothing themselves: for a step that must keep to its own contract. */
-export const withoutContracts = (shown: Prompt): Prompt => {
-  if (shown.origin === undefined) return shown
-  const holes = shown.origin.holes.map(({ span, marker }) => ({ span, marker }))
-  return { ...shown, origin: { base: shown.origin.base, holes } }
+export const withoutContracts = (prompt: Prompt): Prompt => {
+  if (prompt.origin === undefined) return prompt
+  const holes = prompt.origin.holes.map(({ span, marker }) => ({ span, marker }))
+  return { ...prompt, origin: { base: prompt.origin.base, holes } }
 }
 
 /** The prompt before its edits. */

@@ -1,6 +1,7 @@
 /** Owns where the cells of a stretch of text are: what bringing it back would find. */
 import { length, type Span } from '../core/span.js'
 import type { OffloadTiers, OffloadTotals } from './offload.js'
+import type { SharedCounts } from './ports.js'
 import { commonPrefix, tokenSource } from './prompt.js'
 import type { SequenceTable } from './sequence-table.js'
 import type { HeldSequence } from './sequence.js'
@@ -70,10 +71,12 @@ export interface CacheTotals {
   readonly versions: number
   /** What was moved off the device. */
   readonly tiers: OffloadTotals
+  /** What went to other engines and came from them; absent where nothing does. */
+  readonly shared?: SharedCounts
 }
 
 /** Looks at every held cell: not for inner loops. */
-export function totalsOf(table: SequenceTable, offload: OffloadTiers): CacheTotals {
+export function totalsOf(table: SequenceTable, offload: OffloadTiers, shared?: SharedCounts): CacheTotals {
   const { cells, sequences } = table
   return {
     cells: cells.total,
@@ -84,5 +87,6 @@ export function totalsOf(table: SequenceTable, offload: OffloadTiers): CacheTota
     sequences: { used: sequences.used, total: sequences.total },
     versions: table.all.filter(({ state }) => state === 'parked').length,
     tiers: offload.totals,
+    ...(shared === undefined ? {} : { shared }),
   }
 }

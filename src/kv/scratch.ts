@@ -5,8 +5,8 @@ import { length, span, type Span } from '../core/span.js'
 import type { OffloadRecord } from './ports.js'
 import type { Evictor } from './eviction.js'
 import { offloadRecordOf } from './offload.js'
-import { type Part, turnOf } from './plan-parts.js'
-import { neededBy, needsScratch, type Plan } from './plan.js'
+import { type Part, turnOf } from './plan/parts.js'
+import { neededBy, needsScratch, type Plan } from './plan/plan.js'
 import type { SequenceTable } from './sequence-table.js'
 import { Sequence } from './sequence.js'
 import type { Step } from './step.js'
@@ -26,14 +26,14 @@ export class Insertion {
 
   /** Where tokens are computed that go into the step's live sequence at `position`: it comes to hold what the live sequence holds before that. */
   seat({ sequence, scratch }: Step, position: number): SeqId {
-    invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
+    invariant(scratch !== null, 'tokens in the middle of a live sequence have no scratch sequence')
     this.table.lend(sequence, span(sequence.atPosition(scratch.next), sequence.atPosition(position)), scratch)
     return scratch.seq
   }
 
   /** Tokens were computed there; the live sequence holds them, too, from now on. */
   enter({ sequence, scratch }: Step, tokens: Int32Array, keys: Int32Array): void {
-    invariant(scratch !== null, 'tokens in the middle of a lane have no scratch sequence')
+    invariant(scratch !== null, 'tokens in the middle of a live sequence have no scratch sequence')
     const { held, next } = scratch
     scratch.append(tokens, keys)
     this.table.lend(scratch, span(held, scratch.held), sequence, sequence.atPosition(next))

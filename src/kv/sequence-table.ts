@@ -2,7 +2,7 @@
 import { invariant } from '../core/errors.js'
 import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import { type CacheSalt, COMMON, sameSalt } from './cell-hash.js'
+import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 import { CellTable } from './cell-table.js'
 import type { Passed } from './tier-policy.js'
 import type { LedgerEntry } from './ledger.js'
@@ -13,7 +13,7 @@ import { Sequence, type SequenceState } from './sequence.js'
 const NOTHING: ReadonlySet<unknown> = new Set()
 
 /**
- * Lanes and parked versions, by sequence id.
+ * Live and parked sequences, by sequence id.
  *
  * Room is made in this order: parked versions, longest unused first; then idle live sequences, longest unused first; running live sequences never. Versions
  * go first because losing one costs no more than the undo of an edit, whereas a live sequence is what its conversation shows next; by age because
@@ -275,7 +275,7 @@ export class Conversations {
   }
 
   /** Null for a conversation that has none, known or not. */
-  lane(conversation: ConversationId): Sequence | null {
+  live(conversation: ConversationId): Sequence | null {
     return this.#records.get(conversation)?.sequence ?? null
   }
 

@@ -1,26 +1,17 @@
 /** Owns what one sequence holds: its tokens and, parallel to them, where they come from and the cells that keep them. */
 import type { ConversationId, SeqId } from '../core/ids.js'
 import { length, lowerBound, span, type Span } from '../core/span.js'
-import {
-  type CacheSalt,
-  CellHasher,
-  type CellHashes,
-  COMMON,
-  FreshHashes,
-  FreshText,
-  sameHash,
-  sameSalt,
-  WORDS,
-} from './cell-hash.js'
+import { CellHasher, type CellHashes, FreshHashes, FreshText, sameHash, WORDS } from './cell-hash.js'
 import type { CellTable } from './cell-table.js'
 import type { OffloadRecord } from './ports.js'
 import type { Passed } from './tier-policy.js'
 import { commonPrefix, sourcePlace, tokenSource } from './prompt.js'
+import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 
 // What the planner asks of anyone who holds computed tokens: a sequence on the device, or one that was moved off it.
 
-/** Where cells are: in the context's memory, in the program's, on disk. */
-export type Tier = 'device' | 'host' | 'disk'
+/** Where cells are: in the context's memory, in the program's, on disk, where other engines put them. */
+export type Tier = 'device' | 'host' | 'disk' | 'shared'
 
 export interface HeldSequence {
   readonly conversation: ConversationId

@@ -3,8 +3,8 @@ import { invariant } from '../core/errors.js'
 import { length, span, type Span } from '../core/span.js'
 import { type LedgerEntry, messageCosts, type ReuseSource, type StepKind, withGenerated } from './ledger.js'
 import type { Sequence } from './sequence.js'
-import type { Part } from './plan-parts.js'
-import { computedIn, type Plan, reusedIn, turnedIn } from './plan.js'
+import type { Part } from './plan/parts.js'
+import { computedIn, type Plan, reusedIn, turnedIn } from './plan/plan.js'
 import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 
 /** Which of a step's tokens: the prompt's, or those the model generated. */
@@ -83,7 +83,7 @@ export class Step {
       return sequence.keysAfter(tokens.length)
     }
     const { start } = due?.span ?? span(0, 0)
-    const next = this.plan.shown.tokens.subarray(start, start + tokens.length)
+    const next = this.plan.prompt.tokens.subarray(start, start + tokens.length)
     invariant(
       due !== null && tokens.length <= length(due.span) && commonPrefix(next, tokens) === tokens.length,
       `other tokens than the next ones of the prompt were decoded for ${sequence.conversation}`,
@@ -94,8 +94,8 @@ export class Step {
   /** What the next step compares itself with, once this one is done: all that was shown, without the edits' contracts. */
   get left(): Prompt {
     const { sequence, plan } = this
-    const origin = { base: sequence.unedited, holes: plan.shown.origin?.holes ?? [] }
-    return withoutContracts({ messages: this.shown.messages, tokens: sequence.tokens.slice(), origin })
+    const origin = { base: sequence.unedited, holes: plan.prompt.origin?.holes ?? [] }
+    return withoutContracts({ messages: this.prompt.messages, tokens: sequence.tokens.slice(), origin })
   }
 
   /** Tokens entered the cache. */
@@ -114,8 +114,8 @@ export class Step {
   }
 
   /** The tokens the step showed, generated ones included. */
-  get shown(): Prompt {
-    return withGenerated(this.plan.shown, this.sequence.tokens)
+  get prompt(): Prompt {
+    return withGenerated(this.plan.prompt, this.sequence.tokens)
   }
 
   /**
@@ -131,9 +131,9 @@ export class Step {
     before: Prompt | null,
     inherited: Prompt | null = null,
   ): LedgerEntry {
-    const { prompt, generated } = this.#submitted
-    const submitted = prompt + generated
-    const { contract, fallback, again, parts, shown } = this.plan
+    const { prompt: prefilled, generated } = this.#submitted
+    const submitted = prefilled + generated
+    const { contract, fallback, redecoded, parts, prompt } = this.plan
     const common = {
       step: number,
       contract,
@@ -165,19 +165,19 @@ export class Step {
         sources,
       }
     }
-    const asked = shown.tokens.length
+    const asked = prompt.tokens.length
     const expected = computedIn(this.plan)
     invariant(
-      prompt === expected,
-      `the step of ${this.sequence.conversation} is done after ${prompt} of ${expected} prompt tokens`,
+      prefilled === expected,
+      `the step of ${this.sequence.conversation} is done after ${prefilled} of ${expected} prompt tokens`,
     )
     const computed = this.#passes.map((pass): Span => pass.span)
-    if (again === 1) computed[computed.length - 1] = span(computed.at(-1)!.start, asked - 1)
-    const messages = messageCosts(this.shown, computed, asked, before, this.sequence.exact)
+    if (redecoded === 1) computed[computed.length - 1] = span(computed.at(-1)!.start, asked - 1)
+    const messages = messageCosts(this.prompt, computed, asked, before, this.sequence.exact)
     const sum = (of: 'recomputed' | 'fresh' | 'approximate') => messages.reduce((total, cost) => total + cost[of], 0)
     const recomputed = sum('recomputed')
     const last = before ?? inherited
-    const plain = last === null ? prompt : Math.max(1, asked - commonPrefix(last.tokens, shown.tokens))
+    const plain = last === null ? prefilled : Math.max(1, asked - commonPrefix(last.tokens, prompt.tokens))
     const changed = recomputed > 0 ? `${recomputed} tokens: they stand behind text that became another` : null
     return {
       ...common,
@@ -190,23 +190,22 @@ export class Step {
       fresh: sum('fresh'),
       approximate: sum('approximate'),
       positions: this.sequence.next,
-      side: again,
+      side: redecoded,
       plain: plain + generated,
-      sources: sourcesOf(parts, again),
+      sources: sourcesOf(parts, redecoded),
     }
   }
 }
 
 function tiersOf(parts: readonly Part[]): LedgerEntry['tiers'] {
-  const tiers = { host: 0, disk: 0 }
+  const all = { host: 0, disk: 0, shared: 0 }
   for (const part of parts)
-    if ((part.kind === 'borrow' || part.kind === 'turn') && part.from.tier !== 'device')
-      tiers[part.from.tier] += length(part.span)
-  return tiers
+    if ((part.kind === 'borrow' || part.kind === 'turn') && part.from.tier !== 'device') all[part.from.tier] += length(part.span)
+  return all.shared > 0 ? all : { host: all.host, disk: all.disk }
 }
 
 /** A last token that is decoded again counts for whoever held the one before it. */
-function sourcesOf(parts: readonly Part[], again: 0 | 1): Record<ReuseSource, number> {
+function sourcesOf(parts: readonly Part[], redecoded: 0 | 1): Record<ReuseSource, number> {
   const sources = { own: 0, parked: 0, shared: 0 }
   let last: ReuseSource = 'own'
   for (const part of parts) {
@@ -214,6 +213,6 @@ function sourcesOf(parts: readonly Part[], again: 0 | 1): Record<ReuseSource, nu
     last = part.kind === 'keep' ? 'own' : part.source
     sources[last] += length(part.span)
   }
-  sources[last] += again
+  sources[last] += redecoded
   return sources
 }

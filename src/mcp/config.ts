@@ -68,7 +68,7 @@ const Server = Type.Object({
 })
 const File = Type.Object({ mcpServers: Type.Record(Type.String(), Server) })
 
-type Given = Static<typeof Server>
+type GivenServer = Static<typeof Server>
 
 /**
  * The servers that a file names, those that it disables left out. `${NAME}` and `${NAME:-otherwise}` stand for variables of `environment`; paths
@@ -102,7 +102,7 @@ export function parseMcpConfig(
 }
 
 function placeOf(
-  given: Given,
+  given: GivenServer,
   folder: string,
   expand: <T>(value: T, path: string) => T,
   faulty: (what: string) => never,

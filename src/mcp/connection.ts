@@ -313,7 +313,7 @@ function unless<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T
 
 // What becomes of a tool's result on its way into the conversation: text within a limit, and a word for what is no text.
 
-type Part = CallToolResult['content'][number]
+type ResultPart = CallToolResult['content'][number]
 
 /** The result as the model is shown it, at most `limit` characters of it; what is left out is told. */
 export function resultText({ content, structuredContent }: CallToolResult, limit: number): string {
@@ -322,7 +322,7 @@ export function resultText({ content, structuredContent }: CallToolResult, limit
   return text === '' ? '(no output)' : within(text, limit)
 }
 
-function partText(part: Part): string {
+function partText(part: ResultPart): string {
   switch (part.type) {
     case 'text':
       return part.text

@@ -30,7 +30,7 @@ export interface McpServerStatus {
   readonly pid: number | null
 }
 
-interface Entry {
+interface HostedTool {
   readonly definition: ToolDefinition
   readonly connection: Connection
   /** As its server calls it. */
@@ -44,7 +44,7 @@ const LONGEST_NAME = 64
 
 export class McpHost {
   readonly #connections: readonly Connection[]
-  readonly #entries = new Map<string, Entry>()
+  readonly #entries = new Map<string, HostedTool>()
   #tools: readonly ToolDefinition[] = []
   /** Names given so far, by server and tool: a tool that comes back is called what it was called. */
   readonly #names = new Map<string, string>()

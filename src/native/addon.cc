@@ -81,7 +81,6 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   kvfold::exportContext(env, exports);
   kvfold::exportRun(env, exports);
   kvfold::exportMemory(env, exports);
-  kvfold::exportState(env, exports);
   kvfold::exportSampler(env, exports);
   kvfold::exportCapture(env, exports);
   return exports;

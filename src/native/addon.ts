@@ -21,7 +21,7 @@ export type CaptureHandle = Handle<'capture'>
 /** Size of one block of a tensor type; [0, 0]: the number is not in use. */
 export type TensorBlock = readonly [bytes: number, elements: number]
 
-export interface About {
+export interface AddonFacts {
   readonly version: string
   readonly systemInfo: string
   readonly maxSequences: number
@@ -78,7 +78,7 @@ export interface RawCaptured {
  * assert on must be refused before (context.ts, model.ts).
  */
 export interface Addon {
-  about(): About
+  about(): AddonFacts
   /** The CPU backend of this file computes from now on. Before the first model is loaded. */
   useCpuLibrary(path: string): void
   /** Stops loads and decodes of this environment and frees everything; all handles are disposed afterwards. */

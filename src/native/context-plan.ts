@@ -1,4 +1,4 @@
-/** Owns what a context is asked to be: options checked and completed, and its memory estimated before llama.cpp takes any. */
+/** Owns what a context is asked to be: options checked and completed, its memory estimated first, and which models read a text as a whole. */
 import { readFileSync } from 'node:fs'
 import { availableParallelism, freemem, totalmem } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -6,7 +6,6 @@ import { KvfoldError } from '../core/errors.js'
 import { refuse } from './addon.js'
 import type { Device } from './devices.js'
 import type { GgufFile } from './gguf-file.js'
-import { isCausal, isPooling, isTextEncoder, poolingNumber, poolingOf } from './text-encoders.js'
 import type { CacheType, ContextOptions, ModelInfo, Pooling } from './types.js'
 
 /** llama.cpp rounds n_ctx up to this. */
@@ -318,4 +317,35 @@ export function layersThatFit({ layerBytes, outerBytes }: GgufFile, devices: rea
     layers++
   }
   return layers
+}
+
+/** Architectures of llama.cpp v0.5.0 without a cache (llama_model::create_memory) that are neither diffusion nor speech. */
+const TEXT_ENCODERS: readonly string[] = [
+  ...['bert', 'modern-bert', 'nomic-bert', 'nomic-bert-moe', 'neo-bert', 'jina-bert-v2', 'jina-bert-v3', 'eurobert'],
+  'gemma-embedding',
+]
+/** Without a cache, too; llama.cpp does not count it among those that only encode. */
+const SPEECH = 'wavtokenizer-dec'
+
+export const isTextEncoder = (architecture: string): boolean => TEXT_ENCODERS.includes(architecture)
+
+/** True where llama.cpp has no cache, although it says that the model decodes. */
+export const isCacheless = (architecture: string): boolean => isTextEncoder(architecture) || architecture === SPEECH
+
+/** Whether a token sees only those before it. Others need their whole text in one ubatch: llama.cpp ends the process otherwise. */
+export const isCausal = ({ architecture, metadata }: Pick<ModelInfo, 'architecture' | 'metadata'>): boolean =>
+  !isTextEncoder(architecture) && metadata[`${architecture}.attention.causal`] !== 'false'
+
+/** In the order of llama_pooling_type. */
+const POOLINGS: readonly Pooling[] = ['none', 'mean', 'cls', 'last', 'rank']
+
+export const isPooling = (name: unknown): name is Pooling => POOLINGS.some((pooling) => pooling === name)
+
+/** llama_pooling_type */
+export const poolingNumber = (pooling: Pooling): number => POOLINGS.indexOf(pooling)
+
+/** What the model was trained with; null: its file does not say, as those of models that generate text. */
+export function poolingOf({ architecture, metadata }: Pick<ModelInfo, 'architecture' | 'metadata'>): Pooling | null {
+  const text = metadata[`${architecture}.pooling_type`]
+  return text === undefined ? null : (POOLINGS[Number(text)] ?? null)
 }

@@ -94,61 +94,23 @@ Napi::Value release(const Napi::CallbackInfo &info) {
   return Task::run(info.Env(), [context] { context->free(); }, [](Napi::Env env) { return env.Undefined(); });
 }
 
-struct Decode {
-  std::vector<int32_t> tokens, positions, sequences;
-  std::vector<int8_t> outputs;
+struct Decode : Batch {
   std::vector<std::shared_ptr<Capture>> captures;
   const char *status = "aborted";
-
-  // Tokens of this batch that are in the cache now, told from the positions each of its sequences holds.
-  uint64_t entered(llama_context *context) const {
-    uint64_t count = 0;
-    for (size_t i = 0; i < tokens.size(); i++)
-      if (positions[i] <= llama_memory_seq_pos_max(llama_get_memory(context), sequences[i])) count++;
-    return count;
-  }
 
   void run(ContextHandle &handle) {
     std::lock_guard<std::mutex> lock(handle.running);
     if (handle.context == nullptr) return;
-    std::vector<int32_t> counts(tokens.size(), 1);
-    std::vector<llama_seq_id *> lists(tokens.size());
-    for (size_t i = 0; i < tokens.size(); i++) lists[i] = &sequences[i];
-    llama_batch batch{};
-    batch.n_tokens = tokens.size();
-    batch.token = tokens.data();
-    batch.pos = positions.data();
-    batch.n_seq_id = counts.data();
-    batch.seq_id = lists.data();
-    batch.logits = outputs.data();
-    handle.outputs.clear();
-    Log log;
-    int32_t result = 0;
     Armed armed(handle.tap.get(), handle.context, positions, captures);
-    try {
-      result = llama_decode(handle.context, batch);
-      // A GPU may still be computing: the event loop is not to wait for it when it reads the logits.
-      llama_synchronize(handle.context);
-    } catch (...) {
-      handle.submitted += entered(handle.context);
-      throw;
-    }
-    handle.submitted += result == 0 ? tokens.size() : result == 1 ? 0 : entered(handle.context);
-    if (result < 0) throw Failure("native/failed", "llama.cpp could not decode the batch (" + std::to_string(result) + ")" + log.why());
-    if (result == 0) handle.outputs = outputs;
-    status = result == 0 ? "done" : result == 1 ? "no-room" : "aborted";
+    status = decode(handle);
   }
 };
 
 Napi::Value decode(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto context = contextOf(info[0]);
-    auto copy = [&](size_t at) {
-      auto array = info[at].As<Napi::Int32Array>();
-      return std::vector<int32_t>(array.Data(), array.Data() + array.ElementLength());
-    };
     auto work = std::make_shared<Decode>();
-    work->tokens = copy(1), work->positions = copy(2), work->sequences = copy(3);
+    work->tokens = int32s(info[1]), work->positions = int32s(info[2]), work->sequences = int32s(info[3]);
     auto outputs = info[4].As<Napi::Uint8Array>();
     for (size_t i = 0; i < outputs.ElementLength(); i++) work->outputs.push_back(outputs[i] != 0);
     if (info[5].IsArray()) {
@@ -204,6 +166,46 @@ Napi::Value embedding(const Napi::CallbackInfo &info) {
 }
 
 }  // namespace
+
+std::vector<int32_t> int32s(const Napi::Value &value) {
+  auto array = value.As<Napi::Int32Array>();
+  return {array.Data(), array.Data() + array.ElementLength()};
+}
+
+const char *Batch::decode(ContextHandle &handle) {
+  std::vector<int32_t> counts(tokens.size(), 1);
+  std::vector<llama_seq_id *> lists(tokens.size());
+  for (size_t i = 0; i < tokens.size(); i++) lists[i] = &sequences[i];
+  llama_batch batch{};
+  batch.n_tokens = tokens.size();
+  batch.token = tokens.data();
+  batch.pos = positions.data();
+  batch.n_seq_id = counts.data();
+  batch.seq_id = lists.data();
+  batch.logits = outputs.data();
+  // Tokens of this batch that are in the cache now, told from the positions each of its sequences holds.
+  auto entered = [&] {
+    uint64_t count = 0;
+    for (size_t i = 0; i < tokens.size(); i++)
+      if (positions[i] <= llama_memory_seq_pos_max(llama_get_memory(handle.context), sequences[i])) count++;
+    return count;
+  };
+  handle.outputs.clear();
+  Log log;
+  int32_t result = 0;
+  try {
+    result = llama_decode(handle.context, batch);
+    // A GPU may still be computing: the event loop is not to wait for it when it reads the logits.
+    llama_synchronize(handle.context);
+  } catch (...) {
+    handle.submitted += entered();
+    throw;
+  }
+  handle.submitted += result == 0 ? tokens.size() : result == 1 ? 0 : entered();
+  if (result < 0) throw Failure("native/failed", "llama.cpp could not decode the batch (" + std::to_string(result) + ")" + log.why());
+  if (result == 0) handle.outputs = outputs;
+  return result == 0 ? "done" : result == 1 ? "no-room" : "aborted";
+}
 
 const float *logitsAt(ContextHandle &context, int32_t index) {
   if (context.pooling != LLAMA_POOLING_TYPE_UNSPECIFIED)

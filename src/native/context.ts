@@ -21,13 +21,13 @@ import type {
   CaptureOptions,
   Cell,
   DecodeStatus,
-  Drawn,
+  DrawnTokens,
   MemoryFigures,
   ModelInfo,
   NativeCapture,
   NativeContext,
   NativeSampler,
-  Run,
+  DecodeRun,
   RunEnd,
   Watched,
 } from './types.js'
@@ -107,7 +107,7 @@ export class Context implements NativeContext {
     return this.#busy(awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs, captures)))
   }
 
-  async generate(run: Run, heard: (drawn: Drawn) => void): Promise<RunEnd> {
+  async generate(run: DecodeRun, heard: (drawn: DrawnTokens) => void): Promise<RunEnd> {
     const { idle, batch } = this
     const { tokens, positions, sequences, limits, steps } = run
     checkBatch(
@@ -340,7 +340,7 @@ export class Context implements NativeContext {
   }
 }
 
-const drawnOf = ({ drawn, milliseconds }: RawDrawn): Drawn => ({ tokens: drawn, milliseconds })
+const drawnOf = ({ drawn, milliseconds }: RawDrawn): DrawnTokens => ({ tokens: drawn, milliseconds })
 
 /** What llama.cpp reported, rounded to hundredths of a MiB a buffer; the estimate where it agrees or nothing was reported. */
 function figure(reported: number, estimate: number): number {

@@ -96,7 +96,7 @@ export function wantedCpuLibrary(compiled: string | null, environment: NodeJS.Pr
 
 // Builds out of llama.cpp's source, which the installed node-llama-cpp package carries as a git bundle.
 
-export interface Watched {
+export interface WatchedBuild {
   /** The file that everything printed is added to. */
   readonly log: string
   readonly signal?: AbortSignal
@@ -115,7 +115,7 @@ function need(programs: readonly string[], name: string, why: string): void {
 }
 
 /** The source as files in `folder`. */
-export function extractSource(folder: string, watched: Watched): Promise<void> {
+export function extractSource(folder: string, watched: WatchedBuild): Promise<void> {
   const places = createRequire(import.meta.url).resolve.paths('node-llama-cpp') ?? []
   const bundles = places.map((place) => join(place, 'node-llama-cpp', 'llama', 'gitRelease.bundle'))
   const bundle = bundles.find((path) => existsSync(path))
@@ -128,7 +128,7 @@ export const configure = (
   source: string,
   build: string,
   options: Readonly<Record<string, string>>,
-  watched: Watched,
+  watched: WatchedBuild,
 ): Promise<void> => {
   const given = Object.entries(options).map(([name, value]) => `-D${name}=${value}`)
   return run('cmake', ['-S', source, '-B', build, ...given], watched)
@@ -138,7 +138,7 @@ export const configure = (
 export const make = (
   build: string,
   target: string,
-  { onProgress, ...watched }: Watched & { readonly onProgress?: (share: number) => void },
+  { onProgress, ...watched }: WatchedBuild & { readonly onProgress?: (share: number) => void },
 ): Promise<void> =>
   run('cmake', ['--build', build, '--target', target, '--parallel', String(availableParallelism())], watched, (line) => {
     const [, percent] = /^\[ *(\d+)%\]/.exec(line) ?? []
@@ -149,7 +149,7 @@ export const make = (
 async function run(
   program: string,
   args: readonly string[],
-  { log, signal }: Watched,
+  { log, signal }: WatchedBuild,
   heard: (line: string) => void = () => undefined,
 ): Promise<void> {
   // A caller's own git settings must not lead our git astray.

@@ -56,13 +56,13 @@ export function readHeader(path: string): GgufHeader {
     })
   }
   try {
-    return new Reader(file, fstatSync(file).size, path).header()
+    return new ByteReader(file, fstatSync(file).size, path).header()
   } finally {
     closeSync(file)
   }
 }
 
-class Reader {
+class ByteReader {
   #at = 0
   #window = Buffer.alloc(0)
   #windowStart = 0

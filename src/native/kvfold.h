@@ -211,6 +211,18 @@ std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value);
 // other threads' words are taken aside too.
 std::string withoutStderr(const std::function<void()> &body);
 
+// Tokens that are decoded together, each in a sequence.
+struct Batch {
+  std::vector<int32_t> tokens, positions, sequences;
+  // Whether logits (or an embedding) are asked for.
+  std::vector<int8_t> outputs;
+  // Counts what entered the cache, while `running` is held; gives "done", "no-room" or "aborted". Throws native/failed.
+  const char *decode(ContextHandle &handle);
+};
+
+// A copy of an Int32Array.
+std::vector<int32_t> int32s(const Napi::Value &value);
+
 // The logits of batch index `index` of the last decode, one float a token of the vocabulary; they last until the next one.
 const float *logitsAt(ContextHandle &context, int32_t index);
 
@@ -222,7 +234,6 @@ void exportVocabulary(Napi::Env env, Napi::Object exports);
 void exportContext(Napi::Env env, Napi::Object exports);
 void exportRun(Napi::Env env, Napi::Object exports);
 void exportMemory(Napi::Env env, Napi::Object exports);
-void exportState(Napi::Env env, Napi::Object exports);
 void exportSampler(Napi::Env env, Napi::Object exports);
 void exportCapture(Napi::Env env, Napi::Object exports);
 

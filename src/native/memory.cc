@@ -1,4 +1,7 @@
-// The unified cache: tags, positions, shifts. Arguments were checked before (context.ts), because llama.cpp asserts on bad ones.
+// The unified cache: tags, positions, shifts; its state as bytes, whole sequences out and in. Arguments were checked before (context.ts), because
+// llama.cpp asserts on bad ones.
+#include <cstring>
+
 #include "kvfold.h"
 
 namespace kvfold {
@@ -48,6 +51,76 @@ Napi::Value clear(const Napi::CallbackInfo &info) {
   });
 }
 
+// Cells as runs of position, count, sequence...: the head of the state that llama.cpp v0.5.0 writes. Its layout, all numbers of 32 bits:
+// length and letters of the architecture's name (llama_context::state_write_data), number of streams, and for each stream the number of
+// occupied cells and per cell position, number of sequences, sequences (llama_kv_cache::state_write, state_write_meta). What comes after,
+// keys and values, is not read.
+Napi::Value readback(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto handle = contextOf(info[0]);
+    auto *context = handle->context;
+    std::vector<uint8_t> state(llama_state_get_size(context));
+    size_t size = llama_state_get_data(context, state.data(), state.size());
+    size_t at = 0;
+    auto next = [&]() {
+      uint32_t value;
+      if (at + sizeof value > size) throw Failure("native/failed", "The state of the context ends early.");
+      std::memcpy(&value, state.data() + at, sizeof value);
+      at += sizeof value;
+      return value;
+    };
+    at += next();
+    if (next() != 1) throw Failure("native/failed", "A unified cache has one stream, this state has another number.");
+    std::vector<int32_t> out;
+    for (uint32_t cell = 0, count = next(); cell < count; cell++) {
+      out.push_back(next());
+      uint32_t sequences = next();
+      if (sequences > llama_n_seq_max(context)) throw Failure("native/failed", "A cell of this state has too many sequences.");
+      out.push_back(sequences);
+      for (uint32_t i = 0; i < sequences; i++) out.push_back(next());
+    }
+    auto array = Napi::Int32Array::New(info.Env(), out.size());
+    std::copy(out.begin(), out.end(), array.Data());
+    return array;
+  });
+}
+
+// The bytes of one sequence behind `room` bytes left free for the caller.
+Napi::Value save(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto *context = contextOf(info[0])->context;
+    llama_seq_id seq = info[1].As<Napi::Number>();
+    size_t room = info[2].As<Napi::Number>().Int64Value();
+    size_t size = llama_state_seq_get_size(context, seq);
+    auto out = Napi::Uint8Array::New(info.Env(), room + size);
+    Log log;
+    if (llama_state_seq_get_data(context, out.Data() + room, size, seq) != size)
+      throw Failure("native/failed", "llama.cpp could not copy sequence " + std::to_string(seq) + log.why());
+    return out;
+  });
+}
+
+// False: there is no room; the sequence, which must be empty, stays so.
+Napi::Value load(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto *context = contextOf(info[0])->context;
+    llama_seq_id seq = info[1].As<Napi::Number>();
+    auto state = info[2].As<Napi::Uint8Array>();
+    size_t room = info[3].As<Napi::Number>().Int64Value();
+    Log log;
+    size_t read = 0;
+    try {
+      read = llama_state_seq_set_data(context, state.Data() + room, state.ElementLength() - room, seq);
+    } catch (const std::bad_alloc &) {
+      throw;
+    } catch (const std::exception &) {
+      read = 0;
+    }
+    if (read == 0) llama_memory_seq_rm(llama_get_memory(context), seq, -1, -1);
+    return Napi::Boolean::New(info.Env(), read > 0);
+  });
+}
+
 }  // namespace
 
 void exportMemory(Napi::Env env, Napi::Object exports) {
@@ -56,6 +129,9 @@ void exportMemory(Napi::Env env, Napi::Object exports) {
   exports.Set("shift", Napi::Function::New(env, shift));
   exports.Set("positions", Napi::Function::New(env, positions));
   exports.Set("clear", Napi::Function::New(env, clear));
+  exports.Set("readback", Napi::Function::New(env, readback));
+  exports.Set("saveSequence", Napi::Function::New(env, save));
+  exports.Set("loadSequence", Napi::Function::New(env, load));
 }
 
 }  // namespace kvfold

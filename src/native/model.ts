@@ -10,12 +10,11 @@ import {
   refuseForeign,
   type SamplerHandle,
 } from './addon.js'
-import { availableMemory, layersThatFit, planContext, refuseTooMuch } from './context-plan.js'
+import { availableMemory, isCacheless, layersThatFit, planContext, refuseTooMuch } from './context-plan.js'
 import { Context, samplerHandles } from './context.js'
 import { refuseBrokenDriver, usable } from './devices.js'
 import { checkGguf } from './gguf-file.js'
 import { identityOf } from './sequence-state.js'
-import { isCacheless } from './text-encoders.js'
 import type {
   BackendInfo,
   ContextOptions,

@@ -1,6 +1,7 @@
 // Runs: decoding and sampling again and again on one thread, without waiting for the event loop between two tokens.
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "kvfold.h"
 
@@ -10,9 +11,8 @@ namespace {
 // Steps that nobody has taken yet, at which a run ends: who listens is never behind by more.
 constexpr size_t FARTHEST_AHEAD = 8;
 
-struct Run {
-  // The token of every sequence that is decoded next, and its position.
-  std::vector<int32_t> tokens, positions, sequences;
+// Its batch is the token of every sequence that is decoded next.
+struct Run : Batch {
   std::vector<std::shared_ptr<SamplerHandle>> samplers;
   // By sequence: the run ends when so many tokens were drawn for it.
   std::vector<int32_t> limits;
@@ -35,36 +35,6 @@ struct Run {
     std::lock_guard<std::mutex> lock(mutex);
     std::swap(tokens, drawn);
     std::swap(times, milliseconds);
-  }
-
-  // One decode of all sequences; false when it did not enter.
-  bool decode(ContextHandle &handle) {
-    std::vector<int32_t> counts(tokens.size(), 1);
-    std::vector<llama_seq_id *> lists(tokens.size());
-    for (size_t i = 0; i < tokens.size(); i++) lists[i] = &sequences[i];
-    std::vector<int8_t> outputs(tokens.size(), 1);
-    llama_batch batch{};
-    batch.n_tokens = tokens.size();
-    batch.token = tokens.data();
-    batch.pos = positions.data();
-    batch.n_seq_id = counts.data();
-    batch.seq_id = lists.data();
-    batch.logits = outputs.data();
-    handle.outputs.clear();
-    Log log;
-    int32_t result = llama_decode(handle.context, batch);
-    llama_synchronize(handle.context);
-    if (result == 0) {
-      handle.submitted += tokens.size();
-      handle.outputs = outputs;
-      return true;
-    }
-    if (result != 1)
-      for (size_t i = 0; i < tokens.size(); i++)
-        if (positions[i] <= llama_memory_seq_pos_max(llama_get_memory(handle.context), sequences[i])) handle.submitted++;
-    status = result == 1 ? "no-room" : result > 0 ? "aborted" : "failed";
-    if (result < 0) failure = "native/failed\nllama.cpp could not decode the batch (" + std::to_string(result) + ")" + log.why();
-    return false;
   }
 
   // True: the run may go on.
@@ -96,7 +66,8 @@ struct Run {
     try {
       for (bool more = true; more; steps--) {
         auto begun = std::chrono::steady_clock::now();
-        if (!decode(handle)) return;
+        status = decode(handle);
+        if (std::strcmp(status, "done") != 0) return;
         more = draw(handle) && !handle.abort && !handle.pause;
         std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - begun;
         bool first = false;
@@ -145,19 +116,16 @@ Napi::Value generate(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto env = info.Env();
     auto context = contextOf(info[0]);
-    auto copy = [&](size_t at) {
-      auto array = info[at].As<Napi::Int32Array>();
-      return std::vector<int32_t>(array.Data(), array.Data() + array.ElementLength());
-    };
     auto run = std::make_shared<Run>();
-    run->tokens = copy(1), run->positions = copy(2), run->sequences = copy(3);
+    run->tokens = int32s(info[1]), run->positions = int32s(info[2]), run->sequences = int32s(info[3]);
+    run->outputs.assign(run->tokens.size(), 1);
     auto samplers = info[4].As<Napi::Array>();
     for (uint32_t i = 0; i < samplers.Length(); i++) {
       run->samplers.push_back(samplerOf(samplers.Get(i)));
       if (run->samplers.back()->model != context->model)
         throw Failure("native/bad-argument", "The sampler and the context belong to different models.");
     }
-    run->limits = copy(5);
+    run->limits = int32s(info[5]);
     run->steps = info[6].As<Napi::Number>().Int32Value();
     auto listener = Napi::ThreadSafeFunction::New(env, info[7].As<Napi::Function>(), "kvfold run", 0, 1);
     // An environment may end meanwhile; this hook runs before the listener's own, so nobody calls one that is gone.

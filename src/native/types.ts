@@ -192,7 +192,7 @@ export interface NativeCapture {
 export type DecodeStatus = 'done' | 'no-room' | 'aborted'
 
 /** Decodes one after another: each takes the token that was drawn for every sequence before it. One entry a sequence. */
-export interface Run {
+export interface DecodeRun {
   /** What the first decode takes. */
   readonly tokens: Int32Array
   readonly positions: Int32Array
@@ -206,7 +206,7 @@ export interface Run {
 }
 
 /** Steps of a run: each decoded the tokens before it and drew these. */
-export interface Drawn {
+export interface DrawnTokens {
   /** Step by step, in the order of the run's sequences. */
   readonly tokens: Int32Array
   /** Of each step. */
@@ -220,7 +220,7 @@ export interface RunEnd {
   /** Why it failed; null where it did not. */
   readonly failure: Error | null
   /** The steps that were not told before. */
-  readonly drawn: Drawn
+  readonly drawn: DrawnTokens
   /** By sequence: why the last step could draw no token (its token is -1); null where it could. */
   readonly refused: readonly (Error | null)[]
 }
@@ -318,7 +318,7 @@ export interface NativeContext {
    * samplers are the run's until then: samplers that are disposed end it. Not for contexts with `attention` or `embeddings`.
    * @throws KvfoldError native/*, before anything was decoded
    */
-  generate(run: Run, heard: (drawn: Drawn) => void): Promise<RunEnd>
+  generate(run: DecodeRun, heard: (drawn: DrawnTokens) => void): Promise<RunEnd>
   /** The running `generate` ends behind the step that is under way. No-op when there is none. */
   interrupt(): void
   /** @throws KvfoldError attention/unavailable without `attention`, native/bad-argument for layers or heads that are not there */

@@ -1,30 +1,29 @@
-/** Owns the server as a whole: routes, keys, and its end. */
+/** Owns the server as a whole: routes, keys, what it tells of itself (`/health`, `/metrics`, `/kvfold/status`), the dashboard's files, and its end. */
+import { readFile } from 'node:fs/promises'
+import { extname } from 'node:path'
 import cors from '@fastify/cors'
 import swagger from '@fastify/swagger'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
 import type { Sampling } from '../engine/engine.js'
 import type { Service } from './ask.js'
-import { addDashboard } from './dashboard.js'
 import { addMessages } from './dialects/anthropic/messages.js'
 import { addLlamaCompletions } from './dialects/llama-server/completion.js'
-import { addProps } from './dialects/llama-server/props.js'
+import { addProps, addTokens } from './dialects/llama-server/props.js'
 import { addOllama } from './dialects/ollama/ollama.js'
 import { addChat } from './dialects/openai/chat.js'
 import { addCompletions } from './dialects/openai/completions.js'
-import { addEmbeddings } from './dialects/openai/embeddings.js'
-import { addRerank } from './dialects/rerank.js'
+import { addEmbeddings, addRerank } from './dialects/side-models.js'
 import { addModels } from './dialects/openai/models.js'
 import { addResponses } from './dialects/openai/responses.js'
-import { addTokens } from './dialects/tokens.js'
 import { Exchange, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
 import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
-import type { App } from './routes/route.js'
-import { problemOf } from './problem.js'
+import { ANSWER, type App, ERRORS } from './routes/route.js'
+import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
-import { addHealth } from './routes/health.js'
+import type { ModelStatus } from './threads/status.js'
 
 export interface ServerOptions extends HttpOptions {
   readonly service: Service
@@ -199,5 +198,130 @@ function document(version: string, locked: boolean) {
           security: [{ key: [] }],
         }
       : {}),
+  }
+}
+
+/** It is computed elsewhere, and nobody there takes requests. */
+const isWithoutEngines = ({ loaded }: ModelStatus): boolean =>
+  loaded?.engines != null && loaded.engines.every(({ state }) => state !== 'up')
+
+// The routes that tell of the server itself: `/health`, `/metrics`, `/kvfold/status`, `/openapi.json`.
+
+/** The key that may see figures of all tenants. */
+const ADMIN = 'admin'
+
+interface HealthPorts {
+  readonly service: Service
+  readonly metrics: Metrics
+  readonly running: Running
+  /** Whether keys are needed. */
+  readonly locked: boolean
+}
+
+function addHealth(app: App, { service, metrics, running, locked }: HealthPorts): void {
+  const refuseOthers = (tenant: string) => {
+    if (locked && tenant !== ADMIN)
+      throw new KvfoldError('server/forbidden', `These are figures of all keys; only the key named ${ADMIN} may see them.`)
+  }
+  app.get(
+    '/health',
+    {
+      config: { open: true },
+      schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
+    },
+    (_request, reply) => {
+      const { models, closing, damaged, storeProblem } = service.status()
+      const loading = models.length > 0 && models.every(({ state }) => state === 'loading')
+      // Everybody may see this, so it names no addresses; `/kvfold/status` does.
+      const problems = [
+        ...(storeProblem === null ? [] : ['The database that conversations are kept in does not answer.']),
+        ...(models.length > 0 && models.every(isWithoutEngines) ? ['No engine takes requests.'] : []),
+      ]
+      const state = loading ? 'loading' : problems.length > 0 ? 'unavailable' : 'ready'
+      const status = closing || running.closing ? 'closing' : state
+      if (status === 'unavailable') reply.header('retry-after', RETRY_AFTER)
+      return reply.code(status === 'ready' ? 200 : 503).send({
+        status,
+        ...(problems.length > 0 ? { problems } : {}),
+        ...(damaged.threads + damaged.responses > 0 ? { damaged } : {}),
+      })
+    },
+  )
+  app.get(
+    '/metrics',
+    { schema: { summary: 'Figures for Prometheus', tags: ['server'], produces: ['text/plain'] } },
+    async (request, reply) => {
+      refuseOthers(request.tenant)
+      return reply.type(metrics.contentType).send(await metrics.text())
+    },
+  )
+  app.get(
+    '/kvfold/status',
+    { schema: { summary: 'Models, queue and cache', tags: ['server'], response: { 200: ANSWER, ...ERRORS } } },
+    (request) => {
+      refuseOthers(request.tenant)
+      return service.status()
+    },
+  )
+  app.get('/openapi.json', { config: { open: true }, schema: { hide: true } }, () => app.swagger())
+}
+
+// The dashboard's built files, at `/`: nothing else goes out.
+
+/** The same from `src/server` and from `dist/server`. */
+const BUILT = new URL('../../dist/dashboard/', import.meta.url)
+
+const TYPES: Readonly<Record<string, string>> = {
+  '.html': 'text/html; charset=utf-8',
+  '.js': 'text/javascript; charset=utf-8',
+  '.css': 'text/css; charset=utf-8',
+  '.svg': 'image/svg+xml',
+  '.txt': 'text/plain; charset=utf-8',
+}
+
+/** The page may load and ask nothing but this server, and nobody may put it in a frame. */
+const SAFE = {
+  'content-security-policy': "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
+  'x-content-type-options': 'nosniff',
+  'x-frame-options': 'DENY',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-opener-policy': 'same-origin',
+}
+
+const NOT_BUILT = 'The dashboard is not built. Run `npm run build` in the folder of kvfold, then load this page again.\n'
+
+/** The page itself needs no key: it asks for one, and shows nothing without. @param folder where Vite built it; for tests */
+export function addDashboard(app: App, folder: URL = BUILT): void {
+  const open = { config: { open: true }, schema: { hide: true } }
+
+  app.get('/', open, async (_request, reply) => {
+    const page = await contentOf(new URL('index.html', folder))
+    if (page === null) return reply.code(404).headers(SAFE).type('text/plain; charset=utf-8').send(NOT_BUILT)
+    return sent(reply, 'index.html', page, 'no-cache')
+  })
+
+  app.get<{ Params: { file: string } }>('/dashboard/assets/:file', open, async ({ params: { file } }, reply) => {
+    // Names as Vite makes them, with a digest in them: one plain name, so that no path leads elsewhere.
+    const content = /^\w[\w-]*\.[a-z]+$/.test(file) ? await contentOf(new URL(`assets/${file}`, folder)) : null
+    if (content === null) throw new KvfoldError('server/not-found', 'The dashboard has no such file; load the page again.')
+    return sent(reply, file, content, 'public, max-age=31536000, immutable')
+  })
+}
+
+function sent(reply: FastifyReply, file: string, content: Buffer, caching: string): FastifyReply {
+  const type = TYPES[extname(file)] ?? 'application/octet-stream'
+  return reply
+    .headers({ ...SAFE, 'cache-control': caching })
+    .type(type)
+    .send(content)
+}
+
+/** Null when there is no such file. */
+async function contentOf(file: URL): Promise<Buffer | null> {
+  try {
+    return await readFile(file)
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'EISDIR')) return null
+    throw error
   }
 }

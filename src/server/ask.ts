@@ -7,7 +7,7 @@ import { KvfoldError } from '../core/errors.js'
 import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
-import type { Deferral } from './threads/deferred-tools.js'
+import type { DeferredTools } from './threads/server-tools.js'
 import type { Cleared, ClearToolUses } from './threads/context-edits.js'
 import type { Responses } from './responses/responses.js'
 import type { ThreadDesk } from './threads/thread-api.js'
@@ -51,7 +51,7 @@ export interface Ask {
   readonly tools: readonly ToolDefinition[]
   readonly toolChoice: ToolChoice | { readonly name: string }
   /** Tools that the model does not see until it finds them, and how it may search. Default: none. */
-  readonly deferred?: Deferral
+  readonly deferred?: DeferredTools
   /** False: at most one call of the client's tools an answer. Default true. */
   readonly parallelCalls?: boolean
   readonly sampling?: Sampling
@@ -110,10 +110,10 @@ export interface Usage {
 /** A step that searched for tools: what was said, with the call, and what came of it. */
 export interface SearchStep {
   readonly message: ChatMessage
-  readonly result: SearchResult
+  readonly result: ToolSearchResult
 }
 
-export interface SearchResult {
+export interface ToolSearchResult {
   readonly call: ToolCall
   /** Names of the tools found. */
   readonly found: readonly string[]
@@ -196,7 +196,7 @@ export type AskEvent =
   /** A context tool was carried out inside. */
   | { readonly type: 'acm'; readonly step: number; readonly call: ToolCall; readonly result: string; readonly failed: boolean }
   /** A search for deferred tools was carried out inside. */
-  | ({ readonly type: 'search' } & SearchResult)
+  | ({ readonly type: 'search' } & ToolSearchResult)
   /** The policy folded these fragments. `saves`: tokens. */
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
   /** The template shows an earlier message differently than before, so its tokens are computed again. */

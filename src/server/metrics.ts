@@ -84,6 +84,7 @@ export class Metrics {
     collectDefaultMetrics({ register: this.#registry })
     this.#gauges(service)
     this.#diskCache(service)
+    this.#sharedCache(service)
     this.#engines(service)
   }
 
@@ -175,7 +176,7 @@ export class Metrics {
         },
       })
     }
-    const perModel = (name: string, help: string, value: (loaded: Loaded) => number | undefined) => {
+    const perModel = (name: string, help: string, value: (loaded: LoadedModel) => number | undefined) => {
       byModel(name, help, () =>
         status().models.flatMap(({ name: model, loaded }) => {
           const figure = loaded === null ? undefined : value(loaded)
@@ -223,6 +224,21 @@ export class Metrics {
         this.reset()
         for (const { labels, onDisk } of tiers())
           for (const how of ['unreadable', 'gone', 'evicted', 'failed'] as const) this.inc({ ...labels, how }, onDisk[how])
+      },
+    })
+  }
+
+  /** Counted since the model was loaded. */
+  #sharedCache(service: Pick<Service, 'status'>): void {
+    new Counter({
+      name: 'kvfold_shared_cache_blocks_total',
+      help: 'Blocks of cells in the folder of --shared-cache: read, written, given up for room (evicted), damaged and deleted (refused), not to be read or written (failed).',
+      labelNames: [MODEL, 'how'],
+      registers: [this.#registry],
+      collect() {
+        this.reset()
+        for (const { name, loaded } of service.status().models)
+          for (const [how, count] of Object.entries<number>({ ...loaded?.cache?.shared })) this.inc({ [MODEL]: name, how }, count)
       },
     })
   }
@@ -282,6 +298,6 @@ export class Metrics {
   }
 }
 
-type Loaded = NonNullable<ReturnType<Service['status']>['models'][number]['loaded']>
+type LoadedModel = NonNullable<ReturnType<Service['status']>['models'][number]['loaded']>
 
 const seconds = (milliseconds: number): number => milliseconds / 1000

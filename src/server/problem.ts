@@ -21,8 +21,10 @@ export interface Problem {
   readonly unexpected: boolean
 }
 
-/** Seconds after which to ask another instance, or this one when it or its database is up again. */
-const AFTER_CLOSING = 5
+/** Seconds after which to ask another instance, or this one when it, its database or one of its engines is up again. */
+export const RETRY_AFTER = 5
+
+const AWAY: ReadonlySet<ErrorCode> = new Set(['server/closing', 'store/unreachable', 'remote/unreachable', 'remote/no-engine'])
 
 export function problemOf(error: unknown): Problem {
   if (error instanceof KvfoldError) {
@@ -48,7 +50,7 @@ export function problemOf(error: unknown): Problem {
 
 function retryAfterOf(error: KvfoldError): number | null {
   if (error instanceof Overloaded || error instanceof RateLimited) return error.retryAfter
-  if (error.code === 'server/closing' || error.code === 'store/unreachable') return AFTER_CLOSING
+  if (AWAY.has(error.code)) return RETRY_AFTER
   if (error.code !== 'remote/rate-limited' && error.code !== 'remote/overloaded') return null
   // What the engine behind this server asks of it, its own clients had better do, too.
   const asked = waitAskedBy(error)

@@ -1,9 +1,8 @@
-/** Owns requests that ask a model: from the ask to the last byte, with the client leaving and the server closing in between. */
-import type { OutgoingHttpHeaders } from 'node:http'
+/** Owns requests that ask a model: from the ask to the last byte, frames in order, with the client leaving and the server closing in between. */
+import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { errorTable, KvfoldError } from '../core/errors.js'
 import type { AnyAnswer, AnyAsked, AskEvent, EmbedAnswer, RerankAnswer, SideModelStatus } from './ask.js'
-import { EventWriter, type Frame } from './event-writer.js'
 import type { RateLimits } from './keys.js'
 import type { AskMeter, Metrics } from './metrics.js'
 import { problemOf, type Problem } from './problem.js'
@@ -25,7 +24,7 @@ export interface StreamShape<A extends AnyAnswer> {
 }
 
 export class Exchange {
-  readonly #run: Run
+  readonly #run: RunningRequest
   readonly #figures = new Figures()
   #gone = false
 
@@ -212,7 +211,7 @@ export class Exchange {
 // The requests that are being answered, and how they end when the server does.
 
 /** One request on its way. */
-export interface Run {
+export interface RunningRequest {
   /** Aborted when the client is gone or the server's patience with it. */
   readonly signal: AbortSignal
   cancel(): void
@@ -234,7 +233,7 @@ export class Running {
   }
 
   /** @throws KvfoldError server/closing */
-  enter(): Run {
+  enter(): RunningRequest {
     this.refuseClosing()
     const controller = new AbortController()
     this.#runs.add(controller)
@@ -277,3 +276,81 @@ export class Running {
     clearTimeout(timer)
   }
 }
+
+// A stream of server-sent events, or of lines of JSON, on its way out: frames in order, no faster than the client reads.
+
+/** One event; `data` is written as JSON, or as it is when it is text (`[DONE]`). */
+export interface Frame {
+  readonly event?: string
+  readonly data: unknown
+}
+
+export class EventWriter {
+  #last: Promise<void> = Promise.resolve()
+
+  /**
+   * @param headers called once, when the stream begins; what is in them goes out beside the stream's own
+   * @param lines a JSON object a line, and no server-sent events
+   */
+  constructor(
+    private readonly response: ServerResponse,
+    private readonly headers: () => OutgoingHttpHeaders,
+    private readonly lines = false,
+  ) {}
+
+  /** True once the status line is out: what goes wrong from then on can only be said in the stream. */
+  get begun(): boolean {
+    return this.response.headersSent
+  }
+
+  begin(): void {
+    if (this.begun || this.response.destroyed) return
+    this.response.writeHead(200, {
+      ...this.headers(),
+      'content-type': this.lines ? 'application/x-ndjson' : 'text/event-stream; charset=utf-8',
+      'cache-control': 'no-cache, no-transform',
+      connection: 'keep-alive',
+      'x-accel-buffering': 'no',
+    })
+    this.response.flushHeaders()
+  }
+
+  /** Resolves when the client has room for more, or is gone. Calls of several callers go out one after another. */
+  write(frames: readonly Frame[]): Promise<void> {
+    return frames.length === 0 ? this.#last : this.#send(frames.map(this.lines ? line : text).join(''))
+  }
+
+  /** A line clients do not see; it keeps the connection from being taken for dead. */
+  ping(): Promise<void> {
+    return this.#send(': ping\n\n')
+  }
+
+  async end(): Promise<void> {
+    await this.#last
+    this.response.end()
+  }
+
+  #send(chunk: string): Promise<void> {
+    this.begin()
+    return (this.#last = this.#last.then(() => this.#put(chunk)))
+  }
+
+  #put(chunk: string): Promise<void> | undefined {
+    const { response } = this
+    if (response.destroyed || response.writableEnded || response.write(chunk)) return undefined
+    return new Promise((resolve) => {
+      const done = () => {
+        response.off('drain', done).off('close', done)
+        resolve()
+      }
+      response.once('drain', done).once('close', done)
+    })
+  }
+}
+
+function text({ event, data }: Frame): string {
+  const body = typeof data === 'string' ? data : JSON.stringify(data)
+  return `${event === undefined ? '' : `event: ${event}\n`}data: ${body}\n\n`
+}
+
+const line = ({ data }: Frame): string => `${JSON.stringify(data)}\n`

@@ -103,14 +103,14 @@ const LEVELS: Readonly<Record<number, string>> = { 10: 'trace', 20: 'debug', 40:
 
 /** A line of JSON as people read it. */
 function textOf(line: string): string {
-  const { time, level, msg, err, ...rest } = JSON.parse(line) as Line
+  const { time, level, msg, err, ...rest } = JSON.parse(line) as RequestLine
   const clock = new Date(time).toTimeString().slice(0, 8)
   if (msg === 'request') return [clock, ...requestText(rest)].join('  ')
   const said = [LEVELS[level], msg, rest.request, err?.message].filter((part) => part !== undefined)
   return [clock, ...said].join('  ') + (err?.stack === undefined || err.stack === '' ? '' : `\n${err.stack}`)
 }
 
-function requestText(told: Omit<Line, 'time' | 'level'>): readonly string[] {
+function requestText(told: Omit<RequestLine, 'time' | 'level'>): readonly string[] {
   const {
     status,
     method,
@@ -142,7 +142,7 @@ function requestText(told: Omit<Line, 'time' | 'level'>): readonly string[] {
   ]
 }
 
-interface Line {
+interface RequestLine {
   readonly time: number
   readonly level: number
   readonly msg?: string

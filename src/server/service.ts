@@ -3,9 +3,7 @@ import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
-import type { Embedder } from '../engine/embedder.js'
 import type { Finish } from '../engine/engine.js'
-import type { Reranker } from '../engine/reranker.js'
 import {
   closing,
   isRefusal,
@@ -27,33 +25,33 @@ import {
   variablesOf,
 } from './ask.js'
 import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
-import { answer, checkAsk, type AskDefaults } from './threads/answering.js'
+import { answer, checkAsk, several, type AskDefaults } from './threads/answering.js'
 import { countCleared } from './threads/context-edits.js'
-import type { OperatorTools } from './threads/managed-tools.js'
-import { ThreadBook, type BookOptions } from './threads/thread-manager.js'
+import type { OperatorTools } from './threads/server-tools.js'
+import { ThreadManager, type ThreadManagerOptions } from './threads/thread-manager.js'
 import { complete, RecentCompletions, refuseForeign, type Slot, vocabularyOf } from './threads/completing.js'
 import type { ThreadDesk } from './threads/thread-api.js'
 import { MemoryStore } from './threads/memory-store.js'
-import { livePorts, type Model, Models, type ModelsOptions, type ModelSource, type ServedEngine } from './threads/models.js'
+import { livePorts, type ServedModel, Models, type ModelsOptions, type ModelSource, type ServedEngine } from './threads/models.js'
 import { Operations } from './threads/thread-operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
-import { Embeddings, SideModel, type SideModelSource, SideQueue } from './side-model.js'
+import { SideModels, type SideModelsOptions } from './side-model.js'
 import { type ModelStatus, SavedToday, type ServiceStatus } from './threads/status.js'
-import { SILENT, Voice } from './threads/voice.js'
+import { SILENT, AskEngine } from './threads/ask-engine.js'
 import type { Damage } from '../store/damage.js'
 import type { ThreadStore } from '../store/port.js'
 
-export interface ServiceOptions extends Omit<ModelsOptions, 'onLeave'>, Omit<BookOptions, 'store' | 'portsOf' | 'forget'> {
+export interface ServiceOptions
+  extends
+    SideModelsOptions,
+    Omit<ModelsOptions, 'onLeave'>,
+    Omit<ThreadManagerOptions, 'store' | 'portsOf' | 'forget' | 'erase'> {
   /** In the order of preference; one at least. */
   readonly models: readonly ModelSource[]
   /** Default: in memory. */
   readonly store?: ThreadStore
   /** Where responses are kept. Default: in memory. */
   readonly responses?: ResponseStore
-  /** Embeds instead of the served models. Default: those do that offer an embedder. */
-  readonly embeddings?: SideModelSource<Embedder>
-  /** Default: none, and nobody ranks documents. */
-  readonly reranker?: SideModelSource<Reranker>
   /** Asks that may wait for a slot, for each model. Default 128. */
   readonly queueLimit?: number
   /** Of asks that do not say; milliseconds. Default: none. */
@@ -70,22 +68,17 @@ export interface ServiceOptions extends Omit<ModelsOptions, 'onLeave'>, Omit<Boo
 
 type Commons = Pick<Ask, 'tenant' | 'model' | 'priority' | 'timeoutMs' | 'signal'>
 
-/** As samplers take them: the next larger number means one of their own choice. */
-const SEEDS = 2 ** 32 - 1
-
 /** Share of the last ask in the mean duration. */
 const RECENT = 0.2
 
 export class ThreadService implements Service {
   readonly threads: ThreadDesk
   readonly responses: Responses
-  readonly #book: ThreadBook
+  readonly #manager: ThreadManager
   readonly #models: Models
-  readonly #queues: ReadonlyMap<Model, Queue>
+  readonly #queues: ReadonlyMap<ServedModel, Queue>
   readonly #completions: RecentCompletions
-  readonly #embeddings: Embeddings
-  readonly #reranker: SideModel<Reranker> | null
-  readonly #rankings: SideQueue
+  readonly #side: SideModels
   readonly #store: ThreadStore
   readonly #defaults: AskDefaults
   readonly #running = new Set<Promise<unknown>>()
@@ -100,24 +93,19 @@ export class ThreadService implements Service {
     parts: {
       readonly store: ThreadStore
       readonly models: Models
-      readonly book: ThreadBook
+      readonly manager: ThreadManager
       readonly completions: RecentCompletions
     },
   ) {
     this.#store = parts.store
     this.#models = parts.models
-    this.#book = parts.book
+    this.#manager = parts.manager
     this.#completions = parts.completions
-    this.threads = new Operations(parts.book, parts.models)
+    this.threads = new Operations(parts.manager, parts.models)
     this.responses = new Responses(options.responses ?? new MemoryResponses(), this.threads)
     const limit = options.queueLimit ?? 128
     this.#queues = new Map(parts.models.all.map((model) => [model, new Queue({ slots: model.slots, limit })]))
-    this.#embeddings = new Embeddings(parts.models, {
-      limit,
-      ...(options.embeddings === undefined ? {} : { own: options.embeddings }),
-    })
-    this.#reranker = options.reranker === undefined ? null : new SideModel(options.reranker, 'rankings')
-    this.#rankings = new SideQueue(limit, 'rankings')
+    this.#side = new SideModels(parts.models, limit, options)
     this.#defaults = {
       acm: 'off',
       memToolMode: 'hybrid',
@@ -136,13 +124,14 @@ export class ThreadService implements Service {
       completions.drop(engine)
     }
     const models = new Models(options.models, { ...options, onLeave })
-    const book = await ThreadBook.open({
+    const manager = await ThreadManager.open({
       ...options,
       store,
       portsOf: livePorts(models, options.costlyFolds ?? 'refuse'),
       forget: ({ id, model }) => models.all.find(({ name }) => name === model)?.engine?.forget(conversationId(id)),
+      erase: (id) => models.erase(conversationId(id)),
     })
-    return new ThreadService({ savedToday: new SavedToday(), ...options }, { store, models, book, completions })
+    return new ThreadService({ savedToday: new SavedToday(), ...options }, { store, models, manager, completions })
   }
 
   ask(ask: Ask): Asked {
@@ -150,38 +139,12 @@ export class ThreadService implements Service {
   }
 
   several(ask: Ask, n: number): readonly Asked[] {
-    const { appended = false, thread, sampling } = ask
-    const nth = (index: number): Ask =>
-      sampling?.seed === undefined ? ask : { ...ask, sampling: { ...sampling, seed: (sampling.seed + index) % SEEDS } }
-    // What the others go on from is fixed now: the first one's answer is not for them.
-    const before =
+    const { appended = false, thread, tenant } = ask
+    const view =
       appended && thread !== undefined && n > 1
-        ? this.threads.reading(() => [...this.threads.view(ask.tenant, thread)])
+        ? this.threads.reading(() => [...this.threads.view(tenant, thread)])
         : Promise.resolve(null)
-    const whole = async (index: number): Promise<Ask> => {
-      const known = await before
-      return known === null ? nth(index) : { ...nth(index), appended: false, messages: [...known, ...ask.messages] }
-    }
-    let computed = (): void => undefined
-    const prompt = new Promise<void>((resolve) => (computed = resolve))
-    const first = new Feed<AskEvent, Answer>(async (emit) => {
-      // Who asks for what is not there is told so by the ask.
-      await before.catch(() => undefined)
-      return this.#ask(nth(0), (event) => {
-        if (event.type === 'tokens') computed()
-        emit(event)
-      }).finally(computed)
-    })
-    const others = Array.from(
-      { length: n - 1 },
-      (_, index) =>
-        new Feed<AskEvent, Answer>(async (emit) => {
-          const other = await whole(index + 1)
-          await prompt
-          return this.#ask(other, emit)
-        }),
-    )
-    return [first, ...others]
+    return several(ask, n, view, (each, emit) => this.#ask(each, emit))
   }
 
   complete(ask: CompletionAsk): CompletionAsked {
@@ -227,27 +190,20 @@ export class ThreadService implements Service {
     return this.#using(model, (engine) =>
       clear === undefined
         ? engine.count(messages, tools, [], variables)
-        : countCleared(new Voice(engine, { ...SILENT, variables: () => variables }), messages, tools, clear),
+        : countCleared(new AskEngine(engine, { ...SILENT, variables: () => variables }), messages, tools, clear),
     )
   }
 
   sideModels(): readonly SideModelStatus[] {
-    return [this.#embeddings.status, this.#reranker?.status ?? null].filter((status) => status !== null)
+    return this.#side.status
   }
 
   embed(ask: EmbedAsk): Promise<EmbedAnswer> {
-    return this.#aside(ask.signal, (signal) => this.#embeddings.embed(ask, signal))
+    return this.#aside(ask.signal, (signal) => this.#side.embed(ask, signal))
   }
 
-  rerank({ tenant, model, query, documents, signal: given }: RerankAsk): Promise<RerankAnswer> {
-    return this.#aside(given, async (signal) => {
-      if (this.#reranker === null)
-        throw new KvfoldError('model/unsupported', 'No model ranks documents here; start the server with --reranking MODEL.')
-      const reranker = this.#reranker
-      return this.#rankings.run(tenant, signal, () =>
-        reranker.with(model, async (reader, name) => ({ model: name, ...(await reader.rank(query, documents, signal)) })),
-      )
-    })
+  rerank(ask: RerankAsk): Promise<RerankAnswer> {
+    return this.#aside(ask.signal, (signal) => this.#side.rerank(ask, signal))
   }
 
   /** What is no ask of a thread: within the server's time, and ended with it. */
@@ -276,9 +232,10 @@ export class ThreadService implements Service {
       toolServers: servers.map(({ name, state, problem, tools }) => ({ name, state, problem, tools: tools.length })),
       running: queues.reduce((sum, { running }) => sum + running, 0),
       queue: { waiting: queues.reduce((sum, { waiting }) => sum + waiting, 0), limit: this.options.queueLimit ?? 128 },
-      threads: this.#book.size,
-      loaded: this.#book.loaded,
+      threads: this.#manager.size,
+      loaded: this.#manager.loaded,
       damaged: { threads: open(this.#store.damage()), responses: open(this.responses.damage()) },
+      storeProblem: this.#store.shared?.problem ?? null,
       savedToday: this.options.savedToday.tokens,
       asks: { ...this.#asks },
       closing: this.#closing !== null,
@@ -288,16 +245,15 @@ export class ThreadService implements Service {
   close = (graceMs = 0): Promise<void> => (this.#closing ??= this.#close(graceMs))
 
   async #close(graceMs: number): Promise<void> {
-    for (const queue of [...this.#queues.values(), this.#embeddings, this.#rankings]) queue.refuseAll(closing())
+    for (const queue of [...this.#queues.values(), this.#side]) queue.refuseAll(closing())
     const cut = setTimeout(() => {
       this.#ending.abort()
     }, graceMs)
     await Promise.allSettled(this.#running)
     clearTimeout(cut)
-    await this.#embeddings.close()
-    await this.#reranker?.close()
+    await this.#side.close()
     await this.#models.close()
-    this.#book.close()
+    this.#manager.close()
     this.responses.close()
     await this.#store.close()
   }
@@ -306,7 +262,7 @@ export class ThreadService implements Service {
     checkAsk(ask)
     return this.#run(ask, emit, async ({ model, engine, signal, waited }) => {
       const { tenant, messages, thread, appended, tools } = ask
-      const taken = await this.#book.take({
+      const taken = await this.#manager.take({
         tenant,
         model: model.name,
         messages,
@@ -316,20 +272,20 @@ export class ThreadService implements Service {
       })
       try {
         emit({ type: 'started', thread: taken.thread.id, model: model.name })
-        const save = () => taken.thread.alone(() => this.#book.save(taken.thread, 'message'))
+        const save = () => taken.thread.alone(() => this.#manager.save(taken.thread, 'message'))
         const { operatorTools = null } = this.options
         try {
           const done = await answer({ ask, taken, engine, defaults: this.#defaults, operatorTools, signal, emit, save })
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           return { ...done, waited }
         } catch (error) {
-          if (isRefusal(error)) await this.#book.refused(taken)
+          if (isRefusal(error)) await this.#manager.refused(taken)
           throw error
         } finally {
           await save()
         }
       } finally {
-        await this.#book.give(taken.thread)
+        await this.#manager.give(taken.thread)
       }
     })
   }
@@ -400,7 +356,7 @@ export class ThreadService implements Service {
   }
 
   /** @throws KvfoldError model/not-found; model/unsupported for a side model */
-  #pick(name: string | undefined): Model {
+  #pick(name: string | undefined): ServedModel {
     const isServed = name === undefined || this.#models.all.some((model) => model.name === name)
     const side = isServed ? undefined : this.sideModels().find((model) => model.name === name)
     if (side !== undefined)
@@ -408,7 +364,7 @@ export class ThreadService implements Service {
     return this.#models.pick(name)
   }
 
-  #overloaded(waiting: number, { name, slots }: Model): Overloaded {
+  #overloaded(waiting: number, { name, slots }: ServedModel): Overloaded {
     const seconds = Math.max(1, Math.ceil((waiting * this.#mean) / slots / 1000))
     return new Overloaded(
       `${waiting} requests wait for ${name} already, as many as may; try again in about ${seconds} s, or let the server queue more.`,

@@ -3,7 +3,8 @@ import { KvfoldError } from '../core/errors.js'
 import type { Tenant } from '../core/ids.js'
 import type { Embedder } from '../engine/embedder.js'
 import type { NativeModel } from '../native/types.js'
-import { type EmbedAnswer, type EmbedAsk, Overloaded, type SideModelStatus } from './ask.js'
+import type { Reranker } from '../engine/reranker.js'
+import { type EmbedAnswer, type EmbedAsk, Overloaded, type RerankAnswer, type RerankAsk, type SideModelStatus } from './ask.js'
 import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
 
@@ -21,7 +22,7 @@ export interface SideModelSource<T extends TextReader> {
   load(): Promise<T>
 }
 
-export class SideModel<T extends TextReader> {
+class SideModel<T extends TextReader> {
   readonly #since = Math.floor(Date.now() / 1000)
   #loading: Promise<T> | null = null
   #loaded: T | null = null
@@ -71,7 +72,7 @@ export class SideModel<T extends TextReader> {
 }
 
 /** Who waits for one: it is no faster with two. */
-export class SideQueue {
+class SideQueue {
   readonly #queue: Queue
 
   constructor(
@@ -101,52 +102,69 @@ export class SideQueue {
   }
 }
 
-// Who embeds: a model of its own where there is one, else the served model that is asked for.
+// All of them: who embeds (a model of its own where there is one, else the served model that is asked for), and who ranks.
 
-export interface EmbeddingsOptions {
-  /** Default: none, and served models embed that offer an embedder. */
-  readonly own?: SideModelSource<Embedder>
-  /** Requests that may wait. */
-  readonly limit: number
+export interface SideModelsOptions {
+  /** Embeds instead of the served models. Default: those do that offer an embedder. */
+  readonly embeddings?: SideModelSource<Embedder>
+  /** Default: none, and nobody ranks documents. */
+  readonly reranker?: SideModelSource<Reranker>
 }
 
-export class Embeddings {
-  readonly #queue: SideQueue
-  readonly #own: SideModel<Embedder> | null
+export class SideModels {
+  readonly #embedder: SideModel<Embedder> | null
+  readonly #reranker: SideModel<Reranker> | null
+  readonly #embeddings: SideQueue
+  readonly #rankings: SideQueue
 
+  /** @param limit requests that may wait for each use */
   constructor(
     private readonly models: Models,
-    { own, limit }: EmbeddingsOptions,
+    limit: number,
+    { embeddings, reranker }: SideModelsOptions,
   ) {
-    this.#queue = new SideQueue(limit, 'embeddings')
-    this.#own = own === undefined ? null : new SideModel(own, 'embeddings')
+    this.#embedder = embeddings === undefined ? null : new SideModel(embeddings, 'embeddings')
+    this.#reranker = reranker === undefined ? null : new SideModel(reranker, 'rankings')
+    this.#embeddings = new SideQueue(limit, 'embeddings')
+    this.#rankings = new SideQueue(limit, 'rankings')
   }
 
-  /** Of the own model; null without one. */
-  get status(): SideModelStatus | null {
-    return this.#own?.status ?? null
+  /** Of those that are not served besides. */
+  get status(): readonly SideModelStatus[] {
+    return [this.#embedder, this.#reranker].flatMap((side) => (side === null ? [] : [side.status]))
   }
 
   /** @throws KvfoldError as Service.embed, Embedder.embed and Queue.enter; Overloaded */
   embed(ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
-    return this.#queue.run(ask.tenant, signal, () =>
-      this.#own === null
-        ? this.#byServed(ask, signal)
-        : this.#own.with(ask.model, (embedder, name) => answer(embedder, name, ask, signal)),
+    return this.#embeddings.run(ask.tenant, signal, () =>
+      this.#embedder === null
+        ? this.#embedByServed(ask, signal)
+        : this.#embedder.with(ask.model, (embedder, name) => embedBy(embedder, name, ask, signal)),
+    )
+  }
+
+  /** @throws KvfoldError as Service.rerank, Reranker.rank and Queue.enter; Overloaded */
+  async rerank({ tenant, model, query, documents }: RerankAsk, signal: AbortSignal): Promise<RerankAnswer> {
+    const reranker = this.#reranker
+    if (reranker === null)
+      throw new KvfoldError('model/unsupported', 'No model ranks documents here; start the server with --reranking MODEL.')
+    return this.#rankings.run(tenant, signal, () =>
+      reranker.with(model, async (reader, name) => ({ model: name, ...(await reader.rank(query, documents, signal)) })),
     )
   }
 
   /** Nobody who waits begins any more. */
   refuseAll(error: unknown): void {
-    this.#queue.refuseAll(error)
+    for (const queue of [this.#embeddings, this.#rankings]) queue.refuseAll(error)
   }
 
-  /** Gives the own model back; served ones are `Models`'. */
+  /** Gives the side models back; served ones are `Models`'. */
   async close(): Promise<void> {
-    await this.#own?.close()
+    await this.#embedder?.close()
+    await this.#reranker?.close()
   }
 
-  async #byServed(ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
+  async #embedByServed(ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
     const model = this.models.pick(ask.model)
     const lease = await this.models.lease(model)
     try {
@@ -156,14 +174,14 @@ export class Embeddings {
           'model/unsupported',
           `${model.name} makes no embeddings here; start the server with --embeddings, or ask another server.`,
         )
-      return await answer(embedder, model.name, ask, signal)
+      return await embedBy(embedder, model.name, ask, signal)
     } finally {
       lease.release()
     }
   }
 }
 
-async function answer(embedder: Embedder, model: string, ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
+async function embedBy(embedder: Embedder, model: string, ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
   const { inputs, dimensions } = ask
   return { model, ...(await embedder.embed(inputs, { signal, ...(dimensions === undefined ? {} : { dimensions }) })) }
 }

@@ -100,13 +100,13 @@ export class Manifest {
     this.#leave()
   }
 
-  #take(line: Line): void {
+  #take(line: ManifestLine): void {
     if ('format' in line) return
     if (line.revision === null) this.#listed.delete(keyOf(line.tenant, line.id))
     else this.#listed.set(keyOf(line.tenant, line.id), line)
   }
 
-  #append(lines: readonly Line[]): void {
+  #append(lines: readonly ManifestLine[]): void {
     if (!this.#follows) return
     this.#lines += lines.length
     // The store is what counts: a list that cannot be written keeps nobody from changing it.
@@ -138,17 +138,18 @@ export class Manifest {
   }
 }
 
-type Line = Listed | { readonly tenant: string; readonly id: string; readonly revision: null } | { readonly format: string }
+type ManifestLine =
+  Listed | { readonly tenant: string; readonly id: string; readonly revision: null } | { readonly format: string }
 
-function textOf(line: Line): string {
+function textOf(line: ManifestLine): string {
   const json = JSON.stringify(line)
   return `${crc32(json).toString(16).padStart(8, '0')} ${json}\n`
 }
 
 /** Null: not what was written. */
-function lineOf(text: string): Line | null {
+function lineOf(text: string): ManifestLine | null {
   const json = text.slice(9)
-  return text.startsWith(`${crc32(json).toString(16).padStart(8, '0')} `) ? (JSON.parse(json) as Line) : null
+  return text.startsWith(`${crc32(json).toString(16).padStart(8, '0')} `) ? (JSON.parse(json) as ManifestLine) : null
 }
 
 export const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])

@@ -1,9 +1,9 @@
 /** Owns the shape of the store's file, version by version: step n brings a file of version n to version n + 1. Steps are never changed. */
 import type { Migration, StoreFile } from './store-file.js'
-import { type Row, type RowKind, type Value } from './row-kind.js'
+import { type StoredRow, type RowKind, type StoredValue } from './row-kind.js'
 import {
   cardRows,
-  type Chain,
+  type DigestChain,
   chained,
   digestRows,
   editRows,
@@ -95,7 +95,7 @@ export function addDigests(file: StoreFile): void {
     new Map(
       file.rows(`SELECT ${key} AS key, ${kind.selected} FROM ${table}`).map((row) => {
         const sum = resummed(kind, row, [row['key'] as number])
-        file.run(`UPDATE ${table} SET sum = ? WHERE ${key} = ?`, sum, row['key'] as Value)
+        file.run(`UPDATE ${table} SET sum = ? WHERE ${key} = ?`, sum, row['key'] as StoredValue)
         return [row['key'], sum]
       }),
     )
@@ -104,7 +104,7 @@ export function addDigests(file: StoreFile): void {
   const cards = single('cards', cardRows, 'thread')
   const chains = Object.fromEntries(PART_TABLES.map((table) => [table, chainsOf(file, table)])) as Record<
     PartTable,
-    ReadonlyMap<unknown, Chain>
+    ReadonlyMap<unknown, DigestChain>
   >
   for (const row of file.rows(`SELECT number, ${headRows.selected} FROM threads`)) {
     const number = row['number'] as number
@@ -122,14 +122,14 @@ export function addDigests(file: StoreFile): void {
   }
 }
 
-function resummed<T>(kind: RowKind<T>, row: Row, keys: readonly number[]): number {
+function resummed<T>(kind: RowKind<T>, row: StoredRow, keys: readonly number[]): number {
   // The checksum of before knew nothing of keys.
   const value = kind.read(row, null)
   return value === null ? WRONG : (kind.write(value, keys).at(-1) as number)
 }
 
-function chainsOf(file: StoreFile, table: PartTable): ReadonlyMap<unknown, Chain> {
-  const chains = new Map<unknown, Chain>()
+function chainsOf(file: StoreFile, table: PartTable): ReadonlyMap<unknown, DigestChain> {
+  const chains = new Map<unknown, DigestChain>()
   const kind = PARTS[table] as RowKind<unknown>
   for (const { thread } of file.rows(`SELECT DISTINCT thread FROM ${table}`))
     for (const row of file.rows(

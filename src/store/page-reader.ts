@@ -1,6 +1,6 @@
 /** Owns the reading of a SQLite file without SQLite: pages as of the last commit in the WAL, and the records on them, whatever is broken beside. */
 import { closeSync, existsSync, fstatSync, openSync, readSync } from 'node:fs'
-import type { Value } from './row-kind.js'
+import type { StoredValue } from './row-kind.js'
 
 /*
  * See "Database File Format" in SQLite's documentation. Our files have pages of 4096 bytes without a reserved part: that is not read from the
@@ -21,7 +21,7 @@ const LONGEST = 2 ** 30
 /** A record, as far as it could be read. Text comes as bytes that are read as UTF-8. */
 export interface RawRow {
   readonly rowid: number
-  readonly values: readonly Value[]
+  readonly values: readonly StoredValue[]
 }
 
 /** Where a record stands: it can be read again, so that only few are in memory. */
@@ -196,10 +196,10 @@ function varint(bytes: Buffer, from: number): { readonly value: number; readonly
 /** Bytes of integers by serial type. */
 const INTEGERS = [0, 1, 2, 3, 4, 6, 8]
 
-function valuesOf(payload: Buffer): Value[] | null {
+function valuesOf(payload: Buffer): StoredValue[] | null {
   const header = varint(payload, 0)
   if (header === null || header.value > payload.length) return null
-  const values: Value[] = []
+  const values: StoredValue[] = []
   let at = header.value
   for (let type = header.end; type < header.value;) {
     const serial = varint(payload, type)
@@ -216,7 +216,7 @@ function valuesOf(payload: Buffer): Value[] | null {
   return values
 }
 
-function valueOf(serial: number, bytes: Buffer): Value {
+function valueOf(serial: number, bytes: Buffer): StoredValue {
   if (serial === 0) return null
   if (serial === 8 || serial === 9) return serial - 8
   if (serial >= 12) return serial % 2 === 1 ? bytes.toString() : Uint8Array.from(bytes)

@@ -1,7 +1,7 @@
 /** Owns what a store of threads must be able to do; every change is with the store before anybody is told that it was made. */
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import type { Fragment } from '../context/fragment.js'
-import type { Found } from '../context/search.js'
+import type { FoundPlace } from '../context/search.js'
 import type { ContractChoice } from '../core/contract.js'
 import type { FragmentId } from '../core/ids.js'
 import type { LedgerEntry } from '../kv/ledger.js'
@@ -37,7 +37,7 @@ export interface ThreadHead {
 /** What operations have made of a thread. */
 export interface ThreadEdits {
   readonly fragments: readonly Fragment[]
-  readonly searches: readonly Found[]
+  readonly searches: readonly FoundPlace[]
   /** Ids made so far. */
   readonly ids: number
 }
@@ -94,6 +94,8 @@ export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'e
   readonly from?: number
   readonly head?: ThreadHead
   readonly card: ThreadCard
+  /** Text of it is to be forgotten: other servers are told, with this change or not at all. */
+  readonly forgets?: boolean
 }
 
 /**
@@ -124,6 +126,8 @@ export interface ThreadStore {
 // What servers that use one store at the same time must be able to say to each other.
 
 export interface SharedThreads {
+  /** Why nothing can be read or written now; null: nothing is known against it. */
+  readonly problem: string | null
   /**
    * Lets `work` read threads, which are elsewhere: whenever it reads one that is not here yet, it is ended, the thread is fetched, and it is begun
    * again. So it must change nothing before it has read its last one. @throws what `work` throws; KvfoldError store/unreachable
@@ -131,6 +135,13 @@ export interface SharedThreads {
   reading<T>(work: () => T): Promise<T>
   /** What other servers did since the last call or `index`; this one's own changes may be among it. @throws KvfoldError store/unreachable */
   changes(): Promise<ThreadChanges>
+  /** What the last `changes` said is done here: nothing is left of what was to be forgotten. @throws KvfoldError store/unreachable */
+  done(): Promise<void>
+  /**
+   * Servers that may still have something of the text that the thread's last change had forgotten. Waits up to `patience` milliseconds for those that
+   * are there. @throws KvfoldError store/unreachable
+   */
+  unforgotten(tenant: string, id: string, patience: number): Promise<readonly Unforgotten[]>
   /**
    * From then on no other server may claim the thread, until this one releases it or dies; claims of one server share it. With `wait` it waits for
    * the other server, else: null, another one has it. @throws KvfoldError store/unreachable
@@ -149,4 +160,13 @@ export interface ThreadChanges {
   /** New ones and others that are not what this server knew of them. */
   readonly changed: readonly ListedThread[]
   readonly deleted: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
+  /** Of these nothing that was computed may stay; some are told more than once. */
+  readonly forgotten: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
+}
+
+/** A server that may still have something of a text that is to be forgotten; it forgets it before it serves again. */
+export interface Unforgotten {
+  readonly server: string
+  /** How long nothing was heard from it. */
+  readonly silentSeconds: number
 }

@@ -5,7 +5,7 @@ import type { ChatMessage } from '../chat/message.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead, ThreadRecord } from './port.js'
-import { rowKind, type RowKind, type Value } from './row-kind.js'
+import { rowKind, type RowKind, type StoredValue } from './row-kind.js'
 import type { StoreFile } from './store-file.js'
 
 /** Half a surrogate pair cannot be written to SQLite; JSON escapes it. */
@@ -124,17 +124,17 @@ const tokensOf = (bytes: Uint8Array | null): Int32Array => new Int32Array(new Ui
 
 // The rows of one thread in the store's file: how they are written, and that what is read is all that was written.
 
-export type Part<K extends PartTable> = (typeof PARTS)[K] extends RowKind<infer T> ? T : never
+export type PartRow<K extends PartTable> = (typeof PARTS)[K] extends RowKind<infer T> ? T : never
 
 /** Ends the reading of a thread; never leaves `ThreadRows.read`. */
-class Damaged extends Error {}
+class DamagedRows extends Error {}
 
 /** All that writes wants to be within a transaction of the file. */
 export class ThreadRows {
   constructor(private readonly file: StoreFile) {}
 
   /** Writes new parts behind those that are there; says the digest with them. */
-  added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly Part<T>[] }): ThreadDigest {
+  added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly PartRow<T>[] }): ThreadDigest {
     const add = (table: PartTable) => {
       const [before] = digest[table]
       const kind = PARTS[table] as RowKind<unknown>
@@ -165,7 +165,7 @@ export class ThreadRows {
   replace<T>(table: string, kind: RowKind<T>, value: T, key: 'number' | 'thread', is: number): number {
     const sets = kind.columns.map((column) => `${column} = ?`).join(', ')
     const values = kind.write(value, [is])
-    this.file.run(`UPDATE ${table} SET ${sets} WHERE ${key} = ?`, ...values, is satisfies Value)
+    this.file.run(`UPDATE ${table} SET ${sets} WHERE ${key} = ?`, ...values, is satisfies StoredValue)
     return values.at(-1) as number
   }
 
@@ -177,7 +177,7 @@ export class ThreadRows {
       const parts = <T extends PartTable>(table: T) => this.#parts(table, number, digest)
       return { record: { ...head, messages: parts('messages'), edits, ledger: parts('entries'), events: parts('events') } }
     } catch (error) {
-      if (error instanceof Damaged) return { damage: error.message }
+      if (error instanceof DamagedRows) return { damage: error.message }
       // A file that was too long to be checked as a whole.
       if (error instanceof KvfoldError && error.code === 'store/damaged')
         return { damage: 'the part of the file that it is in cannot be read' }
@@ -189,26 +189,26 @@ export class ThreadRows {
     ...[table, kind, key, is, sum, what]: [string, RowKind<T>, 'number' | 'thread', number, number, string]
   ): T {
     const [row] = this.file.rows(`SELECT ${kind.selected} FROM ${table} WHERE ${key} = ?`, is)
-    if (row === undefined) throw new Damaged(`${what} is missing`)
+    if (row === undefined) throw new DamagedRows(`${what} is missing`)
     const value = kind.read(row, [is])
-    if (value === null) throw new Damaged(`${what} is not what was written`)
-    if (row['sum'] !== sum) throw new Damaged(`${what} is not what was written last`)
+    if (value === null) throw new DamagedRows(`${what} is not what was written`)
+    if (row['sum'] !== sum) throw new DamagedRows(`${what} is not what was written last`)
     return value
   }
 
-  #parts<T extends PartTable>(table: T, number: number, digest: ThreadDigest): readonly Part<T>[] {
-    const kind = PARTS[table] as unknown as RowKind<Part<T>>
+  #parts<T extends PartTable>(table: T, number: number, digest: ThreadDigest): readonly PartRow<T>[] {
+    const kind = PARTS[table] as unknown as RowKind<PartRow<T>>
     const rows = this.file.rows(`SELECT place, ${kind.selected} FROM ${table} WHERE thread = ? ORDER BY place`, number)
     const values = rows.map((row, index) => {
-      if (row['place'] !== index) throw new Damaged(`row ${index} of its ${table} is missing`)
+      if (row['place'] !== index) throw new DamagedRows(`row ${index} of its ${table} is missing`)
       const value = kind.read(row, [number, index])
-      if (value === null) throw new Damaged(`row ${index} of its ${table} is not what was written`)
+      if (value === null) throw new DamagedRows(`row ${index} of its ${table} is not what was written`)
       return value
     })
     const [wanted] = digest[table]
-    if (rows.length !== wanted) throw new Damaged(`it has ${rows.length} of ${wanted} rows of its ${table}`)
+    if (rows.length !== wanted) throw new DamagedRows(`it has ${rows.length} of ${wanted} rows of its ${table}`)
     const sums = rows.map((row) => row['sum'] as number)
-    if (!isSame(chained(NO_ROWS, sums), digest[table])) throw new Damaged(`its ${table} are not those that were written`)
+    if (!isSame(chained(NO_ROWS, sums), digest[table])) throw new DamagedRows(`its ${table} are not those that were written`)
     return values
   }
 }
@@ -220,11 +220,11 @@ export const PART_TABLES = ['messages', 'entries', 'events'] as const
 export type PartTable = (typeof PART_TABLES)[number]
 
 /** Rows, and the checksums of all of them, one after the other, in one. */
-export type Chain = readonly [rows: number, sum: number]
+export type DigestChain = readonly [rows: number, sum: number]
 
 /** Of a thread after its `revision`-th change. Name and model are here, too, for the case that the thread's own row is lost. */
 export interface ThreadDigest
-  extends Pick<ThreadHead, 'tenant' | 'id' | 'model' | 'created'>, Readonly<Record<PartTable, Chain>> {
+  extends Pick<ThreadHead, 'tenant' | 'id' | 'model' | 'created'>, Readonly<Record<PartTable, DigestChain>> {
   readonly revision: number
   /** Checksums of the rows that are replaced; null: there is none, and it will be made. */
   readonly head: number
@@ -239,10 +239,10 @@ export const digestRows = rowKind<ThreadDigest>({
   read: ({ digest }) => JSON.parse(digest as string) as ThreadDigest,
 })
 
-export const NO_ROWS: Chain = [0, 0]
+export const NO_ROWS: DigestChain = [0, 0]
 
 /** With the checksums of more rows. */
-export function chained([rows, sum]: Chain, sums: readonly number[]): Chain {
+export function chained([rows, sum]: DigestChain, sums: readonly number[]): DigestChain {
   const bytes = Buffer.alloc(4)
   const all = sums.reduce((before, each) => {
     bytes.writeUInt32LE(each)
@@ -251,4 +251,4 @@ export function chained([rows, sum]: Chain, sums: readonly number[]): Chain {
   return [rows + sums.length, all]
 }
 
-export const isSame = (a: Chain, b: Chain): boolean => a[0] === b[0] && a[1] === b[1]
+export const isSame = (a: DigestChain, b: DigestChain): boolean => a[0] === b[0] && a[1] === b[1]

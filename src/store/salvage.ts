@@ -1,5 +1,5 @@
 /** Owns what can be read of the threads in a store's file, whatever is broken: which are what was acknowledged, and what is left of the others. */
-import { type RowKind, type Value } from './row-kind.js'
+import { type RowKind, type StoredValue } from './row-kind.js'
 import {
   chained,
   digestRows,
@@ -34,7 +34,7 @@ export interface Salvaged {
 }
 
 /** A row that is what was written. `sum` stands for what is in it. */
-interface Found<T> {
+interface FoundRow<T> {
   readonly at: RowPlace
   readonly sum: number
   readonly read: () => T
@@ -42,10 +42,10 @@ interface Found<T> {
 
 /** All versions of the rows of a thread; of rows that were never changed, usually one. */
 interface Pieces {
-  readonly heads: Found<ThreadHead>[]
-  readonly edits: Found<ThreadEdits>[]
-  readonly digests: Found<ThreadDigest>[]
-  readonly parts: Readonly<Record<PartTable, Map<number, Found<unknown>[]>>>
+  readonly heads: FoundRow<ThreadHead>[]
+  readonly edits: FoundRow<ThreadEdits>[]
+  readonly digests: FoundRow<ThreadDigest>[]
+  readonly parts: Readonly<Record<PartTable, Map<number, FoundRow<unknown>[]>>>
   /** Written before there were digests. */
   old: boolean
 }
@@ -143,13 +143,13 @@ export class Salvage {
     return threads
   }
 
-  #enterPart(at: RowPlace, values: readonly Value[], of: (thread: number) => Pieces): void {
+  #enterPart(at: RowPlace, values: readonly StoredValue[], of: (thread: number) => Pieces): void {
     const [thread, place] = values
     if (typeof thread !== 'number' || typeof place !== 'number' || thread < 0 || place < 0) return
     for (const table of PART_TABLES) {
       const kind = PARTS[table] as RowKind<unknown>
       if (values.length !== 2 + kind.columns.length) continue
-      const enter = (found: Found<unknown>) => {
+      const enter = (found: FoundRow<unknown>) => {
         const places = of(thread).parts[table]
         const others = places.get(place)
         if (others === undefined) places.set(place, [found])
@@ -165,8 +165,8 @@ export class Salvage {
     at: RowPlace,
     keys: readonly number[],
     skip: number,
-    values: readonly Value[],
-    enter: (found: Found<T>) => void,
+    values: readonly StoredValue[],
+    enter: (found: FoundRow<T>) => void,
     of: (thread: number) => Pieces,
   ): boolean {
     const own = values.slice(skip)
@@ -185,7 +185,7 @@ export class Salvage {
   }
 }
 
-const isEvent = ([event, sum, ...rest]: readonly Value[]): boolean =>
+const isEvent = ([event, sum, ...rest]: readonly StoredValue[]): boolean =>
   rest.length === 0 && sum !== undefined && typeof event === 'string' && event.startsWith('{"kind":"policy"')
 
 function nameOf(number: number, { heads, digests }: Pieces): Pick<ThreadHead, 'tenant' | 'id'> {
@@ -237,7 +237,7 @@ function judged(number: number, pieces: Pieces, listed: Listed | null): Salvaged
   return { tenant, id, damage, record: isNamed ? record : null, rows, listed, dropped: false }
 }
 
-function newest(digests: readonly Found<ThreadDigest>[]): { readonly sum: number; readonly value: ThreadDigest } | null {
+function newest(digests: readonly FoundRow<ThreadDigest>[]): { readonly sum: number; readonly value: ThreadDigest } | null {
   const all = digests.map(({ sum, read }) => ({ sum, value: read() }))
   return all.reduce<(typeof all)[number] | null>(
     (best, each) => (best === null || each.value.revision > best.value.revision ? each : best),
@@ -246,7 +246,7 @@ function newest(digests: readonly Found<ThreadDigest>[]): { readonly sum: number
 }
 
 /** The version that the digest is of; without one, the first. */
-function chosen<T>(found: readonly Found<T>[], sum: number | undefined, damage: string[], what: string): Found<T> | null {
+function chosen<T>(found: readonly FoundRow<T>[], sum: number | undefined, damage: string[], what: string): FoundRow<T> | null {
   const exact = sum === undefined ? found[0] : found.find((each) => each.sum === sum)
   if (exact === undefined)
     damage.push(found.length === 0 ? `${what} is missing or not what was written` : `${what} is not what was written last`)
@@ -255,13 +255,13 @@ function chosen<T>(found: readonly Found<T>[], sum: number | undefined, damage: 
 
 function wholeOf(
   table: PartTable,
-  places: ReadonlyMap<number, readonly Found<unknown>[]>,
+  places: ReadonlyMap<number, readonly FoundRow<unknown>[]>,
   digest: ThreadDigest | null,
   damage: string[],
 ) {
   const last = [...places.keys()].reduce((a, b) => Math.max(a, b), -1)
   const of = digest?.[table][0] ?? null
-  const rows: Found<unknown>[] = []
+  const rows: FoundRow<unknown>[] = []
   for (let place = 0; place < (of ?? last + 1); place++) {
     const [row] = places.get(place) ?? []
     if (row === undefined) break

@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { damageError, type Damage } from './damage.js'
-import { type Row } from './row-kind.js'
+import { type StoredRow } from './row-kind.js'
 import { cardRows, digestRows, editRows, headRows, NO_ROWS, PART_TABLES, type ThreadDigest, ThreadRows } from './rows.js'
 import { keyOf, Manifest, type Listed } from './manifest.js'
 import { migrations } from './migrations.js'
@@ -30,7 +30,7 @@ export const THREADS_MANIFEST = 'threads.manifest'
 const OTHER_TABLES = ['digests', 'edits', 'cards', ...PART_TABLES] as const
 
 /** A thread whose own row and digest are whole. */
-interface Known {
+interface KnownDigest {
   readonly number: number
   readonly digest: ThreadDigest
   readonly used: number
@@ -44,7 +44,7 @@ interface Known {
  */
 export class SqliteStore implements ThreadStore {
   readonly #failed = new Map<string, unknown>()
-  readonly #known = new Map<string, Known>()
+  readonly #known = new Map<string, KnownDigest>()
   readonly #damage = new Map<string, Damage & { readonly number: number | null }>()
   readonly #notes: string[] = []
   readonly #rows: ThreadRows
@@ -284,7 +284,7 @@ export class SqliteStore implements ThreadStore {
     return damageError(damage)
   }
 
-  #acknowledged(known: Known): void {
+  #acknowledged(known: KnownDigest): void {
     this.#known.set(keyOf(known.digest.tenant, known.digest.id), known)
     this.manifest.note(listedOf(known))
   }
@@ -311,7 +311,7 @@ export class SqliteStore implements ThreadStore {
     })
   }
 
-  #cardIn(row: Row, number: number): ThreadCard | null {
+  #cardIn(row: StoredRow, number: number): ThreadCard | null {
     return cardRows.read(row, [number])
   }
 
@@ -321,7 +321,7 @@ export class SqliteStore implements ThreadStore {
     cardOf: (thread: ThreadRecord) => ThreadCard,
   ): ReadonlyMap<number, ThreadCard> {
     const made = new Map<number, ThreadCard>()
-    const changed: Known[] = []
+    const changed: KnownDigest[] = []
     if (heads.length === 0) return made
     this.file.write(() => {
       for (const { number, head } of heads) {
@@ -352,14 +352,14 @@ export class SqliteStore implements ThreadStore {
   }
 
   /** @throws KvfoldError store/damaged-thread, which it is for everybody then; store/failed */
-  #record({ number, digest }: Known): ThreadRecord {
+  #record({ number, digest }: KnownDigest): ThreadRecord {
     const read = this.#rows.read(number, digest)
     if ('record' in read) return read.record
     throw this.#damaged(digest, number, read.damage)
   }
 
   /** As the file has it, whatever became of a change that failed. */
-  #again(known: Known): Known {
+  #again(known: KnownDigest): KnownDigest {
     const [row] = this.file.rows(`SELECT ${digestRows.selected} FROM digests WHERE thread = ?`, known.number)
     const digest = row === undefined ? null : digestRows.read(row, [known.number])
     const again = digest === null ? known : { ...known, digest }
@@ -375,9 +375,9 @@ export class SqliteStore implements ThreadStore {
 }
 
 /** Of the digest: that of all that it says. */
-const sumOf = ({ number, digest }: Known): number => digestRows.write(digest, [number]).at(-1) as number
+const sumOf = ({ number, digest }: KnownDigest): number => digestRows.write(digest, [number]).at(-1) as number
 
-const listedOf = (known: Known): Listed => {
+const listedOf = (known: KnownDigest): Listed => {
   const { tenant, id, revision } = known.digest
   return { tenant, id, revision, sum: sumOf(known), used: known.used }
 }

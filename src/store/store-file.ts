@@ -4,7 +4,7 @@ import { dirname, isAbsolute, join } from 'node:path'
 import Database from 'libsql'
 import { invariant, KvfoldError, type ErrorCode } from '../core/errors.js'
 import { damaged, failureOf } from './damage.js'
-import type { Value } from './row-kind.js'
+import type { StoredValue } from './row-kind.js'
 import { homedir } from 'node:os'
 
 /** `kvfd`: tells our files from other programs'. */
@@ -104,12 +104,12 @@ export class StoreFile {
     }
   }
 
-  rows(sql: string, ...values: Value[]): Record<string, unknown>[] {
+  rows(sql: string, ...values: StoredValue[]): Record<string, unknown>[] {
     return this.#told(() => this.database.prepare(sql).all(...values) as Record<string, unknown>[])
   }
 
   /** Says how many rows it changed. */
-  run(sql: string, ...values: readonly Value[]): number {
+  run(sql: string, ...values: readonly StoredValue[]): number {
     return this.#told(() => this.database.prepare(sql).run(...values).changes)
   }
 

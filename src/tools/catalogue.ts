@@ -13,7 +13,7 @@ export interface ToolEmbedder {
 
 /** `fused`: both lists joined by reciprocal rank. */
 export const rankings = ['bm25', 'embeddings', 'fused'] as const
-export type Ranking = (typeof rankings)[number]
+export type SearchRanking = (typeof rankings)[number]
 
 export interface CatalogueOptions {
   /** A SQLite file of its own; it is written anew. Default: in memory. */
@@ -77,7 +77,7 @@ export class Catalogue {
   }
 
   /** What `search` can do: BM25 alone without an embedder. */
-  get rankings(): readonly Ranking[] {
+  get rankings(): readonly SearchRanking[] {
     return this.#vectors === null ? ['bm25'] : rankings
   }
 
@@ -140,7 +140,7 @@ export class Catalogue {
     this.database.exec('COMMIT')
   }
 
-  async #ranked(words: string, k: number, ranking: Ranking, signal?: AbortSignal): Promise<readonly number[]> {
+  async #ranked(words: string, k: number, ranking: SearchRanking, signal?: AbortSignal): Promise<readonly number[]> {
     if (ranking === 'bm25') return this.#byWords(words, k)
     if (ranking === 'embeddings') return this.#byMeaning(words, k, signal)
     const depth = Math.max(k, DEPTH)

@@ -6,7 +6,7 @@ import { listed, quoted, refuse } from '../context/refusal.js'
 import { type ContextTool, defineTool } from '../context/tools.js'
 import type { Conversation } from '../context/conversation.js'
 import { definitionIn, type LateDefinitions, lineOf } from './late-definitions.js'
-import type { Found, ToolMemory } from './tool-memory.js'
+import type { SearchedTools, ToolMemory } from './tool-memory.js'
 
 export const SEARCH_TOOLS = 'search_tools'
 export const REMOVE_TOOLS = 'remove_tools'
@@ -19,7 +19,7 @@ export interface ManagedTools {
   /** Null: definitions stand in the list at the top of the prompt. */
   readonly late: LateDefinitions | null
   /** Tried before a search is refused for its size; it removes what it can do without. Default: nothing is. */
-  readonly makeRoom?: (found: Found, signal?: AbortSignal) => Promise<void>
+  readonly makeRoom?: (found: SearchedTools, signal?: AbortSignal) => Promise<void>
 }
 
 /** Names of the two can be neither searched for nor removed. */
@@ -90,7 +90,7 @@ export function removeTools({ memory, late }: ManagedTools, names: readonly stri
 /** How many are loaded, as results and the note on a user's message say it. */
 export const standing = ({ size, limits }: ToolMemory): string => `${size} of at most ${limits.tools} tools loaded.`
 
-function shown({ added, known, nothing }: Found, memory: ToolMemory, late: LateDefinitions | null): string {
+function shown({ added, known, nothing }: SearchedTools, memory: ToolMemory, late: LateDefinitions | null): string {
   const anew = late === null ? [] : late.show(added)
   const again = late === null ? [] : added.filter((tool) => !anew.includes(tool))
   // Definitions carry their names; without them the names are said.

@@ -31,7 +31,7 @@ export interface LoadedTool {
 }
 
 /** What a search found, as sets of its own: what it adds, what was loaded already, and keywords that nothing was found for. */
-export interface Found {
+export interface SearchedTools {
   readonly added: readonly ToolDefinition[]
   readonly known: readonly ToolDefinition[]
   readonly nothing: readonly string[]
@@ -120,7 +120,7 @@ export class ToolMemory {
   }
 
   /** What the keywords find; nothing is loaded yet. @throws KvfoldError what the embedder throws */
-  async find(keywords: readonly string[], signal?: AbortSignal): Promise<Found> {
+  async find(keywords: readonly string[], signal?: AbortSignal): Promise<SearchedTools> {
     const { catalogue, perKeyword = 5 } = this.options
     const found = new Map<string, ToolDefinition>()
     const nothing: string[] = []
@@ -146,7 +146,7 @@ export class ToolMemory {
   }
 
   /** Loads them; those found again count as used. Precondition: `excess` is null. */
-  load({ added, known }: Pick<Found, 'added' | 'known'>): void {
+  load({ added, known }: Pick<SearchedTools, 'added' | 'known'>): void {
     for (const definition of added)
       this.#loaded.set(definition.name, { definition, tokens: this.#measure(definition), since: this.#turn, used: this.#turn })
     for (const { name } of known) this.used(name)

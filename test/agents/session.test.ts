@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { AgentEvent } from '../../src/agents/turn.js'
+import type { AgentEvent } from '../../src/agents/tool-loop.js'
 import { plain, systemPrompts, sculptor } from '../../src/agents/sculptor.js'
 import { Session } from '../../src/agents/session.js'
 import type { ClientTool } from '../../src/agents/toolbox.js'

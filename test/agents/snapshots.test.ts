@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { sculptor } from '../../src/agents/sculptor.js'
-import { snapshots, type Snapshot, type TrajectoryStep, Tape } from '../../src/agents/snapshots.js'
+import { modelTokens, snapshots, type Snapshot, type TrajectoryStep, Tape } from '../../src/agents/snapshots.js'
 import { conversationId } from '../../src/core/ids.js'
 import { TaughtEngine, type Teacher } from '../../src/engine/taught.js'
 import { realTemplates } from '../support/bundle.js'
@@ -65,13 +65,11 @@ async function trajectoryOf({ format }: RuledFormat, teacher: Teacher): Promise<
   const info = { model: 'ruled', engine: 'none', release: 'none', context: 1 << 20 }
   const engine = new Tape(new TaughtEngine({ format, info }, teacher))
   const outcome = await sculptor({ engine, id: conversationId('taped') }).ask(TEXT)
-  return engine.trajectory(outcome)
+  return engine.trajectory(outcome.steps.map(({ calls }) => calls))
 }
 
-const wordingOf = ({ format, tokenizer }: RuledFormat) => ({
-  format,
-  isEndOfGeneration: (token: number) => tokenizer.isControl(token),
-})
+const wordingOf = ({ format, tokenizer }: RuledFormat) =>
+  modelTokens({ format, isEndOfGeneration: (token: number) => tokenizer.isControl(token) })
 
 /** How often every completion is learned, by step; `-` where it is not learned after exactly what the step was shown. */
 function timesLearned(made: readonly Snapshot[], steps: readonly TrajectoryStep[], { format }: RuledFormat): (number | '-')[] {
@@ -158,6 +156,28 @@ describe('snapshots of a trajectory', () => {
     const [made] = snapshots([{ ...step!, finish: 'length' }], wordingOf(ruled))
     const { span } = made!.learned[0]!
     expect(ruled.tokenizer.text(made!.tokens.subarray(span.start, span.end))).toBe('It says 63.')
+  })
+
+  it('ended by another token than the template shows: that one is learned, and what follows is a snapshot of its own', async () => {
+    const ruled = ruledFormat(builtinTemplate)
+    const { tokenizer } = ruled
+    const drawn = tokenizer.tokenize('.')[0]!
+    const steps = (await trajectoryOf(ruled, teacherOf([{ act: 'search' }]))).map((step): TrajectoryStep => {
+      const [{ tokens, learned }] = snapshots([step], wordingOf(ruled)) as [Snapshot]
+      const { start, end } = learned[0]!.span
+      const sampled = { text: tokenizer.text(tokens.subarray(start, end - 1)), tokens: tokens.slice(start, end - 1) }
+      const logprobs = Array.from({ length: end - start }, () => -1)
+      return { ...step, completion: { ...step.completion, sampled }, end: drawn, logprobs }
+    })
+    const made = snapshots(steps, wordingOf(ruled))
+    expect(made).toHaveLength(2)
+    for (const { tokens, learned } of made) {
+      expect(learned).toHaveLength(1)
+      const [{ span, logprobs }] = learned as [(typeof learned)[number]]
+      expect(tokens[span.end - 1]).toBe(drawn)
+      expect(span.end).toBe(tokens.length)
+      expect(logprobs).toHaveLength(span.end - span.start)
+    }
   })
 
   it('hold under real templates, or the completion is refused in words', async () => {

@@ -1,6 +1,13 @@
 /** Looks on the built-in model: what a look says is what whole rows of the same step say, folded or not, given or generated. */
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { look, type Look, type LookOptions, massOn, messageSet, overall } from '../../src/attention/measurement.js'
+import {
+  measureAttention,
+  type Measurement,
+  type MeasurementOptions,
+  massOn,
+  messageSet,
+  overall,
+} from '../../src/attention/measurement.js'
 import { compare, seenFrom, watchedSets } from '../../src/attention/pairs.js'
 import { builtinModel } from '../../src/cli/builtin.js'
 import type { ChatMessage } from '../../src/chat/message.js'
@@ -34,7 +41,7 @@ afterEach(() => {
   for (const id of used.splice(0)) engine.forget(id)
 })
 
-const options = (more: Partial<LookOptions> = {}): LookOptions => ({
+const options = (more: Partial<MeasurementOptions> = {}): MeasurementOptions => ({
   engine,
   conversation: conversation(),
   messages: MESSAGES,
@@ -48,7 +55,7 @@ const options = (more: Partial<LookOptions> = {}): LookOptions => ({
 const text = (tokens: Int32Array, { start, end }: Span): string => engine.model.detokenize([...tokens.slice(start, end)], true)
 
 /** Mean over layers, heads and queries of the sum over places, by hand from whole rows. */
-function byHand({ pattern }: Look, from: readonly number[], to: readonly Span[]): number {
+function byHand({ pattern }: Measurement, from: readonly number[], to: readonly Span[]): number {
   const { rows, layers, heads, queries } = pattern!
   const wide = rows!.shape.at(-1)!
   let sum = 0
@@ -62,7 +69,7 @@ function byHand({ pattern }: Look, from: readonly number[], to: readonly Span[])
 
 describe('a look at a given answer', () => {
   it('looks from the tokens of every value and the ones before them, at the tokens of the same value', async () => {
-    const seen = await look(options({ rows: true }))
+    const seen = await measureAttention(options({ rows: true }))
     expect([...seen.said.keys()]).toEqual(SAMPLE.keys)
     for (const { key, value, older } of PAIRS) {
       const said = seen.said.get(key)!
@@ -78,7 +85,7 @@ describe('a look at a given answer', () => {
 
   it('finds the pairs of the folded prompt, and says which are folded away', async () => {
     const edits = olderFolded(engine, MESSAGES)
-    const [complete, folded] = [await look(options()), await look(options({ edits, rows: true }))]
+    const [complete, folded] = [await measureAttention(options()), await measureAttention(options({ edits, rows: true }))]
     const { pairs, heads } = compare(PAIRS, 'exact', complete, folded)
     const hidden = (chars: Span) => edits.some((edit) => edit.span.start < chars.end && chars.start < edit.span.end)
     for (const [index, { key, current, older }] of PAIRS.entries()) {
@@ -106,17 +113,17 @@ describe('a look at a given answer', () => {
   it('sees the same under exact whether the fold came later or was there from the start', async () => {
     const edits = olderFolded(engine, MESSAGES)
     const first = conversation()
-    const fresh = await look(options({ edits, conversation: first }))
+    const fresh = await measureAttention(options({ edits, conversation: first }))
     engine.forget(first)
     const id = conversation()
     await engine.respond({ conversation: id, messages: MESSAGES, maxTokens: 0 }).reply
-    const later = await look(options({ edits, conversation: id }))
-    const mass = ({ pattern }: Look) => [...pattern!.mass.data]
+    const later = await measureAttention(options({ edits, conversation: id }))
+    const mass = ({ pattern }: Measurement) => [...pattern!.mass.data]
     expect(Math.max(...mass(later).map((value, index) => Math.abs(value - mass(fresh)[index]!)))).toBeLessThan(5e-4)
   })
 
   it('asks nothing where the answer says nothing of it', async () => {
-    const seen = await look(options({ answer: { kind: 'given', text: 'I do not know.' } }))
+    const seen = await measureAttention(options({ answer: { kind: 'given', text: 'I do not know.' } }))
     expect(seen.pattern).toBeNull()
     expect(seen.said.size).toBe(0)
     const { pairs } = compare(PAIRS, 'exact', seen, seen)
@@ -126,7 +133,7 @@ describe('a look at a given answer', () => {
 
 describe('a look at a generated answer', () => {
   it('looks from the tokens that were generated', async () => {
-    const seen = await look(options({ answer: { kind: 'generated', maxTokens: 200 } }))
+    const seen = await measureAttention(options({ answer: { kind: 'generated', maxTokens: 200 } }))
     expect(seen.said.size).toBeGreaterThan(0)
     const before = seen.prompt.tokens.length
     for (const { value, reading } of seen.said.values()) {
@@ -134,11 +141,11 @@ describe('a look at a generated answer', () => {
       expect(value[0]).toBe(reading + 1)
     }
     // Given the same answer, the same tokens see the same.
-    const given = await look(options({ answer: { kind: 'given', text: seen.answer } }))
+    const given = await measureAttention(options({ answer: { kind: 'given', text: seen.answer } }))
     expect(given.answer).toBe(seen.answer)
     for (const [key, { value }] of seen.said) {
       expect(given.said.get(key)!.value).toEqual(value)
-      const mass = (of: Look) => overall(massOn(of.pattern!, value, messageSet(0))!)
+      const mass = (of: Measurement) => overall(massOn(of.pattern!, value, messageSet(0))!)
       expect(mass(given)).toBeCloseTo(mass(seen), 4)
     }
   })
@@ -163,18 +170,28 @@ describe('a prompt of a study', () => {
       splice!.pairs.map(({ folded }) => folded?.reading?.current),
     )
     await engine.check('books')
-    // The placebo folds as many tokens of as long a prompt, and has the same values beside them.
+    // Placebos fold as many tokens of as long a prompt, and have the same values beside them.
     const shown = (comparisons: typeof record.comparisons) => comparisons.map((each) => each.shown)
-    const placebo = record.placebo!
-    for (const [at, tokens] of shown(placebo).entries())
-      expect(Math.abs(tokens - shown(record.comparisons)[at]!)).toBeLessThanOrEqual(4)
-    const measured = ({ pairs }: (typeof placebo)[number]) =>
+    const measured = ({ pairs }: (typeof record.comparisons)[number]) =>
       pairs.filter(({ status }) => status === 'measured').map(({ key }) => key)
-    for (const [at, comparison] of placebo.entries()) {
-      expect(measured(comparison)).toEqual(measured(record.comparisons[at]!))
-      expect(comparison.pairs.map(({ olderShown }) => olderShown)).toEqual(
-        record.comparisons[at]!.pairs.filter(({ status }) => status === 'measured').map(({ olderShown }) => olderShown),
-      )
+    for (const placebo of [record.placebo!, record.unasked!]) {
+      for (const [at, tokens] of shown(placebo).entries())
+        expect(Math.abs(tokens - shown(record.comparisons)[at]!)).toBeLessThanOrEqual(4)
+      for (const [at, comparison] of placebo.entries()) {
+        expect(measured(comparison)).toEqual(measured(record.comparisons[at]!))
+        expect(comparison.pairs.map(({ olderShown }) => olderShown)).toEqual(
+          record.comparisons[at]!.pairs.filter(({ status }) => status === 'measured').map(({ olderShown }) => olderShown),
+        )
+      }
+    }
+    expect(record.unasked![0]!.pairs.map(({ complete }) => complete)).not.toEqual(
+      record.placebo![0]!.pairs.map(({ complete }) => complete),
+    )
+    // The open tokens but the value's own: with it and with the folded ones they have less than all there is.
+    for (const { complete, distance } of exact!.pairs.filter(({ status }) => status === 'measured')) {
+      expect(complete!.others).toBeGreaterThan(0)
+      expect(complete!.others + complete!.current).toBeLessThan(1)
+      expect(distance).toBeLessThan(SAMPLE.updates.length)
     }
   })
 
@@ -182,12 +199,12 @@ describe('a prompt of a study', () => {
     const edits = olderFolded(engine, MESSAGES)
     const hidden = edits.map(({ message, span: chars }) => ({ message, chars }))
     const watched = watchedSets(PAIRS, hidden)
-    const complete = await look(options({ watched, rows: true }))
+    const complete = await measureAttention(options({ watched, rows: true }))
     const { pattern, sets } = complete
     const { rows, layers, heads, queries } = pattern!
     const wide = rows!.shape.at(-1)!
     const folded = sets.get(watched.at(-1)!.name)!.tokens
-    const after = await look(options({ watched, edits }))
+    const after = await measureAttention(options({ watched, edits }))
     let seen = 0
     for (const { key, baseline, complete: before, status } of compare(PAIRS, 'exact', complete, after).pairs) {
       if (status !== 'measured') continue

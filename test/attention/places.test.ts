@@ -1,7 +1,7 @@
 /** Characters to tokens on the built-in model: what is found is the text that was asked for, folded or not. */
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { place, type Stretch } from '../../src/attention/places.js'
+import { place, type MessageSpan } from '../../src/attention/places.js'
 import { builtinModel } from '../../src/cli/builtin.js'
 import { Conversation } from '../../src/context/conversation.js'
 import { portsOf } from '../../src/context/ports.js'
@@ -71,7 +71,7 @@ describe('place', () => {
     const cut = conversation.cut([{ message: 0, span: span(content.indexOf('herb'), content.indexOf('herb: two')) }], 1)
     if (!cut.ok) throw new Error(cut.message)
     conversation.fold(cut.fragments[0]!.id)
-    const stretches: Stretch[] = ['ivorymoor', 'two-part Zyx', 'oakshade'].map((text) => ({
+    const stretches: MessageSpan[] = ['ivorymoor', 'two-part Zyx', 'oakshade'].map((text) => ({
       message: 0,
       chars: at(content, text),
     }))

@@ -24,13 +24,15 @@ const glance = (weight: number, older = weight / 2): Glance => ({
   weight,
   current: weight,
   older,
-  reading: { weight: weight * 10, current: weight * 10, older },
+  others: 3 * weight,
+  reading: { weight: weight * 10, current: weight * 10, older, others: 2 * weight },
 })
 const pair = (key: string, complete: number, folded: number | null): Pair => ({
   key,
   value: `value of ${key} <&>`,
   status: folded === null ? 'folded-away' : 'measured',
   tokens: 1,
+  distance: key === 'a' ? 2 : 70,
   olderShown: 2,
   complete: glance(complete),
   folded: folded === null ? null : glance(folded),
@@ -52,6 +54,7 @@ const prompt = (seed: number, pairs: readonly Pair[], n = 4): PromptRecord => ({
     },
   ],
   placebo: [{ contract: 'splice', fallback: null, shown: 20, pairs: [pair('a', 0.01, 0.012)], heads: [] }],
+  unasked: [{ contract: 'splice', fallback: null, shown: 20, pairs: [pair('a', 0.01, 0.013)], heads: [] }],
 })
 const RECORDS = [
   prompt(1, [pair('a', 0.01, 0.02), pair('b', 0.04, 0.05), pair('c', 0.01, null)]),
@@ -111,6 +114,18 @@ describe('findings', () => {
     expect(finding.excessMeanChange!.value).toBeCloseTo(20, 9)
     expect(finding.placeboMeanChange!.value).toBeCloseTo(20, 9)
     expect(finding.placeboBaselineMeanChange!.value).toBeCloseTo(10, 9)
+    expect(finding.unaskedMeanChange!.value).toBeCloseTo(30, 9)
+    expect(finding.othersMeanChange!.value).toBeCloseTo(30, 9)
+    // Mean excess of the two prompts: 52.5 and -1.67.
+    expect(finding.excessOverSeeds.t!.df).toBe(1)
+    expect(finding.byDistance.map(({ from, to, pairs }) => [from, to, pairs])).toEqual([
+      [0, 14, 2],
+      [15, 29, 0],
+      [30, 59, 0],
+      [60, null, 3],
+    ])
+    expect(finding.byDistance[0]!.meanChange!.value).toBeCloseTo(25, 9)
+    expect(finding.byDistance[0]!.excessMeanChange!.value).toBeCloseTo(15, 9)
     expect(finding.medianChange!.value).toBeCloseTo(25, 9)
     expect(finding.range!.map(Math.round)).toEqual([-50, 100])
     expect(finding.r2!.value).toBeGreaterThan(0.9)
@@ -216,6 +231,7 @@ describe('published files', () => {
       [
         ...[
           'changes-splice.svg',
+          'controls.svg',
           'episode-1.svg',
           'episode.parquet',
           'heads-splice.svg',

@@ -1,10 +1,11 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet'
 import { afterAll, describe, expect, it } from 'vitest'
 import { invariant } from '../../src/core/errors.js'
 import { checked } from '../../src/core/schema.js'
-import { TrajectoryRecord } from '../../src/eval/collect/trajectory.js'
+import { TrajectoryRecord } from '../../src/eval/collect/formats.js'
 import { kvfold } from './support/process.js'
 
 const folder = mkdtempSync(join(tmpdir(), 'kvfold-collect-'))
@@ -142,4 +143,16 @@ describe('kvfold collect', () => {
     },
     120_000,
   )
+
+  it('writes Parquet of sessions, and refuses what contradicts itself', async () => {
+    const out = join(folder, 'sessions.parquet')
+    const session = ['collect', 'memtool', '--turns', '2', '--samples', '2', '--tools', '50', '--format', 'verl', '--out', out]
+    const { code, stdout } = await kvfold([...session, '--threads', '1', '--json'])
+    expect(code).toBe(0)
+    const rows = await parquetReadObjects({ file: await asyncBufferFromFile(out) })
+    expect(JSON.parse(stdout)).toMatchObject({ trajectories: 2, snapshots: rows.length, points: 1 })
+    expect(new Set(rows.map((row) => String(row['trajectory']))).size).toBe(2)
+    const remote = await kvfold(['collect', 'pi-llm', '--engine', 'http://127.0.0.1:9', '--teacher', 'script'])
+    expect([remote.code, remote.stderr]).toEqual([2, expect.stringContaining('leave out --engine') as string])
+  }, 120_000)
 })

@@ -9,7 +9,6 @@ import {
   addSamplingOptions,
   decimal,
   engineOptions,
-  given,
   integer,
   integers,
   readText,
@@ -17,6 +16,7 @@ import {
   type ModelFlags,
   type SamplingFlags,
 } from '../../src/cli/options.js'
+import { given } from '../../src/core/json.js'
 
 function parse(...words: string[]): ModelFlags & SamplingFlags {
   const command = addSamplingOptions(addModelOptions(new Command('test'))).exitOverride()

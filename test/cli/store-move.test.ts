@@ -3,7 +3,7 @@ import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, wri
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { moveStore } from '../../src/cli/store-move.js'
+import { moveStore } from '../../src/cli/commands/store.js'
 import type { KeptResponse } from '../../src/server/responses/responses.js'
 import { SqliteResponses } from '../../src/server/responses/sqlite-responses.js'
 import { cardOf } from '../../src/server/threads/thread.js'

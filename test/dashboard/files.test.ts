@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { addDashboard } from '../../src/server/dashboard.js'
+import { addDashboard } from '../../src/server/app.js'
 import { newHttp } from '../../src/server/http.js'
 import { problemOf } from '../../src/server/problem.js'
 

@@ -3,10 +3,9 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { between } from '../../src/context/stretch.js'
 import { clientView } from '../../src/dashboard/chat-request.js'
-import { markersOf, piecesOf, whereIs } from '../../src/dashboard/pieces.js'
-import { metricIn, rates, type Sample } from '../../src/dashboard/samples.js'
-import { eventsIn, type Fragment, type LedgerEntry, type Thread, type ThreadMessage } from '../../src/dashboard/wire.js'
-import { timelineOf } from '../../src/dashboard/timeline.js'
+import { markersOf, piecesOf, timelineOf, whereIs } from '../../src/dashboard/pieces.js'
+import { metricIn, rates, type ServerSample } from '../../src/dashboard/samples.js'
+import { eventsIn, type Fragment, type LedgerEntry, type ThreadDetail, type ThreadMessage } from '../../src/dashboard/wire.js'
 import type { FragmentId } from '../../src/core/ids.js'
 
 const message = (
@@ -76,8 +75,8 @@ it('says where the cells of what is hidden are', () => {
 describe('the timeline', () => {
   const entry = (index: number, kind: LedgerEntry['kind'] = 'answer') =>
     ({ kind, messages: [{ index }] }) as unknown as LedgerEntry
-  const thread = (messages: ThreadMessage[], ledger: LedgerEntry[], events: Thread['events'] = []) =>
-    ({ messages, count: messages.length, ledger, events, running: false }) as unknown as Thread
+  const thread = (messages: ThreadMessage[], ledger: LedgerEntry[], events: ThreadDetail['events'] = []) =>
+    ({ messages, count: messages.length, ledger, events, running: false }) as unknown as ThreadDetail
 
   it('puts edits where they happened', () => {
     const asked = message(0, 'user', 'text')
@@ -98,7 +97,7 @@ describe('the timeline', () => {
       { ...edit, what: 'folded', folded: ['f3'] },
       { ...edit, what: 'restored', folded: ['f3'] },
       { kind: 'policy', after: 2, folded: ['f4'], saves: 9, reason: 'old' },
-    ] as unknown as Thread['events']
+    ] as unknown as ThreadDetail['events']
     const told = timelineOf(thread([asked, answered], [entry(1), entry(0, 'summary'), entry(1)], events))
     const words = told.map((item) => {
       if (item.kind === 'step') return item.entry.kind
@@ -154,6 +153,6 @@ it('metrics are summed by name, and rates begin anew with their counter', () => 
     { at: 2000, submitted: 30 },
     { at: 3000, submitted: 5 },
     { at: 4000, submitted: null },
-  ] as Sample[]
+  ] as ServerSample[]
   expect(rates(samples, ({ submitted }) => submitted)).toEqual([10, 0, 0])
 })

@@ -395,7 +395,7 @@ describe('a cache of sequences that can only be extended', () => {
     expect(() => cache.seat(running)).toThrow(/was lost/)
     expect(() => cache.finish(running, 'done', 0)).toThrow(/was lost/)
     expect(cache.finish(running, 'cancelled', 0)).toMatchObject({ kind: 'cancelled', side: 4, submitted: 4 })
-    expect(cache.lane(conversationId('idle'))?.held).toBe(0)
+    expect(cache.live(conversationId('idle'))?.held).toBe(0)
     // The checkpoints are older than the failure.
     const again = await begin('idle', shownAs([1, 2], [3, 4, 5], [6]))
     expect(again.sequence.held).toBe(5)

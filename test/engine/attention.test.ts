@@ -6,7 +6,7 @@ import { Random } from '../../src/core/random.js'
 import type { Span } from '../../src/core/span.js'
 import { type AttentionPattern, attentionPlan, type AttentionRequest } from '../../src/engine/attention.js'
 import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../src/engine/llama.js'
-import type { Terms } from '../../src/kv/plan-parts.js'
+import type { Terms } from '../../src/kv/plan/parts.js'
 import { openNative } from '../../src/native/binding.js'
 import { synthesizeOther, WINDOW, type OtherArchitecture } from '../support/synthetic-others.js'
 import type { Native } from '../../src/native/types.js'
@@ -322,7 +322,7 @@ describe('under the contracts', () => {
       const positions = [...there.positions, 400, 401, 402, 403]
       expect(pattern.rows!.shape[3]).toBe(size + 3)
       expectByHand(pattern, layer, Int32Array.from([...there.tokens, ...answer]), positions)
-      // Tokens of the second marker look while they are computed in the middle of the lane; the text after it follows without a gap.
+      // Tokens of the second marker look while they are computed in the middle of the live sequence; the text after it follows without a gap.
       const second = folded(base, [holes[0]!, { ...holes[1]!, marker: text(25, 14) }], first)
       const marker = holes[0]!.marker.length + 40 + 60
       const inside = await look(second.tokens, all({ prompt: [{ start: marker + 3, end: marker + 30 }] }), {

@@ -181,7 +181,7 @@ describe('what was saved', () => {
   it('for a deleted conversation is deleted without the secret', async () => {
     await (await openShelf()).put({ ...record, conversation: 'gone' as typeof record.conversation }, state)
     rmSync(path())
-    expect(await new SavedCells(folder).drop(['gone'])).toBe(1)
+    expect(await new SavedCells([folder]).drop(['gone'])).toBe(1)
   })
 
   it('in the form of earlier versions, with unkeyed hashes, is refused and deleted', async () => {

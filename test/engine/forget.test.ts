@@ -44,7 +44,7 @@ function talk() {
     const { ledger } = await engine.respond({ conversation: ID, messages, edits, maxTokens: 4 }).reply
     return ledger
   }
-  const where = () => engine.whereabouts(ID, messages, [], plainly(conversation.edits()))![0]!
+  const where = () => engine.residency(ID, messages, [], plainly(conversation.edits()))![0]!
   return { conversation, id, show, where }
 }
 

@@ -2,7 +2,7 @@
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../src/engine/llama.js'
-import type { Terms } from '../../src/kv/plan-parts.js'
+import type { Terms } from '../../src/kv/plan/parts.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Native } from '../../src/native/types.js'
 import { TEST_GPU } from '../support/device.js'

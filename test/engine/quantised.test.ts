@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { conversationId, type ConversationId } from '../../src/core/ids.js'
 import { LlamaEngine, type Completion } from '../../src/engine/llama.js'
-import type { Terms } from '../../src/kv/plan-parts.js'
+import type { Terms } from '../../src/kv/plan/parts.js'
 import { openNative } from '../../src/native/binding.js'
 import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'

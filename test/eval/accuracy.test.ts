@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { accuracyOf, rowsOf, totalOf, totalsOf, wilson } from '../../src/eval/accuracy.js'
-import type { Result } from '../../src/eval/run/plan.js'
+import type { ItemResult } from '../../src/eval/run/plan.js'
 
 const scores = (points: readonly number[], asked = 1) => points.map((one) => ({ points: one, details: { asked } }))
 
@@ -46,15 +46,15 @@ describe('accuracy', () => {
 })
 
 describe('the rows of a run', () => {
-  const answer = (agent: string, index: number, points: number, before: number): Result =>
+  const answer = (agent: string, index: number, points: number, before: number): ItemResult =>
     ({
       ...{ kind: 'sample', task: 0, agent, contract: 'exact', index, id: `${index}`, cell: { n: index % 2 } },
       ...{ end: 'stop', score: { points, outcome: 'right', details: {} }, calls: [], refusedCalls: 0, details: {} },
       tokens: { before, most: before, after: before / 2 },
       work: { steps: 1, shown: before, reused: 0, submitted: before, generated: 1 },
       milliseconds: { cache: 0, prefill: 1, decode: 1, total: 10 },
-    }) as Result
-  const failure: Result = {
+    }) as ItemResult
+  const failure: ItemResult = {
     ...{ kind: 'error', task: 0, agent: 'plain', contract: 'exact', index: 4, id: '4', cell: { n: 0 } },
     ...{ code: 'context/full', message: 'It does not fit.' },
   }

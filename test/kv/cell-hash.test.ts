@@ -2,7 +2,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Random } from '../../src/core/random.js'
-import { type CacheSalt, CacheSalts, CellHasher, FreshHashes, sameHash, sameSalt, WORDS } from '../../src/kv/cell-hash.js'
+import { CellHasher, FreshHashes, sameHash, WORDS } from '../../src/kv/cell-hash.js'
+import { type CacheSalt, CacheSalts, sameSalt } from '../../src/kv/tenant-salts.js'
 
 /** Fixed, so that a test of chance has one outcome. */
 const SALT = new CacheSalts(Buffer.alloc(32, 'a secret')).of('anna')
@@ -170,15 +171,15 @@ describe('hashes', () => {
       return { token, position, hash, history }
     }
     for (let run = 0; run < 2000; run++) {
-      let lane: Cell[] = []
+      let live: Cell[] = []
       for (let step = 0; step < 20; step++) {
         // Few tokens, so that the same histories come about again and again.
         const choice = random.below(8)
-        if (choice === 0 && lane.length > 2) {
-          const start = random.below(lane.length - 1)
-          lane = [...lane.slice(0, start), ...lane.slice(start + 1 + random.below(2))]
-        } else if (choice === 1) lane = lane.slice(0, random.below(lane.length + 1))
-        else lane.push(compute(lane, random.below(2), (lane.at(-1)?.position ?? -1) + 1 + (random.below(6) === 0 ? 1 : 0)))
+        if (choice === 0 && live.length > 2) {
+          const start = random.below(live.length - 1)
+          live = [...live.slice(0, start), ...live.slice(start + 1 + random.below(2))]
+        } else if (choice === 1) live = live.slice(0, random.below(live.length + 1))
+        else live.push(compute(live, random.below(2), (live.at(-1)?.position ?? -1) + 1 + (random.below(6) === 0 ? 1 : 0)))
       }
     }
     expect(byHash.size).toBe(histories.size)

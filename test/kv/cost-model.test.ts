@@ -11,13 +11,13 @@ import {
   medianOf,
   prefillTime,
   priceOf,
-  type Run,
+  type ComputedRun,
 } from '../../src/kv/cost-model.js'
 
 const UBATCH = 512
 
 /** Where a calibration measures. */
-const grid: readonly Run[] = [0, 1024, 2048, 4096, 8192].flatMap((cells) =>
+const grid: readonly ComputedRun[] = [0, 1024, 2048, 4096, 8192].flatMap((cells) =>
   [...new Set([cells, 0])].flatMap((attended) => [16, 64, 256, 512].map((tokens) => ({ tokens, attended, cells }))),
 )
 const books = [512, 1024, 4096].flatMap((shown) => [16, 4, 2].map((share) => ({ shown, moved: shown / share })))

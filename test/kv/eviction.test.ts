@@ -13,9 +13,9 @@ const tail = text(300, 15)
 describe('when room runs out', () => {
   const solo = (name: number) => text(1000 * name, 20)
 
-  it('cells: drops parked versions before idle lanes, each longest unused first, and running lanes never', () => {
+  it('cells: drops parked versions before idle live sequences, each longest unused first, and running live sequences never', () => {
     const desk = new Desk({ cells: 100, sequences: 10 })
-    // Versions of a, then b; lanes last used in the order b, a, c.
+    // Versions of a, then b; live sequences last used in the order b, a, c.
     desk.step('a', shownOf(solo(1)))
     desk.step('b', shownOf(solo(2)))
     desk.step('a', shownOf(text(1100, 10)))
@@ -40,7 +40,7 @@ describe('when room runs out', () => {
     expect(desk.step('a', shownOf(text(1100, 10)))).toMatchObject({ step: 3, reused: 0, recomputed: 10, evicted: 100 })
   })
 
-  it('a lane that nobody will come back to gives way before those that were used longer ago, until somebody does', () => {
+  it('a live sequence that nobody will come back to gives way before those that were used longer ago, until somebody does', () => {
     const desk = new Desk({ cells: 60, sequences: 10 })
     const firstToGo = () => {
       const running = desk.start('d', shownOf(text(5000, 5)))!
@@ -88,7 +88,7 @@ describe('when room runs out', () => {
     expect(desk.cache.totals.versions).toBe(1)
   })
 
-  it('a lane is as young as the end of its last step', () => {
+  it('a live sequence is as young as the end of its last step', () => {
     const desk = new Desk({ cells: 60 })
     const a = desk.start('a', shownOf(solo(1)))!
     const b = desk.start('b', shownOf(solo(2)))!
@@ -100,7 +100,7 @@ describe('when room runs out', () => {
     expect([...desk.memory.contents().values()].map(([first]) => first).sort()).toEqual([1000, 5000])
   })
 
-  it('sequence ids: evicts versions, then idle lanes, then says full', () => {
+  it('sequence ids: evicts versions, then idle live sequences, then says full', () => {
     const desk = new Desk({ sequences: 3 })
     desk.step('a', shownOf(solo(1)))
     desk.step('a', shownOf(solo(2)))

@@ -28,9 +28,9 @@ const LIMITS = { cells: 4096, sequences: 16 }
 
 function prospects(marker: readonly number[] = [900, 901, 902], hidden = span(20, 380), limits: DryRunOptions = LIMITS) {
   const prompt = conversation()
-  const open = { shown: prompt.shown, terms: { contract: 'exact' as const } }
+  const open = { prompt: prompt.shown, terms: { contract: 'exact' as const } }
   prompt.fold(hidden.start, hidden.end, marker)
-  const folded = (contract: Contract) => dryRun([open, { shown: prompt.shown, terms: { contract } }], limits)[1]!
+  const folded = (contract: Contract) => dryRun([open, { prompt: prompt.shown, terms: { contract } }], limits)[1]!
   return {
     unedited: dryRun([open, open], LIMITS)[1]!,
     exact: folded('exact'),
@@ -89,7 +89,7 @@ describe('a rehearsal', () => {
 
   it('refuses what has no room', () => {
     const shown = conversation().shown
-    expect(() => dryRun([{ shown, terms: { contract: 'exact' } }], { cells: 300, sequences: 4 })).toThrow(
+    expect(() => dryRun([{ prompt: shown, terms: { contract: 'exact' } }], { cells: 300, sequences: 4 })).toThrow(
       /do not fit into the 300 cells/,
     )
   })
@@ -101,18 +101,18 @@ describe('a rehearsal', () => {
       fc.property(fc.array(fc.tuple(fold, contract), { minLength: 1, maxLength: 4 }), (folds) => {
         const desk = new Desk({ cells: 512, sequences: LIMITS.sequences })
         const prompt = new PromptDraft([text(100, 10), text(200, 40), text(300, 15)], [1, 2])
-        const steps: { shown: PromptDraft['shown']; terms: { contract: Contract } }[] = [
-          { shown: prompt.shown, terms: { contract: 'exact' } },
+        const steps: { prompt: PromptDraft['shown']; terms: { contract: Contract } }[] = [
+          { prompt: prompt.shown, terms: { contract: 'exact' } },
         ]
         for (const [[start, size, marker], asked] of folds) {
           for (const { start: at } of prompt.folds) prompt.restore(at)
           prompt.fold(start, Math.min(50, start + size), text(900, marker))
-          steps.push({ shown: prompt.shown, terms: { contract: asked } })
+          steps.push({ prompt: prompt.shown, terms: { contract: asked } })
         }
         const foretold = dryRun(steps, { ...LIMITS, cells: 512 })
-        for (const [index, { shown, terms }] of steps.entries()) {
+        for (const [index, { prompt: planned, terms }] of steps.entries()) {
           desk.terms = terms
-          const entry = desk.step('a', shown)
+          const entry = desk.step('a', planned)
           const { runs, contract: kept, shown: size, positions, cells } = foretold[index]!
           expect(runs.reduce((sum, { tokens }) => sum + tokens, 0)).toBe(entry.submitted)
           expect({ kept, size, positions, cells }).toEqual({

@@ -25,7 +25,7 @@ const step = async (desk: Desk, name: string, shown: Prompt): Promise<LedgerEntr
   return desk.finish(name)
 }
 
-const isOnDevice = (desk: Desk, name: string): boolean => desk.cache.lane(conversationId(name)) !== null
+const isOnDevice = (desk: Desk, name: string): boolean => desk.cache.live(conversationId(name)) !== null
 
 /** A conversation that somebody came back to. */
 const twice = async (desk: Desk, name: string): Promise<void> => {

@@ -98,7 +98,7 @@ describe('wrong books are named:', () => {
     }).toThrow(/position 9 of sequences 0 \(1 missing in llama.cpp\); position 3 of sequences 0 \(1 too many in llama.cpp\)/)
   })
 
-  it('an id lent to nobody, and two lanes of one conversation', () => {
+  it('an id lent to nobody, and two live sequences of one conversation', () => {
     table.sequences.take()
     expect(() => {
       checkBooks(table)
@@ -107,7 +107,7 @@ describe('wrong books are named:', () => {
     version.state = 'idle'
     expect(() => {
       checkBooks(table)
-    }).toThrow(/two lanes/)
+    }).toThrow(/two live sequences/)
     version.state = 'scratch'
     checkBooks(table)
   })

@@ -60,8 +60,8 @@ class Cells {
 
   /** Whether some sequence holds a position twice. */
   get doubled(): boolean {
-    const lanes = Array.from({ length: SIZE.sequences }, (_, id) => this.positions(seqId(id)))
-    return lanes.some((held) => new Set(held).size < held.length)
+    const liveOnes = Array.from({ length: SIZE.sequences }, (_, id) => this.positions(seqId(id)))
+    return liveOnes.some((held) => new Set(held).size < held.length)
   }
 }
 

@@ -5,10 +5,10 @@ import { KvfoldError } from '../../src/core/errors.js'
 import type { SeqId } from '../../src/core/ids.js'
 import { span, type Span } from '../../src/core/span.js'
 import { KvCache } from '../../src/kv/cache.js'
-import type { Terms } from '../../src/kv/plan-parts.js'
+import type { Terms } from '../../src/kv/plan/parts.js'
 import { freshCells, Sequence, type LiveSequence } from '../../src/kv/sequence.js'
 import { SequenceTable } from '../../src/kv/sequence-table.js'
-import type { Plan } from '../../src/kv/plan.js'
+import type { Plan } from '../../src/kv/plan/plan.js'
 import type { Prompt } from '../../src/kv/prompt.js'
 import { CellHasher } from '../../src/kv/cell-hash.js'
 import { Desk, shownOf, type DeskOptions, SALTS } from './support/desk.js'
@@ -376,7 +376,7 @@ describe('a fault in the index is caught', () => {
     expect(error).toMatchObject({ code: 'internal/invariant', message: expect.stringContaining('other tokens') as string })
   })
 
-  it("the lane's own beginning matched too far", () => {
+  it("the live sequence's own beginning matched too far", () => {
     const error = withPlans((plan) => stretched(plan, 'keep'))
     expect(error).toMatchObject({ code: 'internal/invariant', message: expect.stringContaining('other tokens') as string })
   })

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../src/core/contract.js'
 import { conversationId } from '../../src/core/ids.js'
 import { OffloadTiers } from '../../src/kv/offload.js'
-import type { Terms } from '../../src/kv/plan-parts.js'
+import type { Terms } from '../../src/kv/plan/parts.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { Prompt } from '../../src/kv/prompt.js'
 import { Desk, missing } from './support/desk.js'
@@ -378,7 +378,7 @@ async function play(
     } else if (op.do === 'tidy') {
       if (!relieve()) desk.tidy(0.3)
     } else if (op.do === 'refresh' && running === undefined) {
-      const shown = desk.cache.shown(id)
+      const shown = desk.cache.prompt(id)
       if (shown === null) continue
       desk.terms = { contract: 'exact' }
       if ((await desk.fetch(op.name, shown, 'refresh')) === null) continue

@@ -158,7 +158,7 @@ describe('a restore in a tight cache', () => {
     expect(entry).toMatchObject({ submitted: 108, approximate: 0 })
     expect(entry.recomputeReason).toContain('damaged')
     s.prompt.fold(12, 20, marker)
-    // What the lane had to give up for it was saved.
+    // What the live sequence had to give up for it was saved.
     expect(await s.show()).toMatchObject({ submitted: 1, approximate: 0 })
   })
 

@@ -3,12 +3,13 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId, seqId } from '../../src/core/ids.js'
 import { span } from '../../src/core/span.js'
-import { CacheSalts, FreshHashes, FreshText } from '../../src/kv/cell-hash.js'
+import { FreshHashes, FreshText } from '../../src/kv/cell-hash.js'
 import { CellTable } from '../../src/kv/cell-table.js'
 import { OffloadedSequence, offloadRecordOf } from '../../src/kv/offload.js'
 import { isMarker, type Prompt, sourceIdsOf, sourcePlace, uneditedOf } from '../../src/kv/prompt.js'
 import { freshCells, type HeldSequence, Sequence } from '../../src/kv/sequence.js'
-import { stretchesIn } from '../../src/kv/splice-parts.js'
+import { stretchesIn } from '../../src/kv/plan/splice.js'
+import { CacheSalts } from '../../src/kv/tenant-salts.js'
 
 const SALTS = new CacheSalts(Buffer.alloc(32, 'a secret'))
 const conversation = conversationId('stretches')

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../src/core/contract.js'
 import { conversationId } from '../../src/core/ids.js'
-import type { BlendChoice } from '../../src/kv/plan-parts.js'
+import type { BlendChoice } from '../../src/kv/plan/parts.js'
 import { OffloadTiers } from '../../src/kv/offload.js'
 import { Desk, missing, shownOf, type DeskOptions } from './support/desk.js'
 import { PromptDraft } from './support/prompt-draft.js'
@@ -233,7 +233,7 @@ describe('a restore', () => {
 })
 
 describe('approximate cells', () => {
-  it('are not what an `exact` step takes, not even from its own lane', () => {
+  it('are not what an `exact` step takes, not even from its own live sequence', () => {
     const { desk, prompt } = begun()
     prompt.fold(20, 40, marker)
     desk.step('a', prompt.shown)
@@ -303,7 +303,7 @@ describe('a refresh', () => {
     const { desk, prompt } = begun()
     prompt.fold(20, 40, marker)
     desk.step('a', prompt.shown, [50, 51])
-    const shown = desk.cache.shown(conversationId('a'))!
+    const shown = desk.cache.prompt(conversationId('a'))!
     desk.terms = { contract: 'exact' }
     const running = (await desk.fetch('a', shown, 'refresh'))!
     while (missing(running) > 0) desk.decode(running, 10)
@@ -350,28 +350,28 @@ describe('a prompt that became another one', () => {
   })
 })
 
-describe('what a lane says of itself', () => {
-  const lane = (desk: Desk) => desk.cache.lane(conversationId('a'))!
+describe('what a live sequence says of itself', () => {
+  const live = (desk: Desk) => desk.cache.live(conversationId('a'))!
 
   it('follows its gaps', () => {
     const { desk, prompt } = begun()
-    expect([lane(desk).exact, lane(desk).next, lane(desk).held]).toEqual([67, 67, 67])
+    expect([live(desk).exact, live(desk).next, live(desk).held]).toEqual([67, 67, 67])
     prompt.fold(20, 40, marker)
     desk.step('a', prompt.shown)
-    expect([lane(desk).exact, lane(desk).next, lane(desk).held]).toEqual([23, 67, 50])
+    expect([live(desk).exact, live(desk).next, live(desk).held]).toEqual([23, 67, 50])
     desk.closeGaps('a')
-    expect([lane(desk).exact, lane(desk).next, lane(desk).held]).toEqual([23, 50, 50])
+    expect([live(desk).exact, live(desk).next, live(desk).held]).toEqual([23, 50, 50])
   })
 })
 
 describe('a parked version', () => {
-  it('is dropped when the lane holds the same, not when it holds the same tokens by other cells', () => {
+  it('is dropped when the live sequence holds the same, not when it holds the same tokens by other cells', () => {
     const { desk, prompt } = begun()
     prompt.fold(20, 40, marker)
     desk.step('a', prompt.shown)
     expect(desk.cache.totals).toMatchObject({ versions: 1 })
     desk.terms = { contract: 'exact' }
-    // The approximate tail, parked with its old values, is not what the lane computed.
+    // The approximate tail, parked with its old values, is not what the live sequence computed.
     desk.step('a', prompt.shown)
     expect(desk.cache.totals).toMatchObject({ versions: 2, parked: 20 + 27 })
     prompt.restore(20)
@@ -497,7 +497,7 @@ describe('fallbacks', () => {
     expect(entry.fallback).toContain('all 2 sequences of the context are taken')
   })
 
-  it('not when a parked version or an idle lane can give its id', () => {
+  it('not when a parked version or an idle live sequence can give its id', () => {
     const { desk, prompt } = begun({ sequences: 2 })
     desk.step('b', shownOf(text(1, 3)))
     prompt.fold(20, 40, marker)
@@ -618,7 +618,7 @@ describe("an edit's own contract", () => {
   it('does not keep a refresh from being exact', async () => {
     const { desk } = fold('splice', 'exact')
     desk.terms = { contract: 'exact' }
-    const running = (await desk.fetch('a', desk.cache.shown(conversationId('a'))!, 'refresh'))!
+    const running = (await desk.fetch('a', desk.cache.prompt(conversationId('a'))!, 'refresh'))!
     while (missing(running) > 0) desk.decode(running, 10)
     expect(desk.finish('a')).toMatchObject({ kind: 'refresh', contract: 'exact', approximate: 0 })
   })
@@ -655,7 +655,7 @@ describe('a blend', () => {
   it('computes the first tokens after the hole again, in order, right after the marker', () => {
     const { entry, desk } = blended({ first: 5 })
     expect(entry).toMatchObject({ submitted: 3 + 5 + 1, recomputed: 5, approximate: 22, side: 1 })
-    const held = desk.memory.sequence(desk.cache.lane(conversationId('a'))!.seq)
+    const held = desk.memory.sequence(desk.cache.live(conversationId('a'))!.seq)
     expect(held.map(({ position }) => position)).toEqual([...text(0, 28), ...text(45, 22)])
   })
 
@@ -669,8 +669,8 @@ describe('a blend', () => {
     // Places 30, 31 and 32 of what is shown: of 27 candidates, three are a ratio of 0.11.
     const attention = { of: () => Float32Array.from({ length: 50 }, (_, at) => (at >= 30 && at < 33 ? 1 : 0)) }
     const places = (desk: Desk) => {
-      const lane = desk.memory.sequence(desk.cache.lane(conversationId('a'))!.seq)
-      return lane.flatMap(({ id }, place) => (id >= 67 ? [place] : []))
+      const live = desk.memory.sequence(desk.cache.live(conversationId('a'))!.seq)
+      return live.flatMap(({ id }, place) => (id >= 67 ? [place] : []))
     }
     expect(places(blended({ ratio: 0.11 }, { options: { attention } }).desk)).toEqual([20, 21, 22, 30, 31, 32, 49])
     expect(places(blended({ ratio: 0.11 }).desk)).toEqual([20, 21, 22, 23, 24, 25, 49])
@@ -729,7 +729,7 @@ describe('a step that ends in the middle', () => {
   })
 })
 
-describe('moving a lane about', () => {
+describe('moving a live sequence about', () => {
   const folded = () => {
     const { desk, prompt } = begun()
     prompt.fold(20, 40, marker)

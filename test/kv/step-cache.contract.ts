@@ -338,18 +338,18 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
     it('shows what the last one that was done left: a cancelled one does not change what "before" is', async () => {
       const desk = make()
       await step(desk, 'a', [system, long, prompt])
-      const shown = desk.cache.shown(conversationId('a'))
+      const shown = desk.cache.prompt(conversationId('a'))
       expect([...shown!.tokens]).toEqual([...system, ...long, ...prompt])
       const running = (await desk.fetch('a', shownOf(tail, prompt)))!
       desk.decode(running, 5)
       desk.finish('a', 'cancelled')
-      expect(desk.cache.shown(conversationId('a'))).toEqual(shown)
+      expect(desk.cache.prompt(conversationId('a'))).toEqual(shown)
       expect((await step(desk, 'a', [tail, long, prompt])).recomputed).toBeGreaterThan(0)
     })
   })
 
   describe('when room runs out', () => {
-    it('full is said, having lost nothing, when only running lanes are left or what they leave is not enough', async () => {
+    it('full is said, having lost nothing, when only running live sequences are left or what they leave is not enough', async () => {
       const desk = make({ cells: 60 })
       await step(desk, 'idle', [text(1, 10)])
       const a = (await desk.fetch('a', shownOf(text(1000, 60))))!

@@ -111,7 +111,7 @@ def learning(_):
     good, bad = (trajectory("one", r, [text(r), text(r + 5)], [[[3, 15]], [[5, 9]]]) for r in (1, -1))
     alike = [trajectory("two", 0, [text(n)], [[[3, 15]]]) for n in (20, 21)]
     good, bad, *alike = (said_by(model, each) for each in (good, bad, *alike))
-    a = type("Settings", (), {"minibatches": 2, "lm": 0.0})
+    a = type("Settings", (), {"minibatches": 2, "lm": 0.0, "reward": "appendix-f"})
     told = gspo.iterate(model, torch.optim.SGD(model.parameters(), lr=1e-2), [good, bad, *alike], a)
     assert (told["groups"], told["learned"], told["clipped"]) == (2, 1, 0) and told["farthest"] < 1e-6, told
     rose, fell = (said_by(model, each).logprobs.mean() - each.logprobs.mean() for each in (good, bad))
@@ -120,6 +120,13 @@ def learning(_):
     before = [p.detach().clone() for p in model.parameters()]
     told = gspo.iterate(model, torch.optim.SGD(model.parameters(), lr=1e-2), [good, bad], a)
     assert told["clipped"] == 1 and all(torch.equal(x, p) for x, p in zip(before, model.parameters())), told
+    # Tries of one reward differ by their parts; one that was cut off is worth nothing, whatever it said.
+    a.reward = "parts"
+    more, less = (said_by(model, each._replace(points=points)) for each, points in zip(alike, (0.5, 0.25)))
+    cut = said_by(model, alike[1]._replace(points=1.0, parts={**alike[1].parts, "cutOff": True}))
+    assert gspo.iterate(model, torch.optim.SGD(model.parameters(), lr=1e-2), [more, less, cut], a)["learned"] == 1
+    assert [gspo.REWARDS["parts"](each) for each in (more, less, cut)] == [0.5, 0.25, 0.0]
+    assert said_by(model, more).logprobs.mean() > more.logprobs.mean()
 
 
 def likely(_):

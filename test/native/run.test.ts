@@ -3,7 +3,7 @@ import { pbkdf2 } from 'node:crypto'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { span } from '../../src/core/span.js'
 import { openNative } from '../../src/native/binding.js'
-import type { Drawn, NativeContext, NativeModel, NativeSampler, Run, SamplerOptions } from '../../src/native/types.js'
+import type { DrawnTokens, NativeContext, NativeModel, NativeSampler, DecodeRun, SamplerOptions } from '../../src/native/types.js'
 import { tinyModel } from '../support/models.js'
 import { batchOf, feed, refused, seq, someTokens } from './support/fixture.js'
 import { neverEnding } from '../../bench/random-tokens.js'
@@ -26,7 +26,7 @@ afterEach(() => model.dispose())
 const PROMPTS = [someTokens(30, 1), someTokens(41, 2), someTokens(17, 3)]
 
 /** What runs begin with: all prompts in, but for their last tokens. */
-async function begun(samplers: readonly NativeSampler[], rest: Partial<Run> = {}): Promise<Run> {
+async function begun(samplers: readonly NativeSampler[], rest: Partial<DecodeRun> = {}): Promise<DecodeRun> {
   for (const [at, prompt] of PROMPTS.entries()) await feed(context, prompt.subarray(0, -1), 0, at)
   return {
     tokens: Int32Array.from(PROMPTS, (prompt) => prompt.at(-1)!),
@@ -49,10 +49,10 @@ function occupyThreads(): void {
 }
 
 /** Runs it; all that it told, in order, and its end. */
-async function told(run: Run) {
+async function told(run: DecodeRun) {
   const tokens: number[] = []
   const times: number[] = []
-  const hear = (drawn: Drawn) => {
+  const hear = (drawn: DrawnTokens) => {
     tokens.push(...drawn.tokens)
     times.push(...drawn.milliseconds)
   }
@@ -167,7 +167,7 @@ describe('while a run is under way', () => {
 })
 
 describe('refused before anything is decoded', () => {
-  it.each<[string, Partial<Run>]>([
+  it.each<[string, Partial<DecodeRun>]>([
     ['no steps', { steps: 0 }],
     ['a limit of nothing', { limits: Int32Array.of(1, 0, 1) }],
     ['a sequence twice', { sequences: Int32Array.of(0, 1, 1), positions: Int32Array.of(29, 40, 41) }],

@@ -8,10 +8,10 @@ import { conversationId } from '../../src/core/ids.js'
 import { Random } from '../../src/core/random.js'
 import { Embedder } from '../../src/engine/embedder.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
-import { type TrialOptions, tryModel } from '../../src/engine/tried-models.js'
+import { type ModelTrialOptions, tryModel } from '../../src/engine/tried-models.js'
 import { loadAddon } from '../../src/native/addon.js'
 import { openNative } from '../../src/native/binding.js'
-import { isTextEncoder } from '../../src/native/text-encoders.js'
+import { isTextEncoder } from '../../src/native/context-plan.js'
 import { damage } from './gguf-damage.js'
 import { seedModels } from './gguf-seeds.js'
 
@@ -55,7 +55,7 @@ async function take(flashAttention: 'auto' | 'off'): Promise<string> {
       await model.dispose()
     }
     const reads = encoder && isTextEncoder(architecture)
-    const options: TrialOptions = { threads: 1, flashAttention, attention: !reads, embeddings: reads ? 'alone' : 'beside' }
+    const options: ModelTrialOptions = { threads: 1, flashAttention, attention: !reads, embeddings: reads ? 'alone' : 'beside' }
     say({ kind: 'phase', phase: 'trial' })
     await tryModel(native, path, options)
     say({ kind: 'phase', phase: 'serve' })

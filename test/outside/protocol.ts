@@ -1,6 +1,9 @@
 /** What the harness tells the worker, and what that says: plain data, so that a history can be printed and replayed. */
 import type { Contract, ContractChoice, LedgerEntry } from '../../src/index.js'
 
+/** How keys and values are kept. */
+export type CacheType = 'f32' | 'f16' | 'q8_0'
+
 /** How an engine is opened. */
 export interface Opening {
   readonly model: string
@@ -9,8 +12,8 @@ export interface Opening {
   readonly slots: number
   readonly ubatch: number
   readonly flashAttention: 'on' | 'off'
-  readonly keyType: 'f16' | 'q8_0'
-  readonly valueType: 'f16' | 'q8_0'
+  readonly keyType: CacheType
+  readonly valueType: CacheType
   readonly hostBytes: number
   /** A folder for the disk tier. */
   readonly disk: string | null

@@ -2,18 +2,19 @@
 import { spawn, type ChildProcessByStdio } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
 import { programs } from './programs.js'
+import type { CacheType } from './protocol.js'
 
 /** What the reference must have in common with what is judged. */
 export interface ReferenceSetting {
   readonly model: string
   readonly cells: number
   readonly flashAttention: boolean
-  readonly keyType: 'f16' | 'q8_0'
-  readonly valueType: 'f16' | 'q8_0'
+  readonly keyType: CacheType
+  readonly valueType: CacheType
 }
 
 /** Numbers of ggml_type. */
-const TYPES = { f16: 1, q8_0: 8 } as const
+const TYPES = { f32: 0, f16: 1, q8_0: 8 } as const
 
 export interface Prefilled {
   /** By fresh prefill, by place from the first that was asked for: natural-log probabilities of all tokens. */
@@ -37,10 +38,13 @@ export class Reference {
 
   /** Whether keys or values are rounded to blocks of whole numbers. */
   readonly quantised: boolean
+  /** Whether they are kept with fewer bits than they are computed with. */
+  readonly rounds: boolean
 
   private constructor({ model, cells, flashAttention, keyType, valueType }: ReferenceSetting) {
     const { reference, libraries } = programs()
     this.quantised = keyType === 'q8_0' || valueType === 'q8_0'
+    this.rounds = keyType !== 'f32' || valueType !== 'f32'
     const facts = [libraries, model, cells, flashAttention ? 1 : 0, TYPES[keyType], TYPES[valueType]]
     this.#child = spawn(reference, facts.map(String), { stdio: ['pipe', 'pipe', 'inherit'] })
     this.#child.stdout.on('data', (bytes: Buffer) => {

@@ -1,6 +1,7 @@
 /** Owns what happens in a random history over HTTP: flags of a server and what its clients do, all told by one seed. */
 import { Random } from '../../src/core/random.js'
 import type { Contract, ContractChoice } from '../../src/index.js'
+import type { CacheType } from './protocol.js'
 import { ARCHITECTURES, pick, text, type Architecture } from './history.js'
 
 /** `talk`: a client's conversation; its number says which of two keys it has. */
@@ -31,7 +32,7 @@ export interface ServeHistory {
   readonly architecture: Architecture
   readonly cells: number
   readonly flashAttention: 'on' | 'off'
-  readonly quantised: boolean
+  readonly cacheType: CacheType
   readonly disk: boolean
   /** MiB. */
   readonly hostCache: number
@@ -84,7 +85,7 @@ export function serveHistoryOf(seed: number): ServeHistory {
     ops.splice(at, 0, { op: 'kill', talk: random.below(2), milliseconds: random.below(150) }, ask(0, 10), ask(1, 10))
   if (random.below(3) === 0) ops.splice(at, 0, { op: 'restart' }, ask(0, 10))
   return {
-    ...{ seed, architecture, flashAttention, quantised, ops },
+    ...{ seed, architecture, flashAttention, cacheType: quantised ? 'q8_0' : 'f16', ops },
     cells: pick(random, [1024, 1536, 2048, 4096]),
     disk: random.below(2) === 0,
     hostCache: pick(random, [0, 1, 256]),

@@ -9,7 +9,7 @@ import type { LedgerEntry } from '../../src/index.js'
 import { KVFOLD } from '../cli/support/process.js'
 import { codesOf } from './history.js'
 import { Judge, type Noise, type Tally } from './judge.js'
-import { calibrated, modelOf, type Verdict } from './run.js'
+import { calibrated, modelOf, settled, type Verdict } from './run.js'
 import { Observer, type ObservedCache, type Seen } from './observer.js'
 import { programs } from './programs.js'
 import { Reference } from './reference.js'
@@ -118,23 +118,26 @@ class Server {
 
 /** Plays one history on servers of its own. */
 export async function runServed(history: ServeHistory, noises: Map<string, Noise>): Promise<Verdict> {
+  return settled(await playedOnce(history, noises), () => playedOnce({ ...history, cacheType: 'f32' }, noises))
+}
+
+async function playedOnce(history: ServeHistory, noises: Map<string, Noise>): Promise<Verdict> {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-outside-'))
   mkdirSync(join(folder, 'model'))
   const model = await modelOf(history.architecture, join(folder, 'model'))
-  const { flashAttention, quantised } = history
-  const type = quantised ? 'q8_0' : 'f16'
+  const { flashAttention, cacheType } = history
   const reference = await Reference.start({
     model,
     cells: 4096,
     flashAttention: flashAttention === 'on',
-    keyType: type,
-    valueType: type,
+    keyType: cacheType,
+    valueType: cacheType,
   })
   const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0, edits: 0 }
   const log = join(folder, 'calls')
   const observer = new Observer(log)
   try {
-    const noise = await calibrated(noises, [history.architecture, flashAttention, type, type].join(' '), reference)
+    const noise = await calibrated(noises, [history.architecture, flashAttention, cacheType, cacheType].join(' '), reference)
     const judge = new Judge(observer, reference, noise, tally, 512)
     const served = new Served(history, judge, observer, reference, { folder, model, log })
     await served.all()
@@ -175,7 +178,7 @@ class Served {
   }
 
   async #start(): Promise<void> {
-    const { cells, flashAttention, quantised, disk, hostCache } = this.history
+    const { cells, flashAttention, cacheType, disk, hostCache } = this.history
     const { folder, model, log } = this.places
     const flags = {
       ...{
@@ -185,11 +188,12 @@ class Served {
         context: cells,
         threads: 1,
         'flash-attention': flashAttention,
+        'cache-type-k': cacheType,
+        'cache-type-v': cacheType,
         store: join(folder, 'store'),
       },
       ...{ 'host-cache': hostCache, 'log-level': 'error', attention: 'off', temperature: 0, slots: 2 },
       'costly-folds': 'allow',
-      ...(quantised ? { 'cache-type-k': 'q8_0', 'cache-type-v': 'q8_0' } : {}),
       ...(disk ? { 'disk-cache': join(folder, 'disk') } : {}),
     }
     const words = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, String(value)])

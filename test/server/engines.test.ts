@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, expect, it } from 'vitest'
-import { randomRouter } from '../../bench/engines/random-router.js'
+import { randomRouter } from '../../bench/engines/routers.js'
 import { play, type Reuse } from '../../bench/engines/sessions.js'
 import { RemoteEngine } from '../../src/engine/remote/remote.js'
 import { KVFOLD } from '../cli/support/process.js'
@@ -148,6 +148,18 @@ it('tells what an engine had said that dies, keeps nothing of it, and goes on wi
   expect(engines.find(({ name }) => name === other.url)).toMatchObject({ state: 'up', failures: 0, moved: 1 })
   const metrics = await (await fetch(`${served.url}/metrics`)).text()
   expect(metrics).toContain(`kvfold_engine_up{gen_ai_request_model="builtin",engine="${home.url}"} 0`)
+  // Nobody is left: no engine was at fault for this request, and it is worth coming again.
+  expect((await fetch(`${served.url}/health`)).status).toBe(200)
+  await other.kill()
+  const asked = () => post(served.url, { messages: [user('Is anybody there?')] })
+  const [last, none] = [await asked(), await asked()]
+  expect([last.status, last.headers.get('retry-after')]).toEqual([502, '5'])
+  await expect.poll(async () => (await asked()).status).toBe(503)
+  expect(none.headers.get('retry-after')).toBe('5')
+  const health = await fetch(`${served.url}/health`)
+  expect([health.status, health.headers.get('retry-after'), await health.json()]).toEqual([
+    ...[503, '5', { status: 'unavailable', problems: ['No engine takes requests.'] }],
+  ])
   expect(metrics).toContain(`kvfold_engine_moved_total{gen_ai_request_model="builtin",engine="${other.url}"} 1`)
 })
 

@@ -3,12 +3,11 @@ import { createServer, get, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import type { Answer, AskEvent } from '../../src/server/ask.js'
-import { MessageStream } from '../../src/server/dialects/anthropic/messages-reply.js'
+import { MessageStream } from '../../src/server/dialects/anthropic/messages.js'
 import { ChatStream } from '../../src/server/dialects/openai/chat-reply.js'
 import { ResponseStream } from '../../src/server/dialects/openai/response-reply.js'
 import { ResponseTools } from '../../src/server/dialects/openai/response-tools.js'
-import { EventWriter, type Frame } from '../../src/server/event-writer.js'
-import type { StreamShape } from '../../src/server/request-lifecycle.js'
+import { EventWriter, type Frame, type StreamShape } from '../../src/server/request-lifecycle.js'
 import { problemOf } from '../../src/server/problem.js'
 import { KvfoldError } from '../../src/core/errors.js'
 
@@ -72,7 +71,7 @@ describe('shapes of streams', () => {
       undefined,
     ])
     expect(chunks[3]?.choices[0]?.logprobs).toEqual({
-      content: [{ token: 'Blue', logprob: -0.5, bytes: [66, 108, 117, 101], top_logprobs: [] }],
+      content: [{ id: 5, token: 'Blue', logprob: -0.5, bytes: [66, 108, 117, 101], top_logprobs: [] }],
       refusal: null,
     })
     expect(chunks.at(-2)?.choices[0]?.finish_reason).toBe('tool_calls')

@@ -7,7 +7,7 @@ import type { ChatMessage } from '../../src/chat/message.js'
 import { builtinModel } from '../../src/cli/builtin.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
-import type { Thread } from '../../src/dashboard/wire.js'
+import type { ThreadDetail } from '../../src/dashboard/wire.js'
 import { Server } from '../../src/server/app.js'
 import type { Answer, Ask } from '../../src/server/ask.js'
 import { ThreadService } from '../../src/server/service.js'
@@ -133,7 +133,7 @@ it('GET /kvfold/threads/:id says where they are, and what policies did; the Open
   const server = await Server.create({ service, version: 'test' })
   const url = await server.listen({ host: '127.0.0.1', port: 0 })
   const get = async (path: string): Promise<unknown> => (await fetch(`${url}${path}`)).json()
-  const view = (await get(`/kvfold/threads/${thread}`)) as Thread
+  const view = (await get(`/kvfold/threads/${thread}`)) as ThreadDetail
   const [hidden, shown] = view.messages[0]!.fragments
   expect(hidden!.cells).toEqual({ ...nowhere, tokens: hidden!.cells!.tokens, live: hidden!.cells!.tokens })
   expect(shown!.cells).toBeUndefined()

@@ -1,10 +1,10 @@
 /** The store in a real PostgreSQL: what all stores owe, what several servers owe each other, and what is said when nobody answers. */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { Database } from '../../src/store/postgres/database.js'
-import { PostgresStore } from '../../src/store/postgres/postgres-store.js'
+import { PostgresStore, type PostgresStoreOptions } from '../../src/store/postgres/postgres-store.js'
 import { PostgresResponses } from '../../src/server/responses/postgres-responses.js'
 import { theResponseStore } from '../server/responses/response-store.contract.js'
-import { noPostgres, TestPostgres } from '../support/postgres.js'
+import { IMPATIENT, noPostgres, TestPostgres, wayTo } from '../support/postgres.js'
 import { allIn, readIn, someCard, someEvent, someStored, someThread } from './support/threads.js'
 import { theThreadStore } from './thread-store.contract.js'
 
@@ -15,8 +15,8 @@ if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)
 
 describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
   const opened: PostgresStore[] = []
-  const openStore = async (): Promise<PostgresStore> => {
-    const store = await PostgresStore.open({ url })
+  const openStore = async (more: Partial<PostgresStoreOptions> = {}): Promise<PostgresStore> => {
+    const store = await PostgresStore.open({ url, ...more })
     opened.push(store)
     return store
   }
@@ -46,8 +46,8 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
 
   describe('its tables', () => {
     it('are made once by servers that begin at the same time', async () => {
-      await Promise.all(Array.from({ length: 6 }, openStore))
-      expect(await postgres.sql('SELECT version FROM kvfold.version', url)).toEqual([{ version: 1 }])
+      await Promise.all(Array.from({ length: 6 }, () => openStore()))
+      expect(await postgres.sql('SELECT version FROM kvfold.version', url)).toEqual([{ version: 2 }])
     })
 
     it('of a later kvfold are refused by name, and left as they are', async () => {
@@ -101,14 +101,14 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       await one.create(someThread(2), someCard(2))
       const heard = await other.shared.changes()
       expect(heard.changed.map(({ id, card }) => [id, card])).toEqual([1, 2].map((seed) => [someThread(seed).id, someCard(seed)]))
-      expect(await other.shared.changes()).toEqual({ changed: [], deleted: [] })
-      expect(await one.shared.changes()).toEqual({ changed: [], deleted: [] })
+      expect(await other.shared.changes()).toEqual({ changed: [], deleted: [], forgotten: [] })
+      expect(await one.shared.changes()).toEqual({ changed: [], deleted: [], forgotten: [] })
       await other.update('public', someThread(1).id, { events: [someEvent(1)], card: someCard(9) })
       await other.delete('public', someThread(2).id)
       const answered = await one.shared.changes()
       expect(answered.changed.map(({ id, card }) => [id, card])).toEqual([[someThread(1).id, someCard(9)]])
       expect(answered.deleted).toEqual([{ tenant: 'public', id: someThread(2).id }])
-      expect(await one.shared.changes()).toEqual({ changed: [], deleted: [] })
+      expect(await one.shared.changes()).toEqual({ changed: [], deleted: [], forgotten: [] })
     })
 
     it('hear of a change that was begun before another one and ended after it', async () => {
@@ -187,6 +187,39 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
     })
   })
 
+  describe('with text that is to be forgotten', () => {
+    it('tells the others, and says who has not done it yet, until it is there and has', async () => {
+      const [one, other] = [await openStore(), await openStore()]
+      const { tenant, id } = someThread(1)
+      await one.create(someThread(1), someCard(1))
+      for (const store of [one, other]) {
+        await store.index()
+        await store.shared.changes()
+        await store.shared.done()
+      }
+      await one.update(tenant, id, { messages: [someStored(5)], card: someCard(1), forgets: true })
+      const left = await one.shared.unforgotten(tenant, id, 0)
+      expect(left.map(({ server }) => server)).toEqual([expect.stringContaining(`process ${process.pid}`)])
+      // To have heard of it is not to have done it.
+      expect(await other.shared.changes()).toMatchObject({ forgotten: [{ tenant, id }] })
+      expect(await one.shared.unforgotten(tenant, id, 100)).toHaveLength(1)
+      await other.shared.done()
+      expect(await one.shared.unforgotten(tenant, id, 5000)).toEqual([])
+      // Who had it forgotten is not told.
+      expect((await one.shared.changes()).forgotten).toEqual([])
+      // A server that comes later, and had been there, has nothing in memory: what is on its disk goes when it opens.
+      const dropped: string[] = []
+      const cells = { drop: (threads: readonly string[]) => Promise.resolve(dropped.push(...threads)) }
+      const late = await openStore({ cells, place: 'here' })
+      await late.index()
+      expect(dropped).toEqual([id])
+      expect(await one.shared.unforgotten(tenant, id, 5000)).toEqual([])
+      // A change that was not kept tells nobody.
+      await other.delete(tenant, id)
+      expect(await one.shared.unforgotten(tenant, id, 0)).toEqual([])
+    })
+  })
+
   describe('that goes away', () => {
     it('is said, nothing is half stored, and it is used again when it is back', async () => {
       const store = await openStore()
@@ -211,6 +244,47 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       expect(await allIn(store)).toEqual([{ ...before, messages: [...before!.messages, someStored(5)] }, someThread(2)])
     }, 30_000)
 
+    it('without a word is noticed by who waits for it, even for a claim; who has a way to it waits on', async () => {
+      const [holder, other] = [await openStore({ patience: IMPATIENT }), await openStore({ patience: IMPATIENT })]
+      const { tenant, id } = someThread(1)
+      await holder.create(someThread(1), someCard(1))
+      const held = await holder.shared.claim(tenant, id, false)
+      const way = await wayTo(url)
+      const cutOff = await openStore({ url: way.url, patience: IMPATIENT })
+      const away = { code: 'store/unreachable', status: 503 }
+      const lost = cutOff.shared.claim(tenant, id, true)
+      const waiting = other.shared.claim(tenant, id, true)
+      const waiters = () => postgres.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted", url)
+      await expect.poll(waiters).toHaveLength(2)
+      expect(cutOff.shared.problem).toBeNull()
+      const began = performance.now()
+      way.cut()
+      await expect(lost).rejects.toMatchObject(away)
+      expect(performance.now() - began).toBeLessThan(limit(IMPATIENT))
+      expect(cutOff.shared.problem).toContain('does not answer')
+      // Those that come later are told at once, however many they are.
+      const later = performance.now()
+      const all = await Promise.allSettled(Array.from({ length: 30 }, () => cutOff.shared.changes()))
+      for (const each of all) expect(each).toMatchObject({ status: 'rejected', reason: away })
+      expect(performance.now() - later).toBeLessThan(IMPATIENT.connect / 2)
+      let isOver = false
+      void waiting.then(() => (isOver = true))
+      expect([isOver, other.shared.problem]).toEqual([false, null])
+      // It is used again when there is a way, without that anybody asks.
+      way.heal()
+      await expect.poll(() => cutOff.shared.problem, { timeout: 5000 }).toBeNull()
+      expect((await cutOff.shared.changes()).changed).toHaveLength(1)
+      await held!.release()
+      const claim = await waiting
+      expect(claim).not.toBeNull()
+      await claim!.release()
+      const mine = await cutOff.shared.claim(tenant, id, true)
+      expect(mine).not.toBeNull()
+      await mine!.release()
+      await cutOff.close()
+      way.end()
+    }, 40_000)
+
     it('in the middle of a change leaves nothing of it', async () => {
       const store = await openStore()
       await store.create(someThread(1), someCard(1))
@@ -225,3 +299,6 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
     }, 30_000)
   })
 })
+
+/** Milliseconds, and some for a busy machine. */
+const limit = ({ silent, connect }: typeof IMPATIENT): number => silent + silent / 4 + connect + 1000

@@ -10,7 +10,7 @@ import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import type { Answer, Ask } from '../../src/server/ask.js'
 import { ThreadService } from '../../src/server/service.js'
-import { Retention } from '../../src/store/retention.js'
+import { Retention } from '../../src/cli/keeping.js'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
 
 const TENANT = 'public'
@@ -25,7 +25,7 @@ let close: () => Promise<void>
 /** The service as `kvfold serve` puts it together. `disk`: with a disk tier, below a cache that has room for about one of our threads. */
 async function open({ disk = false }: { readonly disk?: boolean } = {}): Promise<void> {
   const diskCache = join(folder, 'cache')
-  store = SqliteStore.open({ folder, cells: new SavedCells(diskCache) })
+  store = SqliteStore.open({ folder, cells: new SavedCells([diskCache]) })
   const load = async () =>
     LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
       ...{ threads: 1, batchThreads: 1, slots: 2 },

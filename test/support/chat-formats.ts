@@ -1,6 +1,6 @@
 /** Chat formats of real templates over a tokenizer of rules, and what they should show. */
 import { ChatFormat, type Rendered } from '../../src/chat/format.js'
-import type { ChatMessage } from '../../src/chat/message.js'
+import { assistantMessage, type ChatMessage } from '../../src/chat/message.js'
 import { realTemplate } from './bundle.js'
 import { controlTexts, RuleTokenizer } from './tokenizers.js'
 
@@ -63,12 +63,8 @@ export function coversAll({ tokens, messages }: Rendered): boolean {
 export function sampledMessage({ format, tokenizer }: RuledFormat, text: string): ChatMessage {
   const parser = format.parser()
   parser.push(text)
-  const { content, reasoning, toolCalls } = parser.finish()
   return {
-    role: 'assistant',
-    content,
-    ...(reasoning === undefined ? {} : { reasoning }),
-    ...(toolCalls.length === 0 ? {} : { toolCalls }),
+    ...assistantMessage(parser.finish()),
     sampled: { text, tokens: tokenizer.tokenize(text, { parseSpecial: true }) },
   }
 }

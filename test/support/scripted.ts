@@ -1,5 +1,5 @@
 /** An engine that says what a script tells it to, with a ledger of its own small token model; for tests of what stands above engines. */
-import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../src/chat/message.js'
+import { assistantMessage, type ChatMessage, type Edit, type ToolCall, type ToolDefinition } from '../../src/chat/message.js'
 import type { ConversationId } from '../../src/core/ids.js'
 import { invariant, KvfoldError, PromptTooLong } from '../../src/core/errors.js'
 import { contains, span, type Span } from '../../src/core/span.js'
@@ -15,7 +15,7 @@ import {
   type Generation,
   generationOf,
 } from '../../src/engine/engine.js'
-import { messageOf, type ScriptedReply } from '../../src/engine/taught.js'
+import type { ScriptedReply } from '../../src/engine/taught.js'
 
 /** One reply a step, in order; or what the model would say to a request, `step` counting from 0 over all conversations. */
 export type Script = readonly ScriptedReply[] | ((request: EngineRequest, step: number) => ScriptedReply | Promise<ScriptedReply>)
@@ -137,7 +137,7 @@ export class ScriptedEngine implements Engine {
       `The script makes no call in step ${step + 1}, which requires one.`,
     )
     const finish = signal.aborted ? 'cancelled' : (said.finish ?? (calls.length > 0 ? 'tool-calls' : 'stop'))
-    const message = messageOf(said, calls)
+    const message = assistantMessage({ ...said, toolCalls: calls })
     const generated = this.#tokens(body(message))
     const text = body(message)
     stream.push({ type: 'prefill', done: asked - reused, total: asked - reused })

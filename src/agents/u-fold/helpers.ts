@@ -10,7 +10,7 @@ export interface Memory {
 }
 
 /** Lines that matter now, and what is to be heeded about them. */
-export interface Block {
+export interface ChosenLines {
   readonly lines: Range
   readonly summary: string
   readonly constraints: readonly string[]
@@ -18,7 +18,7 @@ export interface Block {
 }
 
 export interface Extraction {
-  readonly blocks: readonly Block[]
+  readonly blocks: readonly ChosenLines[]
   /** Ranges as they were given that are none: reversed, beyond the end, or no numbers. Their blocks are left out. */
   readonly refused: readonly string[]
 }
@@ -74,7 +74,7 @@ export function extractionOf(said: string, last: number): Parsed<Extraction> {
   const parsed = jsonIn(said, ExtractionJson)
   if (!parsed.ok) return parsed
   const refused: string[] = []
-  const blocks = parsed.value.blocks.flatMap(({ lines: given, ...block }): Block[] => {
+  const blocks = parsed.value.blocks.flatMap(({ lines: given, ...block }): ChosenLines[] => {
     const range = rangeOf(String(given), last)
     if (range === null) refused.push(String(given).slice(0, 40))
     return range === null ? [] : [{ ...block, lines: range }]
@@ -167,7 +167,7 @@ export const extractionPrompt = ({ memory, lines, principles }: ExtractionAsk): 
     .join('\n')
 
 /** What the agent sees in place of what is hidden. */
-export function notesText({ summary, todo }: Memory, blocks: readonly Block[]): string {
+export function notesText({ summary, todo }: Memory, blocks: readonly ChosenLines[]): string {
   const constraints = [...new Set(blocks.flatMap((block) => block.constraints))]
   const hints = [...new Set(blocks.map(({ hint }) => hint).filter(Boolean))]
   return [

@@ -8,9 +8,9 @@ import type { EngineRequest } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { type AskOptions, MAX_CALLS, type SessionOptions } from '../session.js'
 import { Toolbox } from '../toolbox.js'
-import { Turn, type TurnOutcome } from '../turn.js'
+import { Turn, type TurnOutcome } from '../tool-loop.js'
 import {
-  type Block,
+  type ChosenLines,
   extractionOf,
   extractionPrompt,
   extractionSchema,
@@ -39,7 +39,7 @@ export interface PaperFoldOptions extends Pick<
 export interface PaperState {
   readonly messages: readonly ChatMessage[]
   readonly memory: Memory | null
-  readonly blocks: readonly Block[]
+  readonly blocks: readonly ChosenLines[]
   readonly seen: number
   /** Words of helpers that could not be used, and ranges that are no lines, so far. */
   readonly bad: { readonly outputs: number; readonly ranges: number }
@@ -52,7 +52,7 @@ export class PaperFold {
   readonly toolbox: Toolbox
   readonly #ledger: LedgerEntry[] = []
   #memory: Memory | null = null
-  #blocks: readonly Block[] = []
+  #blocks: readonly ChosenLines[] = []
   #seen = 0
   readonly #bad = { outputs: 0, ranges: 0 }
 

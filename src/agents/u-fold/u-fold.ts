@@ -9,7 +9,7 @@ import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
 import type { Engine, EngineReply, EngineRequest } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import {
-  type Block,
+  type ChosenLines,
   type Extraction,
   extractionOf,
   extractionPrompt,
@@ -47,7 +47,7 @@ export interface UFoldOptions {
 export interface UFoldState {
   /** What the view was made from; null before the first fold. */
   readonly memory: Memory | null
-  readonly blocks: readonly Block[]
+  readonly blocks: readonly ChosenLines[]
   readonly own: readonly FragmentId[]
   /** Messages that the notes speak of. */
   readonly upTo: number
@@ -188,7 +188,7 @@ export class UFold {
    * The log as helpers read it: whole, where its cells are held whatever was folded since and where it fits; else as the agent sees it. Under
    * `exact` a whole log is computed again from the first fold on, so it is read when notes are written anew.
    */
-  #log(upTo: number, anew: boolean): Log {
+  #log(upTo: number, anew: boolean): FoldLog {
     const { engine, conversation, tools, folder, generation = {} } = this.setting
     const messages = noted(conversation.messages.slice(0, upTo), tools)
     const others = conversation.fragments
@@ -262,7 +262,7 @@ const editLike = ({ message, span, summary }: Hidden): Edit =>
 
 const inOrder = (a: Edit, b: Edit): number => a.message - b.message || a.span.start - b.span.start
 
-interface Log {
+interface FoldLog {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
   /** Nothing of ours is hidden in it. */
@@ -274,7 +274,7 @@ class Aside {
   readonly #ledger: LedgerEntry[] = []
   readonly #folder: LedgerEntry[] = []
   #messages: readonly ChatMessage[] = []
-  #log: Log = { messages: [], edits: [], whole: false }
+  #log: FoldLog = { messages: [], edits: [], whole: false }
 
   constructor(
     private readonly setting: UFoldSetting,
@@ -290,7 +290,7 @@ class Aside {
     return this.#log.whole
   }
 
-  read(log: Log): void {
+  read(log: FoldLog): void {
     this.#log = log
     this.#messages = log.messages
   }

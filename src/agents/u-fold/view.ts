@@ -6,7 +6,7 @@ import { span, type Span } from '../../core/span.js'
 // The numbered lines of a dialogue: what a line of a tool result is, and which number it has. Pure.
 
 /** A line of a tool result. */
-interface Line {
+interface ResultLine {
   /** From 1, over all tool results of the dialogue. */
   readonly number: number
   /** Index of the message. */
@@ -25,8 +25,8 @@ export interface Range {
  * The lines of all tool results, in order. Text has the lines that it has; JSON on one line has one a field, without a character of it changed,
  * so that a selection is not all or nothing.
  */
-export function linesOf(messages: readonly ChatMessage[]): readonly Line[] {
-  const lines: Line[] = []
+export function linesOf(messages: readonly ChatMessage[]): readonly ResultLine[] {
+  const lines: ResultLine[] = []
   messages.forEach(({ role, content }, message) => {
     if (role !== 'tool' || content === '') return
     let start = 0
@@ -39,11 +39,11 @@ export function linesOf(messages: readonly ChatMessage[]): readonly Line[] {
 }
 
 /** The line's text without its end, as it stands in the log. */
-export const textOf = (messages: readonly ChatMessage[], { message, span: { start, end } }: Line): string =>
+export const textOf = (messages: readonly ChatMessage[], { message, span: { start, end } }: ResultLine): string =>
   (messages[message]?.content ?? '').slice(start, end).replace(/\r?\n$/, '')
 
 /** Lines as a helper reads them: each behind its number. */
-export const numbered = (messages: readonly ChatMessage[], lines: readonly Line[]): string =>
+export const numbered = (messages: readonly ChatMessage[], lines: readonly ResultLine[]): string =>
   lines.map((line) => `${line.number}| ${textOf(messages, line)}`).join('\n')
 
 /** Where each line ends; the last one at the end of the content. */
@@ -103,7 +103,7 @@ export interface ViewOptions {
  * What to hide, in order: of tool results all that was not selected, of what was said all but the first message and the last answer. What is to be
  * seen is widened to its token borders and the rest is hidden, never the other way round: a hidden stretch takes no character of a line in sight.
  */
-export function hiddenIn(lines: readonly Line[], { messages, selected, before, least, snap }: ViewOptions): Stretch[] {
+export function hiddenIn(lines: readonly ResultLine[], { messages, selected, before, least, snap }: ViewOptions): Stretch[] {
   const answer = messages.slice(0, before).findLastIndex(({ role, content }) => role === 'assistant' && content !== '')
   const hidden: Stretch[] = []
   const hide = (message: number, start: number, end: number) => {
@@ -127,7 +127,7 @@ export function hiddenIn(lines: readonly Line[], { messages, selected, before, l
 }
 
 /** Selected stretches of a message, those beside each other as one. */
-function seenIn(lines: readonly Line[], message: number, selected: readonly Range[]): Span[] {
+function seenIn(lines: readonly ResultLine[], message: number, selected: readonly Range[]): Span[] {
   const spans: Span[] = []
   for (const line of lines) {
     if (line.message !== message || !selected.some(({ first, last }) => first <= line.number && line.number <= last)) continue

@@ -14,7 +14,7 @@ import {
   MappingValue,
   type Node,
   NullValue,
-  type Scope,
+  type TemplateScope,
   trackedOf,
   TrackedString,
   UndefinedValue,
@@ -45,15 +45,15 @@ export class TrackingInterpreter extends Interpreter {
 
   /** `messageOf`: the index of the message that a value given to the template is. */
   constructor(
-    environment: Scope,
+    environment: TemplateScope,
     private readonly messageOf: (value: Value) => number | null,
   ) {
     super(environment)
   }
 
-  override evaluate(node: Node | undefined, environment: Scope): Value {
+  override evaluate(node: Node | undefined, environment: TemplateScope): Value {
     if (node === undefined) return super.evaluate(node, environment)
-    const fields = node as Fields
+    const fields = node as NodeFields
     switch (fields.type) {
       case 'Constant':
         return fields.value as Value
@@ -90,7 +90,7 @@ export class TrackingInterpreter extends Interpreter {
     }
   }
 
-  override evaluateBlock(nodes: readonly Node[], environment: Scope): Value {
+  override evaluateBlock(nodes: readonly Node[], environment: TemplateScope): Value {
     const frame = this.#loops.at(-1)
     const looped = frame !== undefined && (frame.body === nodes || frame.otherwise === nodes)
     const parts: Tracked[] = []
@@ -118,7 +118,7 @@ export class TrackingInterpreter extends Interpreter {
     return made
   }
 
-  #binary(fields: Fields, node: Node, environment: Scope): Value {
+  #binary(fields: NodeFields, node: Node, environment: TemplateScope): Value {
     const operator = fields.operator?.value ?? ''
     if (operator === 'and' || operator === 'or') return super.evaluate(node, environment)
     const left = this.evaluate(fields.left, environment)
@@ -139,10 +139,10 @@ export class TrackingInterpreter extends Interpreter {
     return super.evaluate(changed({ ...fields, left: constant(left), right: constant(right) }), environment)
   }
 
-  #filter(operand: Value, fields: Fields, environment: Scope): Value {
-    const filter = fields.filter as Fields
+  #filter(operand: Value, fields: NodeFields, environment: TemplateScope): Value {
+    const filter = fields.filter as NodeFields
     const called = filter.type === 'CallExpression'
-    const name = String(((called ? filter.callee : filter) as Fields).value)
+    const name = String(((called ? filter.callee : filter) as NodeFields).value)
     const [args, named] = called ? this.evaluateArguments(filter.args ?? [], environment) : [[], new Map<string, Value>()]
     const made = applyFilter(name, operand, args, named)
     if (made !== null) return made
@@ -150,9 +150,9 @@ export class TrackingInterpreter extends Interpreter {
     return super.evaluate(changed({ type: 'FilterExpression', operand: constant(operand), filter: call }), environment)
   }
 
-  #member(fields: Fields, environment: Scope): Value {
+  #member(fields: NodeFields, environment: TemplateScope): Value {
     const object = this.evaluate(fields.object, environment)
-    const property = fields.property as Fields
+    const property = fields.property as NodeFields
     if (isString(object) && fields.computed === true) {
       const text = trackedOf(object)
       if (property.type === 'SliceExpression') {
@@ -180,17 +180,17 @@ export class TrackingInterpreter extends Interpreter {
   }
 
   /** A loop over indices is about the message it takes with its own variable. */
-  #indexed(items: readonly Value[], variable: Node, environment: Scope): void {
+  #indexed(items: readonly Value[], variable: Node, environment: TemplateScope): void {
     const frame = this.#loops.findLast(({ variable: name }) => name === variable.value)
     const index = environment.lookupVariable(String(variable.value)).value
     const item = typeof index === 'number' ? items[index] : undefined
     if (frame !== undefined && item !== undefined) frame.owner = this.messageOf(item) ?? frame.owner
   }
 
-  #loop(node: Node & LoopNode, environment: Scope): Value {
+  #loop(node: Node & LoopNode, environment: TemplateScope): Value {
     const variable = node.loopvar.type === 'Identifier' ? String(node.loopvar.value) : null
     const frame: LoopFrame = { body: node.body, otherwise: node.defaultBlock, rounds: [], variable, owner: null }
-    const iterable = (node.iterable as Fields).type === 'SelectExpression' ? null : this.evaluate(node.iterable, environment)
+    const iterable = (node.iterable as NodeFields).type === 'SelectExpression' ? null : this.evaluate(node.iterable, environment)
     const over = iterable === null ? node.iterable : constant(iterableOf(iterable))
     this.#loops.push(frame)
     try {
@@ -202,14 +202,14 @@ export class TrackingInterpreter extends Interpreter {
   }
 
   /** One round of a loop belongs to the message it loops over, or to the only message whose text it shows. */
-  #round(frame: LoopFrame, made: Tracked, environment: Scope): Tracked {
+  #round(frame: LoopFrame, made: Tracked, environment: TemplateScope): Tracked {
     const item = frame.variable === null ? null : environment.lookupVariable(frame.variable)
     const owner = (item === null ? null : this.messageOf(item)) ?? soleSource(made)
     return owner === null ? made : made.owned(owner)
   }
 
   /** What stands under a condition on the generation prompt belongs to the generation prompt. */
-  #conditional(node: Node, test: Node | undefined, environment: Scope): Value {
+  #conditional(node: Node, test: Node | undefined, environment: TemplateScope): Value {
     const prompted =
       mentionsPrompt(test) &&
       environment.lookupVariable(PROMPT).value === true &&
@@ -268,16 +268,16 @@ function soleSource(made: Tracked): Owner | null {
 export const PROMPT = 'add_generation_prompt'
 
 /** The fields of the nodes we look into. */
-export interface Fields extends Node {
+export interface NodeFields extends Node {
   readonly operator?: { readonly value: string }
   readonly left?: Node
   readonly right?: Node
   readonly operand?: Node
-  readonly filter?: Fields
+  readonly filter?: NodeFields
   readonly callee?: Node
   readonly args?: readonly Node[]
   readonly object?: Node
-  readonly property?: Fields
+  readonly property?: NodeFields
   readonly computed?: boolean
   readonly start?: Node
   readonly stop?: Node
@@ -298,7 +298,7 @@ export interface LoopNode extends Node {
 /** A node that stands for a value already computed, so that the library can go on with it. */
 export const constant = (value: Value): Node => ({ type: 'Constant', value })
 /** A copy of a node with some fields replaced. */
-export const changed = (fields: Partial<Fields>): Node => fields as Node
+export const changed = (fields: Partial<NodeFields>): Node => fields as Node
 /** The same for an argument; some filters insist on string literals. */
 export const argument = (value: Value): Node =>
   isString(value) ? { type: 'StringLiteral', value: value.value } : constant(value)
@@ -313,7 +313,7 @@ export const namedArguments = (named: Map<string, Value>): Node[] =>
 /** True when the condition holds only with the generation prompt: the variable itself, or a conjunction with it. */
 export function mentionsPrompt(test: Node | undefined): boolean {
   if (test === undefined) return false
-  const fields = test as Fields
+  const fields = test as NodeFields
   if (fields.type === 'Identifier') return fields.value === PROMPT
   if (fields.type === 'BinaryExpression' && fields.operator?.value === 'and')
     return mentionsPrompt(fields.left) || mentionsPrompt(fields.right)

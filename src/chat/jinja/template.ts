@@ -11,7 +11,7 @@ import {
   MappingValue,
   type Node,
   parse,
-  type Scope,
+  type TemplateScope,
   tokenize,
   trackedOf,
   TrackedString,
@@ -92,7 +92,7 @@ export class Template {
     return this.#names.has(name) && !RESERVED.has(name)
   }
 
-  #globals(environment: Scope): void {
+  #globals(environment: TemplateScope): void {
     for (const [names, value] of [
       ['true True', true],
       ['false False', false],

@@ -13,7 +13,7 @@ export interface Value {
   toString(): string
 }
 
-export interface Scope {
+export interface TemplateScope {
   /** Converts a JavaScript value and declares it. */
   set(name: string, value: unknown): Value
   setVariable(name: string, value: Value): Value
@@ -28,14 +28,14 @@ export interface Node {
 
 /** What the interpreter calls on itself; some of it is private in its own declarations, which is why the release is pinned. */
 export interface Evaluator {
-  evaluate(node: Node | undefined, environment: Scope): Value
-  evaluateBlock(nodes: readonly Node[], environment: Scope): Value
-  evaluateArguments(args: readonly Node[], environment: Scope): [Value[], Map<string, Value>]
+  evaluate(node: Node | undefined, environment: TemplateScope): Value
+  evaluateBlock(nodes: readonly Node[], environment: TemplateScope): Value
+  evaluateArguments(args: readonly Node[], environment: TemplateScope): [Value[], Map<string, Value>]
 }
 
 interface Library {
-  readonly Environment: new () => Scope
-  readonly Interpreter: new (environment: Scope) => Evaluator
+  readonly Environment: new () => TemplateScope
+  readonly Interpreter: new (environment: TemplateScope) => Evaluator
   readonly tokenize: (source: string, options: { readonly lstrip_blocks: boolean; readonly trim_blocks: boolean }) => unknown
   readonly parse: (tokens: unknown) => Node
 }
@@ -46,7 +46,7 @@ export const { Environment, Interpreter, tokenize, parse } = library as unknown 
 
 type Holding<T> = Value & { readonly value: T }
 type Constructor<T, Args extends unknown[]> = new (...args: Args) => Holding<T>
-type Body = (args: readonly Value[], scope: Scope) => Value
+type Body = (args: readonly Value[], scope: TemplateScope) => Value
 
 /** The classes are not exported, so they are taken from values that the library makes. */
 function classOf<T, Args extends unknown[] = [T]>(example: unknown): Constructor<T, Args> {

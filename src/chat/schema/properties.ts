@@ -5,7 +5,7 @@ import { repeated } from './pattern.js'
 /** Adds a rule of this body and gives its name. */
 export type AddRule = (body: string) => string
 
-export interface Entry {
+export interface PropertyRule {
   readonly pair: string
   readonly isNeeded: boolean
 }
@@ -13,7 +13,7 @@ export interface Entry {
 /** Null: it cannot be. */
 export function sequenceOf(
   rule: AddRule,
-  entries: readonly Entry[],
+  entries: readonly PropertyRule[],
   other: string | null,
   comma: string,
   least: number,

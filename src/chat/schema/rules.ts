@@ -7,7 +7,7 @@ export function literal(text: string): string {
 }
 
 /** Expressions that stand for JSON's punctuation. */
-export interface JsonStyle {
+export interface JsonPunctuation {
   readonly comma: string
   readonly colon: string
   readonly openObject: string
@@ -23,14 +23,14 @@ const JSON_ESCAPES = '["\\\\/bfnrt]'
 const JSON_WORDS = { true: 'true', false: 'false', null: 'null' }
 
 /** As Python's json.dumps has it: one space behind a comma and a colon. */
-export const PYTHON_JSON: JsonStyle = {
+export const PYTHON_JSON: JsonPunctuation = {
   ...{ comma: '", "', colon: '": "', openObject: '"{"', closeObject: '"}"', openList: '"["', closeList: '"]"' },
   words: JSON_WORDS,
   escapes: JSON_ESCAPES,
 }
 
 /** With a little white space where JSON may have some. */
-export const FREE_JSON: JsonStyle = {
+export const FREE_JSON: JsonPunctuation = {
   comma: '"," gap',
   colon: '":" " "?',
   openObject: '"{" gap',
@@ -42,7 +42,7 @@ export const FREE_JSON: JsonStyle = {
 }
 
 /** Python's own literals. */
-export const PYTHON_LITERALS: JsonStyle = {
+export const PYTHON_LITERALS: JsonPunctuation = {
   ...PYTHON_JSON,
   words: { true: 'True', false: 'False', null: 'None' },
   escapes: '["\\\\nrt]',
@@ -51,7 +51,7 @@ export const PYTHON_LITERALS: JsonStyle = {
 export class GrammarRules {
   readonly #rules = new Map<string, string>()
 
-  constructor(readonly style: JsonStyle) {}
+  constructor(readonly style: JsonPunctuation) {}
 
   add(name: string, body: string): void {
     this.#rules.set(name, body)

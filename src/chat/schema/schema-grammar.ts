@@ -16,10 +16,9 @@ import {
   type Schema,
   type TypeName,
 } from './merge.js'
-import { numbersOf } from './numbers.js'
+import { FORMATS, numbersOf, rawTexts, texts } from './scalars.js'
 import { repeated } from './pattern.js'
-import { FORMATS, rawTexts, texts } from './strings.js'
-import { otherKeys, sequenceOf, type Entry } from './properties.js'
+import { otherKeys, sequenceOf, type PropertyRule } from './properties.js'
 import { type GrammarRules, literal } from './rules.js'
 
 export interface SchemaOptions {
@@ -331,7 +330,7 @@ export class SchemaWriter {
     const named = [...Object.entries(properties), ...unnamed.map((name) => [name, additional ?? true] as const)]
     const isPlain = additional === undefined && key.rule === null && least === 0 && most === Infinity
     if (named.length === 0 && isPlain && schema['properties'] === undefined) return 'any'
-    const entries: Entry[] = []
+    const entries: PropertyRule[] = []
     for (const [name, inner] of named) {
       const isNeeded = required.includes(name)
       const isPossible = key.allows(name) && this.#isFinite(inner as AnySchema, new Set())

@@ -2,9 +2,8 @@
 import { isRecord } from '../../core/json.js'
 import { namedJson } from '../conversation.js'
 import { jsonCall, words } from '../grammar.js'
-import { BlockParser, type Block, type BlockReader } from './blocks.js'
 import { JsonScanner, namedCallOf, parseJson, type RawCall } from './call.js'
-import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { type TagBlock, BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 /** Reads one array (or a single object) and its closing tag, if it has one. */
 export class ArrayReader implements BlockReader {
@@ -65,9 +64,9 @@ export function arrayFamily(
 ): SyntaxFamily {
   return ({ tags }) => {
     const thoughts = reasoning ?? tags
-    const blocks: readonly Block[] = [
+    const blocks: readonly TagBlock[] = [
       { kind: 'calls', open, reader: () => new ArrayReader(close) },
-      ...skip.map((tag): Block => ({ kind: 'skip', open: tag })),
+      ...skip.map((tag): TagBlock => ({ kind: 'skip', open: tag })),
       ...reasoningBlocks(thoughts),
     ]
     return {

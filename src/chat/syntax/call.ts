@@ -57,7 +57,7 @@ export function namedCallOf(value: unknown): RawCall | null {
 
 // Finds where a JSON value ends in text that is still coming, in one pass over it.
 
-type Outcome =
+type JsonScan =
   { readonly state: 'complete'; readonly end: number } | { readonly state: 'incomplete' } | { readonly state: 'invalid' }
 
 /** What may come next inside the innermost container. */
@@ -89,7 +89,7 @@ export class JsonScanner {
     return this.#invalid ? this.#before : this.#at
   }
 
-  scan(text: string, final = false): Outcome {
+  scan(text: string, final = false): JsonScan {
     while (this.#end === null && !this.#invalid && this.#at < text.length) {
       this.#before = this.#at
       this.#step(text)

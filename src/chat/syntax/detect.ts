@@ -1,7 +1,6 @@
 /** Which family's call syntax a template uses, told by the markers in its source. */
-import type { Form } from '../conversation.js'
+import type { TemplateForm } from '../conversation.js'
 import { apertus, apriel, commandR, firefunction, granite, nemotron } from './arrays.js'
-import { BlockParser } from './blocks.js'
 import { functionary31, functionary32 } from './functionary.js'
 import { USUAL_TAGS } from '../grammar.js'
 import { harmony } from './harmony.js'
@@ -10,7 +9,7 @@ import { llama3 } from './llama3.js'
 import { mistral } from './mistral.js'
 import { pythonic } from './pythonic.js'
 import { deepseek, kimi } from './sections.js'
-import { reasoningBlocks, type ReasoningTags, type SyntaxFamily, type ToolSyntax } from './syntax.js'
+import { BlockParser, reasoningBlocks, type ReasoningTags, type SyntaxFamily, type ToolSyntax } from './syntax.js'
 
 /** In order: the first whose markers all occur. */
 const families: readonly (readonly [SyntaxFamily, readonly string[]])[] = [
@@ -40,7 +39,7 @@ const reasonings: readonly ReasoningTags[] = [
 ]
 
 /** Where we describe the tools ourselves, or write calls for lack of any other way, it is in Hermes syntax. */
-export function detectSyntax(source: string, capabilities: Form): ToolSyntax {
+export function detectSyntax(source: string, capabilities: TemplateForm): ToolSyntax {
   const tags = reasonings.find(({ open, close }) => source.includes(open) && source.includes(close)) ?? null
   const found = families.find(([, markers]) => markers.every((marker) => source.includes(marker)))
   const family = capabilities.tools === 'described' ? hermes : (found?.[0] ?? (capabilities.calls === 'text' ? hermes : none))

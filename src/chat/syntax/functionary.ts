@@ -1,10 +1,9 @@
 /** Functionary: `<function=name>{...}</function>` (v3.1) and `>>>name` with the arguments on the next line (v3.2). */
 import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
 import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
-import { BlockParser, type BlockReader } from './blocks.js'
 import { type BegunCall, JsonScanner, type RawCall } from './call.js'
 import { StreamParser } from '../parser.js'
-import { callGrammars, type SyntaxFamily } from './syntax.js'
+import { BlockParser, type BlockReader, callGrammars, type SyntaxFamily } from './syntax.js'
 
 const CLOSE = '</function>'
 

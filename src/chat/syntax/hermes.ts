@@ -3,9 +3,8 @@ import { isRecord } from '../../core/json.js'
 import { jsonCall, words, type CallForm } from '../grammar.js'
 import type { ToolDefinition } from '../message.js'
 import { satisfies, type AnySchema, type Schema } from '../schema/merge.js'
-import { BlockParser, type BlockReader } from './blocks.js'
 import { begunNamed, JsonScanner, namedCall, parseJson, type RawCall } from './call.js'
-import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 class HermesReader implements BlockReader {
   #scanner: JsonScanner | null = null

@@ -1,9 +1,8 @@
 /** Mistral: `[TOOL_CALLS]` with an array, or since v11 `[TOOL_CALLS]name[ARGS]{...}` for every call. */
 import { jsonCall, words } from '../grammar.js'
 import { ArrayReader } from './arrays.js'
-import { BlockParser, type BlockReader } from './blocks.js'
 import { type BegunCall, JsonScanner, type RawCall } from './call.js'
-import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 const OPEN = '[TOOL_CALLS]'
 /** `name[CALL_ID]id[ARGS]{...}`; the id is optional. */

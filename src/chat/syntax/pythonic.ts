@@ -1,9 +1,8 @@
 /** LFM2: calls as a list of Python calls between tags, `[name(key='value')]`. */
 import type { ToolCall } from '../message.js'
 import { words } from '../grammar.js'
-import { BlockParser, type BlockReader } from './blocks.js'
 import type { RawCall } from './call.js'
-import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 const OPEN = '<|tool_call_start|>'
 const CLOSE = '<|tool_call_end|>'
@@ -17,7 +16,7 @@ class PythonReader implements BlockReader {
   }
 }
 
-class Unreadable extends Error {}
+class UnreadableCall extends Error {}
 
 /** Reads `[name(key=literal, ...), ...]`; the literals are Python's. */
 class PythonCalls {
@@ -32,7 +31,7 @@ class PythonCalls {
       this.#expect('[')
       return this.#list(']', () => this.#call())
     } catch (error) {
-      if (!(error instanceof Unreadable)) throw error
+      if (!(error instanceof UnreadableCall)) throw error
       return [{ name: '', arguments: this.text.trim() }]
     }
   }
@@ -75,14 +74,14 @@ class PythonCalls {
       null: null,
     }
     if (word in constants) return constants[word]
-    if (!/^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$/.test(word)) throw new Unreadable()
+    if (!/^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$/.test(word)) throw new UnreadableCall()
     return Number(word)
   }
 
   #string(quote: string): string {
     let value = ''
     for (this.#at++; this.text.charAt(this.#at) !== quote; this.#at++) {
-      if (this.#at >= this.text.length) throw new Unreadable()
+      if (this.#at >= this.text.length) throw new UnreadableCall()
       const char = this.text.charAt(this.#at)
       value += char === '\\' ? this.#escape() : char
     }
@@ -97,7 +96,7 @@ class PythonCalls {
     if (digits === undefined) return simple[char] ?? `\\${char}`
     const code = Number.parseInt(this.text.slice(this.#at + 1, this.#at + 1 + digits), 16)
     this.#at += digits
-    if (Number.isNaN(code) || code > 0x10ffff) throw new Unreadable()
+    if (Number.isNaN(code) || code > 0x10ffff) throw new UnreadableCall()
     return String.fromCodePoint(code)
   }
 
@@ -120,14 +119,14 @@ class PythonCalls {
     this.#space()
     pattern.lastIndex = this.#at
     const [found] = pattern.exec(this.text) ?? []
-    if (found === undefined) throw new Unreadable()
+    if (found === undefined) throw new UnreadableCall()
     this.#at += found.length
     return found
   }
 
   #expect(char: string): void {
     this.#space()
-    if (this.text.charAt(this.#at) !== char) throw new Unreadable()
+    if (this.text.charAt(this.#at) !== char) throw new UnreadableCall()
     this.#at++
   }
 

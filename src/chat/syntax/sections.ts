@@ -1,8 +1,7 @@
 /** DeepSeek and Kimi: control tokens around every call, and around all of them. */
 import { words } from '../grammar.js'
-import { BlockParser, type Block, type BlockReader } from './blocks.js'
 import { type BegunCall, JsonScanner, type RawCall } from './call.js'
-import { callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
+import { type TagBlock, BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 /** A header, a separator, JSON (possibly in a code fence), a closing tag. */
 class SectionReader implements BlockReader {
@@ -41,7 +40,7 @@ class SectionReader implements BlockReader {
   }
 }
 
-const skip = (open: string): Block => ({ kind: 'skip', open })
+const skip = (open: string): TagBlock => ({ kind: 'skip', open })
 
 /** The name stands before the arguments (V3.1), or after the separator and before a fence (R1, V3). */
 function deepseekCall(header: string, rest: string): RawCall {
@@ -58,7 +57,7 @@ function deepseekStart(header: string, rest: string): BegunCall | null {
 export const deepseek: SyntaxFamily = ({ source, tags }) => {
   const fenced = source.includes('```json')
   const reader = () => new SectionReader('<｜tool▁sep｜>', '<｜tool▁call▁end｜>', deepseekCall, deepseekStart)
-  const blocks: readonly Block[] = [
+  const blocks: readonly TagBlock[] = [
     { kind: 'calls', open: '<｜tool▁call▁begin｜>', reader },
     skip('<｜tool▁calls▁begin｜>'),
     skip('<｜tool▁calls▁end｜>'),
@@ -92,7 +91,7 @@ const kimiStart = (header: string, rest: string): BegunCall => ({ ...kimiCall(he
 
 export const kimi: SyntaxFamily = ({ tags }) => {
   const reader = () => new SectionReader('<|tool_call_argument_begin|>', '<|tool_call_end|>', kimiCall, kimiStart)
-  const blocks: readonly Block[] = [
+  const blocks: readonly TagBlock[] = [
     { kind: 'calls', open: '<|tool_call_begin|>', reader },
     skip('<|tool_calls_section_begin|>'),
     skip('<|tool_calls_section_end|>'),

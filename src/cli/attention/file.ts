@@ -11,13 +11,13 @@ import type { ChatMessage } from '../../chat/message.js'
 import type { Contract } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { LlamaEngine } from '../../engine/llama.js'
-import { refuseHopeless } from '../../engine/room.js'
+import { refuseHopeless } from '../../engine/model-facts.js'
 import { refuseBeyond } from '../../eval/attention-study.js'
 import { readInput, type Shell } from '../shell.js'
 import { integer } from '../options.js'
 import { type Column, number, table, terminal } from '../../figures/table.js'
 import { foldedBy, parseTranscript, type Transcript } from '../transcript.js'
-import { addStudyOptions, loadForLooking, Progress, type StudyFlags } from './study.js'
+import { addStudyOptions, loadForLooking, StudyProgress, type StudyFlags } from './study.js'
 import { editOf } from '../../context/fragment.js'
 import Type, { type Static } from 'typebox'
 import { checked, inWords, strict, Text } from '../../core/schema.js'
@@ -76,7 +76,7 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
       answer,
       contracts: flags.contract,
       signal: interrupt.signal,
-      onProgress: new Progress(notes, flags.json === true).say,
+      onProgress: new StudyProgress(notes, flags.json === true).say,
       ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
       ...(flags.layers === undefined ? {} : { layers: flags.layers }),
     }).finally(() => {

@@ -1,6 +1,6 @@
 /** Owns what attention studies share: their options, the engine they run on, flash attention off from the start, and what a study says in the terminal. */
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import type { Figure, Finding, Summary } from '../../attention/findings.js'
+import type { FindingFigure, Finding, StudySummary } from '../../attention/findings.js'
 import { type Contract, CONTRACTS } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { LlamaEngine } from '../../engine/llama.js'
@@ -58,7 +58,7 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
 // What a study says in the terminal: progress while it runs, then its findings in a table and in words.
 
 /** Says how far a study is: redrawn in a terminal, a line a part elsewhere. */
-export class Progress {
+export class StudyProgress {
   readonly #begun = performance.now()
   #first: number | null = null
 
@@ -80,7 +80,7 @@ export class Progress {
 }
 
 /** A table, and the paper's row below ours. */
-export function findingLines({ findings, paper }: Summary, rule: string): string[] {
+export function findingLines({ findings, paper }: StudySummary, rule: string): string[] {
   const columns = [
     left('folded'),
     left('from'),
@@ -92,6 +92,8 @@ export function findingLines({ findings, paper }: Summary, rule: string): string
       'alone %',
       'excess %',
       'placebo %',
+      'unasked %',
+      'others %',
       'median %',
       'range %',
       'R2',
@@ -110,6 +112,8 @@ export function findingLines({ findings, paper }: Summary, rule: string): string
     valueOf(finding.baselineMeanChange),
     valueOf(finding.excessMeanChange),
     valueOf(finding.placeboMeanChange),
+    valueOf(finding.unaskedMeanChange),
+    valueOf(finding.othersMeanChange),
     valueOf(finding.medianChange),
     finding.range === null ? '-' : finding.range.map(plain).join(' .. '),
     finding.r2 === null ? '-' : finding.r2.value.toFixed(3),
@@ -123,7 +127,7 @@ export function findingLines({ findings, paper }: Summary, rule: string): string
       String(paper.pairs),
       `${paper.improved} (${percent(paper.improvedShare)})`,
       plain(paper.meanChange),
-      ...['', '', '', ''],
+      ...['', '', '', '', '', ''],
     ],
     ...[plain(paper.medianChange), paper.range.map(plain).join(' .. '), String(paper.r2), paper.p],
   ]
@@ -133,7 +137,7 @@ export function findingLines({ findings, paper }: Summary, rule: string): string
     "Change of the mean attention to a key's current value, folded against complete. from value: the answer's tokens of the value look, as in the paper; " +
       'predicting: the token before them does. below even: pairs whose weight was less than an even share, so that percentages of it say little. ' +
       'alone: what softmax arithmetic makes of it, every weight over what is left of 1 without the folded text; excess: observed less that. ' +
-      'placebo: as many tokens of made-up words folded in the same place. 95 %: bootstrap over prompts. p: over pairs, t test and Wilcoxon. The paper: Sculptor, section 4.3, another model.',
+      'placebo: as many tokens of made-up words folded in the same place; unasked: of updates of keys that nobody asks for. others: the mass on all other tokens of the stream that stay open. 95 %: bootstrap over prompts. p: over pairs, t test and Wilcoxon. The paper: Sculptor, section 4.3, another model.',
     ...leftOut(findings),
   ]
 }
@@ -152,8 +156,8 @@ function leftOut(findings: readonly Finding[]): string[] {
 }
 
 const plain = (value: number): string => signed(value).replace('−', '-')
-const valueOf = (figure: Figure | null): string => (figure === null ? '-' : plain(figure.value))
-const endsOf = (figure: Figure | null): string =>
+const valueOf = (figure: FindingFigure | null): string => (figure === null ? '-' : plain(figure.value))
+const endsOf = (figure: FindingFigure | null): string =>
   (figure?.interval ?? null) === null ? '-' : figure!.interval!.map(plain).join(' .. ')
 const testsOf = ({ overPairs: { t, wilcoxon } }: Finding): string[] =>
   [t, wilcoxon].map((test) => (test === null ? '-' : probability(test.p)))
@@ -169,6 +173,9 @@ export const machineFinding = ({
   baselineR2,
   placeboMeanChange,
   placeboBaselineMeanChange,
+  unaskedMeanChange,
+  unaskedBaselineMeanChange,
+  othersMeanChange,
   range,
   r2,
   overPairs,
@@ -189,12 +196,22 @@ export const machineFinding = ({
   baselineR2: baselineR2?.value ?? null,
   placeboMeanChange: placeboMeanChange?.value ?? null,
   placeboBaselineMeanChange: placeboBaselineMeanChange?.value ?? null,
+  unaskedMeanChange: unaskedMeanChange?.value ?? null,
+  unaskedBaselineMeanChange: unaskedBaselineMeanChange?.value ?? null,
+  othersMeanChange: othersMeanChange?.value ?? null,
   range,
   r2: r2?.value ?? null,
   p: overPairs.t?.p ?? null,
   wilcoxon: overPairs.wilcoxon?.p ?? null,
   seedP: overSeeds.t?.p ?? null,
   seedWilcoxon: overSeeds.wilcoxon?.p ?? null,
+  excessSeedP: rest.excessOverSeeds.t?.p ?? null,
+  excessSeedWilcoxon: rest.excessOverSeeds.wilcoxon?.p ?? null,
+  byDistance: rest.byDistance.map(({ meanChange: change, excessMeanChange: excess, ...row }) => ({
+    ...row,
+    meanChange: change?.value ?? null,
+    excessMeanChange: excess?.value ?? null,
+  })),
   counts: rest.counts,
   belowEven: rest.belowEven,
 })

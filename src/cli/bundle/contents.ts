@@ -3,7 +3,17 @@ import { existsSync } from 'node:fs'
 import { lstat, readFile } from 'node:fs/promises'
 import { basename, dirname, join, relative } from 'node:path'
 import { KvfoldError } from '../../core/errors.js'
-import { dockerfile, type Entry, fileEntry, folderEntries, inOrder, launcher, readme, systemdUnit, textEntry } from './entries.js'
+import {
+  dockerfile,
+  type BundleEntry,
+  fileEntry,
+  folderEntries,
+  inOrder,
+  launcher,
+  readme,
+  systemdUnit,
+  textEntry,
+} from './entries.js'
 import { type Binary, nodeProgram, type NodeProgram, readElf, type Requirements, requirementsOf } from './requirements.js'
 
 export const BUNDLE_GPUS = ['cpu', 'cuda', 'vulkan'] as const
@@ -22,7 +32,7 @@ export interface ContentsOptions {
 export interface Contents {
   /** `kvfold-<version>-linux-x64-cpu`. */
   readonly name: string
-  readonly entries: readonly Entry[]
+  readonly entries: readonly BundleEntry[]
   readonly requirements: Requirements
 }
 
@@ -90,7 +100,7 @@ function backendPackages(gpu: BundleGpu): string[] {
   }
 }
 
-async function ownEntries(app: string, root: string, dist: string): Promise<Entry[]> {
+async function ownEntries(app: string, root: string, dist: string): Promise<BundleEntry[]> {
   const missing = [...OWN_FILES, BUILTIN_FOLDER].filter((file) => !existsSync(join(root, file)))
   missing.push(...COMPILED.filter((file) => !existsSync(join(dist, file))).map((file) => `dist/${file}`))
   if (missing.length > 0)
@@ -113,7 +123,7 @@ function needed(within: string): boolean {
 }
 
 /** All parts of a model that is cut into several files. @throws KvfoldError cli/bad-usage when two have one name */
-async function placeModels(models: readonly string[]): Promise<Entry[]> {
+async function placeModels(models: readonly string[]): Promise<BundleEntry[]> {
   const files = models.flatMap((file) => {
     const [, start, , count] = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/.exec(file) ?? []
     if (start === undefined || count === undefined) return [file]
@@ -128,7 +138,7 @@ async function placeModels(models: readonly string[]): Promise<Entry[]> {
 }
 
 /** Programs and libraries for this kind of processor. */
-function binariesOf(entries: readonly Entry[], machine: number): Binary[] {
+function binariesOf(entries: readonly BundleEntry[], machine: number): Binary[] {
   return entries.flatMap(({ path, source }) => {
     if (source.kind !== 'file' || !/(^node|\.node|\.so(\.[\d.]+)?)$/.test(path)) return []
     const elf = readElf(source.file)
@@ -150,7 +160,7 @@ export interface Package {
   readonly folder: string
 }
 
-interface Manifest {
+interface PackageManifest {
   readonly name?: string
   readonly version?: string
   readonly license?: unknown
@@ -202,7 +212,7 @@ function commonFolder(packages: readonly Package[]): string {
   }, packages[0]!.folder)
 }
 
-function needs(manifest: Manifest): { name: string; optional: boolean }[] {
+function needs(manifest: PackageManifest): { name: string; optional: boolean }[] {
   const { dependencies = {}, optionalDependencies = {}, peerDependencies = {}, peerDependenciesMeta = {} } = manifest
   const peers = Object.keys(peerDependencies).filter((name) => peerDependenciesMeta[name]?.optional !== true)
   const optional = new Set(Object.keys(optionalDependencies))
@@ -221,14 +231,14 @@ async function installed(name: string, from: string): Promise<string | null> {
 }
 
 /** Whether a package is for this kind of machine. Some say only by their names that they are for musl. */
-function fits(name: string, { os = [], cpu = [], libc = [] }: Manifest): boolean {
+function fits(name: string, { os = [], cpu = [], libc = [] }: PackageManifest): boolean {
   const allows = (list: readonly string[], value: string): boolean =>
     !list.includes(`!${value}`) && (list.every((item) => item.startsWith('!')) || list.includes(value))
   return allows(os, process.platform) && allows(cpu, process.arch) && allows(libc, 'glibc') && !/-musl(eabi(hf)?)?$/.test(name)
 }
 
-async function readManifest(folder: string): Promise<Manifest> {
-  return JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as Manifest
+async function readManifest(folder: string): Promise<PackageManifest> {
+  return JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as PackageManifest
 }
 
 // What a bundle says about the licences of what is inside.
@@ -255,7 +265,7 @@ async function licenceEntries(
   packages: readonly PlacedPackage[],
   models: readonly string[],
   own: string,
-): Promise<Entry[]> {
+): Promise<BundleEntry[]> {
   const prefix = dirname(dirname(node.file))
   const nodeText = await firstOf([
     join(dirname(node.file), FOLDER, NODE_TEXT),

@@ -6,32 +6,32 @@ import { join } from 'node:path'
 import { KvfoldError } from '../../core/errors.js'
 import type { Requirements } from './requirements.js'
 
-export type Source =
+export type EntryContent =
   { readonly kind: 'file'; readonly file: string; readonly size: number } | { readonly kind: 'text'; readonly text: string }
 
-export interface Entry {
+export interface BundleEntry {
   /** In the bundle, with `/`. */
   readonly path: string
   readonly executable: boolean
-  readonly source: Source
+  readonly source: EntryContent
 }
 
 /** The name of the list of checksums, in the form that `sha256sum -c` reads. */
 export const CHECKSUMS = 'SHA256SUMS'
 
-export const textEntry = (path: string, text: string, executable = false): Entry => ({
+export const textEntry = (path: string, text: string, executable = false): BundleEntry => ({
   path,
   executable,
   source: { kind: 'text', text },
 })
 
-export async function fileEntry(path: string, file: string, executable = false): Promise<Entry> {
+export async function fileEntry(path: string, file: string, executable = false): Promise<BundleEntry> {
   return { path, executable, source: { kind: 'file', file, size: (await stat(file)).size } }
 }
 
 /** All files below `folder` that `wanted` takes (given their path within it), placed below `path`. Links to files become files. */
-export async function folderEntries(path: string, folder: string, wanted: (within: string) => boolean): Promise<Entry[]> {
-  const found: Entry[] = []
+export async function folderEntries(path: string, folder: string, wanted: (within: string) => boolean): Promise<BundleEntry[]> {
+  const found: BundleEntry[] = []
   const walk = async (within: string): Promise<void> => {
     for (const item of await readdir(join(folder, within), { withFileTypes: true })) {
       const name = within === '' ? item.name : `${within}/${item.name}`
@@ -45,14 +45,14 @@ export async function folderEntries(path: string, folder: string, wanted: (withi
   return found
 }
 
-export const sizeOf = ({ source }: Entry): number => (source.kind === 'file' ? source.size : Buffer.byteLength(source.text))
+export const sizeOf = ({ source }: BundleEntry): number => (source.kind === 'file' ? source.size : Buffer.byteLength(source.text))
 
 /** By path, byte for byte, so that every machine writes the same order. */
-export const inOrder = (entries: readonly Entry[]): Entry[] =>
+export const inOrder = (entries: readonly BundleEntry[]): BundleEntry[] =>
   [...entries].sort((a, b) => Buffer.compare(Buffer.from(a.path), Buffer.from(b.path)))
 
 /** The bytes of an entry, noting their checksum in `sums` when all are read. @throws KvfoldError when a file changes its size meanwhile */
-export async function* contents(entry: Entry, sums: Map<string, string>): AsyncGenerator<Buffer> {
+export async function* contents(entry: BundleEntry, sums: Map<string, string>): AsyncGenerator<Buffer> {
   const { source } = entry
   const hash = createHash('sha256')
   let length = 0
@@ -67,7 +67,7 @@ export async function* contents(entry: Entry, sums: Map<string, string>): AsyncG
 }
 
 /** The list of checksums as the last file of a bundle. */
-export const checksumEntry = (sums: ReadonlyMap<string, string>): Entry =>
+export const checksumEntry = (sums: ReadonlyMap<string, string>): BundleEntry =>
   textEntry(CHECKSUMS, [...sums].map(([path, sum]) => `${sum}  ${path}\n`).join(''))
 
 // The texts of a bundle: its shell scripts (POSIX sh), and the page that tells what it is.

@@ -8,7 +8,7 @@ import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
 import { pack } from 'tar-stream'
 import { KvfoldError } from '../../core/errors.js'
-import { checksumEntry, CHECKSUMS, contents, type Entry, sizeOf, unpacker } from './entries.js'
+import { checksumEntry, CHECKSUMS, contents, type BundleEntry, sizeOf, unpacker } from './entries.js'
 
 export interface Written {
   readonly files: number
@@ -19,11 +19,11 @@ export interface Written {
 const UNPACK = 'unpack.sh'
 
 /** `folder` must not exist, or be empty. @throws KvfoldError cli/bad-usage, bundle/unsuitable, engine/cancelled */
-export function writeFolder(folder: string, entries: readonly Entry[], signal: AbortSignal): Promise<Written> {
+export function writeFolder(folder: string, entries: readonly BundleEntry[], signal: AbortSignal): Promise<Written> {
   return whole(folder, async (at) => {
     const sums = new Map<string, string>()
     let bytes = 0
-    const write = async (entry: Entry): Promise<void> => {
+    const write = async (entry: BundleEntry): Promise<void> => {
       const path = join(at, entry.path)
       await mkdir(dirname(path), { recursive: true })
       const file = createWriteStream(path, { mode: entry.executable ? 0o755 : 0o644 })
@@ -42,12 +42,12 @@ export function writeFolder(folder: string, entries: readonly Entry[], signal: A
 export function writeArchive(
   folder: string,
   name: string,
-  entries: readonly Entry[],
+  entries: readonly BundleEntry[],
   partBytes: number,
   signal: AbortSignal,
 ): Promise<Written> {
   return whole(folder, async (at) => {
-    const parts = new Parts(at, `${name}.tar.gz`, partBytes)
+    const parts = new ArchiveParts(at, `${name}.tar.gz`, partBytes)
     await pipeline(Readable.from(tarOf(name, entries), { objectMode: true }), createGzip(), parts, { signal })
     await writeFile(join(at, UNPACK), unpacker(name, CHECKSUMS, CHECKSUMS), { mode: 0o755 })
     await writeFile(join(at, CHECKSUMS), parts.sums.join(''))
@@ -55,7 +55,7 @@ export function writeArchive(
   })
 }
 
-interface Part {
+interface ArchivePart {
   readonly name: string
   readonly file: FileHandle
   readonly hash: Hash
@@ -64,10 +64,10 @@ interface Part {
 }
 
 /** Writes what it gets to files of a given size: `name.00001`, `name.00002`... */
-class Parts extends Writable {
+class ArchiveParts extends Writable {
   readonly sums: string[] = []
   bytes = 0
-  #part: Part | null = null
+  #part: ArchivePart | null = null
 
   constructor(
     private readonly folder: string,
@@ -109,7 +109,7 @@ class Parts extends Writable {
     }
   }
 
-  async #begin(): Promise<Part> {
+  async #begin(): Promise<ArchivePart> {
     const name = `${this.name}.${String(this.sums.length + 1).padStart(5, '0')}`
     return { name, file: await open(join(this.folder, name), 'w'), hash: createHash('sha256'), left: this.size }
   }
@@ -152,9 +152,9 @@ function unwritable(folder: string, error: NodeJS.ErrnoException): KvfoldError {
 // Tar archives of a list of files: the same bytes for the same files (no times, no owners).
 
 /** The files below the folder `name`, with the list of their checksums as the last one. */
-export async function* tarOf(name: string, entries: readonly Entry[]): AsyncGenerator<Buffer> {
+export async function* tarOf(name: string, entries: readonly BundleEntry[]): AsyncGenerator<Buffer> {
   const archive = pack()
-  const put = async (entry: Entry, sums: Map<string, string>): Promise<void> => {
+  const put = async (entry: BundleEntry, sums: Map<string, string>): Promise<void> => {
     const mode = entry.executable ? 0o755 : 0o644
     const member = archive.entry({ name: `${name}/${entry.path}`, size: sizeOf(entry), mode, mtime: new Date(0) })
     await pipeline(Readable.from(contents(entry, sums)), member)

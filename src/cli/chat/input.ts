@@ -123,7 +123,7 @@ const MORE = '. '
  * One line at a time; lines that arrive meanwhile wait. In a terminal a prompt is shown while it waits and keys edit the line; a line that
  * ends in a backslash goes on in the next one. Ctrl-C at the prompt drops what was typed; on an empty line a second one leaves.
  */
-export class Lines {
+export class TypedLines {
   readonly interactive: boolean
   readonly #reader: Interface
   readonly #queue: string[] = []

@@ -10,10 +10,10 @@ import { printable, type Terminal } from '../terminal.js'
 import { count, plural } from '../../figures/numbers.js'
 import type { Interrupt } from '../shell.js'
 import { ledgerLine, ledgerTable, TurnView } from '../turn-view.js'
-import { refuseHopeless } from '../../engine/room.js'
+import { refuseHopeless } from '../../engine/model-facts.js'
 import { type ChatCommand, chatHelp } from './input.js'
 
-export interface TalkOptions {
+export interface ChatSessionOptions {
   readonly engine: LlamaEngine
   readonly out: Terminal
   readonly interrupt: Interrupt
@@ -25,10 +25,10 @@ export interface TalkOptions {
 /** Tools shown of those that a person's words find. */
 const FOUND = 10
 
-export class Talk {
+export class ChatSession {
   #session: Session | MemToolSession
 
-  constructor(private readonly options: TalkOptions) {
+  constructor(private readonly options: ChatSessionOptions) {
     this.#session = options.begin()
   }
 

@@ -2,14 +2,21 @@
 import { readFileSync } from 'node:fs'
 import { Option, type Command } from 'commander'
 import { RunFolder } from '../../attention/run-folder.js'
-import type { Summary } from '../../attention/findings.js'
+import type { StudySummary } from '../../attention/findings.js'
 import { KvfoldError } from '../../core/errors.js'
 import { modelFingerprint } from '../../engine/model-facts.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { runOptions, studyValues, type ValueStudyOptions } from '../../eval/attention-study.js'
 import { ownWords, wordsFrom } from '../../eval/pi-llm.js'
 import { addFile } from '../attention/file.js'
-import { addStudyOptions, findingLines, loadForLooking, machineFinding, Progress, type StudyFlags } from '../attention/study.js'
+import {
+  addStudyOptions,
+  findingLines,
+  loadForLooking,
+  machineFinding,
+  StudyProgress,
+  type StudyFlags,
+} from '../attention/study.js'
 import { integer, integers } from '../options.js'
 import type { Shell } from '../shell.js'
 
@@ -83,7 +90,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
     const model = await modelOf(engine)
     const depends = { ...runOptions(options), model: model.fingerprint, words: flags.words ?? 'own', cache: cacheOf(flags) }
     const keep = RunFolder.open(flags.out ?? FOLDER, depends)
-    const progress = new Progress(notes, json)
+    const progress = new StudyProgress(notes, json)
     const records = await studyValues({ ...options, keep, onProgress: progress.say })
       .catch((error: unknown) => {
         if (interrupt.interrupted) notes.print(`What is finished is kept in ${keep.path}; the same command goes on from there.`)
@@ -116,7 +123,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
 }
 
 /** The first contract's finding with the paper's measure stands at the top. */
-function machineView(summary: Summary, report: string): object {
+function machineView(summary: StudySummary, report: string): object {
   const { findings, model, n, interference } = summary
   const [first] = findings
   if (first === undefined) throw new KvfoldError('internal/invariant', 'A study has no findings.')

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { LlamaEngine } from '../../engine/llama.js'
-import { checkContext, type Context, foldedLike, type Limits, longest, pointsOf } from '../../eval/cost/schedule.js'
+import { checkContext, type FoldSizes, foldedLike, type ScheduleLimits, longest, pointsOf } from '../../eval/cost/schedule.js'
 import { cellsFor, machineCosts, study } from '../../eval/cost/study.js'
 import {
   type Circumstances,
@@ -35,7 +35,7 @@ interface AcmFlags extends Omit<
 > {
   readonly before?: number
   readonly after?: number
-  readonly points?: readonly Context[]
+  readonly points?: readonly FoldSizes[]
   readonly shares?: readonly number[]
   readonly rounds?: number
   readonly generate?: number
@@ -55,7 +55,7 @@ const DECIDED = ['--contract', '--context', '--host-cache', '--disk-cache', '--d
 const WHOLE = { rounds: 3, generated: 24, shares: [0, 0.5, 0.9], minutes: 10 }
 const QUICK = { rounds: 2, generated: 8, shares: [0, 0.5], minutes: 1 }
 const DEFAULT_BLEND = 0.2
-/** A lane for the text, one for the turn, what its fold parks, one to work in, and some to spare. */
+/** A sequence for the text, one for the turn, what its fold parks, one to work in, and some to spare. */
 const SEQUENCES = 16
 /** Of the free memory, for the cache. */
 const MEMORY = 0.5
@@ -125,7 +125,7 @@ async function run(flags: AcmFlags, { out, notes, interrupt }: Shell): Promise<v
   if (flags.clock === 'cpu' && (settings.threads !== 1 || native.backend.gpu !== 'cpu'))
     throw new KvfoldError('cli/bad-usage', '--clock cpu needs --threads 1, and --gpu cpu where there is another.')
   const path = await modelPath(flags.model, notes, interrupt.signal)
-  const progress = new Progress(notes, flags.json === true)
+  const progress = new BenchProgress(notes, flags.json === true)
   const trainedOf = ({ trainedContext }: ModelInfo): number | null => (trainedContext > 0 ? trainedContext : null)
   const { info, cost } = await machineCosts(native, path, settings, {
     check: (model) => {
@@ -141,7 +141,7 @@ async function run(flags: AcmFlags, { out, notes, interrupt }: Shell): Promise<v
   }).finally(() => {
     notes.close()
   })
-  const limits: Limits = {
+  const limits: ScheduleLimits = {
     cost,
     shares,
     rounds,
@@ -234,7 +234,7 @@ async function show(report: CostReport, { out: folder, json }: AcmFlags, out: Te
 }
 
 /** A line that is redrawn in a terminal; elsewhere now and then a line. */
-class Progress {
+class BenchProgress {
   #told = -Infinity
 
   constructor(
@@ -277,7 +277,7 @@ function oneSize(text: string): number {
   return size
 }
 
-function contexts(text: string): Context[] {
+function contexts(text: string): FoldSizes[] {
   return text.split(',').map((part) => {
     const [before = '', after = '', ...more] = part.split(':')
     if (after === '' || more.length > 0)

@@ -1,4 +1,5 @@
 /** `kvfold chat`: talk to a model and edit its context by hand, or let it do so itself. */
+import { given } from '../../core/json.js'
 import { freshConversation } from '../../core/ids.js'
 import { Option, type Command } from 'commander'
 import type { MemToolSession } from '../../agents/memtool.js'
@@ -10,11 +11,11 @@ import type { ConversationState } from '../../context/conversation.js'
 import { begunBy, givenTranscript } from '../transcript.js'
 import { printable } from '../terminal.js'
 import { BUILTIN } from '../builtin.js'
-import { Lines, messageOf, parseCommand } from '../chat/input.js'
-import { Talk } from '../chat/talk.js'
+import { TypedLines, messageOf, parseCommand } from '../chat/input.js'
+import { ChatSession } from '../chat/talk.js'
 import { describe, type Shell } from '../shell.js'
 import { count } from '../../figures/numbers.js'
-import { addModelOptions, addSamplingOptions, given, integer, sampling, type ModelFlags, type SamplingFlags } from '../options.js'
+import { addModelOptions, addSamplingOptions, integer, sampling, type ModelFlags, type SamplingFlags } from '../options.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, standingOf, type McpFlags, type McpTools } from '../mcp-tools.js'
 import { loadEngine } from '../runtime.js'
 
@@ -60,9 +61,9 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
       before = undefined
       return session
     }
-    const talk = new Talk({ engine, out, interrupt, begin, servers })
+    const talk = new ChatSession({ engine, out, interrupt, begin, servers })
     if (interrupt.interrupted) return
-    const lines = new Lines(out, interrupt)
+    const lines = new TypedLines(out, interrupt)
     try {
       if (lines.interactive) greet(engine, flags, shell, syntax.name)
       if (servers !== null) notes.prose(standingOf(servers), notes.colours.dim)
@@ -76,7 +77,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   }
 }
 
-async function converse(talk: Talk, lines: Lines, { out, notes, interrupt }: Shell): Promise<void> {
+async function converse(talk: ChatSession, lines: TypedLines, { out, notes, interrupt }: Shell): Promise<void> {
   for (let line = await lines.next(); line !== null; line = await lines.next()) {
     if (line.trim() === '') continue
     try {

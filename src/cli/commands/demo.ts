@@ -3,7 +3,7 @@ import type { Command } from 'commander'
 import { ownWords, piSample, type PiSample, wordsFrom } from '../../eval/pi-llm.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { type DemoView, LiveView, PlainView } from '../demo/view.js'
-import { agentNames, play, rows, rowTable, sentences, sessionFor, type Trial } from '../demo/trial.js'
+import { agentNames, play, rows, rowTable, sentences, sessionFor, type DemoTrial } from '../demo/trial.js'
 import { Tracker } from '../demo/strip.js'
 import { addModelOptions, integer, integers, type ModelFlags } from '../options.js'
 import { loadEngine } from '../runtime.js'
@@ -51,7 +51,7 @@ async function demo(flags: DemoFlags, { out, notes, interrupt }: Shell): Promise
   const view: DemoView | null = json ? null : out.live ? new LiveView(out) : new PlainView(out)
   const begun = performance.now()
   const engine = await loadEngine(flags, notes, interrupt.signal)
-  const trials: Trial[] = []
+  const trials: DemoTrial[] = []
   try {
     // Throws now when there is no usable template.
     const { syntax } = engine.format
@@ -73,7 +73,7 @@ async function playAll(
   streams: readonly { readonly n: number; readonly of: readonly PiSample[] }[],
   view: DemoView | null,
   signal: AbortSignal,
-  trials: Trial[],
+  trials: DemoTrial[],
 ): Promise<void> {
   for (const { n, of } of streams)
     for (const [sample, stream] of of.entries())
@@ -92,7 +92,7 @@ async function playAll(
       }
 }
 
-function conclude(trials: readonly Trial[], out: Terminal, seconds: number): void {
+function conclude(trials: readonly DemoTrial[], out: Terminal, seconds: number): void {
   const all = rows(trials)
   const { columns, unicode } = out
   out.print()

@@ -1,4 +1,5 @@
 /** `kvfold eval`: tasks, answered by agents and scored, each record in a log that stands alone. */
+import { given } from '../../core/json.js'
 import { basename } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { CONTRACT_CHOICES } from '../../core/contract.js'
@@ -14,7 +15,7 @@ import { deskScenes, type Manner, manners } from '../../eval/service/dialogue.js
 import { terminal } from '../../figures/table.js'
 import { addEvalOptions, askedTasks, type EvalFlags, taskHelp } from '../eval/flags.js'
 import { addMemTool } from '../eval/memtool.js'
-import { addModelOptions, decimal, given, integer, integers, type ModelFlags, readText } from '../options.js'
+import { addModelOptions, decimal, integer, integers, type ModelFlags, readText } from '../options.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../remote-engines.js'
 import { loadEngine } from '../runtime.js'
 import type { Shell } from '../shell.js'

@@ -93,11 +93,11 @@ export type TemplateReport =
   | { readonly kind: 'broken'; readonly reason: string }
 
 /** Figures that are told as they are. */
-type Told =
+type PlainFigure =
   | ('path' | 'description' | 'architecture' | 'parameters' | 'size' | 'layers' | 'embedding' | 'heads')
   | ('kvHeads' | 'trainedContext' | 'slidingWindow' | 'rope' | 'vocabulary' | 'vocabType')
 
-export interface ModelReport extends Pick<ModelInfo, Told> {
+export interface ModelReport extends Pick<ModelInfo, PlainFigure> {
   readonly name: string | null
   readonly license: string | null
   readonly template: TemplateReport

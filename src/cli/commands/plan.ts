@@ -1,12 +1,13 @@
 /** `kvfold plan`: what folds in a transcript would cost and save under each contract, before anything is computed. */
+import { given } from '../../core/json.js'
 import type { Command } from 'commander'
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import { editOf, type Fragment, priceRemark, savedBy } from '../../context/fragment.js'
 import { KvfoldError } from '../../core/errors.js'
 import { loadCalibration, type LoadedCalibration } from '../../engine/calibration.js'
 import type { LlamaEngine } from '../../engine/llama.js'
-import { refuseHopeless } from '../../engine/room.js'
-import type { Terms } from '../../kv/plan-parts.js'
+import { refuseHopeless } from '../../engine/model-facts.js'
+import type { Terms } from '../../kv/plan/parts.js'
 import type { CostModel } from '../../kv/cost-model.js'
 import { forecast, type Prospect } from '../../kv/forecast.js'
 import { dryRun } from '../../kv/dry-run.js'
@@ -14,7 +15,7 @@ import type { Prompt } from '../../kv/prompt.js'
 import { count, duration, percent, plural } from '../../figures/numbers.js'
 import { foldedBy, parseTranscript, type Transcript } from '../transcript.js'
 import { readInput, type Shell } from '../shell.js'
-import { addModelOptions, given, type ModelFlags } from '../options.js'
+import { addModelOptions, type ModelFlags } from '../options.js'
 import { loadEngine, nativeLibrary, optionsOf } from '../runtime.js'
 import { left, right, table, terminal } from '../../figures/table.js'
 
@@ -57,7 +58,7 @@ export function addPlan(program: Command, shell: Shell): void {
 }
 
 /** One contract's row. */
-interface Row {
+interface PlanRow {
   readonly name: string
   readonly prospect: Prospect
 }
@@ -120,12 +121,12 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
   const second = (shown: Prompt, terms: Terms): Prospect =>
     dryRun(
       [
-        { shown: open, terms: { contract: 'exact' } },
-        { shown, terms },
+        { prompt: open, terms: { contract: 'exact' } },
+        { prompt: shown, terms },
       ],
       limits,
     )[1]!
-  const rows: Row[] = [
+  const rows: PlanRow[] = [
     { name: 'exact', prospect: second(shown, { contract: 'exact' }) },
     { name: 'splice', prospect: second(shown, { contract: 'splice' }) },
     { name: `blend ${percent(blend, 0)}`, prospect: second(shown, { contract: 'blend', blend: { ratio: blend } }) },
@@ -144,18 +145,21 @@ function shownOf(
   return { tokens, messages: rendered.messages.map(({ index, role, span }) => ({ index, role, span })), origin }
 }
 
-interface View {
+interface PlanView {
   readonly model: string
   readonly proposed: boolean
   readonly unedited: Prospect
-  readonly rows: readonly Row[]
+  readonly rows: readonly PlanRow[]
   readonly folded: readonly Fragment[]
   readonly advice: string
 }
 
 const computed = ({ runs }: Prospect): number => runs.reduce((sum, { tokens }) => sum + tokens, 0)
 
-function machineView({ model, proposed, unedited, rows, folded, advice: text }: View, calibration: LoadedCalibration): object {
+function machineView(
+  { model, proposed, unedited, rows, folded, advice: text }: PlanView,
+  calibration: LoadedCalibration,
+): object {
   const priced = (prospect: Prospect) => {
     const { asked, contract, fallback, cells, positions } = prospect
     const tokens = { asked, contract, fallback, computeTokens: computed(prospect), cellsAfter: cells, positionsAfter: positions }
@@ -182,7 +186,7 @@ function machineView({ model, proposed, unedited, rows, folded, advice: text }: 
 }
 
 function lines(
-  { model, proposed, unedited, rows, folded, advice: text }: View,
+  { model, proposed, unedited, rows, folded, advice: text }: PlanView,
   calibration: LoadedCalibration,
   rule: string,
 ): string[] {
@@ -236,7 +240,7 @@ function lines(
 }
 
 /** What to do, in one sentence. */
-function advice(unedited: Prospect, rows: readonly Row[], cost: CostModel | null): string {
+function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | null): string {
   const of = (contract: string): Prospect => rows.find(({ prospect }) => prospect.asked === contract)!.prospect
   const [exact, splice] = [of('exact'), of('splice')]
   if (splice.fallback !== null) return `Use exact: a splice is not possible here, because ${splice.fallback}.`

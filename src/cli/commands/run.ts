@@ -1,9 +1,10 @@
 /** `kvfold run`: one prompt, one answer, for scripts and pipes. */
+import { given } from '../../core/json.js'
 import { freshConversation } from '../../core/ids.js'
 import { Option, type Command } from 'commander'
 import type { MemToolSession } from '../../agents/memtool.js'
 import { plain, sculptor } from '../../agents/sculptor.js'
-import type { TurnOutcome } from '../../agents/turn.js'
+import type { TurnOutcome } from '../../agents/tool-loop.js'
 import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { LlamaEngine } from '../../engine/llama.js'
@@ -15,14 +16,13 @@ import { ledgerLine, TurnView } from '../turn-view.js'
 import {
   addModelOptions,
   addSamplingOptions,
-  given,
   integer,
   readText,
   sampling,
   type ModelFlags,
   type SamplingFlags,
 } from '../options.js'
-import { refuseHopeless } from '../../engine/room.js'
+import { refuseHopeless } from '../../engine/model-facts.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, type McpFlags, type McpTools } from '../mcp-tools.js'
 import { loadEngine } from '../runtime.js'
 

@@ -1,4 +1,6 @@
 /** `kvfold serve`: the server, from its options to its last answer. */
+import { given } from '../../core/json.js'
+import { networkInterfaces } from 'node:os'
 import { once } from 'node:events'
 import { chmod, unlink } from 'node:fs/promises'
 import { connect, isIP } from 'node:net'
@@ -13,10 +15,9 @@ import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
 import { BUILTIN } from '../builtin.js'
 import { keepRetention, openStore, retentionMs } from '../keeping.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
-import { given, sampling, type ModelFlags } from '../options.js'
+import { sampling, type ModelFlags } from '../options.js'
 import { engineSource, isRemote } from '../remote-engines.js'
 import { embedderOptions, loadEngine, loadReader, tryFirst } from '../runtime.js'
-import { serveNotice } from '../serve-notice.js'
 import { addServeOptions, editsOfKeys, keysOf, named, type ServeFlags, tlsOf, withAliases } from '../serve-options.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
@@ -47,7 +48,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     (line) => {
       notes.print(`store: ${printable(line)}`)
     },
-    flags.diskCache,
+    given({ own: flags.diskCache, shared: flags.sharedCache }),
   )
   const told = kept?.store.notes().length ?? 0
   const mcp = toolServers.length === 0 ? null : await openMcpHost(toolServers, notes.print.bind(notes), interrupt.signal)
@@ -175,7 +176,7 @@ function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell, version: stri
 const LOOKING = { slots: 1, attention: true } as const
 
 /** Of the same model: no flash attention, so no quantised values either, and nothing kept for later. */
-function lookingFlags({ diskCache: _, cacheTypeV, ...rest }: ModelFlags): ModelFlags {
+function lookingFlags({ diskCache: _, sharedCache: _s, sharedCacheSecret: _t, cacheTypeV, ...rest }: ModelFlags): ModelFlags {
   const isQuantised = cacheTypeV !== undefined && !/^b?f\d/.test(cacheTypeV)
   return { ...rest, flashAttention: 'off', hostCache: 0, ...(cacheTypeV === undefined || isQuantised ? {} : { cacheTypeV }) }
 }
@@ -211,4 +212,59 @@ const isLocal = (host: string): boolean => host === 'localhost' || host === '::1
 
 const aborted = async (signal: AbortSignal): Promise<void> => {
   if (!signal.aborted) await once(signal, 'abort')
+}
+
+// What `kvfold serve` says of itself when it is up: who reaches it, who may ask, under which names, and what requests get that do not say.
+
+interface Served {
+  readonly host: string
+  readonly unixSocket?: string
+  /** The address that it says itself. */
+  readonly where: string
+  /** Names of the keys that requests may carry; none: no key is asked for. */
+  readonly keys: readonly string[]
+  readonly models: readonly { readonly name: string; readonly aliases?: readonly string[] }[]
+  readonly contract: string
+  readonly acm: string
+  readonly overflow: string
+  readonly clientEdits: string
+}
+
+/** One paragraph. */
+function serveNotice(served: Served): string {
+  const { contract, acm, overflow, clientEdits } = served
+  const usual = `Requests that do not say get contract ${contract}, acm ${acm}, overflow ${overflow}, client edits ${clientEdits}.`
+  return [reached(served), asked(served), ...called(served), usual].join(' ')
+}
+
+function reached({ host, unixSocket, where }: Served): string {
+  if (unixSocket !== undefined) return 'It is reached by its socket alone.'
+  const others = host === '0.0.0.0' || host === '::' ? addresses(where) : []
+  return others.length === 0
+    ? `It is reached at ${where}.`
+    : `It is reached at ${where} here, and from other machines at ${others.join(', ')}.`
+}
+
+/** This machine's addresses, as other machines write them. */
+function addresses(where: string): readonly string[] {
+  const { protocol, port } = new URL(where)
+  return Object.values(networkInterfaces())
+    .flatMap((each) => each ?? [])
+    .filter(({ internal, family }) => !internal && family === 'IPv4')
+    .map(({ address }) => `${protocol}//${address}${port === '' ? '' : `:${port}`}`)
+}
+
+const asked = ({ keys }: Served): string =>
+  keys.length === 0
+    ? 'It asks for no key, and all clients share their threads.'
+    : `It asks for a key, and each of the ${keys.length} sees its own threads.`
+
+function called({ models }: Served): readonly string[] {
+  return models.flatMap(({ name, aliases = [] }) => {
+    const others = aliases.filter((alias) => alias !== '*')
+    return [
+      ...(others.length === 0 ? [] : [`${name} is called ${others.join(', ')}, too.`]),
+      ...(aliases.includes('*') ? [`Every other model name means ${name}.`] : []),
+    ]
+  })
 }

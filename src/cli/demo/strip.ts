@@ -2,7 +2,7 @@
  * Owns the picture of a context: its tokens in order, drawn as one line of cells, and following an agent's turn while it runs. Colours and glyphs
  * come from outside.
  */
-import type { AgentEvent } from '../../agents/turn.js'
+import type { AgentEvent } from '../../agents/tool-loop.js'
 import type { Session } from '../../agents/session.js'
 import { noted } from '../../context/size-note.js'
 import type { LlamaEngine } from '../../engine/llama.js'
@@ -11,11 +11,11 @@ import type { LlamaEngine } from '../../engine/llama.js'
  * `reused`: was in the cache. `recomputed`: shown before, computed again. `new`: shown for the first time. `folded`: not shown, stands
  * where its marker is. `waiting`: shown, and still to be computed in this step.
  */
-export type Share = 'reused' | 'recomputed' | 'new' | 'folded' | 'waiting'
+export type TokenShare = 'reused' | 'recomputed' | 'new' | 'folded' | 'waiting'
 
 /** Neighbouring tokens that fared alike. */
-export interface Stretch {
-  readonly share: Share
+export interface TokenRun {
+  readonly share: TokenShare
   readonly tokens: number
 }
 
@@ -23,7 +23,7 @@ export interface Stretch {
 export const glyphs = {
   unicode: { reused: '█', recomputed: '▚', new: '+', folded: '░', waiting: '·' },
   ascii: { reused: '#', recomputed: '%', new: '+', folded: ':', waiting: '.' },
-} as const satisfies Record<string, Record<Share, string>>
+} as const satisfies Record<string, Record<TokenShare, string>>
 
 /** The legend's order and words. */
 export const shares = [
@@ -32,11 +32,11 @@ export const shares = [
   ['new', 'new'],
   ['folded', 'folded away'],
   ['waiting', 'to be computed'],
-] as const satisfies readonly (readonly [Share, string])[]
+] as const satisfies readonly (readonly [TokenShare, string])[]
 
 /** The same stretches with neighbours of one share joined and empty ones left out. */
-export function joined(stretches: readonly Stretch[]): Stretch[] {
-  const result: Stretch[] = []
+export function joined(stretches: readonly TokenRun[]): TokenRun[] {
+  const result: TokenRun[] = []
   for (const { share, tokens } of stretches) {
     const last = result.at(-1)
     if (tokens <= 0) continue
@@ -51,7 +51,7 @@ export function joined(stretches: readonly Stretch[]): Stretch[] {
  * strips drawn with one capacity compare by length. Cells are dealt out in proportion to tokens; where the width allows it every stretch
  * gets at least one, so that a marker of ten tokens is seen among thousands. Otherwise each cell shows what most of its tokens are.
  */
-export function cells(stretches: readonly Stretch[], width: number, capacity = 0): Share[] {
+export function cells(stretches: readonly TokenRun[], width: number, capacity = 0): TokenShare[] {
   const parts = joined(stretches)
   const total = parts.reduce((sum, { tokens }) => sum + tokens, 0)
   if (total === 0 || width <= 0) return []
@@ -60,7 +60,7 @@ export function cells(stretches: readonly Stretch[], width: number, capacity = 0
 }
 
 /** One cell each, the others by largest remainder of what is still owed. */
-function dealt(parts: readonly Stretch[], total: number, filled: number): Share[] {
+function dealt(parts: readonly TokenRun[], total: number, filled: number): TokenShare[] {
   const owed = parts.map(({ tokens }) => Math.max(0, (tokens * filled) / total - 1))
   const owedInAll = owed.reduce((sum, value) => sum + value, 0)
   const spare = filled - parts.length
@@ -75,14 +75,14 @@ function dealt(parts: readonly Stretch[], total: number, filled: number): Share[
 }
 
 /** The share of most tokens in each cell's stretch of the sequence. */
-function sampled(parts: readonly Stretch[], total: number, filled: number): Share[] {
-  const result: Share[] = []
+function sampled(parts: readonly TokenRun[], total: number, filled: number): TokenShare[] {
+  const result: TokenShare[] = []
   let part = 0
   let partStart = 0
   for (let cell = 0; cell < filled; cell++) {
     const end = ((cell + 1) * total) / filled
     let at = (cell * total) / filled
-    const held = new Map<Share, number>()
+    const held = new Map<TokenShare, number>()
     while (at < end && part < parts.length) {
       const { share, tokens } = parts[part]!
       const until = Math.min(end, partStart + tokens)
@@ -100,15 +100,15 @@ function sampled(parts: readonly Stretch[], total: number, filled: number): Shar
 
 /** The strip as text, padded with blanks to `width`; runs of one share are painted at once. */
 export function strip(
-  stretches: readonly Stretch[],
+  stretches: readonly TokenRun[],
   options: {
     readonly width: number
     readonly capacity?: number
-    readonly glyphs: Readonly<Record<Share, string>>
-    readonly paint?: (share: Share, text: string) => string
+    readonly glyphs: Readonly<Record<TokenShare, string>>
+    readonly paint?: (share: TokenShare, text: string) => string
   },
 ): string {
-  const { width, capacity, glyphs: glyph, paint = (_share: Share, text: string) => text } = options
+  const { width, capacity, glyphs: glyph, paint = (_share: TokenShare, text: string) => text } = options
   const drawn = cells(stretches, width, capacity)
   let text = ''
   for (let start = 0; start < drawn.length;) {
@@ -124,7 +124,7 @@ export function strip(
 // The picture of a turn's context while it runs: follows the agent's events, knows the stretches to draw at any moment.
 
 /** Where the step is. `reading`: computing its prompt, 0..1. `writing`: tokens of the answer so far. */
-export type Progress =
+export type StepProgress =
   | { readonly kind: 'idle' }
   | { readonly kind: 'reading'; readonly share: number }
   | { readonly kind: 'writing'; readonly tokens: number }
@@ -132,7 +132,7 @@ export type Progress =
 export class Tracker {
   /** From 1; 0 before the first step. */
   step = 0
-  progress: Progress = { kind: 'idle' }
+  progress: StepProgress = { kind: 'idle' }
   #messages: readonly MessageShares[] = []
   #folded: readonly FoldedPlace[] = []
   #sizes: readonly { readonly index: number; readonly tokens: number }[] = []
@@ -150,7 +150,7 @@ export class Tracker {
   ) {}
 
   /** The context as stretches; of a finished step as the ledger has it, before that as planned. */
-  get stretches(): Stretch[] {
+  get stretches(): TokenRun[] {
     return picture(this.#messages, this.#folded)
   }
 
@@ -239,7 +239,7 @@ export class Tracker {
 }
 
 /** Tokens shown and hidden, by how they were come by. */
-export function figuresOf(stretches: readonly Stretch[]): Record<'shown' | 'reused' | 'recomputed' | 'new' | 'folded', number> {
+export function figuresOf(stretches: readonly TokenRun[]): Record<'shown' | 'reused' | 'recomputed' | 'new' | 'folded', number> {
   const [reused, recomputed, fresh, waiting, folded] = (['reused', 'recomputed', 'new', 'waiting', 'folded'] as const).map(
     (share) => tokensOf(stretches, share),
   ) as [number, number, number, number, number]
@@ -271,7 +271,7 @@ export interface FoldedPlace {
  * edited message stands at its first marker (the ledger counts what lies between the first and the last change as new), what was shown
  * before around it; without markers new tokens come last, because messages grow at their end.
  */
-export function picture(messages: readonly MessageShares[], folded: readonly FoldedPlace[]): Stretch[] {
+export function picture(messages: readonly MessageShares[], folded: readonly FoldedPlace[]): TokenRun[] {
   return joined(
     messages.flatMap((message) => {
       const places = folded.filter((place) => place.message === message.index).sort((a, b) => a.offset - b.offset)
@@ -280,7 +280,7 @@ export function picture(messages: readonly MessageShares[], folded: readonly Fol
   )
 }
 
-function shown({ reused, recomputed, fresh, waiting = 0 }: MessageShares, first: FoldedPlace | undefined): Stretch[] {
+function shown({ reused, recomputed, fresh, waiting = 0 }: MessageShares, first: FoldedPlace | undefined): TokenRun[] {
   const ahead = first === undefined ? recomputed : Math.min(recomputed, Math.max(0, first.offset - reused))
   return [
     { share: 'reused', tokens: reused },
@@ -292,8 +292,8 @@ function shown({ reused, recomputed, fresh, waiting = 0 }: MessageShares, first:
 }
 
 /** The message's stretches with a folded one after each marker. */
-function withHidden(stretches: readonly Stretch[], places: readonly FoldedPlace[]): Stretch[] {
-  const result: Stretch[] = []
+function withHidden(stretches: readonly TokenRun[], places: readonly FoldedPlace[]): TokenRun[] {
+  const result: TokenRun[] = []
   const queue = places.map(({ offset, marker, hidden }) => ({ at: offset + marker, hidden }))
   let at = 0
   for (const { share, tokens } of stretches) {
@@ -335,5 +335,5 @@ export function underWay(
 }
 
 /** Tokens of one share. */
-export const tokensOf = (stretches: readonly Stretch[], share: Share): number =>
+export const tokensOf = (stretches: readonly TokenRun[], share: TokenShare): number =>
   stretches.reduce((sum, stretch) => sum + (stretch.share === share ? stretch.tokens : 0), 0)

@@ -3,7 +3,7 @@
  * true whichever way they point.
  */
 import { freshConversation } from '../../core/ids.js'
-import type { AgentEvent, TurnOutcome } from '../../agents/turn.js'
+import type { AgentEvent, TurnOutcome } from '../../agents/tool-loop.js'
 import { plain, sculptor } from '../../agents/sculptor.js'
 import type { Session } from '../../agents/session.js'
 import type { LlamaEngine } from '../../engine/llama.js'
@@ -16,7 +16,7 @@ import type { LedgerEntry } from '../../kv/ledger.js'
 export const agentNames = ['plain', 'sculptor'] as const
 export type AgentName = (typeof agentNames)[number]
 
-export interface Trial {
+export interface DemoTrial {
   /** Updates per key. */
   readonly n: number
   /** From 0; the same number is the same stream for both agents. */
@@ -45,7 +45,7 @@ export interface Trial {
 }
 
 /** One n and agent: means over its samples, except where it says otherwise. */
-export interface Row extends Omit<Trial, 'sample' | 'asked' | 'right' | 'older'> {
+export interface DemoRow extends Omit<DemoTrial, 'sample' | 'asked' | 'right' | 'older'> {
   /** 0..1: right answers of all questions. */
   readonly accuracy: number
   /** 95 % interval of the accuracy: what is independent is streams, not the questions about one. */
@@ -60,7 +60,7 @@ export interface Row extends Omit<Trial, 'sample' | 'asked' | 'right' | 'older'>
 }
 
 /** One row for every n and agent that has trials, by n, plain first. */
-export function rows(trials: readonly Trial[]): Row[] {
+export function rows(trials: readonly DemoTrial[]): DemoRow[] {
   const sizes = [...new Set(trials.map(({ n }) => n))].sort((a, b) => a - b)
   return sizes.flatMap((n) =>
     agentNames.flatMap((agent) => {
@@ -70,9 +70,9 @@ export function rows(trials: readonly Trial[]): Row[] {
   )
 }
 
-function row(n: number, agent: AgentName, of: readonly Trial[]): Row {
-  const total = (key: Exclude<keyof Trial, 'agent'>): number => of.reduce((sum, trial) => sum + trial[key], 0)
-  const mean = (key: Exclude<keyof Trial, 'agent'>): number => total(key) / of.length
+function row(n: number, agent: AgentName, of: readonly DemoTrial[]): DemoRow {
+  const total = (key: Exclude<keyof DemoTrial, 'agent'>): number => of.reduce((sum, trial) => sum + trial[key], 0)
+  const mean = (key: Exclude<keyof DemoTrial, 'agent'>): number => total(key) / of.length
   const questions = total('asked')
   const wrong = questions - total('right')
   return {
@@ -113,10 +113,10 @@ export function sessionFor(agent: AgentName, engine: LlamaEngine): Session {
 export async function play(
   session: Session,
   stream: PiSample,
-  of: Pick<Trial, 'n' | 'sample' | 'agent'>,
+  of: Pick<DemoTrial, 'n' | 'sample' | 'agent'>,
   signal: AbortSignal,
   onEvent: (event: AgentEvent) => void,
-): Promise<Trial | null> {
+): Promise<DemoTrial | null> {
   const begun = performance.now()
   try {
     const outcome = await session.ask(stream.prompt, { signal, onEvent })
@@ -126,7 +126,12 @@ export async function play(
   }
 }
 
-function trialOf(of: Pick<Trial, 'n' | 'sample' | 'agent'>, stream: PiSample, outcome: TurnOutcome, seconds: number): Trial {
+function trialOf(
+  of: Pick<DemoTrial, 'n' | 'sample' | 'agent'>,
+  stream: PiSample,
+  outcome: TurnOutcome,
+  seconds: number,
+): DemoTrial {
   const { correct, older } = piScore(stream, outcome.answer)
   const sum = (key: 'reused' | 'recomputed' | 'fresh' | 'submitted'): number =>
     outcome.ledger.reduce((total, entry: LedgerEntry) => total + entry[key], 0)
@@ -157,13 +162,13 @@ const WIDE = 84
 
 /** The table's lines, one row per n and agent, to fit `width`. Everything but n and accuracy is a mean per stream. */
 export function rowTable(
-  rows: readonly Row[],
+  rows: readonly DemoRow[],
   options: { readonly width: number; readonly rule: string; readonly plusMinus: string },
 ): string[] {
   const { width, rule, plusMinus } = options
   if (width < NARROW) return rows.flatMap(listed)
-  const spread = ({ interval: [low, high] }: Row) => (width < WIDE ? '' : ` ${plusMinus}${((high - low) * 50).toFixed(1)}`)
-  const columns: Column<Row>[] = [
+  const spread = ({ interval: [low, high] }: DemoRow) => (width < WIDE ? '' : ` ${plusMinus}${((high - low) * 50).toFixed(1)}`)
+  const columns: Column<DemoRow>[] = [
     number('n', ({ n }) => String(n)),
     { title: 'agent', text: ({ agent }) => agent },
     number('accuracy', (row) => percent(row.accuracy) + spread(row)),
@@ -178,7 +183,7 @@ export function rowTable(
 }
 
 /** A row for a terminal too narrow for a table. */
-const listed = (row: Row): string[] => [
+const listed = (row: DemoRow): string[] => [
   `n = ${row.n}, ${row.agent}: ${percent(row.accuracy)} (${asked(row)})`,
   `  ${count(row.tokensBefore)}, then ${count(row.tokensAfter)} tokens`,
   `  ${count(row.reused)} reused`,
@@ -186,10 +191,10 @@ const listed = (row: Row): string[] => [
   `  ${row.seconds.toFixed(1)} s`,
 ]
 
-const asked = ({ samples, questions }: Row): string => `${samples} x ${questions / samples}`
+const asked = ({ samples, questions }: DemoRow): string => `${samples} x ${questions / samples}`
 
 /** What was seen at the largest n where both agents answered, in two sentences; fewer when there is nothing to compare. */
-export function sentences(rows: readonly Row[]): string[] {
+export function sentences(rows: readonly DemoRow[]): string[] {
   const plains = rows.filter(({ agent }) => agent === 'plain')
   const plain = plains.findLast(({ n }) => rows.some((row) => row.n === n && row.agent === 'sculptor'))
   const sculptor = rows.find((row) => row.n === plain?.n && row.agent === 'sculptor')
@@ -197,7 +202,7 @@ export function sentences(rows: readonly Row[]): string[] {
   return [accuracySentence(plains[0]!, plain, sculptor), costSentence(sculptor)]
 }
 
-function accuracySentence(first: Row, plain: Row, sculptor: Row): string {
+function accuracySentence(first: DemoRow, plain: DemoRow, sculptor: DemoRow): string {
   const points = (sculptor.accuracy - plain.accuracy) * 100
   const apart = differ(plain, sculptor)
   const trend =
@@ -216,7 +221,7 @@ function accuracySentence(first: Row, plain: Row, sculptor: Row): string {
   return `${trend}${errors}, ${verdict}.`
 }
 
-function costSentence(row: Row): string {
+function costSentence(row: DemoRow): string {
   const smaller = row.tokensBefore === 0 ? 0 : 1 - row.tokensAfter / row.tokensBefore
   const shown = row.reused + row.recomputed + row.fresh
   const size =

@@ -1,10 +1,10 @@
 /** Owns what a view of the demo is, and the plain one: a line a turn, for pipes and logs. */
-import type { AgentEvent, CallReport } from '../../agents/turn.js'
+import type { AgentEvent, CallReport } from '../../agents/tool-loop.js'
 import { fit, wrap, type Terminal } from '../terminal.js'
 import { count, duration, percent, plural } from '../../figures/numbers.js'
-import { figuresOf, glyphs, type Share, shares, strip, type Tracker } from './strip.js'
+import { figuresOf, glyphs, type TokenShare, shares, strip, type Tracker } from './strip.js'
 import { callText, resultText } from '../turn-view.js'
-import type { AgentName, Trial } from './trial.js'
+import type { AgentName, DemoTrial } from './trial.js'
 
 export interface DemoPlan {
   readonly model: string
@@ -21,7 +21,7 @@ export interface DemoView {
   /** A turn begins; its events follow, until `ended`. */
   turn(n: number, sample: number, agent: AgentName, tracker: Tracker): void
   event(event: AgentEvent): void
-  ended(trial: Trial): void
+  ended(trial: DemoTrial): void
 }
 
 /** What the demo does, in words. */
@@ -34,7 +34,7 @@ export function introduction({ model, toolCalls, sizes, samples, keys, seed }: D
 }
 
 /** `45 of 46 right, 3,020 -> 812 tokens in context, 1.4 s`. */
-export function trialText({ right, asked, tokensBefore, tokensAfter, seconds, cutOff }: Trial, arrow: string): string {
+export function trialText({ right, asked, tokensBefore, tokensAfter, seconds, cutOff }: DemoTrial, arrow: string): string {
   const context = tokensBefore === tokensAfter ? count(tokensAfter) : `${count(tokensBefore)} ${arrow} ${count(tokensAfter)}`
   return `${right} of ${asked} right, ${context} tokens in context, ${seconds.toFixed(1)} s${cutOff > 0 ? ', cut off at the token limit' : ''}`
 }
@@ -83,7 +83,7 @@ export class PlainView implements DemoView {
     else if (event.type === 'step') this.#flush()
   }
 
-  ended(trial: Trial): void {
+  ended(trial: DemoTrial): void {
     this.#flush()
     this.out.print(this.#name + trialText(trial, '->'))
   }
@@ -107,7 +107,7 @@ export class LiveView implements DemoView {
   #agent: AgentName = 'plain'
   #tracker: Tracker | null = null
   #calls: CallReport[] = []
-  readonly #glyphs: Readonly<Record<Share, string>>
+  readonly #glyphs: Readonly<Record<TokenShare, string>>
   readonly #arrow: string
 
   constructor(private readonly out: Terminal) {
@@ -147,7 +147,7 @@ export class LiveView implements DemoView {
     this.#draw(event.type === 'ledger' || event.type === 'step')
   }
 
-  ended(trial: Trial): void {
+  ended(trial: DemoTrial): void {
     this.#flush()
     this.#ended++
     const { out } = this
@@ -211,7 +211,7 @@ export class LiveView implements DemoView {
     return fit(INDENT + ' '.repeat(NAME) + text, this.out.columns - 1)
   }
 
-  #paint(share: Share, text: string): string {
+  #paint(share: TokenShare, text: string): string {
     const { green, yellow, cyan, gray } = this.out.colours
     const paint = { reused: green, recomputed: yellow, new: cyan, folded: gray, waiting: gray }
     return paint[share](text)

@@ -1,4 +1,5 @@
 /** Owns a run of `kvfold eval`, from its options to the table: what is loaded, in which order, and given back. */
+import { given } from '../../core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
@@ -14,7 +15,7 @@ import type { AgentKind } from '../../eval/agent.js'
 import { fallbackEmbedder, ggufEmbedder, onnxEmbedder, type OwnedTextEmbedder } from '../../eval/agents/embedders.js'
 import { embeddingAgents, isBuiltinTrained, openAgent } from '../../eval/agents/open.js'
 import type { LogHeader } from '../../eval/log.js'
-import { headerOf, itemsOf, type Result } from '../../eval/run/plan.js'
+import { headerOf, itemsOf, type ItemResult } from '../../eval/run/plan.js'
 import type { Judge } from '../../eval/run/trial.js'
 import { essence, isTaken, logLines, LogWriter, nameOf } from '../../eval/run/log-file.js'
 import { openBench } from '../../eval/run/pool.js'
@@ -24,7 +25,7 @@ import { openTask } from '../../eval/tasks/open.js'
 import { BUILTIN } from '../builtin.js'
 import { engineSource, isRemote } from '../remote-engines.js'
 import { embedderOptions, loadEngine, loadReader } from '../runtime.js'
-import { given, type ModelFlags } from '../options.js'
+import type { ModelFlags } from '../options.js'
 import type { Shell } from '../shell.js'
 import { type AskedTask, type EvalFlags, namedOptions } from './flags.js'
 import { machineLine, ProgressLine, remarks, tableLines } from './lines.js'
@@ -114,7 +115,7 @@ async function running(
   header: LogHeader,
   flags: EvalFlags,
   { notes }: Shell,
-): Promise<readonly Result[]> {
+): Promise<readonly ItemResult[]> {
   const progress = new ProgressLine(
     notes,
     flags.json === true,
@@ -195,7 +196,7 @@ function sayWhere(log: LogWriter, total: number, { notes }: Shell, quiet: boolea
 }
 
 /** @throws KvfoldError eval/too-many-errors when nothing was answered */
-function conclude(header: LogHeader, results: readonly Result[], path: string, { json }: EvalFlags, { out }: Shell): void {
+function conclude(header: LogHeader, results: readonly ItemResult[], path: string, { json }: EvalFlags, { out }: Shell): void {
   const last = results.at(-1)
   if (last?.kind === 'error' && results.every(({ kind }) => kind === 'error'))
     throw new KvfoldError(

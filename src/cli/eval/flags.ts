@@ -1,4 +1,5 @@
 /** Owns the options of `kvfold eval`: what its tasks are called, which options belong to which, and what they become. */
+import { given } from '../../core/json.js'
 import { dirname, join } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
@@ -6,7 +7,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { type AgentKind, agentKinds } from '../../eval/agent.js'
 import { piOrders } from '../../eval/pi-llm.js'
 import type { TaskName, TaskSpec } from '../../eval/task.js'
-import { addModelOptions, decimal, given, integer, integers, type ModelFlags } from '../options.js'
+import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../options.js'
 import { addEngineOptions, type EngineFlags } from '../remote-engines.js'
 
 /** Options that belong to some tasks. */

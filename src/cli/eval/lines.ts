@@ -1,8 +1,8 @@
 /** Owns what `kvfold eval` says: how far it is, the table at the end, and the line for machines. */
 import type { LogHeader } from '../../eval/log.js'
-import type { Progress } from '../../eval/run/runner.js'
-import { type Row, rowsOf, totalOf, totalsOf } from '../../eval/accuracy.js'
-import type { Result } from '../../eval/run/plan.js'
+import type { RunProgress } from '../../eval/run/runner.js'
+import { type AccuracyRow, rowsOf, totalOf, totalsOf } from '../../eval/accuracy.js'
+import type { ItemResult } from '../../eval/run/plan.js'
 import { count, duration, percent, plural } from '../../figures/numbers.js'
 import { type Column, number, table, terminal } from '../../figures/table.js'
 import type { Terminal } from '../terminal.js'
@@ -21,7 +21,7 @@ export class ProgressLine {
     private readonly clock: () => number = () => performance.now(),
   ) {}
 
-  readonly say = ({ done, total, errors, left, last }: Progress): void => {
+  readonly say = ({ done, total, errors, left, last }: RunProgress): void => {
     const time = left === null || done === total ? '' : `, about ${duration(left)} left`
     const failed = errors === 0 ? '' : `, ${plural(errors, 'error')}`
     const what = last === null ? '' : `: ${this.#named(last)}`
@@ -36,14 +36,14 @@ export class ProgressLine {
     this.notes.print(text)
   }
 
-  #named(result: Result): string {
+  #named(result: ItemResult): string {
     const outcome = result.kind === 'error' ? `not answered: ${result.message}` : percent(result.score.points, 0)
     return `${this.titles[result.task] ?? ''} ${cellText(result.cell)}, ${result.agent}, ${outcome}`
   }
 }
 
 /** `updates 64`, `needles 5, length 8,000`. */
-export const cellText = (cell: Row['cell']): string =>
+export const cellText = (cell: AccuracyRow['cell']): string =>
   cell === null
     ? 'all'
     : Object.entries(cell)
@@ -51,7 +51,7 @@ export const cellText = (cell: Row['cell']): string =>
         .join(', ')
 
 /** The table's lines: one row for every task, cell, agent and contract, and one over all cells where there are several. */
-export function tableLines(header: LogHeader, results: readonly Result[], rule: string): string[] {
+export function tableLines(header: LogHeader, results: readonly ItemResult[], rule: string): string[] {
   const cells = rowsOf(results)
   const totals = totalsOf(results)
   const several = header.contracts.length > 1
@@ -60,11 +60,11 @@ export function tableLines(header: LogHeader, results: readonly Result[], rule: 
     const single = new Set(own.map(({ cell }) => JSON.stringify(cell))).size < 2
     return single ? own : [...own, ...totals.filter((row) => row.task === task)]
   })
-  const place = ({ task, cell }: Row) => `${task} ${JSON.stringify(cell)}`
-  const isFirst = (row: Row) => rows.findIndex((other) => place(other) === place(row)) === rows.indexOf(row)
-  const tokens = (title: string, of: (row: Row) => number | null) =>
-    number<Row>(title, (row) => (of(row) === null ? '-' : count(of(row)!)))
-  const columns: Column<Row>[] = [
+  const place = ({ task, cell }: AccuracyRow) => `${task} ${JSON.stringify(cell)}`
+  const isFirst = (row: AccuracyRow) => rows.findIndex((other) => place(other) === place(row)) === rows.indexOf(row)
+  const tokens = (title: string, of: (row: AccuracyRow) => number | null) =>
+    number<AccuracyRow>(title, (row) => (of(row) === null ? '-' : count(of(row)!)))
+  const columns: Column<AccuracyRow>[] = [
     { title: 'task', text: (row) => (isFirst(row) ? header.tasks[row.task]!.title : '') },
     { title: 'cell', text: (row) => (isFirst(row) ? cellText(row.cell) : '') },
     { title: 'agent', text: (row) => agentText(header, row, several) },
@@ -82,14 +82,14 @@ export function tableLines(header: LogHeader, results: readonly Result[], rule: 
 }
 
 /** Marked by a star where the model was not trained for the agent's prompts on the task. */
-function agentText({ agents, tasks }: LogHeader, { agent, contract, task }: Row, contracts: boolean): string {
+function agentText({ agents, tasks }: LogHeader, { agent, contract, task }: AccuracyRow, contracts: boolean): string {
   const found = agents.find((one) => one.agent === agent)
   const trained = found?.trainedTasks?.includes(tasks[task]!.task) ?? found?.trained ?? null
   return `${agent}${trained === false ? '*' : ''}${contracts ? ` (${contract})` : ''}`
 }
 
 /** What the columns mean, and what must not be read into the numbers. */
-export function remarks(header: LogHeader, results: readonly Result[]): string[] {
+export function remarks(header: LogHeader, results: readonly ItemResult[]): string[] {
   const untrained = header.agents.some(({ trained }) => trained === false)
   const full = results.filter((result) => result.kind === 'sample' && result.details['overflowed'] === 1).length
   const failed = new Map<string, number>()
@@ -108,7 +108,7 @@ export function remarks(header: LogHeader, results: readonly Result[]): string[]
 }
 
 /** The line for machines. At the top all samples together, where one agent answered one task under one contract; else null, and `cells` says. */
-export function machineLine(header: LogHeader, results: readonly Result[], log: string): object {
+export function machineLine(header: LogHeader, results: readonly ItemResult[], log: string): object {
   const totals = totalsOf(results)
   const [only] = totals
   const all = totals.length === 1 ? only : null

@@ -1,4 +1,5 @@
 /** Owns `kvfold eval memtool`: tools that come and go over many turns, from the options to the table, the report and the line for machines. */
+import { given } from '../../core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
@@ -16,7 +17,7 @@ import { count, percent } from '../../figures/numbers.js'
 import { BUILTIN } from '../builtin.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../remote-engines.js'
 import { loadEngine, loadReader } from '../runtime.js'
-import { addModelOptions, given, integer, type ModelFlags } from '../options.js'
+import { addModelOptions, integer, type ModelFlags } from '../options.js'
 import type { Shell } from '../shell.js'
 import { oneOf } from './flags.js'
 

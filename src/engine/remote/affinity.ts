@@ -1,10 +1,12 @@
 /**
  * Owns the choice of an engine for a conversation: pure, by hashes of how it begins and by what each engine has to do.
  *
- * A conversation stays where its last step was. One that was nowhere yet goes where its beginning is: where a step of the same messages, or the
+ * A conversation stays where its last step was; so does one that goes on, under whatever name, from where a step ended that nobody has gone on from.
+ * One that was nowhere yet goes where its beginning is: where a step of the same messages, or the
  * conversation that it was forked from, went. Where nobody has its beginning, rendezvous hashing of its root (the messages up to the
  * first of a user) decides, so that every front which has the same engines decides alike, and an engine that leaves moves its own conversations
- * only. An engine that has more than its share of the open requests is passed over (bounded loads) for those who come, never for those who stay.
+ * only. An engine that has more than its share of the open requests is passed over (bounded loads) for those who come, never for those who stay:
+ * of many forks of one conversation, the first stays, and the others are spread.
  */
 import { createHash } from 'node:crypto'
 import type { ChatMessage } from '../../chat/message.js'
@@ -31,7 +33,7 @@ export interface Beginning {
 
 /** Why an engine was chosen. */
 export type Reason =
-  /** The last step was there. */
+  /** The last step was there, of this conversation or of the one that it is a copy of. */
   | 'stays'
   /** The beginning, or the conversation that this is a fork of, is there. */
   | 'prefix'
@@ -104,8 +106,8 @@ const MOST = 50_000
 const SLACK = 1.25
 
 export class Affinity {
-  /** Engines by the beginnings that they were sent, oldest use first. */
-  readonly #held = new Map<string, string>()
+  /** Engines by the beginnings that they were sent, oldest use first. `end`: the whole prompt of a step that nobody has gone on from yet. */
+  readonly #held = new Map<string, { readonly name: string; readonly end: boolean }>()
 
   /** @param slack at least 1: how much more than its share of the open requests an engine may have before newcomers go elsewhere */
   constructor(
@@ -120,6 +122,8 @@ export class Affinity {
   ): { readonly name: string; readonly why: Reason } | null {
     const open = candidates.filter(({ available }) => available)
     if (open.some(({ name }) => name === last)) return { name: last!, why: 'stays' }
+    const goesOn = last === null ? this.#goOn(beginning, open) : null
+    if (goesOn !== null) return { name: goesOn, why: 'stays' }
     const order = ranked(beginning.root, open)
     const home = this.#homeOf(beginning, parent, open)
     const hasRoom = (candidate: Candidate) => candidate.open < roomOf(candidate, open, this.slack)
@@ -131,9 +135,9 @@ export class Affinity {
 
   /** A step with this prompt ran there. */
   ran({ chain }: Beginning, name: string): void {
-    for (const hash of chain) {
+    for (const [at, hash] of chain.entries()) {
       this.#held.delete(hash)
-      this.#held.set(hash, name)
+      this.#held.set(hash, { name, end: at === chain.length - 1 })
     }
     for (const oldest of this.#held.keys()) {
       if (this.#held.size <= this.most) break
@@ -143,7 +147,16 @@ export class Affinity {
 
   /** Nothing is there any more. */
   lost(name: string): void {
-    for (const [hash, holder] of this.#held) if (holder === name) this.#held.delete(hash)
+    for (const [hash, holder] of this.#held) if (holder.name === name) this.#held.delete(hash)
+  }
+
+  /** The engine that the conversation's step before ended on, which it is the first to go on from; null: there is none, or it takes no requests. */
+  #goOn({ chain }: Beginning, open: readonly Candidate[]): string | null {
+    const end = chain.slice(0, -1).findLast((hash) => this.#held.has(hash))
+    const held = end === undefined ? undefined : this.#held.get(end)
+    if (end === undefined || held?.end !== true || !open.some(({ name }) => name === held.name)) return null
+    this.#held.set(end, { ...held, end: false })
+    return held.name
   }
 
   #homeOf({ chain }: Beginning, parent: string | null, open: readonly Candidate[]): Candidate | undefined {
@@ -151,7 +164,7 @@ export class Affinity {
     const original = called(parent ?? undefined)
     if (original !== undefined) return original
     for (let at = chain.length - 1; at >= 0; at--) {
-      const holder = called(this.#held.get(chain[at]!))
+      const holder = called(this.#held.get(chain[at]!)?.name)
       if (holder !== undefined) return holder
     }
     return undefined

@@ -8,10 +8,10 @@
  */
 import { span, type Span } from '../../core/span.js'
 import type { LedgerEntry, MessageCost, StepKind } from '../../kv/ledger.js'
-import type { Usage } from './reply-reader.js'
+import type { EndpointUsage } from './reply-reader.js'
 
 /** A message as a step showed it. */
-export interface Row {
+export interface ShownRow {
   readonly role: string
   /** All of it that is counted: content under the edits, calls. */
   readonly text: string
@@ -21,7 +21,7 @@ export interface Row {
 
 /** What the last step left in the endpoint's cache, as far as can be known. */
 export interface Held {
-  readonly rows: readonly Row[]
+  readonly rows: readonly ShownRow[]
   /** Tokens of the prompt, one span a row; the answer's header, if any, lies behind the last. */
   readonly spans: readonly Span[]
   /** Tokens that were computed or cached: prompt and generated, but for the last one. */
@@ -31,10 +31,10 @@ export interface Held {
 }
 
 export interface Outcome {
-  readonly rows: readonly Row[]
+  readonly rows: readonly ShownRow[]
   /** The answer, as the next step will show it. */
   readonly answer: string
-  readonly usage: Usage
+  readonly usage: EndpointUsage
   /** Generated tokens that were not computed: the last one sampled, which no engine computes, if it counts. */
   readonly pending: 0 | 1
   readonly kind: StepKind | 'cancelled'
@@ -127,7 +127,7 @@ export class Books {
   }
 
   /** One span a row, in order from 0; what they leave of the prompt is the answer's header. */
-  #spans(rows: readonly Row[], prompt: number): Span[] {
+  #spans(rows: readonly ShownRow[], prompt: number): Span[] {
     const before = this.#held
     const kept = rows.map(({ text, role }, index): number | null => {
       const old = before?.rows[index]
@@ -176,7 +176,7 @@ interface Change {
   readonly most: number
 }
 
-function changeOf(before: Held | null, rows: readonly Row[], index: number): Change {
+function changeOf(before: Held | null, rows: readonly ShownRow[], index: number): Change {
   const now = rows[index]?.text
   const old = before?.rows[index]?.text
   if (before === null || now === undefined || now === '' || old === undefined) return { head: 0, tail: 0, most: 0 }
@@ -192,7 +192,7 @@ function changeOf(before: Held | null, rows: readonly Row[], index: number): Cha
 }
 
 /** Tokens of a prompt that stand in the engine's cache if it kept all of the last step: the beginning that both have. */
-function expectedOf(before: Held | null, rows: readonly Row[], spans: readonly Span[]): number {
+function expectedOf(before: Held | null, rows: readonly ShownRow[], spans: readonly Span[]): number {
   let tokens = 0
   for (const [index, { start, end }] of spans.entries()) {
     const isSame = before !== null && index < before.rows.length && before.rows[index]?.text === rows[index]?.text

@@ -15,8 +15,49 @@ import type { Held } from './books.js'
 import { editsByMessage, shownText } from './wire.js'
 
 export interface DeferralOptions {
-  /** What a cached token of a prompt costs, as a share of one that is computed: 0 to 1. Hosted endpoints bill 0.1 to 0.5. Default 0.1. */
-  readonly cachedPrice?: number
+  /** What a cached token of a prompt costs, as a share of one that is computed: 0 to 1. Hosted endpoints bill 0.1 to 0.5. Default: what the engine's own times say. */
+  readonly cachedPrice?: number | (() => number)
+}
+
+/** Where neither anybody nor the engine has said a price. */
+const USUAL = 0.1
+/** Steps after which the engine's times are believed, and the share of a step that is forgotten with each new one. */
+const [ENOUGH, FORGOTTEN] = [8, 0.02]
+
+/**
+ * The price of a cached token by an engine's own times: milliseconds of a prompt = fixed + a x cached + b x computed, by least squares over the last
+ * steps; the price is a / b. What is cached costs because what is computed after it looks at it.
+ */
+export class CachedPrice {
+  #steps = 0
+  /** Sums of 1, cached, computed and milliseconds, each with each. */
+  readonly #sums = Array.from({ length: 4 }, () => new Float64Array(4))
+
+  observe(cached: number, computed: number, milliseconds: number): void {
+    if (computed <= 0 || milliseconds <= 0) return
+    this.#steps++
+    const row = [1, cached / 1000, computed / 1000, milliseconds]
+    for (const [i, sums] of this.#sums.entries())
+      for (const [j, value] of row.entries()) sums[j] = (1 - FORGOTTEN) * sums[j]! + row[i]! * value
+  }
+
+  /** Null: there were too few steps, or they were too much alike. */
+  get ratio(): number | null {
+    if (this.#steps < ENOUGH) return null
+    const [one, cached, computed] = this.#sums.map((sums) => [...sums])
+    const about = (a: readonly number[], at: number) => a[at]! - (a[0]! * one![at]!) / one![0]!
+    const [cc, cn, nn] = [about(cached!, 1), about(cached!, 2), about(computed!, 2)]
+    const [cm, nm] = [about(cached!, 3), about(computed!, 3)]
+    const determinant = cc * nn - cn * cn
+    if (determinant <= 1e-3 * cc * nn) return null
+    const [a, b] = [(cm * nn - nm * cn) / determinant, (nm * cc - cm * cn) / determinant]
+    return b > 0 ? Math.min(1, Math.max(0, a / b)) : null
+  }
+
+  /** What is to be counted with now. */
+  get price(): number {
+    return this.ratio ?? USUAL
+  }
 }
 
 export interface Choice {
@@ -27,10 +68,12 @@ export interface Choice {
   /** Tokens that making all of them now would compute again, and that it would hide; about. */
   readonly computes: number
   readonly hides: number
+  /** What a cached token was taken to cost. */
+  readonly price: number
 }
 
 /** A wanted edit that is not in force, and what is known of it. */
-interface Candidate {
+interface WaitingEdit {
   readonly edit: Edit
   /** Token of the last prompt at which it begins, about; null: the last prompt did not show that message. */
   readonly place: number | null
@@ -52,13 +95,18 @@ export interface Wish {
 }
 
 export class Deferral {
-  readonly #cachedPrice: number
+  readonly #priceOf: () => number
   #inForce = new Set<string>()
   /** Rent that waiting edits have paid, in computed tokens. */
   #paid = new Map<string, number>()
 
-  constructor({ cachedPrice = 0.1 }: DeferralOptions = {}) {
-    this.#cachedPrice = Math.min(1, Math.max(0, cachedPrice))
+  constructor({ cachedPrice = USUAL }: DeferralOptions = {}) {
+    this.#priceOf = () => Math.min(1, Math.max(0, typeof cachedPrice === 'number' ? cachedPrice : cachedPrice()))
+  }
+
+  /** What a cached token costs now, as a share of a computed one. */
+  get #cachedPrice(): number {
+    return this.#priceOf()
   }
 
   /** Chooses, and takes it that the step is made: rent is paid, chosen edits are in force. */
@@ -78,15 +126,15 @@ export class Deferral {
     this.#paid = new Map(waiting.map(({ edit, paid }) => [keyOf(edit), paid]))
     const edits = wish.edits.filter((edit) => this.#inForce.has(keyOf(edit)))
     const price = priceOf(waiting, wish.held?.tokens ?? 0)
-    return { edits, waiting: waiting.map(({ edit }) => edit), ...price }
+    return { edits, waiting: waiting.map(({ edit }) => edit), ...price, price: this.#cachedPrice }
   }
 
-  #rented(candidate: Candidate): Candidate {
+  #rented(candidate: WaitingEdit): WaitingEdit {
     return { ...candidate, paid: candidate.paid + candidate.hides * this.#cachedPrice }
   }
 
   /** The largest set of the hindmost edits whose rent has reached its price. */
-  #paidOff(candidates: readonly Candidate[], held: number): readonly Candidate[] {
+  #paidOff(candidates: readonly WaitingEdit[], held: number): readonly WaitingEdit[] {
     const sorted = [...candidates].sort((a, b) => (a.place ?? 0) - (b.place ?? 0))
     for (let from = 0; from < sorted.length; from++) {
       const set = sorted.slice(from)
@@ -96,7 +144,7 @@ export class Deferral {
     return []
   }
 
-  #candidates({ edits, contents, held, tokens }: Wish, stay: readonly Edit[]): Candidate[] {
+  #candidates({ edits, contents, held, tokens }: Wish, stay: readonly Edit[]): WaitingEdit[] {
     return edits
       .filter((edit) => !this.#inForce.has(keyOf(edit)))
       .map((edit) => {
@@ -128,7 +176,7 @@ function lostFrom({ contents, held, row, tokens }: Wish, stay: readonly Edit[]):
 }
 
 /** Tokens after the first of these edits that stay shown and are computed again when they are made, and those that they hide. */
-function priceOf(set: readonly Candidate[], held: number): { readonly computes: number; readonly hides: number } {
+function priceOf(set: readonly WaitingEdit[], held: number): { readonly computes: number; readonly hides: number } {
   if (set.length === 0) return { computes: 0, hides: 0 }
   const hides = set.reduce((sum, candidate) => sum + candidate.hides, 0)
   const first = Math.min(...set.map(({ place }) => place ?? held))

@@ -4,7 +4,7 @@ import { Agent as HttpAgent, type IncomingMessage, request as httpRequest } from
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { KvfoldError } from '../../core/errors.js'
-import { connectionError, errorOf, type Refusal, retryAfter } from './failure.js'
+import { connectionError, errorOf, type EndpointRefusal, retryAfter } from './failure.js'
 
 export interface Patience {
   /** Milliseconds to the connection. Default 10,000. */
@@ -23,7 +23,7 @@ export interface EndpointOptions {
 }
 
 /** An answer whose body is still coming. */
-export interface Answer {
+export interface EndpointAnswer {
   readonly type: string
   /** Bytes as they come. @throws KvfoldError remote/broken-stream, remote/timeout; what `signal` says when it was aborted */
   readonly body: AsyncIterable<Uint8Array>
@@ -34,6 +34,8 @@ interface Asking {
   readonly url: URL
   readonly body: string | null
   readonly signal: AbortSignal | undefined
+  /** Milliseconds to a connection of its own; left out: one that is kept will do, and the endpoint's patience holds. */
+  readonly connect?: number
   readonly headers?: Sending['headers']
 }
 
@@ -89,9 +91,13 @@ export class Endpoint {
     return this.json(answer)
   }
 
-  /** Whether there is such a path and it says that all is well; what it says besides is not looked at. @throws KvfoldError remote/* when it does not */
-  async reach(path: string, signal?: AbortSignal): Promise<boolean> {
-    const answer = await this.#ask({ method: 'GET', url: this.#at(path), body: null, signal })
+  /**
+   * Whether there is such a path and it says that all is well; what it says besides is not looked at. Asks by a new connection: one that is kept may be to a
+   * machine that is no more. @param connect milliseconds to the connection
+   * @throws KvfoldError remote/* when it does not; remote/unreachable: nobody is there
+   */
+  async reach(path: string, connect: number, signal?: AbortSignal): Promise<boolean> {
+    const answer = await this.#ask({ method: 'GET', url: this.#at(path), body: null, signal, connect })
     if (!('status' in answer)) {
       await textOf(answer.body, LONGEST_ERROR, 'cut')
       return true
@@ -111,7 +117,7 @@ export class Endpoint {
     body: unknown,
     signal?: AbortSignal,
     { headers = {}, busy = this.#patience.busy }: Sending = {},
-  ): Promise<Answer> {
+  ): Promise<EndpointAnswer> {
     const text = JSON.stringify(body)
     let waited = 0
     for (let tries = 0; ; tries++) {
@@ -133,7 +139,7 @@ export class Endpoint {
     return new URL(this.#root.pathname.replace(/\/$/, '') + path, this.#root)
   }
 
-  async #ask(asking: Asking): Promise<Answer | Refusal> {
+  async #ask(asking: Asking): Promise<EndpointAnswer | EndpointRefusal> {
     let sent: Sent
     try {
       sent = await this.#send(asking)
@@ -151,15 +157,14 @@ export class Endpoint {
 
   /** Sends, and once more when the endpoint had closed the kept connection meanwhile. */
   async #send(asking: Asking, again = true): Promise<Sent> {
-    const { connect, idle } = this.#patience
-    const late = (what: string, limit: number) =>
-      new KvfoldError('remote/timeout', `${this.name} ${what} for ${limit / 1000} s; --engine-timeout gives it longer.`)
+    const { idle } = this.#patience
+    const { connect = this.#patience.connect } = asking
     return new Promise((resolve, reject) => {
       const send = asking.url.protocol === 'https:' ? httpsRequest : httpRequest
       const { body, signal, headers = {} } = asking
       const request = send(asking.url, {
         method: asking.method,
-        agent: this.#agent,
+        agent: asking.connect === undefined ? this.#agent : false,
         headers: {
           ...headers,
           accept: 'application/json, text/event-stream',
@@ -169,7 +174,8 @@ export class Endpoint {
         },
         ...(signal === undefined ? {} : { signal }),
       })
-      const timer = setTimeout(() => request.destroy(late('was not reached', connect)), connect)
+      const unreached = `${this.name} was not reached for ${connect / 1000} s; is its machine up, and is the network between?`
+      const timer = setTimeout(() => request.destroy(new KvfoldError('remote/unreachable', unreached)), connect)
       request.on('socket', (socket) => {
         const connected = () => {
           clearTimeout(timer)
@@ -178,7 +184,10 @@ export class Endpoint {
         else connected()
       })
       let timeout: KvfoldError | null = null
-      request.setTimeout(idle, () => request.destroy((timeout = late('sent nothing', idle))))
+      request.setTimeout(idle, () => {
+        const silent = `${this.name} sent nothing for ${idle / 1000} s; --engine-timeout gives it longer.`
+        request.destroy((timeout = new KvfoldError('remote/timeout', silent)))
+      })
       request.on('response', (response) => {
         resolve({ response, timeout: () => timeout })
       })
@@ -201,7 +210,7 @@ export class Endpoint {
   }
 
   /** The JSON that an answer consists of. @throws KvfoldError remote/bad-answer, remote/broken-stream, remote/timeout */
-  async json({ body }: Answer): Promise<unknown> {
+  async json({ body }: EndpointAnswer): Promise<unknown> {
     const text = await textOf(body, LONGEST_ANSWER, 'refuse')
     try {
       return JSON.parse(text) as unknown

@@ -60,8 +60,11 @@ export interface Known {
 /** Failures one after another that make an engine down. */
 const FAILURES = 2
 const HEALTH_EVERY = 5000
-/** Milliseconds that an engine has to say that it is well. */
+/** Milliseconds that an engine has to say that it is well, and to let itself be connected to. */
 const HEALTH_LIMIT = 5000
+const CONNECT_LIMIT = 4000
+/** Milliseconds from the first look that finds nobody to the one that is believed. */
+const SURELY = 1000
 
 /** An engine of a pool. */
 export class Member {
@@ -75,6 +78,9 @@ export class Member {
   /** Failures since it last did well. */
   #row = 0
   #problem: string | null = null
+  /** Since when looks find nobody there; null: somebody is. */
+  #away: number | null = null
+  #lost = new AbortController()
   /** When it last sent something of an answer. */
   #heard = Number.NEGATIVE_INFINITY
   /** Whether it left the pool: it is closed with its last request. */
@@ -133,14 +139,37 @@ export class Member {
             `${this.name} serves ${model}, and the others ${expected}; name its model if it is the same.`,
           )
         }
-      } else if (!(await this.endpoint.reach('/health', within))) await this.endpoint.reach('/v1/models', within)
+      } else if (!(await this.endpoint.reach('/health', CONNECT_LIMIT, within)))
+        await this.endpoint.reach('/v1/models', CONNECT_LIMIT, within)
+      this.#away = null
       this.well()
     } catch (error) {
+      if (signal?.aborted !== true) this.#miss(error, since)
       // Who is too busy to say how it is, but answers, is well.
       const isBusy = limit.aborted && this.#heard > since
       if (signal?.aborted !== true && !isBusy)
         this.ill(limit.aborted ? `${this.name} says nothing for ${HEALTH_LIMIT / 1000} s.` : messageOf(error))
     }
+  }
+
+  /** Aborted when nobody is there any more: who is cut off sends no end of what he began. */
+  get lost(): AbortSignal {
+    return this.#lost.signal
+  }
+
+  /** A look that began then failed. */
+  #miss(error: unknown, since: number): void {
+    const isNobody = error instanceof KvfoldError && error.code === 'remote/unreachable'
+    if (!isNobody) {
+      this.#away = null
+      return
+    }
+    const first = (this.#away ??= since)
+    // Who still sends is there, whatever becomes of new connections.
+    if (since < first + SURELY || this.#heard > first) return
+    const lost = this.#lost
+    this.#lost = new AbortController()
+    lost.abort(new KvfoldError('remote/unreachable', `${this.name} is gone in the middle of the request: ${error.message}`))
   }
 
   /** It sent something. */
@@ -276,7 +305,7 @@ export class EnginePool {
 
   /**
    * The engine for a step, and why; the caller ends the request (`Member.end`). `tried`: those that failed this step already.
-   * @throws KvfoldError remote/unreachable when none takes requests
+   * @throws KvfoldError remote/no-engine when none takes requests
    */
   take(
     wanted: { readonly beginning: Beginning; readonly last: string | null; readonly parent: string | null },
@@ -338,7 +367,10 @@ export class EnginePool {
           ? `${name} drains`
           : `${name} is down (${(problem ?? 'not reached yet').replace(/\.$/, '')})`,
     )
-    return new KvfoldError('remote/unreachable', `No engine takes requests: ${why.join('; ')}. Start one, or name another.`)
+    return new KvfoldError(
+      'remote/no-engine',
+      `No engine takes requests: ${why.join('; ')}. Start one, or name another; try again in a few seconds.`,
+    )
   }
 }
 

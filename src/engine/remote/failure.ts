@@ -4,7 +4,7 @@ import { errorTable, KvfoldError, type ErrorCode } from '../../core/errors.js'
 import { fieldOf, isRecord, numberAt, textAt } from '../../core/json.js'
 
 /** What an endpoint answered instead of what it was asked for. */
-export interface Refusal {
+export interface EndpointRefusal {
   readonly status: number
   /** Body, as far as it was read. */
   readonly text: string
@@ -19,7 +19,7 @@ const LONGEST_QUOTE = 400
 const TOO_LONG = /context[ _-]?(length|size|window)|exceed_context_size|maximum context|longer than the model|too many tokens/i
 
 /** The error that an answer of another status than 200 stands for. `where`: the endpoint, as messages name it. */
-export function errorOf(refusal: Refusal, where: string): KvfoldError {
+export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
   const { status, text, retryAfter } = refusal
   const said = quote(text)
   const again = retryAfter === null ? '' : ` It asks to be left alone for ${retryAfter} s.`
@@ -101,6 +101,8 @@ export function connectionError(error: unknown, where: string, answering: boolea
 
 const REASONS: Readonly<Record<string, string>> = {
   ECONNREFUSED: 'nobody listens there; start the engine, or correct --engine.',
+  ECONNRESET: 'the connection was cut; ask again.',
+  EPIPE: 'the connection was cut; ask again.',
   ENOTFOUND: 'there is no such host.',
   EAI_AGAIN: 'the name of the host cannot be looked up now.',
   EPROTO: 'it does not speak TLS there; use http:// instead of https://.',

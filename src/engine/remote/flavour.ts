@@ -9,6 +9,8 @@ export interface Flavour {
   readonly name: FlavourName
   /** Names of sampling fields that OpenAI's API does not have; what is missing here is refused. */
   readonly sampling: Readonly<Partial<Record<'topK' | 'minP' | 'typicalP' | 'repeatPenalty' | 'mirostat', string>>>
+  /** The `topK` that keeps all tokens. */
+  readonly everyToken: 0 | -1
   /** The fields that a request with a GBNF grammar has; null: it takes none. */
   readonly grammar: ((gbnf: string) => Readonly<Record<string, unknown>>) | null
   /** Fields of a request that goes on with its last message, which is an answer's beginning; null: it always begins another. */
@@ -23,6 +25,12 @@ export interface Flavour {
   readonly extras: Readonly<Record<string, unknown>>
   /** What its /tokenize counts: texts, and prompts by its template, or messages as they are; null: it has none. */
   readonly counts: 'texts' | 'template' | 'messages' | null
+  /** How it says which tokens a prompt was: by its template and /tokenize, or with its answer (`return_token_ids`); null: it does not. */
+  readonly promptTokens: 'template' | 'answer' | null
+  /** Alternatives that log-probabilities must be asked with to be there at all. */
+  readonly fewestAlternatives: 0 | 1
+  /** Whether a stream can have log-probabilities of a call and of the end; else such answers come whole. */
+  readonly streamsLogprobs: boolean
   /** Whether the token that ends an answer is among those it counts as generated. */
   readonly countsEnd: boolean
   /** What to do when it reports no cached tokens. */
@@ -32,6 +40,7 @@ export interface Flavour {
 const OPENAI: Flavour = {
   name: 'openai',
   sampling: {},
+  everyToken: 0,
   grammar: null,
   variables: 'effort',
   continues: null,
@@ -39,6 +48,9 @@ const OPENAI: Flavour = {
   salt: null,
   extras: {},
   counts: null,
+  promptTokens: null,
+  fewestAlternatives: 0,
+  streamsLogprobs: true,
   countsEnd: true,
   cacheReport: 'it may not cache, or not say so',
 }
@@ -58,6 +70,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     sampling: { topK: 'top_k', minP: 'min_p', typicalP: 'typical_p', repeatPenalty: 'repeat_penalty' },
     reasoning: ['reasoning_content'],
     counts: 'texts',
+    promptTokens: 'template',
     countsEnd: false,
     extras: { kvfold: KVFOLD },
     grammar: (grammar) => ({ kvfold: { ...KVFOLD, grammar } }),
@@ -73,6 +86,9 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     reasoning: ['reasoning_content'],
     extras: { return_progress: true, cache_prompt: true },
     counts: 'template',
+    promptTokens: 'template',
+    fewestAlternatives: 1,
+    streamsLogprobs: false,
   },
   vllm: {
     ...OPENAI,
@@ -80,10 +96,12 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     variables: 'any',
     continues: CONTINUES,
     sampling: { topK: 'top_k', minP: 'min_p', repeatPenalty: 'repetition_penalty' },
+    everyToken: -1,
     // Renamed in 2025; either version skips the other's.
     reasoning: ['reasoning', 'reasoning_content'],
     salt: 'cache_salt',
     counts: 'messages',
+    promptTokens: 'answer',
     cacheReport: 'start it with --enable-prompt-tokens-details',
   },
   sglang: {
@@ -92,6 +110,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     variables: 'any',
     continues: { continue_final_message: true },
     sampling: { topK: 'top_k', minP: 'min_p', repeatPenalty: 'repetition_penalty' },
+    everyToken: -1,
     reasoning: ['reasoning_content'],
     salt: 'cache_salt',
     cacheReport: 'start it with --enable-cache-report',
@@ -116,8 +135,13 @@ export interface Probed {
  * @throws KvfoldError model/not-found, remote/*
  */
 export async function probe(endpoint: Endpoint, model?: string, signal?: AbortSignal): Promise<Probed> {
-  const listing = await endpoint.get('/v1/models', signal)
-  const models = listAt(listing, 'data')
+  const listing = await endpoint.get('/v1/models', signal).catch((error: unknown) => {
+    // It is there and cannot list (transformers serve without a folder of downloads): who names the model needs no list.
+    if (model === undefined || !(error instanceof KvfoldError) || error.code !== 'remote/failed') throw error
+    return null
+  })
+  // SGLang's gateway lists this in the place of what engines that are not SGLang call theirs.
+  const models = listAt(listing, 'data').filter((one) => textAt(one, 'id') !== 'unknown')
   const entry =
     model === undefined ? models[0] : models.find((one) => textAt(one, 'id') === model || aliases(one).includes(model))
   if (entry === undefined && models.length > 0) {

@@ -1,10 +1,10 @@
 /** Owns what of a prompt is counted and how: tokens as far as an endpoint lets us know, an estimate where it does not. */
 import { createHash } from 'node:crypto'
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
-import type { Row } from './books.js'
+import type { ShownRow } from './books.js'
 import type { Endpoint } from './endpoint.js'
 import type { Flavour } from './flavour.js'
-import { countAt, isRecord, listAt, textAt } from '../../core/json.js'
+import { countAt, integersIn, isRecord, listAt, textAt } from '../../core/json.js'
 import { bodyOf, contentOf, editsByMessage } from './wire.js'
 
 // What of a prompt is counted: for every message its text as shown, and what that weighs.
@@ -15,7 +15,7 @@ export function rowsOf(
   tools: readonly ToolDefinition[],
   edits: readonly Edit[],
   counts: TextCounts,
-): Row[] {
+): ShownRow[] {
   const before = toolsText(tools)
   const around = before === '' ? 0 : counts.of(before)
   return bodiesOf(messages, edits).map((body, index) => ({
@@ -44,10 +44,10 @@ export const textsOf = (messages: readonly ChatMessage[], tools: readonly ToolDe
 ]
 
 /** Tokens of a prompt with these rows, about. */
-export const weightOf = (rows: readonly Row[]): number => rows.reduce((sum, { weight }) => sum + weight, AROUND)
+export const weightOf = (rows: readonly ShownRow[]): number => rows.reduce((sum, { weight }) => sum + weight, AROUND)
 
 /** Characters of a prompt with these rows. */
-export const charactersOf = (rows: readonly Row[]): number => rows.reduce((sum, { text }) => sum + text.length, 0)
+export const charactersOf = (rows: readonly ShownRow[]): number => rows.reduce((sum, { text }) => sum + text.length, 0)
 
 const bodiesOf = (messages: readonly ChatMessage[], edits: readonly Edit[]): string[] => {
   const changes = editsByMessage(edits)
@@ -111,8 +111,26 @@ export class TextCounts {
     const { counts } = this.flavour
     if (counts === null || counts === 'texts') return null
     if (counts === 'messages') return this.#tokens({ model: this.model, ...prompt, add_generation_prompt: true }, signal)
-    const text = textAt(await this.endpoint.post('/apply-template', prompt, signal), 'prompt')
-    return text === null ? null : this.#tokens({ content: text, add_special: true, parse_special: true }, signal)
+    return (await this.tokensOfPrompt(prompt, null, signal))?.length ?? null
+  }
+
+  /**
+   * The tokens of a whole prompt by the endpoint's template; null when it does not tell. `count`: how many it said there were, for templates that write
+   * the token which /tokenize would put before them. @throws KvfoldError remote/*
+   */
+  async tokensOfPrompt(
+    prompt: { readonly messages: readonly unknown[]; readonly tools?: readonly unknown[] },
+    count: number | null,
+    signal?: AbortSignal,
+  ): Promise<readonly number[] | null> {
+    const text = textAt(await this.endpoint.post('/apply-template', { model: this.model, ...prompt }, signal), 'prompt')
+    if (text === null) return null
+    const ask = async (special: boolean) => {
+      const asked = { model: this.model, content: text, add_special: special, parse_special: true }
+      return integersIn(listAt(await this.endpoint.post('/tokenize', asked, signal), 'tokens'))
+    }
+    const tokens = await ask(true)
+    return tokens === null || count === null || tokens.length === count ? tokens : ask(false)
   }
 
   async #tokens(body: object, signal?: AbortSignal): Promise<number | null> {

@@ -13,15 +13,15 @@ import {
   type Generation,
   generationOf,
 } from '../engine.js'
-import type { Held, Row } from './books.js'
-import { chunksOf, ReplyReader, type Usage } from './reply-reader.js'
+import type { Held, ShownRow } from './books.js'
+import { chunksOf, ReplyReader, tokensIn, type EndpointUsage } from './reply-reader.js'
 import { type Beginning, beginningOf } from './affinity.js'
-import type { DeferralOptions } from './deferral.js'
+import { CachedPrice, type DeferralOptions } from './deferral.js'
 import type { EndpointOptions } from './endpoint.js'
 import { type EngineEntry, EnginePool, type EngineStatus, type Known, type Member } from './engine-pool.js'
 import { BrokenAnswer, isGone, isTheirs } from './failure.js'
 import type { Flavour, FlavourName } from './flavour.js'
-import { type Lane, Lanes } from './lanes.js'
+import { type RemoteConversation, RemoteConversations } from './conversations.js'
 import { charactersOf, rowsOf, rowText, type TextCounts, textsOf, weightOf } from './prompt-counts.js'
 import { bodyFor, bodyOf, EFFORT, promptOf } from './wire.js'
 
@@ -38,15 +38,17 @@ export interface RemoteEngineOptions extends EndpointOptions {
   readonly sessionHeader?: string
   /** Tokens a conversation may show. Default: what the endpoint says; where it says nothing, no limit of ours. */
   readonly context?: number
-  /** Keeps edits back until they pay for the cache they cost (deferral.ts). Default: every edit is shown at once. */
+  /** Keeps edits back until they pay for the cache (deferral.ts). Default: all are shown at once. */
   readonly deferEdits?: DeferralOptions
+  /** Replies say which tokens prompt and answer were, where the endpoint tells (`EngineReply.tokens`); a question more a step. Default false. */
+  readonly tokens?: boolean
   readonly signal?: AbortSignal
 }
 
 /** One step on its way. */
-interface Step {
+interface RemoteStep {
   readonly request: EngineRequest
-  readonly lane: Lane
+  readonly state: RemoteConversation
   readonly stream: EventStream
   readonly signal: AbortSignal
   readonly beginning: Beginning
@@ -86,14 +88,16 @@ const PREFIX_ONLY = 'a remote engine keeps beginnings of prompts only, so what f
  * carry no `sampled` tokens; logprobs have token numbers only where the endpoint gives them (else UNNUMBERED).
  */
 export class RemoteEngine implements Engine {
-  readonly #lanes: Lanes
+  readonly #conversations: RemoteConversations
   readonly #notes = new Set<string>()
+  readonly #price = new CachedPrice()
 
   private constructor(
     private readonly pool: EnginePool,
     private readonly options: RemoteEngineOptions,
   ) {
-    this.#lanes = new Lanes(options.deferEdits ?? null)
+    const { deferEdits: own } = options
+    this.#conversations = new RemoteConversations(own === undefined ? null : { cachedPrice: () => this.#price.price, ...own })
     this.#notes.add(
       'Contract exact only, by prefix: the cache is that of the engine behind this server, and every edit has what follows it computed again.',
     )
@@ -145,9 +149,7 @@ export class RemoteEngine implements Engine {
   }
 
   /** Looks at every engine's health now. */
-  checkEngines(): Promise<void> {
-    return this.pool.check()
-  }
+  checkEngines = (): Promise<void> => this.pool.check()
 
   /** What this engine cannot do or say, one sentence each; grows as steps show it. */
   get notes(): readonly string[] {
@@ -157,8 +159,8 @@ export class RemoteEngine implements Engine {
   respond(request: EngineRequest): Generation {
     const { conversation, messages, tenant } = request
     return generationOf((stream) =>
-      this.#lanes.run(conversation, request.signal, (lane, signal) =>
-        this.#respond({ request, lane, stream, signal, beginning: beginningOf(messages, tenant) }),
+      this.#conversations.run(conversation, request.signal, (state, signal) =>
+        this.#respond({ request, state, stream, signal, beginning: beginningOf(messages, tenant) }),
       ),
     )
   }
@@ -203,52 +205,50 @@ export class RemoteEngine implements Engine {
 
   /** Cancels what runs for the conversation and forgets its books. What the endpoint has cached of it, nobody can take back. */
   forget(conversation: ConversationId): void {
-    this.#lanes.forget(conversation)
+    this.#conversations.forget(conversation)
   }
 
   async dispose(): Promise<void> {
-    await this.#lanes.close()
+    await this.#conversations.close()
     this.pool.close()
   }
 
   /** On the engine that has the conversation, or on another one where it failed before it told anything: on each once. */
-  async #respond(step: Step): Promise<EngineReply> {
-    const { request, lane, signal, beginning } = step
-    const parent = request.parent === undefined ? null : (this.#lanes.of(request.parent)?.books.engine ?? null)
+  async #respond(step: RemoteStep): Promise<EngineReply> {
+    const { request, state, signal, beginning } = step
+    const parent = request.parent === undefined ? null : (this.#conversations.of(request.parent)?.books.engine ?? null)
     const tried = new Set<string>()
     let shown: Shown | null = null
     for (;;) {
-      const last = lane.books.engine
+      const last = state.books.engine
       const { member, known } = this.pool.take({ beginning, last, parent }, tried)
       tried.add(member.name)
       const others = this.pool.hasOther(tried)
       const told: Told = { any: false }
       try {
-        shown ??= this.#show(request, lane, member.name === last ? lane.books.held : null)
+        shown ??= this.#show(request, state, member.name === last ? state.books.held : null)
         const reply = await this.#attempt(step, { ...known, member, busy: others ? 0 : undefined, shown }, told)
         this.pool.ran(member, beginning, last)
         return reply
       } catch (error) {
         if (signal.aborted || !(error instanceof KvfoldError) || !isTheirs(error)) throw error
         this.pool.failed(member, error, isGone(error))
-        if (told.any || !this.pool.hasOther(tried)) throw error
+        if (told.any) throw error
+        if (!this.pool.hasOther(tried)) throw error.code === 'remote/broken-stream' ? unanswered(error) : error
       } finally {
         member.end()
       }
     }
   }
 
-  async #attempt(
-    { request, lane, stream, signal, beginning }: Step,
-    { member, model, flavour, counts, busy, shown }: Try,
-    told: Told,
-  ) {
+  async #attempt({ request, state, stream, signal, beginning }: RemoteStep, attempt: Try, told: Told): Promise<EngineReply> {
+    const { member, model, flavour, counts, busy, shown } = attempt
     const since = performance.now()
     const { edits, fallback } = shown
     const { messages, tools = [] } = request
     const { endpoint } = member
     const rows = rowsOf(messages, tools, edits, counts)
-    const body = bodyFor(request, edits, model, flavour)
+    const body = bodyFor(request, edits, model, flavour, this.options.tokens)
     const { sessionHeader } = this.options
     const sending = {
       ...(sessionHeader === undefined ? {} : { headers: { [sessionHeader]: beginning.root } }),
@@ -261,7 +261,7 @@ export class RemoteEngine implements Engine {
     let firstToken: number | null = null
     let ended: 'whole' | 'cancelled' = 'whole'
     try {
-      for await (const chunk of chunksOf(endpoint, body, signal, sending)) {
+      for await (const chunk of chunksOf(endpoint, body, AbortSignal.any([signal, member.lost]), sending)) {
         member.hear()
         for (const event of reader.push(chunk)) {
           if (event.type !== 'plan' && event.type !== 'prefill') {
@@ -293,8 +293,10 @@ export class RemoteEngine implements Engine {
     const message = { ...said, content: begun + said.content }
     const usage = this.#usage(reader, { rows, answer, finish }, member, { flavour, counts })
     counts.observe(charactersOf(rows), usage.prompt, rows.length + 1)
+    if (usage.milliseconds !== null && usage.cached !== null)
+      this.#price.observe(usage.cached, usage.prompt - usage.cached, usage.milliseconds.prefill)
     // Once more: by now some of the texts are counted.
-    const ledger = lane.books.enter({
+    const ledger = state.books.enter({
       rows: rowsOf(messages, tools, edits, counts),
       answer,
       usage,
@@ -322,11 +324,21 @@ export class RemoteEngine implements Engine {
       ledger,
       timing,
       ...(request.logprobs === undefined ? {} : { logprobs }),
+      ...(this.options.tokens === true && finish !== 'cancelled' ? await this.#tokensOf(request, attempt, reader) : {}),
     }
   }
 
+  /** Which tokens the step was; none, with a note, where the endpoint does not tell. */
+  async #tokensOf({ messages, tools = [], signal }: EngineRequest, { member, flavour, counts, shown }: Try, reader: ReplyReader) {
+    const ask = () => counts.tokensOfPrompt(promptOf(messages, tools, shown.edits, flavour), reader.usage?.prompt ?? null, signal)
+    const tokens = tokensIn(reader, flavour.promptTokens === 'template' ? await ask() : null)
+    if (typeof tokens !== 'string') return { tokens }
+    this.#notes.add(`${member.name} ${tokens}, so nothing that needs them can be made of its answers.`)
+    return {}
+  }
+
   /** What the step is to show. `held`: what the engine has of the last one. */
-  #show(request: EngineRequest, { deferral }: Lane, held: Held | null): Shown {
+  #show(request: EngineRequest, { deferral }: RemoteConversation, held: Held | null): Shown {
     const { messages, tools = [], edits = [], contract = 'exact', maxTokens = 0 } = request
     const reasons: string[] = []
     if (edits.some((edit) => (edit.contract ?? contract) !== 'exact')) reasons.push(PREFIX_ONLY)
@@ -340,11 +352,11 @@ export class RemoteEngine implements Engine {
         fits: (some: readonly Edit[]) => this.count(messages, tools, some) + maxTokens <= this.info.context,
         tokens: (text: string) => this.#counts.of(text),
       }
-      const { edits: chosen, waiting, computes, hides } = deferral.choose(wish)
+      const { edits: chosen, waiting, computes, hides, price } = deferral.choose(wish)
       shown = chosen
       if (waiting.length > 0)
         reasons.push(
-          `${waiting.length} of ${edits.length} edits wait: made now they would hide about ${hides} tokens and have about ${computes} computed again`,
+          `${waiting.length} of ${edits.length} edits wait: made now they would hide about ${hides} tokens and have about ${computes} computed again, a cached one at ${Number(price.toPrecision(2))} of a computed one`,
         )
     }
     return { edits: shown, fallback: reasons.length === 0 ? null : reasons.join('; ') }
@@ -353,10 +365,10 @@ export class RemoteEngine implements Engine {
   /** The endpoint's figures, or what is known without them: of a step cut off, or from an endpoint that gives none. */
   #usage(
     { usage, progress }: ReplyReader,
-    { rows, answer, finish }: { readonly rows: readonly Row[]; readonly answer: string; readonly finish: Finish },
+    { rows, answer, finish }: { readonly rows: readonly ShownRow[]; readonly answer: string; readonly finish: Finish },
     { name }: Member,
     { flavour, counts }: Pick<Known, 'flavour' | 'counts'>,
-  ): Usage {
+  ): EndpointUsage {
     if (usage !== null) {
       if (usage.cached === null)
         this.#notes.add(`${name} does not report cached tokens, so all count as computed; ${flavour.cacheReport}.`)
@@ -372,6 +384,10 @@ export class RemoteEngine implements Engine {
     }
   }
 }
+
+/** The answer had begun without a word, and nobody is left who could be asked. */
+const unanswered = (cause: KvfoldError): KvfoldError =>
+  new KvfoldError(cause.code, `${cause.message} Nothing of it came, and no other engine is left to ask; ask again.`, { cause })
 
 function messageOf({ content, reasoning, calls }: ReplyReader): ChatMessage {
   return {

@@ -1,9 +1,9 @@
 /** Owns the way from a request to one answer: the chunks of a streamed chat completion, or a whole one. */
 import type { ToolCall } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { EngineEvent, Finish, NamedLogprob, TokenLogprob } from '../engine.js'
+import type { EngineEvent, Finish, NamedLogprob, ShownTokens, TokenLogprob } from '../engine.js'
 import { streamedError } from './failure.js'
-import { countAt, fieldOf, isRecord, listAt, numberAt, textAt } from '../../core/json.js'
+import { countAt, fieldOf, integersIn, isRecord, listAt, numberAt, textAt } from '../../core/json.js'
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import type { Endpoint, Sending } from './endpoint.js'
 
@@ -23,7 +23,10 @@ export class ReplyReader {
   reasoning = ''
   readonly calls: ToolCall[] = []
   readonly logprobs: TokenLogprob[] = []
-  usage: Usage | null = null
+  usage: EndpointUsage | null = null
+  /** Numbers of the prompt's tokens and of the answer's, its end among them, from endpoints that were asked for them (vLLM). */
+  readonly promptTokens: unknown[] = []
+  readonly answerTokens: unknown[] = []
   /** Null until the endpoint says why it ended. */
   finish: Finish | null = null
   /** The stop string that ended it, where the endpoint says (vLLM and kvfold: `stop_reason`; SGLang: `matched_stop`). */
@@ -41,6 +44,7 @@ export class ReplyReader {
     if (error !== undefined && error !== null) throw streamedError(error, this.where)
     const events = this.#progressIn(chunk)
     this.usage = usageIn(chunk) ?? this.usage
+    if (this.promptTokens.length === 0) this.promptTokens.push(...listAt(chunk, 'prompt_token_ids'))
     const choice = listAt(chunk, 'choices').find((one) => (countAt(one, 'index') ?? 0) === 0)
     if (choice === undefined) return events
     const delta = fieldOf(choice, 'delta') ?? fieldOf(choice, 'message')
@@ -48,6 +52,7 @@ export class ReplyReader {
     const text = textAt(delta, 'content') ?? textAt(delta, 'refusal') ?? ''
     const logprobs = listAt(fieldOf(choice, 'logprobs'), 'content').map(logprobOf)
     this.logprobs.push(...logprobs)
+    this.answerTokens.push(...listAt(choice, 'token_ids'))
     const parts = listAt(delta, 'tool_calls')
     if (logprobs.length > 0 || reasoning + text !== '' || parts.length > 0) {
       const tokens = logprobs.map(({ token }) => token).filter((token) => token !== UNNUMBERED)
@@ -146,6 +151,21 @@ export class ReplyReader {
   }
 }
 
+/** The tokens of an answer and its prompt, or why they cannot be said. `prompt`: what the endpoint makes of it when asked apart; null: see the answer. */
+export function tokensIn(
+  { logprobs, usage, promptTokens, answerTokens }: ReplyReader,
+  prompt: readonly number[] | null,
+): ShownTokens | string {
+  const before = prompt ?? integersIn(promptTokens)
+  const said = integersIn(
+    answerTokens.length > 0 ? answerTokens : logprobs.map(({ token }) => (token === UNNUMBERED ? null : token)),
+  )
+  if (before === null || said === null) return 'gives no token numbers'
+  // The end of an answer may be counted and not named.
+  const isWhole = usage === null || (before.length === usage.prompt && [0, 1].includes(usage.generated - said.length))
+  return isWhole ? { prompt: Int32Array.from(before), completion: Int32Array.from(said) } : 'counts other tokens than it names'
+}
+
 const prefill = (done: number, total: number): EngineEvent => ({
   type: 'prefill',
   done: Math.min(total, Math.max(0, done)),
@@ -184,7 +204,7 @@ function logprobOf(entry: unknown): TokenLogprob {
 // The reading of an endpoint's own figures, whichever names its engine gives them.
 
 /** What an endpoint says a step took, in tokens; null: it does not say. */
-export interface Usage {
+export interface EndpointUsage {
   readonly prompt: number
   /** Of the prompt, not computed in this step. */
   readonly cached: number | null
@@ -200,7 +220,7 @@ export interface Usage {
  * with --enable-cache-report), `usage.prompt_cache_hit_tokens` (DeepSeek), `usage.cached_tokens` (Moonshot), `timings.cache_n` (llama-server).
  * llama-server's `tokens_cached` is what its slot holds afterwards, generated tokens included, so it is not looked at.
  */
-export function usageIn(chunk: unknown): Usage | null {
+export function usageIn(chunk: unknown): EndpointUsage | null {
   const usage = fieldOf(chunk, 'usage')
   const timings = fieldOf(chunk, 'timings')
   const cached =

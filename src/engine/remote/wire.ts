@@ -59,14 +59,16 @@ export function promptOf(
   return { messages: wired, tools: tools.map((tool) => ({ type: 'function', function: tool })) }
 }
 
-/** The body of a streamed chat completion. @throws KvfoldError remote/unsupported, engine/bad-request */
+/** The body of a chat completion, streamed where the engine can. `tokens`: it shall say which tokens prompt and answer were. @throws KvfoldError remote/unsupported, engine/bad-request */
 export function bodyFor(
   request: EngineRequest,
   edits: readonly Edit[],
   model: string,
   flavour: Flavour,
+  tokens = false,
 ): Record<string, unknown> {
-  const { messages, maxTokens, stop = [], logprobs, tenant, grammar, schema, attention } = request
+  const { messages, maxTokens, stop = [], tenant, grammar, schema, attention } = request
+  const logprobs = request.logprobs ?? (tokens ? 0 : undefined)
   const { tools, choice } = toolsOf(request)
   const json = grammar === anyObject
   if (attention !== undefined)
@@ -80,12 +82,14 @@ export function bodyFor(
     model,
     ...promptOf(messages, tools, edits, flavour),
     ...(tools.length === 0 ? {} : { tool_choice: choice }),
-    stream: true,
-    stream_options: { include_usage: true },
+    ...(logprobs !== undefined && (tokens || tools.length > 0) && !flavour.streamsLogprobs
+      ? { stream: false }
+      : { stream: true, stream_options: { include_usage: true } }),
     ...samplingOf(request.sampling ?? {}, flavour),
     ...(maxTokens === undefined ? {} : { max_tokens: maxTokens }),
     ...(stop.length === 0 ? {} : { stop }),
-    ...(logprobs === undefined ? {} : { logprobs: true, top_logprobs: logprobs }),
+    ...(logprobs === undefined ? {} : { logprobs: true, top_logprobs: Math.max(logprobs, flavour.fewestAlternatives) }),
+    ...(tokens && flavour.promptTokens === 'answer' ? { return_token_ids: true } : {}),
     ...(schema === undefined
       ? {}
       : { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema, strict: true } } }),
@@ -137,7 +141,12 @@ function samplingOf(sampling: Sampling, flavour: Flavour): Record<string, unknow
     ...(logitBias === undefined
       ? {}
       : { logit_bias: Object.fromEntries(logitBias.map(({ token, bias }) => [token, Math.max(-BIAS, Math.min(BIAS, bias))])) }),
-    ...Object.fromEntries(Object.entries(rest).map(([name, value]) => [extra(name as keyof typeof rest), value])),
+    ...Object.fromEntries(
+      Object.entries(rest).map(([name, value]) => [
+        extra(name as keyof typeof rest),
+        name === 'topK' && value === 0 ? flavour.everyToken : value,
+      ]),
+    ),
     ...(mirostat === undefined
       ? {}
       : { [extra('mirostat')]: mirostat.version, mirostat_tau: mirostat.tau, mirostat_eta: mirostat.eta }),

@@ -5,7 +5,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { SampleEngine } from './define.js'
 
 /** A stretch of the text. */
-export interface Chunk {
+export interface TextChunk {
   readonly text: string
   readonly tokens: number
 }
@@ -40,7 +40,7 @@ export class LongText {
    * The sentences from number `at` on that have at most `most` tokens together, a part of one where that alone has more; `end`: the number of the
    * next. Null at the end. May number those behind `at` anew.
    */
-  take(at: number, most: number): (Chunk & { readonly end: number }) | null {
+  take(at: number, most: number): (TextChunk & { readonly end: number }) | null {
     this.#cutLonger(at, most, 'first')
     const parts = this.#parts.slice(at)
     const { count, tokens } = this.#longest(parts.length, most, (many) => parts.slice(0, many).join(''))
@@ -48,8 +48,8 @@ export class LongText {
   }
 
   /** All of it in chunks of at most `most` tokens, as long as may be. @throws KvfoldError engine/cancelled */
-  async chunks(most: number): Promise<Chunk[]> {
-    const chunks: Chunk[] = []
+  async chunks(most: number): Promise<TextChunk[]> {
+    const chunks: TextChunk[] = []
     let rested = performance.now()
     for (let next = this.take(0, most); next !== null; next = this.take(next.end, most)) {
       chunks.push({ text: next.text, tokens: next.tokens })
@@ -187,7 +187,7 @@ export function nextPart(
   text: LongText,
   at: number,
   { most, reserve, promptOf }: PartOptions,
-): (Chunk & { readonly end: number }) | null {
+): (TextChunk & { readonly end: number }) | null {
   const room = engine.window - engine.count(promptOf(''), []) - reserve
   const part = text.take(at, Math.max(1, Math.min(most, room)))
   if (part !== null && part.tokens > room) throw full(engine.window, 'a part of the text beside the question')

@@ -2,10 +2,19 @@
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../../core/errors.js'
 import { checked, strict } from '../../core/schema.js'
-import { type AgentDefinition, answered, count, type SampleEngine } from './define.js'
+import {
+  type AgentDefinition,
+  answered,
+  count,
+  decisionsPrompt,
+  factsPrompt,
+  fromFactsPrompt,
+  fromMemoryPrompt,
+  memoryPrompt,
+  type SampleEngine,
+} from './define.js'
 import { CountedEmbedder, likeness } from './embedders.js'
 import { fitting, LongText, nextPart } from './long-text.js'
-import { decisionsPrompt, factsPrompt, fromFactsPrompt, fromMemoryPrompt, memoryPrompt } from './prompts.js'
 import { END_TOKENS, questionOf } from './rag.js'
 
 const MemAgentOptions = strict({
@@ -235,12 +244,12 @@ export interface StoredFact {
   readonly text: string
 }
 
-interface Kept extends StoredFact {
+interface KeptFact extends StoredFact {
   readonly vector: Float32Array
 }
 
 export class FactStore {
-  readonly #facts = new Map<number, Kept>()
+  readonly #facts = new Map<number, KeptFact>()
   #ids = 0
 
   get size(): number {

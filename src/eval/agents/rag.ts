@@ -3,10 +3,9 @@ import Type from 'typebox'
 import { strict } from '../../core/schema.js'
 import type { AgentSetting, Answered } from '../agent.js'
 import type { TaskSample } from '../task.js'
-import { type AgentDefinition, answered, count, type SampleEngine } from './define.js'
+import { type AgentDefinition, answered, count, passagesPrompt, type SampleEngine } from './define.js'
 import { CountedEmbedder, likeness } from './embedders.js'
-import { type Chunk, fitting, LongText } from './long-text.js'
-import { passagesPrompt } from './prompts.js'
+import { type TextChunk, fitting, LongText } from './long-text.js'
 
 // What the retrieving agents share: the text in chunks, the query, and the answer from the chunks that rank best.
 
@@ -53,7 +52,7 @@ export async function answerFromBest(
     order.map((index) => chunks[index]!),
     options.retrievedTokens,
   )
-  const promptOf = (passages: readonly Chunk[]) =>
+  const promptOf = (passages: readonly TextChunk[]) =>
     passagesPrompt(
       sample.question,
       passages.map((passage) => passage.text),
@@ -81,7 +80,7 @@ const pseudoQuery = (text: LongText, each: number): string =>
     .trim()
 
 /** From the first on until there are `enough` tokens; the last one may go beyond, as in LongBench. */
-function bestUpTo(ranked: readonly Chunk[], enough: number): readonly Chunk[] {
+function bestUpTo(ranked: readonly TextChunk[], enough: number): readonly TextChunk[] {
   let tokens = 0
   const end = ranked.findIndex((chunk) => (tokens += chunk.tokens) >= enough)
   return end < 0 ? ranked : ranked.slice(0, end + 1)

@@ -1,120 +1,92 @@
 /**
- * Owns collecting trajectories: what a good use of the context tools looks like, task by task, a task's samples put to an agent and what it did cut
- * into snapshots that a model can learn from.
+ * Owns collecting trajectories: tries at the prompts of a source, each cut into snapshots that a model can learn from, and the file of whole ones, added
+ * as they are made and gone on with by the same run.
  */
-import { createHash } from 'node:crypto'
-import type { TurnOutcome } from '../../agents/turn.js'
-import { plain, sculptor } from '../../agents/sculptor.js'
-import { snapshots, Tape, type Wording } from '../../agents/snapshots.js'
-import type { ToolCall } from '../../chat/message.js'
+import { appendFileSync, existsSync, readFileSync, rmSync, truncateSync } from 'node:fs'
+import { isDeepStrictEqual } from 'node:util'
+import { messageUnits, modelTokens, engineTokens, snapshots, type StepWording } from '../../agents/snapshots.js'
 import { KvfoldError } from '../../core/errors.js'
-import { conversationId } from '../../core/ids.js'
-import { EngineAround, type Engine, type EngineRequest, type Generation, type Sampling } from '../../engine/engine.js'
-import { type ScriptedReply, TaughtEngine, type TaughtModel, type Teacher } from '../../engine/taught.js'
-import { PI_STREAM_END, PI_STREAM_START, piAnswer, type PiTruth } from '../pi-llm.js'
-import type { Task, TaskName, TaskSample } from '../task.js'
-import { LONGEST_TEXT, type MrcrTruth } from '../tasks/mrcr.js'
-import type { NeedlesTruth } from '../tasks/needles.js'
-import { rewardOf, rewardParts, type TaughtAgent, TRAJECTORY_VERSION, type TrajectoryRecord } from './trajectory.js'
+import { checked, inWords } from '../../core/schema.js'
+import type { Sampling } from '../../engine/engine.js'
+import { type UnwrittenSnapshot, type Format, formatOf, needsTokens, rowOf, TrajectoryRecord, writeParquet } from './formats.js'
+import type { Acting, TrajectorySource } from './sources.js'
+import { outcomesOf, rewardOf, TRAJECTORY_VERSION, TrajectoryFacts } from './trajectory.js'
 
 interface CollectOptions {
-  readonly task: Task
-  readonly agent: TaughtAgent
-  /** Whose chat format and tokens the snapshots are in; `isEndOfGeneration` is the vocabulary's. */
-  readonly model: TaughtModel & Wording & { readonly fingerprint: string }
-  /** Who acts: our script, or the model behind `engine`. */
-  readonly acting:
-    { readonly teacher: 'script' } | { readonly teacher: 'model'; readonly engine: Engine; readonly sampling: Sampling }
+  readonly source: TrajectorySource
+  readonly acting: Acting
+  readonly format: Format
+  /** Whose tokens the snapshots are in: a loaded model's (`isEndOfGeneration` is the vocabulary's); or those that the engine says, if the form needs any. */
+  readonly tokens: StepWording | 'engine'
+  readonly model: TrajectoryFacts['model']
   /** Tries at every sample. A script acts the same way every time. */
   readonly rollouts: number
-  /** Tokens that a step may take. Default: the task's. */
-  readonly maxTokens?: number
-  /** Calls that a turn may make. Default: 20. */
-  readonly maxCalls?: number
-  /** Every trajectory begins with a call of the task's first tool that fails for want of arguments, and is not the model's. Default false. */
-  readonly stumble?: boolean
   readonly signal?: AbortSignal
 }
 
 /** One try at one sample, by its number: all rollouts of a sample, then the next sample. */
 export interface Collected {
   readonly number: number
-  /** Snapshots in order; they are the file's lines. */
-  readonly records: readonly TrajectoryRecord[]
+  /** A row for each snapshot, in order; they are the file's lines. */
+  readonly rows: readonly object[]
   readonly points: number
-  readonly calls: number
+  /** Tokens of all snapshots, and those of them with loss; 0 where snapshots are counted in messages. */
+  readonly tokens: number
+  readonly learned: number
 }
 
-/** Trajectories from number `from` on, made as they are asked for. @throws KvfoldError what task, teacher and engine throw; engine/cancelled */
+/** Trajectories from number `from` on, made as they are asked for. @throws KvfoldError what source, teacher and engine throw; engine/cancelled */
 export async function* collect(options: CollectOptions, from = 0): AsyncGenerator<Collected> {
-  const { task, rollouts, signal } = options
-  for (let number = from; number < task.size * rollouts; number++) {
+  const { source, rollouts, signal } = options
+  for (let number = from; number < source.size * rollouts; number++) {
     if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
-    const sample = await task.sample(Math.floor(number / rollouts))
-    yield await trajectory(options, sample, number)
+    yield await trajectory(options, number)
   }
 }
 
-async function trajectory(options: CollectOptions, sample: TaskSample, number: number): Promise<Collected> {
-  const { task, agent, acting, model, rollouts, signal, stumble = false, maxTokens = task.maxTokens, maxCalls } = options
-  const rollout = number % rollouts
-  const tape = new Tape(
-    acting.teacher === 'model' ? acting.engine : new TaughtEngine(model, teacherOf(task.spec.task, agent, sample)),
-  )
+async function trajectory(options: CollectOptions, number: number): Promise<Collected> {
+  const { source, acting, format, tokens, model, rollouts, signal } = options
+  const [index, rollout] = [Math.floor(number / rollouts), number % rollouts]
   const seed = acting.teacher === 'model' ? ((acting.sampling.seed ?? 0) + number) % 2 ** 32 : 0
-  const said = acting.teacher === 'model' ? { sampling: { ...acting.sampling, seed }, logprobs: 0 } : {}
-  const engine = stumble ? new StumblingEngine(tape, model, STUMBLES[task.prompt]) : tape
-  const common = { engine, id: conversationId(`collect-${number}`), generation: { ...said, maxTokens } }
-  const session =
-    agent === 'plain'
-      ? plain(common)
-      : sculptor({ ...common, prompt: task.prompt, ...(maxCalls === undefined ? {} : { maxCalls }) })
-  try {
-    for (const message of sample.messages) session.conversation.add(message)
-    const outcome = await session.resume(signal === undefined ? {} : { signal })
-    if (outcome.end === 'cancelled') throw new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
-    const own = stumble ? { ...outcome, steps: outcome.steps.slice(1) } : outcome
-    const made = snapshots(tape.trajectory(own), model)
-    const score = task.score(sample, outcome.answer)
-    const parts = rewardParts(score, own, stumble ? outcome.steps[0] : undefined)
-    const shared = {
-      version: TRAJECTORY_VERSION,
-      task: task.spec.task,
-      id: sample.id,
-      cell: { ...sample.cell },
-      rollout,
-      group: groupOf(task, agent, sample, stumble),
-      agent,
-      teacher: acting.teacher,
-      ...(acting.teacher === 'model' ? { sampling: settings({ ...acting.sampling, seed }) } : {}),
-      model: { name: model.info.model, fingerprint: model.fingerprint },
-      snapshots: made.length,
-      points: score.points,
-      reward: rewardOf(parts),
-      parts,
-      calls: callsOf(own),
-      context: outcome.contextAfter,
-    } as const
-    const records = made.map(({ tokens, learned }, snapshot): TrajectoryRecord => ({
+  const now: Acting = acting.teacher === 'model' ? { ...acting, sampling: { ...acting.sampling, seed } } : acting
+  const { steps, outcomes, score, parts, context, truth } = await source.play(index, now, `collect-${number}`, signal)
+  const counted = tokens !== 'engine' ? modelTokens(tokens) : needsTokens(format) ? engineTokens : messageUnits()
+  const made = snapshots(steps, counted)
+  const shared = {
+    version: TRAJECTORY_VERSION,
+    task: source.task,
+    ...(await source.about(index)),
+    rollout,
+    agent: source.agent,
+    teacher: acting.teacher,
+    ...(now.teacher === 'model' ? { sampling: settings(now.sampling) } : {}),
+    model,
+    snapshots: made.length,
+    points: score.points,
+    reward: rewardOf(parts),
+    parts,
+    calls: callsIn(outcomes),
+    context,
+  } as const
+  const cuts = made.map((snapshot, at): UnwrittenSnapshot => ({
+    facts: {
       ...shared,
-      snapshot,
-      tokens: [...tokens],
-      loss: learned.map(({ span: { start, end } }) => [start, end]),
-      steps: learned.map(({ step }) => step),
-      ...logprobsOf(learned),
-    }))
-    return { number, records, points: score.points, calls: outcome.calls }
-  } finally {
-    session.forget()
+      snapshot: at,
+      steps: snapshot.learned.map(({ step }) => step),
+      outcomes: snapshot.learned.map(({ step }) => [...outcomes[step]!]),
+    },
+    snapshot,
+    steps,
+    truth,
+  }))
+  const isCounted = counted !== engineTokens && tokens === 'engine' ? 0 : 1
+  return {
+    number,
+    rows: cuts.map((cut) => rowOf(format, cut)),
+    points: score.points,
+    tokens: isCounted * made.reduce((sum, one) => sum + one.tokens.length, 0),
+    learned: isCounted * made.flatMap(({ learned }) => learned).reduce((sum, { span: { start, end } }) => sum + end - start, 0),
   }
-}
-
-/** All stretches or none: a trainer cannot tell a missing probability from a certain one. Six digits are 1e-6 nats. */
-function logprobsOf(learned: readonly { readonly logprobs?: readonly number[] }[]): { logprobs?: number[][] } {
-  const lists = learned.flatMap(({ logprobs }) =>
-    logprobs === undefined ? [] : [logprobs.map((each) => Number(each.toFixed(6)))],
-  )
-  return lists.length === learned.length ? { logprobs: lists } : {}
 }
 
 const settings = ({ temperature = 0, topK = 0, topP = 1, minP = 0, seed = 0 }: Sampling) => ({
@@ -125,197 +97,105 @@ const settings = ({ temperature = 0, topK = 0, topP = 1, minP = 0, seed = 0 }: S
   seed,
 })
 
-function callsOf({ steps }: Pick<TurnOutcome, 'steps'>): Record<string, number> {
+function callsIn(outcomes: ReturnType<typeof outcomesOf>): Record<string, number> {
   const counts: Record<string, number> = {}
-  for (const { call } of steps.flatMap(({ calls }) => calls)) counts[call.name] = (counts[call.name] ?? 0) + 1
+  for (const { name } of outcomes.flat()) counts[name] = (counts[name] ?? 0) + 1
   return counts
 }
 
-/** What makes two tries at the same thing: the prompt, who is asked, and how it begins. */
-export function groupOf({ prompt }: Task, agent: TaughtAgent, { messages }: TaskSample, stumble: boolean): string {
-  return createHash('sha256')
-    .update(JSON.stringify([prompt, agent, stumble, messages]))
-    .digest('hex')
-    .slice(0, 16)
+/** What a run must share with the file that it goes on in. */
+interface FileTerms {
+  readonly source: TrajectorySource
+  readonly rollouts: number
+  readonly teacher: TrajectoryFacts['teacher']
+  readonly fingerprint: string
+  readonly format: Format
 }
 
-/** The tool that a task's system prompt says to call first. */
-const STUMBLES = {
-  general: 'search_context',
-  'pi-llm': 'fragment_context',
-  needles: 'search_context',
-  similar: 'search_context',
-} as const satisfies Record<Task['prompt'], string>
+export class TrajectoryFile {
+  private constructor(
+    /** Rows of JSON, one a line. */
+    private readonly lines: string,
+    /** What the lines become in the end; null: they stay. */
+    private readonly parquet: string | null,
+    /** Whole trajectories in it when it was opened: where the run goes on. */
+    readonly begun: number,
+  ) {}
 
-/** Makes one call without arguments in the model's place, before everything else. */
-class StumblingEngine extends EngineAround {
-  #stumbled = false
-
-  constructor(
-    engine: Engine,
-    private readonly model: TaughtModel,
-    private readonly tool: string,
-  ) {
-    super(engine)
+  /**
+   * A trajectory whose last lines are missing, as after a stop, is cut off and made again. Parquet has lines of JSON beside it until it is finished.
+   * @throws KvfoldError eval/bad-log for another run's file, or one that holds something else
+   */
+  static async open(path: string, terms: FileTerms): Promise<TrajectoryFile> {
+    const isParquet = terms.format === 'verl'
+    const [lines, parquet] = isParquet ? [`${path}.jsonl`, path] : [path, null]
+    if (isParquet && existsSync(path))
+      throw new KvfoldError('eval/bad-log', `${path} is there, and Parquet cannot be gone on with; name another file.`)
+    if (!existsSync(lines)) return new TrajectoryFile(lines, parquet, 0)
+    const { whole, end, last } = wholeOf(lines, terms.format)
+    if (last !== null) await refuseOther(lines, last, whole - 1, terms)
+    truncateSync(lines, end)
+    return new TrajectoryFile(lines, parquet, whole)
   }
 
-  respond(request: EngineRequest): Generation {
-    if (this.#stumbled) return this.engine.respond(request)
-    this.#stumbled = true
-    return new TaughtEngine(this.model, () => ({ calls: [{ name: this.tool }] })).respond(request)
+  add({ rows }: Collected): void {
+    appendFileSync(this.lines, rows.map((row) => `${JSON.stringify(row)}\n`).join(''))
+  }
+
+  /** All trajectories are in it. @throws KvfoldError eval/bad-log when the Parquet cannot be written; the lines stay then */
+  async finish(): Promise<void> {
+    if (this.parquet === null || !existsSync(this.lines)) return
+    await writeParquet(this.lines, this.parquet)
+    rmSync(this.lines)
   }
 }
 
-// What a good use of the context tools looks like, task by task, for models to learn from.
-
-/** A teacher for one sample, which it knows the answer to. @throws KvfoldError eval/bad-data for tasks that have none */
-export function teacherOf(task: TaskName, agent: TaughtAgent, sample: TaskSample): Teacher {
-  const lesson = task in lessons ? lessons[task as keyof typeof lessons](sample) : null
-  if (lesson === null)
-    throw new KvfoldError('eval/bad-data', `There is no scripted teacher for ${task}; let a model act (--teacher model).`)
-  return agent === 'plain' ? () => ({ content: lesson.answer }) : lesson.teacher
-}
-
-/** What is to be said in the end, and the way there with tools. */
-interface Lesson {
-  readonly answer: string
-  readonly teacher: Teacher
-}
-
-/** Null for a sample that is not of our making. */
-const lessons = { 'pi-llm': streamLesson, needles: chainLesson, mrcr: textLesson } satisfies Partial<
-  Record<TaskName, (sample: TaskSample) => Lesson | null>
->
-
-/** Updates of a key that are left open: with fewer, keys are lost; with more, old values get in the way. */
-const OPEN = 6
-/** Updates of a key up to which nothing is folded. */
-const SHORT = 8
-/** Fragments that a message may be cut into. */
-const MOST_FRAGMENTS = 20
-/** Fragments from the newest of which one can go back to the first within the 20 calls of a turn: a cut, a fold of each but one, two calls a step. */
-const MOST_TO_GO_BACK = 7
-
-/**
- * Cuts the stream so that the newest fragment holds the last few updates of every key, folds all others in one step, answers. Where
- * the updates asked for stand elsewhere, it first goes back, fragment by fragment, until all of the keys asked for are shown.
- */
-function streamLesson({ cell, truth }: TaskSample): Lesson {
-  const updates = Number(cell['updates'])
-  const elsewhere = cell['order'] !== undefined
-  const { last } = truth as PiTruth
-  const asked = Object.keys(last)
-  const answer = piAnswer(asked, new Map(Object.entries(last)))
-  const most = elsewhere ? MOST_TO_GO_BACK : MOST_FRAGMENTS
-  const wanted = updates <= SHORT ? 1 : Math.min(most, Math.max(2, Math.round(updates / OPEN)))
-  const teacher: Teacher = (request) => {
-    const step = stepOf(request)
-    if (step === 0) return cutInto(wanted)
-    const fragments = fragmentsIn(request)
-    if (step === 1 && fragments.length > 1) return { calls: fragments.slice(0, -1).map(fold) }
-    return (elsewhere ? stepBack(request, fragments, asked) : null) ?? { content: answer }
+/** How many whole trajectories the file has, where the last one ends (bytes), and its last record. */
+function wholeOf(path: string, format: Format): { whole: number; end: number; last: TrajectoryFacts | null } {
+  const lines = readFileSync(path, 'utf8').split('\n')
+  let [whole, end, at] = [0, 0, 0]
+  let last: TrajectoryFacts | null = null
+  // What follows the last line feed was not written to its end.
+  for (const [index, line] of lines.slice(0, -1).entries()) {
+    const record = parsed(line, path, index + 1, format)
+    at += Buffer.byteLength(line) + 1
+    if (record.snapshot + 1 < record.snapshots) continue
+    whole++
+    end = at
+    last = record
   }
-  return { answer, teacher }
+  return { whole, end, last }
 }
 
-/**
- * Shows the fragment before the oldest open one, and folds what is open where none of the keys asked for is in it. Null when all keys are
- * shown, or no fragment is left. Folds only what has nothing of these keys, so that the last update shown of each is its last.
- */
-function stepBack(request: EngineRequest, fragments: readonly string[], asked: readonly string[]): ScriptedReply | null {
-  const { edits = [] } = request
-  const open = fragments.filter((id) => !edits.some(({ replacement }) => replacement.includes(id)))
-  const before = fragments[fragments.indexOf(open[0] ?? '') - 1]
-  const shown = keysShown(request)
-  const missing = asked.filter((key) => !shown.has(key))
-  if (missing.length === 0 || before === undefined) return null
-  return { calls: [restore(before), ...(missing.length === asked.length ? open.map(fold) : [])] }
-}
-
-/** Keys with an update in what is shown of the stream. */
-function keysShown({ messages, edits = [] }: EngineRequest): ReadonlySet<string> {
-  const message = messages.findIndex(({ role }) => role === 'user')
-  const text = messages[message]?.content ?? ''
-  const open: string[] = []
-  let at = text.indexOf(PI_STREAM_START) + PI_STREAM_START.length
-  for (const { span } of edits.filter((edit) => edit.message === message)) {
-    open.push(text.slice(at, span.start))
-    at = Math.max(at, span.end)
+function parsed(line: string, path: string, number: number, format: Format): TrajectoryFacts {
+  const wrong = (why: string, cause?: unknown) =>
+    new KvfoldError('eval/bad-log', `${path}, line ${number}, is no trajectory of kvfold (${why}); name another file.`, { cause })
+  let value: unknown
+  try {
+    value = JSON.parse(line)
+  } catch (cause) {
+    throw wrong('no JSON', cause)
   }
-  open.push(text.slice(at, text.indexOf(PI_STREAM_END)))
-  return new Set(Array.from(open.join('\n').matchAll(/(?:^|;)\s*([^:;\n]+): /gmu), ([, key = '']) => key))
+  const there = typeof value === 'object' && value !== null ? formatOf(value) : null
+  const read = checked(there === 'tokens' ? TrajectoryRecord : TrajectoryFacts, value)
+  if (!read.ok) throw wrong(inWords(read.faults[0]))
+  if (there !== format)
+    throw new KvfoldError(
+      'eval/bad-log',
+      `${path} holds trajectories in the form ${there ?? 'of something else'}; name another file, or give --format.`,
+    )
+  return read.value
 }
 
-/**
- * How often a name stands in the text at most, and characters on each side of it that show the other name of its sentence; in the order of the
- * schema, which calls that are forced keep to.
- */
-const SENTENCE = { max_results: 3, context_size: 50 }
-
-/** One search a name, from the youngest up; the eldest is searched for, too, and turns out to have nobody above. */
-function chainLesson({ truth }: TaskSample): Lesson {
-  const { chain } = truth as NeedlesTruth
-  const [eldest = '', youngest = ''] = [chain[0], chain.at(-1)]
-  const answer = `The eldest relative of '${youngest}' is \\boxed{${eldest}}.`
-  const teacher: Teacher = (request) => {
-    const name = chain[chain.length - 1 - stepOf(request)]
-    return name === undefined
-      ? { content: answer }
-      : { calls: [{ name: 'search_context', arguments: { query: name, ...SENTENCE } }] }
-  }
-  return { answer, teacher }
+async function refuseOther(path: string, last: TrajectoryFacts, number: number, terms: FileTerms): Promise<void> {
+  const { source, rollouts, teacher, fingerprint } = terms
+  const other = (what: string) =>
+    new KvfoldError('eval/bad-log', `${path} holds trajectories of another ${what}; name another file, or give the same options.`)
+  if (last.model.fingerprint !== fingerprint) throw other('model')
+  if (last.agent !== source.agent) throw other('agent')
+  if (last.teacher !== teacher) throw other('teacher')
+  const about = number < source.size * rollouts ? await source.about(Math.floor(number / rollouts)) : null
+  const { id, cell, group } = last
+  if (last.task !== source.task || last.rollout !== number % rollouts || !isDeepStrictEqual({ id, cell, group }, about))
+    throw other('run')
 }
-
-/** Characters that show that a match is the title of a text. */
-const TITLE = 50
-/** Matches that a search shows unless more are asked for. */
-const SHOWN = 10
-
-/** All texts by the title that they share, then the one that is asked for, then that again; null where texts have no title of their own. */
-function textLesson({ messages, truth }: TaskSample): Lesson | null {
-  const { prefix, answer } = truth as MrcrTruth
-  const text = answer.slice(prefix.length)
-  const title = text.slice(0, text.indexOf('\n\n'))
-  const written = messages.filter(({ role }) => role === 'assistant')
-  // "Poem about wind" also begins a poem about windows: the search finds both.
-  const alike = written.filter(({ content }) => content.includes(title))
-  if (title === '' || alike.some(({ content }) => !content.startsWith(title) || content.includes(title, 1))) return null
-  const which = alike.findIndex(({ content }) => content === text)
-  const more = alike.length > SHOWN ? { max_results: alike.length } : {}
-  const teacher: Teacher = (request) => {
-    const step = stepOf(request) - written.length
-    if (step === 0)
-      return { calls: [{ name: 'search_context', arguments: { query: title, role: 'assistant', context_size: TITLE, ...more } }] }
-    const id = foundIn(request)[which]
-    return step === 1 && id !== undefined
-      ? { calls: [{ name: 'get_search_detail', arguments: { search_id: id, extended_context: LONGEST_TEXT } }] }
-      : { content: answer }
-  }
-  return { answer, teacher }
-}
-
-/** Answers and calls so far, but for one that failed before the first. */
-const stepOf = ({ messages }: EngineRequest): number =>
-  messages.filter(({ role, toolCalls = [] }) => role === 'assistant' && !toolCalls.some(isStumble)).length
-
-const isStumble = ({ arguments: given }: Pick<ToolCall, 'arguments'>): boolean => Object.keys(given).length === 0
-
-const cutInto = (fragments: number): ScriptedReply => ({
-  calls: [
-    {
-      name: 'fragment_context',
-      arguments: { start_marker: PI_STREAM_START, end_marker: PI_STREAM_END, num_fragments: fragments },
-    },
-  ],
-})
-
-const fold = (id: string) => ({ name: 'fold_fragment', arguments: { fragment_id: id } })
-const restore = (id: string) => ({ name: 'restore_fragment', arguments: { fragment_id: id } })
-
-/** Fragments that the text was cut into, in its order. */
-const fragmentsIn = ({ messages }: EngineRequest): readonly string[] =>
-  messages.find(({ name }) => name === 'fragment_context')?.content.match(/\bf[0-9a-f]{5}\b/gu) ?? []
-
-/** Search results in the last tool result, in its order, which is that of the text. */
-const foundIn = ({ messages }: EngineRequest): readonly string[] =>
-  messages.findLast(({ role }) => role === 'tool')?.content.match(/(?<=\()s[0-9a-f]{5}(?=\): )/gu) ?? []

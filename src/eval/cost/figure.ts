@@ -5,7 +5,7 @@ import { count as tokens } from '../../figures/numbers.js'
 import { COLOURS, figure, type Panel } from '../../figures/figure.js'
 import { total, type CostLine } from './line.js'
 import { type CostReport, paysFrom } from './report.js'
-import { type Lines, type Point, type Way, WAYS } from './schedule.js'
+import { type CostLines, type Point, type Arm, ARMS } from './schedule.js'
 
 /** Points of a line: enough for its bend. */
 const STEPS = 48
@@ -13,14 +13,14 @@ const STEPS = 48
 const USUAL = 500
 const FEWEST = 16
 
-const colourOf = (way: Way): string => COLOURS[way === 'keep' ? 'complete' : way]
+const colourOf = (way: Arm): string => COLOURS[way === 'keep' ? 'complete' : way]
 
-interface Turn {
+interface MeasuredPoint {
   readonly point: Point
   /** Null where nothing was measured. */
-  readonly measured: Lines | null
-  readonly predicted: Lines
-  readonly pays: readonly { readonly way: Way; readonly from: number | null; readonly words: string }[]
+  readonly measured: CostLines | null
+  readonly predicted: CostLines
+  readonly pays: readonly { readonly way: Arm; readonly from: number | null; readonly words: string }[]
 }
 
 /** Empty text where nothing was measured. */
@@ -30,36 +30,36 @@ export function turnFigure(report: CostReport): string {
     title: 'Time of a turn against generated tokens: the context kept, and folded',
     below:
       'Solid: measured. Dashed: predicted by the calibration; in panels named so, by the fit to this run. Rings: from here on the fold is cheaper.',
-    key: WAYS.map((way) => ({ label: way === 'keep' ? 'kept, all cached' : `folded, ${way}`, colour: colourOf(way) })),
+    key: ARMS.map((way) => ({ label: way === 'keep' ? 'kept, all cached' : `folded, ${way}`, colour: colourOf(way) })),
     columns: 2,
     panels: turnsOf(report).map(panelOf),
   })
 }
 
 /** What was measured, and the paper's own size. */
-function turnsOf({ measured, extrapolated }: CostReport): Turn[] {
-  const own = measured.map(({ point, ways, calibration }): Turn => {
-    const lines = Object.fromEntries(ways.map(({ way, line }) => [way, line])) as Record<Way, CostLine>
+function turnsOf({ measured, extrapolated }: CostReport): MeasuredPoint[] {
+  const own = measured.map(({ point, ways, calibration }): MeasuredPoint => {
+    const lines = Object.fromEntries(ways.map(({ way, line }) => [way, line])) as Record<Arm, CostLine>
     const pays = ways.flatMap(({ way, pays }) => (pays === null ? [] : [{ way, from: pays.from, words: paysFrom(pays) }]))
     return { point, measured: lines, predicted: calibration.lines, pays }
   })
   const longest = Math.max(...extrapolated.map(({ point }) => point.before))
   const theirs = extrapolated
     .filter(({ point }) => point.before === longest)
-    .map(({ point, lines, pays }): Turn => {
+    .map(({ point, lines, pays }): MeasuredPoint => {
       const each = CONTRACTS.map((way) => ({ way, from: pays[way].from, words: paysFrom(pays[way]) }))
       return { point, measured: null, predicted: lines, pays: each }
     })
   return [...own, ...theirs]
 }
 
-function panelOf({ point, measured, predicted, pays }: Turn): Panel {
+function panelOf({ point, measured, predicted, pays }: MeasuredPoint): Panel {
   const { before, after, share } = point
   const crossings = pays.flatMap(({ way, from }) => (from === null || from === 1 ? [] : [{ way, from }]))
   const last = crossings.length === 0 ? USUAL : Math.max(FEWEST, Math.ceil(1.6 * Math.max(...crossings.map(({ from }) => from))))
   const shown = measured ?? predicted
   const seconds = (of: CostLine, count: number): number => total(of, count) / 1000
-  const line = (of: CostLine, way: Way, isMeasured: boolean): Plot.Markish =>
+  const line = (of: CostLine, way: Arm, isMeasured: boolean): Plot.Markish =>
     Plot.line(
       Array.from({ length: STEPS + 1 }, (_, step) => Math.max(1, (last * step) / STEPS)).map((count) => [
         count,
@@ -76,8 +76,8 @@ function panelOf({ point, measured, predicted, pays }: Turn): Panel {
       y: { zero: true, nice: 5, ticks: 5, label: 'seconds' },
       marks: [
         Plot.ruleY([0], { strokeOpacity: 0.5 }),
-        ...WAYS.map((way) => line(predicted[way], way, false)),
-        ...(measured === null ? [] : WAYS.map((way) => line(measured[way], way, true))),
+        ...ARMS.map((way) => line(predicted[way], way, false)),
+        ...(measured === null ? [] : ARMS.map((way) => line(measured[way], way, true))),
         ...pays.flatMap(({ way, from }) => {
           if (from === null || from > last) return []
           const [at, look] = [[[from, seconds(shown.keep, from)]], { stroke: colourOf(way), strokeWidth: 2 }]

@@ -11,7 +11,7 @@ export interface CostLine {
 }
 
 /** Numbers of generated tokens, half-open; `end` null: all from `start` on, as far as was looked. */
-export interface Stretch {
+export interface TokenRange {
   readonly start: number
   readonly end: number | null
 }
@@ -26,14 +26,14 @@ export function total({ first, perToken, growth }: CostLine, tokens: number): nu
 }
 
 /** The numbers of tokens, from 1 to MOST_TOKENS, for which `line` costs less than `other`; at most two stretches, in order. */
-export function below(line: CostLine, other: CostLine): Stretch[] {
+export function below(line: CostLine, other: CostLine): TokenRange[] {
   const wins = (tokens: number): boolean => total(line, tokens) < total(other, tokens)
   // The difference of two lines is a parabola: on each side of its turning point it crosses zero once at most.
   const borders = pieces(line, other).flatMap(({ start, end }) => {
     const change = firstChange(start, end, wins)
     return change === null ? [start] : [start, change]
   })
-  const stretches: Stretch[] = []
+  const stretches: TokenRange[] = []
   for (const [index, start] of borders.entries()) {
     if (!wins(start)) continue
     const next = borders[index + 1]
@@ -54,7 +54,7 @@ export function winsFrom(line: CostLine, other: CostLine): number | null {
 /** Which of the lines costs least, for every number of tokens; of equals the first. */
 export function cheapest<Name extends string>(
   lines: readonly { readonly name: Name; readonly line: CostLine }[],
-): { readonly name: Name; readonly tokens: Stretch }[] {
+): { readonly name: Name; readonly tokens: TokenRange }[] {
   const borders = new Set([1])
   for (const a of lines)
     for (const b of lines)
@@ -62,7 +62,7 @@ export function cheapest<Name extends string>(
         borders.add(start)
         if (end !== null) borders.add(end)
       }
-  const least: { name: Name; tokens: Stretch }[] = []
+  const least: { name: Name; tokens: TokenRange }[] = []
   for (const start of [...borders].sort((a, b) => a - b)) {
     const [head, ...rest] = lines
     if (head === undefined) return []

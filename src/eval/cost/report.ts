@@ -3,8 +3,8 @@ import { CONTRACTS } from '../../core/contract.js'
 import { count as tokens } from '../../figures/numbers.js'
 import { left, right, table, type Table } from '../../figures/table.js'
 import type { CostModel } from '../../kv/cost-model.js'
-import { MOST_TOKENS, type Stretch } from './line.js'
-import { longer, PAPER, type Point, pointsOf, type Way } from './schedule.js'
+import { MOST_TOKENS, type TokenRange } from './line.js'
+import { longer, PAPER, type Point, pointsOf, type Arm } from './schedule.js'
 import type { ClockName } from './stopwatch.js'
 import {
   type Extrapolated,
@@ -49,7 +49,7 @@ export interface Settings {
 }
 
 /** The sentence of the paper's section 4.4, as a point: nothing stands before the fold, and all that is left is computed. */
-export interface Claim {
+export interface CostClaim {
   readonly text: string
   readonly source: string
   /** Of the longest context that was measured; null where no share of 0 was. */
@@ -68,7 +68,7 @@ export interface CostReport extends Circumstances {
   readonly measured: PointResult[]
   /** By the fit and the calibration, beyond what was measured. */
   readonly extrapolated: Extrapolated[]
-  readonly claim: Claim
+  readonly claim: CostClaim
   readonly fills: Measured['fills']
   readonly depths: readonly object[]
   readonly turns: readonly object[]
@@ -106,7 +106,7 @@ export function costReport(about: Circumstances, measured: Measured, cost: CostM
   }
 }
 
-function claimOf(results: readonly PointResult[], fit: CostModel, cost: CostModel, blend: number): Claim {
+function claimOf(results: readonly PointResult[], fit: CostModel, cost: CostModel, blend: number): CostClaim {
   const [longest] = results.filter(({ point }) => point.share === 0).sort((a, b) => b.point.before - a.point.before)
   const exact = longest?.ways.find(({ way }) => way === 'exact')
   const measured =
@@ -162,7 +162,7 @@ export function forWhich({ from, stretches }: Pays): string {
   return `only for answers of ${stretches.map(span).join(' or ')} tokens`
 }
 
-const span = ({ start, end }: Stretch): string => `${tokens(start)} to ${tokens((end ?? MOST_TOKENS + 1) - 1)}`
+const span = ({ start, end }: TokenRange): string => `${tokens(start)} to ${tokens((end ?? MOST_TOKENS + 1) - 1)}`
 
 const roundsOf = (rounds: readonly (number | null)[]): string => {
   const sorted = [...rounds].sort((a, b) => (a ?? Infinity) - (b ?? Infinity))
@@ -173,7 +173,7 @@ const roundsOf = (rounds: readonly (number | null)[]): string => {
 const place = ({ before, after, share }: Point): string[] => [tokens(before), tokens(after), `${Math.round(100 * share)} %`]
 const PLACE = [right('before'), right('after'), right('before the fold')]
 
-const NAMES: Readonly<Record<Way, string>> = { keep: 'kept, all cached', exact: 'exact', splice: 'splice', blend: 'blend' }
+const NAMES: Readonly<Record<Arm, string>> = { keep: 'kept, all cached', exact: 'exact', splice: 'splice', blend: 'blend' }
 
 /** A row for every way at every point: what was measured. */
 export const measuredTable = ({ measured }: CostReport): Titled => ({

@@ -6,19 +6,19 @@ import { span } from '../../core/span.js'
 import { type CostModel, decodeTime, prefillTime } from '../../kv/cost-model.js'
 import { dryRun } from '../../kv/dry-run.js'
 import { type Prospect, timeOf } from '../../kv/forecast.js'
-import { EXACT, type Terms } from '../../kv/plan-parts.js'
+import { EXACT, type Terms } from '../../kv/plan/parts.js'
 import type { Prompt } from '../../kv/prompt.js'
 import { paperFigure6 } from '../paper.js'
 import { type CostLine, total } from './line.js'
 
 /** One thing to do. The text only grows: turns are timed while it is as long as their point's `before`. */
-export type Task =
+export type TimedTask =
   | { readonly kind: 'fill'; readonly from: number; readonly to: number }
   /** Generating after so many tokens, with nothing else in use. */
   | { readonly kind: 'depth'; readonly tokens: number }
   /** A small turn that does not count: the first of a kind runs code that was not compiled yet. */
-  | { readonly kind: 'warm-up'; readonly point: Point; readonly way: Way }
-  | { readonly kind: 'turn'; readonly round: number; readonly point: Point; readonly way: Way }
+  | { readonly kind: 'warm-up'; readonly point: Point; readonly way: Arm }
+  | { readonly kind: 'turn'; readonly round: number; readonly point: Point; readonly way: Arm }
 
 /** Tokens that a fold of a warm-up leaves. */
 const SMALL = 64
@@ -32,7 +32,7 @@ interface ScheduleOptions {
  * Fills up to every depth once. At each, every round has every way once at every point of that depth, beginning with another way each time,
  * so that a load that comes and goes meets all of them alike.
  */
-export function schedule({ points, rounds }: ScheduleOptions): Task[] {
+export function schedule({ points, rounds }: ScheduleOptions): TimedTask[] {
   const longest = Math.max(...points.map(({ before }) => before))
   const depths = new Set([
     Math.ceil(longest / 8),
@@ -42,16 +42,16 @@ export function schedule({ points, rounds }: ScheduleOptions): Task[] {
   let from = 0
   return [...depths]
     .sort((a, b) => a - b)
-    .flatMap((to): Task[] => {
+    .flatMap((to): TimedTask[] => {
       const here = points.filter(({ before }) => before === to)
       const turns = Array.from({ length: rounds }, (_, round) =>
         here.flatMap((point) =>
-          WAYS.map((_, index): Task => ({ kind: 'turn', round, point, way: WAYS[(index + round) % WAYS.length]! })),
+          ARMS.map((_, index): TimedTask => ({ kind: 'turn', round, point, way: ARMS[(index + round) % ARMS.length]! })),
         ),
       ).flat()
       const small = { before: to, after: SMALL, share: 0.5 }
-      const warmUps = WAYS.map((way): Task => ({ kind: 'warm-up', point: small, way }))
-      const tasks: Task[] = [
+      const warmUps = ARMS.map((way): TimedTask => ({ kind: 'warm-up', point: small, way }))
+      const tasks: TimedTask[] = [
         { kind: 'fill', from, to },
         ...(from === 0 && to >= 2 * SMALL ? warmUps : []),
         { kind: 'depth', tokens: to },
@@ -65,7 +65,7 @@ export function schedule({ points, rounds }: ScheduleOptions): Task[] {
 /** Milliseconds each task is expected to take. */
 export function expected(
   model: CostModel,
-  tasks: readonly Task[],
+  tasks: readonly TimedTask[],
   { generated, blend }: { readonly generated: number; readonly blend: number },
 ): number[] {
   const known = new Map<Point, ReturnType<typeof predictLines>>()
@@ -93,29 +93,29 @@ export function expected(
 // What a calibrated model expects of the study's situations, by the real planner and without computing anything.
 
 /** One line a way. */
-export type Lines = Readonly<Record<Way, CostLine>>
+export type CostLines = Readonly<Record<Arm, CostLine>>
 
 /** What every way would do to a cache that holds the whole text; positions are not limited, as if the model had been trained on them. */
-export function prospects(point: Point, blend: number): Readonly<Record<Way, Prospect>> {
+export function prospects(point: Point, blend: number): Readonly<Record<Arm, Prospect>> {
   // Which tokens they are does not matter, only that they are different ones.
   const text = Int32Array.from({ length: point.before }, (_, index) => index)
   const marker = Int32Array.from({ length: MARKER }, (_, index) => point.before + index)
-  const prospectOf = (way: Way): Prospect => {
-    const shown = way === 'keep' ? open(text) : folded(text, point, marker)
+  const prospectOf = (way: Arm): Prospect => {
+    const prompt = way === 'keep' ? open(text) : folded(text, point, marker)
     const steps = [
-      { shown: open(text), terms: termsOf('keep', blend) },
-      { shown, terms: termsOf(way, blend) },
+      { prompt: open(text), terms: termsOf('keep', blend) },
+      { prompt, terms: termsOf(way, blend) },
     ]
     return dryRun(steps, { cells: point.before + point.after + 2 * MARKER, sequences: 8 })[1]!
   }
-  return Object.fromEntries(WAYS.map((way) => [way, prospectOf(way)])) as Record<Way, Prospect>
+  return Object.fromEntries(ARMS.map((way) => [way, prospectOf(way)])) as Record<Arm, Prospect>
 }
 
 /** What the model expects of every way. */
-export function predictLines(model: CostModel, point: Point, blend: number): Lines {
+export function predictLines(model: CostModel, point: Point, blend: number): CostLines {
   const all = prospects(point, blend)
   const { attended, scanned } = model.decode.rates
-  const lineOf = (way: Way): CostLine => {
+  const lineOf = (way: Arm): CostLine => {
     const { shown, cells } = all[way]
     return {
       first: timeOf(model, all[way]),
@@ -123,14 +123,14 @@ export function predictLines(model: CostModel, point: Point, blend: number): Lin
       growth: attended + scanned,
     }
   }
-  return Object.fromEntries(WAYS.map((way) => [way, lineOf(way)])) as Record<Way, CostLine>
+  return Object.fromEntries(ARMS.map((way) => [way, lineOf(way)])) as Record<Arm, CostLine>
 }
 
 /** Tokens before and after a fold. */
-export type Context = Pick<Point, 'before' | 'after'>
+export type FoldSizes = Pick<Point, 'before' | 'after'>
 
 /** What the paper's sentence about cost is about (section 4.4): 85.2K tokens that become 20.3K. */
-export const PAPER: Context = (() => {
+export const PAPER: FoldSizes = (() => {
   const { before, after } = paperFigure6.tasks.find(({ task }) => task === 'needles')!
   return { before, after }
 })()
@@ -139,7 +139,7 @@ export const PAPER: Context = (() => {
 export const foldedLike = (before: number): number => Math.round((before * PAPER.after) / PAPER.before)
 
 /** What limits the choice. */
-export interface Limits {
+export interface ScheduleLimits {
   readonly cost: CostModel
   readonly shares: readonly number[]
   readonly rounds: number
@@ -156,18 +156,18 @@ export interface Limits {
 /** Shorter contexts say little. */
 const SHORTEST = 512
 
-export const pointsOf = (contexts: readonly Context[], shares: readonly number[]): Point[] =>
+export const pointsOf = (contexts: readonly FoldSizes[], shares: readonly number[]): Point[] =>
   contexts.flatMap((context) => shares.map((share) => ({ ...context, share })))
 
 /** The paper's context, or the half, a quarter ... of it: the longest that is expected to be measured in time, and for which there is room. */
-export function longest(limits: Limits): Context {
+export function longest(limits: ScheduleLimits): FoldSizes {
   const { cost, shares, trained, memory, budget, generated } = limits
-  const candidates: Context[] = []
+  const candidates: FoldSizes[] = []
   for (let { before } = PAPER; before >= SHORTEST; before = Math.round(before / 2))
     candidates.push({ before, after: foldedLike(before) })
-  const fits = ({ before, after }: Context): boolean =>
+  const fits = ({ before, after }: FoldSizes): boolean =>
     (trained === null || before + generated + MARKER <= trained) && (before + after) * cost.host.bytesPerCell <= memory
-  const inTime = (context: Context): boolean =>
+  const inTime = (context: FoldSizes): boolean =>
     expected(cost, schedule({ points: pointsOf([context], shares), rounds: limits.rounds }), limits).reduce((a, b) => a + b, 0) <=
     budget
   const possible = candidates.filter(fits)
@@ -177,15 +177,15 @@ export function longest(limits: Limits): Context {
 }
 
 /** Longer ones up to the paper's, each twice as long as the one before. */
-export function longer(than: number): Context[] {
-  const found: Context[] = []
+export function longer(than: number): FoldSizes[] {
+  const found: FoldSizes[] = []
   for (let { before } = PAPER; before > 1.2 * than; before = Math.round(before / 2))
     found.unshift({ before, after: foldedLike(before) })
   return found
 }
 
 /** @throws KvfoldError cli/bad-usage for contexts that cannot be folded so, or are longer than the model was trained for */
-export function checkContext(context: Context, { trained, generated }: Pick<Limits, 'trained' | 'generated'>): void {
+export function checkContext(context: FoldSizes, { trained, generated }: Pick<ScheduleLimits, 'trained' | 'generated'>): void {
   checkPoint({ ...context, share: 0 })
   if (trained !== null && context.before + generated + MARKER > trained)
     throw new KvfoldError(
@@ -255,12 +255,12 @@ const asOne = (length: number) => [{ index: 0, role: 'text', span: span(0, lengt
 // The alternatives of a turn: go on with the long context, or fold it under a contract.
 
 /** `keep`: nothing is folded, and all of it is cached. */
-export type Way = 'keep' | Contract
+export type Arm = 'keep' | Contract
 
-export const WAYS: readonly Way[] = ['keep', ...CONTRACTS]
+export const ARMS: readonly Arm[] = ['keep', ...CONTRACTS]
 
 /** `blend`: the share of what follows the fold that it computes again. */
-export function termsOf(way: Way, blend: number): Terms {
+export function termsOf(way: Arm, blend: number): Terms {
   if (way === 'keep') return EXACT
   return way === 'blend' ? { contract: way, blend: { ratio: blend } } : { contract: way }
 }

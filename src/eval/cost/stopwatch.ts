@@ -4,7 +4,7 @@ import { conversationId } from '../../core/ids.js'
 import type { Completion, LlamaEngine } from '../../engine/llama.js'
 import { medianOf } from '../../kv/cost-model.js'
 import type { Prompt } from '../../kv/prompt.js'
-import { folded, MARKER, open, type Point, randomText, termsOf, type Way } from './schedule.js'
+import { folded, MARKER, open, type Point, randomText, termsOf, type Arm } from './schedule.js'
 
 /** Tokens of the text that were computed after others, and the milliseconds it took. */
 export interface Fill {
@@ -14,8 +14,8 @@ export interface Fill {
 }
 
 /** One timed turn; milliseconds on the clock that was asked for, those named otherwise on the wall's. */
-export interface Turn {
-  readonly way: Way
+export interface TurnTiming {
+  readonly way: Arm
   /** Tokens shown, and cells in use, when the first token was generated. */
   readonly shown: number
   readonly cells: number
@@ -102,9 +102,9 @@ export class Stopwatch {
    * @param point for folds: `before` tokens are filled in
    * @throws KvfoldError engine/cancelled
    */
-  turn(way: 'keep', point?: Point): Promise<Turn>
-  turn(way: Way, point: Point): Promise<Turn>
-  turn(way: Way, point?: Point): Promise<Turn> {
+  turn(way: 'keep', point?: Point): Promise<TurnTiming>
+  turn(way: Arm, point: Point): Promise<TurnTiming>
+  turn(way: Arm, point?: Point): Promise<TurnTiming> {
     const text = this.#text.subarray(0, this.#filled)
     if (way === 'keep' || point === undefined) return this.#turn(way, open(text))
     invariant(point.before === this.#filled, `a fold of ${point.before} tokens was timed while ${this.#filled} are there`)
@@ -119,7 +119,7 @@ export class Stopwatch {
     return (user + system) / 1000
   }
 
-  async #turn(way: Way, shown: Prompt): Promise<Turn> {
+  async #turn(way: Arm, shown: Prompt): Promise<TurnTiming> {
     const { engine, options } = this
     const conversation = conversationId(`acm-turn-${++this.#turns}`)
     try {

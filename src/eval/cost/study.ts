@@ -6,12 +6,12 @@ import { type CalibrationSettings, loadCalibration, measuredOn } from '../../eng
 import type { LlamaEngine } from '../../engine/llama.js'
 import { type CostModel, fitCosts, hostTime, medianOf, type Timed } from '../../kv/cost-model.js'
 import type { ContextOptions, ModelInfo, Native } from '../../native/types.js'
-import { below, cheapest, type CostLine, type Stretch, winsFrom } from './line.js'
-import { expected, type Lines, type Point, predictLines, schedule, type Task, type Way, WAYS } from './schedule.js'
-import { type Fill, Stopwatch, type StopwatchOptions, type Turn } from './stopwatch.js'
+import { below, cheapest, type CostLine, type TokenRange, winsFrom } from './line.js'
+import { expected, type CostLines, type Point, predictLines, schedule, type TimedTask, type Arm, ARMS } from './schedule.js'
+import { type Fill, Stopwatch, type StopwatchOptions, type TurnTiming } from './stopwatch.js'
 
 /** A turn, and which one it was. */
-export interface TimedTurn extends Turn {
+export interface TimedTurn extends TurnTiming {
   readonly round: number
   readonly point: Point
 }
@@ -19,7 +19,7 @@ export interface TimedTurn extends Turn {
 export interface Measured {
   readonly fills: readonly Fill[]
   /** Turns that kept the context, at every depth. */
-  readonly depths: readonly Turn[]
+  readonly depths: readonly TurnTiming[]
   /** In the order in which they were timed. */
   readonly turns: readonly TimedTurn[]
   /** False: it was stopped before its end. */
@@ -47,7 +47,7 @@ export async function study(options: StudyOptions): Promise<Measured> {
   const clock = new Clock(expected(cost, tasks, options), options.onProgress)
   const watch = new Stopwatch(engine, Math.max(...points.map(({ before }) => before)), options)
   const fills: Fill[] = []
-  const depths: Turn[] = []
+  const depths: TurnTiming[] = []
   const turns: TimedTurn[] = []
   const result = (whole: boolean): Measured => ({ fills, depths, turns, whole })
   try {
@@ -81,7 +81,7 @@ export async function study(options: StudyOptions): Promise<Measured> {
   }
 }
 
-function nameOf(task: Task): string {
+function nameOf(task: TimedTask): string {
   switch (task.kind) {
     case 'fill':
       return `computing the text up to ${task.to} tokens`
@@ -191,7 +191,7 @@ export interface Spread {
 export interface Pays {
   /** Generated tokens from which on it costs less for good. */
   readonly from: number | null
-  readonly stretches: readonly Stretch[]
+  readonly stretches: readonly TokenRange[]
 }
 
 /**
@@ -206,7 +206,7 @@ export interface MovedOff {
 }
 
 export interface WayResult {
-  readonly way: Way
+  readonly way: Arm
   readonly rounds: number
   /** Prompt tokens computed. */
   readonly computed: number
@@ -223,7 +223,7 @@ export interface WayResult {
 }
 
 export interface Predicted {
-  readonly lines: Lines
+  readonly lines: CostLines
   readonly pays: Readonly<Record<Contract, Pays>>
 }
 
@@ -231,7 +231,7 @@ export interface Predicted {
 export interface PointResult {
   readonly point: Point
   readonly ways: readonly WayResult[]
-  readonly cheapest: readonly { readonly name: Way; readonly tokens: Stretch }[]
+  readonly cheapest: readonly { readonly name: Arm; readonly tokens: TokenRange }[]
   /** By the calibration, made before; by the fit to this very run. */
   readonly calibration: Predicted
   readonly fit: Predicted
@@ -248,7 +248,7 @@ export function pointResults(measured: Measured, points: readonly Point[], model
   const fit = fitted(measured, model)
   return points.flatMap((point) => {
     const here = measured.turns.filter((turn) => turn.point === point)
-    if (WAYS.some((way) => !here.some((turn) => turn.way === way))) return []
+    if (ARMS.some((way) => !here.some((turn) => turn.way === way))) return []
     const alone = medianOf(measured.depths.filter(({ shown }) => shown === point.after).map(({ perToken }) => perToken))
     const ways = waysOf(here, growth, { perToken: alone, save: (cells) => hostTime(model, cells).save })
     return [
@@ -270,20 +270,20 @@ export function predicted(model: CostModel, point: Point, blend: number): Predic
 }
 
 /** What `movedOff` is made of: milliseconds a token where nothing else is in use, and to save cells. */
-interface Alone {
+interface FreeCosts {
   readonly perToken: number
   readonly save: (cells: number) => number
 }
 
-function waysOf(turns: readonly TimedTurn[], growth: number, alone: Alone): WayResult[] {
-  const of = (way: Way) => turns.filter((turn) => turn.way === way)
+function waysOf(turns: readonly TimedTurn[], growth: number, alone: FreeCosts): WayResult[] {
+  const of = (way: Arm) => turns.filter((turn) => turn.way === way)
   const lineOf = (own: readonly TimedTurn[]): CostLine => ({
     first: medianOf(own.map(({ first }) => first)),
     perToken: medianOf(own.map(({ perToken }) => perToken)),
     growth,
   })
   const keep = lineOf(of('keep'))
-  return WAYS.map((way) => {
+  return ARMS.map((way) => {
     const own = of(way)
     const line = lineOf(own)
     const inRounds = own.flatMap((turn) => {
@@ -304,7 +304,7 @@ function waysOf(turns: readonly TimedTurn[], growth: number, alone: Alone): WayR
   })
 }
 
-function movedOff(own: readonly TimedTurn[], line: CostLine, keep: CostLine, { perToken, save }: Alone): MovedOff {
+function movedOff(own: readonly TimedTurn[], line: CostLine, keep: CostLine, { perToken, save }: FreeCosts): MovedOff {
   const saving = save(medianOf(own.map(({ cells, shown }) => cells - shown)))
   return { saving, perToken, pays: paysOf({ ...line, first: line.first + saving, perToken }, keep) }
 }

@@ -213,7 +213,7 @@ async function download({ repository, path, revision }: HubFile, to: string, { e
 // Rows of JSON, one a line or in an array: their places in the file are found once, and each is read when it is asked for.
 
 /** Where a row stands: bytes, and the line (from 1) on which it begins. */
-interface Place {
+interface DataRowPlace {
   readonly bytes: Span
   readonly line: number
 }
@@ -263,14 +263,14 @@ const isBlank = (byte: number): boolean => byte === 0x20 || (byte >= 0x09 && byt
 
 /** Finds the rows while the bytes of a file go by. */
 abstract class Scan {
-  readonly #places: Place[] = []
-  #start: Place | null = null
+  readonly #places: DataRowPlace[] = []
+  #start: DataRowPlace | null = null
   #last = 0
 
   abstract take(byte: number, at: number, line: number): void
 
   /** A row that is not closed is kept, and will then say that it is no JSON. */
-  end(): Place[] {
+  end(): DataRowPlace[] {
     this.close()
     return this.#places
   }
@@ -287,7 +287,7 @@ abstract class Scan {
   }
 }
 
-async function placesIn(file: string): Promise<Place[]> {
+async function placesIn(file: string): Promise<DataRowPlace[]> {
   let scan: Scan | undefined
   let at = 0
   let line = 1

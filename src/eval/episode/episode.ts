@@ -15,7 +15,7 @@ import { bad, codeOf, takeLog } from '../run/log-file.js'
 import type { Score } from '../task.js'
 
 /** What is said to the agent in a turn; the last message is the user's. */
-export interface Ask {
+export interface TurnAsk {
   readonly messages: readonly ChatMessage[]
 }
 
@@ -25,7 +25,7 @@ export interface Ask {
  */
 export interface Environment {
   /** The next turn; null when the session is over. `before`: what the turn before came to, null at the start. */
-  ask(before: Pick<Answered, 'answer' | 'end'> | null): Ask | null
+  ask(before: Pick<Answered, 'answer' | 'end'> | null): TurnAsk | null
   /** What the turn was worth, asked once after each. */
   score(turn: Answered): Score | Promise<Score>
   /** Everything that a later turn depends on, as plain JSON (an Int32Array is allowed). An environment made from it goes on here. */
@@ -35,7 +35,7 @@ export interface Environment {
 /** An agent in an episode; computes by nothing but the engine that the episode's recorder is. */
 export interface Actor {
   /** @throws KvfoldError what the engine throws */
-  act(ask: Ask, signal?: AbortSignal): Promise<Answered>
+  act(ask: TurnAsk, signal?: AbortSignal): Promise<Answered>
   /** As an environment's. */
   readonly state: unknown
 }

@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from 'node:util'
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import { Random } from '../../core/random.js'
 import type { Answered } from '../agent.js'
-import type { Ask, Environment } from '../episode/episode.js'
+import type { TurnAsk, Environment } from '../episode/episode.js'
 import type { Score } from '../task.js'
 
 export const metrics = ['stock price', 'revenue', 'net income', 'employees', 'market value'] as const
@@ -15,7 +15,7 @@ export interface Company {
 }
 
 /** What a tool returns for one set of arguments. */
-export interface Figure {
+export interface CompanyFigure {
   readonly company: Company
   readonly metric: Metric
   /** Of the metrics that are told by year. */
@@ -96,7 +96,10 @@ export class World {
   }
 
   /** The call that returns a figure. */
-  callOf({ company, metric, year }: Figure): { readonly name: string; readonly arguments: Readonly<Record<string, unknown>> } {
+  callOf({ company, metric, year }: CompanyFigure): {
+    readonly name: string
+    readonly arguments: Readonly<Record<string, unknown>>
+  } {
     return { name: toolName(company, metric), arguments: year === undefined ? {} : { year } }
   }
 
@@ -113,7 +116,7 @@ export class World {
   }
 
   /** The figure itself, the same for the same seed, unlike others' by its digits. */
-  value({ company, metric, year = 0 }: Figure): string {
+  value({ company, metric, year = 0 }: CompanyFigure): string {
     const drawn = new Random(this.options.seed, hashOf(company.symbol), metrics.indexOf(metric), year)
     const number = drawn.below(900_000) + 100_000
     if (metric === 'employees') return `${number}`
@@ -169,7 +172,7 @@ function hashOf(text: string): number {
 export const relations = ['mixed', 'same-company', 'same-metric', 'unrelated'] as const
 export type Relation = (typeof relations)[number]
 
-export interface SessionOptions {
+export interface ToolSessionOptions {
   readonly seed: number
   readonly turns: number
   readonly relation: Relation
@@ -178,14 +181,14 @@ export interface SessionOptions {
 /** One turn: the request and what it takes. */
 export interface Request {
   readonly text: string
-  readonly figures: readonly Figure[]
+  readonly figures: readonly CompanyFigure[]
 }
 
 /** Calls of a turn: one to ten, five in the mean of every block. */
 const CALLS = [1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 10, 1, 4, 5]
 
 /** The turns of a session. Pure: the same world and options give the same. */
-export function requestsOf(world: World, { seed, turns, relation }: SessionOptions): Request[] {
+export function requestsOf(world: World, { seed, turns, relation }: ToolSessionOptions): Request[] {
   const random = new Random(seed, 2)
   const counts = random.shuffled(Array.from({ length: turns }, (_, turn) => CALLS[turn % CALLS.length]!))
   const requests: Request[] = []
@@ -197,8 +200,14 @@ export function requestsOf(world: World, { seed, turns, relation }: SessionOptio
   return requests
 }
 
-function figuresOf(world: World, random: Random, count: number, relation: Relation, before: readonly Figure[]): Figure[] {
-  const figures = new Map<string, Figure>()
+function figuresOf(
+  world: World,
+  random: Random,
+  count: number,
+  relation: Relation,
+  before: readonly CompanyFigure[],
+): CompanyFigure[] {
+  const figures = new Map<string, CompanyFigure>()
   const known = [...new Set(before.map(({ company }) => company))]
   const asked = [...new Set(before.map(({ metric }) => metric))]
   for (let tries = 0; figures.size < count; tries++) {
@@ -214,17 +223,17 @@ function figuresOf(world: World, random: Random, count: number, relation: Relati
   return [...figures.values()]
 }
 
-const nameOf = ({ company, metric, year }: Figure): string =>
+const nameOf = ({ company, metric, year }: CompanyFigure): string =>
   `${metric} of ${company.name}${year === undefined ? '' : ` in ${year}`}`
 
-const textOf = (figures: readonly Figure[]): string => `Please tell me the ${figures.map(nameOf).join(', the ')}.`
+const textOf = (figures: readonly CompanyFigure[]): string => `Please tell me the ${figures.map(nameOf).join(', the ')}.`
 
 /** The answer that says everything, as a script gives it. */
-export const answerOf = (world: World, figures: readonly Figure[]): string =>
+export const answerOf = (world: World, figures: readonly CompanyFigure[]): string =>
   `${figures.map((figure) => world.value(figure)).join('; ')}.`
 
 /** A keyword for a figure's tool, as a script searches. */
-export const keywordOf = ({ company, metric }: Figure): string => `${company.name} ${metric}`
+export const keywordOf = ({ company, metric }: CompanyFigure): string => `${company.name} ${metric}`
 
 /** Says the requests one after another, carries calls out, and counts which of them were right. */
 export class CompanyDesk implements Environment {
@@ -234,7 +243,7 @@ export class CompanyDesk implements Environment {
 
   constructor(
     readonly world: World,
-    options: SessionOptions,
+    options: ToolSessionOptions,
     state: { readonly turn: number } = { turn: 0 },
   ) {
     this.#requests = requestsOf(world, options)
@@ -250,7 +259,7 @@ export class CompanyDesk implements Environment {
     return { turn: this.#turn }
   }
 
-  ask(): Ask | null {
+  ask(): TurnAsk | null {
     this.#calls = []
     const request = this.#requests[this.#turn]
     return request === undefined ? null : { messages: [{ role: 'user', content: request.text }] }

@@ -4,7 +4,7 @@ import type { ToolDefinition } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Random } from '../../core/random.js'
 import { checked, nullable } from '../../core/schema.js'
-import type { Catalogue, Ranking } from '../../tools/catalogue.js'
+import type { Catalogue, SearchRanking } from '../../tools/catalogue.js'
 import { type Metric, metrics, type World } from './companies.js'
 
 /** Words, and the tools that they are about. */
@@ -14,7 +14,7 @@ export interface Query {
 }
 
 export interface Recall {
-  readonly ranking: Ranking
+  readonly ranking: SearchRanking
   readonly queries: number
   /** The share of queries whose first tool is one of theirs, and of a query's tools those among the first five (mean). */
   readonly at1: number
@@ -34,10 +34,10 @@ const LOOSE: Readonly<Record<Metric, string>> = {
 
 /** `exact`: as tools are called, `<company> <metric>`. `loose`: other words for the metric, and the company by its symbol now and then. */
 export const wordings = ['exact', 'loose'] as const
-export type Wording = (typeof wordings)[number]
+export type QueryWording = (typeof wordings)[number]
 
 /** One query for each of `count` tools drawn from the world's. */
-export function queriesOf(world: World, wording: Wording, count: number, seed: number): Query[] {
+export function queriesOf(world: World, wording: QueryWording, count: number, seed: number): Query[] {
   const random = new Random(seed, 3)
   const all = world.companies.flatMap((company) => metrics.map((metric) => ({ company, metric })))
   return random

@@ -17,15 +17,15 @@ import type { Catalogue } from '../../tools/catalogue.js'
 import { REMOVE_TOOLS, SEARCH_TOOLS } from '../../tools/management.js'
 import type { ToolLimits } from '../../tools/tool-memory.js'
 import type { Answered, CalledTool } from '../agent.js'
-import { type Actor, type Ask, type Checkpoint, runEpisode, type TurnRecord } from '../episode/episode.js'
+import { type Actor, type TurnAsk, type Checkpoint, runEpisode, type TurnRecord } from '../episode/episode.js'
 import { Recorder } from '../recorder.js'
-import { Alone } from '../run/trial.js'
-import { answerOf, CompanyDesk, keywordOf, type Request, requestsOf, type SessionOptions, type World } from './companies.js'
+import { IsolatedEngine } from '../run/trial.js'
+import { answerOf, CompanyDesk, keywordOf, type Request, requestsOf, type ToolSessionOptions, type World } from './companies.js'
 import { measuresOf, type MemToolMeasures, Novelty } from './measures.js'
 
 // The ways of the MemTool study: the paper's three modes and what they are compared with, each as options of the one agent.
 
-export interface Way {
+export interface MemToolArm {
   readonly mode: MemToolMode
   readonly removal: RemovalRule
   /** What its definitions stand in where nothing else is asked for. */
@@ -83,12 +83,12 @@ export const ways = {
     given: 'always',
     about: 'the same 128 tools from the first turn to the last',
   },
-} as const satisfies Record<string, Way>
+} as const satisfies Record<string, MemToolArm>
 
 export type WayName = keyof typeof ways
 export const wayNames = Object.keys(ways) as WayName[]
 
-export interface MemToolRun extends SessionOptions {
+export interface MemToolRun extends ToolSessionOptions {
   /** `taught`: a script says what the model is to say, on the real engine; `model`: the model itself. */
   readonly agent: 'taught' | 'model'
   readonly way: WayName
@@ -107,6 +107,8 @@ export interface MemToolSetting {
   /** Where an earlier run of the same session stood, and its turns. */
   readonly from?: { readonly turns: readonly TurnRecord[]; readonly checkpoint: Checkpoint | null }
   readonly onTurn?: (turn: TurnRecord, checkpoint: Checkpoint) => Promise<void> | void
+  /** What stands between whoever speaks and the session; default: nothing. */
+  readonly around?: (engine: Engine) => Engine
   readonly signal?: AbortSignal
 }
 
@@ -134,10 +136,10 @@ export interface MemToolTokens {
 
 /** @throws KvfoldError what the engine throws; engine/cancelled */
 export async function memToolSession(run: MemToolRun, setting: MemToolSetting): Promise<MemToolResult> {
-  const { world, catalogue, from, onTurn, signal } = setting
+  const { world, catalogue, from, onTurn, around = (inner: Engine) => inner, signal } = setting
   const name = `memtool-${randomUUID().slice(0, 8)}`
   const desk = new CompanyDesk(world, run, from?.checkpoint?.environment as { turn: number } | undefined)
-  const alone = new Alone(setting.engine, name)
+  const alone = new IsolatedEngine(setting.engine, name)
   // The script has to be there before the session that it speaks for.
   let actor: MemToolActor | null = null
   const { agent, way, contract, limits, history, sampling, placement = ways[way].placement } = run
@@ -152,7 +154,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
             () => actor?.session.memory.loaded.map(({ definition }) => definition.name) ?? [],
           ),
         )
-  const novelty = new Novelty(engine)
+  const novelty = new Novelty(around(engine))
   const recorder = new Recorder(novelty)
   const state = from?.checkpoint?.actor as MemToolActorState | undefined
   actor = new MemToolActor({
@@ -266,7 +268,7 @@ export class MemToolActor implements Actor {
     return { session: this.session.state, cohorts: this.#cohorts, called: this.#called }
   }
 
-  async act(ask: Ask, signal?: AbortSignal): Promise<Answered> {
+  async act(ask: TurnAsk, signal?: AbortSignal): Promise<Answered> {
     const { memory } = this.session
     const turn = this.#cohorts.length
     const before = { names: this.#names, counts: memory.counts }

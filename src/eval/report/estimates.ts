@@ -3,7 +3,7 @@ import { bootstrap, type Interval, mean } from '../../attention/statistics.js'
 import { Random } from '../../core/random.js'
 import { accuracyOf } from '../accuracy.js'
 import type { AgentKind } from '../agent.js'
-import type { Answer } from '../run/plan.js'
+import type { SampleAnswer } from '../run/plan.js'
 import type { Score } from '../task.js'
 import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
 
@@ -201,18 +201,18 @@ export interface Measures {
   /** Samples that were answered; errors are counted elsewhere and are in no mean. */
   readonly answered: number
   readonly accuracy: Estimate
-  readonly outcomes: Readonly<Record<Answer['score']['outcome'], number>>
+  readonly outcomes: Readonly<Record<SampleAnswer['score']['outcome'], number>>
   readonly troubles: Troubles
   /** Means over samples, in tokens: the context at the end of the first step, at most, and at the answer. */
-  readonly context: Answer['tokens']
+  readonly context: SampleAnswer['tokens']
   /** `after` as a share of `before`, of these means; null where nothing was shown. */
   readonly kept: number | null
   /** Means over samples, in tokens summed over steps. */
-  readonly work: Answer['work']
+  readonly work: SampleAnswer['work']
   /** Share of the tokens shown that were in the cache; null where nothing was shown. */
   readonly reused: number | null
   /** Means over samples; `other` is wall time that none of the three accounts for, such as tools and waiting for other samples. */
-  readonly milliseconds: Answer['milliseconds'] & { readonly other: number }
+  readonly milliseconds: SampleAnswer['milliseconds'] & { readonly other: number }
   /** For one right answer: everything spent on right and wrong ones over the sum of points; null where no answer has points. */
   readonly perRight: { readonly milliseconds: number; readonly submitted: number; readonly generated: number } | null
   /** Means over samples of what the scorer counted, such as `older`. */
@@ -234,12 +234,12 @@ export interface Troubles {
 }
 
 /** Null for no answers. */
-export function measure(answers: readonly Answer[]): Measures | null {
+export function measure(answers: readonly SampleAnswer[]): Measures | null {
   const accuracy = estimate(answers.map(({ score }) => score))
   if (accuracy === null) return null
-  const average = (of: (answer: Answer) => number): number => mean(answers.map(of))
-  const count = (has: (answer: Answer) => boolean): number => answers.filter(has).length
-  const total = (of: (answer: Answer) => number): number => answers.reduce((sum, answer) => sum + of(answer), 0)
+  const average = (of: (answer: SampleAnswer) => number): number => mean(answers.map(of))
+  const count = (has: (answer: SampleAnswer) => boolean): number => answers.filter(has).length
+  const total = (of: (answer: SampleAnswer) => number): number => answers.reduce((sum, answer) => sum + of(answer), 0)
   const points = total(({ score }) => score.points)
   const context = {
     before: average(({ tokens }) => tokens.before),
@@ -321,7 +321,7 @@ export interface ToolUse {
 const FOLDS: readonly string[] = ['fold_fragment', 'summarize_fragment']
 const RESTORE = 'restore_fragment'
 
-export function toolUse(answers: readonly Answer[]): ToolUse {
+export function toolUse(answers: readonly SampleAnswer[]): ToolUse {
   const calls = answers.flatMap((answer) => answer.calls)
   const carriedOut = calls.filter(({ failed }) => !failed)
   const folds = carriedOut.filter(({ name }) => FOLDS.includes(name)).length

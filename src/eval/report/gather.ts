@@ -5,7 +5,7 @@ import { basename } from 'node:path'
 import { type AgentKind, agentKinds } from '../agent.js'
 import type { ErrorRecord, LogHeader, LogLine, Resumption } from '../log.js'
 import { bad, logLines } from '../run/log-file.js'
-import { type Answer, resultOf } from '../run/plan.js'
+import { type SampleAnswer, resultOf } from '../run/plan.js'
 import type { TaskName } from '../task.js'
 
 /** Logs whose model, engine, sampling, seed and version are the same: only within one are records put together and conditions compared. */
@@ -66,7 +66,7 @@ export interface Gathered {
 }
 
 /** A record with what it belongs to. */
-interface Entry {
+interface GatheredRecord {
   readonly variant: string
   readonly task: string
   readonly agent: string
@@ -110,7 +110,7 @@ export function gather(logs: readonly ReadLog[]): Gathered {
   }
 }
 
-function entriesOf({ header, records }: ReadLog): Entry[] {
+function entriesOf({ header, records }: ReadLog): GatheredRecord[] {
   const variant = canonical(factsOf(header))
   const tasks = header.tasks.map((task) => taskKey(header, task))
   const agents = new Map(header.agents.map((agent) => [agent.agent, agentKey(header, agent)]))
@@ -131,9 +131,10 @@ function grouped<T>(items: readonly T[], name: (item: T) => string): ReadonlyMap
 }
 
 /** Stable: records of one log stay in their order. */
-const byDate = (entries: readonly Entry[]): Entry[] => [...entries].sort((a, b) => compare(a.header.date, b.header.date))
+const byDate = (entries: readonly GatheredRecord[]): GatheredRecord[] =>
+  [...entries].sort((a, b) => compare(a.header.date, b.header.date))
 
-function condition(group: readonly Entry[], [variant, task, agent]: readonly [number, number, number]) {
+function condition(group: readonly GatheredRecord[], [variant, task, agent]: readonly [number, number, number]) {
   const answers = new Map<string, PrintedAnswer>()
   const failed = new Map<string, ErrorRecord>()
   const planned = new Map<string, number>()
@@ -162,7 +163,7 @@ function trainedFor({ agents, tasks }: LogHeader, { agent, task }: PrintedAnswer
   return trainedTasks === undefined ? trained : trainedTasks.includes(tasks[task]!.task)
 }
 
-function tasksOf(logs: readonly ReadLog[], entries: readonly Entry[], keys: readonly string[]): ReportTask[] {
+function tasksOf(logs: readonly ReadLog[], entries: readonly GatheredRecord[], keys: readonly string[]): ReportTask[] {
   const asked = logs.flatMap(({ header }) => header.tasks.map((task) => ({ key: taskKey(header, task), ...task })))
   return keys.map((key, index) => {
     const same = asked.filter((one) => one.key === key)
@@ -219,7 +220,7 @@ const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0)
 // Reading logs for a report: of every record what tables and figures need, so that transcripts stay on the disk.
 
 /** An answer, and what tells its sample from others with the same id: a print of what the scorer compared with. */
-export type PrintedAnswer = Answer & { readonly print: string }
+export type PrintedAnswer = SampleAnswer & { readonly print: string }
 
 export interface ReadLog {
   /** As the report names it: without folders. */

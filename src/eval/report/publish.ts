@@ -7,7 +7,8 @@ import { escaped, figureHtml, fileLink, page } from '../../figures/page.js'
 import { html, left, table } from '../../figures/table.js'
 import type { Baseline } from './estimates.js'
 import { gather, readForReport, type ReadLog } from './gather.js'
-import { accuracyPictures, costPictures, type Drawn, type LeftOut, type Picture } from './pictures/picture.js'
+import type { Picture } from '../../figures/figure.js'
+import { accuracyPictures, costPictures, type DrawnPicture, type LeftOut } from './pictures/picture.js'
 import { usePictures } from './pictures/use.js'
 import { type ConditionResult, type LogFacts, machineName, type Made, summarise, type Summary } from './summary.js'
 import { csv, type DataTable, Labels, markdownFile, percent, points, probability, seconds } from './tables/labels.js'
@@ -53,7 +54,7 @@ export const tablesOf = (summary: Summary): DataTable[] => [
   ...paperTables(summary),
 ]
 
-const picturesOf = (summary: Summary): Drawn[] => [
+const picturesOf = (summary: Summary): DrawnPicture[] => [
   ...accuracyPictures(summary),
   ...costPictures(summary),
   ...usePictures(summary),
@@ -75,7 +76,7 @@ const SECTIONS: readonly Section[] = [
   { id: 'paper', title: 'Beside the paper', tables: ['paper-'], figures: [] },
 ]
 
-function reportPage(summary: Summary, tables: readonly DataTable[], drawn: readonly Drawn[]): string {
+function reportPage(summary: Summary, tables: readonly DataTable[], drawn: readonly DrawnPicture[]): string {
   const pictures = drawn.filter((one): one is Picture => 'svg' in one)
   const left = drawn.filter((one): one is LeftOut => 'why' in one)
   const sections = SECTIONS.flatMap((section) => {

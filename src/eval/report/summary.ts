@@ -1,4 +1,5 @@
 /** Owns everything a report says, as plain data: tables, figures, page and summary.json are made of this and of nothing else. */
+import type { TaskCell } from '../task.js'
 import type { LogHeader } from '../log.js'
 import {
   type Baseline,
@@ -28,10 +29,8 @@ import {
 /** Grows with every change that a reader of summary.json would misread. */
 const SCHEMA = 1
 
-export type Cell = PrintedAnswer['cell']
-
 /** What a condition came to, or one cell of it. */
-export interface Result {
+export interface MeasuredResult {
   /** Null where nothing was answered. */
   readonly measures: Measures | null
   readonly tools: ToolUse
@@ -41,11 +40,11 @@ export interface Result {
   readonly against: Comparison | null
 }
 
-export interface CellResult extends Result {
-  readonly cell: Cell
+export interface CellResult extends MeasuredResult {
+  readonly cell: TaskCell
 }
 
-export interface ConditionResult extends Result {
+export interface ConditionResult extends MeasuredResult {
   /** Indices of the summary's lists. */
   readonly variant: number
   readonly task: number
@@ -124,12 +123,12 @@ const versus = (
   reference: number | null,
 ): Uncorrected | null => (reference === null ? null : compared(answers, conditions[reference]!.answers, reference))
 
-const result = (answers: readonly PrintedAnswer[], errors: number, against: Comparison | null): Result => ({
+const result = (answers: readonly PrintedAnswer[], errors: number, against: Comparison | null): MeasuredResult => ({
   ...{ measures: measure(answers), tools: toolUse(answers), errors, against },
 })
 
 interface CellRecords {
-  readonly cell: Cell
+  readonly cell: TaskCell
   readonly answers: readonly PrintedAnswer[]
   readonly errors: number
 }
@@ -146,7 +145,7 @@ function cellsOf({ answers, errors }: Condition, axes: readonly string[]): CellR
 }
 
 /** By the first axis on which they differ: numbers by size, texts by letters, what is missing first. */
-export function byAxes(a: Cell, b: Cell, axes: readonly string[]): number {
+export function byAxes(a: TaskCell, b: TaskCell, axes: readonly string[]): number {
   for (const axis of axes) {
     const [left, right] = [a[axis], b[axis]]
     if (left === right) continue

@@ -6,7 +6,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { inWords } from '../../core/schema.js'
 import { checkedLine, LOG_VERSION, type LogHeader, type LogLine, type LogRecord, type Resumption } from '../log.js'
-import { type Result, resultOf } from './plan.js'
+import { type ItemResult, resultOf } from './plan.js'
 
 /** All of a log. */
 export interface Log {
@@ -129,7 +129,7 @@ export class LogWriter {
     private readonly file: FileHandle,
     private readonly release: () => void,
     /** The last of every sample that the log held when it was opened. */
-    readonly before: readonly Result[],
+    readonly before: readonly ItemResult[],
     /** A last line that was not written to its end was taken off. */
     readonly torn: boolean,
   ) {}
@@ -212,7 +212,7 @@ async function contents(path: string) {
   )
   let found: LogHeader | null = null
   let end = 0
-  const results: Result[] = []
+  const results: ItemResult[] = []
   if (size > 0)
     for await (const { line, end: at } of logLines(path)) {
       end = at
@@ -293,14 +293,14 @@ export function refuseOther(path: string, there: LogHeader, now: LogHeader): voi
   )
 }
 
-interface Difference {
+interface HeaderDifference {
   readonly field: string
   readonly there: unknown
   readonly now: unknown
 }
 
 /** The first place at which two pieces of JSON differ; null when they do not. */
-function difference(there: unknown, now: unknown, field: string): Difference | null {
+function difference(there: unknown, now: unknown, field: string): HeaderDifference | null {
   if (isDeepStrictEqual(there, now)) return null
   if (!isObject(there) || !isObject(now) || Array.isArray(there) !== Array.isArray(now)) return { field, there, now }
   for (const key of new Set([...Object.keys(there), ...Object.keys(now)])) {

@@ -20,7 +20,7 @@ export interface Item {
   readonly index: number
 }
 
-export interface Plan {
+export interface RunPlan {
   /** Samples of each task. */
   readonly sizes: readonly number[]
   readonly agents: readonly AgentKind[]
@@ -32,7 +32,7 @@ export interface Plan {
  * Tasks advance in proportion to their sizes (the order within a task is even among its cells by itself, see Task.size), and all agents and
  * contracts have a sample before the next one begins. Who edits nothing runs once, under the first contract.
  */
-export function itemsOf({ sizes, agents, contracts }: Plan): Item[] {
+export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
   const samples = sizes.flatMap((size, task) =>
     Array.from({ length: size }, (_, index) => ({ task, index, place: (index + 0.5) / size })),
   )
@@ -49,12 +49,12 @@ export const edits = (agent: AgentKind): boolean => agent === 'sculptor'
 
 // What is remembered of a sample that is done: its record without the long texts.
 
-export type Answer = Omit<SampleRecord, 'talks' | 'truth' | 'answer' | 'judgement'>
-export type Result = Answer | ErrorRecord
+export type SampleAnswer = Omit<SampleRecord, 'talks' | 'truth' | 'answer' | 'judgement'>
+export type ItemResult = SampleAnswer | ErrorRecord
 
-export function resultOf(record: LogRecord): Result {
+export function resultOf(record: LogRecord): ItemResult {
   if (record.kind === 'error') return record
-  const rest: Partial<SampleRecord> & Answer = { ...record }
+  const rest: Partial<SampleRecord> & SampleAnswer = { ...record }
   delete rest.talks
   delete rest.truth
   delete rest.answer

@@ -2,9 +2,25 @@
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
 import { Piscina } from 'piscina'
-import { KvfoldError } from '../../core/errors.js'
-import type { Score, Task, TaskSample } from '../task.js'
-import type { Delivery, Order } from './worker.js'
+import { type ErrorCode, KvfoldError } from '../../core/errors.js'
+import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
+import { openTask } from '../tasks/open.js'
+
+type Order =
+  | { readonly what: 'sample'; readonly spec: TaskSpec; readonly index: number }
+  | {
+      readonly what: 'score'
+      readonly spec: TaskSpec
+      readonly sample: TaskSample
+      readonly answer: string
+      readonly verdict?: boolean | null
+    }
+
+/** Errors cross threads without their class and code, so they are told. */
+type Delivery =
+  | { readonly kind: 'sample'; readonly sample: TaskSample }
+  | { readonly kind: 'score'; readonly score: Score }
+  | { readonly kind: 'failed'; readonly code: ErrorCode; readonly message: string }
 
 /** The pure work of a run on its tasks, which are named by their index. */
 export interface Bench {
@@ -16,7 +32,7 @@ export interface Bench {
 
 /** With 0 threads everything is done here: less to start, for few or small samples. */
 export const openBench = (tasks: readonly Task[], threads: number): Bench =>
-  threads === 0 ? new OwnThread(tasks) : new Pool(tasks, threads)
+  threads === 0 ? new OwnThread(tasks) : new WorkerPool(tasks, threads)
 
 class OwnThread implements Bench {
   constructor(private readonly tasks: readonly Task[]) {}
@@ -34,7 +50,7 @@ class OwnThread implements Bench {
   }
 }
 
-class Pool implements Bench {
+class WorkerPool implements Bench {
   readonly #threads: Piscina<Order, Delivery>
   /** Rejects when a thread cannot work at all. */
   readonly #broken: Promise<never>
@@ -45,7 +61,7 @@ class Pool implements Bench {
   ) {
     const source = import.meta.url.endsWith('.ts')
     this.#threads = new Piscina({
-      filename: new URL(source ? './worker.ts' : './worker.js', import.meta.url).href,
+      filename: import.meta.url,
       minThreads: 1,
       maxThreads: threads,
       // From source a thread needs what translates it, whoever started us.
@@ -84,3 +100,29 @@ class Pool implements Bench {
 
 /** By its place: a name would be looked for from the working directory. */
 const translator = (): string => pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href
+
+/** In a thread: the tasks it has opened, by their specs. */
+const tasks = new Map<string, Promise<Task>>()
+
+/** What a thread of the pool does: makes and scores samples of tasks that it opens by their specs. @public */
+export default async function work(order: Order): Promise<Delivery> {
+  try {
+    const task = await opened(order.spec)
+    if (order.what === 'sample') return { kind: 'sample', sample: await task.sample(order.index) }
+    const { sample, answer } = order
+    const score = 'verdict' in order ? task.score(sample, answer, order.verdict) : task.score(sample, answer)
+    return { kind: 'score', score }
+  } catch (error) {
+    if (!(error instanceof KvfoldError)) throw error
+    return { kind: 'failed', code: error.code, message: error.message }
+  }
+}
+
+function opened(spec: TaskSpec): Promise<Task> {
+  const name = JSON.stringify(spec)
+  const known = tasks.get(name)
+  if (known !== undefined) return known
+  const task = openTask(spec)
+  tasks.set(name, task)
+  return task
+}

@@ -8,7 +8,7 @@ import type { LogRecord } from '../log.js'
 import type { Task, TaskSample } from '../task.js'
 import { type Judge, failed, trial } from './trial.js'
 import { nameOf } from './log-file.js'
-import { type Item, itemsOf, type Result, resultOf } from './plan.js'
+import { type Item, itemsOf, type ItemResult, resultOf } from './plan.js'
 import type { Bench } from './pool.js'
 
 export interface RunOptions {
@@ -28,15 +28,15 @@ export interface RunOptions {
   /** Where records go, and what is there already; a LogWriter is one. */
   readonly log: RunLog
   readonly signal: AbortSignal
-  readonly onProgress?: (progress: Progress) => void
+  readonly onProgress?: (progress: RunProgress) => void
 }
 
 export interface RunLog {
-  readonly before: readonly Result[]
+  readonly before: readonly ItemResult[]
   add(record: LogRecord): Promise<void>
 }
 
-export interface Progress {
+export interface RunProgress {
   readonly done: number
   readonly total: number
   /** Samples that could not be answered so far, in this run. */
@@ -44,7 +44,7 @@ export interface Progress {
   /** Milliseconds until all is done, guessed; null while nothing is known. */
   readonly left: number | null
   /** What was done last; null at the start. */
-  readonly last: Result | null
+  readonly last: ItemResult | null
 }
 
 /** Errors one after another, over all that runs, after which something is wrong with more than the samples. */
@@ -54,18 +54,18 @@ export const MOST_ERRORS = 10
 const BESIDE = 2048
 
 /** Does what the log does not have yet, errors again. Resolves when all is done or `signal` stopped it; what was under way then is not recorded. @returns the result of every sample done, errors included. @throws KvfoldError eval/too-many-errors, eval/bad-log */
-export const run = (options: RunOptions): Promise<readonly Result[]> => new Run(options).all()
+export const run = (options: RunOptions): Promise<readonly ItemResult[]> => new EvalRun(options).all()
 
 /** Where a slot works. */
-interface Place {
+interface WorkPlace {
   readonly engine: Engine
   /** Cells that slots have to share; null where they need not. */
   readonly total: number | null
   readonly cells: Cells
 }
 
-class Run {
-  readonly #results: Map<string, Result>
+class EvalRun {
+  readonly #results: Map<string, ItemResult>
   readonly #items: readonly Item[]
   readonly #left: Item[]
   readonly #pace: Pace
@@ -89,14 +89,14 @@ class Run {
     this.#signal = AbortSignal.any([signal, this.#stop.signal])
   }
 
-  async all(): Promise<readonly Result[]> {
+  async all(): Promise<readonly ItemResult[]> {
     const { engines, slots } = this.options
     this.#report(null)
     await Promise.all(
       engines.flatMap((engine) => {
         // One at a time has all of them.
         const total = slots === 1 ? null : this.options.cells
-        const place: Place = { engine, total, cells: new Cells(total) }
+        const place: WorkPlace = { engine, total, cells: new Cells(total) }
         return Array.from({ length: slots }, () => this.#slot(place))
       }),
     )
@@ -104,7 +104,7 @@ class Run {
     return this.#items.flatMap((item) => this.#results.get(nameOf(item)) ?? [])
   }
 
-  async #slot(place: Place): Promise<void> {
+  async #slot(place: WorkPlace): Promise<void> {
     for (let item = this.#left.shift(); item !== undefined && !this.#signal.aborted; item = this.#left.shift())
       try {
         await this.#do(item, place)
@@ -116,7 +116,7 @@ class Run {
       }
   }
 
-  async #do(item: Item, place: Place): Promise<void> {
+  async #do(item: Item, place: WorkPlace): Promise<void> {
     const begun = performance.now()
     const record = await this.#record(item, place)
     if (record === null) return
@@ -138,7 +138,7 @@ class Run {
     )
   }
 
-  async #record(item: Item, { engine, total, cells }: Place): Promise<LogRecord | null> {
+  async #record(item: Item, { engine, total, cells }: WorkPlace): Promise<LogRecord | null> {
     const { tasks, agents, bench, judge, embedder, seed } = this.options
     const task = tasks[item.task]!
     const agent = agents.find(({ kind }) => kind === item.agent)!
@@ -184,7 +184,7 @@ class Run {
     return sample
   }
 
-  #report(last: Result | null): void {
+  #report(last: ItemResult | null): void {
     const total = this.#items.length
     const done = this.#results.size
     this.options.onProgress?.({ done, total, errors: this.#errors, left: this.#pace.left(), last })

@@ -29,7 +29,7 @@ export interface TrialOptions extends Pick<AgentSetting, 'embedder' | 'window'> 
 
 /** Answers and scores the sample. Errors become records; null when `signal` stopped it. */
 export async function trial(sample: TaskSample, options: TrialOptions): Promise<LogRecord | null> {
-  const recorder = new Recorder(new Alone(options.engine, options.name))
+  const recorder = new Recorder(new IsolatedEngine(options.engine, options.name))
   try {
     const record = await recordOf(sample, recorder, options)
     return options.signal.aborted ? null : record
@@ -104,7 +104,7 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
 // That samples of a run share no cells: what one cost must not depend on which others ran before or beside it.
 
 /** The engine for one sample: its conversations share cells with each other and with nobody else's. */
-export class Alone extends EngineAround {
+export class IsolatedEngine extends EngineAround {
   constructor(
     engine: Engine,
     private readonly tenant: string,

@@ -1,5 +1,5 @@
 /** Owns what the customer of an order desk wants, turn by turn: goals that arrive one after another, minds that change, mistakes to be noticed. */
-import { type Call, carryOut, COLOURS, type Desk, Draw, makeDesk, type Order } from './desk.js'
+import { type Call, carryOut, COLOURS, type Desk, Draw, makeDesk, type RetailOrder } from './desk.js'
 
 /** A call that finds something out, and the words of its result that are needed. */
 export interface Lookup {
@@ -254,12 +254,12 @@ class Teller {
     return this.desk.customers[0]!
   }
 
-  get #orders(): readonly Order[] {
+  get #orders(): readonly RetailOrder[] {
     return this.desk.orders.filter(({ customer_id }) => customer_id === this.#customer.customer_id)
   }
 
   /** Another one each time, as long as there are some. */
-  #order(status?: Order['status']): Order {
+  #order(status?: RetailOrder['status']): RetailOrder {
     const all = this.#orders
     for (let tries = 0; ; tries++) {
       const order = all[++this.#next % all.length]!

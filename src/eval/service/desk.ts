@@ -1,7 +1,7 @@
 /** Owns the order desk: customers, products and orders from a seed, the ten tools over them, and the policy. */
 import { Random } from '../../core/random.js'
 
-export interface Variant {
+export interface RetailVariant {
   readonly item_id: string
   readonly colour: string
   readonly price: number
@@ -10,10 +10,10 @@ export interface Variant {
 
 export interface Product {
   readonly name: string
-  readonly variants: readonly Variant[]
+  readonly variants: readonly RetailVariant[]
 }
 
-export interface Item {
+export interface RetailItem {
   item_id: string
   name: string
   colour: string
@@ -21,13 +21,13 @@ export interface Item {
   quantity: number
 }
 
-export interface Order {
+export interface RetailOrder {
   readonly order_id: string
   readonly customer_id: string
   status: 'pending' | 'shipped' | 'cancelled'
   address: string
   readonly tracking: string
-  readonly items: Item[]
+  readonly items: RetailItem[]
 }
 
 export interface Customer {
@@ -40,7 +40,7 @@ export interface Customer {
 export interface Desk {
   readonly customers: Customer[]
   readonly products: Product[]
-  readonly orders: Order[]
+  readonly orders: RetailOrder[]
 }
 
 export interface DeskOptions {
@@ -104,7 +104,7 @@ export function makeDesk({ seed, orders }: DeskOptions): Desk {
   const products = THINGS.map((name): Product => {
     const base = 20 + draw.below(60)
     const variants = COLOURS.flatMap((colour) =>
-      [1, 3].map((factor): Variant => ({
+      [1, 3].map((factor): RetailVariant => ({
         item_id: draw.digits(8),
         colour,
         price: Number(`${base * factor}.${draw.digits(2 + 1).slice(1)}`),
@@ -118,7 +118,7 @@ export function makeDesk({ seed, orders }: DeskOptions): Desk {
     return { customer_id: `C${draw.digits(6)}`, name: `${first} ${last}`, email: `${first}.${last}@example.com`.toLowerCase() }
   })
   const made = customers.flatMap(({ customer_id }, at) =>
-    Array.from({ length: at === 0 ? orders : 2 }, (_, index): Order => {
+    Array.from({ length: at === 0 ? orders : 2 }, (_, index): RetailOrder => {
       // Beside each other other things: which order has a thing is never in doubt.
       const things = [0, 1].map((one) => products[(2 * index + one) % products.length]!)
       return {
@@ -242,7 +242,7 @@ export function carryOut(
       const { item_id, colour, price } = variant
       const number = desk.orders.length + 1
       const last = desk.orders.findLast((one) => one.customer_id === customer!.customer_id)
-      const placed: Order = {
+      const placed: RetailOrder = {
         order_id: `#N${number}`,
         customer_id: customer!.customer_id,
         status: 'pending',

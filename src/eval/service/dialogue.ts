@@ -8,12 +8,12 @@ import type { EngineRequest } from '../../engine/engine.js'
 import type { ScriptedReply, Teacher } from '../../engine/taught.js'
 import { SEARCH_TOOLS } from '../../tools/management.js'
 import type { Answered } from '../agent.js'
-import type { Ask, Environment } from '../episode/episode.js'
+import type { TurnAsk, Environment } from '../episode/episode.js'
 import type { Score } from '../task.js'
 import { type Goal, makeStory, type Story } from './customer.js'
 import { type Call, carryOut, type Desk, Draw, POLICY, toolDefinitions, worded } from './desk.js'
 
-export interface ServiceOptions {
+export interface ServiceDialogueOptions {
   readonly seed: number
   readonly turns: number
   /** Fields in every record of a tool result that nobody asked for. */
@@ -39,7 +39,7 @@ export class ServiceEnvironment implements Environment {
   #calls = 0
 
   constructor(
-    private readonly options: ServiceOptions,
+    private readonly options: ServiceDialogueOptions,
     state?: unknown,
   ) {
     this.#story = makeStory(options)
@@ -83,7 +83,7 @@ export class ServiceEnvironment implements Environment {
     }))
   }
 
-  ask(): Ask | null {
+  ask(): TurnAsk | null {
     const goal = this.#story.goals[this.#turn]
     if (goal === undefined) return null
     this.#turn++

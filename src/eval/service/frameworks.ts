@@ -5,7 +5,7 @@ import { UFoldSession } from '../../agents/u-fold/session.js'
 import type { FoldReport, UFoldOptions, UFoldState } from '../../agents/u-fold/u-fold.js'
 import { Rounds, type RoundsState } from '../../agents/rounds.js'
 import { Session } from '../../agents/session.js'
-import type { TurnOutcome } from '../../agents/turn.js'
+import type { TurnOutcome } from '../../agents/tool-loop.js'
 import type { ClientTool } from '../../agents/toolbox.js'
 import type { ConversationState } from '../../context/conversation.js'
 import { KvfoldError } from '../../core/errors.js'
@@ -14,7 +14,7 @@ import type { LedgerEntry } from '../../kv/ledger.js'
 import { Catalogue } from '../../tools/catalogue.js'
 import type { Answered } from '../agent.js'
 import type { SampleEngine } from '../agents/define.js'
-import type { Actor, Ask } from '../episode/episode.js'
+import type { Actor, TurnAsk } from '../episode/episode.js'
 
 export const frameworkNames = [
   'react',
@@ -167,7 +167,7 @@ function actor(
     get state() {
       return state()
     },
-    async act({ messages }: Ask, signal?: AbortSignal) {
+    async act({ messages }: TurnAsk, signal?: AbortSignal) {
       const before = engine.steps
       try {
         return await act(messages.at(-1)?.content ?? '', signal === undefined ? {} : { signal })

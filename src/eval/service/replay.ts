@@ -10,7 +10,7 @@ import { fieldOf, isRecord, listAt, textAt } from '../../core/json.js'
 import type { EngineRequest } from '../../engine/engine.js'
 import type { ScriptedReply, Teacher } from '../../engine/taught.js'
 import type { Answered } from '../agent.js'
-import type { Ask, Environment } from '../episode/episode.js'
+import type { TurnAsk, Environment } from '../episode/episode.js'
 import type { Score } from '../task.js'
 import { linesWith, type Scene, searchedFirst, told } from './dialogue.js'
 
@@ -20,14 +20,14 @@ interface RecordedCall {
   readonly result: string
 }
 
-interface RecordedStep {
+interface ReplayedStep {
   readonly content: string
   readonly calls: readonly RecordedCall[]
 }
 
 interface RecordedTurn {
   readonly says: string
-  readonly steps: readonly RecordedStep[]
+  readonly steps: readonly ReplayedStep[]
   readonly answer: string
 }
 
@@ -76,7 +76,7 @@ const contentOf = (message: unknown): string => textAt(message, 'content') ?? ''
 
 /** Turns that are answered; what an agent says before anybody spoke is left out, and calls that tau2's user makes are the user's. */
 function turnsOf(messages: readonly unknown[]): RecordedTurn[] {
-  const turns: { says: string; steps: RecordedStep[]; answer: string }[] = []
+  const turns: { says: string; steps: ReplayedStep[]; answer: string }[] = []
   messages.forEach((message, at) => {
     const role = textAt(message, 'role')
     const calls = listAt(message, 'tool_calls').filter(isRecord)
@@ -118,7 +118,7 @@ export function replayScenes(dialogues: readonly RecordedDialogue[]): readonly S
     seed,
     about: { replay: dialogue.name, agent: 'recorded' },
     open(state) {
-      const environment = new Replay(dialogue, state)
+      const environment = new RecordedEnvironment(dialogue, state)
       const tools = definitions.map((definition): ClientTool => ({ definition, execute: () => environment.next() }))
       return { environment, system: dialogue.system, tools, teacher: replayTeacher(environment) }
     },
@@ -146,7 +146,7 @@ const typeOf = (value: unknown): string =>
 const callsOf = ({ steps }: RecordedTurn): readonly RecordedCall[] => steps.flatMap(({ calls }) => calls)
 
 /** The record as an environment: tools say what they said, one result a call. */
-class Replay implements Environment {
+class RecordedEnvironment implements Environment {
   #turn = 0
   /** Calls of this turn that were made. */
   #made = 0
@@ -171,7 +171,7 @@ class Replay implements Environment {
   }
 
   /** What the agent did next: a step whose calls were not made yet, or its answer. */
-  get step(): RecordedStep | null {
+  get step(): ReplayedStep | null {
     let before = 0
     return this.turn.steps.find(({ calls }) => (before += calls.length) > this.#made) ?? null
   }
@@ -180,7 +180,7 @@ class Replay implements Environment {
     return callsOf(this.turn)[this.#made++]?.result ?? ''
   }
 
-  ask(): Ask | null {
+  ask(): TurnAsk | null {
     const next = this.dialogue.turns[this.#turn]
     if (next === undefined) return null
     this.#turn++
@@ -202,7 +202,7 @@ const GAP = 4
 const NOTE = 120
 
 /** Says what the record says, whatever it is shown; as helper notes the beginnings of what the user said, and chooses lines with values that the turn uses. */
-function replayTeacher(replay: Replay): Teacher {
+function replayTeacher(replay: RecordedEnvironment): Teacher {
   const notes = () => replay.past.map(({ says }) => says.slice(0, NOTE)).join(' ')
   const helper = (request: EngineRequest): string => {
     const { turn } = replay

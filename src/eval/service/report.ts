@@ -188,7 +188,7 @@ const RESULTS: readonly (readonly [model: string, ...results: string[]])[] = [
   ],
 ]
 
-interface Line {
+interface ReportLine {
   readonly model: string
   readonly framework: string
   readonly values: readonly string[]
@@ -196,12 +196,16 @@ interface Line {
 
 export function paperTable(): Table {
   const lines = RESULTS.flatMap(([model, ...results]) =>
-    results.map((values, at): Line => ({ model: at === 0 ? model : '', framework: FRAMEWORKS[at]!, values: values.split(' ') })),
+    results.map((values, at): ReportLine => ({
+      model: at === 0 ? model : '',
+      framework: FRAMEWORKS[at]!,
+      values: values.split(' '),
+    })),
   )
   const columns = [
-    { title: 'model', text: ({ model }: Line) => model },
-    { title: 'framework', text: ({ framework }: Line) => framework },
-    ...COLUMNS.map((title, at) => number(title, ({ values }: Line) => values[at]!)),
+    { title: 'model', text: ({ model }: ReportLine) => model },
+    { title: 'framework', text: ({ framework }: ReportLine) => framework },
+    ...COLUMNS.map((title, at) => number(title, ({ values }: ReportLine) => values[at]!)),
   ]
   return table(columns, lines, { opens: ({ model }) => model !== '' })
 }

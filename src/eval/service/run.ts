@@ -9,9 +9,9 @@ import { count, percent } from '../../figures/numbers.js'
 import { number, table, type Table } from '../../figures/table.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { SampleEngine } from '../agents/define.js'
-import { EpisodeFile, runEpisode, type TurnRecord } from '../episode/episode.js'
+import { type Checkpoint, EpisodeFile, type EpisodeOptions, runEpisode, type TurnRecord } from '../episode/episode.js'
 import { Recorder } from '../recorder.js'
-import { Alone } from '../run/trial.js'
+import { IsolatedEngine } from '../run/trial.js'
 import { type FrameworkName, type FrameworkSetting, openFramework } from './frameworks.js'
 import type { Scene } from './dialogue.js'
 
@@ -22,7 +22,7 @@ export interface ServiceCell {
   readonly fields: number
 }
 
-export interface ServiceOptions {
+export interface ServiceRunOptions {
   readonly engine: Engine
   readonly frameworks: readonly FrameworkName[]
   readonly scenes: readonly Scene[]
@@ -49,14 +49,14 @@ export interface Dialogue {
 }
 
 /** @throws KvfoldError what the engine throws; engine/cancelled: what is finished is kept */
-export async function runService(options: ServiceOptions): Promise<readonly Dialogue[]> {
+export async function runService(options: ServiceRunOptions): Promise<readonly Dialogue[]> {
   const done: Dialogue[] = []
   for (const scene of options.scenes)
     for (const framework of options.frameworks) done.push(await dialogue(framework, scene, options))
   return done
 }
 
-async function dialogue(framework: FrameworkName, scene: Scene, options: ServiceOptions): Promise<Dialogue> {
+async function dialogue(framework: FrameworkName, scene: Scene, options: ServiceRunOptions): Promise<Dialogue> {
   const { engine: whole, window, contract, temperature, maxTokens, fold, folder, signal } = options
   const { turns: length, fields, seed } = scene
   const cell = { framework, turns: length, fields }
@@ -78,17 +78,52 @@ async function dialogue(framework: FrameworkName, scene: Scene, options: Service
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 12)
   const path = join(options.log, `service-${cell.framework}-${cell.turns}-${cell.fields}-${seed}-${print}.jsonl`)
   const file = await EpisodeFile.open(path, about, options.command)
-  const name = `service-${print}`
-  const [before, state] = [file.before, file.checkpoint]
-  const { environment, system, tools, teacher } = scene.open(state?.environment)
-  const alone = new Alone(whole, name)
-  const recorder = new Recorder(teacher === null ? alone : new SpokenEngine(alone, teacher))
-  const engine = new SampleEngine({ engine: recorder, task: { temperature }, name, contract, seed, window, signal })
-  const spoken = folder === undefined || teacher === null ? folder : new SpokenEngine(folder, teacher)
-  const setting = { engine, system, tools, maxTokens, fold, state: state?.actor ?? null }
   try {
-    const kept = await openFramework(framework, { ...setting, ...(spoken === undefined ? {} : { folder: spoken }) })
-    let told = 0
+    const turns = await playScene(framework, scene, {
+      ...options,
+      name: `service-${print}`,
+      before: file.before,
+      state: file.checkpoint,
+      onTurn: async (turn, point) => {
+        options.onTurn?.(cell, seed, turn.turn + 1)
+        await file.add(turn, point)
+      },
+    })
+    return { cell, seed, turns, path }
+  } catch (error) {
+    if (signal.aborted) throw new KvfoldError('engine/cancelled', `Stopped; what is finished is kept in ${options.log}.`)
+    throw error
+  } finally {
+    await file.close()
+  }
+}
+
+/** How a dialogue is played, and where it goes on. */
+export interface SceneSetting extends Pick<
+  ServiceRunOptions,
+  'engine' | 'window' | 'contract' | 'temperature' | 'maxTokens' | 'fold' | 'folder' | 'signal'
+> {
+  /** Unique among the engine's conversations. */
+  readonly name: string
+  readonly before?: readonly TurnRecord[]
+  readonly state?: Checkpoint | null
+  /** What stands between whoever speaks and the framework; default: nothing. */
+  readonly around?: (engine: Engine) => Engine
+  readonly onTurn?: EpisodeOptions['onTurn']
+}
+
+/** @returns all turns, those before included. @throws KvfoldError what the engine throws; engine/cancelled */
+export async function playScene(framework: FrameworkName, scene: Scene, setting: SceneSetting): Promise<readonly TurnRecord[]> {
+  const { engine: whole, name, window, contract, temperature, maxTokens, fold, folder, signal } = setting
+  const { before = [], state = null, around = (inner: Engine) => inner, onTurn } = setting
+  const { environment, system, tools, teacher } = scene.open(state?.environment)
+  const alone = new IsolatedEngine(whole, name)
+  const recorder = new Recorder(around(teacher === null ? alone : new SpokenEngine(alone, teacher)))
+  const engine = new SampleEngine({ engine: recorder, task: { temperature }, name, contract, seed: scene.seed, window, signal })
+  const spoken = folder === undefined || teacher === null ? folder : new SpokenEngine(folder, teacher)
+  const given = { engine, system, tools, maxTokens, fold, state: state?.actor ?? null }
+  try {
+    const kept = await openFramework(framework, { ...given, ...(spoken === undefined ? {} : { folder: spoken }) })
     const actor = {
       get state() {
         return kept.state
@@ -98,25 +133,12 @@ async function dialogue(framework: FrameworkName, scene: Scene, options: Service
         const acted = await kept.act(...asked)
         const own = recorder.ledger.slice(from[0]).filter(({ kind }) => kind === 'summary')
         const costs = { ...costOf('helper', own), ...costOf('folder', kept.folderCosts.slice(from[1])) }
-        options.onTurn?.(cell, seed, before.length + ++told)
         return { ...acted, details: { ...acted.details, ...costs } }
       },
     }
-    const turns = await runEpisode({
-      environment,
-      actor,
-      recorder,
-      before,
-      signal,
-      onTurn: (turn, point) => file.add(turn, point),
-    })
-    return { cell, seed, turns, path }
-  } catch (error) {
-    if (signal.aborted) throw new KvfoldError('engine/cancelled', `Stopped; what is finished is kept in ${options.log}.`)
-    throw error
+    return await runEpisode({ environment, actor, recorder, before, signal, ...(onTurn === undefined ? {} : { onTurn }) })
   } finally {
     engine.forgetAll()
-    await file.close()
   }
 }
 

@@ -1,7 +1,7 @@
 /** Owns BABILong as a task: bAbI's small worlds hidden in long texts, from the authors' files. */
 import Type, { type Static } from 'typebox'
 import { strict, Text } from '../../core/schema.js'
-import type { Cell, Score, Task, TaskSample, TaskSpec } from '../task.js'
+import type { TaskCell, Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { originalBabilong } from './originals.js'
 import { Count, crossed, openRowGrid, readFields, readOptions } from './samples.js'
 
@@ -210,7 +210,7 @@ function originalText(template: string, { input, question }: Static<typeof Field
   return { messages: [{ role: 'user' as const, content: filled(input.trim()) }], question: filled('') }
 }
 
-function sampleOf(id: string, cell: Cell, task: BabilongTask, row: Static<typeof Fields>): TaskSample {
+function sampleOf(id: string, cell: TaskCell, task: BabilongTask, row: Static<typeof Fields>): TaskSample {
   const { facts, form, example } = babilongQuestions[task]
   const context = row.input.trim()
   const question = `Question: ${row.question.trim()}\n${form} Write nothing else.`

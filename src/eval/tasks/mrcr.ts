@@ -5,7 +5,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { Random } from '../../core/random.js'
 import { strict, Text } from '../../core/schema.js'
 import { openRows } from '../data/rows.js'
-import type { Cell, Score, Task, TaskSample, TaskSpec } from '../task.js'
+import type { TaskCell, Score, Task, TaskSample, TaskSpec } from '../task.js'
 import {
   Axis,
   charsPerToken,
@@ -127,7 +127,7 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
 /** The power of two at or above so many tokens, as the authors bin their rows; at least 8192. */
 const upTo = (tokens: number): number => Math.max(8192, 2 ** Math.ceil(Math.log2(Math.max(tokens, 1))))
 
-function sampleOf(id: string, cell: Cell, messages: readonly ChatMessage[], truth: MrcrTruth): TaskSample {
+function sampleOf(id: string, cell: TaskCell, messages: readonly ChatMessage[], truth: MrcrTruth): TaskSample {
   const before = messages.slice(0, -1)
   return {
     id,
@@ -166,7 +166,7 @@ export interface ConversationOptions {
   readonly sample: number
 }
 
-export interface Conversation {
+export interface MrcrConversation {
   readonly messages: readonly ChatMessage[]
   /** What the answer must begin with. */
   readonly prefix: string
@@ -174,7 +174,7 @@ export interface Conversation {
   readonly text: string
 }
 
-interface Ask {
+interface TextAsk {
   readonly form: string
   readonly subject: string
 }
@@ -205,9 +205,9 @@ export const LONGEST_TEXT = 2_000
 const SHORTEST_TEXT = 120
 
 /** @throws KvfoldError eval/bad-data when so many texts do not fit */
-export function makeConversation({ needles, characters, seed, sample }: ConversationOptions): Conversation {
+export function makeConversation({ needles, characters, seed, sample }: ConversationOptions): MrcrConversation {
   const random = new Random(seed, sample, needles, characters)
-  const wanted: Ask = { form: pick(random, forms), subject: pick(random, subjects) }
+  const wanted: TextAsk = { form: pick(random, forms), subject: pick(random, subjects) }
   const which = 1 + random.below(needles)
   const prefix = code(random, 10)
   const example = exampleOf(random)
@@ -231,12 +231,12 @@ export function makeConversation({ needles, characters, seed, sample }: Conversa
 }
 
 /** `needles` times what is wanted, wherever chance puts it; the rest shares its form or its subject now and then, never both. */
-function arranged(random: Random, wanted: Ask, needles: number, turns: number): Ask[] {
+function arranged(random: Random, wanted: TextAsk, needles: number, turns: number): TextAsk[] {
   const others = Array.from({ length: turns - needles }, () => otherThan(random, wanted))
   return random.shuffled([...Array.from({ length: needles }, () => wanted), ...others])
 }
 
-function otherThan(random: Random, wanted: Ask): Ask {
+function otherThan(random: Random, wanted: TextAsk): TextAsk {
   for (;;) {
     const near = random.below(4)
     const form = near === 0 ? wanted.form : pick(random, forms)
@@ -246,10 +246,10 @@ function otherThan(random: Random, wanted: Ask): Ask {
 }
 
 const article = (word: string): string => (/^[aeiou]/u.test(word) ? 'an' : 'a')
-const askOf = ({ form, subject }: Ask): string => `Write ${article(form)} ${form} about ${subject}.`
+const askOf = ({ form, subject }: TextAsk): string => `Write ${article(form)} ${form} about ${subject}.`
 
 /** A title, then sentences about the subject among others, up to so many characters. Two texts of one ask share their title and little else. */
-function textOf(random: Random, { form, subject }: Ask, characters: number): string {
+function textOf(random: Random, { form, subject }: TextAsk, characters: number): string {
   let text = `${form.charAt(0).toUpperCase()}${form.slice(1)} about ${subject}\n\n`
   for (const passage of prose(random)) {
     const next = random.below(3) === 0 ? `${onSubject(random, subject)} ${passage}` : passage
@@ -274,7 +274,7 @@ function onSubject(random: Random, subject: string): string {
 const ordinals = ['first', 'second', 'third', 'fourth', 'fifth', 'sixth', 'seventh', 'eighth', 'ninth', 'tenth']
 const ordinal = (number: number): string => ordinals[number - 1] ?? `${number}th`
 
-const questionOf = (prefix: string, { form, subject }: Ask, which: number, of: number): string =>
+const questionOf = (prefix: string, { form, subject }: TextAsk, which: number, of: number): string =>
   `Of the ${of} times I asked for ${article(form)} ${form} about ${subject}, repeat the ${ordinal(which)} one that you wrote, word for word. ` +
   `Put ${prefix} directly in front of it, and write nothing else.`
 

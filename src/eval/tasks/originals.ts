@@ -5,13 +5,13 @@ import { KvfoldError } from '../../core/errors.js'
 import type { PiUpdate } from '../pi-llm.js'
 
 /** The three parts of a PI-LLM prompt, which blank lines stand between. */
-export type PiPrompt = (
+export type PiPromptWriter = (
   keys: readonly string[],
   shown: readonly PiUpdate[],
 ) => [framing: string, stream: string, question: string]
 
 /** PI-LLM's as its program makes them by default: colons, the current value, a sentence for every key. Source: core/pi_flow_upgrade.py of Unable-to-Forget. */
-export async function originalPiLlm(checkout: string): Promise<PiPrompt> {
+export async function originalPiLlm(checkout: string): Promise<PiPromptWriter> {
   const source = await PythonSource.open(checkout, 'core/pi_flow_upgrade.py')
   const framing = source.text(/^ *instruction = /mu) + source.text(/^ *instruction \+= /mu)
   const stream = source.text(/^ *text_key_item_pairs = /mu)

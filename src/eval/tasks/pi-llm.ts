@@ -14,7 +14,7 @@ import {
   wordsFrom,
 } from '../pi-llm.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
-import { originalPiLlm, type PiPrompt } from './originals.js'
+import { originalPiLlm, type PiPromptWriter } from './originals.js'
 import { Axis, Count, generation, gridPlace, readOptions } from './samples.js'
 
 const Options = strict({
@@ -75,7 +75,7 @@ const cellOf = (updates: number, { order, tail }: PiTaskOptions) => ({
 
 function taskSample(
   made: PiSample,
-  [framing, stream, question]: ReturnType<PiPrompt>,
+  [framing, stream, question]: ReturnType<PiPromptWriter>,
   id: string,
   cell: TaskSample['cell'],
 ): TaskSample {

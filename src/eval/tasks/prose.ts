@@ -48,7 +48,7 @@ const lists = {
   ],
 } as const // prettier-ignore
 
-type Slot = keyof typeof lists
+type WordSlot = keyof typeof lists
 
 const patterns = [
   '{time} {weather}.',
@@ -73,7 +73,7 @@ const patterns = [
 export function sentence(random: Random): string {
   const said = new Set<string>()
   const text = pick(random, patterns).replace(/\{(\w+)\}/gu, (_, slot: string) => {
-    const free = lists[slot as Slot].filter((words) => !said.has(words))
+    const free = lists[slot as WordSlot].filter((words) => !said.has(words))
     const words = pick(random, free)
     said.add(words)
     return words

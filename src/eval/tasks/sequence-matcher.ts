@@ -39,7 +39,7 @@ interface Area {
   readonly bEnd: number
 }
 
-interface Block {
+interface MatchingBlock {
   readonly a: number
   readonly b: number
   readonly size: number
@@ -62,8 +62,8 @@ class BlockFinder {
   }
 
   /** The longest block in the area; of several the one that begins first in `a`, then first in `b`. It may grow into frequent characters. */
-  longest(area: Area): Block {
-    let best: Block = { a: area.a, b: area.b, size: 0 }
+  longest(area: Area): MatchingBlock {
+    let best: MatchingBlock = { a: area.a, b: area.b, size: 0 }
     let previous: readonly number[] = []
     for (let at = area.a; at < area.aEnd; at++) {
       const here = this.#placesOf(this.a[at] ?? -1, area)
@@ -88,7 +88,7 @@ class BlockFinder {
     return from === 0 && to === all.length ? all : all.slice(from, to)
   }
 
-  #grown({ a, b, size }: Block, area: Area): Block {
+  #grown({ a, b, size }: MatchingBlock, area: Area): MatchingBlock {
     while (a > area.a && b > area.b && this.a[a - 1] === this.b[b - 1]) [a, b, size] = [a - 1, b - 1, size + 1]
     while (a + size < area.aEnd && b + size < area.bEnd && this.a[a + size] === this.b[b + size]) size++
     return { a, b, size }

@@ -1,17 +1,10 @@
-/** Owns the reading of fields that all dialects share: those not given or null, content in parts, token ids. */
+/** Owns the fields that dialects share and how they are read: those not given or null, content in parts, token ids, sampling, the template's. */
 import Type from 'typebox'
-import { isRecord } from '../../core/json.js'
-import type { Service } from '../ask.js'
+import { given, isRecord } from '../../core/json.js'
+import type { Ask, Service, TemplateField } from '../ask.js'
 import { FieldError, unsupported } from '../problem.js'
-
-// The difference between a field that was not given and one that is null.
-
-type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
-
-/** The fields that have a value. */
-export function given<T extends object>(fields: T): Given<T> {
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
-}
+import type { Sampling } from '../../engine/engine.js'
+import type { ChatMessage } from '../../chat/message.js'
 
 /**
  * A copy without fields that are null: most clients send null for what they do not set. Goes `depth` levels into lists and objects, but not into
@@ -90,10 +83,10 @@ export const PromptField = Type.Unsafe<unknown>({
   description: 'text, token ids, or a list of both mixed; a list of such prompts is answered one after the other',
 })
 
-type Prompt = string | readonly number[]
+type PromptInput = string | readonly number[]
 
 /** One for each prompt that the field has. @throws FieldError */
-export async function promptsOf(prompt: unknown, model: string | undefined, service: Service): Promise<readonly Prompt[]> {
+export async function promptsOf(prompt: unknown, model: string | undefined, service: Service): Promise<readonly PromptInput[]> {
   const isSeveral = Array.isArray(prompt) && prompt.length > 0 && !prompt.some((part) => typeof part === 'number')
   const prompts = isSeveral ? (prompt as readonly unknown[]) : [prompt]
   if (prompts.length > MOST_PROMPTS)
@@ -101,7 +94,7 @@ export async function promptsOf(prompt: unknown, model: string | undefined, serv
   return Promise.all(prompts.map((one, at) => promptOf(one, isSeveral ? `prompt[${at}]` : 'prompt', model, service)))
 }
 
-async function promptOf(prompt: unknown, place: string, model: string | undefined, service: Service): Promise<Prompt> {
+async function promptOf(prompt: unknown, place: string, model: string | undefined, service: Service): Promise<PromptInput> {
   if (typeof prompt === 'string') return prompt
   if (isRecord(prompt) && typeof prompt['prompt_string'] === 'string') {
     if (prompt['multimodal_data'] !== undefined)
@@ -118,4 +111,200 @@ async function promptOf(prompt: unknown, place: string, model: string | undefine
     throw new FieldError(`${place}[${at}]`, `${place}[${at}] must be a token id or a text.`)
   })
   return (await Promise.all(tokens)).flat()
+}
+
+// The sampling fields that OpenAI-compatible requests carry, those of vLLM and llama-server among them, and what they mean here.
+
+export const SamplingFields = {
+  temperature: Type.Optional(Type.Number({ minimum: 0, maximum: 100, description: '0 always takes the likeliest token' })),
+  top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
+  top_k: Type.Optional(Type.Integer({ minimum: -1, maximum: 1_000_000, description: '0 or -1: all' })),
+  min_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
+  typical_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
+  repetition_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 100 })),
+  repeat_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 100, description: 'as repetition_penalty' })),
+  frequency_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
+  presence_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
+  seed: Type.Optional(Type.Integer({ description: 'the same seed, prompt and options give the same answer' })),
+  logit_bias: Type.Optional(
+    Type.Record(Type.String(), Type.Number({ minimum: -100, maximum: 100 }), {
+      description: 'token id to what is added to its logit; -100 bans it',
+    }),
+  ),
+}
+
+type SamplingRequest = Type.Static<ReturnType<typeof Type.Object<typeof SamplingFields>>>
+
+/** Seeds the sampler takes: below 2^32 - 1, which stands for a seed of its own choice. */
+const SEEDS = 2 ** 32 - 1
+
+/** @throws FieldError server/bad-request */
+export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampling {
+  const topK = request.top_k === undefined ? undefined : Math.max(0, request.top_k)
+  return {
+    ...defaults,
+    ...given({
+      temperature: request.temperature,
+      topP: request.top_p,
+      topK,
+      minP: request.min_p,
+      typicalP: request.typical_p,
+      repeatPenalty: request.repetition_penalty ?? request.repeat_penalty,
+      frequencyPenalty: request.frequency_penalty,
+      presencePenalty: request.presence_penalty,
+      seed: request.seed === undefined ? undefined : seedOf(request.seed),
+      logitBias: request.logit_bias === undefined ? undefined : biasOf(request.logit_bias),
+    }),
+  }
+}
+
+/** Clients send any whole number, negative ones and such beyond 32 bits too. */
+function seedOf(seed: number): number {
+  if (!Number.isSafeInteger(seed)) throw new FieldError('seed', 'seed must be a whole number below 2^53.')
+  return ((seed % SEEDS) + SEEDS) % SEEDS
+}
+
+const BAN = -100
+
+function biasOf(bias: Readonly<Record<string, number>>): NonNullable<Sampling['logitBias']> {
+  return Object.entries(bias).map(([token, added]) => {
+    if (!/^\d{1,9}$/.test(token))
+      throw new FieldError('logit_bias', `logit_bias: the key ${JSON.stringify(token.slice(0, 20))} is not a token id.`)
+    return { token: Number(token), bias: added <= BAN ? -Infinity : added }
+  })
+}
+
+// The fields by which clients tell the chat template what to do, thinking first of all, what templates call that, and answers that have begun.
+
+/** Whether the model thinks, as templates call it: Qwen, GLM and most others, DeepSeek, Kimi and Granite, MiniMax. */
+const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
+  { field, names: ['enable_thinking', 'thinking'], value: isOn },
+  { field, names: ['thinking_mode'], value: isOn ? 'enabled' : 'disabled' },
+]
+
+/** What is said of the prompt by other fields. */
+const TAKEN = ['messages', 'tools', 'functions', 'add_generation_prompt', 'continue_final_message', 'bos_token', 'eos_token']
+
+const Budget = Type.Optional(
+  Type.Integer({ minimum: -1, maximum: 2 ** 31 - 1, description: 'tokens that the model may think for; -1: without end' }),
+)
+
+/** Fields of every dialect. */
+export const TemplateFields = {
+  chat_template_kwargs: Type.Optional(
+    Type.Record(Type.String(), Type.Unknown(), {
+      maxProperties: 64,
+      description: 'variables of the chat template, by its own names, such as {"enable_thinking": false}',
+    }),
+  ),
+  enable_thinking: Type.Optional(
+    Type.Boolean({ description: 'whether the model thinks before it answers; default: the template’s' }),
+  ),
+  thinking_budget_tokens: Budget,
+  reasoning_budget: Budget,
+  reasoning_budget_tokens: Budget,
+  thinking_token_budget: Budget,
+  thinking_budget: Budget,
+}
+
+/** What llama-server (the first three), vLLM, and Qwen's and SGLang's APIs call it. */
+const BUDGETS = [
+  'thinking_budget_tokens',
+  'reasoning_budget',
+  'reasoning_budget_tokens',
+  'thinking_token_budget',
+  'thinking_budget',
+] as const
+
+/** As OpenAI's API names efforts, and whatever else a template knows. */
+export const Effort = Type.String({
+  minLength: 1,
+  maxLength: 40,
+  description: 'none, minimal, low, medium, high, xhigh, as far as the model’s template knows them; none: it does not think',
+})
+
+/** Anthropic's `thinking`. */
+export const Thinking = Type.Optional(
+  Type.Object({
+    type: Type.Enum(['enabled', 'disabled', 'adaptive'], { description: 'adaptive: as the model’s template has it' }),
+    budget_tokens: Type.Optional(Type.Integer({ minimum: 1 })),
+  }),
+)
+
+/** Whether a request says that the model is to think. */
+interface Thinks {
+  readonly enable_thinking?: boolean
+  readonly thinking?: { readonly type: 'enabled' | 'disabled' | 'adaptive'; readonly budget_tokens?: number }
+}
+
+interface TemplateRequest extends Thinks, Readonly<Partial<Record<(typeof BUDGETS)[number], number>>> {
+  readonly chat_template_kwargs?: Readonly<Record<string, unknown>>
+  /** OpenRouter's. */
+  readonly reasoning?: { readonly max_tokens?: number; readonly effort?: string }
+}
+
+/** How long the model may think; undefined: nobody says, or without end. @throws FieldError where two fields say different things */
+function budgetOf(body: TemplateRequest): Ask['reasoningBudget'] {
+  const said = [
+    ...BUDGETS.map((field) => ({ field, tokens: body[field] })),
+    { field: 'reasoning.max_tokens', tokens: body.reasoning?.max_tokens },
+    { field: 'thinking.budget_tokens', tokens: body.thinking?.budget_tokens },
+  ].flatMap(({ field, tokens }) => (tokens === undefined ? [] : [{ field, tokens }]))
+  const [first] = said
+  const other = said.find(({ tokens }) => tokens !== first?.tokens)
+  if (first !== undefined && other !== undefined)
+    throw new FieldError(
+      other.field,
+      `${other.field} is ${other.tokens} and ${first.field} ${first.tokens}; say once how long the model may think.`,
+    )
+  return first === undefined || first.tokens < 0 ? undefined : first
+}
+
+/**
+ * What the template is told, later ones where two say something of one variable, and how long the model may think. `effort`: the field that says how
+ * much to think, by its name in this dialect. @throws FieldError
+ */
+export function templateFieldsOf(
+  body: TemplateRequest,
+  effort: { readonly field: string; readonly value: string | undefined },
+): { readonly template: readonly TemplateField[]; readonly reasoningBudget: Ask['reasoningBudget'] } {
+  const { chat_template_kwargs: kwargs = {}, enable_thinking: isThinking, thinking } = body
+  const reasoningBudget = budgetOf(body)
+  const taken = TAKEN.find((name) => Object.hasOwn(kwargs, name))
+  if (taken !== undefined)
+    throw new FieldError(
+      `chat_template_kwargs.${taken}`,
+      `chat_template_kwargs.${taken} is what other fields of the request say; leave it out.`,
+    )
+  const { field, value } = effort
+  const template = [
+    ...(thinking === undefined || thinking.type === 'adaptive' ? [] : thinkingIs('thinking', thinking.type === 'enabled')),
+    // Seed's templates tell the model.
+    ...(reasoningBudget === undefined
+      ? []
+      : [{ field: reasoningBudget.field, names: ['thinking_budget'], value: reasoningBudget.tokens }]),
+    ...(value === undefined ? [] : [{ field, names: ['reasoning_effort'], value }]),
+    ...(value === 'none' ? thinkingIs(field, false) : []),
+    ...(isThinking === undefined ? [] : thinkingIs('enable_thinking', isThinking)),
+    ...Object.entries(kwargs).map(([name, given]) => ({ field: `chat_template_kwargs.${name}`, names: [name], value: given })),
+  ]
+  return { template, reasoningBudget }
+}
+
+// What a last message of the assistant means: the template does not close it, and the answer goes on from there.
+
+/** The messages before it, and its text; all of them where the last is another's or empty. @throws FieldError */
+export function begun(
+  messages: readonly ChatMessage[],
+  place: string,
+  { enable_thinking: isThinking, thinking }: Thinks,
+): { readonly messages: readonly ChatMessage[]; readonly beginning: string | undefined } {
+  const last = messages.at(-1)
+  if (last?.role !== 'assistant') return { messages, beginning: undefined }
+  const bad = (why: string) => new FieldError(place, `${place} is the beginning of the answer: ${why}`)
+  if (last.toolCalls !== undefined) throw bad('it has calls, whose results are missing.')
+  if (last.reasoning !== undefined) throw bad('a thought cannot be gone on with; leave it out.')
+  if (isThinking === true || thinking?.type === 'enabled')
+    throw bad('an answer that has begun is not thought about any more; leave it out, or ask without thinking.')
+  return { messages: messages.slice(0, -1), beginning: last.content === '' ? undefined : last.content }
 }

@@ -1,10 +1,10 @@
 /** Owns the `kvfold` field, the same in every dialect: what a request may ask beyond its dialect, and what it is told beyond it. */
+import { given } from '../../core/json.js'
 import Type from 'typebox'
 import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
 import { memToolModes } from '../../agents/memtool-asides.js'
 import { CONTRACT_CHOICES } from '../../core/contract.js'
 import { acms, overflows } from '../threads/policies.js'
-import { given } from './fields.js'
 
 /** Field names of ours are refused when they are unknown: a misspelt one would change the answer. */
 export const KvfoldField = Type.Optional(

@@ -3,7 +3,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
 import type { Database } from '../../store/postgres/database.js'
-import type { Run } from '../../store/postgres/schema.js'
+import type { RunStatement } from '../../store/postgres/schema.js'
 import { parsed } from '../../store/postgres/thread-rows.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './responses.js'
 import { responseRows } from './sqlite-responses.js'
@@ -70,7 +70,7 @@ const MARKS = responseRows.columns.map((_, at) => `$${at + 1}`).join(', ')
 const SETS = responseRows.columns.map((column) => `${column} = excluded.${column}`).join(', ')
 
 /** Of a thread that is there. */
-export async function writeResponse(run: Run, response: KeptResponse): Promise<void> {
+export async function writeResponse(run: RunStatement, response: KeptResponse): Promise<void> {
   await run(
     `INSERT INTO kvfold.responses (${COLUMNS}) VALUES (${MARKS}) ON CONFLICT (tenant, id) DO UPDATE SET ${SETS}`,
     responseRows.write(response),
@@ -79,7 +79,7 @@ export async function writeResponse(run: Run, response: KeptResponse): Promise<v
 
 /** All there are; those that are not what was written by name. */
 export async function readResponses(
-  run: Run,
+  run: RunStatement,
 ): Promise<{ readonly whole: readonly KeptResponse[]; readonly damage: readonly Damage[] }> {
   const whole: KeptResponse[] = []
   const damage: Damage[] = []

@@ -2,16 +2,16 @@
  * Owns the routes `/kvfold/threads`: what programs and people may do with live conversations; and `/kvfold/events`, what changes in them. Field
  * names are those of the TypeScript API.
  */
+import { given } from '../../core/json.js'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
 import { scopes } from '../../context/stretch.js'
 import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
-import { given, nullsDownTo } from '../dialects/fields.js'
+import { nullsDownTo } from '../dialects/fields.js'
 import { ANSWER, type App, ERRORS, type Ports } from './route.js'
 import type { ThreadMessage, ThreadView } from '../threads/thread-api.js'
 import type { OutgoingHttpHeaders } from 'node:http'
-import { EventWriter } from '../event-writer.js'
-import type { Running } from '../request-lifecycle.js'
+import { EventWriter, type Running } from '../request-lifecycle.js'
 
 const Id = Type.String({ minLength: 1, maxLength: 200 })
 const ThreadParams = Type.Object({ id: Id })
@@ -134,11 +134,11 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     },
     async (request, reply) => {
       const { tenant, params, body } = request
-      return {
-        fragment: await changing(request, reply, () =>
-          threads.fold(tenant, params.id, params.fragment, given({ contract: body.contract, forget: body.forget }), body.costly),
-        ),
-      }
+      const how = given({ contract: body.contract, forget: body.forget })
+      const fragment = await changing(request, reply, () => threads.fold(tenant, params.id, params.fragment, how, body.costly))
+      if (body.forget !== true) return { fragment }
+      const left = await threads.unforgotten(tenant, params.id)
+      return { fragment, forgotten: left.length === 0, ...(left.length === 0 ? {} : { unforgotten: left }) }
     },
   )
 

@@ -2,23 +2,32 @@
 import { MAX_CALLS } from '../../agents/session.js'
 import type { MemToolMode } from '../../agents/memtool-asides.js'
 import { type LoadedTools, Toolbox } from '../../agents/toolbox.js'
-import { Turn, type TurnOutcome } from '../../agents/turn.js'
+import { Turn, type TurnOutcome } from '../../agents/tool-loop.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import { anyObject, jsonSchemaGrammar, refuseBadTools } from '../../chat/grammar.js'
-import type { ToolCall, ToolChoice, ToolDefinition } from '../../chat/message.js'
+import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../../chat/message.js'
 import { contextTools } from '../../context/tools.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
+import { Feed } from '../../core/feed.js'
 import { conversationId } from '../../core/ids.js'
-import { type Answer, type AnswerFormat, type Ask, type AskEvent, type Lost, type Saved, variablesOf } from '../ask.js'
-import { editsInWords, type Taken } from './client-edits.js'
+import {
+  type Answer,
+  type AnswerFormat,
+  type Ask,
+  type Asked,
+  type AskEvent,
+  type Lost,
+  type Saved,
+  variablesOf,
+} from '../ask.js'
+import { editsInWords, type TakenThread } from './client-edits.js'
 import { clearedIn, clearToolUses } from './context-edits.js'
-import { foundIn, searchTools } from './deferred-tools.js'
-import { foldByHelpers } from './helper-folds.js'
-import { ManagedThread, type OperatorTools } from './managed-tools.js'
+import { foundIn, ManagedThread, type OperatorTools, searchTools } from './server-tools.js'
 import type { ServedEngine } from './models.js'
 import {
   type Acm,
+  foldByHelpers,
   foldByPolicy,
   type Folded,
   type FoldPolicy,
@@ -28,7 +37,7 @@ import {
   shownAgain,
 } from './policies.js'
 import { sum, TurnReport } from './turn-report.js'
-import { SILENT, Voice } from './voice.js'
+import { SILENT, AskEngine } from './ask-engine.js'
 
 /** What prompts took on each engine so far. */
 const paces = new WeakMap<ServedEngine, { milliseconds: number; tokens: number }>()
@@ -47,7 +56,7 @@ export interface AskDefaults {
 
 export interface AnsweringOptions {
   readonly ask: Ask
-  readonly taken: Taken
+  readonly taken: TakenThread
   readonly engine: ServedEngine
   readonly defaults: AskDefaults
   readonly operatorTools: OperatorTools | null
@@ -90,13 +99,13 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const contract = ask.contract ?? thread.contract
   const { deferred: asked, sampling } = ask
   const variables = variablesOf(ask.template)
-  thread.kept.variables = variables
+  thread.runtime.variables = variables
   const generation = { ...(sampling === undefined ? {} : { sampling }), ...(contract === null ? {} : { contract }) }
   const managed =
     acm !== 'memtool' || !isAllowed
       ? null
       : await ManagedThread.of(thread, {
-          ...{ engine: new Voice(engine, { ...SILENT, tenant: ask.tenant, variables: () => variables }), generation },
+          ...{ engine: new AskEngine(engine, { ...SILENT, tenant: ask.tenant, variables: () => variables }), generation },
           mode: ask.memToolMode ?? defaults.memToolMode,
           tools: [...thread.tools, ...(asked?.tools ?? [])],
           operatorTools,
@@ -114,7 +123,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     },
   }
   const toolbox = new Toolbox(own, [], external, managed === null ? null : carriedOutBy(managed))
-  const voice = new Voice(engine, {
+  const askEngine = new AskEngine(engine, {
     tenant: ask.tenant,
     variables: () => variables,
     isExternal: (call) => toolbox.isExternal(call),
@@ -122,8 +131,8 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     isAlone: isSearch,
     ...callableOf(ask, [...[...searches, ...(managed?.own ?? [])].map(({ definition }) => definition), ...toolbox.unlisted]),
   })
-  thread.kept.own = own.map(({ definition }) => definition)
-  thread.kept.isCatalogue = managed !== null
+  thread.runtime.own = own.map(({ definition }) => definition)
+  thread.runtime.isCatalogue = managed !== null
   const told = (folded: Folded | null, reason: string) => {
     if (folded === null) return
     const what = { folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason }
@@ -137,7 +146,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
       reason: `the client changed messages: ${editsInWords(taken.edits) || 'those of the thread that it left'}`,
     })
   if (managed !== null) thread.account(await managed.begin(signal))
-  const context = { engine: voice, conversation, tools: toolbox.definitions, pinned: new Set(ask.pinned) }
+  const context = { engine: askEngine, conversation, tools: toolbox.definitions, pinned: new Set(ask.pinned) }
   if (ask.clear !== undefined) told(clearToolUses(context, ask.clear), 'old tool results are cleared')
   if (acm === 'auto-policy') {
     const open = { ...context, pinned: new Set([...context.pinned, ...shownAgain(thread)]) }
@@ -158,13 +167,13 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const cleared = ask.clear === undefined ? null : clearedIn(context)
   await save()
 
-  thread.kept.warm = true
+  thread.runtime.warm = true
   const from = conversation.messages.length
   const report = new TurnReport(toolbox, isSearch, emit)
   let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
   const clientEdits = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits
   const turn = new Turn({
-    engine: voice,
+    engine: askEngine,
     conversation,
     toolbox,
     firstStep: firstStepOf(ask, acm),
@@ -201,7 +210,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   })
   let outcome: TurnOutcome
   const begun = performance.now()
-  thread.kept.costlyFolds = ask.costlyFolds ?? null
+  thread.runtime.costlyFolds = ask.costlyFolds ?? null
   try {
     outcome = await turn.run()
   } catch (error) {
@@ -209,7 +218,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     thread.answered(from, null, { isSearch })
     throw error
   } finally {
-    thread.kept.costlyFolds = null
+    thread.runtime.costlyFolds = null
   }
   const message = report.message(outcome)
   const known = { ...message, content: (ask.beginning ?? '') + message.content }
@@ -222,7 +231,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     model: thread.model,
     message,
     finish: outcome.end,
-    ...(voice.stop === null || outcome.end !== 'stop' ? {} : { stop: voice.stop }),
+    ...(askEngine.stop === null || outcome.end !== 'stop' ? {} : { stop: askEngine.stop }),
     usage: { ...report.usage(outcome), ...(saved === null ? {} : { saved }) },
     ledger: outcome.ledger,
     cleared,
@@ -287,7 +296,7 @@ function savedBy({ steps, ledger }: TurnOutcome, engine: ServedEngine): Saved | 
   return { tokens, seconds: pace.tokens === 0 ? 0 : (tokens * pace.milliseconds) / pace.tokens / 1000 }
 }
 
-function lostOf({ left }: Taken, { steps }: TurnOutcome): Lost | null {
+function lostOf({ left }: TakenThread, { steps }: TurnOutcome): Lost | null {
   if (left === null) return null
   const messages = steps[0]?.ledger.messages ?? []
   const before = messages.filter(({ index }) => index < left.place)
@@ -308,4 +317,48 @@ export function formIn(format: AnswerFormat | undefined): { readonly grammar?: s
     case 'schema':
       return { schema: format.schema }
   }
+}
+
+// Several answers to one ask.
+
+/** As samplers take them: the next larger number means one of their own choice. */
+const SEEDS = 2 ** 32 - 1
+
+/**
+ * The first prompt is computed once: the others begin when it is.
+ * @param view what clients know of the thread that the ask appends to, now: the first one's answer is not for the others. Null: it appends to none
+ */
+export function several(
+  ask: Ask,
+  n: number,
+  view: Promise<readonly ChatMessage[] | null>,
+  begin: (ask: Ask, emit: (event: AskEvent) => void) => Promise<Answer>,
+): readonly Asked[] {
+  const { sampling } = ask
+  const nth = (index: number): Ask =>
+    sampling?.seed === undefined ? ask : { ...ask, sampling: { ...sampling, seed: (sampling.seed + index) % SEEDS } }
+  const whole = async (index: number): Promise<Ask> => {
+    const known = await view
+    return known === null ? nth(index) : { ...nth(index), appended: false, messages: [...known, ...ask.messages] }
+  }
+  let computed = (): void => undefined
+  const prompt = new Promise<void>((resolve) => (computed = resolve))
+  const first = new Feed<AskEvent, Answer>(async (emit) => {
+    // Who asks for what is not there is told so by the ask.
+    await view.catch(() => undefined)
+    return begin(nth(0), (event) => {
+      if (event.type === 'tokens') computed()
+      emit(event)
+    }).finally(computed)
+  })
+  const others = Array.from(
+    { length: n - 1 },
+    (_, index) =>
+      new Feed<AskEvent, Answer>(async (emit) => {
+        const other = await whole(index + 1)
+        await prompt
+        return begin(other, emit)
+      }),
+  )
+  return [first, ...others]
 }

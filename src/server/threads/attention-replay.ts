@@ -7,10 +7,10 @@ import type { Models, ServedEngine } from './models.js'
 import type { ThreadAttention } from './thread-api.js'
 import type { Thread } from './thread.js'
 
-type Replay = Omit<ThreadAttention['replay'], 'prompts'> & { readonly shown: readonly ShownPrompt[] }
+type ReplayedPrompts = Omit<ThreadAttention['replay'], 'prompts'> & { readonly shown: readonly ShownPrompt[] }
 
 /** One look at a time: it is for people, and a context without flash attention is large. */
-export class Looking {
+export class AttentionReplay {
   #line: Promise<unknown> = Promise.resolve()
 
   constructor(private readonly models: Models) {}
@@ -32,13 +32,13 @@ export class Looking {
     thread: Thread,
     options: { readonly layers?: readonly number[]; readonly signal?: AbortSignal },
   ): Promise<ThreadAttention> {
-    const { conversation, tenant, definitions, kept } = thread
-    const { variables } = kept
+    const { conversation, tenant, definitions, runtime } = thread
+    const { variables } = runtime
     const message = answerOf(thread)
     const { shown, ...replay } = replayOf(thread, message)
     const messages = noted(conversation.messages.slice(0, message + 1), definitions)
     const cuts = conversation.fragments
-    const lease = await this.models.lease(this.models.lookerOf(this.models.named(thread.model)))
+    const lease = await this.models.lease(this.models.attentionModelOf(this.models.named(thread.model)))
     try {
       const engine = lookingEngine(lease.engine)
       const asked = {
@@ -74,7 +74,7 @@ function answerOf({ conversation, seen }: Thread): number {
 const AGAIN =
   'The thread was shown to the model again, on a context of its own without flash attention, as the live one keeps no weights'
 
-function replayOf(thread: Thread, answer: number): Replay {
+function replayOf(thread: Thread, answer: number): ReplayedPrompts {
   const known = thread.shown.upTo(answer)
   const last = known?.at(-1)
   if (known !== null && last !== undefined) {

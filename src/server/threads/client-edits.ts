@@ -200,7 +200,7 @@ export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, reques
 // What a request asks of the threads, and which of those that have some of its messages it is of.
 
 /** What a request asks of the book. */
-export interface Wanted {
+export interface ThreadRequest {
   readonly tenant: Tenant
   readonly model: string
   readonly messages: readonly ChatMessage[]
@@ -210,7 +210,7 @@ export interface Wanted {
 }
 
 /** The thread an ask has for itself, with its messages in it. */
-export interface Taken {
+export interface TakenThread {
   readonly thread: Thread
   /** Where the request left the thread it was matched with; null when it did not. `place`: index of the first other message in the thread. */
   readonly left: { readonly message: number; readonly place: number; readonly reason: string } | null
@@ -223,7 +223,7 @@ export interface Taken {
 }
 
 /** The same before the messages are in it; `alignment`: it is to become what the request has of it. */
-export type Taking = Omit<Taken, 'before'> & { readonly alignment?: Alignment; readonly isNew?: true }
+export type Taking = Omit<TakenThread, 'before'> & { readonly alignment?: Alignment; readonly isNew?: true }
 
 export interface Related {
   readonly thread: Thread
@@ -245,7 +245,7 @@ export function leftBy(
   messages: readonly ChatMessage[],
   { matches }: Alignment,
   id: string | undefined,
-): Lost | null {
+): Divergence | null {
   const other = matches.findIndex(({ a, b }, at) => a !== at || b !== at)
   const shared = other === -1 ? matches.length : other
   const isOther = shared < thread.view.length && shared < messages.length
@@ -256,7 +256,7 @@ export function leftBy(
 }
 
 /** Where a request left the thread it was matched with. `place`: index of the first other message in the thread. */
-interface Lost {
+interface Divergence {
   readonly message: number
   readonly place: number
   readonly reason: string

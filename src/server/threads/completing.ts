@@ -3,14 +3,14 @@ import { randomBytes } from 'node:crypto'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
 import type { Finish } from '../../engine/engine.js'
-import { refuseHopeless } from '../../engine/room.js'
+import { refuseHopeless } from '../../engine/model-facts.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
 import { formIn } from './answering.js'
-import type { Model, ServedEngine } from './models.js'
+import type { ServedModel, ServedEngine } from './models.js'
 
 /** What an ask has while it runs. */
 export interface Slot {
-  readonly model: Model
+  readonly model: ServedModel
   readonly engine: ServedEngine
   /** The client's, and the time limit's. */
   readonly signal: AbortSignal

@@ -3,7 +3,7 @@ import type { ConversationPorts } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
 import type { CostlyFolds } from '../../context/fragment.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
-import { conversationId } from '../../core/ids.js'
+import { type ConversationId, conversationId } from '../../core/ids.js'
 import type { Embedder } from '../../engine/embedder.js'
 import type { Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
@@ -11,7 +11,7 @@ import type { RemoteEngine } from '../../engine/remote/remote.js'
 import { closing } from '../ask.js'
 import type { ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
-import { SILENT, Voice } from './voice.js'
+import { SILENT, AskEngine } from './ask-engine.js'
 
 /** An engine with what only some have. */
 export type ServedEngine = Engine &
@@ -21,13 +21,14 @@ export type ServedEngine = Engine &
       | 'abilities'
       | 'cacheTotals'
       | 'complete'
+      | 'erase'
       | 'forgetHidden'
       | 'format'
       | 'ledger'
       | 'model'
       | 'refresh'
       | 'submitted'
-      | 'whereabouts'
+      | 'residency'
     > &
       Pick<RemoteEngine, 'engines' | 'enginesProblem'>
   >
@@ -65,9 +66,9 @@ export interface Lease {
 const ATTENTION_KEEP_ALIVE = 5 * 60_000
 
 export class Models {
-  readonly #models: readonly Model[]
+  readonly #models: readonly ServedModel[]
   /** What looks into them, by model; not served to anybody. */
-  readonly #lookers: ReadonlyMap<Model, Model>
+  readonly #attentionModels: ReadonlyMap<ServedModel, ServedModel>
   #loading: Promise<unknown> = Promise.resolve()
   #closed = false
 
@@ -82,22 +83,22 @@ export class Models {
         'engine/bad-request',
         twice === undefined ? 'There is no model to serve.' : `Two models are called ${twice}.`,
       )
-    this.#models = sources.map((source) => new Model(source, options.onLeave))
-    this.#lookers = new Map(
+    this.#models = sources.map((source) => new ServedModel(source, options.onLeave))
+    this.#attentionModels = new Map(
       sources.flatMap((source, at) => {
         if (source.loadForAttention === undefined) return []
-        const looker = new Model({ name: source.name, slots: 1, load: () => source.loadForAttention!() })
-        return [[this.#models[at]!, looker] as const]
+        const attentionModel = new ServedModel({ name: source.name, slots: 1, load: () => source.loadForAttention!() })
+        return [[this.#models[at]!, attentionModel] as const]
       }),
     )
   }
 
-  get all(): readonly Model[] {
+  get all(): readonly ServedModel[] {
     return this.#models
   }
 
   /** The model of that name, as its own before an alias; without a name the first. @throws KvfoldError model/not-found */
-  pick(name?: string): Model {
+  pick(name?: string): ServedModel {
     const called = (alias: string) => this.#models.find(({ aliases }) => aliases.includes(alias))
     const model =
       name === undefined ? this.#models[0] : (this.#models.find((each) => each.name === name) ?? called(name) ?? called('*'))
@@ -106,7 +107,7 @@ export class Models {
   }
 
   /** The model that is called that itself: what a thread has an answer of. @throws KvfoldError model/not-found */
-  named(name: string): Model {
+  named(name: string): ServedModel {
     const model = this.#models.find((each) => each.name === name)
     if (model !== undefined) return model
     throw this.#missing(name)
@@ -118,9 +119,9 @@ export class Models {
   }
 
   /** The same model, to be leased for looking at attention. @throws KvfoldError attention/unavailable */
-  lookerOf(model: Model): Model {
-    const looker = this.#lookers.get(model)
-    if (looker !== undefined) return looker
+  attentionModelOf(model: ServedModel): ServedModel {
+    const attentionModel = this.#attentionModels.get(model)
+    if (attentionModel !== undefined) return attentionModel
     throw new KvfoldError(
       'attention/unavailable',
       `No attention of ${model.name} can be seen here: another server computes it, or this one was started with --attention off.`,
@@ -128,7 +129,7 @@ export class Models {
   }
 
   /** The model's engine, loaded if need be. @throws KvfoldError what loading throws, when nothing more can be given up for it */
-  async lease(model: Model): Promise<Lease> {
+  async lease(model: ServedModel): Promise<Lease> {
     model.users++
     model.stopClock()
     let released = false
@@ -157,14 +158,27 @@ export class Models {
     }
   }
 
+  /** Has whoever computed something of the conversation forget it: resolves when nothing is left in any tier of those that are loaded. */
+  async erase(conversation: ConversationId): Promise<void> {
+    const engines = [...this.#models, ...this.#attentionModels.values()].flatMap(({ engine }) =>
+      engine === null ? [] : [engine],
+    )
+    await Promise.all(
+      engines.map(async (engine) => {
+        if (engine.erase === undefined) engine.forget(conversation)
+        else await engine.erase(conversation)
+      }),
+    )
+  }
+
   /** Gives all models back. Leases end with it. */
   async close(): Promise<void> {
     this.#closed = true
     await this.#loading.catch(() => undefined)
-    await Promise.all([...this.#models, ...this.#lookers.values()].map((model) => model.unload()))
+    await Promise.all([...this.#models, ...this.#attentionModels.values()].map((model) => model.unload()))
   }
 
-  async #load(model: Model): Promise<void> {
+  async #load(model: ServedModel): Promise<void> {
     for (;;) {
       if (this.#closed) throw closing()
       if (model.engine !== null) return
@@ -180,21 +194,21 @@ export class Models {
     }
   }
 
-  /** Lookers go first; models that are served go only for one another. */
-  #victimFor(model: Model): Model | undefined {
-    const idle = (of: readonly Model[]) =>
+  /** Attention models go first; models that are served go only for one another. */
+  #victimFor(model: ServedModel): ServedModel | undefined {
+    const idle = (of: readonly ServedModel[]) =>
       of.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
-    return idle([...this.#lookers.values()]) ?? (this.#models.includes(model) ? idle(this.#models) : undefined)
+    return idle([...this.#attentionModels.values()]) ?? (this.#models.includes(model) ? idle(this.#models) : undefined)
   }
 
-  #startClock(model: Model): void {
+  #startClock(model: ServedModel): void {
     const { keepAliveMs, attentionKeepAliveMs = ATTENTION_KEEP_ALIVE } = this.options
     const limit = this.#models.includes(model) ? keepAliveMs : attentionKeepAliveMs
     if (limit !== undefined && model.engine !== null) model.startClock(limit)
   }
 }
 
-export class Model {
+export class ServedModel {
   engine: ServedEngine | null = null
   users = 0
   idleSince = Date.now()
@@ -307,20 +321,20 @@ export class Model {
 export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Thread) => ConversationPorts {
   return (thread) => {
     const id = conversationId(thread.id)
-    let known: { readonly engine: ServedEngine; readonly voice: Voice; readonly ports: ConversationPorts } | null = null
+    let known: { readonly engine: ServedEngine; readonly askEngine: AskEngine; readonly ports: ConversationPorts } | null = null
     const live = () => {
       const { engine } = models.named(thread.model)
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
       if (known?.engine === engine) return known
-      const voice = new Voice(engine, { ...SILENT, tenant: thread.tenant, variables: () => thread.kept.variables })
+      const askEngine = new AskEngine(engine, { ...SILENT, tenant: thread.tenant, variables: () => thread.runtime.variables })
       // Kept, because they count the summaries to tell them apart, and know what was counted.
-      return (known = { engine, voice, ports: portsOf(voice, id) })
+      return (known = { engine, askEngine, ports: portsOf(askEngine, id) })
     }
     return {
-      snap: (messages, message, chars) => portsOf(live().voice, id, thread.definitions).snap!(messages, message, chars),
+      snap: (messages, message, chars) => portsOf(live().askEngine, id, thread.definitions).snap!(messages, message, chars),
       count: (...asked) => live().ports.count!(...asked),
       get costlyFolds() {
-        return thread.kept.costlyFolds ?? costlyFolds
+        return thread.runtime.costlyFolds ?? costlyFolds
       },
       get estimates() {
         return live().engine.estimates ?? false

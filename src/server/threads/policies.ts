@@ -1,4 +1,4 @@
-/** Owns folding without a model's decision: tool results that are old or large, when the context fills up or overflows. */
+/** Owns folding that the server does by itself: tool results that are old or large, when the context fills up or overflows, and folds by helpers. */
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { editOf, type Fragment } from '../../context/fragment.js'
@@ -9,6 +9,8 @@ import { fragmentId } from '../../core/ids.js'
 import { span } from '../../core/span.js'
 import type { Engine } from '../../engine/engine.js'
 import type { Thread } from './thread.js'
+import { UFold, type UFoldOptions, type UFoldSetting, type UFoldState } from '../../agents/u-fold/u-fold.js'
+import type { LedgerEntry } from '../../kv/ledger.js'
 
 /** What a policy did: fragments folded, tokens that are shown less, as the engine counts them. */
 export interface Folded {
@@ -59,9 +61,9 @@ export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, pr
   if (isHopeless(context)) return null
   const before = shownBy(context)
   if (before <= threshold * room) return null
-  const qualifies = ({ age, tokens }: Result) => age > olderThanTurns || tokens >= largerThanTokens
+  const qualifies = ({ age, tokens }: ToolResult) => age > olderThanTurns || tokens >= largerThanTokens
   const chosen = resultsOf(context).filter(qualifies)
-  const worth = (folded: readonly Pick<Result, 'message'>[]) =>
+  const worth = (folded: readonly Pick<ToolResult, 'message'>[]) =>
     Math.max(clearAtLeast, before > CROWDED * room ? 0 : leastWorth(computedFor(context, folded, price), price))
   return foldUntil(context, chosen, before, (shown) => shown <= target * room && before - shown >= clearAtLeast, worth)
 }
@@ -73,7 +75,7 @@ const leastWorth = (computed: number, { turns }: FoldPrice): number =>
 /** Tokens that folding these has computed again, about: cached text behind the first of them that stays shown. */
 function computedFor(
   { engine, conversation }: PolicyContext,
-  folded: readonly Pick<Result, 'message'>[],
+  folded: readonly Pick<ToolResult, 'message'>[],
   price: FoldPrice,
 ): number {
   const { cached, again } = price
@@ -146,7 +148,7 @@ export function shownAgain({ conversation, events, hidden, keys, view }: Thread)
   return messages.flatMap(({ toolCallId }) => toolCallId ?? [])
 }
 
-export interface Result {
+export interface ToolResult {
   readonly message: number
   /** Answers of the model after it. */
   readonly age: number
@@ -154,14 +156,14 @@ export interface Result {
 }
 
 /** Tool results that the model has answered and that are shown whole, oldest first. */
-export function resultsOf({ engine, conversation, pinned }: PolicyContext): readonly Result[] {
+export function resultsOf({ engine, conversation, pinned }: PolicyContext): readonly ToolResult[] {
   const { messages, fragments } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'assistant')
   const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
   const alone = (content: string) => engine.count([{ role: 'user', content }], [])
   const nothing = alone('')
   const ageOf = (message: number) => messages.filter(({ role }, at) => role === 'assistant' && at > message).length
-  return messages.flatMap(({ role, content, toolCallId = '' }, message): Result[] => {
+  return messages.flatMap(({ role, content, toolCallId = '' }, message): ToolResult[] => {
     if (role !== 'tool' || message >= last || touched.has(message) || content.length < 2 * SHORTEST) return []
     if (pinned?.has(toolCallId) === true) return []
     const tokens = alone(content) - nothing
@@ -170,7 +172,7 @@ export function resultsOf({ engine, conversation, pinned }: PolicyContext): read
 }
 
 /** What people and the model said before the last thing that a person said, shown whole and long enough, oldest first. */
-function spokenOf({ conversation }: PolicyContext): readonly Pick<Result, 'message'>[] {
+function spokenOf({ conversation }: PolicyContext): readonly Pick<ToolResult, 'message'>[] {
   const { messages, fragments } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'user')
   const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
@@ -184,10 +186,10 @@ function spokenOf({ conversation }: PolicyContext): readonly Pick<Result, 'messa
 /** Folds the fewest from the front that reach the goal, else all of them, if they save at least what they are `worth`. Null: nothing was folded. */
 export function foldUntil(
   context: PolicyContext,
-  results: readonly Pick<Result, 'message'>[],
+  results: readonly Pick<ToolResult, 'message'>[],
   before: number,
   reached: (shown: number) => boolean,
-  worth: (folded: readonly Pick<Result, 'message'>[]) => number,
+  worth: (folded: readonly Pick<ToolResult, 'message'>[]) => number,
 ): Folded | null {
   if (results.length === 0) return null
   // By halves: the fewest that do are found with a handful of counts.
@@ -205,7 +207,10 @@ export function foldUntil(
 }
 
 /** Tokens shown, with these results folded, too. */
-export function shownBy({ engine, conversation, tools }: PolicyContext, folded: readonly Pick<Result, 'message'>[] = []): number {
+export function shownBy(
+  { engine, conversation, tools }: PolicyContext,
+  folded: readonly Pick<ToolResult, 'message'>[] = [],
+): number {
   const { messages } = conversation
   const hidden = folded.map(({ message }) => {
     const content = messages[message]?.content ?? ''
@@ -260,3 +265,64 @@ export type Overflow = (typeof overflows)[number]
 /** `off`: the model answers in one step. `tools`: it has the six context tools besides the client's. `auto-policy`: the server folds by its policy. `u-fold`, `resum`: the model writes notes, and of what is over they stay in sight with chosen lines, or alone. `memtool`: the client's tools are a catalogue that the model searches. */
 export const acms = ['off', 'tools', 'auto-policy', 'u-fold', 'resum', 'memtool'] as const
 export type Acm = (typeof acms)[number]
+
+// Folding by helpers in a thread (`u-fold`, `resum`): when they look, what of a thread was theirs, and what their notes are.
+
+type HelperAcm = 'u-fold' | 'resum'
+
+/** Notes and choices since the server was started; what is hidden is in the thread itself. */
+const states = new WeakMap<Thread, UFoldState>()
+
+/** Of ReSum's code: the share of the window at which it summarises. */
+const FULL = 0.9
+
+interface HelperFold {
+  readonly folded: Folded | null
+  readonly ledger: readonly LedgerEntry[]
+  /** For people: what happened, and the notes with the to-do list. */
+  readonly reason: string
+}
+
+/**
+ * Looks at a thread whose last messages wait for an answer: `u-fold` where the user has just spoken, `resum` at any step, when the window is nearly full.
+ * Null when there was nothing to look at. @throws KvfoldError what the engine throws
+ */
+export async function foldByHelpers(
+  acm: HelperAcm,
+  thread: Thread,
+  setting: Pick<UFoldSetting, 'engine' | 'tools' | 'generation' | 'pinned'>,
+  signal: AbortSignal,
+): Promise<HelperFold | null> {
+  const { conversation } = thread
+  const { messages } = conversation
+  const user = messages.findLastIndex(({ role }) => role === 'user')
+  const upTo = messages.at(-1)?.role === 'user' ? user : messages.findLastIndex(({ role }) => role === 'assistant')
+  if (user === -1 || upTo < 1 || (acm === 'u-fold' && upTo !== user)) return null
+  const folding = new UFold({
+    ...setting,
+    conversation,
+    options: { numbered: false, ...optionsOf(acm, setting) },
+    state: states.get(thread) ?? { memory: null, blocks: [], upTo: 0, folds: 0, refused: 0, own: ownOf(thread) },
+  })
+  const { kind, why, before, after, ledger, refused } = await folding.fold(messages[user]!.content, signal, upTo)
+  states.set(thread, folding.state)
+  if (kind === 'small' || kind === 'same') return { folded: null, ledger, reason: '' }
+  const ours = new Set(folding.state.own)
+  const fragments = kind === 'folded' ? conversation.fragments.filter(({ id }) => ours.has(id)) : []
+  const lines = folding.selected.map(({ first, last }) => `${first}-${last}`).join(', ')
+  const wrong = refused.length === 0 ? '' : ` Ranges that are no lines: ${refused.join(', ')}.`
+  const reason =
+    kind === 'kept'
+      ? `${acm}: the last view stays. ${why ?? ''}`
+      : `${acm}: ${folding.notes ?? ''}\nLines in sight: ${lines || 'none'}.`
+  return { folded: { fragments, saves: before - after }, ledger, reason: reason + wrong }
+}
+
+const optionsOf = (acm: HelperAcm, { engine }: Pick<UFoldSetting, 'engine'>): UFoldOptions =>
+  acm === 'u-fold' ? {} : { foldFrom: FULL * engine.info.context, when: 'every-turn', results: 'none', rebuildEvery: 1 }
+
+/** Fragments that helpers of an earlier process made: their events say so. */
+const ownOf = ({ events, conversation }: Thread): UFoldState['own'] => {
+  const made = new Set(events.filter(({ reason }) => /^(u-fold|resum): /.test(reason)).flatMap(({ folded }) => folded))
+  return conversation.fragments.filter(({ id }) => made.has(id)).map(({ id }) => id)
+}

@@ -65,7 +65,7 @@ export function common(a: Chain, b: Chain): number {
   return low
 }
 
-export interface Candidate {
+export interface MatchCandidate {
   readonly chain: Chain
   /** When it was last used: the larger, the later. */
   readonly used: number
@@ -75,7 +75,7 @@ export interface Candidate {
  * The candidate that has the longest beginning of the request, and how many messages that is; null when none has any. Of equals one that the
  * request goes on from as it is, then the one used last.
  */
-export function bestMatch<T extends Candidate>(
+export function bestMatch<T extends MatchCandidate>(
   request: Chain,
   candidates: Iterable<T>,
 ): { readonly candidate: T; readonly common: number } | null {
@@ -87,11 +87,11 @@ export function bestMatch<T extends Candidate>(
   return best
 }
 
-type Match = { readonly candidate: Candidate; readonly common: number }
+type PrefixMatch = { readonly candidate: MatchCandidate; readonly common: number }
 
-function isBetter(one: Match, other: Match): boolean {
+function isBetter(one: PrefixMatch, other: PrefixMatch): boolean {
   if (one.common !== other.common) return one.common > other.common
-  const goesOn = ({ candidate, common: shared }: Match) => candidate.chain.length === shared
+  const goesOn = ({ candidate, common: shared }: PrefixMatch) => candidate.chain.length === shared
   if (goesOn(one) !== goesOn(other)) return goesOn(one)
   return one.candidate.used > other.candidate.used
 }

@@ -9,7 +9,7 @@ export interface QueueOptions {
   readonly limit: number
 }
 
-export interface Place {
+export interface QueuePlace {
   readonly tenant: Tenant
   /** Higher goes first among one tenant's. */
   readonly priority: number
@@ -18,7 +18,7 @@ export interface Place {
   readonly onPosition?: (before: number) => void
 }
 
-interface Waiting extends Place {
+interface Waiting extends QueuePlace {
   readonly age: number
   told: number
   readonly begin: () => void
@@ -57,7 +57,7 @@ export class Queue {
    * Waits for a slot; what it hands back gives the slot up again, once however often it is called.
    * @throws QueueFull at once; KvfoldError engine/cancelled when the signal is aborted before there is a slot
    */
-  enter(place: Place): Promise<() => void> {
+  enter(place: QueuePlace): Promise<() => void> {
     if (place.signal?.aborted === true) return Promise.reject(cancelled())
     if (this.#running < this.options.slots && this.#waiting.length === 0) return Promise.resolve(this.#take())
     if (this.#waiting.length >= this.options.limit) return Promise.reject(new QueueFull(this.#waiting.length))

@@ -1,12 +1,12 @@
 /** Owns what a server owes others that use its store: it hears of their changes, and has a thread for itself while it changes it. */
 import type { Tenant } from '../../core/ids.js'
-import type { Claim, ThreadChanges, ThreadStore } from '../../store/port.js'
+import type { Claim, ThreadChanges, ThreadStore, Unforgotten } from '../../store/port.js'
 import type { Thread } from './thread.js'
 
 export interface SharingOptions {
   readonly store: ThreadStore
-  /** Takes in what others did. */
-  readonly heard: (changes: ThreadChanges) => void
+  /** Takes in what others did; resolves when it is done. */
+  readonly heard: (changes: ThreadChanges) => Promise<void>
   /** The thread is claimed now, and what there is of it in memory is not what is stored. */
   readonly stale: (tenant: Tenant, id: string) => void
 }
@@ -23,6 +23,8 @@ interface Hold {
 
 /** Milliseconds between looks at what others did while nobody asks: what they deleted goes from this server's cache, too. */
 const EVERY = 1000
+/** How long a fold waits for other servers to forget: each hears of it within EVERY. */
+const PATIENCE = 5000
 
 /** Of a store that nobody shares everything here is nothing, and done at once. */
 export class Sharing {
@@ -51,8 +53,14 @@ export class Sharing {
         .catch(() => undefined)
         .then(async () => {
           this.#next = null
-          heard(await shared.changes())
+          await heard(await shared.changes())
+          await shared.done()
         }))
+  }
+
+  /** Servers that have not forgotten yet what the thread's last change had forgotten, after a while. @throws KvfoldError store/unreachable */
+  async unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]> {
+    return (await this.options.store.shared?.unforgotten(tenant, id, PATIENCE)) ?? []
   }
 
   /** Lets `work` read threads; see `SharedThreads.reading`. */

@@ -61,6 +61,8 @@ export interface ServiceStatus {
   readonly loaded: number
   /** Kept things that are not what was acknowledged; each is told when it is asked for. */
   readonly damaged: { readonly threads: number; readonly responses: number }
+  /** Why the store that other servers use, too, cannot be used now; null: it can, or nobody shares it. */
+  readonly storeProblem: string | null
   /** Tokens that a plain prefix cache would have computed more, since midnight of this machine's day; negative: less. */
   readonly savedToday: number
   /** Since the start: asks by how they ended. */

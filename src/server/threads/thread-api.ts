@@ -10,7 +10,7 @@ import type { RefreshResult } from '../../engine/background-recompute.js'
 import type { LedgerEntry, MessageCost } from '../../kv/ledger.js'
 import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
-import type { StoredMessage, ThreadEvent, ThreadRecord } from '../../store/port.js'
+import type { StoredMessage, ThreadEvent, ThreadRecord, Unforgotten } from '../../store/port.js'
 
 /** A thread at a glance. */
 export interface ThreadSummary {
@@ -112,6 +112,8 @@ export interface ThreadDesk {
   view(tenant: Tenant, id: string): readonly ChatMessage[]
   fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
   fold(tenant: Tenant, id: string, fragment: string, how?: FoldOptions, costly?: CostlyFolds): Promise<Fragment>
+  /** Other servers that may still have something of what the thread's last fold had forgotten, after a few seconds; they forget it before they serve again. */
+  unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]>
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
   summarize(
     tenant: Tenant,

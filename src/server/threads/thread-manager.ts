@@ -1,33 +1,21 @@
-/** Owns what becomes of live threads: which of them a request goes on with, forks or begins, and which are given up. */
+/** Owns what becomes of live threads: a request goes on with one, forks or begins one; they are saved, shared with other servers, and given up. */
 import { randomBytes } from 'node:crypto'
-import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
-import type { ThreadChanges, ThreadRecord } from '../../store/port.js'
-import {
-  alignRequest,
-  isBetter,
-  isRelated,
-  keysBeside,
-  keysOf,
-  leftBy,
-  type Related,
-  type Taken,
-  type Taking,
-  type Wanted,
-  type Woven,
-  woven,
-} from './client-edits.js'
-import { bestMatch, chainOf, messageKey } from './prefix-match.js'
+import type { ThreadChanges, ThreadRecord, Unforgotten } from '../../store/port.js'
+import { leftBy, type Related, type TakenThread, type Taking, type ThreadRequest, type Woven, woven } from './client-edits.js'
 import { Sharing } from './sharing.js'
 import type { ThreadChange } from './thread-api.js'
-import { type BookEntry, type Known, noThread, ThreadIndex, type ThreadIndexOptions } from './thread-table.js'
-import { Thread } from './thread.js'
+import { ThreadFinder } from './thread-finder.js'
+import { type ThreadEntry, type KnownThread, noThread, ThreadIndex, type ThreadIndexOptions } from './thread-table.js'
+import { beginning, Thread } from './thread.js'
 
-export interface BookOptions extends ThreadIndexOptions {
+export interface ThreadManagerOptions extends ThreadIndexOptions {
   /** Drops a thread's cells, wherever they are. */
-  readonly forget: (thread: Pick<Known, 'id' | 'model'>) => void
+  readonly forget: (thread: Pick<KnownThread, 'id' | 'model'>) => void
+  /** The same, from where other servers find them, too: resolves when nothing is left of them. */
+  readonly erase: (id: string) => Promise<void>
   /** Threads a tenant may have; the one unused for longest is deleted for a new one. Default 1000. */
   readonly perTenant?: number
   /** Threads of a tenant that engines may hold cells of; those of the longest unused are dropped, the thread stays. Default 64. */
@@ -43,21 +31,23 @@ const MONTH = 30 * 24 * 3600 * 1000
  * copy of his own, so that nobody waits for answers that he did not ask for. Only requests that name a thread and bring nothing but new
  * messages (`appended`) wait for it.
  */
-export class ThreadBook {
+export class ThreadManager {
   readonly #listeners = new Set<(change: ThreadChange) => void>()
+  readonly #finder: ThreadFinder
   readonly #sharing: Sharing
+  /** Threads of which text is to be forgotten here, and is not yet. */
+  readonly #unerased = new Set<string>()
   #clock: number
 
   private constructor(
     private readonly index: ThreadIndex,
-    private readonly options: BookOptions,
+    private readonly options: ThreadManagerOptions,
   ) {
     this.#clock = index.lastUse
+    this.#finder = new ThreadFinder(index)
     this.#sharing = new Sharing({
       store: options.store,
-      heard: (changes) => {
-        this.#heard(changes)
-      },
+      heard: (changes) => this.#heard(changes),
       stale: (tenant, id) => {
         this.index.discard(tenant, id)
       },
@@ -65,8 +55,8 @@ export class ThreadBook {
   }
 
   /** With all that the store has, of which nothing is loaded yet. */
-  static async open(options: BookOptions): Promise<ThreadBook> {
-    return new ThreadBook(await ThreadIndex.open(options), options)
+  static async open(options: ThreadManagerOptions): Promise<ThreadManager> {
+    return new ThreadManager(await ThreadIndex.open(options), options)
   }
 
   get size(): number {
@@ -99,7 +89,7 @@ export class ThreadBook {
   }
 
   /** Most recently used first; loads nothing. */
-  of(tenant: Tenant): readonly Known[] {
+  of(tenant: Tenant): readonly KnownThread[] {
     return this.index.of(tenant)
   }
 
@@ -119,7 +109,7 @@ export class ThreadBook {
    * The thread for a request, in the store with the request's messages, and `asked` until it is given back.
    * @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model
    */
-  async take(wanted: Wanted): Promise<Taken> {
+  async take(wanted: ThreadRequest): Promise<TakenThread> {
     const taken = wanted.appended === true ? await this.#append(wanted) : await this.#matched(wanted)
     const { thread, alignment, isNew } = taken
     let before: ThreadRecord | null = null
@@ -146,7 +136,7 @@ export class ThreadBook {
   }
 
   /** The ask was refused before the model was asked anything: nothing of it stays. */
-  async refused({ thread, before }: Taken): Promise<void> {
+  async refused({ thread, before }: TakenThread): Promise<void> {
     if (thread.gone !== null || thread.ledger.length > (before?.ledger.length ?? 0)) return
     if (before === null) await this.delete(thread.tenant, thread.id)
     else
@@ -202,7 +192,8 @@ export class ThreadBook {
       return
     }
     const entry = this.index.entry(tenant, id)
-    this.#forget(entry)
+    this.#drop(entry)
+    await this.options.erase(entry.id)
     await this.options.store.delete(tenant, id)
     this.#changed(entry, 'deleted')
   }
@@ -216,7 +207,7 @@ export class ThreadBook {
   }
 
   /** Waits until the thread is nobody's, and takes it. */
-  async #append({ tenant, model, thread: id }: Wanted): Promise<Taking> {
+  async #append({ tenant, model, thread: id }: ThreadRequest): Promise<Taking> {
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
     return this.owned(tenant, id, async (thread) => {
       this.index.entryFor(tenant, id, model)
@@ -242,7 +233,7 @@ export class ThreadBook {
   }
 
   /** As `#match`, of what the threads are now: one that another server answers on is as one that we answer on. */
-  async #matched(wanted: Wanted): Promise<Taking> {
+  async #matched(wanted: ThreadRequest): Promise<Taking> {
     const elsewhere = new Set<string>()
     for (;;) {
       const taking = await this.reading(() => this.#match(wanted, elsewhere))
@@ -264,118 +255,30 @@ export class ThreadBook {
    * Decides and takes in one go: nobody comes in between.
    * @param elsewhere ids of threads that other servers have
    */
-  #match(wanted: Wanted, elsewhere: ReadonlySet<string>): Taking {
-    const { tenant, model, messages, thread: id, tools } = wanted
-    const near = id === undefined ? this.#near(wanted) : null
-    if (near !== null) return this.#takeRelated(wanted, near, elsewhere)
-    const chain = chainOf(messages)
-    const candidates =
-      id === undefined
-        ? [...this.index.each(tenant)].filter((entry) => entry.model === model)
-        : [this.index.entryFor(tenant, id, model)]
-    const best = bestMatch(chain, candidates)
-    const isFree = (each: Pick<Known, 'id' | 'asked'>) => !each.asked && !elsewhere.has(each.id)
-    if (best !== null && best.common === best.candidate.chain.length && isFree(best.candidate)) {
-      const thread = this.#loaded(best.candidate, id)
-      if (thread !== null) {
-        thread.asked = true
-        return { thread, left: null, edits: [], hidden: [] }
-      }
-    }
-    // Nothing but a system message in common is no conversation in common: the thread is not even read.
-    const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
-    const found = this.#related(wanted, id !== undefined ? candidates : best !== null && isBegun ? [best.candidate] : [])
-    if (found === null)
-      return { thread: this.#begin(tenant, model, tools, null, null), left: null, edits: [], hidden: [], isNew: true }
-    return this.#takeRelated(wanted, found, elsewhere)
+  #match(wanted: ThreadRequest, elsewhere: ReadonlySet<string>): Taking {
+    const isFree = (entry: ThreadEntry) => !entry.asked && !elsewhere.has(entry.id)
+    const found = this.#finder.find(wanted, isFree)
+    if (found === null) return { thread: this.#begin(wanted, null, null), left: null, edits: [], hidden: [], isNew: true }
+    if ('alignment' in found) return this.#takeRelated(wanted, found, elsewhere)
+    found.asked = true
+    return { thread: found, left: null, edits: [], hidden: [] }
   }
 
-  #takeRelated(
-    { tenant, model, messages, thread: id, tools }: Wanted,
-    { thread: from, alignment }: Related,
-    elsewhere: ReadonlySet<string>,
-  ): Taking {
+  #takeRelated(wanted: ThreadRequest, { thread: from, alignment }: Related, elsewhere: ReadonlySet<string>): Taking {
+    const { messages, thread: id } = wanted
     const { edits, hidden, goesOn } = alignment
     const left = leftBy(from, messages, alignment, id)
     if (goesOn && !from.asked && !elsewhere.has(from.id)) {
       from.asked = true
       return { thread: from, left, edits, hidden, ...(edits.length === 0 ? {} : { alignment }) }
     }
-    const thread = this.#begin(tenant, model, tools, from, woven(from.record, alignment, messages))
+    const thread = this.#begin(wanted, from, woven(from.record, alignment, messages))
     return { thread, left, edits, hidden: [...from.hidden, ...hidden], isNew: true }
   }
 
-  /** The thread that has the request's last answer among its last messages and most of what came before it: looks at no other. Null: none has. */
-  #near({ tenant, model, messages }: Wanted): Related | null {
-    const last = messages.findLastIndex(({ role }) => role === 'assistant')
-    if (last < 0) return null
-    const found = this.#closest(this.index.having(tenant, model, [messageKey(messages[last]!)]), messages, undefined)
-    const matches = found?.alignment.matches.filter(({ b }) => b <= last) ?? []
-    return matches.at(-1)?.b === last && matches.length > (last + 1) / 2 ? found : null
-  }
-
-  /** Of threads that it goes on behind the end of, else of all found, the one with the most of its messages, then the one used last. Null: none. */
-  #related({ tenant, model, messages, thread: id }: Wanted, first: readonly BookEntry[]): Related | null {
-    const keys = keysOf(messages)
-    // A system message is many threads': none is read for it.
-    const own = keys.filter((_, at) => messages[at]!.role !== 'system')
-    return this.#closest(
-      new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])]),
-      messages,
-      id,
-      keys,
-    )
-  }
-
-  /** @param keys of the messages, where they are known */
-  #closest(
-    entries: Iterable<BookEntry>,
-    messages: readonly ChatMessage[],
-    id: string | undefined,
-    keys?: readonly string[],
-  ): Related | null {
-    let given = keys
-    let best: (Related & { readonly entry: BookEntry }) | null = null
-    for (const entry of entries) {
-      const thread = this.#loaded(entry, id)
-      if (thread === null) continue
-      given ??= keysBeside(thread, messages)
-      const alignment = alignRequest(thread.view, thread.keys, messages, given, thread.hidden)
-      const counts = id !== undefined || isRelated(thread.view, alignment)
-      if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment, entry }
-    }
-    // It was put away where another one was read after it.
-    const thread = best && this.#loaded(best.entry, id)
-    return best && thread && { ...best, thread }
-  }
-
-  /** Null: the thread was found damaged now; a request that did not name it goes on without it. */
-  #loaded(entry: BookEntry, named: string | undefined): Thread | null {
-    try {
-      return this.index.load(entry)
-    } catch (error) {
-      if (named === undefined && error instanceof KvfoldError && error.code === 'store/damaged-thread') return null
-      throw error
-    }
-  }
-
-  #begin(tenant: Tenant, model: string, tools: readonly ToolDefinition[], parent: Thread | null, first: Woven | null): Thread {
-    const now = this.#now()
+  #begin({ tenant, model, tools }: ThreadRequest, parent: Thread | null, first: Woven | null): Thread {
     const id = `thread_${randomBytes(16).toString('hex')}`
-    const nothing = { messages: [], edits: { fragments: [], searches: [], ids: 0 }, held: [] }
-    const record: ThreadRecord = {
-      tenant,
-      id,
-      model,
-      created: now,
-      used: now,
-      parent: parent?.id ?? null,
-      contract: parent?.contract ?? null,
-      tools: parent?.tools ?? tools,
-      ...(first ?? nothing),
-      ledger: [],
-      events: [],
-    }
+    const record = beginning({ tenant, id, model, tools, now: this.#now() }, parent, first)
     const thread = new Thread(record, this.options.portsOf, undefined, parent ?? undefined)
     thread.asked = true
     const { card } = thread
@@ -401,7 +304,8 @@ export class ThreadBook {
 
   async #save(thread: Thread): Promise<void> {
     try {
-      await thread.save(this.options.store)
+      const card = await thread.save(this.options.store)
+      if (card !== null) this.index.entryOf(thread)?.saved(card)
     } catch (error) {
       await this.#undo(thread, error)
       throw error
@@ -438,29 +342,40 @@ export class ThreadBook {
     const entries = this.index.of(tenant)
     const old = entries.filter((entry, at) => !entry.asked && (at >= perTenant || entry.used < oldest))
     for (const entry of entries.slice(warmPerTenant))
-      if (entry.kept.warm && !entry.asked) {
-        entry.kept.warm = false
+      if (entry.runtime.warm && !entry.asked) {
+        entry.runtime.warm = false
         this.options.forget(entry)
       }
     for (const entry of old) if (this.index.has(entry)) await this.delete(tenant, entry.id)
   }
 
   /** What other servers did. */
-  #heard({ changed, deleted }: ThreadChanges): void {
+  async #heard({ changed, deleted, forgotten }: ThreadChanges): Promise<void> {
     for (const listed of changed) this.#changed(listed, this.index.renew(listed) ? 'created' : 'message')
     for (const { tenant, id } of deleted) {
       const entry = this.index.find(tenant, id)
       if (entry === null) continue
-      this.#forget(entry)
+      this.#drop(entry)
+      this.#unerased.add(id)
       this.#changed(entry, 'deleted')
+    }
+    for (const { id } of forgotten) this.#unerased.add(id)
+    // What could not be erased is tried again before anything else is done, and until then nobody is told that it was.
+    for (const id of this.#unerased) {
+      await this.options.erase(id)
+      this.#unerased.delete(id)
     }
   }
 
   /** There is no such thread any more; what the store has of it stays there. */
-  #forget(entry: BookEntry): void {
+  #drop(entry: ThreadEntry): void {
     if (entry.thread !== null) entry.thread.gone = noThread(entry.id)
     this.index.drop(entry)
-    this.options.forget(entry)
+  }
+
+  /** See Sharing. */
+  unforgotten(thread: Pick<KnownThread, 'tenant' | 'id'>): Promise<readonly Unforgotten[]> {
+    return this.#sharing.unforgotten(thread.tenant, thread.id)
   }
 
   /** Unix milliseconds, but never the same twice: the later use has the larger number. */
@@ -468,7 +383,7 @@ export class ThreadBook {
     return (this.#clock = Math.max(Date.now(), this.#clock + 1))
   }
 
-  #changed({ tenant, id }: Pick<Known, 'tenant' | 'id'>, kind: ThreadChange['kind']): void {
+  #changed({ tenant, id }: Pick<KnownThread, 'tenant' | 'id'>, kind: ThreadChange['kind']): void {
     for (const listener of [...this.#listeners]) listener({ tenant, thread: id, kind })
   }
 }

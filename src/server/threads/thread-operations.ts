@@ -9,21 +9,21 @@ import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadEvent } from '../../store/port.js'
 import { toolsFoundIn } from '../../tools/management.js'
-import { Looking } from './attention-replay.js'
+import { AttentionReplay } from './attention-replay.js'
 import type { Models, ServedEngine } from './models.js'
 import { exported, type ThreadDesk, type ThreadMessage, type ThreadSummary, type ThreadView } from './thread-api.js'
-import type { ThreadBook } from './thread-manager.js'
-import type { Known } from './thread-table.js'
+import type { ThreadManager } from './thread-manager.js'
+import type { KnownThread } from './thread-table.js'
 import type { Thread } from './thread.js'
 
 export class Operations implements ThreadDesk {
-  readonly #looking: Looking
+  readonly #looking: AttentionReplay
 
   constructor(
-    private readonly book: ThreadBook,
+    private readonly book: ThreadManager,
     private readonly models: Models,
   ) {
-    this.#looking = new Looking(models)
+    this.#looking = new AttentionReplay(models)
   }
 
   reading<T>(work: () => T): Promise<T> {
@@ -62,6 +62,7 @@ export class Operations implements ThreadDesk {
         if (how?.forget === true && engine.forgetHidden === undefined) throw new KvfoldError('tool/refused', ELSEWHERE)
         const folded = granted(conversation.fold(fragment, how, costly)).fragment
         edited(thread, 'folded', [folded], savedBy(folded))
+        if (how?.forget === true) thread.noteForget()
         // At once; where the template refuses, because results of calls are not there yet, the next step does it.
         if (how?.forget === true)
           await engine
@@ -70,12 +71,16 @@ export class Operations implements ThreadDesk {
               conversation.messages,
               thread.definitions,
               conversation.edits(),
-              thread.kept.variables,
+              thread.runtime.variables,
             )
             .catch(unlessTemplate)
         return folded
       }),
     )
+  }
+
+  unforgotten(...[tenant, id]: Parameters<ThreadDesk['unforgotten']>): ReturnType<ThreadDesk['unforgotten']> {
+    return this.book.unforgotten({ tenant, id })
   }
 
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment> {
@@ -192,7 +197,7 @@ function granted<T extends object>(result: Result<T>): T {
   throw new KvfoldError(code, message)
 }
 
-function summaryOf({ id, model, created, used, parent, contract, asked, card }: Known): ThreadSummary {
+function summaryOf({ id, model, created, used, parent, contract, asked, card }: KnownThread): ThreadSummary {
   const { title, messages, fragments, last } = card
   return { id, model, title, created, used, messages, fragments, last, parent, running: asked, contract }
 }
@@ -217,12 +222,12 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
 }
 
 /** Where the cells of its hidden fragments are, by id; empty where that is not known. */
-function cellsOf({ conversation, model, definitions, kept }: Thread, models: Models): ReadonlyMap<string, Residency> {
+function cellsOf({ conversation, model, definitions, runtime }: Thread, models: Models): ReadonlyMap<string, Residency> {
   const hidden = conversation.fragments.filter(({ state }) => state.kind !== 'open')
   const engine = models.all.find(({ name }) => name === model)?.engine
-  if (hidden.length === 0 || engine?.whereabouts === undefined) return new Map()
+  if (hidden.length === 0 || engine?.residency === undefined) return new Map()
   try {
-    const found = engine.whereabouts(conversation.id, conversation.messages, definitions, conversation.edits(), kept.variables)
+    const found = engine.residency(conversation.id, conversation.messages, definitions, conversation.edits(), runtime.variables)
     return new Map(found?.map((where, index) => [hidden[index]!.id, where]))
   } catch (error) {
     unlessTemplate(error)

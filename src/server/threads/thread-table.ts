@@ -4,8 +4,9 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import { damageError } from '../../store/damage.js'
 import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore } from '../../store/port.js'
-import { type Candidate, Chain } from './prefix-match.js'
-import { Kept, ShownSteps, Thread } from './thread.js'
+import { type MatchCandidate, Chain } from './prefix-match.js'
+import { Thread } from './thread.js'
+import { RuntimeState, ShownSteps } from './thread-state.js'
 
 export interface ThreadIndexOptions {
   readonly store: ThreadStore
@@ -20,12 +21,12 @@ const IDLE_BYTES = 2 ** 26
 /** What is done for one tenant touches no entry of another: neither its threads nor their number are to be told from the time it takes. */
 export class ThreadIndex {
   /** By id; no tenant without entries. */
-  readonly #tenants = new Map<Tenant, Map<string, BookEntry>>()
+  readonly #tenants = new Map<Tenant, Map<string, ThreadEntry>>()
   readonly #lately = new Map<Tenant, Lately>()
-  readonly #loaded: Loaded
+  readonly #loaded: ThreadLru
 
   private constructor(private readonly options: ThreadIndexOptions) {
-    this.#loaded = new Loaded(options.idleBytes ?? IDLE_BYTES)
+    this.#loaded = new ThreadLru(options.idleBytes ?? IDLE_BYTES)
   }
 
   /** With all that the store has, of which nothing is loaded yet. */
@@ -33,7 +34,7 @@ export class ThreadIndex {
     const index = new ThreadIndex(options)
     const listed = await options.store.index((record) => new Thread(record, options.portsOf).card)
     for (const each of listed) {
-      const entry = new BookEntry(each)
+      const entry = new ThreadEntry(each)
       index.#put(entry)
       index.#note(entry)
     }
@@ -56,7 +57,7 @@ export class ThreadIndex {
   }
 
   /** In any order; loads nothing. */
-  each(tenant: Tenant): Iterable<BookEntry> {
+  each(tenant: Tenant): Iterable<ThreadEntry> {
     return this.#tenants.get(tenant)?.values() ?? []
   }
 
@@ -64,24 +65,24 @@ export class ThreadIndex {
    * Threads of which one of the last messages is among these (`messageKey`), the latest used first: a few of those that have the one that is rarest among
    * the last known. Looks no further back than needed. Loads nothing.
    */
-  having(tenant: Tenant, model: string, keys: readonly string[]): readonly BookEntry[] {
+  having(tenant: Tenant, model: string, keys: readonly string[]): readonly ThreadEntry[] {
     const lately = this.#lately.get(tenant)
     if (lately === undefined) return []
     return lately.having(keys, (entry) => entry.model === model)
   }
 
   /** Most recently used first; loads nothing. */
-  of(tenant: Tenant): readonly BookEntry[] {
+  of(tenant: Tenant): readonly ThreadEntry[] {
     return [...this.each(tenant)].sort((a, b) => b.used - a.used)
   }
 
   /** Loads nothing. */
-  find(tenant: Tenant, id: string): BookEntry | null {
+  find(tenant: Tenant, id: string): ThreadEntry | null {
     return this.#tenants.get(tenant)?.get(id) ?? null
   }
 
   /** Loads nothing. @throws KvfoldError server/no-thread; store/damaged-thread, store/lost-thread */
-  entry(tenant: Tenant, id: string): BookEntry {
+  entry(tenant: Tenant, id: string): ThreadEntry {
     const entry = this.find(tenant, id)
     if (entry !== null) return entry
     const damage = this.options.store.damage().find((each) => each.tenant === tenant && each.id === id)
@@ -89,19 +90,19 @@ export class ThreadIndex {
   }
 
   /** Loads nothing. @throws KvfoldError what `entry` throws; engine/bad-request for a thread of another model */
-  entryFor(tenant: Tenant, id: string, model: string): BookEntry {
+  entryFor(tenant: Tenant, id: string, model: string): ThreadEntry {
     const entry = this.entry(tenant, id)
     if (entry.model === model) return entry
     throw new KvfoldError('engine/bad-request', `Thread ${id} is one of model ${entry.model}, not of ${model}; begin a new one.`)
   }
 
   /** Null when the thread is no longer what there is of it. */
-  entryOf(thread: Thread): BookEntry | null {
+  entryOf(thread: Thread): ThreadEntry | null {
     const entry = this.#tenants.get(thread.tenant)?.get(thread.id)
     return entry?.thread === thread ? entry : null
   }
 
-  has(entry: BookEntry): boolean {
+  has(entry: ThreadEntry): boolean {
     return this.#tenants.get(entry.tenant)?.get(entry.id) === entry
   }
 
@@ -109,12 +110,12 @@ export class ThreadIndex {
    * The entry's thread. It may be put away as soon as the caller lets others run, unless it is `asked` or `held`.
    * @throws KvfoldError store/damaged-thread, and it is an entry no longer; store/failed; server/no-thread when the store does not have it
    */
-  load(entry: BookEntry): Thread {
+  load(entry: ThreadEntry): Thread {
     let { thread } = entry
     if (thread === null) {
       const record = this.#read(entry)
       if (record === null) throw noThread(entry.id)
-      thread = new Thread(record, this.options.portsOf, entry.kept)
+      thread = new Thread(record, this.options.portsOf, entry.runtime)
       entry.load(thread)
     }
     this.#loaded.use(entry)
@@ -122,14 +123,14 @@ export class ThreadIndex {
   }
 
   add(thread: Thread): void {
-    const entry = new BookEntry(thread)
+    const entry = new ThreadEntry(thread)
     this.#put(entry)
     this.#note(entry)
     this.#loaded.use(entry)
   }
 
   /** What is in the store stays there. */
-  drop(entry: BookEntry): void {
+  drop(entry: ThreadEntry): void {
     const { tenant, id } = entry
     const entries = this.#tenants.get(tenant)
     entries?.delete(id)
@@ -152,7 +153,7 @@ export class ThreadIndex {
   renew(listed: ListedThread): boolean {
     const { tenant, id } = listed
     const known = this.find(tenant, id)
-    if (known === null) this.#put(new BookEntry(listed))
+    if (known === null) this.#put(new ThreadEntry(listed))
     else known.renew(listed)
     if (known?.thread?.idle !== false) this.discard(tenant, id)
     return known === null
@@ -169,14 +170,14 @@ export class ThreadIndex {
   }
 
   /** What its last messages are now. */
-  #note(entry: BookEntry): void {
+  #note(entry: ThreadEntry): void {
     const { tenant } = entry
     const lately = this.#lately.get(tenant) ?? new Lately()
     this.#lately.set(tenant, lately)
     lately.note(entry, entry.card.ends ?? [])
   }
 
-  #read(entry: BookEntry): ThreadRecord | null {
+  #read(entry: ThreadEntry): ThreadRecord | null {
     try {
       return this.options.store.read(entry.tenant, entry.id)
     } catch (error) {
@@ -185,9 +186,9 @@ export class ThreadIndex {
     }
   }
 
-  #put(entry: BookEntry): void {
+  #put(entry: ThreadEntry): void {
     const { tenant, id } = entry
-    const entries = this.#tenants.get(tenant) ?? new Map<string, BookEntry>()
+    const entries = this.#tenants.get(tenant) ?? new Map<string, ThreadEntry>()
     this.#tenants.set(tenant, entries.set(id, entry))
   }
 }
@@ -198,13 +199,13 @@ export const noThread = (id: string): KvfoldError =>
 // Which threads had a message lately: what clients that change earlier messages are found by.
 
 /** Known messages that are looked at, and threads that are told. */
-const FEW = 8
+export const FEW = 8
 
 export class Lately {
-  readonly #entries = new Map<string, Set<BookEntry>>()
-  readonly #keys = new Map<BookEntry, readonly string[]>()
+  readonly #entries = new Map<string, Set<ThreadEntry>>()
+  readonly #keys = new Map<ThreadEntry, readonly string[]>()
 
-  note(entry: BookEntry, keys: readonly string[]): void {
+  note(entry: ThreadEntry, keys: readonly string[]): void {
     for (const key of this.#keys.get(entry) ?? []) {
       const entries = this.#entries.get(key)
       entries?.delete(entry)
@@ -215,8 +216,8 @@ export class Lately {
     for (const key of keys) this.#entries.set(key, (this.#entries.get(key) ?? new Set()).add(entry))
   }
 
-  having(keys: readonly string[], which: (entry: BookEntry) => boolean): readonly BookEntry[] {
-    let rarest: ReadonlySet<BookEntry> | null = null
+  having(keys: readonly string[], which: (entry: ThreadEntry) => boolean): readonly ThreadEntry[] {
+    let rarest: ReadonlySet<ThreadEntry> | null = null
     for (let at = keys.length - 1, known = 0; at >= 0 && known < FEW; at--) {
       const entries = this.#entries.get(keys[at]!)
       if (entries === undefined) continue
@@ -236,9 +237,9 @@ export class Lately {
  * Nothing is lost with a thread that is put away: all that was told to anybody is in the store. As long as there is room, the use of one looks at
  * no other.
  */
-export class Loaded {
+export class ThreadLru {
   /** The bytes that each was counted with; longest unused first. */
-  readonly #entries = new Map<BookEntry, number>()
+  readonly #entries = new Map<ThreadEntry, number>()
   /** Their sum. */
   #bytes = 0
 
@@ -251,18 +252,18 @@ export class Loaded {
   }
 
   /** The entry, which has its thread, is used now; others may be put away for it. */
-  use(entry: BookEntry): void {
+  use(entry: ThreadEntry): void {
     this.delete(entry)
     this.trim()
     this.#count(entry)
   }
 
   /** Counts the entry again. */
-  grown(entry: BookEntry): void {
+  grown(entry: ThreadEntry): void {
     if (this.#entries.has(entry)) this.#count(entry)
   }
 
-  delete(entry: BookEntry): void {
+  delete(entry: ThreadEntry): void {
     this.#bytes -= this.#entries.get(entry) ?? 0
     this.#entries.delete(entry)
   }
@@ -277,7 +278,7 @@ export class Loaded {
     }
   }
 
-  #count(entry: BookEntry): void {
+  #count(entry: ThreadEntry): void {
     const bytes = entry.thread?.size ?? 0
     this.#bytes += bytes - (this.#entries.get(entry) ?? 0)
     this.#entries.set(entry, bytes)
@@ -287,13 +288,13 @@ export class Loaded {
 // One thread as the book has it at all times: enough to match and list it; its messages are loaded when somebody needs them.
 
 /** What is known of a thread whether it is loaded or not. */
-export type Known = Pick<
+export type KnownThread = Pick<
   Thread,
   'tenant' | 'id' | 'model' | 'created' | 'used' | 'parent' | 'contract' | 'asked' | 'chain' | 'card'
 >
 
-export class BookEntry implements Known, Candidate {
-  readonly kept: Kept
+export class ThreadEntry implements KnownThread, MatchCandidate {
+  readonly runtime: RuntimeState
   /** Null while its messages are in the store alone. */
   #thread: Thread | null
   #listed: ListedThread
@@ -301,10 +302,10 @@ export class BookEntry implements Known, Candidate {
 
   /** @param of a thread as the store lists it, or one that is loaded */
   constructor(of: ListedThread | Thread) {
-    const isLoaded = 'kept' in of
-    this.kept = isLoaded ? of.kept : new Kept()
+    const isLoaded = 'runtime' in of
+    this.runtime = isLoaded ? of.runtime : new RuntimeState()
     this.#thread = isLoaded ? of : null
-    this.#listed = isLoaded ? listed(of) : of
+    this.#listed = isLoaded ? listed(of, of.card) : of
     this.#chain = new Chain(this.#listed.card.chain)
   }
 
@@ -320,7 +321,7 @@ export class BookEntry implements Known, Candidate {
   /** Lets the messages go; nobody may use the thread any more, and all of it must be in the store. */
   putAway(): void {
     if (this.#thread === null) return
-    this.renew(listed(this.#thread))
+    this.renew(listed(this.#thread, this.#thread.card))
     this.#thread = null
   }
 
@@ -330,10 +331,15 @@ export class BookEntry implements Known, Candidate {
     this.#chain = new Chain(listed.card.chain)
   }
 
-  /** Lets go of a thread that is not what is stored: the entry is what it was when the thread was loaded, until it is loaded again. */
+  /** It is stored as the card says. */
+  saved(card: ThreadCard): void {
+    if (this.#thread !== null) this.renew(listed(this.#thread, card))
+  }
+
+  /** Lets go of a thread that is not what is stored: the entry is what was stored last, until it is loaded again. */
   discard(): void {
     this.#thread = null
-    this.kept.shown = new ShownSteps()
+    this.runtime.shown = new ShownSteps()
   }
 
   get tenant(): string {
@@ -377,6 +383,6 @@ export class BookEntry implements Known, Candidate {
   }
 }
 
-const listed = ({ tenant, id, model, created, used, parent, contract, card }: Thread): ListedThread => ({
+const listed = ({ tenant, id, model, created, used, parent, contract }: Thread, card: ThreadCard): ListedThread => ({
   ...{ tenant, id, model, created, used, parent, contract, card },
 })

@@ -1,18 +1,17 @@
 /** Owns one live conversation of the server: its messages, what clients know of them, what is folded, what it cost. */
-import type { ShownPrompt } from '../../attention/answer-mass.js'
-import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
+import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { Conversation, type ConversationPorts } from '../../context/conversation.js'
-import type { CostlyFolds, Fragment } from '../../context/fragment.js'
+import type { Fragment } from '../../context/fragment.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
-import type { Candidate, Chain } from './prefix-match.js'
-import { View } from './view.js'
+import type { MatchCandidate, Chain } from './prefix-match.js'
+import { RuntimeState, ShownSteps, View } from './thread-state.js'
 
 /** How far the store is. */
-interface Saved {
+interface StoredExtent {
   messages: number
   /** Whether the store has other messages behind those. */
   others: boolean
@@ -34,7 +33,7 @@ const SIZES = { cost: 100, other: 4000 }
  * What clients know is `view`, in the order of the messages. Messages are added; only a client that sends others than before changes what there is
  * (`rewrite`). Changes are the thread's alone until `save`.
  */
-export class Thread implements Candidate {
+export class Thread implements MatchCandidate {
   readonly tenant: Tenant
   readonly id: string
   readonly model: string
@@ -53,7 +52,8 @@ export class Thread implements Candidate {
   readonly #hidden: Set<string>
   readonly #ledger: LedgerEntry[]
   readonly #events: ThreadEvent[]
-  readonly #saved: Saved
+  readonly #saved: StoredExtent
+  #forgets = false
   #line: Promise<unknown> = Promise.resolve()
   #users = 0
   #size = SIZES.other
@@ -65,7 +65,7 @@ export class Thread implements Candidate {
   constructor(
     record: ThreadRecord,
     private readonly portsOf: (thread: Thread) => ConversationPorts,
-    readonly kept = new Kept(),
+    readonly runtime = new RuntimeState(),
     from?: Thread,
   ) {
     const { tenant, id, model, created, used, parent, contract, tools, held, messages, edits, ledger, events } = record
@@ -83,7 +83,7 @@ export class Thread implements Candidate {
     this.#events = [...events]
     this.#conversation = this.#conversationOf({ messages, edits })
     this.#view = View.of(messages, from === undefined ? undefined : from.#view)
-    if (from !== undefined) this.kept.toolOrder = from.kept.toolOrder
+    if (from !== undefined) this.runtime.toolOrder = from.runtime.toolOrder
     this.#hidden = new Set(events.flatMap(({ hidden = [] }) => hidden))
     const { fragments, ids } = this.conversation.state
     this.#saved = {
@@ -133,20 +133,22 @@ export class Thread implements Candidate {
    * client that sends them in another order loses nothing of the cache.
    */
   offer(tools: readonly ToolDefinition[]): void {
-    const names = [...this.kept.toolOrder, ...this.tools, ...tools].map((tool) => (typeof tool === 'string' ? tool : tool.name))
+    const names = [...this.runtime.toolOrder, ...this.tools, ...tools].map((tool) =>
+      typeof tool === 'string' ? tool : tool.name,
+    )
     const places = new Map([...new Set(names)].map((name, place) => [name, place]))
-    this.kept.toolOrder = [...places.keys()]
+    this.runtime.toolOrder = [...places.keys()]
     this.tools = tools.toSorted((one, other) => places.get(one.name)! - places.get(other.name)!)
   }
 
   /** What its answers were shown, as far as this process knows. */
   get shown(): ShownSteps {
-    return this.kept.shown
+    return this.runtime.shown
   }
 
   /** What the model was last shown: ours too, if it had them, before the client's. */
   get definitions(): readonly ToolDefinition[] {
-    return [...this.kept.own, ...(this.kept.isCatalogue ? [] : this.tools)]
+    return [...this.runtime.own, ...(this.runtime.isCatalogue ? [] : this.tools)]
   }
 
   /** Nobody has it: it may be put away. */
@@ -216,7 +218,7 @@ export class Thread implements Candidate {
     this.#conversation = this.#conversationOf({ messages, edits })
     this.#held = held
     this.#view = View.of(messages, this.#view)
-    this.kept.shown = new ShownSteps()
+    this.runtime.shown = new ShownSteps()
   }
 
   /** Adds messages of the client's; results that were held back go where their calls stand. */
@@ -274,6 +276,11 @@ export class Thread implements Candidate {
     for (const key of event.hidden ?? []) this.#hidden.add(key)
   }
 
+  /** Text of it is to be forgotten by all that have computed something of it: they are told when this is saved. */
+  noteForget(): void {
+    this.#forgets = true
+  }
+
   /** It could not be saved: nobody may use it any more, and this is why. */
   fail(cause: unknown): void {
     this.gone = cause instanceof Error ? cause : new Error(String(cause))
@@ -303,9 +310,9 @@ export class Thread implements Candidate {
     }
   }
 
-  /** Writes what is new, all of it or nothing; afterwards it is the store's to keep. */
-  async save(store: ThreadStore): Promise<void> {
-    if (this.gone !== null) return
+  /** Writes what is new, all of it or nothing; afterwards it is the store's to keep. Says how it is listed now; null: nothing was new. */
+  async save(store: ThreadStore): Promise<ThreadCard | null> {
+    if (this.gone !== null) return null
     const { tenant, id } = this
     const saved = this.#saved
     const record = this.record
@@ -317,19 +324,24 @@ export class Thread implements Candidate {
     const isEdited = saved.fragments !== fragments || saved.ids !== ids
     const isTouched = saved.head !== head
     const from = saved.others ? saved.messages : null
-    if (!isEdited && !isTouched && from === null && messages.length + ledger.length + events.length === 0) return
+    if (!isEdited && !isTouched && from === null && messages.length + ledger.length + events.length === 0) return null
     // These move first: what is added while the store writes is the next call's.
     saved.messages += messages.length
     saved.others = false
     saved.entries += ledger.length
     saved.events += events.length
     Object.assign(saved, { fragments, ids, head })
+    const forgets = this.#forgets
+    this.#forgets = false
+    const { card } = this
     await store.update(tenant, id, {
+      ...(forgets ? { forgets } : {}),
       ...(isTouched ? { head: this.head } : {}),
       ...(isEdited ? { edits: record.edits } : {}),
       ...(from === null ? {} : { from }),
-      ...{ messages, ledger, events, card: this.card },
+      ...{ messages, ledger, events, card },
     })
+    return card
   }
 
   #conversationOf({ messages, edits }: Pick<ThreadRecord, 'messages' | 'edits'>): Conversation {
@@ -343,60 +355,27 @@ export class Thread implements Candidate {
   }
 }
 
+/** What a thread is stored as before anything is said in it. @param first of the parent, what the request still has */
+export function beginning(
+  { tenant, id, model, tools, now }: Pick<ThreadRecord, 'tenant' | 'id' | 'model' | 'tools'> & { readonly now: number },
+  parent: Thread | null,
+  first: Pick<ThreadRecord, 'messages' | 'edits' | 'held'> | null,
+): ThreadRecord {
+  const nothing = { messages: [], edits: { fragments: [], searches: [], ids: 0 }, held: [] }
+  return {
+    tenant,
+    id,
+    model,
+    created: now,
+    used: now,
+    parent: parent?.id ?? null,
+    contract: parent?.contract ?? null,
+    tools: parent?.tools ?? tools,
+    ...(first ?? nothing),
+    ledger: [],
+    events: [],
+  }
+}
+
 /** Of a thread whose engine nobody has. */
 export const cardOf = (record: ThreadRecord): ThreadCard => new Thread(record, () => ({})).card
-
-// What only this process knows of a thread, and goes on knowing when its messages are put away.
-
-export class Kept {
-  /** What its answers were shown. */
-  shown = new ShownSteps()
-  /** Tools of ours that the model was last shown beside the client's. */
-  own: readonly ToolDefinition[] = []
-  /** Whether the client's tools were a catalogue then, and not shown. */
-  isCatalogue = false
-  /** What the template was last told. */
-  variables: TemplateVariables = {}
-  /** Names of the client's tools in the order in which they came, those that went among them. */
-  toolOrder: readonly string[] = []
-  /** Whether an engine may hold cells of it. */
-  warm = false
-  /** What the ask under way says of folds that cost; null: nothing, or there is none. */
-  costlyFolds: CostlyFolds | null = null
-}
-
-// What a thread's answers were shown since its cells were last exact: enough to show it again, trace of hidden text and all.
-
-/** Prompts kept; an older beginning is forgotten. */
-const MOST = 256
-
-/** Of this process only: what a store brings back has no steps. */
-export class ShownSteps {
-  #steps: ShownPrompt[] = []
-  /** Whether the first of them was exact, so that nothing before it matters. */
-  #isWhole = false
-
-  /** The answer to this prompt is there. `isExact`: its cells are what a fresh prefill makes. */
-  note(prompt: ShownPrompt, isExact: boolean): void {
-    if (isExact) {
-      this.#steps = []
-      this.#isWhole = true
-    }
-    this.#steps.push(prompt)
-    if (this.#steps.length > MOST) {
-      this.#steps.shift()
-      this.#isWhole = false
-    }
-  }
-
-  /** Up to the prompt whose answer is this message, those that only went on left out; null where that is not known. */
-  upTo(answer: number): readonly ShownPrompt[] | null {
-    const at = this.#steps.findIndex(({ messages }) => messages === answer)
-    if (!this.#isWhole || at < 0) return null
-    const steps = this.#steps.slice(0, at + 1)
-    return steps.filter((step, index) => !isSame(step, steps[index + 1]))
-  }
-}
-
-const isSame = (a: ShownPrompt, b: ShownPrompt | undefined): boolean =>
-  b !== undefined && a.contract === b.contract && JSON.stringify(a.edits) === JSON.stringify(b.edits)

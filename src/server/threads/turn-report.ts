@@ -1,16 +1,16 @@
 /** Owns what the client hears of a turn, and what is counted on the way. */
-import type { AgentEvent, TurnOutcome } from '../../agents/turn.js'
+import type { AgentEvent, TurnOutcome } from '../../agents/tool-loop.js'
 import type { Toolbox } from '../../agents/toolbox.js'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
-import type { Answer, AskEvent, SearchResult, SearchStep } from '../ask.js'
-import { namesIn } from './deferred-tools.js'
+import type { Answer, AskEvent, ToolSearchResult, SearchStep } from '../ask.js'
+import { namesIn } from './server-tools.js'
 
 export class TurnReport {
   logprobs: TokenLogprob[] = []
   readonly searched: SearchStep[] = []
   /** Of the present step. */
-  #found: SearchResult | null = null
+  #found: ToolSearchResult | null = null
   #step = 0
   /** Text of the steps so far, and whether the present one has said something. */
   #text = ''

@@ -3,10 +3,7 @@ import { createHash } from 'node:crypto'
 import type pg from 'pg'
 import type { Database } from './database.js'
 
-/** The database notices within some 20 seconds that a server is cut off from it, and gives its locks to others. */
-const WATCHED = 'SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3'
-
-interface Held {
+interface HeldClient {
   readonly client: pg.Client
   /** Claims that share it. */
   users: number
@@ -19,7 +16,7 @@ interface Held {
  * connection broke is nobody's: what is written without one is refused when another server wrote in between (`PostgresStore.update`).
  */
 export class Claims {
-  readonly #held = new Map<string, Held>()
+  readonly #held = new Map<string, HeldClient>()
   #session: Promise<pg.Client> | null = null
 
   constructor(private readonly database: Database) {}
@@ -70,12 +67,12 @@ export class Claims {
       other.users++
       return this.#release(key, other)
     }
-    const held: Held = { client, users: 1, ending: null }
+    const held: HeldClient = { client, users: 1, ending: null }
     this.#held.set(key, held)
     return this.#release(key, held)
   }
 
-  #release(key: string, held: Held): () => Promise<void> {
+  #release(key: string, held: HeldClient): () => Promise<void> {
     let done = false
     return async () => {
       if (done) return
@@ -91,17 +88,13 @@ export class Claims {
   /** What cannot be given back now is free when its connection ends. */
   async #unlock(client: pg.Client, key: string): Promise<void> {
     const session = await this.#session?.catch(() => null)
-    await client.query('SELECT pg_advisory_unlock($1)', [key]).catch(() => undefined)
+    await this.database.ask(client, 'SELECT pg_advisory_unlock($1)', [key]).catch(() => undefined)
     if (client !== session) await client.end().catch(() => undefined)
   }
 
   async #asked(client: pg.Client, sql: string, key: string): Promise<boolean> {
-    try {
-      const { rows } = await client.query<{ got: boolean }>(sql, [key])
-      return rows[0]?.got === true
-    } catch (error) {
-      throw this.database.told(error)
-    }
+    const { rows } = await this.database.ask<{ got: boolean }>(client, sql, [key])
+    return rows[0]?.got === true
   }
 
   #connected(): Promise<pg.Client> {
@@ -126,12 +119,7 @@ export class Claims {
       lost()
       void client.end().catch(() => undefined)
     })
-    try {
-      await client.query(WATCHED)
-      return client
-    } catch (error) {
-      throw this.database.told(error)
-    }
+    return client
   }
 }
 

@@ -4,7 +4,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Damage } from '../damage.js'
 import type { ThreadCard, ThreadHead, ThreadRecord } from '../port.js'
 import type { Database } from './database.js'
-import type { Run } from './schema.js'
+import type { RunStatement } from './schema.js'
 import { Damaged, readThread, ThreadWriter } from './thread-rows.js'
 
 /** A thread as it was found: whole, or what is wrong with it. */
@@ -17,7 +17,7 @@ export interface FoundThread extends Pick<ThreadHead, 'tenant' | 'id'> {
 export function readAll<T>(
   database: Database,
   each: (thread: FoundThread) => Promise<void> | void,
-  more: (run: Run) => Promise<T>,
+  more: (run: RunStatement) => Promise<T>,
 ): Promise<T> {
   return database.transaction(
     async (run) => {
@@ -32,7 +32,7 @@ export function readAll<T>(
 }
 
 async function found(
-  run: Run,
+  run: RunStatement,
   { tenant, id }: Pick<ThreadHead, 'tenant' | 'id'>,
 ): Promise<Pick<FoundThread, 'record' | 'damage'>> {
   try {
@@ -52,7 +52,7 @@ export async function fill(
   database: Database,
   threads: Iterable<ThreadRecord>,
   cardOf: (thread: ThreadRecord) => ThreadCard,
-  more: (run: Run) => Promise<void>,
+  more: (run: RunStatement) => Promise<void>,
 ): Promise<void> {
   await database.transaction(async (run) => {
     await run('LOCK TABLE kvfold.threads IN EXCLUSIVE MODE')

@@ -12,18 +12,23 @@ import type {
   ThreadStore,
   ThreadUpdate,
 } from '../port.js'
-import type { Row } from '../row-kind.js'
+import type { StoredRow } from '../row-kind.js'
 import { cardRows, editRows, headRows } from '../rows.js'
 import type { SavedThreads } from '../sqlite-store.js'
 import { Claims } from './claims.js'
-import { Database } from './database.js'
-import type { Run } from './schema.js'
+import { Database, type DatabasePatience } from './database.js'
+import { Forgets } from './forgets.js'
+import type { RunStatement } from './schema.js'
 import { Damaged, lastPlaces, listedIn, NAMED, readThread, ThreadWriter } from './thread-rows.js'
 
 export interface PostgresStoreOptions {
   readonly url: string
   /** What engines saved of threads in a disk tier (`--disk-cache`): it is deleted with the thread. Default: there is none. */
   readonly cells?: SavedThreads
+  /** A folder of this server's own that they are saved in, by which it is known when it comes back. Default: there is none. */
+  readonly place?: string
+  /** Default: who is cut off is told within 10 seconds. */
+  readonly patience?: DatabasePatience
 }
 
 /** Names of deleted threads are kept for servers that know them still, and for disk tiers of those that do not run. */
@@ -62,27 +67,37 @@ export class PostgresStore implements ThreadStore {
   /** Transactions from this one on may not have been seen. */
   #since = 0n
   #fetched: ReadonlyMap<string, Fetched> | null = null
+  /** Something was forgotten that nobody was told of yet. */
+  #news = false
 
   private constructor(
     readonly database: Database,
     private readonly cells: SavedThreads | undefined,
+    private readonly forgets: Forgets,
   ) {
     this.#claims = new Claims(database)
     this.shared = {
+      get problem() {
+        return database.problem
+      },
       reading: (work) => this.#reading(work),
       changes: () => this.#changes(),
       claim: (tenant, id, wait) => this.#claim(tenant, id, wait),
+      done: () => this.#done(),
+      unforgotten: (...of) => this.forgets.left(...of),
     }
   }
 
   /** @throws KvfoldError store/unusable, store/unreachable, store/newer; nothing was changed then */
-  static async open({ url, cells }: PostgresStoreOptions): Promise<PostgresStore> {
-    const database = await Database.open(url)
+  static async open({ url, cells, place, patience }: PostgresStoreOptions): Promise<PostgresStore> {
+    const database = await Database.open(url, patience)
     try {
       await database.rows(`DELETE FROM kvfold.gone WHERE at < now() - interval '${REMEMBERED}'`)
       const gone = await database.rows('SELECT id FROM kvfold.gone')
       if (gone.length > 0) await cells?.drop(gone.map(({ id }) => id as string))
-      return new PostgresStore(database, cells)
+      const forgets = new Forgets(database, place ?? null)
+      await forgets.join()
+      return new PostgresStore(database, cells, forgets)
     } catch (error) {
       await database.close()
       throw error
@@ -100,7 +115,9 @@ export class PostgresStore implements ThreadStore {
   async index(): Promise<readonly ListedThread[]> {
     this.#heard.clear()
     this.#since = 0n
-    return (await this.#changes()).changed
+    const { changed } = await this.#changes()
+    await this.#done()
+    return changed
   }
 
   read(tenant: string, id: string): ThreadRecord | null {
@@ -161,12 +178,13 @@ export class PostgresStore implements ThreadStore {
 
   /** Idempotent. */
   async close(): Promise<void> {
+    await this.forgets.leave().catch(() => undefined)
     await this.#claims.close()
     await this.database.close()
   }
 
-  async #change(run: Run, tenant: string, id: string, update: ThreadUpdate): Promise<Version> {
-    const { head, messages = [], edits, ledger = [], events = [], card, from } = update
+  async #change(run: RunStatement, tenant: string, id: string, update: ThreadUpdate): Promise<Version> {
+    const { head, messages = [], edits, ledger = [], events = [], card, from, forgets = false } = update
     const [row] = await run(`SELECT number, revision FROM kvfold.threads WHERE ${NAMED} FOR UPDATE`, [tenant, id])
     const held = this.#held.get(keyOf(tenant, id))
     if (row === undefined)
@@ -181,6 +199,7 @@ export class PostgresStore implements ThreadStore {
       )
     const writer = new ThreadWriter(run)
     await run('UPDATE kvfold.threads SET revision = revision + 1, changed = pg_current_xact_id() WHERE number = $1', [number])
+    if (forgets) await this.forgets.note(run, tenant, id)
     if (head !== undefined) await writer.replace('threads', headRows, head, number)
     if (edits !== undefined) await writer.replace('edits', editRows, edits, number)
     await writer.replace('cards', cardRows, card, number)
@@ -238,15 +257,21 @@ export class PostgresStore implements ThreadStore {
   async #changes(): Promise<ThreadChanges> {
     this.database.refuseClosed()
     const since = this.#since
-    const [threads, gone, next] = await this.database.transaction(
+    const [threads, gone, forgotten, next] = await this.database.transaction(
       async (run) =>
         [
           await listedIn(run, since),
           since === 0n ? [] : await run('SELECT tenant, id FROM kvfold.gone WHERE changed >= $1::text::xid8', [String(since)]),
+          await this.forgets.since(run, since, since === 0n),
           await run('SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS next'),
         ] as const,
       { reading: true },
     )
+    // At the start nothing is in memory, and what is saved may be of any time. What fails here is all done again by the next call.
+    const erased = gone.map(named).filter(({ tenant, id }) => this.#heard.has(keyOf(tenant, id)))
+    const ids = [...erased, ...forgotten].map(({ id }) => id)
+    if (ids.length > 0) await this.cells?.drop(ids)
+    this.#news ||= forgotten.length > 0
     const oldest = BigInt(next[0]?.['next'] as string)
     if (oldest > this.#since) this.#since = oldest
     const changed = threads.filter(({ revision, listed: { tenant, id } }) => {
@@ -255,13 +280,13 @@ export class PostgresStore implements ThreadStore {
       this.#heard.set(key, revision)
       return true
     })
-    const deleted = gone.map(named).filter(({ tenant, id }) => {
-      const key = keyOf(tenant, id)
-      this.#held.delete(key)
-      return this.#heard.delete(key)
-    })
-    if (deleted.length > 0) await this.cells?.drop(deleted.map(({ id }) => id))
-    return { changed: changed.map(({ listed }) => listed), deleted }
+    for (const { tenant, id } of gone.map(named)) for (const map of [this.#held, this.#heard]) map.delete(keyOf(tenant, id))
+    return { changed: changed.map(({ listed }) => listed), deleted: erased, forgotten: since === 0n ? [] : forgotten }
+  }
+
+  async #done(): Promise<void> {
+    await this.forgets.done(this.#since, this.#news)
+    this.#news = false
   }
 
   async #claim(tenant: string, id: string, wait: boolean): Promise<Claim | null> {
@@ -282,7 +307,10 @@ export class PostgresStore implements ThreadStore {
   }
 }
 
-const named = (row: Row): Pick<ThreadHead, 'tenant' | 'id'> => ({ tenant: row['tenant'] as string, id: row['id'] as string })
+const named = (row: StoredRow): Pick<ThreadHead, 'tenant' | 'id'> => ({
+  tenant: row['tenant'] as string,
+  id: row['id'] as string,
+})
 
 const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
 

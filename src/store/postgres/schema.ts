@@ -1,10 +1,10 @@
 /** Owns the tables in PostgreSQL, version by version: step n brings version n to version n + 1. Steps are never changed. */
 import { KvfoldError } from '../../core/errors.js'
-import type { Row, Value } from '../row-kind.js'
+import type { StoredRow, StoredValue } from '../row-kind.js'
 
 /** Carries out one statement. */
-export type Run = (sql: string, values?: readonly Parameter[]) => Promise<readonly Row[]>
-export type Parameter = Value | boolean | readonly Value[]
+export type RunStatement = (sql: string, values?: readonly Parameter[]) => Promise<readonly StoredRow[]>
+export type Parameter = StoredValue | boolean | readonly StoredValue[]
 
 /** The columns are those of the rows in SQLite, checksums and all (`rows.ts`): text is JSON, or without a NUL. */
 const STEPS: readonly string[] = [
@@ -87,13 +87,35 @@ const STEPS: readonly string[] = [
   );
   CREATE INDEX gone_by_change ON kvfold.gone (changed);
   `,
+  `
+  -- Threads of which text is to be forgotten: the last time, by which server.
+  CREATE TABLE kvfold.forgets (
+    tenant text NOT NULL,
+    thread text NOT NULL,
+    server text NOT NULL,
+    changed xid8 NOT NULL, -- the transaction of the fold
+    PRIMARY KEY (tenant, thread),
+    FOREIGN KEY (tenant, thread) REFERENCES kvfold.threads (tenant, id) ON DELETE CASCADE
+  );
+  CREATE INDEX forgets_by_change ON kvfold.forgets (changed);
+
+  -- Servers that may have cells in memory, or on a disk of theirs.
+  CREATE TABLE kvfold.servers (
+    id text PRIMARY KEY,
+    name text NOT NULL,
+    place text, -- where it saves cells that outlive it
+    heard xid8 NOT NULL, -- all before this transaction is forgotten there
+    at timestamptz NOT NULL DEFAULT now(),
+    ended boolean NOT NULL DEFAULT false
+  );
+  `,
 ]
 
 /** Of advisory locks: servers that begin at the same time do this one after the other. */
 const TURN = '7741528619230451'
 
 /** Within a transaction: all steps that are missing, or none. @throws KvfoldError store/newer */
-export async function migrate(run: Run, address: string, steps = STEPS): Promise<void> {
+export async function migrate(run: RunStatement, address: string, steps = STEPS): Promise<void> {
   await run(`SELECT pg_advisory_xact_lock(${TURN})`)
   const [there] = await run("SELECT to_regclass('kvfold.version') IS NOT NULL AS version")
   if (there?.['version'] !== true) {

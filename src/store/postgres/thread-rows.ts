@@ -1,8 +1,8 @@
 /** Owns the rows of one thread in PostgreSQL: the same values under the same checksums as in SQLite. */
 import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord } from '../port.js'
-import type { Row, RowKind, Value } from '../row-kind.js'
-import { cardRows, editRows, headRows, PARTS, PART_TABLES, type Part, type PartTable } from '../rows.js'
-import type { Run } from './schema.js'
+import type { StoredRow, RowKind, StoredValue } from '../row-kind.js'
+import { cardRows, editRows, headRows, PARTS, PART_TABLES, type PartRow, type PartTable } from '../rows.js'
+import type { RunStatement } from './schema.js'
 
 export const NAMED = 'tenant = $1 AND id = $2'
 
@@ -12,14 +12,14 @@ const MOST = 30_000
 /** What is wrong with a thread's rows, for `PostgresStore`. */
 export class Damaged extends Error {}
 
-type Parts = { readonly [T in PartTable]: readonly Part<T>[] }
+type Parts = { readonly [T in PartTable]: readonly PartRow<T>[] }
 type Places = Readonly<Record<PartTable, number>>
 
 const NO_PLACES: Places = { messages: 0, entries: 0, events: 0 }
 
 /** Writes within a transaction. */
 export class ThreadWriter {
-  constructor(private readonly run: Run) {}
+  constructor(private readonly run: RunStatement) {}
 
   /** Says the thread's number. */
   async create(thread: ThreadRecord, card: ThreadCard): Promise<number> {
@@ -54,7 +54,7 @@ export class ThreadWriter {
     await this.run(`UPDATE kvfold.${table} SET ${sets} WHERE ${key} = $1`, [number, ...kind.write(value, [number])])
   }
 
-  async insert(table: string, columns: readonly string[], rows: readonly (readonly Value[])[]): Promise<void> {
+  async insert(table: string, columns: readonly string[], rows: readonly (readonly StoredValue[])[]): Promise<void> {
     const most = Math.floor(MOST / columns.length)
     for (let at = 0; at < rows.length; at += most) {
       const some = rows.slice(at, at + most)
@@ -65,7 +65,7 @@ export class ThreadWriter {
 }
 
 /** Places behind the last rows. */
-export async function lastPlaces(run: Run, number: number): Promise<Places> {
+export async function lastPlaces(run: RunStatement, number: number): Promise<Places> {
   const next = PART_TABLES.map(
     (table) => `(SELECT coalesce(max(place), -1) + 1 FROM kvfold.${table} WHERE thread = $1) AS ${table}`,
   )
@@ -75,7 +75,7 @@ export async function lastPlaces(run: Run, number: number): Promise<Places> {
 
 /** Null: there is none. @throws Damaged */
 export async function readThread(
-  run: Run,
+  run: RunStatement,
   tenant: string,
   id: string,
 ): Promise<{ readonly number: number; readonly revision: number; readonly record: ThreadRecord } | null> {
@@ -88,8 +88,8 @@ export async function readThread(
   const head = valueIn(headRows, row, [number], 'its own row')
   const [edited] = await run(`SELECT ${editRows.columns.join(', ')} FROM kvfold.edits WHERE thread = $1`, [number])
   const edits = valueIn(editRows, edited, [number], 'what was folded in it')
-  const parts = async <T extends PartTable>(table: T): Promise<readonly Part<T>[]> => {
-    const kind = PARTS[table] as unknown as RowKind<Part<T>>
+  const parts = async <T extends PartTable>(table: T): Promise<readonly PartRow<T>[]> => {
+    const kind = PARTS[table] as unknown as RowKind<PartRow<T>>
     const rows = await run(`SELECT place, ${kind.columns.join(', ')} FROM kvfold.${table} WHERE thread = $1 ORDER BY place`, [
       number,
     ])
@@ -104,7 +104,7 @@ export async function readThread(
 
 /** Threads that this transaction or a later one changed, as far as their cards are whole. */
 export async function listedIn(
-  run: Run,
+  run: RunStatement,
   since: bigint,
 ): Promise<readonly { readonly revision: number; readonly listed: ListedThread }[]> {
   const heads = headRows.columns.map((column) => `t.${column}`).join(', ')
@@ -123,17 +123,17 @@ export async function listedIn(
   })
 }
 
-function valueIn<T>(kind: RowKind<T>, row: Row | undefined, keys: readonly number[], what: string): T {
+function valueIn<T>(kind: RowKind<T>, row: StoredRow | undefined, keys: readonly number[], what: string): T {
   const value = row === undefined ? null : parsed(kind, row, keys)
   if (value === null) throw new Damaged(`${what} is ${row === undefined ? 'missing' : 'not what was written'}`)
   return value
 }
 
 /** Bytes are the caller's own then. */
-export const parsed = <T>(kind: RowKind<T>, row: Row, keys: readonly number[]): T | null =>
+export const parsed = <T>(kind: RowKind<T>, row: StoredRow, keys: readonly number[]): T | null =>
   kind.parse(
     kind.columns.map((column) => {
-      const value = row[column] as Value
+      const value = row[column] as StoredValue
       return value instanceof Uint8Array ? new Uint8Array(value) : value
     }),
     keys,

@@ -7,23 +7,23 @@ import {
   joined,
   type MessageShares,
   picture,
-  type Share,
-  type Stretch,
+  type TokenShare,
+  type TokenRun,
   strip,
   tokensOf,
   underWay,
 } from '../../../src/cli/demo/strip.js'
 
-const share = fc.constantFrom<Share>('reused', 'recomputed', 'new', 'folded', 'waiting')
+const share = fc.constantFrom<TokenShare>('reused', 'recomputed', 'new', 'folded', 'waiting')
 const stretch = fc.record({ share, tokens: fc.integer({ min: 0, max: 5000 }) })
 const stretches = fc.array(stretch, { maxLength: 40 })
 
-const draw = (parts: readonly Stretch[], width: number, capacity?: number) =>
+const draw = (parts: readonly TokenRun[], width: number, capacity?: number) =>
   strip(parts, { width, glyphs: glyphs.ascii, ...(capacity === undefined ? {} : { capacity }) })
 
 describe('strip', () => {
   it('draws tokens in order and in proportion', () => {
-    const parts: Stretch[] = [
+    const parts: TokenRun[] = [
       { share: 'reused', tokens: 500 },
       { share: 'new', tokens: 250 },
       { share: 'waiting', tokens: 250 },
@@ -33,7 +33,7 @@ describe('strip', () => {
   })
 
   it('shows a marker of a few tokens among thousands, and folded text at its place', () => {
-    const parts: Stretch[] = [
+    const parts: TokenRun[] = [
       { share: 'reused', tokens: 40 },
       { share: 'new', tokens: 13 },
       { share: 'folded', tokens: 5000 },
@@ -43,7 +43,7 @@ describe('strip', () => {
   })
 
   it('shows what most of a cell is when there are more stretches than cells', () => {
-    const parts = Array.from({ length: 10 }, (): Stretch[] => [
+    const parts = Array.from({ length: 10 }, (): TokenRun[] => [
       { share: 'reused', tokens: 9 },
       { share: 'folded', tokens: 1 },
     ]).flat()

@@ -1,10 +1,10 @@
 /** Rows, intervals and sentences of the demo, from trials made up to cover each verdict. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { type AgentName, type Row, rows, rowTable, sentences, type Trial } from '../../../src/cli/demo/trial.js'
+import { type AgentName, type DemoRow, rows, rowTable, sentences, type DemoTrial } from '../../../src/cli/demo/trial.js'
 import { differ, wilson } from '../../../src/eval/accuracy.js'
 
-const trial = (n: number, agent: AgentName, right: number, more: Partial<Trial> = {}): Trial => ({
+const trial = (n: number, agent: AgentName, right: number, more: Partial<DemoTrial> = {}): DemoTrial => ({
   n,
   sample: 0,
   agent,
@@ -73,10 +73,10 @@ describe('rows', () => {
 
   it('differ when chance alone would seldom part them so far', () => {
     const pair = (plain: number, sculptor: number) =>
-      rows([...streams(8, 'plain', plain), ...streams(8, 'sculptor', sculptor)]) as [Row, Row]
+      rows([...streams(8, 'plain', plain), ...streams(8, 'sculptor', sculptor)]) as [DemoRow, DemoRow]
     expect(differ(...pair(40, 41))).toBe(false)
     // Of one stream each there is next to nothing to say.
-    expect(differ(...(rows([trial(8, 'plain', 20), trial(8, 'sculptor', 46)]) as [Row, Row]))).toBe(false)
+    expect(differ(...(rows([trial(8, 'plain', 20), trial(8, 'sculptor', 46)]) as [DemoRow, DemoRow]))).toBe(false)
     expect(differ(...pair(20, 31))).toBe(true)
     expect(differ(...pair(31, 20))).toBe(true)
     expect(differ(...pair(46, 46))).toBe(false)

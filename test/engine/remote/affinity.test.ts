@@ -176,9 +176,42 @@ describe('the choice', () => {
     affinity.ran(beginningOf(start), 'a')
     const all = ['a', 'b', 'c'].map((name) => engine(name))
     const next = beginningOf([...grown, said('assistant', 'It is.'), said('user', 'Is it?')])
-    expect(affinity.choose({ beginning: next, ...nowhere }, all)).toEqual({ name: 'b', why: 'prefix' })
+    const fork = beginningOf([...grown, said('assistant', 'It is.'), said('user', 'Is it not?')])
+    expect(affinity.choose({ beginning: next, ...nowhere }, all)).toEqual({ name: 'b', why: 'stays' })
+    expect(affinity.choose({ beginning: fork, ...nowhere }, all)).toEqual({ name: 'b', why: 'prefix' })
     affinity.lost('b')
-    expect(affinity.choose({ beginning: next, ...nowhere }, all)).toEqual({ name: 'a', why: 'prefix' })
+    expect(affinity.choose({ beginning: next, ...nowhere }, all)).toEqual({ name: 'a', why: 'stays' })
+    expect(affinity.choose({ beginning: fork, ...nowhere }, all)).toEqual({ name: 'a', why: 'prefix' })
+  })
+
+  it('lets who goes on from a step stay under any name and load, and of many that do the first; those behind it are spread', () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 0, max: 40 }), fc.integer({ min: 1, max: 12 }), (load, forks) => {
+        const affinity = new Affinity(1.25)
+        const start = [said('user', 'Which is red?')]
+        const all = [engine('a', { open: load }), engine('b'), engine('c')]
+        affinity.ran(beginningOf(start), 'a')
+        const turn = (text: string) => beginningOf([...start, said('assistant', 'Nine.'), said('user', text)])
+        const first = affinity.choose({ beginning: turn('Why?'), ...nowhere }, all)
+        expect(first).toEqual({ name: 'a', why: 'stays' })
+        for (let fork = 0; fork < forks; fork++) {
+          const { name, why } = affinity.choose({ beginning: turn(`Fork ${fork}?`), ...nowhere }, all)!
+          expect([name, why]).toEqual(load < roomOf(all[0]!, all, 1.25) ? ['a', 'prefix'] : [name, 'spilled'])
+          if (why === 'spilled') expect(name).not.toBe('a')
+        }
+        // Its own end is there, and nobody has gone on from it.
+        affinity.ran(turn('Why?'), 'a')
+        const later = beginningOf([
+          ...[...start, said('assistant', 'Nine.'), said('user', 'Why?')],
+          ...[said('assistant', 'It is.'), said('user', 'Is it?')],
+        ])
+        expect(affinity.choose({ beginning: later, ...nowhere }, all)).toEqual({ name: 'a', why: 'stays' })
+        // Where it takes no requests, it is for others.
+        const closed = all.map((each) => (each.name === 'a' ? { ...each, available: false } : each))
+        affinity.ran(turn('Why?'), 'a')
+        expect(affinity.choose({ beginning: later, ...nowhere }, closed)!.name).not.toBe('a')
+      }),
+    )
   })
 
   it('remembers so many beginnings, the last used ones', () => {

@@ -3,12 +3,19 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Edit } from '../../../src/chat/message.js'
 import { span } from '../../../src/core/span.js'
-import { Books, type Row } from '../../../src/engine/remote/books.js'
-import { Deferral } from '../../../src/engine/remote/deferral.js'
+import { Books, type ShownRow } from '../../../src/engine/remote/books.js'
+import { CachedPrice, Deferral } from '../../../src/engine/remote/deferral.js'
 import { contentOf, shownText } from '../../../src/engine/remote/wire.js'
 
-const row = (text: string, role = 'user'): Row => ({ role, text, weight: text.length + 4 })
-const entered = (books: Books, rows: readonly Row[], prompt: number, cached: number | null, generated: number, answer = 'yes') =>
+const row = (text: string, role = 'user'): ShownRow => ({ role, text, weight: text.length + 4 })
+const entered = (
+  books: Books,
+  rows: readonly ShownRow[],
+  prompt: number,
+  cached: number | null,
+  generated: number,
+  answer = 'yes',
+) =>
   books.enter({
     rows,
     answer,
@@ -145,7 +152,7 @@ describe('Books', () => {
 })
 
 /** A prompt of one message of ten parts of a hundred characters, a token each character; folds hide a part behind ten tokens. */
-function desk(cachedPrice: number, window = Number.MAX_SAFE_INTEGER) {
+function desk(cachedPrice: number | (() => number), window = Number.MAX_SAFE_INTEGER) {
   const content = 'abcdefghij'.repeat(100)
   const deferral = new Deferral({ cachedPrice })
   const books = new Books()
@@ -176,6 +183,47 @@ function desk(cachedPrice: number, window = Number.MAX_SAFE_INTEGER) {
   }
   return { step }
 }
+
+describe('CachedPrice', () => {
+  it("finds the price in an engine's times, whatever each request costs beside its tokens, and says none before", () => {
+    fc.assert(
+      fc.property(
+        fc.double({ min: 0, max: 0.9, noNaN: true }),
+        fc.double({ min: 0.01, max: 20, noNaN: true }),
+        fc.double({ min: 0, max: 300, noNaN: true }),
+        fc.array(fc.tuple(fc.nat(20_000), fc.integer({ min: 20, max: 4000 })), { minLength: 40, maxLength: 60 }),
+        (price, computed, fixed, steps) => {
+          const learned = new CachedPrice()
+          for (const [at, [cached, fresh]] of steps.entries()) {
+            if (at < 8) expect([learned.ratio, learned.price]).toEqual([null, 0.1])
+            // A hundredth more or less, by turns.
+            const noise = 1 + (at % 2 === 0 ? 0.01 : -0.01)
+            learned.observe(cached, fresh, (fixed + computed * (price * cached + fresh)) * noise)
+          }
+          const spread = new Set(steps.map(([cached]) => Math.round(cached / 1000))).size > 4
+          if (spread && learned.ratio !== null) expect(Math.abs(learned.ratio - price)).toBeLessThan(0.15)
+        },
+      ),
+    )
+  })
+
+  it('says none where all steps are alike', () => {
+    const learned = new CachedPrice()
+    for (let step = 0; step < 50; step++) learned.observe(1000, 100, 50)
+    expect(learned.ratio).toBeNull()
+  })
+
+  it('decides by what it says then: the same fold waits while what is cached costs nothing', () => {
+    let price = 0
+    const { step } = desk(() => price)
+    step([])
+    for (let turn = 0; turn < 60; turn++) expect(step([0]).folded).toEqual([])
+    price = 0.9
+    // Two steps of 81 tokens pay for the 90 that 900 cost.
+    step([0])
+    expect(step([0])).toMatchObject({ folded: [0], waiting: 0 })
+  })
+})
 
 describe('Deferral', () => {
   it('shows edits of the first step at once: nothing is cached yet', () => {

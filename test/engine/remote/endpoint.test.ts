@@ -20,6 +20,7 @@ let url: string
 let chat: Handler
 let asked: Record<string, unknown>[] = []
 let owner = 'somebody'
+let listed: readonly string[] | null = ['m', 'n']
 
 const text = (content: string, finish: string | null = null) =>
   `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content }, finish_reason: finish }] })}\n\n`
@@ -33,13 +34,11 @@ beforeAll(async () => {
     const parts: Buffer[] = []
     request.on('data', (part: Buffer) => parts.push(part))
     request.on('end', () => {
-      if (request.url === '/v1/models')
+      if (request.url === '/v1/models' && listed === null) response.writeHead(500).end('Internal Server Error')
+      else if (request.url === '/v1/models')
         response.end(
           JSON.stringify({
-            data: [
-              { id: 'm', owned_by: owner, max_model_len: 1000 },
-              { id: 'n', owned_by: owner },
-            ],
+            data: listed!.map((id) => ({ id, owned_by: owner, max_model_len: 1000 })),
           }),
         )
       else if (request.url === '/version') response.end('{"version":"0.11.0"}')
@@ -58,6 +57,7 @@ beforeAll(async () => {
 beforeEach(() => {
   asked = []
   owner = 'somebody'
+  listed = ['m', 'n']
 })
 
 afterAll(() => server.close())
@@ -358,6 +358,29 @@ describe('a request', () => {
   it('that is stopped by a content filter is an error', async () => {
     chat = (_, response) => stream(response).end(text('Ni', 'content_filter') + usage)
     expect(await failure()).toMatchObject({ code: 'remote/refused' })
+  })
+})
+
+describe('a router that does not know what its engines serve', () => {
+  it('is asked for the model that is named, and without a name says that it lists none', async () => {
+    listed = ['unknown']
+    chat = (_, response) => stream(response).end(text('Nine.', 'stop') + usage)
+    await withEngine((engine) => engine.respond(request).reply, { model: 'bench' })
+    expect(asked.at(-1)?.['model']).toBe('bench')
+    await expect(RemoteEngine.connect({ url })).rejects.toMatchObject({
+      code: 'remote/bad-endpoint',
+      message: expect.stringContaining('--engine-model') as string,
+    })
+  })
+})
+
+describe('an engine that cannot list its models', () => {
+  it('is asked for the one that is named, and is an error without a name', async () => {
+    listed = null
+    chat = (_, response) => stream(response).end(text('Nine.', 'stop') + usage)
+    await withEngine((engine) => engine.respond(request).reply, { model: 'bench' })
+    expect(asked.at(-1)?.['model']).toBe('bench')
+    await expect(RemoteEngine.connect({ url })).rejects.toMatchObject({ code: 'remote/failed' })
   })
 })
 

@@ -20,6 +20,8 @@ interface Stub {
   chat: (response: ServerResponse) => void
   /** Nobody is there any more: open connections break. */
   die(): Promise<void>
+  /** Nobody is there any more, and what was begun is not ended: the machine is cut off. */
+  vanish(): void
 }
 
 const stubs: Stub[] = []
@@ -47,6 +49,10 @@ async function stub(model = 'm'): Promise<Stub> {
     asked: [],
     healthy: true,
     chat: (response) => response.end(chunk('Nine.', 'stop') + usage(20, 0)),
+    vanish: () => {
+      server.close()
+      server.closeIdleConnections()
+    },
     die: () => {
       for (const socket of sockets) socket.destroy()
       return new Promise((resolve) =>
@@ -87,9 +93,9 @@ const request = (id: string, more: readonly string[] = []): EngineRequest => ({
 const stateOf = (engine: RemoteEngine) => engine.engines.map(({ state }) => state)
 
 /** An id whose conversation the engine at that place gets. */
-async function idFor(engine: RemoteEngine, at: number): Promise<string> {
+async function idFor(engine: RemoteEngine, at: number, what = 'question'): Promise<string> {
   for (let count = 0; ; count++) {
-    const id = `question ${at} ${count}`
+    const id = `${what} ${at} ${count}`
     const { ledger } = await engine.respond(request(id)).reply
     if (ledger.engine?.name === engine.engines[at]!.name) return id
   }
@@ -181,6 +187,35 @@ describe('an engine that fails', () => {
     expect(ledger).toMatchObject({ step: 1, engine: { name: all[0]!.url } })
   })
 
+  it('without a word is noticed by looks: what was not answered goes elsewhere, and what was begun is an error', async () => {
+    const all = [await stub(), await stub()]
+    const engine = await connect(all, { healthEvery: 600 })
+    const [one, other] = [await idFor(engine, 0), await idFor(engine, 0, 'another question')]
+    const before = all[0]!.asked.length
+    all[0]!.chat = (response) => response.write(': nothing yet\n\n')
+    const unanswered = engine.respond(request(one, ['Nine.', 'Why?']))
+    await expect.poll(() => all[0]!.asked.length).toBe(before + 1)
+    all[0]!.chat = (response) => response.write(chunk('Nine'))
+    const begun = engine.respond(request(other, ['Nine.', 'Why?']))
+    for await (const event of begun) if (event.type === 'text') break
+    all[0]!.vanish()
+    expect((await unanswered.reply).ledger.engine?.name).toBe(all[1]!.url)
+    await expect(begun.reply).rejects.toMatchObject({ code: 'remote/unreachable', said: { content: 'Nine' } })
+  })
+
+  it('after it said nothing but that it begins, with nobody left to ask, says so and what to do', async () => {
+    const only = await stub()
+    const engine = await connect([only])
+    only.chat = (response) => {
+      response.flushHeaders()
+      setImmediate(() => void only.die())
+    }
+    await expect(engine.respond(request('a')).reply).rejects.toMatchObject({
+      code: 'remote/broken-stream',
+      message: expect.stringMatching(/no other engine is left to ask; ask again\.$/u) as string,
+    })
+  })
+
   it('everywhere is the error of the last, after each was asked once; a request that is wrong is asked once', async () => {
     const all = [await stub(), await stub(), await stub()]
     const engine = await connect(all)
@@ -209,7 +244,7 @@ describe('an engine that fails', () => {
     await engine.checkEngines()
     await engine.checkEngines()
     await expect(engine.respond(request('red')).reply).rejects.toMatchObject({
-      code: 'remote/unreachable',
+      ...{ code: 'remote/no-engine', status: 503 },
       message: expect.stringMatching(/No engine takes requests: .* is down .*; .* is down/) as string,
     })
     all[0]!.healthy = true

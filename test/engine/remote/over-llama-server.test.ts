@@ -5,12 +5,20 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { startServer, type ServerProcess } from '../../../bench/server-process.js'
 import { plain } from '../../../src/agents/sculptor.js'
+import type { StepWording } from '../../../src/agents/snapshots.js'
 import type { ChatMessage, Edit } from '../../../src/chat/message.js'
+import { builtinModel } from '../../../src/cli/builtin.js'
 import { conversationId } from '../../../src/core/ids.js'
-import type { EngineEvent } from '../../../src/engine/engine.js'
+import type { Engine, EngineEvent } from '../../../src/engine/engine.js'
+import { LlamaEngine } from '../../../src/engine/llama.js'
 import type { DeferralOptions } from '../../../src/engine/remote/deferral.js'
 import { RemoteEngine } from '../../../src/engine/remote/remote.js'
 import { invariant } from '../../../src/core/errors.js'
+import { collect } from '../../../src/eval/collect/collect.js'
+import type { TrajectoryRecord } from '../../../src/eval/collect/formats.js'
+import { taskSource } from '../../../src/eval/collect/sources.js'
+import { openTask } from '../../../src/eval/tasks/open.js'
+import { openNative } from '../../../src/native/binding.js'
 
 const root = fileURLToPath(new URL('../../..', import.meta.url))
 const binary = existsSync(join(root, '.cache'))
@@ -60,6 +68,37 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
       release: expect.stringMatching(/^llama-server \S+/) as string,
     })
     expect(engine.info.model).toMatch(/kvfold-tiny/)
+  })
+
+  it('has trajectories collected token for token as the model loaded here, with the same probabilities', async () => {
+    const task = await openTask({ task: 'pi-llm', options: { updates: [4, 12], keys: 8, samples: 1, order: 'start-last' } })
+    const source = taskSource({ task, agent: 'sculptor' })
+    const rows = async (engine: Engine, tokens: StepWording | 'engine') => {
+      const acting = { teacher: 'model', engine, sampling: { temperature: 0 } } as const
+      const model = { name: 'tiny', fingerprint: '' }
+      const all: TrajectoryRecord[] = []
+      for await (const one of collect({ source, acting, format: 'tokens', tokens, model, rollouts: 1 }))
+        all.push(...(one.rows as TrajectoryRecord[]))
+      return all
+    }
+    const remote = await RemoteEngine.connect({ url: server.url, tokens: true })
+    engines.push(remote)
+    const local = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
+      cells: 8192,
+      threads: 1,
+      batchThreads: 1,
+    })
+    try {
+      const isEndOfGeneration = (token: number) => local.model.isEndOfGeneration(token)
+      const [there, here] = [await rows(remote, 'engine'), await rows(local, { format: local.format, isEndOfGeneration })]
+      const what = ({ tokens, loss, steps }: TrajectoryRecord) => ({ tokens, loss, steps })
+      expect(there.map(what)).toEqual(here.map(what))
+      expect(here.length).toBeGreaterThan(2)
+      for (const [at, { logprobs }] of there.entries())
+        for (const [index, one] of logprobs!.flat().entries()) expect(one).toBeCloseTo(here[at]!.logprobs!.flat()[index]!, 1)
+    } finally {
+      await local.dispose()
+    }
   })
 
   it('goes on where the cache ends, token for token, and counts what an edit has computed again', async () => {

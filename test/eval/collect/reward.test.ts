@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import type { CallReport, StepReport, TurnOutcome } from '../../../src/agents/turn.js'
-import { rewardOf, rewardParts } from '../../../src/eval/collect/trajectory.js'
+import type { CallReport, StepReport, TurnOutcome } from '../../../src/agents/tool-loop.js'
+import { outcomesOf, partsOfTurns, rewardOf, rewardParts } from '../../../src/eval/collect/trajectory.js'
 
 /** A call by its tool: `fold` went well, `fold!` failed, `fold?` had no JSON for arguments. */
 const report = (said: string): CallReport => ({
@@ -45,5 +45,25 @@ describe('the reward', () => {
     const parts = rewardParts(right, turn([step('fold?', 'cut!'), step('fold'), step()]), step('cut!'))
     expect(parts).toMatchObject({ right: true, failed: 2, malformed: 1, recovered: 1, stumbled: false })
     expect(rewardParts(right, turn([step('cut'), step()]), step('cut!'))).toMatchObject({ failed: 0, stumbled: true })
+  })
+
+  it('tells a call that failed from one that is no JSON, and both from what was made up for, call by call', () => {
+    expect(outcomesOf([step('fold?', 'cut!'), step('fold'), step()])).toEqual([
+      [
+        { name: 'fold', outcome: 'malformed', recovered: true },
+        { name: 'cut', outcome: 'failed' },
+      ],
+      [{ name: 'fold', outcome: 'done' }],
+      [],
+    ])
+  })
+
+  it('of a session sums up its turns, and a call is made up for within its own', () => {
+    const failing = rewardParts(right, turn([step('fold!'), step()]))
+    const mending = rewardParts(right, turn([step('fold!'), step('fold'), step()]))
+    expect(partsOfTurns([mending, mending])).toMatchObject({ right: true, failed: 2, recovered: 2 })
+    expect(rewardOf(partsOfTurns([mending, mending]))).toBe(1)
+    expect(rewardOf(partsOfTurns([failing, mending]))).toBe(-1)
+    expect(partsOfTurns([rewardParts(wrong, turn([step()])), mending]).right).toBe(false)
   })
 })

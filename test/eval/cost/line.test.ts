@@ -1,7 +1,7 @@
 /** Crossings of cost lines against counting one by one. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { below, cheapest, MOST_TOKENS, total, winsFrom, type CostLine, type Stretch } from '../../../src/eval/cost/line.js'
+import { below, cheapest, MOST_TOKENS, total, winsFrom, type CostLine, type TokenRange } from '../../../src/eval/cost/line.js'
 
 /** Whole numbers, so that sums are exact; growth even, so that its half is whole. */
 const anyLine = fc.record({
@@ -11,7 +11,7 @@ const anyLine = fc.record({
 })
 /** The lines above meet for the last time within this many tokens, if they do. */
 const FAR = 4000
-const has = (stretches: readonly Stretch[], tokens: number): boolean =>
+const has = (stretches: readonly TokenRange[], tokens: number): boolean =>
   stretches.some(({ start, end }) => start <= tokens && (end === null || tokens < end))
 
 /** One token after the other. */

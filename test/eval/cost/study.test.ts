@@ -16,8 +16,8 @@ import {
   prospects,
   randomText,
   schedule,
-  type Task,
-  WAYS,
+  type TimedTask,
+  ARMS,
 } from '../../../src/eval/cost/schedule.js'
 import { total } from '../../../src/eval/cost/line.js'
 import { cellsFor, type Measured, pointResults, study, type StudyOptions, type TimedTurn } from '../../../src/eval/cost/study.js'
@@ -102,7 +102,7 @@ describe('the schedule', () => {
             seen.set(name, (seen.get(name) ?? 0) + 1)
           }
         }
-        expect(seen.size).toBe(points.length * rounds * WAYS.length)
+        expect(seen.size).toBe(points.length * rounds * ARMS.length)
         expect([...seen.values()].every((times) => times === 1)).toBe(true)
       }),
     )
@@ -110,13 +110,13 @@ describe('the schedule', () => {
 
   it('begins each round with another way', () => {
     const turns = schedule({ points: [{ before: 600, after: 200, share: 0 }], rounds: 4 }).filter(({ kind }) => kind === 'turn')
-    const firsts = [0, 1, 2, 3].map((round) => (turns[4 * round] as Extract<Task, { kind: 'turn' }>).way)
+    const firsts = [0, 1, 2, 3].map((round) => (turns[4 * round] as Extract<TimedTask, { kind: 'turn' }>).way)
     expect(new Set(firsts).size).toBe(4)
   })
 
   it('expects what the cost model says of each task', () => {
     const point = { before: 600, after: 200, share: 0.5 }
-    const tasks: Task[] = [
+    const tasks: TimedTask[] = [
       { kind: 'fill', from: 100, to: 600 },
       { kind: 'turn', round: 0, point, way: 'exact' },
     ]
@@ -167,7 +167,7 @@ describe('results', () => {
     const turns: TimedTurn[] = []
     const decode = (attended: number, cells: number) => 5 + 0.01 * (attended + 1) + 0.002 * (cells + 1)
     const turnOf = (point: Point, round: number) =>
-      WAYS.map((way): TimedTurn => {
+      ARMS.map((way): TimedTurn => {
         const { shown, cells, runs } = prospects(point, BLEND)[way]
         const { first, perToken } = predictLines(COST, point, BLEND)[way]
         const computed = runs.reduce((sum, { tokens }) => sum + tokens, 0)
@@ -248,7 +248,7 @@ describe('a study on a real engine', () => {
     const shares: number[] = []
     const { turns, depths, fills, whole } = await study({ ...options, onProgress: (share) => shares.push(share) })
     expect(whole).toBe(true)
-    expect(turns.length).toBe(POINTS.length * 2 * WAYS.length)
+    expect(turns.length).toBe(POINTS.length * 2 * ARMS.length)
     expect(fills.at(-1)!.to).toBe(700)
     for (const { point, way, computed, cells, shown, gaps, first, perToken, approximate } of turns) {
       const prospect = prospects(point, BLEND)[way]
@@ -287,6 +287,6 @@ describe('a study on a real engine', () => {
       },
     })
     expect(stopped.whole).toBe(false)
-    expect(stopped.turns.length).toBe(WAYS.length)
+    expect(stopped.turns.length).toBe(ARMS.length)
   })
 })

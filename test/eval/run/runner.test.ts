@@ -10,7 +10,7 @@ import { agentKinds, type EvalAgent } from '../../../src/eval/agent.js'
 import { CONTRACTS } from '../../../src/core/contract.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 import type { LogRecord } from '../../../src/eval/log.js'
-import { Cells, MOST_ERRORS, Pace, type Progress, run } from '../../../src/eval/run/runner.js'
+import { Cells, MOST_ERRORS, Pace, type RunProgress, run } from '../../../src/eval/run/runner.js'
 import { latest, LogWriter, nameOf, readLog } from '../../../src/eval/run/log-file.js'
 import { itemsOf } from '../../../src/eval/run/plan.js'
 import type { Task } from '../../../src/eval/task.js'
@@ -46,7 +46,7 @@ async function runOn(
       slots,
       engines: Array.from({ length: engines }, pausing),
       signal: stop.signal,
-      onProgress: ({ last }: Progress) => {
+      onProgress: ({ last }: RunProgress) => {
         if (last !== null && ++done >= stopAfter) stop.abort()
       },
     })

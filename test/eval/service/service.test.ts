@@ -7,11 +7,16 @@ import { makeStory } from '../../../src/eval/service/customer.js'
 import { carryOut } from '../../../src/eval/service/desk.js'
 import { type DeskCells, deskScenes, ServiceEnvironment } from '../../../src/eval/service/dialogue.js'
 import { frameworkNames } from '../../../src/eval/service/frameworks.js'
-import { rowsOf, type ServiceOptions } from '../../../src/eval/service/run.js'
+import { rowsOf, type ServiceRunOptions } from '../../../src/eval/service/run.js'
 import { scriptedRun } from './support/scripted-run.js'
 
-const run = ({ agent = 'taught', turns = [12], fields = [0], samples = 1, ...more }: Partial<ServiceOptions & DeskCells> = {}) =>
-  scriptedRun(deskScenes({ agent, turns, fields, samples, seed: 1 }), more)
+const run = ({
+  agent = 'taught',
+  turns = [12],
+  fields = [0],
+  samples = 1,
+  ...more
+}: Partial<ServiceRunOptions & DeskCells> = {}) => scriptedRun(deskScenes({ agent, turns, fields, samples, seed: 1 }), more)
 
 describe('the story', () => {
   it('is the same for the same seed, and what is right can be done', () => {
@@ -65,7 +70,7 @@ describe('the order desk', () => {
     for (const framework of ['u-fold', 'u-fold-printed'] as const) {
       const log = await mkdtemp(join(tmpdir(), 'service-'))
       const stop = new AbortController()
-      const onTurn: ServiceOptions['onTurn'] = (_, __, turn) => {
+      const onTurn: ServiceRunOptions['onTurn'] = (_, __, turn) => {
         if (turn === 6) stop.abort()
       }
       const stopped = run({ frameworks: [framework], log, signal: stop.signal, onTurn })

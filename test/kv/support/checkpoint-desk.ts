@@ -71,7 +71,7 @@ export class CheckpointDesk extends Desk {
 
   /** No more is computed than what follows the beginning that the sequence itself holds, and the last token always is. */
   protected override expectBest({ plan, present, shown, sequence }: Running): void {
-    expect([plan.contract, plan.again, plan.approximate]).toEqual(['exact', 0, 0])
+    expect([plan.contract, plan.redecoded, plan.approximate]).toEqual(['exact', 0, 0])
     expect(plan.fallback).toBe(plan.asked === 'exact' ? null : REFUSAL)
     expect(present.at(-1)).toBe(false)
     const reused = present.indexOf(false)

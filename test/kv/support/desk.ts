@@ -1,29 +1,30 @@
 /** Plays the engine's part over the naive memory, and looks after every call whether cache, books and ledger are right; for tests of src/kv. */
 import { expect } from 'vitest'
 import { conversationId, seqId, type ConversationId, type SeqId } from '../../../src/core/ids.js'
-import { KvCache, type KvCacheOptions, type StepCache } from '../../../src/kv/cache.js'
-import { EXACT, type Terms } from '../../../src/kv/plan-parts.js'
+import { KvCache, type KvCacheOptions } from '../../../src/kv/cache.js'
+import type { StepCache } from '../../../src/kv/checkpoint-cache.js'
+import { EXACT, type Terms } from '../../../src/kv/plan/parts.js'
 import type { LiveSequence } from '../../../src/kv/sequence.js'
 import type { LedgerEntry, StepKind } from '../../../src/kv/ledger.js'
 import type { KvMemory } from '../../../src/kv/ports.js'
-import { type Plan, turnedIn } from '../../../src/kv/plan.js'
+import { type Plan, turnedIn } from '../../../src/kv/plan/plan.js'
 import type { Prompt } from '../../../src/kv/prompt.js'
 import type { Step, StepPart } from '../../../src/kv/step.js'
-import { CacheSalts } from '../../../src/kv/cell-hash.js'
+import { CacheSalts } from '../../../src/kv/tenant-salts.js'
 import { NaiveMemory, WrongContent, type HeldCell } from './naive-memory.js'
 import { Places } from './places.js'
 
-/** A step under way, with what its lane must hold, counted without the cache's help. */
+/** A step under way, with what its live sequence must hold, counted without the cache's help. */
 export interface Running {
   readonly name: string
   readonly step: Step
   readonly plan: Plan
   readonly shown: Prompt
   readonly sequence: LiveSequence
-  /** By place of the prompt: whether the lane holds it. */
+  /** By place of the prompt: whether the live sequence holds it. */
   readonly present: boolean[]
   readonly generated: number[]
-  /** Prompt tokens the lane held when the step began. */
+  /** Prompt tokens the live sequence held when the step began. */
   readonly reused: number
   /** Whether its cells were rewritten before. */
   readonly gathered: boolean
@@ -48,7 +49,7 @@ export interface DeskOptions {
 
 /** What the memory held before a step began. */
 export interface Before {
-  readonly lane: readonly HeldCell[]
+  readonly live: readonly HeldCell[]
   /** What each of the conversation's parked sequences held. */
   readonly parked: ReadonlyMap<string, readonly HeldCell[]>
   readonly own: readonly HeldCell[]
@@ -57,7 +58,7 @@ export interface Before {
 
 const sum = (numbers: readonly number[]): number => numbers.reduce((total, number) => total + number, 0)
 
-/** What a step's lane holds by now, in order. */
+/** What a step's live sequence holds by now, in order. */
 const contentOf = ({ shown, present, generated }: Running): number[] => [
   ...shown.tokens.filter((_, place) => present[place]),
   ...generated,
@@ -186,8 +187,8 @@ export class Desk {
       return entry
     }
     expect(entry.shown).toBe(content.length)
-    expect(entry.reused).toBe(reused + plan.again)
-    expect(entry.side).toBe(plan.again)
+    expect(entry.reused).toBe(reused + plan.redecoded)
+    expect(entry.side).toBe(plan.redecoded)
     expect(entry.messages.map(({ index }) => index)).toEqual(shown.messages.map(({ index }) => index))
     const fresh = this.memory.freshBeginning(sequence.seq, content)
     expect(entry.approximate).toBe(content.length - fresh)
@@ -216,7 +217,7 @@ export class Desk {
     expect(this.cache.ledger(conversationId(name))).toEqual([])
   }
 
-  /** Rewrites a lane in place; says how many cells that took. Nothing that anybody sees may change. */
+  /** Rewrites a live sequence in place; says how many cells that took. Nothing that anybody sees may change. */
   compact(name: string): number {
     const before = this.#look()
     const moved = this.cache.compact(conversationId(name))
@@ -225,9 +226,9 @@ export class Desk {
     return moved
   }
 
-  /** Closes the gaps of a lane; says how many positions that gave back. */
+  /** Closes the gaps of a live sequence; says how many positions that gave back. */
   closeGaps(name: string): number {
-    const sequence = this.cache.lane(conversationId(name))
+    const sequence = this.cache.live(conversationId(name))
     const before = sequence === null ? [] : this.memory.sequence(sequence.seq)
     const positions = before.map(({ position }) => position)
     const closed = this.cache.closeGaps(conversationId(name))
@@ -240,14 +241,14 @@ export class Desk {
     return closed
   }
 
-  /** Moves something parked off the device, if there is too much on it or it is a burden. No lane may change. */
+  /** Moves something parked off the device, if there is too much on it or it is a burden. No live sequence may change. */
   tidy(share: number): boolean {
     const before = this.memory.readback().length
-    const lanes = () => this.#look((seq) => [...this.#lanes()].some((sequence) => sequence.seq === seq))
-    const held = lanes()
+    const liveOnes = () => this.#look((seq) => [...this.#live()].some((sequence) => sequence.seq === seq))
+    const held = liveOnes()
     const moved = this.cache.tidy(share)
     this.inspect()
-    expect(lanes()).toEqual(held)
+    expect(liveOnes()).toEqual(held)
     if (!moved) expect(this.memory.readback().length).toBe(before)
     return moved
   }
@@ -265,7 +266,7 @@ export class Desk {
     ])
   }
 
-  /** Books against memory, and every running lane's cells against what was asked for. */
+  /** Books against memory, and every running live sequence's cells against what was asked for. */
   inspect(): void {
     this.cache.check('full')
     for (const running of this.running.values()) this.#expectContent(running)
@@ -282,8 +283,8 @@ export class Desk {
   }
 
   /** Of everybody who was ever asked for. */
-  #lanes(): LiveSequence[] {
-    return [...this.#names].flatMap((name) => this.cache.lane(conversationId(name)) ?? [])
+  #live(): LiveSequence[] {
+    return [...this.#names].flatMap((name) => this.cache.live(conversationId(name)) ?? [])
   }
 
   #open(name: string): LiveSequence | null {
@@ -292,17 +293,17 @@ export class Desk {
     this.#names.add(name)
     const opened = this.cache.open(conversationId(name), SALTS.of(this.#tenantOf(name)))
     this.inspect()
-    if (opened.kind === 'lane') return opened.sequence
+    if (opened.kind === 'live') return opened.sequence
     expect(runningSeqs.length).toBe(this.memory.sequences)
     return null
   }
 
   #begin(name: string, sequence: LiveSequence, plan: Plan, kind: StepKind, left = 0): Running {
     const { memory } = this
-    const { shown } = plan
+    const { prompt: shown } = plan
     const own = memory.cellsOwnedBy(name)
     const before: Before = {
-      lane: memory.sequence(sequence.seq),
+      live: memory.sequence(sequence.seq),
       parked: memory.heldBeside(sequence.seq, name),
       own,
       others: memory.cellsOfOthers(name, (other) => this.#tenantOf(other) === this.#tenantOf(name)),
@@ -337,7 +338,7 @@ export class Desk {
     return running
   }
 
-  /** The chunk that comes next is the first that is missing, after the token before it, in a sequence that shows what the lane shows before it. */
+  /** The chunk that comes next is the first that is missing, after the token before it, in a sequence that shows what the live sequence shows before it. */
   #next(running: Running, limit: number) {
     const { name, step, sequence, shown, present } = running
     this.memory.acting = name
@@ -357,14 +358,14 @@ export class Desk {
     return chunk
   }
 
-  /** The lane shows what it is to show, nothing else, and under `exact` as a fresh prefill would make it. */
+  /** The live sequence shows what it is to show, nothing else, and under `exact` as a fresh prefill would make it. */
   #expectContent(running: Running): void {
     const { sequence, plan } = running
     if (plan.contract === 'exact') this.memory.expectFresh(sequence.seq, contentOf(running))
     else this.memory.expectShows(sequence.seq, contentOf(running))
   }
 
-  /** Every cell that a lane took over is what a fresh prefill would make it, or the conversation's own and of the same place. */
+  /** Every cell that a live sequence took over is what a fresh prefill would make it, or the conversation's own and of the same place. */
   #expectProvenance({ name, shown, sequence, present }: Running): void {
     const fresh = this.memory.fresh(shown.tokens)
     const names = this.#places.of(shown, [])
@@ -408,7 +409,7 @@ export class Desk {
     if (plan.approximate > 0) expect(computed).toBeLessThan(exactly)
     if (plan.contract === 'exact') this.#expectLongest(running, fresh, before, best)
     if (plan.asked === 'splice' && !/beyond|sequences of/.test(plan.fallback ?? ''))
-      expect(computed - plan.again).toBeLessThanOrEqual(size - this.#most(running, before, best))
+      expect(computed - plan.redecoded).toBeLessThanOrEqual(size - this.#most(running, before, best))
   }
 
   /** How many tokens at the beginning somebody holds as a fresh prefill would make them. */
@@ -420,15 +421,15 @@ export class Desk {
   }
 
   /** `exact` reuses the longest beginning of which every token is held by somebody, and its own cells before those of others. */
-  #expectLongest({ plan, shown, present }: Running, fresh: readonly number[], { lane }: Before, best: number): void {
+  #expectLongest({ plan, shown, present }: Running, fresh: readonly number[], { live }: Before, best: number): void {
     const size = shown.tokens.length
     const holds = (cells: readonly HeldCell[], place: number) =>
       cells.some(({ position, trace }) => position === place && trace === fresh[place])
     expect(present.indexOf(false)).toBe(Math.min(best, size - 1))
-    expect(plan.again).toBe(best === size ? 1 : 0)
+    expect(plan.redecoded).toBe(best === size ? 1 : 0)
     for (const { kind, span } of plan.parts)
       for (let place = span.start; place < span.end; place++)
-        if (kind !== 'compute') expect(kind === 'keep').toBe(holds(lane, place))
+        if (kind !== 'compute') expect(kind === 'keep').toBe(holds(live, place))
   }
 
   /**
@@ -459,17 +460,17 @@ export class Desk {
     return most
   }
 
-  /** What the ledger will say was parked is what the lane lost, the conversation still holds, and nothing else of it held before that is left. */
+  /** What the ledger will say was parked is what the live sequence lost, the conversation still holds, and nothing else of it held before that is left. */
   protected expectParked(
     { name, step, sequence, plan }: Running,
-    { lane: before, parked, own, others }: Before,
+    { live: before, parked, own, others }: Before,
     left: number,
   ): void {
     const now = new Set(this.memory.sequence(sequence.seq))
     const beside = this.memory.heldBeside(sequence.seq, name)
     const kept = new Set([...beside.values()].flat())
     const known = new Set([...parked].flatMap(([seq, cells]) => (beside.has(seq) ? cells : [])))
-    // The lane may have been rewritten first: a cell is another then, of the same computation.
+    // The live sequence may have been rewritten first: a cell is another then, of the same computation.
     const old = new Set([...own, ...others])
     const here = ({ id, position }: HeldCell) => `${id} at ${position}`
     const rewritten = new Map([...now, ...kept].filter((cell) => !old.has(cell)).map((cell) => [here(cell), cell]))

@@ -9,7 +9,7 @@ import { KvfoldError } from '../../../src/core/errors.js'
 import { ScriptedEngine, type Script } from '../../support/scripted.js'
 import type { Ask } from '../../../src/server/ask.js'
 import { ThreadService, type ServiceOptions } from '../../../src/server/service.js'
-import { ThreadBook } from '../../../src/server/threads/thread-manager.js'
+import { ThreadManager } from '../../../src/server/threads/thread-manager.js'
 import { MemoryStore } from '../../../src/server/threads/memory-store.js'
 import type { ThreadStore } from '../../../src/store/port.js'
 import { SqliteStore } from '../../../src/store/sqlite-store.js'
@@ -318,16 +318,17 @@ describe('threads that are read when they are needed', () => {
   })
 
   it('keep what only this process knows of them: what answers were shown, which tools the model had', async () => {
-    const book = await ThreadBook.open({
+    const book = await ThreadManager.open({
       store: new MemoryStore(),
       portsOf: () => ({}),
       forget: () => undefined,
+      erase: () => Promise.resolve(),
       idleBytes: 0,
     })
     const take = (content: string) => book.take({ tenant: 't', model: 'm', messages: [user(content)], tools: [look] })
     const { thread } = await take('One?')
     thread.shown.note({ messages: 1, edits: [], contract: 'exact' }, true)
-    thread.kept.own = [{ ...look, name: 'ours' }]
+    thread.runtime.own = [{ ...look, name: 'ours' }]
     const shown = thread.shown.upTo(1)
     await book.give(thread)
     await book.give((await take('Two?')).thread)
@@ -339,8 +340,14 @@ describe('threads that are read when they are needed', () => {
 
   it('stay in memory while they are used, and after that as far as there is room', async () => {
     const open = (idleBytes: number) =>
-      ThreadBook.open({ store: new MemoryStore(), portsOf: () => ({}), forget: () => undefined, idleBytes })
-    const take = (book: ThreadBook, content: string) =>
+      ThreadManager.open({
+        store: new MemoryStore(),
+        portsOf: () => ({}),
+        forget: () => undefined,
+        erase: () => Promise.resolve(),
+        idleBytes,
+      })
+    const take = (book: ThreadManager, content: string) =>
       book.take({ tenant: 't', model: 'm', messages: [user(content)], tools: [] })
     const none = await open(0)
     const taken = [await take(none, 'a'), await take(none, 'b'), await take(none, 'c')]

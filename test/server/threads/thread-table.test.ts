@@ -1,8 +1,8 @@
 /** What one tenant has costs another nothing: a look-up touches the entries of its own tenant, however many others there are. */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/chat/message.js'
-import { BookEntry } from '../../../src/server/threads/thread-table.js'
-import { ThreadBook } from '../../../src/server/threads/thread-manager.js'
+import { ThreadEntry } from '../../../src/server/threads/thread-table.js'
+import { ThreadManager } from '../../../src/server/threads/thread-manager.js'
 import { MemoryStore } from '../../../src/server/threads/memory-store.js'
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })
@@ -18,7 +18,7 @@ class CountedStore extends MemoryStore {
 }
 
 async function open(store = new CountedStore()) {
-  const book = await ThreadBook.open({ store, portsOf: () => ({}), forget: () => undefined })
+  const book = await ThreadManager.open({ store, portsOf: () => ({}), forget: () => undefined, erase: () => Promise.resolve() })
   const ask = async (tenant: string, messages: readonly ChatMessage[]): Promise<string> => {
     const { thread } = await book.take({ tenant, model: 'm', messages, tools: [] })
     await book.give(thread)
@@ -29,13 +29,13 @@ async function open(store = new CountedStore()) {
 
 /** How often `work` looks at anything of any entry. */
 async function touches(work: () => Promise<unknown>): Promise<number> {
-  const own = Object.entries(Object.getOwnPropertyDescriptors(BookEntry.prototype))
+  const own = Object.entries(Object.getOwnPropertyDescriptors(ThreadEntry.prototype))
   let count = 0
   for (const [name, descriptor] of own)
     if (descriptor.get !== undefined)
-      Object.defineProperty(BookEntry.prototype, name, {
+      Object.defineProperty(ThreadEntry.prototype, name, {
         configurable: true,
-        get(this: BookEntry): unknown {
+        get(this: ThreadEntry): unknown {
           count++
           return descriptor.get!.call(this)
         },
@@ -43,7 +43,7 @@ async function touches(work: () => Promise<unknown>): Promise<number> {
   try {
     await work()
   } finally {
-    for (const [name, descriptor] of own) Object.defineProperty(BookEntry.prototype, name, descriptor)
+    for (const [name, descriptor] of own) Object.defineProperty(ThreadEntry.prototype, name, descriptor)
   }
   return count
 }

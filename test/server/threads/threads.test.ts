@@ -110,6 +110,21 @@ describe('a stateless client', () => {
     expect(first.thread).toMatch(/^thread_[0-9a-f]{32}$/)
   })
 
+  it('goes on with its thread beside others that are answered the same, however many', async () => {
+    const { ask, service } = await serve(() => ({ content: 'Done.' }))
+    const clients = Array.from({ length: 20 }, (_, client) => ({ client, messages: [system], thread: '' }))
+    for (let turn = 0; turn < 3; turn++)
+      for (const each of clients) {
+        each.messages = [...each.messages, user(`Task ${each.client}, part ${turn}.`)]
+        const { thread, message, edits } = await ask(each.messages)
+        expect([thread, edits]).toEqual([each.thread || thread, null])
+        each.messages = [...each.messages, message]
+        each.thread = thread
+      }
+    expect(new Set(clients.map(({ thread }) => thread)).size).toBe(20)
+    expect(service.threads.list('t')).toHaveLength(20)
+  })
+
   it('gets a fork where it changed something, and is told what; the old thread lives on', async () => {
     const { ask, service, engine } = await serve(numbered)
     const first = await ask([system, user('One?')])

@@ -1,6 +1,6 @@
 /** Owns what a figure of a report is, a drawing or why there is none, the look of a condition in all of them, and the figures of accuracy and of cost. */
-import { type Curve, curves, type Point, type Row, type RowGroup, rows, size } from '../../../figures/panels.js'
-import { type Entry, figure, type Panel, THEIRS } from '../../../figures/figure.js'
+import { type Curve, curves, type PanelPoint, type PanelRow, type RowGroup, rows, size } from '../../../figures/panels.js'
+import { type LegendEntry, figure, type Panel, type Picture, THEIRS } from '../../../figures/figure.js'
 import { count, plural } from '../../../figures/numbers.js'
 import type { AgentKind } from '../../agent.js'
 import { paperFigure6, type PaperRow, paperTable1 } from '../../paper.js'
@@ -9,21 +9,15 @@ import type { ConditionResult, Summary } from '../summary.js'
 import { Labels, percent, seconds } from '../tables/labels.js'
 import { PAPER_AXES, valuesOn } from '../tables/paper.js'
 
-export interface Picture {
-  /** File name without its ending. */
-  readonly name: string
-  readonly svg: string
-}
-
 export interface LeftOut {
   /** What the logs lack, as a sentence. */
   readonly why: string
 }
 
-export type Drawn = Picture | LeftOut
+export type DrawnPicture = Picture | LeftOut
 
 /** The drawing, where there is one: figures without data are empty text. */
-export const drawnOr = (name: string, svg: string, why: string): Drawn => (svg === '' ? { why } : { name, svg })
+export const drawnOr = (name: string, svg: string, why: string): DrawnPicture => (svg === '' ? { why } : { name, svg })
 
 /** Readable on white and on black. */
 const AGENTS: Readonly<Record<AgentKind, string>> = {
@@ -37,14 +31,14 @@ const AGENTS: Readonly<Record<AgentKind, string>> = {
 
 const DASHES: readonly string[] = ['', '7 4', '2 3', '10 3 2 3']
 
-export interface Look {
+export interface SeriesStyle {
   readonly colour: string
   /** Sets conditions of one agent apart: contracts, settings, logs. */
   readonly dash: string
 }
 
 /** The same for a condition in all figures. */
-export function lookOf({ agents, conditions }: Summary, condition: ConditionResult): Look {
+export function lookOf({ agents, conditions }: Summary, condition: ConditionResult): SeriesStyle {
   const kind = agents[condition.agent]!.agent
   const name = ({ variant, agent, contract }: ConditionResult): string => `${variant} ${agent} ${contract}`
   const same = [...new Set(conditions.filter(({ agent }) => agents[agent]!.agent === kind).map(name))]
@@ -53,7 +47,7 @@ export function lookOf({ agents, conditions }: Summary, condition: ConditionResu
 
 // The figures of accuracy: all conditions of all tasks, and curves against what makes a task harder, the paper's beside ours.
 
-export function accuracyPictures(summary: Summary): Drawn[] {
+export function accuracyPictures(summary: Summary): DrawnPicture[] {
   const labels = new Labels(summary)
   const groups = summary.tasks.map((_, task) => ({
     title: labels.task(task),
@@ -82,7 +76,7 @@ export function accuracyPictures(summary: Summary): Drawn[] {
 }
 
 /** A panel for every axis with two values or more, the paper's beside it; where there are two such axes, also one for every value of the first. */
-function curvesOf(summary: Summary, labels: Labels, index: number): Drawn {
+function curvesOf(summary: Summary, labels: Labels, index: number): DrawnPicture {
   const { task, slug, axes } = summary.tasks[index]!
   const own = summary.conditions.filter((condition) => condition.task === index)
   const long = axes.filter((axis) => valuesOn(own, axis).length > 1)
@@ -107,7 +101,7 @@ function curvesOf(summary: Summary, labels: Labels, index: number): Drawn {
   )
 }
 
-const entries = (summary: Summary, labels: Labels, conditions: readonly ConditionResult[]): Entry[] =>
+const entries = (summary: Summary, labels: Labels, conditions: readonly ConditionResult[]): LegendEntry[] =>
   conditions.map((condition) => ({ label: labels.condition(condition), ...lookOf(summary, condition) }))
 
 function averaged(
@@ -144,7 +138,7 @@ function crossed(
     valuesOn(conditions, along),
     conditions.map((condition) => ({
       ...lookOf(summary, condition),
-      points: condition.cells.flatMap(({ cell, measures }): Point[] => {
+      points: condition.cells.flatMap(({ cell, measures }): PanelPoint[] => {
         const x = cell[along]
         return cell[axis] === value && typeof x === 'number' && measures !== null
           ? [point(labels.condition(condition), x, measures.accuracy, measures.answered)]
@@ -157,7 +151,7 @@ function crossed(
 const panel = (title: string, below: string, axis: string, sizes: readonly number[], own: readonly Curve[]): Panel =>
   curves({ title, below, sizes, names: { x: axis, y: 'accuracy, %' }, y: { domain: [0, 100], ticks: 5 }, curves: own })
 
-const point = (label: string, x: number, { value, interval }: Estimate, answered: number): Point => ({
+const point = (label: string, x: number, { value, interval }: Estimate, answered: number): PanelPoint => ({
   x,
   value: 100 * value,
   interval: [100 * interval[0], 100 * interval[1]],
@@ -193,16 +187,16 @@ function paperPanel(task: string, axis: string): Panel | null {
 
 // The figures of cost: context before and after, tokens computed and reused, time.
 
-export function costPictures(summary: Summary): Drawn[] {
+export function costPictures(summary: Summary): DrawnPicture[] {
   const labels = new Labels(summary)
   return [context(summary, labels), work(summary, labels), time(summary, labels)]
 }
 
 /** In the shape of the paper's figure 6: only agents that call tools change their context on purpose. */
-function context(summary: Summary, labels: Labels): Drawn {
+function context(summary: Summary, labels: Labels): DrawnPicture {
   const title = 'Context before and after'
   const callers = summary.conditions.filter(({ tools, measures }) => tools.calls > 0 && measures !== null)
-  const ours = (condition: ConditionResult): Row => {
+  const ours = (condition: ConditionResult): PanelRow => {
     const { before, after } = condition.measures!.context
     return {
       label: labels.condition(condition),
@@ -214,7 +208,7 @@ function context(summary: Summary, labels: Labels): Drawn {
   const names = new Set(callers.map(({ task }) => summary.tasks[task]!.task))
   const theirs = paperFigure6.tasks
     .filter(({ task }) => names.has(task))
-    .map(({ task, before, after }): Row => ({
+    .map(({ task, before, after }): PanelRow => ({
       label: summary.tasks.find((own) => own.task === task)!.title,
       values: [before, after],
       colour: THEIRS,
@@ -239,7 +233,7 @@ const change = (before: number, after: number): string =>
 
 const [COMPUTED, REUSED] = ['#ea580c', '#0d9488']
 
-function work(summary: Summary, labels: Labels): Drawn {
+function work(summary: Summary, labels: Labels): DrawnPicture {
   const title = 'Tokens computed, and tokens shown that were in the cache'
   const groups = byTask(summary, labels, ({ work, reused }) => ({
     parts: [
@@ -267,7 +261,7 @@ const TIMES = [
   { name: 'other', colour: '#a1a1aa' },
 ] as const
 
-function time(summary: Summary, labels: Labels): Drawn {
+function time(summary: Summary, labels: Labels): DrawnPicture {
   const title = 'Where the time goes'
   const groups = byTask(summary, labels, ({ milliseconds }) => ({
     parts: TIMES.map(({ name, colour }) => ({
@@ -284,7 +278,7 @@ function time(summary: Summary, labels: Labels): Drawn {
   return drawnOr('time', svg, `${title}: no sample was answered.`)
 }
 
-const byTask = (summary: Summary, labels: Labels, of: (measures: Measures) => Omit<Row, 'label'>): RowGroup[] =>
+const byTask = (summary: Summary, labels: Labels, of: (measures: Measures) => Omit<PanelRow, 'label'>): RowGroup[] =>
   summary.tasks.map((_, task) => ({
     title: labels.task(task),
     rows: summary.conditions.flatMap((condition) =>

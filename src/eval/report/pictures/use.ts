@@ -1,16 +1,16 @@
 /** Owns the figures of tool use: which tools, in which order, how evenly, how often, and folds beside restores. */
 import { paperFigure3, paperTraining } from '../../paper.js'
 import * as Plot from '@observablehq/plot'
-import { type Entry, figure, PALETTE, type Panel, THEIRS } from '../../../figures/figure.js'
-import { type Row, type RowGroup, rows } from '../../../figures/panels.js'
-import { type Drawn, drawnOr, lookOf } from './picture.js'
+import { type LegendEntry, figure, PALETTE, type Panel, THEIRS } from '../../../figures/figure.js'
+import { type PanelRow, type RowGroup, rows } from '../../../figures/panels.js'
+import { type DrawnPicture, drawnOr, lookOf } from './picture.js'
 import type { ConditionResult, Summary } from '../summary.js'
 import { plural } from '../../../figures/numbers.js'
 import { Labels, percent } from '../tables/labels.js'
 import { toolNames } from '../tables/tools.js'
 
 /** None of them without calls: that is said once. */
-export function usePictures(summary: Summary): Drawn[] {
+export function usePictures(summary: Summary): DrawnPicture[] {
   const calling = summary.conditions.filter(({ tools }) => tools.calls > 0)
   const why = "Tool use, as in the paper's figures 3 and 11 to 13: no agent of these logs called tools."
   if (calling.length === 0) return [{ why }]
@@ -25,20 +25,20 @@ export function usePictures(summary: Summary): Drawn[] {
   ]
 }
 
-const toolEntries = (calling: readonly ConditionResult[]): Entry[] =>
+const toolEntries = (calling: readonly ConditionResult[]): LegendEntry[] =>
   toolNames(calling.map(({ tools }) => tools)).map((label, index) => ({ label, colour: PALETTE[index % PALETTE.length]! }))
 
 const perSample = ({ tools }: ConditionResult, name: string): number => (tools.counts[name] ?? 0) / tools.samples
 
 /** In the shape of figure 3: a group a task, and a tool where several conditions called tools. */
-function toolCounts(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
+function toolCounts(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Which tools are called'
   const groups = summary.tasks.flatMap(({ task }, index): RowGroup[] => {
     const own = calling.filter((condition) => condition.task === index)
     if (own.length === 0) return []
     const quoted = paperFigure3.counts.filter((one) => one.task === task)
     const names = [...new Set([...toolNames(own.map(({ tools }) => tools)), ...quoted.map(({ tool }) => tool)])]
-    const ofTool = (name: string, label: (condition: ConditionResult) => string): Row[] => [
+    const ofTool = (name: string, label: (condition: ConditionResult) => string): PanelRow[] => [
       ...own.map((condition) => {
         const value = perSample(condition, name)
         const { colour } = lookOf(summary, condition)
@@ -62,7 +62,7 @@ function toolCounts(summary: Summary, labels: Labels, calling: readonly Conditio
   return drawnOr('tools', figure({ title, below: theirs, panels: rows(groups, 'calls a sample') }), title)
 }
 
-function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): Row {
+function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): PanelRow {
   const value = calls / paperFigure3.samples
   return {
     label: `the paper's, ${prompt}`,
@@ -75,7 +75,7 @@ function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): Row
 /** Calls beyond are left out of the drawing; the table has them. */
 const MOST = 30
 
-function order(labels: Labels, calling: readonly ConditionResult[]): Drawn {
+function order(labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Which tool at which call'
   const below = 'Of how many samples the first, second, ... call was of which tool.'
   const key = toolEntries(calling)
@@ -110,7 +110,7 @@ function order(labels: Labels, calling: readonly ConditionResult[]): Drawn {
 
 const decimals = (value: number): string => value.toFixed(value < 1 ? 3 : 2)
 
-const quotedRow = (label: string, { start, end }: { readonly start: number; readonly end: number }): Row => ({
+const quotedRow = (label: string, { start, end }: { readonly start: number; readonly end: number }): PanelRow => ({
   label,
   values: [start, end],
   colour: THEIRS,
@@ -148,32 +148,32 @@ function besideTraining(
   [id, title, below, unit]: readonly [id: string, title: string, below: string, unit: string],
   groups: readonly RowGroup[],
   quoted: typeof paperTraining.entropy | typeof paperTraining.calls,
-): Drawn {
+): DrawnPicture {
   const theirs = { title: QUOTED, rows: quoted.rows.map((row) => quotedRow(row.of, row)) }
   return drawnOr(id, figure({ title, below, panels: rows([...groups, theirs], unit) }), title)
 }
 
-function entropies(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
+function entropies(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const below = "Shannon entropy of calls by tool, in bits; in place of the paper's figure 11, which follows a training."
   const groups = ownGroups(summary, labels, calling, ({ tools }) => tools.entropy)
   return besideTraining(['tool-entropy', 'How evenly tools are used: entropy', below, 'bits'], groups, paperTraining.entropy)
 }
 
-function callsPerTask(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
+function callsPerTask(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const below = "Mean number of calls, failed ones included; in place of the paper's figure 12, which follows a training."
   const groups = ownGroups(summary, labels, calling, ({ tools }) => tools.calls / tools.samples)
   return besideTraining(['tool-calls', 'Calls a sample', below, 'calls a sample'], groups, paperTraining.calls)
 }
 
 /** In place of the left half of figure 13, for all tasks. */
-function shares(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
+function shares(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Shares of tools among the calls'
   const tools = toolEntries(calling)
   const groups = summary.tasks.map((_, task) => ({
     title: labels.task(task),
     rows: calling
       .filter((condition) => condition.task === task)
-      .map((condition): Row => ({
+      .map((condition): PanelRow => ({
         label: labels.condition(condition),
         parts: tools.map(({ label, colour }) => {
           const share = (condition.tools.counts[label] ?? 0) / condition.tools.calls
@@ -188,7 +188,7 @@ function shares(summary: Summary, labels: Labels, calling: readonly ConditionRes
 }
 
 /** In place of the right half of figure 13. */
-function onPiLlm(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): Drawn {
+function onPiLlm(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Folds and restores on PI-LLM'
   const own = calling.filter(({ task }) => summary.tasks[task]!.task === 'pi-llm')
   const panels = paperTraining.piLlm.rows.flatMap(({ tool, start, end }) => {

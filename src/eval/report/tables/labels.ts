@@ -120,7 +120,7 @@ export const probability = (p: number): string => (p < 0.0001 ? '< 0.0001' : p <
 
 // What a table of a report is: for people, and with all digits for programs, as CSV.
 
-export type Value = string | number | boolean | null
+export type CellValue = string | number | boolean | null
 
 /** How a column is made from a row. */
 export interface DataColumn<Row> {
@@ -129,7 +129,7 @@ export interface DataColumn<Row> {
   /** For people; null: in CSV only. */
   readonly title: string | null
   /** In CSV, with all its digits. */
-  readonly value: (row: Row) => Value
+  readonly value: (row: Row) => CellValue
   /** For people; default: the value. */
   readonly text?: (row: Row) => string
   readonly align?: 'left' | 'right'
@@ -149,7 +149,7 @@ export interface DataTable extends Table {
   /** Whether the page shows it, or only links to its files. */
   readonly onPage: boolean
   readonly names: readonly string[]
-  readonly values: readonly (readonly Value[])[]
+  readonly values: readonly (readonly CellValue[])[]
 }
 
 export function dataTable<Row>(
@@ -173,13 +173,13 @@ export function dataTable<Row>(
 /** What stands where there is no number. */
 export const NONE = '–'
 
-const plain = (value: Value): string => (value === null ? NONE : String(value))
+const plain = (value: CellValue): string => (value === null ? NONE : String(value))
 
 /** RFC 4180: comma, CRLF, quotes where they are needed; nothing for null. */
 export const csv = ({ names, values }: Pick<DataTable, 'names' | 'values'>): string =>
   [names, ...values].map((fields) => `${fields.map(field).join(',')}\r\n`).join('')
 
-function field(value: Value): string {
+function field(value: CellValue): string {
   const text = value === null ? '' : String(value)
   return /[",\r\n]|^\s|\s$/u.test(text) ? `"${text.replaceAll('"', '""')}"` : text
 }

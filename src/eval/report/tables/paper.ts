@@ -27,13 +27,13 @@ function accuracyAt({ margins }: ConditionResult, axis: string, value: number): 
   return margin === undefined ? null : 100 * margin.accuracy.value
 }
 
-interface Row {
+interface PaperTableRow {
   readonly condition: ConditionResult | null
   readonly label: string
   readonly values: readonly (number | null)[]
 }
 
-const theirs = ({ condition }: Row): boolean => condition === null
+const theirs = ({ condition }: PaperTableRow): boolean => condition === null
 
 function firstTable(summary: Summary, task: 'pi-llm' | 'needles'): DataTable[] {
   const axis = PAPER_AXES[task]!
@@ -43,7 +43,7 @@ function firstTable(summary: Summary, task: 'pi-llm' | 'needles'): DataTable[] {
   const sizes = [...new Set<number>([...valuesOn(ours, axis), ...paper.columns])].sort((a, b) => a - b)
   if (valuesOn(ours, axis).length === 0) return []
   const several = new Set(ours.map((condition) => condition.task)).size > 1
-  const rows: Row[] = [
+  const rows: PaperTableRow[] = [
     ...ours.map((condition) => ({
       condition,
       label: (several ? `${labels.task(condition.task)}: ` : '') + labels.condition(condition),
@@ -73,9 +73,9 @@ function firstTable(summary: Summary, task: 'pi-llm' | 'needles'): DataTable[] {
   ]
 }
 
-const whoseColumn: DataColumn<Row> = { name: 'method', title: 'method', value: ({ label }) => label }
+const whoseColumn: DataColumn<PaperTableRow> = { name: 'method', title: 'method', value: ({ label }) => label }
 
-const numberColumn = (name: string, title: string, at: number): DataColumn<Row> => ({
+const numberColumn = (name: string, title: string, at: number): DataColumn<PaperTableRow> => ({
   name,
   title,
   align: 'right',
@@ -90,7 +90,7 @@ function secondTable(summary: Summary): DataTable[] {
   const columns = paperTable2.columns.map((task) => tasks.findIndex((own) => own.task === task))
   if (columns.every((index) => index === -1)) return []
   const keys = [...new Map(conditions.map((condition) => [keyOf(condition), condition]))]
-  const ours = keys.flatMap(([key, condition]): Row[] => {
+  const ours = keys.flatMap(([key, condition]): PaperTableRow[] => {
     const own = columns.map((index) => conditions.find((other) => keyOf(other) === key && other.task === index))
     const values = own.map((one) => (one?.measures == null ? null : 100 * one.measures.accuracy.value))
     if (values.every((value) => value === null)) return []
@@ -101,7 +101,7 @@ function secondTable(summary: Summary): DataTable[] {
       untrained.length === 0 || untrained.length === there ? name : `${name}, untrained for ${untrained.join(' and ')}`
     return [{ condition, label, values: [...values, values.includes(null) ? null : sum(values) / values.length] }]
   })
-  const quoted = paperTable2.rows.map(({ method, values, mean }): Row => ({
+  const quoted = paperTable2.rows.map(({ method, values, mean }): PaperTableRow => ({
     condition: null,
     label: method,
     values: [...values, mean],
@@ -124,7 +124,7 @@ function secondTable(summary: Summary): DataTable[] {
 const keyOf = ({ variant, agent, contract }: ConditionResult): string => `${variant} ${agent} ${contract}`
 const sum = (values: readonly (number | null)[]): number => values.reduce<number>((total, value) => total + (value ?? 0), 0)
 
-interface Figure {
+interface PaperFigure {
   readonly source: string
   readonly quantity: string
   readonly whose: string
@@ -171,7 +171,7 @@ function figureTable(summary: Summary): DataTable[] {
 const callers = ({ conditions, tasks }: Summary, task: TaskName | null): ConditionResult[] =>
   conditions.filter((condition) => condition.tools.calls > 0 && (task === null || tasks[condition.task]!.task === task))
 
-function toolCounts(summary: Summary): Figure[] {
+function toolCounts(summary: Summary): PaperFigure[] {
   const labels = new Labels(summary)
   const { source, method, samples, counts } = paperFigure3
   const names = [...new Set(counts.map(({ task, tool }) => `${task} ${tool}`))]
@@ -198,7 +198,7 @@ function toolCounts(summary: Summary): Figure[] {
   })
 }
 
-function contexts(summary: Summary): Figure[] {
+function contexts(summary: Summary): PaperFigure[] {
   const labels = new Labels(summary)
   const { source, method, tasks } = paperFigure6
   return tasks.flatMap(({ task, before, after }) => {
@@ -224,7 +224,7 @@ function contexts(summary: Summary): Figure[] {
   })
 }
 
-function training(summary: Summary): Figure[] {
+function training(summary: Summary): PaperFigure[] {
   const labels = new Labels(summary)
   const { method, entropy, calls, piLlm } = paperTraining
   const all = callers(summary, null)
@@ -239,7 +239,7 @@ function training(summary: Summary): Figure[] {
     quantity: string,
     conditions: readonly ConditionResult[],
     of: (condition: ConditionResult) => number | null,
-  ): Figure[] =>
+  ): PaperFigure[] =>
     conditions.flatMap((condition) => {
       const value = of(condition)
       return value === null
@@ -268,7 +268,7 @@ const figure = (
   values: readonly number[],
   write: (value: number) => string,
   theirs = false,
-): Figure => ({ source, quantity, whose, values, text: values.map(write).join(' → '), theirs })
+): PaperFigure => ({ source, quantity, whose, values, text: values.map(write).join(' → '), theirs })
 
 const own = (labels: Labels, condition: ConditionResult): string => `ours: ${labels.condition(condition)}`
 const decimals = (value: number): string => value.toFixed(value < 1 ? 3 : 2)

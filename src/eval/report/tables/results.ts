@@ -1,6 +1,7 @@
 /** Owns the tables of results: accuracy and cost, over all cells and cell by cell. */
 import type { Measures } from '../estimates.js'
-import { byAxes, type Cell, type ConditionResult, type Result, type Summary } from '../summary.js'
+import { byAxes, type ConditionResult, type MeasuredResult, type Summary } from '../summary.js'
+import type { TaskCell } from '../../task.js'
 import { count } from '../../../figures/numbers.js'
 import {
   type DataColumn,
@@ -17,22 +18,22 @@ import {
 
 // The rows that tables of results share: a condition over all cells, or one cell of it.
 
-export interface Row {
+export interface ResultRow {
   readonly condition: ConditionResult
   /** Empty for all cells together. */
-  readonly cell: Cell
-  readonly result: Result
+  readonly cell: TaskCell
+  readonly result: MeasuredResult
 }
 
-export const wholeRows = ({ conditions }: Summary): Row[] =>
+export const wholeRows = ({ conditions }: Summary): ResultRow[] =>
   conditions.map((condition) => ({ condition, cell: {}, result: condition }))
 
-export const opensTask = (row: Row, before: Row): boolean => row.condition.task !== before.condition.task
+export const opensTask = (row: ResultRow, before: ResultRow): boolean => row.condition.task !== before.condition.task
 
 /** By cell, so that the conditions of one stand together. */
-export function cellRows({ conditions, tasks }: Summary, task: number): Row[] {
+export function cellRows({ conditions, tasks }: Summary, task: number): ResultRow[] {
   const own = conditions.filter((condition) => condition.task === task)
-  const rows = own.flatMap((condition) => condition.cells.map((result): Row => ({ condition, cell: result.cell, result })))
+  const rows = own.flatMap((condition) => condition.cells.map((result): ResultRow => ({ condition, cell: result.cell, result })))
   const { axes } = tasks[task]!
   return rows
     .map((row, place) => ({ row, place }))
@@ -44,28 +45,28 @@ export function cellRows({ conditions, tasks }: Summary, task: number): Row[] {
 
 export const opensCell =
   (axes: readonly string[]) =>
-  (row: Row, before: Row): boolean =>
+  (row: ResultRow, before: ResultRow): boolean =>
     byAxes(row.cell, before.cell, axes) !== 0
 
 /** Which condition of which task. */
-export const conditionColumns = (labels: Labels): DataColumn<Row>[] => [
+export const conditionColumns = (labels: Labels): DataColumn<ResultRow>[] => [
   { name: 'task', title: 'task', value: ({ condition }) => labels.task(condition.task) },
-  ...labels.columns<Row>(({ condition }) => condition),
+  ...labels.columns<ResultRow>(({ condition }) => condition),
 ]
 
 /** Which cell, and which condition. */
-export const cellColumns = (axes: readonly string[], labels: Labels): DataColumn<Row>[] => [
-  ...axes.map((axis): DataColumn<Row> => ({
+export const cellColumns = (axes: readonly string[], labels: Labels): DataColumn<ResultRow>[] => [
+  ...axes.map((axis): DataColumn<ResultRow> => ({
     name: axis,
     title: axis,
     value: ({ cell }) => cell[axis] ?? null,
     text: ({ cell }) => (typeof cell[axis] === 'number' ? count(cell[axis]) : (cell[axis] ?? NONE)),
     align: 'right',
   })),
-  ...labels.columns<Row>(({ condition }) => condition),
+  ...labels.columns<ResultRow>(({ condition }) => condition),
 ]
 
-type Of<T> = (row: Row, measures: Measures) => T
+type Of<T> = (row: ResultRow, measures: Measures) => T
 
 /** A column of numbers that are there where something was answered. */
 export const measured = (
@@ -73,7 +74,7 @@ export const measured = (
   title: string | null,
   value: Of<number | string | null>,
   text?: Of<string>,
-): DataColumn<Row> => ({
+): DataColumn<ResultRow> => ({
   name,
   title,
   align: 'right',
@@ -110,7 +111,7 @@ export function accuracyTables(summary: Summary): DataTable[] {
   ]
 }
 
-const answeredColumns: DataColumn<Row>[] = [
+const answeredColumns: DataColumn<ResultRow>[] = [
   {
     name: 'answered',
     title: 'answered',
@@ -124,10 +125,11 @@ const answeredColumns: DataColumn<Row>[] = [
   { name: 'planned', title: null, value: ({ condition }) => condition.planned },
 ]
 
-function accuracyColumns({ conditions }: Summary, labels: Labels): DataColumn<Row>[] {
-  const against = (of: (comparison: NonNullable<Result['against']>) => number | string | boolean | null) => (row: Row) =>
-    row.result.against === null ? null : of(row.result.against)
-  const said = (of: (comparison: NonNullable<Result['against']>) => string) => (row: Row) =>
+function accuracyColumns({ conditions }: Summary, labels: Labels): DataColumn<ResultRow>[] {
+  const against =
+    (of: (comparison: NonNullable<MeasuredResult['against']>) => number | string | boolean | null) => (row: ResultRow) =>
+      row.result.against === null ? null : of(row.result.against)
+  const said = (of: (comparison: NonNullable<MeasuredResult['against']>) => string) => (row: ResultRow) =>
     row.result.against === null ? NONE : of(row.result.against)
   return [
     { name: 'errors', title: 'errors', align: 'right', value: ({ result }) => result.errors },
@@ -192,12 +194,12 @@ function accuracyColumns({ conditions }: Summary, labels: Labels): DataColumn<Ro
 }
 
 /** Over which comparisons p is corrected. */
-function family(rows: readonly Row[]): string[] {
+function family(rows: readonly ResultRow[]): string[] {
   const comparisons = rows.filter(({ result }) => result.against !== null).length
   return comparisons === 0 ? [] : [`p, Holm: corrected for the comparisons of this table, ${comparisons} in all.`]
 }
 
-function accuracyNotes({ agents, baseline }: Summary, rows: readonly Row[]): string[] {
+function accuracyNotes({ agents, baseline }: Summary, rows: readonly ResultRow[]): string[] {
   const compared = rows.flatMap(({ result }) => result.against ?? [])
   const methods = new Set(rows.flatMap(({ result }) => result.measures?.accuracy.method ?? []))
   const tests = new Set(compared.map(({ test }) => test.test))
@@ -263,7 +265,7 @@ export function costTables(summary: Summary): DataTable[] {
   ]
 }
 
-const tokens = (name: string, title: string, of: (measures: Measures) => number): DataColumn<Row> =>
+const tokens = (name: string, title: string, of: (measures: Measures) => number): DataColumn<ResultRow> =>
   measured(
     name,
     title,
@@ -271,7 +273,7 @@ const tokens = (name: string, title: string, of: (measures: Measures) => number)
     (_row, measures) => count(of(measures)),
   )
 
-const contextColumns: DataColumn<Row>[] = [
+const contextColumns: DataColumn<ResultRow>[] = [
   tokens('context_before', 'before', ({ context }) => context.before),
   tokens('context_most', 'at most', ({ context }) => context.most),
   tokens('context_after', 'after', ({ context }) => context.after),
@@ -298,7 +300,7 @@ const contextColumns: DataColumn<Row>[] = [
   tokens('generated', 'generated', ({ work }) => work.generated),
 ]
 
-const time = (name: string, title: string, of: (measures: Measures) => number | null): DataColumn<Row> =>
+const time = (name: string, title: string, of: (measures: Measures) => number | null): DataColumn<ResultRow> =>
   measured(
     name,
     title,
@@ -311,7 +313,7 @@ const time = (name: string, title: string, of: (measures: Measures) => number | 
 
 const secondsColumn = time('milliseconds', 'time, s', ({ milliseconds }) => milliseconds.total)
 
-const timeColumns: DataColumn<Row>[] = [
+const timeColumns: DataColumn<ResultRow>[] = [
   secondsColumn,
   time('prefill_milliseconds', 'prefill', ({ milliseconds }) => milliseconds.prefill),
   time('decode_milliseconds', 'decode', ({ milliseconds }) => milliseconds.decode),

@@ -96,13 +96,13 @@ function toolTable(calling: readonly ConditionResult[], first: readonly DataColu
 function orderTable(calling: readonly ConditionResult[], first: readonly DataColumn<ConditionResult>[]): DataTable {
   const names = toolNames(calling.map(({ tools }) => tools))
   const rows = calling.flatMap((condition) => condition.tools.order.map((counts, at) => ({ condition, at, counts })))
-  type Row = (typeof rows)[number]
-  const ofCondition = first.map(({ value, text, ...column }): DataColumn<Row> => ({
+  type ToolRow = (typeof rows)[number]
+  const ofCondition = first.map(({ value, text, ...column }): DataColumn<ToolRow> => ({
     ...column,
     value: ({ condition }) => value(condition),
     ...(text === undefined ? {} : { text: ({ condition }) => text(condition) }),
   }))
-  const all = ({ counts }: Row): number => Object.values(counts).reduce((sum, calls) => sum + calls, 0)
+  const all = ({ counts }: ToolRow): number => Object.values(counts).reduce((sum, calls) => sum + calls, 0)
   return dataTable(
     {
       name: 'tool-order',
@@ -114,7 +114,7 @@ function orderTable(calling: readonly ConditionResult[], first: readonly DataCol
       ...ofCondition,
       { name: 'call', title: 'call', align: 'right', value: ({ at }) => at + 1 },
       { name: 'samples', title: 'samples', align: 'right', value: all },
-      ...names.map((name): DataColumn<Row> => ({
+      ...names.map((name): DataColumn<ToolRow> => ({
         name,
         title: `${name}, %`,
         align: 'right',

@@ -1,17 +1,15 @@
-/** Owns what a request to `/v1/messages` means: the ask that it is. */
+/** Owns what a request to `/v1/messages` means: the ask that it is, with the tools that are deferred and the searches for them. */
 import Type from 'typebox'
+import { begun, Effort, TemplateFields, templateFieldsOf, textOf, Thinking } from '../fields.js'
+import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
+import { clearingOf, ContextManagement } from './context-management.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
-import type { Deferral, ToolSearch } from '../../threads/deferred-tools.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { isRecord } from '../../../core/json.js'
-import { given, textOf } from '../fields.js'
-import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
-import { begun, Effort, TemplateFields, templateFieldsOf, Thinking } from '../template-fields.js'
+import { given, isRecord } from '../../../core/json.js'
 import { checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
-import { clearingOf, ContextManagement } from './context-management.js'
-import { hasReferences, referenced, resultText, searchOf } from './tool-search.js'
 
 const TEXT = { text: 'text' } as const
 
@@ -70,27 +68,27 @@ export function promptOf(body: PromptRequest): OfferedTools & { readonly message
 
 interface OfferedTools {
   readonly tools: readonly ToolDefinition[]
-  readonly deferred: Deferral | undefined
+  readonly deferred: DeferredTools | undefined
 }
 
 type KnownTools = ReadonlyMap<string, ToolDefinition>
 
-interface Block {
+interface ContentBlock {
   readonly type: string
   readonly [key: string]: unknown
 }
 
-function blocksOf(content: unknown, place: string): Block[] {
+function blocksOf(content: unknown, place: string): ContentBlock[] {
   if (!Array.isArray(content)) throw new FieldError(place, `${place} must be a string or a list of content blocks.`)
   return content.map((block: unknown, index) => {
-    if (isRecord(block) && typeof block['type'] === 'string') return block as Block
+    if (isRecord(block) && typeof block['type'] === 'string') return block as ContentBlock
     throw new FieldError(`${place}[${index}]`, `${place}[${index}] must be an object with a type.`)
   })
 }
 
 /** One message, but for searches for tools: each ends one, and its result is the next. */
 function assistantMessages(
-  blocks: readonly Block[],
+  blocks: readonly ContentBlock[],
   place: string,
   names: Map<string, string>,
   known: KnownTools,
@@ -141,7 +139,7 @@ function assistantMessages(
 
 /** Results of calls are messages of their own; what stands between them is the user's. */
 function userMessages(
-  blocks: readonly Block[],
+  blocks: readonly ContentBlock[],
   place: string,
   names: ReadonlyMap<string, string>,
   known: KnownTools,
@@ -175,13 +173,13 @@ function saidIn(content: unknown, place: string, known: KnownTools): string {
   return hasReferences(content) ? referenced(content, known, place) : textOf(content, place, TEXT)
 }
 
-function stringOf(block: Block, key: string, place: string): string {
+function stringOf(block: ContentBlock, key: string, place: string): string {
   const value = block[key]
   if (typeof value !== 'string') throw new FieldError(`${place}.${key}`, `${place}.${key} must be a string.`)
   return value
 }
 
-const foreign = ({ type }: Block, place: string): FieldError =>
+const foreign = ({ type }: ContentBlock, place: string): FieldError =>
   unsupported(`${place}.type`, `${place} is of type ${JSON.stringify(type.slice(0, 40))}, which this server does not take here.`)
 
 function toolsOf(tools: NonNullable<PromptRequest['tools']>): OfferedTools {
@@ -296,4 +294,39 @@ export const MessagesBody = Type.Object({
 export const CountBody = Type.Object(Prompt)
 
 export type MessagesRequest = Type.Static<typeof MessagesBody>
-export type PromptRequest = Type.Static<typeof CountBody>
+type PromptRequest = Type.Static<typeof CountBody>
+
+// Tool search as Anthropic's API has it: tools that are deferred, the searches that the server carries out, and their results as text.
+
+const SEARCH = /^tool_search_tool_(bm25|regex)(_\d{8})?$/
+
+/** The search that a tool of the request is; null: it is none. */
+function searchOf(name: string, type: string): ToolSearch | null {
+  const [, kind] = SEARCH.exec(type) ?? []
+  return kind === undefined ? null : { name, by: kind === 'bm25' ? 'words' : 'pattern' }
+}
+
+/** What references to tools stand for, in the order of the references. @throws FieldError for one that names no tool of the request */
+function referenced(references: unknown, tools: ReadonlyMap<string, ToolDefinition>, place: string): string {
+  if (!Array.isArray(references)) throw new FieldError(place, `${place} must be a list.`)
+  return foundText(references.map((reference: unknown, index) => referencedTool(reference, tools, `${place}[${index}]`)))
+}
+
+function referencedTool(reference: unknown, tools: ReadonlyMap<string, ToolDefinition>, place: string): ToolDefinition {
+  const name = isRecord(reference) ? reference['tool_name'] : undefined
+  const tool = typeof name === 'string' ? tools.get(name) : undefined
+  if (tool !== undefined) return tool
+  throw new FieldError(`${place}.tool_name`, `${place}.tool_name names no tool of this request; send its definition, too.`)
+}
+
+/** Whether the content of a client's result is, or has, references to tools. */
+const hasReferences = (content: unknown): content is readonly unknown[] =>
+  Array.isArray(content) && content.some((part) => isRecord(part) && part['type'] === 'tool_reference')
+
+/** What a search's result says, as its own thread has it. @throws FieldError */
+function resultText(content: unknown, tools: ReadonlyMap<string, ToolDefinition>, place: string): string {
+  if (!isRecord(content)) throw new FieldError(place, `${place} must be an object.`)
+  const { type, tool_references: references, error_code: code, error_message: message } = content
+  if (type === 'tool_search_tool_search_result') return referenced(references, tools, `${place}.tool_references`)
+  return typeof message === 'string' ? message : `Error: ${typeof code === 'string' ? code : 'unavailable'}`
+}

@@ -1,12 +1,17 @@
-/** Owns the routes `/v1/messages` and `/v1/messages/count_tokens`. */
+/** Owns the routes `/v1/messages` and `/v1/messages/count_tokens`, and how an answer becomes a message, whole or in events. */
 import { randomUUID } from 'node:crypto'
+import type { ChatMessage, ToolCall } from '../../../chat/message.js'
+import type { Finish } from '../../../engine/engine.js'
+import type { Answer, AskEvent, ToolSearchResult, Usage } from '../../ask.js'
+import { type Problem } from '../../problem.js'
+import type { Frame, StreamShape } from '../../request-lifecycle.js'
+import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
+import { restOf } from '../tools.js'
+import { afterBreakpoint, clearingOf, managed } from './context-management.js'
+import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
+import { searchTools } from '../../threads/server-tools.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { nullsDownTo } from '../fields.js'
-import { ignoredIn, kvfoldReply } from '../kvfold-field.js'
-import { searchTools } from '../../threads/deferred-tools.js'
-import { clearingOf } from './context-management.js'
-import { messageReply, MessageStream } from './messages-reply.js'
-import { CountBody, messagesAsk, MessagesBody, promptOf, templateOf } from './messages-ask.js'
 
 const NULLS = 3
 
@@ -56,3 +61,253 @@ export function addMessages(app: App, { service, sampling, exchange }: Ports): v
     },
   )
 }
+
+// How an answer becomes a message, whole or in events.
+
+/** @param body what was asked */
+export function messageReply(id: string, body: MessagesRequest, answer: Answer): object {
+  const { message, finish, stop, model, searched = [] } = answer
+  const said = ({ content, reasoning }: ChatMessage) => [
+    ...(reasoning === undefined ? [] : [{ type: 'thinking', thinking: reasoning, signature: '' }]),
+    ...(content === '' ? [] : [{ type: 'text', text: content }]),
+  ]
+  return {
+    id,
+    type: 'message',
+    role: 'assistant',
+    model,
+    content: [
+      ...searched.flatMap((step) => [...said(step.message), ...searchBlocks(step.result)]),
+      ...said(message),
+      ...(message.toolCalls ?? []).map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
+    ],
+    ...endOf({ finish, stop }),
+    usage: usageIn(body, answer),
+    ...managed(body, answer),
+  }
+}
+
+/** With what was computed up to the last `cache_control`, as the first step's ledger has it. */
+function usageIn(body: MessagesRequest, { usage, ledger }: Answer): object {
+  const after = afterBreakpoint(body)
+  const messages = after === null ? [] : (ledger.find(({ kind }) => kind === 'answer')?.messages ?? [])
+  // The last one is the answer.
+  const before = messages.slice(0, Math.max(0, messages.length - 1 - (after ?? 0)))
+  const created = before.reduce((sum, { recomputed, fresh }) => sum + recomputed + fresh, 0)
+  return usageOf(usage, Math.min(created, usage.promptTokens - usage.cachedTokens))
+}
+
+/** `input_tokens` and those `created` were computed: together with the cached ones they are the prompt. */
+function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, 'reasoningTokens'>, created = 0): object {
+  return {
+    input_tokens: promptTokens - cachedTokens - created,
+    cache_creation_input_tokens: created,
+    cache_read_input_tokens: cachedTokens,
+    output_tokens: completionTokens,
+  }
+}
+
+/** Blocks one after another, each begun, filled and ended. */
+export class MessageStream implements StreamShape<Answer> {
+  #model = ''
+  #begun = false
+  #blocks = 0
+  #open: 'text' | 'thinking' | 'call' | null = null
+  /** The call that is being told, when it is open. */
+  #call = { id: '', told: '' }
+
+  constructor(
+    private readonly id: string,
+    private readonly requestId: string,
+    private readonly body: MessagesRequest,
+  ) {}
+
+  on(event: AskEvent): readonly Frame[] {
+    switch (event.type) {
+      case 'started':
+        this.#model = event.model
+        return this.#told(event)
+      case 'plan':
+        return [...this.#begin(event.shown, event.reused), ...this.#told(event)]
+      case 'text':
+        return [...this.#opened('text'), this.#delta({ type: 'text_delta', text: event.text })]
+      case 'reasoning':
+        return [...this.#opened('thinking'), this.#delta({ type: 'thinking_delta', thinking: event.text })]
+      case 'arguments':
+        return this.#arguments(event, event.text)
+      case 'call':
+        return this.#whole(event.call)
+      case 'search':
+        return this.#search(event)
+      case 'acm':
+      case 'policy':
+      case 'progress':
+      case 'queued':
+      case 'rewrite':
+      case 'tokens':
+        return this.#told(event)
+    }
+  }
+
+  done(answer: Answer): readonly Frame[] {
+    const { usage } = answer
+    const told = kvfoldReply(this.body.kvfold, answer, ignoredIn(this.body, MessagesBody))
+    return [
+      ...this.#begin(usage.promptTokens, usage.cachedTokens),
+      ...this.#closed(),
+      frame('message_delta', {
+        delta: endOf(answer),
+        usage: usageIn(this.body, answer),
+        ...managed(this.body, answer),
+        ...(told === undefined ? {} : { kvfold: told }),
+      }),
+      frame('message_stop', {}),
+    ]
+  }
+
+  end(): readonly Frame[] {
+    return []
+  }
+
+  failed(problem: Problem): readonly Frame[] {
+    return [{ event: 'error', data: anthropicError(problem, this.requestId) }]
+  }
+
+  #begin(promptTokens: number, cachedTokens: number): readonly Frame[] {
+    if (this.#begun) return []
+    this.#begun = true
+    const usage = usageOf({ promptTokens, cachedTokens, completionTokens: 0 })
+    const message = { id: this.id, type: 'message', role: 'assistant', model: this.#model, content: [], usage }
+    return [frame('message_start', { message: { ...message, stop_reason: null, stop_sequence: null } })]
+  }
+
+  #opened(kind: 'text' | 'thinking'): readonly Frame[] {
+    if (this.#open === kind) return []
+    const closed = this.#closed()
+    this.#open = kind
+    const block = kind === 'text' ? { type: kind, text: '' } : { type: kind, thinking: '', signature: '' }
+    return [...closed, frame('content_block_start', { index: this.#blocks, content_block: block })]
+  }
+
+  #closed(): readonly Frame[] {
+    if (this.#open === null) return []
+    this.#open = null
+    return [frame('content_block_stop', { index: this.#blocks++ })]
+  }
+
+  #isTold({ id }: Pick<ToolCall, 'id'>): boolean {
+    return this.#open === 'call' && this.#call.id === id
+  }
+
+  #arguments({ id, name }: Pick<ToolCall, 'id' | 'name'>, text: string): readonly Frame[] {
+    const frames: Frame[] = []
+    if (!this.#isTold({ id })) {
+      frames.push(...this.#closed())
+      this.#open = 'call'
+      this.#call = { id, told: '' }
+      const block = { type: 'tool_use', id, name, input: {} }
+      frames.push(frame('content_block_start', { index: this.#blocks, content_block: block }))
+    }
+    this.#call.told += text
+    return text === '' ? frames : [...frames, this.#delta({ type: 'input_json_delta', partial_json: text })]
+  }
+
+  #whole(call: ToolCall): readonly Frame[] {
+    const rest = restOf(call, this.#isTold(call) ? this.#call.told : '')
+    return [...this.#arguments(call, rest), ...this.#closed()]
+  }
+
+  #search(result: ToolSearchResult): readonly Frame[] {
+    const [, found] = searchBlocks(result)
+    const input = JSON.stringify(result.call.arguments)
+    return [
+      ...this.#closed(),
+      frame('content_block_start', { index: this.#blocks, content_block: useBlock(result.call) }),
+      this.#delta({ type: 'input_json_delta', partial_json: input }),
+      frame('content_block_stop', { index: this.#blocks++ }),
+      frame('content_block_start', { index: this.#blocks, content_block: found }),
+      frame('content_block_stop', { index: this.#blocks++ }),
+    ]
+  }
+
+  #delta(delta: object): Frame {
+    return frame('content_block_delta', { index: this.#blocks, delta })
+  }
+
+  #told(event: AskEvent): readonly Frame[] {
+    const told = kvfoldEvent(this.body.kvfold, event)
+    return told === null ? [] : [frame('kvfold', { kvfold: told })]
+  }
+}
+
+const frame = (type: string, data: object): Frame => ({ event: type, data: { type, ...data } })
+
+const endOf = ({ finish, stop }: { readonly finish: Finish; readonly stop?: string | undefined }): object => ({
+  stop_reason: finish === 'stop' && stop !== undefined ? 'stop_sequence' : reasonOf(finish),
+  stop_sequence: stop ?? null,
+})
+
+function reasonOf(finish: Finish): string {
+  switch (finish) {
+    case 'tool-calls':
+      return 'tool_use'
+    case 'length':
+      return 'max_tokens'
+    case 'stop':
+    case 'cancelled':
+      return 'end_turn'
+  }
+}
+
+// Errors as Anthropic's clients read them.
+
+export interface AnthropicError {
+  readonly type: 'error'
+  /** `said`: what there was of an answer that broke off. */
+  readonly error: { readonly type: string; readonly message: string; readonly said?: string }
+  readonly request_id: string
+}
+
+const TYPES: Readonly<Record<number, string>> = {
+  401: 'authentication_error',
+  403: 'permission_error',
+  404: 'not_found_error',
+  413: 'request_too_large',
+  429: 'rate_limit_error',
+  503: 'overloaded_error',
+  504: 'timeout_error',
+}
+
+export function anthropicError(problem: Problem, requestId: string): AnthropicError {
+  const { status, code, said } = problem
+  const type = TYPES[status] ?? (status < 500 ? 'invalid_request_error' : 'api_error')
+  const message = code === 'context/full' ? tooLong(problem) : `${problem.message} [${code}]`
+  return { type: 'error', error: { type, message, ...(said === null ? {} : { said }) }, request_id: requestId }
+}
+
+/** Clients compact their context when they read these words, and take the two numbers out of them. A prompt leaves room for one token of an answer. */
+function tooLong({ size, message }: Problem): string {
+  if (size === null) return `prompt is too long: ${message}`
+  return `prompt is too long: ${size.atLeast ? 'at least ' : ''}${size.tokens} tokens > ${size.context - 1} maximum`
+}
+
+/** A search and its result as blocks. */
+const searchBlocks = ({ call, found, error }: ToolSearchResult): readonly [object, object] => [
+  useBlock(call, call.arguments),
+  {
+    type: 'tool_search_tool_result',
+    tool_use_id: call.id,
+    content:
+      error === null
+        ? {
+            type: 'tool_search_tool_search_result',
+            tool_references: found.map((name) => ({ type: 'tool_reference', tool_name: name })),
+          }
+        : { type: 'tool_search_tool_result_error', error_code: 'invalid_tool_input', error_message: error },
+  },
+]
+
+/** A search as a stream begins it, its input empty. */
+const useBlock = ({ id, name }: ToolCall, input: object = {}): object => ({
+  ...{ type: 'server_tool_use', id, name, input, caller: { type: 'direct' } },
+})

@@ -1,17 +1,15 @@
 /** Owns the routes `/completion` and `/completions`, as llama-server has them: text or tokens go on, by its own names. */
 import Type from 'typebox'
-import { isRecord } from '../../../core/json.js'
+import { given, isRecord } from '../../../core/json.js'
 import type { NamedLogprob, Sampling, TokenLogprob } from '../../../engine/engine.js'
 import type { AnyAnswer, AskEvent, CompletionAnswer, CompletionAsk, Tenant } from '../../ask.js'
-import type { Frame } from '../../event-writer.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem } from '../../problem.js'
-import type { StreamShape } from '../../request-lifecycle.js'
-import { given, nullsDownTo, PromptField, promptsOf, StopField, stopOf } from '../fields.js'
+import type { Frame, StreamShape } from '../../request-lifecycle.js'
+import { nullsDownTo, PromptField, promptsOf, SamplingFields, samplingOf, StopField, stopOf } from '../fields.js'
 import { ignoredIn } from '../kvfold-field.js'
 import { FormFields, formOf, WITH_NULLS } from '../openai/answer-form.js'
 import { openAiError } from '../openai/wire.js'
-import { SamplingFields, samplingOf } from '../sampling-fields.js'
 
 const NULLS = 3
 

@@ -1,17 +1,16 @@
-/** Owns the routes below `/api`, as Ollama has them, and what their requests mean. */
+/** Owns the routes below `/api`, as Ollama has them: what their requests mean, and how answers are told. */
+import { given } from '../../../core/json.js'
 import Type from 'typebox'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
-import type { Answer, AnswerFormat, AnyAsked, Ask, CompletionAnswer, Service, Tenant } from '../../ask.js'
+import type { Answer, AnswerFormat, AnyAnswer, AnyAsked, Ask, AskEvent, CompletionAnswer, Service, Tenant } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
-import { FieldError, unsupported } from '../../problem.js'
+import { FieldError, type Problem, unsupported } from '../../problem.js'
 import type { ModelStatus } from '../../threads/status.js'
-import { given, nullsDownTo, StopField, stopOf } from '../fields.js'
+import { nullsDownTo, samplingOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
-import { samplingOf } from '../sampling-fields.js'
-import { templateFieldsOf } from '../template-fields.js'
 import { checkTools, NO_PARAMETERS } from '../tools.js'
-import { ollamaAnswer, OllamaStream } from './ollama-reply.js'
+import type { Frame, StreamShape } from '../../request-lifecycle.js'
 
 const NULLS = 4
 
@@ -274,4 +273,81 @@ function messagesOf(messages: OllamaChat['messages']): ChatMessage[] {
 
 function refuseImages(images: readonly unknown[] = [], place: string): void {
   if (images.length > 0) throw unsupported(place, `${place} is not supported; this server takes text only.`)
+}
+
+// How an answer becomes Ollama's, whole or a line an event.
+
+/** Of `/api/chat` or `/api/generate`: where they put what the model says. */
+type OllamaKind = 'chat' | 'generate'
+
+const NANOSECONDS = 1e6
+
+function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer): object {
+  const [said, thought, calls] =
+    'message' in answer
+      ? [answer.message.content, answer.message.reasoning ?? '', answer.message.toolCalls ?? []]
+      : [answer.text, '', []]
+  return { ...part(kind, answer.model, said, thought, calls), ...end(answer) }
+}
+
+class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
+  readonly lines = true
+  #model = ''
+
+  constructor(private readonly kind: OllamaKind) {}
+
+  on(event: AskEvent): readonly Frame[] {
+    if (event.type === 'started') this.#model = event.model
+    if (event.type === 'text') return [this.#part(event.text, '', [])]
+    if (event.type === 'reasoning') return [this.#part('', event.text, [])]
+    if (event.type === 'call') return [this.#part('', '', [event.call])]
+    return []
+  }
+
+  done(answer: Answer | CompletionAnswer): readonly Frame[] {
+    return [{ data: { ...part(this.kind, answer.model, '', '', []), ...end(answer) } }]
+  }
+
+  end(): readonly Frame[] {
+    return []
+  }
+
+  failed(problem: Problem): readonly Frame[] {
+    return [{ data: ollamaError(problem) }]
+  }
+
+  #part(text: string, thinking: string, calls: readonly ToolCall[]): Frame {
+    return { data: { ...part(this.kind, this.#model, text, thinking, calls), done: false } }
+  }
+}
+
+export const ollamaError = ({ message }: Problem): object => ({ error: message })
+
+function part(kind: OllamaKind, model: string, text: string, thinking: string, calls: readonly ToolCall[]): object {
+  const thought = thinking === '' ? {} : { thinking }
+  const called =
+    calls.length === 0
+      ? {}
+      : { tool_calls: calls.map(({ id, name, arguments: args }, index) => ({ id, function: { index, name, arguments: args } })) }
+  const said =
+    kind === 'generate'
+      ? { response: text, ...thought }
+      : { message: { role: 'assistant', content: text, ...thought, ...called } }
+  return { model, created_at: new Date().toISOString(), ...said }
+}
+
+/** Times in nanoseconds. */
+function end({ finish, timing, usage, waited }: AnyAnswer): object {
+  const { firstToken, total } = timing
+  const nanoseconds = (milliseconds: number) => Math.round(Math.max(0, milliseconds) * NANOSECONDS)
+  return {
+    done: true,
+    done_reason: finish === 'length' ? 'length' : 'stop',
+    total_duration: nanoseconds(waited + total),
+    load_duration: nanoseconds(waited),
+    prompt_eval_count: usage.promptTokens,
+    prompt_eval_duration: nanoseconds(firstToken),
+    eval_count: usage.completionTokens,
+    eval_duration: nanoseconds(total - firstToken),
+  }
 }

@@ -90,39 +90,39 @@ export function formOf(request: FormRequest): AnswerFormat | undefined {
   return first?.form
 }
 
-type Reader<T = unknown> = (value: T, param: string) => AnswerFormat | undefined
+type FormReader<T = unknown> = (value: T, param: string) => AnswerFormat | undefined
 
 function read<T>(
   param: string,
   value: T | null | undefined,
-  reader: Reader<T>,
+  reader: FormReader<T>,
 ): readonly { readonly param: string; readonly form: AnswerFormat }[] {
   const form = value == null ? undefined : reader(value, param)
   return form === undefined ? [] : [{ param, form }]
 }
 
 const cannot =
-  (why: string): Reader =>
+  (why: string): FormReader =>
   (_, param) => {
     throw unsupported(param, `${param} is not supported; ${why}`)
   }
 
 /** For what is a wish only when it is true. */
 const only =
-  (reader: Reader): Reader =>
+  (reader: FormReader): FormReader =>
   (value, param) => {
     if (typeof value !== 'boolean') throw new FieldError(param, `${param} must be true or false.`)
     return value ? reader(value, param) : undefined
   }
 
-const nothing: Reader = () => undefined
+const nothing: FormReader = () => undefined
 const noRegex = cannot('send a grammar (GBNF), a choice or a JSON schema.')
 const noTag = cannot('send a grammar (GBNF).')
 const noSpaces = cannot('where spaces stand in JSON is not a matter of choice here.')
 const noSuch = cannot('send json, json_object, choice or grammar.')
 
 /** What vLLM's `structured_outputs` may have. */
-const KINDS: Readonly<Record<string, Reader>> = {
+const KINDS: Readonly<Record<string, FormReader>> = {
   json: schemaOf,
   json_object: only(() => ({ kind: 'json' })),
   choice: choiceOf,

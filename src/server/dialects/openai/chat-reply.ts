@@ -2,8 +2,7 @@
 import type { ToolCall } from '../../../chat/message.js'
 import type { Finish, TokenLogprob } from '../../../engine/engine.js'
 import type { Answer, AskEvent } from '../../ask.js'
-import type { Frame } from '../../event-writer.js'
-import type { StreamShape } from '../../request-lifecycle.js'
+import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldBeside, kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
 import { timings } from '../llama-server/completion.js'
@@ -57,7 +56,7 @@ export function chatCompletion({ id, created }: ChatHead, answers: readonly Answ
 
 /** Chunks of one completion, of several choices side by side. */
 export class ChatStream implements StreamShape<Answer> {
-  readonly #choices = new Map<number, Choice>()
+  readonly #choices = new Map<number, StreamedChoice>()
   #model = ''
 
   constructor(
@@ -93,13 +92,13 @@ export class ChatStream implements StreamShape<Answer> {
   }
 
   /** The role goes ahead of everything else. */
-  #first(event: AskEvent, index: number, choice: Choice): readonly Frame[] {
+  #first(event: AskEvent, index: number, choice: StreamedChoice): readonly Frame[] {
     if (choice.begun || event.type === 'queued' || event.type === 'started') return []
     choice.begun = true
     return [this.#chunk([{ index, delta: { ...ROLE, content: '' }, logprobs: null, finish_reason: null }])]
   }
 
-  #delta(event: AskEvent, index: number, choice: Choice): readonly Frame[] {
+  #delta(event: AskEvent, index: number, choice: StreamedChoice): readonly Frame[] {
     switch (event.type) {
       case 'text':
         return [this.#part(index, { content: event.text }, choice)]
@@ -132,7 +131,7 @@ export class ChatStream implements StreamShape<Answer> {
   }
 
   /** A call is begun by its name, and filled by what follows. */
-  #arguments(index: number, { id, name }: Pick<ToolCall, 'id' | 'name'>, text: string, choice: Choice): readonly Frame[] {
+  #arguments(index: number, { id, name }: Pick<ToolCall, 'id' | 'name'>, text: string, choice: StreamedChoice): readonly Frame[] {
     const part = (delta: object) => this.#part(index, { tool_calls: [{ index: choice.calls - 1, ...delta }] }, choice)
     const frames: Frame[] = []
     if (choice.call?.id !== id) {
@@ -144,7 +143,7 @@ export class ChatStream implements StreamShape<Answer> {
     return text === '' ? frames : [...frames, part({ function: { arguments: text } })]
   }
 
-  #part(index: number, delta: object, { logprobs }: Choice): Frame {
+  #part(index: number, delta: object, { logprobs }: StreamedChoice): Frame {
     return this.#chunk([{ index, delta, logprobs: this.#take(logprobs), finish_reason: null }])
   }
 
@@ -159,7 +158,7 @@ export class ChatStream implements StreamShape<Answer> {
     return { data: { id, object: 'chat.completion.chunk', created, model: this.#model, choices, ...usage, ...more } }
   }
 
-  #choice(index: number): Choice {
+  #choice(index: number): StreamedChoice {
     const known = this.#choices.get(index)
     if (known !== undefined) return known
     const choice = { begun: false, calls: 0, call: null, logprobs: [] }
@@ -168,7 +167,7 @@ export class ChatStream implements StreamShape<Answer> {
   }
 }
 
-interface Choice {
+interface StreamedChoice {
   begun: boolean
   calls: number
   /** The call that is being told. */

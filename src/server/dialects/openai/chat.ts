@@ -2,15 +2,24 @@
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
-import { isRecord } from '../../../core/json.js'
+import { given, isRecord } from '../../../core/json.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { Ask, Tenant } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { given, nullsDownTo, StopField, stopOf, textOf } from '../fields.js'
+import {
+  begun,
+  Effort,
+  nullsDownTo,
+  SamplingFields,
+  samplingOf,
+  StopField,
+  stopOf,
+  TemplateFields,
+  templateFieldsOf,
+  textOf,
+} from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
-import { SamplingFields, samplingOf } from '../sampling-fields.js'
-import { begun, Effort, TemplateFields, templateFieldsOf } from '../template-fields.js'
 import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'

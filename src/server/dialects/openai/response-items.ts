@@ -1,22 +1,24 @@
-/** Owns the items of a response's input: what they are as messages. */
+/** Owns what `/v1/responses` takes, and what the items of its input are as messages. */
+import Type from 'typebox'
 import { randomUUID } from 'node:crypto'
-import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
+import { assistantMessage, type ChatMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { isRecord } from '../../../core/json.js'
 import type { ResponsePlace, Responses } from '../../responses/responses.js'
-import { textOf } from '../fields.js'
+import { Effort, SamplingFields, TemplateFields, textOf } from '../fields.js'
 import type { Tenant } from '../../ask.js'
-import { callOf } from '../tools.js'
+import { callOf, STRICT } from '../tools.js'
 import { flatName, searchCall, searchOutput } from './response-tools.js'
+import { KvfoldField } from '../kvfold-field.js'
 
 const PARTS = { input_text: 'text', output_text: 'text', text: 'text', refusal: 'refusal' } as const
 const THOUGHTS = { reasoning_text: 'text' } as const
 
 /** An assistant's message as it comes together from items. */
-interface Draft {
+interface MessageDraft {
   reasoning?: string
   content?: string
-  readonly calls: ToolCall[]
+  readonly toolCalls: ToolCall[]
 }
 
 /**
@@ -33,14 +35,14 @@ export function messagesOfItems(
   if (typeof input === 'string') return [{ role: 'user', content: input }]
   if (!Array.isArray(input)) throw new FieldError('input', 'input must be a string or a list of items.')
   const messages: ChatMessage[] = []
-  let draft: Draft | null = null
+  let draft: MessageDraft | null = null
   const flush = () => {
-    if (draft !== null) messages.push(finished(draft))
+    if (draft !== null) messages.push(assistantMessage(draft))
     draft = null
   }
-  const assistant = (isFull: (draft: Draft) => boolean): Draft => {
+  const assistant = (isFull: (draft: MessageDraft) => boolean): MessageDraft => {
     if (draft !== null && isFull(draft)) flush()
-    return (draft ??= { calls: [] })
+    return (draft ??= { toolCalls: [] })
   }
   input.forEach((item: unknown, index) => {
     const place = `input[${index}]`
@@ -50,7 +52,7 @@ export function messagesOfItems(
         const role = roleOf(item['role'], place)
         const content = textOf(item['content'], `${place}.content`, PARTS)
         if (role === 'assistant')
-          assistant(({ content: said, calls }) => said !== undefined || calls.length > 0).content = content
+          assistant(({ content: said, toolCalls }) => said !== undefined || toolCalls.length > 0).content = content
         else {
           flush()
           messages.push({ role, content })
@@ -60,7 +62,7 @@ export function messagesOfItems(
       case 'reasoning': {
         const text = Array.isArray(item['content']) ? textOf(item['content'], `${place}.content`, THOUGHTS) : ''
         const target = assistant(
-          ({ content, calls, reasoning }) => content !== undefined || calls.length > 0 || reasoning !== undefined,
+          ({ content, toolCalls, reasoning }) => content !== undefined || toolCalls.length > 0 || reasoning !== undefined,
         )
         if (text !== '') target.reasoning = text
         break
@@ -70,12 +72,12 @@ export function messagesOfItems(
       case 'local_shell_call': {
         const call = callIn(item, place)
         names.set(call.id, call.name)
-        assistant(() => false).calls.push(call)
+        assistant(() => false).toolCalls.push(call)
         break
       }
       case 'tool_search_call': {
         const call = searchCall(item, place)
-        assistant(() => false).calls.push(call)
+        assistant(() => false).toolCalls.push(call)
         break
       }
       case 'tool_search_output':
@@ -102,15 +104,6 @@ export function messagesOfItems(
   flush()
   if (messages.length === 0) throw new FieldError('input', 'input is empty.')
   return messages
-}
-
-function finished({ content = '', reasoning, calls }: Draft): ChatMessage {
-  return {
-    role: 'assistant',
-    content,
-    ...(reasoning === undefined ? {} : { reasoning }),
-    ...(calls.length === 0 ? {} : { toolCalls: calls }),
-  }
 }
 
 /** A call as the model made it: of a function, whatever the client calls its type. */
@@ -195,3 +188,65 @@ export async function withReferenced(input: unknown, tenant: Tenant, responses: 
   }
   return Promise.all(items.map(called))
 }
+
+// What `/v1/responses` takes: the part of it that agents use. Fields that would change the answer and mean nothing here are refused.
+
+const { temperature, top_p, top_k, min_p, seed } = SamplingFields
+
+export const ResponseBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
+  input: Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or items' }),
+  instructions: Type.Optional(Type.String({ description: 'system message of this response only' })),
+  previous_response_id: Type.Optional(Type.String({ minLength: 1, maxLength: 300 })),
+  store: Type.Optional(Type.Boolean({ description: 'false: the response has no id that can be gone on from' })),
+  temperature,
+  top_p,
+  top_k,
+  min_p,
+  seed,
+  max_output_tokens: Type.Optional(Type.Integer({ minimum: 1 })),
+  stream: Type.Optional(Type.Boolean()),
+  top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
+  include: Type.Optional(Type.Array(Type.String())),
+  tools: Type.Optional(
+    Type.Array(
+      Type.Object({
+        type: Type.String({
+          description: 'function, custom, namespace, local_shell, tool_search; other tools of OpenAI’s servers are left out',
+        }),
+        name: Type.Optional(Type.String()),
+        description: Type.Optional(Type.String()),
+        parameters: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+        strict: Type.Optional(Type.Boolean({ description: STRICT })),
+        tools: Type.Optional(Type.Array(Type.Unknown(), { description: 'of a namespace' })),
+        defer_loading: Type.Optional(Type.Boolean({ description: 'true: not shown until a search finds it' })),
+        execution: Type.Optional(
+          Type.Enum(['server', 'client'], { description: 'who carries a tool_search out; default: server' }),
+        ),
+        format: Type.Optional(Type.Unknown({ description: 'of a custom tool: told to the model, not enforced' })),
+      }),
+    ),
+  ),
+  tool_choice: Type.Optional(Type.Unsafe<string | Record<string, unknown>>({ type: ['string', 'object'] })),
+  parallel_tool_calls: Type.Optional(Type.Boolean()),
+  text: Type.Optional(
+    Type.Object({
+      format: Type.Optional(
+        Type.Object({ type: Type.String(), schema: Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean'] })) }),
+      ),
+    }),
+  ),
+  reasoning: Type.Optional(Type.Object({ effort: Type.Optional(Effort) })),
+  ...TemplateFields,
+  truncation: Type.Optional(
+    Type.Enum(['auto', 'disabled'], { description: 'auto: what does not fit is folded, as by kvfold.overflow: fold-oldest' }),
+  ),
+  metadata: Type.Optional(Type.Record(Type.String(), Type.String())),
+  background: Type.Optional(Type.Boolean({ description: 'refused when true' })),
+  conversation: Type.Optional(Type.Unknown({ description: 'refused: use previous_response_id or kvfold.thread' })),
+  prompt: Type.Optional(Type.Unknown({ description: 'refused' })),
+  max_tool_calls: Type.Optional(Type.Integer({ description: 'refused: it is about tools of OpenAI' })),
+  kvfold: KvfoldField,
+})
+
+export type ResponseRequest = Type.Static<typeof ResponseBody>

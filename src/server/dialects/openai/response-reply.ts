@@ -1,15 +1,13 @@
 /** Owns how an answer becomes a response, whole or event by event. */
 import type { ToolCall } from '../../../chat/message.js'
 import type { TokenLogprob } from '../../../engine/engine.js'
-import type { Answer, Ask, AskEvent, SearchResult } from '../../ask.js'
-import type { Frame } from '../../event-writer.js'
+import type { Answer, Ask, AskEvent, ToolSearchResult } from '../../ask.js'
 import type { Problem } from '../../problem.js'
-import type { StreamShape } from '../../request-lifecycle.js'
+import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { restOf } from '../tools.js'
-import { itemId, responseId, unstoredId } from './response-items.js'
+import { itemId, ResponseBody, responseId, type ResponseRequest, unstoredId } from './response-items.js'
 import type { CallItem, CallKind, ResponseTools } from './response-tools.js'
-import { ResponseBody, type ResponseRequest } from './responses-ask.js'
 import { chatLogprobs, openAiError, responseUsage } from './wire.js'
 
 /** What of the request a response repeats, and when it was made. */
@@ -141,7 +139,7 @@ const reasoningItem = (id: string, text: string | null, status: ItemStatus): obj
 // Event by event: every event has a number, every item is added, filled and done.
 
 /** The item that is being written. */
-interface Open {
+interface OpenItem {
   readonly kind: 'text' | 'reasoning'
   readonly id: string
   text: string
@@ -155,7 +153,7 @@ export class ResponseStream implements StreamShape<Answer> {
   #sequence = 0
   #state: ResponseState = { id: '', model: '', status: 'in_progress', output: [], answer: null, error: null }
   #begun = false
-  #open: Open | null = null
+  #open: OpenItem | null = null
   #pending: TokenLogprob[] = []
   /** The call whose arguments are being told, and what was told of them. */
   #telling: { readonly id: string; readonly told: string } | null = null
@@ -239,7 +237,7 @@ export class ResponseStream implements StreamShape<Answer> {
     return [...opened, this.#delta('response.output_text.delta', text, { logprobs: chatLogprobs(logprobs).content })]
   }
 
-  #opened(kind: Open['kind']): readonly Frame[] {
+  #opened(kind: OpenItem['kind']): readonly Frame[] {
     if (this.#open?.kind === kind) return []
     const closed = this.#closed()
     const id = this.#itemId(kind === 'text' ? 'msg' : 'rs')
@@ -304,7 +302,7 @@ export class ResponseStream implements StreamShape<Answer> {
     return this.#frame('response.function_call_arguments.delta', { item_id: id, output_index: this.#output.length, delta })
   }
 
-  #search(result: SearchResult): readonly Frame[] {
+  #search(result: ToolSearchResult): readonly Frame[] {
     const from = this.#output.length
     const items = this.head.tools.searchItems(result, (kind, at) => itemId(kind, this.#state.id, from + at))
     return items.flatMap((item) => {

@@ -1,10 +1,9 @@
 /** Owns the tools of `/v1/responses`: all that a client carries out is a function to the model, whatever its type; and the items that their calls are. */
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
-import { isRecord } from '../../../core/json.js'
-import type { SearchResult } from '../../ask.js'
+import { given, isRecord } from '../../../core/json.js'
+import type { ToolSearchResult } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { type Deferral, foundText, type ToolSearch } from '../../threads/deferred-tools.js'
-import { given } from '../fields.js'
+import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
 import { argumentsOf, callOf, checkTools, NO_PARAMETERS } from '../tools.js'
 
 /** What a function's calls are to the client. */
@@ -53,7 +52,7 @@ export class ResponseTools {
   /** Of the tools that are shown. */
   readonly definitions: readonly ToolDefinition[]
   /** Those that are not, and how they are found; left out where there are none. */
-  readonly deferred?: Deferral
+  readonly deferred?: DeferredTools
   /** What was left out, each as `tools[3]: web_search`. */
   readonly ignored: readonly string[]
   readonly #forms: Map<string, ItemForm>
@@ -66,7 +65,7 @@ export class ResponseTools {
       []
     const ignored: string[] = []
     const searches: ToolSearch[] = []
-    const add = (tool: unknown, place: string, namespace?: Fields & { readonly name: string }): void => {
+    const add = (tool: unknown, place: string, namespace?: ToolFields & { readonly name: string }): void => {
       if (!isRecord(tool)) throw new FieldError(place, `${place} must be an object.`)
       const type = textIn(tool, 'type', place)
       if (LEFT_OUT.test(type)) ignored.push(`${place}: ${type.slice(0, 40)}`)
@@ -126,7 +125,7 @@ export class ResponseTools {
   }
 
   /** A search that was carried out: its call and what it found. */
-  searchItems(result: SearchResult, id: (kind: 'tsc' | 'tso', at: number) => string): readonly [SearchCallItem, object] {
+  searchItems(result: ToolSearchResult, id: (kind: 'tsc' | 'tso', at: number) => string): readonly [SearchCallItem, object] {
     const found = result.found.map((name) => this.#sent.get(name))
     return [callItem(id('tsc', 0), result.call, 'server', 'completed'), outputItem(id('tso', 1), result, found)]
   }
@@ -158,9 +157,9 @@ export type CallItem =
   | { readonly id: string; readonly type: 'custom_tool_call'; readonly input: string }
   | { readonly id: string; readonly type: 'local_shell_call'; readonly action: object }
 
-type Fields = Readonly<Record<string, unknown>>
+type ToolFields = Readonly<Record<string, unknown>>
 
-function functionTool({ description, parameters, strict }: Fields): Omit<ToolDefinition, 'name'> {
+function functionTool({ description, parameters, strict }: ToolFields): Omit<ToolDefinition, 'name'> {
   return {
     description: typeof description === 'string' ? description : '',
     parameters: isRecord(parameters) ? parameters : NO_PARAMETERS,
@@ -169,7 +168,7 @@ function functionTool({ description, parameters, strict }: Fields): Omit<ToolDef
 }
 
 /** Its input is free text; a grammar of it is told, not enforced. */
-function customTool({ description, format }: Fields): Omit<ToolDefinition, 'name'> {
+function customTool({ description, format }: ToolFields): Omit<ToolDefinition, 'name'> {
   const grammar =
     isRecord(format) && format['type'] === 'grammar' && typeof format['definition'] === 'string'
       ? `The input keeps to this grammar (${String(format['syntax'])}):\n${format['definition']}`
@@ -178,11 +177,11 @@ function customTool({ description, format }: Fields): Omit<ToolDefinition, 'name
   return { description: texts.filter((text) => text !== '').join('\n\n'), parameters: INPUT }
 }
 
-const shellAction = ({ command = [], working_directory = null, timeout_ms = null }: Fields): object => ({
+const shellAction = ({ command = [], working_directory = null, timeout_ms = null }: ToolFields): object => ({
   ...{ type: 'exec', command, env: {}, working_directory, timeout_ms, user: null },
 })
 
-function textIn(tool: Fields, key: string, place: string): string {
+function textIn(tool: ToolFields, key: string, place: string): string {
   const value = tool[key]
   if (typeof value !== 'string') throw new FieldError(`${place}.${key}`, `${place}.${key} must be a string.`)
   return value
@@ -201,7 +200,7 @@ const NO_QUERY = {
 }
 
 /** A search that the client carries out, as a tool of the model. */
-const clientSearch = ({ description, parameters }: Fields): Omit<ToolDefinition, 'name'> => ({
+const clientSearch = ({ description, parameters }: ToolFields): Omit<ToolDefinition, 'name'> => ({
   description:
     typeof description === 'string'
       ? description
@@ -222,22 +221,22 @@ const callItem = (
 })
 
 /** @param tools as the client sent them */
-const outputItem = (id: string, { call }: SearchResult, tools: readonly unknown[]): object => ({
+const outputItem = (id: string, { call }: ToolSearchResult, tools: readonly unknown[]): object => ({
   ...{ id, type: 'tool_search_output', execution: 'server', call_id: call.id, status: 'completed', tools },
 })
 
 /** The call of an item, as the model made it. */
-export function searchCall(item: Fields, place: string): ToolCall {
+export function searchCall(item: ToolFields, place: string): ToolCall {
   const { arguments: given, execution } = item
   const name = execution === 'client' ? CLIENT_SEARCH : SERVER_SEARCH
   if (typeof given === 'string') return callOf(idIn(item), name, given)
   if (!isRecord(given ?? {})) throw new FieldError(`${place}.arguments`, `${place}.arguments must be an object.`)
-  return { id: idIn(item), name, arguments: (given ?? {}) as Fields }
+  return { id: idIn(item), name, arguments: (given ?? {}) as ToolFields }
 }
 
 /** The result of an item: the definitions of the tools found. */
 export function searchOutput(
-  item: Fields,
+  item: ToolFields,
   place: string,
   definitionsIn: (tools: readonly unknown[]) => readonly ToolDefinition[],
 ): ChatMessage {
@@ -248,7 +247,7 @@ export function searchOutput(
 }
 
 /** Others' servers give their own searches none. */
-const idIn = ({ call_id: id }: Fields): string => (typeof id === 'string' ? id : 'tool_search')
+const idIn = ({ call_id: id }: ToolFields): string => (typeof id === 'string' ? id : 'tool_search')
 
 /** Where an answer ends that may have searched first: each search is a message and its result. */
 export function endOfAnswer(view: readonly ChatMessage[], from: number): number {

@@ -1,12 +1,18 @@
-/** Owns the routes `/v1/responses` and `/v1/responses/:id`. */
+/** Owns the routes `/v1/responses` and `/v1/responses/:id`, and what their requests mean. */
+import { given } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
-import { nullsDownTo } from '../fields.js'
-import { placeOf } from './response-items.js'
+import { nullsDownTo, samplingOf, templateFieldsOf } from '../fields.js'
+import { messagesOfItems, placeOf, ResponseBody, type ResponseRequest, withReferenced } from './response-items.js'
 import { ResponseStream, wholeResponse } from './response-reply.js'
-import { responseAsk, ResponseBody } from './responses-ask.js'
-import { ResponseTools } from './response-tools.js'
+import { endOfAnswer, flatName, ResponseTools } from './response-tools.js'
+import type { ChatMessage } from '../../../chat/message.js'
+import { KvfoldError } from '../../../core/errors.js'
+import type { Sampling } from '../../../engine/engine.js'
+import type { AnswerFormat, Ask, Service, Tenant } from '../../ask.js'
+import { kvfoldOf } from '../kvfold-field.js'
+import { checkChoice } from '../tools.js'
 
 const NULLS = 3
 
@@ -72,3 +78,122 @@ const missing = (id: string): FieldError =>
     `There is no response ${JSON.stringify(id.slice(0, 80))} stored here; it was deleted, or never was.`,
     'server/not-found',
   )
+
+// What a request to `/v1/responses` means: the ask that it is, after what `previous_response_id` stands for.
+
+/** What `include` may ask for: the first is honoured, the rest is about what this server never has. */
+const LOGPROBS = 'message.output_text.logprobs'
+
+/** What knows of earlier responses. */
+type Earlier = Pick<Service, 'responses' | 'threads'>
+
+/** @throws FieldError */
+async function responseAsk(
+  body: ResponseRequest,
+  offered: ResponseTools,
+  tenant: Tenant,
+  defaults: Sampling,
+  service: Earlier,
+): Promise<Ask> {
+  refuseWhatChangesTheAnswer(body)
+  const { definitions: tools, deferred } = offered
+  const earlier = body.previous_response_id === undefined ? null : await before(body.previous_response_id, tenant, service)
+  const names = new Map(earlier?.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id, name }) => [id, name] as const)))
+  const instructions = body.instructions === undefined ? [] : [{ role: 'system', content: body.instructions } as const]
+  const withLogprobs = body.include?.includes(LOGPROBS) === true
+  return {
+    tenant,
+    messages: [
+      ...instructions,
+      ...(earlier?.messages ?? []),
+      ...messagesOfItems(await withReferenced(body.input, tenant, service.responses), names, (list) => offered.told(list)),
+    ],
+    tools,
+    toolChoice: checkChoice(choiceOf(body.tool_choice), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])]),
+    sampling: samplingOf(body, defaults),
+    ...given({
+      deferred,
+      model: body.model,
+      thread: earlier?.thread,
+      maxTokens: body.max_output_tokens,
+      parallelCalls: body.parallel_tool_calls,
+      format: formatOf(body),
+      ...templateFieldsOf(body, { field: 'reasoning.effort', value: body.reasoning?.effort }),
+      logprobs: withLogprobs ? (body.top_logprobs ?? 0) : undefined,
+      overflow: body.truncation === 'auto' ? ('fold-oldest' as const) : undefined,
+    }),
+    ...kvfoldOf(body.kvfold),
+  }
+}
+
+/** The messages up to an earlier response, as the client was told them. @throws FieldError server/not-found */
+async function before(
+  id: string,
+  tenant: Tenant,
+  { responses, threads }: Earlier,
+): Promise<{ thread: string; messages: readonly ChatMessage[] }> {
+  const place = placeOf(id)
+  const missing = () =>
+    new FieldError(
+      'previous_response_id',
+      'previous_response_id names no response that is stored here; send the whole input instead.',
+      'server/not-found',
+    )
+  if (place === null || !(await responses.has(tenant, id))) throw missing()
+  const { thread, instructed } = place
+  const view = await viewOf(threads, tenant, thread, missing)
+  if (view.length < place.messages) throw missing()
+  // Sampled tokens are the thread's own, which has them.
+  const messages = view.slice(instructed ? 1 : 0, endOfAnswer(view, place.messages)).map(({ sampled: _, ...message }) => message)
+  return { thread, messages }
+}
+
+async function viewOf(
+  desk: Service['threads'],
+  tenant: Tenant,
+  thread: string,
+  missing: () => FieldError,
+): Promise<readonly ChatMessage[]> {
+  try {
+    return await desk.reading(() => desk.view(tenant, thread))
+  } catch (error) {
+    throw error instanceof KvfoldError && error.code === 'store/unreachable' ? error : missing()
+  }
+}
+
+function refuseWhatChangesTheAnswer(body: ResponseRequest): void {
+  if (body.background === true) throw unsupported('background', 'background is not supported; stream the response instead.')
+  if (body.conversation !== undefined)
+    throw unsupported('conversation', 'conversation is not supported; send previous_response_id or kvfold.thread.')
+  if (body.prompt !== undefined) throw unsupported('prompt', 'prompt is not supported; send input.')
+  if (body.max_tool_calls !== undefined) throw unsupported('max_tool_calls', 'max_tool_calls is not supported.')
+  if (body.previous_response_id !== undefined && body.kvfold?.thread !== undefined)
+    throw new FieldError('kvfold.thread', 'Give previous_response_id or kvfold.thread, not both.')
+  if (body.top_logprobs !== undefined && body.include?.includes(LOGPROBS) !== true)
+    throw new FieldError('top_logprobs', `top_logprobs means nothing without include: ["${LOGPROBS}"].`)
+}
+
+function choiceOf(choice: ResponseRequest['tool_choice']): Ask['toolChoice'] {
+  if (choice === undefined) return 'auto'
+  if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
+  if (typeof choice === 'string')
+    throw new FieldError('tool_choice', 'tool_choice must be auto, none, required, or name a function.')
+  const { type, name, namespace } = choice
+  if (type === 'local_shell') return { name: type }
+  if (type !== 'function' && type !== 'custom')
+    throw unsupported('tool_choice.type', 'tool_choice.type must be "function", "custom" or "local_shell".')
+  if (typeof name !== 'string') throw new FieldError('tool_choice.name', 'tool_choice.name must be a string.')
+  return { name: flatName(name, namespace) }
+}
+
+function formatOf({ text, kvfold }: ResponseRequest): AnswerFormat | undefined {
+  const format = text?.format
+  const grammar = kvfold?.grammar
+  if (format === undefined || format.type === 'text') return grammar === undefined ? undefined : { kind: 'grammar', grammar }
+  if (grammar !== undefined) throw new FieldError('kvfold.grammar', 'Give kvfold.grammar or text.format, not both.')
+  if (format.type === 'json_object') return { kind: 'json' }
+  if (format.type !== 'json_schema')
+    throw unsupported('text.format.type', 'text.format.type must be text, json_object or json_schema.')
+  if (format.schema === undefined) throw new FieldError('text.format.schema', 'text.format.schema is missing.')
+  return { kind: 'schema', schema: format.schema }
+}

@@ -91,19 +91,22 @@ export function responseUsage(usage: Usage): object {
 
 // Log-probabilities as OpenAI's two completion routes write them.
 
-interface Named {
+interface NamedToken {
+  /** As llama-server has it; OpenAI's API has no place for it. */
+  readonly id: number
   readonly token: string
   readonly logprob: number
   readonly bytes: readonly number[] | null
 }
 
 export interface ChatLogprobs {
-  readonly content: readonly (Named & { readonly top_logprobs: readonly Named[] })[]
+  readonly content: readonly (NamedToken & { readonly top_logprobs: readonly NamedToken[] })[]
   readonly refusal: null
 }
 
 export function chatLogprobs(logprobs: readonly TokenLogprob[]): ChatLogprobs {
-  return { content: logprobs.map((one) => ({ ...named(one), top_logprobs: one.top.map(named) })), refusal: null }
+  const numbered = (one: NamedLogprob) => ({ id: one.token, ...named(one) })
+  return { content: logprobs.map((one) => ({ ...numbered(one), top_logprobs: one.top.map(numbered) })), refusal: null }
 }
 
 export interface TextLogprobs {
@@ -126,6 +129,6 @@ export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0): TextL
 }
 
 /** A token that is part of a character has no text of its own, and no bytes where a remote engine does not say them. */
-function named({ text, bytes, logprob }: NamedLogprob): Named {
+function named({ text, bytes, logprob }: NamedLogprob): Omit<NamedToken, 'id'> {
   return { token: text, logprob, bytes: bytes ?? (text.includes('\ufffd') ? null : [...Buffer.from(text)]) }
 }

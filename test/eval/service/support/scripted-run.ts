@@ -2,13 +2,13 @@
 import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type Dialogue, runService, type ServiceOptions } from '../../../../src/eval/service/run.js'
+import { type Dialogue, runService, type ServiceRunOptions } from '../../../../src/eval/service/run.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 
 /** Nothing of it is the model's words. `more` takes the place of what is usual here. */
 export async function scriptedRun(
-  scenes: ServiceOptions['scenes'],
-  more: Partial<ServiceOptions> = {},
+  scenes: ServiceRunOptions['scenes'],
+  more: Partial<ServiceRunOptions> = {},
 ): Promise<readonly Dialogue[]> {
   return runService({
     ...{

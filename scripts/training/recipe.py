@@ -1,0 +1,180 @@
+"""A real model learns from snapshots: first what was shown, or from its own tries by reward (Sculptor, equations 1 to 3). PyTorch and transformers, one loop.
+
+  python recipe.py --model MODEL --data shown.parquet --loss shown
+  python recipe.py --model MODEL --data tries.parquet --loss gspo
+
+MODEL is a folder of transformers, or a GGUF file, whose values are unpacked. A step takes the snapshots of some trajectories, computes each row once, and puts what was
+learned of a trajectory together before anything is a ratio or a mean. `--record` writes what each step came to.
+"""
+import argparse
+import json
+import os
+import time
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from snapshots import trajectories
+
+LOWER, UPPER, LM = 3e-4, 4e-4, 0.1  # Sculptor, table 4
+
+
+def reward(rows):
+    """Of a trajectory: appendix F's, which `kvfold collect` has worked out from the parts beside it."""
+    return rows[0]["reward"]
+
+
+def share(rows):
+    """Not the paper's: what of the answer is right, for models whose tries are seldom right as a whole."""
+    return rows[0]["points"]
+
+
+def loaded(path, device):
+    """In 32 bits: what 16 are good for is computing, not small steps of weights."""
+    folder, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+    of = {"gguf_file": name} if name.endswith(".gguf") else {}
+    return AutoModelForCausalLM.from_pretrained(folder if of else path, dtype=torch.float32, attn_implementation="sdpa", **of).to(device)
+
+
+def said(model, rows, device, half):
+    """Log-probabilities of all that a trajectory learns, over its snapshots, in the order of the file."""
+    made = []
+    for row in rows:
+        ids = torch.tensor(list(row["input_ids"]), device=device)
+        at = torch.tensor(np.flatnonzero(row["loss_mask"]), device=device)
+        # A vocabulary is wide: logits only where something is learned.
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            states = model.model(ids[None]).last_hidden_state[0, at - 1]
+            logits = model.lm_head(states)
+        made.append(torch.log_softmax(logits.float(), -1).gather(1, ids[at, None])[:, 0])
+    return torch.cat(made)
+
+
+def before(rows):
+    """What the model that acted had for them."""
+    return np.concatenate([np.asarray(row["old_log_probs"])[np.flatnonzero(row["loss_mask"])] for row in rows])
+
+
+def grouped(all_rows, worth):
+    """Groups whose tries are not all worth the same, as lists of (rows, worth, advantage)."""
+    groups = {}
+    for rows in all_rows:
+        groups.setdefault(rows[0]["uid"], []).append(rows)
+    made = []
+    for tries in groups.values():
+        values = np.array([worth(rows) for rows in tries], np.float64)
+        if values.std() > 0:
+            made.append([(rows, value, gain) for rows, value, gain in zip(tries, values, (values - values.mean()) / values.std())])
+    return made
+
+
+def shown_step(model, tries, a):
+    """Mean loss of a token that is learned. Each trajectory's gradient is added up by itself: one is in memory."""
+    total, tokens = 0.0, sum(int(np.sum(row["loss_mask"])) for rows in tries for row in rows)
+    for rows in tries:
+        loss = -said(model, rows, a.device, a.half).sum() / tokens
+        loss.backward()
+        total += loss.item()
+    return {"loss": total, "tokens": tokens}
+
+
+def gspo_step(model, group, a, kept):
+    """Equation 1 over the tries of a group, and the loss of a language model on the best ones, times 0.1."""
+    best = max(value for _, value, _ in group)
+    right = [value == best and value > 0 for _, value, _ in group]
+    told = {"loss": 0.0, "objective": 0.0, "lm": 0.0, "ratioAway": 0.0, "clipped": 0, "apart": 0.0}
+    for (rows, _, gain), is_right in zip(group, right):
+        new = said(model, rows, a.device, a.half)
+        key = rows[0]["trajectory"]
+        if key not in kept:
+            told["apart"] = max(told["apart"], float(np.abs(new.detach().cpu().numpy() - before(rows)).mean()))
+            kept[key] = new.detach() if a.old == "trainer" else torch.tensor(before(rows), dtype=new.dtype, device=new.device)
+        ratio = torch.exp((new - kept[key]).mean())
+        free, held = ratio * gain, torch.clamp(ratio, 1 - LOWER, 1 + UPPER) * gain
+        raised = torch.minimum(free, held) / len(group)
+        likely = -new.mean() / max(1, sum(right)) if is_right else torch.zeros((), device=new.device)
+        loss = -raised + LM * likely
+        loss.backward()
+        told["loss"] += loss.item()
+        told["objective"] += raised.item()
+        told["lm"] += likely.item()
+        told["clipped"] += int((held < free).item())
+        told["ratioAway"] += abs(ratio.item() - 1) / len(group)
+    return told
+
+
+@torch.no_grad()
+def held_out(model, tries, a):
+    parts = [said(model, rows, a.device, a.half) for rows in tries]
+    return -torch.cat(parts).mean().item()
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--model", required=True)
+    p.add_argument("--data", required=True, help="Parquet of kvfold collect --format verl, in this model's tokens")
+    p.add_argument("--loss", choices=["shown", "gspo"], default="shown")
+    p.add_argument("--reward", choices=["appendix-f", "points"], default="appendix-f")
+    p.add_argument("--old", choices=["runtime", "trainer"], default="trainer", help="whose log-probabilities ratios are taken to: those in the file, or the trainer's own at first sight")
+    p.add_argument("--steps", type=int, default=10)
+    p.add_argument("--batch", type=int, default=2, help="trajectories of a step (shown); of gspo a step is a group")
+    p.add_argument("--rate", type=float, default=1e-5)
+    p.add_argument("--last", type=int, default=0, help="only so many of the last layers learn, for machines without a GPU (default: all of the model)")
+    p.add_argument("--held", type=int, default=2, help="last trajectories of the file that are not learned, to be looked at before and after (shown)")
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--half", action="store_true", help="computes in bfloat16")
+    p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--apart", action="store_true", help="learns nothing: how far the log-probabilities here are from those in the file, by trajectory")
+    p.add_argument("--save", help="folder for the weights, as transformers has them")
+    p.add_argument("--record")
+    a = p.parse_args()
+    torch.set_num_threads(a.threads)
+    torch.manual_seed(1)
+    model = loaded(a.model, a.device)
+    model.train()
+    if a.device != "cpu":
+        model.gradient_checkpointing_enable()
+    if a.last:
+        model.requires_grad_(False)
+        for layer in model.model.layers[-a.last :]:
+            layer.requires_grad_(True)
+    taught = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(taught, lr=a.rate, weight_decay=0.0)
+    all_rows, steps, kept = trajectories(a.data), [], {}
+    for rows in all_rows if a.apart else []:
+        with torch.no_grad():
+            away = np.abs(said(model, rows, a.device, a.half).cpu().numpy() - before(rows))
+        print(json.dumps({"trajectory": rows[0]["trajectory"], "tokens": len(away), "mean": round(float(away.mean()), 5), "most": round(float(away.max()), 4)}), flush=True)
+    if a.apart:
+        return
+    held = all_rows[len(all_rows) - a.held :] if a.loss == "shown" else []
+    learned = all_rows[: len(all_rows) - len(held)]
+    groups = grouped(all_rows, reward if a.reward == "appendix-f" else share) if a.loss == "gspo" else []
+    if a.loss == "gspo" and not groups:
+        raise SystemExit("in every group all tries are worth the same: there is nothing to learn; collect more of them, or try --reward points")
+    outside = [held_out(model, held, a)] if held else []
+    for at in range(a.steps):
+        clock = time.time()
+        if a.loss == "shown":
+            told = shown_step(model, [learned[(at * a.batch + n) % len(learned)] for n in range(a.batch)], a)
+        else:
+            told = gspo_step(model, groups[at % len(groups)], a, kept)
+        told["gradient"] = float(torch.nn.utils.clip_grad_norm_(taught, 1.0))
+        optimizer.step()
+        optimizer.zero_grad()
+        steps.append({"step": at + 1, **told, "seconds": round(time.time() - clock, 1)})
+        print(json.dumps(steps[-1]), flush=True)
+    if held:
+        outside.append(held_out(model, held, a))
+        print(json.dumps({"held": outside}), flush=True)
+    if a.save:
+        model.save_pretrained(a.save)
+    if a.record:
+        about = {name: value for name, value in vars(a).items() if name not in ("record", "save", "data", "model")}
+        with open(a.record, "w", encoding="utf-8") as f:
+            json.dump({"model": os.path.basename(a.model), "settings": about, "trajectories": len(all_rows), "groups": len(groups), "steps": steps, "held": outside}, f)
+
+
+if __name__ == "__main__":
+    main()

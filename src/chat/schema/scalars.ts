@@ -1,0 +1,330 @@
+/** Owns numbers and texts as GBNF: bounds written digit by digit; patterns, formats and lengths. */
+import { KvfoldError } from '../../core/errors.js'
+import { type Plain, refuse } from './merge.js'
+import {
+  lacking,
+  mayHave,
+  ofLength,
+  parsePattern,
+  type Pattern,
+  patternRule,
+  PLAIN_TEXT,
+  repeated,
+  wholePattern,
+} from './pattern.js'
+
+/** Digits that a double keeps apart: decimals of at most so many compare as they are written. */
+const EXACT_DIGITS = 15
+/** Whole numbers are written with at most so many digits. */
+const MOST_DIGITS = 16
+const MOST = 10n ** BigInt(MOST_DIGITS) - 1n
+
+interface Bound {
+  readonly value: number
+  readonly exclusive: boolean
+}
+
+const either = (options: readonly string[]): string => (options.length === 1 ? options[0]! : `( ${options.join(' | ')} )`)
+const digits = (least: number, most: number): string =>
+  most === 0 ? '' : least === most ? (least === 1 ? ' [0-9]' : ` [0-9]{${least}}`) : ` [0-9]{${least},${most}}`
+const oneOf = (low: number, high: number): string => (low === high ? ` "${low}"` : ` [${low}-${high}]`)
+
+/** Whole numbers of these bounds; null where there is none. */
+function integerRule(low: Bound | null, high: Bound | null): string | null {
+  const from = low === null ? -MOST : wholeAbove(low)
+  const to = high === null ? MOST : wholeBelow(high)
+  if (from > to) return null
+  const options = [
+    ...(from < 0n ? [`"-" ${naturals(to < 0n ? -to : 1n, -from)}`] : []),
+    ...(to >= 0n ? [naturals(from > 0n ? from : 0n, to)] : []),
+  ]
+  return either(options)
+}
+
+const clamped = (value: number): bigint => (value >= 1e16 ? MOST + 1n : value <= -1e16 ? -MOST - 1n : BigInt(value))
+
+function wholeAbove({ value, exclusive }: Bound): bigint {
+  const least = clamped(Math.ceil(value)) + (exclusive && Number.isInteger(value) ? 1n : 0n)
+  return least < -MOST ? -MOST : least
+}
+
+function wholeBelow({ value, exclusive }: Bound): bigint {
+  const most = clamped(Math.floor(value)) - (exclusive && Number.isInteger(value) ? 1n : 0n)
+  return most > MOST ? MOST : most
+}
+
+/** Whole numbers from `low` to `high`, none negative and none with a needless zero before it. */
+function naturals(low: bigint, high: bigint): string {
+  const options: string[] = []
+  let from = low
+  if (from === 0n && high >= 9n) {
+    options.push('"0"')
+    from = 1n
+  }
+  while (from <= high) {
+    const length = String(from).length
+    const end = 10n ** BigInt(length) - 1n
+    if (from === 10n ** BigInt(length - 1) && from > 0n && end <= high) {
+      // All numbers of this length, and of as many further lengths as fit.
+      let longest = length
+      while (10n ** BigInt(longest + 1) - 1n <= high) longest++
+      options.push(`[1-9]${longest === 1 ? '' : digits(length - 1, longest - 1)}`)
+      from = 10n ** BigInt(longest)
+      continue
+    }
+    const to = end < high ? end : high
+    options.push(sameLength(String(from), String(to)).trim())
+    from = to + 1n
+  }
+  return either(options)
+}
+
+/** Digits from `low` to `high`, both of one length. */
+function sameLength(low: string, high: string): string {
+  if (low === '') return ''
+  if (/^0*$/.test(low) && /^9*$/.test(high)) return digits(low.length, low.length)
+  const [first, last] = [Number(low[0]), Number(high[0])]
+  const rest = low.length - 1
+  if (first === last) return oneOf(first, first) + sameLength(low.slice(1), high.slice(1))
+  const options: string[] = []
+  let [from, to] = [first, last]
+  if (!/^.0*$/.test(low)) options.push(oneOf(from, from++) + sameLength(low.slice(1), '9'.repeat(rest)))
+  if (!/^.9*$/.test(high)) to--
+  if (from <= to) options.push(oneOf(from, to) + digits(rest, rest))
+  if (to < last) options.push(oneOf(last, last) + sameLength('0'.repeat(rest), high.slice(1)))
+  return ` ${either(options.map((option) => option.trim()))}`
+}
+
+/** Decimals of these bounds, at least one of which there is; null where there is none. */
+function numberRule(low: Bound | null, high: Bound | null): string | null {
+  const options: string[] = []
+  const isBelow = low === null || low.value < 0
+  if (isBelow && !(high !== null && low !== null && high.value < low.value)) {
+    const nearest: Bound =
+      high !== null && high.value <= 0 ? { value: -high.value, exclusive: high.exclusive } : { value: 0, exclusive: false }
+    const negative = decimals(nearest, low === null ? null : { value: -low.value, exclusive: low.exclusive })
+    if (negative !== null) options.push(`"-" ${negative}`)
+  }
+  if (high === null || high.value >= 0) {
+    const least: Bound = low !== null && low.value >= 0 ? low : { value: 0, exclusive: false }
+    const positive = decimals(least, high)
+    if (positive !== null) options.push(positive)
+  }
+  return options.length === 0 ? null : either(options)
+}
+
+interface Decimal {
+  readonly whole: bigint
+  readonly fraction: string
+}
+
+function decimalOf(value: number): Decimal {
+  const [mantissa = '0', exponent = '0'] = String(value).split('e')
+  const [whole = '0', fraction = ''] = mantissa.split('.')
+  const shift = Number(exponent)
+  const all = (whole + fraction).padEnd(whole.length + shift, '0').padStart(fraction.length - shift + 1, '0')
+  const point = Math.max(all.length - Math.max(fraction.length - shift, 0), 0)
+  return { whole: BigInt(all.slice(0, point) || '0'), fraction: all.slice(point).replace(/0+$/, '') }
+}
+
+/** Decimals from `low`, which is not negative, to `high`. */
+function decimals(low: Bound, high: Bound | null): string | null {
+  const from = decimalOf(low.value)
+  const to = high === null ? null : decimalOf(Math.min(high.value, 1e16 - 2))
+  const length = String(to?.whole ?? from.whole).length
+  const places = Math.max(EXACT_DIGITS - length, 0, from.fraction.length, to?.fraction.length ?? 0)
+  const options: string[] = []
+  const add = (whole: string, fraction: string | null) => {
+    if (fraction !== null) options.push(`${whole}${fraction}`)
+  }
+  const between = (least: string | null, isAbove: boolean, most: string | null, isBelow: boolean) =>
+    fractions({ low: least ?? '', isAbove, high: most, isBelow }, places)
+  const end = to?.whole ?? MOST
+  if (from.whole > end) return null
+  if (from.whole === end) {
+    add(`"${from.whole}"`, between(from.fraction, low.exclusive, to?.fraction ?? null, high?.exclusive ?? false))
+  } else {
+    add(`"${from.whole}"`, between(from.fraction, low.exclusive, null, false))
+    if (end - from.whole > 1n) add(naturals(from.whole + 1n, end - 1n), between(null, false, null, false))
+    add(`"${end}"`, between(null, false, to?.fraction ?? null, high?.exclusive ?? false))
+  }
+  return options.length === 0 ? null : either(options)
+}
+
+interface DecimalRange {
+  readonly low: string
+  /** Whether it must be more than `low`. */
+  readonly isAbove: boolean
+  /** Null: anything below one. */
+  readonly high: string | null
+  readonly isBelow: boolean
+}
+
+/** What may follow a whole number, from its point on; null where nothing may, not even nothing. */
+function fractions(stretch: DecimalRange, places: number): string | null {
+  const { low, isAbove, high, isBelow } = stretch
+  const isNoneRight = /^0*$/.test(low) && !isAbove && !(isBelow && high !== null && /^0*$/.test(high))
+  const digit = places === 0 ? null : further(stretch, places)
+  if (digit === null) return isNoneRight ? '' : null
+  return isNoneRight ? ` ( "." ${digit} )?` : ` "." ${digit}`
+}
+
+/** At least one digit, so that the digits are within the stretch; null where none are. */
+function further({ low, isAbove, high, isBelow }: DecimalRange, places: number): string | null {
+  if (places === 0) return null
+  const options: string[] = []
+  const first = Number(low[0] ?? '0')
+  const last = high === null ? 9 : Number(high[0] ?? '0')
+  for (const [from, to] of runs(first, last, low !== '' || isAbove, high !== null)) {
+    const isLow = from === first && (low !== '' || isAbove)
+    const isHigh = to === last && high !== null
+    if (!isLow && !isHigh) {
+      options.push(`${oneOf(from, to)}${places === 1 ? '' : digits(0, places - 1)}`)
+      continue
+    }
+    const rest: DecimalRange = {
+      low: isLow ? low.slice(1) : '',
+      isAbove: isLow && isAbove,
+      high: isHigh ? high.slice(1) : null,
+      isBelow: isHigh && isBelow,
+    }
+    const mayEnd =
+      !(isLow && (isAbove ? /^0*$/.test(rest.low) : !/^0*$/.test(rest.low))) &&
+      !(isLow && !/^0*$/.test(rest.low)) &&
+      !(isHigh && isBelow && /^0*$/.test(rest.high ?? ''))
+    // Behind the last digit of a bound only noughts could follow: nobody misses them.
+    const isSpent = (!isLow || (rest.low === '' && !isAbove)) && isHigh && rest.high === ''
+    const more = isSpent ? null : further(rest, places - 1)
+    if (more === null && !mayEnd) continue
+    options.push(oneOf(from, to) + (more === null ? '' : mayEnd ? ` ( ${more} )?` : ` ${more}`))
+  }
+  return options.length === 0 ? null : either(options.map((option) => option.trim()))
+}
+
+/** The digits from `first` to `last`, with those at a bound apart. */
+function runs(first: number, last: number, lowApart: boolean, highApart: boolean): [number, number][] {
+  if (first > last) return []
+  if (first === last) return [[first, last]]
+  const all: [number, number][] = []
+  let [from, to] = [first, last]
+  if (lowApart) all.push([from, from++])
+  if (highApart) to--
+  if (from <= to) all.push([from, to])
+  if (highApart) all.push([last, last])
+  return all
+}
+
+const INT32 = 2 ** 31
+
+/** GBNF of a schema's numbers; null where there are none. */
+export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<string, unknown>>): string | null {
+  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, format, multipleOf } = schema
+  const bound = (plain: unknown, exclusive: unknown, isTighter: (a: number, b: number) => boolean): Bound | null => {
+    const inner = typeof plain === 'number' ? { value: plain, exclusive: exclusive === true } : null
+    if (typeof exclusive !== 'number') return inner
+    return inner === null || !isTighter(inner.value, exclusive) ? { value: exclusive, exclusive: true } : inner
+  }
+  const isWhole = type === 'integer' || multipleOf === 1
+  let low = bound(minimum, exclusiveMinimum, (a, b) => a > b)
+  let high = bound(maximum, exclusiveMaximum, (a, b) => a < b)
+  if (format === 'int32') {
+    if (low === null || low.value < -INT32) low = { value: -INT32, exclusive: false }
+    if (high === null || high.value >= INT32) high = { value: INT32, exclusive: true }
+  }
+  if (low === null && high === null) return isWhole || format === 'int64' ? 'integer' : 'number'
+  return isWhole || format === 'int32' || format === 'int64' ? integerRule(low, high) : numberRule(low, high)
+}
+
+// Texts as GBNF: their patterns, formats and lengths.
+
+const LENGTHS_BESIDE = 'has lengths beside a pattern or format that may be longer or shorter, which is not supported'
+/** What tags begin with. */
+const TAG = '<'
+
+/** Texts as JSON has them; null where there are none. `loose`: what cannot be said is left out. */
+export function texts(
+  { pattern, format, minLength = 0, maxLength = Infinity }: Plain,
+  path: string,
+  isLoose: boolean,
+): string | null {
+  const [least, most] = [minLength as number, maxLength as number]
+  if (least > most) return null
+  const known = matched(pattern as string | undefined, format as string | undefined, path, isLoose)
+  if (known === null) return least === 0 && most === Infinity ? 'string' : `( "\\"" ${repeated('char', least, most)} "\\"" )`
+  const sized = ofLength(known, least, most)
+  if (sized === null) return isLoose ? 'string' : refuse(LENGTHS_BESIDE, path)
+  const written = patternRule(sized, 'json')
+  return written === null ? null : `( "\\"" ${written} "\\"" )`
+}
+
+/** Null: any text. */
+function matched(pattern: string | undefined, format: string | undefined, path: string, isLoose: boolean): Pattern | null {
+  const known = format === undefined || !Object.hasOwn(FORMATS, format) ? undefined : FORMATS[format]
+  try {
+    if (format !== undefined && known === undefined && !/^(?:int|float|double)/.test(format))
+      throw new KvfoldError(
+        'engine/bad-grammar',
+        `is ${JSON.stringify(format.slice(0, 40))}; supported are ${Object.keys(FORMATS).join(', ')}`,
+      )
+    if (pattern !== undefined && typeof known === 'string')
+      throw new KvfoldError('engine/bad-grammar', 'stands beside a pattern, which is not supported: give one of them')
+    return pattern !== undefined ? parsePattern(pattern) : typeof known === 'string' ? wholePattern(known) : null
+  } catch (error) {
+    if (!(error instanceof KvfoldError)) throw error
+    if (isLoose) return null
+    return refuse(error.message, `${path}/${pattern === undefined || typeof known === 'string' ? 'format' : 'pattern'}`)
+  }
+}
+
+/**
+ * Texts as they stand between tags; `text`: the rule of any of them. Null where there are none. What could have the end of the value in it is not told from
+ * it: `loose` leaves such patterns and lengths out, else none of these texts has the sign that tags begin with.
+ */
+export function rawTexts(
+  { pattern, format, minLength = 0, maxLength = Infinity }: Plain,
+  text: string,
+  path: string,
+  isLoose: boolean,
+): string | null {
+  const [least, most] = [minLength as number, maxLength as number]
+  if (least > most) return null
+  if (pattern === undefined && format === undefined && least === 0 && most === Infinity) return text
+  const known = matched(pattern as string | undefined, format as string | undefined, path, isLoose)
+  const sized = ofLength(known ?? PLAIN_TEXT, least, most)
+  if (sized === null) return isLoose ? text : refuse(LENGTHS_BESIDE, path)
+  if (isLoose && mayHave(sized, TAG)) return text
+  return patternRule(lacking(sized, TAG), 'raw')
+}
+
+// The formats, as patterns of the whole text.
+
+const SIXTY = '[0-5]\\d'
+const TIME = `(?:[01]\\d|2[0-3]):${SIXTY}:${SIXTY}(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):${SIXTY})`
+const DATE =
+  '(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))' +
+  '|\\d{2}(?:0[48]|[2468][048]|[13579][26])-02-29)'
+const LABEL = '[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,20}){0,2}'
+const BYTE = '(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)'
+const HEX = '[0-9a-fA-F]'
+const PATH = '[A-Za-z0-9._~!$&()*+,;=:@/-]'
+
+/** What a format's texts are; a few formats say nothing about texts. */
+export const FORMATS: Readonly<Record<string, string | null>> = {
+  date: DATE,
+  time: TIME,
+  'date-time': `${DATE}T${TIME}`,
+  duration:
+    'P(?:\\d{1,4}W|(?:\\d{1,4}Y(?:\\d{1,2}M(?:\\d{1,3}D)?)?|\\d{1,2}M(?:\\d{1,3}D)?|\\d{1,3}D)(?:T(?:\\d{1,2}H(?:\\d{1,2}M(?:\\d{1,2}S)?)?|\\d{1,2}M(?:\\d{1,2}S)?|\\d{1,2}S))?' +
+    '|T(?:\\d{1,2}H(?:\\d{1,2}M(?:\\d{1,2}S)?)?|\\d{1,2}M(?:\\d{1,2}S)?|\\d{1,2}S))',
+  uuid: `${HEX}{8}-${HEX}{4}-${HEX}{4}-${HEX}{4}-${HEX}{12}`,
+  email: `[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,32}){0,3}@(?:${LABEL}\\.){1,3}[A-Za-z]{2,12}`,
+  hostname: `${LABEL}(?:\\.${LABEL}){0,4}`,
+  ipv4: `${BYTE}(?:\\.${BYTE}){3}`,
+  ipv6: `(?:${HEX}{1,4}:){7}${HEX}{1,4}|(?:${HEX}{1,4}:){1,3}:${HEX}{1,4}|::${HEX}{1,4}|::`,
+  uri: `[a-z][a-z0-9+.-]{0,15}://${LABEL}(?:\\.${LABEL}){0,4}(?::[1-9]\\d{0,3})?(?:/${PATH}*)?(?:\\?${PATH}*)?(?:#${PATH}*)?`,
+  url: `https?://(?:${LABEL}\\.){1,4}[A-Za-z]{2,12}(?::[1-9]\\d{1,3})?(?:/${PATH}*(?:\\?${PATH}*)?(?:#${PATH}*)?)?`,
+  'json-pointer': '(?:/[A-Za-z0-9_.-]*)*',
+  byte: '(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?',
+  password: null,
+  binary: null,
+}

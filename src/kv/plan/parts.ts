@@ -1,0 +1,223 @@
+/** Owns the parts of a plan: what a step may be asked to keep to, and stretches of the prompt with how the sequence comes by each, under `exact` and `blend`. */
+import type { Contract } from '../../core/contract.js'
+import type { ConversationId } from '../../core/ids.js'
+import { length, span, type Span } from '../../core/span.js'
+import type { FreshText } from '../cell-hash.js'
+import type { ReuseSource } from '../ledger.js'
+import { type Prompt, tokenSource } from '../prompt.js'
+import type { HeldSequence } from '../sequence.js'
+
+// What a step is asked to keep to.
+
+/** Which tokens after new holes `blend` computes again; all given choices together. */
+export interface BlendChoice {
+  /** The first this many tokens after each hole. */
+  readonly first?: number
+  /** Those of the last this many messages. */
+  readonly messages?: number
+  /** This share (0..1) of all approximate tokens: those with the highest attention scores, or, without scores, the first ones after the holes. */
+  readonly ratio?: number
+}
+
+/** What a step is asked to keep to. */
+export interface Terms {
+  readonly contract: Contract
+  /** For `blend`; default: a ratio of 0.2. */
+  readonly blend?: BlendChoice
+  /** The shown tokens from this place on are computed, whoever holds them: somebody wants to watch. Default: none of them. */
+  readonly recomputeFrom?: number
+}
+
+export const EXACT: Terms = { contract: 'exact' }
+
+/** The one that promises more: `exact` before `blend` before `splice`. */
+export const stricter = (a: Contract, b: Contract): Contract => {
+  const rank = (of: Contract) => ['splice', 'blend', 'exact'].indexOf(of)
+  return rank(a) >= rank(b) ? a : b
+}
+
+// The parts of a plan: stretches of the shown tokens, each with how the live sequence comes by it.
+
+/** Spans are of shown tokens. */
+export type Part =
+  /** The live sequence holds it: its entries from `at` on. */
+  | { readonly kind: 'keep'; readonly span: Span; readonly at: number }
+  /** Another sequence holds it: its entries from `at` on. */
+  | {
+      readonly kind: 'borrow'
+      readonly span: Span
+      readonly at: number
+      readonly from: HeldSequence
+      readonly source: Exclude<ReuseSource, 'own'>
+    }
+  /** Somebody of the conversation holds it at other positions: copies of those entries, from `at` on, are turned to `position` and those after it. */
+  | {
+      readonly kind: 'turn'
+      readonly span: Span
+      readonly at: number
+      readonly from: HeldSequence
+      readonly source: Exclude<ReuseSource, 'shared'>
+      readonly position: number
+    }
+  /** It is decoded at `position` and the positions after it. */
+  | { readonly kind: 'compute'; readonly span: Span; readonly position: number }
+
+/** Who may lend: the sequence's own conversation and those it was forked from under any contract, others only what equals a fresh prefill. */
+export interface Lenders {
+  /** What the conversation no longer shows, latest used first, then what those have that it was forked from. */
+  readonly parked: readonly HeldSequence[]
+  /** Live and parked entries of other conversations. */
+  readonly others: readonly HeldSequence[]
+}
+
+/** The position that comes after the part's; 0 after none. */
+export function positionAfter(sequence: HeldSequence, part: Part | undefined): number {
+  if (part === undefined) return 0
+  if (part.kind === 'compute' || part.kind === 'turn') return part.position + length(part.span)
+  return (part.kind === 'keep' ? sequence : part.from).position(part.at + length(part.span) - 1) + 1
+}
+
+/** By how many positions the copies of a part's entries are moved. */
+export const turnOf = ({ from, at, position }: Part & { readonly kind: 'turn' }): number => position - from.position(at)
+
+/** The parts, and after them a stretch to compute; as one with the last part if that is computed, too. */
+export function withComputed(parts: readonly Part[], of: Span, position: number): Part[] {
+  const last = parts.at(-1)
+  if (last?.kind !== 'compute') return [...parts, { kind: 'compute', span: of, position }]
+  return [...parts.slice(0, -1), { ...last, span: span(last.span.start, of.end) }]
+}
+
+/** A stretch that `holder` holds from entry `at` on. */
+export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at: number): Part {
+  if (holder === sequence) return { kind: 'keep', span: of, at }
+  const source = holder.conversation === sequence.conversation ? 'parked' : 'shared'
+  return { kind: 'borrow', span: of, at, from: holder, source }
+}
+
+// The parts of a plan under contract `exact`: the longest beginning that exact cells can be found for, then computation.
+
+/**
+ * The longest beginning of the text that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
+ * Where the live sequence itself holds what comes next it stays; else whoever holds most of it lends, of equals the first.
+ */
+export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked, others }: Lenders): Part[] {
+  const { tokens } = text
+  const lenders = [...parked, ...others]
+  const parts: Part[] = []
+  for (let at = 0; at < tokens.length;) {
+    let best = exactRun(sequence, at, tokens.length, text)
+    if (best.count === 0) {
+      const able = lenders.filter((lender) => lender.isFresh(lender.atPosition(at), at, text))
+      const limit = able.length === 0 ? at : nextFresh(sequence, at, text)
+      for (const lender of able) {
+        const run = exactRun(lender, at, limit, text)
+        if (run.count > best.count) best = run
+      }
+    }
+    if (best.count === 0) break
+    parts.push(held(sequence, best.holder, span(at, at + best.count), best.entry))
+    at += best.count
+  }
+  return parts
+}
+
+/** The parts, and behind them the rest of what is shown, computed in its place. */
+export function withRest(beginning: readonly Part[], tokens: Int32Array): readonly Part[] {
+  const at = beginning.at(-1)?.span.end ?? 0
+  return at === tokens.length ? beginning : withComputed(beginning, span(at, tokens.length), at)
+}
+
+/** How many tokens from `at` on `holder` holds as a fresh prefill would make them, up to place `limit`, and from which entry on. */
+function exactRun(holder: HeldSequence, at: number, limit: number, text: FreshText) {
+  const entry = holder.atPosition(at)
+  return { holder, entry, count: holder.freshRun(entry, at, limit, text) }
+}
+
+/** The first place from `at` on that the live sequence holds as a fresh prefill would make it. */
+function nextFresh(sequence: HeldSequence, at: number, text: FreshText): number {
+  const { tokens } = text
+  for (let entry = sequence.atPosition(at); entry < sequence.held; entry++) {
+    const place = sequence.position(entry)
+    if (place >= tokens.length) break
+    if (sequence.isFresh(entry, place, text)) return place
+  }
+  return tokens.length
+}
+
+/** How many tokens at the beginning the parts show as a fresh prefill would make them; what is computed in its place after them counts. */
+export function exactIn(sequence: HeldSequence, parts: readonly Part[], text: FreshText): number {
+  let at = 0
+  for (const part of parts) {
+    if (part.kind === 'compute') {
+      if (part.position !== at) return at
+      at = part.span.end
+      continue
+    }
+    if (part.kind === 'turn') return at
+    const holder = part.kind === 'keep' ? sequence : part.from
+    at += holder.freshRun(part.at, at, part.span.end, text)
+    if (at < part.span.end) return at
+  }
+  return at
+}
+
+// The choice of tokens that contract `blend` computes again.
+
+/** How much each shown token attended to what was hidden; only the order counts. */
+export type Scores = Float32Array
+
+/** Where scores come from; whoever can look at attention implements it. */
+export interface AttentionScores {
+  /** One score a shown token, or null when there are none for this step. */
+  of(conversation: ConversationId, prompt: Prompt): Scores | null
+}
+
+const DEFAULT: BlendChoice = { ratio: 0.2 }
+
+/**
+ * Which shown tokens to compute again; null when the step hides nothing that was visible to what follows it. Only approximate tokens after the
+ * first text that this step hides are considered: what is exact cannot become better, and a restore takes what was there.
+ *
+ * @param parts those of a splice
+ * @param exact tokens at the beginning that these parts show as a fresh prefill would make them
+ */
+export function chooseRecomputed(
+  sequence: HeldSequence,
+  prompt: Prompt,
+  parts: readonly Part[],
+  exact: number,
+  choice: BlendChoice,
+  scores: Scores | null,
+): Uint8Array | null {
+  const { tokens, messages } = prompt
+  const from = Math.max(exact, firstHidden(sequence, prompt, parts))
+  const stretches = parts.flatMap(({ kind, span: { start, end } }): Span[] =>
+    kind === 'compute' || end <= from ? [] : [span(Math.max(start, from), end)],
+  )
+  if (stretches.length === 0) return null
+  const candidates = stretches.flatMap(({ start, end }) => Array.from({ length: end - start }, (_, offset) => start + offset))
+
+  const { first = 0, messages: last = 0, ratio = 0 } = Object.keys(choice).length === 0 ? DEFAULT : choice
+  const recomputed = new Uint8Array(tokens.length)
+  for (const { start, end } of stretches) recomputed.fill(1, start, Math.min(end, start + first))
+  // The last of `messages` is the answer to come.
+  const answered = messages[messages.length - 1 - last]?.span.start ?? 0
+  if (last > 0) for (const at of candidates) if (at >= answered) recomputed[at] = 1
+  const ranked = scores === null ? candidates : [...candidates].sort((a, b) => scores[b]! - scores[a]! || a - b)
+  for (const at of ranked.slice(0, Math.round(ratio * candidates.length))) recomputed[at] = 1
+  return recomputed
+}
+
+/** The first shown place behind a hole whose text whoever holds that place still holds; beyond the text where there is none. */
+function firstHidden(sequence: HeldSequence, { tokens, origin }: Prompt, parts: readonly Part[]): number {
+  let hidden = 0
+  for (const { span: hole, marker } of origin?.holes ?? []) {
+    const place = hole.start - hidden + marker
+    hidden += hole.end - hole.start - marker
+    const next = parts.find(({ kind, span: of }) => kind !== 'compute' && of.end > place)
+    if (next === undefined || next.kind === 'compute') break
+    const holder = next.kind === 'keep' ? sequence : next.from
+    if (holder.atKey(tokenSource(hole.start)) < holder.atKey(tokenSource(hole.end))) return place
+  }
+  return tokens.length
+}

@@ -1,0 +1,211 @@
+/** Owns what plans are made from (who may lend, what limits them, whether there is a sequence to work in), and why a step computes tokens that its conversation showed before or that somebody holds: what its ledger entry says of it. */
+import { length, span, type Span } from '../../core/span.js'
+import type { OffloadTiers } from '../offload.js'
+import { type AttentionScores, EXACT, type Lenders, type Terms } from './parts.js'
+import { neededBy, needsScratch, type Plan, planStep, turnedIn } from './plan.js'
+import { commonPrefix, isMarker, type Prompt, sourcePlace, uneditedOf, withoutContracts } from '../prompt.js'
+import type { Conversations, SequenceTable } from '../sequence-table.js'
+import { type HeldSequence, Sequence } from '../sequence.js'
+import { stretchesIn } from './splice.js'
+
+export interface PlannerOptions {
+  /** Positions the model was trained on; a splice that would go beyond falls back to `exact`. Default: no limit. */
+  readonly positions?: number
+  /** For `blend` with a ratio. Default: none. */
+  readonly attention?: AttentionScores
+}
+
+export class Planner {
+  constructor(
+    private readonly table: SequenceTable,
+    private readonly conversations: Conversations,
+    private readonly offload: OffloadTiers,
+    private readonly options: PlannerOptions,
+  ) {}
+
+  /** See KvCache.plan. @param incoming what was read for this very step from where other engines put it */
+  plan(
+    own: Sequence,
+    prompt: Prompt,
+    terms: Terms,
+    without: ReadonlyMap<HeldSequence, string> = new Map(),
+    incoming: Iterable<HeldSequence> = [],
+  ): Plan {
+    const { conversation } = own
+    const lenders = this.#lenders(own, without, incoming)
+    const { positions, attention } = this.options
+    const blends = terms.contract === 'blend' || prompt.origin?.holes.some((hole) => hole.contract === 'blend') === true
+    const scores = blends ? (attention?.of(conversation, prompt) ?? null) : null
+    const made = (fixed: string | null) =>
+      planStep(own, prompt, lenders, {
+        terms,
+        fixed,
+        ...(positions === undefined ? {} : { positions }),
+        ...(scores === null ? {} : { scores }),
+      })
+    const wanted = made(this.#fixed([own, ...lenders.parked]))
+    const short = turnedIn(wanted) === 0 ? null : this.#shortOf(own, wanted)
+    const plan = { ...(short === null ? wanted : made(short)), without }
+    if (!needsScratch(plan) || this.#canAdd(own, plan)) return plan
+    const reason = `all ${this.table.sequences.total} sequences of the context are taken, and a splice needs one to work in`
+    const exact = { ...terms, ...EXACT }
+    return {
+      ...planStep(own, withoutContracts(prompt), lenders, { terms: exact, fixed: reason }),
+      asked: plan.asked,
+      fallback: reason,
+      without,
+    }
+  }
+
+  /** See PlanOptions. */
+  #fixed(holders: readonly HeldSequence[]): string | null {
+    if (!this.table.memory.canShift) return 'the keys of this model cannot be turned to other positions'
+    if (holders.every((holder) => !(holder instanceof Sequence) || holder.settled)) return null
+    return 'they were moved just now, and nothing was computed since'
+  }
+
+  /** Why the plan's copies cannot be made; null when they can. */
+  #shortOf(own: Sequence, plan: Plan): string | null {
+    if (!this.#canAdd(own, plan)) return 'no sequence is left to copy them with'
+    let coming = turnedIn(plan)
+    const staying: Int32Array[] = []
+    for (const part of plan.parts) {
+      if (part.kind !== 'keep' && part.kind !== 'borrow') continue
+      const holder = part.kind === 'keep' ? own : part.from
+      if (holder instanceof Sequence) staying.push(holder.cells.subarray(part.at, part.at + length(part.span)))
+      else coming += length(part.span)
+    }
+    const { cells } = this.table
+    const most = cells.total - this.table.cellsOf((sequence) => sequence !== own && sequence.running, staying)
+    return coming > most ? `copies take ${coming} cells, and only ${most} can be freed` : null
+  }
+
+  /** See LedgerEntry.recomputeReason. @param before the unedited prompt that the conversation's last step was made from */
+  recomputeReason(own: Sequence, plan: Plan, before: Int32Array | null): string | null {
+    return recomputeReason(own, plan, this.#lenders(own, plan.without), before)
+  }
+
+  #lenders(
+    { conversation }: Sequence,
+    without?: ReadonlyMap<HeldSequence, string>,
+    incoming: Iterable<HeldSequence> = [],
+  ): Lenders {
+    const stored = [...this.offload.all, ...incoming].filter((each) => without?.has(each) !== true)
+    const kin = this.conversations.kin(conversation)
+    const rank = (each: HeldSequence) => kin.indexOf(each.conversation)
+    const others = [
+      ...this.table.all.filter((sequence) => sequence.conversation !== conversation && sequence.state !== 'scratch'),
+      ...stored.filter((each) => each.conversation !== conversation),
+    ]
+    return {
+      parked: [
+        ...this.table.parked(conversation),
+        ...stored.filter((each) => each.conversation === conversation),
+        ...others.filter((each) => rank(each) >= 0).sort((a, b) => rank(a) - rank(b)),
+      ],
+      others: others.filter((each) => rank(each) < 0),
+    }
+  }
+
+  #canAdd(own: Sequence, plan: Plan): boolean {
+    const { used, total } = this.table.sequences
+    return used < total || this.table.victims(neededBy(own, plan)).length > 0
+  }
+}
+
+// Why a step computes tokens that its conversation showed before, or that somebody holds: what its ledger entry says of it.
+
+const WATCHED = 'they were asked to be computed, to be watched'
+const BLENDED = 'blend computes them again behind what is hidden'
+const BEHIND = 'they stand behind others that nobody holds, and contract exact is computed from there on'
+const OTHER_TEXT = 'contract exact: they are held only as they were beside other text'
+const POSITIONS = 'the positions where they are held are taken by what is shown before them'
+const REWOUND = 'sequences of this model can only be extended or go back to a checkpoint, and none is nearer'
+const GONE = 'no tier holds them'
+/** What was to be borrowed could not be read. */
+export const LOST_BELOW = 'their saved state was damaged, or is gone'
+
+/**
+ * Why the plan computes what it does, as LedgerEntry.recomputeReason says it. To be asked before anything is carried out.
+ * @param before the unedited prompt that the conversation's last step was made from; null: there was none
+ */
+function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, before: Int32Array | null): string | null {
+  const computed = computedSpans(plan)
+  const without = plan.without ?? new Map<HeldSequence, string>()
+  const [first] = computed
+  const own = [sequence, ...lenders.parked].filter(({ held }) => held > 0)
+  if (first === undefined || (before === null && own.length === 0 && without.size === 0)) return null
+  const { prompt, sourceIds: keys, contract, recomputeFrom, blended } = plan
+  const { tokens } = prompt
+  const base = uneditedOf(prompt)
+
+  /** By place: 1 and the index of the reason; the first one counts. */
+  const reasons = new Uint8Array(tokens.length)
+  const texts: string[] = []
+  const explain = (of: readonly Span[], why: string) => {
+    if (!texts.includes(why)) texts.push(why)
+    const reason = texts.indexOf(why) + 1
+    for (const { start, end } of of) for (let at = start; at < end; at++) if (reasons[at] === 0) reasons[at] = reason
+  }
+  const heldBy = (holder: HeldSequence) =>
+    stretchesIn(holder, 0, tokens, base, keys, first.start, null).map((stretch): Span => stretch.span)
+  const text = sequence.freshText(tokens)
+  const freshIn = (holder: HeldSequence, of: readonly Span[]) =>
+    placesIn(of).flatMap((at) => (holder.isFresh(holder.atPosition(at), at, text) ? [span(at, at + 1)] : []))
+
+  if (recomputeFrom !== undefined) explain([span(recomputeFrom, tokens.length)], WATCHED)
+  if (blended !== undefined)
+    explain(
+      [...blended].flatMap((chosen, at) => (chosen === 1 ? [span(at, at + 1)] : [])),
+      BLENDED,
+    )
+  for (const [holder, reason] of without)
+    explain(holder.conversation === sequence.conversation ? heldBy(holder) : freshIn(holder, computed), reason)
+  for (const holder of own) {
+    const held = heldBy(holder)
+    if (contract === 'exact') explain(freshIn(holder, held), BEHIND)
+    explain(held, contract === 'exact' ? OTHER_TEXT : POSITIONS)
+  }
+  const agrees = before === null ? 0 : commonPrefix(before, base)
+  const isShownBefore = (at: number) => !isMarker(keys[at]!) && sourcePlace(keys[at]!) < agrees
+  explain(
+    placesIn(computed).flatMap((at) => (isShownBefore(at) ? [span(at, at + 1)] : [])),
+    GONE,
+  )
+
+  const counts = new Map<string, number>()
+  for (const at of placesIn(computed)) {
+    const reason = texts[reasons[at]! - 1]
+    // What is watched may be new, and needs no reason then.
+    if (reason !== undefined && (reason !== WATCHED || isShownBefore(at))) counts.set(reason, (counts.get(reason) ?? 0) + 1)
+  }
+  return listed(counts)
+}
+
+/** The same where a sequence can only be extended: of what is computed again, and no saved state had, nothing more can be said. */
+export function rewindReason(plan: Plan, before: Int32Array | null): string | null {
+  const { sourceIds: keys, prompt, without = new Map<HeldSequence, string>() } = plan
+  const saved = [...without].map(([{ tokens }, reason]) => ({ end: commonPrefix(tokens, prompt.tokens), reason }))
+  const agrees = before === null ? 0 : commonPrefix(before, uneditedOf(prompt))
+  const counts = new Map<string, number>()
+  for (const at of placesIn(computedSpans(plan))) {
+    const isKnown = !isMarker(keys[at]!) && sourcePlace(keys[at]!) < agrees
+    const reason = saved.find(({ end }) => at < end)?.reason ?? (isKnown ? REWOUND : undefined)
+    if (reason !== undefined) counts.set(reason, (counts.get(reason) ?? 0) + 1)
+  }
+  return listed(counts)
+}
+
+const listed = (counts: ReadonlyMap<string, number>): string | null =>
+  counts.size === 0 ? null : [...counts].map(([text, count]) => `${count} tokens: ${text}`).join('; ')
+
+const placesIn = (spans: readonly Span[]): number[] =>
+  spans.flatMap(({ start, end }) => Array.from({ length: end - start }, (_, offset) => start + offset))
+
+/** The stretches that are computed, but for a last token that is decoded again. */
+function computedSpans({ parts, redecoded, prompt }: Plan): Span[] {
+  const end = prompt.tokens.length - redecoded
+  return parts.flatMap(({ kind, span: of }) =>
+    kind === 'compute' && of.start < end ? [span(of.start, Math.min(of.end, end))] : [],
+  )
+}

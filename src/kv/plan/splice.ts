@@ -1,0 +1,310 @@
+/** Owns the parts of a plan under contract `splice`: what is exact, then what the conversation held at the same place, at the position it had if it can stay there. */
+import { length, lowerBound, span, type Span } from '../../core/span.js'
+import { held, type Part, positionAfter, turnOf, withComputed } from './parts.js'
+import { commonPrefix, isMarker, markerSource, type Prompt, uneditedOf } from '../prompt.js'
+import type { HeldSequence } from '../sequence.js'
+
+export interface SplicedParts {
+  readonly parts: readonly Part[]
+  /** Computed tokens that the conversation holds at positions where they cannot stay. */
+  readonly blocked: number
+}
+
+/**
+ * Where tokens go that the conversation holds: `stay` where they are, and what cannot is computed; `turn`: as many stay as can, and copies of the
+ * others go right after the token before them; `close`: all of them go there, which leaves no gaps.
+ */
+export type Placing = 'stay' | 'turn' | 'close'
+
+/**
+ * The parts for `prompt`, of which `beginning` is taken from exact cells. Behind it cells are found by key, and positions must ascend; as many stay
+ * as can (`align`). What is missing is computed right after the token before it, since llama.cpp decodes only at the position that
+ * follows.
+ *
+ * @param parked what else the conversation holds, latest used first
+ * @param recomputed 1: the token is to be computed though it is held
+ */
+export function splicedParts(
+  sequence: HeldSequence,
+  prompt: Prompt,
+  keys: Int32Array,
+  beginning: readonly Part[],
+  parked: readonly HeldSequence[],
+  recomputed: Uint8Array | null,
+  placing: Placing,
+): SplicedParts {
+  const { tokens } = prompt
+  const own = [sequence, ...parked]
+  const last = beginning.at(-1)
+  const parts: Part[] = [...beginning]
+  const from = beginningAfter(sequence, last, own)
+  const stretches = stretchesOf(own, prompt, keys, from, recomputed)
+  const add = (part: Part) => {
+    const before = parts.at(-1)
+    if (before !== undefined && goesOn(before, part))
+      parts[parts.length - 1] = { ...before, span: span(before.span.start, part.span.end) }
+    else parts.push(part)
+  }
+  const fill = (end: number) => {
+    for (let at = parts.at(-1)?.span.end ?? 0; at < end; at = parts.at(-1)?.span.end ?? end) {
+      const before = parts.at(-1)
+      const position = positionAfter(sequence, before)
+      const one = placing === 'stay' ? undefined : likeliest(stretches, at, position, (each) => follows(own, before, at, each))
+      if (one === undefined) {
+        const next = stretches.reduce((least, { span: { start } }) => (start > at ? Math.min(least, start) : least), end)
+        parts.splice(0, parts.length, ...withComputed(parts, span(at, placing === 'stay' ? end : next), position))
+        continue
+      }
+      const of = span(at, Math.min(end, one.span.end))
+      const entry = one.entry + at - one.span.start
+      const holder = own[one.source]!
+      if (one.offset === position - at) add(held(sequence, holder, of, entry))
+      else add({ kind: 'turn', span: of, at: entry, from: holder, source: holder === sequence ? 'own' : 'parked', position })
+    }
+  }
+  for (const { source, span: of, entry } of placing === 'close' ? [] : align(stretches, from)) {
+    fill(of.start)
+    add(held(sequence, own[source]!, of, entry))
+  }
+  fill(tokens.length)
+  return { parts, blocked: blockedIn(parts, stretches) }
+}
+
+/** Of the stretches that have the place the one that can stay, then that which goes on from the part before, then by worth and by length. */
+function likeliest(
+  stretches: readonly HeldRun[],
+  at: number,
+  position: number,
+  goesOn: (stretch: HeldRun) => boolean,
+): HeldRun | undefined {
+  const rank = (each: HeldRun) => [each.offset === position - at ? 1 : 0, goesOn(each) ? 1 : 0, each.worth, each.span.end]
+  const better = (a: readonly number[], b: readonly number[]) => {
+    const differing = a.findIndex((value, index) => value !== b[index])
+    return differing !== -1 && a[differing]! > b[differing]!
+  }
+  return stretches
+    .filter(({ span: { start, end } }) => start <= at && at < end)
+    .reduce<HeldRun | undefined>((best, each) => (best === undefined || better(rank(each), rank(best)) ? each : best), undefined)
+}
+
+/** Whether the stretch has, at this place, the entry right behind those of the part. */
+function follows(own: readonly HeldSequence[], before: Part | undefined, at: number, stretch: HeldRun): boolean {
+  if (before?.kind !== 'turn' || own[stretch.source] !== before.from) return false
+  return before.at + length(before.span) === stretch.entry + at - stretch.span.start
+}
+
+/** Whether a part takes up the entries right behind those of the one before it, and is as far from where they were. */
+function goesOn(before: Part, next: Part): boolean {
+  if (before.kind === 'compute' || next.kind === 'compute' || before.kind !== next.kind) return false
+  if (before.kind !== 'keep' && next.kind !== 'keep' && before.from !== next.from) return false
+  if (before.at + length(before.span) !== next.at) return false
+  return before.kind !== 'turn' || next.kind !== 'turn' || turnOf(before) === turnOf(next)
+}
+
+function beginningAfter(sequence: HeldSequence, last: Part | undefined, own: readonly HeldSequence[]): ChoiceBeginning {
+  if (last === undefined || last.kind === 'compute') return { place: 0, offset: 0, source: 0, entry: 0 }
+  const source = own.indexOf(last.kind === 'keep' ? sequence : last.from)
+  return { place: last.span.end, offset: 0, source, entry: last.at + length(last.span) }
+}
+
+/** What the conversation holds of the text behind its beginning. */
+function stretchesOf(
+  own: readonly HeldSequence[],
+  prompt: Prompt,
+  keys: Int32Array,
+  from: ChoiceBeginning,
+  recomputed: Uint8Array | null,
+): HeldRun[] {
+  const base = uneditedOf(prompt)
+  const of = (source: number, place: number) => stretchesIn(own[source]!, source, prompt.tokens, base, keys, place, recomputed)
+  const ofLive = of(0, from.place)
+  const others = own.slice(1).map((_, at) => at + 1)
+  // A live sequence that goes on with all there is of it is the usual case; nobody else need be looked at but for what comes after that.
+  let next = from
+  for (const { source, span: of, entry } of ofLive)
+    if (next.source === source && next.place === of.start && next.entry === entry)
+      next = { ...next, place: of.end, entry: entry + length(of) }
+  const place = next.place
+  const isWhole = ofLive.at(-1)?.span.end === place && recomputed?.includes(1) !== true
+  if (isWhole && others.every((source) => of(source, place).length === 0)) return ofLive
+  return [...ofLive, ...others.flatMap((source) => of(source, from.place))]
+}
+
+/** The stretches of the text from `place` on that one of the conversation's sequences holds. */
+export function stretchesIn(
+  holder: HeldSequence,
+  source: number,
+  tokens: Int32Array,
+  base: Int32Array,
+  keys: Int32Array,
+  place: number,
+  recomputed: Uint8Array | null,
+): HeldRun[] {
+  if (holder.held === 0 || place >= tokens.length) return []
+  const { sourceIds: heldKeys, tokens: heldTokens, held } = holder
+  // Of a marker that is held from `place` on only what the source says from its beginning counts.
+  let first = place
+  while (first > 0 && isMarker(keys[first]!) && keys[first - 1] === keys[first]) first--
+  let entry = holder.atKey(keys[first]!)
+  // Most versions hold nothing that far behind, or know nothing of it: their prompts need not be compared.
+  if (entry === held || keys[place]! > markerSource(holder.unedited.length)) return []
+  /** The last key that means the same to both: of a marker right behind the text that they agree on. */
+  const last = markerSource(commonPrefix(holder.unedited, base))
+  const end = lowerBound(tokens.length, (at) => keys[at]! <= last)
+  const worth = source === 0 ? 2 : holder.tier === 'device' ? 1 : 0
+  const found: HeldRun[] = []
+  /** Whether the source says all of the marker up to here. */
+  let said = false
+  for (let at = first; at < end && entry < held;) {
+    const key = keys[at]!
+    const heldKey = heldKeys[entry]!
+    if (heldKey < key) {
+      entry = holder.atKey(key)
+      continue
+    }
+    const inside = isMarker(key) && at > 0 && keys[at - 1] === key
+    said = heldKey === key && heldTokens[entry] === tokens[at] && recomputed?.[at] !== 1 && (!inside || said)
+    if (!said) {
+      at = heldKey === key ? at + 1 : lowerBound(end, (next) => keys[next]! < heldKey)
+      continue
+    }
+    const next = recomputed?.indexOf(1, at) ?? -1
+    const until = Math.min(next === -1 ? end : next, at < place ? place : end)
+    const run = commonPrefix(keys.subarray(at, until), heldKeys.subarray(entry))
+    const same = entry + commonPrefix(tokens.subarray(at, at + run), heldTokens.subarray(entry))
+    while (entry < same) {
+      const position = holder.position(entry)
+      const goesOn = (offset: number) => holder.position(entry + offset) === position + offset
+      const count = goesOn(same - entry - 1) ? same - entry : lowerBound(same - entry, goesOn)
+      if (at >= place) found.push({ source, worth, span: span(at, at + count), entry, offset: position - at })
+      entry += count
+      at += count
+    }
+  }
+  return found
+}
+
+/** Computed places that some stretch covers. */
+function blockedIn(parts: readonly Part[], stretches: readonly HeldRun[]): number {
+  let blocked = 0
+  for (const { kind, span: of } of parts) {
+    if (kind !== 'compute') continue
+    const covered = new Uint8Array(length(of))
+    for (const { span: held } of stretches)
+      if (held.start < of.end && held.end > of.start) covered.fill(1, Math.max(0, held.start - of.start), held.end - of.start)
+    for (const one of covered) blocked += one
+  }
+  return blocked
+}
+
+// The choice among stretches of a text that are held here and there: as much as positions allow stays what it was.
+
+/** Shown tokens that a source holds at entries and positions that follow on each other. */
+export interface HeldRun {
+  /** Names the source. */
+  readonly source: number
+  /** What one token of it is worth as against the same token of another source. */
+  readonly worth: number
+  readonly span: Span
+  /** Of the first of them. */
+  readonly entry: number
+  /** Their positions less their places. */
+  readonly offset: number
+}
+
+/** Where the choice begins: a place, the position less that place, and whose entry comes next there. */
+export interface ChoiceBeginning {
+  readonly place: number
+  readonly offset: number
+  readonly source: number
+  readonly entry: number
+}
+
+/** A choice up to some place; what it reused last is linked to what it reused before. */
+interface RunChoice {
+  readonly before: RunChoice | null
+  readonly piece: HeldRun
+  /** Of the text up to there. */
+  readonly reused: number
+  readonly seams: number
+  readonly worth: number
+}
+
+/**
+ * Chooses, from what is held, the most tokens whose positions can ascend if each that is left out is computed at the position after the token
+ * before it. Since that takes a position for a place, positions ascend exactly where position less place does not fall: the longest
+ * such selection is found by going through the text once, with the best choice for every offset at hand. Of equal ones it takes that with
+ * the fewest changes of source (so that cells stand beside those that they were computed with), then the one of most worth.
+ *
+ * @returns the pieces in order, those of one source that follow on each other as one
+ */
+export function align(stretches: readonly HeldRun[], { place, offset, source, entry }: ChoiceBeginning): HeldRun[] {
+  const start: HeldRun = { source, worth: 0, span: span(place, place), entry, offset }
+  /** By ascending offset, each better than those before it: there is no use for a worse choice at a higher one. */
+  let front: RunChoice[] = [{ before: null, piece: start, reused: 0, seams: 0, worth: 0 }]
+  let last: readonly RunChoice[] = front
+  for (const { options } of segmentsOf(stretches)) {
+    const next: RunChoice[] = []
+    for (const piece of options) {
+      const before = front.findLast((choice) => choice.piece.offset <= piece.offset)
+      // That one may have been given up for a better one of another source; going on from it costs no change.
+      const same = last.find((choice) => isOne(choice.piece, piece))
+      const choices = [before, same].flatMap((choice) => (choice === undefined ? [] : [extended(choice, piece)]))
+      const best = choices.reduce<RunChoice | null>((a, b) => (a === null || isBetter(b, a) ? b : a), null)
+      if (best !== null) next.push(best)
+    }
+    front = bestOf([...front, ...next])
+    last = next
+  }
+  const pieces: HeldRun[] = []
+  for (let at = front.at(-1) ?? null; at !== null; at = at.before) {
+    const after = pieces[0]
+    if (after === undefined || !isOne(at.piece, after)) pieces.unshift(at.piece)
+    else pieces[0] = { ...at.piece, span: span(at.piece.span.start, after.span.end) }
+  }
+  return pieces.filter((piece) => length(piece.span) > 0)
+}
+
+/** The text cut wherever a stretch begins or ends, and who holds each segment. */
+function segmentsOf(stretches: readonly HeldRun[]): { readonly options: readonly HeldRun[] }[] {
+  const borders = [...new Set(stretches.flatMap((each) => [each.span.start, each.span.end]))].sort((a, b) => a - b)
+  const waiting = [...stretches].sort((a, b) => a.span.start - b.span.start)
+  let open: HeldRun[] = []
+  let begun = 0
+  return borders.slice(0, -1).map((start, at) => {
+    const segment = span(start, borders[at + 1]!)
+    while (waiting[begun]?.span.start === start) open.push(waiting[begun++]!)
+    open = open.filter((each) => each.span.end > start)
+    return { options: open.map((each) => ({ ...each, span: segment, entry: each.entry + start - each.span.start })) }
+  })
+}
+
+const isOne = (before: HeldRun, after: HeldRun): boolean =>
+  before.source === after.source &&
+  before.offset === after.offset &&
+  before.span.end === after.span.start &&
+  before.entry + length(before.span) === after.entry
+
+function extended(before: RunChoice, piece: HeldRun): RunChoice {
+  const { source, entry, span: of } = before.piece
+  const goesOn = source === piece.source && of.end === piece.span.start && entry + length(of) === piece.entry
+  return {
+    before,
+    piece,
+    reused: before.reused + length(piece.span),
+    seams: before.seams + (goesOn ? 0 : 1),
+    worth: before.worth + piece.worth * length(piece.span),
+  }
+}
+
+const isBetter = (a: RunChoice, b: RunChoice): boolean =>
+  a.reused !== b.reused ? a.reused > b.reused : a.seams !== b.seams ? a.seams < b.seams : a.worth > b.worth
+
+function bestOf(choices: readonly RunChoice[]): RunChoice[] {
+  const front: RunChoice[] = []
+  for (const choice of [...choices].sort((a, b) => a.piece.offset - b.piece.offset || (isBetter(a, b) ? -1 : 1))) {
+    const best = front.at(-1)
+    if (best === undefined || isBetter(choice, best)) front.push(choice)
+  }
+  return front
+}

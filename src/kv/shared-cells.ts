@@ -1,0 +1,186 @@
+/**
+ * Owns cells that travel: which of a conversation's cells are put where other engines find them, and which of those a step begins with. Only cells that
+ * are what a fresh prefill would make them do, in blocks; so a block is found by what it is, and it does not matter who computed it.
+ */
+import { FORGOTTEN } from '../core/contract.js'
+import type { ConversationId } from '../core/ids.js'
+import { length, type Span, span } from '../core/span.js'
+import { type CellHashes, sameHash, WORDS } from './cell-hash.js'
+import { OffloadedSequence, type ReadStates } from './offload.js'
+import { computedIn, type Plan } from './plan/plan.js'
+import { BLOCK, type OffloadRecord, type SharedCounts, type SharedTier } from './ports.js'
+import { type Prompt, sourceIdsOf, uneditedOf } from './prompt.js'
+import type { Conversations, SequenceTable } from './sequence-table.js'
+import type { Sequence } from './sequence.js'
+
+export interface SharedOptions {
+  readonly tier: SharedTier
+  /** Bytes of memory that blocks may take on their way onto the device. Default: no limit. */
+  readonly mostBytes?: () => number
+}
+
+/** A block on its way to the others. */
+interface Outgoing {
+  readonly key: string
+  readonly record: OffloadRecord
+  readonly state: Uint8Array
+  readonly isWanted: () => boolean
+}
+
+/** Blocks that are read at the same time. */
+const AHEAD = 4
+/** Blocks that are remembered to be there. */
+const MOST_KNOWN = 100_000
+
+export class SharedCells {
+  /** Of blocks that are there, as far as we know. */
+  readonly #known = new Set<string>()
+  /** How often something of the conversation was to be forgotten: what was copied out before is not wanted any more. */
+  readonly #epochs = new Map<ConversationId, number>()
+  /** The last unedited prompt of which the forgotten was forgotten here. */
+  readonly #forgotten = new Map<ConversationId, Int32Array>()
+
+  constructor(
+    private readonly table: SequenceTable,
+    private readonly conversations: Conversations,
+    private readonly options: SharedOptions,
+  ) {}
+
+  get counts(): SharedCounts {
+    return this.options.tier.counts
+  }
+
+  /** Reads the blocks that a step would have to compute otherwise, besides what is read for it anyway; null: nothing is read. */
+  fetch(own: Sequence, plan: Plan, below: Promise<ReadStates> | null): Promise<ReadStates> | null {
+    const { tokens } = plan.prompt
+    const first = plan.parts.find(({ kind }) => kind === 'compute')?.span.start ?? tokens.length
+    const from = first - (first % BLOCK)
+    if (plan.recomputeFrom !== undefined || computedIn(plan) < BLOCK || tokens.length - from < BLOCK) return below
+    return Promise.all([below ?? new Map(), this.#read(own, plan.prompt, from)]).then(
+      ([states, [stored, pieces]]) => new Map(pieces.length === 0 ? states : [...states, [stored, pieces] as const]),
+    )
+  }
+
+  /** All blocks from place `from` on, up to the first that nobody has. */
+  async #read(own: Sequence, prompt: Prompt, from: number): Promise<readonly [OffloadedSequence, readonly Uint8Array[]]> {
+    const { tier, mostBytes } = this.options
+    const { tokens } = prompt
+    const { hashes } = own.freshText(tokens)
+    const most = mostBytes?.() ?? Infinity
+    const reading: Promise<Uint8Array | null>[] = []
+    const pieces: Uint8Array[] = []
+    let [next, bytes] = [from, 0]
+    for (;;) {
+      for (; reading.length < AHEAD && next + BLOCK <= tokens.length; next += BLOCK)
+        reading.push(tier.take(blockOf(tokens, hashes, span(next, next + BLOCK))))
+      const state = await reading.shift()
+      if (state == null || (bytes += state.byteLength) > most) break
+      pieces.push(state)
+    }
+    const of = span(from, from + BLOCK * pieces.length)
+    const { conversation } = own
+    const sourceIds = sourceIdsOf(prompt).slice(of.start, of.end)
+    const record = { conversation, unedited: uneditedOf(prompt), sourceIds, ...blockOf(tokens, hashes, of) }
+    for (const { start } of pieces.map((_, at) => span(from + BLOCK * at, from + BLOCK * (at + 1))))
+      this.#note(keyOf(hashes, start))
+    return [new OffloadedSequence(record, { tier: 'shared' }, bytes), pieces]
+  }
+
+  /**
+   * Puts the blocks of a conversation that others may lack where they find them, one at a time.
+   * @param between runs something when no decode is under way
+   */
+  async publish(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void> {
+    for (;;) {
+      const block = await between(() => this.#outgoing(conversation))
+      if (block === null || !(await this.options.tier.put(block.record, block.state, block.isWanted))) return
+      this.#note(block.key)
+    }
+  }
+
+  /** What was copied out of the conversation and is not there yet is not wanted any more. */
+  recall(conversation: ConversationId): void {
+    this.#epochs.set(conversation, this.#epoch(conversation) + 1)
+  }
+
+  /** Deletes the conversation's blocks, all of them. */
+  async forget(conversation: ConversationId): Promise<void> {
+    this.recall(conversation)
+    this.#known.clear()
+    await this.options.tier.forget(conversation)
+  }
+
+  /** Deletes the conversation's blocks that have something of a text which `prompt` is to have forgotten, or have read it. */
+  async forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void> {
+    const base = uneditedOf(prompt)
+    const last = base.lastIndexOf(FORGOTTEN)
+    const done = this.#forgotten.get(conversation)
+    if (last < 0 || (done !== undefined && sameForgotten(done, base))) return
+    this.recall(conversation)
+    this.#known.clear()
+    const fresh = this.conversations.live(conversation)?.freshText(prompt.tokens).hashes
+    await this.options.tier.forget(conversation, ({ positions, hashes }) => {
+      const place = positions.at(-1)!
+      return fresh !== undefined && place < prompt.tokens.length && sameHash(hashes, positions.length - 1, fresh, place)
+    })
+    // What a running step holds of it is forgotten by the next one, and may be published until then.
+    if (this.conversations.live(conversation)?.running !== true) this.#forgotten.set(conversation, base)
+  }
+
+  /** The next block that others may lack, copied out of the cache; null: there is none, or no sequence id to copy it with. */
+  #outgoing(conversation: ConversationId): Outgoing | null {
+    const own = this.conversations.live(conversation)
+    if (own === null || !own.settled) return null
+    const tokens = own.tokens.slice(0, own.exact)
+    if (tokens.length < BLOCK) return null
+    const { hashes } = own.freshText(tokens)
+    for (let place = 0; place + BLOCK <= tokens.length; place += BLOCK) {
+      const key = keyOf(hashes, place)
+      if (this.#known.has(key)) continue
+      const block = blockOf(tokens, hashes, span(place, place + BLOCK))
+      const { positions: sourceIds } = block
+      const record = { conversation, unedited: new Int32Array(), sourceIds, ...block }
+      const state = this.#copy(own, span(place, place + BLOCK))
+      const epoch = this.#epoch(conversation)
+      return state === null ? null : { key, record, state, isWanted: () => epoch === this.#epoch(conversation) }
+    }
+    return null
+  }
+
+  #copy({ seq }: Sequence, of: Span): Uint8Array | null {
+    const { memory, sequences } = this.table
+    const scratch = sequences.take()
+    if (scratch === null) return null
+    memory.tag(seq, scratch, of)
+    const state = memory.saveSequence(scratch, { checksum: false })
+    memory.untag(scratch, of)
+    sequences.give(scratch)
+    return state
+  }
+
+  #epoch(conversation: ConversationId): number {
+    return this.#epochs.get(conversation) ?? 0
+  }
+
+  #note(key: string): void {
+    if (this.#known.size >= MOST_KNOWN) this.#known.clear()
+    this.#known.add(key)
+  }
+}
+
+/** These places of a text, as one block or several. */
+function blockOf(tokens: Int32Array, hashes: CellHashes, of: Span) {
+  const { start, end } = of
+  const positions = Int32Array.from({ length: length(of) }, (_, at) => start + at)
+  return { tokens: tokens.slice(start, end), positions, hashes: hashes.slice(WORDS * start, WORDS * end) }
+}
+
+/** The last cell's hash says all: its own place and everything before it. */
+const keyOf = (hashes: CellHashes, place: number): string =>
+  hashes.subarray(WORDS * (place + BLOCK - 1), WORDS * (place + BLOCK)).join()
+
+/** Whether both have the same places to forget, as far as the shorter one goes, and no more behind it. */
+function sameForgotten(a: Int32Array, b: Int32Array): boolean {
+  const places = (of: Int32Array) => of.reduce<number[]>((all, token, at) => (token === FORGOTTEN ? [...all, at] : all), [])
+  return places(a).join() === places(b).join()
+}

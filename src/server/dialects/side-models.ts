@@ -1,0 +1,143 @@
+/** Owns the routes that only read texts: `/v1/embeddings`; and ranking documents as Jina, Cohere, vLLM and llama-server have it, or Text Embeddings Inference. */
+import { given } from '../../core/json.js'
+import Type from 'typebox'
+import { FieldError, unsupported } from '../problem.js'
+import { ANSWER, type App, ERRORS, type Ports } from '../routes/route.js'
+import { isTokenList, nullsDownTo } from './fields.js'
+
+const Documents = Type.Array(
+  Type.Unsafe<string | { readonly text: string }>({
+    type: ['string', 'object'],
+    required: ['text'],
+    properties: { text: { type: 'string' } },
+    description: 'a text, or an object with a text',
+  }),
+)
+
+const RerankBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024 })),
+  query: Type.String({ minLength: 1 }),
+  documents: Type.Optional(Documents),
+  texts: Type.Optional(
+    Type.Array(Type.String(), { description: 'instead of documents: the answer is a list then, with `score`' }),
+  ),
+  top_n: Type.Optional(Type.Integer({ minimum: 0, description: 'only the best so many; default: all' })),
+  return_documents: Type.Optional(Type.Boolean()),
+  return_text: Type.Optional(Type.Boolean({ description: 'with `texts`' })),
+  // The only ones there are: a score is what the model's head says of the whole text.
+  raw_scores: Type.Optional(Type.Boolean()),
+  truncate: Type.Optional(Type.Boolean()),
+})
+
+const PATHS = ['/v1/rerank', '/v1/reranking', '/v2/rerank']
+const MOST_DOCUMENTS = 2048
+/** Fields of those APIs that would change the scores. */
+const NOT_CARRIED_OUT = ['rank_fields', 'max_chunks_per_doc', 'max_tokens_per_doc', 'truncate_prompt_tokens', 'instruction']
+
+export function addRerank(app: App, { service, exchange }: Ports): void {
+  for (const path of PATHS)
+    app.post(
+      path,
+      {
+        schema: {
+          summary: 'How well documents answer a query, the best first',
+          tags: ['rerank'],
+          body: RerankBody,
+          response: { 200: ANSWER, ...ERRORS },
+        },
+        preValidation: nullsDownTo(1),
+      },
+      async (request, reply) => {
+        const { body, tenant } = request
+        const documents = documentsOf(body)
+        refuseOthers(body)
+        const asked = { tenant, query: body.query, documents, ...given({ model: body.model }) }
+        const { model, scores, tokens } = await exchange(request, reply).aside(
+          'rankings',
+          (signal) => service.rerank({ ...asked, signal }),
+          (answer) => answer.scores.length,
+        )
+        const best = scores
+          .map((score, index) => ({ index, score, text: documents[index]! }))
+          .sort((a, b) => b.score - a.score || a.index - b.index)
+          .slice(0, body.top_n)
+        if (body.texts !== undefined)
+          return best.map(({ index, score, text }) => ({ index, score, ...(body.return_text === true ? { text } : {}) }))
+        const results = best.map(({ index, score, text }) => ({
+          index,
+          relevance_score: score,
+          ...(body.return_documents === true ? { document: { text } } : {}),
+        }))
+        return { object: 'list', model, results, usage: { prompt_tokens: tokens, total_tokens: tokens } }
+      },
+    )
+}
+
+function documentsOf({ documents, texts }: Type.Static<typeof RerankBody>): readonly string[] {
+  const name = texts === undefined ? 'documents' : 'texts'
+  const all = texts ?? documents
+  if (all === undefined) throw new FieldError('documents', 'documents is missing; send a list of texts.')
+  if (all.length === 0 || all.length > MOST_DOCUMENTS)
+    throw new FieldError(name, `${name} has ${all.length} entries; send 1 to ${MOST_DOCUMENTS}.`)
+  return all.map((one) => (typeof one === 'string' ? one : one.text))
+}
+
+function refuseOthers(body: Type.Static<typeof RerankBody>): void {
+  const other = NOT_CARRIED_OUT.find((name) => (body as Readonly<Record<string, unknown>>)[name] != null)
+  if (other !== undefined) throw unsupported(other, `${other} is not carried out here; leave it out.`)
+  if (body.raw_scores === false)
+    throw unsupported('raw_scores', 'Scores are given as the model gives them; leave raw_scores out.')
+  if (body.truncate === true) throw unsupported('truncate', 'Documents are read whole; shorten them, or leave truncate out.')
+}
+
+// The route `/v1/embeddings`.
+
+const EmbeddingBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024 })),
+  input: Type.Unsafe<string | unknown[]>({ type: ['string', 'array'], description: 'text, token ids, or a list of either' }),
+  encoding_format: Type.Optional(Type.Enum(['float', 'base64'])),
+  dimensions: Type.Optional(Type.Integer({ minimum: 1, description: 'the first so many numbers, made length 1 again' })),
+})
+
+const MOST_INPUTS = 2048
+
+export function addEmbeddings(app: App, { service, exchange }: Ports): void {
+  app.post(
+    '/v1/embeddings',
+    {
+      schema: { summary: 'Embeddings', tags: ['openai'], body: EmbeddingBody, response: { 200: ANSWER, ...ERRORS } },
+      preValidation: nullsDownTo(1),
+    },
+    async (request, reply) => {
+      const { body, tenant } = request
+      const inputs = inputsOf(body.input)
+      const asked = { tenant, inputs, ...given({ model: body.model, dimensions: body.dimensions }) }
+      const { model, vectors, tokens } = await exchange(request, reply).aside(
+        'embeddings',
+        (signal) => service.embed({ ...asked, signal }),
+        (answer) => answer.vectors.length,
+      )
+      const data = vectors.map((vector, index) => ({
+        object: 'embedding',
+        index,
+        embedding: body.encoding_format === 'base64' ? base64(vector) : [...vector],
+      }))
+      return { object: 'list', model, data, usage: { prompt_tokens: tokens, total_tokens: tokens } }
+    },
+  )
+}
+
+function inputsOf(input: string | unknown[]): readonly (string | readonly number[])[] {
+  if (typeof input === 'string') return [input]
+  if (input.length === 0 || input.length > MOST_INPUTS)
+    throw new FieldError('input', `input has ${input.length} entries; send 1 to ${MOST_INPUTS}.`)
+  if (isTokenList(input)) return [input]
+  return input.map((one, index) => {
+    if (typeof one === 'string') return one
+    if (Array.isArray(one) && one.length > 0 && isTokenList(one as unknown[])) return one as number[]
+    throw new FieldError(`input[${index}]`, `input[${index}] must be a string or a list of token ids.`)
+  })
+}
+
+const base64 = (vector: Float32Array): string =>
+  Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64')

@@ -1,0 +1,118 @@
+/** Owns the engine of one ask: the model's, with everything about a request that the turn loop need not know. */
+import { randomBytes } from 'node:crypto'
+import type { TemplateVariables, ToolCall } from '../../chat/message.js'
+import {
+  type Engine,
+  EngineAround,
+  type EngineReply,
+  type EngineRequest,
+  type EventStream,
+  type Generation,
+  generationOf,
+} from '../../engine/engine.js'
+import { PUBLIC, type Tenant } from '../../core/ids.js'
+import type { Span } from '../../core/span.js'
+
+export interface AskEngineOptions {
+  readonly tenant: Tenant
+  /** What the template is told with every request and every count. Default: nothing. */
+  readonly variables?: () => TemplateVariables
+  /** Names of the tools that a required call may be of. Default: all. */
+  readonly callable?: readonly string[]
+  /** Whether a call is the client's; only the first of those counts when `single`. */
+  readonly isExternal: (call: Pick<ToolCall, 'name'>) => boolean
+  readonly single: boolean
+  /** Calls that stand alone in a step, because the client has each as a message of its own: beside others they are left out. Default: none. */
+  readonly isAlone?: (call: Pick<ToolCall, 'name'>) => boolean
+}
+
+/** Of an ask that says nothing to a client. */
+export const SILENT = { tenant: PUBLIC, isExternal: () => false, single: false } satisfies AskEngineOptions
+
+/** Ids that a parser made up, where the model's syntax has none: the same in every answer. */
+const MADE_UP = /^call_\d+$/
+
+/**
+ * Calls get ids that no other call of the server has. One that the token limit or a stop string cut off is no call: nobody hears of it, but for what
+ * was told of its arguments while it came, and what was sampled of it is gone with it, so that the conversation is what its client knows.
+ */
+export class AskEngine extends EngineAround {
+  /** The stop string that ended the last step. */
+  stop: string | null = null
+
+  constructor(
+    engine: Engine,
+    private readonly options: AskEngineOptions,
+  ) {
+    super(engine)
+  }
+
+  respond(request: EngineRequest): Generation {
+    return generationOf((stream) => this.#respond(request, stream))
+  }
+
+  override snap(...[messages, tools, message, chars, variables = this.#variables]: Parameters<Engine['snap']>): Span {
+    return super.snap(messages, tools, message, chars, variables)
+  }
+
+  override count(...[messages, tools, edits = [], variables = this.#variables]: Parameters<Engine['count']>): number {
+    return super.count(messages, tools, edits, variables)
+  }
+
+  get #variables(): TemplateVariables {
+    return this.options.variables?.() ?? {}
+  }
+
+  async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
+    const { tenant, callable, isExternal, single, isAlone = () => false } = this.options
+    const running = this.engine.respond({
+      ...request,
+      ...(this.options.variables === undefined ? {} : { variables: this.#variables }),
+      tenant,
+      ...(single ? { endsWith: isExternal } : {}),
+      ...(callable === undefined || request.toolChoice !== 'required' ? {} : { callable }),
+    })
+    const ids = new Map<string, string>()
+    const named = <C extends Pick<ToolCall, 'id'>>(call: C): C => {
+      const id = ids.get(call.id) ?? (MADE_UP.test(call.id) ? `call_${randomBytes(12).toString('hex')}` : call.id)
+      ids.set(call.id, id)
+      return { ...call, id }
+    }
+    let first: string | null = null
+    const counts = (call: Pick<ToolCall, 'id' | 'name'>): boolean => {
+      if (!single || !isExternal(call)) return true
+      first ??= call.id
+      return first === call.id
+    }
+    /** Not JSON: what comes next says whether it was cut off. */
+    let broken: ToolCall | null = null
+    const tell = (call: ToolCall) => {
+      stream.push({ type: 'call', call: named(call) })
+    }
+    for await (const event of running) {
+      if (broken !== null) tell(broken)
+      broken = null
+      if (event.type === 'arguments') {
+        if (counts(event)) stream.push(named(event))
+      } else if (event.type !== 'call') stream.push(event)
+      else if (!counts(event.call)) continue
+      else if (event.call.malformed === undefined) tell(event.call)
+      else broken = event.call
+    }
+    const reply = await running.reply
+    this.stop = reply.stop ?? null
+    const isCut = isCutOff(reply)
+    if (broken !== null && !isCut) tell(broken)
+    const { toolCalls, sampled, ...rest } = reply.message
+    if (toolCalls === undefined) return reply
+    const made = toolCalls.slice(0, isCut ? -1 : undefined).filter(counts)
+    const others = made.filter((call) => !isAlone(call))
+    const kept = others.length === 0 ? made.slice(0, 1) : others
+    const whole = sampled === undefined || kept.length < toolCalls.length ? {} : { sampled }
+    return { ...reply, message: { ...rest, ...(kept.length === 0 ? {} : { toolCalls: kept.map(named) }), ...whole } }
+  }
+}
+
+/** Whether the answer ended within its last call. */
+const isCutOff = ({ finish, stop, message: { toolCalls } }: EngineReply): boolean =>
+  (finish === 'length' || stop !== undefined) && toolCalls?.at(-1)?.malformed !== undefined

@@ -1,0 +1,44 @@
+/** The step that trains the built-in model and what it is shown, against computations by the letter. Needs python3 with PyTorch 2. */
+import { spawnSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, it } from 'vitest'
+
+const checks = fileURLToPath(new URL('training_checks.py', import.meta.url))
+/** Debian's PyTorch is Debian's Python's, which need not be the first in the path. */
+const pythons = [process.env['PYTHON'] ?? 'python3', '/usr/bin/python3']
+const python = pythons.find((each) => spawnSync(each, ['-c', 'import torch, numpy']).status === 0)
+
+function check(name: string): readonly Record<string, number | string>[] {
+  const { status, stdout, stderr } = spawnSync(python ?? 'python3', [checks, name], { encoding: 'utf8' })
+  expect({ status, stderr: status === 0 ? '' : stderr }).toEqual({ status: 0, stderr: '' })
+  return stdout
+    .trim()
+    .split('\n')
+    .flatMap((line) => (line === '' ? [] : [JSON.parse(line) as Record<string, number | string>]))
+}
+
+if (python === undefined) console.log('Training is not tested: there is no python3 with PyTorch (Debian: apt install python3-torch).')
+
+describe.skipIf(python === undefined)('training', () => {
+  it('has the loss and gradients of a computation by the letter in float64: packed, fused and in float32, and in bfloat16 as far as that reaches', () => {
+    const [single, half] = check('step')
+    expect(single?.['loss']).toBeLessThan(1e-5)
+    expect(single?.['gradient']).toBeLessThan(1e-3)
+    expect(half?.['loss']).toBeLessThan(2e-2)
+    expect(half?.['gradient']).toBeLessThan(0.2)
+  }, 120_000)
+
+  it('tells conversations of visitors their true places', () => {
+    const [told] = check('visits')
+    expect(told?.['asked']).toBeGreaterThan(1000)
+    expect(told).toMatchObject({ told: 1, newest: 1 })
+  }, 60_000)
+
+  it.each([
+    ['marked', 'quotes markers from the prompt, and answers behind them'],
+    ['managed', 'searches, calls and removes tools that were asked for and found'],
+    ['renamed', 'puts other names into a chain of relatives'],
+  ])('%s: %s', (name) => {
+    check(name)
+  })
+})

@@ -1,0 +1,201 @@
+"""Checks of native-models/train's step and samples, each by its name: `python3 training_checks.py <name>`. Called by training.test.ts."""
+import json
+import os
+import random
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "native-models"))
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+from train import format as fmt  # noqa: E402
+from train.data import Maker  # noqa: E402
+from train.managing import Managing  # noqa: E402
+from train.shipped import GGUF_PATH, begun  # noqa: E402
+from train.train import LOOKING, SAYING, learn  # noqa: E402
+from train.trajectories import Record, Trajectories  # noqa: E402
+from train.tokenizer import Tokenizer  # noqa: E402
+from train.visits import NAMED, Visits  # noqa: E402
+
+LOOK = 0.5
+
+
+def setting(seed):
+    model, vocabulary = begun(GGUF_PATH)
+    model.parts = np.isin(np.arange(len(vocabulary)), list(vocabulary.parts))
+    return model, Maker(vocabulary.words, Tokenizer(vocabulary), seed, 0.3)
+
+
+def some_samples(maker):
+    """Short and long ones, whole answers and single questions, told places of both kinds."""
+    visits = Visits(maker)
+    made = [maker.noise(20), maker.ids(4), maker.chat(), maker.plain(6, 3), maker.plain(8, 2, 1), maker.folded(8, 4, False), maker.cut(6, 4)]
+    return [*made, maker.unseen(8, 3, False), maker.unseen(16, 4, True), visits.draw(), visits.draw(), visits.marked(), maker.noise(400)]
+
+
+def turned(x, positions, base):
+    """`x`: [tokens, heads, head]."""
+    half = x.shape[-1] // 2
+    angle = positions[:, None] * base ** (-torch.arange(half, dtype=torch.float64) / half)
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+
+
+def by_the_letter(model, samples):
+    """The loss that a step lowers, a sequence at a time and everything of it, in float64."""
+    c, table, total = model.config, model.table(), sum(float(s.weights.sum()) for s in samples)
+    told, carried = sum(LOOKING * len(s.looks) + len(s.steps) for s in samples), sum(len(s.looks) for s in samples)
+    norm = lambda of, x: x / (x.pow(2).mean(-1, keepdim=True) + c.eps).sqrt() * of.weight  # noqa: E731
+    loss = torch.zeros((), dtype=torch.float64)
+    for s in samples:
+        ids, positions = torch.from_numpy(s.ids), torch.from_numpy(s.positions).double()
+        looks = torch.from_numpy(s.looks)
+        x = table[ids]
+        for n, layer in enumerate(model.layers):
+            y = norm(layer.norm1, x)
+            q, k = (turned(of(y).view(-1, c.heads, c.head), positions, c.rope_base) for of in (layer.q, layer.k))
+            v = layer.v(y).view(-1, c.heads, c.head)
+            scores = torch.einsum("qhd,khd->hqk", q, k) / c.head**0.5
+            scores = scores.masked_fill(torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1), -torch.inf)
+            x = x + layer.o(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).flatten(1))
+            y = norm(layer.norm2, x)
+            x = x + layer.down(F.silu(layer.gate(y)) * layer.up(y))
+            if n == len(model.layers) - 2 and len(s.steps):
+                at, place = torch.from_numpy(s.steps).unbind(1)
+                loss = loss - LOOK * scores.log_softmax(-1)[-1, at, place].sum() / told
+            if n == len(model.layers) - 1 and len(looks):
+                at, place = looks[:, 0] - 1, looks[:, 1]
+                loss = loss - LOOK * scores.log_softmax(-1)[-LOOKING:, at, place].sum() / told
+                brought = v[place, -LOOKING:].flatten(1) @ layer.o.weight[:, -LOOKING * c.head :].t()
+                size = x.detach()[at].pow(2).mean(-1, keepdim=True).sqrt()
+                said = (brought / size * model.norm.weight) @ table.t()
+                loss = loss + LOOK * SAYING * F.cross_entropy(said, ids[looks[:, 0]], reduction="sum") / carried
+        at = torch.from_numpy(np.flatnonzero(s.weights))
+        logits = norm(model.norm, x[at - 1]) @ table.t()
+        loss = loss + (F.cross_entropy(logits, ids[at], reduction="none") * torch.from_numpy(s.weights)[at]).sum() / total
+    return loss
+
+
+def step():
+    """Loss and gradients of a training step against a computation by their letters, in float32 and in bfloat16."""
+    model, maker = setting(11)
+    samples = some_samples(maker)
+    pool = SimpleNamespace(map=map)
+    exact = begun(GGUF_PATH)[0].double()
+    loss = by_the_letter(exact, samples)
+    loss.backward()
+    right = torch.cat([p.grad.flatten() for p in exact.parameters()])
+    for name, precision in (("single", torch.float32), ("half", torch.bfloat16)):
+        said, astray, unsaid, _ = learn(model, [samples[::2], samples[1::2]], pool, LOOK, precision)
+        got = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+        print(json.dumps({
+            "products": name, "loss": abs(said + LOOK * (astray + SAYING * unsaid) - loss.item()) / loss.item(),
+            "gradient": ((got - right).norm() / right.norm()).item(),
+        }))  # fmt: skip
+
+
+def visits():
+    """Conversations are told true places: a value of an answer is looked for behind its key, where no later update of that key comes."""
+    _, maker = setting(5)
+    visits, tokens = Visits(maker), maker.vocabulary.tokens
+    sentence = re.compile(re.escape(fmt.SENTENCE) + r" (.+) is (.+)\.")
+    asked = told = newest = 0
+    for _ in range(300):
+        sample = visits.draw()
+        text = maker.tokenizer.decode(sample.ids)
+        ids, starts = maker.tokenizer.spelled(text)
+        assert ids == sample.ids.tolist()
+        looks, at = dict(sample.looks.tolist()), {start: n for n, start in enumerate(starts)}
+        word = lambda n: starts[n] + (text[starts[n]] == " ")  # noqa: E731
+        for answer in re.finditer(r"<\|im_start\|>assistant\n(.*?)<\|im_end\|>", text, re.S):
+            for found in sentence.finditer(text, answer.start(), answer.end()):
+                key, value, own = found[1], found[2], at.get(found.start(2), at.get(found.start(2) - 1))
+                asked += 1
+                if own not in looks:
+                    continue
+                place = word(looks[own])
+                assert text.startswith(value, place) and any(text[:place].endswith(key + named) for named in NAMED), (key, value, text)
+                told += 1
+                later = [re.search(r"(?<![\w-])%s(?![\w-])" % re.escape(key + named), text[place : answer.start()]) for named in NAMED if named != ":"]
+                newest += not any(later)  # but where the key is the end of another one of two words
+        assert (sample.weights[sample.looks[:, 0]] > 0).all() and (sample.looks[:, 1] < sample.looks[:, 0]).all()
+        for one, other in sample.looks:
+            one, other = (tokens[sample.ids[n]].text.replace("\u2581", " ").strip() for n in (one, other))
+            assert one[:1] == other[:1], (one, other)
+    print(json.dumps({"asked": asked, "told": told / asked, "newest": newest / told}))
+
+
+def marked():
+    """A cut quotes two markers that the prompt has, one before the other; after a fold the first one is hidden, and an answer follows."""
+    _, maker = setting(6)
+    visits = Visits(maker)
+    for _ in range(200):
+        text = maker.tokenizer.decode(visits.marked().ids)
+        prompt, call = text.split(fmt.START + "assistant\n")[:2]
+        said = json.loads(re.search(r"<tool_call>\n(.*)\n</tool_call>", call)[1])["arguments"]
+        first, last = prompt.find(said["start_marker"]), prompt.rfind(said["end_marker"])
+        folded = fmt.MARKER_END in prompt
+        assert (-1 if folded else 0) <= first < last, (prompt, said)
+        assert text.endswith("." + fmt.END) == folded, text
+
+
+def managed():
+    """What is searched was asked for, what is called or removed is defined before, and names are copied from where they stand."""
+    _, maker = setting(8)
+    tokens = maker.vocabulary.tokens
+    for _ in range(60):
+        sample = Managing(maker).draw()
+        text = maker.tokenizer.decode(sample.ids)
+        assert maker.tokenizer.spelled(text)[0] == sample.ids.tolist()
+        for call in re.finditer(r"<tool_call>\n(.*)\n</tool_call>", text):
+            name, arguments = json.loads(call[1]).values()
+            before = text[: call.start()]
+            if name == "search_tools":
+                question = before[before.rindex("Please tell me") :]
+                for keyword in arguments["keywords"]:
+                    company, metric = keyword.split(" ", 2)[:2], keyword.split(" ", 2)[2]
+                    assert "the %s of %s" % (metric, " ".join(company)) in question, (keyword, question)
+            else:
+                for one in arguments["tool_names"] if name == "remove_tools" else [name]:
+                    assert '{"name": "%s", "description"' % one in before or "(%s removed)" % one in before or "(removed)" in before, (one, text)
+        assert len(sample.looks) and (sample.weights[sample.looks[:, 0]] > 0).all() and (sample.looks[:, 1] < sample.looks[:, 0]).all()
+        for one, other in sample.looks:
+            one, other = (tokens[sample.ids[n]].text.replace("\u2581", " ").strip() for n in (one, other))
+            assert one[:1] == other[:1], (one, other)
+
+
+def renamed():
+    """Other names make the tokens that the tokenizer makes of the new text, and the same is learned of it."""
+    _, maker = setting(7)
+    v, t = maker.vocabulary, maker.tokenizer
+    given, family = v.words.given, ["Toth", "Abel", "Petrov"]
+    call = '<tool_call>\n{"name": "search_context", "arguments": {"query": "%s", "max_results": 3, "context_size": 50}}\n</tool_call>' + fmt.END
+    kind = Trajectories.__new__(Trajectories)
+    kind.tokenizer = t
+    kind.named = [v.id[text] for text in (fmt.SEARCH_OPEN, "The" + fmt.ELDEST, fmt.BOX)]
+    kind.closes = [v.id[text] for text in (*fmt.SEARCH_CLOSE, fmt.BOX, fmt.BOXED)]
+    for n in range(50):
+        rng = random.Random(n)
+        one, two = ("%s %s" % (rng.choice(given), rng.choice(family)) for _ in range(2))
+        parts = [("In dry years %s, %s's father, is out. " % (two, one), 0), (call % one, 1), ("\n1 match: ...%s's father...\n" % one, 0)]
+        parts += [("The eldest relative of '%s' is \\boxed{%s}.%s" % (one, two, fmt.END), 1)]
+        ids, learned = [], []
+        for text, own in parts:
+            made = t.encode(text)
+            learned += [[len(ids), len(ids) + len(made)]] * own
+            ids += made
+        other = kind.renamed(Record(np.array(ids, np.uint16), learned), rng, maker.name)
+        text = t.decode(other.ids)
+        assert t.encode(text) == other.ids.tolist() and not any(re.search(r"\b%s\b" % name, text) for name in (*one.split(), *two.split())), text
+        assert [t.decode(other.ids[a:b])[:10] for a, b in other.learned] == ["<tool_call", "The eldest"], other.learned
+        assert text.replace("\n", " ").count(re.search(r"boxed\{(.*)\}", text)[1]) == 2, text
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    globals()[sys.argv[1]]()
