@@ -11,7 +11,7 @@ import { OffloadTiers } from '../src/kv/offload.js'
 import { KvCache } from '../src/kv/cache.js'
 import { DryRunMemory } from '../src/kv/dry-run.js'
 import type { KvMemory } from '../src/kv/ports.js'
-import type { Terms } from '../src/kv/plan-parts.js'
+import type { Terms } from '../src/kv/plan/parts.js'
 import { type Prompt, type ReplacedSpan, uneditedOf } from '../src/kv/prompt.js'
 import { openNative } from '../src/native/binding.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
@@ -146,7 +146,7 @@ async function leavePast(cache: KvCache, terms: Terms): Promise<void> {
 async function goOn(cache: KvCache, terms: Terms, decoded: Decode): Promise<Turn[]> {
   const turns: Turn[] = []
   for (let round = 0; round < ROUNDS; round++) {
-    const before = cache.shown(conversationId(MEASURED))!
+    const before = cache.prompt(conversationId(MEASURED))!
     const base = Int32Array.from([...uneditedOf(before), ...randomTokens(NEW, 10 + round, VOCABULARY)])
     turns.push(await turn(cache, MEASURED, folded(base, before.origin?.holes ?? []), terms, decoded))
   }

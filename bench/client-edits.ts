@@ -8,7 +8,7 @@
  * and the servers' CPU seconds as medians of rounds in turn; `--beside`: another kvfold's package, for example this one over a CPU library that was compiled for the processor; `--table`: all
  * clients, kept in `bench/results/client-edits.json`.
  */
-import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { cpus } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
@@ -30,6 +30,7 @@ import { counters, type Served, type Session, type SessionOptions, talk } from '
 import { openNative } from '../src/native/binding.js'
 import { builtLlamaServer } from './peers/llama-server.js'
 import { median } from './random-tokens.js'
+import { beginRecord, keep } from './record.js'
 import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
 
 /** Of a turn's long message: about 430 tokens of the built-in model's. */
@@ -135,13 +136,16 @@ interface TableRow {
 
 const RESULTS = fileURLToPath(new URL('results/client-edits.json', import.meta.url))
 
-interface Table {
-  readonly rows: TableRow[]
-}
-
-/** Rows that are in the file already are not measured again: without it, all are. */
+/** A record that was begun at this commit is gone on with. */
 async function writeTable(): Promise<void> {
-  const kept = existsSync(RESULTS) ? (JSON.parse(readFileSync(RESULTS, 'utf8')) as Table).rows : []
+  const origin = beginRecord(
+    process.argv.slice(2),
+    SERVING.model,
+    (await openNative({ gpu: 'cpu' })).backend.release,
+    SERVING.threads,
+  )
+  const before = existsSync(RESULTS) ? (JSON.parse(readFileSync(RESULTS, 'utf8')) as { commit?: string; rows: TableRow[] }) : null
+  const kept = before?.commit === origin().commit ? before.rows : []
   const rows: TableRow[] = []
   const news = new Map<string, number>()
   console.log(`| client | new | ${REUSING} | ${PLAIN} | kvfold \`exact\` | kvfold \`splice\` | approximate at the end |`)
@@ -152,12 +156,7 @@ async function writeTable(): Promise<void> {
     rows.push(row)
     const cells = [row.new, row.llamaServer, row.llamaServerExact, row.exact, row.splice].map(count)
     console.log(`| ${[row.name, ...cells, `${count(row.approximate)} of ${count(row.shown)}`].join(' | ')} |`)
-    const about = {
-      command: 'npm run --silent bench -- client-edits --table',
-      date: new Date().toISOString().slice(0, 10),
-      ...SMALL,
-    }
-    writeFileSync(RESULTS, `${JSON.stringify({ ...about, rows }, null, 2)}\n`)
+    await keep('client-edits', { ...origin(), ...SMALL, rows })
   }
   const above = rows.filter(({ exact, llamaServerExact }) => llamaServerExact !== null && exact > llamaServerExact)
   const told = above.map(({ name, exact, llamaServerExact }) => `${name} (${exact} against ${llamaServerExact})`).join(', ')

@@ -2,7 +2,7 @@
 import { conversationId, seqId } from '../src/core/ids.js'
 import { OffloadTiers } from '../src/kv/offload.js'
 import { KvCache } from '../src/kv/cache.js'
-import type { Terms } from '../src/kv/plan-parts.js'
+import type { Terms } from '../src/kv/plan/parts.js'
 import type { LedgerEntry } from '../src/kv/ledger.js'
 import type { ReplacedSpan, Prompt } from '../src/kv/prompt.js'
 import type { NativeContext } from '../src/native/types.js'
@@ -70,17 +70,17 @@ export class Driver {
   /** Milliseconds a token that is generated after what is shown: the median of some, on a sequence of its own that sees the same cells. */
   async generate(count: number): Promise<number> {
     const { cache, context } = this
-    const lane = cache.lane(this.#conversation)
-    if (lane === null) throw new Error('nothing is shown')
+    const live = cache.live(this.#conversation)
+    if (live === null) throw new Error('nothing is shown')
     const scratch = seqId(context.sequences - 1)
-    context.tag(lane.seq, scratch, { start: 0, end: lane.next })
+    context.tag(live.seq, scratch, { start: 0, end: live.next })
     const times: number[] = []
     for (let at = 0; at < count; at++) {
       const begun = performance.now()
-      await decode(context, scratch, lane.next + at, lane.tokens.slice(at, at + 1))
+      await decode(context, scratch, live.next + at, live.tokens.slice(at, at + 1))
       times.push(performance.now() - begun)
     }
-    context.untag(scratch, { start: 0, end: lane.next + count })
+    context.untag(scratch, { start: 0, end: live.next + count })
     return median(times)
   }
 
@@ -113,6 +113,17 @@ export function divergence(exact: Float32Array, approximate: Float32Array): numb
   const p = logSoftmax(exact)
   const q = logSoftmax(approximate)
   return p.reduce((sum, log, index) => sum + Math.exp(log) * (log - q[index]!), 0)
+}
+
+/** Log-probabilities of the next token after a fresh prefill, in batches as large as the context takes. */
+export async function freshLogprobs(context: NativeContext, tokens: Int32Array): Promise<Float64Array> {
+  context.clear()
+  let part = tokens
+  for (let start = 0; start < tokens.length; start += context.batch) {
+    part = tokens.slice(start, start + context.batch)
+    await decode(context, 0, start, part)
+  }
+  return logSoftmax(context.logits(part.length - 1))
 }
 
 function logSoftmax(logits: Float32Array): Float64Array {

@@ -1,16 +1,17 @@
 /**
  * The eight-folds episode (issue of the contracts): of ten fragments in 8,192 tokens the first eight are folded, each behind a marker of 20
  * tokens, and every fold brings a tool result of 60. What is computed is counted by the addon; the prefill is not counted.
+ *
+ * `npm run --silent bench -- eight-folds [--model path] [--length tokens] [--json] [--write name]`; without a model one of random weights.
  */
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { parseArgs } from 'node:util'
 import type { Contract } from '../src/core/contract.js'
 import { conversationId } from '../src/core/ids.js'
 import { LlamaEngine } from '../src/engine/llama.js'
 import { openNative } from '../src/native/binding.js'
-import { synthesizeModel } from '../src/native/synthetic.js'
 import { eightFolds, PREFILL, type Order } from './peers/episode.js'
-import { SHAPE } from './shape.js'
+import { beginRecord, keep } from './record.js'
+import { benchModel, SHAPE } from './shape.js'
 
 /** Calls made one at a time from first to last under `splice`, as llama-server is shown them; under `exact` in every order. */
 const RUNS = {
@@ -21,10 +22,21 @@ const RUNS = {
 } as const satisfies Record<string, { order: Order; contract: Contract }>
 type Run = keyof typeof RUNS
 
-export async function eightFoldsBench(json: boolean): Promise<void> {
-  const path = join(tmpdir(), 'kvfold-bench-eight-folds.gguf')
-  await synthesizeModel(path, { ...SHAPE, type: 'f16', seed: 1 })
+export async function eightFoldsBench(args: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      model: { type: 'string' },
+      length: { type: 'string', default: String(PREFILL) },
+      json: { type: 'boolean', default: false },
+      write: { type: 'string' },
+    },
+  })
+  const { json } = values
+  const length = Number(values.length)
   const native = await openNative({ gpu: 'cpu' })
+  const { path, vocabulary } = await benchModel(values.model, 'eight-folds')
+  const origin = beginRecord(['eight-folds', ...args], path, native.backend.release, 1)
   const tokensComputed: Record<string, number> = {}
   const seconds: Record<string, number> = {}
   for (const [name, { order, contract }] of Object.entries(RUNS) as [Run, (typeof RUNS)[Run]][]) {
@@ -35,7 +47,7 @@ export async function eightFoldsBench(json: boolean): Promise<void> {
       flashAttention: 'on',
     })
     const conversation = conversationId(name)
-    const { prefill, steps } = eightFolds(order, SHAPE.vocabulary, 1)
+    const { prefill, steps } = eightFolds(order, vocabulary, 1, length)
     const terms = { contract }
     await engine.complete({ conversation, tokens: prefill, maxTokens: 1, terms })
     const before = engine.submitted
@@ -54,5 +66,7 @@ export async function eightFoldsBench(json: boolean): Promise<void> {
         `${name.padEnd(18)} ${String(tokensComputed[name]).padStart(6)} tokens computed   ${seconds[name].toFixed(2)} s`,
       )
   }
-  if (json) console.log(JSON.stringify({ contextTokens: PREFILL, tokensComputed, seconds }))
+  const result = { ...origin(), contextTokens: length, tokensComputed, seconds }
+  await keep(values.write, result)
+  if (json) console.log(JSON.stringify(result))
 }

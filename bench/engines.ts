@@ -1,46 +1,71 @@
 /**
- * Tokens that one engine reuses of sixteen clients' conversations, and those that three reuse: by affinity (`kvfold serve --engine` three times), by a
- * router that draws for every request, and by SGLang's model gateway with its cache-aware policy where it is named (`--gateway 'V/bin/python -m
- * sglang_router.launch_router'` after `python3 -m venv V && V/bin/pip install sglang-router==0.3.2`). The engines are processes
- * over the built-in model: kvfold, and llama-server where it was built. All clients talk at once, each sends its whole conversation every turn.
- * Reused tokens are those that the engines report in their answers; computed ones are the engines' own counters.
+ * Tokens that one engine reuses of many clients' conversations, and those that three reuse: by affinity (`kvfold serve --engine` three times), and with a
+ * router in between: one that draws for every request, SGLang's gateway, vLLM's router, nginx (routers.ts). The engines are processes over the
+ * built-in model: kvfold, or llama-server where it was built. All clients talk at once, each sends its whole conversation every turn. Reused tokens are
+ * those that the engines report in their answers; computed ones are the engines' own counters.
  *
- * `npm run --silent bench -- engines [--json] [--clients 16] [--turns 8] [--seed 2026] [--gateway <program and words>] [--kind kvfold | llama-server] [--write engines]`
+ * What is reused is told in two parts, each beside the most there can be. Later turns: what a client's turn before left, all of it where the
+ * conversation stays. First turns: the beginning that all have in common, which each engine computes once, so that no router can have it more than
+ * (clients - engines) times.
+ *
+ * `npm run --silent bench -- engines [--json] [--clients 16] [--turns 6] [--seeds 2026,2027,2028] [--kind kvfold | llama-server] [--routers all | none | nginx,...] [--write engines]`
  */
 import { cpus } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { openNative } from '../src/native/binding.js'
 import { counters } from './client-edits/session.js'
-import { randomRouter } from './engines/random-router.js'
-import { play, type SessionsOptions } from './engines/sessions.js'
+import { type Kind as Between, ROUTERS } from './engines/routers.js'
+import { common, play, type SessionsOptions, sumOf } from './engines/sessions.js'
 import { builtLlamaServer } from './peers/llama-server.js'
-import { beginRecord, keep, OPTIONS, SEED } from './record.js'
+import { beginRecord, keep, OPTIONS } from './record.js'
 import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
 import { type ServerProcess, startServer } from './server-process.js'
+import { bootstrap, mean } from './statistics.js'
 
 /** Of every message of a client's; the first of a conversation is three times as long. */
 const CHARACTERS = 500
 /** Of every answer's tokens the only one, so that all prompts are the same whoever answers. */
 const WORD = ' the'
+/** Engines where there are several. */
+const SEVERAL = 3
 
 type Kind = 'kvfold' | 'llama-server'
-type Route = 'one engine' | 'three by affinity' | 'three by random choice' | "three by SGLang's gateway"
 
-interface Row {
-  readonly engines: Kind
-  readonly route: Route
+interface Run {
+  readonly seed: number
   readonly prompt: number
-  /** Of the prompts, as the engines report. */
-  readonly reused: number
+  /** Of the prompts, as the engines report: of first turns, and of later ones. */
+  readonly first: number
+  readonly later: number
+  /** The most that these can be: what all conversations have in common, but once an engine that is used, and what turns before left. */
+  readonly mostFirst: number
+  readonly mostLater: number
+  /** Later turns that did not find all that the turn before left. */
+  readonly strayed: number
   /** Of all the engines, generated tokens included, by their own counters. */
   readonly computed: number
   /** Conversations that went to another engine, and requests that an engine failed, as the front tells. */
   readonly moved: number
   readonly failures: number
-  /** Reused, as a share of what one engine reuses. */
+  /** Reused, as a share of what one engine reuses of the same conversations. */
   readonly share: number
   readonly seconds: number
+}
+
+interface Row {
+  readonly engines: Kind
+  readonly route: string
+  readonly runs: readonly Run[]
+  /** Mean of the shares, and its 95 % interval over the seeds. */
+  readonly share: number
+  readonly interval: readonly [number, number]
+}
+
+interface Route {
+  readonly name: string
+  readonly count: number
+  readonly between: Between | null
 }
 
 const COUNTERS: Readonly<Record<Kind, readonly string[]>> = {
@@ -53,93 +78,127 @@ function start(kind: Kind, serving: Serving): Promise<ServerProcess> {
   return startLlamaServer(serving, ['--jinja', '--metrics', '--alias', 'bench'])
 }
 
-const front = (engines: readonly string[], clients: number): Promise<ServerProcess> =>
+/** @param header that a router goes by */
+const front = (engines: readonly string[], clients: number, header: string | null): Promise<ServerProcess> =>
   startServer('the front', process.execPath, (port) => [
     ...[join(HERE, 'dist/cli/main.js'), 'serve', '--port', String(port), '--slots', String(clients), '--store', 'none'],
-    ...['--log-level', 'error', ...engines.flatMap((url) => ['--engine', url])],
+    ...['--log-level', 'error', '--engine-model', 'bench', ...(header === null ? [] : ['--engine-session-header', header])],
+    ...engines.flatMap((url) => ['--engine', url]),
   ])
 
-/** What stands between the front and the engines; the front itself goes by affinity. */
-async function between(route: Route, urls: readonly string[], seed: number, gateway: string | undefined) {
-  if (route === 'three by random choice') {
-    const router = await randomRouter(urls, seed)
-    return { urls: [router.url], close: () => router.close() }
-  }
-  if (route !== "three by SGLang's gateway") return { urls, close: () => Promise.resolve() }
-  const [program = '', ...words] = gateway!.split(' ')
-  const server = await startServer('the gateway', program, (port) => [
-    ...[...words, '--host', '127.0.0.1', '--port', String(port), '--policy', 'cache_aware', '--worker-urls', ...urls],
-    ...['--prometheus-port', String(port + 1)],
-  ])
-  return { urls: [server.url], close: () => server.close() }
-}
+const number = (value: number) => Math.round(value).toLocaleString('en')
 
 export async function engines(args: readonly string[]): Promise<void> {
   const { values } = parseArgs({
     args: [...args],
     options: {
       ...OPTIONS,
-      ...SEED,
       clients: { type: 'string', default: '16' },
-      turns: { type: 'string', default: '8' },
-      gateway: { type: 'string' },
+      turns: { type: 'string', default: '6' },
+      seeds: { type: 'string', default: '2026,2027,2028' },
       kind: { type: 'string' },
+      routers: { type: 'string', default: 'all' },
     },
   })
-  const [clients, turns, seed] = [Number(values.clients), Number(values.turns), Number(values.seed)]
+  const [clients, turns] = [Number(values.clients), Number(values.turns)]
+  const seeds = values.seeds.split(',').map(Number)
   const native = await openNative({ gpu: 'cpu' })
   const origin = beginRecord(['engines', ...args], values.model, native.backend.release, 1)
   const vocabulary = await native.loadModel(values.model, { vocabOnly: true })
   const [token] = vocabulary.tokenize(WORD)
   await vocabulary.dispose()
   const serving: Serving = { model: values.model, slots: clients, threads: Math.max(1, cpus().length - 1), cells: clients * 4096 }
-  const options: SessionsOptions = { clients, turns, characters: CHARACTERS, seed, fields: { logit_bias: { [token!]: 100 } } }
   const there: readonly Kind[] = builtLlamaServer() === null ? ['kvfold'] : ['kvfold', 'llama-server']
   const kinds = there.filter((kind) => values.kind === undefined || kind === values.kind)
+  const wanted = values.routers.split(',')
+  const routers = ROUTERS.filter(({ name }) => values.routers === 'all' || wanted.some((each) => name.includes(each)))
+  for (const { name, missing } of routers) if (missing !== null) console.error(`${name} is left out: ${missing}`)
   const routes: readonly Route[] = [
-    ...(['one engine', 'three by affinity', 'three by random choice'] as const),
-    ...(values.gateway === undefined ? [] : (["three by SGLang's gateway"] as const)),
+    { name: 'one engine', count: 1, between: null },
+    { name: 'three, kvfold’s affinity', count: SEVERAL, between: null },
+    ...routers
+      .filter(({ missing }) => missing === null)
+      .map((between) => ({ name: `three, ${between.name}`, count: SEVERAL, between })),
   ]
   const rows: Row[] = []
   if (!values.json) {
-    console.log('| engines | route | tokens of prompts | reused | of one engine | computed | moved |')
-    console.log('| --- | --- | ---: | ---: | ---: | ---: | ---: |')
+    console.log('| engines | route | reused of one engine | later turns | of | first turns | at most | computed | strayed |')
+    console.log('| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |')
   }
   for (const kind of kinds)
     for (const route of routes) {
-      const row = await measured(kind, route)
+      const runs = await measured(kind, route, rows.find((row) => row.engines === kind)?.runs)
+      const shares = runs.map(({ share }) => share)
+      const row = { engines: kind, route: route.name, runs, share: mean(shares), interval: bootstrap(shares) }
       rows.push(row)
-      const cells = [row.prompt, row.reused].map((tokens) => tokens.toLocaleString('en'))
+      await keep(values.write, record())
+      const of = (part: 'later' | 'mostLater' | 'first' | 'mostFirst' | 'computed' | 'strayed') =>
+        number(mean(runs.map((run) => run[part])))
+      const [low, high] = row.interval.map((share) => share.toFixed(3))
+      // A router may take the counts of cached tokens out of the answers: then only what the engines computed is known.
+      const told = runs.some(({ first, later }) => first + later > 0)
+      const share = told ? `${row.share.toFixed(3)} (${low} to ${high})` : 'not told'
+      const later = told ? `${of('later')} | ${of('mostLater')}` : ' | '
       if (!values.json)
         console.log(
-          `| ${kind} | ${route} | ${cells.join(' | ')} | ${row.share.toFixed(3)} | ${row.computed.toLocaleString('en')} | ${row.moved} |`,
+          `| ${kind} | ${route.name} | ${share} | ${later} | ${told ? of('first') : ''} | ${of('mostFirst')} | ${of('computed')} | ${told ? of('strayed') : ''} |`,
         )
     }
-  const record = { ...origin(), clients, turns, characters: CHARACTERS, seed, rows }
-  if (values.json) console.log(JSON.stringify(record))
-  await keep(values.write, record)
+  if (values.json) console.log(JSON.stringify(record()))
 
-  async function measured(kind: Kind, route: Route): Promise<Row> {
+  function record() {
+    return { ...origin(), clients, turns, characters: CHARACTERS, seeds, rows }
+  }
+
+  /** @param one runs of one engine, by seed */
+  async function measured(kind: Kind, { name, count, between }: Route, one: readonly Run[] | undefined): Promise<readonly Run[]> {
     const open: { close(): Promise<unknown> }[] = []
     const opened = <T extends { close(): Promise<unknown> }>(each: T): T => {
       open.unshift(each)
       return each
     }
     try {
-      const servers: ServerProcess[] = []
-      for (let count = route === 'one engine' ? 1 : 3; count > 0; count--) servers.push(opened(await start(kind, serving)))
+      const servers = (await Promise.all(Array.from({ length: count }, () => start(kind, serving)))).map(opened)
       const urls = servers.map(({ url }) => url)
-      const way = opened(await between(route, urls, seed, values.gateway))
-      const served = opened(await front(way.urls, clients))
-      const begun = performance.now()
-      const { prompt, cached } = await play(served.url, options)
-      const seconds = (performance.now() - begun) / 1000
-      let computed = 0
-      for (const server of servers) computed += await counters({ server }, COUNTERS[kind])
-      const moved = await counters({ server: served }, ['kvfold_engine_moved_total'])
-      const failures = await counters({ server: served }, ['kvfold_engine_failures_total'])
-      const one = rows.find((row) => row.engines === kind)?.reused ?? cached
-      return { engines: kind, route, prompt, reused: cached, computed, moved, failures, share: cached / one, seconds }
+      const router = between === null ? null : opened(await between.start(urls, seeds[0]!))
+      const served = opened(await front(router === null ? urls : [router.url], clients, between?.header ?? null))
+      const computedBy = () => Promise.all(servers.map((server) => counters({ server }, COUNTERS[kind])))
+      const told = (which: string) => counters({ server: served }, [`kvfold_engine_${which}_total`])
+      const runs: Run[] = []
+      for (const [at, seed] of seeds.entries()) {
+        const options: SessionsOptions = {
+          clients,
+          turns,
+          characters: CHARACTERS,
+          seed,
+          fields: { logit_bias: { [token!]: 100 } },
+        }
+        const [before, moved, failures] = [await computedBy(), await told('moved'), await told('failures')]
+        const begun = performance.now()
+        const { prompt, cached, steps } = await play(served.url, options)
+        const seconds = (performance.now() - begun) / 1000
+        const computed = (await computedBy()).map((tokens, of) => tokens - before[of]!)
+        const alone = one?.[at]
+        const shared = alone === undefined ? await common(served.url, options) : alone.mostFirst / (clients - 1)
+        const later = steps.filter(({ turn }) => turn > 0)
+        runs.push({
+          ...{ seed, prompt, seconds },
+          first: cached - sumOf(later, 'cached'),
+          later: sumOf(later, 'cached'),
+          mostFirst: shared * (clients - computed.filter((tokens) => tokens > 0).length),
+          mostLater: sumOf(later, 'left'),
+          strayed: later.filter((step) => step.cached < step.left).length,
+          computed: computed.reduce((sum, tokens) => sum + tokens, 0),
+          moved: (await told('moved')) - moved,
+          failures: (await told('failures')) - failures,
+          share: alone === undefined ? 1 : cached / (alone.first + alone.later),
+        })
+      }
+      return runs
+    } catch (error) {
+      throw new Error(`${kind}, ${name}: ${error instanceof Error ? error.message : String(error)}`, {
+        cause: error,
+      })
     } finally {
       for (const each of open) await each.close()
     }

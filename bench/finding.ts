@@ -5,7 +5,7 @@
  * `npm run --silent bench -- finding [--json]`
  */
 import type { ChatMessage } from '../src/chat/message.js'
-import { ThreadBook } from '../src/server/threads/thread-manager.js'
+import { ThreadManager } from '../src/server/threads/thread-manager.js'
 import { MemoryStore } from '../src/server/threads/memory-store.js'
 import { words } from './client-edits/clients.js'
 
@@ -21,7 +21,12 @@ const turn = (seed: number): ChatMessage[] => [
 ]
 
 export async function finding(json: boolean): Promise<void> {
-  const book = await ThreadBook.open({ store: new MemoryStore(), portsOf: () => ({}), forget: () => undefined })
+  const book = await ThreadManager.open({
+    store: new MemoryStore(),
+    portsOf: () => ({}),
+    forget: () => undefined,
+    erase: () => Promise.resolve(),
+  })
   const timed = async (messages: readonly ChatMessage[]) => {
     const request = { tenant: 'bench', model: 'm', messages: structuredClone(messages), tools: [] }
     const begun = performance.now()

@@ -4,9 +4,12 @@ import { builtin } from './builtin.js'
 import { books } from './books.js'
 import { clientEdits } from './client-edits.js'
 import { contracts } from './contracts.js'
+import { editPrice } from './edit-price.js'
 import { eightFoldsBench } from './eight-folds.js'
+import { engineTable } from './engine-table.js'
 import { engines } from './engines.js'
 import { finding } from './finding.js'
+import { fleet } from './fleet.js'
 import { fold } from './fold.js'
 import { gpu } from './gpu.js'
 import { gspo } from './gspo.js'
@@ -16,11 +19,16 @@ import { leak } from './leak.js'
 import { memtool } from './memtool.js'
 import { plain } from './plain.js'
 import { prunes } from './prunes.js'
+import { real } from './real.js'
+import { refresh } from './refresh.js'
 import { restores } from './restores.js'
+import { retrieval } from './retrieval.js'
 import { toolCalls } from './tool-calls.js'
 import { toolFidelity } from './tool-fidelity.js'
 import { toolSearch } from './tool-search.js'
 import { tau2 } from './tau2.js'
+import { travel } from './travel.js'
+import { visitors } from './visitors.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   attention,
@@ -31,9 +39,12 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   builtin: () => builtin(process.argv.slice(3)),
   'client-edits': clientEdits,
   contracts: () => contracts(process.argv.slice(3)),
-  'eight-folds': eightFoldsBench,
+  'edit-price': () => editPrice(process.argv.slice(3)),
+  'eight-folds': () => eightFoldsBench(process.argv.slice(3)),
+  'engine-table': () => engineTable(process.argv.slice(3)),
   engines: () => engines(process.argv.slice(3)),
   finding,
+  fleet: () => fleet(process.argv.slice(3)),
   fold,
   gpu: () => gpu(process.argv.slice(3)),
   gspo: () => gspo(process.argv.slice(3)),
@@ -41,9 +52,15 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   'lazy-grammar': () => lazyGrammar(process.argv.slice(3)),
   leak: () => leak(process.argv.slice(3)),
   memtool: () => memtool(process.argv.slice(3)),
-  plain,
+  plain: () => plain(process.argv.slice(3)),
   prunes: () => prunes(process.argv.slice(3)),
-  restores,
+  real: () => real(process.argv.slice(3)),
+  refresh: () => {
+    refresh(process.argv.slice(3))
+    return Promise.resolve()
+  },
+  restores: () => restores(process.argv.slice(3)),
+  retrieval: () => retrieval(process.argv.slice(3)),
   serve: async () => {
     await import('./serve/load.js')
   },
@@ -51,6 +68,8 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   'tool-fidelity': () => toolFidelity(process.argv.slice(3)),
   'tool-search': toolSearch,
   tau2: () => tau2(process.argv.slice(3)),
+  travel: () => travel(process.argv.slice(3)),
+  visitors: () => visitors(process.argv.slice(3)),
 }
 
 const [name = '', ...flags] = process.argv.slice(2)

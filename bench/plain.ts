@@ -2,16 +2,19 @@
  * Plain generation against node-llama-cpp on the same library, GGUF, threads, ubatch and flash attention: time to first token and decode
  * speed, 4 prompt sizes, 1 and 4 sequences. Rounds alternate between the two, so that a noisy machine hurts both; the figure is the
  * median of the per-round ratios (ours / theirs, below 1 is faster).
+ *
+ * `npm run --silent bench -- plain [--model path] [--prompts 128,512,2048,8192] [--sequences 1,4] [--rounds 5] [--json] [--write name]`; without a model one of random weights.
  */
 import { readFileSync } from 'node:fs'
-import { cpus, tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { cpus } from 'node:os'
+import { parseArgs } from 'node:util'
 import { getLlama, type LlamaContextSequence, type Token } from 'node-llama-cpp'
 import { conversationId } from '../src/core/ids.js'
 import { LlamaEngine } from '../src/engine/llama.js'
 import { openNative } from '../src/native/binding.js'
-import { synthesizeModel } from '../src/native/synthetic.js'
 import { median, neverEnding, randomTokens } from './random-tokens.js'
+import { beginRecord, keep } from './record.js'
+import { benchModel } from './shape.js'
 
 const SHAPE = {
   architecture: 'llama',
@@ -23,11 +26,8 @@ const SHAPE = {
   vocabulary: 8192,
   context: 16384,
 } as const
-const PROMPTS = [128, 512, 2048, 8192]
-const SEQUENCES = [1, 4]
 const GENERATED = 48
-/** Rounds; fewer from `MANY` tokens on, where each takes a minute. */
-const ROUNDS = 5
+/** Rounds from `MANY` tokens on, where each takes a minute. */
 const FEWER_ROUNDS = 2
 const MANY = 16_384
 const UBATCH = 512
@@ -46,20 +46,34 @@ interface Peer {
   run(prompts: readonly Int32Array[]): Promise<Sample>
 }
 
-export async function plain(json: boolean): Promise<void> {
-  const path = join(tmpdir(), 'kvfold-bench-plain.gguf')
-  await synthesizeModel(path, { ...SHAPE, type: 'f16', seed: 1 })
+export async function plain(args: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      model: { type: 'string' },
+      prompts: { type: 'string', default: '128,512,2048,8192' },
+      sequences: { type: 'string', default: '1,4' },
+      rounds: { type: 'string', default: '5' },
+      json: { type: 'boolean', default: false },
+      write: { type: 'string' },
+    },
+  })
+  const { json } = values
+  const numbers = (list: string) => list.split(',').map(Number)
+  const { path, vocabulary } = await benchModel(values.model, 'plain', SHAPE)
+  const { release } = (await openNative({ gpu: 'cpu' })).backend
+  const origin = beginRecord(['plain', ...args], path, release, THREADS)
   const rows = []
   let salt = 0
-  for (const sequences of SEQUENCES)
-    for (const size of PROMPTS) {
+  for (const sequences of numbers(values.sequences))
+    for (const size of numbers(values.prompts)) {
       const cells = sequences * (size + GENERATED + 64)
       const peers = [await kvfold(path, cells), await nodeLlamaCpp(path, sequences, size + GENERATED + 64)]
-      const rounds = sequences * size < MANY ? ROUNDS : FEWER_ROUNDS
+      const rounds = sequences * size < MANY ? Number(values.rounds) : FEWER_ROUNDS
       const samples: Sample[][] = peers.map(() => [])
       for (let round = 0; round <= rounds; round++)
         for (const [index, peer] of round % 2 === 0 ? [...peers.entries()] : [...peers.entries()].reverse()) {
-          const prompts = Array.from({ length: sequences }, () => randomTokens(size, ++salt, SHAPE.vocabulary))
+          const prompts = Array.from({ length: sequences }, () => randomTokens(size, ++salt, vocabulary))
           const sample = await peer.run(prompts)
           // The first round warms caches and thread pools.
           if (round > 0) samples[index]!.push(sample)
@@ -89,21 +103,12 @@ export async function plain(json: boolean): Promise<void> {
         )
     }
   const peer = `node-llama-cpp ${peerVersion()}`
-  if (json)
-    console.log(
-      JSON.stringify({
-        bench: 'plain',
-        peer,
-        model: SHAPE,
-        threads: THREADS,
-        ubatch: UBATCH,
-        generated: GENERATED,
-        rows,
-      }),
-    )
+  const result = { ...origin(), peer, ubatch: UBATCH, generated: GENERATED, rows }
+  await keep(values.write, result)
+  if (json) console.log(JSON.stringify(result))
   else
     console.log(
-      `ratios: kvfold / ${peer}, medians of ${ROUNDS} rounds (${FEWER_ROUNDS} from ${MANY} tokens on); below 1 is faster`,
+      `ratios: kvfold / ${peer}, medians of ${values.rounds} rounds (${FEWER_ROUNDS} from ${MANY} tokens on); below 1 is faster`,
     )
 }
 

@@ -80,3 +80,20 @@ export const written = (record: object): Promise<string> => {
 export async function keep(name: string | undefined, record: object): Promise<void> {
   if (name !== undefined) writeFileSync(new URL(`results/${name}.json`, import.meta.url), await written(record))
 }
+
+const WANTED = {
+  model: ['sha256', 'fingerprint'],
+  commit: ['commit'],
+  load: ['load'],
+  processor: ['cpu'],
+} as const
+
+/** What a record does not say of where it comes from: `model` (its hash), `commit`, `load`, `processor`. */
+export const lacking = (record: unknown): string[] =>
+  Object.entries(WANTED).flatMap(([what, names]) => (names.some((name) => valuesOf(record, name).length > 0) ? [] : [what]))
+
+/** Every value that stands under a name, at any depth. */
+function valuesOf(record: unknown, name: string): unknown[] {
+  if (typeof record !== 'object' || record === null) return []
+  return Object.entries(record).flatMap(([key, value]: [string, unknown]) => (key === name ? [value] : valuesOf(value, name)))
+}

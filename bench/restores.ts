@@ -2,11 +2,12 @@
  * Tokens that a fold and its restore submit, by cells (as a multiple of the conversation), contract and tier, with the ledger's reason where a
  * restore submits more than one. A small synthetic model: counts do not depend on it.
  *
- * `npm run --silent bench -- restores [--json]`
+ * `npm run --silent bench -- restores [--json] [--write name]`
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { parseArgs } from 'node:util'
 import { CONTRACTS, type Contract } from '../src/core/contract.js'
 import { conversationId } from '../src/core/ids.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../src/engine/llama.js'
@@ -14,9 +15,10 @@ import { type Column, number, table, terminal } from '../src/figures/table.js'
 import type { LedgerEntry } from '../src/kv/ledger.js'
 import { openNative } from '../src/native/binding.js'
 import type { Native } from '../src/native/types.js'
-import { synthesizeModel } from '../src/native/synthetic.js'
 import { edited } from './driver.js'
 import { randomTokens } from './random-tokens.js'
+import { beginRecord, keep } from './record.js'
+import { benchModel } from './shape.js'
 
 const SHAPE = {
   architecture: 'llama',
@@ -38,12 +40,12 @@ const HOLES = [
   [200, 206],
 ] as const
 /** A context needs a cell more than it has tokens, and the least there is are whole multiples of 32. */
-export const ROOMS = [1, 1.3, 2, 4]
-export const TIERS = ['device', 'host', 'disk'] as const
-export type Tier = (typeof TIERS)[number]
+const ROOMS = [1, 1.3, 2, 4]
+const TIERS = ['device', 'host', 'disk'] as const
+type Tier = (typeof TIERS)[number]
 
 /** One fold and its restore; tokens submitted. */
-export interface Restore {
+interface Restore {
   readonly cells: number
   readonly room: number
   readonly contract: Contract
@@ -67,11 +69,9 @@ const OPTIONS: Record<Tier, (folder: string) => Pick<LlamaEngineOptions, 'hostBy
 }
 
 /** One row for each room, contract, tier and hole. */
-export async function measureRestores(native: Native): Promise<Restore[]> {
+async function measureRestores(native: Native, path: string): Promise<Restore[]> {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-restores-'))
   try {
-    const path = join(folder, 'model.gguf')
-    await synthesizeModel(path, { ...SHAPE, type: 'f32', seed: 1 })
     const rows: Restore[] = []
     for (const room of ROOMS)
       for (const tier of TIERS) {
@@ -129,11 +129,19 @@ async function measure(
   }
 }
 
-export async function restores(json: boolean): Promise<void> {
+export async function restores(args: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: { json: { type: 'boolean', default: false }, write: { type: 'string' } },
+  })
   const native = await openNative({ gpu: 'cpu' })
-  const rows = await measureRestores(native)
-  if (json) {
-    console.log(JSON.stringify({ tokens: LENGTH, marker: MARKER, model: SHAPE, llama: native.backend.release, rows }))
+  const { path } = await benchModel(undefined, 'restores', SHAPE)
+  const origin = beginRecord(['restores', ...args], path, native.backend.release, 1)
+  const rows = await measureRestores(native, path)
+  const result = { ...origin(), tokens: LENGTH, marker: MARKER, shape: SHAPE, rows }
+  await keep(values.write, result)
+  if (values.json) {
+    console.log(JSON.stringify(result))
     return
   }
   console.log(`${LENGTH} tokens, a marker of ${MARKER}; tokens submitted at the fold and at the restore`)

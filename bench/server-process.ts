@@ -18,15 +18,24 @@ export interface ServerProcess {
   close(): Promise<void>
 }
 
+/** How a server differs from others. */
+export interface Starting {
+  readonly env?: NodeJS.ProcessEnv
+  /** What is fine once it is ready. Default `/health`. */
+  readonly path?: string
+  /** Milliseconds that it has to get ready. Default: a minute. */
+  readonly limit?: number
+}
+
 /**
- * Starts a program that serves HTTP on 127.0.0.1 at the port it is told, and resolves when its /health is fine.
- * @throws Error with the program's last lines when it ends or is not ready within a minute.
+ * Starts a program that serves HTTP on 127.0.0.1 at the port it is told, and resolves when it is ready.
+ * @throws Error with the program's last lines when it ends or is not ready in time.
  */
 export async function startServer(
   name: string,
   program: string,
   args: (port: number) => readonly string[],
-  env: NodeJS.ProcessEnv = process.env,
+  { env = process.env, path = '/health', limit: patience = START_LIMIT }: Starting = {},
 ): Promise<ServerProcess> {
   const port = await freePort()
   const server = spawn(program, args(port), { env, stdio: ['ignore', 'pipe', 'pipe'] })
@@ -43,8 +52,8 @@ export async function startServer(
     await stop(server)
   }
   const url = `http://127.0.0.1:${port}`
-  const limit = performance.now() + START_LIMIT
-  while (!(await isReady(url))) {
+  const limit = performance.now() + patience
+  while (!(await isReady(url + path))) {
     const ended = server.pid === undefined || server.exitCode !== null || server.signalCode !== null
     if (!ended && performance.now() < limit) {
       await sleep(POLL)
@@ -58,7 +67,7 @@ export async function startServer(
 
 async function isReady(url: string): Promise<boolean> {
   try {
-    return (await fetch(`${url}/health`)).ok
+    return (await fetch(url)).ok
   } catch {
     // Nobody listens yet.
     return false

@@ -1,4 +1,10 @@
-/** The synthetic model of the benches on folds: random weights, since speed does not depend on them. */
+/** Owns the model of the benches on folds and serving: a synthetic one with random weights, or a GGUF that is named. */
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { openNative } from '../src/native/binding.js'
+import { synthesizeModel, type SyntheticShape } from '../src/native/synthetic.js'
+import { modelNow } from './record.js'
+
 export const SHAPE = {
   architecture: 'llama',
   layers: 4,
@@ -9,3 +15,23 @@ export const SHAPE = {
   vocabulary: 8192,
   context: 16_384,
 } as const
+
+export interface BenchModel {
+  readonly path: string
+  readonly vocabulary: number
+  /** For a result: the shape, or name and hash. */
+  readonly said: object
+}
+
+/** The GGUF at `path`, or one of `shape` in the folder for temporary files. */
+export async function benchModel(path: string | undefined, bench: string, shape: SyntheticShape = SHAPE): Promise<BenchModel> {
+  if (path === undefined) {
+    const made = join(tmpdir(), `kvfold-bench-${bench}.gguf`)
+    await synthesizeModel(made, { ...shape, type: 'f16', seed: 1 })
+    return { path: made, vocabulary: shape.vocabulary, said: shape }
+  }
+  const model = await (await openNative({ gpu: 'cpu' })).loadModel(path, { vocabOnly: true })
+  const { vocabulary } = model.info
+  await model.dispose()
+  return { path, vocabulary, said: modelNow(path) }
+}

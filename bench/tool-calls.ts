@@ -14,7 +14,7 @@ import type { ChatMessage } from '../src/chat/message.js'
 import { Conversation } from '../src/context/conversation.js'
 import { conversationId, freshConversation } from '../src/core/ids.js'
 import { span } from '../src/core/span.js'
-import { type Figure, metrics, World, YEARS } from '../src/eval/memtool/companies.js'
+import { type CompanyFigure, metrics, World, YEARS } from '../src/eval/memtool/companies.js'
 import { count, percent } from '../src/figures/numbers.js'
 import { left, right, table, terminal, type Table } from '../src/figures/table.js'
 import type { Prompt } from '../src/kv/prompt.js'
@@ -65,15 +65,15 @@ interface Session {
 function sessionOf(stage: Stage, world: World, at: number, { definitions, removal }: Setting, asked: Asked): Session {
   const { format } = stage.engine
   const [company, second] = [world.companies[2 * at]!, world.companies[2 * at + 1]!]
-  const figure = (index: number, of: typeof company): Figure => {
+  const figure = (index: number, of: typeof company): CompanyFigure => {
     const metric = metrics[index]!
     return { company: of, metric, ...(world.takesYear(metric) ? { year: YEARS[at % YEARS.length]! } : {}) }
   }
-  const definition = (one: Figure) => world.tools.find(({ name }) => name === world.callOf(one).name)!
+  const definition = (one: CompanyFigure) => world.tools.find(({ name }) => name === world.callOf(one).name)!
   // Which of the five plays which part goes round.
   const around = (of: typeof company) => metrics.map((_, index) => figure((index + at) % metrics.length, of))
-  const [first, next, third, never] = around(company) as [Figure, Figure, Figure, Figure]
-  const [last, beside, loaded] = around(second) as [Figure, Figure, Figure]
+  const [first, next, third, never] = around(company) as [CompanyFigure, CompanyFigure, CompanyFigure, CompanyFigure]
+  const [last, beside, loaded] = around(second) as [CompanyFigure, CompanyFigure, CompanyFigure]
   const mine = around(company).map(definition)
   const others = [last, beside, loaded].map(definition)
   const conversation = new Conversation(conversationId('calls'), {
@@ -82,7 +82,7 @@ function sessionOf(stage: Stage, world: World, at: number, { definitions, remova
   const add = (message: ChatMessage) => {
     conversation.add(message)
   }
-  const ask = ({ metric, company: { name }, year }: Figure) => {
+  const ask = ({ metric, company: { name }, year }: CompanyFigure) => {
     add({ role: 'user', content: `User: What is the ${metric} of ${name}${year === undefined ? '' : ` in ${year}`}?` })
   }
   const call = (name: string, given: Readonly<Record<string, unknown>>, result: string) => {
@@ -91,7 +91,7 @@ function sessionOf(stage: Stage, world: World, at: number, { definitions, remova
     add({ role: 'assistant', content, toolCalls: [{ id, name, arguments: given }] })
     add({ role: 'tool', content: `Result: ${result}`, name, toolCallId: id })
   }
-  const look = (one: Figure, found: readonly Figure[]) => {
+  const look = (one: CompanyFigure, found: readonly CompanyFigure[]) => {
     const lines = definitions === 'late' ? found.map(definition).map(lineOf) : []
     call(
       'search_tools',
@@ -99,7 +99,7 @@ function sessionOf(stage: Stage, world: World, at: number, { definitions, remova
       [`${found.length} tools added.`, ...lines].join('\n'),
     )
   }
-  const answer = (one: Figure) => {
+  const answer = (one: CompanyFigure) => {
     const { name, arguments: given } = world.callOf(one)
     call(name, given, world.value(one))
     add({ role: 'assistant', content: `Answer: ${world.value(one)}.` })

@@ -1,7 +1,7 @@
 /** Owns single steps on an engine: what a step computed, how long it took, what it predicts and what the model goes on to say. */
 import { LlamaEngine, type Completion } from '../../src/engine/llama.js'
 import { type ConversationId, freshConversation } from '../../src/core/ids.js'
-import type { Terms } from '../../src/kv/plan-parts.js'
+import type { Terms } from '../../src/kv/plan/parts.js'
 import type { Prompt } from '../../src/kv/prompt.js'
 import type { Native } from '../../src/native/types.js'
 import { SPLICE } from './variants.js'

@@ -1,5 +1,5 @@
 /** Owns the ways of carrying out a fold that are compared. */
-import type { BlendChoice, Terms } from '../../src/kv/plan-parts.js'
+import type { BlendChoice, Terms } from '../../src/kv/plan/parts.js'
 
 export const EXACT: Terms = { contract: 'exact' }
 export const SPLICE: Terms = { contract: 'splice' }

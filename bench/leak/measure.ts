@@ -1,7 +1,7 @@
 /** Owns the measuring of leaks: how likely a folded secret is still told, every way of folding it, against its twin that was never mentioned. */
 import { type ConversationId, freshConversation } from '../../src/core/ids.js'
 import type { PiWords } from '../../src/eval/pi-llm.js'
-import type { Terms } from '../../src/kv/plan-parts.js'
+import type { Terms } from '../../src/kv/plan/parts.js'
 import type { Prompt } from '../../src/kv/prompt.js'
 import { EXACT, SPLICE } from '../contracts/variants.js'
 import type { Said, Stage } from '../contracts/stage.js'

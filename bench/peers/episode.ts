@@ -45,7 +45,7 @@ const FEWEST_FRAGMENT_IDS = 1000
  * so nothing matches by accident. The same seed and vocabulary give the same episode. Fragments are as equal as whole tokens allow.
  * @throws RangeError when the vocabulary is too small for that.
  */
-export function eightFolds(order: Order, vocabulary: number, seed: number): Episode {
+export function eightFolds(order: Order, vocabulary: number, seed: number, length: number = PREFILL): Episode {
   const ids = Array.from({ length: Math.max(0, vocabulary - IDS_LEFT_AT_THE_END - FIRST_ID) }, (_, index) => FIRST_ID + index)
   const least = FOLDS * (MARKER + RESULT) + FEWEST_FRAGMENT_IDS
   if (ids.length < least)
@@ -57,10 +57,11 @@ export function eightFolds(order: Order, vocabulary: number, seed: number): Epis
   const markers = Array.from({ length: FOLDS }, () => Int32Array.from(drawn.splice(0, MARKER)))
   const results = Array.from({ length: FOLDS }, () => drawn.splice(0, RESULT))
   const content: number[] = []
-  while (content.length < PREFILL) content.push(...random.shuffled(drawn))
-  const prefill = Int32Array.from(content.slice(0, PREFILL))
+  // One by one: a vocabulary of 262,144 is more than a call takes.
+  while (content.length < length) for (const token of random.shuffled(drawn)) content.push(token)
+  const prefill = Int32Array.from(content.slice(0, length))
 
-  const border = (fragment: number) => Math.floor((fragment * PREFILL) / FRAGMENTS)
+  const border = (fragment: number) => Math.floor((fragment * length) / FRAGMENTS)
   const steps = foldedAfterEachStep(order).map((folded): EpisodeStep => {
     const base = Int32Array.from([...prefill, ...results.slice(0, folded.length).flat()])
     const holes = folded.map((fragment): Hole => ({

@@ -28,7 +28,7 @@ export async function llamaServerPeer(binary: string, { model, contextSize, thre
   }
   const flags = Object.entries(settings).flatMap(([name, value]) => [`--${name}`, String(value)])
   const args = (port: number) => [...flags, '--port', String(port), '--offline', '--no-ui']
-  const server = await startServer('llama-server', binary, args, withoutSettings(process.env))
+  const server = await startServer('llama-server', binary, args, { env: withoutSettings(process.env) })
   return {
     name: 'llama-server',
     async show(tokens) {

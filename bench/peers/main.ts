@@ -1,12 +1,10 @@
 /**
- * `node --import tsx bench/peers/main.ts [--json]`: what the peers compute for the eight-folds episode, in prompt tokens and seconds, on a
- * synthetic model. The first run builds llama-server. Every episode meets a fresh peer: nothing is left over from the one before.
+ * `node --import tsx bench/peers/main.ts [--model GGUF] [--length tokens] [--order first-to-last,...] [--json]`: what the peers compute for the eight-folds
+ * episode, in prompt tokens and seconds, on a synthetic model where none is named. The first run builds llama-server. Every episode meets a fresh peer: nothing is left over from the one before.
  */
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { synthesizeModel } from '../../src/native/synthetic.js'
+import { parseArgs } from 'node:util'
+import { benchModel, SHAPE } from '../shape.js'
 import { eightFolds, ORDERS, PREFILL, type Episode, type Order } from './episode.js'
-import { SHAPE } from '../shape.js'
 import { buildLlamaServer } from './llama-server.js'
 import { llamaServerPeer } from './llama-server-peer.js'
 import { nodeLlamaCppPeer } from './node-llama-cpp-peer.js'
@@ -41,16 +39,26 @@ async function runEpisode(peer: Peer, order: Order, { prefill, steps }: Episode)
   }
 }
 
-async function main(json: boolean): Promise<void> {
+async function main(): Promise<void> {
+  const { values } = parseArgs({
+    options: {
+      model: { type: 'string' },
+      length: { type: 'string', default: String(PREFILL) },
+      order: { type: 'string', default: ORDERS.join() },
+      json: { type: 'boolean', default: false },
+    },
+  })
+  const { json } = values
+  const length = Number(values.length)
   const binary = await buildLlamaServer()
-  const options: PeerOptions = { model: join(tmpdir(), 'kvfold-bench-peers.gguf'), contextSize: SHAPE.context, threads: THREADS }
-  await synthesizeModel(options.model, { ...SHAPE, type: 'f16', seed: 1 })
+  const { path, vocabulary, said } = await benchModel(values.model, 'peers')
+  const options: PeerOptions = { model: path, contextSize: SHAPE.context, threads: THREADS }
   const rows: Row[] = []
   for (const start of [() => llamaServerPeer(binary, options), () => nodeLlamaCppPeer(options)])
-    for (const order of ORDERS) {
+    for (const order of ORDERS.filter((one) => values.order.split(',').includes(one))) {
       const peer = await start()
       try {
-        const row = await runEpisode(peer, order, eightFolds(order, SHAPE.vocabulary, SEED))
+        const row = await runEpisode(peer, order, eightFolds(order, vocabulary, SEED, length))
         rows.push(row)
         if (!json)
           console.log(
@@ -61,8 +69,8 @@ async function main(json: boolean): Promise<void> {
         await peer.close()
       }
     }
-  if (json) console.log(JSON.stringify({ bench: 'peers', contextTokens: PREFILL, model: SHAPE, threads: THREADS, rows }))
+  if (json) console.log(JSON.stringify({ bench: 'peers', contextTokens: length, model: said, threads: THREADS, rows }))
 }
 
-await main(process.argv.includes('--json'))
+await main()
 process.exit(0)

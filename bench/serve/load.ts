@@ -1,13 +1,15 @@
 /**
  * Serving under load against llama-server on the same GGUF and slots: 16 clients, mixed prompt sizes, streams. Rounds of all servers alternate, so that a
  * noisy machine hurts all of them; figures are ratios of medians over rounds. Every stream is checked to its end.
+ *
+ * `npm run --silent bench -- serve [--model path] [--clients 16] [--slots 4] [--rounds 5] [--seconds 60] [--json] [--write name]`; without a model one of random weights.
  */
-import { cpus, tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { cpus } from 'node:os'
 import { parseArgs } from 'node:util'
-import { synthesizeModel } from '../../src/native/synthetic.js'
+import { openNative } from '../../src/native/binding.js'
 import { median, randomTokens } from '../random-tokens.js'
-import { SHAPE } from '../shape.js'
+import { beginRecord, keep } from '../record.js'
+import { benchModel } from '../shape.js'
 import type { ServerProcess } from '../server-process.js'
 import { cpuSince, endsOf, HERE, startKvfold, startLlamaServer } from './servers.js'
 import { streamCompletion, type StreamResult } from './stream.js'
@@ -44,14 +46,16 @@ const { values: flags } = parseArgs({
     'max-gap': { type: 'string' },
     /** Another kvfold to compare with: the folder of its package. */
     beside: { type: 'string' },
+    model: { type: 'string' },
     json: { type: 'boolean', default: false },
+    write: { type: 'string' },
   },
 })
 const clients = Number(flags.clients)
 const slots = Number(flags.slots)
-const model = join(tmpdir(), 'kvfold-bench-serve.gguf')
-
-await synthesizeModel(model, { ...SHAPE, type: 'f16', seed: 1 })
+const { path: model, vocabulary } = await benchModel(flags.model, 'serve')
+const { release } = (await openNative({ gpu: 'cpu' })).backend
+const origin = beginRecord(process.argv.slice(2), model, release, THREADS)
 const banned = await endsOf(model)
 const targets = await start()
 let salt = 0
@@ -63,7 +67,7 @@ for (let round = 0; round <= Number(flags.rounds); round++)
     if (!flags.json && round > 0) console.log(`round ${round}  ${line(target.name, summary([outcome]))}`)
   }
 for (const { server } of targets) await server.close()
-report()
+await report()
 
 async function start(): Promise<Target[]> {
   const serving = { model, slots, threads: THREADS, cells: CELLS }
@@ -91,7 +95,7 @@ async function load({ server }: Target, seconds: number): Promise<Round> {
   const client = async (number: number) => {
     for (let turn = 0; performance.now() - begun < 1000 * seconds; turn++) {
       const size = PROMPTS[(number + turn) % PROMPTS.length]!
-      const prompt = [...randomTokens(size, ++salt, SHAPE.vocabulary)]
+      const prompt = [...randomTokens(size, ++salt, vocabulary)]
       streams.push(await streamCompletion({ url: server.url, prompt, tokens: GENERATED, banned, model: 'bench' }))
     }
   }
@@ -159,7 +163,7 @@ function ratioOf(ours: readonly Round[], theirs: readonly Round[], quantile: key
   return median(ours.map((round, index) => summary([round]).gap[quantile] / summary([theirs[index]!]).gap[quantile]))
 }
 
-function report(): void {
+async function report(): Promise<void> {
   const rows = targets.map(({ name, rounds }) => ({ name, ...summary(rounds) }))
   const [ours] = targets as [Target, ...Target[]]
   const ratios = targets.slice(1).map(({ name, rounds }) => ({
@@ -169,9 +173,11 @@ function report(): void {
     gap: ratioOf(ours.rounds, rounds, 'p95'),
     gap99: ratioOf(ours.rounds, rounds, 'p99'),
   }))
-  const settings = { clients, slots, prompts: PROMPTS, generated: GENERATED, cells: CELLS, threads: THREADS, model: SHAPE }
+  const settings = { clients, slots, prompts: PROMPTS, generated: GENERATED, cells: CELLS }
+  const result = { ...origin(), ...settings, seconds: Number(flags.seconds), rows, ratios }
+  await keep(flags.write, result)
   if (flags.json) {
-    console.log(JSON.stringify({ bench: 'serve', ...settings, seconds: Number(flags.seconds), rows, ratios }))
+    console.log(JSON.stringify(result))
     return
   }
   console.log('first token and gap: median, 95th, 99th percentile and longest, in milliseconds')

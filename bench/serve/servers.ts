@@ -42,7 +42,7 @@ export async function startLlamaServer(
     ...['--threads', String(threads), '--threads-batch', String(threads), '--ctx-size', String(cells)],
     ...['--flash-attn', 'on', '--offline', '--no-ui', ...more],
   ]
-  return startServer('llama-server', await buildLlamaServer(), args, withoutSettings(process.env))
+  return startServer('llama-server', await buildLlamaServer(), args, { env: withoutSettings(process.env) })
 }
 
 /** Tokens that end an answer of the model. */
