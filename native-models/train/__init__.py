@@ -5,14 +5,18 @@ import os
 _KERNELS = {"avx512f": "SKYLAKEX", "avx2": "HASWELL"}  # what a processor can do, best first
 
 
-def _choose():
+def flags():
+    """What the processor says it can do."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
-            can = next((line.split() for line in f if line.startswith("flags")), [])
+            return next((line.split() for line in f if line.startswith("flags")), [])
     except OSError:
-        return
+        return []
+
+
+def _choose():
     for flag, kernels in _KERNELS.items():
-        if flag in can:
+        if flag in flags():
             os.environ.setdefault("OPENBLAS_CORETYPE", kernels)
             return
 

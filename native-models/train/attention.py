@@ -1,18 +1,80 @@
-"""Causal attention of all heads over all sequences of a batch, with its gradient written out.
+"""Causal attention of all heads over all sequences of a batch.
 
-Debian's PyTorch has no fused attention and a slow batched product; plain matrix products, a chunk of queries at a time,
-are ten times faster. Keys past the last query of a chunk are left out, so half of the square is never computed.
+Whole sequences go to PyTorch's fused kernel, short ones of like lengths padded side by side: a causal mask hides what is padded behind a sequence.
+Few queries of a long sequence are computed here, with the gradient written out: the fused kernel wants a mask for them, which costs twice as much.
+PyTorch 1.13 has no fused kernel; there everything is computed here.
 """
 import torch
+import torch.nn.functional as F
 
 CHUNK = 256
+SHORT = 512  # keys: sequences up to here are padded to run side by side
+WASTE = 1.25  # how much longer the longest of those that run side by side may be than the shortest
+FUSED = hasattr(F, "scaled_dot_product_attention")
+
+
+def attend(q, k, v, pieces):
+    """`q`: [heads, n, head] already scaled, `k`, `v`: [heads, m, head]; `pieces`: of each sequence, in order, the first of its queries, the first
+    of its keys, and the ascending places of its queries among its keys."""
+    if not FUSED or len(q[0]) == 1:  # a token at a time: generation
+        return Attention.apply(q.contiguous(), k.contiguous(), v.contiguous(), pieces)
+    pieces = [(at, start, index, int(index[-1]) + 1) for at, start, index in pieces if len(index)]
+    asked = _stretches(q, [(at, len(index)) for at, _, index, _ in pieces])
+    keys, values = (_stretches(t, [(start, size) for _, start, _, size in pieces]) for t in (k, v))
+    found = [None] * len(pieces)
+    for fused, some in _groups([(index, size) for _, _, index, size in pieces]):
+        mine = [[t[n] for n in some] for t in (asked, keys, values)]
+        places = [pieces[n][2] for n in some]
+        for n, out in zip(some, _beside(*mine, places) if fused else [Attention.apply(*(t[0] for t in mine), [(0, 0, places[0])])]):
+            found[n] = out
+    return torch.cat(found, 1)
+
+
+def _stretches(t, wanted):
+    """Ascending stretches (first, size) of the second dimension: by one split, whose gradient is one copy."""
+    sizes, at = [], 0
+    for first, size in wanted:
+        sizes += [first - at, size]
+        at = first + size
+    return t.split([*sizes, t.shape[1] - at], 1)[1::2]
+
+
+def _groups(sequences):
+    """Which sequences (places of the queries, keys) run side by side, and whether in the fused kernel."""
+    order = sorted(range(len(sequences)), key=lambda n: (len(sequences[n][0]) == sequences[n][1], sequences[n][1]))
+    groups, last = [], None
+    for n in order:
+        index, size = sequences[n]
+        whole = len(index) == size
+        if last and last[0] == whole and size <= min(SHORT, WASTE * last[1] + 8):
+            groups[-1][1].append(n)
+        else:
+            groups.append((whole or size <= SHORT, [n]))
+            last = (whole, size)
+    return groups
+
+
+def _beside(q, k, v, places):
+    """What the queries of some sequences find. Behind a shorter one is nothing, which no query sees."""
+    whole = len(places[0]) == k[0].shape[1]
+    if len(q) == 1 and whole:
+        return [F.scaled_dot_product_attention(q[0][None], k[0][None], v[0][None], is_causal=True, scale=1.0)[0]]
+    padded = lambda some: torch.stack([F.pad(t, (0, 0, 0, max(t.shape[1] for t in some) - t.shape[1])) for t in some])  # noqa: E731
+    if whole:
+        out = F.scaled_dot_product_attention(padded(q), padded(k), padded(v), is_causal=True, scale=1.0)
+    else:
+        asked = torch.stack([F.pad(of, (0, max(map(len, places)) - len(of))) for of in places])
+        k = padded(k)
+        seen = torch.arange(k.shape[2]) <= asked[:, :, None]
+        out = F.scaled_dot_product_attention(padded(q), k, padded(v), attn_mask=seen[:, None], scale=1.0)
+    return [out[n, :, : len(of)] for n, of in enumerate(places)]
 
 
 class Attention(torch.autograd.Function):
+    """A chunk of queries at a time: keys past the last one of a chunk are left out, so half of the square is never computed."""
+
     @staticmethod
     def forward(ctx, q, k, v, pieces):
-        """`q`: [heads, n, head] already scaled, `k`, `v`: [heads, m, head]; `pieces`: of each sequence the first of its queries, the first of
-        its keys, and the ascending places of its queries among its keys."""
         out = torch.empty_like(q)
         parts = []
         for at, start, index in pieces:
@@ -45,6 +107,3 @@ class Attention(torch.autograd.Function):
             dk[h, seen].addmm_(s.t(), q[h, rows])
         ctx.parts = None
         return dq, dk, dv, None
-
-
-attend = Attention.apply

@@ -34,3 +34,8 @@ for keys in 8 12 18 24; do
   orders start-last $keys 12,16,20,24 20 3000000004
   orders shuffled $keys 12,16,20,24 20 3000000005
 done
+# What follows a call that failed, which is not the model's.
+write orders.stumble-46 3000000007 pi-llm --keys 46 --n 2,4,8,12,16,24 --samples 20 --stumble
+write orders.stumble-12 3000000007 pi-llm --keys 12 --n 2,4,8,16,24 --samples 40 --stumble
+write needles.stumble 3000000007 needles --agent sculptor --needles 2,3,4,5 --length 500,1000 --samples 40 --stumble
+write similar.stumble 3000000007 similar --agent sculptor --needles 2,4 --length 1000 --samples 40 --stumble

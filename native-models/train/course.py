@@ -4,7 +4,9 @@ it again, with heads for long passages; then once more and for longest, by a mod
 A mix is kept by counting: every step adds samples of the kind that is furthest below its share of all tokens so far.
 """
 from .data import MOST_FRAGMENTS, READ, Sample
+from .managing import Managing
 from .trajectories import Trajectories
+from .visits import Visits
 
 STAGES = [(4, 2), (8, 4), (16, 6), (24, 8), (46, 8)]  # keys, most updates of a key
 LONG = 66  # updates of a key, at most, in prompts whose values are not learned
@@ -58,10 +60,12 @@ class Everything:
     cuts = CUTS
     spelled = 5  # updates of a key, at most, in streams of made-up words
     reordered = 0.0  # of the plain streams: how many ask for keys that stand together
+    renamed = 0.0
+    rarer = None  # how much less often long texts are read, as a power of their length; default: by kind
     alone = 0.4, 0.6, 0.4  # up to which share of the course how many go without their text, and how many after
 
     def __init__(self, folder, vocabulary):
-        self.read = {kind: Trajectories(folder, kind, vocabulary) for kind in self.share if kind.split("-")[0] in COLLECTED}
+        self.read = {kind: Trajectories(folder, kind, vocabulary, self.rarer) for kind in self.share if kind.split("-")[0] in COLLECTED}
 
     def progress(self):
         return {}
@@ -78,7 +82,8 @@ class Everything:
             longest = next((length for until, length in self.steps if done < until), 8000)
             until, first, later = self.alone
             short = 0 if kind.endswith("plain") else first if done < until else later
-            return Sample(kind, *self.read[kind].draw(rng, longest, short))
+            word = maker.name if kind.startswith("needles") and rng.random() < self.renamed else None
+            return Sample(kind, *self.read[kind].draw(rng, longest, short, word))
         if kind == "chat":
             return maker.chat()
         if kind == "unseen":
@@ -127,7 +132,31 @@ class Wider(Everything):
     reordered = 0.12
 
 
-COURSES = {course.name: course for course in (Streams, Everything, Passages, Wider)}  # in order
+class Visiting(Wider):
+    """The shipped model goes on: what visitors ask, beside all that it knows."""
+
+    name = "visiting"
+    share = {
+        "plain": 0.05, "cut": 0.05, "folded": 0.06, "ids": 0.015, "noise": 0.015, "unseen": 0.25, "orders": 0.04, "summary": 0.02,
+        "needles": 0.09, "needles-plain": 0.01, "similar": 0.09, "similar-plain": 0.01, "chat": 0.01, "visits": 0.16, "marked": 0.07, "memtool": 0.06,
+    }  # fmt: skip
+    tokens, peak = 5e6, 6e-4
+    steps = (0.0, 0), (0.0, 0)  # texts of every length from the beginning
+    rarer = 0.9
+    cuts = 0.5, 0.2
+    spelled = 20
+    renamed = 0.4  # of the chains of relatives: how many have names that are in no list
+
+    def draw(self, kind, maker, done):
+        if kind == "memtool":
+            return Managing(maker).draw()
+        if kind in ("visits", "marked"):
+            visits = Visits(maker)
+            return visits.draw() if kind == "visits" else visits.marked()
+        return super().draw(kind, maker, done)
+
+
+COURSES = {course.name: course for course in (Streams, Everything, Passages, Wider, Visiting)}  # in order
 LAST = Wider
 
 

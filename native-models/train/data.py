@@ -21,7 +21,7 @@ from .stream import make_stream
 
 MOST_GAPS = 9000  # positions: with those of the stream itself, as long as 46 keys with 68 updates each
 READ = 8  # updates of a key, at most, that any prompt of either kind is read from: no value is learned where more are shown
-MOST_NOTED, MOST_FRAGMENTS = 66, 13  # thousands of characters, and what the teacher makes of them
+MOST_NOTED, MOST_FRAGMENTS = 140, fmt.MOST_FRAGMENTS  # thousands of characters, and what the teacher makes of them
 MIXED = 0.3  # of the streams of made-up words: how many have known ones, too
 NUMBER = 4  # how much the number of fragments counts, and that the answer begins: one token a sample
 GUESSED = 0.05  # how much a value counts that is folded away, so that something is said
@@ -147,12 +147,12 @@ class Maker:
     def _ids(self, count):
         return new_ids(self.rng, count, self.rng.random() < self.alike)
 
-    def calls(self, user, noted, idents, mean):
+    def calls(self, user, noted, idents, mean, marks=fmt.MARKS):
         """A tool episode from the system text to the results of the folds; `mean`: characters of a fragment, as told."""
         return [
             Message("system", fmt.SYSTEM),
             Message("user", user, note=fmt.note(noted)),
-            Message("assistant", "", (fmt.cut_call(len(idents)),)),
+            Message("assistant", "", (fmt.cut_call(len(idents), marks),)),
             Message("tool", fmt.cut_result(2, idents, mean)),
             Message("assistant", "", tuple(fmt.fold_call(i) for i in idents[:-1])),
             *[Message("tool", fmt.fold_result(i)) for i in idents[:-1]],
@@ -206,30 +206,30 @@ class Maker:
                 looks += [(call + n, place + n) for n in range(len(tokens) + 1)]
         return sample._replace(looks=pairs(looks))
 
-    def folded(self, keys, n, even):
+    def folded(self, keys, n, even, marks=fmt.MARKS):
         """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown.
 
         `even`: cut as the teacher does, mostly; else between a quarter and nine tenths of the stream are open, so that how many markers
         there are says nothing of how much is open.
         """
         s = make_stream(self.words, self.rng, keys, n)
-        user = fmt.user_text(s.order, s.pairs)
+        user = fmt.user_text(s.order, s.pairs, marks)
         if even:
             k = fmt.fragments_for(fmt.thousands(user))
             if k == 1 or self.rng.random() < 0.2:
                 k = max(2, round(n / self.rng.uniform(2, READ)))
-            pieces = cut(user, k)
+            pieces = cut(user, k, *marks)
         else:
             k = self.rng.randint(2, 9)
             pieces = self._uneven(user, k, self.rng.uniform(0.25, 0.9))
         idents = self._ids(k)
-        messages = self.calls("", None, idents, round((pieces[-1][1] - pieces[0][0]) / k))
+        messages = self.calls("", None, idents, round((pieces[-1][1] - pieces[0][0]) / k), marks)
         end = pieces[-2][1]
         messages[1] = Message("user", folded_user(user, pieces, idents, k - 1), note=fmt.note(fmt.thousands(user)))
         prompt = fmt.render(messages, fmt.TOOLS)
         # As under a splice, where what is folded keeps its positions: in half of the samples there is a gap behind the last marker.
         last = fmt.MARKER_END
-        open_at = prompt.rindex(last, 0, prompt.index(fmt.END_MARKER)) + len(last)
+        open_at = prompt.rindex(last) + len(last)
         parts = [(prompt[:open_at], 0, 0), (prompt[open_at:], 0, self._gaps())]
         # A value that is folded away cannot be known, and one of more updates than any plain prompt is read from is not learned here either.
         shown = Counter(re.findall(r" (\S+):", user[end:]))
@@ -324,6 +324,10 @@ class Maker:
         call = fmt.START + "assistant\n" + fmt.render_call(fmt.cut_call(k)) + fmt.END
         folds = "\n".join(fmt.render_call(fmt.fold_call(i)) for i in idents[:-1])
         return self._told(self._sample("ids", [(call, 0, 0), (tool, 0, 0), (folds + fmt.END, 1, 0)]), idents[:-1])
+
+    def name(self, rng):
+        """A word that is in no list."""
+        return self.speller.made_up(rng, 1)[0]
 
     def noise(self, size):
         """Drill: random tokens, repeated; keeps copying alive for tokens that are rare elsewhere."""

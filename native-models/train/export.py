@@ -7,13 +7,12 @@ import torch
 
 from . import gguf
 from .course import Everything, LAST
+from .shipped import GGUF_PATH, named
 from .tokenizer import Tokenizer
 from .train import RUN, begin, load, path_of
 from .words import Vocabulary, load_words
 
 HERE = os.path.dirname(__file__)
-BUILTIN = os.path.join(HERE, "..", "builtin")
-GGUF_PATH = os.path.join(BUILTIN, "kvfold-tiny.gguf")
 
 
 def metadata(config, vocabulary):
@@ -53,20 +52,6 @@ def metadata(config, vocabulary):
         ("tokenizer.ggml.add_space_prefix", "bool", False),
         ("tokenizer.chat_template", "str", template),
     ]
-
-
-def named(model):
-    """The parameters by llama.cpp's names, but for the embedding."""
-    parts = {"output_norm.weight": model.norm.weight}
-    for n, layer in enumerate(model.layers):
-        of = {
-            "attn_norm.weight": layer.norm1.weight, "ffn_norm.weight": layer.norm2.weight,
-            "attn_q.weight": layer.q.weight, "attn_q.bias": layer.q.bias, "attn_k.weight": layer.k.weight, "attn_k.bias": layer.k.bias,
-            "attn_v.weight": layer.v.weight, "attn_output.weight": layer.o.weight,
-            "ffn_gate.weight": layer.gate.weight, "ffn_up.weight": layer.up.weight, "ffn_down.weight": layer.down.weight,
-        }  # fmt: skip
-        parts.update({"blk.%d.%s" % (n, k): t for k, t in of.items()})
-    return parts
 
 
 def tensors(model, half=True):

@@ -24,8 +24,15 @@ SYSTEM = (
     "older fragments and leave the newest open. Then answer from what is still shown."
 )
 
+GENERAL = (
+    "You are a helpful assistant who looks after your own context with tools. You can fold what does not matter, so that you see less of it, "
+    "put summaries in the place of long passages, restore what you need again, and search the whole conversation for exact words, folded "
+    "parts included. Keep what you see short and to the point, then answer."
+)  # the runtime's prompt for any task
+
 START_MARKER = "The stream of updates starts here."
 END_MARKER = "The stream of updates ends here."
+MARKS = START_MARKER, END_MARKER
 INTRO = "Here is a stream of updates for "
 RULES = (
     ". Every update gives one key a new value. When the stream is over you will be asked for the last value of every key.\n\n"
@@ -77,12 +84,12 @@ def render(messages, tools=(), generate=True):
 # the interference task
 
 
-def user_text(order, pairs):
-    """The one user message. `order`: the keys as listed and asked; `pairs`: (key, value) in stream order."""
+def user_text(order, pairs, marks=MARKS):
+    """The one user message. `order`: the keys as listed and asked; `pairs`: (key, value) in stream order; `marks`: what they stand between."""
     keys = ", ".join(order)
     stream = " ".join("%s: %s;" % p for p in pairs)
     return (
-        INTRO + str(len(order)) + " keys: " + keys + RULES + START_MARKER + "\n" + stream + "\n\n" + END_MARKER + QUESTION + " " + keys + FORM
+        INTRO + str(len(order)) + " keys: " + keys + RULES + marks[0] + "\n" + stream + "\n\n" + marks[1] + QUESTION + " " + keys + FORM
     )
 
 
@@ -93,6 +100,7 @@ def answer_text(order, last):
 # the note on long messages, as the runtime writes it when there are context tools
 
 NOTED_FROM = 2000  # characters
+MOST_FRAGMENTS = 20  # with the call that cuts, as many calls as a turn may have
 NOTE_OPEN, NOTE_CLOSE = "\n\n[This message has about ", " thousand characters.]"
 NOTES = {n: str(n) + NOTE_CLOSE for n in range(2, 100)}  # one token each
 
@@ -109,14 +117,14 @@ def note(noted):
 def fragments_for(noted):
     """How many fragments the teacher cuts a message into of which the note says `noted` thousand characters: one while it is short
     (up to eight updates of each of 46 keys), else one for every 5,000, so that the newest holds about five updates of each key."""
-    return 1 if not noted or noted <= 8 else (2 * noted + 5) // 10
+    return 1 if not noted or noted <= 8 else min(MOST_FRAGMENTS, (2 * noted + 5) // 10)
 
 
 # tool calls, results and markers
 
 
-def cut_call(k):
-    return Call("fragment_context", {"start_marker": START_MARKER, "end_marker": END_MARKER, "num_fragments": k})
+def cut_call(k, marks=MARKS):
+    return Call("fragment_context", {"start_marker": marks[0], "end_marker": marks[1], "num_fragments": k})
 
 
 def fold_call(ident):

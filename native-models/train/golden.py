@@ -6,7 +6,7 @@ import random
 from . import format as fmt
 from .cuts import cut
 from .data import folded_user
-from .export import BUILTIN
+from .shipped import BUILTIN
 from .format import Message
 from .stream import make_stream
 from .tokenizer import Tokenizer

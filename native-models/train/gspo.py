@@ -21,12 +21,9 @@ import torch
 
 from . import gguf
 from .branches import Branches
-from .export import GGUF_PATH, metadata, tensors
-from .gguf_read import read
-from .model import Config
-from .restore import restored
+from .export import metadata, tensors
 from .rollouts import Runtime
-from .words import Vocabulary, load_words
+from .shipped import GGUF_PATH, begun
 
 GROUP = 8
 STEP, CALLS = 96, 8  # most tokens of a step and calls of a turn
@@ -38,6 +35,10 @@ FIRST_SEED = 3_200_000_000  # of prompts; those of evaluations are small numbers
 
 def stream(keys, updates, order="shuffled", stumble=False):
     return {"task": "pi-llm", "stumble": stumble, "options": {"keys": keys, "updates": [updates], "order": order, "samples": 1}}
+
+
+# What a try is worth: appendix F's 1, 0 or -1; or the share of what was asked for that is right, whatever calls failed, and nothing if it was cut off.
+REWARDS = {"appendix-f": lambda t: t.reward, "parts": lambda t: 0.0 if t.parts["cutOff"] else t.points}
 
 
 # What an iteration asks: where the shipped weights err. In `short` the third is long enough to be cut in two, and what is asked for stands in the part
@@ -88,18 +89,6 @@ def loss_of(model, some, gains, lm=LM):
     return -raised + lm * likely, known
 
 
-def begun(path):
-    """The model of a GGUF file of ours, and its configuration."""
-    about, weights = read(path)
-    of = lambda key: about["llama." + key]  # noqa: E731
-    config = Config(
-        of("block_count"), of("embedding_length"), of("attention.head_count"), of("attention.key_length"), of("feed_forward_length"),
-        of("rope.freq_base"), of("attention.layer_norm_rms_epsilon"), of("context_length"),
-    )  # fmt: skip
-    vocabulary = Vocabulary(load_words())
-    return restored(weights, config, vocabulary), vocabulary
-
-
 def write(path, model, vocabulary, half=False):
     gguf.write(path, metadata(model.config, vocabulary), tensors(model, half))
 
@@ -127,7 +116,7 @@ def iterate(model, optimizer, tries, a):
     groups = {}
     for each in tries:
         groups.setdefault(each.group, []).append(each)
-    learned = [(some, gain) for some in groups.values() if (gain := advantages([each.reward for each in some])) is not None]
+    learned = [(some, gain) for some in groups.values() if (gain := advantages([REWARDS[a.reward](each) for each in some])) is not None]
     known = []
     for part in range(a.minibatches):
         share = learned[part :: a.minibatches]
@@ -162,6 +151,7 @@ def main():
     p.add_argument("--rate", type=float, default=5e-5)
     p.add_argument("--minibatches", type=int, default=2)
     p.add_argument("--lm", type=float, default=LM)
+    p.add_argument("--reward", choices=REWARDS, default="appendix-f")
     p.add_argument("--mix", choices=MIXES, default="short")
     a = p.parse_args()
     torch.set_num_threads(1)
@@ -173,8 +163,8 @@ def main():
     curve = []
     if os.path.exists(checkpoint):
         saved = torch.load(checkpoint, map_location="cpu")
-        if saved["settings"] != [a.seed, a.lm, a.rate, a.mix]:
-            raise SystemExit("%s has the seed, LM term, rate and mix %s; give those, or name another folder" % (a.run, saved["settings"]))
+        if saved["settings"] != [a.seed, a.lm, a.rate, a.mix, a.reward]:
+            raise SystemExit("%s has the seed, LM term, rate, mix and reward %s; give those, or name another folder" % (a.run, saved["settings"]))
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         curve = saved["curve"]
@@ -192,7 +182,7 @@ def main():
         seconds = {"rollouts": round(rolled - clock, 2), "training": round(time.time() - rolled, 2)}
         by_cell = {name: summary([each for each in tries if each.cell == name]) for name in MIXES[a.mix]}
         curve.append({"iteration": at, **summary(tries), **told, "seconds": seconds, "cells": by_cell})
-        kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "curve": curve, "settings": [a.seed, a.lm, a.rate, a.mix]}
+        kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "curve": curve, "settings": [a.seed, a.lm, a.rate, a.mix, a.reward]}
         torch.save(kept, checkpoint + ".new")
         os.replace(checkpoint + ".new", checkpoint)
         print(json.dumps({k: v for k, v in curve[-1].items() if k != "cells"}), flush=True)

@@ -8,7 +8,7 @@ import platform
 import torch
 
 from .course import COURSES, LAST, STAGES
-from .export import BUILTIN, GGUF_PATH
+from .shipped import BUILTIN, GGUF_PATH
 from .train import RUN, load, path_of
 
 _FROM, _TO = "<!-- measured: written by train/manifest.py -->", "<!-- end of measured -->"
@@ -37,8 +37,8 @@ def main():
         "training": {
             "command": "native-models/train/run.sh",
             "stages": STAGES,
-            "courses": [*_before(state, a.run), _course(LAST, state)],
-            "machine": _cpu() + ", PyTorch " + torch.__version__ + ", Python " + platform.python_version(),
+            "courses": [*_before(state, a.run), course_of(LAST, state)],
+            "machine": machine(),
         },
         "evaluation": {
             "about": "46 keys, n updates each; greedy; held-out seeds; weights rounded to F16, in PyTorch. accuracy: right values of all; older: share "
@@ -58,10 +58,10 @@ def main():
 
 def _before(state, run):
     """The courses before the last: as the checkpoint knows them, if it was made from what is shipped."""
-    return state.get("before") or [_course(course, torch.load(path_of(run, course.name))["state"]) for course in COURSES.values() if course is not LAST]
+    return state.get("before") or [course_of(course, torch.load(path_of(run, course.name))["state"]) for course in COURSES.values() if course is not LAST]
 
 
-def _course(course, state):
+def course_of(course, state):
     return {
         "name": course.name,
         "settings": {k: v for k, v in state["settings"].items() if k not in ("run", "course")},
@@ -96,6 +96,10 @@ def _model_card(data):
             t["name"], t["steps"], t["tokens"] / 1e6, of, t["cpuSeconds"] / 60)]  # fmt: skip
     with open(path, "w", encoding="utf-8") as f:
         f.write(head + _FROM + "\n" + "\n".join(lines) + "\n" + _TO + rest.split(_TO)[1])
+
+
+def machine():
+    return _cpu() + ", PyTorch " + torch.__version__ + ", Python " + platform.python_version()
 
 
 def _cpu():

@@ -24,14 +24,21 @@ class Config(NamedTuple):
     context: int = 16384
 
 
-def rotate(x, positions, base):
-    """`x`: [tokens, heads, head]; pair (2i, 2i + 1) turns by position * base ** (-2i / head)."""
-    half = x.shape[-1] // 2
+def turns(positions, head, base):
+    """[tokens, 1, head / 2]: by what each pair of a head is turned, as complex numbers."""
+    half = head // 2
     speed = base ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = positions.double()[:, None] * speed
-    cos, sin = angle.cos().float()[:, None], angle.sin().float()[:, None]
-    a, b = x[..., 0::2], x[..., 1::2]
-    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+    return torch.complex(angle.cos().float(), angle.sin().float())[:, None]
+
+
+def turned(x, by):
+    """`x`: [tokens, heads, head]; pair (2i, 2i + 1) turns by position * base ** (-2i / head)."""
+    return torch.view_as_real(torch.view_as_complex(x.float().unflatten(-1, (-1, 2))) * by).flatten(-2)
+
+
+def rotate(x, positions, base):
+    return turned(x, turns(positions, x.shape[-1], base))
 
 
 class Norm(nn.Module):
@@ -40,7 +47,31 @@ class Norm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+        return Normed.apply(x, self.weight, self.eps)
+
+
+class Normed(torch.autograd.Function):
+    """RMSNorm with its gradient written out: half of the passes over the tokens that the single operations take."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        scale = torch.rsqrt_(x.square().mean(-1, keepdim=True).add_(eps))
+        ctx.save_for_backward(x, weight, scale)
+        return (x * scale).mul_(weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight, scale = ctx.saved_tensors
+        y = x * scale
+        dy = grad * y
+        dweight = dy.sum(tuple(range(x.ndim - 1)))
+        back = dy.mv(weight)[..., None].div_(x.shape[-1]) if x.ndim == 2 else (dy * weight).mean(-1, keepdim=True)
+        return (grad * weight).addcmul_(y, back, value=-1).mul_(scale), dweight, None
+
+
+def product(x, linear, dtype):
+    """What is multiplied is rounded to `dtype`. Processors with units for bfloat16 are several times as fast with it; weights are learned in float32."""
+    return F.linear(x.to(dtype), linear.weight.to(dtype), None if linear.bias is None else linear.bias.to(dtype))
 
 
 class Layer(nn.Module):
@@ -54,22 +85,21 @@ class Layer(nn.Module):
         self.gate, self.up = nn.Linear(c.width, c.hidden, bias=False), nn.Linear(c.width, c.hidden, bias=False)
         self.down = nn.Linear(c.hidden, c.width, bias=False)
 
-    def forward(self, x, positions, spans, picks=None, cache=None, looks=None):
-        """`spans`: (start, end) of each sequence in x; `picks`: for each sequence the indexes (within it) that need an output.
+    def forward(self, x, by, spans, picks=None, cache=None, looks=None, dtype=torch.float32):
+        """`by`: what each place is turned by; `spans`: (start, end) of each sequence in x; `picks`: for each sequence the indexes (within it) that need an output.
         `looks`: how many heads, the last ones, are told where to look, and for each sequence in which outputs, and the places; what they
         are away from that comes second then, and third what they carry from each place.
 
         With `cache` (one sequence, generation) keys and values are appended to it and used as the past.
         """
-        c = self.c
-        y = self.norm1(x)
-        k = rotate(self.k(y).view(-1, c.heads, c.head), positions, c.rope_base).transpose(0, 1)
-        v = self.v(y).view(-1, c.heads, c.head).transpose(0, 1)
+        c, heads = self.c, (-1, self.c.heads, self.c.head)
+        y = self.norm1(x).to(dtype)
+        k = turned(product(y, self.k, dtype).view(heads), by).transpose(0, 1)
+        v = product(y, self.v, dtype).view(heads).transpose(0, 1)
         if picks is not None:
             flat = torch.cat([a + p for (a, _), p in zip(spans, picks)])
-            x, y, positions = x[flat], y[flat], positions[flat]
-        q = self.q(y).view(-1, c.heads, c.head)
-        q = rotate(q, positions, c.rope_base).transpose(0, 1) * c.head**-0.5
+            x, y, by = x[flat], y[flat], by[flat]
+        q = turned(product(y, self.q, dtype).view(heads), by * c.head**-0.5).transpose(0, 1)
         past = 0
         if cache is not None:
             if cache:
@@ -81,13 +111,14 @@ class Layer(nn.Module):
             index = (torch.arange(b - a) if picks is None else picks[n]) + past
             pieces.append((at, a, index))
             at += len(index)
-        out = attend(q.contiguous(), k.contiguous(), v.contiguous(), pieces)
-        x = x + self.o(out.transpose(0, 1).flatten(1))
-        y = self.norm2(x)
-        x = x + self.down(F.silu(self.gate(y)) * self.up(y))
+        out = attend(q.to(dtype), k.to(dtype), v, pieces)
+        x = x + product(out.transpose(0, 1).flatten(1), self.o, dtype)
+        y = self.norm2(x).to(dtype)
+        x = x + product(F.silu(product(y, self.gate, dtype)) * product(y, self.up, dtype), self.down, dtype)
         if looks is None:
             return x
-        return x, self._astray(q[-looks[0] :], k[-looks[0] :], pieces, spans, looks[1]), self._carried(v[-looks[0] :], spans, looks[1])
+        v = v[-looks[0] :].float()
+        return x, self._astray(q[-looks[0] :], k[-looks[0] :], pieces, spans, looks[1]), self._carried(v, spans, looks[1])
 
     @staticmethod
     def _astray(q, k, pieces, spans, looks):
@@ -123,22 +154,23 @@ class Model(nn.Module):
         """The embedding as exported, in token order."""
         return torch.cat((self.rows, self.values + self.forms[0], self.values + self.forms[1]))
 
-    def forward(self, ids, positions, spans, picks, caches=None, table=None, looks=None):
+    def forward(self, ids, positions, spans, picks, caches=None, table=None, looks=None, dtype=torch.float32):
         """Logits of the picked tokens of all sequences, one after the other; with `looks` (layer -> see there) also how far attention is from
         them, and the logits of what the last layer carries from each place alone."""
         table = self.table() if table is None else table
-        x = F.embedding(ids, table)
+        x, by = F.embedding(ids, table), turns(positions, self.config.head, self.config.rope_base)
         astray, carried = 0, None
         for n, layer in enumerate(self.layers):
             last, told = n == len(self.layers) - 1, looks and looks.get(n)
-            x = layer(x, positions, spans, picks if last else None, caches[n] if caches else None, told)
+            x = layer(x, by, spans, picks if last else None, caches[n] if caches else None, told, dtype)
             if told:
                 x, away, carried = x
                 astray = astray + away
-        logits = self.norm(x) @ table.t()
+        written = table.t().to(dtype)
+        logits = (self.norm(x).to(dtype) @ written).float()
         if looks is None:
             return logits
         starts = np.cumsum([0, *map(len, picks[:-1])])
         rows = torch.cat([int(start) + of for start, (of, _) in zip(starts, looks[len(self.layers) - 1][1])])
         size = x.detach()[rows].pow(2).mean(-1, keepdim=True).sqrt()
-        return logits, astray, (carried / size * self.norm.weight) @ table.t()
+        return logits, astray, ((carried / size * self.norm.weight).to(dtype) @ written).float()

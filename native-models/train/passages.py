@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from . import format as fmt
 from .circuit import TOKEN, speeds
 from .grow import FAR_AT, ORDINALS
-from .model import Model, rotate
+from .model import Model, rotate, turns
 from .words import SPACE
 
 NEAR = 10  # tokens
@@ -130,7 +130,8 @@ def taught(model, at, passages, g, rng):
 
 def _seen(model, ids):
     """What layer 1 gets of a prompt."""
-    x = model.layers[0](F.embedding(ids, model.table()), torch.arange(len(ids)), [(0, len(ids))])
+    c = model.config
+    x = model.layers[0](F.embedding(ids, model.table()), turns(torch.arange(len(ids)), c.head, c.rope_base), [(0, len(ids))])
     return model.layers[1].norm1(x)
 
 

@@ -7,6 +7,7 @@ import { LlamaEngine } from '../../src/engine/llama.js'
 import { modelFingerprint } from '../../src/engine/model-facts.js'
 import { collect } from '../../src/eval/collect/collect.js'
 import type { TaskSpec } from '../../src/eval/task.js'
+import { taskSource } from '../../src/eval/collect/sources.js'
 import { openTask } from '../../src/eval/tasks/open.js'
 import { openNative } from '../../src/native/binding.js'
 
@@ -22,7 +23,7 @@ interface Asked {
 
 const native = await openNative({ gpu: 'cpu' })
 for await (const line of createInterface({ input: process.stdin })) {
-  const { model: path, cells, temperature, seed, ...limits } = JSON.parse(line) as Asked
+  const { model: path, cells, temperature, seed, rollouts, ...limits } = JSON.parse(line) as Asked
   // Cells in F32: what the model says is compared with what the trainer computes.
   const engine = await LlamaEngine.load(native, path, {
     cells: 8192,
@@ -33,16 +34,13 @@ for await (const line of createInterface({ input: process.stdin })) {
     batchThreads: 1,
   })
   const fingerprint = (await modelFingerprint(path)).toString('hex')
-  const model = {
-    format: engine.format,
-    info: engine.info,
-    isEndOfGeneration: (token: number) => engine.model.isEndOfGeneration(token),
-    fingerprint,
-  }
+  const model = { name: engine.info.model, fingerprint }
+  const tokens = { format: engine.format, isEndOfGeneration: (token: number) => engine.model.isEndOfGeneration(token) }
   for (const [at, { stumble, ...spec }] of cells.entries()) {
-    const acting = { teacher: 'model', engine, sampling: { temperature, seed: seed + 1000 * at } } as const
-    for await (const { records } of collect({ task: await openTask(spec), agent: 'sculptor', model, acting, stumble, ...limits }))
-      for (const record of records) console.log(JSON.stringify(record))
+    const acting = { teacher: 'model', engine, model: engine, sampling: { temperature, seed: seed + 1000 * at } } as const
+    const source = taskSource({ task: await openTask(spec), agent: 'sculptor', stumble, ...limits })
+    for await (const { rows } of collect({ source, acting, format: 'tokens', tokens, model, rollouts }))
+      for (const row of rows) console.log(JSON.stringify(row))
   }
   await engine.dispose()
   console.log(JSON.stringify({ done: true }))

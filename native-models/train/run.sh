@@ -1,6 +1,6 @@
 #!/bin/sh
-# From nothing to builtin/kvfold-tiny.gguf, onnx/, golden.json and manifest.json. Needs python3 with torch (1.13 or 2.x) and numpy:
-# on Debian `apt install python3-torch python3-numpy libopenblas0-pthread`; and this project, installed: the tasks that are read are
+# From nothing to builtin/kvfold-tiny.gguf, onnx/, golden.json and manifest.json. Needs python3 with numpy and torch
+# (2.x, faster by far; 1.13, which Debian has as python3-torch with libopenblas0-pthread, is enough); and this project, installed: the tasks that are read are
 # collected by it. Run it again to resume; delete train/.run to start over.
 set -e
 cd "$(dirname "$0")/.."

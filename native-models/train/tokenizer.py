@@ -29,6 +29,18 @@ class Tokenizer:
                     ids.extend(self._merged(chunk))
         return ids
 
+    def spelled(self, text):
+        """Token ids of `text`, and where in it each begins."""
+        ids, starts, at = [], [], 0
+        for n in self.encode(text):
+            token = self.vocabulary.tokens[n]
+            if token.kind == BYTE:
+                raise ValueError("only texts of known characters have places")
+            ids.append(n)
+            starts.append(at)
+            at += len(token.text)
+        return ids, starts
+
     def decode(self, ids):
         out = bytearray()
         for i in ids:

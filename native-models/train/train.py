@@ -13,13 +13,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from . import flags
 from . import format as fmt
 from .circuit import initialise
-from .course import COURSES, Everything, Passages, Streams, Wider
+from .course import COURSES, Everything, Passages, Streams, Visiting, Wider
 from .data import Maker
 from .grow import grown
 from .model import Config, Model
 from .passages import furthered
+from .shipped import GGUF_PATH, begun
 from .tokenizer import Tokenizer
 from .wider import widened
 from .words import Vocabulary, load_words
@@ -27,10 +29,11 @@ from .words import Vocabulary, load_words
 RUN = os.path.join(os.path.dirname(__file__), ".run")
 LOOKING = 2  # heads of the last layer that are told where to look
 SAYING = 0.2  # how much it counts that what they carry is what is to be said, as a share of where they look
+PRECISIONS, FAST_HALF = {"float32": torch.float32, "bfloat16": torch.bfloat16}, "amx_bf16"
 LEVEL = 0.7  # how much of the fullest thread's share every other has at least
 
 
-def forward(model, samples):
+def forward(model, samples, dtype=torch.float32):
     """The weighted sum of losses, how far attention is from where it should look (a sum), how far what it carries from there is from saying so (a
     sum), and per kind the hits and count among the tokens that matter."""
     spans, picks, at = [], [], 0
@@ -47,7 +50,7 @@ def forward(model, samples):
     for s, p in zip(samples, picks):
         told = torch.from_numpy(s.looks)
         looks[last][1].append((torch.searchsorted(p, told[:, 0].contiguous() - 1), told[:, 1].contiguous()))
-    logits, astray, carried = model(ids, positions, spans, picks, looks=looks)
+    logits, astray, carried = model(ids, positions, spans, picks, looks=looks, dtype=dtype)
     said = torch.cat([torch.from_numpy(s.ids[s.looks[:, 0]]) for s in samples])
     unsaid = F.cross_entropy(carried, said, reduction="sum")
     loss = F.cross_entropy(logits, target, reduction="none")
@@ -75,7 +78,7 @@ def cost(sample):
     return len(sample.ids) * (1 + len(sample.ids) / 6000)
 
 
-def learn(model, parts, pool, look):
+def learn(model, parts, pool, look, dtype=torch.float32):
     """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss, how far attention is from where it should
     look and what it carries from there from saying so, which count `look` and `SAYING` of it, and the scores."""
     total = float(sum(s.weights.sum() for part in parts for s in part))
@@ -84,7 +87,7 @@ def learn(model, parts, pool, look):
     parameters = list(model.parameters())
 
     def one(part):
-        loss, astray, unsaid, scores = forward(model, part)
+        loss, astray, unsaid, scores = forward(model, part, dtype)
         gradients = torch.autograd.grad(loss / total + look * (astray / told + SAYING * unsaid / carried), parameters)
         return gradients, (loss.item() / total, astray.item() / told, unsaid.item() / carried), scores
 
@@ -116,6 +119,8 @@ def begin(course, vocabulary, seed, run):
         return furthered(load(path_of(run, Everything.name))[0], vocabulary, course.read["similar"].passages(course.fitted), seed)
     if course.name == Wider.name:
         return widened(load(path_of(run, Passages.name))[0], vocabulary, course.read["similar"].passages(course.fitted), seed)
+    if course.name == Visiting.name:
+        return begun(GGUF_PATH)[0]
     old, tokenizer, _ = load(path_of(run, Streams.name))
     return grown(old, [t.text for t in tokenizer.vocabulary.tokens], vocabulary, seed)
 
@@ -141,6 +146,7 @@ def main():
     p.add_argument("--peak", type=float)
     p.add_argument("--threads", type=int, help="default: as many as there are cores")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--products", choices=PRECISIONS, default="bfloat16" if FAST_HALF in flags() else "float32", help="default: what the processor is fast with")
     p.add_argument("--run", default=RUN)
     a = p.parse_args()
     torch.set_num_threads(1)
@@ -168,6 +174,8 @@ def main():
     state = {"step": 0, "tokens": 0, "kinds": none, "samples": dict(none), "form": 0, "wall": 0.0, "cpu": 0.0, "loss": None, "warm": 0}
     if saved:
         state = saved["state"]
+        for counted in ("kinds", "samples"):
+            state[counted] = {**none, **state[counted]}
         if "optimizer" in saved:
             optimizer.load_state_dict(saved["optimizer"])
             course.__dict__.update(saved["progress"])
@@ -204,7 +212,7 @@ def main():
             state["form"] += len(s.ids) if s.kind == "form" else 0
         for group in optimizer.param_groups:
             group["lr"] = rate(state["tokens"], a.tokens, a.peak, state["step"] - state["warm"])
-        loss, away, not_said, scores = learn(model, parts, pool, course.look)
+        loss, away, not_said, scores = learn(model, parts, pool, course.look, PRECISIONS[a.products])
         astray, unsaid = astray + 0.02 * (away - astray), unsaid + 0.02 * (not_said - unsaid)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

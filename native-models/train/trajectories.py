@@ -9,6 +9,7 @@ import numpy as np
 from . import format as fmt
 from .found import Found, pairs
 from .grow import ORDINALS
+from .tokenizer import Tokenizer
 from .words import SPACE
 
 MOST_GAPS = 9000  # positions left out of a text, so that a short one stands at the places of a long one
@@ -45,19 +46,19 @@ class Record(NamedTuple):
 class Trajectories:
     """Those of one kind, by the length that was asked for."""
 
-    def __init__(self, folder, kind, vocabulary):
-        self.turn, self.announced, self.question = (vocabulary.id[text] for text in (fmt.START, *fmt.TEXTS[:2]))
+    def __init__(self, folder, kind, vocabulary, rarer=None):
+        self.turn, self.user, self.announced, self.question = (vocabulary.id[text] for text in (fmt.START, "user\n", *fmt.TEXTS[:2]))
         self.codes = [vocabulary.id[text] for text in fmt.TEXTS[-2:]]
         self.named = [vocabulary.id[text] for text in (fmt.SEARCH_OPEN, "The" + fmt.ELDEST, fmt.BOX)]
         self.who = vocabulary.id["The" + fmt.ELDEST]
         self.closes = [vocabulary.id[text] for text in (*fmt.SEARCH_CLOSE, fmt.BOX, fmt.BOXED)]
         self.detail, self.repeat, self.bracket = (vocabulary.id[text] for text in (fmt.DETAIL_OPEN, fmt.REPEAT, SPACE + "("))
         self.ordinals = {vocabulary.id[str(n + 1)]: vocabulary.id[SPACE + word] for n, word in enumerate(ORDINALS) if SPACE + word in vocabulary.id}
-        self.rarer, self.similar = RARER.get(kind, 0.7), kind == "similar"
+        self.rarer, self.similar = rarer or RARER.get(kind, 0.7), kind == "similar"
         self.streams, self.cut = kind == "orders", vocabulary.id[fmt.CUT_OPEN]
         self.values, self.folds = list(vocabulary.parts), [vocabulary.id[text] for text in (fmt.FOLD_OPEN, fmt.FOLD_NEXT, fmt.RESTORE_OPEN)]
         self.listed = [vocabulary.id[text] for text in (fmt.NEXT, fmt.LAST)]
-        self.by_length = {}
+        self.tokenizer, self.by_length = Tokenizer(vocabulary), {}
         for path in sorted(glob.glob(os.path.join(folder, kind + ".*jsonl"))):
             with open(path, encoding="utf-8") as f:
                 for line in f:
@@ -69,21 +70,51 @@ class Trajectories:
         if not self.by_length:
             raise SystemExit("there are no trajectories %s in %s; run.sh collects them" % (kind, folder))
 
-    def draw(self, rng, longest, short):
-        """One of at most `longest`, short ones more often than long ones, as (ids, positions, learned, looks). A share `short` of all is
+    def renamed(self, record, rng, word):
+        """The same with other names: every first name and every family name that is searched for becomes a word made by `word`."""
+        v, ids = self.tokenizer, record.ids
+        known = {v.vocabulary.id[name] for name in v.vocabulary.words.given}
+        for n in np.flatnonzero(np.isin(ids, self.named)) + 1:
+            end = n + int(np.flatnonzero(np.isin(ids[n:], self.closes))[0])
+            known |= {int(i) for i in ids[n:end] if v.vocabulary.tokens[i].text[0].isupper()}
+        other, made = {}, [ids[:0]]
+        marks = [0, *(mark for stretch in record.learned for mark in stretch), len(ids)]
+        bounds = [0]
+        for a, b in zip(marks, marks[1:]):
+            fresh, kept = [], a
+            for n in range(a, b):
+                if int(ids[n]) not in known:
+                    continue
+                after = v.vocabulary.tokens[ids[n + 1]].text if n + 1 < b else " "
+                if after[0].isalpha():  # the beginning of a longer word
+                    continue
+                if int(ids[n]) not in other:
+                    other[int(ids[n])] = v.encode(word(rng).capitalize())
+                fresh += [*ids[kept:n], *other[int(ids[n])]]
+                kept = n + 1
+            fresh += [*ids[kept:b]]
+            made.append(np.array(fresh, np.uint16))
+            bounds.append(bounds[-1] + len(fresh))
+        return Record(np.concatenate(made), [list(pair) for pair in zip(bounds[1:-1:2], bounds[2:-1:2])])
+
+    def draw(self, rng, longest, short, word=None):
+        """`word`: makes the names that stand for those of the record. One of at most `longest`, short ones more often than long ones, as (ids, positions, learned, looks). A share `short` of all is
         without the text that was asked about; positions are left out in its place."""
         lengths = [n for n in sorted(self.by_length) if n <= longest]
         length = rng.choices(lengths, [n**-self.rarer for n in lengths])[0]
         record = rng.choice(self.by_length[length])
         if self.streams:
             return self._stream(record)
+        if word:
+            record = self.renamed(record, rng, word)
         ids, code = record.ids.astype(np.int64), self._code(record)
         learned = np.zeros(len(ids), np.float32)
         far = []
         for a, b in record.learned:
             learned[a:b] = 0.3
-            learned[a] = 2 if b - a < COPIED else DECIDED  # a call or an answer; the first character of what stands before a text
-            if b - a >= COPIED:
+            copied = self.similar and b - a >= COPIED
+            learned[a] = DECIDED if copied else 2  # a call or an answer; the first character of what stands before a text
+            if copied:
                 near, far = (_forks(record.ids.tolist(), a, b, a + len(code), seen) for seen in (NEAR, FAR))
                 learned[a + 1 : b] = 0.15
                 learned[near], learned[far] = FORK, FAR_FORK
@@ -143,7 +174,7 @@ class Trajectories:
     def _code(self, record):
         """Where in the question the code stands that an answer begins with which repeats a text."""
         ids, (begin, end) = record.ids.tolist(), record.learned[-1]
-        if end - begin < COPIED:
+        if not self.similar or end - begin < COPIED:
             return []
         first, last = (max(np.flatnonzero(record.ids[:begin] == mark)) for mark in self.codes)
         if ids[first + 1 : last] != ids[begin : begin + last - first - 1]:
@@ -207,5 +238,6 @@ class Trajectories:
         if len(asked):
             return int(np.flatnonzero(ids[:first] == self.announced)[0]) + 1, int(asked[0])
         turns = np.flatnonzero(ids[:first] == self.turn)
-        system = len(turns) % 2 == 1  # then pairs of a user and an assistant, the last one of which is being written
-        return int(turns[1 if system else 0]), int(turns[-2])
+        users = turns[ids[turns + 1] == self.user]
+        system = turns[0] != users[0]
+        return int(turns[1 if system else 0]), int(users[-1])
