@@ -50,6 +50,8 @@ interface Peer {
   readonly exact: number
   /** Mean of the likeliest one. */
   readonly meanOfLikeliest: number
+  /** Theirs alone: a prompt read a token at a time from the same read at once, with GELU in F32, and rounded as in the table that llama.cpp has of it. */
+  readonly tokenByToken: { readonly gelu: number; readonly table: number }
 }
 
 type Top = readonly { readonly token: number; readonly logprob: number }[]
@@ -118,11 +120,12 @@ const most = (top: Top, expected: Float64Array): number =>
 /** What Hugging Face's transformers say of the same prompts, from the same values. */
 function againstTransformers(python: string, model: string, seen: readonly { shown: Int32Array; top: Top }[]): Peer {
   const script = fileURLToPath(new URL('peers/transformers_peer.py', import.meta.url))
-  const input = JSON.stringify({ prompts: seen.map(({ shown }) => [...shown]), top: 200 })
+  const input = JSON.stringify({ prompts: seen.map(({ shown }) => [...shown]), top: 200, likeliest: COMPARED })
   const said = JSON.parse(execFileSync(python, [script, model], { input, encoding: 'utf8', maxBuffer: 2 ** 28 })) as {
     readonly transformers: string
     readonly torch: string
     readonly logprobs: readonly Record<string, number>[]
+    readonly tokenByToken: Peer['tokenByToken']
   }
   const differences = seen.map(({ top }, at) =>
     top.map(({ token, logprob }) => {
@@ -135,6 +138,7 @@ function againstTransformers(python: string, model: string, seen: readonly { sho
     versions: `transformers ${said.transformers}, torch ${said.torch}`,
     exact: Math.max(...differences.flat()),
     meanOfLikeliest: mean(differences.map(([first]) => first!)),
+    tokenByToken: said.tokenByToken,
   }
 }
 

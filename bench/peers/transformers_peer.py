@@ -1,6 +1,10 @@
 """Gemma 3 by Hugging Face's transformers on the values of a GGUF: what it predicts after given prompts, to compare with.
 
-python transformers_peer.py MODEL.gguf < {"prompts": [[token, ...], ...], "top": 20} > {"transformers": "...", "logprobs": [{token: nats, ...}, ...]}
+python transformers_peer.py MODEL.gguf < {"prompts": [[token, ...], ...], "top": 200, "likeliest": 20}
+    > {"transformers": "...", "torch": "...", "logprobs": [{token: nats, ...}, ...], "tokenByToken": {"gelu": nats, "table": nats}}
+
+`tokenByToken`: how far the first prompt read a token at a time is from the same read at once, over its likeliest tokens; with GELU computed in F32, and with its
+argument and value rounded to F16, as the table is that llama.cpp looks it up in (ggml/src/ggml-cpu/vec.h, GGML_GELU_FP16).
 
 Needs torch, transformers and gguf. Knows the architecture gemma3 alone; weights, their names and what llama.cpp changed in them are read here, not by kvfold.
 """
@@ -12,7 +16,7 @@ import torch
 import transformers
 from gguf import GGUFReader
 from gguf.quants import dequantize
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig
 
 LAYER = {
     "attn_norm": "input_layernorm",
@@ -83,23 +87,46 @@ def load(path: str) -> Gemma3ForCausalLM:
     return model.eval()
 
 
-def predict(model: Gemma3ForCausalLM, prompts: list[list[int]], top: int) -> list[dict[int, float]]:
-    found = []
-    with torch.inference_mode():
-        for prompt in prompts:
-            logits = model(torch.tensor([prompt]), logits_to_keep=1, use_cache=False).logits[0, -1]
-            most = torch.log_softmax(logits.double(), 0).topk(top)
-            found.append(dict(zip(most.indices.tolist(), most.values.tolist())))
-    return found
+class TableGelu(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.nn.functional.gelu(x.half().float(), approximate="tanh").half().float()
+        return torch.where(x <= -10, torch.zeros_like(x), torch.where(x >= 10, x, found))
 
 
+def logprobs(logits: torch.Tensor) -> torch.Tensor:
+    return torch.log_softmax(logits[0, -1].double(), 0)
+
+
+def whole(model: Gemma3ForCausalLM, prompt: list[int]) -> torch.Tensor:
+    return logprobs(model(torch.tensor([prompt]), logits_to_keep=1, use_cache=False).logits)
+
+
+def token_by_token(model: Gemma3ForCausalLM, prompt: list[int]) -> torch.Tensor:
+    cache = DynamicCache(config=model.config)
+    for token in prompt:
+        out = model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+    return logprobs(out.logits)
+
+
+def difference(model: Gemma3ForCausalLM, prompt: list[int], likeliest: int) -> float:
+    once = whole(model, prompt)
+    return (once - token_by_token(model, prompt))[once.topk(likeliest).indices].abs().max().item()
+
+
+@torch.inference_mode()
 def main() -> None:
     torch.set_num_threads(1)
     asked = json.load(sys.stdin)
     model = load(sys.argv[1])
-    found = predict(model, asked["prompts"], asked["top"])
+    found = [whole(model, prompt).topk(asked["top"]) for prompt in asked["prompts"]]
+    first = asked["prompts"][0]
+    apart = {"gelu": difference(model, first, asked["likeliest"])}
+    for layer in model.model.layers:
+        layer.mlp.act_fn = TableGelu()
+    apart["table"] = difference(model, first, asked["likeliest"])
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-    json.dump({**versions, "logprobs": found}, sys.stdout)
+    said = [dict(zip(most.indices.tolist(), most.values.tolist())) for most in found]
+    json.dump({**versions, "logprobs": said, "tokenByToken": apart}, sys.stdout)
 
 
 main()
