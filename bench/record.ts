@@ -19,7 +19,7 @@ export const SEED = { seed: { type: 'string', default: '2026' } } as const
 
 export interface Origin {
   readonly command: string
-  /** `+changes`: the checkout had some that were not committed. */
+  /** `+changes`: the checkout had some that were not committed, other than of records. */
   readonly commit: string
   /** ISO 8601. */
   readonly date: string
@@ -58,7 +58,10 @@ export function beginRecord(args: readonly string[], model: string, llamaCpp: st
 
 function commitNow(): string {
   const git = (...args: string[]) => execFileSync('git', args, { encoding: 'utf8' }).trim()
-  return git('rev-parse', 'HEAD') + (git('status', '--porcelain', '--untracked-files=no') === '' ? '' : '+changes')
+  return (
+    git('rev-parse', 'HEAD') +
+    (git('status', '--porcelain', '--untracked-files=no', '--', ':!bench/results') === '' ? '' : '+changes')
+  )
 }
 
 const loadNow = (): number => Number(loadavg()[0]!.toFixed(2))
