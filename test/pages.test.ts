@@ -1,0 +1,127 @@
+/** What pages say can be followed: links, paths, commands with their options, tests by name. The changelog's commands are of their time; its links hold. */
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { Command } from 'commander'
+import { describe, expect, it } from 'vitest'
+
+const PAGES = [
+  ...['README.md', 'AGENTS.md', 'CONTRIBUTING.md', 'native-models/README.md', 'bench/results/README.md'],
+  ...readdirSync('docs')
+    .filter((name) => name.endsWith('.md'))
+    .map((name) => `docs/${name}`),
+]
+const read = (path: string) => readFileSync(path, 'utf8')
+
+/** A finding names its page. */
+const among = (pages: readonly string[], of: (text: string, page: string) => readonly string[]): string[] =>
+  pages.flatMap((page) => of(read(page), page).map((what) => `${page}: ${what}`))
+
+const all = (text: string, pattern: RegExp): string[] => [...text.matchAll(pattern)].map((match) => match[1]!)
+
+/** Code in the text, a line an element: spans, and the lines of blocks without their comments. */
+function codeIn(text: string): string[] {
+  const blocks = all(text, /^```\w*\n([^]*?)^```/gm)
+  const lines = blocks.flatMap((block) => block.replaceAll('\\\n', ' ').split('\n'))
+  const spans = all(text.replaceAll(/^```\w*\n[^]*?^```/gm, ''), /(?<!`)`([^`]+)`/g)
+  return [...lines, ...spans].map((code) => code.replaceAll(/\s+/g, ' ').replace(/ #.*/, ''))
+}
+
+/** A heading's name in a link, as GitHub makes it. */
+const anchor = (heading: string): string =>
+  heading
+    .toLowerCase()
+    .replaceAll(/[^\p{L}\p{N} _-]/gu, '')
+    .replaceAll(' ', '-')
+const anchorsOf = (page: string): string[] => all(read(page), /^#+ (.*)$/gm).map(anchor)
+
+const optionsIn = (code: string): string[] => all(code, /(?<=[ [])(--[a-z][\w-]*)/g)
+
+const program = new Command('kvfold').version('')
+for (const name of readdirSync('src/cli/commands')) {
+  const file = new URL(`../src/cli/commands/${name}`, import.meta.url).href
+  const module = (await import(/* @vite-ignore */ file)) as Record<string, unknown>
+  for (const [key, add] of Object.entries(module))
+    if (key.startsWith('add')) (add as (to: Command, shell: object, version: string) => void)(program, {}, '')
+}
+
+/** What a line asks of `kvfold` that no command is or takes. */
+function strangers(code: string): string[] {
+  const words = /^(?:npx )?kvfold (.*)/.exec(code)?.[1]?.split(' ') ?? []
+  if (!/^[a-z]/.test(words[0] ?? '')) return []
+  let command = program
+  for (const word of words) command = command.commands.find((each) => each.name() === word) ?? command
+  if (command === program) return words.length === 1 ? [] : [code]
+  const known = ['--help', ...command.options.flatMap(({ long }) => long ?? [])]
+  return optionsIn(code.split(/ [|&>]|;/)[0]!).flatMap((option) => (known.includes(option) ? [] : [`${option} in ${code}`]))
+}
+
+const scripts = (JSON.parse(read('package.json')) as { scripts: Record<string, string> }).scripts
+const benches = read('bench/main.ts')
+const tests = readdirSync('test', { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith('.ts'))
+
+describe('pages', () => {
+  it('link to files and headings that are there', () => {
+    const broken = among([...PAGES, 'CHANGELOG.md'], (text, page) =>
+      all(text, /\]\(([^)\s]+)\)/g).filter((target) => {
+        if (/^[a-z]+:/.test(target)) return false
+        const [path = '', heading] = target.split('#')
+        const file = path === '' ? page : join(dirname(page), path)
+        return !existsSync(file) || (heading !== undefined && !anchorsOf(file).includes(heading))
+      }),
+    )
+    expect(broken).toEqual([])
+  })
+
+  it('name paths that are there', () => {
+    const missing = among(PAGES, (text) =>
+      codeIn(text)
+        .flatMap((code) =>
+          all(code, /(?:^|[ (])((?:src|test|bench|docs|scripts|examples|native-models)\/[\w./-]*\w)(?=$|[ ,:)])/g),
+        )
+        .filter((path) => !existsSync(path) && !tests.some((name) => `test/${name}`.startsWith(path))),
+    )
+    expect(missing).toEqual([])
+  })
+
+  it('give commands that are there, with options that they take', () => {
+    const unknown = among(PAGES, (text) =>
+      codeIn(text).flatMap((code) => {
+        const [, script, rest = ''] =
+          /npm (?:run )?(?:--silent )?(?:run )?(?:--silent )?([a-z][\w:-]*)(?: -- (.*))?$/.exec(code) ?? []
+        if (/^npm (run|test|start)/.test(code) && script !== undefined && !(script in scripts)) return [code]
+        const name = script === 'bench' ? /^[a-z][\w-]*/.exec(rest)?.[0] : undefined
+        if (name === undefined) return strangers(code)
+        const source = [`bench/${name}.ts`, ...(name === 'serve' ? ['bench/serve/load.ts'] : [])]
+          .filter(existsSync)
+          .map(read)
+          .join('\n')
+        if (!new RegExp(`^  '?${name}'?[:,]`, 'm').test(benches)) return [code]
+        const strange = optionsIn(` ${rest}`).filter(
+          (option) => source !== '' && !/\.\.\.OPTIONS|--json|--write/.test(option) && !source.includes(option.slice(2)),
+        )
+        return strange.map((option) => `${option} in ${code}`)
+      }),
+    )
+    expect(unknown).toEqual([])
+  })
+  it('name tests and settings of the environment that are there', () => {
+    const texts = tests.map((name) => [`test/${name}`, read(`test/${name}`)] as const)
+    const sources = ['src', 'scripts', 'bench', 'native-models/train']
+      .flatMap((folder) => readdirSync(folder, { recursive: true, encoding: 'utf8' }).map((name) => `${folder}/${name}`))
+      .filter((path) => /\.(ts|mts|mjs|cc|h|py|sh)$/.test(path))
+    const settings = [...sources.map(read), ...texts.map(([, text]) => text)].join('\n')
+    const gone = among(PAGES, (text) =>
+      codeIn(text).flatMap((code) => {
+        const [, rest, name] = /vitest run ([^"']*)(?:-t ["'](.*)["'])?/.exec(code) ?? []
+        const paths = rest?.split(' ').filter((word) => /^\w.*\//.test(word)) ?? []
+        const chosen = texts.filter(([path]) => paths.some((each) => path.includes(each)))
+        return [
+          ...paths.filter((path) => !texts.some(([each]) => each.includes(path))),
+          ...(name === undefined || chosen.some(([, each]) => each.includes(name)) ? [] : [name]),
+          ...all(code, /\b(KVFOLD_\w+)/g).filter((setting) => !settings.includes(setting)),
+        ]
+      }),
+    )
+    expect(gone).toEqual([])
+  })
+})
