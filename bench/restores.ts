@@ -64,7 +64,7 @@ interface Restore {
 const OPTIONS: Record<Tier, (folder: string) => Pick<LlamaEngineOptions, 'hostBytes' | 'disk'>> = {
   device: () => ({ hostBytes: 0 }),
   host: () => ({ hostBytes: 2 ** 28 }),
-  // Nothing stays in memory.
+  // Nothing stays in memory; what is still on its way to the disk comes back from memory.
   disk: (folder) => ({ hostBytes: 1, disk: { folder, bytes: 2 ** 30 } }),
 }
 
