@@ -4,7 +4,7 @@
  * (`node --import tsx bench/peers/main.ts` builds it): with `--cache-reuse 256`, which shifts what it finds behind a change and is approximate, and without it,
  * which is exact. All are made to give the same answers, so that the prompts are the same, too. Counts are the servers' own.
  *
- * `npm run --silent bench -- client-edits [--json | --table] [--rounds 3] [--beside folder]`; `--json`: one line about the pruning and the forking client, seconds
+ * `npm run --silent bench -- client-edits [--json | --table] [--rounds 3] [--beside folder] [--write name]`; `--json`: one line about the pruning and the forking client, seconds
  * and the servers' CPU seconds as medians of rounds in turn; `--beside`: another kvfold's package, for example this one over a CPU library that was compiled for the processor; `--table`: all
  * clients, kept in `bench/results/client-edits.json`.
  */
@@ -136,14 +136,12 @@ interface TableRow {
 
 const RESULTS = fileURLToPath(new URL('results/client-edits.json', import.meta.url))
 
+const begin = async () =>
+  beginRecord(process.argv.slice(2), SERVING.model, (await openNative({ gpu: 'cpu' })).backend.release, SERVING.threads)
+
 /** A record that was begun at this commit is gone on with. */
 async function writeTable(): Promise<void> {
-  const origin = beginRecord(
-    process.argv.slice(2),
-    SERVING.model,
-    (await openNative({ gpu: 'cpu' })).backend.release,
-    SERVING.threads,
-  )
+  const origin = await begin()
   const before = existsSync(RESULTS) ? (JSON.parse(readFileSync(RESULTS, 'utf8')) as { commit?: string; rows: TableRow[] }) : null
   const kept = before?.commit === origin().commit ? before.rows : []
   const rows: TableRow[] = []
@@ -200,6 +198,7 @@ const flags = () =>
       table: { type: 'boolean' },
       rounds: { type: 'string', default: '1' },
       beside: { type: 'string' },
+      write: { type: 'string' },
     },
   }).values
 
@@ -208,6 +207,7 @@ export async function clientEdits(): Promise<void> {
     await writeTable()
     return
   }
+  const origin = await begin()
   const text = await measured('exact', [plain])
   const sessions: [string, Session | null][] = []
   for (let round = 0; round < Number(flags().rounds); round++)
@@ -223,5 +223,7 @@ export async function clientEdits(): Promise<void> {
   }
   const [computed, seconds] = [told((session) => session.computed), told((session) => session.seconds)]
   const cpuSeconds = told((session) => session.cpuSeconds)
-  console.log(JSON.stringify({ turns: TURNS, rounds: Number(flags().rounds), new: text!.shown, computed, seconds, cpuSeconds }))
+  const result = { turns: TURNS, rounds: Number(flags().rounds), new: text!.shown, computed, seconds, cpuSeconds }
+  await keep(flags().write, { ...origin(), ...result })
+  console.log(JSON.stringify(result))
 }

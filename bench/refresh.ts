@@ -1,9 +1,9 @@
 /**
  * Where each record comes from, which pages show it, and which are old: those of another built-in model than the shipped one, and those that do not say where they
- * come from. `npm run bench -- refresh [--run name,...]`: `--run` measures the named ones again by the commands in them, `--run old` all old ones that
+ * come from, or name a commit that is not in the history. `npm run bench -- refresh [--run name,...]`: `--run` measures the named ones again by the commands in them, `--run old` all old ones that
  * are of `bench` and of the built-in or a synthetic model; tables in the pages are then written by hand.
  */
-import { execSync } from 'node:child_process'
+import { execSync, spawnSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { builtinModel } from '../src/cli/builtin.js'
@@ -24,6 +24,11 @@ interface Recorded {
   readonly model?: { readonly name?: string; readonly sha256?: string }
 }
 
+function isInHistory(commit: string): boolean {
+  const asked = ['merge-base', '--is-ancestor', commit.replace('+changes', ''), 'HEAD']
+  return spawnSync('git', asked, { stdio: 'ignore' }).status === 0
+}
+
 export function refresh(args: readonly string[]): void {
   const { values } = parseArgs({ args: [...args], options: { run: { type: 'string' } } })
   const shipped = modelNow(builtinModel())
@@ -35,10 +40,14 @@ export function refresh(args: readonly string[]): void {
     .filter((file) => file.endsWith('.json'))
     .map((file) => {
       const record = JSON.parse(readFileSync(new URL(file, RESULTS), 'utf8')) as Recorded
-      const { name, sha256 } = record.model ?? {}
+      const { commit, model: { name, sha256 } = {} } = record
       const lacks = lacking(record)
       const isOther = name === shipped.name && sha256 !== undefined && sha256 !== shipped.sha256
-      const why = [...(isOther ? ['other weights'] : []), ...(lacks.length === 0 ? [] : [`does not say ${lacks.join(', ')}`])]
+      const why = [
+        ...(isOther ? ['other weights'] : []),
+        ...(lacks.length === 0 ? [] : [`does not say ${lacks.join(', ')}`]),
+        ...(commit === undefined || isInHistory(commit) ? [] : ['its commit is not in the history']),
+      ]
       return {
         name: file.replace(/\.json$/, ''),
         ...{ record, old: why.join('; '), isReal: name?.startsWith('gemma') === true },
