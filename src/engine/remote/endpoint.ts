@@ -155,7 +155,10 @@ export class Endpoint {
     return { status, text, retryAfter: retryAfter(response.headers['retry-after'], Date.now()) }
   }
 
-  /** Sends, and once more when the endpoint had closed the kept connection meanwhile. */
+  /**
+   * Sends; once more, by a new connection, when the endpoint closed the kept one before anything of the answer came. Not by another kept one: who closes one of
+   * them (llama-server, after its keep-alive limit) closes all.
+   */
   async #send(asking: Asking, again = true): Promise<Sent> {
     const { idle } = this.#patience
     const { connect = this.#patience.connect } = asking
@@ -164,7 +167,7 @@ export class Endpoint {
       const { body, signal, headers = {} } = asking
       const request = send(asking.url, {
         method: asking.method,
-        agent: asking.connect === undefined ? this.#agent : false,
+        agent: asking.connect === undefined && again ? this.#agent : false,
         headers: {
           ...headers,
           accept: 'application/json, text/event-stream',
@@ -188,12 +191,15 @@ export class Endpoint {
         const silent = `${this.name} sent nothing for ${idle / 1000} s; --engine-timeout gives it longer.`
         request.destroy((timeout = new KvfoldError('remote/timeout', silent)))
       })
+      let answers = false
       request.on('response', (response) => {
+        answers = true
         resolve({ response, timeout: () => timeout })
       })
       request.on('error', (error: NodeJS.ErrnoException) => {
         clearTimeout(timer)
-        if (again && request.reusedSocket && error.code === 'ECONNRESET') this.#send(asking, false).then(resolve, reject)
+        const isClosed = error.code === 'ECONNRESET' || error.code === 'EPIPE'
+        if (again && isClosed && request.reusedSocket && !answers) this.#send(asking, false).then(resolve, reject)
         else reject(error)
       })
       request.end(body ?? undefined)

@@ -1,6 +1,6 @@
 /** What goes wrong between us and an endpoint: each failure has its code, a closed connection is noticed, and the key is never told. */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
-import { createServer as createSocketServer, type AddressInfo, type Server as SocketServer } from 'node:net'
+import { createServer as createSocketServer, type AddressInfo, type Server as SocketServer, type Socket } from 'node:net'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -217,6 +217,43 @@ describe('a connection', () => {
       await engine.respond(request).reply
       expect(sockets.size).toBe(2)
     })
+  })
+
+  it('that is kept and closed with all others while a request is written is replaced by a new one, and no failure', async () => {
+    const sockets = new Set<Socket>()
+    const waiting: ServerResponse[] = []
+    let resets = 0
+    chat = ({ socket }, response) => {
+      // Whoever comes by a kept connection finds it closed.
+      if (sockets.has(socket)) {
+        resets++
+        socket.resetAndDestroy()
+        return
+      }
+      sockets.add(socket)
+      waiting.push(stream(response))
+      if (waiting.length === 3) for (const each of waiting) each.end(text('Nine.', 'stop') + usage)
+      if (waiting.length > 3) response.end(text('Ten.', 'stop') + usage)
+    }
+    await withEngine(async (engine) => {
+      const ids = ['a', 'b', 'c'].map(conversationId)
+      await Promise.all(ids.map((conversation) => engine.respond({ ...request, conversation }).reply))
+      const { message } = await engine.respond(request).reply
+      expect(message.content).toBe('Ten.')
+      expect({ resets, connections: sockets.size, failures: engine.engines[0]!.failures }).toEqual({
+        ...{ resets: 1, connections: 4, failures: 0 },
+      })
+    })
+  })
+
+  it('that is closed before the answer, the new one too, is a failure: a request is sent twice and no more', async () => {
+    let sent = 0
+    chat = ({ socket }) => {
+      sent++
+      socket.resetAndDestroy()
+    }
+    expect((await failure()).code).toBe('remote/unreachable')
+    expect(sent).toBe(2)
   })
 })
 
