@@ -63,6 +63,8 @@ const HEALTH_EVERY = 5000
 /** Milliseconds that an engine has to say that it is well, and to let itself be connected to. */
 const HEALTH_LIMIT = 5000
 const CONNECT_LIMIT = 4000
+/** Milliseconds that the others have at the start to say what they are, once one has said it. */
+const GRACE = 2000
 /** Milliseconds from the first look that finds nobody to the one that is believed. */
 const SURELY = 1000
 
@@ -224,8 +226,8 @@ export class EnginePool {
   }
 
   /**
-   * Asks all of them what they are; those that cannot be reached are down until they can. `watched`: their health is looked after, and they may
-   * change (`set`).
+   * Asks all of them what they are; those that do not say it, or not within two seconds after the first has, are down until they do. `watched`: their health
+   * is looked after, and they may change (`set`).
    * @throws KvfoldError remote/*, model/not-found when none can be used: what is wrong with the first
    */
   static async connect(
@@ -235,7 +237,16 @@ export class EnginePool {
   ): Promise<EnginePool> {
     refuseTwins(entries)
     const pool = new EnginePool(entries, options, watched)
-    const tried = await Promise.allSettled(pool.#members.map((member) => member.connect(options.signal)))
+    const late = new AbortController()
+    const within = AbortSignal.any([late.signal, options.signal ?? late.signal])
+    const tries = pool.#members.map((member) => member.connect(within))
+    const all = Promise.allSettled(tries)
+    await Promise.any(tries).catch(() => undefined)
+    const grace = setTimeout(() => {
+      late.abort(new Error(`it did not say what it is within ${GRACE / 1000} s; it is asked again`))
+    }, GRACE)
+    const tried = await all
+    clearTimeout(grace)
     const failed = tried.map((each) => (each.status === 'rejected' ? (each.reason as unknown) : null))
     if (failed.every((each) => each !== null)) {
       pool.close()
@@ -244,10 +255,11 @@ export class EnginePool {
     const { model } = pool.lead
     for (const [index, member] of pool.#members.entries()) {
       if (failed[index] !== null) member.ill(messageOf(failed[index]))
-      else if (member.known?.model !== model && member.entry.model === undefined) {
-        member.known = null
-        await member.check(model, options.signal)
-      }
+      if (failed[index] === late.signal.reason && watched) void member.check(model, pool.#closing.signal)
+      if (failed[index] !== null) continue
+      if (member.known?.model === model || member.entry.model !== undefined) continue
+      member.known = null
+      await member.check(model, options.signal)
     }
     pool.#look()
     return pool

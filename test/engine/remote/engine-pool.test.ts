@@ -17,6 +17,8 @@ interface Stub {
   readonly url: string
   readonly asked: IncomingMessage[]
   healthy: boolean
+  /** It is there and says nothing. */
+  dumb: boolean
   chat: (response: ServerResponse) => void
   /** Nobody is there any more: open connections break. */
   die(): Promise<void>
@@ -31,6 +33,7 @@ async function stub(model = 'm'): Promise<Stub> {
   const sockets = new Set<Socket>()
   const server: Server = createServer((request, response) => {
     request.resume().on('end', () => {
+      if (made.dumb) return
       if (request.url === '/v1/models') response.end(JSON.stringify({ data: [{ id: model, max_model_len: 1000 }] }))
       else if (request.url === '/health') response.writeHead(made.healthy ? 200 : 503).end()
       else if (request.url === '/v1/chat/completions') {
@@ -48,6 +51,7 @@ async function stub(model = 'm'): Promise<Stub> {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     asked: [],
     healthy: true,
+    dumb: false,
     chat: (response) => response.end(chunk('Nine.', 'stop') + usage(20, 0)),
     vanish: () => {
       server.close()
@@ -267,6 +271,20 @@ describe('the list of engines', () => {
     const named = await connect([there], { engines: [{ url: there.url }, { url: other.url, model: 'n' }] })
     expect(stateOf(named)).toEqual(['up', 'up'])
     await expect(connect([there, there])).rejects.toMatchObject({ code: 'remote/bad-endpoint' })
+  })
+
+  it('does not hold the start up by those that say nothing: two seconds after the first, and they come when they speak', async () => {
+    const [there, dumb] = [await stub(), await stub()]
+    dumb.dumb = true
+    const begun = performance.now()
+    const engine = await connect([dumb, there], { healthEvery: 200 })
+    expect(performance.now() - begun).toBeGreaterThan(1900)
+    expect(performance.now() - begun).toBeLessThan(3500)
+    expect(stateOf(engine)).toEqual(['down', 'up'])
+    expect(engine.engines[0]!.problem).toContain('did not say what it is within 2 s')
+    expect((await engine.respond(request('now')).reply).ledger.engine?.name).toBe(there.url)
+    dumb.dumb = false
+    await expect.poll(() => stateOf(engine), { timeout: 5000 }).toEqual(['up', 'up'])
   })
 
   it('changes while it is used: newcomers are asked, and what drains or leaves finishes what it has', async () => {
