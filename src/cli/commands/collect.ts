@@ -209,11 +209,11 @@ async function sourceOf(
     return { ...memToolSource({ world, catalogue, way, turns, relation, samples, seed }), close }
   }
   if (name === 'service') {
-    const { deskScenes } = await import('../../eval/service/dialogue.js')
+    const { deskScenarios } = await import('../../eval/service/dialogue.js')
     const { framework, fields, maxTokens = 1024, teacher = isRemote(flags) ? 'model' : 'script' } = flags
     const speaker = teacher === 'script' ? 'taught' : 'model'
-    const scenes = deskScenes({ turns: [turns], fields: [fields], samples, seed, agent: speaker })
-    return deskSource({ scenes, framework, maxTokens })
+    const scenarios = deskScenarios({ turns: [turns], fields: [fields], samples, seed, agent: speaker })
+    return deskSource({ scenarios, framework, maxTokens })
   }
   const { openTask } = await import('../../eval/tasks/open.js')
   const [asked] = askedTasks([name], flags)

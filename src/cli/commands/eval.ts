@@ -9,9 +9,9 @@ import { readKey } from '../../engine/remote/endpoint.js'
 import { RemoteEngine } from '../../engine/remote/remote.js'
 import { agentKinds } from '../../eval/agent.js'
 import { type FrameworkName, frameworkNames, frameworkTitles } from '../../eval/service/frameworks.js'
-import { readDialogues, replayScenes } from '../../eval/service/replay.js'
+import { readDialogues, replayScenarios } from '../../eval/service/replay.js'
 import { rowsOf, runService, SERVICE_NOTES, serviceTable } from '../../eval/service/run.js'
-import { deskScenes, type Manner, manners } from '../../eval/service/dialogue.js'
+import { deskScenarios, type Manner, manners } from '../../eval/service/dialogue.js'
 import { terminal } from '../../figures/table.js'
 import { addEvalOptions, askedTasks, type EvalFlags, taskHelp } from '../eval/flags.js'
 import { addMemTool } from '../eval/memtool.js'
@@ -165,10 +165,10 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
     if (folder !== undefined) open.push(folder)
     const { framework, seed, contract, temperature, maxTokens, log, principles, replay } = flags
     const agent = replay === undefined ? flags.agent : 'recorded'
-    const scenes =
+    const scenarios =
       replay === undefined
-        ? deskScenes({ ...flags, samples: flags.samples ?? 1 })
-        : replayScenes(readDialogues(readText(replay, '--replay'), replay).slice(0, flags.samples))
+        ? deskScenarios({ ...flags, samples: flags.samples ?? 1 })
+        : replayScenarios(readDialogues(readText(replay, '--replay'), replay).slice(0, flags.samples))
     const command = ['kvfold', ...process.argv.slice(2)].join(' ').replace(/(\/\/)[^/\s@]+@/g, '$1')
     const fold = given({
       foldFrom: flags.foldFrom,
@@ -181,7 +181,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
       ...{
         engine,
         frameworks: framework,
-        scenes,
+        scenarios,
         contract,
         temperature,
         maxTokens,

@@ -10,9 +10,9 @@ import type { Catalogue } from '../../tools/catalogue.js'
 import type { TurnRecord } from '../episode/episode.js'
 import type { World } from '../memtool/companies.js'
 import { memToolSession, type MemToolRun } from '../memtool/session.js'
-import type { Scene } from '../service/dialogue.js'
+import type { Scenario } from '../service/dialogue.js'
 import type { FrameworkName } from '../service/frameworks.js'
-import { playScene } from '../service/run.js'
+import { playScenario } from '../service/run.js'
 import type { Score, Task } from '../task.js'
 import { teacherOf } from './lessons.js'
 import {
@@ -192,7 +192,7 @@ export function memToolSource({ world, catalogue, way, turns, relation, samples,
 
 export interface DeskSourceOptions {
   /** Dialogues; whoever acts speaks in them. */
-  readonly scenes: readonly Scene[]
+  readonly scenarios: readonly Scenario[]
   readonly framework: FrameworkName
   readonly maxTokens: number
   /** Tokens of a context. Default: the engine's. */
@@ -200,7 +200,7 @@ export interface DeskSourceOptions {
 }
 
 export function deskSource({
-  scenes,
+  scenarios,
   framework,
   maxTokens,
   window = Number.MAX_SAFE_INTEGER,
@@ -208,9 +208,9 @@ export function deskSource({
   return {
     task: 'service',
     agent: framework,
-    size: scenes.length,
+    size: scenarios.length,
     about: (index) => {
-      const { turns, fields, seed, about } = scenes[index]!
+      const { turns, fields, seed, about } = scenarios[index]!
       const cell = { turns, fields }
       const group = hashed(['service', framework, cell, seed, { ...about, agent: null }])
       return Promise.resolve({ id: `service-${turns}-${fields}-${seed}`, cell, group })
@@ -218,7 +218,7 @@ export function deskSource({
     play: (index, acting, name, signal = new AbortController().signal) =>
       session(acting, ({ engine, ...taping }) => {
         const terms = { window, contract: 'exact', temperature: 0, maxTokens, fold: {}, signal } as const
-        return playScene(framework, scenes[index]!, { engine, name, ...terms, ...taping })
+        return playScenario(framework, scenarios[index]!, { engine, name, ...terms, ...taping })
       }),
   }
 }

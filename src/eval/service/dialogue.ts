@@ -231,7 +231,7 @@ export function linesWith(
 
 // Dialogues that every framework keeps: their cell of the table, who talks, the tools, and who says the agent's part; those of the order desk.
 
-export interface Scene {
+export interface Scenario {
   /** User inputs of a dialogue of its cell, and fields in every record of a result that nobody asked for. */
   readonly turns: number
   readonly fields: number
@@ -239,10 +239,10 @@ export interface Scene {
   /** What tells it from others of the cell, beside the seed. */
   readonly about: Readonly<Record<string, unknown>>
   /** @param state of its environment, where it goes on; undefined at the start */
-  open(state: unknown): Stage
+  open(state: unknown): ScenarioSetup
 }
 
-export interface Stage {
+export interface ScenarioSetup {
   readonly environment: Environment
   readonly system: string
   readonly tools: readonly ClientTool[]
@@ -260,10 +260,10 @@ export interface DeskCells {
   readonly agent: Manner | 'model'
 }
 
-export const deskScenes = ({ turns, fields, samples, seed, agent }: DeskCells): readonly Scene[] =>
+export const deskScenarios = ({ turns, fields, samples, seed, agent }: DeskCells): readonly Scenario[] =>
   turns.flatMap((length) =>
     fields.flatMap((verbose) =>
-      Array.from({ length: samples }, (_, sample): Scene => {
+      Array.from({ length: samples }, (_, sample): Scenario => {
         const cell = { turns: length, fields: verbose, seed: seed + sample }
         return {
           ...cell,

@@ -1,5 +1,5 @@
 /**
- * Owns recorded dialogues of tau-bench's and tau2's agents as scenes: the user's words, the results of the tools and the agent's words and calls are the
+ * Owns recorded dialogues of tau-bench's and tau2's agents as scenarios: the user's words, the results of the tools and the agent's words and calls are the
  * record's, so that what differs is what each framework has the engine compute.
  */
 import { extractionSchema, memorySchema } from '../../agents/u-fold/helpers.js'
@@ -12,7 +12,7 @@ import type { ScriptedReply, Teacher } from '../../engine/taught.js'
 import type { Answered } from '../agent.js'
 import type { TurnAsk, Environment } from '../episode/episode.js'
 import type { Score } from '../task.js'
-import { linesWith, type Scene, searchedFirst, told } from './dialogue.js'
+import { linesWith, type Scenario, searchedFirst, told } from './dialogue.js'
 
 interface RecordedCall {
   readonly name: string
@@ -109,8 +109,8 @@ function calledBy(call: Readonly<Record<string, unknown>>): Omit<RecordedCall, '
   return { name: textAt(of, 'name') ?? '', arguments: isRecord(given) ? given : {} }
 }
 
-/** Scenes of these dialogues; cells by length. `window`s that a dialogue does not fit into are the framework's affair. */
-export function replayScenes(dialogues: readonly RecordedDialogue[]): readonly Scene[] {
+/** Scenarios of these dialogues; cells by length. `window`s that a dialogue does not fit into are the framework's affair. */
+export function replayScenarios(dialogues: readonly RecordedDialogue[]): readonly Scenario[] {
   const definitions = definitionsOf(dialogues)
   return dialogues.map((dialogue, seed) => ({
     turns: LENGTH * Math.ceil(dialogue.turns.length / LENGTH),

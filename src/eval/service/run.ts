@@ -13,7 +13,7 @@ import { type Checkpoint, EpisodeFile, type EpisodeOptions, runEpisode, type Tur
 import { Recorder } from '../recorder.js'
 import { IsolatedEngine } from '../run/trial.js'
 import { type FrameworkName, type FrameworkSetting, openFramework } from './frameworks.js'
-import type { Scene } from './dialogue.js'
+import type { Scenario } from './dialogue.js'
 
 /** What a cell of the table is about. */
 export interface ServiceCell {
@@ -25,7 +25,7 @@ export interface ServiceCell {
 export interface ServiceRunOptions {
   readonly engine: Engine
   readonly frameworks: readonly FrameworkName[]
-  readonly scenes: readonly Scene[]
+  readonly scenarios: readonly Scenario[]
   readonly window: number
   readonly contract: ContractChoice
   readonly temperature: number
@@ -51,21 +51,21 @@ export interface Dialogue {
 /** @throws KvfoldError what the engine throws; engine/cancelled: what is finished is kept */
 export async function runService(options: ServiceRunOptions): Promise<readonly Dialogue[]> {
   const done: Dialogue[] = []
-  for (const scene of options.scenes)
-    for (const framework of options.frameworks) done.push(await dialogue(framework, scene, options))
+  for (const scenario of options.scenarios)
+    for (const framework of options.frameworks) done.push(await dialogue(framework, scenario, options))
   return done
 }
 
-async function dialogue(framework: FrameworkName, scene: Scene, options: ServiceRunOptions): Promise<Dialogue> {
+async function dialogue(framework: FrameworkName, scenario: Scenario, options: ServiceRunOptions): Promise<Dialogue> {
   const { engine: whole, window, contract, temperature, maxTokens, fold, folder, signal } = options
-  const { turns: length, fields, seed } = scene
+  const { turns: length, fields, seed } = scenario
   const cell = { framework, turns: length, fields }
   const about = {
     ...{
       task: 'service',
       ...cell,
       seed,
-      ...scene.about,
+      ...scenario.about,
       window,
       contract,
       temperature,
@@ -79,7 +79,7 @@ async function dialogue(framework: FrameworkName, scene: Scene, options: Service
   const path = join(options.log, `service-${cell.framework}-${cell.turns}-${cell.fields}-${seed}-${print}.jsonl`)
   const file = await EpisodeFile.open(path, about, options.command)
   try {
-    const turns = await playScene(framework, scene, {
+    const turns = await playScenario(framework, scenario, {
       ...options,
       name: `service-${print}`,
       before: file.before,
@@ -99,7 +99,7 @@ async function dialogue(framework: FrameworkName, scene: Scene, options: Service
 }
 
 /** How a dialogue is played, and where it goes on. */
-export interface SceneSetting extends Pick<
+export interface ScenarioSetting extends Pick<
   ServiceRunOptions,
   'engine' | 'window' | 'contract' | 'temperature' | 'maxTokens' | 'fold' | 'folder' | 'signal'
 > {
@@ -113,13 +113,25 @@ export interface SceneSetting extends Pick<
 }
 
 /** @returns all turns, those before included. @throws KvfoldError what the engine throws; engine/cancelled */
-export async function playScene(framework: FrameworkName, scene: Scene, setting: SceneSetting): Promise<readonly TurnRecord[]> {
+export async function playScenario(
+  framework: FrameworkName,
+  scenario: Scenario,
+  setting: ScenarioSetting,
+): Promise<readonly TurnRecord[]> {
   const { engine: whole, name, window, contract, temperature, maxTokens, fold, folder, signal } = setting
   const { before = [], state = null, around = (inner: Engine) => inner, onTurn } = setting
-  const { environment, system, tools, teacher } = scene.open(state?.environment)
+  const { environment, system, tools, teacher } = scenario.open(state?.environment)
   const alone = new IsolatedEngine(whole, name)
   const recorder = new Recorder(around(teacher === null ? alone : new SpokenEngine(alone, teacher)))
-  const engine = new SampleEngine({ engine: recorder, task: { temperature }, name, contract, seed: scene.seed, window, signal })
+  const engine = new SampleEngine({
+    engine: recorder,
+    task: { temperature },
+    name,
+    contract,
+    seed: scenario.seed,
+    window,
+    signal,
+  })
   const spoken = folder === undefined || teacher === null ? folder : new SpokenEngine(folder, teacher)
   const given = { engine, system, tools, maxTokens, fold, state: state?.actor ?? null }
   try {

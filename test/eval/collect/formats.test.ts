@@ -10,7 +10,7 @@ import { deskSource, memToolSource, type TrajectorySource, taskSource } from '..
 import type { TrajectoryFacts } from '../../../src/eval/collect/trajectory.js'
 import { World } from '../../../src/eval/memtool/companies.js'
 import { wayNames } from '../../../src/eval/memtool/session.js'
-import { deskScenes } from '../../../src/eval/service/dialogue.js'
+import { deskScenarios } from '../../../src/eval/service/dialogue.js'
 import { frameworkNames } from '../../../src/eval/service/frameworks.js'
 import { openTask } from '../../../src/eval/tasks/open.js'
 import { Catalogue } from '../../../src/tools/catalogue.js'
@@ -188,8 +188,8 @@ describe('sessions of many turns', () => {
   it.each(frameworkNames)(
     'at the order desk (%s) are one trajectory each, in which every completion is learned once',
     async (framework) => {
-      const scenes = deskScenes({ turns: [5], fields: [0], samples: 1, seed: 2, agent: 'taught' })
-      const all = await made(deskSource({ scenes, framework, maxTokens: 512 }), 'tokens')
+      const scenarios = deskScenarios({ turns: [5], fields: [0], samples: 1, seed: 2, agent: 'taught' })
+      const all = await made(deskSource({ scenarios, framework, maxTokens: 512 }), 'tokens')
       once(all)
       expect(all.map(({ points }) => points)).toEqual([1])
       const rows = all[0]!.rows as TrajectoryRecord[]
@@ -198,8 +198,8 @@ describe('sessions of many turns', () => {
   )
 
   it('is worth less of an agent that does not look', async () => {
-    const scenes = deskScenes({ turns: [12], fields: [0], samples: 1, seed: 1, agent: 'careless' })
-    const [one] = await made(deskSource({ scenes, framework: 'react', maxTokens: 512 }), 'tokens')
+    const scenarios = deskScenarios({ turns: [12], fields: [0], samples: 1, seed: 1, agent: 'careless' })
+    const [one] = await made(deskSource({ scenarios, framework: 'react', maxTokens: 512 }), 'tokens')
     expect(one!.points).toBeLessThan(1)
     expect((one!.rows[0] as TrajectoryRecord).parts.right).toBe(false)
   })

@@ -5,7 +5,7 @@ import { expect, it } from 'vitest'
 import { builtinModel } from '../../../src/cli/builtin.js'
 import { LlamaEngine } from '../../../src/engine/llama.js'
 import { rowsOf, runService } from '../../../src/eval/service/run.js'
-import { deskScenes } from '../../../src/eval/service/dialogue.js'
+import { deskScenarios } from '../../../src/eval/service/dialogue.js'
 import { TEST_GPU } from '../../support/device.js'
 import { openNative } from '../../../src/native/binding.js'
 
@@ -19,7 +19,7 @@ it('on a real cache, helpers on forks cost their suffix: u-fold stays below 1.8 
       ...{
         engine,
         frameworks: LONG ? ['react', 'u-fold', 'u-fold-printed'] : ['react', 'u-fold'],
-        scenes: deskScenes({ agent: 'taught', turns: [LONG ? 12 : 5], fields: [0], samples: 1, seed: 1 }),
+        scenarios: deskScenarios({ agent: 'taught', turns: [LONG ? 12 : 5], fields: [0], samples: 1, seed: 1 }),
       },
       ...{
         window: engine.info.context,

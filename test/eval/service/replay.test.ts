@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { frameworkNames } from '../../../src/eval/service/frameworks.js'
-import { readDialogues, replayScenes } from '../../../src/eval/service/replay.js'
+import { readDialogues, replayScenarios } from '../../../src/eval/service/replay.js'
 import { rowsOf } from '../../../src/eval/service/run.js'
 import { scriptedRun } from './support/scripted-run.js'
 
@@ -73,8 +73,8 @@ describe('recorded dialogues', () => {
   )
 
   it.each(frameworkNames)('are played to their end by %s', async (name) => {
-    const scenes = replayScenes(readDialogues(JSON.stringify([trajectory(9)]), 'file'))
-    const [row] = rowsOf(await scriptedRun(scenes, { frameworks: [name] }))
+    const scenarios = replayScenarios(readDialogues(JSON.stringify([trajectory(9)]), 'file'))
+    const [row] = rowsOf(await scriptedRun(scenarios, { frameworks: [name] }))
     expect(row).toMatchObject({ name, turns: 12, reward: 1, overflowed: 0 })
     // One search: the tool is used in every turn.
     expect(row?.toolCalls).toBe(name === 'memtool' ? 10 : 9)

@@ -5,7 +5,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { makeStory } from '../../../src/eval/service/customer.js'
 import { carryOut } from '../../../src/eval/service/desk.js'
-import { type DeskCells, deskScenes, ServiceEnvironment } from '../../../src/eval/service/dialogue.js'
+import { type DeskCells, deskScenarios, ServiceEnvironment } from '../../../src/eval/service/dialogue.js'
 import { frameworkNames } from '../../../src/eval/service/frameworks.js'
 import { rowsOf, type ServiceRunOptions } from '../../../src/eval/service/run.js'
 import { scriptedRun } from './support/scripted-run.js'
@@ -16,7 +16,7 @@ const run = ({
   fields = [0],
   samples = 1,
   ...more
-}: Partial<ServiceRunOptions & DeskCells> = {}) => scriptedRun(deskScenes({ agent, turns, fields, samples, seed: 1 }), more)
+}: Partial<ServiceRunOptions & DeskCells> = {}) => scriptedRun(deskScenarios({ agent, turns, fields, samples, seed: 1 }), more)
 
 describe('the story', () => {
   it('is the same for the same seed, and what is right can be done', () => {

@@ -7,14 +7,14 @@ import { ScriptedEngine } from '../../../support/scripted.js'
 
 /** Nothing of it is the model's words. `more` takes the place of what is usual here. */
 export async function scriptedRun(
-  scenes: ServiceRunOptions['scenes'],
+  scenarios: ServiceRunOptions['scenarios'],
   more: Partial<ServiceRunOptions> = {},
 ): Promise<readonly Dialogue[]> {
   return runService({
     ...{
       engine: new ScriptedEngine(() => ({ content: '' }), { context: 20_000 }),
       frameworks: ['react'],
-      scenes,
+      scenarios,
       window: 20_000,
     },
     ...{ contract: 'splice', temperature: 0, maxTokens: 512, fold: { foldFrom: 300 }, command: 'test' },
