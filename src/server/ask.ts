@@ -10,7 +10,7 @@ import type { ClientEdit } from './threads/client-edits.js'
 import type { DeferredTools } from './threads/server-tools.js'
 import type { Cleared, ClearToolUses } from './threads/context-edits.js'
 import type { Responses } from './responses/responses.js'
-import type { ThreadDesk } from './threads/thread-api.js'
+import type { ThreadApi } from './threads/thread-api.js'
 import type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
 import type { Tenant } from '../core/ids.js'
@@ -278,7 +278,7 @@ export interface Service {
   /** How well each document answers the query. @throws KvfoldError model/unsupported where no model does that here */
   rerank(ask: RerankAsk): Promise<RerankAnswer>
   /** Live conversations, for programs and people. */
-  readonly threads: ThreadDesk
+  readonly threads: ThreadApi
   /** Those of `/v1/responses`, to be asked for again. */
   readonly responses: Responses
   /** For health, metrics and the dashboard; cheap. */

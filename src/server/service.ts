@@ -30,7 +30,7 @@ import { countCleared } from './threads/context-edits.js'
 import type { OperatorTools } from './threads/server-tools.js'
 import { ThreadManager, type ThreadManagerOptions } from './threads/thread-manager.js'
 import { complete, RecentCompletions, refuseForeign, type Slot, vocabularyOf } from './threads/completing.js'
-import type { ThreadDesk } from './threads/thread-api.js'
+import type { ThreadApi } from './threads/thread-api.js'
 import { MemoryStore } from './threads/memory-store.js'
 import { livePorts, type ServedModel, Models, type ModelsOptions, type ModelSource, type ServedEngine } from './threads/models.js'
 import { Operations } from './threads/thread-operations.js'
@@ -72,7 +72,7 @@ type Commons = Pick<Ask, 'tenant' | 'model' | 'priority' | 'timeoutMs' | 'signal
 const RECENT = 0.2
 
 export class ThreadService implements Service {
-  readonly threads: ThreadDesk
+  readonly threads: ThreadApi
   readonly responses: Responses
   readonly #manager: ThreadManager
   readonly #models: Models

@@ -2,14 +2,14 @@
 import { describe } from 'vitest'
 import { OffloadTiers } from '../../src/kv/offload.js'
 import { keepsStepCacheContract } from './step-cache.contract.js'
-import { CheckpointDesk } from './support/checkpoint-desk.js'
+import { CheckpointHarness } from './support/checkpoint-harness.js'
 import { NaiveDiskTier } from './support/naive-disk-tier.js'
 
 const ALWAYS = ['noCells', 'noSequence', 'cancelled', 'own'] as const
 
 describe('with checkpoints in memory', () => {
   keepsStepCacheContract({
-    make: (options) => new CheckpointDesk({ ...options, options: { offload: new OffloadTiers({ hostBytes: 1e6 }) } }),
+    make: (options) => new CheckpointHarness({ ...options, options: { offload: new OffloadTiers({ hostBytes: 1e6 }) } }),
     conversations: 200,
     meets: [...ALWAYS, 'parked', 'shared', 'moved', 'parks'],
   })
@@ -18,12 +18,15 @@ describe('with checkpoints in memory', () => {
 describe('with checkpoints on a disk that damages some', () => {
   keepsStepCacheContract({
     make: (options) =>
-      new CheckpointDesk({ ...options, options: { offload: new OffloadTiers({ hostBytes: 1000, disk: new NaiveDiskTier(9) }) } }),
+      new CheckpointHarness({
+        ...options,
+        options: { offload: new OffloadTiers({ hostBytes: 1000, disk: new NaiveDiskTier(9) }) },
+      }),
     conversations: 200,
     meets: [...ALWAYS, 'parked', 'shared', 'moved', 'parks'],
   })
 })
 
 describe('without checkpoints', () => {
-  keepsStepCacheContract({ make: (options) => new CheckpointDesk(options), meets: [...ALWAYS, 'evicted'], conversations: 200 })
+  keepsStepCacheContract({ make: (options) => new CheckpointHarness(options), meets: [...ALWAYS, 'evicted'], conversations: 200 })
 })

@@ -6,7 +6,7 @@ import { span } from '../../src/core/span.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import { forecast, type Prospect } from '../../src/kv/forecast.js'
 import { dryRun, type DryRunOptions } from '../../src/kv/dry-run.js'
-import { Desk } from './support/desk.js'
+import { CacheHarness } from './support/cache-harness.js'
 import { PromptDraft } from './support/prompt-draft.js'
 
 const fitted = <Term extends string>(rates: Record<Term, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 0 })
@@ -99,7 +99,7 @@ describe('a rehearsal', () => {
     const fold = fc.tuple(fc.integer({ min: 10, max: 40 }), fc.integer({ min: 1, max: 40 }), fc.integer({ min: 1, max: 8 }))
     fc.assert(
       fc.property(fc.array(fc.tuple(fold, contract), { minLength: 1, maxLength: 4 }), (folds) => {
-        const desk = new Desk({ cells: 512, sequences: LIMITS.sequences })
+        const harness = new CacheHarness({ cells: 512, sequences: LIMITS.sequences })
         const prompt = new PromptDraft([text(100, 10), text(200, 40), text(300, 15)], [1, 2])
         const steps: { prompt: PromptDraft['shown']; terms: { contract: Contract } }[] = [
           { prompt: prompt.shown, terms: { contract: 'exact' } },
@@ -111,15 +111,15 @@ describe('a rehearsal', () => {
         }
         const foretold = dryRun(steps, { ...LIMITS, cells: 512 })
         for (const [index, { prompt: planned, terms }] of steps.entries()) {
-          desk.terms = terms
-          const entry = desk.step('a', planned)
+          harness.terms = terms
+          const entry = harness.step('a', planned)
           const { runs, contract: kept, shown: size, positions, cells } = foretold[index]!
           expect(runs.reduce((sum, { tokens }) => sum + tokens, 0)).toBe(entry.submitted)
           expect({ kept, size, positions, cells }).toEqual({
             kept: entry.contract,
             size: entry.shown,
             positions: entry.positions,
-            cells: desk.cache.totals.used,
+            cells: harness.cache.totals.used,
           })
         }
       }),

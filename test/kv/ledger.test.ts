@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import type { Span } from '../../src/core/span.js'
 import { messageCosts, withGenerated } from '../../src/kv/ledger.js'
 import { commonPrefix } from '../../src/kv/prompt.js'
-import { shownOf } from './support/desk.js'
+import { shownOf } from './support/cache-harness.js'
 
 const tokens = fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 8 })
 const messages = fc.array(tokens, { minLength: 1, maxLength: 5 })

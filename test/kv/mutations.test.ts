@@ -11,7 +11,7 @@ import { SequenceTable } from '../../src/kv/sequence-table.js'
 import type { Plan } from '../../src/kv/plan/plan.js'
 import type { Prompt } from '../../src/kv/prompt.js'
 import { CellHasher } from '../../src/kv/cell-hash.js'
-import { Desk, shownOf, type DeskOptions, SALTS } from './support/desk.js'
+import { CacheHarness, shownOf, type HarnessOptions, SALTS } from './support/cache-harness.js'
 import { NaiveMemory, WrongContent } from './support/naive-memory.js'
 import { PromptDraft } from './support/prompt-draft.js'
 import { Through } from './support/through.js'
@@ -19,33 +19,33 @@ import { Through } from './support/through.js'
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
 /** Folding, undoing, another conversation with the same beginning, a shortage of ids: every kind of tag and untag there is. */
-function scenario(desk: Desk): void {
+function scenario(harness: CacheHarness): void {
   const system = text(100, 8)
   const long = text(200, 30)
   const folded = [...long.slice(0, 5), 900, ...long.slice(20)]
   const prompt = [1, 2]
-  desk.step('a', shownOf(system, long, prompt), [50])
-  desk.step('b', shownOf(system, text(300, 12), prompt), [51])
-  desk.step('a', shownOf(system, folded, prompt), [52])
-  desk.step('a', shownOf(system, long, prompt), [53])
-  desk.step('b', shownOf(system, folded, prompt))
-  desk.step('a', shownOf(text(400, 10), folded, prompt))
-  desk.step('c', shownOf(system, text(500, 10), prompt))
-  desk.forget('b')
-  desk.step('a', shownOf(system, long, prompt))
+  harness.step('a', shownOf(system, long, prompt), [50])
+  harness.step('b', shownOf(system, text(300, 12), prompt), [51])
+  harness.step('a', shownOf(system, folded, prompt), [52])
+  harness.step('a', shownOf(system, long, prompt), [53])
+  harness.step('b', shownOf(system, folded, prompt))
+  harness.step('a', shownOf(text(400, 10), folded, prompt))
+  harness.step('c', shownOf(system, text(500, 10), prompt))
+  harness.forget('b')
+  harness.step('a', shownOf(system, long, prompt))
 }
 
 /** The same under other contracts: holes that are made, restored in another order and made again, by a splice or not; and a reader of what was spliced. */
-function splicedScenario(desk: Desk): void {
+function splicedScenario(harness: CacheHarness): void {
   const system = text(100, 8)
   const prompt = new PromptDraft([system, text(200, 30), text(300, 12)], [1, 2])
   const show = (contract: Contract = 'splice') => {
-    desk.terms = { contract }
-    desk.step('a', prompt.shown)
+    harness.terms = { contract }
+    harness.step('a', prompt.shown)
   }
   const read = () => {
-    desk.terms = { contract: 'exact' }
-    desk.step('b', shownOf([...prompt.shown.tokens]))
+    harness.terms = { contract: 'exact' }
+    harness.step('b', shownOf([...prompt.shown.tokens]))
   }
   show()
   prompt.fold(10, 20, [900])
@@ -67,16 +67,16 @@ function splicedScenario(desk: Desk): void {
   read()
   prompt.restore(22)
   show()
-  desk.forget('b')
+  harness.forget('b')
   show('exact')
 }
 
 /** Markers longer than what they hide, alone, in front of an earlier long fold and behind one; what follows goes to other positions, up and down. */
-function turnedScenario(desk: Desk): void {
+function turnedScenario(harness: CacheHarness): void {
   const prompt = new PromptDraft([text(100, 8), text(200, 30), text(300, 12)], [1, 2])
   const show = (contract: Contract = 'splice') => {
-    desk.terms = { contract }
-    desk.step('a', prompt.shown)
+    harness.terms = { contract }
+    harness.step('a', prompt.shown)
   }
   show()
   prompt.fold(10, 12, [900, 901, 902, 903])
@@ -92,19 +92,19 @@ function turnedScenario(desk: Desk): void {
   show('blend')
   prompt.restore(14)
   show()
-  desk.closeGaps('a')
+  harness.closeGaps('a')
   show()
 }
 
-type Scenario = (desk: Desk) => void
+type Scenario = (harness: CacheHarness) => void
 
 const SCENARIOS: readonly Scenario[] = [scenario, splicedScenario, turnedScenario]
-const OPTIONS: DeskOptions = { cells: 220, sequences: 4 }
+const OPTIONS: HarnessOptions = { cells: 220, sequences: 4 }
 
 /** What the scenario ends with. A rule of the naive memory that llama.cpp does not enforce must not be what catches a fault. */
-function outcome(options: DeskOptions, play: Scenario): 'passed' | 'invariant' | 'content' | 'refused' {
+function outcome(options: HarnessOptions, play: Scenario): 'passed' | 'invariant' | 'content' | 'refused' {
   try {
-    play(new Desk({ ...OPTIONS, ...options }))
+    play(new CacheHarness({ ...OPTIONS, ...options }))
     return 'passed'
   } catch (error) {
     if (error instanceof KvfoldError && error.code === 'internal/invariant') return 'invariant'
@@ -336,8 +336,8 @@ describe('a fault in the index is caught', () => {
         return changed ?? plan
       }
     }
-    /** The desk's own look at the plan would see the fault first; here the cache itself must. */
-    class Trusting extends Desk {
+    /** The harness's own look at the plan would see the fault first; here the cache itself must. */
+    class Trusting extends CacheHarness {
       protected override expectBest(): void {
         return
       }
@@ -382,25 +382,25 @@ describe('a fault in the index is caught', () => {
   })
 
   it('a version that was dropped meanwhile, also when its sequence id was lent again', () => {
-    const desk = new Desk(OPTIONS)
+    const harness = new CacheHarness(OPTIONS)
     const whole = shownOf(text(1, 10))
     const folded = shownOf(text(1, 5), text(20, 5))
-    desk.step('a', whole)
-    desk.step('a', folded)
-    const { plan } = desk.start('a', whole)!
-    desk.decode(desk.running.values().next().value!, 1)
-    desk.finish('a')
-    const opened = desk.cache.open('a' as LiveSequence['conversation'], SALTS.of(undefined))
+    harness.step('a', whole)
+    harness.step('a', folded)
+    const { plan } = harness.start('a', whole)!
+    harness.decode(harness.running.values().next().value!, 1)
+    harness.finish('a')
+    const opened = harness.cache.open('a' as LiveSequence['conversation'], SALTS.of(undefined))
     if (opened.kind === 'full') return expect.fail(opened.reason)
     const { sequence } = opened
     const borrowed = plan.parts.find((part) => part.kind === 'borrow')
     expect(borrowed).toMatchObject({ source: 'parked' })
-    expect(() => desk.cache.begin(sequence, plan, 'answer')).toThrow('not on the device')
-    desk.step('b', whole)
+    expect(() => harness.cache.begin(sequence, plan, 'answer')).toThrow('not on the device')
+    harness.step('b', whole)
     const from = borrowed?.from as unknown as LiveSequence
-    expect([...desk.memory.contents().keys()]).toContain(from.seq)
-    expect(() => desk.cache.begin(sequence, plan, 'answer')).toThrow('not on the device')
-    desk.inspect()
+    expect([...harness.memory.contents().keys()]).toContain(from.seq)
+    expect(() => harness.cache.begin(sequence, plan, 'answer')).toThrow('not on the device')
+    harness.inspect()
   })
 
   it('a stretch left out between what is kept and what is borrowed', () => {
@@ -421,7 +421,7 @@ describe('a fault that books and memory agree on is caught', () => {
     vi.restoreAllMocks()
   })
 
-  /** What comes of each scenario; here the desk's own accounts may be what catches a fault. */
+  /** What comes of each scenario; here the harness's own accounts may be what catches a fault. */
   const outcomes = () =>
     SCENARIOS.map((play) => {
       try {

@@ -5,7 +5,7 @@ import { isWorthMoving } from '../../src/kv/tier-policy.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
 import type { Prompt } from '../../src/kv/prompt.js'
-import { Desk, missing, shownOf, type DeskOptions } from './support/desk.js'
+import { CacheHarness, missing, shownOf, type HarnessOptions } from './support/cache-harness.js'
 import { NaiveDiskTier } from './support/naive-disk-tier.js'
 import { PromptDraft } from './support/prompt-draft.js'
 
@@ -18,13 +18,13 @@ const marker = [900, 901, 902]
 /** Bytes of a saved sequence of this memory: a head, and 16 for each cell. */
 const bytesOf = (cells: number): number => 8 + 16 * cells
 
-const step = async (desk: Desk, name: string, shown: Prompt): Promise<LedgerEntry> => {
-  const running = (await desk.fetch(name, shown)) ?? expect.fail('no sequence')
-  while (missing(running) > 0) expect(desk.decode(running, 50)).toBe(true)
-  return desk.finish(name)
+const step = async (harness: CacheHarness, name: string, shown: Prompt): Promise<LedgerEntry> => {
+  const running = (await harness.fetch(name, shown)) ?? expect.fail('no sequence')
+  while (missing(running) > 0) expect(harness.decode(running, 50)).toBe(true)
+  return harness.finish(name)
 }
 
-interface Parked extends DeskOptions {
+interface Parked extends HarnessOptions {
   readonly offload?: OffloadTiers
   /** Tokens that are folded, from place 15 on. */
   readonly fold?: number
@@ -32,175 +32,175 @@ interface Parked extends DeskOptions {
 
 /** A conversation of 87 tokens, most of which were folded under `splice`: 40 live and 50 parked, of which 30 are enough to be moved. */
 const parked = async ({ offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
-  const desk = new Desk({ ...options, options: { offload, fewest: 30, ...options.options } })
-  desk.terms = { contract: 'splice' }
+  const harness = new CacheHarness({ ...options, options: { offload, fewest: 30, ...options.options } })
+  harness.terms = { contract: 'splice' }
   const prompt = new PromptDraft([system, long, tail], [1, 2])
-  await step(desk, 'a', prompt.shown)
+  await step(harness, 'a', prompt.shown)
   prompt.fold(15, 15 + fold, marker)
-  expect(await step(desk, 'a', prompt.shown)).toMatchObject({ contract: 'splice', parked: fold, moved: 0 })
-  return { desk, prompt }
+  expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'splice', parked: fold, moved: 0 })
+  return { harness, prompt }
 }
 
 /** What was done, call by call, until there was nothing to do any more. */
-const tidied = (desk: Desk): string[] => {
+const tidied = (harness: CacheHarness): string[] => {
   const done: string[] = []
   for (;;) {
-    const { loaded, saved } = desk.memory.moves
-    if (!desk.tidy(1)) return done
-    done.push(desk.memory.moves.loaded > loaded ? 'gathered' : desk.memory.moves.saved > saved ? 'moved' : 'nothing')
+    const { loaded, saved } = harness.memory.moves
+    if (!harness.tidy(1)) return done
+    done.push(harness.memory.moves.loaded > loaded ? 'gathered' : harness.memory.moves.saved > saved ? 'moved' : 'nothing')
   }
 }
 
 describe('when nothing runs', () => {
   it('a burden is moved off, and what is left is gathered; the next step says so, and a restore computes nothing', async () => {
-    const { desk, prompt } = await parked()
-    expect(tidied(desk)).toEqual(['moved', 'gathered'])
-    expect(desk.cache.totals).toMatchObject({
+    const { harness, prompt } = await parked()
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+    expect(harness.cache.totals).toMatchObject({
       used: 40,
       reach: 40,
       parked: 0,
       versions: 0,
       tiers: { host: { tokens: 50 }, lost: 0 },
     })
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ submitted: 1, moved: 50, evicted: 0 })
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ moved: 0 })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, moved: 50, evicted: 0 })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ moved: 0 })
     prompt.restore(15)
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0, tiers: { host: 50 }, moved: 0 })
-    expect(desk.cache.totals.tiers.host.tokens).toBe(0)
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0, tiers: { host: 50 }, moved: 0 })
+    expect(harness.cache.totals.tiers.host.tokens).toBe(0)
   })
 
   it('under exact, too, where the old text after the fold is parked with it', async () => {
-    const desk = new Desk({ options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
+    const harness = new CacheHarness({ options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
     const prompt = new PromptDraft([system, long, tail], [1, 2])
-    await step(desk, 'a', prompt.shown)
+    await step(harness, 'a', prompt.shown)
     prompt.fold(15, 65, marker)
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72 })
-    expect(tidied(desk)).toEqual(['moved', 'gathered'])
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72 })
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
     prompt.restore(15)
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, moved: 72, tiers: { host: 71 } })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, moved: 72, tiers: { host: 71 } })
   })
 
   it('a few cells stay, and few beside many', async () => {
-    expect(tidied((await parked({ fold: 29 })).desk)).toEqual([])
+    expect(tidied((await parked({ fold: 29 })).harness)).toEqual([])
     // 30 parked, 60 live.
-    expect(tidied((await parked({ fold: 30 })).desk)).toEqual([])
+    expect(tidied((await parked({ fold: 30 })).harness)).toEqual([])
   })
 
   it('without tiers they stay', async () => {
-    const { desk, prompt } = await parked({ offload: new OffloadTiers({}) })
-    expect(tidied(desk)).toEqual([])
-    expect(desk.memory.moves).toEqual({ saved: 0, loaded: 0 })
+    const { harness, prompt } = await parked({ offload: new OffloadTiers({}) })
+    expect(tidied(harness)).toEqual([])
+    expect(harness.memory.moves).toEqual({ saved: 0, loaded: 0 })
     prompt.restore(15)
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ submitted: 1, sources: { parked: 50 } })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, sources: { parked: 50 } })
   })
 
   it('they stay where they would push others out for good; that is found out once', async () => {
-    const { desk } = await parked({ offload: new OffloadTiers({ hostBytes: bytesOf(49) }) })
-    expect(tidied(desk)).toEqual([])
-    expect(tidied(desk)).toEqual([])
-    expect(desk.memory.moves.saved).toBe(1)
-    expect(desk.cache.totals).toMatchObject({ parked: 50, tiers: { host: { tokens: 0 }, lost: 0 } })
+    const { harness } = await parked({ offload: new OffloadTiers({ hostBytes: bytesOf(49) }) })
+    expect(tidied(harness)).toEqual([])
+    expect(tidied(harness)).toEqual([])
+    expect(harness.memory.moves.saved).toBe(1)
+    expect(harness.cache.totals).toMatchObject({ parked: 50, tiers: { host: { tokens: 0 }, lost: 0 } })
   })
 
   it('where there is a shelf, others go there', async () => {
     const offload = new OffloadTiers({ hostBytes: bytesOf(70), disk: new NaiveDiskTier(9) })
-    const { desk, prompt } = await parked({ offload })
-    expect(tidied(desk)).toEqual(['moved', 'gathered'])
+    const { harness, prompt } = await parked({ offload })
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
     prompt.add(text(400, 60))
-    await step(desk, 'a', prompt.shown)
+    await step(harness, 'a', prompt.shown)
     prompt.fold(85, 145, marker)
-    await step(desk, 'a', prompt.shown)
+    await step(harness, 'a', prompt.shown)
     // The first answer's beginning, which now stands elsewhere, goes with it.
-    expect(tidied(desk)).toEqual(['moved', 'moved', 'gathered'])
+    expect(tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
     await offload.settle()
-    const { host, disk, lost } = desk.cache.totals.tiers
+    const { host, disk, lost } = harness.cache.totals.tiers
     expect([host.tokens + disk.tokens, lost]).toEqual([50 + 2 + 60, 0])
     expect(host.bytes).toBeLessThanOrEqual(bytesOf(70))
     expect(disk.tokens).toBeGreaterThanOrEqual(50)
     prompt.restore(15)
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ recomputed: 0, tiers: { disk: 50 } })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, tiers: { disk: 50 } })
   })
 
   it('what the last step borrowed from stays for another', async () => {
-    const { desk, prompt } = await parked()
+    const { harness, prompt } = await parked()
     prompt.fold(15, 52, [910])
     // A part of it is shown again, so the rest may be next.
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ sources: { parked: 13 } })
-    expect(tidied(desk)).toEqual([])
-    await step(desk, 'a', prompt.shown)
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ sources: { parked: 13 } })
+    expect(tidied(harness)).toEqual([])
+    await step(harness, 'a', prompt.shown)
     // With it goes the first marker.
-    expect(tidied(desk)).toEqual(['moved', 'moved', 'gathered'])
+    expect(tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
     prompt.restore(15)
     // The 13 tokens it shows are its own.
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, tiers: { host: 37 } })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, tiers: { host: 37 } })
   })
 
   it('what others hold is not moved: nothing would be free', async () => {
-    const { desk, prompt } = await parked()
-    await step(desk, 'b', shownOf([...prompt.base]))
-    await step(desk, 'a', prompt.shown)
-    expect(tidied(desk)).toEqual([])
-    desk.forget('b')
-    expect(tidied(desk)).toEqual(['moved', 'gathered'])
+    const { harness, prompt } = await parked()
+    await step(harness, 'b', shownOf([...prompt.base]))
+    await step(harness, 'a', prompt.shown)
+    expect(tidied(harness)).toEqual([])
+    harness.forget('b')
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
   })
 
   it('what a running conversation parked stays', async () => {
-    const { desk, prompt } = await parked()
-    const running = (await desk.fetch('a', prompt.shown))!
-    expect(tidied(desk)).toEqual([])
-    desk.decode(running, 1)
-    desk.finish('a')
-    expect(tidied(desk)).toEqual(['moved', 'gathered'])
+    const { harness, prompt } = await parked()
+    const running = (await harness.fetch('a', prompt.shown))!
+    expect(tidied(harness)).toEqual([])
+    harness.decode(running, 1)
+    harness.finish('a')
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
   })
 
   it('a conversation that is forgotten in between leaves nothing to gather', async () => {
-    const { desk } = await parked()
-    expect(desk.tidy(1)).toBe(true)
-    desk.forget('a')
-    expect(tidied(desk)).toEqual([])
-    expect(desk.cache.totals).toMatchObject({ used: 0, tiers: { host: { tokens: 0 } } })
+    const { harness } = await parked()
+    expect(harness.tidy(1)).toBe(true)
+    harness.forget('a')
+    expect(tidied(harness)).toEqual([])
+    expect(harness.cache.totals).toMatchObject({ used: 0, tiers: { host: { tokens: 0 } } })
   })
 })
 
 describe('when a step begins alone', () => {
   it('what earlier steps parked is moved off first, on its account', async () => {
-    const { desk, prompt } = await parked({ relieves: true })
-    const entry = await step(desk, 'a', prompt.shown)
+    const { harness, prompt } = await parked({ relieves: true })
+    const entry = await step(harness, 'a', prompt.shown)
     expect(entry).toMatchObject({ submitted: 1, moved: 50 })
     expect(entry.milliseconds.cache).toBeGreaterThan(0)
-    expect(desk.cache.totals).toMatchObject({ used: 40, parked: 0, tiers: { host: { tokens: 50 } } })
-    expect(tidied(desk)).toEqual([])
+    expect(harness.cache.totals).toMatchObject({ used: 40, parked: 0, tiers: { host: { tokens: 50 } } })
+    expect(tidied(harness)).toEqual([])
   })
 
   it('what it parks itself goes before it computes, where what it computes passes over it as often as that takes', async () => {
-    const desk = new Desk({ relieves: true, options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
+    const harness = new CacheHarness({ relieves: true, options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
     const prompt = new PromptDraft([system, long, tail], [1, 2])
-    await step(desk, 'a', prompt.shown)
+    await step(harness, 'a', prompt.shown)
     prompt.fold(15, 65, marker)
     prompt.add(text(400, 160))
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72, moved: 72 })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72, moved: 72 })
     // Nothing is rewritten: what was computed took the places.
-    expect(desk.memory.moves).toEqual({ saved: 1, loaded: 0 })
-    expect(desk.cache.totals).toMatchObject({ parked: 0, reach: desk.cache.totals.used })
+    expect(harness.memory.moves).toEqual({ saved: 1, loaded: 0 })
+    expect(harness.cache.totals).toMatchObject({ parked: 0, reach: harness.cache.totals.used })
   })
 
   it('but not what it borrows from itself', async () => {
-    const { desk, prompt } = await parked({ relieves: true })
+    const { harness, prompt } = await parked({ relieves: true })
     prompt.restore(15)
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({
       submitted: 1,
       moved: 0,
       tiers: { host: 0 },
       sources: { parked: 50 },
     })
-    expect(desk.memory.moves).toEqual({ saved: 0, loaded: 0 })
+    expect(harness.memory.moves).toEqual({ saved: 0, loaded: 0 })
   })
 
   it('and nothing while another runs', async () => {
-    const { desk, prompt } = await parked({ relieves: true })
-    await desk.fetch('b', shownOf(text(500, 3)))
-    expect(await step(desk, 'a', prompt.shown)).toMatchObject({ moved: 0 })
-    expect(desk.cache.totals.parked).toBe(50)
+    const { harness, prompt } = await parked({ relieves: true })
+    await harness.fetch('b', shownOf(text(500, 3)))
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ moved: 0 })
+    expect(harness.cache.totals.parked).toBe(50)
   })
 })
 

@@ -1,4 +1,4 @@
-/** Random folds, summaries and restores under random contracts, with shortages, tiers and aborts, against a naive memory; Desk checks every call. */
+/** Random folds, summaries and restores under random contracts, with shortages, tiers and aborts, against a naive memory; CacheHarness checks every call. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../src/core/contract.js'
@@ -7,7 +7,7 @@ import { OffloadTiers } from '../../src/kv/offload.js'
 import type { Terms } from '../../src/kv/plan/parts.js'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { Prompt } from '../../src/kv/prompt.js'
-import { Desk, missing } from './support/desk.js'
+import { CacheHarness, missing } from './support/cache-harness.js'
 import { NaiveDiskTier } from './support/naive-disk-tier.js'
 import { PromptDraft } from './support/prompt-draft.js'
 
@@ -269,9 +269,9 @@ async function play(
     ...(positions === undefined ? {} : { positions }),
     ...(scores ? { attention } : {}),
   }
-  const desk = new Desk({ cells, sequences, options, relieves, fixed })
+  const harness = new CacheHarness({ cells, sequences, options, relieves, fixed })
   const talks = new Map<string, Talk>(NAMES.map((each) => [each, new Talk(each)]))
-  const runningOf = (of: string) => desk.running.get(conversationId(of))
+  const runningOf = (of: string) => harness.running.get(conversationId(of))
 
   const missingOf = (of: string) => {
     const running = runningOf(of)
@@ -280,9 +280,9 @@ async function play(
 
   const finish = (of: string, outcome: 'done' | 'cancelled', answer = true) => {
     const { generated, plan, step } = runningOf(of)!
-    const before = desk.cache.ledger(conversationId(of)).findLast(({ kind }) => kind !== 'cancelled')
+    const before = harness.cache.ledger(conversationId(of)).findLast(({ kind }) => kind !== 'cancelled')
     if (outcome === 'cancelled' && step.inMiddle) seen.cancelledInMiddle++
-    const entry = desk.finish(of, outcome)
+    const entry = harness.finish(of, outcome)
     if (entry.kind === 'answer') talks.get(of)!.prompt.say(answer ? [...generated, 3] : [7, ...generated.slice(1), 3])
     if (outcome === 'cancelled') seen.cancelled++
     else {
@@ -307,8 +307,8 @@ async function play(
     seen.evicted += entry.evicted
   }
   const start = async (of: string, asked: Terms) => {
-    desk.terms = asked
-    const running = await desk.fetch(of, talks.get(of)!.prompt.shown)
+    harness.terms = asked
+    const running = await harness.fetch(of, talks.get(of)!.prompt.shown)
     if (running?.gathered === true) seen.relievedFirst++
     if (running === null) seen.noSequence++
     else if (running.plan.asked !== asked.contract) seen.ownContract++
@@ -319,7 +319,7 @@ async function play(
     const isIn = missing(running) === 0
     if (running.step.inMiddle) seen.inMiddle++
     if (running.step.inMiddle && entering !== undefined) seen.abortedInMiddle++
-    if (desk.decode(running, isIn ? Int32Array.from(tokens) : count, entering)) return
+    if (harness.decode(running, isIn ? Int32Array.from(tokens) : count, entering)) return
     seen.noCells++
     finish(of, isIn ? 'done' : 'cancelled')
   }
@@ -335,9 +335,9 @@ async function play(
 
   /** All that is a burden: the cache is never fuller than this share. */
   const relieve = (): boolean => {
-    const { loaded } = desk.memory.moves
-    if (!desk.tidy(1)) return false
-    if (desk.memory.moves.loaded > loaded) seen.gathered++
+    const { loaded } = harness.memory.moves
+    if (!harness.tidy(1)) return false
+    if (harness.memory.moves.loaded > loaded) seen.gathered++
     else seen.relieved++
     relieve()
     return true
@@ -369,26 +369,26 @@ async function play(
     } else if (op.do === 'cancel' && running !== undefined) finish(op.name, 'cancelled')
     else if (op.do === 'finish' && running !== undefined && missing(running) === 0) finish(op.name, 'done', op.answer)
     else if (op.do === 'forget' && running === undefined) {
-      desk.forget(op.name)
+      harness.forget(op.name)
       talks.set(op.name, new Talk(op.name))
     } else if (op.do === 'compact') {
-      if (desk.compact(op.name) > 0) seen.compacted++
+      if (harness.compact(op.name) > 0) seen.compacted++
     } else if (op.do === 'closeGaps') {
-      if (desk.closeGaps(op.name) > 0) seen.closed++
+      if (harness.closeGaps(op.name) > 0) seen.closed++
     } else if (op.do === 'tidy') {
-      if (!relieve()) desk.tidy(0.3)
+      if (!relieve()) harness.tidy(0.3)
     } else if (op.do === 'refresh' && running === undefined) {
-      const shown = desk.cache.prompt(id)
+      const shown = harness.cache.prompt(id)
       if (shown === null) continue
-      desk.terms = { contract: 'exact' }
-      if ((await desk.fetch(op.name, shown, 'refresh')) === null) continue
+      harness.terms = { contract: 'exact' }
+      if ((await harness.fetch(op.name, shown, 'refresh')) === null) continue
       complete(op.name, [])
     } else if ((op.do === 'ask' || op.do === 'trial') && running === undefined) {
       await ask(op.name, op.tokens, op.terms)
       if (op.do === 'ask') continue
       talk.fold(op.which, [90, 91])
       await ask(op.name, [], op.terms)
-      if (op.which % 2 === 0 && desk.closeGaps(op.name) > 0) seen.closed++
+      if (op.which % 2 === 0 && harness.closeGaps(op.name) > 0) seen.closed++
       if (op.which % 3 === 0) relieve()
       if (op.which % 3 === 1) await ask(op.name, [], op.terms)
       talk.restore(op.which)
@@ -396,7 +396,7 @@ async function play(
     }
     await offload.settle()
   }
-  seen.lost += desk.cache.totals.tiers.lost
+  seen.lost += harness.cache.totals.tiers.lost
 }
 
 describe('random conversations under random contracts', () => {

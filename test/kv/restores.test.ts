@@ -4,7 +4,7 @@ import { CONTRACTS, type Contract } from '../../src/core/contract.js'
 import { OffloadTiers } from '../../src/kv/offload.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
 import type { Prompt } from '../../src/kv/prompt.js'
-import { Desk, missing, shownOf, type DeskOptions } from './support/desk.js'
+import { CacheHarness, missing, shownOf, type HarnessOptions } from './support/cache-harness.js'
 import { NaiveDiskTier } from './support/naive-disk-tier.js'
 import { PromptDraft } from './support/prompt-draft.js'
 
@@ -29,21 +29,24 @@ const TIERS = {
 type Tier = keyof typeof TIERS
 
 class Stage {
-  readonly desk: Desk
+  readonly harness: CacheHarness
   readonly prompt = conversation()
   readonly #offload: OffloadTiers | undefined
 
-  constructor(contract: Contract, options: DeskOptions = {}, offload?: OffloadTiers) {
+  constructor(contract: Contract, options: HarnessOptions = {}, offload?: OffloadTiers) {
     this.#offload = offload
-    this.desk = new Desk({ ...options, options: { ...options.options, ...(offload === undefined ? {} : { offload }) } })
-    this.desk.terms = { contract }
+    this.harness = new CacheHarness({
+      ...options,
+      options: { ...options.options, ...(offload === undefined ? {} : { offload }) },
+    })
+    this.harness.terms = { contract }
   }
 
   async show(generated: readonly number[] = [], shown: Prompt = this.prompt.shown, name = 'a'): Promise<LedgerEntry> {
-    const running = (await this.desk.fetch(name, shown)) ?? expect.fail('no sequence')
-    while (missing(running) > 0) expect(this.desk.decode(running, 16)).toBe(true)
-    for (const token of generated) expect(this.desk.decode(running, Int32Array.of(token))).toBe(true)
-    const entry = this.desk.finish(name)
+    const running = (await this.harness.fetch(name, shown)) ?? expect.fail('no sequence')
+    while (missing(running) > 0) expect(this.harness.decode(running, 16)).toBe(true)
+    for (const token of generated) expect(this.harness.decode(running, Int32Array.of(token))).toBe(true)
+    const entry = this.harness.finish(name)
     await this.#offload?.settle()
     return entry
   }
@@ -65,11 +68,11 @@ describe.each(CONTRACTS)('a restore under %s', (contract) => {
       [60, 90],
       [0, 10],
     ] as const) {
-      const { desk, prompt, show } = bound(stage(contract, Math.ceil(times * LENGTH), tier))
+      const { harness, prompt, show } = bound(stage(contract, Math.ceil(times * LENGTH), tier))
       await show()
       prompt.fold(start, end, marker)
       await show()
-      if (tier !== 'device') while (desk.tidy(0));
+      if (tier !== 'device') while (harness.tidy(0));
       prompt.restore(start)
       const entry = await show()
       expect(entry, `[${start}, ${end})`).toMatchObject({ submitted: 1, approximate: 0, recomputeReason: null, fallback: null })
@@ -85,13 +88,13 @@ describe.each(CONTRACTS)('a restore under %s', (contract) => {
       [12, 40, 85],
       [85, 40, 12],
     ]) {
-      const { desk, prompt, show } = bound(stage(contract, Math.ceil(times * LENGTH), tier))
+      const { harness, prompt, show } = bound(stage(contract, Math.ceil(times * LENGTH), tier))
       await show()
       for (const start of order) {
         prompt.fold(start, start + 20, marker)
         await show()
       }
-      if (tier !== 'device') while (desk.tidy(0));
+      if (tier !== 'device') while (harness.tidy(0));
       for (const start of order) prompt.restore(start)
       const entry = await show()
       if (entry.evicted === 0) expect(entry, order.join()).toMatchObject({ submitted: 1, approximate: 0 })
@@ -132,18 +135,18 @@ describe.each(CONTRACTS)('a restore under %s', (contract) => {
 
 describe('a restore in a tight cache', () => {
   it('gives up nothing of others that run: it is computed, and the ledger says for want of what', async () => {
-    const { desk, prompt, show } = bound(stage('exact', 190, 'host'))
+    const { harness, prompt, show } = bound(stage('exact', 190, 'host'))
     await show()
     prompt.fold(12, 20, marker)
     await show()
-    const other = (await desk.fetch('b', shownOf(text(1000, 40))))!
-    expect(desk.decode(other, 40)).toBe(true)
-    expect(desk.decode(other, Int32Array.from(text(2000, 30)))).toBe(true)
+    const other = (await harness.fetch('b', shownOf(text(1000, 40))))!
+    expect(harness.decode(other, 40)).toBe(true)
+    expect(harness.decode(other, Int32Array.from(text(2000, 30)))).toBe(true)
     prompt.restore(12)
     const entry = await show()
     expect(entry).toMatchObject({ contract: 'exact', approximate: 0 })
     if (entry.submitted > 1) expect(entry.recomputeReason).toMatch(/108 tokens: .*no room/)
-    desk.finish('b')
+    harness.finish('b')
   })
 
   it('whose saved state is damaged loses nothing else', async () => {
@@ -203,12 +206,12 @@ describe('why tokens are computed again', () => {
   })
 
   it('is said of a blend', async () => {
-    const { desk, prompt, show } = bound(stage('blend', 400, 'device'))
-    desk.terms = { contract: 'blend', blend: { first: 5 } }
+    const { harness, prompt, show } = bound(stage('blend', 400, 'device'))
+    harness.terms = { contract: 'blend', blend: { first: 5 } }
     await show()
     prompt.fold(20, 80, marker)
     expect((await show()).recomputeReason).toContain('5 tokens: blend')
   })
 })
 
-const bound = (of: Stage) => ({ desk: of.desk, prompt: of.prompt, show: of.show.bind(of) })
+const bound = (of: Stage) => ({ harness: of.harness, prompt: of.prompt, show: of.show.bind(of) })

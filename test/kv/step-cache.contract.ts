@@ -1,11 +1,11 @@
-/** What a cache owes the engine that leads steps through it (StepCache), looked at after every call (Desk): over random conversations, and case by case. */
+/** What a cache owes the engine that leads steps through it (StepCache), looked at after every call (CacheHarness): over random conversations, and case by case. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../src/core/ids.js'
 import type { Prompt } from '../../src/kv/prompt.js'
 import { KvfoldError } from '../../src/core/errors.js'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
-import { missing, shownOf, type Desk, type DeskOptions, type Running } from './support/desk.js'
+import { missing, shownOf, type CacheHarness, type HarnessOptions, type Running } from './support/cache-harness.js'
 
 const NAMES = ['a', 'b', 'c'] as const
 /** Few different tokens, so that beginnings, endings and whole messages coincide by chance as well. */
@@ -124,10 +124,10 @@ const nothing = () => ({
 })
 type Seen = ReturnType<typeof nothing>
 
-async function play(desk: Desk, operations: readonly Operation[], seen: Seen): Promise<void> {
+async function play(harness: CacheHarness, operations: readonly Operation[], seen: Seen): Promise<void> {
   const fresh = (of: string) => new Talk(of === 'c' ? [11, 10, 12, 11, 10] : [10, 11, 12, 10, 11, 12])
   const talks = new Map<string, Talk>(NAMES.map((each) => [each, fresh(each)]))
-  const runningOf = (of: string) => desk.running.get(conversationId(of))
+  const runningOf = (of: string) => harness.running.get(conversationId(of))
 
   /** Prompt tokens still to be computed. */
   const missingOf = (of: string) => {
@@ -137,7 +137,7 @@ async function play(desk: Desk, operations: readonly Operation[], seen: Seen): P
 
   const finish = (of: string, outcome: 'done' | 'cancelled') => {
     const { generated } = runningOf(of)!
-    const entry = desk.finish(of, outcome)
+    const entry = harness.finish(of, outcome)
     if (outcome === 'done') talks.get(of)!.say([3, ...generated])
     seen.steps++
     if (outcome === 'cancelled') seen.cancelled++
@@ -150,13 +150,13 @@ async function play(desk: Desk, operations: readonly Operation[], seen: Seen): P
     seen.parks += entry.parked
   }
   const start = async (of: string) => {
-    if ((await desk.fetch(of, talks.get(of)!.shown)) === null) seen.noSequence++
+    if ((await harness.fetch(of, talks.get(of)!.shown)) === null) seen.noSequence++
   }
   /** One decode; without room the step ends. */
   const advance = (of: string, count: number, tokens: readonly number[]) => {
     const running = runningOf(of)!
     const isIn = missing(running) === 0
-    if (desk.decode(running, isIn ? Int32Array.from(tokens) : count)) return
+    if (harness.decode(running, isIn ? Int32Array.from(tokens) : count)) return
     seen.noCells++
     finish(of, isIn ? 'done' : 'cancelled')
   }
@@ -176,14 +176,14 @@ async function play(desk: Desk, operations: readonly Operation[], seen: Seen): P
     else if (op.do === 'undo') talk.undo()
     else if (op.do === 'revert') talk.revert()
     else if (op.do === 'start' && running === undefined) await start(op.name)
-    else if (running !== undefined && desk.isLost(running)) finish(op.name, 'cancelled')
+    else if (running !== undefined && harness.isLost(running)) finish(op.name, 'cancelled')
     else if (op.do === 'advance' && running !== undefined) advance(op.name, op.count, op.tokens)
     else if (op.do === 'abort' && running !== undefined && missing(running) > 0) {
-      if (desk.decode(running, op.count, op.entering) && op.entering % 2 === 0) finish(op.name, 'cancelled')
+      if (harness.decode(running, op.count, op.entering) && op.entering % 2 === 0) finish(op.name, 'cancelled')
     } else if (op.do === 'cancel' && running !== undefined) finish(op.name, 'cancelled')
     else if (op.do === 'finish' && running !== undefined && missing(running) === 0) finish(op.name, 'done')
     else if (op.do === 'forget' && running === undefined) {
-      desk.forget(op.name)
+      harness.forget(op.name)
       talks.set(op.name, fresh(op.name))
     } else if (op.do === 'ask' && running === undefined) await ask(op.name, op.tokens)
     else if (op.do === 'trial' && running === undefined) {
@@ -205,7 +205,7 @@ const tail = text(300, 15)
 const prompt = [1, 2]
 
 export interface StepCacheOnTrial {
-  readonly make: (options?: Pick<DeskOptions, 'cells' | 'sequences'>) => Desk
+  readonly make: (options?: Pick<HarnessOptions, 'cells' | 'sequences'>) => CacheHarness
   /** What random conversations must come by, over and above steps. */
   readonly meets: readonly (keyof Seen)[]
   /** How many of them; ten times as many in the long tests. */
@@ -232,29 +232,29 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
   }, 600_000)
 
   /** Computes what is missing of the prompt, `chunk` tokens at most a decode; says how many decodes that took. A cache may ask for more of them. */
-  const fill = (desk: Desk, running: Running, chunk = 50): number => {
+  const fill = (harness: CacheHarness, running: Running, chunk = 50): number => {
     let decodes = 0
-    for (; missing(running) > 0; decodes++) expect(desk.decode(running, chunk)).toBe(true)
+    for (; missing(running) > 0; decodes++) expect(harness.decode(running, chunk)).toBe(true)
     return decodes
   }
 
   /** A whole step. */
   const step = async (
-    desk: Desk,
+    harness: CacheHarness,
     name: string,
     messages: readonly (readonly number[])[],
     generated: readonly number[] = [],
   ): Promise<LedgerEntry> => {
-    const running = (await desk.fetch(name, shownOf(...messages))) ?? expect.fail(`${name} found no sequence`)
-    fill(desk, running)
-    for (const token of generated) expect(desk.decode(running, Int32Array.of(token))).toBe(true)
-    return desk.finish(name)
+    const running = (await harness.fetch(name, shownOf(...messages))) ?? expect.fail(`${name} found no sequence`)
+    fill(harness, running)
+    for (const token of generated) expect(harness.decode(running, Int32Array.of(token))).toBe(true)
+    return harness.finish(name)
   }
 
   describe('a conversation that grows', () => {
     it('computes only what is new, generated tokens and their messages included', async () => {
-      const desk = make()
-      const first = await step(desk, 'a', [system, long, prompt], [50, 51])
+      const harness = make()
+      const first = await step(harness, 'a', [system, long, prompt], [50, 51])
       expect(first).toMatchObject({
         step: 0,
         kind: 'answer',
@@ -265,7 +265,7 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
         fresh: 54,
         side: 0,
       })
-      const second = await step(desk, 'a', [system, long, [...prompt, 50, 51, 3], tail, prompt], [60])
+      const second = await step(harness, 'a', [system, long, [...prompt, 50, 51, 3], tail, prompt], [60])
       expect(second).toMatchObject({
         step: 1,
         shown: 73,
@@ -285,30 +285,30 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
     })
 
     it('recomputes nothing in a read-only step: only the new messages are computed', async () => {
-      const desk = make()
-      await step(desk, 'a', [system, long, prompt], [50, 51])
+      const harness = make()
+      await step(harness, 'a', [system, long, prompt], [50, 51])
       for (let turn = 1; turn < 5; turn++) {
         const answers = Array.from({ length: turn }, (_, at) => [[...prompt, 50, 51, 3], text(400 + 10 * at, 6)]).flat()
-        const entry = await step(desk, 'a', [system, long, ...answers, prompt], [50, 51])
+        const entry = await step(harness, 'a', [system, long, ...answers, prompt], [50, 51])
         expect(entry.recomputed).toBe(0)
         expect(entry.fresh).toBe(1 + 6 + 2 + 2)
       }
     })
 
     it('counts the pending token, and the summary as what it is', async () => {
-      const desk = make()
-      const running = (await desk.fetch('a', shownOf(system, prompt), 'summary'))!
-      fill(desk, running)
-      expect(desk.finish('a', 'done', 1)).toMatchObject({ kind: 'summary', pending: 1, shown: 12 })
+      const harness = make()
+      const running = (await harness.fetch('a', shownOf(system, prompt), 'summary'))!
+      fill(harness, running)
+      expect(harness.finish('a', 'done', 1)).toMatchObject({ kind: 'summary', pending: 1, shown: 12 })
     })
 
     it('gives times to the parts they were spent on', async () => {
-      const desk = make()
-      const running = (await desk.fetch('a', shownOf(system, prompt)))!
-      const prefill = fill(desk, running, 7)
+      const harness = make()
+      const running = (await harness.fetch('a', shownOf(system, prompt)))!
+      const prefill = fill(harness, running, 7)
       expect(prefill).toBeGreaterThan(1)
-      desk.decode(running, Int32Array.of(50))
-      const { milliseconds } = desk.finish('a')
+      harness.decode(running, Int32Array.of(50))
+      const { milliseconds } = harness.finish('a')
       expect(milliseconds).toMatchObject({ prefill, decode: 1 })
       expect(milliseconds.cache).toBeGreaterThan(0)
     })
@@ -316,65 +316,65 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
 
   describe('a step', () => {
     it('that is shown again computes something of it, for the logits, and counts no token twice', async () => {
-      const desk = make()
-      await step(desk, 'a', [system, long, prompt], [50])
-      const entry = await step(desk, 'a', [system, long, prompt])
+      const harness = make()
+      await step(harness, 'a', [system, long, prompt], [50])
+      const entry = await step(harness, 'a', [system, long, prompt])
       expect(entry.shown).toBe(52)
       expect(entry.submitted).toBeGreaterThan(0)
       expect(entry.fresh).toBe(0)
     })
 
     it('that is cancelled before anything entered costs nothing, and one whose prompt was aborted can be asked for again', async () => {
-      const desk = make()
-      const first = (await desk.fetch('a', shownOf(system, prompt)))!
-      desk.decode(first, 12, 0)
-      expect(desk.finish('a', 'cancelled')).toMatchObject({ kind: 'cancelled', side: 0, submitted: 0, messages: [] })
-      const second = (await desk.fetch('a', shownOf(system, prompt)))!
-      desk.decode(second, 12, 5)
-      expect(desk.finish('a', 'cancelled')).toMatchObject({ kind: 'cancelled', shown: 0, side: 5, submitted: 5 })
-      expect(await step(desk, 'a', [system, prompt])).toMatchObject({ step: 2, shown: 12 })
+      const harness = make()
+      const first = (await harness.fetch('a', shownOf(system, prompt)))!
+      harness.decode(first, 12, 0)
+      expect(harness.finish('a', 'cancelled')).toMatchObject({ kind: 'cancelled', side: 0, submitted: 0, messages: [] })
+      const second = (await harness.fetch('a', shownOf(system, prompt)))!
+      harness.decode(second, 12, 5)
+      expect(harness.finish('a', 'cancelled')).toMatchObject({ kind: 'cancelled', shown: 0, side: 5, submitted: 5 })
+      expect(await step(harness, 'a', [system, prompt])).toMatchObject({ step: 2, shown: 12 })
     })
 
     it('shows what the last one that was done left: a cancelled one does not change what "before" is', async () => {
-      const desk = make()
-      await step(desk, 'a', [system, long, prompt])
-      const shown = desk.cache.prompt(conversationId('a'))
+      const harness = make()
+      await step(harness, 'a', [system, long, prompt])
+      const shown = harness.cache.prompt(conversationId('a'))
       expect([...shown!.tokens]).toEqual([...system, ...long, ...prompt])
-      const running = (await desk.fetch('a', shownOf(tail, prompt)))!
-      desk.decode(running, 5)
-      desk.finish('a', 'cancelled')
-      expect(desk.cache.prompt(conversationId('a'))).toEqual(shown)
-      expect((await step(desk, 'a', [tail, long, prompt])).recomputed).toBeGreaterThan(0)
+      const running = (await harness.fetch('a', shownOf(tail, prompt)))!
+      harness.decode(running, 5)
+      harness.finish('a', 'cancelled')
+      expect(harness.cache.prompt(conversationId('a'))).toEqual(shown)
+      expect((await step(harness, 'a', [tail, long, prompt])).recomputed).toBeGreaterThan(0)
     })
   })
 
   describe('when room runs out', () => {
     it('full is said, having lost nothing, when only running live sequences are left or what they leave is not enough', async () => {
-      const desk = make({ cells: 60 })
-      await step(desk, 'idle', [text(1, 10)])
-      const a = (await desk.fetch('a', shownOf(text(1000, 60))))!
-      const b = (await desk.fetch('b', shownOf(text(2000, 60))))!
-      expect(desk.decode(a, 20) && desk.decode(b, 25)).toBe(true)
-      expect(desk.cache.reserve(16)).toEqual({ kind: 'full', needed: 16, free: 5 })
-      expect(desk.decode(a, 16)).toBe(false)
-      expect(desk.cache.totals.used).toBe(55)
-      expect(desk.decode(a, 15)).toBe(true)
-      expect(desk.decode(a, 1)).toBe(false)
-      desk.finish('b', 'cancelled')
-      fill(desk, a)
-      desk.finish('a')
+      const harness = make({ cells: 60 })
+      await step(harness, 'idle', [text(1, 10)])
+      const a = (await harness.fetch('a', shownOf(text(1000, 60))))!
+      const b = (await harness.fetch('b', shownOf(text(2000, 60))))!
+      expect(harness.decode(a, 20) && harness.decode(b, 25)).toBe(true)
+      expect(harness.cache.reserve(16)).toEqual({ kind: 'full', needed: 16, free: 5 })
+      expect(harness.decode(a, 16)).toBe(false)
+      expect(harness.cache.totals.used).toBe(55)
+      expect(harness.decode(a, 15)).toBe(true)
+      expect(harness.decode(a, 1)).toBe(false)
+      harness.finish('b', 'cancelled')
+      fill(harness, a)
+      harness.finish('a')
     })
 
     it('sequence ids go to whoever begins, from who is idle; with none idle full is said', async () => {
-      const desk = make({ sequences: 2 })
-      await step(desk, 'a', [text(1000, 20)])
-      await desk.fetch('b', shownOf(text(2000, 20)))
-      await desk.fetch('c', shownOf(text(3000, 20)))
-      const before = desk.memory.readback()
-      expect(await desk.fetch('d', shownOf(text(4000, 20)))).toBeNull()
-      expect(desk.memory.readback()).toEqual(before)
+      const harness = make({ sequences: 2 })
+      await step(harness, 'a', [text(1000, 20)])
+      await harness.fetch('b', shownOf(text(2000, 20)))
+      await harness.fetch('c', shownOf(text(3000, 20)))
+      const before = harness.memory.readback()
+      expect(await harness.fetch('d', shownOf(text(4000, 20)))).toBeNull()
+      expect(harness.memory.readback()).toEqual(before)
       const reason = expect.stringContaining('All 2 sequences') as string
-      expect(desk.cache.open(conversationId('d'))).toMatchObject({ kind: 'full', reason })
+      expect(harness.cache.open(conversationId('d'))).toMatchObject({ kind: 'full', reason })
     })
   })
 
@@ -391,9 +391,9 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
     }
 
     it('is refused before anything changes', async () => {
-      const desk = make({ sequences: 2 })
-      const running = (await desk.fetch('a', shownOf(system, prompt)))!
-      const { cache, memory } = desk
+      const harness = make({ sequences: 2 })
+      const running = (await harness.fetch('a', shownOf(system, prompt)))!
+      const { cache, memory } = harness
       const { sequence, step, plan } = running
       invariant(() => cache.begin(sequence, plan, 'answer'))
       invariant(() => {
@@ -407,28 +407,28 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
         cache.commit(step, Int32Array.of(5), 'generated', 0)
       })
       invariant(() => cache.finish(step, 'done', 0))
-      fill(desk, running)
+      fill(harness, running)
       invariant(() => {
         cache.commit(step, Int32Array.of(5), 'prompt', 0)
       })
       memory.decode(sequence.seq, 12, Int32Array.of(5, 6))
       invariant(() => cache.settle(step, Int32Array.of(5), 'generated'))
       memory.untag(sequence.seq, { start: 12, end: 14 })
-      desk.finish('a')
+      harness.finish('a')
       invariant(() => cache.finish(step, 'done', 0))
       invariant(() => {
         cache.commit(step, Int32Array.of(5), 'generated', 0)
       })
-      await desk.fetch('b', shownOf(tail))
-      await desk.fetch('c', shownOf(long))
+      await harness.fetch('b', shownOf(tail))
+      await harness.fetch('c', shownOf(long))
       invariant(() => cache.plan(sequence, shownOf(system)))
-      desk.inspect()
+      harness.inspect()
     })
 
     it('to forget somebody unknown is none', () => {
-      const desk = make()
-      desk.forget('nobody')
-      expect(desk.cache.totals).toMatchObject({ used: 0, sequences: { used: 0 } })
+      const harness = make()
+      harness.forget('nobody')
+      expect(harness.cache.totals).toMatchObject({ used: 0, sequences: { used: 0 } })
     })
   })
 }

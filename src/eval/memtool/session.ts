@@ -20,7 +20,15 @@ import type { Answered, CalledTool } from '../agent.js'
 import { type Actor, type TurnAsk, type Checkpoint, runEpisode, type TurnRecord } from '../episode/episode.js'
 import { Recorder } from '../recorder.js'
 import { IsolatedEngine } from '../run/trial.js'
-import { answerOf, CompanyDesk, keywordOf, type Request, requestsOf, type ToolSessionOptions, type World } from './companies.js'
+import {
+  answerOf,
+  CompanyEnvironment,
+  keywordOf,
+  type Request,
+  requestsOf,
+  type ToolSessionOptions,
+  type World,
+} from './companies.js'
 import { measuresOf, type MemToolMeasures, Novelty } from './measures.js'
 
 // The ways of the MemTool study: the paper's three modes and what they are compared with, each as options of the one agent.
@@ -138,7 +146,7 @@ export interface MemToolTokens {
 export async function memToolSession(run: MemToolRun, setting: MemToolSetting): Promise<MemToolResult> {
   const { world, catalogue, from, onTurn, around = (inner: Engine) => inner, signal } = setting
   const name = `memtool-${randomUUID().slice(0, 8)}`
-  const desk = new CompanyDesk(world, run, from?.checkpoint?.environment as { turn: number } | undefined)
+  const environment = new CompanyEnvironment(world, run, from?.checkpoint?.environment as { turn: number } | undefined)
   const alone = new IsolatedEngine(setting.engine, name)
   // The script has to be there before the session that it speaks for.
   let actor: MemToolActor | null = null
@@ -149,7 +157,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
       : new SpokenEngine(
           alone,
           teacherOf(
-            desk,
+            environment,
             (tool) => actor?.session.memory.has(tool) ?? false,
             () => actor?.session.memory.loaded.map(({ definition }) => definition.name) ?? [],
           ),
@@ -158,7 +166,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
   const recorder = new Recorder(novelty)
   const state = from?.checkpoint?.actor as MemToolActorState | undefined
   actor = new MemToolActor({
-    ...{ engine: recorder, id: conversationId(`${name}/session`), catalogue, desk, way, placement },
+    ...{ engine: recorder, id: conversationId(`${name}/session`), catalogue, environment, way, placement },
     needed: requestsOf(world, run).flatMap(({ figures }) => figures.map((figure) => world.callOf(figure).name)),
     generation: { contract, maxTokens: MOST, ...(sampling === undefined ? {} : { sampling }) },
     ...(limits === undefined ? {} : { limits }),
@@ -173,7 +181,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
   }
   try {
     const turns = await runEpisode({
-      environment: desk,
+      environment,
       actor: counting(actor, novelty),
       recorder,
       before: from?.turns ?? [],
@@ -224,7 +232,7 @@ export interface MemToolActorOptions extends Pick<
   MemToolOptions,
   'engine' | 'id' | 'catalogue' | 'generation' | 'history' | 'limits'
 > {
-  readonly desk: CompanyDesk
+  readonly environment: CompanyEnvironment
   readonly way: WayName
   /** Default: the way's. */
   readonly placement?: Placement
@@ -247,7 +255,7 @@ export class MemToolActor implements Actor {
   readonly #called: Record<string, number>
 
   constructor(private readonly options: MemToolActorOptions) {
-    const { way, desk, placement, limits, state, engine, id, catalogue, generation, history } = options
+    const { way, environment, placement, limits, state, engine, id, catalogue, generation, history } = options
     const { mode, removal, given, ...standard } = ways[way]
     this.#cohorts = [...(state?.cohorts ?? [])]
     this.#called = { ...state?.called }
@@ -256,7 +264,7 @@ export class MemToolActor implements Actor {
       placement: placement ?? standard.placement,
       limits: { ...limits, ...standard.limits },
       purpose: PURPOSE,
-      execute: (call) => desk.execute(call),
+      execute: (call) => environment.execute(call),
       ...(generation === undefined ? {} : { generation }),
       ...(history === undefined ? {} : { history }),
       ...(state === undefined ? {} : { state: state.session }),
@@ -331,29 +339,33 @@ export class MemToolActor implements Actor {
   }
 
   get #needed(): readonly string[] {
-    const { world, request } = this.options.desk
+    const { world, request } = this.options.environment
     return toolsFor(world, request)
   }
 }
 
-const toolsFor = (world: CompanyDesk['world'], { figures }: Request): readonly string[] => [
+const toolsFor = (world: CompanyEnvironment['world'], { figures }: Request): readonly string[] => [
   ...new Set(figures.map((figure) => world.callOf(figure).name)),
 ]
 
 /** The session's own tools first, then those that stand first in the catalogue. */
-function alwaysOf({ needed, desk }: MemToolActorOptions, limit: number): readonly string[] {
-  return [...new Set([...needed, ...desk.world.tools.map(({ name }) => name)])].slice(0, limit)
+function alwaysOf({ needed, environment }: MemToolActorOptions, limit: number): readonly string[] {
+  return [...new Set([...needed, ...environment.world.tools.map(({ name }) => name)])].slice(0, limit)
 }
 
 /**
  * Acts as the paper has a model act that makes no mistake: removes what the request does not need, searches a keyword a tool that is missing, calls what is
  * loaded, and answers with what the calls returned. It knows the requests, never what a search will find.
  */
-export function teacherOf(desk: CompanyDesk, loaded: (name: string) => boolean, names: () => readonly string[]): Teacher {
+export function teacherOf(
+  environment: CompanyEnvironment,
+  loaded: (name: string) => boolean,
+  names: () => readonly string[],
+): Teacher {
   return (request) => {
-    const needed = toolsFor(desk.world, desk.request)
+    const needed = toolsFor(environment.world, environment.request)
     const useless = names().filter((name) => !needed.includes(name))
-    const missing = desk.request.figures.filter((figure) => !loaded(desk.world.callOf(figure).name))
+    const missing = environment.request.figures.filter((figure) => !loaded(environment.world.callOf(figure).name))
     const keywords = [...new Set(missing.map(keywordOf))]
     const aside = propertyOf(request)
     if (aside === 'remove') return { content: JSON.stringify({ remove: useless }) }
@@ -365,9 +377,9 @@ export function teacherOf(desk: CompanyDesk, loaded: (name: string) => boolean, 
       if (calls.length > 0) return { calls }
     }
     const called = here.some(({ role, name }) => role === 'tool' && name !== SEARCH_TOOLS && name !== REMOVE_TOOLS)
-    const callable = desk.request.figures.filter((figure) => loaded(desk.world.callOf(figure).name))
-    if (!called && callable.length > 0) return { calls: callable.map((figure) => desk.world.callOf(figure)) }
-    return { content: callable.length === 0 ? 'I have no tool for that.' : answerOf(desk.world, callable) }
+    const callable = environment.request.figures.filter((figure) => loaded(environment.world.callOf(figure).name))
+    if (!called && callable.length > 0) return { calls: callable.map((figure) => environment.world.callOf(figure)) }
+    return { content: callable.length === 0 ? 'I have no tool for that.' : answerOf(environment.world, callable) }
   }
 }
 

@@ -2,7 +2,7 @@
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
-import type { ThreadDesk } from '../threads/thread-api.js'
+import type { ThreadApi } from '../threads/thread-api.js'
 
 /** Where a response stands. */
 export interface ResponsePlace {
@@ -15,16 +15,16 @@ export class Responses {
   /** Responses whose thread was deleted while nobody watched are dropped first; not those of a damaged one. @throws KvfoldError store/* */
   constructor(
     private readonly store: ResponseStore,
-    private readonly desk: Pick<ThreadDesk, 'reading' | 'list' | 'view' | 'delete' | 'watch' | 'damage'>,
+    private readonly threads: Pick<ThreadApi, 'reading' | 'list' | 'view' | 'delete' | 'watch' | 'damage'>,
   ) {
     const live = new Map<Tenant, ReadonlySet<string>>()
     const isGone = ({ tenant, thread }: ThreadRef) => {
-      const known = live.get(tenant) ?? new Set([...desk.list(tenant), ...desk.damage(tenant)].map(({ id }) => id))
+      const known = live.get(tenant) ?? new Set([...threads.list(tenant), ...threads.damage(tenant)].map(({ id }) => id))
       live.set(tenant, known)
       return !known.has(thread)
     }
     store.drop(store.threads().filter(isGone))
-    desk.watch(null, ({ tenant, thread, kind }) => {
+    threads.watch(null, ({ tenant, thread, kind }) => {
       if (kind === 'deleted') store.drop([{ tenant, thread }])
     })
   }
@@ -54,7 +54,7 @@ export class Responses {
     const all = await this.store.of(kept)
     const isLast = all.every((other) => other.id === id || other.body === null)
     const end = Math.max(...all.map(({ messages }) => messages))
-    if (isLast && end >= (await this.#lengthOf(kept))) await this.desk.delete(tenant, kept.thread)
+    if (isLast && end >= (await this.#lengthOf(kept))) await this.threads.delete(tenant, kept.thread)
     else await this.store.erase(tenant, id)
     return true
   }
@@ -70,7 +70,7 @@ export class Responses {
 
   async #lengthOf({ tenant, thread }: ThreadRef): Promise<number> {
     try {
-      return await this.desk.reading(() => this.desk.view(tenant, thread).length)
+      return await this.threads.reading(() => this.threads.view(tenant, thread).length)
     } catch (error) {
       if (error instanceof KvfoldError && error.code === 'server/no-thread') return Infinity
       throw error

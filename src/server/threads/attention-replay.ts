@@ -15,7 +15,7 @@ export class AttentionReplay {
 
   constructor(private readonly models: Models) {}
 
-  /** Changes nothing. @throws KvfoldError as ThreadDesk.attention */
+  /** Changes nothing. @throws KvfoldError as ThreadApi.attention */
   look(
     thread: Thread,
     { layers, signal }: { readonly layers?: readonly number[]; readonly signal?: AbortSignal } = {},

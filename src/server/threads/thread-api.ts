@@ -97,7 +97,7 @@ export interface ThreadChange {
  *
  * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused, tool/costs-more and tool/bad-arguments from the conversation; what the engine throws
  */
-export interface ThreadDesk {
+export interface ThreadApi {
   /**
    * Lets `work` look at threads by `list`, `damage`, `get`, `view` and `export`, which see what other servers that share the store did up to then.
    * Of such a store they are to be called within it only; `work` may be begun more than once. @throws what `work` throws; KvfoldError store/unreachable

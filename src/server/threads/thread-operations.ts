@@ -1,4 +1,4 @@
-/** Owns what programs and people do to threads: the desk, over the book and the models. */
+/** Owns what programs and people do to threads, over the thread manager and the models. */
 import type { ChatMessage } from '../../chat/message.js'
 import type { Fragment } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
@@ -11,12 +11,12 @@ import type { ThreadEvent } from '../../store/port.js'
 import { toolsFoundIn } from '../../tools/management.js'
 import { AttentionReplay } from './attention-replay.js'
 import type { Models, ServedEngine } from './models.js'
-import { exported, type ThreadDesk, type ThreadMessage, type ThreadSummary, type ThreadView } from './thread-api.js'
+import { exported, type ThreadApi, type ThreadMessage, type ThreadSummary, type ThreadView } from './thread-api.js'
 import type { ThreadManager } from './thread-manager.js'
 import type { KnownThread } from './thread-table.js'
 import type { Thread } from './thread.js'
 
-export class Operations implements ThreadDesk {
+export class Operations implements ThreadApi {
   readonly #looking: AttentionReplay
 
   constructor(
@@ -47,7 +47,7 @@ export class Operations implements ThreadDesk {
     return this.book.get(tenant, id).view
   }
 
-  fragment(...[tenant, id, options]: Parameters<ThreadDesk['fragment']>): Promise<readonly Fragment[]> {
+  fragment(...[tenant, id, options]: Parameters<ThreadApi['fragment']>): Promise<readonly Fragment[]> {
     return this.#edit(tenant, id, (thread) => {
       const { fragments } = granted(thread.conversation.fragment(options))
       edited(thread, 'cut', fragments, 0)
@@ -55,7 +55,7 @@ export class Operations implements ThreadDesk {
     })
   }
 
-  fold(...[tenant, id, fragment, how, costly]: Parameters<ThreadDesk['fold']>): Promise<Fragment> {
+  fold(...[tenant, id, fragment, how, costly]: Parameters<ThreadApi['fold']>): Promise<Fragment> {
     return this.#with(tenant, id, (thread, engine) =>
       this.book.quietly(thread, 'fragments', async () => {
         const { conversation } = thread
@@ -79,7 +79,7 @@ export class Operations implements ThreadDesk {
     )
   }
 
-  unforgotten(...[tenant, id]: Parameters<ThreadDesk['unforgotten']>): ReturnType<ThreadDesk['unforgotten']> {
+  unforgotten(...[tenant, id]: Parameters<ThreadApi['unforgotten']>): ReturnType<ThreadApi['unforgotten']> {
     return this.book.unforgotten({ tenant, id })
   }
 
@@ -94,8 +94,8 @@ export class Operations implements ThreadDesk {
   }
 
   summarize(
-    ...[tenant, id, fragment, focus, signal, costly]: Parameters<ThreadDesk['summarize']>
-  ): ReturnType<ThreadDesk['summarize']> {
+    ...[tenant, id, fragment, focus, signal, costly]: Parameters<ThreadApi['summarize']>
+  ): ReturnType<ThreadApi['summarize']> {
     return this.#edit(tenant, id, async (thread) => {
       const result = await thread.conversation.summarize(fragment, focus, signal, costly)
       thread.account(result.ledger ?? [])
@@ -105,14 +105,14 @@ export class Operations implements ThreadDesk {
     })
   }
 
-  search(...[tenant, id, options]: Parameters<ThreadDesk['search']>): ReturnType<ThreadDesk['search']> {
+  search(...[tenant, id, options]: Parameters<ThreadApi['search']>): ReturnType<ThreadApi['search']> {
     return this.#edit(tenant, id, ({ conversation }) => {
       const { hits, total, ignoringCase, elsewhere } = granted(conversation.search(options))
       return { hits, total, ignoringCase, elsewhere }
     })
   }
 
-  detail(...[tenant, id, hit, extendedContext]: Parameters<ThreadDesk['detail']>): ReturnType<ThreadDesk['detail']> {
+  detail(...[tenant, id, hit, extendedContext]: Parameters<ThreadApi['detail']>): ReturnType<ThreadApi['detail']> {
     return this.#edit(tenant, id, ({ conversation }) => {
       const { hit: found } = granted(conversation.detail(hit, extendedContext))
       const { start, end } = found.excerpt
@@ -120,7 +120,7 @@ export class Operations implements ThreadDesk {
     })
   }
 
-  contract(...[tenant, id, contract]: Parameters<ThreadDesk['contract']>): Promise<void> {
+  contract(...[tenant, id, contract]: Parameters<ThreadApi['contract']>): Promise<void> {
     return this.book.owned(tenant, id, (thread) =>
       this.book.quietly(thread, 'contract', () => {
         thread.contract = contract
@@ -128,7 +128,7 @@ export class Operations implements ThreadDesk {
     )
   }
 
-  refresh(...[tenant, id, signal]: Parameters<ThreadDesk['refresh']>): ReturnType<ThreadDesk['refresh']> {
+  refresh(...[tenant, id, signal]: Parameters<ThreadApi['refresh']>): ReturnType<ThreadApi['refresh']> {
     return this.#with(tenant, id, (thread, engine) =>
       this.book.quietly(thread, 'ledger', async () => {
         // Engines without contracts have nothing that is not exact.
@@ -140,11 +140,11 @@ export class Operations implements ThreadDesk {
     )
   }
 
-  async attention(...[tenant, id, options]: Parameters<ThreadDesk['attention']>): ReturnType<ThreadDesk['attention']> {
+  async attention(...[tenant, id, options]: Parameters<ThreadApi['attention']>): ReturnType<ThreadApi['attention']> {
     return this.#looking.look(await this.reading(() => this.book.get(tenant, id)), options)
   }
 
-  export(tenant: Tenant, id: string): ReturnType<ThreadDesk['export']> {
+  export(tenant: Tenant, id: string): ReturnType<ThreadApi['export']> {
     return exported(this.book.get(tenant, id).record)
   }
 
@@ -152,7 +152,7 @@ export class Operations implements ThreadDesk {
     return this.book.delete(tenant, id)
   }
 
-  watch(...[tenant, listener]: Parameters<ThreadDesk['watch']>): () => void {
+  watch(...[tenant, listener]: Parameters<ThreadApi['watch']>): () => void {
     return this.book.watch(tenant, listener)
   }
 

@@ -37,7 +37,7 @@ function scripted(helpers: readonly string[], context?: number): ScriptedEngine 
   )
 }
 
-const desk = (engine: ScriptedEngine, more: Partial<UFoldSessionOptions> = {}) =>
+const session = (engine: ScriptedEngine, more: Partial<UFoldSessionOptions> = {}) =>
   new UFoldSession({ engine, id, system: 'You keep the desk.', clientTools, fold: { foldFrom: 1 }, ...more })
 
 const memory = (todo: string, summary = 'Orders were looked up.') => JSON.stringify({ summary, todo: [todo] })
@@ -47,7 +47,7 @@ const lines = (...ranges: string[]) =>
 describe('u-fold', () => {
   it('shows notes and chosen lines of what is over, and the dialogue stays whole', async () => {
     const engine = scripted([memory('tell the status of W1'), lines('3', '2-2')])
-    const agent = desk(engine)
+    const agent = session(engine)
     await agent.ask('W1')
     await agent.ask('W2')
     const [first, second] = agent.reports
@@ -69,19 +69,19 @@ describe('u-fold', () => {
   })
 
   it('asks nobody below the threshold, and one helper where the to-do list is the same', async () => {
-    const small = desk(scripted([]), { fold: { foldFrom: 100_000 } })
+    const small = session(scripted([]), { fold: { foldFrom: 100_000 } })
     await small.ask('W1')
     await small.ask('W2')
     expect(small.reports.map(({ kind }) => kind)).toEqual(['small', 'small'])
 
     const plan = memory('tell the status')
     const replies = [plan, lines('2-3'), plan]
-    const agent = desk(scripted(replies))
+    const agent = session(scripted(replies))
     for (const name of ['W1', 'W2', 'W3']) await agent.ask(name)
     expect(agent.reports.map(({ kind }) => kind)).toEqual(['small', 'folded', 'same'])
     expect(agent.reports[2]!.ledger).toHaveLength(1)
 
-    const always = desk(scripted([...replies, lines('2-3')]), { fold: { foldFrom: 1, when: 'every-turn' } })
+    const always = session(scripted([...replies, lines('2-3')]), { fold: { foldFrom: 1, when: 'every-turn' } })
     for (const name of ['W1', 'W2', 'W3']) await always.ask(name)
     expect(always.reports.map(({ kind }) => kind)).toEqual(['small', 'folded', 'folded'])
   })
@@ -93,7 +93,7 @@ describe('u-fold', () => {
     ['a summary longer than what it hides', [memory('b', 'and so on '.repeat(400)), lines('2')], 'The view would not be shorter'],
   ])('goes on with the last good view after %s', async (_, bad, why) => {
     const engine = scripted([memory('a'), lines('2-3'), ...bad])
-    const agent = desk(engine)
+    const agent = session(engine)
     for (const name of ['W1', 'W2']) await agent.ask(name)
     const good = agent.conversation.edits()
     expect(good).not.toEqual([])
@@ -109,19 +109,19 @@ describe('u-fold', () => {
       for (const name of names) await agent.ask(name)
       return agent.reports.map(({ kind }) => kind)
     }
-    const appending = desk(scripted([]), { fold: { foldFrom: 100_000 } })
+    const appending = session(scripted([]), { fold: { foldFrom: 100_000 } })
     await kinds(appending)
     const sizes = appending.reports.map(({ before }) => before)
     const foldFrom = sizes[5]!
     expect(sizes[6]).toBeLessThan(1.25 * foldFrom)
     expect(sizes[7]).toBeGreaterThan(1.25 * foldFrom)
     const long = memory('b', 'and so on '.repeat(800))
-    const looks = await kinds(desk(scripted([long, lines('2'), memory('c'), lines('2')]), { fold: { foldFrom } }))
+    const looks = await kinds(session(scripted([long, lines('2'), memory('c'), lines('2')]), { fold: { foldFrom } }))
     expect(looks).toEqual([...Array<string>(5).fill('small'), 'kept', 'small', 'folded'])
   })
 
   it('goes on after a result that no window holds: it is hidden without a choice, and can be restored', async () => {
-    const agent = desk(scripted([], 1500), { fold: { foldFrom: 1000 } })
+    const agent = session(scripted([], 1500), { fold: { foldFrom: 1000 } })
     await agent.ask('W1')
     await expect(agent.ask('BIG')).rejects.toMatchObject({ code: 'context/full' })
     expect((await agent.ask('W3')).end).toBe('stop')
@@ -132,7 +132,7 @@ describe('u-fold', () => {
   })
 
   it('refuses ranges that are no lines, counts them, and takes the others', async () => {
-    const agent = desk(scripted([memory('a'), lines('3-2', '9000-9001', 'all', '2-3')]))
+    const agent = session(scripted([memory('a'), lines('3-2', '9000-9001', 'all', '2-3')]))
     for (const name of ['W1', 'W2']) await agent.ask(name)
     expect(agent.reports.at(-1)).toMatchObject({ kind: 'folded', refused: ['3-2', '9000-9001', 'all'] })
     expect(agent.folding.state.refused).toBe(3)
@@ -142,7 +142,7 @@ describe('u-fold', () => {
   it('has another model keep the notes, and its cost apart', async () => {
     const engine = scripted([])
     const folder = scripted([memory('a'), lines('2-3')])
-    const agent = desk(engine, { folder })
+    const agent = session(engine, { folder })
     for (const name of ['W1', 'W2']) await agent.ask(name)
     const report = agent.reports.at(-1)!
     expect([report.kind, report.ledger.length, report.folder.length]).toEqual(['folded', 0, 2])
@@ -151,7 +151,7 @@ describe('u-fold', () => {
   })
 
   it('goes on from a state as from the session that left it', async () => {
-    const agent = desk(scripted([memory('a'), lines('2-3')]))
+    const agent = session(scripted([memory('a'), lines('2-3')]))
     for (const name of ['W1', 'W2']) await agent.ask(name)
     const again = new UFoldSession(
       { engine: scripted([memory('b'), lines('2-3')]), id, clientTools, fold: { foldFrom: 1 } },

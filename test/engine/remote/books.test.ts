@@ -152,7 +152,7 @@ describe('Books', () => {
 })
 
 /** A prompt of one message of ten parts of a hundred characters, a token each character; folds hide a part behind ten tokens. */
-function desk(cachedPrice: number | (() => number), window = Number.MAX_SAFE_INTEGER) {
+function deferringBooks(cachedPrice: number | (() => number), window = Number.MAX_SAFE_INTEGER) {
   const content = 'abcdefghij'.repeat(100)
   const deferral = new Deferral({ cachedPrice })
   const books = new Books()
@@ -215,7 +215,7 @@ describe('CachedPrice', () => {
 
   it('decides by what it says then: the same fold waits while what is cached costs nothing', () => {
     let price = 0
-    const { step } = desk(() => price)
+    const { step } = deferringBooks(() => price)
     step([])
     for (let turn = 0; turn < 60; turn++) expect(step([0]).folded).toEqual([])
     price = 0.9
@@ -227,11 +227,11 @@ describe('CachedPrice', () => {
 
 describe('Deferral', () => {
   it('shows edits of the first step at once: nothing is cached yet', () => {
-    expect(desk(0.1).step([0, 5])).toMatchObject({ folded: [0, 5], waiting: 0 })
+    expect(deferringBooks(0.1).step([0, 5])).toMatchObject({ folded: [0, 5], waiting: 0 })
   })
 
   it('makes a fold at the end at once, and lets one at the beginning wait until its rent is its price', () => {
-    const { step } = desk(0.2)
+    const { step } = deferringBooks(0.2)
     step([])
     expect(step([9])).toMatchObject({ folded: [9], waiting: 0 })
     // Hides 90 tokens at 0.2 a step; has about 820 computed again at 0.8.
@@ -247,7 +247,7 @@ describe('Deferral', () => {
 
   it('computes less than at once when a model folds from first to last, one fragment a step', () => {
     const cost = (cachedPrice: number | null) => {
-      const { step } = desk(cachedPrice ?? 1)
+      const { step } = deferringBooks(cachedPrice ?? 1)
       step([])
       let computed = 0
       for (let count = 1; count <= 8; count++) computed += step([...Array(count).keys()]).computed
@@ -259,7 +259,7 @@ describe('Deferral', () => {
   })
 
   it('shows restored text at once, and makes what waits behind it, for nothing', () => {
-    const { step } = desk(0.01)
+    const { step } = deferringBooks(0.01)
     step([1])
     expect(step([1, 4])).toMatchObject({ folded: [1], waiting: 1 })
     expect(step([4])).toMatchObject({ folded: [4], waiting: 0 })
@@ -268,10 +268,10 @@ describe('Deferral', () => {
   })
 
   it('keeps nothing back where the context has no room for it', () => {
-    const { step } = desk(0.01, 950)
+    const { step } = deferringBooks(0.01, 950)
     step([2])
     expect(step([0, 2])).toMatchObject({ folded: [2], waiting: 1 })
-    const { step: tight } = desk(0.01, 850)
+    const { step: tight } = deferringBooks(0.01, 850)
     tight([2])
     expect(tight([0, 2])).toMatchObject({ folded: [0, 2], waiting: 0 })
   })

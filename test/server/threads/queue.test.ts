@@ -6,7 +6,7 @@ import { Queue, QueueFull } from '../../../src/server/threads/queue.js'
 const settled = () => new Promise<void>((resolve) => setImmediate(resolve))
 
 /** A queue whose entries are written down as they begin, each with what gives its slot up again. */
-function desk(slots: number, limit = 100) {
+function watchedQueue(slots: number, limit = 100) {
   const queue = new Queue({ slots, limit })
   const begun: string[] = []
   const leave = new Map<string, () => void>()
@@ -27,7 +27,7 @@ function desk(slots: number, limit = 100) {
 
 describe('the queue', () => {
   it('begins at once while there are slots, and then in turns between tenants', async () => {
-    const { begun, leave, enter, queue } = desk(1)
+    const { begun, leave, enter, queue } = watchedQueue(1)
     void enter('a1', 'a')
     for (const name of ['a2', 'a3', 'a4']) void enter(name, 'a')
     for (const name of ['b1', 'b2']) void enter(name, 'b')
@@ -42,7 +42,7 @@ describe('the queue', () => {
   })
 
   it("lets priority go before age, among a tenant's own only", async () => {
-    const { begun, leave, enter } = desk(1)
+    const { begun, leave, enter } = watchedQueue(1)
     void enter('first', 'a')
     void enter('a-low', 'a', -1)
     void enter('a-old', 'a')
@@ -57,7 +57,7 @@ describe('the queue', () => {
   })
 
   it('refuses who comes when as many wait as may, and takes the next when one has left', async () => {
-    const { leave, enter, begun } = desk(1, 1)
+    const { leave, enter, begun } = watchedQueue(1, 1)
     void enter('a', 'a')
     void enter('b', 'a')
     await expect(enter('c', 'z')).rejects.toBeInstanceOf(QueueFull)
@@ -72,7 +72,7 @@ describe('the queue', () => {
   })
 
   it('tells places as they change, and gives up the place of who leaves', async () => {
-    const { leave, enter, begun, queue } = desk(1)
+    const { leave, enter, begun, queue } = watchedQueue(1)
     const told: Record<string, number[]> = { b: [], c: [], d: [] }
     const gone = new AbortController()
     await enter('a', 'x')
@@ -98,7 +98,7 @@ describe('the queue', () => {
           maxLength: 40,
         }),
         async (slots, moves) => {
-          const { queue, begun, leave, enter } = desk(slots)
+          const { queue, begun, leave, enter } = watchedQueue(slots)
           const entered: string[] = []
           const running: string[] = []
           const waitingOf = (tenant: string) => entered.filter((name) => name.startsWith(tenant) && !begun.includes(name)).length

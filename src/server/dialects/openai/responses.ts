@@ -149,13 +149,13 @@ async function before(
 }
 
 async function viewOf(
-  desk: Service['threads'],
+  threads: Service['threads'],
   tenant: Tenant,
   thread: string,
   missing: () => FieldError,
 ): Promise<readonly ChatMessage[]> {
   try {
-    return await desk.reading(() => desk.view(tenant, thread))
+    return await threads.reading(() => threads.view(tenant, thread))
   } catch (error) {
     throw error instanceof KvfoldError && error.code === 'store/unreachable' ? error : missing()
   }

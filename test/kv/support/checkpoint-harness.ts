@@ -1,4 +1,4 @@
-/** The desk of a cache that can only extend sequences: what it owes as every cache does, over a memory that refuses all else. */
+/** The harness of a cache that can only extend sequences: what it owes as every cache does, over a memory that refuses all else. */
 import { expect } from 'vitest'
 import type { SeqId } from '../../../src/core/ids.js'
 import { type Span } from '../../../src/core/span.js'
@@ -6,7 +6,7 @@ import type { KvCacheOptions } from '../../../src/kv/cache.js'
 import { CheckpointCache } from '../../../src/kv/checkpoint-cache.js'
 import type { KvMemory } from '../../../src/kv/ports.js'
 import type { StepPart } from '../../../src/kv/step.js'
-import { Desk, type DeskOptions, type Running } from './desk.js'
+import { CacheHarness, type HarnessOptions, type Running } from './cache-harness.js'
 import { Through } from './through.js'
 
 /** Lets sequences be extended, emptied, saved and loaded whole. */
@@ -32,10 +32,10 @@ class Linear extends Through {
 
 const REFUSAL = 'the model keeps a recurrent state'
 
-export class CheckpointDesk extends Desk {
+export class CheckpointHarness extends CacheHarness {
   readonly #lost = new WeakSet<Running>()
 
-  constructor({ options, ...rest }: Omit<DeskOptions, 'cache' | 'wrap'> = {}) {
+  constructor({ options, ...rest }: Omit<HarnessOptions, 'cache' | 'wrap'> = {}) {
     super({
       ...rest,
       wrap: (memory) => new Linear(memory),

@@ -32,7 +32,7 @@ export interface Running {
   submitted: number
 }
 
-export interface DeskOptions {
+export interface HarnessOptions {
   readonly cells?: number
   readonly sequences?: number
   /** Stands between the cache and the memory: faults are put in here. */
@@ -64,7 +64,7 @@ const contentOf = ({ shown, present, generated }: Running): number[] => [
   ...generated,
 ]
 
-/** Of all desks of this process, as one engine has them. */
+/** Of all harnesses of this process, as one engine has them. */
 export const SALTS = new CacheSalts()
 
 /** Prompt tokens still to be computed. */
@@ -79,7 +79,7 @@ export function shownOf(...messages: readonly (readonly number[])[]): Prompt {
   }
 }
 
-export class Desk {
+export class CacheHarness {
   readonly memory: NaiveMemory
   readonly cache: StepCache
   readonly running = new Map<ConversationId, Running>()
@@ -99,7 +99,7 @@ export class Desk {
     tenantOf,
     relieves = false,
     fixed = false,
-  }: DeskOptions = {}) {
+  }: HarnessOptions = {}) {
     this.#tenantOf = tenantOf ?? (() => undefined)
     this.#relieves = relieves
     this.memory = new NaiveMemory(cells, sequences)
