@@ -26,7 +26,7 @@ export interface ScriptedEngineOptions {
 }
 
 /** What a conversation's cache holds, and what its last step showed. */
-interface Lane {
+interface Sequence {
   readonly held: Int32Array
   readonly shown: Prompt
   readonly steps: number
@@ -47,7 +47,7 @@ export class ScriptedEngine implements Engine {
   readonly info: EngineInfo
   /** Every request so far. */
   readonly requests: EngineRequest[] = []
-  readonly #lanes = new Map<ConversationId, Lane>()
+  readonly #sequences = new Map<ConversationId, Sequence>()
   readonly #vocabulary = new Map<string, number>()
   readonly #script: Script
   /** By conversation: what cancels its steps, and when the last of them is over. */
@@ -84,7 +84,7 @@ export class ScriptedEngine implements Engine {
   }
 
   forget(conversation: ConversationId): void {
-    this.#lanes.delete(conversation)
+    this.#sequences.delete(conversation)
     for (const step of this.#running.get(conversation)?.steps ?? []) step.abort()
   }
 
@@ -118,7 +118,7 @@ export class ScriptedEngine implements Engine {
     if (request.attention !== undefined)
       throw new KvfoldError('attention/unavailable', 'A script computes no attention; ask an engine with a model.')
     const step = this.requests.push(copyOf(request)) - 1
-    const lane = this.#lanes.get(request.conversation)
+    const sequence = this.#sequences.get(request.conversation)
     const prompt = this.#show(request.messages, request.tools ?? [], request.edits ?? [])
     const asked = prompt.tokens.length
     if (asked > this.info.context)
@@ -126,7 +126,7 @@ export class ScriptedEngine implements Engine {
         { tokens: asked, atLeast: false, context: this.info.context },
         `The prompt takes ${asked} tokens, the context has ${this.info.context}.`,
       )
-    const reused = commonPrefix(lane?.held ?? new Int32Array(), prompt.tokens)
+    const reused = commonPrefix(sequence?.held ?? new Int32Array(), prompt.tokens)
     stream.push({ type: 'plan', shown: asked, reused, compute: Math.max(1, asked - reused), contract: 'exact', fallback: null })
 
     const said = typeof this.#script === 'function' ? await this.#script({ ...request, signal }, step) : this.#script[step]
@@ -152,8 +152,8 @@ export class ScriptedEngine implements Engine {
     // The last sampled token is never submitted.
     const held = Int32Array.from([...prompt.tokens, ...generated.slice(0, -1)])
     const shown = withGenerated(prompt, held)
-    const entry = this.#entry(request, shown, reused, asked, lane, finish, generated.length)
-    this.#lanes.set(request.conversation, { held, shown, steps: entry.step + 1 })
+    const entry = this.#entry(request, shown, reused, asked, sequence, finish, generated.length)
+    this.#sequences.set(request.conversation, { held, shown, steps: entry.step + 1 })
     const timing = { firstToken: 0, total: 0, prefillTokens: asked - reused, generatedTokens: generated.length }
     return { message, finish, ledger: entry, timing }
   }
@@ -163,15 +163,15 @@ export class ScriptedEngine implements Engine {
     shown: Prompt,
     reused: number,
     asked: number,
-    lane: Lane | undefined,
+    sequence: Sequence | undefined,
     finish: Finish,
     generated: number,
   ): LedgerEntry {
-    const messages = messageCosts(shown, [{ start: reused, end: asked }], asked, lane?.shown ?? null, shown.tokens.length)
+    const messages = messageCosts(shown, [{ start: reused, end: asked }], asked, sequence?.shown ?? null, shown.tokens.length)
     const sum = (part: 'reused' | 'recomputed' | 'fresh') => messages.reduce((total, cost) => total + cost[part], 0)
     const side = reused === asked ? 1 : 0
     return {
-      step: lane?.steps ?? 0,
+      step: sequence?.steps ?? 0,
       kind: finish === 'cancelled' ? 'cancelled' : kind,
       contract: 'exact',
       fallback: null,
