@@ -236,7 +236,7 @@ export const answerOf = (world: World, figures: readonly CompanyFigure[]): strin
 export const keywordOf = ({ company, metric }: CompanyFigure): string => `${company.name} ${metric}`
 
 /** Says the requests one after another, carries calls out, and counts which of them were right. */
-export class CompanyEnvironment implements Environment {
+export class Companies implements Environment {
   readonly #requests: readonly Request[]
   #turn: number
   #calls: Pick<ToolCall, 'name' | 'arguments'>[] = []

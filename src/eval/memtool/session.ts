@@ -20,15 +20,7 @@ import type { Answered, CalledTool } from '../agent.js'
 import { type Actor, type TurnAsk, type Checkpoint, runEpisode, type TurnRecord } from '../episode/episode.js'
 import { Recorder } from '../recorder.js'
 import { IsolatedEngine } from '../run/trial.js'
-import {
-  answerOf,
-  CompanyEnvironment,
-  keywordOf,
-  type Request,
-  requestsOf,
-  type ToolSessionOptions,
-  type World,
-} from './companies.js'
+import { answerOf, Companies, keywordOf, type Request, requestsOf, type ToolSessionOptions, type World } from './companies.js'
 import { measuresOf, type MemToolMeasures, Novelty } from './measures.js'
 
 // The ways of the MemTool study: the paper's three modes and what they are compared with, each as options of the one agent.
@@ -146,7 +138,7 @@ export interface MemToolTokens {
 export async function memToolSession(run: MemToolRun, setting: MemToolSetting): Promise<MemToolResult> {
   const { world, catalogue, from, onTurn, around = (inner: Engine) => inner, signal } = setting
   const name = `memtool-${randomUUID().slice(0, 8)}`
-  const environment = new CompanyEnvironment(world, run, from?.checkpoint?.environment as { turn: number } | undefined)
+  const environment = new Companies(world, run, from?.checkpoint?.environment as { turn: number } | undefined)
   const alone = new IsolatedEngine(setting.engine, name)
   // The script has to be there before the session that it speaks for.
   let actor: MemToolActor | null = null
@@ -232,7 +224,7 @@ export interface MemToolActorOptions extends Pick<
   MemToolOptions,
   'engine' | 'id' | 'catalogue' | 'generation' | 'history' | 'limits'
 > {
-  readonly environment: CompanyEnvironment
+  readonly environment: Companies
   readonly way: WayName
   /** Default: the way's. */
   readonly placement?: Placement
@@ -344,7 +336,7 @@ export class MemToolActor implements Actor {
   }
 }
 
-const toolsFor = (world: CompanyEnvironment['world'], { figures }: Request): readonly string[] => [
+const toolsFor = (world: Companies['world'], { figures }: Request): readonly string[] => [
   ...new Set(figures.map((figure) => world.callOf(figure).name)),
 ]
 
@@ -358,7 +350,7 @@ function alwaysOf({ needed, environment }: MemToolActorOptions, limit: number): 
  * loaded, and answers with what the calls returned. It knows the requests, never what a search will find.
  */
 export function teacherOf(
-  environment: CompanyEnvironment,
+  environment: Companies,
   loaded: (name: string) => boolean,
   names: () => readonly string[],
 ): Teacher {
