@@ -6,7 +6,7 @@ import { type Column, html, table } from '../figures/table.js'
 import { changes, controls, episode, headMaps, interference, scatter, spanFigure } from './figures.js'
 import { type FindingFigure, type Finding, summarise, type StudySummary, type SummaryInput } from './findings.js'
 import { type From, FROM_NAMES } from './pairs.js'
-import type { EpisodeRecord, PromptRecord, RunFolder, StripRecord, StripToken, StudyRecord } from './run-folder.js'
+import type { EpisodeRecord, PromptRecord, RunFolder, HeatMapRecord, HeatMapToken, StudyRecord } from './run-folder.js'
 import type { SpanStudy } from './spans.js'
 import {
   type ColumnType,
@@ -20,7 +20,7 @@ import {
 import type { Span } from '../core/span.js'
 import type { Measurement } from './measurement.js'
 
-export function report(summary: StudySummary, pictures: readonly Picture[], strip: StripRecord | null): string {
+export function report(summary: StudySummary, pictures: readonly Picture[], heatMap: HeatMapRecord | null): string {
   const { model, options, date, command, versions, n } = summary
   const facts = [
     `${model.name}, ${model.layers} layers of ${model.heads} heads`,
@@ -37,12 +37,12 @@ export function report(summary: StudySummary, pictures: readonly Picture[], stri
 ${tables(summary)}
 <p class="faint">${NOTES.map(escaped).join(' ')}</p>
 ${pictures.map(figureHtml).join('\n')}
-${strip === null ? '' : stripHtml(strip)}
+${heatMap === null ? '' : heatMapHtml(heatMap)}
 <h2>How it was made</h2>
 <pre>${escaped(command)}</pre>
 <pre>${escaped(JSON.stringify({ model: { ...model }, options }, null, 2))}</pre>
 <p class="faint">Beside this page: summary.json, pairs.parquet, heads.parquet, interference.parquet, episode.parquet where there was one, the figures as SVG, and records.jsonl, from which the run goes on.</p>`,
-    { style: STRIP_STYLE, script: STRIP_SCRIPT },
+    { style: HEAT_MAP_STYLE, script: HEAT_MAP_SCRIPT },
   )
 }
 
@@ -215,8 +215,8 @@ export function publish(folder: RunFolder, input: SummaryInput): { readonly summ
   save('episode', episodeTable(records))
   const pictures = picturesOf(summary, records)
   for (const { name, svg } of pictures) folder.write(`${name}.svg`, svg)
-  const strip = records.find((record: StudyRecord): record is StripRecord => record.part === 'strip') ?? null
-  return { summary, report: folder.write('report.html', report(summary, pictures, strip)) }
+  const heatMap = records.find((record: StudyRecord): record is HeatMapRecord => record.part === 'heat-map') ?? null
+  return { summary, report: folder.write('report.html', report(summary, pictures, heatMap)) }
 }
 
 // One value's view of everything shown, token by token: its weights, and how they are drawn on a page.
@@ -227,12 +227,12 @@ export function publish(folder: RunFolder, input: SummaryInput): { readonly summ
  * Every shown token with its weight, averaged over the captured layers, heads and the looking tokens of what the answer says under `name`. Empty when
  * the look has no rows, or the answer does not say it. Weights of tokens after the looking ones are 0.
  */
-export function stripOf(
+export function heatMapOf(
   { pattern, prompt, said, sets }: Measurement,
   name: string,
   from: From,
   text: (token: number) => string,
-): StripToken[] {
+): HeatMapToken[] {
   const one = said.get(name)
   const places = one === undefined ? [] : from === 'value' ? one.value : [one.reading]
   const rows = pattern?.rows
@@ -250,7 +250,7 @@ export function stripOf(
   const within = (spans: readonly Span[], at: number): boolean => spans.some((span) => span.start <= at && at < span.end)
   const current = sets.get(`current ${name}`)?.tokens ?? []
   const older = sets.get(`older ${name}`)?.tokens ?? []
-  return Array.from(prompt.tokens.slice(0, end), (token, at): StripToken => ({
+  return Array.from(prompt.tokens.slice(0, end), (token, at): HeatMapToken => ({
     text: text(token),
     weight: Number((weights[at]! / (maps * looking.length)).toPrecision(6)),
     kind: within(current, at)
@@ -265,26 +265,26 @@ export function stripOf(
   }))
 }
 
-// The token strip on a page: every shown token, darker the more one value's tokens look at it; pointing at one says how much.
+// The token heat map on a page: every shown token, darker the more one value's tokens look at it; pointing at one says how much.
 
 /** Tokens with less of the strongest weight than this look alike, so those next to each other are one element. */
 const FAINT = 0.004
 
 /** The same scale on all sides. */
-function stripHtml({ key, value, n, seed, sides, layers }: StripRecord): string {
+function heatMapHtml({ key, value, n, seed, sides, layers }: HeatMapRecord): string {
   const most = Math.max(...sides.flatMap(({ tokens }) => tokens.map(({ weight }) => weight)), Number.MIN_VALUE)
   return `<section><h2>One value, token by token</h2>
 <p>Where the right answer looks when it says <b>${escaped(value)}</b> (key <b>${escaped(key)}</b>, n = ${n}, seed ${seed}; mean over ${layers.length} layers, their heads and the looking tokens). The pair is the one with the middle change of its prompt. Solid frame: the current value; dashed: earlier values of the key; dotted: markers of folded text; underlined: the answer so far. Darkest: ${(100 * most).toPrecision(3)} %.</p>
-${sides.map(({ name, tokens }) => `<h3>${escaped(name)}, ${tokens.length} tokens</h3>\n<p class="kf-strip">${stretches(tokens, most)}</p>`).join('\n')}
+${sides.map(({ name, tokens }) => `<h3>${escaped(name)}, ${tokens.length} tokens</h3>\n<p class="kf-heat-map">${stretches(tokens, most)}</p>`).join('\n')}
 <p id="kf-said" class="faint" aria-live="polite">Point at a token.</p></section>`
 }
 
-function stretches(tokens: readonly StripToken[], most: number): string {
+function stretches(tokens: readonly HeatMapToken[], most: number): string {
   const parts: string[] = []
   for (let at = 0; at < tokens.length;) {
     const { weight, kind } = tokens[at]!
     let end = at + 1
-    const faint = (token: StripToken): boolean =>
+    const faint = (token: HeatMapToken): boolean =>
       token.kind === kind && token.weight < FAINT * most && (kind === 'other' || kind === 'answer')
     if (faint(tokens[at]!)) while (end < tokens.length && faint(tokens[end]!)) end++
     const group = tokens.slice(at, end)
@@ -299,20 +299,20 @@ function stretches(tokens: readonly StripToken[], most: number): string {
   return parts.join('')
 }
 
-const STRIP_STYLE = `
+const HEAT_MAP_STYLE = `
 h3 { font-size: 14px; margin: 14px 0 4px }
-.kf-strip { font: 12px/1.7 ui-monospace, 'DejaVu Sans Mono', monospace; white-space: pre-wrap; overflow-wrap: anywhere; max-height: 320px; overflow-y: auto; border: 1px solid var(--rule); border-radius: 6px; padding: 10px; margin: 4px 0 }
-.kf-strip span { background: rgb(13 148 136 / calc(var(--w) * 0.85)); border-radius: 3px; -webkit-print-color-adjust: exact; print-color-adjust: exact }
-.kf-strip span:hover { outline: 2px solid #3b82f6 }
+.kf-heat-map { font: 12px/1.7 ui-monospace, 'DejaVu Sans Mono', monospace; white-space: pre-wrap; overflow-wrap: anywhere; max-height: 320px; overflow-y: auto; border: 1px solid var(--rule); border-radius: 6px; padding: 10px; margin: 4px 0 }
+.kf-heat-map span { background: rgb(13 148 136 / calc(var(--w) * 0.85)); border-radius: 3px; -webkit-print-color-adjust: exact; print-color-adjust: exact }
+.kf-heat-map span:hover { outline: 2px solid #3b82f6 }
 .kf-current { box-shadow: inset 0 0 0 1.5px var(--ink) } .kf-older { box-shadow: none; border: 1px dashed var(--faint) } .kf-marker { border: 1px dotted var(--faint) } .kf-answer { text-decoration: underline; text-decoration-color: var(--rule) }
 #kf-said { position: sticky; bottom: 0; background: var(--paper); padding: 6px 0; margin: 0 }
-@media print { .kf-strip { max-height: none } #kf-said { display: none } }
+@media print { .kf-heat-map { max-height: none } #kf-said { display: none } }
 `
 
-const STRIP_SCRIPT = `
-for (const strip of document.querySelectorAll('.kf-strip')) {
-  const current = strip.querySelector('.kf-current')
-  if (current) strip.scrollTop = current.offsetTop - strip.offsetTop - strip.clientHeight / 2
+const HEAT_MAP_SCRIPT = `
+for (const heatMap of document.querySelectorAll('.kf-heat-map')) {
+  const current = heatMap.querySelector('.kf-current')
+  if (current) heatMap.scrollTop = current.offsetTop - heatMap.offsetTop - heatMap.clientHeight / 2
 }
 document.addEventListener('pointerover', (event) => {
   const span = event.target instanceof Element ? event.target.closest('[data-w]') : null

@@ -122,23 +122,23 @@ export interface PromptRecord {
   readonly seconds: number
 }
 
-/** One token of a strip: its text and how much the value's tokens look at it, averaged over layers and heads. */
-export interface StripToken {
+/** One token of a heat map: its text and how much the value's tokens look at it, averaged over layers and heads. */
+export interface HeatMapToken {
   readonly text: string
   readonly weight: number
   readonly kind: 'current' | 'older' | 'marker' | 'answer' | 'other'
 }
 
 /** All tokens that one value's tokens in the answer look at. */
-export interface StripRecord {
-  readonly part: 'strip'
+export interface HeatMapRecord {
+  readonly part: 'heat-map'
   readonly n: number
   readonly seed: number
   readonly key: string
   readonly value: string
   /** Layers averaged over: all that were captured. */
   readonly layers: readonly number[]
-  readonly sides: readonly { readonly name: string; readonly tokens: readonly StripToken[] }[]
+  readonly sides: readonly { readonly name: string; readonly tokens: readonly HeatMapToken[] }[]
 }
 
 /** One message's share of one step's attention. */
@@ -175,7 +175,7 @@ export interface EpisodeRecord {
   readonly asked: number
 }
 
-export type StudyRecord = PromptRecord | StripRecord | EpisodeRecord
+export type StudyRecord = PromptRecord | HeatMapRecord | EpisodeRecord
 
 /** What tells a record from all others of its run. */
 export const recordName = (record: Pick<StudyRecord, 'part' | 'n' | 'seed'>): string =>

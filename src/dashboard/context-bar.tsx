@@ -5,7 +5,7 @@ import { keyOf, type Selection } from './places.js'
 import { fragmentsOf, pays, piecesOf, whereIs, widthOf } from './pieces.js'
 import type { Fragment, MessageCost, ThreadDetail, ThreadMessage } from './wire.js'
 
-interface StripProps {
+interface ContextBarProps {
   readonly thread: ThreadDetail
   readonly chosen: Selection | null
   readonly onChoose: (choice: Selection) => void
@@ -19,9 +19,9 @@ interface StripProps {
 const MANY = 20
 
 /** One stop for Tab; arrows, Home and End go through messages and fragments. */
-export function Strip({ thread, chosen, onChoose, onFold, onRestore, onFoldMessage }: StripProps) {
+export function ContextBar({ thread, chosen, onChoose, onFold, onRestore, onFoldMessage }: ContextBarProps) {
   const { messages } = thread
-  const strip = useRef<HTMLDivElement>(null)
+  const bar = useRef<HTMLDivElement>(null)
   const [at, setAt] = useState('message-0')
   const stops = messages.flatMap(({ index, fragments }): Selection[] => [
     { kind: 'message', index },
@@ -34,7 +34,7 @@ export function Strip({ thread, chosen, onChoose, onFold, onRestore, onFoldMessa
     const key = keys[Math.max(0, Math.min(keys.length - 1, index))]
     if (key === undefined) return
     setAt(key)
-    strip.current?.querySelector<HTMLElement>(`[data-stop="${key}"]`)?.focus()
+    bar.current?.querySelector<HTMLElement>(`[data-stop="${key}"]`)?.focus()
   }
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return
@@ -72,10 +72,10 @@ export function Strip({ thread, chosen, onChoose, onFold, onRestore, onFoldMessa
         at={stops.find((choice) => keyOf(choice) === current) ?? null}
       />
       <div
-        class={messages.length > MANY ? 'strip many' : 'strip'}
+        class={messages.length > MANY ? 'context-bar many' : 'context-bar'}
         role="toolbar"
         aria-label="Map of the context: messages and fragments"
-        ref={strip}
+        ref={bar}
         onKeyDown={onKeyDown}
       >
         {messages.map((message) => (
@@ -120,7 +120,7 @@ function FoldButton({
   onFold,
   onRestore,
   onFoldMessage,
-}: Pick<StripProps, 'thread' | 'onFold' | 'onRestore' | 'onFoldMessage'> & { readonly at: Selection | null }) {
+}: Pick<ContextBarProps, 'thread' | 'onFold' | 'onRestore' | 'onFoldMessage'> & { readonly at: Selection | null }) {
   const fragment = at?.kind === 'fragment' ? fragmentsOf({ messages }).find(({ id }) => id === at.id) : undefined
   const message = at?.kind === 'message' ? messages[at.index] : undefined
   const isHidden = fragment !== undefined && fragment.state.kind !== 'open'

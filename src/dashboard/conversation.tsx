@@ -5,7 +5,7 @@ import type { ComponentChildren } from 'preact'
 import { useMemo, useState } from 'preact/hooks'
 import { plural } from '../figures/numbers.js'
 import { excerptOf, pays, piecesOf } from './pieces.js'
-import { costInWords, Shares } from './strip.js'
+import { costInWords, Shares } from './context-bar.js'
 import type { Fragment, ThreadDetail, ThreadMessage } from './wire.js'
 
 /** What can be done to a message. */

@@ -6,7 +6,7 @@ import { threadPath } from './api.js'
 import type { Selection } from './places.js'
 import { useAction, useHouse } from './hooks.js'
 import { excerptOf, markersOf, pays, whereIs } from './pieces.js'
-import { costInWords } from './strip.js'
+import { costInWords } from './context-bar.js'
 import type { Fragment, Hit, SearchResult, ThreadDetail, ThreadMessage } from './wire.js'
 
 interface PanelProps {

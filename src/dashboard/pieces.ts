@@ -23,7 +23,7 @@ export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage
   return pieces
 }
 
-/** Tokens that a message takes on the strip: what the last step showed of it; for one that no step has seen yet, about what it will. */
+/** Tokens that a message takes on the context bar: what the last step showed of it; for one that no step has seen yet, about what it will. */
 export const widthOf = ({ cost, shown }: Pick<ThreadMessage, 'cost' | 'shown'>): number =>
   Math.max(1, cost?.shown ?? Math.ceil(shown.length / 4))
 

@@ -12,7 +12,7 @@ import { FragmentPanel, MessagePanel, SearchPane } from './panels.js'
 import { fragmentsOf, markersOf } from './pieces.js'
 import { keyOf, linkTo, type Selection, type Tab } from './places.js'
 import { Steps } from './steps.js'
-import { Legend, Strip } from './strip.js'
+import { Legend, ContextBar } from './context-bar.js'
 import type { Fragment, ThreadDetail, ThreadMessage } from './wire.js'
 
 const TITLES: Readonly<Record<Tab, string>> = { chat: 'Chat', steps: 'Steps', attention: 'Attention', search: 'Search' }
@@ -91,7 +91,7 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
     [thread, until, chat.running, chat.settings],
   )
   const map = useMemo(
-    () => <Strip {...{ thread, chosen }} onChoose={choose} onFold={fold} onRestore={restore} onFoldMessage={foldMessage} />,
+    () => <ContextBar {...{ thread, chosen }} onChoose={choose} onFold={fold} onRestore={restore} onFoldMessage={foldMessage} />,
     [thread, chosen],
   )
   return (

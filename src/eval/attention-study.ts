@@ -104,7 +104,7 @@ function partsOf({ n, seeds, updates = [], episode = false }: ValueStudyOptions)
   const prompts = (of: number, from: readonly number[]) => from.map((seed): StudyPart => ({ part: 'prompt', n: of, seed }))
   return [
     ...prompts(n, seeds),
-    ...(first === undefined ? [] : [{ part: 'strip', n, seed: first } as const]),
+    ...(first === undefined ? [] : [{ part: 'heat-map', n, seed: first } as const]),
     ...(first === undefined || !episode ? [] : [{ part: 'episode', n, seed: first } as const]),
     ...updates.filter((of) => of !== n).flatMap((of) => prompts(of, curve)),
   ]
@@ -160,7 +160,7 @@ async function recordOf({ part, n, seed }: StudyPart, options: ValueStudyOptions
       return lookAtPrompt(prompt, n === options.n, options)
     case 'episode':
       return watchEpisode(prompt, options)
-    case 'strip':
+    case 'heat-map':
       return lookAtValue(prompt, typicalKey(prompt, options, keep), options)
   }
 }

@@ -3,8 +3,8 @@ import { FROM_NAMES } from '../attention/pairs.js'
 import { type AnswerChoice, measureAttention, type Measurement, type MeasurementOptions } from '../attention/measurement.js'
 import { compare, type PairComparison, FROMS, type WatchedPair, watchedSets } from '../attention/pairs.js'
 import type { MessageSpan } from '../attention/places.js'
-import type { PromptRecord, StripRecord } from '../attention/run-folder.js'
-import { stripOf } from '../attention/report.js'
+import type { PromptRecord, HeatMapRecord } from '../attention/run-folder.js'
+import { heatMapOf } from '../attention/report.js'
 import type { ChatMessage, Edit } from '../chat/message.js'
 import { Conversation } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
@@ -210,7 +210,7 @@ export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: 
 }
 
 /** Where the tokens of one value in the right answer look, token by token: in the complete prompt, and folded under the first contract. */
-export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLookOptions): Promise<StripRecord> {
+export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLookOptions): Promise<HeatMapRecord> {
   const { engine } = options
   const pair = watchedPairs(prompt.sample).find((one) => one.key === key)
   if (pair === undefined) throw new KvfoldError('eval/bad-data', `The prompt has no key ${key}.`)
@@ -224,14 +224,14 @@ export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLook
   const text = (token: number): string => engine.model.detokenize([token], true)
   const seen = [['complete', complete] as const, ...folded.map(([contract, after]) => [`folded, ${contract}`, after] as const)]
   return {
-    part: 'strip',
+    part: 'heat-map',
     n: prompt.n,
     seed: prompt.seed,
     key,
     value: pair.value,
     layers: complete.pattern?.layers ?? [],
     sides: FROMS.flatMap((from) =>
-      seen.map(([name, of]) => ({ name: `${name}, ${FROM_NAMES[from]}`, tokens: stripOf(of, key, from, text) })),
+      seen.map(([name, of]) => ({ name: `${name}, ${FROM_NAMES[from]}`, tokens: heatMapOf(of, key, from, text) })),
     ),
   }
 }

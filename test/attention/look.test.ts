@@ -225,16 +225,16 @@ describe('a prompt of a study', () => {
     expect(seen).toBeGreaterThan(2)
   })
 
-  it('has a strip whose weights are those of the pair, and sum to no more than 1', async () => {
+  it('has a heat map whose weights are those of the pair, and sum to no more than 1', async () => {
     const { key } = PAIRS[0]!
-    const strip = await lookAtValue({ n: 8, seed: 5, sample: SAMPLE }, key, { engine, contracts: ['exact'], mode: 'given' })
+    const heatMap = await lookAtValue({ n: 8, seed: 5, sample: SAMPLE }, key, { engine, contracts: ['exact'], mode: 'given' })
     const { comparisons } = await lookAtPrompt({ n: 8, seed: 5, sample: SAMPLE }, false, {
       engine,
       contracts: ['exact'],
       mode: 'given',
     })
     const pair = comparisons[0]!.pairs[0]!
-    const [complete] = strip.sides
+    const [complete] = heatMap.sides
     const sum = (kind: string) => complete!.tokens.reduce((total, token) => total + (token.kind === kind ? token.weight : 0), 0)
     expect(sum('current')).toBeCloseTo(pair.complete!.current, 5)
     expect(sum('older')).toBeCloseTo(pair.complete!.older, 5)

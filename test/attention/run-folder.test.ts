@@ -8,7 +8,7 @@ import { pairTable, parquet, valueArrays } from '../../src/attention/tables.js'
 import { findingOf, interferenceOf } from '../../src/attention/findings.js'
 import type { Glance, Pair } from '../../src/attention/pairs.js'
 import { publish } from '../../src/attention/report.js'
-import { type EpisodeRecord, type PromptRecord, RunFolder, type StripRecord } from '../../src/attention/run-folder.js'
+import { type EpisodeRecord, type PromptRecord, RunFolder, type HeatMapRecord } from '../../src/attention/run-folder.js'
 
 let folder: string
 beforeEach(() => {
@@ -70,7 +70,7 @@ describe('a run folder', () => {
     expect(again.records).toEqual(RECORDS)
     expect(again.has({ part: 'prompt', n: 4, seed: 2 })).toBe(true)
     expect(again.has({ part: 'prompt', n: 8, seed: 2 })).toBe(false)
-    expect(again.has({ part: 'strip', n: 4, seed: 2 })).toBe(false)
+    expect(again.has({ part: 'heat-map', n: 4, seed: 2 })).toBe(false)
   })
 
   it('is not there before the first record', () => {
@@ -158,8 +158,8 @@ describe('findings', () => {
 })
 
 describe('published files', () => {
-  const strip: StripRecord = {
-    part: 'strip',
+  const heatMap: HeatMapRecord = {
+    part: 'heat-map',
     n: 4,
     seed: 1,
     key: 'a',
@@ -225,7 +225,7 @@ describe('published files', () => {
 
   it('are a summary, tables, figures and a page that asks nobody for anything', () => {
     const run = RunFolder.open(folder, OPTIONS)
-    for (const record of [...RECORDS, prompt(1, [pair('a', 0.1, 0.2)], 8), strip, episode]) run.add(record)
+    for (const record of [...RECORDS, prompt(1, [pair('a', 0.1, 0.2)], 8), heatMap, episode]) run.add(record)
     const { report, summary } = publish(run, { ...input, records: run.records })
     expect(readdirSync(folder).sort()).toEqual(
       [

@@ -36,7 +36,7 @@ describe('kvfold attention pi-llm', () => {
       of.map((line) => JSON.parse(line) as Record<string, unknown>).map(({ part, n, seed }) => [part, n, seed])
     expect(names(before)).toEqual([
       ['prompt', 8, 2026],
-      ['strip', 8, 2026],
+      ['heat-map', 8, 2026],
       ['episode', 8, 2026],
       ['prompt', 2, 2026],
     ])

@@ -4,7 +4,7 @@ import { ownWords, piSample, type PiSample, wordsFrom } from '../../eval/pi-llm.
 import type { LlamaEngine } from '../../engine/llama.js'
 import { type DemoView, LiveView, PlainView } from '../demo/view.js'
 import { agentNames, play, rows, rowTable, sentences, sessionFor, type DemoTrial } from '../demo/trial.js'
-import { Tracker } from '../demo/strip.js'
+import { Tracker } from '../demo/context-bar.js'
 import { addModelOptions, integer, integers, type ModelFlags } from '../options.js'
 import { loadEngine } from '../runtime.js'
 import type { Shell } from '../shell.js'

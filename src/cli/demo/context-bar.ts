@@ -48,7 +48,7 @@ export function joined(stretches: readonly TokenRun[]): TokenRun[] {
 
 /**
  * One share a cell, in order. `capacity` tokens fill the width (at least as many as there are; the rest of the line stays empty), so that
- * strips drawn with one capacity compare by length. Cells are dealt out in proportion to tokens; where the width allows it every stretch
+ * bars drawn with one capacity compare by length. Cells are dealt out in proportion to tokens; where the width allows it every stretch
  * gets at least one, so that a marker of ten tokens is seen among thousands. Otherwise each cell shows what most of its tokens are.
  */
 export function cells(stretches: readonly TokenRun[], width: number, capacity = 0): TokenShare[] {
@@ -98,8 +98,8 @@ function sampled(parts: readonly TokenRun[], total: number, filled: number): Tok
   return result
 }
 
-/** The strip as text, padded with blanks to `width`; runs of one share are painted at once. */
-export function strip(
+/** The bar as text, padded with blanks to `width`; runs of one share are painted at once. */
+export function contextBar(
   stretches: readonly TokenRun[],
   options: {
     readonly width: number
@@ -154,7 +154,7 @@ export class Tracker {
     return picture(this.#messages, this.#folded)
   }
 
-  /** Tokens of the longest context of this turn, folded text counted as if it were shown: strips drawn to it compare by length. */
+  /** Tokens of the longest context of this turn, folded text counted as if it were shown: bars drawn to it compare by length. */
   get capacity(): number {
     return this.#capacity
   }
@@ -246,7 +246,7 @@ export function figuresOf(stretches: readonly TokenRun[]): Record<'shown' | 'reu
   return { shown: reused + recomputed + fresh + waiting, reused, recomputed, new: fresh, folded }
 }
 
-// How a step's account becomes the stretches of a strip: who fared how, in the order of the sequence, folded text at its place.
+// How a step's account becomes the stretches of a bar: who fared how, in the order of the sequence, folded text at its place.
 
 /** What a message's tokens were come by; `waiting` ones are still to be computed. In tokens. */
 export interface MessageShares {

@@ -2,7 +2,7 @@
 import type { AgentEvent, CallReport } from '../../agents/tool-loop.js'
 import { fit, wrap, type Terminal } from '../terminal.js'
 import { count, duration, percent, plural } from '../../figures/numbers.js'
-import { figuresOf, glyphs, type TokenShare, shares, strip, type Tracker } from './strip.js'
+import { figuresOf, glyphs, type TokenShare, shares, contextBar, type Tracker } from './context-bar.js'
 import { callText, resultText } from '../turn-view.js'
 import type { AgentName, DemoTrial } from './trial.js'
 
@@ -93,10 +93,10 @@ export class PlainView implements DemoView {
   }
 }
 
-// The demo in a terminal: the context as a strip that is redrawn while steps run, calls as they happen, progress.
+// The demo in a terminal: the context as a bar that is redrawn while steps run, calls as they happen, progress.
 
 const INDENT = '  '
-/** Width of the agent's name before a strip. */
+/** Width of the agent's name before a bar. */
 const NAME = 'sculptor  '.length
 
 export class LiveView implements DemoView {
@@ -154,7 +154,7 @@ export class LiveView implements DemoView {
     const tracker = this.#tracker
     const text = trialText(trial, this.#arrow)
     const right = trial.right === trial.asked ? out.colours.green(text) : text
-    if (tracker !== null) out.print(this.#strip(tracker))
+    if (tracker !== null) out.print(this.#contextBar(tracker))
     out.print(this.#line(right))
     this.#tracker = null
   }
@@ -174,7 +174,7 @@ export class LiveView implements DemoView {
     const { shown, reused, recomputed, new: fresh, folded } = figuresOf(tracker.stretches)
     out.frame(
       [
-        this.#strip(tracker),
+        this.#contextBar(tracker),
         this.#line(
           `step ${tracker.step}, ${this.#progress(tracker)}: ${count(shown)} shown (${count(reused)} reused, ${count(recomputed)} recomputed, ` +
             `${count(fresh)} new), ${count(folded)} folded`,
@@ -196,17 +196,17 @@ export class LiveView implements DemoView {
     }
   }
 
-  #strip(tracker: Tracker): string {
+  #contextBar(tracker: Tracker): string {
     const width = this.out.columns - INDENT.length - NAME - 1
     const { stretches, capacity } = tracker
     return (
       INDENT +
       this.#agent.padEnd(NAME) +
-      strip(stretches, { width, capacity, glyphs: this.#glyphs, paint: (share, text) => this.#paint(share, text) })
+      contextBar(stretches, { width, capacity, glyphs: this.#glyphs, paint: (share, text) => this.#paint(share, text) })
     )
   }
 
-  /** A line below a strip, cut to the terminal. */
+  /** A line below a bar, cut to the terminal. */
   #line(text: string): string {
     return fit(INDENT + ' '.repeat(NAME) + text, this.out.columns - 1)
   }

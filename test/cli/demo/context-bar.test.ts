@@ -9,19 +9,19 @@ import {
   picture,
   type TokenShare,
   type TokenRun,
-  strip,
+  contextBar,
   tokensOf,
   underWay,
-} from '../../../src/cli/demo/strip.js'
+} from '../../../src/cli/demo/context-bar.js'
 
 const share = fc.constantFrom<TokenShare>('reused', 'recomputed', 'new', 'folded', 'waiting')
 const stretch = fc.record({ share, tokens: fc.integer({ min: 0, max: 5000 }) })
 const stretches = fc.array(stretch, { maxLength: 40 })
 
 const draw = (parts: readonly TokenRun[], width: number, capacity?: number) =>
-  strip(parts, { width, glyphs: glyphs.ascii, ...(capacity === undefined ? {} : { capacity }) })
+  contextBar(parts, { width, glyphs: glyphs.ascii, ...(capacity === undefined ? {} : { capacity }) })
 
-describe('strip', () => {
+describe('context bar', () => {
   it('draws tokens in order and in proportion', () => {
     const parts: TokenRun[] = [
       { share: 'reused', tokens: 500 },
@@ -104,7 +104,7 @@ describe('strip', () => {
 
   it('paints runs of one share at once and nothing else', () => {
     const painted: string[] = []
-    const text = strip(
+    const text = contextBar(
       [
         { share: 'reused', tokens: 2 },
         { share: 'new', tokens: 2 },

@@ -69,7 +69,7 @@ export async function tabTo(page: Page, target: Locator): Promise<void> {
 export const hasFocus = async (page: Page, target: Locator): Promise<boolean> =>
   (await target.and(page.locator(':focus')).count()) === 1
 
-/** The fragment or message of the strip. */
+/** The fragment or message of the context bar. */
 export const stop = (page: Page, key: string): Locator => page.locator(`[data-stop="${key}"]`)
 
 /** One of the thread's tabs. */
