@@ -139,5 +139,12 @@ export {
 } from './attention/findings.js'
 export type { AnswerChoice } from './attention/measurement.js'
 export type { Interval } from './attention/statistics.js'
-export type { EpisodeRecord, EpisodeStep, HeatMapToken, PromptRecord, HeatMapRecord, StudyRecord } from './attention/run-folder.js'
+export type {
+  EpisodeRecord,
+  EpisodeStep,
+  HeatMapToken,
+  PromptRecord,
+  HeatMapRecord,
+  StudyRecord,
+} from './attention/run-folder.js'
 export type { PairComparison as Comparison, From, Glance, HeadRow, Masses, Pair, PairStatus } from './attention/pairs.js'

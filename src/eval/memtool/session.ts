@@ -349,11 +349,7 @@ function alwaysOf({ needed, environment }: MemToolActorOptions, limit: number): 
  * Acts as the paper has a model act that makes no mistake: removes what the request does not need, searches a keyword a tool that is missing, calls what is
  * loaded, and answers with what the calls returned. It knows the requests, never what a search will find.
  */
-export function teacherOf(
-  environment: Companies,
-  loaded: (name: string) => boolean,
-  names: () => readonly string[],
-): Teacher {
+export function teacherOf(environment: Companies, loaded: (name: string) => boolean, names: () => readonly string[]): Teacher {
   return (request) => {
     const needed = toolsFor(environment.world, environment.request)
     const useless = names().filter((name) => !needed.includes(name))
