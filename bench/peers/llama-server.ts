@@ -2,13 +2,14 @@
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { configure, extractSource, make, needTools } from '../../src/native/cpu-library.js'
+import { COMPILER_OPTIONS, configure, extractSource, make, needTools } from '../../src/native/cpu-library.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const bundled = join(root, 'node_modules', 'node-llama-cpp', 'llama')
 
 /** CPU only, one static binary for this machine's processor; the web interface would be downloaded, TLS is of no use on localhost. */
 const OPTIONS = {
+  ...COMPILER_OPTIONS,
   CMAKE_BUILD_TYPE: 'Release',
   BUILD_SHARED_LIBS: 'OFF',
   GGML_NATIVE: 'ON',

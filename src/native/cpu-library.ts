@@ -13,8 +13,15 @@ import { KvfoldError } from '../core/errors.js'
 /** `libggml-cpu-zen4.so`: for a processor of this kind; where a library has all kinds in one, it has no name that could be made again. */
 const NAME = /^libggml-cpu-(\w+)\.so$/
 
+/**
+ * GCC 12 leaves out all but 8 bytes of what is stored for `ldtilecfg`, of which it is told no more, and the process dies at the first quantised product on a
+ * processor with AMX (ggml-cpu/amx/mmq.cpp).
+ */
+export const COMPILER_OPTIONS = { CMAKE_CXX_FLAGS: '-fno-tree-dse -fno-dse' } as const
+
 /** As node-llama-cpp compiles its own, but for the compiler. */
 const OPTIONS = {
+  ...COMPILER_OPTIONS,
   CMAKE_BUILD_TYPE: 'Release',
   // The library is loaded beside node-llama-cpp's, which have no version in their names.
   CMAKE_PLATFORM_NO_VERSIONED_SONAME: 'ON',
