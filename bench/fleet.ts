@@ -3,6 +3,8 @@
  * discrete-event simulation, the same for the same seed: engines batch requests and keep beginnings of prompts; `affinity` is the code of src/engine/remote itself; others are by their documentation. How fast
  * engines are is assumed (below). `--real`: three engines are run beside a simulation of the same sessions, at the calibrated rates of the built-in model on one core; where engines share cores, the simulated ones do.
  *
+ * `--sizing`: how many engines a number of clients needs (`--engines 0`: that alone).
+ *
  * `npm run --silent bench -- fleet [--json] [--seed 2026] [--engines 1,3,10,30,100,300,1000] [--policies affinity,random] [--sizing] [--real] [--calibrate] [--write] [--draw]`; `--write`
  * keeps the record in results/fleet.json and draws docs/fleet-policies.svg; what was measured before and not now stays in it; `--calibrate` measures this machine anew.
  */
@@ -20,6 +22,7 @@ import { drawn, type FleetRecord, type RealRow, type Row, type SizingRow } from 
 import { playedFor, ROUTES } from './fleet/real.js'
 import { POLICIES, type PolicyName } from './fleet/policies.js'
 import { bound, type Outcome, simulate } from './fleet/simulation.js'
+import { fewest } from './fleet/sizing.js'
 import { agents, chats, type Count, type TrafficOptions } from './fleet/traffic.js'
 import { beginRecord, SEED, written } from './record.js'
 
@@ -50,7 +53,8 @@ const ASSUMED: FleetRecord['assumed'] = {
   },
   ...{ slots: 64, cells: 150_000, chunk: 4096 },
 }
-const SIZING = { clients: [20, 50, 100, 200, 500], pause: 10, limit: 2000 }
+/** Clients, each a request some `pause` seconds after its last answer; milliseconds within which 95 % of the first tokens are to come. */
+const SIZING = { clients: [20, 50, 100, 200, 500], pause: 10, limit: 2000, policies: ['affinity', 'random'] as const }
 
 export async function fleet(args: readonly string[]): Promise<void> {
   const { values } = parseArgs({
@@ -81,10 +85,15 @@ export async function fleet(args: readonly string[]): Promise<void> {
     if (!values.json) console.log(line)
   }
 
-  say('| engines | who decides | reused | of what could be | computed | first token p50 / p99 | moved |')
-  say('| ---: | --- | ---: | ---: | ---: | ---: | ---: |')
   const scripts = agents({ ...AGENTS, seed }, count)
-  const sizes = values.engines.split(',').map(Number)
+  const sizes = values.engines
+    .split(',')
+    .map(Number)
+    .filter((size) => size > 0)
+  if (sizes.length > 0) {
+    say('| engines | who decides | reused | of what could be | computed | first token p50 / p99 | moved |')
+    say('| ---: | --- | ---: | ---: | ---: | ---: | ---: |')
+  }
   const rows: Row[] = (kept?.seed === seed ? kept.rows : []).filter(({ engines }) => !sizes.includes(engines))
   for (const engines of sizes) {
     const options = {
@@ -136,40 +145,36 @@ function lineOf(row: Row): string {
   return `| ${row.engines} | ${nameOf(row)} | ${share.toFixed(3)} | ${(share / row.bound).toFixed(3)} | ${row.computed.toLocaleString('en')} | ${seconds(row.firstToken.p50)} / ${seconds(row.firstToken.p99)} s | ${row.moved} |`
 }
 
-/** The fewest engines with which 95 % of first tokens come within the limit, for every policy. */
+/** The fewest engines with which 95 % of first tokens come within the limit; where not even one for each client is enough, that is said. */
 function sized(seed: number, count: Count, say: (line: string) => void): SizingRow[] {
   const scripts = agents({ ...AGENTS, seed }, count)
   const rows: SizingRow[] = []
   say('')
-  say('| clients | affinity | random |')
-  say('| ---: | ---: | ---: |')
+  say(`| clients | requests a second | ${SIZING.policies.join(' | ')} |`)
+  say(`| ---: | ---: |${' ---: |'.repeat(SIZING.policies.length)}`)
   for (const clients of SIZING.clients) {
-    const tried = (policy: PolicyName, engines: number) => {
-      const { firstToken, cached, prompt, busy } = simulate(
+    const tried = (policy: PolicyName) => (engines: number) => {
+      const { firstToken, cached, prompt, busy, requests, seconds } = simulate(
         {
           ...{ ...ASSUMED, engines, cores: null, clients, fronts: 1, policy, seed },
           ...{ pause: SIZING.pause, conversations: 2, drawn: true },
         },
         scripts,
       )
-      return { engines, p95: firstToken.p95, reused: cached / prompt, busy }
+      return { engines, p95: firstToken.p95, reused: cached / prompt, busy, rate: requests / seconds }
     }
-    // Twice as many until they are enough, then between.
-    const fewest = (policy: PolicyName): SizingRow['affinity'] => {
-      let [few, enough] = [0, tried(policy, 1)]
-      while (enough.p95 > SIZING.limit) [few, enough] = [enough.engines, tried(policy, 2 * enough.engines)]
-      while (enough.engines - few > 1) {
-        const between = tried(policy, Math.floor((few + enough.engines) / 2))
-        if (between.p95 > SIZING.limit) few = between.engines
-        else enough = between
-      }
-      return enough
-    }
-    const row = { clients, affinity: fewest('affinity'), random: fewest('random') }
+    // As many for each client as fewer clients needed.
+    const before = rows.at(-1)
+    const guess = (policy: keyof SizingRow['by']) =>
+      before === undefined ? Math.ceil(clients / CLIENTS) : Math.round((before.by[policy].engines * clients) / before.clients)
+    const found = (policy: keyof SizingRow['by']) =>
+      fewest(tried(policy), ({ p95 }) => p95 <= SIZING.limit, { guess: guess(policy), most: clients })
+    const row: SizingRow = { clients, limit: SIZING.limit, by: { affinity: found('affinity'), random: found('random') } }
     rows.push(row)
-    const said = ({ engines, p95, reused, busy }: SizingRow['affinity']) =>
-      `${engines} (${(p95 / 1000).toFixed(2)} s, reused ${reused.toFixed(2)}, busy ${busy.toFixed(2)})`
-    say(`| ${clients} | ${said(row.affinity)} | ${said(row.random)} |`)
+    const said = ({ engines, p95, reused, busy, enough }: SizingRow['by']['affinity']) =>
+      `${enough ? engines : `none, ${engines} neither`} (${(p95 / 1000).toFixed(2)} s, reused ${reused.toFixed(2)}, busy ${busy.toFixed(2)})`
+    const rates = SIZING.policies.map((policy) => row.by[policy].rate.toFixed(1)).join(' / ')
+    say(`| ${clients} | ${rates} | ${SIZING.policies.map((policy) => said(row.by[policy])).join(' | ')} |`)
   }
   return rows
 }

@@ -7,6 +7,7 @@ import type { EngineOptions } from './engine.js'
 import { POLICIES, type PolicyName } from './policies.js'
 import type { Route, Run } from './real.js'
 import type { Outcome } from './simulation.js'
+import type { Found } from './sizing.js'
 
 export interface Row extends Outcome {
   readonly engines: number
@@ -19,16 +20,19 @@ export interface Row extends Outcome {
 
 export interface SizingRow {
   readonly clients: number
-  readonly affinity: Sized
-  readonly random: Sized
+  /** Milliseconds within which 95 % of the first tokens are to come. */
+  readonly limit: number
+  readonly by: Readonly<Record<'affinity' | 'random', Sized>>
 }
 
-interface Sized {
+type Sized = Found<{
   readonly engines: number
   readonly p95: number
   readonly reused: number
   readonly busy: number
-}
+  /** Requests a second. */
+  readonly rate: number
+}>
 
 export interface RealRow {
   readonly route: Route
