@@ -23,7 +23,6 @@ Examples:
 kvfold <command> --help explains a command's options. Ctrl-C stops the running step, a second one ends the process.
 KVFOLD_DEBUG=1 adds a stack to errors; NO_COLOR=1 takes the colours.`
 
-
 type Add = (program: Command, shell: Shell, version: string) => void
 
 /** Under their headings. A command's modules take up to a second to load, so they are loaded when it is called, or all are listed. */

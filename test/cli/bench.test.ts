@@ -91,7 +91,10 @@ describe('bench acm', () => {
 
   it('can be stopped, and says so', async () => {
     // Long enough to be in the study on any machine that is not busy.
-    const { code, stderr, stdout } = await kvfold([...SMALL, '--rounds', '500'], { environment, interruptAfter: 8_000 })
+    const { code, stderr, stdout } = await kvfold([...SMALL, '--rounds', '500', '--calibration', '0.001'], {
+      environment,
+      interruptAfter: 4_000,
+    })
     expect(code).toBe(130)
     expect(stderr).toMatch(/interrupted \[engine\/cancelled\]/)
     if (stdout !== '') expect(stdout).toMatch(/INTERRUPTED/)

@@ -70,7 +70,8 @@ export function kvfold(
 
 /** As `kvfold`, within this process: for what a command does. How processes begin, end and are killed is `kvfold`'s. */
 export async function kvfoldHere(words: readonly string[], { input = '', environment = {} }: Given = {}): Promise<Outcome> {
-  const { kvfold } = await import('../../../src/cli/command-line.js')
+  // What is compiled starts processes that are compiled, too.
+  const { kvfold } = (await import(join(ROOT, moduleOf('cli/command-line')))) as typeof import('../../../src/cli/command-line.js')
   const said = { out: '', notes: '' }
   const stream = (name: keyof typeof said) => new Terminal({ write: (text) => (said[name] += text) }, {})
   const interrupt = new Interrupt()
@@ -78,7 +79,13 @@ export async function kvfoldHere(words: readonly string[], { input = '', environ
   Object.assign(process.env, environment)
   const begun = performance.now()
   try {
-    const code = await kvfold({ out: stream('out'), notes: stream('notes'), interrupt, input: Readable.from([Buffer.from(input)]), words })
+    const code = await kvfold({
+      out: stream('out'),
+      notes: stream('notes'),
+      interrupt,
+      input: Readable.from([Buffer.from(input)]),
+      words,
+    })
     return { code, stdout: said.out, stderr: said.notes, milliseconds: performance.now() - begun }
   } finally {
     interrupt.release()
