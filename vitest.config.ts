@@ -7,7 +7,17 @@ const PURE = [
   'test/eval/**/!(builtin|builtin-skills|study|recorder|pool).test.ts',
 ]
 
+/** Files that use the native library as a program does, which loads it once: they share processes, too. Those that start or kill servers do not. */
+const SHARING = [
+  'test/{attention,bench,figures,tools}/**/*.test.ts',
+  'test/server/!(disk-cache|engines|fronts|fronts-killed|http-serve|real-agents|real-clients).test.ts',
+  'test/server/{dialects,responses,threads}/**/*.test.ts',
+  'test/engine/remote/!(over-*).test.ts',
+]
+
 const ON_GPU = process.env['KVFOLD_TEST_GPU'] !== undefined
+/** A device has one memory: one file at a time. */
+const SERVED = ON_GPU ? [] : SHARING
 /** On the CPU the general suites show the same, and more. */
 const ONLY_ON_GPU = ON_GPU ? [] : ['test/device/**']
 /** A software device compiles a kernel for seconds to half a minute when a test first needs it. */
@@ -26,11 +36,15 @@ export default defineConfig({
       },
       {
         extends: true,
-        // The native library holds process-wide state: each file in a process of its own; on a device, which has one memory, one at a time.
+        test: { name: 'served', include: SERVED, isolate: false, maxWorkers: 2 },
+      },
+      {
+        extends: true,
+        // What these files do to the native library and to processes is process-wide: each has a process of its own.
         test: {
           name: 'whole',
           include: ['test/**/*.test.ts'],
-          exclude: [...PURE, ...ONLY_ON_GPU],
+          exclude: [...PURE, ...SERVED, ...ONLY_ON_GPU],
           maxWorkers: ON_GPU ? 1 : 2,
         },
       },

@@ -9,12 +9,23 @@ export interface Shell {
   /** Progress and remarks: stderr, so that results stay clean in a pipe. */
   readonly notes: Terminal
   readonly interrupt: Interrupt
+  readonly input: Input
+  /** What was asked for, from the command's name on. */
+  readonly words: readonly string[]
 }
+
+/** What is typed or piped into a command; process.stdin is. */
+export type Input = NodeJS.ReadableStream & { readonly isTTY?: boolean; destroy(): unknown }
+
+/** The command as it was given, for records of what it made; what is in a URL beside its address is nobody's business. */
+export const commandOf = ({ words }: Shell): string => ['kvfold', ...words].join(' ').replace(/(\/\/)[^/\s@]+@/g, '$1')
 
 export const openShell = (): Shell => ({
   out: new Terminal(process.stdout),
   notes: new Terminal(process.stderr),
   interrupt: new Interrupt(),
+  input: process.stdin,
+  words: process.argv.slice(2),
 })
 
 // Ctrl-C: the first one asks the running step to stop, the second one ends the process.
@@ -86,25 +97,24 @@ function stacks(error: Error): string {
 }
 
 /** The text of `file`, of stdin for `-` or where no file is named. @throws KvfoldError cli/bad-usage, engine/cancelled */
-export async function readInput(file: string | undefined, signal: AbortSignal): Promise<string> {
+export async function readInput(file: string | undefined, { input, interrupt }: Shell): Promise<string> {
   if (file !== undefined && file !== '-') return readText(file, 'run')
-  if (file === undefined && process.stdin.isTTY)
+  if (file === undefined && input.isTTY === true)
     throw new KvfoldError(
       'cli/bad-usage',
       'There is no prompt: give --prompt <text>, a file, or text on stdin (`-` reads what you type up to Ctrl-D).',
     )
-  return readStdin(signal)
+  return readAll(input, interrupt.signal)
 }
 
-async function readStdin(signal: AbortSignal): Promise<string> {
-  const { stdin } = process
+async function readAll(input: Input, signal: AbortSignal): Promise<string> {
   const stop = (): void => {
-    stdin.destroy()
+    input.destroy()
   }
   signal.addEventListener('abort', stop, { once: true })
   try {
     const chunks: Buffer[] = []
-    for await (const chunk of stdin) chunks.push(chunk as Buffer)
+    for await (const chunk of input) chunks.push(chunk as Buffer)
     return Buffer.concat(chunks).toString('utf8')
   } catch (error) {
     if (signal.aborted) throw new KvfoldError('engine/cancelled', 'Reading stdin was interrupted.')

@@ -3,7 +3,7 @@ import { existsSync, readFileSync } from 'node:fs'
 import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { getLlama, type Llama } from 'node-llama-cpp'
+import type { Llama } from 'node-llama-cpp'
 import { KvfoldError, errorTable, type ErrorCode } from '../core/errors.js'
 import { compiledPath, shippedCpuLibrary, wantedCpuLibrary } from './cpu-library.js'
 import type { Device } from './devices.js'
@@ -245,6 +245,8 @@ function llamaLibrary(): string {
 }
 
 async function detect(gpu: GpuChoice): Promise<Llama> {
+  // What is refused before should not wait for it.
+  const { getLlama } = await import('node-llama-cpp')
   try {
     return await getLlama({
       gpu: gpu === 'cpu' ? false : gpu,

@@ -25,7 +25,6 @@ const OLD: Readonly<Record<string, string>> = {
   'attention-gemma3-270m.json': 'commit, load, processor',
   'attention.json': 'commit, load, processor',
   'builtin.json': 'load, processor',
-  'client-edits.json': 'model, commit, load, processor',
   'eight-folds.json': 'model, load, processor',
   'fold.json': 'model, load, processor',
   'serve-amd-quiet.json': 'model, commit, load',

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { parseWatched } from '../../src/cli/attention/file.js'
-import { KVFOLD, kvfold } from './support/process.js'
+import { KVFOLD, kvfoldHere } from './support/process.js'
 
 let folder: string
 beforeAll(() => {
@@ -22,7 +22,7 @@ describe('kvfold attention pi-llm', () => {
   it('ends with one line of JSON, and goes on where a run has been', async () => {
     const out = join(folder, 'run')
     const words = [...small, '--contract', 'exact,splice', '--updates', '2,8', '--episode', '--json', '--out', out]
-    const first = await kvfold([...words, '--seeds', '1'])
+    const first = await kvfoldHere([...words, '--seeds', '1'])
     expect(first.stderr).toBe('')
     expect(first.code).toBe(0)
     const found = lastLine(first.stdout)
@@ -51,7 +51,7 @@ describe('kvfold attention pi-llm', () => {
       expect(existsSync(join(out, file)), file).toBe(true)
 
     // One more seed: what was measured is not measured again.
-    const second = await kvfold([...words, '--seeds', '2'])
+    const second = await kvfoldHere([...words, '--seeds', '2'])
     expect(second.code).toBe(0)
     expect(records().slice(0, before.length)).toEqual(before)
     expect(names(records()).slice(before.length)).toEqual([
@@ -60,7 +60,7 @@ describe('kvfold attention pi-llm', () => {
     ])
     expect(lastLine(second.stdout)['pairs']).toBeGreaterThan(found['pairs'] as number)
 
-    const other = await kvfold([...words, '--seeds', '1', '--mode', 'generated'])
+    const other = await kvfoldHere([...words, '--seeds', '1', '--mode', 'generated'])
     expect(other.code).toBe(1)
     expect(other.stderr).toMatch(/mode: "given" there, "generated" now.*\[attention\/other-run\]/)
   }, 240_000)
@@ -92,7 +92,7 @@ describe('kvfold attention pi-llm', () => {
     [['--flash-attention', 'on'], 2, /Flash attention never computes the weights/],
   ])('refuses %j before it begins', async (words, code, message) => {
     const out = join(folder, 'refused')
-    const outcome = await kvfold([...small, '--seeds', '1', '--out', out, ...words])
+    const outcome = await kvfoldHere([...small, '--seeds', '1', '--out', out, ...words])
     expect(outcome.stderr).toMatch(message)
     expect(outcome.code).toBe(code)
     expect(existsSync(out)).toBe(false)
@@ -112,7 +112,7 @@ describe('kvfold attention file', () => {
     spans: ['amberarch', 'velvetbrook', { name: 'question', message: 0, from: 'What is', to: 'herb?' }],
   }
   const run = (change: object, ...words: string[]) =>
-    kvfold(['attention', 'file', '-', '--contract', 'exact', '--context', '1024', ...words], {
+    kvfoldHere(['attention', 'file', '-', '--contract', 'exact', '--context', '1024', ...words], {
       input: JSON.stringify({ ...transcript, ...change }),
     })
 

@@ -1,10 +1,10 @@
-/** `kvfold bench acm` as a process, on the built-in model: small, so its times say nothing. */
+/** `kvfold bench acm` on the built-in model: small, so its times say nothing. */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { CostReport } from '../../src/eval/cost/report.js'
-import { kvfold, type RunOptions } from './support/process.js'
+import { type Given, kvfold, kvfoldHere } from './support/process.js'
 
 const SMALL = [
   'bench',
@@ -23,7 +23,7 @@ const SMALL = [
 ]
 let folder: string
 let environment: Record<string, string>
-const bench = (words: readonly string[], options: RunOptions = {}) => kvfold(words, { environment, ...options })
+const bench = (words: readonly string[], options: Given = {}) => kvfoldHere(words, { environment, ...options })
 
 beforeAll(() => {
   folder = mkdtempSync(join(tmpdir(), 'kvfold-acm-'))
@@ -91,7 +91,10 @@ describe('bench acm', () => {
 
   it('can be stopped, and says so', async () => {
     // Long enough to be in the study on any machine that is not busy.
-    const { code, stderr, stdout } = await bench([...SMALL, '--rounds', '500'], { interruptAfter: 8_000 })
+    const { code, stderr, stdout } = await kvfold([...SMALL, '--rounds', '500', '--calibration', '0.001'], {
+      environment,
+      interruptAfter: 4_000,
+    })
     expect(code).toBe(130)
     expect(stderr).toMatch(/interrupted \[engine\/cancelled\]/)
     if (stdout !== '') expect(stdout).toMatch(/INTERRUPTED/)

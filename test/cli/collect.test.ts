@@ -6,7 +6,7 @@ import { afterAll, describe, expect, it } from 'vitest'
 import { invariant } from '../../src/core/errors.js'
 import { checked } from '../../src/core/schema.js'
 import { TrajectoryRecord } from '../../src/eval/collect/formats.js'
-import { kvfold } from './support/process.js'
+import { kvfoldHere } from './support/process.js'
 
 const folder = mkdtempSync(join(tmpdir(), 'kvfold-collect-'))
 afterAll(() => {
@@ -21,7 +21,7 @@ const recordsIn = (path: string) =>
     return read.value
   })
 const collect = (path: string, ...more: string[]) =>
-  kvfold(['collect', 'pi-llm', '--n', '4,16', '--samples', '2', '--threads', '1', '--out', path, '--json', ...more])
+  kvfoldHere(['collect', 'pi-llm', '--n', '4,16', '--samples', '2', '--threads', '1', '--out', path, '--json', ...more])
 
 describe('kvfold collect', () => {
   const path = join(folder, 'all.jsonl')
@@ -74,7 +74,7 @@ describe('kvfold collect', () => {
   it('of a model that acts: probabilities of all that it said, how it sampled, and tries at one prompt as a group', async () => {
     const out = join(folder, 'model.jsonl')
     const asked = ['--n', '4', '--keys', '6', '--samples', '2', '--rollouts', '2', '--threads', '1', '--out', out, '--json']
-    const { code } = await kvfold(['collect', 'pi-llm', '--teacher', 'model', '--temperature', '1', '--seed', '9', ...asked])
+    const { code } = await kvfoldHere(['collect', 'pi-llm', '--teacher', 'model', '--temperature', '1', '--seed', '9', ...asked])
     expect(code).toBe(0)
     const records = recordsIn(out)
     for (const { loss, logprobs, sampling, rollout, id, calls, parts, reward } of records) {
@@ -108,7 +108,7 @@ describe('kvfold collect', () => {
     'goes back to what stands elsewhere in a stream of the order $order, a snapshot at every step',
     async ({ order, n, steps }) => {
       const out = join(folder, `${order}.jsonl`)
-      const { code, stdout } = await kvfold(
+      const { code, stdout } = await kvfoldHere(
         ['collect', 'pi-llm', '--order', order, '--n', n, '--samples', '2', '--threads', '1', '--out', out, '--json'], // prettier-ignore
       )
       expect(code).toBe(0)
@@ -131,7 +131,7 @@ describe('kvfold collect', () => {
     'shows how $task is done with $options',
     async ({ task, options, steps }) => {
       const out = join(folder, `${task}-${steps.length}.jsonl`)
-      const { code, stdout } = await kvfold(
+      const { code, stdout } = await kvfoldHere(
         ['collect', task, ...options, '--length', '500', '--samples', '3', '--threads', '1', '--out', out, '--json'], // prettier-ignore
       )
       expect(code).toBe(0)
@@ -147,12 +147,12 @@ describe('kvfold collect', () => {
   it('writes Parquet of sessions, and refuses what contradicts itself', async () => {
     const out = join(folder, 'sessions.parquet')
     const session = ['collect', 'memtool', '--turns', '2', '--samples', '2', '--tools', '50', '--format', 'verl', '--out', out]
-    const { code, stdout } = await kvfold([...session, '--threads', '1', '--json'])
+    const { code, stdout } = await kvfoldHere([...session, '--threads', '1', '--json'])
     expect(code).toBe(0)
     const rows = await parquetReadObjects({ file: await asyncBufferFromFile(out) })
     expect(JSON.parse(stdout)).toMatchObject({ trajectories: 2, snapshots: rows.length, points: 1 })
     expect(new Set(rows.map((row) => String(row['trajectory']))).size).toBe(2)
-    const remote = await kvfold(['collect', 'pi-llm', '--engine', 'http://127.0.0.1:9', '--teacher', 'script'])
+    const remote = await kvfoldHere(['collect', 'pi-llm', '--engine', 'http://127.0.0.1:9', '--teacher', 'script'])
     expect([remote.code, remote.stderr]).toEqual([2, expect.stringContaining('leave out --engine') as string])
   }, 120_000)
 })

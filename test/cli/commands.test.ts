@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { LedgerEntry } from '../../src/kv/ledger.js'
 import { mambaModel, tinyModel } from '../support/models.js'
-import { kvfold, type Outcome } from './support/process.js'
+import { kvfold, kvfoldHere, type Outcome } from './support/process.js'
 
 /** More threads than free cores make tiny models wait for each other. */
 const ONE = ['--threads', '1']
@@ -38,7 +38,7 @@ function expectFailure({ code, stdout, stderr }: Outcome, exit: number, line: Re
 
 /** Of several commands, which run side by side. */
 async function expectFailures(exit: number, failures: readonly (readonly [readonly string[], RegExp])[]): Promise<void> {
-  const outcomes = await Promise.all(failures.map(([words]) => kvfold(words)))
+  const outcomes = await Promise.all(failures.map(([words]) => kvfoldHere(words)))
   for (const [index, outcome] of outcomes.entries()) expectFailure(outcome, exit, failures[index]![1])
 }
 
@@ -79,9 +79,9 @@ describe('a recorded conversation', () => {
       file(`${at}.json`, JSON.stringify(body)),
     )
     const outcomes = await Promise.all([
-      kvfold(['run', '--json', ...begin(recorded())]),
-      kvfold(['run', '--json', '-p', 'x', ...begin(whole!)]),
-      kvfold(['run', '--json', '-p', 'x', ...begin(folded!)]),
+      kvfoldHere(['run', '--json', ...begin(recorded())]),
+      kvfoldHere(['run', '--json', '-p', 'x', ...begin(whole!)]),
+      kvfoldHere(['run', '--json', '-p', 'x', ...begin(folded!)]),
     ])
     const entries = outcomes.map(({ stdout }) => RunOutput(stdout).ledger[0]!)
     const users = entries.map((entry) => entry.messages.filter(({ role }) => role === 'user').length)
@@ -90,7 +90,7 @@ describe('a recorded conversation', () => {
   })
 
   it('is gone on with by chat, until /clear', async () => {
-    const { stdout, code } = await kvfold(['chat', '--no-tools', ...begin(recorded())], {
+    const { stdout, code } = await kvfoldHere(['chat', '--no-tools', ...begin(recorded())], {
       input: '/messages\n/clear\n/messages\n',
     })
     expect(code).toBe(0)
@@ -159,8 +159,8 @@ describe('bad models', () => {
     const mamba = await mambaModel()
     const [{ code, stderr }, { stdout }] = await Promise.all([
       // As many threads as there are by default.
-      kvfold(['run', '-p', 'x', '--model', mamba, '--max-tokens', '3']),
-      kvfold(['model', 'info', mamba]),
+      kvfoldHere(['run', '-p', 'x', '--model', mamba, '--max-tokens', '3']),
+      kvfoldHere(['model', 'info', mamba]),
     ])
     expect(code).toBe(0)
     expect(stderr.match(/mamba keeps a recurrent state.*splice and blend are not available/g)).toHaveLength(1)
@@ -171,9 +171,9 @@ describe('bad models', () => {
   it('without a chat template complete raw text only', async () => {
     const bare = await tinyModel({ chatTemplate: null })
     const [asked, begun, { code, stdout }] = await Promise.all([
-      kvfold(['run', '-p', 'Hello', '--model', bare]),
-      kvfold(['chat', '--model', bare], { input: 'Hello\n' }),
-      kvfold(['run', '--raw', '-p', 'Hello', '--model', bare, '--max-tokens', '5', '--json', ...ONE]),
+      kvfoldHere(['run', '-p', 'Hello', '--model', bare]),
+      kvfoldHere(['chat', '--model', bare], { input: 'Hello\n' }),
+      kvfoldHere(['run', '--raw', '-p', 'Hello', '--model', bare, '--max-tokens', '5', '--json', ...ONE]),
     ])
     expectFailure(asked, 1, /no chat template.*\[model\/no-chat-template\]$/)
     expectFailure(begun, 1, /\[model\/no-chat-template\]$/)
@@ -182,7 +182,11 @@ describe('bad models', () => {
   })
 
   it('larger than memory are refused before anything is allocated', async () => {
-    expectFailure(await kvfold(['run', '-p', 'x', '--model', model, '--context', '1000000000']), 1, /\[memory\/insufficient\]$/)
+    expectFailure(
+      await kvfoldHere(['run', '-p', 'x', '--model', model, '--context', '1000000000']),
+      1,
+      /\[memory\/insufficient\]$/,
+    )
   })
 })
 
@@ -275,7 +279,7 @@ describe('Ctrl-C in the middle of a prefill', () => {
 describe('model', () => {
   it('synth writes what info reads', async () => {
     const out = join(folder, 'made.gguf')
-    const made = await kvfold([
+    const made = await kvfoldHere([
       'model',
       'synth',
       out,
@@ -294,8 +298,8 @@ describe('model', () => {
     ])
     expect(made).toMatchObject({ code: 0, stderr: '' })
     const [{ code, stdout }, { stdout: lines }] = await Promise.all([
-      kvfold(['model', 'info', out, '--json']),
-      kvfold(['model', 'info', out]),
+      kvfoldHere(['model', 'info', out, '--json']),
+      kvfoldHere(['model', 'info', out]),
     ])
     expect(code).toBe(0)
     expect(JSON.parse(stdout)).toMatchObject({
@@ -317,8 +321,8 @@ describe('model', () => {
 
   it('synth refuses impossible shapes and places', async () => {
     const [shape, place] = await Promise.all([
-      kvfold(['model', 'synth', join(folder, 'x.gguf'), '--heads', '5']),
-      kvfold(['model', 'synth', join(folder, 'no', 'x.gguf')]),
+      kvfoldHere(['model', 'synth', join(folder, 'x.gguf'), '--heads', '5']),
+      kvfoldHere(['model', 'synth', join(folder, 'no', 'x.gguf')]),
     ])
     expectFailure(shape, 1, /not a multiple of 5 heads/)
     expectFailure(place, 2, /cannot be written \(ENOENT\)/)
@@ -366,7 +370,7 @@ describe('chat through a pipe', () => {
 
 describe('demo on the built-in model', () => {
   it('ends with one line of JSON, a row for each n and agent', async () => {
-    const { code, stdout, stderr } = await kvfold(['demo', '--n', '3,2', '--samples', '1', '--seed', '5', '--json'])
+    const { code, stdout, stderr } = await kvfoldHere(['demo', '--n', '3,2', '--samples', '1', '--seed', '5', '--json'])
     expect(stderr).toBe('')
     expect(code).toBe(0)
     const { rows } = JSON.parse(stdout.trimEnd().split('\n').at(-1) ?? '') as { rows: Record<string, unknown>[] }

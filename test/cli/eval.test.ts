@@ -14,7 +14,7 @@ import { run } from '../../src/eval/run/runner.js'
 import { openTask } from '../../src/eval/tasks/open.js'
 import { asker, headerFor, settings, sums } from '../eval/support/run-fixture.js'
 import { synthesizeEncoder } from '../support/synthetic-encoder.js'
-import { KVFOLD, kvfold } from './support/process.js'
+import { KVFOLD, kvfoldHere } from './support/process.js'
 
 let folder: string
 beforeAll(() => {
@@ -30,7 +30,7 @@ describe('kvfold eval on the built-in model', () => {
   it('ends with one line of JSON, writes a log that stands alone, and goes on in it', async () => {
     const log = join(folder, 'run.jsonl')
     const words = ['eval', 'pi-llm', '--n', '4', '--keys', '8', '--samples', '2', '--seed', '7', '--log', log]
-    const first = await kvfold([...words, '--agent', 'sculptor', '--json'])
+    const first = await kvfoldHere([...words, '--agent', 'sculptor', '--json'])
     expect(first.stderr).toBe('')
     expect(first.code).toBe(0)
     expect(first.stdout.trim().split('\n')).toHaveLength(1)
@@ -61,14 +61,14 @@ describe('kvfold eval on the built-in model', () => {
 
     // All is there: the table comes from the log alone.
     const text = readFileSync(log, 'utf8')
-    const second = await kvfold([...words, '--agent', 'sculptor'])
+    const second = await kvfoldHere([...words, '--agent', 'sculptor'])
     expect(second.code).toBe(0)
     expect(second.stderr).toMatch(/has all of this run already/)
     expect(second.stdout).toMatch(/PI-LLM +updates 4 +sculptor +\d/)
     expect(second.stdout).toContain(`Log: ${log}`)
     expect(readFileSync(log, 'utf8')).toBe(text)
 
-    const other = await kvfold([...words, '--agent', 'plain', '--json'])
+    const other = await kvfoldHere([...words, '--agent', 'plain', '--json'])
     expect(other.code).toBe(1)
     expect(other.stderr).toMatch(/agents\[0\]\.agent: "sculptor" there, "plain" now.*\[eval\/other-run\]/)
   }, 480_000)
@@ -76,7 +76,7 @@ describe('kvfold eval on the built-in model', () => {
   it('takes several tasks, agents and slots, and marks what the model was not trained for', async () => {
     const log = join(folder, 'several.jsonl')
     const words = ['eval', 'pi-llm', 'needles', '--agent', 'plain,rag-bm25', '--sizes', '700', '--needles', '2', '--samples', '2']
-    const { code, stdout, stderr } = await kvfold([...words, '--max-tokens', '60', '--slots', '3', '--log', log, '--json'])
+    const { code, stdout, stderr } = await kvfoldHere([...words, '--max-tokens', '60', '--slots', '3', '--log', log, '--json'])
     expect([code, stderr]).toEqual([0, ''])
     const found = lastLine(stdout)
     expect([found['accuracy'], found['samples']]).toEqual([null, 8])
@@ -124,7 +124,7 @@ describe('kvfold eval on the built-in model', () => {
     const kept = (await readLog(log)).records.length
     expect(kept).toBeGreaterThan(0)
     expect(kept).toBeLessThan(30)
-    const { code: end, stderr } = await kvfold(words)
+    const { code: end, stderr } = await kvfoldHere(words)
     expect(end).toBe(0)
     expect(stderr).toContain(`Going on in ${log}, which has ${kept} of 30 samples.`)
     const { records, resumed } = await readLog(log)
@@ -151,12 +151,12 @@ describe('bad usage', () => {
   })
 
   it('ends with 2 before a model is loaded', async () => {
-    const { code, stderr } = await kvfold(['eval', 'table', 'pi-llm', '--model', 'there-is-none.gguf'])
+    const { code, stderr } = await kvfoldHere(['eval', 'table', 'pi-llm', '--model', 'there-is-none.gguf'])
     expect([code, stderr.trim()]).toEqual([
       2,
       'kvfold: The table is a list of tasks itself; ask for it alone, or for tasks by name. [cli/bad-usage]',
     ])
-    const agent = await kvfold(['eval', 'pi-llm', '--agent', 'plain,sculpture'])
+    const agent = await kvfoldHere(['eval', 'pi-llm', '--agent', 'plain,sculpture'])
     expect(agent.code).toBe(2)
     expect(agent.stderr).toMatch(/There is no sculpture; give one or several of plain, sculptor/)
   }, 60_000)
@@ -165,12 +165,12 @@ describe('bad usage', () => {
     const data = join(folder, 'frames.tsv')
     writeFileSync(data, 'Prompt\tAnswer\twiki_links\treasoning_types\nWho?\tAda\t[]\tnone\n')
     const words = ['eval', 'frames', '--data', data, '--articles', folder, '--limit', '1', '--log', join(folder, 'f.jsonl')]
-    const { code, stderr } = await kvfold(words)
+    const { code, stderr } = await kvfoldHere(words)
     expect([code, stderr]).toEqual([
       2,
       expect.stringMatching(/FRAMES are judged by a model: name it by --judge <url>, or --judge self/),
     ])
-    const named = await kvfold([...words, '--judge', 'self', '--judge-model', 'x'])
+    const named = await kvfoldHere([...words, '--judge', 'self', '--judge-model', 'x'])
     expect([named.code, named.stderr]).toEqual([2, expect.stringMatching(/--judge-model belongs to --judge/)])
   }, 60_000)
 
@@ -295,13 +295,13 @@ describe('kvfold eval memtool --retrieval', () => {
     const embedder = join(folder, 'encoder.gguf')
     await synthesizeEncoder(embedder, { architecture: 'bert' })
     const words = ['eval', 'memtool', '--retrieval', '--tools', '20', '--embedder', embedder, '--threads', '1']
-    const first = await kvfold(words)
+    const first = await kvfoldHere(words)
     expect(first.stderr).toContain('20 of 20 (100 %)')
     expect(first.code).toBe(0)
     const [, file = ''] = /kept in (kvfold-eval\/vectors-[0-9a-f]{8}\.db)/.exec(first.stderr) ?? []
     const kept = join(import.meta.dirname, '../..', file)
     expect(existsSync(kept)).toBe(true)
-    const again = await kvfold([...words, '--json'])
+    const again = await kvfoldHere([...words, '--json'])
     expect(again.stderr).toBe('')
     const found = lastLine(again.stdout)['recall'] as readonly { wording: string; ranking: string; at5: number }[]
     expect(found.map(({ wording, ranking }) => `${wording} ${ranking}`)).toEqual(

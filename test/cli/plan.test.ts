@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { CostModel } from '../../src/kv/cost-model.js'
 import type { Forecast } from '../../src/kv/forecast.js'
-import { kvfold } from './support/process.js'
+import { kvfoldHere } from './support/process.js'
 
 let folder: string
 let environment: Record<string, string>
@@ -46,7 +46,7 @@ const tools = [
 ]
 const folds = [{ message: 1, from: '12:01 step', to: '12:50' }]
 const transcript = (change: object = {}) => JSON.stringify({ messages, tools, folds, ...change })
-const plan = (input: string, ...words: string[]) => kvfold(['plan', '-', ...words], { input, environment })
+const plan = (input: string, ...words: string[]) => kvfoldHere(['plan', '-', ...words], { input, environment })
 
 describe('plan', () => {
   it('without a calibration counts tokens and says how to get times', async () => {
@@ -107,7 +107,7 @@ describe('plan', () => {
   })
 
   it('describes its format', async () => {
-    const { stdout } = await kvfold(['plan', '--help'])
+    const { stdout } = await kvfoldHere(['plan', '--help'])
     expect(stdout).toContain('"folds": [{ "message": 0, "from": "12:00 started", "to": "12:59 stopped." }]')
   })
 })
@@ -115,7 +115,7 @@ describe('plan', () => {
 describe('calibrate', () => {
   it('writes the cost model that plan then uses', async () => {
     const words = ['calibrate', '--quick', '--json', '--context', '1024']
-    const { code, stdout, stderr } = await kvfold(words, { environment })
+    const { code, stdout, stderr } = await kvfoldHere(words, { environment })
     expect(stderr).toBe('')
     expect(code).toBe(0)
     const cost = JSON.parse(stdout) as CostModel & { readonly file: string }

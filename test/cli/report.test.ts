@@ -3,7 +3,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { kvfold } from './support/process.js'
+import { kvfoldHere } from './support/process.js'
 import { header, madeRun, sample, writeLog } from '../eval/support/report-logs.js'
 
 let folder: string
@@ -18,7 +18,7 @@ afterAll(() => {
 
 it('writes the folder and ends with one line of JSON', async () => {
   const out = join(folder, 'new/folder')
-  const { code, stdout, stderr } = await kvfold(['report', log, '--out', out, '--json'])
+  const { code, stdout, stderr } = await kvfoldHere(['report', log, '--out', out, '--json'])
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' })
   const said = JSON.parse(stdout.trim()) as { report: string; conditions: Record<string, unknown>[] }
   expect(said.report).toBe(join(out, 'report.html'))
@@ -40,7 +40,7 @@ it('writes the folder and ends with one line of JSON', async () => {
 })
 
 it('shows a table to people, and says where the page is', async () => {
-  const { code, stdout } = await kvfold(['report', log, '--out', join(folder, 'shown')])
+  const { code, stdout } = await kvfoldHere(['report', log, '--out', join(folder, 'shown')])
   expect(code).toBe(0)
   expect(stdout).toMatch(/PI-LLM +Sculptor +\d/u)
   expect(stdout).toContain(`Report: ${join(folder, 'shown', 'report.html')}`)
@@ -49,7 +49,7 @@ it('shows a table to people, and says where the page is', async () => {
 it('refuses what cannot be reported before it writes anything', async () => {
   const out = join(folder, 'never')
   const refused = async (words: readonly string[]) => {
-    const { code, stderr } = await kvfold(['report', ...words, '--out', out])
+    const { code, stderr } = await kvfoldHere(['report', ...words, '--out', out])
     return `${code} ${stderr}`
   }
   expect(await refused([log, '--baseline', 'nobody'])).toMatch(/^2 .*It must be one of plain, sculptor/su)
@@ -64,7 +64,7 @@ it('refuses what cannot be reported before it writes anything', async () => {
 
 it('takes a baseline that is there', async () => {
   const lines = [header(), sample({ agent: 'sculptor' }), sample({ agent: 'memagent' })]
-  const { code, stdout } = await kvfold([
+  const { code, stdout } = await kvfoldHere([
     'report',
     writeLog(join(folder, 'two.jsonl'), lines),
     '--out',

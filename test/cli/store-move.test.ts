@@ -11,7 +11,7 @@ import { PostgresStore } from '../../src/store/postgres/postgres-store.js'
 import { SqliteStore } from '../../src/store/sqlite-store.js'
 import { byId, allIn, someThread } from '../store/support/threads.js'
 import { noPostgres, TestPostgres } from '../support/postgres.js'
-import { kvfold } from './support/process.js'
+import { kvfoldHere } from './support/process.js'
 
 if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)
 
@@ -53,14 +53,14 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
 
   const bytesOf = (path: string) => readdirSync(path).map((name) => [name, readFileSync(join(path, name)).toString('base64')])
   const exportOf = async (store: string) => {
-    const { code, stdout, stderr } = await kvfold(['store', 'export', '--store', store])
+    const { code, stdout, stderr } = await kvfoldHere(['store', 'export', '--store', store])
     expect(code, stderr).toBe(0)
     return stdout.trim().split('\n').sort()
   }
 
   it('is all there in the database, and back in another folder, to the letter; the source stays as it was', async () => {
     const before = bytesOf(folder)
-    const there = await kvfold(['store', 'move', folder, url])
+    const there = await kvfoldHere(['store', 'move', folder, url])
     expect([there.code, there.stdout], there.stderr).toEqual([
       0,
       `${THREADS} threads and ${responses.length} responses moved and read back; the source is as it was\n1 thread or response of deleted threads or earlier repairs left out\n`,
@@ -102,13 +102,13 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
     await postgres.sql('DELETE FROM kvfold.messages WHERE thread = 7 AND place = 1', url)
     await expect(moveStore(url, join(root, 'three'))).rejects.toMatchObject({ code: 'store/damaged' })
     expect(readdirSync(join(root, 'three'))).toEqual([])
-    const checked = await kvfold(['store', 'check', '--store', url])
+    const checked = await kvfoldHere(['store', 'check', '--store', url])
     expect([checked.code, checked.stdout]).toEqual([
       1,
       expect.stringContaining(`${THREADS - 1} threads and ${responses.length} responses are what was written`),
     ])
     expect(checked.stdout).toContain(threads[6]!.id)
-    expect((await kvfold(['store', 'repair', '--store', url])).stderr).toContain('repaired by its own means')
+    expect((await kvfoldHere(['store', 'repair', '--store', url])).stderr).toContain('repaired by its own means')
   })
 
   it('that cannot be written whole is not written at all', async () => {
@@ -131,7 +131,7 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
       ['check', '--store', secret],
       ['move', folder, 'postgres://a:sesame@[/x'],
     ]) {
-      const { code, stdout, stderr } = await kvfold(['store', ...words])
+      const { code, stdout, stderr } = await kvfoldHere(['store', ...words])
       expect(code).not.toBe(0)
       expect(stdout + stderr).not.toContain('sesame')
     }

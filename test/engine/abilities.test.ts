@@ -22,6 +22,7 @@ import type { Step } from '../../src/kv/step.js'
 import { openNative } from '../../src/native/binding.js'
 import { synthesizeOther, WINDOW, type OtherArchitecture } from '../support/synthetic-others.js'
 import type { Native, NativeContext } from '../../src/native/types.js'
+import { freshPrediction } from '../support/predictions.js'
 import { tinyModel } from '../support/models.js'
 import { endsOfGeneration } from '../../bench/random-tokens.js'
 
@@ -108,7 +109,11 @@ async function step(
   })
   const { tokens } = engine.format.render({ messages, edits })
   // Three contexts, each with one thread, side by side.
-  const [answer, whole, chunked] = await Promise.all([reply, prefilled(contexts[0], tokens), prefilled(contexts[1], tokens, 29)])
+  const [answer, whole, chunked] = await Promise.all([
+    reply,
+    freshPrediction(contexts[0], tokens),
+    freshPrediction(contexts[1], tokens, 29),
+  ])
   equations(answer.ledger)
   await engine.check('positions')
   const next = new Float32Array(engine.modelInfo.vocabulary).fill(-Infinity)
@@ -120,31 +125,6 @@ function equations(entry: LedgerEntry): void {
   expect(entry.reused + entry.recomputed + entry.fresh).toBe(entry.shown)
   expect(entry.recomputed + entry.fresh + entry.side).toBe(entry.submitted)
   expect(entry.sources.own + entry.sources.parked + entry.sources.shared).toBe(entry.reused)
-}
-
-/**
- * Log-probabilities of the next token after a fresh prefill. `beside`: another sequence of this many tokens a chunk lies between its cells, as
- * other conversations' do in the engine's cache, which changes the order of sums.
- */
-async function prefilled(context: NativeContext, tokens: Int32Array, beside = 0): Promise<Float32Array> {
-  context.clear()
-  const decode = async (part: Int32Array, start: number, sequence: number) => {
-    const outputs = new Uint8Array(part.length).fill(1, part.length - 1)
-    const positions = Int32Array.from(part, (_, offset) => start + offset)
-    const sequences = new Int32Array(part.length).fill(sequence)
-    expect(await context.decode({ tokens: part, positions, sequences, outputs })).toBe('done')
-  }
-  let last = 0
-  for (let start = 0, chunk = 0; start < tokens.length; start += context.batch, chunk++) {
-    if (beside > 0) await decode(new Int32Array(beside).fill(1 + chunk), chunk * beside, 1)
-    const part = tokens.slice(start, start + context.batch)
-    await decode(part, start, 0)
-    last = part.length - 1
-  }
-  const logits = context.logits(last)
-  const most = logits.reduce((a, b) => Math.max(a, b))
-  const sum = logits.reduce((total, logit) => total + Math.exp(logit - most), 0)
-  return logits.map((logit) => logit - most - Math.log(sum))
 }
 
 const apart = (a: Float32Array, b: Float32Array): number =>

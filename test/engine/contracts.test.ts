@@ -7,10 +7,10 @@ import { conversationId, seqId } from '../../src/core/ids.js'
 import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../src/engine/llama.js'
 import type { Terms } from '../../src/kv/plan/parts.js'
 import { openNative } from '../../src/native/binding.js'
-import type { Native, NativeContext } from '../../src/native/types.js'
+import type { Native } from '../../src/native/types.js'
 import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
-import { firstPrediction, largestDifference } from '../support/predictions.js'
+import { decodeInto, firstPrediction, freshPrediction, largestDifference, logSoftmax } from '../support/predictions.js'
 
 const SETTINGS = { cells: 2048, sequences: 12, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
 const SPLICE: Terms = { contract: 'splice' }
@@ -104,12 +104,12 @@ describe('splice', () => {
     const { next } = await show(base, [{ start: 100, end: 400, marker }], SPLICE)
     const model = await native.loadModel(await tinyModel())
     const context = await model.createContext(SETTINGS)
-    await decode(context, 0, 0, base.slice(0, 599))
+    await decodeInto(context, 0, 0, base.slice(0, 599))
     context.untag(seqId(0), { start: 100, end: 400 })
     context.tag(seqId(0), seqId(1), { start: 0, end: 100 })
-    await decode(context, 1, 100, marker)
+    await decodeInto(context, 1, 100, marker)
     context.tag(seqId(1), seqId(0), { start: 100, end: 109 })
-    await decode(context, 0, 599, base.slice(599))
+    await decodeInto(context, 0, 599, base.slice(599))
     expect(largestDifference(next, logSoftmax(context.logits(0)))).toBeLessThan(FLOOR)
     await model.dispose()
   })
@@ -176,13 +176,13 @@ describe('splice', () => {
     const { next } = await show(base, [{ start: 100, end: 110, marker }], SPLICE)
     const model = await native.loadModel(await tinyModel())
     const context = await model.createContext(SETTINGS)
-    await decode(context, 0, 0, base.slice(0, 399))
+    await decodeInto(context, 0, 0, base.slice(0, 399))
     context.untag(seqId(0), { start: 100, end: 110 })
     context.shift(seqId(0), { start: 110, end: 399 }, 10)
     context.tag(seqId(0), seqId(1), { start: 0, end: 100 })
-    await decode(context, 1, 100, marker)
+    await decodeInto(context, 1, 100, marker)
     context.tag(seqId(1), seqId(0), { start: 100, end: 120 })
-    await decode(context, 0, 409, base.slice(399))
+    await decodeInto(context, 0, 409, base.slice(399))
     expect(largestDifference(next, logSoftmax(context.logits(0)))).toBeLessThan(FLOOR)
     await model.dispose()
   })
@@ -429,25 +429,10 @@ describe('the disk tier', () => {
   })
 })
 
-async function decode(context: NativeContext, seq: number, position: number, tokens: Int32Array): Promise<void> {
-  const outputs = new Uint8Array(tokens.length)
-  outputs[tokens.length - 1] = 1
-  const positions = Int32Array.from(tokens, (_, offset) => position + offset)
-  expect(await context.decode({ tokens, positions, sequences: new Int32Array(tokens.length).fill(seq), outputs })).toBe('done')
-}
-
 /** Log-probabilities after a fresh prefill in a context of its own. */
 async function fresh(tokens: Int32Array): Promise<Float32Array> {
   const model = await native.loadModel(await tinyModel())
-  const context = await model.createContext(SETTINGS)
-  await decode(context, 0, 0, tokens)
-  const next = logSoftmax(context.logits(tokens.length - 1))
+  const next = await freshPrediction(await model.createContext(SETTINGS), tokens)
   await model.dispose()
   return next
-}
-
-function logSoftmax(logits: Float32Array): Float32Array {
-  const max = logits.reduce((a, b) => Math.max(a, b))
-  const total = logits.reduce((sum, logit) => sum + Math.exp(logit - max), 0)
-  return logits.map((logit) => logit - max - Math.log(total))
 }

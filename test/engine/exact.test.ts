@@ -13,16 +13,16 @@ import { openNative } from '../../src/native/binding.js'
 import type { Native, NativeContext, NativeModel } from '../../src/native/types.js'
 import { ON_GPU, TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
-import { firstPrediction, largestDifference } from '../support/predictions.js'
+import { firstPrediction, freshPrediction, largestDifference } from '../support/predictions.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 /** A device that computes in software takes a second a step. */
 const most = (long: number, usual: number, gpu: number) => (LONG ? long : ON_GPU ? gpu : usual)
 /** Sequences per setting. Without flash attention the noise floor is a thousand times lower, so most run there. */
 const RUNS = [
-  { flashAttention: 'off', contracts: ['exact'], sequences: most(4000, 120, 12) },
-  { flashAttention: 'on', contracts: ['exact'], sequences: most(1000, 60, 6) },
-  { flashAttention: 'off', contracts: ['exact', 'splice', 'splice', 'blend'], sequences: most(2000, 100, 12) },
+  { flashAttention: 'off', contracts: ['exact'], sequences: most(4000, 60, 12) },
+  { flashAttention: 'on', contracts: ['exact'], sequences: most(1000, 30, 6) },
+  { flashAttention: 'off', contracts: ['exact', 'splice', 'splice', 'blend'], sequences: most(2000, 50, 12) },
 ] as const
 const CELLS = 1536
 
@@ -57,36 +57,6 @@ async function open(flashAttention: 'on' | 'off'): Promise<void> {
   engine = await LlamaEngine.load(native, await tinyModel(), { ...common, sequences: 12 })
   whole = await referenceModel.createContext({ ...common, sequences: 1 })
   chunked = await referenceModel.createContext({ ...common, sequences: 2, batch: 61, ubatch: 61 })
-}
-
-/**
- * Log-probabilities of the next token after a fresh prefill. `beside`: another sequence of this many tokens a chunk lies between its cells,
- * as other conversations' do in the engine's cache; without flash attention that changes the order of sums far more than chunking does.
- */
-async function fresh(context: NativeContext, tokens: Int32Array, beside = 0): Promise<Float32Array> {
-  context.clear()
-  const decode = async (part: Int32Array, start: number, sequence: number) => {
-    const positions = Int32Array.from(part, (_, offset) => start + offset)
-    const outputs = new Uint8Array(part.length)
-    outputs[part.length - 1] = 1
-    expect(
-      await context.decode({ tokens: part, positions, sequences: new Int32Array(part.length).fill(sequence), outputs }),
-    ).toBe('done')
-  }
-  let last = -1
-  for (let start = 0, chunk = 0; start < tokens.length; start += context.batch, chunk++) {
-    if (beside > 0) await decode(new Int32Array(beside).fill(1 + chunk), chunk * beside, 1)
-    const part = tokens.slice(start, start + context.batch)
-    await decode(part, start, 0)
-    last = part.length - 1
-  }
-  return logSoftmax(context.logits(last))
-}
-
-function logSoftmax(logits: Float32Array): Float32Array {
-  const max = logits.reduce((a, b) => Math.max(a, b))
-  const sum = logits.reduce((total, logit) => total + Math.exp(logit - max), 0)
-  return logits.map((logit) => logit - max - Math.log(sum))
 }
 
 function words(random: Random, count: number): string {
@@ -195,8 +165,8 @@ describe('what the ledger calls exact', () => {
           // Three contexts, each with one thread, side by side.
           const [{ message, ledger, logprobs }, reference, other] = await Promise.all([
             reply,
-            fresh(whole, rendered.tokens),
-            fresh(chunked, rendered.tokens, 29),
+            freshPrediction(whole, rendered.tokens),
+            freshPrediction(chunked, rendered.tokens, 29),
           ])
           equations(ledger)
           if (ledger.contract === 'exact') expect(ledger.approximate).toBe(0)

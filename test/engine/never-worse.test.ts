@@ -15,7 +15,7 @@ import { tinyModel } from '../support/models.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 /** By contract; each has a dozen steps. */
-const SESSIONS = LONG ? 400 : 8
+const SESSIONS = LONG ? 400 : 4
 
 let engine: LlamaEngine
 

@@ -6,11 +6,17 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { builtinModel } from '../../src/cli/builtin.js'
-import { proveModel, type Trial } from '../../src/engine/tried-models.js'
+import type { Trial } from '../../src/engine/tried-models.js'
 import { kvfold, KVFOLD } from '../cli/support/process.js'
 import { refused } from '../native/support/fixture.js'
 import { ARRAY, list, parseGguf, serializeGguf } from '../outside/gguf-edit.js'
 import { slidingModel, tinyModel } from '../support/models.js'
+import { moduleOf } from '../support/program.js'
+
+/** What is compiled starts processes that are compiled, too. */
+const { proveModel } = (await import(
+  `../../${moduleOf('engine/tried-models')}`
+)) as typeof import('../../src/engine/tried-models.js')
 
 const BOOL = 7
 let folder: string

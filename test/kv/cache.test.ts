@@ -15,7 +15,7 @@ const marker = [900, 901, 902]
 describe('as a step cache', () => {
   keepsStepCacheContract({
     make: (options) => new CacheHarness(options),
-    conversations: 600,
+    conversations: 300,
     meets: ['own', 'parked', 'shared', 'again', 'noCells', 'noSequence', 'evicted', 'cancelled', 'parks'],
   })
 })

@@ -10,7 +10,7 @@ const ALWAYS = ['noCells', 'noSequence', 'cancelled', 'own'] as const
 describe('with checkpoints in memory', () => {
   keepsStepCacheContract({
     make: (options) => new CheckpointHarness({ ...options, options: { offload: new OffloadTiers({ hostBytes: 1e6 }) } }),
-    conversations: 200,
+    conversations: 100,
     meets: [...ALWAYS, 'parked', 'shared', 'moved', 'parks'],
   })
 })
@@ -22,11 +22,11 @@ describe('with checkpoints on a disk that damages some', () => {
         ...options,
         options: { offload: new OffloadTiers({ hostBytes: 1000, disk: new NaiveDiskTier(9) }) },
       }),
-    conversations: 200,
+    conversations: 100,
     meets: [...ALWAYS, 'parked', 'shared', 'moved', 'parks'],
   })
 })
 
 describe('without checkpoints', () => {
-  keepsStepCacheContract({ make: (options) => new CheckpointHarness(options), meets: [...ALWAYS, 'evicted'], conversations: 200 })
+  keepsStepCacheContract({ make: (options) => new CheckpointHarness(options), meets: [...ALWAYS, 'evicted'], conversations: 100 })
 })

@@ -214,7 +214,7 @@ export interface StepCacheOnTrial {
 
 /** Tests of one cache. */
 export function keepsStepCacheContract({ make, meets, conversations }: StepCacheOnTrial): void {
-  const runs = process.env['KVFOLD_LONG'] === undefined ? conversations : 10 * conversations
+  const runs = process.env['KVFOLD_LONG'] === undefined ? conversations : 20 * conversations
 
   it(`random conversations hold what a fresh prefill would, and account for it, in ${runs} sequences`, async () => {
     const seen = nothing()

@@ -2,7 +2,7 @@
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { kvfold } from '../cli/support/process.js'
+import { kvfoldHere } from '../cli/support/process.js'
 import { realServers, someFolder } from './support/hosting.js'
 
 test('/tools shows servers, what they offer and what is loaded, and finds tools', async () => {
@@ -11,7 +11,7 @@ test('/tools shows servers, what they offer and what is loaded, and finds tools'
   const { memory } = realServers(folder)
   await writeFile(file, JSON.stringify({ mcpServers: { memory, nowhere: { command: join(folder, 'none') } } }))
   const input = ['/tools', '/tools read the graph', '/tools nonsense'].join('\n')
-  const { code, stdout, stderr } = await kvfold(['chat', '--mcp-config', file, '--tool-memory', 'autonomous'], { input })
+  const { code, stdout, stderr } = await kvfoldHere(['chat', '--mcp-config', file, '--tool-memory', 'autonomous'], { input })
   expect(stderr).toContain('9 tools of 1 MCP server; the model searches them (autonomous).')
   expect(stdout).toMatch(/^· The server nowhere cannot be started: spawn .* ENOENT\.$/m)
   expect(stdout).toMatch(/^memory {2}9 tools\nnowhere {2}down: spawn .* ENOENT\nLoaded: 0 tools, 0 tokens$/m)
@@ -23,7 +23,7 @@ test('/tools shows servers, what they offer and what is loaded, and finds tools'
 test('a file that cannot be used is bad usage, before anything is started', async () => {
   const file = join(await someFolder(), 'mcp.json')
   await writeFile(file, '{"mcpServers": {"a": {"command": "${NO_SUCH_VARIABLE_HERE}"}}}')
-  const { code, stderr } = await kvfold(['run', '--mcp-config', file, '--prompt', 'x'])
+  const { code, stderr } = await kvfoldHere(['run', '--mcp-config', file, '--prompt', 'x'])
   expect(stderr).toContain('mcpServers.a.command: the environment variable NO_SUCH_VARIABLE_HERE is not set.')
   expect(code).toBe(2)
 })

@@ -71,10 +71,10 @@ describe('tokens', () => {
     await refused('native/bad-argument', () => model.detokenize([token]))
   })
 
-  test('5 MB of text', { timeout: 120_000 }, () => {
-    const text = 'One message as long as a book. '.repeat(165_000)
+  test('1 MB of text', { timeout: 120_000 }, () => {
+    const text = 'One message as long as a book. '.repeat(33_000)
     const tokens = model.tokenize(text)
-    expect(tokens.length).toBeGreaterThan(1_000_000)
+    expect(tokens.length).toBeGreaterThan(200_000)
     expect(model.detokenize(tokens) === text).toBe(true)
   })
 })

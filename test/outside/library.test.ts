@@ -12,7 +12,7 @@ const LONG = process.env['KVFOLD_LONG'] !== undefined
 /** One of each architecture, or a hundred. */
 const HISTORIES = LONG ? 800 : 8
 /** The long run's edit messages 10,000 times. */
-const CLIENT_HISTORIES = LONG ? 560 : 4
+const CLIENT_HISTORIES = LONG ? 560 : 2
 /** A long run that was cut off goes on from here. */
 const FIRST = Number(process.env['KVFOLD_OUTSIDE_FROM'] ?? 1)
 

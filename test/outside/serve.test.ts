@@ -9,7 +9,7 @@ import { serveHistoryOf } from './serve-history.js'
 import { runServed } from './serve-run.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
-const HISTORIES = LONG ? 200 : 4
+const HISTORIES = LONG ? 200 : 2
 const FIRST = Number(process.env['KVFOLD_OUTSIDE_FROM'] ?? 1)
 
 describe.skipIf(process.platform !== 'linux')('random histories over HTTP', () => {

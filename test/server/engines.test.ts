@@ -73,17 +73,15 @@ const user = (content: string) => ({ role: 'user', content })
 
 it('reuses with three engines at least 95 % of what one reuses; a random router does not', { timeout: 180_000 }, async () => {
   const options = { clients: 8, turns: 6, characters: 250, seed: 7 }
-  const all = await Promise.all([engine(), engine(), engine()])
-  const urls = all.map(({ url }) => url)
-  const fresh = async () => {
+  // Each time with engines that know nothing yet.
+  const fresh = async (count: number) => {
     await Promise.all(processes.splice(0).map((each) => each.kill()))
-    return (await Promise.all([engine(), engine(), engine()])).map(({ url }) => url)
+    return (await Promise.all(Array.from({ length: count }, engine))).map(({ url }) => url)
   }
-  const one: Reuse = await play((await front([urls[0]!])).url, options)
-  const [here, ...others] = await fresh()
-  const served = await front([here!, ...others])
+  const one: Reuse = await play((await front(await fresh(1))).url, options)
+  const served = await front(await fresh(3))
   const three = await play(served.url, options)
-  const router = await randomRouter(await fresh(), 7)
+  const router = await randomRouter(await fresh(3), 7)
   const random = await play((await front([router.url])).url, options)
   await router.close()
   const share = (reuse: Reuse) => reuse.cached / one.cached

@@ -7,7 +7,7 @@ import { KVFOLD } from '../cli/support/process.js'
 import { noPostgres, TestPostgres } from '../support/postgres.js'
 import { endless } from './support/serving.js'
 
-const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 3 : 20
+const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 2 : 20
 const ROOT = join(import.meta.dirname, '../..')
 
 if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)

@@ -13,7 +13,7 @@ import { SqliteStore } from '../../src/store/sqlite-store.js'
 import type { Said } from './support/talker.js'
 import { allIn } from './support/threads.js'
 
-const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 3 : 50
+const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 2 : 50
 
 let folder: string
 

@@ -58,7 +58,7 @@ export function addFile(command: Command, shell: Shell): void {
 async function run(path: string | undefined, flags: FileFlags, shell: Shell): Promise<void> {
   const { interrupt, notes, out } = shell
   const source = path === undefined || path === '-' ? 'stdin' : path
-  const text = await readInput(path, interrupt.signal)
+  const text = await readInput(path, shell)
   const transcript = parseTranscript(text, source)
   const { messages, answer } = answered(transcript, flags)
   const spans = parseWatched(text, source, messages)

@@ -1,8 +1,7 @@
 /** Owns what a person types: lines from a terminal or a pipe, Ctrl-C while a terminal reads keys, and the syntax of slash commands. */
 import { createInterface, type Interface } from 'node:readline'
 import { type Contract, CONTRACTS } from '../../core/contract.js'
-import type { Interrupt } from '../shell.js'
-import type { Terminal } from '../terminal.js'
+import type { Shell } from '../shell.js'
 
 export type ChatCommand =
   | { readonly name: 'help' | 'messages' | 'ledger' | 'refresh' | 'clear' | 'exit' }
@@ -134,13 +133,11 @@ export class TypedLines {
     this.#wake?.()
   }
 
-  constructor(
-    private readonly out: Terminal,
-    private readonly interrupt: Interrupt,
-  ) {
-    this.interactive = process.stdin.isTTY && out.live
+  constructor(private readonly shell: Shell) {
+    const { input, out } = shell
+    this.interactive = input.isTTY === true && out.live
     this.#reader = createInterface({
-      input: process.stdin,
+      input,
       terminal: this.interactive,
       ...(this.interactive ? { output: process.stdout } : {}),
     })
@@ -178,10 +175,10 @@ export class TypedLines {
   }
 
   async #line(): Promise<string | null> {
-    const { signal } = this.interrupt
+    const { signal } = this.shell.interrupt
     while (this.#queue.length === 0) {
       if (this.#ended || signal.aborted) {
-        if (this.interactive) this.out.write('\n')
+        if (this.interactive) this.shell.out.write('\n')
         return null
       }
       if (this.interactive) this.#reader.prompt(true)
@@ -197,11 +194,11 @@ export class TypedLines {
 
   #onInterrupt(): void {
     const waiting = this.#wake !== null
-    if (!waiting || this.#warned) this.interrupt.trigger()
+    if (!waiting || this.#warned) this.shell.interrupt.trigger()
     else if (this.#reader.line === '') {
       this.#warned = true
-      this.out.write('\n')
-      this.out.print(this.out.colours.dim('(Ctrl-C again or /exit to leave)'))
+      this.shell.out.write('\n')
+      this.shell.out.print(this.shell.out.colours.dim('(Ctrl-C again or /exit to leave)'))
       this.#reader.prompt()
     } else {
       this.#reader.write(null, { ctrl: true, name: 'e' })

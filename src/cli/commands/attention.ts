@@ -18,7 +18,7 @@ import {
   type StudyFlags,
 } from '../attention/study.js'
 import { integer, integers } from '../options.js'
-import type { Shell } from '../shell.js'
+import { commandOf, type Shell } from '../shell.js'
 
 interface PiFlags extends StudyFlags {
   readonly n: number
@@ -105,7 +105,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
       model,
       versions: versionsOf(engine),
       date: new Date().toISOString(),
-      command: ['kvfold', ...process.argv.slice(2)].join(' '),
+      command: commandOf(shell),
       options: { ...depends, seeds: options.seeds, updates: options.updates },
       n: flags.n,
       contracts: flags.contract,

@@ -26,7 +26,7 @@ import { tokens as tokenList } from '../eval/flags.js'
 import { duration, percent } from '../../figures/numbers.js'
 import { addModelOptions, decimal, integer, type ModelFlags } from '../options.js'
 import { modelPath, nativeLibrary, optionsOf } from '../runtime.js'
-import type { Shell } from '../shell.js'
+import { commandOf, type Shell } from '../shell.js'
 import { markdown, terminal } from '../../figures/table.js'
 
 interface AcmFlags extends Omit<
@@ -115,7 +115,8 @@ export function addBench(program: Command, shell: Shell): void {
   acm.addHelpText('after', HELP).action((flags: AcmFlags) => run(flags, shell))
 }
 
-async function run(flags: AcmFlags, { out, notes, interrupt }: Shell): Promise<void> {
+async function run(flags: AcmFlags, shell: Shell): Promise<void> {
+  const { out, notes, interrupt } = shell
   const begun = performance.now()
   const load = loadavg()[0]!
   const { rounds, generated, blend, seed, minutes, shares, given } = asked(flags)
@@ -170,7 +171,7 @@ async function run(flags: AcmFlags, { out, notes, interrupt }: Shell): Promise<v
     }).finally(() => {
       notes.close()
     })
-    const about = { ...circumstances(load), seconds: Math.round((performance.now() - begun) / 1000) }
+    const about = { ...circumstances(shell, load), seconds: Math.round((performance.now() - begun) / 1000) }
     await show(costReport(about, measured, cost, { points, rounds, generated, blend, seed, clock }), flags, out)
   } finally {
     await engine.dispose()
@@ -253,10 +254,10 @@ class BenchProgress {
 
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
 
-function circumstances(before: number): Omit<Circumstances, 'seconds'> {
+function circumstances(shell: Shell, before: number): Omit<Circumstances, 'seconds'> {
   const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as { readonly version: string }
   return {
-    command: ['kvfold', ...process.argv.slice(2)].join(' '),
+    command: commandOf(shell),
     date: new Date().toISOString(),
     kvfold: version,
     commit: commitOf(ROOT),

@@ -63,7 +63,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
     }
     const talk = new ChatSession({ engine, out, interrupt, begin, servers })
     if (interrupt.interrupted) return
-    const lines = new TypedLines(out, interrupt)
+    const lines = new TypedLines(shell)
     try {
       if (lines.interactive) greet(engine, flags, shell, syntax.name)
       if (servers !== null) notes.prose(standingOf(servers), notes.colours.dim)

@@ -18,7 +18,7 @@ import { addMemTool } from '../eval/memtool.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags, readText } from '../options.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../remote-engines.js'
 import { loadEngine } from '../runtime.js'
-import type { Shell } from '../shell.js'
+import { commandOf, type Shell } from '../shell.js'
 
 /** What `kvfold eval table` stands for; options given beside it count instead. Steps are cut short so that agents that lost their way end soon. */
 const TABLE = { tasks: ['pi-llm', 'needles', 'similar'], samples: 20, sizes: [2000, 4000], needles: [4], maxTokens: 512 } as const
@@ -169,7 +169,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
       replay === undefined
         ? deskScenarios({ ...flags, samples: flags.samples ?? 1 })
         : replayScenarios(readDialogues(readText(replay, '--replay'), replay).slice(0, flags.samples))
-    const command = ['kvfold', ...process.argv.slice(2)].join(' ').replace(/(\/\/)[^/\s@]+@/g, '$1')
+    const command = commandOf(shell)
     const fold = given({
       foldFrom: flags.foldFrom,
       rebuildEvery: flags.rebuildEvery,

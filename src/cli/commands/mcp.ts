@@ -49,7 +49,7 @@ async function mcp(flags: McpServerFlags, shell: Shell, version: string): Promis
   const { serveStdio } = await import('@modelcontextprotocol/server/stdio')
   const connection = serveStdio(factory)
   // Whoever started it ends it by closing its stdin.
-  await Promise.race([once(process.stdin, 'close'), once(interrupt.signal, 'abort')])
+  await Promise.race([once(shell.input, 'close'), once(interrupt.signal, 'abort')])
   await connection.close()
   interrupt.renew()
 }

@@ -65,10 +65,7 @@ interface PlanRow {
 
 async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Promise<void> {
   const { interrupt, notes, out } = shell
-  const transcript = parseTranscript(
-    await readInput(file, interrupt.signal),
-    file === undefined || file === '-' ? 'on stdin' : file,
-  )
+  const transcript = parseTranscript(await readInput(file, shell), file === undefined || file === '-' ? 'on stdin' : file)
   if (transcript.folds.length === 0)
     throw new KvfoldError(
       'cli/bad-usage',

@@ -7,7 +7,7 @@ import type { Baseline, Measures } from '../../eval/report/estimates.js'
 import type { ConditionResult, Summary } from '../../eval/report/summary.js'
 import { count } from '../../figures/numbers.js'
 import { Labels, points, probability, withInterval } from '../../eval/report/tables/labels.js'
-import type { Shell } from '../shell.js'
+import { commandOf, type Shell } from '../shell.js'
 import { type Column, number, table, terminal } from '../../figures/table.js'
 
 interface ReportFlags {
@@ -41,9 +41,10 @@ export function addReport(program: Command, shell: Shell): void {
     .action((logs: readonly string[], flags: ReportFlags) => report(logs, flags, shell))
 }
 
-async function report(logs: readonly string[], flags: ReportFlags, { out }: Shell): Promise<void> {
+async function report(logs: readonly string[], flags: ReportFlags, shell: Shell): Promise<void> {
   refuseTwice(logs)
-  const made = { date: new Date().toISOString(), kvfold: version(), command: ['kvfold', ...process.argv.slice(2)].join(' ') }
+  const { out } = shell
+  const made = { date: new Date().toISOString(), kvfold: version(), command: commandOf(shell) }
   // What draws takes long to load, and only this needs it.
   const { publish, summaryOf } = await import('../../eval/report/publish.js')
   const summary = await summaryOf(logs, flags.baseline ?? DEFAULT_BASELINE, made)

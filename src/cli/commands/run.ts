@@ -93,7 +93,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   })
   const transcript = givenTranscript(flags.transcript)
   const isAsked = transcript !== null && transcript.messages.at(-1)?.role !== 'assistant'
-  const prompt = flags.prompt ?? (isAsked && file === undefined ? null : await readInput(file, interrupt.signal))
+  const prompt = flags.prompt ?? (isAsked && file === undefined ? null : await readInput(file, shell))
   if (prompt === '') throw new KvfoldError('cli/bad-usage', 'The prompt is empty.')
   const begun = performance.now()
   const configs = mcpServersOf(flags)

@@ -26,7 +26,7 @@ import { BUILTIN } from '../builtin.js'
 import { engineSource, isRemote } from '../remote-engines.js'
 import { embedderOptions, loadEngine, loadReader } from '../runtime.js'
 import type { ModelFlags } from '../options.js'
-import type { Shell } from '../shell.js'
+import { commandOf, type Shell } from '../shell.js'
 import { type AskedTask, type EvalFlags, namedOptions } from './flags.js'
 import { machineLine, ProgressLine, remarks, tableLines } from './lines.js'
 
@@ -66,7 +66,7 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
 
     const local = engine instanceof LlamaEngine
     const header = await headerOf({
-      command: commandLine(),
+      command: commandOf(shell),
       engine: engine.info,
       fingerprint: local ? (await modelFingerprint(engine.modelInfo.path)).toString('hex') : null,
       embedder: embedder?.name ?? null,
@@ -182,9 +182,6 @@ const within = (task: Task, { temperature = task.temperature, maxTokens = task.m
   temperature,
   maxTokens: Math.min(maxTokens, task.maxTokens),
 })
-
-/** What is in a URL beside its address is nobody's business. */
-const commandLine = (): string => ['kvfold', ...process.argv.slice(2)].join(' ').replace(/(\/\/)[^/\s@]+@/g, '$1')
 
 function sayWhere(log: LogWriter, total: number, { notes }: Shell, quiet: boolean): void {
   const done = log.before.filter(({ kind }) => kind === 'sample').length

@@ -18,7 +18,7 @@ import { BUILTIN } from '../builtin.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../remote-engines.js'
 import { loadEngine, loadReader } from '../runtime.js'
 import { addModelOptions, integer, type ModelFlags } from '../options.js'
-import type { Shell } from '../shell.js'
+import { commandOf, type Shell } from '../shell.js'
 import { oneOf } from './flags.js'
 
 interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
@@ -134,7 +134,7 @@ async function sessions(flags: MemToolFlags, world: World, catalogue: Catalogue,
     for (const run of runs) results.push(await oneSession(run, flags, { engine, world, catalogue }, shell))
     const { tokenTable, removalTable, correctnessTable, memToolPage } = await import('../../eval/memtool/report.js')
     const report = {
-      command: ['kvfold', ...process.argv.slice(2)].join(' '),
+      command: commandOf(shell),
       date: new Date().toISOString().slice(0, 10),
       model: `${engine.info.model} (${engine.info.engine} ${engine.info.release})`,
       agent: agentOf(flags),
@@ -165,8 +165,9 @@ async function oneSession(
   run: MemToolRun,
   flags: MemToolFlags,
   setting: { readonly engine: Engine; readonly world: World; readonly catalogue: Catalogue },
-  { notes, interrupt }: Shell,
+  shell: Shell,
 ): Promise<MemToolResult> {
+  const { notes, interrupt } = shell
   const [{ memToolSession }, { EpisodeFile }] = await Promise.all([
     import('../../eval/memtool/session.js'),
     import('../../eval/episode/episode.js'),
@@ -177,12 +178,12 @@ async function oneSession(
     ...{ model, engine: name, release, embedder: flags.embedder ?? null },
   }
   const path = flags.log ?? pathOf(about, run)
-  let file = await EpisodeFile.open(path, about, ['kvfold', ...process.argv.slice(2)].join(' '))
+  let file = await EpisodeFile.open(path, about, commandOf(shell))
   if (file.before.length >= run.turns) {
     // It was finished: the same command is another session.
     await file.close()
     await Promise.all([rm(path), rm(`${path}.checkpoint`, { force: true })])
-    file = await EpisodeFile.open(path, about, ['kvfold', ...process.argv.slice(2)].join(' '))
+    file = await EpisodeFile.open(path, about, commandOf(shell))
   }
   if (file.before.length > 0 && flags.json !== true) notes.prose(`Going on in ${path} at turn ${file.before.length + 1}.`)
   try {

@@ -1,6 +1,9 @@
-/** Runs the command line as a person does: in a process of its own. */
+/** Runs the command line: as a person does, in a process of its own, or within this one, which takes a second less each time. */
 import { spawn } from 'node:child_process'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
+import { Interrupt } from '../../../src/cli/shell.js'
+import { Terminal } from '../../../src/cli/terminal.js'
 import { LOADER, moduleOf } from '../../support/program.js'
 
 const ROOT = join(import.meta.dirname, '../../..')
@@ -17,9 +20,12 @@ export interface Outcome {
   readonly milliseconds: number
 }
 
-export interface RunOptions {
+export interface Given {
   readonly input?: string
   readonly environment?: Readonly<Record<string, string>>
+}
+
+export interface RunOptions extends Given {
   /** Sends SIGINT after so many milliseconds. */
   readonly interruptAfter?: number
   /** Stops reading stdout after the first piece of output. */
@@ -60,4 +66,31 @@ export function kvfold(
     child.stdin.on('error', () => undefined)
     child.stdin.end(input)
   })
+}
+
+/** As `kvfold`, within this process: for what a command does. How processes begin, end and are killed is `kvfold`'s. */
+export async function kvfoldHere(words: readonly string[], { input = '', environment = {} }: Given = {}): Promise<Outcome> {
+  // What is compiled starts processes that are compiled, too.
+  const { kvfold } = (await import(join(ROOT, moduleOf('cli/command-line')))) as typeof import('../../../src/cli/command-line.js')
+  const said = { out: '', notes: '' }
+  const stream = (name: keyof typeof said) => new Terminal({ write: (text) => (said[name] += text) }, {})
+  const interrupt = new Interrupt()
+  const before = Object.keys(environment).map((name) => [name, process.env[name]] as const)
+  Object.assign(process.env, environment)
+  const begun = performance.now()
+  try {
+    const code = await kvfold({
+      out: stream('out'),
+      notes: stream('notes'),
+      interrupt,
+      input: Readable.from([Buffer.from(input)]),
+      words,
+    })
+    return { code, stdout: said.out, stderr: said.notes, milliseconds: performance.now() - begun }
+  } finally {
+    interrupt.release()
+    for (const [name, value] of before)
+      if (value === undefined) Reflect.deleteProperty(process.env, name)
+      else process.env[name] = value
+  }
 }
