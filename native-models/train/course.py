@@ -137,8 +137,8 @@ class Visiting(Wider):
 
     name = "visiting"
     share = {
-        "plain": 0.05, "cut": 0.05, "folded": 0.06, "ids": 0.015, "noise": 0.015, "unseen": 0.25, "orders": 0.04, "summary": 0.02,
-        "needles": 0.09, "needles-plain": 0.01, "similar": 0.09, "similar-plain": 0.01, "chat": 0.01, "visits": 0.16, "marked": 0.07, "memtool": 0.06,
+        "plain": 0.05, "cut": 0.05, "folded": 0.06, "ids": 0.015, "noise": 0.015, "unseen": 0.22, "orders": 0.04, "summary": 0.02,
+        "needles": 0.08, "needles-plain": 0.01, "similar": 0.15, "similar-plain": 0.01, "chat": 0.01, "visits": 0.11, "marked": 0.10, "memtool": 0.06,
     }  # fmt: skip
     tokens, peak = 5e6, 6e-4
     steps = (0.0, 0), (0.0, 0)  # texts of every length from the beginning
