@@ -78,6 +78,22 @@ async function fill(file: FileHandle, buffer: Buffer, from: number): Promise<boo
   return true
 }
 
+/** A new file with head and state, and nothing but its own name to be found by; `time` is its time of modification, in milliseconds. What a full disk or a server far away has to say is said here at the latest. */
+export async function writeCells(path: string, head: Buffer, state: Uint8Array, time: number): Promise<void> {
+  const file = await open(path, 'wx', 0o600)
+  try {
+    await file.writeFile(head)
+    await file.writeFile(state)
+    await file.utimes(time / 1000, time / 1000)
+    await file.sync()
+  } finally {
+    await file.close()
+  }
+}
+
+/** What the system says of a file, and no fault of ours. */
+export const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error instanceof Error && 'syscall' in error
+
 /** A head without its checksums. */
 export function headOf(record: OffloadRecord, identity: Buffer, state: number): Buffer {
   const conversation = Buffer.from(record.conversation)

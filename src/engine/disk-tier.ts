@@ -12,6 +12,7 @@ import {
   headOf,
   IDENTITY_BYTES,
   identityIn,
+  isOfSystem,
   isUnder,
   readHead,
   READING,
@@ -20,6 +21,7 @@ import {
   stateBytes,
   sumIn,
   tokensIn,
+  writeCells,
 } from './disk-tier-file.js'
 
 const ITEM = /^([0-9a-f]{32})\.kvshelf$/
@@ -282,15 +284,7 @@ export class DiskTierFolder implements DiskTier {
   async #write({ id, lastUse }: Entry, head: Buffer, state: Uint8Array): Promise<void> {
     const temporary = temporaryIn(this.options.folder, id)
     try {
-      const file = await open(temporary, 'wx', 0o600)
-      try {
-        await file.writeFile(head)
-        await file.writeFile(state)
-        await file.utimes(lastUse / 1000, lastUse / 1000)
-        await file.sync()
-      } finally {
-        await file.close()
-      }
+      await writeCells(temporary, head, state, lastUse)
       await rename(temporary, this.#path(id))
       this.#seen.add(id)
     } catch (error) {
@@ -326,8 +320,6 @@ const entryOf = <R extends OffloadRecord | null>(id: string, head: Buffer, recor
 })
 
 const isItem = (entry: Entry): entry is Entry & DiskItem => entry.record !== null
-
-const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error instanceof Error && 'syscall' in error
 
 /** What the system does not let us read is not ours to delete. */
 async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>): Promise<T | Loss> {

@@ -18,12 +18,14 @@ import {
   headOf,
   identityIn,
   isOf,
+  isOfSystem,
   isUnder,
   readHead,
   READING,
   readState,
   recordOf,
   sumIn,
+  writeCells,
 } from './disk-tier-file.js'
 import { modelFingerprint } from './model-facts.js'
 
@@ -193,12 +195,9 @@ export class SharedCellsFolder implements SharedTier {
     const state = await readState(file, sumIn(head))
     if (state === 'refused') return null
     const now = Date.now()
-    if ((await file.stat()).mtimeMs < now - TOUCHED) await this.#touch(file, usedAt(positions, now)).catch(() => undefined)
+    const used = usedAt(positions, now) / 1000
+    if ((await file.stat()).mtimeMs < now - TOUCHED) await file.utimes(used, used).catch(() => undefined)
     return state
-  }
-
-  async #touch(file: FileHandle, time: number): Promise<void> {
-    await file.utimes(time / 1000, time / 1000)
   }
 
   async #refuse(path: string): Promise<void> {
@@ -213,16 +212,7 @@ export class SharedCellsFolder implements SharedTier {
   async #write(path: string, head: Buffer, state: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const temporary = join(this.options.folder, `kvfold-${randomBytes(32).toString('hex')}.tmp`)
     try {
-      const file = await open(temporary, 'wx', 0o600)
-      try {
-        await file.writeFile(head)
-        await file.writeFile(state)
-        await this.#touch(file, usedAt(recordOf(head).positions, Date.now()))
-        // What a full disk or a server far away has to say is said here at the latest.
-        await file.sync()
-      } finally {
-        await file.close()
-      }
+      await writeCells(temporary, head, state, usedAt(recordOf(head).positions, Date.now()))
       if (isWanted()) {
         await rename(temporary, path)
         if (isWanted()) return true
@@ -314,8 +304,6 @@ const isSame = (a: Int32Array, b: Int32Array): boolean => a.length === b.length 
 
 /** The later in its text, the earlier it is given up. */
 const usedAt = (positions: Int32Array, now: number): number => now - positions[0]! / positions.length
-
-const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error instanceof Error && 'syscall' in error
 
 const isThere = (path: string): Promise<boolean> =>
   stat(path).then(
