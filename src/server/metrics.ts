@@ -205,42 +205,36 @@ export class Metrics {
         const { refused = 0, onDisk = null } = loaded?.cache?.tiers ?? {}
         return onDisk === null ? [] : [{ labels: { [MODEL]: name }, refused, onDisk }]
       })
-    new Counter({
-      name: 'kvfold_disk_cache_refused_total',
-      help: 'Saved sequences that were damaged, of another format or under another secret: deleted, and computed again.',
-      labelNames: [MODEL],
-      registers: [this.#registry],
-      collect() {
-        this.reset()
-        for (const { labels, refused } of tiers()) this.inc(labels, refused)
-      },
-    })
-    new Counter({
-      name: 'kvfold_disk_cache_lost_total',
-      help: 'Sequences lost otherwise: not readable, deleted by another process (gone), given up for room (evicted), not written (failed).',
-      labelNames: [MODEL, 'how'],
-      registers: [this.#registry],
-      collect() {
-        this.reset()
-        for (const { labels, onDisk } of tiers())
-          for (const how of ['unreadable', 'gone', 'evicted', 'failed'] as const) this.inc({ ...labels, how }, onDisk[how])
-      },
-    })
+    this.#counted(
+      'kvfold_disk_cache_refused_total',
+      'Saved sequences that were damaged, of another format or under another secret: deleted, and computed again.',
+      [MODEL],
+      () => tiers().map(({ labels, refused }) => [labels, refused]),
+    )
+    this.#counted(
+      'kvfold_disk_cache_lost_total',
+      'Sequences lost otherwise: not readable, deleted by another process (gone), given up for room (evicted), not written (failed).',
+      [MODEL, 'how'],
+      () =>
+        tiers().flatMap(({ labels, onDisk }) =>
+          (['unreadable', 'gone', 'evicted', 'failed'] as const).map((how) => [{ ...labels, how }, onDisk[how]] as const),
+        ),
+    )
   }
 
   /** Counted since the model was loaded. */
   #sharedCache(service: Pick<Service, 'status'>): void {
-    new Counter({
-      name: 'kvfold_shared_cache_blocks_total',
-      help: 'Blocks of cells in the folder of --shared-cache: read, written, given up for room (evicted), damaged and deleted (refused), not to be read or written (failed).',
-      labelNames: [MODEL, 'how'],
-      registers: [this.#registry],
-      collect() {
-        this.reset()
-        for (const { name, loaded } of service.status().models)
-          for (const [how, count] of Object.entries<number>({ ...loaded?.cache?.shared })) this.inc({ [MODEL]: name, how }, count)
-      },
-    })
+    this.#counted(
+      'kvfold_shared_cache_blocks_total',
+      'Blocks of cells in the folder of --shared-cache: read, written, given up for room (evicted), damaged and deleted (refused), not to be read or written (failed).',
+      [MODEL, 'how'],
+      () =>
+        service
+          .status()
+          .models.flatMap(({ name, loaded }) =>
+            Object.entries<number>({ ...loaded?.cache?.shared }).map(([how, count]) => [{ [MODEL]: name, how }, count] as const),
+          ),
+    )
   }
 
   /** Of the servers behind `--engine`, counted since they were named. */
@@ -260,14 +254,9 @@ export class Metrics {
           for (const { labels, engine } of each()) this.set(labels, value(engine))
         },
       })
-    const counter = (name: string, help: string, value: (engine: EngineStatus) => number) =>
-      new Counter({
-        ...{ name, help, labelNames, registers },
-        collect() {
-          this.reset()
-          for (const { labels, engine } of each()) this.inc(labels, value(engine))
-        },
-      })
+    const counter = (name: string, help: string, value: (engine: EngineStatus) => number) => {
+      this.#counted(name, help, labelNames, () => each().map(({ labels, engine }) => [labels, value(engine)]))
+    }
     gauge('kvfold_engine_up', 'Whether the engine takes requests: 1 or 0.', ({ state }) => (state === 'up' ? 1 : 0))
     gauge('kvfold_engine_requests_open', 'Requests under way there.', ({ open }) => open)
     counter('kvfold_engine_requests_total', 'Requests sent there.', ({ requests }) => requests)
@@ -285,6 +274,22 @@ export class Metrics {
       registers: [this.#registry],
       collect() {
         this.set(value())
+      },
+    })
+  }
+
+  /** One that is counted elsewhere, and read when it is asked for. */
+  #counted(
+    name: string,
+    help: string,
+    labelNames: readonly string[],
+    counts: () => readonly (readonly [labels: Record<string, string>, count: number])[],
+  ): void {
+    new Counter({
+      ...{ name, help, labelNames: [...labelNames], registers: [this.#registry] },
+      collect() {
+        this.reset()
+        for (const [labels, count] of counts()) this.inc(labels, count)
       },
     })
   }
