@@ -9,7 +9,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { checked, inWords } from '../../core/schema.js'
 import type { Sampling } from '../../engine/engine.js'
 import { type UnwrittenSnapshot, type Format, formatOf, needsTokens, rowOf, TrajectoryRecord, writeParquet } from './formats.js'
-import type { Acting, TrajectorySource } from './sources.js'
+import { type Acting, cancelled, type TrajectorySource } from './sources.js'
 import { outcomesOf, rewardOf, TRAJECTORY_VERSION, TrajectoryFacts } from './trajectory.js'
 
 interface CollectOptions {
@@ -39,7 +39,7 @@ export interface Collected {
 export async function* collect(options: CollectOptions, from = 0): AsyncGenerator<Collected> {
   const { source, rollouts, signal } = options
   for (let number = from; number < source.size * rollouts; number++) {
-    if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
+    if (signal?.aborted === true) throw cancelled()
     yield await trajectory(options, number)
   }
 }

@@ -61,7 +61,7 @@ export interface TrajectorySource {
 }
 
 const hashed = (of: unknown): string => createHash('sha256').update(JSON.stringify(of)).digest('hex').slice(0, 16)
-const cancelled = () => new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
+export const cancelled = () => new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
 
 // Samples of a task, each of which is one turn.
 
