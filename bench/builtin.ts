@@ -5,11 +5,11 @@
  * the card's table; with `--write` all figures go to results/builtin.json, each with its command.
  */
 import { spawn } from 'node:child_process'
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
 import { openNative } from '../src/native/binding.js'
-import { beginRecord, modelNow, written } from './record.js'
+import { beginRecord, keep, modelNow } from './record.js'
 
 const BOTH = '--agent plain,sculptor'
 const UNSEEN = '--words native-models/unseen-words.json'
@@ -24,7 +24,6 @@ const COMMANDS = [
   `similar ${BOTH} --needles 8 --length 8k`,
   `similar --agent sculptor --needles 2,4 --length 1k,4k`,
 ]
-const RESULTS = new URL('results/builtin.json', import.meta.url)
 const MAIN = new URL('../src/cli/main.ts', import.meta.url)
 
 /** Of one cell, as `kvfold eval --json` has it. */
@@ -85,8 +84,7 @@ export async function builtin(args: readonly string[]): Promise<void> {
       console.log(`| ${words} | ${cell.agent} | ${Object.values(cell.cell).join(', ')} | ${percent(cell)} | ${shown(row)} |`)
     }
   }
-  if (!values.write) return
-  writeFileSync(RESULTS, await written({ ...origin(), rows }))
+  if (values.write) await keep('builtin', { ...origin(), rows })
 }
 
 /** The cells of one `kvfold eval`, or nothing of another command; its progress goes to the terminal. */

@@ -12,6 +12,7 @@ import type { ChatMessage, Edit } from '../src/chat/message.js'
 import { conversationId } from '../src/core/ids.js'
 import { RemoteEngine, type RemoteEngineOptions } from '../src/engine/remote/remote.js'
 import { number, table, terminal } from '../src/figures/table.js'
+import { commonPrefix } from '../src/kv/prompt.js'
 import { openNative } from '../src/native/binding.js'
 import { beginRecord, keep, OPTIONS } from './record.js'
 import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
@@ -56,18 +57,12 @@ export interface Computed {
 export function kept(steps: readonly Computed[], block: number): { readonly computed: number; readonly cached: number } {
   let [computed, cached] = [0, 0]
   for (const [at, { prompt, all }] of steps.entries()) {
-    const longest = Math.max(0, ...steps.slice(0, at).map((before) => alike(before.all, prompt)))
+    const longest = Math.max(0, ...steps.slice(0, at).map((before) => commonPrefix(before.all, prompt)))
     const found = Math.floor(Math.min(longest, prompt.length - 1) / block) * block
     cached += found
     computed += all.length - found
   }
   return { computed, cached }
-}
-
-function alike(a: Int32Array, b: Int32Array): number {
-  let at = 0
-  while (at < a.length && at < b.length && a[at] === b[at]) at++
-  return at
 }
 
 const costsOf = (computed: number, cached: number) =>

@@ -11,22 +11,21 @@
  * `npm run --silent bench -- engines [--json] [--clients 16] [--turns 6] [--seeds 2026,2027,2028] [--kind kvfold | llama-server] [--routers all | none | nginx,...] [--write engines]`
  */
 import { cpus } from 'node:os'
-import { join } from 'node:path'
 import { parseArgs } from 'node:util'
+import { count } from '../src/figures/numbers.js'
 import { openNative } from '../src/native/binding.js'
 import { counters } from './client-edits/session.js'
+import { ENGINES } from './engines/kinds.js'
 import { type Kind as Between, ROUTERS } from './engines/routers.js'
-import { common, play, type SessionsOptions, sumOf } from './engines/sessions.js'
+import { common, oneWord, play, type SessionsOptions, sumOf } from './engines/sessions.js'
 import { builtLlamaServer } from './peers/llama-server.js'
 import { beginRecord, keep, OPTIONS } from './record.js'
-import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
-import { type ServerProcess, startServer } from './server-process.js'
+import { HERE, type Serving, startFront, startKvfold, startLlamaServer } from './serve/servers.js'
+import type { ServerProcess } from './server-process.js'
 import { bootstrap, mean } from './statistics.js'
 
 /** Of every message of a client's; the first of a conversation is three times as long. */
 const CHARACTERS = 500
-/** Of every answer's tokens the only one, so that all prompts are the same whoever answers. */
-const WORD = ' the'
 /** Engines where there are several. */
 const SEVERAL = 3
 
@@ -68,25 +67,12 @@ interface Route {
   readonly between: Between | null
 }
 
-const COUNTERS: Readonly<Record<Kind, readonly string[]>> = {
-  kvfold: ['kvfold_tokens_submitted'],
-  'llama-server': ['llamacpp:prompt_tokens_total', 'llamacpp:tokens_predicted_total'],
-}
+const countersOf = (kind: Kind): readonly string[] => ENGINES.find(({ name }) => name === kind)!.counters!.plus
 
 function start(kind: Kind, serving: Serving): Promise<ServerProcess> {
   if (kind === 'kvfold') return startKvfold('kvfold', HERE, serving)
   return startLlamaServer(serving, ['--jinja', '--metrics', '--alias', 'bench'])
 }
-
-/** @param header that a router goes by */
-const front = (engines: readonly string[], clients: number, header: string | null): Promise<ServerProcess> =>
-  startServer('the front', process.execPath, (port) => [
-    ...[join(HERE, 'dist/cli/main.js'), 'serve', '--port', String(port), '--slots', String(clients), '--store', 'none'],
-    ...['--log-level', 'error', '--engine-model', 'bench', ...(header === null ? [] : ['--engine-session-header', header])],
-    ...engines.flatMap((url) => ['--engine', url]),
-  ])
-
-const number = (value: number) => Math.round(value).toLocaleString('en')
 
 export async function engines(args: readonly string[]): Promise<void> {
   const { values } = parseArgs({
@@ -104,9 +90,7 @@ export async function engines(args: readonly string[]): Promise<void> {
   const seeds = values.seeds.split(',').map(Number)
   const native = await openNative({ gpu: 'cpu' })
   const origin = beginRecord(['engines', ...args], values.model, native.backend.release, 1)
-  const vocabulary = await native.loadModel(values.model, { vocabOnly: true })
-  const [token] = vocabulary.tokenize(WORD)
-  await vocabulary.dispose()
+  const fields = await oneWord(values.model)
   const serving: Serving = { model: values.model, slots: clients, threads: Math.max(1, cpus().length - 1), cells: clients * 4096 }
   const there: readonly Kind[] = builtLlamaServer() === null ? ['kvfold'] : ['kvfold', 'llama-server']
   const kinds = there.filter((kind) => values.kind === undefined || kind === values.kind)
@@ -133,7 +117,7 @@ export async function engines(args: readonly string[]): Promise<void> {
       rows.push(row)
       await keep(values.write, record())
       const of = (part: 'later' | 'mostLater' | 'first' | 'mostFirst' | 'computed' | 'strayed') =>
-        number(mean(runs.map((run) => run[part])))
+        count(mean(runs.map((run) => run[part])))
       const [low, high] = row.interval.map((share) => share.toFixed(3))
       // A router may take the counts of cached tokens out of the answers: then only what the engines computed is known.
       const told = runs.some(({ first, later }) => first + later > 0)
@@ -161,8 +145,12 @@ export async function engines(args: readonly string[]): Promise<void> {
       const servers = (await Promise.all(Array.from({ length: count }, () => start(kind, serving)))).map(opened)
       const urls = servers.map(({ url }) => url)
       const router = between === null ? null : opened(await between.start(urls, seeds[0]!))
-      const served = opened(await front(router === null ? urls : [router.url], clients, between?.header ?? null))
-      const computedBy = () => Promise.all(servers.map((server) => counters({ server }, COUNTERS[kind])))
+      // A router goes by the header, and may not list the model.
+      const header = between?.header == null ? [] : ['--engine-session-header', between.header]
+      const served = opened(
+        await startFront(router === null ? urls : [router.url], clients, ['--engine-model', 'bench', ...header]),
+      )
+      const computedBy = () => Promise.all(servers.map((server) => counters({ server }, countersOf(kind))))
       const told = (which: string) => counters({ server: served }, [`kvfold_engine_${which}_total`])
       const runs: Run[] = []
       for (const [at, seed] of seeds.entries()) {
@@ -171,7 +159,7 @@ export async function engines(args: readonly string[]): Promise<void> {
           turns,
           characters: CHARACTERS,
           seed,
-          fields: { logit_bias: { [token!]: 100 } },
+          fields,
         }
         const [before, moved, failures] = [await computedBy(), await told('moved'), await told('failures')]
         const begun = performance.now()

@@ -18,6 +18,7 @@ import { LlamaEngine } from '../src/engine/llama.js'
 import type { CostModel } from '../src/kv/cost-model.js'
 import { openNative } from '../src/native/binding.js'
 import type { Native } from '../src/native/types.js'
+import { WORD } from './engines/sessions.js'
 import { drawn, type FleetRecord, type RealRow, type Row, type SizingRow } from './fleet/drawing.js'
 import { playedFor, ROUTES } from './fleet/real.js'
 import { POLICIES, type PolicyName } from './fleet/policies.js'
@@ -29,8 +30,6 @@ import { beginRecord, SEED, written } from './record.js'
 const RESULTS = new URL('results/fleet.json', import.meta.url)
 const FIGURE = new URL('../docs/fleet-policies.svg', import.meta.url)
 
-/** Of the sessions of `bench -- engines`: of every answer's tokens the only one. */
-const WORD = ' the'
 /** What is run for real. */
 const REAL = { clients: 16, turns: 6, characters: 500 }
 /** Clients for each engine; what each says is ten times as long as in `bench -- client-edits`, 20,000 tokens in the end. */

@@ -101,9 +101,7 @@ export async function retrieval(args: readonly string[]): Promise<void> {
   const result = {
     ...origin(),
     embedder: modelNow(embedder),
-    ...(filler === undefined
-      ? {}
-      : { text: { name: basename(filler), sha256: createHash('sha256').update(readFileSync(filler)).digest('hex') } }),
+    ...(filler === undefined ? {} : { text: modelNow(filler) }),
     ...{ length: values.length, seed: Number(values.seed), rows },
   }
   await keep(values.write, result)

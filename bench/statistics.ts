@@ -1,4 +1,4 @@
-/** Owns the statistics of benches: an interval for the mean of a few independent measurements. */
+/** Owns the statistics of benches: an interval for the mean of a few independent measurements, and the tail of many. */
 import { Random } from '../src/core/random.js'
 
 /** Both ends included. */
@@ -6,6 +6,20 @@ export type Interval = readonly [low: number, high: number]
 
 const RESAMPLES = 10_000
 const LEVEL = 0.95
+
+/** Half, 95 and 99 of a hundred values are at most so large. */
+export interface Quantiles {
+  readonly p50: number
+  readonly p95: number
+  readonly p99: number
+}
+
+/** @param none where there are no values */
+export function quantiles(values: readonly number[], none = Number.NaN): Quantiles {
+  const sorted = [...values].sort((a, b) => a - b)
+  const at = (share: number) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? none
+  return { p50: at(0.5), p95: at(0.95), p99: at(0.99) }
+}
 
 export const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length
 

@@ -5,7 +5,7 @@
  * `npm run --silent bench -- visitors [--models builtin,<path>] [--samples 10] [--seed 21] [--list native-models/held-out.json] [--write]`. All
  * models are asked the same; with `--write` the rows go to results/visitors.json.
  */
-import { readFileSync, writeFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { plain, sculptor } from '../src/agents/sculptor.js'
 import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
@@ -17,7 +17,7 @@ import { lastValues, ownWords, piSample, type PiSample, piScore, type PiWords } 
 import { openTask } from '../src/eval/tasks/open.js'
 import { percent } from '../src/figures/numbers.js'
 import { openNative } from '../src/native/binding.js'
-import { beginRecord, modelNow, written } from './record.js'
+import { beginRecord, keep, modelNow } from './record.js'
 
 /** Held out: `opening` has `{keys}` or not, `question` has. */
 interface List {
@@ -32,7 +32,6 @@ interface List {
 /** The right share of what a sample asks. */
 type Played = (engine: LlamaEngine, seed: number, name: string) => Promise<{ readonly points: number; readonly asked: number }>
 
-const RESULTS = new URL('results/visitors.json', import.meta.url)
 const KEYS = 8
 const UPDATES = 4
 const MOST = { maxTokens: 400 }
@@ -67,7 +66,7 @@ export async function visitors(args: readonly string[]): Promise<void> {
     }
     await engine.dispose()
   }
-  if (values.write) writeFileSync(RESULTS, await written({ ...origin(), rows }))
+  if (values.write) await keep('visitors', { ...origin(), rows })
 }
 
 function cellsOf(list: List): Readonly<Record<string, Played>> {

@@ -1,11 +1,10 @@
 /** Owns the engines that a table compares as kvfold's client sees them: how each is started, and which of its own counters say what it computed. */
-import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { builtinModel } from '../../src/cli/builtin.js'
 import { builtLlamaServer } from '../peers/llama-server.js'
 import { HERE, startKvfold, startLlamaServer } from '../serve/servers.js'
 import { type ServerProcess, startServer } from '../server-process.js'
-import { partsFolder } from './parts.js'
+import { lacks, partsFolder, pythonOf } from './parts.js'
 
 export interface EngineKind {
   readonly name: string
@@ -26,13 +25,8 @@ export const CONTEXT = 8192
 /** Milliseconds that what loads PyTorch has to get ready. */
 const SLOW = 300_000
 
-export const pythonOf = (venv: string): string => join(partsFolder(), venv, 'bin', 'python')
 /** Made by tiny_model.py, with the Python of any of them that has PyTorch. */
 export const randomModel = (): string => join(partsFolder(), 'tiny-model')
-const lacks = (...files: readonly string[]) => {
-  const file = files.find((each) => !existsSync(each))
-  return file === undefined ? null : `${file} is not there; scripts/engine-parts.mjs makes it`
-}
 
 const built = { model: builtinModel(), slots: 1, threads: 1, cells: CONTEXT }
 const offline = { ...process.env, HF_HUB_OFFLINE: '1', TRANSFORMERS_OFFLINE: '1' }

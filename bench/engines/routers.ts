@@ -2,7 +2,7 @@
  * Owns the routers to compare our affinity with, each between a front and its engines: one that draws, and those that others run, as processes of
  * their published packages (scripts/engine-parts.mjs installs them).
  */
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, request as httpRequest } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Random } from '../../src/core/random.js'
 import { startServer } from '../server-process.js'
-import { partsFolder } from './parts.js'
+import { lacks, pythonOf } from './parts.js'
 
 export interface Router {
   readonly url: string
@@ -30,16 +30,13 @@ export interface Kind {
 /** Milliseconds that a router has to find its engines. */
 const FINDING = 30_000
 
-const python = (venv: string) => join(partsFolder(), venv, 'bin', 'python')
-const lacks = (file: string) => (existsSync(file) ? null : `${file} is not there; scripts/engine-parts.mjs makes it`)
-
 /** Routers written in Rust that came of SGLang's: they share their command line. */
 const rusty = (name: string, venv: string, module: string, header: string | null, words: readonly string[]): Kind => ({
   name,
   header,
-  missing: lacks(python(venv)),
+  missing: lacks(pythonOf(venv)),
   start: async (engines) => {
-    const server = await startServer(name, python(venv), (port) => [
+    const server = await startServer(name, pythonOf(venv), (port) => [
       ...['-m', module, '--host', '127.0.0.1', '--port', String(port), '--prometheus-port', String(port + 1)],
       ...['--log-level', 'error', ...words, '--worker-urls', ...engines],
     ])

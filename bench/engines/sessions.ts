@@ -1,5 +1,6 @@
 /** Owns sessions of many clients at once, each a conversation that is sent whole every turn, and what servers say that they reused of each step. */
 import { Random } from '../../src/core/random.js'
+import { openNative } from '../../src/native/binding.js'
 import { words } from '../client-edits/clients.js'
 
 export interface SessionsOptions {
@@ -39,6 +40,17 @@ export interface Played extends Reuse {
 
 /** Tokens of an answer. */
 export const ANSWER = 8
+/** Of every answer's tokens the only one, so that all prompts are the same whoever answers. */
+export const WORD = ' the'
+
+/** Fields of requests that a model answers so. */
+export async function oneWord(model: string): Promise<object> {
+  const vocabulary = await (await openNative({ gpu: 'cpu' })).loadModel(model, { vocabOnly: true })
+  const [token] = vocabulary.tokenize(WORD)
+  await vocabulary.dispose()
+  return { logit_bias: { [token!]: 100 } }
+}
+
 /** The same for all clients of a seed, as an application's is. */
 export const systemOf = (seed: number): Message => ({
   role: 'system',

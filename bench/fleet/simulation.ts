@@ -1,5 +1,6 @@
 /** Owns a simulated fleet: clients that ask, wait and ask again, fronts that route, engines that compute; event by event, the same for the same seed. */
 import { Random } from '../../src/core/random.js'
+import { type Quantiles, quantiles } from '../statistics.js'
 import { type Done, type EngineOptions, type Piece, SimulatedEngine } from './engine.js'
 import { type PolicyName, policyOf, type Routed } from './policies.js'
 import type { Request, Script } from './traffic.js'
@@ -30,18 +31,12 @@ export interface Outcome {
   /** Requests that went to another engine than their conversation's last one. */
   readonly moved: number
   /** Milliseconds to the first token and to the end, by share of requests. */
-  readonly firstToken: Tail
-  readonly total: Tail
+  readonly firstToken: Quantiles
+  readonly total: Quantiles
   /** Seconds that it took, and the share of them that the busiest engine computed, and all on average. */
   readonly seconds: number
   readonly busiest: number
   readonly busy: number
-}
-
-export interface Tail {
-  readonly p50: number
-  readonly p95: number
-  readonly p99: number
 }
 
 /** Work by its time; among equals, what was asked for first. */
@@ -206,8 +201,8 @@ export function simulate(options: FleetOptions, scripts: readonly Script[]): Out
   return {
     ...sums,
     computed: engines.reduce((sum, { computed }) => sum + computed, 0),
-    firstToken: tailOf(firsts),
-    total: tailOf(totals),
+    firstToken: quantiles(firsts, 0),
+    total: quantiles(totals, 0),
     seconds: clock.now / 1000,
     busiest: Math.max(...busy),
     busy: busy.reduce((sum, share) => sum + share, 0) / engines.length,
@@ -252,10 +247,4 @@ export function bound({ clients, conversations, drawn, seed }: FleetOptions, scr
     }
   }
   return cached / prompt
-}
-
-function tailOf(values: number[]): Tail {
-  const sorted = values.sort((a, b) => a - b)
-  const at = (share: number) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0
-  return { p50: at(0.5), p95: at(0.95), p99: at(0.99) }
 }

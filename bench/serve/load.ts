@@ -11,6 +11,7 @@ import { median, randomTokens } from '../random-tokens.js'
 import { beginRecord, keep } from '../record.js'
 import { benchModel } from '../shape.js'
 import type { ServerProcess } from '../server-process.js'
+import { type Quantiles, quantiles } from '../statistics.js'
 import { cpuSince, endsOf, HERE, startKvfold, startLlamaServer } from './servers.js'
 import { streamCompletion, type StreamResult } from './stream.js'
 
@@ -109,19 +110,16 @@ interface Summary {
   readonly faults: readonly string[]
   /** Generated tokens a second. */
   readonly throughput: number
-  readonly firstToken: Quantiles
-  readonly gap: Quantiles
+  readonly firstToken: Spread
+  readonly gap: Spread
   /** CPU milliseconds of the server per generated token; null where it cannot be told. */
   readonly cpu: number | null
   /** Resident memory at the end of each round, MiB: what leaks goes on growing. */
   readonly memory: readonly number[]
 }
 
-interface Quantiles {
-  readonly p50: number
-  readonly p95: number
-  /** A server that computes a whole prompt between two tokens shows it here and not above. */
-  readonly p99: number
+/** A server that computes a whole prompt between two tokens shows it from the 99th percentile on. */
+interface Spread extends Quantiles {
   readonly max: number
 }
 
@@ -132,8 +130,8 @@ function summary(rounds: readonly Round[]): Summary {
     streams: streams.length,
     faults: [...new Set(streams.flatMap(({ fault }) => (fault === null ? [] : [fault])))],
     throughput: median(rounds.map(throughput)),
-    firstToken: quantiles(whole.map(({ firstToken }) => firstToken)),
-    gap: quantiles(whole.flatMap(({ gaps }) => gaps)),
+    firstToken: spread(whole.map(({ firstToken }) => firstToken)),
+    gap: spread(whole.flatMap(({ gaps }) => gaps)),
     cpu: rounds.some(({ cpu }) => cpu === null) ? null : median(rounds.map(cpuOfToken)),
     memory: rounds.flatMap(({ memory }) => (memory === null ? [] : [Math.round(memory / 2 ** 20)])),
   }
@@ -147,19 +145,20 @@ function cpuOfToken({ streams, cpu }: Round): number {
   return (cpu ?? Number.NaN) / streams.reduce((sum, { generated }) => sum + generated, 0)
 }
 
-function quantiles(values: readonly number[]): Quantiles {
-  const sorted = [...values].sort((a, b) => a - b)
-  const at = (share: number) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? Number.NaN
-  return { p50: at(0.5), p95: at(0.95), p99: at(0.99), max: sorted.at(-1) ?? Number.NaN }
+function spread(values: readonly number[]): Spread {
+  return {
+    ...quantiles(values),
+    max: values.length === 0 ? Number.NaN : values.reduce((most, value) => Math.max(most, value)),
+  }
 }
 
 function line(name: string, { streams, faults, throughput: rate, firstToken, gap, memory, cpu }: Summary): string {
-  const range = ({ p50, p95, p99, max }: Quantiles) => [p50, p95, p99, max].map((value) => value.toFixed(0)).join(' / ')
+  const range = ({ p50, p95, p99, max }: Spread) => [p50, p95, p99, max].map((value) => value.toFixed(0)).join(' / ')
   const wrong = faults.length === 0 ? 'all whole' : `FAULTS: ${faults.join('; ')}`
   return `${name.padEnd(30)} ${rate.toFixed(1).padStart(7)} tokens/s   first token ${range(firstToken)}   gap ${range(gap)}   CPU ${cpu?.toFixed(2) ?? '?'} ms a token   ${streams} streams, ${wrong}, ${memory.join(', ')} MiB`
 }
 
-function ratioOf(ours: readonly Round[], theirs: readonly Round[], quantile: keyof Quantiles): number {
+function ratioOf(ours: readonly Round[], theirs: readonly Round[], quantile: keyof Spread): number {
   return median(ours.map((round, index) => summary([round]).gap[quantile] / summary([theirs[index]!]).gap[quantile]))
 }
 

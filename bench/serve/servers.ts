@@ -32,6 +32,13 @@ export const startKvfold = (
     ...['--flash-attention', 'on', '--log-level', 'error', ...more],
   ])
 
+/** A kvfold that computes nothing itself, before these engines. */
+export const startFront = (engines: readonly string[], slots: number, more: readonly string[] = []): Promise<ServerProcess> =>
+  startServer('the front', process.execPath, (port) => [
+    ...[join(HERE, 'dist/cli/main.js'), 'serve', '--port', String(port), '--slots', String(slots), '--store', 'none'],
+    ...['--log-level', 'error', ...more, ...engines.flatMap((url) => ['--engine', url])],
+  ])
+
 /** Builds it first where it is not there yet. */
 export async function startLlamaServer(
   { model, slots, threads, cells }: Serving,
