@@ -88,7 +88,11 @@ export async function builtin(args: readonly string[]): Promise<void> {
 }
 
 /** The cells of one `kvfold eval`, or nothing of another command; its progress goes to the terminal. */
-export function evaluated(args: readonly string[]): Promise<readonly Cell[]> {
+export const evaluated = async (args: readonly string[]): Promise<readonly Cell[]> =>
+  ((await saidBy(args)) as { readonly cells: readonly Cell[] }).cells
+
+/** The last line of a `kvfold` command, JSON; its progress goes to the terminal. */
+export function saidBy(args: readonly string[]): Promise<unknown> {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, ['--import', 'tsx', MAIN.pathname, ...args], {
       stdio: ['ignore', 'pipe', 'inherit'],
@@ -98,7 +102,7 @@ export function evaluated(args: readonly string[]): Promise<readonly Cell[]> {
     child.on('error', reject)
     child.on('close', (code) => {
       const last = out.trim().split('\n').at(-1) ?? ''
-      if (code === 0) resolve((JSON.parse(last) as { readonly cells: readonly Cell[] }).cells)
+      if (code === 0) resolve(JSON.parse(last))
       else reject(new Error(`kvfold ${args.join(' ')} ended with ${code}: ${last}`))
     })
   })

@@ -1,6 +1,11 @@
-/** What a fold of the middle half of a 16K context costs under `splice`, against decoding its marker alone and against `exact`; and its restore. */
+/**
+ * What a fold of the middle half of a 16K context costs under `splice`, against decoding its marker alone and against `exact`; and its restore.
+ *
+ * `npm run --silent bench -- fold [--json] [--write name]`
+ */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { parseArgs } from 'node:util'
 import { seqId } from '../src/core/ids.js'
 import { span } from '../src/core/span.js'
 import type { Terms } from '../src/kv/plan/parts.js'
@@ -10,6 +15,7 @@ import type { Native } from '../src/native/types.js'
 import { synthesizeModel } from '../src/native/synthetic.js'
 import { decode, divergence, Driver, edited } from './driver.js'
 import { median, randomTokens } from './random-tokens.js'
+import { beginRecord, keep } from './record.js'
 import { SHAPE as NARROW } from './shape.js'
 
 const SHAPE = { ...NARROW, context: 32_768 } as const
@@ -25,10 +31,15 @@ const EXACT_ROUNDS = 3
 const SPLICE: Terms = { contract: 'splice' }
 const EXACT: Terms = { contract: 'exact' }
 
-export async function fold(json: boolean): Promise<void> {
+export async function fold(args: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: { json: { type: 'boolean', default: false }, write: { type: 'string' } },
+  })
   const path = join(tmpdir(), 'kvfold-bench-fold.gguf')
   await synthesizeModel(path, { ...SHAPE, type: 'f16', seed: 1 })
   const native = await openNative({ gpu: 'cpu' })
+  const origin = beginRecord(['fold', ...args], path, native.backend.release, 1)
   const model = await native.loadModel(path)
   const context = await model.createContext({
     cells: LENGTH + 8192,
@@ -70,6 +81,7 @@ export async function fold(json: boolean): Promise<void> {
   await model.dispose()
   const host = await fromHost(native)
   const result = {
+    ...origin(),
     foldOverMarker: median(folds) / median(alone),
     exactOverFold: median(exacts) / median(folds),
     restoreMicrosPerCell: median(restores),
@@ -81,10 +93,11 @@ export async function fold(json: boolean): Promise<void> {
     milliseconds: { fold: median(folds), marker: median(alone), exact: median(exacts) },
     perToken,
     rounds: { fold: ROUNDS, exact: EXACT_ROUNDS },
-    model: SHAPE,
-    hostModel: HOST_SHAPE,
+    shape: SHAPE,
+    hostShape: HOST_SHAPE,
   }
-  if (!json) {
+  await keep(values.write, result)
+  if (!values.json) {
     const { fold: spliced, marker: bare, exact } = result.milliseconds
     console.log(
       `fold of [${HOLE.start}, ${HOLE.end}) of ${LENGTH} tokens behind a marker of ${MARKER}, one thread, ${ROUNDS} rounds`,

@@ -14,6 +14,7 @@ import { fold } from './fold.js'
 import { gpu } from './gpu.js'
 import { gspo } from './gspo.js'
 import { interference } from './interference.js'
+import { kvfold } from './kvfold.js'
 import { lazyGrammar } from './lazy-grammar.js'
 import { leak } from './leak.js'
 import { memtool } from './memtool.js'
@@ -45,10 +46,11 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   engines: () => engines(process.argv.slice(3)),
   finding,
   fleet: () => fleet(process.argv.slice(3)),
-  fold,
+  fold: () => fold(process.argv.slice(3)),
   gpu: () => gpu(process.argv.slice(3)),
   gspo: () => gspo(process.argv.slice(3)),
   interference: () => interference(process.argv.slice(3)),
+  kvfold: () => kvfold(process.argv.slice(3)),
   'lazy-grammar': () => lazyGrammar(process.argv.slice(3)),
   leak: () => leak(process.argv.slice(3)),
   memtool: () => memtool(process.argv.slice(3)),

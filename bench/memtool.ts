@@ -22,7 +22,7 @@ import { Catalogue } from '../src/tools/catalogue.js'
 import { LlamaServerEngine } from './memtool/llama-server-engine.js'
 import { builtLlamaServer } from './peers/llama-server.js'
 import { llamaServerPeer } from './peers/llama-server-peer.js'
-import { beginRecord, written } from './record.js'
+import { beginRecord, type Origin, written } from './record.js'
 
 /** Token counts do not depend on what a model computes: the smallest is for sessions that a large one would take hours for. */
 const SHAPES = {
@@ -51,6 +51,8 @@ interface Row {
   readonly seconds: number
   /** Tokens computed, by turn. */
   readonly byTurn: readonly number[]
+  /** Rows of one record need not be of one run. */
+  readonly of?: Pick<Origin, 'command' | 'commit' | 'date' | 'machine'>
 }
 
 const SEED = 1
@@ -82,7 +84,9 @@ export async function memtool(args: readonly string[]): Promise<void> {
     rows = path === null ? rows : rowsOf(path, turns)
     if (rows.some((row) => row.name === name) || (name === 'llama-server' && builtLlamaServer() === null)) continue
     const cells = Number(values.cells ?? cellsFor(name, turns))
-    const row = await measured(name, { turns, model, native, cells, world, catalogue })
+    const made = await measured(name, { turns, model, native, cells, world, catalogue })
+    const { command, commit, date, machine } = origin()
+    const row = { ...made, of: { command, commit, date, machine } }
     // Another process may have written others meanwhile; and this is the moment, for the next row may take hours.
     const all = [...(path === null ? rows : rowsOf(path, turns)), row]
     rows = Object.keys(ROWS).flatMap((each) => all.find((known) => known.name === each) ?? [])

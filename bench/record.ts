@@ -71,10 +71,12 @@ export const modelNow = (path: string): Origin['model'] => ({
   sha256: createHash('sha256').update(readFileSync(path)).digest('hex'),
 })
 
-/** A record as its file has it: numbers with four significant digits, more than any of these measurements has. */
+/** A record as its file has it: numbers with four significant digits, more than any of these measurements has; from a thousand on, where means of counts are, with one decimal. */
 export const written = (record: object): Promise<string> => {
   const text = JSON.stringify(record, (_, value: unknown) =>
-    typeof value === 'number' && !Number.isInteger(value) ? Number(value.toPrecision(4)) : value,
+    typeof value === 'number' && !Number.isInteger(value)
+      ? Number(Math.abs(value) < 1000 ? value.toPrecision(4) : value.toFixed(1))
+      : value,
   )
   return prettier.format(text, { parser: 'json', printWidth: 130 })
 }
@@ -96,7 +98,7 @@ export const lacking = (record: unknown): string[] =>
   Object.entries(WANTED).flatMap(([what, names]) => (names.some((name) => valuesOf(record, name).length > 0) ? [] : [what]))
 
 /** Every value that stands under a name, at any depth. */
-function valuesOf(record: unknown, name: string): unknown[] {
+export function valuesOf(record: unknown, name: string): unknown[] {
   if (typeof record !== 'object' || record === null) return []
   return Object.entries(record).flatMap(([key, value]: [string, unknown]) => (key === name ? [value] : valuesOf(value, name)))
 }

@@ -8,7 +8,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { builtinModel } from '../src/cli/builtin.js'
 import { left, table, terminal } from '../src/figures/table.js'
-import { lacking, modelNow } from './record.js'
+import { lacking, modelNow, valuesOf } from './record.js'
 
 const RESULTS = new URL('results/', import.meta.url)
 const PAGES = [
@@ -40,13 +40,13 @@ export function refresh(args: readonly string[]): void {
     .filter((file) => file.endsWith('.json'))
     .map((file) => {
       const record = JSON.parse(readFileSync(new URL(file, RESULTS), 'utf8')) as Recorded
-      const { commit, model: { name, sha256 } = {} } = record
+      const { model: { name, sha256 } = {} } = record
       const lacks = lacking(record)
       const isOther = name === shipped.name && sha256 !== undefined && sha256 !== shipped.sha256
       const why = [
         ...(isOther ? ['other weights'] : []),
         ...(lacks.length === 0 ? [] : [`does not say ${lacks.join(', ')}`]),
-        ...(commit === undefined || isInHistory(commit) ? [] : ['its commit is not in the history']),
+        ...(valuesOf(record, 'commit').every((each) => isInHistory(String(each))) ? [] : ['its commit is not in the history']),
       ]
       return {
         name: file.replace(/\.json$/, ''),

@@ -1,10 +1,11 @@
 /** Owns where calibrations are kept: one file for each model and its settings, believed only on the machine that it was measured on. */
-import { createHash, randomBytes } from 'node:crypto'
-import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { createHash } from 'node:crypto'
+import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, cpus, homedir } from 'node:os'
 import { isAbsolute, join } from 'node:path'
 import Type from 'typebox'
 import { checked, nullable } from '../core/schema.js'
+import { writeWhole } from '../core/whole-file.js'
 import { COST_VERSION, type CostModel, type MeasuredOn } from '../kv/cost-model.js'
 import type { BackendInfo, ContextOptions, ModelInfo, ModelOptions, NativeContext } from '../native/types.js'
 
@@ -103,13 +104,9 @@ export async function saveCalibration(
 ): Promise<string> {
   const path = pathOf(subject, folder)
   await mkdir(folder, { recursive: true })
-  const temporary = `${path}.${randomBytes(4).toString('hex')}.tmp`
-  try {
-    await writeFile(temporary, `${JSON.stringify({ subject: subjectHash(subject), cost }, null, 2)}\n`)
-    await rename(temporary, path)
-  } finally {
-    await rm(temporary, { force: true })
-  }
+  await writeWhole(path, (temporary) =>
+    writeFile(temporary, `${JSON.stringify({ subject: subjectHash(subject), cost }, null, 2)}\n`),
+  )
   return path
 }
 

@@ -1,7 +1,7 @@
 /** Owns which model files have stood their trial on this machine, and the process that tries the others: an assertion in llama.cpp ends it, not us. */
 import { fork } from 'node:child_process'
-import { createHash, randomBytes } from 'node:crypto'
-import { mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { createHash } from 'node:crypto'
+import { mkdir, readFile, stat, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -10,6 +10,7 @@ import { type ErrorCode, KvfoldError } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
 import { checked } from '../core/schema.js'
 import { span } from '../core/span.js'
+import { writeWhole } from '../core/whole-file.js'
 import { poolingOf } from '../native/context-plan.js'
 import type { BackendInfo, ContextOptions, GpuChoice, ModelOptions, Native, NativeContext, NativeModel } from '../native/types.js'
 import { cacheFolder } from './calibration.js'
@@ -156,14 +157,11 @@ async function readTried(file: string): Promise<Readonly<Record<string, string>>
 async function remember(file: string, key: string): Promise<void> {
   const before = Object.entries(await readTried(file)).filter(([other]) => other !== key)
   const tried = Object.fromEntries([...before.slice(-(MOST - 1)), [key, new Date().toISOString()]])
-  const temporary = `${file}.${randomBytes(6).toString('hex')}.part`
   try {
     await mkdir(dirname(file), { recursive: true })
-    await writeFile(temporary, `${JSON.stringify({ tried }, null, 1)}\n`)
-    await rename(temporary, file)
+    await writeWhole(file, (temporary) => writeFile(temporary, `${JSON.stringify({ tried }, null, 1)}\n`))
   } catch {
     // The model will be tried again: slower, and no less safe.
-    await rm(temporary, { force: true }).catch(() => undefined)
   }
 }
 

@@ -4,11 +4,12 @@
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { createWriteStream, existsSync } from 'node:fs'
-import { copyFile, mkdir, mkdtemp, rename, rm } from 'node:fs/promises'
+import { copyFile, mkdir, mkdtemp, rm } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { availableParallelism, tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
+import { writeWhole } from '../core/whole-file.js'
 
 /** `libggml-cpu-zen4.so`: for a processor of this kind; where a library has all kinds in one, it has no name that could be made again. */
 const NAME = /^libggml-cpu-(\w+)\.so$/
@@ -72,9 +73,7 @@ export async function compileCpuLibrary({ shipped, path, signal, onProgress }: C
     await configure(source, build, OPTIONS, watched)
     await make(build, `ggml-cpu-${kind}`, { ...watched, ...(onProgress === undefined ? {} : { onProgress }) })
     await mkdir(dirname(path), { recursive: true })
-    const temporary = `${path}.${process.pid}`
-    await copyFile(join(build, 'bin', basename(path)), temporary)
-    await rename(temporary, path)
+    await writeWhole(path, (temporary) => copyFile(join(build, 'bin', basename(path)), temporary))
   } catch (error) {
     if (error instanceof KvfoldError) throw error
     throw new KvfoldError(

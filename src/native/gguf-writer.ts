@@ -1,6 +1,7 @@
 /** Owns the writing of GGUF files: header, metadata and tensors, streamed to disk so that a model never lies in memory whole. */
-import { open, rename, rm, type FileHandle } from 'node:fs/promises'
+import { open, type FileHandle } from 'node:fs/promises'
 import { invariant } from '../core/errors.js'
+import { writeWhole } from '../core/whole-file.js'
 
 /** A metadata value; the key of the object is its type in the file. */
 export type GgufValue =
@@ -38,20 +39,15 @@ export async function writeGguf(
   metadata: ReadonlyMap<string, GgufValue>,
   tensors: readonly GgufTensor[],
 ): Promise<void> {
-  const temporary = `${path}.${process.pid}.part`
-  const file = await open(temporary, 'w')
-  try {
+  await writeWhole(path, async (temporary) => {
+    const file = await open(temporary, 'w')
     try {
       await writeAll(file, header(metadata, tensors))
       for (const tensor of tensors) await writeTensor(file, tensor)
     } finally {
       await file.close()
     }
-    await rename(temporary, path)
-  } catch (error) {
-    await rm(temporary, { force: true })
-    throw error
-  }
+  })
 }
 
 async function writeTensor(file: FileHandle, tensor: GgufTensor): Promise<void> {

@@ -1,12 +1,12 @@
 /** Owns the forms that collected trajectories are written in, one snapshot a row: tokens, messages, and what verl reads as Parquet. */
 import { createReadStream } from 'node:fs'
-import { rename } from 'node:fs/promises'
 import { createInterface } from 'node:readline'
 import { fileWriter, ParquetWriter } from 'hyparquet-writer'
 import Type, { type Static } from 'typebox'
 import { type Snapshot, type ShownMessage, shownMessages, type TrajectoryStep } from '../../agents/snapshots.js'
 import type { ToolDefinition } from '../../chat/message.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
+import { writeWhole } from '../../core/whole-file.js'
 import { TrajectoryFacts } from './trajectory.js'
 
 /** `verl` is Parquet; the others are JSON Lines. */
@@ -236,30 +236,8 @@ function spread<Value>(
 
 /** Parquet of a file of `verl` rows in JSON, a group of rows at a time; `to` appears whole. @throws KvfoldError eval/bad-log when it cannot be written */
 export async function writeParquet(from: string, to: string): Promise<void> {
-  const columns = Object.entries(COLUMNS)
   try {
-    const schema = [{ name: 'root', num_children: columns.length }, ...columns.flatMap(([, [part]]) => part)]
-    const writer = new ParquetWriter({
-      writer: fileWriter(`${to}.part`),
-      schema: schema as ParquetWriter['schema'],
-      statistics: false,
-    })
-    let [rows, index] = [[] as VerlRow[], 0]
-    const flush = async () => {
-      if (rows.length === 0) return
-      const first = index - rows.length
-      const columnData = columns.map(([name, [, of]]) => ({ name, data: rows.map((row, at) => of(row, first + at)) }))
-      await writer.write({ columnData: columnData, rowGroupSize: rows.length })
-      rows = []
-    }
-    for await (const line of createInterface({ input: createReadStream(from) })) {
-      rows.push(JSON.parse(line) as VerlRow)
-      index++
-      if (rows.length === GROUP) await flush()
-    }
-    await flush()
-    await writer.finish()
-    await rename(`${to}.part`, to)
+    await writeWhole(to, (temporary) => writeRows(from, temporary))
   } catch (cause) {
     throw new KvfoldError(
       'eval/bad-log',
@@ -267,4 +245,29 @@ export async function writeParquet(from: string, to: string): Promise<void> {
       { cause },
     )
   }
+}
+
+async function writeRows(from: string, to: string): Promise<void> {
+  const columns = Object.entries(COLUMNS)
+  const schema = [{ name: 'root', num_children: columns.length }, ...columns.flatMap(([, [part]]) => part)]
+  const writer = new ParquetWriter({
+    writer: fileWriter(to),
+    schema: schema as ParquetWriter['schema'],
+    statistics: false,
+  })
+  let [rows, index] = [[] as VerlRow[], 0]
+  const flush = async () => {
+    if (rows.length === 0) return
+    const first = index - rows.length
+    const columnData = columns.map(([name, [, of]]) => ({ name, data: rows.map((row, at) => of(row, first + at)) }))
+    await writer.write({ columnData: columnData, rowGroupSize: rows.length })
+    rows = []
+  }
+  for await (const line of createInterface({ input: createReadStream(from) })) {
+    rows.push(JSON.parse(line) as VerlRow)
+    index++
+    if (rows.length === GROUP) await flush()
+  }
+  await flush()
+  await writer.finish()
 }

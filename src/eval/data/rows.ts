@@ -1,6 +1,6 @@
 /** Owns reading data sets row by row: JSON Lines, a JSON array, TSV or CSV, or Parquet; from a path or from the hub, where a file is downloaded once. */
 import { createReadStream, createWriteStream } from 'node:fs'
-import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises'
+import { mkdir, open, readFile, stat } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { dirname, extname, join, resolve } from 'node:path'
 import { Readable } from 'node:stream'
@@ -9,6 +9,7 @@ import { parse } from 'csv-parse/sync'
 import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from 'hyparquet'
 import { KvfoldError } from '../../core/errors.js'
 import { length, type Span } from '../../core/span.js'
+import { writeWhole } from '../../core/whole-file.js'
 
 /** By the end of the name; `hf:` names count, too. */
 const readers: Readonly<Record<string, (file: string, name: string) => Promise<Rows>>> = {
@@ -199,15 +200,11 @@ async function download({ repository, path, revision }: HubFile, to: string, { e
   })
   if (blob === null) throw new Error(`the hub has no ${path} in ${repository}`)
   await mkdir(dirname(to), { recursive: true })
-  const part = `${to}.${process.pid}.part`
-  try {
-    await pipeline(Readable.fromWeb(blob.stream()), createWriteStream(part), {
+  await writeWhole(to, (temporary) =>
+    pipeline(Readable.fromWeb(blob.stream()), createWriteStream(temporary), {
       ...(signal === undefined ? {} : { signal }),
-    })
-    await rename(part, to)
-  } finally {
-    await rm(part, { force: true })
-  }
+    }),
+  )
 }
 
 // Rows of JSON, one a line or in an array: their places in the file are found once, and each is read when it is asked for.

@@ -1,11 +1,12 @@
 /** Owns episodes: sessions of many turns in an environment, with a record of each turn, and the file of them, from which they go on at the turn where they were stopped. */
-import { type FileHandle, mkdir, open, readFile, rename, writeFile } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readFile, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import Type, { type Static } from 'typebox'
 import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import { checked, inWords, nullable } from '../../core/schema.js'
+import { writeWhole } from '../../core/whole-file.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { Answered } from '../agent.js'
 import { SampleRecord } from '../log.js'
@@ -204,7 +205,7 @@ export class EpisodeFile {
         throw bad(path, `has ${before.length} turns and its checkpoint ${checkpoint.turns}; delete both to begin again`)
       const kept = text === null ? JSON.stringify(header) : text.slice(0, text.indexOf('\n'))
       const lines = [kept, ...before.map((turn) => JSON.stringify({ kind: 'turn', ...turn }))]
-      await replace(path, `${lines.join('\n')}\n`)
+      await writeWhole(path, (temporary) => writeFile(temporary, `${lines.join('\n')}\n`))
       return new EpisodeFile(path, await open(path, 'a'), release, before, checkpoint)
     } catch (error) {
       release()
@@ -216,7 +217,7 @@ export class EpisodeFile {
   async add(turn: TurnRecord, checkpoint: Checkpoint): Promise<void> {
     try {
       await this.file.appendFile(`${JSON.stringify({ kind: 'turn', ...turn })}\n`)
-      await replace(checkpointOf(this.path), JSON.stringify(checkpoint, outgoing))
+      await writeWhole(checkpointOf(this.path), (temporary) => writeFile(temporary, JSON.stringify(checkpoint, outgoing)))
     } catch (cause) {
       throw bad(this.path, `cannot be written (${codeOf(cause)})`, cause)
     }
@@ -274,12 +275,6 @@ async function textOf(path: string): Promise<string | null> {
     if (codeOf(cause) === 'ENOENT') return null
     throw bad(path, `cannot be read (${codeOf(cause)})`, cause)
   }
-}
-
-/** All of it or nothing: a process that dies leaves the old one. */
-async function replace(path: string, text: string): Promise<void> {
-  await writeFile(`${path}.new`, text)
-  await rename(`${path}.new`, path)
 }
 
 function jsonOf(line: string): unknown {

@@ -1,0 +1,44 @@
+/**
+ * A record of what a `kvfold` command says: `npm run --silent bench -- kvfold <its words> --write name`, without `--json`, which is added. Where the command says of
+ * itself what a record says (command, commit, machine, model), the record's stands, with what only the command knows beside it.
+ */
+import { existsSync } from 'node:fs'
+import { basename, isAbsolute } from 'node:path'
+import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
+import { openNative } from '../src/native/binding.js'
+import { saidBy } from './builtin.js'
+import { beginRecord, keep } from './record.js'
+
+export async function kvfold(args: readonly string[]): Promise<void> {
+  const [words, name] = taken(args, '--write')
+  const [, model = BUILTIN] = taken(words, '--model')
+  const [, threads] = taken(words, '--threads')
+  const { release } = (await openNative({ gpu: 'cpu' })).backend
+  const told = args.map((word) => (isAbsolute(word) && existsSync(word) ? basename(word) : word))
+  const origin = beginRecord(
+    ['kvfold', ...told],
+    model === BUILTIN ? builtinModel() : model,
+    release,
+    threads === undefined ? undefined : Number(threads),
+  )
+  const said = (await saidBy([...words, '--json'])) as Record<string, unknown>
+  const of = origin()
+  await keep(name, {
+    ...of,
+    ...said,
+    // Paths of this machine.
+    logs: undefined,
+    ...{ command: of.command, commit: of.commit, date: of.date },
+    machine: { ...objectOf(said['machine']), ...of.machine },
+    model: { ...objectOf(said['model']), ...of.model },
+  })
+  console.log(JSON.stringify(said))
+}
+
+/** The words without a flag and its value, and the value. */
+function taken(words: readonly string[], flag: string): readonly [readonly string[], string | undefined] {
+  const at = words.indexOf(flag)
+  return at < 0 ? [words, undefined] : [words.toSpliced(at, 2), words[at + 1]]
+}
+
+const objectOf = (value: unknown): object => (typeof value === 'object' && value !== null ? value : {})
