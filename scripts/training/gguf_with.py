@@ -1,6 +1,6 @@
 """Puts weights that recipe.py has saved into the GGUF file that they began with: its tokenizer, template and settings stay, every tensor is F32.
 
-python gguf_with.py FROM.gguf FOLDER TO.gguf; needs the packages gguf and safetensors. For models of the Llama and Gemma kinds (`NAMES`).
+python gguf_with.py FROM.gguf FOLDER TO.gguf; needs the packages gguf and safetensors. For Gemma 3 (`NAMES`).
 """
 
 import glob
@@ -42,8 +42,8 @@ for field in reader.fields.values():
 most = 0.0
 for tensor in reader.tensors:
     old = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
-    # Gemma's norms are one less in transformers.
-    new = trained[name_of(tensor.name)].astype(np.float32) + (1 if kind.startswith("gemma") and tensor.name.endswith("norm.weight") else 0)
+    # Norms are one less in transformers.
+    new = trained[name_of(tensor.name)].astype(np.float32) + tensor.name.endswith("norm.weight")
     if new.shape != old.shape:
         raise SystemExit("%s has the shape %s in %s, and %s in %s" % (tensor.name, new.shape, folder, old.shape, source))
     most = max(most, float(np.abs(new - old).max()))
