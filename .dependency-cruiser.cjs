@@ -29,7 +29,7 @@ const below = {
 const surface = {
   native: {
     all: ['types'],
-    engine: ['binding', 'context-plan'],
+    engine: ['binding', 'context-options'],
     cli: ['binding', 'cpu-library', 'synthetic'],
   },
   chat: {
@@ -63,7 +63,7 @@ const surface = {
   engine: {
     all: ['attention', 'embedder', 'engine', 'llama', 'model-facts', 'reranker'],
     agents: ['remote/wire'],
-    eval: ['calibrate', 'calibration', 'taught'],
+    eval: ['calibrate', 'calibration', 'taught-engine'],
     server: ['background-recompute', 'remote/engine-pool', 'remote/failure', 'remote/remote'],
     cli: [
       'cache-secret',

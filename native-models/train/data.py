@@ -34,6 +34,7 @@ class Sample(NamedTuple):
     weights: np.ndarray
     looks: np.ndarray = np.zeros((0, 2), np.int64)  # (a learned token, where it is to be found)
     steps: np.ndarray = np.zeros((0, 2), np.int64)  # (a token, which one before it says what is next): for the layer before the last
+    hints: np.ndarray = np.zeros((0, 2), np.int64)  # (a learned token, what decides it): looked at as well, but not what is to be said
 
 
 class Unseen(NamedTuple):

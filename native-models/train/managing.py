@@ -1,10 +1,14 @@
-"""Tools that come and go, after the MemTool task: a request is answered by a search for each tool that is missing, calls by name, and the values that they
-returned; the next one begins with the removal of what it does not need. As the autonomous agent's prompts show it, with invented companies of our
-own; every name that is copied is told its place."""
+"""Tools that come and go, after the MemTool task: a request is answered by a search, calls by name, and the values that they
+returned; the next one begins with the removal of all that was loaded. As the autonomous agent's prompts show it, with invented companies of our own.
+
+A model of three layers does what each token can find in one or two looks, so the script is laid out for that: keywords are the question's own words up to
+the comma or the full stop, all tools are removed in the order of their definitions, and calls come in the order of the question. Every name that is copied
+is told its place, and every decision (which figure of a company, whether it wants a year, whether another call follows) the token that decides it."""
 import json
+from typing import NamedTuple
 
 from . import format as fmt
-from .visits import Talk
+from .visits import Hint, Stretch, Talk
 
 SYSTEM = (
     "You answer questions about companies. There is a tool for each company and each of its figures, such as the revenue of one company.\n\n"
@@ -22,9 +26,19 @@ ABOUT = {
 YEARLY = "revenue", "net income"
 TRADES = "Foods Metals Energy Systems Freight Pharma Textiles Capital Robotics Paper".split()
 ONSETS, VOWELS, ENDS = "b br c cr d dr f g gr h k l m n p pr qu r s st t tr v w z".split(), "a e i o u ai ea io".split(), "l n r s x nd rk lt m st".split()
-MOST = 4  # figures of a request
-KEPT = 0.25  # how often a figure of a request is one whose tool is loaded
-FORM = 0.25  # what the form of a call counts
+MANY = 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 10  # figures of a request
+KEPT, SAME = 0.25, 0.25  # how often a figure of a request is one that was there before; is of a company, or of a kind, that the request has already
+FORM, DECIDED = 0.25, 2.0  # what the form of a call counts, and what decides: which tool, whether it wants a year, whether another one follows
+
+
+class Asked(NamedTuple):
+    """Where a figure stands in its question: the space before its kind, its company, what follows that, the year, and what follows it all."""
+
+    metric: int
+    company: int
+    named: int
+    year: int
+    end: int
 
 
 class Managing:
@@ -49,62 +63,75 @@ class Managing:
         return stem.capitalize(), rng.choice(TRADES)
 
     def _request(self, talk, rng):
-        """A question; its figures as (company, metric, year), and the places of what is said of each."""
+        """A question; its figures as (company, metric, year), and where it has them."""
         figures = []
-        for _ in range(rng.randint(1, MOST)):
+        for _ in range(rng.choice(MANY)):
             if self.loaded and rng.random() < KEPT:
                 company, metric = rng.choice(self.loaded)
             else:
-                known = [company for company, *_ in figures]
-                company = rng.choice(known) if known and rng.random() < 0.25 else self._company(rng)
-                metric = rng.choice(list(ABOUT))
+                company = rng.choice(figures)[0] if figures and rng.random() < SAME else self._company(rng)
+                metric = rng.choice(figures)[1] if figures and rng.random() < SAME else rng.choice(list(ABOUT))
             figure = company, metric, rng.choice(YEARS) if metric in YEARLY else None
             if figure not in figures:
                 figures.append(figure)
         begin = talk.user_open()
-        text, places = "Please tell me the ", []
+        text, places = "Please tell me", []
         for n, ((stem, trade), metric, year) in enumerate(figures):
-            text += ", the " if n else ""
+            text += ", the" if n else " the"
             place = begin + len(text)
-            text += metric + " of "
-            named = begin + len(text)
+            text += " %s of " % metric
+            company = begin + len(text)
             text += stem + " " + trade
-            dated = begin + len(text) + len(" in ")
+            named = begin + len(text)
             text += " in %d" % year if year else ""
-            places.append((place, named, dated))
+            end = begin + len(text)
+            places.append(Asked(place, company, named, end - 4, end))
         talk.user_close(text + ".\n\n[%d of at most 128 tools loaded.]" % len(self.loaded))
         return figures, places
 
     def _manage(self, talk, rng, figures, places, learned, shown):
-        """The calls that remove and search; their results with definitions (`shown`), with marks that they were removed, or not at all (None)."""
-        needed = [(company, metric) for company, metric, _ in figures]
-        useless = [tool for tool in self.loaded if tool not in needed]
-        missing = [n for n, tool in enumerate(needed) if tool not in self.loaded and tool not in needed[:n]]
-        calls, form = [], FORM if learned else 0
+        """The calls that remove all that is loaded and search what is asked for, in the question's own words up to the comma or the full stop, which says whether
+        another one follows; and their results, with definitions (`shown`), with marks that they were removed, or not at all (None)."""
+        form, decided, whole = (FORM, DECIDED, 4 * FORM) if learned else (0, 0, 0)
+        parts, useless, chained = [], self.loaded, []
         if useless:
-            calls.append([('<tool_call>\n{"name": "remove_tools", "arguments": {"tool_names": ["', 4 * form, None)])
+            parts.append(('<tool_call>\n{"name": "remove_tools", "arguments": {"tool_names": ["', whole, None))
             for n, tool in enumerate(useless):
-                calls[-1] += [('", "' * (n > 0), 4 * form, None), (name_of(tool), 4 * form, self.defined.get(tool))]
-            calls[-1].append(('"]}}\n</tool_call>', 4 * form, None))
-        if missing:
-            calls.append([('<tool_call>\n{"name": "search_tools", "arguments": {"keywords": ["', 4 * form, None)])
-            for i, n in enumerate(missing):
-                (stem, trade), metric = needed[n]
-                calls[-1] += [('", "' * (i > 0), 4 * form, None), (stem + " " + trade, 4 * form, places[n][1]), (" ", form, None)]
-                calls[-1].append((metric, 4 * form, places[n][0]))
-            calls[-1].append(('"]}}\n</tool_call>', 4 * form, None))
-        if not calls:
-            return
-        parts = [part for n, call in enumerate(calls) for part in ([("\n", 4 * form, None)] * (n > 0) + call)]
-        talk.assistant([*parts, (fmt.END, 4 * form, None)])
+                parts += [('"', form, None), (", ", decided, self._behind(talk, useless[n - 1])), ('"', form, None)] * (n > 0)
+                chained.append(len(parts))
+                parts.append((name_of(tool), whole, Stretch(self.defined[tool]) if tool in self.defined else None))
+            parts += [('"', form, None), ("]", decided, self._behind(talk, useless[-1])), ("}}\n</tool_call>\n", whole, None)]
+        parts.append(('<tool_call>\n{"name": "search_tools", "arguments": {"keywords": ["', whole, None))
+        for n, place in enumerate(places):
+            parts += [('", "', whole, None)] * (n > 0)
+            parts += [("the", whole, None), (talk.text[place.metric : place.end], whole, Stretch(place.metric))]
+            parts.append((talk.text[place.end], decided, place.end))
+        parts.append(('"]}}\n</tool_call>', whole, None))
+        starts = talk.assistant([*parts, (fmt.END, whole, None)])
+        if learned:
+            for one, other, before, tool in zip(chained, chained[1:], useless, useless[1:]):
+                self._chain(talk, starts[other], starts[one] + len(name_of(before)) - 1, before, tool)
         if shown is None:
             return
         if useless:
-            self.loaded = [tool for tool in self.loaded if tool not in useless]
-            text = "%s removed: %s. %d of at most 128 tools loaded." % (counted(useless), ", ".join(map(name_of, useless)), len(self.loaded))
+            self.loaded = []
+            text = "%s removed: %s. 0 of at most 128 tools loaded." % (counted(useless), ", ".join(map(name_of, useless)))
             talk.say(fmt.START + "tool\n" + text + fmt.END + "\n")
-        if missing:
-            self._found(talk, rng, [needed[n] for n in missing], needed, shown)
+        needed = [(company, metric) for company, metric, _ in figures]
+        self._found(talk, rng, list(dict.fromkeys(needed)), needed, shown)
+
+    def _behind(self, talk, tool):
+        """What follows a definition: another one, or nothing."""
+        if tool not in self.defined:
+            return None
+        return Hint(talk.text.index("}\n{", self.defined[tool]) + 1 if tool != self.loaded[-1] else talk.text.index(fmt.END, self.defined[tool]))
+
+    def _chain(self, talk, own, ended, before, tool):
+        """The name at `own` is the one whose definition follows that of the name before, which `ended` there."""
+        known = self.defined[tool], self.defined[before] + len(name_of(before)) - 1
+        for n in range(len(name_of(tool))):
+            talk.pointed += [(own + n - 1, ended), (known[0] + n, known[1])]
+        talk.pointed.append((self._behind(talk, before), known[1]))
 
     def _found(self, talk, rng, missing, needed, shown):
         """The result of a search; where it is not `shown`, that of a turn before."""
@@ -113,10 +140,10 @@ class Managing:
             others = [(company, other) for other in rng.sample(list(ABOUT), len(ABOUT)) if other != metric]
             others += [((company[0], trade), metric) for trade in rng.sample(TRADES, 2) if trade != company[1]]
             for tool in [(company, metric), *rng.sample(others, rng.randint(0, 4))]:
-                if tool not in added and tool not in self.loaded:
+                if tool not in added:
                     added.append(tool)
-        text = "%s added. %d of at most 128 tools loaded." % (counted(added), len(self.loaded) + len(added))
-        self.loaded += added
+        text = "%s added. %d of at most 128 tools loaded." % (counted(added), len(added))
+        self.loaded = added
         start = len(talk.text) + len(fmt.START + "tool\n")
         for tool in added:
             text += "\n"
@@ -136,27 +163,39 @@ class Managing:
         return json.dumps({"name": name_of(tool), "description": about, "parameters": {"type": "object", **yearly}})
 
     def _answer(self, talk, rng, figures, places, learned):
-        """The calls of a turn, what they return, and the answer."""
-        parts, form = [], FORM if learned else 0
-        for n, ((company, metric, year), (_, _, dated)) in enumerate(zip(figures, places)):
-            parts += [("\n" * (n > 0) + '<tool_call>\n{"name": "', 4 * form, None)]
-            parts += [(name_of((company, metric)), 4 * form, self.defined.get((company, metric))), ('", "arguments": {', 4 * form, None)]
-            parts += [('"year": ', form, None), (str(year), 4 * form, dated)] if year else []
-            parts += [("}}\n</tool_call>", 4 * form, None)]
-        talk.assistant([*parts, (fmt.END, 4 * form, None)])
+        """The calls of a turn, what they return, and the answer. What follows a company in the question has before it what is asked of it, and says itself whether
+        there is a year; what follows the whole says whether there is another call."""
+        form, decided, whole = (FORM, DECIDED, 4 * FORM) if learned else (0, 0, 0)
+        parts, named = [], []
+        for n, ((company, metric, year), place) in enumerate(zip(figures, places)):
+            stem, kind = name_of((company, "")) + "_", name_of(((), metric))
+            parts += [("\n", decided, Hint(places[n - 1].end))] * (n > 0)
+            parts.append(('<tool_call>\n{"name": "', whole, None))
+            named.append(len(parts))
+            known = self.defined.get((company, metric))
+            parts += [(stem, decided, known if known is None else Stretch(known)), (kind, decided, Hint(place.named))]
+            parts.append(('", "arguments": {', whole, None))
+            parts += [('"year": ', decided, Hint(place.named)), (str(year), whole, place.year), ("}}\n</tool_call>", whole, None)] if year else []
+            parts += [("}}\n</tool_call>", decided, Hint(place.named))] if not year else []
+        starts = talk.assistant([*parts, (fmt.END, decided, Hint(places[-1].end))])
+        if learned:
+            for one, other in zip(named, named[1:]):
+                talk.pointed.append((starts[other] - 1, starts[one + 2] - 1))
         answer = []
         for n, (_, metric, _) in enumerate(figures):
             number = rng.randrange(100000, 1000000)
             value = {"employees": "%d" % number, "stock price": "%.3f dollars" % (number / 1000)}.get(metric, "%.2f million dollars" % (number / 100))
             place = len(talk.text) + len(fmt.START + "tool\n")
             talk.say(fmt.START + "tool\n" + value + fmt.END + "\n")
-            answer += [("; " * (n > 0), 4 * form, None), (value, 4 * form, place)]
-        talk.assistant([*answer, (".", 4 * form, None), (fmt.END, 4 * form, None)])
+            follows = Hint(place + len(value + fmt.END + "\n" + fmt.START))
+            answer += [(value, decided, place), ("; " if n + 1 < len(figures) else ".", decided, follows)]
+        talk.assistant([*answer, (fmt.END, whole, None)])
 
 
 def name_of(tool):
-    (stem, trade), metric = tool
-    return "_".join([stem, trade, *metric.split()]).lower()
+    """Of a pair without a company or without a metric: that part of it."""
+    company, metric = tool
+    return "_".join([*company, *metric.split()]).lower()
 
 
 def counted(tools):

@@ -48,11 +48,12 @@ def forward(model, samples, dtype=torch.float32):
     last = len(model.layers) - 1
     looks = {last - 1: (1, [tuple(torch.from_numpy(s.steps).unbind(1)) for s in samples]), last: (LOOKING, [])}
     for s, p in zip(samples, picks):
-        told = torch.from_numpy(s.looks)
+        told = torch.from_numpy(np.concatenate((s.looks, s.hints)))
         looks[last][1].append((torch.searchsorted(p, told[:, 0].contiguous() - 1), told[:, 1].contiguous()))
     logits, astray, carried = model(ids, positions, spans, picks, looks=looks, dtype=dtype)
     said = torch.cat([torch.from_numpy(s.ids[s.looks[:, 0]]) for s in samples])
-    unsaid = F.cross_entropy(carried, said, reduction="sum")
+    copied = torch.cat([torch.arange(len(s.looks) + len(s.hints)) < len(s.looks) for s in samples])
+    unsaid = F.cross_entropy(carried[copied], said, reduction="sum")
     loss = F.cross_entropy(logits, target, reduction="none")
     hit = (logits.detach().argmax(-1) == target).numpy()
     scores, at = {}, 0
@@ -82,7 +83,7 @@ def learn(model, parts, pool, look, dtype=torch.float32):
     """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss, how far attention is from where it should
     look and what it carries from there from saying so, which count `look` and `SAYING` of it, and the scores."""
     total = float(sum(s.weights.sum() for part in parts for s in part))
-    told = max(1, sum(LOOKING * len(s.looks) + len(s.steps) for part in parts for s in part))
+    told = max(1, sum(LOOKING * (len(s.looks) + len(s.hints)) + len(s.steps) for part in parts for s in part))
     carried = max(1, sum(len(s.looks) for part in parts for s in part))
     parameters = list(model.parameters())
 

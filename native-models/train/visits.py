@@ -263,11 +263,20 @@ class _Words(NamedTuple):
     values: list
 
 
+class Stretch(int):
+    """A place from which more than a word is taken as it stands there."""
+
+
+class Hint(int):
+    """The place of what decides what is said, and is not what is said."""
+
+
 class Talk:
     """A conversation as text, with what is learned of it and where that stands before."""
 
     def __init__(self):
-        self.text, self.learned, self.steps = "", [], []  # learned: (first, behind the last, weight, the place it comes from)
+        self.text, self.learned = "", []  # (first, behind the last, weight, the place it comes from)
+        self.steps, self.pointed = [], []  # places whose token looks at the one before it; and pairs, of which the first one's looks at the other's
 
     def say(self, text):
         self.text += text
@@ -284,20 +293,25 @@ class Talk:
         self.user_close(text)
 
     def assistant(self, parts):
+        """@returns where each part begins"""
         self.say(fmt.START + "assistant\n")
+        begins = []
         for text, weight, place in parts:
+            begins.append(len(self.text))
             if weight:
                 self.learned.append((len(self.text), len(self.text) + len(text), weight, place))
             self.say(text)
         self.say("\n")
+        return begins
 
     def sample(self, tokenizer, kind):
         ids, starts = tokenizer.spelled(self.text)
         at = {start: n for n, start in enumerate(starts)}
-        weights, looks, steps = np.zeros(len(ids), np.float32), [], []
+        weights, looks, steps, hints = np.zeros(len(ids), np.float32), [], [], []
         begins = np.array(starts)
         # A token that begins with the space before a word begins there.
         find = lambda place: at.get(place, at.get(place - 1) if self.text[place - 1 : place] == " " else None)  # noqa: E731
+        holds = lambda place: int(np.searchsorted(begins, place, "right")) - 1  # noqa: E731
         for first, last, weight, place in self.learned:
             low, high = np.searchsorted(begins, (first, last))
             weights[low:high] = weight
@@ -307,6 +321,9 @@ class Talk:
             if own is None or source is None:
                 continue
             weights[own] = weight
+            if isinstance(place, Hint):
+                hints.append((own, source))
+                continue
             letter = lambda n: self.text[starts[n] : starts[n] + 1]  # noqa: E731
             size = 1
             while starts[own + size] < last and letter(own + size) == letter(source + size):
@@ -314,14 +331,16 @@ class Talk:
             looks += [(own + n, source + n) for n in range(size)]
             if letter(own - 1) == letter(source - 1) == " " and starts[own] - starts[own - 1] == starts[source] - starts[source - 1] == 1:
                 looks.append((own - 1, source - 1))  # a space that is a token of its own
-            if size > 2:  # those within a word, at what stands before it
+            if size > 2 and not isinstance(place, Stretch):  # those within a word, at what stands before it
                 steps += [pair for i in range(1, size) for pair in ((own + i - 1, own - 1), (source + i, source - 1))]
         for place in self.steps:
             n = find(place)
             if n:
                 steps.append((n, n - 1))
+        steps += [(holds(a), holds(b)) for a, b in self.pointed]
         looks = [(a, b) for a, b in looks if b < a]
-        return Sample(kind, np.array(ids), np.arange(len(ids)), weights, pairs(sorted(set(looks))), pairs(sorted({(a, b) for a, b in steps if b <= a})))
+        steps = sorted({(a, b) for a, b in steps if b <= a})
+        return Sample(kind, np.array(ids), np.arange(len(ids)), weights, pairs(sorted(set(looks))), pairs(steps), pairs(hints))
 
 
 def _chosen(rng, shares):

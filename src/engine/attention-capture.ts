@@ -4,7 +4,7 @@ import { seqId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
 import type { HeldSequence } from '../kv/sequence.js'
 import type { Seat } from '../kv/step.js'
-import { availableMemory, refuseTooMuch } from '../native/context-plan.js'
+import { availableMemory, refuseTooMuch } from '../native/context-options.js'
 import type { Captured, ModelInfo, NativeCapture, NativeContext, Watched } from '../native/types.js'
 import { type AttentionPattern, attentionPlan, type AttentionRequest, type KeySet, type NamedArray } from './attention.js'
 

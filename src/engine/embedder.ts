@@ -1,6 +1,6 @@
 /** Owns embeddings: texts in, one vector of length 1 for each. */
 import { KvfoldError } from '../core/errors.js'
-import { poolingOf } from '../native/context-plan.js'
+import { poolingOf } from '../native/context-options.js'
 import type { ModelOptions, Native, NativeModel, Pooling } from '../native/types.js'
 import { PooledTexts, type PooledTextsOptions } from './pooled-texts.js'
 

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import { type Contract, CONTRACTS } from '../core/contract.js'
-import { fixedKeys } from '../native/context-plan.js'
+import { fixedKeys } from '../native/context-options.js'
 import type { ContextOptions, ModelInfo, NativeModel } from '../native/types.js'
 import { PromptTooLong } from '../core/errors.js'
 

@@ -1,6 +1,6 @@
 /** Owns texts that are read whole: how they are laid out in batches of a small context of their own, and what llama.cpp pools of each. */
 import { KvfoldError, PromptTooLong } from '../core/errors.js'
-import { isCausal } from '../native/context-plan.js'
+import { isCausal } from '../native/context-options.js'
 import type { Batch, ContextOptions, NativeContext, NativeModel, Pooling } from '../native/types.js'
 
 export interface PooledTextsOptions extends Pick<ContextOptions, 'threads' | 'batchThreads'> {

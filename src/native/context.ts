@@ -14,7 +14,7 @@ import {
   refuse,
 } from './addon.js'
 import { Capture } from './capture.js'
-import { availableMemory, type ContextPlan, fixedKeys, isFlat, refuseTooMuch } from './context-plan.js'
+import { availableMemory, type ContextPlan, fixedKeys, isFlat, refuseTooMuch } from './context-options.js'
 import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
 import type {
   Batch,

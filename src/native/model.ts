@@ -10,7 +10,7 @@ import {
   refuseForeign,
   type SamplerHandle,
 } from './addon.js'
-import { availableMemory, isCacheless, layersThatFit, planContext, refuseTooMuch } from './context-plan.js'
+import { availableMemory, isCacheless, layersThatFit, planContext, refuseTooMuch } from './context-options.js'
 import { Context, samplerHandles } from './context.js'
 import { refuseBrokenDriver, usable } from './devices.js'
 import { checkGguf } from './gguf-file.js'

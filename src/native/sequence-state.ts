@@ -1,7 +1,7 @@
 /** Owns the wrapping of saved sequences: llama.cpp trusts the bytes it is given, so only bytes that it wrote for the same cache may reach it. */
 import { createHash } from 'node:crypto'
 import { crc32 } from 'node:zlib'
-import type { ContextPlan } from './context-plan.js'
+import type { ContextPlan } from './context-options.js'
 import type { ModelInfo } from './types.js'
 
 /** Bytes in front of llama.cpp's: 8 of name and version, 32 of identity, 4 of checksum, 4 unused. */

@@ -8,7 +8,7 @@ import { KvfoldError } from '../../src/core/errors.js'
 import { conversationId } from '../../src/core/ids.js'
 import type { EngineRequest } from '../../src/engine/engine.js'
 import { ScriptedEngine, type Script } from '../support/scripted.js'
-import type { ScriptedReply } from '../../src/engine/taught.js'
+import type { ScriptedReply } from '../../src/engine/taught-engine.js'
 
 const id = conversationId('turn')
 const STREAM = `The start. ${'old news. '.repeat(400)}The newest: seven. The end. What is newest?`

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { sculptor } from '../../src/agents/sculptor.js'
 import { modelTokens, snapshots, type Snapshot, type TrajectoryStep, Tape } from '../../src/agents/snapshots.js'
 import { conversationId } from '../../src/core/ids.js'
-import { TaughtEngine, type Teacher } from '../../src/engine/taught.js'
+import { TaughtEngine, type Teacher } from '../../src/engine/taught-engine.js'
 import { realTemplates } from '../support/bundle.js'
 import { builtinTemplate, ruledFormat, type RuledFormat } from '../support/chat-formats.js'
 

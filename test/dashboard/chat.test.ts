@@ -2,7 +2,7 @@
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../src/chat/message.js'
-import type { ScriptedReply } from '../../src/engine/taught.js'
+import type { ScriptedReply } from '../../src/engine/taught-engine.js'
 import { PUBLIC } from '../../src/server/ask.js'
 import { ScriptedEngine, type Script } from '../support/scripted.js'
 import { serving, type Serving } from '../server/support/serving.js'

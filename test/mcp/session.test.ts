@@ -6,7 +6,7 @@ import { MemToolSession } from '../../src/agents/memtool.js'
 import { builtinModel } from '../../src/cli/builtin.js'
 import { conversationId } from '../../src/core/ids.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
-import { type ScriptedReply, SpokenEngine } from '../../src/engine/taught.js'
+import { type ScriptedReply, SpokenEngine } from '../../src/engine/taught-engine.js'
 import { openNative } from '../../src/native/binding.js'
 import { hosting, realServers, someFolder } from './support/hosting.js'
 

@@ -145,28 +145,41 @@ def marked():
 
 
 def managed():
-    """What is searched was asked for, what is called or removed is defined before, and names are copied from where they stand."""
+    """What is searched was asked for, all that was loaded is removed, what is called is defined before; names are copied from where they stand, and what is
+    decided (a figure, whether it wants a year, whether another call follows) stands before."""
     _, maker = setting(8)
     tokens = maker.vocabulary.tokens
+    plain = lambda n: tokens[n].text.replace("\u2581", " ").strip()  # noqa: E731
     for _ in range(60):
         sample = Managing(maker).draw()
         text = maker.tokenizer.decode(sample.ids)
         assert maker.tokenizer.spelled(text)[0] == sample.ids.tolist()
-        for call in re.finditer(r"<tool_call>\n(.*)\n</tool_call>", text):
-            name, arguments = json.loads(call[1]).values()
-            before = text[: call.start()]
+        loaded = 0
+        for said in re.finditer(r"<tool_call>\n(.*)\n</tool_call>|(\d+) tools? added", text):
+            if said[2]:
+                loaded = int(said[2])
+                continue
+            name, arguments = json.loads(said[1]).values()
+            before = text[: said.start()]
             if name == "search_tools":
-                question = before[before.rindex("Please tell me") :]
-                for keyword in arguments["keywords"]:
-                    company, metric = keyword.split(" ", 2)[:2], keyword.split(" ", 2)[2]
-                    assert "the %s of %s" % (metric, " ".join(company)) in question, (keyword, question)
-            else:
-                for one in arguments["tool_names"] if name == "remove_tools" else [name]:
-                    assert '{"name": "%s", "description"' % one in before or "(%s removed)" % one in before or "(removed)" in before, (one, text)
-        assert len(sample.looks) and (sample.weights[sample.looks[:, 0]] > 0).all() and (sample.looks[:, 1] < sample.looks[:, 0]).all()
+                question = before[before.rindex("Please tell me") + len("Please tell me") :].split("\n")[0]
+                assert question == " " + " ".join(arguments["keywords"]), (question, arguments)
+            elif name == "remove_tools":
+                assert len(arguments["tool_names"]) == loaded
+            for one in arguments.get("tool_names", [name] if name != "search_tools" else []):
+                definition = before.rfind('{"name": "%s", "description"' % one)
+                assert definition >= 0 or "(%s removed)" % one in before or "(removed)" in before, (one, text)
+                if definition >= 0 and name == one:
+                    assert ('"year"' in before[definition:].split("\n")[0]) == ("year" in arguments), (one, text)
+        assert len(sample.looks) and len(sample.hints) and (sample.looks[:, 1] < sample.looks[:, 0]).all()
         for one, other in sample.looks:
-            one, other = (tokens[sample.ids[n]].text.replace("\u2581", " ").strip() for n in (one, other))
-            assert one[:1] == other[:1], (one, other)
+            assert plain(sample.ids[one])[:1] == plain(sample.ids[other])[:1], (one, other)
+        assert (sample.weights[sample.looks[:, 0]] > 0).all() and (sample.weights[sample.hints[:, 0]] > 0).all()
+        assert (sample.hints[:, 1] < sample.hints[:, 0]).all() and (sample.steps[:, 1] <= sample.steps[:, 0]).all()
+        for own, source in sample.hints:
+            then, by = plain(sample.ids[own]), plain(sample.ids[source])
+            follows = {"": ",", fmt.END: ".", ";": "tool", ".": "assistant", ",": "", "]": fmt.END, '"': "in"}  # more, or the end of it
+            assert by == follows[then] if then in follows else by in ("in", ",", "."), (then, by)
 
 
 def renamed():

@@ -11,7 +11,7 @@ import { LlamaEngine } from '../../src/engine/llama.js'
 import { type ModelTrialOptions, tryModel } from '../../src/engine/tried-models.js'
 import { loadAddon } from '../../src/native/addon.js'
 import { openNative } from '../../src/native/binding.js'
-import { isTextEncoder } from '../../src/native/context-plan.js'
+import { isTextEncoder } from '../../src/native/context-options.js'
 import { damage } from './gguf-damage.js'
 import { seedModels } from './gguf-seeds.js'
 

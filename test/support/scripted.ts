@@ -15,7 +15,7 @@ import {
   type Generation,
   generationOf,
 } from '../../src/engine/engine.js'
-import type { ScriptedReply } from '../../src/engine/taught.js'
+import type { ScriptedReply } from '../../src/engine/taught-engine.js'
 
 /** One reply a step, in order; or what the model would say to a request, `step` counting from 0 over all conversations. */
 export type Script = readonly ScriptedReply[] | ((request: EngineRequest, step: number) => ScriptedReply | Promise<ScriptedReply>)

@@ -1,7 +1,7 @@
 /** Owns a small made-up text encoder, for tests of embeddings. */
 import { mix } from '../../src/core/random.js'
 import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
-import { poolingNumber } from '../../src/native/context-plan.js'
+import { poolingNumber } from '../../src/native/context-options.js'
 import { randomTensor, vocabularyMetadata } from '../../src/native/synthetic.js'
 import type { Pooling } from '../../src/native/types.js'
 

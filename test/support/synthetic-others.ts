@@ -1,7 +1,7 @@
 /** Owns small made-up models of architectures whose cache is no plain table of cells; for tests of what cannot be done with them. */
 import { mix } from '../../src/core/random.js'
 import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
-import { poolingNumber } from '../../src/native/context-plan.js'
+import { poolingNumber } from '../../src/native/context-options.js'
 import { CHATML_TEMPLATE, randomTensor, vocabularyMetadata } from '../../src/native/synthetic.js'
 /**
  * `mamba`: a recurrent state. `jamba`: recurrent layers beside one of attention. `lfm2`: short convolutions beside attention with rotary

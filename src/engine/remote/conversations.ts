@@ -1,11 +1,11 @@
 /** Owns the conversations of a remote engine: their books, and that the steps of each run one after another. */
 import { KvfoldError } from '../../core/errors.js'
 import type { ConversationId } from '../../core/ids.js'
-import { Books } from './books.js'
+import { RemoteLedger } from './remote-ledger.js'
 import { Deferral, type DeferralOptions } from './deferral.js'
 
 export interface RemoteConversation {
-  readonly books: Books
+  readonly books: RemoteLedger
   readonly deferral: Deferral | null
 }
 
@@ -67,7 +67,7 @@ export class RemoteConversations {
     const known = this.#conversations.get(conversation)
     if (known !== undefined) return known
     const deferral = this.deferEdits === null ? null : new Deferral(this.deferEdits)
-    const state: KeptConversation = { books: new Books(), deferral, running: new Set(), tail: Promise.resolve() }
+    const state: KeptConversation = { books: new RemoteLedger(), deferral, running: new Set(), tail: Promise.resolve() }
     this.#conversations.set(conversation, state)
     return state
   }

@@ -11,7 +11,7 @@
  */
 import type { Edit } from '../../chat/message.js'
 import { length } from '../../core/span.js'
-import type { Held } from './books.js'
+import type { Held } from './remote-ledger.js'
 import { editsByMessage, shownText } from './wire.js'
 
 export interface DeferralOptions {

@@ -1,7 +1,7 @@
 /** Owns what of a prompt is counted and how: tokens as far as an endpoint lets us know, an estimate where it does not. */
 import { createHash } from 'node:crypto'
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
-import type { ShownRow } from './books.js'
+import type { ShownRow } from './remote-ledger.js'
 import type { Endpoint } from './endpoint.js'
 import type { Flavour } from './flavour.js'
 import { countAt, integersIn, isRecord, listAt, textAt } from '../../core/json.js'

@@ -13,7 +13,7 @@ import {
   type Generation,
   generationOf,
 } from '../engine.js'
-import type { Held, ShownRow } from './books.js'
+import type { Held, ShownRow } from './remote-ledger.js'
 import { chunksOf, ReplyReader, tokensIn, type EndpointUsage } from './reply-reader.js'
 import { type Beginning, beginningOf } from './affinity.js'
 import { CachedPrice, type DeferralOptions } from './deferral.js'

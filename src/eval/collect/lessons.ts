@@ -2,7 +2,7 @@
 import type { ToolCall } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { EngineRequest } from '../../engine/engine.js'
-import type { ScriptedReply, Teacher } from '../../engine/taught.js'
+import type { ScriptedReply, Teacher } from '../../engine/taught-engine.js'
 import { PI_STREAM_END, PI_STREAM_START, piAnswer, type PiTruth } from '../pi-llm.js'
 import type { TaskName, TaskSample } from '../task.js'
 import { LONGEST_TEXT, type MrcrTruth } from '../tasks/mrcr.js'

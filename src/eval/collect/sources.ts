@@ -5,7 +5,7 @@ import { type TakenCall, Tape, type TrajectoryStep } from '../../agents/snapshot
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation, type Sampling } from '../../engine/engine.js'
-import { type ScriptedReply, TaughtEngine, type TaughtModel } from '../../engine/taught.js'
+import { type ScriptedReply, TaughtEngine, type TaughtModel } from '../../engine/taught-engine.js'
 import type { Catalogue } from '../../tools/catalogue.js'
 import type { TurnRecord } from '../episode/episode.js'
 import type { World } from '../memtool/companies.js'

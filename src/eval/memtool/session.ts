@@ -12,7 +12,7 @@ import {
 import type { ContractChoice } from '../../core/contract.js'
 import { conversationId } from '../../core/ids.js'
 import type { Engine, EngineRequest, Sampling } from '../../engine/engine.js'
-import { type ScriptedReply, SpokenEngine, type Teacher } from '../../engine/taught.js'
+import { type ScriptedReply, SpokenEngine, type Teacher } from '../../engine/taught-engine.js'
 import type { Catalogue } from '../../tools/catalogue.js'
 import { REMOVE_TOOLS, SEARCH_TOOLS } from '../../tools/management.js'
 import type { ToolLimits } from '../../tools/tool-memory.js'

@@ -4,7 +4,7 @@ import { align, type Gap, gapsOf, type Match } from '../../core/alignment.js'
 import type { Tenant } from '../../core/ids.js'
 import { lowerBound } from '../../core/span.js'
 import type { StoredMessage, ThreadRecord } from '../../store/port.js'
-import { difference, isSame, messageKey } from './prefix-match.js'
+import { difference, isSame, messageKey } from './message-match.js'
 import type { Thread } from './thread.js'
 
 /** What became of messages that the thread's client knows. */

@@ -2,7 +2,7 @@
 import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import { alignRequest, isBetter, isRelated, keysBeside, keysOf, type Related, type ThreadRequest } from './client-edits.js'
-import { bestMatch, chainOf, messageKey } from './prefix-match.js'
+import { bestMatch, chainOf, messageKey } from './message-match.js'
 import { FEW, type ThreadEntry, type ThreadIndex } from './thread-table.js'
 import type { Thread } from './thread.js'
 

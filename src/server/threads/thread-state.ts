@@ -3,7 +3,7 @@ import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import type { CostlyFolds } from '../../context/fragment.js'
 import type { StoredMessage } from '../../store/port.js'
-import { canonical, Chain, keyOfText } from './prefix-match.js'
+import { canonical, Chain, keyOfText } from './message-match.js'
 
 // What clients know of a thread's messages, and what finds the thread by them: keys, chain and places.
 

@@ -4,7 +4,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import { damageError } from '../../store/damage.js'
 import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore } from '../../store/port.js'
-import { type MatchCandidate, Chain } from './prefix-match.js'
+import { type MatchCandidate, Chain } from './message-match.js'
 import { Thread } from './thread.js'
 import { RuntimeState, ShownSteps } from './thread-state.js'
 

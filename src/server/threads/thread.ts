@@ -7,7 +7,7 @@ import { invariant } from '../../core/errors.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
-import type { MatchCandidate, Chain } from './prefix-match.js'
+import type { MatchCandidate, Chain } from './message-match.js'
 import { RuntimeState, ShownSteps, View } from './thread-state.js'
 
 /** How far the store is. */

@@ -4,7 +4,7 @@ import { UFoldSession, type UFoldSessionOptions } from '../../../src/agents/u-fo
 import { conversationId } from '../../../src/core/ids.js'
 import type { EngineRequest } from '../../../src/engine/engine.js'
 import { ScriptedEngine } from '../../support/scripted.js'
-import type { ScriptedReply } from '../../../src/engine/taught.js'
+import type { ScriptedReply } from '../../../src/engine/taught-engine.js'
 
 const id = conversationId('desk')
 

@@ -1,7 +1,7 @@
 /** What each agent sends at each step, what it makes of the replies, and how it ends. */
 import { describe, expect, it, vi } from 'vitest'
 import { ScriptedEngine } from '../../support/scripted.js'
-import type { ScriptedReply } from '../../../src/engine/taught.js'
+import type { ScriptedReply } from '../../../src/engine/taught-engine.js'
 import { agentKinds, type AgentKind, type AgentSetting, type TextEmbedder } from '../../../src/eval/agent.js'
 import { embeddingAgents, isBuiltinTrained, openAgent } from '../../../src/eval/agents/open.js'
 import { Recorder } from '../../../src/eval/recorder.js'

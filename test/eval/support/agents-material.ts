@@ -1,7 +1,7 @@
 /** Owns what agents are tested on: a small task, and what is written down of what they ask a scripted engine. */
 import type { EngineRequest } from '../../../src/engine/engine.js'
 import { ScriptedEngine } from '../../support/scripted.js'
-import type { ScriptedReply } from '../../../src/engine/taught.js'
+import type { ScriptedReply } from '../../../src/engine/taught-engine.js'
 import type { AgentSetting, TextEmbedder } from '../../../src/eval/agent.js'
 import { wordsOf } from '../../../src/eval/agents/rag.js'
 import type { Task, TaskSample } from '../../../src/eval/task.js'

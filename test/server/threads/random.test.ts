@@ -4,7 +4,7 @@ import { expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../src/chat/message.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 import { ThreadService } from '../../../src/server/service.js'
-import { canonical } from '../../../src/server/threads/prefix-match.js'
+import { canonical } from '../../../src/server/threads/message-match.js'
 import { MemoryStore } from '../../../src/server/threads/memory-store.js'
 
 const look: ToolDefinition = { name: 'look', description: 'Looks.', parameters: { type: 'object', properties: {} } }

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest'
 import type { MemToolMode } from '../../../src/agents/memtool-asides.js'
 import type { ChatMessage, ToolDefinition } from '../../../src/chat/message.js'
 import type { EngineRequest } from '../../../src/engine/engine.js'
-import type { ScriptedReply } from '../../../src/engine/taught.js'
+import type { ScriptedReply } from '../../../src/engine/taught-engine.js'
 import { ThreadService } from '../../../src/server/service.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 

@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/chat/message.js'
-import { messageKey } from '../../../src/server/threads/prefix-match.js'
+import { messageKey } from '../../../src/server/threads/message-match.js'
 import { View } from '../../../src/server/threads/thread-state.js'
 import type { StoredMessage } from '../../../src/store/port.js'
 

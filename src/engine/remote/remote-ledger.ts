@@ -49,7 +49,7 @@ export interface Outcome {
 /** Tokens of the header that a template puts in front of an answer, about. */
 const HEADER = 3
 
-export class Books {
+export class RemoteLedger {
   #held: Held | null = null
   #header: number | null = null
   #steps = 0

@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/chat/message.js'
-import { bestMatch, canonical, chainOf, common, difference } from '../../../src/server/threads/prefix-match.js'
+import { bestMatch, canonical, chainOf, common, difference } from '../../../src/server/threads/message-match.js'
 
 const call = (args: Record<string, unknown>, id = 'x') => ({ id, name: 'look', arguments: args })
 

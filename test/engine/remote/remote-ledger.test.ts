@@ -3,13 +3,13 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Edit } from '../../../src/chat/message.js'
 import { span } from '../../../src/core/span.js'
-import { Books, type ShownRow } from '../../../src/engine/remote/books.js'
+import { RemoteLedger, type ShownRow } from '../../../src/engine/remote/remote-ledger.js'
 import { CachedPrice, Deferral } from '../../../src/engine/remote/deferral.js'
 import { contentOf, shownText } from '../../../src/engine/remote/wire.js'
 
 const row = (text: string, role = 'user'): ShownRow => ({ role, text, weight: text.length + 4 })
 const entered = (
-  books: Books,
+  books: RemoteLedger,
   rows: readonly ShownRow[],
   prompt: number,
   cached: number | null,
@@ -36,9 +36,9 @@ describe('what is sent', () => {
   })
 })
 
-describe('Books', () => {
+describe('RemoteLedger', () => {
   it('expects what the last step left on the same engine, answers without words too, and of another engine nothing', () => {
-    const books = new Books()
+    const books = new RemoteLedger()
     const first = [row('a long text'), row('well')]
     expect(entered(books, first, 100, 0, 5, '').engine).toEqual({ name: 'there', expected: 0, reported: 0 })
     const second = [...first, row('', 'assistant'), row('and')]
@@ -71,7 +71,7 @@ describe('Books', () => {
     })
     fc.assert(
       fc.property(fc.array(step, { maxLength: 6 }), (steps) => {
-        const books = new Books()
+        const books = new RemoteLedger()
         steps.forEach(({ texts, prompt, cached, generated }, at) => {
           const known = cached === null ? null : Math.min(cached, prompt)
           const entry = entered(
@@ -101,7 +101,7 @@ describe('Books', () => {
   })
 
   it('gives a message that did not change the tokens it had, and the rest to what is new', () => {
-    const books = new Books()
+    const books = new RemoteLedger()
     const first = entered(books, [row('system text', 'system'), row('a question')], 50, 0, 4)
     const second = entered(
       books,
@@ -116,7 +116,7 @@ describe('Books', () => {
   })
 
   it('counts text that the step before showed, too, as recomputed when it is not cached', () => {
-    const books = new Books()
+    const books = new RemoteLedger()
     const long = 'x'.repeat(400)
     entered(books, [row(long), row(long)], 820, 0, 2)
     const entry = entered(books, [row(`${long.slice(0, 100)}[folded]`), row(long)], 530, 110, 2)
@@ -126,18 +126,18 @@ describe('Books', () => {
   })
 
   it('enters the one token that is computed again when all of the prompt is cached', () => {
-    expect(entered(new Books(), [row('a question')], 30, 30, 4)).toMatchObject({
+    expect(entered(new RemoteLedger(), [row('a question')], 30, 30, 4)).toMatchObject({
       reused: 30,
       side: 1,
       submitted: 4,
       shown: 33,
       pending: 1,
     })
-    expect(entered(new Books(), [row('a question')], 30, 29, 4)).toMatchObject({ reused: 29, side: 0, submitted: 4 })
+    expect(entered(new RemoteLedger(), [row('a question')], 30, 29, 4)).toMatchObject({ reused: 29, side: 0, submitted: 4 })
   })
 
   it('knows that the end of an answer was not there before: it is new, though the answer is not', () => {
-    const books = new Books()
+    const books = new RemoteLedger()
     const rows = [row('a question')]
     const first = entered(books, rows, 30, 0, 10, 'the answer')
     const had = first.messages[1]!.shown
@@ -155,7 +155,7 @@ describe('Books', () => {
 function deferringBooks(cachedPrice: number | (() => number), window = Number.MAX_SAFE_INTEGER) {
   const content = 'abcdefghij'.repeat(100)
   const deferral = new Deferral({ cachedPrice })
-  const books = new Books()
+  const books = new RemoteLedger()
   const fold = (part: number): Edit => ({
     message: 0,
     span: span(100 * part, 100 * part + 100),
