@@ -1,6 +1,6 @@
 /**
  * Where each record comes from, which pages show it, and which are old: those of another built-in model than the shipped one, and those that do not say where they
- * come from, or name a commit that is not in the history. `npm run bench -- refresh [--run name,...]`: `--run` measures the named ones again by the commands in them, `--run old` all old ones that
+ * come from, name a commit that is not in the history, or were made beside changes. `npm run bench -- refresh [--run name,...]`: `--run` measures the named ones again by the commands in them, `--run old` all old ones that
  * are of `bench` and of the built-in or a synthetic model; tables in the pages are then written by hand.
  */
 import { execSync, spawnSync } from 'node:child_process'
@@ -43,10 +43,12 @@ export function refresh(args: readonly string[]): void {
       const { model: { name, sha256 } = {} } = record
       const lacks = lacking(record)
       const isOther = name === shipped.name && sha256 !== undefined && sha256 !== shipped.sha256
+      const commits = valuesOf(record, 'commit').map(String)
       const why = [
         ...(isOther ? ['other weights'] : []),
         ...(lacks.length === 0 ? [] : [`does not say ${lacks.join(', ')}`]),
-        ...(valuesOf(record, 'commit').every((each) => isInHistory(String(each))) ? [] : ['its commit is not in the history']),
+        ...(commits.every(isInHistory) ? [] : ['its commit is not in the history']),
+        ...(commits.some((commit) => commit.endsWith('+changes')) ? ['made beside changes that were not committed'] : []),
       ]
       return {
         name: file.replace(/\.json$/, ''),
