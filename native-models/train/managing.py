@@ -8,7 +8,7 @@ import json
 from typing import NamedTuple
 
 from . import format as fmt
-from .visits import Hint, Stretch, Talk
+from .visits import Hint, Led, Stretch, Talk
 
 PURPOSE = "You answer questions about companies. There is a tool for each company and each of its figures, such as the revenue of one company.\n\n"
 THOUSANDS = (
@@ -214,32 +214,40 @@ class Managing:
 
     def _answer(self, talk, rng, figures, places, learned):
         """The calls of a turn, what they return, and the answer. What follows a company in the question has before it what is asked of it, and says itself whether
-        there is a year; what follows the whole says whether there is another call."""
+        there is a year; what follows the whole says whether there is another call, whose company is the next one in the question."""
         form, decided, whole = (FORM, DECIDED, 4 * FORM) if learned else (0, 0, 0)
-        parts, named = [], []
+        parts, named, by = [], [], {}  # by: the place that decides what a part is
         for n, ((company, metric, year), place) in enumerate(zip(figures, places)):
-            stem, kind = name_of((company, "")) + "_", name_of(((), metric))
-            parts += [("\n", decided, Hint(places[n - 1].end))] * (n > 0)
+            stem, kind, known = name_of((company, "")) + "_", name_of(((), metric)), self.defined.get((company, metric))
+            if n:
+                by[len(parts)] = places[n - 1].end
+                parts.append(("\n", decided, Hint(places[n - 1].end)))
             parts.append(('<tool_call>\n{"name": "', whole, None))
             named.append(len(parts))
-            known = self.defined.get((company, metric))
-            parts += [(stem, decided, known if known is None else Stretch(known)), (kind, decided, Hint(place.named))]
+            by[len(parts) + 1] = by[len(parts) + 3] = place.named
+            parts += [(stem, decided, None if known is None else Led(known, place.company) if n else Stretch(known)), (kind, decided, Hint(place.named))]
             parts.append(('", "arguments": {', whole, None))
             parts += [('"year": ', decided, Hint(place.named)), (str(year), whole, place.year), ("}}\n</tool_call>", whole, None)] if year else []
             parts += [("}}\n</tool_call>", decided, Hint(place.named))] if not year else []
+        by[len(parts)] = places[-1].end
         starts = talk.assistant([*parts, (fmt.END, decided, Hint(places[-1].end))])
         if learned:
-            for one, other in zip(named, named[1:]):
-                talk.pointed.append((starts[other] - 1, starts[one + 2] - 1))
-        answer = []
+            talk.pointed += [(starts[one] - 1, place) for one, place in by.items()]
+            talk.pointed += [(starts[other] - 1, starts[one + 2] - 1) for one, other in zip(named, named[1:])]
+        answer, values = [], []
         for n, (_, metric, _) in enumerate(figures):
             number = rng.randrange(100000, 1000000)
             value = {"employees": "%d" % number, "stock price": "%.3f dollars" % (number / 1000)}.get(metric, "%.2f million dollars" % (number / 100))
             place = len(talk.text) + len(fmt.START + "tool\n")
             talk.say(fmt.START + "tool\n" + value + fmt.END + "\n")
             follows = Hint(place + len(value + fmt.END + "\n" + fmt.START))
-            answer += [(value, decided, place), ("; " if n + 1 < len(figures) else ".", decided, follows)]
-        talk.assistant([*answer, (fmt.END, whole, None)])
+            answer += [(value, decided, Stretch(place)), ("; " if n + 1 < len(figures) else ".", decided, follows)]
+            values.append((place, len(value)))
+        starts = talk.assistant([*answer, (fmt.END, whole, None)])
+        if learned:  # a value is the one that stands behind the one before
+            for n, ((before, length), (place, size)) in enumerate(zip(values, values[1:])):
+                ended, own = starts[2 * n + 1] - 1, starts[2 * n + 2]
+                talk.pointed += [pair for i in range(size) for pair in ((own + i - 1, ended), (place + i, before + length - 1))]
 
 
 def name_of(tool):
