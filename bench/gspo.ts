@@ -2,8 +2,9 @@
  * What learning by reward did to the built-in model: curves of the runs of `python3 -m train.gspo`, and the weights before and after on prompts
  * that no run has seen, each cell by a `kvfold eval` of its own.
  *
- * `npm run --silent bench -- gspo --runs <folder>,<folder> [--samples 40] [--seed 7] [--write]`. A measurement that was stopped goes on. With
- * `--write` all figures go to results/gspo.json and are drawn (docs/gspo.svg); `--draw` draws what is there.
+ * `npm run --silent bench -- gspo --runs <folder>,<folder> [--samples 40] [--seed 7] [--write] [--add]`. A measurement that was stopped goes on. With
+ * `--write` all figures go to results/gspo.json and are drawn (docs/gspo.svg); `--draw` draws what is there. With `--add` runs and rows that are in the
+ * record stay, but for those of the same names; the weights before are measured again, and have to be what the record has of them.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
@@ -14,7 +15,7 @@ import { percent } from '../src/figures/numbers.js'
 import { openNative } from '../src/native/binding.js'
 import { evaluated } from './builtin.js'
 import { drawn, type GspoRecord, type Point, type Row } from './gspo/drawing.js'
-import { beginRecord, modelNow, written } from './record.js'
+import { beginRecord, modelNow, type Origin, written } from './record.js'
 
 /** The first five are asked as in training, of other prompts; the others are what the model could do before. */
 const CELLS = [
@@ -53,6 +54,7 @@ export async function gspo(args: readonly string[]): Promise<void> {
       samples: { type: 'string', default: '40' },
       seed: { type: 'string', default: '7' },
       write: { type: 'boolean', default: false },
+      add: { type: 'boolean', default: false },
       draw: { type: 'boolean', default: false },
     },
   })
@@ -63,7 +65,17 @@ export async function gspo(args: readonly string[]): Promise<void> {
   const folders = values.runs.split(',').filter((folder) => folder !== '')
   const names = folders.map((folder) => basename(folder))
   const origin = beginRecord(
-    ['gspo', '--runs', names.join(','), '--samples', values.samples, '--seed', values.seed, '--write'],
+    [
+      'gspo',
+      '--runs',
+      names.join(','),
+      '--samples',
+      values.samples,
+      '--seed',
+      values.seed,
+      '--write',
+      ...(values.add ? ['--add'] : []),
+    ],
     builtinModel(),
     (await openNative({ gpu: 'cpu' })).backend.release,
   )
@@ -85,18 +97,41 @@ export async function gspo(args: readonly string[]): Promise<void> {
     }
   }
   if (!values.write) return
-  const record = { ...origin(), runs, rows }
+  const record = values.add
+    ? joined(JSON.parse(readFileSync(RESULTS, 'utf8')) as GspoRecord, origin(), runs, rows)
+    : { ...origin(), runs, rows }
   writeFileSync(RESULTS, await written(record))
   writeFileSync(FIGURE, drawn(record))
 }
 
+/** A record with more runs. */
+function joined(old: GspoRecord, origin: Origin, runs: GspoRecord['runs'], rows: readonly Row[]): GspoRecord {
+  const names = runs.map(({ name }) => name)
+  for (const row of rows.filter(({ run }) => run === BEFORE)) {
+    const known = old.rows.find(({ cell, run }) => cell === row.cell && run === BEFORE)
+    if (known !== undefined && Math.abs(known.accuracy - row.accuracy) > 0.0005)
+      console.log(`${row.cell}: the weights before have ${row.accuracy} here, and ${known.accuracy} in the record.`)
+  }
+  const kept = old.rows.filter(({ run }) => !names.includes(run))
+  const all = [...kept, ...rows.filter(({ run }) => run !== BEFORE)]
+  return {
+    ...old,
+    added: [...(old.added ?? []), { ...origin, runs: names }],
+    runs: [...old.runs.filter(({ name }) => !names.includes(name)), ...runs],
+    rows: CELLS.flatMap(({ name }) => all.filter(({ cell }) => cell === name)),
+  }
+}
+
 function runOf(folder: string): GspoRecord['runs'][number] {
   const { settings, curve } = JSON.parse(readFileSync(join(folder, 'curve.json'), 'utf8')) as {
-    readonly settings: Readonly<Record<'seed' | 'lm' | 'rate' | 'minibatches', number>> & { readonly mix?: string }
+    readonly settings: Readonly<Record<'seed' | 'lm' | 'rate' | 'minibatches', number>> & {
+      readonly mix?: string
+      readonly reward?: string
+    }
     readonly curve: readonly Point[]
   }
-  const { seed, lm, rate, minibatches, mix = 'short' } = settings
-  return { name: basename(folder), seed, lm, rate, minibatches, mix, curve: curve.map(slim) }
+  const { seed, lm, rate, minibatches, mix = 'short', reward = 'appendix-f' } = settings
+  return { name: basename(folder), seed, lm, rate, minibatches, mix, reward, curve: curve.map(slim) }
 }
 
 /** Without what only a trainer wants to know, so that the record stays small. */

@@ -1,6 +1,6 @@
 /** Owns the figure of what learning by reward did: its curves, run by run, in the manner of Sculptor's figures 10 to 13. */
 import * as Plot from '@observablehq/plot'
-import { FAINT, figure, type Panel, PALETTE } from '../../src/figures/figure.js'
+import { figure, type Panel, PALETTE } from '../../src/figures/figure.js'
 import type { Origin } from '../record.js'
 
 /** Means over some tries. */
@@ -48,6 +48,8 @@ export interface Row {
 }
 
 export interface GspoRecord extends Origin {
+  /** Where runs come from that were added later. */
+  readonly added?: readonly (Origin & { readonly runs: readonly string[] })[]
   readonly runs: readonly {
     readonly name: string
     readonly seed: number
@@ -55,6 +57,8 @@ export interface GspoRecord extends Origin {
     readonly rate: number
     readonly minibatches: number
     readonly mix: string
+    /** Default: `appendix-f`. */
+    readonly reward?: string
     readonly curve: readonly Point[]
   }[]
   readonly rows: readonly Row[]
@@ -65,10 +69,15 @@ type Run = GspoRecord['runs'][number]
 /** Iterations that a point of a line is the mean of. */
 const WINDOW = 5
 
-/** SVG of the curves of all runs of the mix `short`. */
+/** What runs have in common that differ by their seed alone. */
+const kindOf = ({ lm, reward }: Run): string =>
+  `${reward === 'parts' ? 'the share that is right as reward' : "appendix F's reward"}${lm === 0 ? ', no LM term' : ''}`
+
+/** SVG of the curves of all runs of the mix `short`, a colour for those that differ by their seed alone. */
 export function drawn({ runs }: GspoRecord): string {
   const shown = runs.filter(({ mix }) => mix === 'short')
-  const colours = new Map(shown.map(({ name }, at) => [name, PALETTE[at % PALETTE.length]!]))
+  const kinds = [...new Set(shown.map(kindOf))]
+  const colourOf = (kind: string) => PALETTE[kinds.indexOf(kind) % PALETTE.length]!
   const panel = (title: string, of: (point: Point) => number, domain?: readonly [number, number]): Panel => ({
     title,
     height: 180,
@@ -79,37 +88,51 @@ export function drawn({ runs }: GspoRecord): string {
         Plot.line(smoothed(run, of), {
           x: 'x',
           y: 'y',
-          stroke: colours.get(run.name)!,
-          strokeWidth: 1.8,
-          ...(run.lm === 0 ? { strokeDasharray: '4 3' } : {}),
+          stroke: colourOf(kindOf(run)),
+          strokeWidth: 1.5,
           title: () => run.name,
         }),
       ),
     },
   })
   const cell = (name: string) => (point: Point) => point.cells[name]?.right ?? 0
-  const tool = (name: string) => (point: Point) => point.cells['restore']?.tools[name] ?? 0
+  const far = (of: (means: Means) => number) => (point: Point) =>
+    point.cells['restore'] === undefined ? 0 : of(point.cells['restore'])
   return figure({
     title: 'GSPO on the built-in model from its supervised weights',
-    below: `Each point: the mean of ${WINDOW} iterations of 40 tries at temperature 1, from the one it stands at backwards.`,
-    key: shown.map(({ name, lm }) => ({
-      label: lm === 0 ? `${name} (no LM term)` : name,
-      colour: colours.get(name) ?? FAINT,
-      dash: lm === 0 ? '4 3' : '',
-    })),
+    below: `Each point: the mean of ${WINDOW} iterations of 40 tries at temperature 1, from the one it stands at backwards. Far: the tries that need a restore.`,
+    key: kinds.map((kind) => {
+      const seeds = shown.filter((run) => kindOf(run) === kind).map(({ seed }) => seed)
+      return { label: `${kind} (${seeds.length > 1 ? 'seeds' : 'seed'} ${seeds.join(', ')})`, colour: colourOf(kind) }
+    }),
     columns: 3,
     panels: [
-      panel('Reward', ({ reward }) => reward),
+      panel('Reward as in appendix F', ({ reward }) => reward),
       panel('All right, share of tries', ({ right }) => right),
-      panel('Tries with a failed call, share', ({ failed }) => failed),
+      panel('Share of an answer that is right', ({ points }) => points),
       panel('Calls a turn', ({ calls }) => calls),
+      panel('Tries with a failed call, share', ({ failed }) => failed),
       panel('Entropy of the tools called, bits', ({ entropy }) => entropy),
+      panel('All right: last updates at the start', cell('start')),
+      panel('All right: last updates in the middle', cell('middle')),
+      panel('All right: reading a short stream', cell('reading')),
+      panel(
+        'Far: restores a turn',
+        far(({ tools }) => tools['restore_fragment'] ?? 0),
+      ),
+      panel(
+        'Far: folds a turn',
+        far(({ tools }) => tools['fold_fragment'] ?? 0),
+      ),
+      panel(
+        'Far: share of an answer that is right',
+        far(({ points }) => points),
+      ),
+      panel(
+        'Far: tries with a failed call',
+        far(({ failed }) => failed),
+      ),
       panel('Tokens in the context', ({ context }) => context),
-      panel('Right: last updates at the start', cell('start')),
-      panel('Right: last updates in the middle', cell('middle')),
-      panel('Right: reading a short stream', cell('reading')),
-      panel('Restores a turn, where needed', tool('restore_fragment')),
-      panel('Folds a turn, same prompts', tool('fold_fragment')),
       panel('Held back by the clips, share', ({ clipped }) => clipped),
     ],
   })

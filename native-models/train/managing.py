@@ -1,5 +1,5 @@
 """Tools that come and go, after the MemTool task: a request is answered by a search, calls by name, and the values that they
-returned; the next one begins with the removal of all that was loaded. As the autonomous agent's prompts show it, with invented companies of our own.
+returned; the next one begins with the removal of all that was loaded. As the agent's prompts show it in its three modes, with invented companies of our own.
 
 A model of three layers does what each token can find in one or two looks, so the script is laid out for that: keywords are the question's own words up to
 the comma or the full stop, all tools are removed in the order of their definitions, and calls come in the order of the question. Every name that is copied
@@ -8,15 +8,28 @@ import json
 from typing import NamedTuple
 
 from . import format as fmt
-from .visits import Hint, Stretch, Talk
+from .visits import Hint, Led, Stretch, Talk
 
-SYSTEM = (
-    "You answer questions about companies. There is a tool for each company and each of its figures, such as the revenue of one company.\n\n"
+PURPOSE = "You answer questions about companies. There is a tool for each company and each of its figures, such as the revenue of one company.\n\n"
+THOUSANDS = (
     "You are an assistant that answers by calling tools. There are thousands of tools, and only a few of them are loaded. The result of a search "
     "shows the definitions of tools that were loaded by it; you can call them from then on, in this turn and in later ones, until they are removed. "
-    "When a request comes for which the loaded tools will not do, first remove with remove_tools those that it does not need, at the latest when two "
-    "more requests have not used them; then load what is missing with search_tools, all keywords in one call. Search again with other words where "
-    "nothing fits, and say so when it cannot be answered. Answer in few words.\n\n# Tools\nsearch_tools(keywords)\nremove_tools(tool_names)"
+)
+AGAIN = "Search again with other words where nothing fits, and say so when it cannot be answered. Answer in few words."
+MODES = {
+    "autonomous": "When a request comes for which the loaded tools will not do, first remove with remove_tools those that it does not need, at the latest when two "
+    "more requests have not used them; then load what is missing with search_tools, all keywords in one call. " + AGAIN,
+    "workflow": "Searching and removing is done for you before every request. Call the tools that you see, and say so when they do not suffice. Answer in few words.",
+    "hybrid": "Tools that are no longer needed are removed for you before every request. Load what is missing with search_tools, all keywords in one call. " + AGAIN,
+}  # fmt: skip
+DRAWN = "autonomous", "autonomous", "hybrid", "workflow"
+SEARCH, REMOVE = "\n\n# Tools\nsearch_tools(keywords)", "\nremove_tools(tool_names)"
+# What is asked beside a conversation, by which mode: what to remove, and what to search for. The request stands between.
+LOADED = "Do not answer the request below yet. These tools are loaded: "
+USELESS = ".\nWhich of them are not directly needed for the next request? It is:\n", '\nAnswer with JSON: {"remove": [names]}; an empty list when all are needed.'
+MISSING = (
+    ".\nWhich others does the next request need? It is:\n",
+    '\nAnswer with JSON: {"keywords": [one string of a few words for each tool: what it does, and for whom or what]}; an empty list when the loaded ones suffice.',
 )
 YEARS = [2021, 2022, 2023, 2024]
 ABOUT = {
@@ -47,15 +60,21 @@ class Managing:
 
     def draw(self):
         rng, talk, before = self.rng, Talk(), self.rng.choice((0, 0, 0, 1, 1, 2))
-        self.defined, self.loaded, self.symbols = {}, [], {}
-        talk.say(fmt.START + "system\n" + SYSTEM + fmt.END + "\n")
-        for turn in range(before + 1):
+        self.defined, self.loaded, self.known, self.symbols, self.mode = {}, [], [], {}, rng.choice(DRAWN)
+        autonomous, searched = self.mode == "autonomous", self.mode == "workflow" and rng.random() < 0.4
+        talk.say(fmt.START + "system\n" + PURPOSE + THOUSANDS + MODES[self.mode] + SEARCH + REMOVE * autonomous + fmt.END + "\n")
+        for turn in range(before + (not searched)):
             last = turn == before
+            if not autonomous:  # they were removed aside
+                self.loaded = []
             figures, places = self._request(talk, rng)
-            self._manage(talk, rng, figures, places, learned=turn == 0 and last, shown=last)
+            self._manage(talk, rng, figures, places, learned=last and (turn == 0 or not autonomous) and self.mode != "workflow", shown=last)
             self._answer(talk, rng, figures, places, learned=last)
-        figures, places = self._request(talk, rng)
-        self._manage(talk, rng, figures, places, learned=True, shown=None)
+        if autonomous:
+            figures, places = self._request(talk, rng)
+            self._manage(talk, rng, figures, places, learned=True, shown=None)
+        else:
+            self._aside(talk, rng, searched)
         return talk.sample(self.tokenizer, "memtool")
 
     def _company(self, rng):
@@ -63,18 +82,23 @@ class Managing:
         return stem.capitalize(), rng.choice(TRADES)
 
     def _request(self, talk, rng):
-        """A question; its figures as (company, metric, year), and where it has them."""
+        begin = talk.user_open()
+        text, figures, places = self._asked(rng, begin)
+        talk.user_close(text + ("" if self.mode == "workflow" else "\n\n[%d of at most 128 tools loaded.]" % len(self.loaded)))
+        return figures, places
+
+    def _asked(self, rng, begin):
+        """A question; its figures as (company, metric, year), and where it has them if it begins there."""
         figures = []
         for _ in range(rng.choice(MANY)):
-            if self.loaded and rng.random() < KEPT:
-                company, metric = rng.choice(self.loaded)
+            if self.known and rng.random() < KEPT:
+                company, metric = rng.choice(self.known)
             else:
                 company = rng.choice(figures)[0] if figures and rng.random() < SAME else self._company(rng)
                 metric = rng.choice(figures)[1] if figures and rng.random() < SAME else rng.choice(list(ABOUT))
             figure = company, metric, rng.choice(YEARS) if metric in YEARLY else None
             if figure not in figures:
                 figures.append(figure)
-        begin = talk.user_open()
         text, places = "Please tell me", []
         for n, ((stem, trade), metric, year) in enumerate(figures):
             text += ", the" if n else " the"
@@ -86,8 +110,37 @@ class Managing:
             text += " in %d" % year if year else ""
             end = begin + len(text)
             places.append(Asked(place, company, named, end - 4, end))
-        talk.user_close(text + ".\n\n[%d of at most 128 tools loaded.]" % len(self.loaded))
-        return figures, places
+        return text + ".", figures, places
+
+    def _keywords(self, talk, places, weights):
+        _, decided, whole = weights
+        parts = []
+        for n, place in enumerate(places):
+            parts += [('", "', whole, None)] * (n > 0)
+            parts += [("the", whole, None), (talk.text[place.metric : place.end], whole, Stretch(place.metric))]
+            parts.append((talk.text[place.end], decided, place.end))
+        return parts
+
+    def _aside(self, talk, rng, searched):
+        """The question what to search for, where nothing is loaded any more, or what to remove; and its answer."""
+        begin, tools = talk.user_open(), [] if searched else self.loaded
+        text, places, parts = LOADED, [], []
+        for n, tool in enumerate(tools):
+            text += ", " if n else ""
+            places.append((begin + len(text), begin + len(text) + len(name_of(tool))))
+            text += name_of(tool)
+        before, after = MISSING if searched else USELESS
+        text += ("" if tools else "none") + before
+        request, _, asked = self._asked(rng, begin + len(text))
+        talk.user_close(text + request + after)
+        if searched:
+            parts = [('{"keywords": ["', 4 * FORM, None), *self._keywords(talk, asked, (FORM, DECIDED, 4 * FORM)), ('"]}', 4 * FORM, None)]
+        else:
+            parts = [('{"remove": ["', 4 * FORM, None)]
+            for n, (tool, (start, end)) in enumerate(zip(tools, places)):
+                parts += [(name_of(tool), 4 * FORM, Stretch(start)), ('"', FORM, None), (", " if n + 1 < len(tools) else "]", DECIDED, Hint(end))]
+                parts.append(('"' if n + 1 < len(tools) else "}", FORM, None))
+        talk.assistant([*parts, (fmt.END, 4 * FORM, None)])
 
     def _manage(self, talk, rng, figures, places, learned, shown):
         """The calls that remove all that is loaded and search what is asked for, in the question's own words up to the comma or the full stop, which says whether
@@ -102,10 +155,7 @@ class Managing:
                 parts.append((name_of(tool), whole, Stretch(self.defined[tool]) if tool in self.defined else None))
             parts += [('"', form, None), ("]", decided, self._behind(talk, useless[-1])), ("}}\n</tool_call>\n", whole, None)]
         parts.append(('<tool_call>\n{"name": "search_tools", "arguments": {"keywords": ["', whole, None))
-        for n, place in enumerate(places):
-            parts += [('", "', whole, None)] * (n > 0)
-            parts += [("the", whole, None), (talk.text[place.metric : place.end], whole, Stretch(place.metric))]
-            parts.append((talk.text[place.end], decided, place.end))
+        parts += self._keywords(talk, places, (form, decided, whole))
         parts.append(('"]}}\n</tool_call>', whole, None))
         starts = talk.assistant([*parts, (fmt.END, whole, None)])
         if learned:
@@ -143,7 +193,7 @@ class Managing:
                 if tool not in added:
                     added.append(tool)
         text = "%s added. %d of at most 128 tools loaded." % (counted(added), len(added))
-        self.loaded = added
+        self.loaded = self.known = added
         start = len(talk.text) + len(fmt.START + "tool\n")
         for tool in added:
             text += "\n"
@@ -164,32 +214,40 @@ class Managing:
 
     def _answer(self, talk, rng, figures, places, learned):
         """The calls of a turn, what they return, and the answer. What follows a company in the question has before it what is asked of it, and says itself whether
-        there is a year; what follows the whole says whether there is another call."""
+        there is a year; what follows the whole says whether there is another call, whose company is the next one in the question."""
         form, decided, whole = (FORM, DECIDED, 4 * FORM) if learned else (0, 0, 0)
-        parts, named = [], []
+        parts, named, by = [], [], {}  # by: the place that decides what a part is
         for n, ((company, metric, year), place) in enumerate(zip(figures, places)):
-            stem, kind = name_of((company, "")) + "_", name_of(((), metric))
-            parts += [("\n", decided, Hint(places[n - 1].end))] * (n > 0)
+            stem, kind, known = name_of((company, "")) + "_", name_of(((), metric)), self.defined.get((company, metric))
+            if n:
+                by[len(parts)] = places[n - 1].end
+                parts.append(("\n", decided, Hint(places[n - 1].end)))
             parts.append(('<tool_call>\n{"name": "', whole, None))
             named.append(len(parts))
-            known = self.defined.get((company, metric))
-            parts += [(stem, decided, known if known is None else Stretch(known)), (kind, decided, Hint(place.named))]
+            by[len(parts) + 1] = by[len(parts) + 3] = place.named
+            parts += [(stem, decided, None if known is None else Led(known, place.company) if n else Stretch(known)), (kind, decided, Hint(place.named))]
             parts.append(('", "arguments": {', whole, None))
             parts += [('"year": ', decided, Hint(place.named)), (str(year), whole, place.year), ("}}\n</tool_call>", whole, None)] if year else []
             parts += [("}}\n</tool_call>", decided, Hint(place.named))] if not year else []
+        by[len(parts)] = places[-1].end
         starts = talk.assistant([*parts, (fmt.END, decided, Hint(places[-1].end))])
         if learned:
-            for one, other in zip(named, named[1:]):
-                talk.pointed.append((starts[other] - 1, starts[one + 2] - 1))
-        answer = []
+            talk.pointed += [(starts[one] - 1, place) for one, place in by.items()]
+            talk.pointed += [(starts[other] - 1, starts[one + 2] - 1) for one, other in zip(named, named[1:])]
+        answer, values = [], []
         for n, (_, metric, _) in enumerate(figures):
             number = rng.randrange(100000, 1000000)
             value = {"employees": "%d" % number, "stock price": "%.3f dollars" % (number / 1000)}.get(metric, "%.2f million dollars" % (number / 100))
             place = len(talk.text) + len(fmt.START + "tool\n")
             talk.say(fmt.START + "tool\n" + value + fmt.END + "\n")
             follows = Hint(place + len(value + fmt.END + "\n" + fmt.START))
-            answer += [(value, decided, place), ("; " if n + 1 < len(figures) else ".", decided, follows)]
-        talk.assistant([*answer, (fmt.END, whole, None)])
+            answer += [(value, decided, Stretch(place)), ("; " if n + 1 < len(figures) else ".", decided, follows)]
+            values.append((place, len(value)))
+        starts = talk.assistant([*answer, (fmt.END, whole, None)])
+        if learned:  # a value is the one that stands behind the one before
+            for n, ((before, length), (place, size)) in enumerate(zip(values, values[1:])):
+                ended, own = starts[2 * n + 1] - 1, starts[2 * n + 2]
+                talk.pointed += [pair for i in range(size) for pair in ((own + i - 1, ended), (place + i, before + length - 1))]
 
 
 def name_of(tool):

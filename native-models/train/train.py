@@ -29,7 +29,8 @@ from .words import Vocabulary, load_words
 RUN = os.path.join(os.path.dirname(__file__), ".run")
 LOOKING = 2  # heads of the last layer that are told where to look
 SAYING = 0.2  # how much it counts that what they carry is what is to be said, as a share of where they look
-PRECISIONS, FAST_HALF = {"float32": torch.float32, "bfloat16": torch.bfloat16}, "amx_bf16"
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FAST_HALF = {"amx_bf16", "avx512_bf16"}  # what says that a processor is faster in bfloat16
 LEVEL = 0.7  # how much of the fullest thread's share every other has at least
 
 
@@ -147,7 +148,7 @@ def main():
     p.add_argument("--peak", type=float)
     p.add_argument("--threads", type=int, help="default: as many as there are cores")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--products", choices=PRECISIONS, default="bfloat16" if FAST_HALF in flags() else "float32", help="default: what the processor is fast with")
+    p.add_argument("--products", choices=PRECISIONS, default="bfloat16" if FAST_HALF & set(flags()) else "float32", help="default: what the processor is fast with")
     p.add_argument("--run", default=RUN)
     a = p.parse_args()
     torch.set_num_threads(1)

@@ -267,6 +267,15 @@ class Stretch(int):
     """A place from which more than a word is taken as it stands there."""
 
 
+class Led(Stretch):
+    """The same, but of the first token it is told what decides it (`by`), and not where it stands."""
+
+    def __new__(cls, place, by):
+        made = super().__new__(cls, place)
+        made.by = by
+        return made
+
+
 class Hint(int):
     """The place of what decides what is said, and is not what is said."""
 
@@ -328,8 +337,11 @@ class Talk:
             size = 1
             while starts[own + size] < last and letter(own + size) == letter(source + size):
                 size += 1
-            looks += [(own + n, source + n) for n in range(size)]
-            if letter(own - 1) == letter(source - 1) == " " and starts[own] - starts[own - 1] == starts[source] - starts[source - 1] == 1:
+            led = isinstance(place, Led)
+            looks += [(own + n, source + n) for n in range(led, size)]
+            if led:
+                hints.append((own, find(place.by)))
+            elif letter(own - 1) == letter(source - 1) == " " and starts[own] - starts[own - 1] == starts[source] - starts[source - 1] == 1:
                 looks.append((own - 1, source - 1))  # a space that is a token of its own
             if size > 2 and not isinstance(place, Stretch):  # those within a word, at what stands before it
                 steps += [pair for i in range(1, size) for pair in ((own + i - 1, own - 1), (source + i, source - 1))]

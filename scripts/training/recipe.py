@@ -56,8 +56,8 @@ def before(rows):
     return np.concatenate([np.asarray(row["old_log_probs"])[np.flatnonzero(row["loss_mask"])] for row in rows])
 
 
-def grouped(all_rows, worth):
-    """Groups whose tries are not all worth the same, as lists of (rows, worth, advantage)."""
+def grouped(all_rows, worth, shuffle=None):
+    """Groups whose tries are not all worth the same, as lists of (rows, worth, advantage); `shuffle`: a generator that deals the advantages of a group out anew."""
     groups = {}
     for rows in all_rows:
         groups.setdefault(rows[0]["uid"], []).append(rows)
@@ -65,7 +65,8 @@ def grouped(all_rows, worth):
     for tries in groups.values():
         values = np.array([worth(rows) for rows in tries], np.float64)
         if values.std() > 0:
-            made.append([(rows, value, gain) for rows, value, gain in zip(tries, values, (values - values.mean()) / values.std())])
+            gains = (values - values.mean()) / values.std()
+            made.append(list(zip(tries, values, gains if shuffle is None else shuffle.permutation(gains))))
     return made
 
 
@@ -116,6 +117,7 @@ def main():
     p.add_argument("--data", required=True, help="Parquet of kvfold collect --format verl, in this model's tokens")
     p.add_argument("--loss", choices=["shown", "gspo"], default="shown")
     p.add_argument("--reward", choices=["appendix-f", "points"], default="appendix-f")
+    p.add_argument("--shuffle", action="store_true", help="a control: the advantages of a group are dealt out among its tries by chance (gspo)")
     p.add_argument("--old", choices=["runtime", "trainer"], default="trainer", help="whose log-probabilities ratios are taken to: those in the file, or the trainer's own at first sight")
     p.add_argument("--steps", type=int, default=10)
     p.add_argument("--batch", type=int, default=2, help="trajectories of a step (shown); of gspo a step is a group")
@@ -150,7 +152,8 @@ def main():
         return
     held = all_rows[len(all_rows) - a.held :] if a.loss == "shown" else []
     learned = all_rows[: len(all_rows) - len(held)]
-    groups = grouped(all_rows, reward if a.reward == "appendix-f" else share) if a.loss == "gspo" else []
+    shuffle = np.random.default_rng(1) if a.shuffle else None
+    groups = grouped(all_rows, reward if a.reward == "appendix-f" else share, shuffle) if a.loss == "gspo" else []
     if a.loss == "gspo" and not groups:
         raise SystemExit("in every group all tries are worth the same: there is nothing to learn; collect more of them, or try --reward points")
     outside = [held_out(model, held, a)] if held else []

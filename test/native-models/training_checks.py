@@ -154,15 +154,22 @@ def managed():
         sample = Managing(maker).draw()
         text = maker.tokenizer.decode(sample.ids)
         assert maker.tokenizer.spelled(text)[0] == sample.ids.tolist()
-        loaded = 0
-        for said in re.finditer(r"<tool_call>\n(.*)\n</tool_call>|(\d+) tools? added", text):
+        loaded, asides = 0, 0
+        for said in re.finditer(r'<tool_call>\n(.*)\n</tool_call>|(\d+) tools? added|(\{"(?:remove|keywords)": \["[^\]]*\]\})', text):
+            before = text[: said.start()]
             if said[2]:
                 loaded = int(said[2])
                 continue
+            if said[3]:
+                ((asked, some),) = json.loads(said[3]).items()
+                names = before[before.rindex("are loaded: ") + len("are loaded: ") :].split(".\n")[0]
+                request = before[before.rindex("Please tell me ") + len("Please tell me ") :].split("\n")[0]
+                assert (", ".join(some), " ".join(some))[asked == "keywords"] == (names, request)[asked == "keywords"], (some, names, request)
+                asides += 1
+                continue
             name, arguments = json.loads(said[1]).values()
-            before = text[: said.start()]
             if name == "search_tools":
-                question = before[before.rindex("Please tell me") + len("Please tell me") :].split("\n")[0]
+                question = before[before.rindex("Please tell me") + len("Please tell me") :].split("\n")[0].removesuffix(fmt.END)
                 assert question == " " + " ".join(arguments["keywords"]), (question, arguments)
             elif name == "remove_tools":
                 assert len(arguments["tool_names"]) == loaded
@@ -171,15 +178,16 @@ def managed():
                 assert definition >= 0 or "(%s removed)" % one in before or "(removed)" in before, (one, text)
                 if definition >= 0 and name == one:
                     assert ('"year"' in before[definition:].split("\n")[0]) == ("year" in arguments), (one, text)
-        assert len(sample.looks) and len(sample.hints) and (sample.looks[:, 1] < sample.looks[:, 0]).all()
+        assert asides == ("remove_tools(" not in text)
+        assert len(sample.looks) and (sample.looks[:, 1] < sample.looks[:, 0]).all()
         for one, other in sample.looks:
             assert plain(sample.ids[one])[:1] == plain(sample.ids[other])[:1], (one, other)
         assert (sample.weights[sample.looks[:, 0]] > 0).all() and (sample.weights[sample.hints[:, 0]] > 0).all()
         assert (sample.hints[:, 1] < sample.hints[:, 0]).all() and (sample.steps[:, 1] <= sample.steps[:, 0]).all()
         for own, source in sample.hints:
             then, by = plain(sample.ids[own]), plain(sample.ids[source])
-            follows = {"": ",", fmt.END: ".", ";": "tool", ".": "assistant", ",": "", "]": fmt.END, '"': "in"}  # more, or the end of it
-            assert by == follows[then] if then in follows else by in ("in", ",", "."), (then, by)
+            follows = {"": [","], fmt.END: ["."], ";": ["tool"], ".": ["assistant"], '"': ["in"], ",": ["", ","], "]": [fmt.END, "."]}  # more, or the end of it
+            assert by in follows.get(then, ["in", ",", "."]) or by[:1].isupper() and by[:1].lower() == then[:1], (then, by)
 
 
 def renamed():
