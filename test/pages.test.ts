@@ -91,6 +91,8 @@ describe('pages', () => {
         if (/^npm (run|test|start)/.test(code) && script !== undefined && !(script in scripts)) return [code]
         const name = script === 'bench' ? /^[a-z][\w-]*/.exec(rest)?.[0] : undefined
         if (name === undefined) return strangers(code)
+        // It carries out a command of `kvfold`.
+        if (name === 'kvfold') return strangers(rest.replace(/ --write.*/, ''))
         const source = [`bench/${name}.ts`, ...(name === 'serve' ? ['bench/serve/load.ts'] : [])]
           .filter(existsSync)
           .map(read)

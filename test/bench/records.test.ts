@@ -34,9 +34,7 @@ const OLD: Readonly<Record<string, string>> = {
   'serve-amd.json': 'model, commit, load',
   'serve.json': 'model, commit, load',
   'service-long.json': 'model, commit, load, processor',
-  'service-orders.json': 'model, commit, load, processor',
   'service-replay.json': 'model, commit, load, processor',
-  'service.json': 'model, commit, load, processor',
   'similar-seed-8.json': 'model, commit, load, processor',
 }
 
