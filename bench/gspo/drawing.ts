@@ -125,7 +125,7 @@ export function drawn({ runs }: GspoRecord): string {
         far(({ tools }) => tools['fold_fragment'] ?? 0),
       ),
       panel(
-        'Far: share of an answer that is right',
+        'Far: share right',
         far(({ points }) => points),
       ),
       panel(
