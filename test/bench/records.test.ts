@@ -24,11 +24,9 @@ function modelsIn(value: unknown): { readonly name: unknown; readonly hash: unkn
 const OLD: Readonly<Record<string, string>> = {
   'acm-0.6b.json': 'model',
   'acm-1.7b.json': 'model',
-  'acm.json': 'model',
   'attention-gemma3-270m.json': 'commit, load, processor',
   'attention.json': 'commit, load, processor',
   'builtin.json': 'load, processor',
-  'eight-folds.json': 'model, load, processor',
   'fold.json': 'model, load, processor',
   'serve-amd-quiet.json': 'model, commit, load',
   'serve-amd.json': 'model, commit, load',
