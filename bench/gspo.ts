@@ -4,7 +4,7 @@
  *
  * `npm run --silent bench -- gspo --runs <folder>,<folder> [--samples 40] [--seed 7] [--write] [--add]`. A measurement that was stopped goes on. With
  * `--write` all figures go to results/gspo.json and are drawn (docs/gspo.svg); `--draw` draws what is there. With `--add` runs and rows that are in the
- * record stay, but for those of the same names; the weights before are measured again, and have to be what the record has of them.
+ * record stay, but for those of the same names; the weights before are not measured again. `--cells` names some, as CELLS has them, with commas.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
@@ -55,6 +55,7 @@ export async function gspo(args: readonly string[]): Promise<void> {
       seed: { type: 'string', default: '7' },
       write: { type: 'boolean', default: false },
       add: { type: 'boolean', default: false },
+      cells: { type: 'string', default: CELLS.map(({ name }) => name.replaceAll(',', '')).join(',') },
       draw: { type: 'boolean', default: false },
     },
   })
@@ -80,9 +81,12 @@ export async function gspo(args: readonly string[]): Promise<void> {
     (await openNative({ gpu: 'cpu' })).backend.release,
   )
   const runs = folders.map(runOf)
-  const models = [[BEFORE, builtinModel()], ...folders.map((folder) => [basename(folder), join(folder, 'learned.gguf')])] as const
+  const asked = values.cells.split(',')
+  const learned = folders.map((folder) => [basename(folder), join(folder, 'learned.gguf')] as const)
+  const models = values.add ? learned : [[BEFORE, builtinModel()] as const, ...learned]
   const rows: Row[] = []
   for (const { name: cell, words } of CELLS) {
+    if (!asked.includes(cell.replaceAll(',', ''))) continue
     const before = new Map<string, number>()
     for (const [run = '', model = ''] of models) {
       const command = commandOf(cell, `${words} --samples ${values.samples} --seed ${values.seed}`)
@@ -107,13 +111,8 @@ export async function gspo(args: readonly string[]): Promise<void> {
 /** A record with more runs. */
 function joined(old: GspoRecord, origin: Origin, runs: GspoRecord['runs'], rows: readonly Row[]): GspoRecord {
   const names = runs.map(({ name }) => name)
-  for (const row of rows.filter(({ run }) => run === BEFORE)) {
-    const known = old.rows.find(({ cell, run }) => cell === row.cell && run === BEFORE)
-    if (known !== undefined && Math.abs(known.accuracy - row.accuracy) > 0.0005)
-      console.log(`${row.cell}: the weights before have ${row.accuracy} here, and ${known.accuracy} in the record.`)
-  }
-  const kept = old.rows.filter(({ run }) => !names.includes(run))
-  const all = [...kept, ...rows.filter(({ run }) => run !== BEFORE)]
+  const kept = old.rows.filter(({ run, cell }) => !rows.some((row) => row.run === run && row.cell === cell))
+  const all = [...kept, ...rows]
   return {
     ...old,
     added: [...(old.added ?? []), { ...origin, runs: names }],
@@ -205,7 +204,7 @@ const collected = ({ id, snapshot, points, parts, calls, context }: CollectedSna
 function rowOf(cell: string, run: string, command: string, played: readonly Played[], before: ReadonlyMap<string, number>): Row {
   const found = estimate(played.map(({ points, asked }) => ({ points, details: { asked } })))!
   const pairs = played.map(({ id, points }) => [points, before.get(id) ?? 0] as const)
-  const apart = run === BEFORE ? null : difference(pairs)
+  const apart = before.size === 0 || run === BEFORE ? null : difference(pairs)
   const tools = [...new Set(played.flatMap(({ calls }) => Object.keys(calls)))].sort()
   const mean = (of: (one: Played) => number) => played.reduce((sum, one) => sum + of(one), 0) / played.length
   return {

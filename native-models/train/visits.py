@@ -49,6 +49,8 @@ KNOWN, TWO = 0.35, 0.15  # of the words: how many come from the task's lists; an
 OWN = 0.3  # of the streams: how many are worded as the task's own, and
 SEPARATED = 0.5  # of these: how many have other separators all the same
 GREETED, MORE, FOLLOWED, AGAIN = 0.15, 0.5, 0.5, 0.35  # how often there is a greeting; another stream; a question behind an answer; and keys come again
+WORDED = 0.5  # of what stands around a list of keys: how often it is random words
+SIGNS = "#=*-+~<>|@$%&_:!."  # that markers are made of, or decorated with
 WITH_TOOLS = 0.25  # of the conversations: how many have the tools at hand
 ANSWERED, LONG = 0.4, 0.5  # between other markers: how often the answer is learned; and of the calls, how many follow a stream of the task's own size
 GUESS = 0.25  # what the form of an answer counts against its keys and values
@@ -84,9 +86,7 @@ class Visits:
         """A stream which stands between other markers than the task's own: what is answered after the folds, or the calls that cut and fold,
         where the markers are quoted from the prompt. Half of these are far shorter than their note says, since it is the calls that are learned."""
         rng, maker = self.maker.rng, self.maker
-        marks = rng.choice([pair for pair in MARKS if pair[0] and pair[0] != pair[1]])
-        if rng.random() < 0.5:
-            marks = tuple(self._chatter(rng, 1) for _ in marks)
+        marks = self._marks(rng)
         if rng.random() < ANSWERED:
             return maker.folded(46 if rng.random() < 0.7 else rng.randint(4, 24), rng.randint(5, 20), True, marks)._replace(kind="marked")
         if rng.random() < LONG:
@@ -148,10 +148,14 @@ class Visits:
                 between = _chosen(rng, PLACED)
         else:
             frame = rng.choice(FRAMES).format(n=len(made.order), keys=listed)
-            if rng.random() < 0.4:
-                frame = self._chatter(rng) + (" " + frame if rng.random() < 0.5 else "")
+            if rng.random() < WORDED:
+                frame = self._some(rng, 0, 8) + " " + listed + self._some(rng, 0, 8, " ") + rng.choice(".:!,?") if rng.random() < 0.4 else self._chatter(rng)
+                frame = frame + " " + self._chatter(rng) if rng.random() < 0.3 else frame
+            elif rng.random() < 0.2:
+                frame = self._chatter(rng) + " " + frame
             opening = "" if rng.random() < 0.2 else frame + rng.choice(("\n\n", "\n\n", "\n", " "))
-            marks, between, named = rng.choice(MARKS), _chosen(rng, PLACED), _chosen(rng, NAMED)
+            marks = rng.choice(MARKS) if rng.random() < 0.4 else self._marks(rng)
+            between, named = _chosen(rng, PLACED), _chosen(rng, NAMED)
             item = rng.choice(ITEMS) if "\n" in between else ""
         text = opening + (marks[0] + rng.choice(("\n", "\n", " ") if not own else ("\n",)) if marks[0] else "")
         start = talk.user_open()
@@ -186,6 +190,8 @@ class Visits:
         form = rng.choice(ONE if len(keys) == 1 and rng.random() < 0.7 else MANY)
         head, tail = (fmt.QUESTION[1:] + " {keys}", fmt.FORM) if own else (form, rng.choice(ENDS))
         before, after = head.split("{keys}")
+        if not own and rng.random() < WORDED:  # where the list begins and ends is told by the stream alone
+            before, after = (self._some(rng, 0, 12) + " ").lstrip(), self._some(rng, 0, 7, " ") + rng.choice("?????.!:")
         if not own and rng.random() < 0.2:
             before = self._chatter(rng) + " " + before
         joins = [", "] * (len(keys) - 1)
@@ -250,12 +256,37 @@ class Visits:
 
     def _chatter(self, rng, most=3):
         """Some sentences of random words."""
-        said = []
-        for _ in range(rng.randint(1, most)):
-            some = [rng.choice(PLAIN_WORDS) if rng.random() < 0.8 else self._word(rng) for _ in range(rng.randint(3, 14))]
-            text = " ".join(some)
-            said.append(text[0].upper() + text[1:] + rng.choice("...:!"))
-        return " ".join(said)
+        return " ".join(_begun(self._some(rng, 3, 14)) + rng.choice("...:!") for _ in range(rng.randint(1, most)))
+
+    def _some(self, rng, least, most, before=""):
+        """Random words, some of them made up; `before`, if there is any."""
+        some = [rng.choice(PLAIN_WORDS) if rng.random() < 0.75 else self._word(rng) for _ in range(rng.randint(least, most))]
+        return before + " ".join(some) if some else ""
+
+    def _marks(self, rng):
+        """What a stream stands between: of the list, sentences of random words, or titles, tags and signs. Each can be quoted in a call as it stands."""
+        while True:
+            chance = rng.random()
+            if chance < 0.3:
+                start, end = rng.choice([pair for pair in MARKS if pair[0]])
+            elif chance < 0.55:
+                start, end = (self._chatter(rng, 1) for _ in range(2))
+            elif chance < 0.75:
+                form = rng.choice(("<{}>", "[{}]", "{{{}}}", "({})", "## {}", "# {}", "{}:", "{}", "- {} -", "'{}'", "{}...", "1. {}"))
+                start, end = form.format(self._title(rng)), form.format(self._title(rng))
+                if rng.random() < 0.4:
+                    end = start[:1] + "/" + start[1:] if start[0] in "<[{(" else rng.choice(("end of ", "End of ", "END ", "/", "no more ")) + start
+            else:
+                row = rng.choice(SIGNS) * rng.randint(1, 6)
+                start, end = (self._title(rng) for _ in range(2)) if rng.random() < 0.8 else ("begin", "end")
+                start, end = (row + " " + text + (" " + row if rng.random() < 0.5 else "") for text in (start, end))
+            if min(len(start), len(end)) > 2 and not (start in end or end in start or set('"\\') & set(start + end)):
+                if all(mark not in fmt.render_call(fmt.cut_call(9, ("", ""))) for mark in (start, end)):
+                    return start, end
+
+    def _title(self, rng):
+        text = self._some(rng, 1, 3)
+        return rng.choice((text, text.upper(), text.title(), _begun(text)))
 
 
 class _Words(NamedTuple):
@@ -353,6 +384,10 @@ class Talk:
         looks = [(a, b) for a, b in looks if b < a]
         steps = sorted({(a, b) for a, b in steps if b <= a})
         return Sample(kind, np.array(ids), np.arange(len(ids)), weights, pairs(sorted(set(looks))), pairs(steps), pairs(hints))
+
+
+def _begun(text):
+    return text[0].upper() + text[1:]
 
 
 def _chosen(rng, shares):
