@@ -7,8 +7,12 @@ import { writeWhole } from '../../src/core/whole-file.js'
 
 describe('a file that is there whole or not at all', () => {
   let folder: string
-  beforeEach(() => (folder = mkdtempSync(join(tmpdir(), 'kvfold-whole-'))))
-  afterEach(() => rmSync(folder, { recursive: true }))
+  beforeEach(() => {
+    folder = mkdtempSync(join(tmpdir(), 'kvfold-whole-'))
+  })
+  afterEach(() => {
+    rmSync(folder, { recursive: true })
+  })
 
   it('takes the place of the earlier one when it is complete, not before', async () => {
     const path = join(folder, 'file')
