@@ -212,7 +212,8 @@ export class Database {
       this.#isMute = false
     } catch (error) {
       socketOf(probe).destroy()
-      this.#isMute = performance.now() - began >= this.patience.connect
+      // Timers fire some milliseconds early where the turn that set them was long; a refusal takes next to no time.
+      this.#isMute = !(error instanceof pg.DatabaseError) && performance.now() - began >= this.patience.connect / 2
       // Somebody is there, and has no connection left.
       if (error instanceof pg.DatabaseError && error.code === CROWDED) return
       if (!(error instanceof pg.DatabaseError)) {
