@@ -27,8 +27,6 @@ const OLD: Readonly<Record<string, string>> = {
   'attention-gemma3-270m.json': 'commit, load, processor',
   'attention.json': 'commit, load, processor',
   'builtin.json': 'load, processor',
-  'service-long.json': 'model, commit, load, processor',
-  'service-replay.json': 'model, commit, load, processor',
   'similar-seed-8.json': 'model, commit, load, processor',
 }
 
