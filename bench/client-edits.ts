@@ -139,8 +139,13 @@ const RESULTS = fileURLToPath(new URL('results/client-edits.json', import.meta.u
 const begin = async () =>
   beginRecord(process.argv.slice(2), SERVING.model, (await openNative({ gpu: 'cpu' })).backend.release, SERVING.threads)
 
-/** A record that was begun at this commit is gone on with. */
+/** A record that was begun at this commit is gone on with. @throws Error where llama-server is not built */
 async function writeTable(): Promise<void> {
+  // Its column is not written over with nothing.
+  if (builtLlamaServer() === null)
+    throw new Error(
+      'The table has llama-server beside: `node --import tsx bench/peers/main.ts` builds it; without it leave --table out.',
+    )
   const origin = await begin()
   const before = existsSync(RESULTS) ? (JSON.parse(readFileSync(RESULTS, 'utf8')) as { commit?: string; rows: TableRow[] }) : null
   const kept = before?.commit === origin().commit ? before.rows : []
