@@ -3,8 +3,7 @@ import type { ComponentChildren } from 'preact'
 import { bytes, count, duration, plural } from '../figures/numbers.js'
 import { LineChart } from './charts.js'
 import { useLive } from './hooks.js'
-import { rates } from './wire.js'
-import type { ModelStatus, ToolServerStatus } from './wire.js'
+import { type ModelStatus, rates, type ToolServerStatus } from './wire.js'
 
 export function Overview() {
   const { status, samples, noFigures, names } = useLive()

@@ -4,8 +4,16 @@ import { describe, expect, it } from 'vitest'
 import { between } from '../../src/context/stretch.js'
 import { clientView } from '../../src/dashboard/chat-request.js'
 import { markersOf, piecesOf, timelineOf, whereIs } from '../../src/dashboard/pieces.js'
-import { metricIn, rates, type ServerSample } from '../../src/dashboard/wire.js'
-import { eventsIn, type Fragment, type LedgerEntry, type ThreadDetail, type ThreadMessage } from '../../src/dashboard/wire.js'
+import {
+  eventsIn,
+  type Fragment,
+  type LedgerEntry,
+  metricIn,
+  rates,
+  type ServerSample,
+  type ThreadDetail,
+  type ThreadMessage,
+} from '../../src/dashboard/wire.js'
 import type { FragmentId } from '../../src/core/ids.js'
 
 const message = (
