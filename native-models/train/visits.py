@@ -50,6 +50,7 @@ OWN = 0.3  # of the streams: how many are worded as the task's own, and
 SEPARATED = 0.5  # of these: how many have other separators all the same
 GREETED, MORE, FOLLOWED, AGAIN = 0.15, 0.5, 0.5, 0.35  # how often there is a greeting; another stream; a question behind an answer; and keys come again
 WORDED = 0.5  # of what stands around a list of keys: how often it is random words
+ALIKE = 0.4  # of the markers that are sentences: how many end with one that has words of the first
 SIGNS = "#=*-+~<>|@$%&_:!."  # that markers are made of, or decorated with
 WITH_TOOLS = 0.25  # of the conversations: how many have the tools at hand
 ANSWERED, LONG = 0.4, 0.5  # between other markers: how often the answer is learned; and of the calls, how many follow a stream of the task's own size
@@ -271,18 +272,28 @@ class Visits:
                 start, end = rng.choice([pair for pair in MARKS if pair[0]])
             elif chance < 0.55:
                 start, end = (self._chatter(rng, 1) for _ in range(2))
+                end = self._like(rng, start) if rng.random() < ALIKE else end
             elif chance < 0.75:
                 form = rng.choice(("<{}>", "[{}]", "{{{}}}", "({})", "## {}", "# {}", "{}:", "{}", "- {} -", "'{}'", "{}...", "1. {}"))
                 start, end = form.format(self._title(rng)), form.format(self._title(rng))
                 if rng.random() < 0.4:
                     end = start[:1] + "/" + start[1:] if start[0] in "<[{(" else rng.choice(("end of ", "End of ", "END ", "/", "no more ")) + start
             else:
-                row = rng.choice(SIGNS) * rng.randint(1, 6)
+                row = rng.choice(("", "", " ")).join(rng.choice(SIGNS) * rng.randint(1, 6))
                 start, end = (self._title(rng) for _ in range(2)) if rng.random() < 0.8 else ("begin", "end")
                 start, end = (row + " " + text + (" " + row if rng.random() < 0.5 else "") for text in (start, end))
             if min(len(start), len(end)) > 2 and not (start in end or end in start or set('"\\') & set(start + end)):
                 if all(mark not in fmt.render_call(fmt.cut_call(9, ("", ""))) for mark in (start, end)):
                     return start, end
+
+    def _like(self, rng, text):
+        """A sentence that has a stretch of words, at least two where there are, in common with another one: what follows a word does not say in which of them it stands."""
+        words, sign = text[:-1].split(), text[-1]
+        count = rng.randint(min(2, len(words)), len(words))
+        first = rng.randint(0, len(words) - count)
+        kept = " ".join(words[first : first + count])
+        made = (self._some(rng, 0, 5) + " ").lstrip() + kept + self._some(rng, 0, 5, " ")
+        return _begun(made) + (sign if rng.random() < 0.5 else rng.choice("...:!"))
 
     def _title(self, rng):
         text = self._some(rng, 1, 3)
