@@ -1,8 +1,9 @@
 /**
  * How well the built-in model does what it was made for: the cells of its model card, each by a `kvfold eval` of its own.
  *
- * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--write]`. A run that was stopped goes on. Prints the rows of
- * the card's table; with `--write` all figures go to results/builtin.json, each with its command.
+ * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--beside path] [--write]`. A run that was stopped goes on. Prints
+ * the rows of the card's table; with `--write` all figures go to results/builtin.json, each with its command. `--beside`: weights that the
+ * same samples are put to, with the difference.
  */
 import { spawn } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'
@@ -62,29 +63,41 @@ export async function builtin(args: readonly string[]): Promise<void> {
       samples: { type: 'string', default: '20' },
       seed: { type: 'string', default: '7' },
       model: { type: 'string', default: BUILTIN },
+      beside: { type: 'string' },
       write: { type: 'boolean', default: false },
     },
   })
   const file = values.model === BUILTIN ? builtinModel() : values.model
   const origin = beginRecord(['builtin', ...args], file, (await openNative({ gpu: 'cpu' })).backend.release)
-  const folder = `build/builtin/${modelNow(file).sha256.slice(0, 12)}`
-  mkdirSync(folder, { recursive: true })
+  const options = `--samples ${values.samples} --seed ${values.seed}`
   const rows: object[] = []
   for (const [index, words] of COMMANDS.entries()) {
-    const command = `${words} --samples ${values.samples} --seed ${values.seed}`
-    const log = `${folder}/${index}-${values.samples}-${values.seed}.jsonl`
-    const said = await evaluated(['eval', ...command.split(' '), '--model', values.model, '--log', log, '--json'])
-    const logged = readFileSync(log, 'utf8')
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line) as Logged)
-    for (const cell of said) {
-      const row = { command: `kvfold eval ${command}`, ...rowOf(cell, words), ...details(logged, cell) }
-      rows.push(row)
-      console.log(`| ${words} | ${cell.agent} | ${Object.values(cell.cell).join(', ')} | ${percent(cell)} | ${shown(row)} |`)
+    const others = values.beside === undefined ? null : await rowsOf(values.beside, words, index, options)
+    for (const [n, row] of (await rowsOf(values.model, words, index, options)).entries()) {
+      const other = others?.[n]
+      rows.push({
+        command: `kvfold eval ${words} ${options}`,
+        ...row,
+        ...(other && { beside: { accuracy: other.accuracy, interval: other.interval, cutOff: other.cutOff } }),
+      })
+      console.log(`| ${words} | ${row.agent} | ${percent(row)} |${other ? ` ${percent(other)} |` : ''} ${shown(row)} |`)
     }
   }
-  if (values.write) await keep('builtin', { ...origin(), rows })
+  const beside = values.beside === undefined ? {} : { beside: modelNow(values.beside) }
+  if (values.write) await keep('builtin', { ...origin(), ...beside, rows })
+}
+
+/** The cells of a command, by one model. */
+async function rowsOf(model: string, words: string, index: number, options: string) {
+  const folder = `build/builtin/${modelNow(model === BUILTIN ? builtinModel() : model).sha256.slice(0, 12)}`
+  mkdirSync(folder, { recursive: true })
+  const log = `${folder}/${index}${options.replaceAll(/[^0-9]+/gu, '-')}.jsonl`
+  const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), '--model', model, '--log', log, '--json'])
+  const logged = readFileSync(log, 'utf8')
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as Logged)
+  return cells.map((cell) => ({ ...rowOf(cell, words), ...details(logged, cell) }))
 }
 
 /** The cells of one `kvfold eval`, or nothing of another command; its progress goes to the terminal. */
@@ -145,7 +158,8 @@ function details(logged: readonly Logged[], { agent, cell }: Cell) {
 }
 
 const rounded = (value: number, digits: number): number => Number(value.toFixed(digits))
-const percent = ({ accuracy, interval: [low, high] }: Cell): string => {
+const percent = ({ accuracy, interval }: { readonly accuracy: number; readonly interval: readonly number[] }): string => {
+  const [low = 0, high = 0] = interval
   const [middle, from, to] = [accuracy, low, high].map((share) => rounded(100 * share, 1))
   return `${middle} % (${from} to ${to})`
 }
