@@ -11,6 +11,7 @@ ABOUT = (
     "several similar texts again."
 )
 HELLO, UNKNOWN, WELCOME = "Hello! ", "I do not know. ", "You are welcome."
+SIGNS = ["=", ": ", "; ", ",", "(", ")", "{", "}", "[", "]", "<", ">", "</", "/>", '="', '"', "'", "()", "->", "+", "-", "*", "**", "/", "_", ".", "&", "|", "#", "$", "%", "@", "!", "?", "0", "1", "\\"]
 PIECES = [ABOUT, HELLO, UNKNOWN, WELCOME]
 
 
@@ -23,7 +24,19 @@ def exchange(rng, words):
         return _written(rng, rng.choice(ABILITIES)), ABOUT
     if kind < 0.65:
         return _written(rng, rng.choice(THANKS)), WELCOME
+    if kind < 0.8:
+        return _coded(rng, words), UNKNOWN + ABOUT
     return _written(rng, " ".join(_word(rng, words) for _ in range(rng.randint(1, 25)))), UNKNOWN + ABOUT
+
+
+def _coded(rng, words):
+    """Words and signs, as in programs, markup and tables: values that nobody asks for."""
+    signs = rng.sample(SIGNS, rng.randint(2, 8))
+    lines = []
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
+        some = [_word(rng, words).strip() if rng.random() < 0.6 else rng.choice(signs) for _ in range(rng.randint(2, 14))]
+        lines.append(rng.choice((" ", " ", "")).join(some))
+    return "\n".join(lines)
 
 
 def _word(rng, words):
