@@ -68,8 +68,8 @@ export async function builtin(args: readonly string[]): Promise<void> {
     },
   })
   const file = values.model === BUILTIN ? builtinModel() : values.model
-  const origin = beginRecord(['builtin', ...args], file, (await openNative({ gpu: 'cpu' })).backend.release)
-  const options = `--samples ${values.samples} --seed ${values.seed}`
+  const origin = beginRecord(['builtin', ...args], file, (await openNative({ gpu: 'cpu' })).backend.release, 1)
+  const options = `--samples ${values.samples} --seed ${values.seed} --threads 1`
   const rows: object[] = []
   for (const [index, words] of COMMANDS.entries()) {
     const others = values.beside === undefined ? null : await rowsOf(values.beside, words, index, options)
