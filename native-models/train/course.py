@@ -1,5 +1,5 @@
 """What is trained when: first the streams, from nothing; then everything, by a larger model that the first one has grown into; then all of
-it again, with heads for long passages; then once more and for longest, by a model that is wider still.
+it again, with heads for long passages; then once more and for longest, by a model that is wider still; and then what visitors ask.
 
 A mix is kept by counting: every step adds samples of the kind that is furthest below its share of all tokens so far.
 """
@@ -133,14 +133,14 @@ class Wider(Everything):
 
 
 class Visiting(Wider):
-    """The shipped model goes on: what visitors ask, beside all that it knows."""
+    """The same model goes on: what visitors ask, and tools that come and go, beside all that it knows."""
 
     name = "visiting"
     share = {
         "plain": 0.04, "cut": 0.05, "folded": 0.05, "ids": 0.015, "noise": 0.015, "unseen": 0.165, "orders": 0.035, "summary": 0.015,
         "needles": 0.055, "needles-plain": 0.025, "similar": 0.12, "similar-plain": 0.025, "chat": 0.015, "visits": 0.12, "marked": 0.145, "memtool": 0.11,
     }  # fmt: skip
-    tokens, peak = 5e6, 6e-4
+    tokens, peak = 61e6, 6e-4
     steps = (0.0, 0), (0.0, 0)  # texts of every length from the beginning
     rarer = 0.9
     cuts = 0.5, 0.2
@@ -157,7 +157,7 @@ class Visiting(Wider):
 
 
 COURSES = {course.name: course for course in (Streams, Everything, Passages, Wider, Visiting)}  # in order
-LAST = Wider
+LAST = Visiting
 
 
 def stream(kind, maker, stage, drilled, long):

@@ -1,5 +1,5 @@
-"""A checkpoint of its last course from what is shipped: `python3 -m train.restore`, then `python3 -m train.train wider --tokens 90e6` goes on
-with it; or of the candidate, by `--gguf` and `--manifest`. The optimizer and the order of the samples begin anew, and the weights have been rounded to F16.
+"""A checkpoint of its last course from what is shipped: `python3 -m train.restore`, then `python3 -m train.train visiting --tokens 70e6` goes on
+with it; or of other weights, by `--gguf` and `--manifest`. The optimizer and the order of the samples begin anew, and the weights have been rounded to F16.
 """
 import argparse
 import json

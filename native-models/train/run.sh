@@ -1,7 +1,8 @@
 #!/bin/sh
 # From nothing to builtin/kvfold-tiny.gguf, onnx/, golden.json and manifest.json. Needs python3 with numpy and torch
 # (2.x, faster by far; 1.13, which Debian has as python3-torch with libopenblas0-pthread, is enough); and this project, installed: the tasks that are read are
-# collected by it. Run it again to resume; delete train/.run to start over.
+# collected by it. Run it again to resume; delete train/.run to start over. WIDER and VISITING: tokens of the two longest courses, if not the
+# 81 and 61 millions of the shipped weights.
 set -e
 cd "$(dirname "$0")/.."
 python=${PYTHON:-/usr/bin/python3}
@@ -14,7 +15,8 @@ $python -m train.export --begin --out train/.run/begin.gguf
 sh train/collect.sh train/.run/begin.gguf
 $python -m train.train everything
 $python -m train.train passages
-$python -m train.train wider
+$python -m train.train wider ${WIDER:+--tokens $WIDER}
+$python -m train.train visiting ${VISITING:+--tokens $VISITING}
 $python -m train.export
 $python -m train.export_onnx
 $python -m train.evaluate --samples 6

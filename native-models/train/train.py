@@ -21,7 +21,6 @@ from .data import Maker
 from .grow import grown
 from .model import Config, Model
 from .passages import furthered
-from .shipped import GGUF_PATH, begun
 from .tokenizer import Tokenizer
 from .wider import widened
 from .words import Vocabulary, load_words
@@ -122,7 +121,7 @@ def begin(course, vocabulary, seed, run):
     if course.name == Wider.name:
         return widened(load(path_of(run, Passages.name))[0], vocabulary, course.read["similar"].passages(course.fitted), seed)
     if course.name == Visiting.name:
-        return begun(GGUF_PATH)[0]
+        return load(path_of(run, Wider.name))[0]
     old, tokenizer, _ = load(path_of(run, Streams.name))
     return grown(old, [t.text for t in tokenizer.vocabulary.tokens], vocabulary, seed)
 
