@@ -140,7 +140,7 @@ class Visiting(Wider):
         "plain": 0.04, "cut": 0.05, "folded": 0.05, "ids": 0.015, "noise": 0.015, "unseen": 0.165, "orders": 0.035, "summary": 0.015,
         "needles": 0.055, "needles-plain": 0.025, "similar": 0.12, "similar-plain": 0.025, "chat": 0.015, "visits": 0.12, "marked": 0.145, "memtool": 0.11,
     }  # fmt: skip
-    tokens, peak = 61e6, 6e-4
+    tokens, peak = 59e6, 6e-4
     steps = (0.0, 0), (0.0, 0)  # texts of every length from the beginning
     rarer = 0.9
     cuts = 0.5, 0.2

@@ -2,7 +2,7 @@
 # From nothing to builtin/kvfold-tiny.gguf, onnx/, golden.json and manifest.json. Needs python3 with numpy and torch
 # (2.x, faster by far; 1.13, which Debian has as python3-torch with libopenblas0-pthread, is enough); and this project, installed: the tasks that are read are
 # collected by it. Run it again to resume; delete train/.run to start over. WIDER and VISITING: tokens of the two longest courses, if not the
-# 81 and 61 millions of the shipped weights.
+# 81 and 59 millions of the shipped weights.
 set -e
 cd "$(dirname "$0")/.."
 python=${PYTHON:-/usr/bin/python3}
