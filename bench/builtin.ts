@@ -3,7 +3,7 @@
  *
  * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--beside path] [--write]`. A run that was stopped goes on. Prints
  * the rows of the card's table; with `--write` all figures go to results/builtin.json, each with its command. `--beside`: weights that the
- * same samples are put to, with the difference.
+ * same samples are put to.
  */
 import { spawn } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'

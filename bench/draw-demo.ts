@@ -1,20 +1,27 @@
-/** Draws what the demo measured: `npm start --silent -- --samples 6 --json | node --import tsx bench/draw-demo.ts > docs/demo.svg`. */
+/** Draws what the demo plays, of the more streams that the card's record has: `node --import tsx bench/draw-demo.ts > docs/demo.svg`. */
 import { readFileSync } from 'node:fs'
 import { curves } from '../src/figures/panels.js'
 import { COLOURS, figure } from '../src/figures/figure.js'
 
-interface Measured {
-  readonly model: string
-  readonly rows: readonly {
-    readonly agent: string
-    readonly n: number
-    readonly accuracy: number
-    readonly interval: readonly [number, number]
-    readonly tokensAfter: number
-  }[]
+interface Row {
+  readonly task: string
+  readonly agent: string
+  readonly updates: number
+  readonly accuracy: number
+  readonly interval: readonly [number, number]
+  readonly tokensAfter: number
+  readonly tail?: number
+  readonly order?: string
+  readonly words?: string
 }
 
-const { rows, model } = JSON.parse(readFileSync(0, 'utf8').trim().split('\n').at(-1)!) as Measured
+const record = JSON.parse(readFileSync(new URL('results/builtin.json', import.meta.url), 'utf8')) as {
+  readonly model: { readonly name: string }
+  readonly rows: readonly Row[]
+}
+const rows = record.rows.filter(
+  ({ task, tail, order, words }) => task === 'pi-llm' && tail === undefined && order === undefined && words === undefined,
+)
 const AGENTS = [
   { name: 'plain', label: 'plain', colour: COLOURS.splice },
   { name: 'sculptor', label: 'with tools', colour: COLOURS.exact },
@@ -22,20 +29,20 @@ const AGENTS = [
 
 const panel = (
   title: string,
-  of: (row: Measured['rows'][number]) => { readonly value: number; readonly interval: readonly [number, number] | null },
+  of: (row: Row) => { readonly value: number; readonly interval: readonly [number, number] | null },
   y?: { readonly domain: readonly number[]; readonly ticks: number },
 ) =>
   curves({
     title,
     ...(y === undefined ? {} : { y }),
-    sizes: [...new Set(rows.map(({ n }) => n))].sort((a, b) => a - b),
+    sizes: [...new Set(rows.map(({ updates }) => updates))].sort((a, b) => a - b),
     names: { x: 'updates per key (n)', y: '' },
     curves: AGENTS.map(({ name, label, colour }) => ({
       colour,
       points: rows
         .filter(({ agent }) => agent === name)
-        .sort((a, b) => a.n - b.n)
-        .map((row) => ({ x: row.n, ...of(row), says: `${label}, n = ${row.n}: ${of(row).value.toFixed(1)}` })),
+        .sort((a, b) => a.updates - b.updates)
+        .map((row) => ({ x: row.updates, ...of(row), says: `${label}, n = ${row.updates}: ${of(row).value.toFixed(1)}` })),
     })),
   })
 
@@ -43,7 +50,7 @@ const panel = (
 const floor = Math.min(...rows.map(({ interval }) => interval[0])) > 0.8 ? 80 : 0
 process.stdout.write(
   figure({
-    title: `PI-LLM on ${model}: accuracy and size of the answering step, plain and with context tools`,
+    title: `PI-LLM on ${record.model.name}: accuracy and size of the answering step, plain and with context tools`,
     key: AGENTS.map(({ label, colour }) => ({ label, colour, dash: '' })),
     columns: 2,
     panels: [
