@@ -252,7 +252,7 @@ describe('chat completions', () => {
   it('gives n answers, each with its own seed', async () => {
     const asked = async (seed: number) => {
       // Not a prompt that the model was taught an answer to.
-      const messages = [user('river: gold')]
+      const messages = [user('JSON!')]
       const { choices } = await client.chat.completions.create({ model, messages, n: 3, temperature: 2, seed, max_tokens: 8 })
       expect(choices.map(({ index }) => index)).toEqual([0, 1, 2])
       return choices.map(({ message }) => message.content)
