@@ -8,9 +8,9 @@
 import { spawn } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
-import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
+import { BUILTIN } from '../src/cli/builtin.js'
 import { openNative } from '../src/native/binding.js'
-import { beginRecord, keep, modelNow } from './record.js'
+import { beginRecord, fileOf, keep, modelNow } from './record.js'
 
 const BOTH = '--agent plain,sculptor'
 const UNSEEN = '--words native-models/unseen-words.json'
@@ -67,37 +67,44 @@ export async function builtin(args: readonly string[]): Promise<void> {
       write: { type: 'boolean', default: false },
     },
   })
-  const file = values.model === BUILTIN ? builtinModel() : values.model
-  const origin = beginRecord(['builtin', ...args], file, (await openNative({ gpu: 'cpu' })).backend.release, 1)
+  const origin = beginRecord(['builtin', ...args], fileOf(values.model), (await openNative({ gpu: 'cpu' })).backend.release, 1)
   const options = `--samples ${values.samples} --seed ${values.seed} --threads 1`
   const rows: object[] = []
+  const asked = rowsBy(values.model, options)
+  const askedBeside = values.beside === undefined ? null : rowsBy(values.beside, options)
   for (const [index, words] of COMMANDS.entries()) {
-    const others = values.beside === undefined ? null : await rowsOf(values.beside, words, index, options)
-    for (const [n, row] of (await rowsOf(values.model, words, index, options)).entries()) {
+    const others = await askedBeside?.(words, index)
+    for (const [n, { name, ...row }] of (await asked(words, index)).entries()) {
       const other = others?.[n]
       rows.push({
         command: `kvfold eval ${words} ${options}`,
         ...row,
         ...(other && { beside: { accuracy: other.accuracy, interval: other.interval, cutOff: other.cutOff } }),
       })
-      console.log(`| ${words} | ${row.agent} | ${percent(row)} |${other ? ` ${percent(other)} |` : ''} ${shown(row)} |`)
+      console.log(`| ${words} | ${row.agent} | ${name} | ${percent(row)} |${other ? ` ${percent(other)} |` : ''} ${shown(row)} |`)
     }
   }
   const beside = values.beside === undefined ? {} : { beside: modelNow(values.beside) }
   if (values.write) await keep('builtin', { ...origin(), ...beside, rows })
 }
 
-/** The cells of a command, by one model. */
-async function rowsOf(model: string, words: string, index: number, options: string) {
-  const folder = `build/builtin/${modelNow(model === BUILTIN ? builtinModel() : model).sha256.slice(0, 12)}`
+/** Puts commands to one model: the rows of each, with what tells its cells apart (`name`). */
+function rowsBy(model: string, options: string) {
+  const folder = `build/builtin/${modelNow(fileOf(model)).sha256.slice(0, 12)}`
   mkdirSync(folder, { recursive: true })
-  const log = `${folder}/${index}${options.replaceAll(/[^0-9]+/gu, '-')}.jsonl`
-  const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), '--model', model, '--log', log, '--json'])
-  const logged = readFileSync(log, 'utf8')
-    .trim()
-    .split('\n')
-    .map((line) => JSON.parse(line) as Logged)
-  return cells.map((cell) => ({ ...rowOf(cell, words), ...details(logged, cell) }))
+  return async (words: string, index: number) => {
+    const log = `${folder}/${index}${options.replaceAll(/[^0-9]+/gu, '-')}.jsonl`
+    const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), '--model', model, '--log', log, '--json'])
+    const logged = readFileSync(log, 'utf8')
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Logged)
+    return cells.map((cell) => ({
+      name: Object.values(cell.cell).join(', '),
+      ...rowOf(cell, words),
+      ...details(logged, cell),
+    }))
+  }
 }
 
 /** The cells of one `kvfold eval`, or nothing of another command; its progress goes to the terminal. */
@@ -122,7 +129,7 @@ export function saidBy(args: readonly string[]): Promise<unknown> {
 }
 
 function rowOf(
-  { task, agent, cell, samples, errors, accuracy, interval, tokensBefore, tokensAfter, calls }: Cell,
+  { task, agent, cell, samples, errors, accuracy, interval: [low, high], tokensBefore, tokensAfter, calls }: Cell,
   words: string,
 ) {
   return {
@@ -133,7 +140,7 @@ function rowOf(
     samples,
     errors,
     accuracy: rounded(accuracy, 4),
-    interval: interval.map((bound) => rounded(bound, 4)),
+    interval: [rounded(low, 4), rounded(high, 4)] as const,
     tokensBefore: Math.round(tokensBefore),
     tokensAfter: Math.round(tokensAfter),
     calls: rounded(calls, 1),
@@ -158,8 +165,7 @@ function details(logged: readonly Logged[], { agent, cell }: Cell) {
 }
 
 const rounded = (value: number, digits: number): number => Number(value.toFixed(digits))
-const percent = ({ accuracy, interval }: { readonly accuracy: number; readonly interval: readonly number[] }): string => {
-  const [low = 0, high = 0] = interval
+const percent = ({ accuracy, interval: [low, high] }: Pick<Cell, 'accuracy' | 'interval'>): string => {
   const [middle, from, to] = [accuracy, low, high].map((share) => rounded(100 * share, 1))
   return `${middle} % (${from} to ${to})`
 }

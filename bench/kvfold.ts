@@ -4,20 +4,22 @@
  */
 import { existsSync } from 'node:fs'
 import { basename, isAbsolute } from 'node:path'
-import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
+import { BUILTIN } from '../src/cli/builtin.js'
 import { openNative } from '../src/native/binding.js'
 import { saidBy } from './builtin.js'
-import { beginRecord, keep } from './record.js'
+import { beginRecord, fileOf, keep } from './record.js'
 
 export async function kvfold(args: readonly string[]): Promise<void> {
   const [words, name] = taken(args, '--write')
   const [, model = BUILTIN] = taken(words, '--model')
   const [, threads] = taken(words, '--threads')
   const { release } = (await openNative({ gpu: 'cpu' })).backend
-  const told = args.map((word) => (isAbsolute(word) && existsSync(word) ? basename(word) : word))
+  // Where something lies on this machine is nobody's business: neither in the command nor in what it says of itself.
+  const paths = args.filter((word) => isAbsolute(word) && existsSync(word))
+  const told = (text: string) => paths.reduce((shown, path) => shown.replaceAll(path, basename(path)), text)
   const origin = beginRecord(
-    ['kvfold', ...told],
-    model === BUILTIN ? builtinModel() : model,
+    ['kvfold', ...args.map(told)],
+    fileOf(model),
     release,
     threads === undefined ? undefined : Number(threads),
   )
@@ -25,7 +27,7 @@ export async function kvfold(args: readonly string[]): Promise<void> {
   const of = origin()
   await keep(name, {
     ...of,
-    ...said,
+    ...(JSON.parse(told(JSON.stringify(said))) as object),
     // Paths of this machine.
     logs: undefined,
     ...{ command: of.command, commit: of.commit, date: of.date },

@@ -5,7 +5,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { cpus, homedir, loadavg } from 'node:os'
 import { basename } from 'node:path'
 import * as prettier from 'prettier'
-import { builtinModel } from '../src/cli/builtin.js'
+import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
 
 /** For `parseArgs`; each bench has its own beside these. */
 export const OPTIONS = {
@@ -65,6 +65,9 @@ function commitNow(): string {
 }
 
 const loadNow = (): number => Number(loadavg()[0]!.toFixed(2))
+
+/** Where a model lies that may be called `builtin`, as commands have it. */
+export const fileOf = (model: string): string => (model === BUILTIN ? builtinModel() : model)
 
 export const modelNow = (path: string): Origin['model'] => ({
   name: basename(path, '.gguf'),

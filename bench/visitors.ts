@@ -17,7 +17,7 @@ import { lastValues, ownWords, piSample, type PiSample, piScore, type PiWords } 
 import { openTask } from '../src/eval/tasks/open.js'
 import { percent } from '../src/figures/numbers.js'
 import { openNative } from '../src/native/binding.js'
-import { beginRecord, keep, modelNow } from './record.js'
+import { beginRecord, fileOf, keep, modelNow } from './record.js'
 
 /** Held out: `opening` has `{keys}` or not, `question` has. */
 interface List {
@@ -52,7 +52,7 @@ export async function visitors(args: readonly string[]): Promise<void> {
   const list = JSON.parse(readFileSync(values.list, 'utf8')) as List
   const rows: object[] = []
   for (const model of values.models.split(',')) {
-    const file = model === BUILTIN ? builtinModel() : model
+    const file = fileOf(model)
     const engine = await LlamaEngine.load(native, file, { threads: 1, batchThreads: 1 })
     for (const [cell, play] of Object.entries(cellsOf(list))) {
       const scores = []
