@@ -173,22 +173,8 @@ const PARTS: Record<string, (model: string) => Record<string, unknown>> = {
   pays: (model) => {
     const { measured, commit, settings } = ran(
       '../src/cli/main.ts',
-      ...[
-        'bench',
-        'acm',
-        '--model',
-        model,
-        '--threads',
-        '1',
-        '--rounds',
-        '7',
-        '--before',
-        '2k',
-        '--after',
-        '500',
-        '--shares',
-        '0,0.9',
-      ],
+      ...['bench', 'acm', '--model', model, '--threads', '1', '--rounds', '7'],
+      ...['--before', '2k', '--after', '500', '--shares', '0,0.9'],
     )
     return { measured, commit, settings }
   },

@@ -37,8 +37,8 @@ def main():
         "training": {
             "command": "native-models/train/run.sh",
             "stages": STAGES,
-            "courses": [*_before(state, a.run), course_of(LAST, state)],
-            "machine": machine(),
+            "courses": [*_before(state, a.run), _course_of(LAST, state)],
+            "machine": _machine(),
         },
         "evaluation": {
             "about": "46 keys, n updates each; greedy; held-out seeds; weights rounded to F16, in PyTorch. accuracy: right values of all; older: share "
@@ -58,10 +58,10 @@ def main():
 
 def _before(state, run):
     """The courses before the last: as the checkpoint knows them, if it was made from what is shipped."""
-    return state.get("before") or [course_of(course, torch.load(path_of(run, course.name))["state"]) for course in COURSES.values() if course is not LAST]
+    return state.get("before") or [_course_of(course, torch.load(path_of(run, course.name))["state"]) for course in COURSES.values() if course is not LAST]
 
 
-def course_of(course, state):
+def _course_of(course, state):
     return {
         "name": course.name,
         "settings": {k: v for k, v in state["settings"].items() if k not in ("run", "course")},
@@ -98,7 +98,7 @@ def _model_card(data):
         f.write(head + _FROM + "\n" + "\n".join(lines) + "\n" + _TO + rest.split(_TO)[1])
 
 
-def machine():
+def _machine():
     return _cpu() + ", PyTorch " + torch.__version__ + ", Python " + platform.python_version()
 
 
