@@ -11,6 +11,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from .attention import attend
+from .sampled import sampled
 
 
 class Config(NamedTuple):
@@ -69,9 +70,17 @@ class Normed(torch.autograd.Function):
         return (grad * weight).addcmul_(y, back, value=-1).mul_(scale), dweight, None
 
 
+EVEN = 128  # rows: products of few sizes, since each size of bfloat16 has code made for it, which takes longer than the product
+
+
+def evened(x):
+    """`x` with rows of zeros up to a multiple of `EVEN`, but in generation."""
+    return F.pad(x, (0, 0, 0, -len(x) % EVEN)) if len(x) > 1 else x
+
+
 def product(x, linear, dtype):
     """What is multiplied is rounded to `dtype`. Processors with units for bfloat16 are several times as fast with it; weights are learned in float32."""
-    return F.linear(x.to(dtype), linear.weight.to(dtype), None if linear.bias is None else linear.bias.to(dtype))
+    return F.linear(evened(x.to(dtype)), linear.weight.to(dtype), None if linear.bias is None else linear.bias.to(dtype))[: len(x)]
 
 
 class Layer(nn.Module):
@@ -162,15 +171,19 @@ class Model(nn.Module):
         astray, carried = 0, None
         for n, layer in enumerate(self.layers):
             last, told = n == len(self.layers) - 1, looks and looks.get(n)
+            if looks is not None and not last:
+                x, away = sampled(layer, x, by, spans, told, dtype)
+                astray = astray + away
+                continue
             x = layer(x, by, spans, picks if last else None, caches[n] if caches else None, told, dtype)
             if told:
                 x, away, carried = x
                 astray = astray + away
         written = table.t().to(dtype)
-        logits = (self.norm(x).to(dtype) @ written).float()
+        logits = (evened(self.norm(x).to(dtype)) @ written)[: len(x)].float()
         if looks is None:
             return logits
         starts = np.cumsum([0, *map(len, picks[:-1])])
         rows = torch.cat([int(start) + of for start, (of, _) in zip(starts, looks[len(self.layers) - 1][1])])
         size = x.detach()[rows].pow(2).mean(-1, keepdim=True).sqrt()
-        return logits, astray, ((carried / size * self.norm.weight).to(dtype) @ written).float()
+        return logits, astray, (evened((carried / size * self.norm.weight).to(dtype)) @ written)[: len(carried)].float()

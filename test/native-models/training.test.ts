@@ -8,25 +8,36 @@ const checks = fileURLToPath(new URL('training_checks.py', import.meta.url))
 const pythons = [process.env['PYTHON'] ?? 'python3', '/usr/bin/python3']
 const python = pythons.find((each) => spawnSync(each, ['-c', 'import torch, numpy']).status === 0)
 
-function check(name: string): readonly Record<string, number | string>[] {
+function check(name: string): readonly Record<string, unknown>[] {
   const { status, stdout, stderr } = spawnSync(python ?? 'python3', [checks, name], { encoding: 'utf8' })
   expect({ status, stderr: status === 0 ? '' : stderr }).toEqual({ status: 0, stderr: '' })
   return stdout
     .trim()
     .split('\n')
-    .flatMap((line) => (line === '' ? [] : [JSON.parse(line) as Record<string, number | string>]))
+    .flatMap((line) => (line === '' ? [] : [JSON.parse(line) as Record<string, unknown>]))
 }
 
 if (python === undefined) console.log('Training is not tested: there is no python3 with PyTorch (Debian: apt install python3-torch).')
 
 describe.skipIf(python === undefined)('training', () => {
-  it('has the loss and gradients of a computation by the letter in float64: packed, fused and in float32, and in bfloat16 as far as that reaches', () => {
-    const [single, half] = check('step')
+  it('has the loss and gradients of a computation by the letter in float64: packed, fused and in float32, in bfloat16 as far as that reaches, and from a sample of the tokens', () => {
+    const [single, half, sampled] = check('step')
     expect(single?.['loss']).toBeLessThan(1e-5)
     expect(single?.['gradient']).toBeLessThan(1e-3)
     expect(half?.['loss']).toBeLessThan(2e-2)
     expect(half?.['gradient']).toBeLessThan(0.2)
+    expect(sampled?.['loss']).toBeLessThan(1e-5)
+    expect(sampled?.['gradient']).toBeLessThan(0.3)
+    expect(sampled?.['size']).toBeCloseTo(1, 1)
   }, 120_000)
+
+  it('samples tokens so that in the mean each counts once', () => {
+    const [sample] = check('sample')
+    expect(sample?.['taken']).toBeLessThan(0.15)
+    expect(sample?.['large']).toEqual([1, 1])
+    expect(sample?.['rare']).toBeCloseTo(1, 1)
+    expect(sample?.['whole']).toBeCloseTo(1, 1)
+  }, 60_000)
 
   it('tells conversations of visitors their true places', () => {
     const [told] = check('visits')

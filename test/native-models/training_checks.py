@@ -13,6 +13,7 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 from train import format as fmt  # noqa: E402
+from train import sampled  # noqa: E402
 from train.data import Maker  # noqa: E402
 from train.managing import Managing  # noqa: E402
 from train.shipped import GGUF_PATH, begun  # noqa: E402
@@ -82,7 +83,7 @@ def by_the_letter(model, samples):
 
 
 def step():
-    """Loss and gradients of a training step against a computation by their letters, in float32 and in bfloat16."""
+    """Loss and gradients of a training step against a computation by their letters, in float32, in bfloat16, and from a sample of the tokens."""
     model, maker = setting(11)
     samples = [sample for _ in range(4) for sample in some_samples(maker)]  # of a few the rounding of bfloat16 does not average out
     pool = SimpleNamespace(map=map)
@@ -90,13 +91,34 @@ def step():
     loss = by_the_letter(exact, samples)
     loss.backward()
     right = torch.cat([p.grad.flatten() for p in exact.parameters()])
-    for name, precision in (("single", torch.float32), ("half", torch.bfloat16)):
+    for name, precision, share in (("single", torch.float32, 1), ("half", torch.bfloat16, 1), ("sampled", torch.float32, sampled.SHARE)):
+        sampled.SHARE = share
         said, astray, unsaid, _ = learn(model, [samples[::2], samples[1::2]], pool, LOOK, precision)
         got = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
         print(json.dumps({
             "products": name, "loss": abs(said + LOOK * (astray + SAYING * unsaid) - loss.item()) / loss.item(),
             "gradient": ((got - right).norm() / right.norm()).item(),
+            "size": (got.norm() / right.norm()).item(),
         }))  # fmt: skip
+
+
+def sample():
+    """Which tokens a sample has: in the mean each counts once, the largest always and once, the told ones always."""
+    random = torch.Generator().manual_seed(3)
+    counts, taken = torch.zeros(2000, dtype=torch.double), 0
+    size, told = 0.01 + torch.rand(2000, generator=random) ** 8, torch.tensor([7, 1999])
+    for _ in range(4000):
+        scale = torch.rand((), generator=random)  # what says where the counting begins
+        places, scales = sampled._pick(size[:, None] * scale, told)
+        assert (places.diff() > 0).all() and torch.isin(told, places).all()
+        counts[places] += scales
+        taken += len(places)
+    large = size > size.sort().values[-20]
+    rare = size < size.median()
+    print(json.dumps({
+        "taken": taken / 4000 / 2000, "large": [counts[large].min().item() / 4000, counts[large].max().item() / 4000],
+        "rare": counts[rare].mean().item() / 4000, "whole": counts.mean().item() / 4000,
+    }))  # fmt: skip
 
 
 def visits():
