@@ -10,7 +10,7 @@ import type { Engine } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Catalogue } from '../tools/catalogue.js'
 import { LateDefinitions, lineOf } from '../tools/late-definitions.js'
-import { managementTools, removeTools, SEARCH_TOOLS, standing } from '../tools/management.js'
+import { heldRemoval, managementTools, removeTools, SEARCH_TOOLS, standing } from '../tools/management.js'
 import { type ToolLimits, ToolMemory, type ToolMemoryState } from '../tools/tool-memory.js'
 import { MemToolAsides, type MemToolMode, memToolPrompts } from './memtool-asides.js'
 import type { AskOptions } from './session.js'
@@ -178,13 +178,15 @@ export class MemToolSession {
     const { contextTools = [], execute, removal = { by: 'model' } } = this.options
     const { search, remove } = managementTools(() => this.#asides.managed)
     // In workflow mode searching is ours, but a model that sees the result has to know the tool.
-    const own = mode === 'autonomous' && removal.by === 'model' ? [search, remove] : [search]
+    const removes = mode === 'autonomous' && removal.by === 'model'
+    const own = removes ? [search, remove] : [search]
     return new Toolbox([...contextTools, ...own], [], undefined, {
       get rendered() {
         return placement === 'list' ? memory.loaded.map(({ definition }) => definition) : []
       },
       get unlisted() {
-        return placement === 'list' ? [] : memory.loaded.map(({ definition }) => definition)
+        const shown = placement === 'list' ? [] : memory.loaded.map(({ definition }) => definition)
+        return removes ? [...shown, ...heldRemoval(remove.definition, memory)] : shown
       },
       refusal: (name) => memory.refusal(name),
       execute: (call, signal) => {

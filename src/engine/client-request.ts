@@ -146,6 +146,11 @@ export function formGrammar({ grammar, schema }: AnswerForm): HeldForm {
   return grammar === undefined ? {} : { grammar }
 }
 
+/** What calls may be of, listed or not. An unlisted tool stands for the listed one of its name. */
+function callableTools({ tools = [], unlisted = [] }: Pick<EngineRequest, 'tools' | 'unlisted'>): readonly ToolDefinition[] {
+  return [...tools.filter(({ name }) => !unlisted.some((tool) => tool.name === name)), ...unlisted]
+}
+
 /**
  * A form; else calls of the callable tools, where a call is required from the beginning, otherwise from where one
  * begins, so that no other call can be made.
@@ -153,7 +158,7 @@ export function formGrammar({ grammar, schema }: AnswerForm): HeldForm {
  */
 function grammarOf(format: ChatFormat, request: EngineRequest): HeldForm {
   const { grammar, schema, toolChoice = 'auto', callable, endsWith = () => false } = request
-  const tools = [...(request.tools ?? []), ...(request.unlisted ?? [])]
+  const tools = callableTools(request)
   if (grammar !== undefined || schema !== undefined) return formGrammar(request)
   if (tools.length === 0 && toolChoice !== 'required') return {}
   const allowed = toolChoice === 'none' ? [] : tools.filter(({ name }) => callable?.includes(name) ?? true)

@@ -44,7 +44,10 @@ export interface EngineRequest {
   readonly toolChoice?: ToolChoice
   /** Names of the tools that a call may be of; the model sees all of `tools`, and cannot call the others. Default: all. */
   readonly callable?: readonly string[]
-  /** Tools that may be called, too, and do not stand among the definitions: the conversation shows them. Default: none. */
+  /**
+   * Tools that may be called, too, and do not stand among the definitions: the conversation shows them. One that is called like a tool of `tools` says
+   * what calls of that one are held to, when that is less than its definition shows. Default: none.
+   */
   readonly unlisted?: readonly ToolDefinition[]
   readonly sampling?: Sampling
   /** Default: what the context has room for. */

@@ -56,6 +56,14 @@ export function managementTools(managed: () => ManagedTools): { readonly search:
   return { search, remove }
 }
 
+/** The tool that removes, as calls of it are held to: names of what is loaded. None while nothing is. */
+export function heldRemoval(definition: ToolDefinition, { loaded }: ToolMemory): readonly ToolDefinition[] {
+  if (loaded.length === 0) return []
+  const names = { type: 'array', minItems: 1, items: { enum: loaded.map((tool) => tool.definition.name) } }
+  const parameters = { type: 'object', properties: { tool_names: names }, required: ['tool_names'], additionalProperties: false }
+  return [{ ...definition, parameters }]
+}
+
 /**
  * Loads what the keywords find, all of it or, where that would pass a limit, nothing; and says what is shown of it.
  * @throws KvfoldError what the embedder throws, and what makes room

@@ -60,7 +60,10 @@ test('a found tool is shown in the result, can be called from then on, is folded
   expect(shown(session)).toContain('{"name": "size_moon"')
   expect(results(session)[5]!.content).toBe('size_moon is 7')
   expect(session.memory.counts).toEqual({ added: 3, removed: 1, refused: 0, calledUnloaded: 1 })
-  // The list at the top never changed.
+  // Removals are held to what is loaded; the list at the top never changed.
+  const held = engine.requests.map(({ unlisted = [] }) => unlisted.find(({ name }) => name === 'remove_tools')?.parameters)
+  expect(held[0]).toBeUndefined()
+  expect(held[1]).toMatchObject({ properties: { tool_names: { items: { enum: ['size_moon', 'age_mars'] } } } })
   expect(new Set(engine.requests.map(({ tools }) => JSON.stringify(tools))).size).toBe(1)
 })
 

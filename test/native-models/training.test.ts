@@ -27,7 +27,7 @@ describe.skipIf(python === undefined)('training', () => {
     expect(half?.['loss']).toBeLessThan(2e-2)
     expect(half?.['gradient']).toBeLessThan(0.2)
     expect(sampled?.['loss']).toBeLessThan(1e-5)
-    expect(sampled?.['gradient']).toBeLessThan(0.3)
+    expect(sampled?.['gradient']).toBeLessThan(0.5)
     expect(sampled?.['size']).toBeCloseTo(1, 1)
   }, 120_000)
 

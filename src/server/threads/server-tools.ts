@@ -7,7 +7,7 @@ import { invariant } from '../../core/errors.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { Catalogue } from '../../tools/catalogue.js'
 import { definitionIn, LateDefinitions, lineOf } from '../../tools/late-definitions.js'
-import { managementTools, toolsFoundIn } from '../../tools/management.js'
+import { heldRemoval, managementTools, REMOVE_TOOLS, toolsFoundIn } from '../../tools/management.js'
 import { LOADED_SHARE, ToolMemory } from '../../tools/tool-memory.js'
 import type { ToolServerStatus } from './status.js'
 import type { Thread } from './thread.js'
@@ -97,7 +97,8 @@ export class ManagedThread {
 
   /** Those that may be called now and are carried out here. */
   get carriedOut(): readonly ToolDefinition[] {
-    return this.#loaded(false)
+    const remove = this.own.find(({ definition }) => definition.name === REMOVE_TOOLS)
+    return [...this.#loaded(false), ...(remove === undefined ? [] : heldRemoval(remove.definition, this.memory))]
   }
 
   /** Carries out a call of one of those. */

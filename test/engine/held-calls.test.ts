@@ -1,0 +1,35 @@
+/** Calls of a tool are held to what its unlisted namesake says, and the prompt shows the listed one. */
+import { afterEach, expect, it } from 'vitest'
+import type { ToolDefinition } from '../../src/chat/message.js'
+import { builtinModel } from '../../src/cli/builtin.js'
+import { conversationId } from '../../src/core/ids.js'
+import { LlamaEngine } from '../../src/engine/llama.js'
+import { openNative } from '../../src/native/binding.js'
+
+const remove = (items: Readonly<Record<string, unknown>>): ToolDefinition => ({
+  name: 'remove_tools',
+  description: 'Removes tools.',
+  parameters: { type: 'object', properties: { tool_names: { type: 'array', minItems: 1, items } }, required: ['tool_names'] },
+})
+
+let engine: LlamaEngine | null = null
+afterEach(() => engine?.dispose())
+
+it('writes no other name, whatever the model would say', async () => {
+  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1, cells: 2048 })
+  const asked = {
+    messages: [{ role: 'user' as const, content: 'Remove what you do not need.' }],
+    tools: [remove({ type: 'string' })],
+    toolChoice: 'required' as const,
+    maxTokens: 200,
+  }
+  const names = ['zebra_of_the_north', 'quince_weather']
+  const held = await engine.respond({ ...asked, conversation: conversationId('held'), unlisted: [remove({ enum: names })] }).reply
+  const said = held.message.toolCalls?.[0]?.arguments['tool_names'] as readonly string[]
+  expect(said.length).toBeGreaterThan(0)
+  for (const name of said) expect(names).toContain(name)
+  const free = await engine.respond({ ...asked, conversation: conversationId('free') }).reply
+  const prompt = ({ ledger, timing }: typeof free) => ledger.shown - timing.generatedTokens
+  expect(prompt(free)).toBe(prompt(held))
+  expect(free.message.content + JSON.stringify(free.message.toolCalls)).not.toMatch(/zebra_of_the_north|quince_weather/)
+})
