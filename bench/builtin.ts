@@ -1,8 +1,8 @@
 /**
  * How well the built-in model does what it was made for: the cells of its model card, each by a `kvfold eval` of its own.
  *
- * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--beside path] [--write]`. A run that was stopped goes on. Prints
- * the rows of the card's table; with `--write` all figures go to results/builtin.json, each with its command. `--beside`: weights that the
+ * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--beside path] [--write [--as builtin]]`. A run that was stopped goes on. Prints
+ * the rows of the card's table; with `--write` all figures go to results/builtin.json, or as another record, each with its command. `--beside`: weights that the
  * same samples are put to.
  */
 import { spawn } from 'node:child_process'
@@ -65,6 +65,7 @@ export async function builtin(args: readonly string[]): Promise<void> {
       model: { type: 'string', default: BUILTIN },
       beside: { type: 'string' },
       write: { type: 'boolean', default: false },
+      as: { type: 'string', default: 'builtin' },
     },
   })
   const origin = beginRecord(['builtin', ...args], fileOf(values.model), (await openNative({ gpu: 'cpu' })).backend.release, 1)
@@ -85,7 +86,7 @@ export async function builtin(args: readonly string[]): Promise<void> {
     }
   }
   const beside = values.beside === undefined ? {} : { beside: modelNow(values.beside) }
-  if (values.write) await keep('builtin', { ...origin(), ...beside, rows })
+  if (values.write) await keep(values.as, { ...origin(), ...beside, rows })
 }
 
 /** Puts commands to one model: the rows of each, with what tells its cells apart (`name`). */
