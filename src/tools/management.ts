@@ -14,6 +14,9 @@ export const REMOVE_TOOLS = 'remove_tools'
 /** Keywords of one search. */
 const MOST = 32
 
+/** Said instead of the names of all that is loaded. */
+export const ALL = 'all'
+
 export interface ManagedTools {
   readonly memory: ToolMemory
   /** Null: definitions stand in the list at the top of the prompt. */
@@ -48,7 +51,7 @@ export function managementTools(managed: () => ManagedTools): { readonly search:
     arguments: strict({
       tool_names: Type.Array(Type.String(), {
         minItems: 1,
-        description: 'The names of loaded tools, written exactly as in their definitions.',
+        description: 'The names of loaded tools, written exactly as in their definitions; "all" removes all of them.',
       }),
     }),
     run: (_, { tool_names: names }) => ({ text: removeTools(managed(), names), modifies: true }),
@@ -59,13 +62,14 @@ export function managementTools(managed: () => ManagedTools): { readonly search:
 /** The tool that removes, as calls of it are held to: names of what is loaded. None while nothing is. */
 export function heldRemoval(definition: ToolDefinition, { loaded }: ToolMemory): readonly ToolDefinition[] {
   if (loaded.length === 0) return []
-  const names = { type: 'array', minItems: 1, items: { enum: loaded.map((tool) => tool.definition.name) } }
+  const names = { type: 'array', minItems: 1, items: { enum: [...loaded.map((tool) => tool.definition.name), ALL] } }
   const parameters = { type: 'object', properties: { tool_names: names }, required: ['tool_names'], additionalProperties: false }
   return [{ ...definition, parameters }]
 }
 
 /**
- * Loads what the keywords find, all of it or, where that would pass a limit, nothing; and says what is shown of it.
+ * Loads what the keywords find, all of it or, where that would pass a limit, nothing; and says what is shown of it. A keyword with commas is a list
+ * of them.
  * @throws KvfoldError what the embedder throws, and what makes room
  */
 export async function searchFor(
@@ -73,7 +77,7 @@ export async function searchFor(
   keywords: readonly string[],
   signal?: AbortSignal,
 ): Promise<{ readonly loaded: boolean; readonly text: string }> {
-  const found = await memory.find(keywords, signal)
+  const found = await memory.find(keywords.flatMap(apart), signal)
   if (memory.excess(found.added) !== null) await makeRoom?.(found, signal)
   const excess = memory.excess(found.added)
   if (excess !== null) {
@@ -84,12 +88,21 @@ export async function searchFor(
   return { loaded: true, text: shown(found, memory, late) }
 }
 
-/** Removes them and says so; the two that manage are left. */
-export function removeTools({ memory, late }: ManagedTools, names: readonly string[]): string {
+/** What is between the commas of a keyword; of one that is nothing else, itself. */
+function apart(keyword: string): readonly string[] {
+  const several = keyword.split(/[,;]\s/u).flatMap((each) => each.trim() || [])
+  return several.length === 0 ? [keyword] : several
+}
+
+/** Removes them and says so, or all at once; the two that manage are left. */
+export function removeTools({ memory, late }: ManagedTools, named: readonly string[]): string {
+  const all = named.includes(ALL) && !memory.has(ALL)
+  const names = all ? memory.loaded.map(({ definition }) => definition.name) : named
   const fixed: readonly string[] = names.filter((name) => name === SEARCH_TOOLS || name === REMOVE_TOOLS)
   const { removed, unknown } = memory.remove(names.filter((name) => name !== SEARCH_TOOLS && name !== REMOVE_TOOLS))
   late?.hide(removed)
-  const said = [`${counted(removed.length)} removed${removed.length === 0 ? '' : `: ${namesOf(removed)}`}. ${standing(memory)}`]
+  const list = all || removed.length === 0 ? '' : `: ${namesOf(removed)}`
+  const said = [`${counted(removed.length)} removed${list}. ${standing(memory)}`]
   if (unknown.length > 0) said.push(`Not loaded: ${listed(unknown.map((name) => quoted(name, 60)))}.`)
   if (fixed.length > 0) said.push(`${listed(fixed)} cannot be removed.`)
   return said.join(' ')

@@ -63,8 +63,35 @@ test('a found tool is shown in the result, can be called from then on, is folded
   // Removals are held to what is loaded; the list at the top never changed.
   const held = engine.requests.map(({ unlisted = [] }) => unlisted.find(({ name }) => name === 'remove_tools')?.parameters)
   expect(held[0]).toBeUndefined()
-  expect(held[1]).toMatchObject({ properties: { tool_names: { items: { enum: ['size_moon', 'age_mars'] } } } })
+  expect(held[1]).toMatchObject({ properties: { tool_names: { items: { enum: ['size_moon', 'age_mars', 'all'] } } } })
   expect(new Set(engine.requests.map(({ tools }) => JSON.stringify(tools))).size).toBe(1)
+})
+
+test('a keyword with commas is a list, and all that is loaded is removed at a word', async () => {
+  const { session } = await sessionOf([
+    { calls: [search('size of the moon, age of mars.')] },
+    { content: 'first' },
+    { calls: [remove('all')] },
+    { calls: [search(', ')] },
+    { content: 'second' },
+  ])
+  await session.ask('one')
+  expect(session.memory.loaded.map(({ definition }) => definition.name)).toEqual(['size_moon', 'age_mars'])
+  await session.ask('two')
+  expect(session.memory.size).toBe(0)
+  expect(results(session)[1]!.content).toBe('2 tools removed. 0 of at most 128 tools loaded.')
+  expect(results(session)[2]!.content).toContain('Nothing found for ", ".')
+  expect(session.memory.counts).toMatchObject({ added: 2, removed: 2 })
+})
+
+test('hybrid removes all at a word', async () => {
+  const { session } = await sessionOf(
+    [{ calls: [search('size moon')] }, { content: 'first' }, { content: '{"remove": ["all"]}' }, { content: 'second' }],
+    { mode: 'hybrid' },
+  )
+  await session.ask('one')
+  await session.ask('two')
+  expect(session.memory.size).toBe(0)
 })
 
 test('under exact a tool that is loaded again is shown anew at the end', async () => {
@@ -104,7 +131,7 @@ test('hybrid asks aside what to remove, on a fork, with the loaded names as the 
   await session.ask('two')
   const aside = engine.requests[2]!
   expect(aside).toMatchObject({ conversation: 's/aside-1', parent: 's', toolChoice: 'none', kind: 'summary' })
-  expect(aside.schema).toMatchObject({ properties: { remove: { items: { enum: ['size_moon', 'age_moon'] } } } })
+  expect(aside.schema).toMatchObject({ properties: { remove: { items: { enum: ['size_moon', 'age_moon', 'all'] } } } })
   expect(aside.messages.slice(0, -1)).toEqual(engine.requests[1]!.messages.concat({ role: 'assistant', content: 'first' }))
   expect(session.memory.loaded.map(({ definition }) => definition.name)).toEqual(['size_moon'])
   // The question is no part of the conversation.
