@@ -1,5 +1,5 @@
 """What is trained when: first the streams, from nothing; then everything, by a larger model that the first one has grown into; then all of
-it again, with heads for long passages; then once more and for longest, by a model that is wider still; and then what visitors ask.
+it again, with heads for long passages; then once more and for longest, by a model that is wider still; and then what visitors ask; and then tools that come and go.
 
 A mix is kept by counting: every step adds samples of the kind that is furthest below its share of all tokens so far.
 """
@@ -156,8 +156,16 @@ class Visiting(Wider):
         return super().draw(kind, maker, done)
 
 
-COURSES = {course.name: course for course in (Streams, Everything, Passages, Wider, Visiting)}  # in order
-LAST = Visiting
+class Tools(Visiting):
+    """And once more, with tools that come and go in a third of it."""
+
+    name = "tools"
+    share = {kind: part * (0.33 / 0.11 if kind == "memtool" else 0.67 / 0.89) for kind, part in Visiting.share.items()}
+    tokens = 18e6
+
+
+COURSES = {course.name: course for course in (Streams, Everything, Passages, Wider, Visiting, Tools)}  # in order
+LAST = Tools
 
 
 def stream(kind, maker, stage, drilled, long):

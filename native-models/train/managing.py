@@ -1,9 +1,9 @@
 """Tools that come and go, after the MemTool task: a request is answered by a search, calls by name, and the values that they
 returned; the next one begins with the removal of all that was loaded. As the agent's prompts show it in its three modes, with invented companies of our own.
 
-A model of three layers does what each token can find in one or two looks, so the script is laid out for that: keywords are the question's own words up to
-the comma or the full stop, all tools are removed in the order of their definitions, and calls come in the order of the question. Every name that is copied
-is told its place, and every decision (which figure of a company, whether it wants a year, whether another call follows) the token that decides it."""
+A model of three layers does what each token can find in one or two looks, so the script is laid out for that: what is searched for are the question's own words
+up to the full stop, all tools are removed at once, and calls come in the order of the question. Every name that is copied is told its place, and every
+decision (which figure of a company, whether it wants a year, whether another call follows) the token that decides it."""
 import json
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ ABOUT = {
 YEARLY = "revenue", "net income"
 TRADES = "Foods Metals Energy Systems Freight Pharma Textiles Capital Robotics Paper".split()
 ONSETS, VOWELS, ENDS = "b br c cr d dr f g gr h k l m n p pr qu r s st t tr v w z".split(), "a e i o u ai ea io".split(), "l n r s x nd rk lt m st".split()
-MANY = 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 10  # figures of a request
+MANY = 1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 8, 10  # figures of a request
 KEPT, SAME = 0.25, 0.25  # how often a figure of a request is one that was there before; is of a company, or of a kind, that the request has already
 FORM, DECIDED = 0.25, 2.0  # what the form of a call counts, and what decides: which tool, whether it wants a year, whether another one follows
 
@@ -113,75 +113,43 @@ class Managing:
         return text + ".", figures, places
 
     def _keywords(self, talk, places, weights):
+        """The question's list, commas and all: a search takes it apart there."""
         _, decided, whole = weights
-        parts = []
-        for n, place in enumerate(places):
-            parts += [('", "', whole, None)] * (n > 0)
-            parts += [("the", whole, None), (talk.text[place.metric : place.end], whole, Stretch(place.metric))]
-            parts.append((talk.text[place.end], decided, place.end))
-        return parts
+        first, end = places[0].metric, places[-1].end
+        return [("the", whole, None), (talk.text[first:end], whole, Stretch(first)), (talk.text[end], decided, end)]
 
     def _aside(self, talk, rng, searched):
         """The question what to search for, where nothing is loaded any more, or what to remove; and its answer."""
         begin, tools = talk.user_open(), [] if searched else self.loaded
-        text, places, parts = LOADED, [], []
-        for n, tool in enumerate(tools):
-            text += ", " if n else ""
-            places.append((begin + len(text), begin + len(text) + len(name_of(tool))))
-            text += name_of(tool)
         before, after = MISSING if searched else USELESS
-        text += ("" if tools else "none") + before
+        text = LOADED + (", ".join(map(name_of, tools)) or "none") + before
         request, _, asked = self._asked(rng, begin + len(text))
         talk.user_close(text + request + after)
         if searched:
             parts = [('{"keywords": ["', 4 * FORM, None), *self._keywords(talk, asked, (FORM, DECIDED, 4 * FORM)), ('"]}', 4 * FORM, None)]
         else:
-            parts = [('{"remove": ["', 4 * FORM, None)]
-            for n, (tool, (start, end)) in enumerate(zip(tools, places)):
-                parts += [(name_of(tool), 4 * FORM, Stretch(start)), ('"', FORM, None), (", " if n + 1 < len(tools) else "]", DECIDED, Hint(end))]
-                parts.append(('"' if n + 1 < len(tools) else "}", FORM, None))
+            parts = [('{"remove": ["all"]}', 4 * FORM, None)]
         talk.assistant([*parts, (fmt.END, 4 * FORM, None)])
 
     def _manage(self, talk, rng, figures, places, learned, shown):
         """The calls that remove all that is loaded and search what is asked for, in the question's own words up to the comma or the full stop, which says whether
         another one follows; and their results, with definitions (`shown`), with marks that they were removed, or not at all (None)."""
         form, decided, whole = (FORM, DECIDED, 4 * FORM) if learned else (0, 0, 0)
-        parts, useless, chained = [], self.loaded, []
+        parts, useless = [], self.loaded
         if useless:
-            parts.append(('<tool_call>\n{"name": "remove_tools", "arguments": {"tool_names": ["', whole, None))
-            for n, tool in enumerate(useless):
-                parts += [('"', form, None), (", ", decided, self._behind(talk, useless[n - 1])), ('"', form, None)] * (n > 0)
-                chained.append(len(parts))
-                parts.append((name_of(tool), whole, Stretch(self.defined[tool]) if tool in self.defined else None))
-            parts += [('"', form, None), ("]", decided, self._behind(talk, useless[-1])), ("}}\n</tool_call>\n", whole, None)]
+            parts.append(('<tool_call>\n{"name": "remove_tools", "arguments": {"tool_names": ["all"]}}\n</tool_call>\n', whole, None))
         parts.append(('<tool_call>\n{"name": "search_tools", "arguments": {"keywords": ["', whole, None))
         parts += self._keywords(talk, places, (form, decided, whole))
         parts.append(('"]}}\n</tool_call>', whole, None))
-        starts = talk.assistant([*parts, (fmt.END, whole, None)])
-        if learned:
-            for one, other, before, tool in zip(chained, chained[1:], useless, useless[1:]):
-                self._chain(talk, starts[other], starts[one] + len(name_of(before)) - 1, before, tool)
+        talk.assistant([*parts, (fmt.END, whole, None)])
         if shown is None:
             return
         if useless:
             self.loaded = []
-            text = "%s removed: %s. 0 of at most 128 tools loaded." % (counted(useless), ", ".join(map(name_of, useless)))
+            text = "%s removed. 0 of at most 128 tools loaded." % counted(useless)
             talk.say(fmt.START + "tool\n" + text + fmt.END + "\n")
         needed = [(company, metric) for company, metric, _ in figures]
         self._found(talk, rng, list(dict.fromkeys(needed)), needed, shown)
-
-    def _behind(self, talk, tool):
-        """What follows a definition: another one, or nothing."""
-        if tool not in self.defined:
-            return None
-        return Hint(talk.text.index("}\n{", self.defined[tool]) + 1 if tool != self.loaded[-1] else talk.text.index(fmt.END, self.defined[tool]))
-
-    def _chain(self, talk, own, ended, before, tool):
-        """The name at `own` is the one whose definition follows that of the name before, which `ended` there."""
-        known = self.defined[tool], self.defined[before] + len(name_of(before)) - 1
-        for n in range(len(name_of(tool))):
-            talk.pointed += [(own + n - 1, ended), (known[0] + n, known[1])]
-        talk.pointed.append((self._behind(talk, before), known[1]))
 
     def _found(self, talk, rng, missing, needed, shown):
         """The result of a search; where it is not `shown`, that of a turn before."""

@@ -37,7 +37,7 @@ def main():
         "training": {
             "command": "native-models/train/run.sh",
             "stages": STAGES,
-            "courses": [*_before(state, a.run), _course_of(LAST, state)],
+            "courses": _courses(LAST, state, a.run),
             "machine": _machine(),
         },
         "evaluation": {
@@ -56,9 +56,12 @@ def main():
     _model_card(data)
 
 
-def _before(state, run):
-    """The courses before the last: as the checkpoint knows them, if it was made from what is shipped."""
-    return state.get("before") or [_course_of(course, torch.load(path_of(run, course.name))["state"]) for course in COURSES.values() if course is not LAST]
+def _courses(course, state, run):
+    """All up to this one: as the checkpoint knows them, if it was made from what is shipped; else from those of the courses before."""
+    before, earlier = state.get("before"), list(COURSES.values())[: list(COURSES).index(course.name)]
+    if before is None:
+        before = _courses(earlier[-1], torch.load(path_of(run, earlier[-1].name))["state"], run) if earlier else []
+    return [*before, _course_of(course, state) if "settings" in state else state["made"]]
 
 
 def _course_of(course, state):

@@ -30,7 +30,7 @@ def main():
     model = restored(gguf_read.read(a.gguf)[1], config, Vocabulary(load_words()))
     state = {
         "step": last["steps"], "tokens": last["tokens"], "kinds": last["tokensOf"], "samples": last["samplesOf"], "form": last["plainWithoutValues"],
-        "wall": last["wallSeconds"], "cpu": last["cpuSeconds"], "loss": last["loss"], "warm": last["steps"], "before": before,
+        "wall": last["wallSeconds"], "cpu": last["cpuSeconds"], "loss": last["loss"], "warm": last["steps"], "before": before, "made": last,
     }  # fmt: skip
     os.makedirs(a.run, exist_ok=True)
     torch.save({"model": model.state_dict(), "state": state, "config": tuple(config), "course": last["name"]}, path)

@@ -22,6 +22,7 @@ train everything
 train passages
 train wider ${WIDER:+--tokens $WIDER}
 train visiting ${VISITING:+--tokens $VISITING}
+train tools
 $python -m train.export
 $python -m train.export_onnx
 $python -m train.evaluate --samples 6

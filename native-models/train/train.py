@@ -1,4 +1,4 @@
-"""Training: `python3 -m train.train streams`, `everything`, `passages` and `wider` (from native-models/; see course.py).
+"""Training: `python3 -m train.train streams`, `everything` and so on (from native-models/; see course.py).
 
 Resumes from its checkpoint; ctrl-C loses at most two minutes.
 """
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from . import flags
 from . import format as fmt
 from .circuit import initialise
-from .course import COURSES, Everything, Passages, Streams, Visiting, Wider
+from .course import COURSES, Everything, Passages, Streams, Tools, Visiting, Wider
 from .data import Maker
 from .grow import grown
 from .model import Config, Model
@@ -122,6 +122,8 @@ def begin(course, vocabulary, seed, run):
         return widened(load(path_of(run, Passages.name))[0], vocabulary, course.read["similar"].passages(course.fitted), seed)
     if course.name == Visiting.name:
         return load(path_of(run, Wider.name))[0]
+    if course.name == Tools.name:
+        return load(path_of(run, Visiting.name))[0]
     old, tokenizer, _ = load(path_of(run, Streams.name))
     return grown(old, [t.text for t in tokenizer.vocabulary.tokens], vocabulary, seed)
 

@@ -167,7 +167,7 @@ def marked():
 
 
 def managed():
-    """What is searched was asked for, all that was loaded is removed, what is called is defined before; names are copied from where they stand, and what is
+    """What is searched was asked for, all that was loaded is removed, what is called is defined before; names are told where they stand, and what is
     decided (a figure, whether it wants a year, whether another call follows) stands before."""
     _, maker = setting(8)
     tokens = maker.vocabulary.tokens
@@ -184,22 +184,21 @@ def managed():
                 continue
             if said[3]:
                 ((asked, some),) = json.loads(said[3]).items()
-                names = before[before.rindex("are loaded: ") + len("are loaded: ") :].split(".\n")[0]
                 request = before[before.rindex("Please tell me ") + len("Please tell me ") :].split("\n")[0]
-                assert (", ".join(some), " ".join(some))[asked == "keywords"] == (names, request)[asked == "keywords"], (some, names, request)
+                assert some == ([request] if asked == "keywords" else ["all"]), (some, request)
                 asides += 1
                 continue
             name, arguments = json.loads(said[1]).values()
             if name == "search_tools":
                 question = before[before.rindex("Please tell me") + len("Please tell me") :].split("\n")[0].removesuffix(fmt.END)
-                assert question == " " + " ".join(arguments["keywords"]), (question, arguments)
+                assert [question] == [" " + one for one in arguments["keywords"]], (question, arguments)
             elif name == "remove_tools":
-                assert len(arguments["tool_names"]) == loaded
-            for one in arguments.get("tool_names", [name] if name != "search_tools" else []):
-                definition = before.rfind('{"name": "%s", "description"' % one)
-                assert definition >= 0 or "(%s removed)" % one in before or "(removed)" in before, (one, text)
-                if definition >= 0 and name == one:
-                    assert ('"year"' in before[definition:].split("\n")[0]) == ("year" in arguments), (one, text)
+                assert arguments["tool_names"] == ["all"] and loaded > 0
+            else:
+                definition = before.rfind('{"name": "%s", "description"' % name)
+                assert definition >= 0 or "(%s removed)" % name in before or "(removed)" in before, (name, text)
+                if definition >= 0:
+                    assert ('"year"' in before[definition:].split("\n")[0]) == ("year" in arguments), (name, text)
         assert asides == ("remove_tools(" not in text)
         assert len(sample.looks) and (sample.looks[:, 1] < sample.looks[:, 0]).all()
         for one, other in sample.looks:
