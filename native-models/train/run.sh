@@ -1,8 +1,8 @@
 #!/bin/sh
 # From nothing to builtin/kvfold-tiny.gguf, onnx/, golden.json and manifest.json. Needs python3 with numpy and torch
 # (2.x, faster by far; 1.13, which Debian has as python3-torch with libopenblas0-pthread, is enough); and this project, installed: the tasks that are read are
-# collected by it. Run it again to resume; delete train/.run to start over. WIDER and VISITING: tokens of the two longest courses, if not the
-# 81 and 59 millions of the shipped weights. SEED: default 1. THREADS: default all cores.
+# collected by it. Run it again to resume; delete train/.run to start over. WIDER, VISITING and TOOLS: tokens of the three longest courses, if not
+# their 81, 59 and 18 millions; the shipped weights have none of the last. SEED: default 1. PROCESSES: default all cores.
 set -e
 cd "$(dirname "$0")/.."
 python=${PYTHON:-/usr/bin/python3}
@@ -12,7 +12,7 @@ export ONEDNN_PRIMITIVE_CACHE_CAPACITY=8192
 export MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 MALLOC_ARENA_MAX=1
 mkdir -p train/.run
 train() {
-  $python -m train.train "$@" --seed ${SEED:-1} ${THREADS:+--threads $THREADS}
+  $python -m train.train "$@" --seed ${SEED:-1} ${PROCESSES:+--processes $PROCESSES}
 }
 (cd .. && node --import tsx native-models/train/reading.mts)
 train streams
@@ -22,7 +22,7 @@ train everything
 train passages
 train wider ${WIDER:+--tokens $WIDER}
 train visiting ${VISITING:+--tokens $VISITING}
-train tools
+train tools ${TOOLS:+--tokens $TOOLS}
 $python -m train.export
 $python -m train.export_onnx
 $python -m train.evaluate --samples 6

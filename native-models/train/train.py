@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from .passages import furthered
 from .tokenizer import Tokenizer
 from .wider import widened
 from .words import Vocabulary, load_words
+from .workers import Workers
 
 RUN = os.path.join(os.path.dirname(__file__), ".run")
 LOOKING = 2  # heads of the last layer that are told where to look
@@ -79,21 +80,30 @@ def cost(sample):
     return len(sample.ids) * (1 + len(sample.ids) / 6000)
 
 
-def learn(model, parts, pool, look, dtype=torch.float32):
-    """Gradients of the weighted mean loss of all parts, each part on a thread of its own; the loss, how far attention is from where it should
-    look and what it carries from there from saying so, which count `look` and `SAYING` of it, and the scores."""
+class Share(NamedTuple):
+    """What a part gives to a step: its gradients, losses and scores. `total`, `told`, `carried`: what the losses of all parts are divided by."""
+
+    look: float
+    dtype: torch.dtype
+    total: float
+    told: int
+    carried: int
+
+    def __call__(self, model, part):
+        loss, astray, unsaid, scores = forward(model, part, self.dtype)
+        whole = loss / self.total + self.look * (astray / self.told + SAYING * unsaid / self.carried)
+        gradients = torch.autograd.grad(whole, list(model.parameters()))
+        return gradients, (loss.item() / self.total, astray.item() / self.told, unsaid.item() / self.carried), scores
+
+
+def learn(model, parts, compute, look, dtype=torch.float32):
+    """Gradients of the weighted mean loss of all parts, which `compute` (see workers.py) has computed; the loss, how far attention is from where it
+    should look and what it carries from there from saying so, which count `look` and `SAYING` of it, and the scores."""
     total = float(sum(s.weights.sum() for part in parts for s in part))
     told = max(1, sum(LOOKING * (len(s.looks) + len(s.hints)) + len(s.steps) for part in parts for s in part))
     carried = max(1, sum(len(s.looks) for part in parts for s in part))
-    parameters = list(model.parameters())
-
-    def one(part):
-        loss, astray, unsaid, scores = forward(model, part, dtype)
-        gradients = torch.autograd.grad(loss / total + look * (astray / told + SAYING * unsaid / carried), parameters)
-        return gradients, (loss.item() / total, astray.item() / told, unsaid.item() / carried), scores
-
-    gradients, losses, scores = zip(*pool.map(one, parts))
-    for n, parameter in enumerate(parameters):
+    gradients, losses, scores = zip(*compute(model, Share(look, dtype, total, told, carried), parts))
+    for n, parameter in enumerate(model.parameters()):
         parameter.grad = sum(g[n] for g in gradients[1:]) + gradients[0][n]
     merged = {}
     for some in scores:
@@ -147,14 +157,13 @@ def main():
     p.add_argument("--tokens", type=float, help="prompt and completion tokens to train on")
     p.add_argument("--batch", type=int, default=3200, help="tokens a step, at least")
     p.add_argument("--peak", type=float)
-    p.add_argument("--threads", type=int, help="default: as many as there are cores")
+    p.add_argument("--processes", type=int, help="that compute a step; default: as many as there are cores")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--products", choices=PRECISIONS, default="bfloat16" if FAST_HALF & set(flags()) else "float32", help="default: what the processor is fast with")
     p.add_argument("--run", default=RUN)
     a = p.parse_args()
     torch.set_num_threads(1)
-    threads = a.threads or os.cpu_count() or 1
-    pool = ThreadPoolExecutor(threads)
+    processes = a.processes or os.cpu_count() or 1
     torch.set_flush_denormal(True)  # sharp attention underflows; denormal numbers would make products fifty times slower
     torch.manual_seed(a.seed)
     os.makedirs(a.run, exist_ok=True)
@@ -168,6 +177,7 @@ def main():
     maker = Maker(words, Tokenizer(vocabulary), a.seed + (saved["state"]["step"] if saved else 0), course.alike)
     model = load(path)[0] if saved else begin(course, vocabulary, a.seed, a.run)
     model.parts = np.isin(np.arange(len(vocabulary)), list(vocabulary.parts))
+    compute = Workers(model, processes)
     matrices = [t for t in model.parameters() if t.ndim == 2 and t.shape[0] not in (model.rows.shape[0], model.values.shape[0])]
     chosen = {id(t) for t in matrices}
     others = [t for t in model.parameters() if id(t) not in chosen]
@@ -187,13 +197,13 @@ def main():
     if state.get("share") != course.share:  # the mix is kept from here on
         state["share"], state["mixed"] = dict(course.share), dict(none)
     seen, mean, astray, unsaid, saved_at = {}, state["loss"], 0.0, 0.0, time.time()
-    clock, cpu = time.time(), time.process_time()
+    clock, cpu = time.time(), compute.seconds()
 
     def save():
         nonlocal clock, cpu
         state["wall"] += time.time() - clock
-        state["cpu"] += time.process_time() - cpu
-        clock, cpu = time.time(), time.process_time()
+        state["cpu"] += compute.seconds() - cpu
+        clock, cpu = time.time(), compute.seconds()
         state["loss"], state["settings"] = mean, vars(a)
         kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "state": state, "config": tuple(model.config)}
         kept.update(course=a.course, progress=course.progress(), random=maker.rng.getstate())
@@ -201,8 +211,8 @@ def main():
         os.replace(path + ".new", path)
 
     while state["tokens"] < a.tokens:
-        parts, costs, size = [[] for _ in range(threads)], [0.0] * threads, 0
-        while min(costs) < max(a.batch / threads, LEVEL * max(costs)):
+        parts, costs, size = [[] for _ in range(processes)], [0.0] * processes, 0
+        while min(costs) < max(a.batch / processes, LEVEL * max(costs)):
             kind = min(course.share, key=lambda k: state["mixed"][k] / course.share[k])
             s = course.draw(kind, maker, state["tokens"] / a.tokens)
             least = costs.index(min(costs))
@@ -215,7 +225,7 @@ def main():
             state["form"] += len(s.ids) if s.kind == "form" else 0
         for group in optimizer.param_groups:
             group["lr"] = rate(state["tokens"], a.tokens, a.peak, state["step"] - state["warm"])
-        loss, away, not_said, scores = learn(model, parts, pool, course.look, PRECISIONS[a.products])
+        loss, away, not_said, scores = learn(model, parts, compute, course.look, PRECISIONS[a.products])
         astray, unsaid = astray + 0.02 * (away - astray), unsaid + 0.02 * (not_said - unsaid)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -4,7 +4,6 @@ import os
 import random
 import re
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from train.train import LOOKING, SAYING, learn  # noqa: E402
 from train.trajectories import Record, Trajectories  # noqa: E402
 from train.tokenizer import Tokenizer  # noqa: E402
 from train.visits import NAMED, Visits  # noqa: E402
+from train.workers import Workers, alone  # noqa: E402
 
 LOOK = 0.5
 
@@ -86,14 +86,17 @@ def step():
     """Loss and gradients of a training step against a computation by their letters, in float32, in bfloat16, and from a sample of the tokens."""
     model, maker = setting(11)
     samples = [sample for _ in range(4) for sample in some_samples(maker)]  # of a few the rounding of bfloat16 does not average out
-    pool = SimpleNamespace(map=map)
+    compute = {"here": alone, "beside": Workers(model, 2)}
     exact = begun(GGUF_PATH)[0].double()
     loss = by_the_letter(exact, samples)
     loss.backward()
     right = torch.cat([p.grad.flatten() for p in exact.parameters()])
-    for name, precision, share in (("single", torch.float32, 1), ("half", torch.bfloat16, 1), ("sampled", torch.float32, sampled.SHARE)):
+    for name, precision, share, where in (
+        ("single", torch.float32, 1, "here"), ("half", torch.bfloat16, 1, "here"),
+        ("sampled", torch.float32, sampled.SHARE, "here"), ("beside", torch.float32, sampled.SHARE, "beside"),
+    ):  # fmt: skip
         sampled.SHARE = share
-        said, astray, unsaid, _ = learn(model, [samples[::2], samples[1::2]], pool, LOOK, precision)
+        said, astray, unsaid, _ = learn(model, [samples[::2], samples[1::2]], compute[where], LOOK, precision)
         got = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
         print(json.dumps({
             "products": name, "loss": abs(said + LOOK * (astray + SAYING * unsaid) - loss.item()) / loss.item(),
@@ -103,7 +106,7 @@ def step():
 
 
 def sample():
-    """Which tokens a sample has: in the mean each counts once, the largest always and once, the told ones always."""
+    """Which tokens a sample has: in the mean each counts once, the largest always, each as once, the told ones always."""
     random = torch.Generator().manual_seed(3)
     counts, taken = torch.zeros(2000, dtype=torch.double), 0
     size, told = 0.01 + torch.rand(2000, generator=random) ** 8, torch.tensor([7, 1999])
