@@ -41,7 +41,7 @@ def main():
     p.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     p.add_argument("--products", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     a = p.parse_args()
-    torch.set_num_processes(1)
+    torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     model, vocabulary = begun(GGUF_PATH)
     model.parts = np.isin(np.arange(len(vocabulary)), list(vocabulary.parts))
