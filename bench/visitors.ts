@@ -2,8 +2,8 @@
  * What visitors ask of the built-in model beyond its card: more than one question in a conversation, other separators, sentences, markers, words and
  * names, of a list that no training run has read.
  *
- * `npm run --silent bench -- visitors [--models builtin,<path>] [--samples 10] [--seed 21] [--list native-models/held-out.json] [--write [--as visitors]]`. All
- * models are asked the same; with `--write` the rows go to results/visitors.json, or as another record.
+ * `npm run --silent bench -- visitors [--models builtin,<path>] [--samples 10] [--seed 21] [--list native-models/held-out.json] [--write]`. All
+ * models are asked the same; with `--write` the rows go to results/visitors.json.
  */
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
@@ -45,7 +45,6 @@ export async function visitors(args: readonly string[]): Promise<void> {
       seed: { type: 'string', default: '21' },
       list: { type: 'string', default: 'native-models/held-out.json' },
       write: { type: 'boolean', default: false },
-      as: { type: 'string', default: 'visitors' },
     },
   })
   const native = await openNative({ gpu: 'cpu' })
@@ -67,7 +66,7 @@ export async function visitors(args: readonly string[]): Promise<void> {
     }
     await engine.dispose()
   }
-  if (values.write) await keep(values.as, { ...origin(), rows })
+  if (values.write) await keep('visitors', { ...origin(), rows })
 }
 
 function cellsOf(list: List): Readonly<Record<string, Played>> {

@@ -168,6 +168,12 @@ COURSES = {course.name: course for course in (Streams, Everything, Passages, Wid
 LAST = Tools
 
 
+def before(course):
+    """The course whose model this one begins with; None: it is the first."""
+    courses = [None, *COURSES.values()]
+    return courses[list(COURSES).index(course.name)]
+
+
 def stream(kind, maker, stage, drilled, long):
     rng, chance = maker.rng, maker.rng.random()
     keys, most = STAGES[stage if rng.random() > 0.25 else rng.randrange(stage + 1)]

@@ -112,9 +112,8 @@ class Managing:
             places.append(Asked(place, company, named, end - 4, end))
         return text + ".", figures, places
 
-    def _keywords(self, talk, places, weights):
+    def _keywords(self, talk, places, decided, whole):
         """The question's list, commas and all: a search takes it apart there."""
-        _, decided, whole = weights
         first, end = places[0].metric, places[-1].end
         return [("the", whole, None), (talk.text[first:end], whole, Stretch(first)), (talk.text[end], decided, end)]
 
@@ -126,20 +125,20 @@ class Managing:
         request, _, asked = self._asked(rng, begin + len(text))
         talk.user_close(text + request + after)
         if searched:
-            parts = [('{"keywords": ["', 4 * FORM, None), *self._keywords(talk, asked, (FORM, DECIDED, 4 * FORM)), ('"]}', 4 * FORM, None)]
+            parts = [('{"keywords": ["', 4 * FORM, None), *self._keywords(talk, asked, DECIDED, 4 * FORM), ('"]}', 4 * FORM, None)]
         else:
             parts = [('{"remove": ["all"]}', 4 * FORM, None)]
         talk.assistant([*parts, (fmt.END, 4 * FORM, None)])
 
     def _manage(self, talk, rng, figures, places, learned, shown):
-        """The calls that remove all that is loaded and search what is asked for, in the question's own words up to the comma or the full stop, which says whether
-        another one follows; and their results, with definitions (`shown`), with marks that they were removed, or not at all (None)."""
-        form, decided, whole = (FORM, DECIDED, 4 * FORM) if learned else (0, 0, 0)
+        """The calls that remove all that is loaded and search what is asked for; and their results, with definitions (`shown`), with marks that they were
+        removed, or not at all (None)."""
+        decided, whole = (DECIDED, 4 * FORM) if learned else (0, 0)
         parts, useless = [], self.loaded
         if useless:
             parts.append(('<tool_call>\n{"name": "remove_tools", "arguments": {"tool_names": ["all"]}}\n</tool_call>\n', whole, None))
         parts.append(('<tool_call>\n{"name": "search_tools", "arguments": {"keywords": ["', whole, None))
-        parts += self._keywords(talk, places, (form, decided, whole))
+        parts += self._keywords(talk, places, decided, whole)
         parts.append(('"]}}\n</tool_call>', whole, None))
         talk.assistant([*parts, (fmt.END, whole, None)])
         if shown is None:

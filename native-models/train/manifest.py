@@ -7,7 +7,7 @@ import platform
 
 import torch
 
-from .course import COURSES, LAST, STAGES
+from .course import LAST, STAGES, before
 from .shipped import BUILTIN, GGUF_PATH
 from .train import RUN, load, path_of
 
@@ -58,10 +58,10 @@ def main():
 
 def _courses(course, state, run):
     """All up to this one: as the checkpoint knows them, if it was made from what is shipped; else from those of the courses before."""
-    before, earlier = state.get("before"), list(COURSES.values())[: list(COURSES).index(course.name)]
-    if before is None:
-        before = _courses(earlier[-1], torch.load(path_of(run, earlier[-1].name))["state"], run) if earlier else []
-    return [*before, _course_of(course, state) if "settings" in state else state["made"]]
+    courses, earlier = state.get("before", []), before(course)
+    if "before" not in state and earlier:
+        courses = _courses(earlier, torch.load(path_of(run, earlier.name))["state"], run)
+    return [*courses, _course_of(course, state) if "settings" in state else state["made"]]
 
 
 def _course_of(course, state):

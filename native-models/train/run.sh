@@ -7,7 +7,7 @@ set -e
 cd "$(dirname "$0")/.."
 python=${PYTHON:-/usr/bin/python3}
 # One large heap that is never given back: the same buffers are needed again in every step, and a third of the time went into fresh pages.
-# So is the code of products, a piece for each of their sizes.
+# The code of products is kept as well, a piece for each of their sizes.
 export ONEDNN_PRIMITIVE_CACHE_CAPACITY=8192
 export MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 MALLOC_ARENA_MAX=1
 mkdir -p train/.run

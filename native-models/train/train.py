@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from . import flags
 from . import format as fmt
 from .circuit import initialise
-from .course import COURSES, Everything, Passages, Streams, Tools, Visiting, Wider
+from .course import COURSES, Everything, Passages, Streams, Wider, before
 from .data import Maker
 from .grow import grown
 from .model import Config, Model
@@ -121,21 +121,18 @@ def rate(done, total, peak, step):
 
 
 def begin(course, vocabulary, seed, run):
-    """The model before its first step: the circuit, or what the course before made, grown."""
+    """The model before its first step: the circuit, or what the course before made, grown where this one has it so."""
     if course.name == Streams.name:
         model = Model(Config(), vocabulary)
         initialise(model, vocabulary, fmt, seed)
         return model
-    if course.name == Passages.name:
-        return furthered(load(path_of(run, Everything.name))[0], vocabulary, course.read["similar"].passages(course.fitted), seed)
-    if course.name == Wider.name:
-        return widened(load(path_of(run, Passages.name))[0], vocabulary, course.read["similar"].passages(course.fitted), seed)
-    if course.name == Visiting.name:
-        return load(path_of(run, Wider.name))[0]
-    if course.name == Tools.name:
-        return load(path_of(run, Visiting.name))[0]
-    old, tokenizer, _ = load(path_of(run, Streams.name))
-    return grown(old, [t.text for t in tokenizer.vocabulary.tokens], vocabulary, seed)
+    old, tokenizer, _ = load(path_of(run, before(course).name))
+    if course.name == Everything.name:
+        return grown(old, [t.text for t in tokenizer.vocabulary.tokens], vocabulary, seed)
+    if course.name in (Passages.name, Wider.name):
+        enlarged = furthered if course.name == Passages.name else widened
+        return enlarged(old, vocabulary, course.read["similar"].passages(course.fitted), seed)
+    return old
 
 
 def path_of(run, course):

@@ -6,7 +6,7 @@ import { conversationId } from '../core/ids.js'
 import type { Engine } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { LateDefinitions } from '../tools/late-definitions.js'
-import { ALL, type ManagedTools, removeTools, SEARCH_TOOLS, searchFor } from '../tools/management.js'
+import { type ManagedTools, removable, removeTools, SEARCH_TOOLS, searchFor } from '../tools/management.js'
 import type { SearchedTools, ToolMemory } from '../tools/tool-memory.js'
 import type { TurnOptions } from './tool-loop.js'
 
@@ -52,7 +52,7 @@ const pruneQuestion = (names: readonly string[], request: string, room: number):
     (room > 0 ? `At least ${room} of them must go to make room for others. ` : '') +
     `Which of them are not directly needed for the next request? It is:\n${request}\n` +
     'Answer with JSON: {"remove": [names]}; an empty list when all are needed.',
-  schema: listSchema('remove', { enum: [...names, ALL] }),
+  schema: listSchema('remove', removable(names)),
 })
 
 const searchQuestion = (names: readonly string[], request: string): AsideQuestion => ({
@@ -157,7 +157,7 @@ export class MemToolAsides {
   }
 
   get #names(): readonly string[] {
-    return this.options.memory.loaded.map(({ definition }) => definition.name)
+    return this.options.memory.names
   }
 
   async #prune(room: number, signal?: AbortSignal): Promise<void> {

@@ -15,7 +15,10 @@ export const REMOVE_TOOLS = 'remove_tools'
 const MOST = 32
 
 /** Said instead of the names of all that is loaded. */
-export const ALL = 'all'
+const ALL = 'all'
+
+/** The schema of what may be named where something is to be removed. */
+export const removable = (names: readonly string[]) => ({ enum: [...names, ALL] })
 
 export interface ManagedTools {
   readonly memory: ToolMemory
@@ -60,10 +63,10 @@ export function managementTools(managed: () => ManagedTools): { readonly search:
 }
 
 /** The tool that removes, as calls of it are held to: names of what is loaded. None while nothing is. */
-export function heldRemoval(definition: ToolDefinition, { loaded }: ToolMemory): readonly ToolDefinition[] {
-  if (loaded.length === 0) return []
-  const names = { type: 'array', minItems: 1, items: { enum: [...loaded.map((tool) => tool.definition.name), ALL] } }
-  const parameters = { type: 'object', properties: { tool_names: names }, required: ['tool_names'], additionalProperties: false }
+export function heldRemoval(definition: ToolDefinition, { names }: ToolMemory): readonly ToolDefinition[] {
+  if (names.length === 0) return []
+  const list = { type: 'array', minItems: 1, items: removable(names) }
+  const parameters = { type: 'object', properties: { tool_names: list }, required: ['tool_names'], additionalProperties: false }
   return [{ ...definition, parameters }]
 }
 
@@ -97,7 +100,7 @@ function apart(keyword: string): readonly string[] {
 /** Removes them and says so, or all at once; the two that manage are left. */
 export function removeTools({ memory, late }: ManagedTools, named: readonly string[]): string {
   const all = named.includes(ALL) && !memory.has(ALL)
-  const names = all ? memory.loaded.map(({ definition }) => definition.name) : named
+  const names = all ? memory.names : named
   const fixed: readonly string[] = names.filter((name) => name === SEARCH_TOOLS || name === REMOVE_TOOLS)
   const { removed, unknown } = memory.remove(names.filter((name) => name !== SEARCH_TOOLS && name !== REMOVE_TOOLS))
   late?.hide(removed)

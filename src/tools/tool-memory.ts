@@ -81,6 +81,11 @@ export class ToolMemory {
     return [...this.#loaded.values()]
   }
 
+  /** In the same order. */
+  get names(): readonly string[] {
+    return [...this.#loaded.keys()]
+  }
+
   get size(): number {
     return this.#loaded.size
   }
@@ -178,7 +183,7 @@ export class ToolMemory {
     this.#count('calledUnloaded', 1)
     if (this.options.catalogue.get(name) !== null)
       return `${name} is not loaded now. Search for it with search_tools, then call it.`
-    const names = this.loaded.map(({ definition }) => definition.name)
+    const { names } = this
     const few = names.slice(0, 20)
     const known =
       names.length === 0 ? 'No tool is loaded.' : `Loaded: ${listed(few)}${names.length > few.length ? ' and more' : ''}.`

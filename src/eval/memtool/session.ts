@@ -151,7 +151,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
           teacherOf(
             environment,
             (tool) => actor?.session.memory.has(tool) ?? false,
-            () => actor?.session.memory.loaded.map(({ definition }) => definition.name) ?? [],
+            () => actor?.session.memory.names ?? [],
           ),
         )
   const novelty = new Novelty(around(engine))
@@ -327,7 +327,7 @@ export class MemToolActor implements Actor {
   }
 
   get #names(): readonly string[] {
-    return this.session.memory.loaded.map(({ definition }) => definition.name)
+    return this.session.memory.names
   }
 
   get #needed(): readonly string[] {
