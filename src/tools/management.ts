@@ -91,9 +91,12 @@ export async function searchFor(
   return { loaded: true, text: shown(found, memory, late) }
 }
 
-/** What is between the commas of a keyword; of one that is nothing else, itself. */
+/** `(a) `, `2. `: what the item of a list begins with. */
+const ITEM = /^(?:\((?:[a-z]|\d{1,2})\)|[a-z]\)|\d{1,2}[.)])\s+/iu
+
+/** What is between the commas of a keyword, without the letters or numbers of a list; of one that is nothing else, itself. */
 function apart(keyword: string): readonly string[] {
-  const several = keyword.split(/[,;]\s/u).flatMap((each) => each.trim() || [])
+  const several = keyword.split(/[,;]\s/u).flatMap((each) => each.trim().replace(ITEM, '') || [])
   return several.length === 0 ? [keyword] : several
 }
 

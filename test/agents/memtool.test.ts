@@ -67,9 +67,9 @@ test('a found tool is shown in the result, can be called from then on, is folded
   expect(new Set(engine.requests.map(({ tools }) => JSON.stringify(tools))).size).toBe(1)
 })
 
-test('a keyword with commas is a list, and all that is loaded is removed at a word', async () => {
+test('a keyword with commas is a list, with letters and numbers or without, and all that is loaded is removed at a word', async () => {
   const { session } = await sessionOf([
-    { calls: [search('size of the moon, age of mars.')] },
+    { calls: [search('(a) size of the moon, 2. age of mars.')] },
     { content: 'first' },
     { calls: [remove('all')] },
     { calls: [search(', ')] },
