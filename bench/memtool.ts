@@ -156,7 +156,7 @@ async function measured(name: RowName, { turns, model, native, cells, world, cat
   const peer = isPeer ? await llamaServerPeer(builtLlamaServer()!, { model, contextSize: cells, threads: THREADS }) : null
   const begun = performance.now()
   try {
-    const { tokens, turns: made } = await memToolSession(run, {
+    const { tokens, sessions } = await memToolSession(run, {
       engine: peer === null ? engine : new LlamaServerEngine(engine, peer),
       ...{ world, catalogue },
       onTurn: ({ turn, tokens: { after }, work }) => {
@@ -170,9 +170,9 @@ async function measured(name: RowName, { turns, model, native, cells, world, cat
       computed: tokens.computed,
       new: isPeer ? null : tokens.new,
       approximate: tokens.approximate,
-      longest: Math.max(...made.map(({ tokens: { most } }) => most)),
+      longest: Math.max(...sessions.flat().map(({ tokens: { most } }) => most)),
       seconds: (performance.now() - begun) / 1000,
-      byTurn: made.map(({ work }) => work.submitted),
+      byTurn: sessions.flat().map(({ work }) => work.submitted),
     }
   } finally {
     await peer?.close()

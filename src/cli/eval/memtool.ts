@@ -27,6 +27,7 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
   readonly placement?: readonly Placement[]
   readonly contract: readonly ContractChoice[]
   readonly turns: number
+  readonly sessions: number
   readonly tools: number
   readonly relation: Relation
   /** False: `--no-arguments`. */
@@ -73,7 +74,8 @@ export function addMemTool(parent: Command, shell: Shell): void {
     .addOption(new Option('-a, --agent <who>', 'who speaks: a script, or the model itself').choices(['taught', 'model']))
     .option('--mode <list>', 'ways of managing tools, with commas, or all', oneOf(wayNames, 'all'), ['hybrid'])
     .option('--placement <list>', 'where definitions stand: late, list (default: as the way has it)', oneOf(placements))
-    .option('--turns <count>', 'turns of the session', integer(1, 100_000), 100)
+    .option('--turns <count>', 'turns of a session', integer(1, 100_000), 100)
+    .option('--sessions <count>', 'sessions of each way, of the same tools; their seeds follow', integer(1, 10_000), 1)
     .option('--tools <count>', 'tools in the catalogue, five for each company', integer(5, 50_000), 5000)
     .addOption(new Option('--relation <kind>', 'of a turn to the one before').choices(relations).default('mixed'))
     .option('--no-arguments', 'no tool takes an argument')
@@ -131,7 +133,13 @@ async function sessions(flags: MemToolFlags, world: World, catalogue: Catalogue,
   const engine = await engineOf(flags, shell)
   const results: MemToolResult[] = []
   try {
-    for (const run of runs) results.push(await oneSession(run, flags, { engine, world, catalogue }, shell))
+    const { together } = await import('../../eval/memtool/session.js')
+    for (let at = 0; at < runs.length; at += flags.sessions) {
+      const made: MemToolResult[] = []
+      for (const run of runs.slice(at, at + flags.sessions))
+        made.push(await oneSession(run, flags, { engine, world, catalogue }, shell))
+      results.push(together(made as [MemToolResult, ...MemToolResult[]]))
+    }
     const { tokenTable, removalTable, correctnessTable, memToolPage } = await import('../../eval/memtool/report.js')
     const report = {
       command: commandOf(shell),
@@ -193,7 +201,9 @@ async function oneSession(
       onTurn: async (turn, checkpoint) => {
         await file.add(turn, checkpoint)
         if (flags.json !== true)
-          notes.frame([`${run.way}, ${run.contract}: ${turn.turn + 1} of ${run.turns} turns, ${count(turn.tokens.after)} tokens`])
+          notes.frame([
+            `${run.way}, ${run.contract}, seed ${run.seed}: ${turn.turn + 1} of ${run.turns} turns, ${count(turn.tokens.after)} tokens`,
+          ])
       },
       signal: interrupt.signal,
     })
@@ -207,14 +217,17 @@ const agentOf = ({ agent, model, engine }: MemToolFlags): MemToolRun['agent'] =>
   agent ?? (model === BUILTIN && engine === undefined ? 'taught' : 'model')
 
 function runsOf(flags: MemToolFlags): MemToolRun[] {
-  const { mode, contract, turns, relation, seed, limit, tokenLimit, history, historyBy, temperature } = flags
+  const { mode, contract, turns, relation, limit, tokenLimit, history, historyBy, temperature } = flags
+  const seeds = Array.from({ length: flags.sessions }, (_, session) => (flags.seed + session) % 2 ** 32)
   return mode.flatMap((way) =>
     (flags.placement ?? [ways[way].placement]).flatMap((placement) =>
-      contract.map((one) => ({
-        ...{ agent: agentOf(flags), way, placement, contract: one, turns, relation, seed, sampling: { temperature, seed } },
-        limits: { tools: limit, ...given({ tokens: tokenLimit }) },
-        ...(history === undefined ? {} : { history: { turns: history, by: historyBy } }),
-      })),
+      contract.flatMap((one) =>
+        seeds.map((seed) => ({
+          ...{ agent: agentOf(flags), way, placement, contract: one, turns, relation, seed, sampling: { temperature, seed } },
+          limits: { tools: limit, ...given({ tokens: tokenLimit }) },
+          ...(history === undefined ? {} : { history: { turns: history, by: historyBy } }),
+        })),
+      ),
     ),
   )
 }
@@ -235,10 +248,11 @@ const pathOf = (about: object, { way, contract }: MemToolRun): string => {
   return `kvfold-eval/memtool-${way}-${contract}-${print}.jsonl`
 }
 
-/** The first session's numbers; those of all where there are several. */
+/** The first way's numbers; those of all where there are several. */
 function machineLine(results: readonly MemToolResult[], { tools }: MemToolFlags): object {
-  const lines = results.map(({ way, placement, contract, measures, tokens }) => ({
+  const lines = results.map(({ way, placement, contract, measures, intervals, tokens, sessions }) => ({
     ...{ mode: way, placement, contract, ...measures, tools },
+    ...(sessions.length === 1 ? {} : { each: sessions.length, intervals }),
     ...{ tokensShown: tokens.shown, tokensComputed: tokens.computed, tokensNew: tokens.new },
     ...{ tokensReused: tokens.reused, tokensApproximate: tokens.approximate, contextLast: tokens.last },
   }))

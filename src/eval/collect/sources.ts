@@ -185,7 +185,7 @@ export function memToolSource({ world, catalogue, way, turns, relation, samples,
           agent: acting.teacher === 'script' ? 'taught' : 'model',
         }
         const stop = signal === undefined ? {} : { signal }
-        return (await memToolSession(run, { engine, world, catalogue, ...taping, ...stop })).turns
+        return (await memToolSession(run, { engine, world, catalogue, ...taping, ...stop })).sessions.flat()
       }),
   }
 }

@@ -1,6 +1,7 @@
 /** Owns the numbers of a MemTool session: the paper's four as they are printed, what breaks them, and the ones that mean something, tokens that are really new among them. Pure. */
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import { EngineAround, type EngineReply, type EngineRequest, type Generation, generationOf } from '../../engine/engine.js'
+import { bootstrap, type Interval } from '../../attention/statistics.js'
 import type { TurnRecord } from '../episode/episode.js'
 
 /** Null where nothing can be said, such as a share of nothing. */
@@ -40,24 +41,23 @@ export interface MemToolMeasures {
 
 const FIRST_THREE = 3
 
-export function measuresOf(turns: readonly TurnRecord[]): MemToolMeasures {
-  const detail = (name: string) => turns.map(({ details }) => details[name] ?? 0)
+/** Of the turns of one session or of several: shares of all their turns together; no window and no peak goes from one session into the next. */
+export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): MemToolMeasures {
+  const turns = sessions.flat()
+  const detail = (name: string) => valuesOf(turns, name)
   const scored = (name: string) => turns.map(({ score }) => score.details[name] ?? 0)
   const [added, removed, tools] = [detail('added'), detail('removed'), detail('tools')]
-  const windows = turns.slice(FIRST_THREE - 1).map((_, at) => ({
-    added: sum(added.slice(at, at + FIRST_THREE)),
-    removed: sum(removed.slice(at, at + FIRST_THREE)),
-  }))
+  const windows = sessions.flatMap(windowsOf)
   const usable = windows.filter((window) => window.added > 0)
-  const peaks = peaksOf(tools)
+  const residuals = sessions.flatMap(residualsOf)
   return {
     turns: turns.length,
     removalRatio: share(sum(removed), sum(added)),
     avgRemovalRatio3T: mean(usable.map((window) => Math.min(1, window.removed / window.added))),
     avgRemovalRatio3TUnclipped: mean(usable.map((window) => window.removed / window.added)),
     windowsLeftOut: windows.length - usable.length,
-    avgResidual: mean(peaks.map((peak) => sum(tools.slice(peak + 1, peak + 1 + FIRST_THREE)) / FIRST_THREE)),
-    peaks: peaks.length,
+    avgResidual: mean(residuals),
+    peaks: residuals.length,
     toolCorrectness: share(sum(scored('namesRight')), sum(scored('called'))),
     callCorrectness: share(sum(scored('callsRight')), sum(scored('called'))),
     callRecall: share(sum(scored('callsRight')), sum(scored('expected'))),
@@ -73,18 +73,72 @@ export function measuresOf(turns: readonly TurnRecord[]): MemToolMeasures {
   }
 }
 
-/** Turns with strictly more tools than both beside them, three turns before the end at least. */
-function peaksOf(tools: readonly number[]): number[] {
+/** What is told with an interval. */
+const TOLD = [
+  'recall',
+  'avgRemovalRatio3T',
+  'avgResidual',
+  'toolCorrectness',
+  'callCorrectness',
+  'callRecall',
+  'taskCompletion',
+] as const
+export type MemToolIntervals = Readonly<Record<(typeof TOLD)[number], Interval | null>>
+
+/** 95 % intervals over sessions, which are resampled whole; null for fewer than two. */
+export const intervalsOf = (sessions: readonly (readonly TurnRecord[])[]): MemToolIntervals =>
+  Object.fromEntries(
+    TOLD.map((one) => [one, bootstrap(sessions, (drawn) => measuresOf(...drawn)[one])]),
+  ) as unknown as MemToolIntervals
+
+/** Tools added and removed in every three turns in a row. */
+const windowsOf = (turns: readonly TurnRecord[]): { readonly added: number; readonly removed: number }[] =>
+  turns.slice(FIRST_THREE - 1).map((_, at) => {
+    const three = turns.slice(at, at + FIRST_THREE)
+    return { added: sum(valuesOf(three, 'added')), removed: sum(valuesOf(three, 'removed')) }
+  })
+
+/** The mean of the three turns after each peak: a turn with strictly more tools than both beside it, three turns before the end at least. */
+function residualsOf(turns: readonly TurnRecord[]): number[] {
+  const tools = valuesOf(turns, 'tools')
   return tools.flatMap((count, turn) => {
     const before = tools[turn - 1] ?? 0
     const isPeak = turn + FIRST_THREE < tools.length && count > before && count > tools[turn + 1]!
-    return isPeak ? [turn] : []
+    return isPeak ? [sum(tools.slice(turn + 1, turn + 1 + FIRST_THREE)) / FIRST_THREE] : []
   })
 }
+
+const valuesOf = (turns: readonly TurnRecord[], name: string): number[] => turns.map(({ details }) => details[name] ?? 0)
 
 const sum = (numbers: readonly number[]): number => numbers.reduce((total, number) => total + number, 0)
 const share = (part: number, whole: number): number | null => (whole === 0 ? null : part / whole)
 const mean = (numbers: readonly number[]): number | null => share(sum(numbers), numbers.length)
+
+/** Tokens of all steps, asides included. */
+export interface MemToolTokens {
+  readonly shown: number
+  readonly reused: number
+  readonly computed: number
+  /** See MessageCost: shown in the sum, not computed as a fresh prefill would. */
+  readonly approximate: number
+  /** Of text that no prompt had shown before. */
+  readonly new: number
+  /** Of the last prompt, of the longest where there are several sessions. */
+  readonly last: number
+}
+
+export function tokensOf(sessions: readonly (readonly TurnRecord[])[]): MemToolTokens {
+  const turns = sessions.flat()
+  const sum = (key: 'shown' | 'reused' | 'submitted' | 'approximate') => turns.reduce((total, { work }) => total + work[key], 0)
+  return {
+    shown: sum('shown'),
+    reused: sum('reused'),
+    computed: sum('submitted'),
+    approximate: sum('approximate'),
+    new: turns.reduce((total, { details }) => total + (details['newTokens'] ?? 0), 0),
+    last: Math.max(0, ...sessions.map((session) => session.at(-1)?.tokens.after ?? 0)),
+  }
+}
 
 // Counting what is really new in a session: tokens of text that none of its prompts had shown before, whatever was done to the cache.
 

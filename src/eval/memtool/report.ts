@@ -1,10 +1,12 @@
 /** Owns the report of a MemTool study: its figures, its tables and the page that has them, the paper's numbers apart from ours. */
 import * as Plot from '@observablehq/plot'
 import { figure, PALETTE, type Panel } from '../../figures/figure.js'
-import { count, percent } from '../../figures/numbers.js'
+import { count, percent, plural } from '../../figures/numbers.js'
 import { escaped, page } from '../../figures/page.js'
 import { html, left, right, table, type Table } from '../../figures/table.js'
+import type { MemToolIntervals } from './measures.js'
 import type { MemToolResult } from './session.js'
+import type { TurnRecord } from '../episode/episode.js'
 
 export interface MemToolReport {
   readonly command: string
@@ -19,6 +21,13 @@ export interface MemToolReport {
 export const nameOf = ({ way, placement, contract }: MemToolResult): string => `${way}, ${placement}, ${contract}`
 
 const share = (value: number | null): string => (value === null ? '-' : value.toFixed(3))
+
+/** With its interval where there are several sessions. */
+function shareOf({ measures, intervals }: MemToolResult, measure: keyof MemToolIntervals, digits = 3): string {
+  const [value, interval] = [measures[measure], intervals[measure]]
+  const said = value === null ? '-' : value.toFixed(digits)
+  return interval === null ? said : `${said} (${interval.map((end) => end.toFixed(digits)).join(' to ')})`
+}
 
 /** Tokens of every session, and how often more were computed than were new. */
 export const tokenTable = (results: readonly MemToolResult[]): Table =>
@@ -53,9 +62,11 @@ export const removalTable = (results: readonly MemToolResult[]): Table =>
       const m = result.measures
       return [
         nameOf(result),
-        ...[m.removalRatio, m.avgRemovalRatio3T, m.avgRemovalRatio3TUnclipped].map(share),
+        share(m.removalRatio),
+        shareOf(result, 'avgRemovalRatio3T'),
+        share(m.avgRemovalRatio3TUnclipped),
         String(m.windowsLeftOut),
-        m.avgResidual === null ? '-' : m.avgResidual.toFixed(2),
+        shareOf(result, 'avgResidual', 2),
         String(m.peaks),
         ...m.gone.map(share),
       ]
@@ -73,7 +84,7 @@ export const correctnessTable = (results: readonly MemToolResult[]): Table =>
       const m = result.measures
       return [
         nameOf(result),
-        ...[m.recall, m.toolCorrectness, m.callCorrectness, m.taskCompletion].map(share),
+        ...(['recall', 'toolCorrectness', 'callCorrectness', 'taskCompletion'] as const).map((one) => shareOf(result, one)),
         String(m.refusedSearches),
         String(m.ghosts),
       ]
@@ -92,10 +103,10 @@ export function memToolFigure({ results }: MemToolReport): string {
     colour: PALETTE[kinds.indexOf(`${way}, ${placement}`) % PALETTE.length]!,
     dash: DASHES[contract],
   })
-  const turns = Math.max(...results.map((result) => result.turns.length))
+  const turns = Math.max(...results.map(({ sessions }) => sessions.flat().length))
   const step = STEPS.find((each) => turns / each <= 12) ?? 100
   const ticks = Array.from({ length: turns }, (_, turn) => turn + 1).filter((turn) => turn === 1 || turn % step === 0)
-  const panel = (title: string, label: string, values: (result: MemToolResult) => readonly number[]): Panel => ({
+  const panel = (title: string, label: string, values: (turns: readonly TurnRecord[]) => readonly number[]): Panel => ({
     title,
     height: 300,
     plot: {
@@ -105,7 +116,7 @@ export function memToolFigure({ results }: MemToolReport): string {
         Plot.ruleY([0], { strokeOpacity: 0.5 }),
         ...drawn.map((result) =>
           Plot.line(
-            values(result).map((value, turn) => [turn + 1, value]),
+            values(result.sessions.flat()).map((value, turn) => [turn + 1, value]),
             { stroke: look(result).colour, strokeDasharray: look(result).dash, strokeWidth: 2 },
           ),
         ),
@@ -114,12 +125,12 @@ export function memToolFigure({ results }: MemToolReport): string {
   })
   return figure({
     title: 'Tools and tokens by turn',
-    below: 'Sessions that come to the same lie on one line.',
+    below: 'What comes to the same lies on one line. Several sessions of a way stand one after the other.',
     key: results.map((result) => ({ label: nameOf(result), ...look(result) })),
     panels: [
-      panel('Tools loaded at the end of each turn', 'tools', ({ turns }) => turns.map(({ details }) => details['tools'] ?? 0)),
-      panel('Tokens computed up to each turn', 'tokens', ({ turns }) => running(turns.map(({ work }) => work.submitted))),
-      panel('Tokens of the last prompt of each turn', 'tokens', ({ turns }) => turns.map(({ tokens }) => tokens.after)),
+      panel('Tools loaded at the end of each turn', 'tools', (turns) => turns.map(({ details }) => details['tools'] ?? 0)),
+      panel('Tokens computed up to each turn', 'tokens', (turns) => running(turns.map(({ work }) => work.submitted))),
+      panel('Tokens of the last prompt of each turn', 'tokens', (turns) => turns.map(({ tokens }) => tokens.after)),
     ],
   })
 }
@@ -139,6 +150,7 @@ export function memToolPage(report: MemToolReport): string {
     agent === 'taught'
       ? 'A script says what the model is to say; every prompt is computed by the engine, and the tokens are those of its ledger. Correctness and completion are the script’s and say nothing about any model.'
       : 'The model itself answers. Values are known, so completion is exact, without a judge.'
+  const several = results.some(({ sessions }) => sessions.length > 1)
   const theirs = table(
     [left('model'), ...['autonomous', 'workflow', 'hybrid'].map(right)],
     PAPER_RESULTS.map(([name, ...modes]) => [name, ...modes.map((mode) => mode ?? 'not given')]),
@@ -148,7 +160,7 @@ export function memToolPage(report: MemToolReport): string {
     'MemTool: tools that come and go',
     [
       `<h1>MemTool: tools that come and go</h1>`,
-      `<p class="faint">${escaped(model)}, ${count(tools)} tools, ${count(results[0]?.turns.length ?? 0)} turns, ${escaped(date)}</p>`,
+      `<p class="faint">${escaped(model)}, ${count(tools)} tools, ${plural(results[0]?.sessions.length ?? 0, 'session')} of ${plural(results[0]?.sessions[0]?.length ?? 0, 'turn')} each, ${escaped(date)}</p>`,
       `<pre>${escaped(command)}</pre><div class="mind">${escaped(mind)}</div>`,
       `<h2>Tokens</h2>${html(tokenTable(results))}`,
       `<p class="notes">New: tokens of text that no prompt of the session had shown before. Reused: of those shown. Tools: loaded at the end of a turn, in the mean. Useless: of them, not called in the last two turns.</p>`,
@@ -157,6 +169,7 @@ export function memToolPage(report: MemToolReport): string {
       '<ul class="notes"><li>3T: mean over windows of three turns of tools removed / added, each at most 1; unclipped as printed. Windows without additions cannot be said and are left out.</li>',
       '<li>Residual +3: mean tools in the three turns after a peak, a turn with more tools than both beside it. An agent that never adds has no peak.</li>',
       '<li>Gone +n: of the tools added in a turn, the share that is not loaded n turns later.</li></ul>',
+      ...(several ? ['<p class="notes">In brackets: 95 % intervals, sessions resampled whole.</p>'] : []),
       `<h2>Answers</h2>${html(correctnessTable(results))}`,
       '<p class="notes">Recall: of the tools that a turn needs, those loaded at its end. Ghost calls: of tools that are not loaded.</p>',
       '<h2>The paper’s table</h2><p class="notes">Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion of other models on data that is not public (MemTool, table 2); one run each, no intervals, no tokens. Not comparable with the rows above beyond the definitions.</p>',

@@ -21,7 +21,15 @@ import { type Actor, type TurnAsk, type Checkpoint, runEpisode, type TurnRecord 
 import { Recorder } from '../recorder.js'
 import { IsolatedEngine } from '../run/trial.js'
 import { answerOf, Companies, keywordOf, type Request, requestsOf, type ToolSessionOptions, type World } from './companies.js'
-import { measuresOf, type MemToolMeasures, Novelty } from './measures.js'
+import {
+  intervalsOf,
+  measuresOf,
+  type MemToolIntervals,
+  type MemToolMeasures,
+  type MemToolTokens,
+  Novelty,
+  tokensOf,
+} from './measures.js'
 
 // The ways of the MemTool study: the paper's three modes and what they are compared with, each as options of the one agent.
 
@@ -112,26 +120,15 @@ export interface MemToolSetting {
   readonly signal?: AbortSignal
 }
 
-/** What a session came to. Tokens are summed over all steps, asides included. */
+/** What a session came to, or several together. Tokens are summed over all steps, asides included. */
 export interface MemToolResult {
   readonly way: WayName
   readonly placement: Placement
   readonly contract: ContractChoice
-  readonly turns: readonly TurnRecord[]
+  readonly sessions: readonly (readonly TurnRecord[])[]
   readonly measures: MemToolMeasures
+  readonly intervals: MemToolIntervals
   readonly tokens: MemToolTokens
-}
-
-export interface MemToolTokens {
-  readonly shown: number
-  readonly reused: number
-  readonly computed: number
-  /** See MessageCost: shown in the sum, not computed as a fresh prefill would. */
-  readonly approximate: number
-  /** Of text that no prompt had shown before. */
-  readonly new: number
-  /** Of the last prompt. */
-  readonly last: number
 }
 
 /** @throws KvfoldError what the engine throws; engine/cancelled */
@@ -180,7 +177,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
       ...(onTurn === undefined ? {} : { onTurn }),
       ...(signal === undefined ? {} : { signal }),
     })
-    return { way, placement, contract, turns, measures: measuresOf(turns), tokens: tokensOf(turns) }
+    return resultOf({ way, placement, contract }, [turns])
   } finally {
     actor.session.forget()
   }
@@ -203,17 +200,20 @@ function counting(actor: MemToolActor, novelty: Novelty): Actor {
   }
 }
 
-function tokensOf(turns: readonly TurnRecord[]): MemToolTokens {
-  const sum = (key: 'shown' | 'reused' | 'submitted' | 'approximate') => turns.reduce((total, { work }) => total + work[key], 0)
-  return {
-    shown: sum('shown'),
-    reused: sum('reused'),
-    computed: sum('submitted'),
-    approximate: sum('approximate'),
-    new: turns.reduce((total, { details }) => total + (details['newTokens'] ?? 0), 0),
-    last: turns.at(-1)?.tokens.after ?? 0,
-  }
-}
+/** Sessions of the same way, placement and contract as one. */
+export const together = (results: readonly [MemToolResult, ...MemToolResult[]]): MemToolResult =>
+  resultOf(
+    results[0],
+    results.flatMap(({ sessions }) => sessions),
+  )
+
+const resultOf = (
+  { way, placement, contract }: Pick<MemToolResult, 'way' | 'placement' | 'contract'>,
+  sessions: MemToolResult['sessions'],
+): MemToolResult => ({
+  ...{ way, placement, contract, sessions, measures: measuresOf(...sessions) },
+  ...{ intervals: intervalsOf(sessions), tokens: tokensOf(sessions) },
+})
 
 // The agent of the MemTool task: a session put to the requests, what its tools came to in every turn, and the script that may speak for the model.
 

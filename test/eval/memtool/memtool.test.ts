@@ -6,7 +6,7 @@ import type { ContractChoice } from '../../../src/core/contract.js'
 import { LlamaEngine } from '../../../src/engine/llama.js'
 import type { Checkpoint, TurnRecord } from '../../../src/eval/episode/episode.js'
 import { requestsOf, World } from '../../../src/eval/memtool/companies.js'
-import { measuresOf } from '../../../src/eval/memtool/measures.js'
+import { intervalsOf, measuresOf } from '../../../src/eval/memtool/measures.js'
 import { lookupsIn, queriesOf, recallOf } from '../../../src/eval/memtool/retrieval.js'
 import { memToolPage } from '../../../src/eval/memtool/report.js'
 import { type MemToolRun, memToolSession, wayNames } from '../../../src/eval/memtool/session.js'
@@ -106,6 +106,28 @@ test('measures: the formulas as printed, and where they break', () => {
   expect(measures.avgRemovalRatio3T).toBeCloseTo(0.9)
   expect(measures.avgRemovalRatio3TUnclipped).toBeCloseTo(1.2)
   expect(measures).toMatchObject({ windowsLeftOut: 2, peaks: 1, avgResidual: 2, toolCorrectness: null })
+})
+
+test('measures of several sessions: no window and no peak goes from one into the next, and intervals are over sessions', () => {
+  const turn = (tools: number, added: number, removed: number, points: number): TurnRecord =>
+    ({ score: { points, details: {} }, details: { tools, added, removed } }) as unknown as TurnRecord
+  const sessions = [
+    [turn(4, 4, 0, 1), turn(4, 2, 2, 1), turn(4, 2, 2, 1)],
+    [turn(9, 9, 0, 0), turn(9, 0, 0, 1), turn(9, 0, 0, 0)],
+  ]
+  expect(measuresOf(...sessions)).toMatchObject({
+    turns: 6,
+    removalRatio: 4 / 17,
+    windowsLeftOut: 0,
+    peaks: 0,
+    taskCompletion: 4 / 6,
+  })
+  // Of each session its own window: 4/8 and 0/9.
+  expect(measuresOf(...sessions).avgRemovalRatio3T).toBeCloseTo(0.25)
+  const { taskCompletion, recall } = intervalsOf(sessions)
+  expect(taskCompletion).toEqual([1 / 3, 1])
+  expect(recall).toBeNull()
+  expect(intervalsOf(sessions.slice(0, 1)).taskCompletion).toBeNull()
 })
 
 test('tools are found by their names; catalogues of others are read in their forms', async () => {
