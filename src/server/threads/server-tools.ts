@@ -7,7 +7,7 @@ import { invariant } from '../../core/errors.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { Catalogue } from '../../tools/catalogue.js'
 import { definitionIn, LateDefinitions, lineOf } from '../../tools/late-definitions.js'
-import { heldRemoval, managementTools, REMOVE_TOOLS, toolsFoundIn } from '../../tools/management.js'
+import { heldRemoval, managementTools, toolsFoundIn } from '../../tools/management.js'
 import { LOADED_SHARE, ToolMemory } from '../../tools/tool-memory.js'
 import type { ToolServerStatus } from './status.js'
 import type { Thread } from './thread.js'
@@ -48,6 +48,8 @@ export class ManagedThread {
   readonly memory: ToolMemory
   /** The tools that the mode gives the model. */
   readonly own: readonly ContextTool[]
+  /** The tool that removes, where the model has it. */
+  readonly #remove: ToolDefinition | null
   readonly #asides: MemToolAsides
   readonly #clients: ReadonlySet<string>
 
@@ -67,6 +69,7 @@ export class ManagedThread {
       ...(generation === undefined ? {} : { generation }),
     })
     const { search, remove } = managementTools(() => this.#asides.managed)
+    this.#remove = mode === 'autonomous' ? remove.definition : null
     this.own = mode === 'autonomous' ? [search, remove] : [search]
     // What is loaded is what the conversation shows: nothing else has to be kept of it.
     const loaded = toolsFoundIn(conversation).flatMap(({ name, loaded }) => (loaded ? (catalogue.get(name) ?? []) : []))
@@ -97,8 +100,7 @@ export class ManagedThread {
 
   /** Those that may be called now and are carried out here. */
   get carriedOut(): readonly ToolDefinition[] {
-    const remove = this.own.find(({ definition }) => definition.name === REMOVE_TOOLS)
-    return [...this.#loaded(false), ...(remove === undefined ? [] : heldRemoval(remove.definition, this.memory))]
+    return [...this.#loaded(false), ...(this.#remove === null ? [] : heldRemoval(this.#remove, this.memory))]
   }
 
   /** Carries out a call of one of those. */
