@@ -213,10 +213,11 @@ export class Database {
     } catch (error) {
       socketOf(probe).destroy()
       // Timers fire some milliseconds early where the turn that set them was long; a refusal takes next to no time.
-      this.#isMute = !(error instanceof pg.DatabaseError) && performance.now() - began >= this.patience.connect / 2
+      const refusal = error instanceof pg.DatabaseError ? error : null
+      this.#isMute = refusal === null && performance.now() - began >= this.patience.connect / 2
       // Somebody is there, and has no connection left.
-      if (error instanceof pg.DatabaseError && error.code === CROWDED) return
-      if (!(error instanceof pg.DatabaseError)) {
+      if (refusal?.code === CROWDED) return
+      if (refusal === null) {
         for (const { client, since } of this.#asked) if (since < began) socketOf(client).destroy(error as Error)
         for (const client of this.#own) socketOf(client).destroy()
         void this.#pool.end().catch(() => undefined)
