@@ -1,9 +1,10 @@
 /**
- * A record of what a `kvfold` command says: `npm run --silent bench -- kvfold <its words> --write name`, without `--json`, which is added. Where the command says of
+ * A record of what a `kvfold` command says: `npm run --silent bench -- kvfold <its words> --write name`, without `--json`, which is added; with the summary that stands
+ * beside its report, where it writes one. Where the command says of
  * itself what a record says (command, commit, machine, model), the record's stands, with what only the command knows beside it.
  */
-import { existsSync } from 'node:fs'
-import { basename, isAbsolute } from 'node:path'
+import { existsSync, readFileSync } from 'node:fs'
+import { basename, dirname, isAbsolute, join } from 'node:path'
 import { BUILTIN } from '../src/cli/builtin.js'
 import { openNative } from '../src/native/binding.js'
 import { saidBy } from './builtin.js'
@@ -15,7 +16,7 @@ export async function kvfold(args: readonly string[]): Promise<void> {
   const [, threads] = taken(words, '--threads')
   const { release } = (await openNative({ gpu: 'cpu' })).backend
   // Where something lies on this machine is nobody's business: neither in the command nor in what it says of itself.
-  const paths = args.filter((word) => isAbsolute(word) && existsSync(word))
+  const paths = args.filter((word) => isAbsolute(word))
   const told = (text: string) => paths.reduce((shown, path) => shown.replaceAll(path, basename(path)), text)
   const origin = beginRecord(
     ['kvfold', ...args.map(told)],
@@ -23,7 +24,8 @@ export async function kvfold(args: readonly string[]): Promise<void> {
     release,
     threads === undefined ? undefined : Number(threads),
   )
-  const said = (await saidBy([...words, '--json'])) as Record<string, unknown>
+  const line = (await saidBy([...words, '--json'])) as Record<string, unknown>
+  const said = summaryBeside(line['report']) ?? line
   const of = origin()
   await keep(name, {
     ...of,
@@ -35,6 +37,12 @@ export async function kvfold(args: readonly string[]): Promise<void> {
     model: { ...objectOf(said['model']), ...of.model },
   })
   console.log(JSON.stringify(said))
+}
+
+/** All numbers of a report, of which the line has some. */
+function summaryBeside(report: unknown): Record<string, unknown> | null {
+  const path = typeof report === 'string' ? join(dirname(report), 'summary.json') : null
+  return path === null || !existsSync(path) ? null : (JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>)
 }
 
 /** The words without a flag and its value, and the value. */
