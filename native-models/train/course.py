@@ -123,7 +123,7 @@ class Wider(Everything):
         "plain": 0.08, "cut": 0.10, "folded": 0.07, "ids": 0.02, "noise": 0.03, "unseen": 0.26, "orders": 0.055, "summary": 0.02,
         "needles": 0.10, "needles-plain": 0.005, "similar": 0.245, "similar-plain": 0.005, "chat": 0.01,
     }  # fmt: skip
-    tokens, peak, look = 81e6, 1.2e-3, 0.5
+    tokens, peak, look = 45e6, 1.2e-3, 0.5
     steps = (0.05, 1000), (0.15, 2000)
     alone = 0.3, 0.3, 0.2
     cuts = 0.3, 0.45
@@ -140,7 +140,7 @@ class Visiting(Wider):
         "plain": 0.04, "cut": 0.05, "folded": 0.05, "ids": 0.015, "noise": 0.015, "unseen": 0.165, "orders": 0.035, "summary": 0.015,
         "needles": 0.055, "needles-plain": 0.025, "similar": 0.12, "similar-plain": 0.025, "chat": 0.015, "visits": 0.12, "marked": 0.145, "memtool": 0.11,
     }  # fmt: skip
-    tokens, peak = 59e6, 6e-4
+    tokens, peak = 36e6, 6e-4
     steps = (0.0, 0), (0.0, 0)  # texts of every length from the beginning
     rarer = 0.9
     cuts = 0.5, 0.2
@@ -157,11 +157,11 @@ class Visiting(Wider):
 
 
 class Tools(Visiting):
-    """And once more, with tools that come and go in a third of it."""
+    """And once more, half of it tools that come and go."""
 
     name = "tools"
-    share = {kind: part * (0.33 / 0.11 if kind == "memtool" else 0.67 / 0.89) for kind, part in Visiting.share.items()}
-    tokens = 18e6
+    share = {kind: part * (0.5 / 0.11 if kind == "memtool" else 0.5 / 0.89) for kind, part in Visiting.share.items()}
+    tokens = 38e6
 
 
 COURSES = {course.name: course for course in (Streams, Everything, Passages, Wider, Visiting, Tools)}  # in order

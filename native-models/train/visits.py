@@ -310,11 +310,12 @@ class Stretch(int):
 
 
 class Led(Stretch):
-    """The same, but of the first token it is told what decides it (`by`), and not where it stands."""
+    """The same, but the first token is told where it stands in other letters, or split otherwise (`by`): after that the rest of it is found. Where it stands
+    nowhere else (`place` is None) only the first one is told."""
 
     def __new__(cls, place, by):
-        made = super().__new__(cls, place)
-        made.by = by
+        made = super().__new__(cls, by if place is None else place)
+        made.by, made.alone = by, place is None
         return made
 
 
@@ -327,10 +328,15 @@ class Talk:
 
     def __init__(self):
         self.text, self.learned = "", []  # (first, behind the last, weight, the place it comes from)
+        self.left_out = []  # (place, how many positions are left out before it)
         self.steps, self.pointed = [], []  # places whose token looks at the one before it; and pairs, of which the first one's looks at the other's
 
     def say(self, text):
         self.text += text
+
+    def leave_out(self, positions):
+        """As if so many tokens stood here."""
+        self.left_out.append((len(self.text), positions))
 
     def user_open(self):
         self.say(fmt.START + "user\n")
@@ -342,6 +348,10 @@ class Talk:
     def user(self, text):
         self.user_open()
         self.user_close(text)
+
+    def next(self, head=""):
+        """Where what the assistant says next begins, behind its `head`."""
+        return len(self.text) + len(fmt.START + "assistant\n" + head)
 
     def assistant(self, parts):
         """@returns where each part begins"""
@@ -376,14 +386,16 @@ class Talk:
                 hints.append((own, source))
                 continue
             letter = lambda n: self.text[starts[n] : starts[n] + 1]  # noqa: E731
+            led = isinstance(place, Led)
+            if led:
+                looks.append((own, find(place.by)))
+                if place.alone:
+                    continue
             size = 1
             while starts[own + size] < last and letter(own + size) == letter(source + size):
                 size += 1
-            led = isinstance(place, Led)
             looks += [(own + n, source + n) for n in range(led, size)]
-            if led:
-                hints.append((own, find(place.by)))
-            elif letter(own - 1) == letter(source - 1) == " " and starts[own] - starts[own - 1] == starts[source] - starts[source - 1] == 1:
+            if not led and letter(own - 1) == letter(source - 1) == " " and starts[own] - starts[own - 1] == starts[source] - starts[source - 1] == 1:
                 looks.append((own - 1, source - 1))  # a space that is a token of its own
             if size > 2 and not isinstance(place, Stretch):  # those within a word, at what stands before it
                 steps += [pair for i in range(1, size) for pair in ((own + i - 1, own - 1), (source + i, source - 1))]
@@ -394,7 +406,10 @@ class Talk:
         steps += [(holds(a), holds(b)) for a, b in self.pointed]
         looks = [(a, b) for a, b in looks if b < a]
         steps = sorted({(a, b) for a, b in steps if b <= a})
-        return Sample(kind, np.array(ids), np.arange(len(ids)), weights, pairs(sorted(set(looks))), pairs(steps), pairs(hints))
+        positions = np.arange(len(ids))
+        for place, count in self.left_out:
+            positions[int(np.searchsorted(begins, place)) :] += count
+        return Sample(kind, np.array(ids), positions, weights, pairs(sorted(set(looks))), pairs(steps), pairs(hints))
 
 
 def _begun(text):

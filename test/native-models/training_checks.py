@@ -170,8 +170,8 @@ def marked():
 
 
 def managed():
-    """What is searched was asked for, all that was loaded is removed, what is called is defined before; names are told where they stand, and what is
-    decided (a figure, whether it wants a year, whether another call follows) stands before."""
+    """What is searched was asked for, with a letter before each item, all that was loaded is removed, what is called is defined before, and calls and values of the answer
+    have their letters; names are told where they stand, and what is decided (whether another call follows) stands before."""
     _, maker = setting(8)
     tokens = maker.vocabulary.tokens
     plain = lambda n: tokens[n].text.replace("\u2581", " ").strip()  # noqa: E731
@@ -179,7 +179,10 @@ def managed():
         sample = Managing(maker).draw()
         text = maker.tokenizer.decode(sample.ids)
         assert maker.tokenizer.spelled(text)[0] == sample.ids.tolist()
-        loaded, asides = 0, 0
+        if not text.startswith(fmt.START + "system"):  # names to be written in small letters
+            continue
+        loaded, asides, bare = 0, 0, '"description"' not in text
+        lettered = lambda asked: ", ".join("(%s) %s" % pair for pair in zip("abcdefghijklmnop", asked.split(", ")))  # noqa: E731
         for said in re.finditer(r'<tool_call>\n(.*)\n</tool_call>|(\d+) tools? added|(\{"(?:remove|keywords)": \["[^\]]*\]\})', text):
             before = text[: said.start()]
             if said[2]:
@@ -188,30 +191,35 @@ def managed():
             if said[3]:
                 ((asked, some),) = json.loads(said[3]).items()
                 request = before[before.rindex("Please tell me ") + len("Please tell me ") :].split("\n")[0]
-                assert some == ([request] if asked == "keywords" else ["all"]), (some, request)
+                assert some == ([lettered(request)] if asked == "keywords" else ["all"]), (some, request)
                 asides += 1
                 continue
             name, arguments = json.loads(said[1]).values()
             if name == "search_tools":
-                question = before[before.rindex("Please tell me") + len("Please tell me") :].split("\n")[0].removesuffix(fmt.END)
-                assert [question] == [" " + one for one in arguments["keywords"]], (question, arguments)
+                question = before[before.rindex("Please tell me ") + len("Please tell me ") :].split("\n")[0].removesuffix(fmt.END)
+                assert arguments["keywords"] == [lettered(question)], (question, arguments)
             elif name == "remove_tools":
                 assert arguments["tool_names"] == ["all"] and loaded > 0
             else:
                 definition = before.rfind('{"name": "%s", "description"' % name)
-                assert definition >= 0 or "(%s removed)" % name in before or "(removed)" in before, (name, text)
+                assert bare or definition >= 0 or "(%s removed)" % name in before or "(removed)" in before, (name, text)
+                listed = before.rindex('"keywords": ["')
+                letter = re.search(r"\n(\([a-p]\))\n$", before)[1]
+                item = before[before.index(letter + " the ", listed) + len("(a) the ") :].split(", (")[0].split('."]')[0]
+                metric, company = item.split(" in 20")[0].split(" of ")
+                assert name == "_".join([*company.split(), *metric.split()]).lower(), (item, name)
                 if definition >= 0:
                     assert ('"year"' in before[definition:].split("\n")[0]) == ("year" in arguments), (name, text)
         assert asides == ("remove_tools(" not in text)
         assert len(sample.looks) and (sample.looks[:, 1] < sample.looks[:, 0]).all()
         for one, other in sample.looks:
-            assert plain(sample.ids[one])[:1] == plain(sample.ids[other])[:1], (one, other)
+            said, stands = plain(sample.ids[one])[:1], plain(sample.ids[other])[:1]
+            assert said == stands.lower() or said == stands or not stands, (said, stands)  # behind a company, its name in small letters
         assert (sample.weights[sample.looks[:, 0]] > 0).all() and (sample.weights[sample.hints[:, 0]] > 0).all()
         assert (sample.hints[:, 1] < sample.hints[:, 0]).all() and (sample.steps[:, 1] <= sample.steps[:, 0]).all()
         for own, source in sample.hints:
             then, by = plain(sample.ids[own]), plain(sample.ids[source])
-            follows = {"": [","], fmt.END: ["."], ";": ["tool"], ".": ["assistant"], '"': ["in"], ",": ["", ","], "]": [fmt.END, "."]}  # more, or the end of it
-            assert by in follows.get(then, ["in", ",", "."]) or by[:1].isupper() and by[:1].lower() == then[:1], (then, by)
+            assert (by == ".") if then in (".", "a") else by == ",", (then, by)  # the end of the list, or more of it
 
 
 def renamed():
