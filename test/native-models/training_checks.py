@@ -179,9 +179,11 @@ def managed():
         sample = Managing(maker).draw()
         text = maker.tokenizer.decode(sample.ids)
         assert maker.tokenizer.spelled(text)[0] == sample.ids.tolist()
-        if not text.startswith(fmt.START + "system"):  # names to be written in small letters
-            continue
         loaded, asides, bare = 0, 0, '"description"' not in text
+        spelled = not text.startswith(fmt.START + "system")
+        if spelled:
+            companies = re.findall(r"\) (\w+ \w+)", text)
+            assert companies and re.findall(r'"(\w+)"', text) == ["_".join(one.split()).lower() for one in companies], text
         lettered = lambda asked: ", ".join("(%s) %s" % pair for pair in zip("abcdefghijklmnop", asked.split(", ")))  # noqa: E731
         for said in re.finditer(r'<tool_call>\n(.*)\n</tool_call>|(\d+) tools? added|(\{"(?:remove|keywords)": \["[^\]]*\]\})', text):
             before = text[: said.start()]
@@ -210,7 +212,7 @@ def managed():
                 assert name == "_".join([*company.split(), *metric.split()]).lower(), (item, name)
                 if definition >= 0:
                     assert ('"year"' in before[definition:].split("\n")[0]) == ("year" in arguments), (name, text)
-        assert asides == ("remove_tools(" not in text)
+        assert asides == ("remove_tools(" not in text and not spelled)
         assert len(sample.looks) and (sample.looks[:, 1] < sample.looks[:, 0]).all()
         for one, other in sample.looks:
             said, stands = plain(sample.ids[one])[:1], plain(sample.ids[other])[:1]

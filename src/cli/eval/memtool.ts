@@ -128,16 +128,16 @@ async function memTool(flags: MemToolFlags, shell: Shell): Promise<void> {
 async function sessions(flags: MemToolFlags, world: World, catalogue: Catalogue, shell: Shell): Promise<void> {
   const { out, notes } = shell
   const runs = runsOf(flags)
-  if (flags.log !== undefined && runs.length > 1)
-    throw new KvfoldError('cli/bad-usage', `--log is for one session, and these are ${runs.length}; leave it out.`)
+  const planned = runs.flat().length
+  if (flags.log !== undefined && planned > 1)
+    throw new KvfoldError('cli/bad-usage', `--log is for one session, and these are ${planned}; leave it out.`)
   const engine = await engineOf(flags, shell)
   const results: MemToolResult[] = []
   try {
     const { together } = await import('../../eval/memtool/session.js')
-    for (let at = 0; at < runs.length; at += flags.sessions) {
+    for (const alike of runs) {
       const made: MemToolResult[] = []
-      for (const run of runs.slice(at, at + flags.sessions))
-        made.push(await oneSession(run, flags, { engine, world, catalogue }, shell))
+      for (const run of alike) made.push(await oneSession(run, flags, { engine, world, catalogue }, shell))
       results.push(together(made as [MemToolResult, ...MemToolResult[]]))
     }
     const { tokenTable, removalTable, correctnessTable, memToolPage } = await import('../../eval/memtool/report.js')
@@ -216,12 +216,13 @@ async function oneSession(
 const agentOf = ({ agent, model, engine }: MemToolFlags): MemToolRun['agent'] =>
   agent ?? (model === BUILTIN && engine === undefined ? 'taught' : 'model')
 
-function runsOf(flags: MemToolFlags): MemToolRun[] {
+/** The sessions of each way, placement and contract. */
+function runsOf(flags: MemToolFlags): MemToolRun[][] {
   const { mode, contract, turns, relation, limit, tokenLimit, history, historyBy, temperature } = flags
   const seeds = Array.from({ length: flags.sessions }, (_, session) => (flags.seed + session) % 2 ** 32)
   return mode.flatMap((way) =>
     (flags.placement ?? [ways[way].placement]).flatMap((placement) =>
-      contract.flatMap((one) =>
+      contract.map((one) =>
         seeds.map((seed) => ({
           ...{ agent: agentOf(flags), way, placement, contract: one, turns, relation, seed, sampling: { temperature, seed } },
           limits: { tools: limit, ...given({ tokens: tokenLimit }) },

@@ -70,7 +70,7 @@ export class ManagedThread {
     })
     const { search, remove } = managementTools(() => this.#asides.managed)
     this.#remove = mode === 'autonomous' ? remove.definition : null
-    this.own = mode === 'autonomous' ? [search, remove] : [search]
+    this.own = this.#remove === null ? [search] : [search, remove]
     // What is loaded is what the conversation shows: nothing else has to be kept of it.
     const loaded = toolsFoundIn(conversation).flatMap(({ name, loaded }) => (loaded ? (catalogue.get(name) ?? []) : []))
     this.memory.load({ added: loaded, known: [] })
