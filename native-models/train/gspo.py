@@ -37,18 +37,24 @@ def stream(keys, updates, order="shuffled", stumble=False):
     return {"task": "pi-llm", "stumble": stumble, "options": {"keys": keys, "updates": [updates], "order": order, "samples": 1}}
 
 
+def session(way):
+    """Two requests to MemTool, of one figure and of nine, in either order; the seed makes the companies, too."""
+    return {"task": "memtool", "options": {"way": way, "turns": 2, "tools": 200, "relation": "mixed", "samples": 1}}
+
+
 # What a try is worth: appendix F's 1, 0 or -1; or the share of what was asked for that is right, whatever calls failed, and nothing if it was cut off.
 REWARDS = {"appendix-f": lambda t: t.reward, "parts": lambda t: 0.0 if t.parts["cutOff"] else t.points}
 
 
 # What an iteration asks: where the shipped weights err. In `short` the third is long enough to be cut in two, and what is asked for stands in the part
-# that is folded first; the last begins with a call that failed. In `far` all are like the third.
+# that is folded first; the last begins with a call that failed. In `far` all are like the third. `memtool` is what a session there takes.
 MIXES = {
     "short": {
         "start": stream(6, 12, "start-last"), "middle": stream(9, 12, "middle-last"), "restore": stream(18, 28, "start-last"),
         "reading": stream(12, 8), "stumble": stream(8, 8, stumble=True),
     },
     "far": {"start": stream(24, 22, "start-last"), "more": stream(30, 17, "start-last"), "middle": stream(24, 22, "middle-last")},
+    "memtool": {way: session(way) for way in ("autonomous", "workflow", "hybrid")},
 }  # fmt: skip
 
 

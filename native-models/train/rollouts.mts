@@ -7,9 +7,27 @@ import { LlamaEngine } from '../../src/engine/llama.js'
 import { modelFingerprint } from '../../src/engine/model-facts.js'
 import { collect } from '../../src/eval/collect/collect.js'
 import type { TaskSpec } from '../../src/eval/task.js'
-import { taskSource } from '../../src/eval/collect/sources.js'
+import { memToolSource, taskSource, type TrajectorySource } from '../../src/eval/collect/sources.js'
+import { type Relation, World } from '../../src/eval/memtool/companies.js'
+import type { WayName } from '../../src/eval/memtool/session.js'
 import { openTask } from '../../src/eval/tasks/open.js'
 import { openNative } from '../../src/native/binding.js'
+import { Catalogue } from '../../src/tools/catalogue.js'
+
+/** Sessions of MemTool, as `kvfold collect memtool` plays them: each with companies of its own. */
+interface MemToolSpec {
+  readonly task: 'memtool'
+  readonly options: {
+    readonly way: WayName
+    readonly turns: number
+    readonly tools: number
+    readonly relation: Relation
+    readonly samples: number
+    readonly seed: number
+  }
+}
+
+type Cell = (TaskSpec & { readonly stumble: boolean }) | MemToolSpec
 
 interface Asked {
   readonly model: string
@@ -18,7 +36,17 @@ interface Asked {
   readonly rollouts: number
   readonly maxTokens: number
   readonly maxCalls: number
-  readonly cells: readonly (TaskSpec & { readonly stumble: boolean })[]
+  readonly cells: readonly Cell[]
+}
+
+async function sourceOf(cell: Cell, limits: Pick<Asked, 'maxTokens' | 'maxCalls'>): Promise<TrajectorySource> {
+  if (cell.task === 'memtool') {
+    const { seed, tools, ...played } = cell.options
+    const world = new World({ seed, tools, arguments: true })
+    return memToolSource({ world, catalogue: await Catalogue.of(world.tools), seed, ...played })
+  }
+  const { stumble, ...spec } = cell
+  return taskSource({ task: await openTask(spec), agent: 'sculptor', stumble, ...limits })
 }
 
 const native = await openNative({ gpu: 'cpu' })
@@ -26,7 +54,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   const { model: path, cells, temperature, seed, rollouts, ...limits } = JSON.parse(line) as Asked
   // Cells in F32: what the model says is compared with what the trainer computes.
   const engine = await LlamaEngine.load(native, path, {
-    cells: 8192,
+    cells: 16384,
     keyType: 'f32',
     valueType: 'f32',
     flashAttention: 'off',
@@ -36,9 +64,9 @@ for await (const line of createInterface({ input: process.stdin })) {
   const fingerprint = (await modelFingerprint(path)).toString('hex')
   const model = { name: engine.info.model, fingerprint }
   const tokens = { format: engine.format, isEndOfGeneration: (token: number) => engine.model.isEndOfGeneration(token) }
-  for (const [at, { stumble, ...spec }] of cells.entries()) {
+  for (const [at, cell] of cells.entries()) {
     const acting = { teacher: 'model', engine, model: engine, sampling: { temperature, seed: seed + 1000 * at } } as const
-    const source = taskSource({ task: await openTask(spec), agent: 'sculptor', stumble, ...limits })
+    const source = await sourceOf(cell, limits)
     for await (const { rows } of collect({ source, acting, format: 'tokens', tokens, model, rollouts }))
       for (const row of rows) console.log(JSON.stringify(row))
   }
