@@ -161,11 +161,11 @@ class Tools(Visiting):
 
     name = "tools"
     share = {
-        "plain": 0.025, "cut": 0.03, "folded": 0.03, "ids": 0.009, "noise": 0.009, "unseen": 0.095, "orders": 0.025, "summary": 0.008,
-        "needles": 0.06, "needles-plain": 0.012, "similar": 0.067, "similar-plain": 0.012, "chat": 0.009, "visits": 0.083, "marked": 0.096, "memtool": 0.43,
+        "plain": 0.025, "cut": 0.031, "folded": 0.031, "ids": 0.009, "noise": 0.009, "unseen": 0.102, "orders": 0.024, "summary": 0.009,
+        "needles": 0.067, "needles-plain": 0.014, "similar": 0.073, "similar-plain": 0.014, "chat": 0.009, "visits": 0.081, "marked": 0.096, "memtool": 0.406,
     }  # fmt: skip
     tokens = 38e6
-    renamed = 0.6
+    renamed = 0.75
 
 
 COURSES = {course.name: course for course in (Streams, Everything, Passages, Wider, Visiting, Tools)}  # in order

@@ -68,7 +68,7 @@ class Asked(NamedTuple):
 
 class Managing:
     def __init__(self, maker):
-        self.rng, self.tokenizer = maker.rng, maker.tokenizer
+        self.rng, self.tokenizer, self.word = maker.rng, maker.tokenizer, maker.name
 
     def draw(self):
         rng, talk, chance = self.rng, Talk(), self.rng.random()
@@ -115,7 +115,8 @@ class Managing:
         return talk.sample(self.tokenizer, "memtool")
 
     def _company(self, rng):
-        stem = "".join(rng.choice(part) for part in (ONSETS, VOWELS, ONSETS, VOWELS, ENDS))
+        """Half of them have names of any other form: with these syllables alone, names elsewhere were copied as if they began with one of them."""
+        stem = self.word(rng) if rng.random() < 0.5 else "".join(rng.choice(part) for part in (ONSETS, VOWELS, ONSETS, VOWELS, ENDS))
         return stem.capitalize(), rng.choice(TRADES)
 
     def _request(self, talk, rng, many=MANY):
