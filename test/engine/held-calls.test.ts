@@ -9,7 +9,11 @@ import { openNative } from '../../src/native/binding.js'
 const remove = (items: Readonly<Record<string, unknown>>): ToolDefinition => ({
   name: 'remove_tools',
   description: 'Removes tools.',
-  parameters: { type: 'object', properties: { tool_names: { type: 'array', minItems: 1, items } }, required: ['tool_names'] },
+  parameters: {
+    type: 'object',
+    properties: { tool_names: { type: 'array', minItems: 1, maxItems: 3, items } },
+    required: ['tool_names'],
+  },
 })
 
 let engine: LlamaEngine | null = null
@@ -24,12 +28,16 @@ it('writes no other name, whatever the model would say', async () => {
     maxTokens: 200,
   }
   const names = ['zebra_of_the_north', 'quince_weather']
-  const held = await engine.respond({ ...asked, conversation: conversationId('held'), unlisted: [remove({ enum: names })] }).reply
-  const said = held.message.toolCalls?.[0]?.arguments['tool_names'] as readonly string[]
+  const loaded: LlamaEngine = engine
+  const reply = (id: string, unlisted: readonly ToolDefinition[], maxTokens = asked.maxTokens) =>
+    loaded.respond({ ...asked, maxTokens, conversation: conversationId(id), unlisted }).reply
+  const said = (await reply('held', [remove({ enum: names })])).message.toolCalls?.[0]?.arguments[
+    'tool_names'
+  ] as readonly string[]
   expect(said.length).toBeGreaterThan(0)
   for (const name of said) expect(names).toContain(name)
-  const free = await engine.respond({ ...asked, conversation: conversationId('free') }).reply
-  const prompt = ({ ledger, timing }: typeof free) => ledger.shown - timing.generatedTokens
-  expect(prompt(free)).toBe(prompt(held))
+  const free = await reply('free', [])
+  const shown = async (unlisted: readonly ToolDefinition[]) => (await reply(`cut-${unlisted.length}`, unlisted, 4)).ledger.shown
+  expect(await shown([remove({ enum: names })])).toBe(await shown([]))
   expect(free.message.content + JSON.stringify(free.message.toolCalls)).not.toMatch(/zebra_of_the_north|quince_weather/)
 })
