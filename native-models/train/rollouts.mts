@@ -7,24 +7,14 @@ import { LlamaEngine } from '../../src/engine/llama.js'
 import { modelFingerprint } from '../../src/engine/model-facts.js'
 import { collect } from '../../src/eval/collect/collect.js'
 import type { TaskSpec } from '../../src/eval/task.js'
-import { memToolSource, taskSource, type TrajectorySource } from '../../src/eval/collect/sources.js'
-import { type Relation, World } from '../../src/eval/memtool/companies.js'
-import type { WayName } from '../../src/eval/memtool/session.js'
+import { openMemToolSource, type OwnMemToolOptions, taskSource, type TrajectorySource } from '../../src/eval/collect/sources.js'
 import { openTask } from '../../src/eval/tasks/open.js'
 import { openNative } from '../../src/native/binding.js'
-import { Catalogue } from '../../src/tools/catalogue.js'
 
-/** Sessions of MemTool, as `kvfold collect memtool` plays them: each with companies of its own. */
+/** As `kvfold collect memtool` plays them. */
 interface MemToolSpec {
   readonly task: 'memtool'
-  readonly options: {
-    readonly way: WayName
-    readonly turns: number
-    readonly tools: number
-    readonly relation: Relation
-    readonly samples: number
-    readonly seed: number
-  }
+  readonly options: OwnMemToolOptions
 }
 
 type Cell = (TaskSpec & { readonly stumble: boolean }) | MemToolSpec
@@ -39,12 +29,10 @@ interface Asked {
   readonly cells: readonly Cell[]
 }
 
-async function sourceOf(cell: Cell, limits: Pick<Asked, 'maxTokens' | 'maxCalls'>): Promise<TrajectorySource> {
-  if (cell.task === 'memtool') {
-    const { seed, tools, ...played } = cell.options
-    const world = new World({ seed, tools, arguments: true })
-    return memToolSource({ world, catalogue: await Catalogue.of(world.tools), seed, ...played })
-  }
+type Source = TrajectorySource & { readonly close?: () => void }
+
+async function sourceOf(cell: Cell, limits: Pick<Asked, 'maxTokens' | 'maxCalls'>): Promise<Source> {
+  if (cell.task === 'memtool') return openMemToolSource(cell.options)
   const { stumble, ...spec } = cell
   return taskSource({ task: await openTask(spec), agent: 'sculptor', stumble, ...limits })
 }
@@ -69,6 +57,7 @@ for await (const line of createInterface({ input: process.stdin })) {
     const source = await sourceOf(cell, limits)
     for await (const { rows } of collect({ source, acting, format: 'tokens', tokens, model, rollouts }))
       for (const row of rows) console.log(JSON.stringify(row))
+    source.close?.()
   }
   await engine.dispose()
   console.log(JSON.stringify({ done: true }))

@@ -19,7 +19,7 @@ const EARLIER: Readonly<Record<string, readonly string[]>> = {
     ...['fleet', 'fleet-killed', 'gspo', 'lazy-grammar', 'memtool-builtin', 'service', 'service-long', 'service-orders'],
     ...['service-replay', 'service-replay-printed', 'tau2-airline', 'tau2-retail', 'travel'],
   ],
-  '9039ef16bfa3095e781919ae0f75933bbaca26a44505a106596a995ed31d9384': [...['attention', 'interference', 'retrieval']],
+  '9039ef16bfa3095e781919ae0f75933bbaca26a44505a106596a995ed31d9384': ['attention', 'interference', 'retrieval'],
 }
 
 /** Every model that a record names with a hash. */

@@ -194,19 +194,10 @@ async function sourceOf(
   { interrupt }: Shell,
 ): Promise<TrajectorySource & { readonly close?: () => void }> {
   const { samples = 20, seed, turns, agent } = flags
-  const { taskSource, memToolSource, deskSource } = await import('../../eval/collect/sources.js')
+  const { taskSource, openMemToolSource, deskSource } = await import('../../eval/collect/sources.js')
   if (name === 'memtool') {
-    const [{ World }, { Catalogue }] = await Promise.all([
-      import('../../eval/memtool/companies.js'),
-      import('../../tools/catalogue.js'),
-    ])
     const { way, tools, relation } = flags
-    const world = new World({ seed, tools, arguments: true })
-    const catalogue = await Catalogue.of(world.tools, { signal: interrupt.signal })
-    const close = () => {
-      catalogue.close()
-    }
-    return { ...memToolSource({ world, catalogue, way, turns, relation, samples, seed }), close }
+    return openMemToolSource({ way, tools, turns, relation, samples, seed }, interrupt.signal)
   }
   if (name === 'service') {
     const { deskScenarios } = await import('../../eval/service/dialogue.js')

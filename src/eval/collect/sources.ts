@@ -6,9 +6,9 @@ import { invariant, KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation, type Sampling } from '../../engine/engine.js'
 import { type ScriptedReply, TaughtEngine, type TaughtModel } from '../../engine/taught-engine.js'
-import type { Catalogue } from '../../tools/catalogue.js'
+import { Catalogue } from '../../tools/catalogue.js'
 import type { TurnRecord } from '../episode/episode.js'
-import type { World } from '../memtool/companies.js'
+import { World } from '../memtool/companies.js'
 import { memToolSession, type MemToolRun } from '../memtool/session.js'
 import type { Scenario } from '../service/dialogue.js'
 import type { FrameworkName } from '../service/frameworks.js'
@@ -188,6 +188,24 @@ export function memToolSource({ world, catalogue, way, turns, relation, samples,
         return (await memToolSession(run, { engine, world, catalogue, ...taping, ...stop })).sessions.flat()
       }),
   }
+}
+
+/** A source with a world and a catalogue of its own, of `tools` tools. */
+export interface OwnMemToolOptions extends Omit<MemToolSourceOptions, 'world' | 'catalogue'> {
+  readonly tools: number
+}
+
+/** @throws KvfoldError what making the catalogue throws; engine/cancelled */
+export async function openMemToolSource(
+  { tools, ...played }: OwnMemToolOptions,
+  signal?: AbortSignal,
+): Promise<TrajectorySource & { readonly close: () => void }> {
+  const world = new World({ seed: played.seed, tools, arguments: true })
+  const catalogue = await Catalogue.of(world.tools, signal === undefined ? {} : { signal })
+  const close = () => {
+    catalogue.close()
+  }
+  return { ...memToolSource({ world, catalogue, ...played }), close }
 }
 
 export interface DeskSourceOptions {
