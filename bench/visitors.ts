@@ -9,6 +9,7 @@ import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { plain, sculptor } from '../src/agents/sculptor.js'
 import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
+import { PromptTooLong } from '../src/core/errors.js'
 import { conversationId } from '../src/core/ids.js'
 import { Random } from '../src/core/random.js'
 import { LlamaEngine } from '../src/engine/llama.js'
@@ -204,6 +205,9 @@ function needles({ given, family }: List, others: boolean): Played {
       for (const message of asked.messages) session.conversation.add(message)
       const { answer } = await session.resume()
       return { points: task.score({ ...asked, truth }, answer).points, asked: 1 }
+    } catch (error) {
+      if (error instanceof PromptTooLong) return { points: 0, asked: 1 } // searches that find ever more
+      throw error
     } finally {
       session.forget()
     }
