@@ -4,6 +4,7 @@ it again, with heads for long passages; then once more and for longest, by a mod
 A mix is kept by counting: every step adds samples of the kind that is furthest below its share of all tokens so far.
 """
 from .data import MOST_FRAGMENTS, READ, Sample
+from .going_back import GoingBack
 from .managing import Managing
 from .trajectories import Trajectories
 from .visits import Visits
@@ -150,6 +151,8 @@ class Visiting(Wider):
     def draw(self, kind, maker, done):
         if kind == "memtool":
             return Managing(maker).draw()
+        if kind == "back":
+            return GoingBack(maker).draw()
         if kind in ("visits", "marked"):
             visits = Visits(maker)
             return visits.draw() if kind == "visits" else visits.marked()
@@ -157,15 +160,15 @@ class Visiting(Wider):
 
 
 class Tools(Visiting):
-    """And once more, nearly half of it tools that come and go; what that wears off gets more than its share."""
+    """And once more, two fifths of it tools that come and go, and drills of going back; what that wears off gets more than its share."""
 
     name = "tools"
     share = {
-        "plain": 0.025, "cut": 0.031, "folded": 0.031, "ids": 0.009, "noise": 0.009, "unseen": 0.102, "orders": 0.024, "summary": 0.009,
-        "needles": 0.067, "needles-plain": 0.014, "similar": 0.073, "similar-plain": 0.014, "chat": 0.009, "visits": 0.081, "marked": 0.096, "memtool": 0.406,
+        "plain": 0.027, "cut": 0.03, "folded": 0.031, "ids": 0.008, "noise": 0.008, "unseen": 0.093, "orders": 0.024, "summary": 0.009,
+        "needles": 0.067, "needles-plain": 0.014, "similar": 0.067, "similar-plain": 0.014, "chat": 0.008, "visits": 0.085, "marked": 0.104, "memtool": 0.369, "back": 0.042,
     }  # fmt: skip
     tokens = 38e6
-    renamed = 0.75
+    renamed = 0.8
 
 
 COURSES = {course.name: course for course in (Streams, Everything, Passages, Wider, Visiting, Tools)}  # in order

@@ -145,6 +145,10 @@ def fold_result(ident):
     return "Folded %s." % ident
 
 
+def restore_result(ident):
+    return "Restored %s." % ident
+
+
 MARKER_END = " characters, restore_fragment shows them]"
 
 

@@ -1,12 +1,16 @@
 """Made-up words."""
 
 ENDINGS, ENDED = ("s", "s", "s", "es", "ed", "ing", "er", "ers", "ly", "ion"), 0.25  # and how many words get one
+# What names of many languages are made of.
+BEGUN = (*"bcdfghjklmnpqrstvwxyz", *"hjkmnrstvyz", "ch", "sh", "th", "kh", "zh", "gh", "sz", "cz", "br", "dr", "gr", "kr", "pr", "sr", "st", "sk", "vl", "kw", "nk", "mb", "nd")
+VOWELS = (*"aeiou", *"aeiou", *"aei", "y", "ai", "au", "ei", "ee", "ie", "ia", "io", "oe", "oo", "ou", "ua", "ui", "uo", "aa")
+CLOSED = (*[""] * 12, *"hklmnrstvz", "ll", "nn", "ng", "nk", "rg", "rz", "ss", "sk", "st", "tt", "rt", "nd", "mp", "tz")
 KIN = 0.3  # of the words: how many begin like one of the others
 
 
 class Speller:
-    """Makes words that are in no stream: syllables, letters that follow each other as in words, one word begun and another ended, and words
-    of the texts that are read."""
+    """Makes words that are in no stream: syllables, letters that follow each other as in words, one word begun and another ended, words
+    of the texts that are read, and what looks like names of other languages."""
 
     def __init__(self, words):
         self.keys, self.after = set(words.keys), {}
@@ -19,9 +23,9 @@ class Speller:
                     self.after.setdefault(last, []).append(spelled[n])
 
     def made_up(self, rng, count):
-        made, ways = set(), (self._spelled, self._loose, self._syllables, self._joined, self._word)
+        made, ways = set(), (self._spelled, self._loose, self._syllables, self._joined, self._word, self._foreign)
         while len(made) < count:
-            word = rng.choices(ways, (4, 6, 4, 4, 1))[0](rng)
+            word = rng.choices(ways, (4, 6, 4, 4, 1, 6))[0](rng)
             if made and rng.random() < KIN:
                 word = self._kin(rng, last, word)
             if rng.random() < ENDED:
@@ -60,3 +64,9 @@ class Speller:
     def _syllables(rng):
         ends = "", "n", "r", "s", "l", "t", "m"
         return "".join(rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") + rng.choice(ends) for _ in range(rng.randint(2, 3)))
+
+    @staticmethod
+    def _foreign(rng):
+        """One that begins with a vowel or not, of one to four syllables."""
+        begun = rng.choice(("", "", rng.choice(VOWELS)))
+        return begun + "".join(rng.choice(BEGUN) + rng.choice(VOWELS) + rng.choice(CLOSED) for _ in range(rng.randint(1, 3)))

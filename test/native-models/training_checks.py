@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: E402
 from train import format as fmt  # noqa: E402
 from train import sampled  # noqa: E402
 from train.data import Maker  # noqa: E402
+from train.going_back import GoingBack  # noqa: E402
 from train.managing import Managing  # noqa: E402
 from train.shipped import GGUF_PATH, begun  # noqa: E402
 from train.train import LOOKING, SAYING, learn  # noqa: E402
@@ -222,6 +223,42 @@ def managed():
         for own, source in sample.hints:
             then, by = plain(sample.ids[own]), plain(sample.ids[source])
             assert (by == ".") if then in (".", "a") else by == ",", (then, by)  # the end of the list, or more of it
+
+
+def back():
+    """What is decided, read from the text alone: while a key is missing the fragment before what is open is restored, and what is open folded that has none of
+    them; else, or where nothing stands before, an answer begins. Who decides is told a missing key, where one is missing."""
+    _, maker = setting(9)
+    tokens, steps = maker.vocabulary.tokens, {0: 0, 1: 0, 2: 0}
+    for _ in range(300):
+        sample = GoingBack(maker).draw()
+        text = maker.tokenizer.decode(sample.ids)
+        assert maker.tokenizer.spelled(text)[0] == sample.ids.tolist()
+        idents = re.findall("f[0-9a-f]{5}", re.search("first to last: (.*)\\.<", text)[1])
+        prompt, said = text.rsplit(fmt.START + "assistant\n", 1)
+        stream, question = re.sub(r"\[folded.*?\]", "|", prompt).split(fmt.RULES, 1)[1].split(fmt.QUESTION)
+        asked = question.split("?")[0].strip().split(", ")
+        shown = [ident for ident in idents if "[folded %s:" % ident not in prompt]
+        missing = [key for key in asked if not re.search(r"\b%s: " % key, stream)]
+        calls = [tuple(json.loads(one).values()) for one in re.findall("<tool_call>\n(.*)\n</tool_call>", said)]
+        first = idents.index(shown[0])
+        if not missing or first == 0:
+            assert not calls and said == fmt.SENTENCE, text
+        else:
+            folded = shown if len(missing) == len(asked) else []
+            wanted = [("restore_fragment", idents[first - 1]), *(("fold_fragment", one) for one in folded)]
+            assert [(name, of["fragment_id"]) for name, of in calls] == wanted, text
+        steps[min(2, len(calls))] += 1
+        assert (sample.looks[:, 1] < sample.looks[:, 0]).all() and (sample.ids[sample.looks[:, 0]] == sample.ids[sample.looks[:, 1]]).all()
+        assert (sample.weights[sample.hints[:, 0]] >= 4).all() and (sample.steps[:, 1] <= sample.steps[:, 0]).all()
+        decided = int(np.flatnonzero(sample.weights)[0])
+        for own, source in sample.hints:
+            name = tokens[sample.ids[source]].text.replace("\u2581", "")
+            assert name in missing if own == decided and calls else name not in missing, (name, missing)
+        for own, source in sample.steps:
+            name, at = (tokens[sample.ids[n]].text.replace("\u2581", "") for n in (own, source))
+            assert at == (name if name in missing else name + ":"), (name, at)
+    assert min(steps.values()) > 10, steps
 
 
 def renamed():
