@@ -123,6 +123,12 @@ def fragments_for(noted):
 # tool calls, results and markers
 
 
+def quoted(text, longest=80):
+    """A text as the runtime quotes it in a refusal (src/context/refusal.ts): the middle of a long one is left out."""
+    half = longest // 2
+    return json.dumps(text if len(text) <= longest else text[:half] + " ... " + text[-half:], ensure_ascii=False)
+
+
 def cut_call(k, marks=MARKS):
     return Call("fragment_context", {"start_marker": marks[0], "end_marker": marks[1], "num_fragments": k})
 

@@ -11,6 +11,7 @@ import numpy as np
 from . import chat
 from . import format as fmt
 from .data import Sample
+from .format import Message
 from .found import pairs
 from .stream import make_stream
 
@@ -53,6 +54,7 @@ WORDED = 0.5  # of what stands around a list of keys: how often it is random wor
 ALIKE = 0.4  # of the markers that are sentences: how many end with one that has words of the first
 SIGNS = "#=*-+~<>|@$%&_:!."  # that markers are made of, or decorated with
 WITH_TOOLS = 0.25  # of the conversations: how many have the tools at hand
+REFUSED, ENDLESS = 0.3, 0.3  # between other markers: how often a call was refused before; and of these calls, how many never ended
 ANSWERED, LONG = 0.4, 0.5  # between other markers: how often the answer is learned; and of the calls, how many follow a stream of the task's own size
 GUESS = 0.25  # what the form of an answer counts against its keys and values
 
@@ -88,6 +90,8 @@ class Visits:
         where the markers are quoted from the prompt. Half of these are far shorter than their note says, since it is the calls that are learned."""
         rng, maker = self.maker.rng, self.maker
         marks = self._marks(rng)
+        if rng.random() < REFUSED:
+            return self._refused(rng, marks)
         if rng.random() < ANSWERED:
             return maker.folded(46 if rng.random() < 0.7 else rng.randint(4, 24), rng.randint(5, 20), True, marks)._replace(kind="marked")
         if rng.random() < LONG:
@@ -104,16 +108,67 @@ class Visits:
 
     def _marked(self, rng, marks, opening, body, question, noted):
         """The calls; `noted`: as many thousands of characters as the note says."""
-        count, right = self.maker._number(noted)
-        idents = self.maker._ids(count)
         talk = Talk()
         talk.say(fmt.START + "system\n" + fmt.SYSTEM + fmt.tools_block() + fmt.END + "\n")
         begin = talk.user_open()
         talk.user_close(body + question + fmt.note(noted))
+        self._cut(talk, rng, marks, begin + len(opening), begin + body.rindex(marks[1]), noted)
+        return talk.sample(self.tokenizer, "marked")
+
+    def _refused(self, rng, marks):
+        """A call that did not quote the markers is written again; after two of them, or one that never ended, the answer comes from what is there."""
+        whole = rng.random() < 0.3
+        made = make_stream(self.words, rng, 46, rng.randint(2, 8)) if whole else self._made(rng, rng.randint(2, 20), rng.randint(1, 6))
+        between, named = _chosen(rng, PLACED), _chosen(rng, NAMED)
+        opening = (self._chatter(rng) if rng.random() < 0.5 else rng.choice(FRAMES).format(n=len(made.order), keys=", ".join(made.order))) + "\n\n"
+        body, known, noted = opening + marks[0] + "\n", {}, round(2 * 66 ** rng.random())
+        talk = Talk()
+        talk.say(fmt.START + "system\n" + fmt.SYSTEM + fmt.tools_block() + fmt.END + "\n")
+        begin = talk.user_open()
+        for key, value in made.pairs:
+            known[key] = value, begin + len(body) + len(key + named)
+            talk.steps.append(known[key][1])
+            body += key + named + value + between
+        body = body[: -len(between)] + "\n\n" + marks[1] + " "
+        question = self._question(rng, made.order, False)
+        talk.user_close(body + question.text + fmt.note(noted))
+        endless = rng.random() < ENDLESS
+        quoted = [mark if kept else self._misquoted(rng, mark) for mark, kept in zip(marks, rng.choice(((True, False), (False, True), (False, False))))]
+        for name, mark, said in zip(("start_marker", "end_marker"), marks, quoted):
+            if said != mark:
+                break
+        call = fmt.render_call(fmt.cut_call(self.maker._number(noted)[0], quoted))
+        told = 'Error: %s %s is not in the user messages. Copy a few words of the text exactly, as they stand there.' % (name, fmt.quoted(said))
+        if endless:
+            some = call[: call.index(said) + rng.randint(1, len(said))]
+            call = some + some[-rng.randint(1, 4) :] * rng.randint(20, 200) + "}\n</tool_call>"
+            raw = call[call.index('{"start') : -len("}\n</tool_call>")]
+            told = "Error: the arguments of fragment_context are not a JSON object: %s. Write the call again." % fmt.quoted(raw)
+        failed = 1 if endless else rng.choice((1, 2))
+        for _ in range(failed):
+            talk.assistant([(call + fmt.END, 0, None)])
+            talk.say(fmt.render_message(Message("tool", told)))
+        if failed == 1 and not endless:
+            self._cut(talk, rng, marks, begin + len(opening), begin + body.rindex(marks[1]), noted)
+        else:
+            self._answer(talk, rng, [(key, begin + len(body) + place) for key, place in question.at], known)
+        return talk.sample(self.tokenizer, "marked")
+
+    def _misquoted(self, rng, mark):
+        """Nearly a marker: begun and gone on with otherwise, or with a part said twice or left out."""
+        while True:
+            a, b = sorted(rng.randint(0, len(mark)) for _ in range(2))
+            said = mark[:a] + rng.choice((mark[b:], mark[a:b] + mark[a:], self._some(rng, 1, 4), mark[a:] + mark[-1:], fmt.SENTENCE[rng.randint(0, 15) :]))
+            if said.strip() and said not in mark and not set('"\\') & set(said):
+                return said
+
+    def _cut(self, talk, rng, marks, first, last, noted):
+        """The calls that cut and fold, with the places of the markers."""
+        count, right = self.maker._number(noted)
+        idents = self.maker._ids(count)
         head, rest = fmt.render_call(fmt.cut_call(count, marks)).split(marks[0])
         middle, rest = rest.split(marks[1])
         lead, tail = rest.split(str(count))
-        first, last = begin + len(opening), begin + body.rindex(marks[1])
         parts = [(head, 2, None), (marks[0], 1, first), (middle, 1, None), (marks[1], 1, last), (lead, 1, None), (str(count), 4 * right, None)]
         talk.assistant([*parts, (tail + fmt.END, 1, None)])
         start = len(talk.text) + len(fmt.START + "tool\n")
@@ -124,7 +179,6 @@ class Visits:
             for n, ident in enumerate(idents[:-1]):
                 parts += [(ident, 1 if n else 4, start + result.index(ident)), (fmt.FOLD_NEXT if n + 2 < count else fmt.FOLD_CLOSE, 1, None)]
             talk.assistant([*parts, (fmt.END, 1, None)])
-        return talk.sample(self.tokenizer, "marked")
 
     def _greeting(self, talk, rng):
         said, answer = chat.exchange(rng, self.words)

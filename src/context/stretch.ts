@@ -72,7 +72,8 @@ function find(messages: readonly ChatMessage[], text: string, scope: Scope, from
 /** Says that a marker is missing, and the likeliest reason. */
 function missing(messages: readonly ChatMessage[], name: string, marker: string, scope: Scope): string {
   const not = `${name} ${quoted(marker)} is not in the ${scopeName(scope)}.`
-  if (scope !== 'all' && find(messages, marker, 'all', { message: 0, start: 0 }) !== null)
+  const others = messages.filter(({ role, name = '' }) => role !== 'tool' || !(QUOTING.has(name) || REFUSING.has(name)))
+  if (scope !== 'all' && find(others, marker, 'all', { message: 0, start: 0 }) !== null)
     return `${not} It is in other messages: call again with role "all".`
   const lower = messages.map((message) => ({ ...message, content: message.content.toLowerCase() }))
   if (find(lower, marker.toLowerCase(), scope, { message: 0, start: 0 }) !== null)
@@ -88,6 +89,8 @@ export type Scope = (typeof scopes)[number]
 
 /** Names of the tools whose results quote the conversation itself. */
 const QUOTING = new Set(['search_context', 'get_search_detail'])
+/** Those whose refusals quote their own call, so that a marker that was refused stands there. */
+const REFUSING = new Set(['fragment_context'])
 
 /**
  * True when a message of this role can be fragmented under `scope`. `all` is everything but the system message: tool results

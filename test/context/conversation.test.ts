@@ -74,6 +74,14 @@ describe('Conversation', () => {
     expect(conversation.snapshot()).toEqual(before)
   })
 
+  it('does not find a marker that was refused in the refusal of it', () => {
+    const said = refused(mark('nowhere', 'END'))
+    conversation.add({ role: 'tool', name: 'fragment_context', content: `Error: ${said}` })
+    expect(refused(mark('nowhere', 'END'))).toBe(said)
+    conversation.add({ role: 'tool', name: 'read_file', content: 'It is nowhere.' })
+    expect(refused(mark('nowhere', 'END'))).toContain('It is in other messages')
+  })
+
   it('refuses a stretch that overlaps fragments, and names them', () => {
     const [first, second] = granted(mark('START', 'END')).fragments
     granted(conversation.fold(first!.id))

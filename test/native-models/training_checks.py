@@ -157,17 +157,35 @@ def visits():
 
 
 def marked():
-    """A cut quotes two markers that the prompt has, one before the other; after a fold the first one is hidden, and an answer follows."""
+    """A cut quotes two markers that the prompt has, one before the other; after a fold the first one is hidden, and an answer follows. What was refused does not
+    quote them, and is not learned: it is quoted in the refusal, and a cut follows, or after two of them an answer."""
     _, maker = setting(6)
-    visits = Visits(maker)
-    for _ in range(200):
-        text = maker.tokenizer.decode(visits.marked().ids)
-        prompt, call = text.split(fmt.START + "assistant\n")[:2]
+    visits, refusals = Visits(maker), []
+    for _ in range(300):
+        sample = visits.marked()
+        text = maker.tokenizer.decode(sample.ids)
+        prompt, *calls = text.split(fmt.START + "assistant\n")
+        refused = [call for call in calls if "tool\nError: " in call]
+        if refused:
+            given = [json.loads(call) for call in re.findall(r"<tool_call>\n(.*)\n</tool_call>", "".join(refused)) if call.endswith("}}")]
+            for each in given:
+                told = re.search(r'Error: (\w+) (".*") is not in the user messages', refused[0])
+                assert json.loads(told[2]) == each["arguments"][told[1]] not in prompt.split("user\n", 1)[1], text
+            endless = not given
+            assert len(refused) == (1 if endless else len(given))
+            before = maker.tokenizer.encode(text[: text.rindex(refused[-1]) + len(refused[-1])])
+            assert not sample.weights[: len(before)].any(), text
+            refusals.append("endless" if endless else len(refused))
+            if endless or len(refused) == 2:
+                assert calls[-1].startswith(fmt.SENTENCE) and len(calls) == len(refused) + 1, text
+                continue
+        call = calls[len(refused)]
         said = json.loads(re.search(r"<tool_call>\n(.*)\n</tool_call>", call)[1])["arguments"]
         first, last = prompt.find(said["start_marker"]), prompt.rfind(said["end_marker"])
         folded = fmt.MARKER_END in prompt
         assert (-1 if folded else 0) <= first < last, (prompt, said)
         assert text.endswith("." + fmt.END) == folded, text
+    assert set(refusals) == {1, 2, "endless"}, refusals
 
 
 def managed():
