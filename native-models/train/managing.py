@@ -24,6 +24,8 @@ MODES = {
     "workflow": "Searching and removing is done for you before every request. Call the tools that you see, and say so when they do not suffice. Answer in few words.",
     "hybrid": "Tools that are no longer needed are removed for you before every request. Load what is missing with search_tools, all keywords in one call. " + AGAIN,
 }  # fmt: skip
+SEARCHED = '<tool_call>\n{"name": "search_tools", "arguments": {"'
+BROKEN = 0.12  # of the searches before, and of those that are learned: how many follow one that never ended
 SPELLED, BARE = 0.3, 0.5  # of the samples: companies to be written as in names of tools, and turns without definitions
 LETTERS = "abcdefghijklmnop"  # of the items of a list
 DRAWN = "autonomous", "autonomous", "hybrid", "workflow"
@@ -84,6 +86,10 @@ class Managing:
             if not autonomous:  # they were removed aside
                 self.loaded = []
             figures, places = self._request(talk, rng, MANY if turn + 1 >= before else rng.choice((FEW, FEW, FEW, MANY)))
+            if not last and self.mode != "workflow" and rng.random() < BROKEN:
+                self._broken(talk, rng, places)
+                talk.assistant([(self._endless(talk, rng, places) + fmt.END, 0, None)])
+                continue
             items = self._manage(talk, rng, figures, places, learned=last and (turn == 0 or not autonomous) and self.mode != "workflow", shown=last, bare=bare)
             self._answer(talk, rng, figures, items, learned=last)
         if autonomous:
@@ -187,22 +193,42 @@ class Managing:
             parts = [('{"remove": ["all"]}', 4 * FORM, None)]
         talk.assistant([*parts, (fmt.END, 4 * FORM, None)])
 
+    def _broken(self, talk, rng, places):
+        """A search that never ended; what was loaded is removed before it. It is refused."""
+        said = '{"keywords": ["' + self._endless(talk, rng, places)
+        talk.assistant([(self._removal() + SEARCHED + said[2:] + "}\n</tool_call>" + fmt.END, 0, None)])
+        self._removed(talk)
+        talk.say(fmt.START + "tool\nError: the arguments of search_tools are not a JSON object: %s. Write the call again.%s\n" % (fmt.quoted(said), fmt.END))
+
+    @staticmethod
+    def _endless(talk, rng, places):
+        """A list that runs on with one of its items."""
+        stuck = rng.randrange(len(places))
+        items = [places[min(n, stuck)] for n in range(stuck + rng.randint(2, 40))]
+        return ", ".join("(%s) the%s" % (LETTERS[min(n, len(LETTERS) - 1)], talk.text[item.metric : item.end]) for n, item in enumerate(items))
+
+    def _removal(self):
+        return '<tool_call>\n{"name": "remove_tools", "arguments": {"tool_names": ["all"]}}\n</tool_call>\n' if self.loaded else ""
+
+    def _removed(self, talk):
+        if self.loaded:
+            talk.say(fmt.START + "tool\n%s removed. 0 of at most 128 tools loaded.%s\n" % (counted(self.loaded), fmt.END))
+            self.loaded = []
+
     def _manage(self, talk, rng, figures, places, learned, shown, bare=False):
         """The calls that remove all that is loaded and search what is asked for; and their results, with definitions (`shown`), with marks that they were
         removed, or not at all (None). `bare`: the result says no more than how many were found, and positions are left out for the rest; definitions are most
         of the tokens of a turn, and most of what is said is in the question.
         @returns the items of the list that is searched for"""
-        whole, useless = 4 * FORM if learned else 0, self.loaded
-        head = '<tool_call>\n{"name": "remove_tools", "arguments": {"tool_names": ["all"]}}\n</tool_call>\n' if useless else ""
-        head += '<tool_call>\n{"name": "search_tools", "arguments": {"keywords": ["'
+        whole = 4 * FORM if learned else 0
+        if learned and rng.random() < BROKEN:  # the call is written again
+            self._broken(talk, rng, places)
+        head = self._removal() + SEARCHED + 'keywords": ["'
         parts, items = self._list(talk, talk.next(head), places, learned)
         talk.assistant([(head, whole, None), *parts, ('"]}}\n</tool_call>' + fmt.END, whole, None)])
         if shown is None:
             return items
-        if useless:
-            self.loaded = []
-            text = "%s removed. 0 of at most 128 tools loaded." % counted(useless)
-            talk.say(fmt.START + "tool\n" + text + fmt.END + "\n")
+        self._removed(talk)
         needed = list(dict.fromkeys((company, metric) for company, metric, _ in figures))
         if bare:
             self.loaded = self.known = needed

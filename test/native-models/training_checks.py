@@ -194,7 +194,8 @@ def managed():
     _, maker = setting(8)
     tokens = maker.vocabulary.tokens
     plain = lambda n: tokens[n].text.replace("\u2581", " ").strip()  # noqa: E731
-    for _ in range(60):
+    broken = 0
+    for _ in range(90):
         sample = Managing(maker).draw()
         text = maker.tokenizer.decode(sample.ids)
         assert maker.tokenizer.spelled(text)[0] == sample.ids.tolist()
@@ -206,6 +207,11 @@ def managed():
         lettered = lambda asked: ", ".join("(%s) %s" % pair for pair in zip("abcdefghijklmnop", asked.split(", ")))  # noqa: E731
         for said in re.finditer(r'<tool_call>\n(.*)\n</tool_call>|(\d+) tools? added|(\{"(?:remove|keywords)": \["[^\]]*\]\})', text):
             before = text[: said.start()]
+            if said[1] and said[1].endswith("}") and not said[1].endswith("}}"):  # a search that never ended: it is refused, and written again or left
+                refused = text[said.end() :].split(fmt.START + "assistant")[0]
+                assert "Error: the arguments of search_tools are not a JSON object" in refused and ("removed. 0 of" in refused) <= (loaded > 0), refused
+                loaded, broken = 0, broken + 1
+                continue
             if said[2]:
                 loaded = int(said[2])
                 continue
@@ -241,6 +247,7 @@ def managed():
         for own, source in sample.hints:
             then, by = plain(sample.ids[own]), plain(sample.ids[source])
             assert (by == ".") if then in (".", "a") else by == ",", (then, by)  # the end of the list, or more of it
+    assert broken > 5
 
 
 def back():

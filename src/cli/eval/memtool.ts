@@ -75,7 +75,7 @@ export function addMemTool(parent: Command, shell: Shell): void {
     .option('--mode <list>', 'ways of managing tools, with commas, or all', oneOf(wayNames, 'all'), ['hybrid'])
     .option('--placement <list>', 'where definitions stand: late, list (default: as the way has it)', oneOf(placements))
     .option('--turns <count>', 'turns of a session', integer(1, 100_000), 100)
-    .option('--sessions <count>', 'sessions of each way, of the same tools; their seeds follow', integer(1, 10_000), 1)
+    .option('--sessions <count>', 'sessions of each way, each with its companies; their seeds follow', integer(1, 10_000), 1)
     .option('--tools <count>', 'tools in the catalogue, five for each company', integer(5, 50_000), 5000)
     .addOption(new Option('--relation <kind>', 'of a turn to the one before').choices(relations).default('mixed'))
     .option('--no-arguments', 'no tool takes an argument')
@@ -107,37 +107,41 @@ export function addMemTool(parent: Command, shell: Shell): void {
 }
 
 async function memTool(flags: MemToolFlags, shell: Shell): Promise<void> {
-  const [{ World }, { Catalogue }] = await Promise.all([
-    import('../../eval/memtool/companies.js'),
-    import('../../tools/catalogue.js'),
-  ])
   if (flags.catalogue !== undefined && flags.retrieval === undefined)
     throw new KvfoldError('cli/bad-usage', '--catalogue is for --retrieval; sessions are made of companies.')
-  const world = new World({ seed: flags.seed, tools: flags.tools, arguments: flags.arguments })
   const embedder = flags.embedder === undefined ? null : await keptEmbedder(flags.embedder, flags, shell)
   const { signal } = shell.interrupt
   try {
     const options = given({ embedder: embedder?.vectors, onEmbedded: embedder?.onEmbedded, signal })
-    if (flags.retrieval === true) await retrieval(flags, world, options, shell)
-    else await sessions(flags, world, await Catalogue.of(world.tools, options), shell)
+    if (flags.retrieval === true) await retrieval(flags, options, shell)
+    else await sessions(flags, options, shell)
   } finally {
     await embedder?.dispose()
   }
 }
 
-async function sessions(flags: MemToolFlags, world: World, catalogue: Catalogue, shell: Shell): Promise<void> {
+async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: Shell): Promise<void> {
   const { out, notes } = shell
+  const [{ World }, { Catalogue }] = await Promise.all([
+    import('../../eval/memtool/companies.js'),
+    import('../../tools/catalogue.js'),
+  ])
   const runs = runsOf(flags)
   const planned = runs.flat().length
   if (flags.log !== undefined && planned > 1)
     throw new KvfoldError('cli/bad-usage', `--log is for one session, and these are ${planned}; leave it out.`)
   const engine = await engineOf(flags, shell)
   const results: MemToolResult[] = []
+  const settings = new Map<number, { readonly world: World; readonly catalogue: Catalogue }>()
   try {
+    for (const seed of new Set(runs.flat().map((run) => run.seed))) {
+      const world = new World({ seed, tools: flags.tools, arguments: flags.arguments })
+      settings.set(seed, { world, catalogue: await Catalogue.of(world.tools, options) })
+    }
     const { together } = await import('../../eval/memtool/session.js')
     for (const alike of runs) {
       const made: MemToolResult[] = []
-      for (const run of alike) made.push(await oneSession(run, flags, { engine, world, catalogue }, shell))
+      for (const run of alike) made.push(await oneSession(run, flags, { engine, ...settings.get(run.seed)! }, shell))
       results.push(together(made as [MemToolResult, ...MemToolResult[]]))
     }
     const { tokenTable, removalTable, correctnessTable, memToolPage } = await import('../../eval/memtool/report.js')
@@ -165,7 +169,7 @@ async function sessions(flags: MemToolFlags, world: World, catalogue: Catalogue,
   } finally {
     notes.close()
     await engine.dispose()
-    catalogue.close()
+    for (const { catalogue } of settings.values()) catalogue.close()
   }
 }
 
@@ -260,13 +264,15 @@ function machineLine(results: readonly MemToolResult[], { tools }: MemToolFlags)
   return lines.length === 1 ? lines[0]! : { ...lines[0], sessions: lines }
 }
 
-async function retrieval(flags: MemToolFlags, world: World, options: CatalogueOptions, { out }: Shell): Promise<void> {
-  const [{ Catalogue, wordsOf }, { queriesOf, recallOf, lookupsIn, wordings }, { left, right, table, terminal }] =
+async function retrieval(flags: MemToolFlags, options: CatalogueOptions, { out }: Shell): Promise<void> {
+  const [{ World }, { Catalogue, wordsOf }, { queriesOf, recallOf, lookupsIn, wordings }, { left, right, table, terminal }] =
     await Promise.all([
+      import('../../eval/memtool/companies.js'),
       import('../../tools/catalogue.js'),
       import('../../eval/memtool/retrieval.js'),
       import('../../figures/table.js'),
     ])
+  const world = new World({ seed: flags.seed, tools: flags.tools, arguments: flags.arguments })
   const own = flags.catalogue === undefined ? null : lookupsIn(await readFile(flags.catalogue, 'utf8'), flags.catalogue)
   const catalogue = await Catalogue.of(own?.tools ?? world.tools, options)
   try {
