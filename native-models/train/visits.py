@@ -54,7 +54,7 @@ WORDED = 0.5  # of what stands around a list of keys: how often it is random wor
 ALIKE = 0.4  # of the markers that are sentences: how many end with one that has words of the first
 SIGNS = "#=*-+~<>|@$%&_:!."  # that markers are made of, or decorated with
 WITH_TOOLS = 0.25  # of the conversations: how many have the tools at hand
-REFUSED, ENDLESS = 0.3, 0.3  # between other markers: how often a call was refused before; and of these calls, how many never ended
+REFUSED, ENDLESS = 0.35, 0.4  # between other markers: how often a call was refused before; and of these calls, how many never ended
 ANSWERED, LONG = 0.4, 0.5  # between other markers: how often the answer is learned; and of the calls, how many follow a stream of the task's own size
 GUESS = 0.25  # what the form of an answer counts against its keys and values
 
@@ -101,15 +101,23 @@ class Visits:
             return self._marked(rng, marks, opening, body + " ", question, fmt.thousands(body + question))
         made = self._made(rng, rng.randint(2, 12), rng.randint(1, 6))
         between, named = _chosen(rng, PLACED), _chosen(rng, NAMED)
-        opening = (self._chatter(rng) if rng.random() < 0.5 else rng.choice(FRAMES).format(n=len(made.order), keys=", ".join(made.order))) + "\n\n"
+        opening = self._opening(rng, made)
         stream = between.join(key + named + value for key, value in made.pairs)
         body = opening + marks[0] + "\n" + stream + "\n\n" + marks[1] + " "
         return self._marked(rng, marks, opening, body, self._question(rng, made.order, False).text, round(2 * 66 ** rng.random()))
 
-    def _marked(self, rng, marks, opening, body, question, noted):
-        """The calls; `noted`: as many thousands of characters as the note says."""
+    def _opening(self, rng, made):
+        return (self._chatter(rng) if rng.random() < 0.5 else rng.choice(FRAMES).format(n=len(made.order), keys=", ".join(made.order))) + "\n\n"
+
+    @staticmethod
+    def _told_to_cut():
         talk = Talk()
         talk.say(fmt.START + "system\n" + fmt.SYSTEM + fmt.tools_block() + fmt.END + "\n")
+        return talk
+
+    def _marked(self, rng, marks, opening, body, question, noted):
+        """The calls; `noted`: as many thousands of characters as the note says."""
+        talk = self._told_to_cut()
         begin = talk.user_open()
         talk.user_close(body + question + fmt.note(noted))
         self._cut(talk, rng, marks, begin + len(opening), begin + body.rindex(marks[1]), noted)
@@ -117,14 +125,10 @@ class Visits:
 
     def _refused(self, rng, marks):
         """A call that did not quote the markers is written again; after two of them, or one that never ended, the answer comes from what is there."""
-        whole = rng.random() < 0.3
-        made = make_stream(self.words, rng, 46, rng.randint(2, 8)) if whole else self._made(rng, rng.randint(2, 20), rng.randint(1, 6))
+        made = make_stream(self.words, rng, 46, rng.randint(3, 8)) if rng.random() < 0.4 else self._made(rng, rng.randint(2, 20), rng.randint(1, 6))
         between, named = _chosen(rng, PLACED), _chosen(rng, NAMED)
-        opening = (self._chatter(rng) if rng.random() < 0.5 else rng.choice(FRAMES).format(n=len(made.order), keys=", ".join(made.order))) + "\n\n"
-        body, known, noted = opening + marks[0] + "\n", {}, round(2 * 66 ** rng.random())
-        talk = Talk()
-        talk.say(fmt.START + "system\n" + fmt.SYSTEM + fmt.tools_block() + fmt.END + "\n")
-        begin = talk.user_open()
+        talk, opening, noted = self._told_to_cut(), self._opening(rng, made), round(2 * 66 ** rng.random())
+        begin, body, known = talk.user_open(), opening + marks[0] + "\n", {}
         for key, value in made.pairs:
             known[key] = value, begin + len(body) + len(key + named)
             talk.steps.append(known[key][1])
@@ -132,18 +136,7 @@ class Visits:
         body = body[: -len(between)] + "\n\n" + marks[1] + " "
         question = self._question(rng, made.order, False)
         talk.user_close(body + question.text + fmt.note(noted))
-        endless = rng.random() < ENDLESS
-        quoted = [mark if kept else self._misquoted(rng, mark) for mark, kept in zip(marks, rng.choice(((True, False), (False, True), (False, False))))]
-        for name, mark, said in zip(("start_marker", "end_marker"), marks, quoted):
-            if said != mark:
-                break
-        call = fmt.render_call(fmt.cut_call(self.maker._number(noted)[0], quoted))
-        told = 'Error: %s %s is not in the user messages. Copy a few words of the text exactly, as they stand there.' % (name, fmt.quoted(said))
-        if endless:
-            some = call[: call.index(said) + rng.randint(1, len(said))]
-            call = some + some[-rng.randint(1, 4) :] * rng.randint(20, 200) + "}\n</tool_call>"
-            raw = call[call.index('{"start') : -len("}\n</tool_call>")]
-            told = "Error: the arguments of fragment_context are not a JSON object: %s. Write the call again." % fmt.quoted(raw)
+        call, told, endless = self._refusal(rng, marks, body + question.text, self.maker._number(noted)[0])
         failed = 1 if endless else rng.choice((1, 2))
         for _ in range(failed):
             talk.assistant([(call + fmt.END, 0, None)])
@@ -154,12 +147,26 @@ class Visits:
             self._answer(talk, rng, [(key, begin + len(body) + place) for key, place in question.at], known)
         return talk.sample(self.tokenizer, "marked")
 
-    def _misquoted(self, rng, mark):
-        """Nearly a marker: begun and gone on with otherwise, or with a part said twice or left out."""
+    def _refusal(self, rng, marks, text, count):
+        """(a call that does not quote both markers of a text, what it is told, whether it never ended)"""
+        wrong = rng.choice(((True, False), (False, True), (True, True)))
+        said = [self._misquoted(rng, mark, text) if each else mark for mark, each in zip(marks, wrong)]
+        name, first = ("start_marker", said[0]) if wrong[0] else ("end_marker", said[1])
+        call = fmt.render_call(fmt.cut_call(count, said))
+        if rng.random() > ENDLESS:
+            told = "Error: %s %s is not in the user messages. Copy a few words of the text exactly, as they stand there."
+            return call, told % (name, fmt.quoted(first)), False
+        some = call[call.index('{"start') : call.index(first) + rng.randint(1, len(first))]
+        some += some[-rng.randint(1, 4) :] * rng.choice((rng.randint(20, 200), rng.randint(200, 900)))
+        told = "Error: the arguments of fragment_context are not a JSON object: %s. Write the call again." % fmt.quoted(some)
+        return call[: call.index('{"start')] + some + "}\n</tool_call>", told, True
+
+    def _misquoted(self, rng, mark, text):
+        """Nearly a marker, and nowhere in `text`: begun and gone on with otherwise, or with a part said twice or left out."""
         while True:
             a, b = sorted(rng.randint(0, len(mark)) for _ in range(2))
             said = mark[:a] + rng.choice((mark[b:], mark[a:b] + mark[a:], self._some(rng, 1, 4), mark[a:] + mark[-1:], fmt.SENTENCE[rng.randint(0, 15) :]))
-            if said.strip() and said not in mark and not set('"\\') & set(said):
+            if said.strip() and said not in text and not set('"\\') & set(said):
                 return said
 
     def _cut(self, talk, rng, marks, first, last, noted):

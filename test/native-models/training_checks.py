@@ -170,7 +170,8 @@ def marked():
             given = [json.loads(call) for call in re.findall(r"<tool_call>\n(.*)\n</tool_call>", "".join(refused)) if call.endswith("}}")]
             for each in given:
                 told = re.search(r'Error: (\w+) (".*") is not in the user messages', refused[0])
-                assert json.loads(told[2]) == each["arguments"][told[1]] not in prompt.split("user\n", 1)[1], text
+                said = each["arguments"][told[1]]
+                assert told[2] == fmt.quoted(said) and said not in prompt.split("user\n", 1)[1], text
             endless = not given
             assert len(refused) == (1 if endless else len(given))
             before = maker.tokenizer.encode(text[: text.rindex(refused[-1]) + len(refused[-1])])
