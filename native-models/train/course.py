@@ -164,8 +164,8 @@ class Tools(Visiting):
 
     name = "tools"
     share = {
-        "plain": 0.027, "cut": 0.03, "folded": 0.031, "ids": 0.008, "noise": 0.008, "unseen": 0.093, "orders": 0.024, "summary": 0.009,
-        "needles": 0.067, "needles-plain": 0.014, "similar": 0.067, "similar-plain": 0.014, "chat": 0.008, "visits": 0.085, "marked": 0.104, "memtool": 0.369, "back": 0.042,
+        "plain": 0.029, "cut": 0.029, "folded": 0.03, "ids": 0.008, "noise": 0.009, "unseen": 0.087, "orders": 0.022, "summary": 0.01,
+        "needles": 0.067, "needles-plain": 0.013, "similar": 0.063, "similar-plain": 0.013, "chat": 0.008, "visits": 0.082, "marked": 0.134, "memtool": 0.354, "back": 0.042,
     }  # fmt: skip
     tokens = 38e6
     renamed = 0.8
