@@ -11,13 +11,16 @@ const NAME = 'kvfold-tiny'
 /**
  * Records of weights that were shipped before the present ones, which have the same shape and vocabulary, by the hash of these weights. The lists get shorter:
  * one that is measured again fails here until it is struck off. The first is of counts of tokens of what a script says, and times, which weights do not change,
- * and of `gspo`, whose runs began with them; what the second is about does change with the weights, and the pages that cite it say which it is of.
+ * and of `gspo`, whose runs began with them; what the others are about does change with the weights, and the pages that cite it say which it is of.
  */
 const EARLIER: Readonly<Record<string, readonly string[]>> = {
   ee4a043456d1075c73063ad7d013cdd45b021f2e9187e2e42dec7fc263dffeaa: [
     ...['acm', 'client-edits', 'edit-price', 'engine-table', 'engine-table-transformers', 'engines', 'engines-llama-server'],
     ...['fleet', 'fleet-killed', 'gspo', 'lazy-grammar', 'memtool-builtin', 'service', 'service-long', 'service-orders'],
     ...['service-replay', 'service-replay-printed', 'tau2-airline', 'tau2-retail', 'travel'],
+  ],
+  edb284c81ca3481af75f3a8f430e28af981ebe987e498f25c54b6c2fc0486f3a: [
+    ...['authors-words', 'builtin', 'leak', 'long-streams', 'memtool-model', 'prunes', 'tool-fidelity', 'visitors'],
   ],
   '9039ef16bfa3095e781919ae0f75933bbaca26a44505a106596a995ed31d9384': ['attention', 'interference', 'retrieval'],
 }
