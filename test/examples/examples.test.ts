@@ -62,7 +62,8 @@ it('a tool of a program is called, and its answer told to the model', async () =
   const [, fruit] = /the model calls stock_of\(\{"fruit":"(\w+)"\}\)/.exec(said) ?? []
   expect(['apples', 'pears', 'plums']).toContain(fruit)
   expect(said).toMatch(new RegExp(`it is told: There are \\d+ ${fruit!}\\.`))
-  expect(said).toMatch(/2 steps, 1 call/)
+  // Whether it asks for more, which is refused, is up to the model.
+  expect(said).toMatch(/[23] steps, 1 call,/)
 })
 
 it('a study finds that folding takes attention off older values', async () => {

@@ -58,8 +58,11 @@ describe('over kvfold', () => {
 
   it('gets the same answer as the engine behind it, and counts what the addon counts', async () => {
     const conversation = conversationId('same')
-    const messages = [user(lines(40)), user('Which is the value of key 3?')]
-    for (let turn = 0; turn < 3; turn++) {
+    // What the model was taught: where it guesses, two answers are as likely but for rounding.
+    const stream = 'river: goldharbor; lake: oakpeak; castle: mossroad; river: pearlcove; lake: ambergate;'
+    const messages = [user(`${stream}\n\nWhat is the current value of lake?`)]
+    for (const next of ['river', 'castle', 'lake']) {
+      const turn = messages.length
       const before = local.submitted
       const { message, ledger, timing } = await remote.respond({ conversation, messages, maxTokens: 12 }).reply
       // The last of the sampled tokens is submitted by nobody.
@@ -68,8 +71,9 @@ describe('over kvfold', () => {
       const own = await local.respond({ conversation: conversationId(`own-${turn}`), messages, maxTokens: 12 }).reply
       expect(message.content).toBe(own.message.content)
       expect(ledger.shown).toBe(own.ledger.shown)
-      if (turn > 0) expect(ledger.recomputed).toBe(0)
-      messages.push(message, user(`And of key ${turn}?`))
+      expect(message.content).toContain('The current value of')
+      if (turn > 1) expect(ledger.recomputed).toBe(0)
+      messages.push(message, user(`And ${next}?`))
     }
   })
 
