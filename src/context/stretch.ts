@@ -72,7 +72,7 @@ function find(messages: readonly ChatMessage[], text: string, scope: Scope, from
 /** Says that a marker is missing, and the likeliest reason. */
 function missing(messages: readonly ChatMessage[], name: string, marker: string, scope: Scope): string {
   const not = `${name} ${quoted(marker)} is not in the ${scopeName(scope)}.`
-  const others = messages.filter(({ role, name = '' }) => role !== 'tool' || !(QUOTING.has(name) || REFUSING.has(name)))
+  const others = messages.filter((message) => searchable(message, 'all') && message.name !== REFUSING)
   if (scope !== 'all' && find(others, marker, 'all', { message: 0, start: 0 }) !== null)
     return `${not} It is in other messages: call again with role "all".`
   const lower = messages.map((message) => ({ ...message, content: message.content.toLowerCase() }))
@@ -89,8 +89,8 @@ export type Scope = (typeof scopes)[number]
 
 /** Names of the tools whose results quote the conversation itself. */
 const QUOTING = new Set(['search_context', 'get_search_detail'])
-/** Those whose refusals quote their own call, so that a marker that was refused stands there. */
-const REFUSING = new Set(['fragment_context'])
+/** The one whose refusals quote its own call, so that a marker that was refused stands there. */
+const REFUSING = 'fragment_context'
 
 /**
  * True when a message of this role can be fragmented under `scope`. `all` is everything but the system message: tool results

@@ -62,8 +62,8 @@ it('a tool of a program is called, and its answer told to the model', async () =
   const [, fruit] = /the model calls stock_of\(\{"fruit":"(\w+)"\}\)/.exec(said) ?? []
   expect(['apples', 'pears', 'plums']).toContain(fruit)
   expect(said).toMatch(new RegExp(`it is told: There are \\d+ ${fruit!}\\.`))
-  // Whether it asks for more, which is refused, is up to the model.
-  expect(said).toMatch(/[23] steps, 1 call,/)
+  // A call beyond the one that is allowed, which is up to the model, is told so and carried out by nobody: a step more, and no call.
+  expect(said).toContain(`${said.split('it is told: ').length} steps, 1 call,`)
 })
 
 it('a study finds that folding takes attention off older values', async () => {
