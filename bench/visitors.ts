@@ -199,7 +199,7 @@ function needles({ given, family }: List, others: boolean): Played {
       engine,
       id: conversationId(`visitors/${name}`),
       prompt: 'needles',
-      generation: { maxTokens: 1024 },
+      generation: MOST,
     })
     try {
       for (const message of asked.messages) session.conversation.add(message)
