@@ -47,7 +47,8 @@ REWARDS = {"appendix-f": lambda t: t.reward, "parts": lambda t: 0.0 if t.parts["
 
 
 # What an iteration asks: where the shipped weights err. In `short` the third is long enough to be cut in two, and what is asked for stands in the part
-# that is folded first; the last begins with a call that failed. In `far` all are like the third. `memtool` is what a session there takes.
+# that is folded first; the last begins with a call that failed. In `far` all are like the third. `memtool` is what a session there takes, `autonomous` one
+# in which the model does all of it.
 MIXES = {
     "short": {
         "start": stream(6, 12, "start-last"), "middle": stream(9, 12, "middle-last"), "restore": stream(18, 28, "start-last"),
@@ -55,6 +56,7 @@ MIXES = {
     },
     "far": {"start": stream(24, 22, "start-last"), "more": stream(30, 17, "start-last"), "middle": stream(24, 22, "middle-last")},
     "memtool": {way: session(way) for way in ("autonomous", "workflow", "hybrid")},
+    "autonomous": {"autonomous": session("autonomous")},
 }  # fmt: skip
 
 
