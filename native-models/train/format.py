@@ -129,12 +129,21 @@ def quoted(text, longest=80):
     return json.dumps(text if len(text) <= longest else text[:half] + " ... " + text[-half:], ensure_ascii=False)
 
 
+def malformed(tool, said):
+    """What the runtime answers to a call whose arguments cannot be read (src/agents/toolbox.ts)."""
+    return "Error: the arguments of %s are not a JSON object: %s. Write the call again." % (tool, quoted(said))
+
+
 def cut_call(k, marks=MARKS):
     return Call("fragment_context", {"start_marker": marks[0], "end_marker": marks[1], "num_fragments": k})
 
 
 def fold_call(ident):
     return Call("fold_fragment", {"fragment_id": ident})
+
+
+def restore_call(ident):
+    return Call("restore_fragment", {"fragment_id": ident})
 
 
 NEXT, LAST = ", then ", " and last "  # before the ids of a list

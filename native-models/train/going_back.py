@@ -47,8 +47,8 @@ class Cut(NamedTuple):
     def calls(self, restored, folded):
         return [("restore_fragment", restored), *(("fold_fragment", n) for n in folded)]
 
-    def message(self, name, n):
-        return fmt.Call(name, {"fragment_id": self.idents[n]})
+    def call(self, name, n):
+        return (fmt.fold_call if name == "fold_fragment" else fmt.restore_call)(self.idents[n])
 
 
 class GoingBack:
@@ -96,10 +96,10 @@ class GoingBack:
             Message("tool", fmt.cut_result(2, made.idents, round((end - first) / len(made.spans)))),
         ]
         for step in steps:
-            messages.append(Message("assistant", "", tuple(made.message(*call) for call in step)))
+            messages.append(Message("assistant", "", tuple(made.call(*each) for each in step)))
             messages += [Message("tool", (fmt.fold_result if name == "fold_fragment" else fmt.restore_result)(made.idents[n])) for name, n in step]
         prompt, step = fmt.render(messages, fmt.TOOLS), made.step(shown)
-        said = [made.message(*call) for call in made.calls(*step)] if step else []
+        said = [made.call(*each) for each in made.calls(*step)] if step else []
         text = "\n".join(map(fmt.render_call, said)) + fmt.END if said else fmt.SENTENCE
         ends = [each.end() for each in re.finditer(re.escape(fmt.MARKER_END), prompt)]
         at, gap = (rng.choice(ends), rng.randrange(MOST_GAPS)) if ends and rng.random() < GAPPED else (len(prompt), 0)

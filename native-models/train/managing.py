@@ -198,7 +198,7 @@ class Managing:
         said = '{"keywords": ["' + self._endless(talk, rng, places)
         talk.assistant([(self._removal() + SEARCHED + said[2:] + "}\n</tool_call>" + fmt.END, 0, None)])
         self._removed(talk)
-        talk.say(fmt.START + "tool\nError: the arguments of search_tools are not a JSON object: %s. Write the call again.%s\n" % (fmt.quoted(said), fmt.END))
+        talk.say(fmt.START + "tool\n" + fmt.malformed("search_tools", said) + fmt.END + "\n")
 
     @staticmethod
     def _endless(talk, rng, places):

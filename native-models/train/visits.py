@@ -158,7 +158,7 @@ class Visits:
             return call, told % (name, fmt.quoted(first)), False
         some = call[call.index('{"start') : call.index(first) + rng.randint(1, len(first))]
         some += some[-rng.randint(1, 4) :] * rng.choice((rng.randint(20, 200), rng.randint(200, 900)))
-        told = "Error: the arguments of fragment_context are not a JSON object: %s. Write the call again." % fmt.quoted(some)
+        told = fmt.malformed("fragment_context", some)
         return call[: call.index('{"start')] + some + "}\n</tool_call>", told, True
 
     def _misquoted(self, rng, mark, text):
