@@ -2,13 +2,13 @@
 import { given } from '../../core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
-import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { Option, type Command } from 'commander'
 import { type Placement, placements } from '../../agents/memtool.js'
 import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { Engine } from '../../engine/engine.js'
+import type { Engine, EngineInfo } from '../../engine/engine.js'
 import type { OwnedTextEmbedder } from '../../eval/agents/embedders.js'
 import { type MemToolResult, type MemToolRun, type WayName, wayNames, ways } from '../../eval/memtool/session.js'
 import { type Relation, relations, type World } from '../../eval/memtool/companies.js'
@@ -138,7 +138,14 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
       const world = new World({ seed, tools: flags.tools, arguments: flags.arguments })
       settings.set(seed, { world, catalogue: await Catalogue.of(world.tools, options) })
     }
-    const { together } = await import('../../eval/memtool/session.js')
+    const [{ together }, { EpisodeFile }] = await Promise.all([
+      import('../../eval/memtool/session.js'),
+      import('../../eval/episode/episode.js'),
+    ])
+    const logs = runs.flat().map((run) => logOf(run, flags, engine.info).path)
+    const reached = await Promise.all(logs.map((path) => EpisodeFile.reached(path)))
+    // The same command goes on with what is not finished; where all is, it is another run.
+    if (reached.every((turns) => turns >= flags.turns)) await Promise.all(logs.map((path) => EpisodeFile.remove(path)))
     for (const alike of runs) {
       const made: MemToolResult[] = []
       for (const run of alike) made.push(await oneSession(run, flags, { engine, ...settings.get(run.seed)! }, shell))
@@ -173,6 +180,16 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
   }
 }
 
+/** What makes a session the same one, and where its log lies. */
+function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }: EngineInfo) {
+  const about = {
+    ...{ task: 'memtool', ...run, tools: flags.tools, arguments: flags.arguments },
+    ...{ model, engine, release, embedder: flags.embedder ?? null },
+  }
+  const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
+  return { about, path: flags.log ?? `kvfold-eval/memtool-${run.way}-${run.contract}-${print}.jsonl` }
+}
+
 async function oneSession(
   run: MemToolRun,
   flags: MemToolFlags,
@@ -184,19 +201,8 @@ async function oneSession(
     import('../../eval/memtool/session.js'),
     import('../../eval/episode/episode.js'),
   ])
-  const { model, engine: name, release } = setting.engine.info
-  const about = {
-    ...{ task: 'memtool', ...run, tools: flags.tools, arguments: flags.arguments },
-    ...{ model, engine: name, release, embedder: flags.embedder ?? null },
-  }
-  const path = flags.log ?? pathOf(about, run)
-  let file = await EpisodeFile.open(path, about, commandOf(shell))
-  if (file.before.length >= run.turns) {
-    // It was finished: the same command is another session.
-    await file.close()
-    await Promise.all([rm(path), rm(`${path}.checkpoint`, { force: true })])
-    file = await EpisodeFile.open(path, about, commandOf(shell))
-  }
+  const { about, path } = logOf(run, flags, setting.engine.info)
+  const file = await EpisodeFile.open(path, about, commandOf(shell))
   if (file.before.length > 0 && flags.json !== true) notes.prose(`Going on in ${path} at turn ${file.before.length + 1}.`)
   try {
     return await memToolSession(run, {
@@ -246,11 +252,6 @@ async function engineOf(flags: MemToolFlags, { notes, interrupt }: Shell): Promi
   }
   const modelFlags: ModelFlags = { ...flags, context: flags.context ?? CELLS, contract: flags.contract[0] ?? 'exact' }
   return loadEngine(modelFlags, notes, interrupt.signal, { slots: 1 })
-}
-
-const pathOf = (about: object, { way, contract }: MemToolRun): string => {
-  const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
-  return `kvfold-eval/memtool-${way}-${contract}-${print}.jsonl`
 }
 
 /** The first way's numbers; those of all where there are several. */

@@ -1,5 +1,5 @@
 /** Owns episodes: sessions of many turns in an environment, with a record of each turn, and the file of them, from which they go on at the turn where they were stopped. */
-import { type FileHandle, mkdir, open, readFile, writeFile } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import Type, { type Static } from 'typebox'
@@ -211,6 +211,18 @@ export class EpisodeFile {
       release()
       throw error instanceof Error && 'syscall' in error ? bad(path, `cannot be written (${codeOf(error)})`, error) : error
     }
+  }
+
+  /**
+   * How many turns of the episode are done; 0 where there is none.
+   * @throws KvfoldError eval/bad-log where its checkpoint is damaged
+   */
+  static async reached(path: string): Promise<number> {
+    return (await checkpointAt(path))?.turns ?? 0
+  }
+
+  static async remove(path: string): Promise<void> {
+    await Promise.all([path, checkpointOf(path)].map((each) => rm(each, { force: true })))
   }
 
   /** The turn, then where it left the session: what is between the two when the process dies is done again. */
