@@ -1,6 +1,6 @@
 /** `kvfold eval` as a person and as a program run it: results, going on, interrupts, bad usage, and how sizes become samples. */
 import { spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -309,5 +309,52 @@ describe('kvfold eval memtool --retrieval', () => {
     )
     expect(found[0]!.at5).toBe(1)
     rmSync(kept)
+  })
+})
+
+describe('kvfold eval memtool --sessions', () => {
+  it('keeps the sessions that were finished where others are missing, and begins again where all are', async () => {
+    const logs = join(import.meta.dirname, '../../kvfold-eval')
+    const headerOf = (name: string) =>
+      JSON.parse(readFileSync(join(logs, name), 'utf8').split('\n')[0]!) as { date: string; about: { seed: number } }
+    const sessions = () =>
+      (existsSync(logs) ? readdirSync(logs) : [])
+        .filter((name) => /^memtool-hybrid-.*\.jsonl$/u.test(name) && [4071, 4072].includes(headerOf(name).about.seed))
+        .flatMap((name) => [name, `${name}.checkpoint`])
+    const forget = (names: readonly string[]) => {
+      names.forEach((name) => {
+        rmSync(join(logs, name), { force: true })
+      })
+    }
+    const play = () =>
+      kvfoldHere([
+        'eval',
+        'memtool',
+        '--sessions',
+        '2',
+        '--turns',
+        '1',
+        '--tools',
+        '50',
+        '--seed',
+        '4071',
+        '--threads',
+        '1',
+        '--json',
+      ])
+    forget(sessions())
+    expect((await play()).code).toBe(0)
+    const made = sessions()
+    const begun = () => [made[0]!, made[2]!].map((name) => headerOf(name).date)
+    expect(made).toHaveLength(4)
+    const first = begun()
+    forget(made.slice(2))
+    const again = await play()
+    expect(lastLine(again.stdout)['each']).toBe(2)
+    const second = begun()
+    expect(second.map((date, at) => date === first[at])).toEqual([true, false])
+    await play()
+    expect(begun().map((date, at) => date === second[at])).toEqual([false, false])
+    forget(made)
   })
 })
