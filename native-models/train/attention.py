@@ -10,6 +10,7 @@ import torch.nn.functional as F
 CHUNK = 256
 QUERIES, KEYS = 64, 512  # multiples of which products are rounded up to
 SHORT = 512  # keys: sequences up to here are padded to run side by side
+KEPT = 1 << 24  # weights of a call that are kept for the gradient; where there are more they are computed again, for memory
 WASTE = 1.25  # how much longer the longest of those that run side by side may be than the shortest
 FUSED = hasattr(F, "scaled_dot_product_attention")
 
@@ -79,6 +80,7 @@ class Attention(torch.autograd.Function):
     def forward(ctx, q, k, v, pieces):
         out = torch.empty_like(q)
         parts, even = [], len(q[0]) > 1
+        kept = len(q) * sum(len(index) * (int(index[-1]) + 1) for _, _, index in pieces if len(index)) <= KEPT
         if even:
             k, v = (F.pad(t, (0, 0, 0, KEYS)) for t in (k, v))
         for at, start, index in pieces:
@@ -90,14 +92,19 @@ class Attention(torch.autograd.Function):
                 hidden = torch.arange(low, high)[None] > F.pad(part, (0, more))[:, None]
                 rows, seen = slice(at + a, at + a + len(part)), slice(start, start + high)
                 for h in range(len(q)):
-                    p = F.pad(q[h, rows], (0, 0, 0, more)) @ k[h, seen].t()
-                    p[:, low:].masked_fill_(hidden, -1e9)
-                    p = torch.softmax(p, -1)
+                    p = Attention._weights(F.pad(q[h, rows], (0, 0, 0, more)), k[h, seen], hidden)
                     out[h, rows] = (p @ v[h, seen])[: len(part)]
-                    parts.append((h, rows, seen, more, p))
+                    parts.append((h, rows, seen, more, hidden, p if kept else None))
         ctx.save_for_backward(q, k, v, out)
         ctx.parts, ctx.keys = parts, k.shape[1] - KEYS * even
         return out
+
+    @staticmethod
+    def _weights(asked, k, hidden):
+        """`hidden`: which of the last keys each query does not see."""
+        p = asked @ k.t()
+        p[:, len(k) - hidden.shape[1] :].masked_fill_(hidden, -1e9)
+        return torch.softmax(p, -1)
 
     @staticmethod
     def backward(ctx, grad):
@@ -105,8 +112,9 @@ class Attention(torch.autograd.Function):
         grad = grad.contiguous()
         dot = (grad * out).sum(-1, keepdim=True)
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for h, rows, seen, more, p in ctx.parts:
+        for h, rows, seen, more, hidden, p in ctx.parts:
             g, asked, d = (F.pad(t[h, rows], (0, 0, 0, more)) for t in (grad, q, dot))
+            p = Attention._weights(asked, k[h, seen], hidden) if p is None else p
             dv[h, seen] += p.t() @ g
             s = (g @ v[h, seen].t()).sub_(d).mul_(p)
             dq[h, rows] = (s @ k[h, seen])[: len(d) - more]

@@ -29,6 +29,7 @@ describe.skipIf(python === undefined)('GSPO', () => {
     ['equations', 'computes equations 1 to 3'],
     ['clips', 'clips on the side where a step has gone, and counts it'],
     ['shared', 'computes once what texts share'],
+    ['again', 'computes again what memory is too small for'],
     ['learning', 'makes the better tries of a group likelier, and the others less'],
     ['likely', 'adds the loss on right tries'],
     ['snapshots', 'spans the snapshots of a trajectory'],

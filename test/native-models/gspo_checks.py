@@ -9,7 +9,7 @@ import numpy as np
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "native-models"))
 import torch  # noqa: E402
 
-from train import gspo  # noqa: E402
+from train import attention, gspo  # noqa: E402
 from train.branches import Branches  # noqa: E402
 from train.model import Config, Model  # noqa: E402
 from train.rollouts import Runtime, Trajectory, trajectories  # noqa: E402
@@ -102,6 +102,26 @@ def shared(_):
     assert torch.allclose(together, alone, atol=1e-4), (together - alone).abs().max()
     for a, p in zip(gradients, model.parameters()):
         assert torch.allclose(a, p.grad, atol=1e-3 * max(1.0, p.grad.abs().max().item()))
+
+
+def again(_):
+    """Attention that keeps no weights for the gradient computes them again, to the last digit; as much as memory is there for it keeps."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 700, 16) * 0.3, torch.randn(3, 1500, 16), torch.randn(3, 1500, 16)
+    pieces = [(0, 0, torch.arange(200, 600)), (400, 700, torch.arange(100, 400))]
+
+    def gradients(kept):
+        attention.KEPT = kept
+        given = [t.clone().requires_grad_() for t in (q, k, v)]
+        found = attention.Attention.apply(*given, pieces)
+        held = [p is not None for *_, p in found.grad_fn.parts]
+        found.square().sum().backward()
+        return set(held), [found.detach(), *(t.grad for t in given)]
+
+    weights = 3 * (400 * 600 + 300 * 400)
+    (all_kept, whole), (none, lean) = gradients(weights), gradients(weights - 1)
+    assert (all_kept, none) == ({True}, {False}), (all_kept, none)
+    assert all(torch.equal(a, b) for a, b in zip(whole, lean))
 
 
 def learning(_):
