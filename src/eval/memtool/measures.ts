@@ -37,6 +37,8 @@ export interface MemToolMeasures {
   readonly refusedSearches: number
   /** Calls of tools that were not loaded. */
   readonly ghosts: number
+  /** Turns of a model that no longer fitted the context, and count as wrong. */
+  readonly overfull: number
 }
 
 const FIRST_THREE = 3
@@ -70,6 +72,7 @@ export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): Mem
     recall: share(sum(detail('neededLoaded')), sum(detail('needed'))),
     refusedSearches: sum(detail('refusedSearches')),
     ghosts: sum(detail('ghosts')),
+    overfull: sum(detail('overfull')),
   }
 }
 

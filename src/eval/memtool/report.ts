@@ -78,7 +78,15 @@ export const correctnessTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
       left('session'),
-      ...['recall', 'tool correctness', 'with arguments', 'task completion', 'refused searches', 'ghost calls'].map(right),
+      ...[
+        'recall',
+        'tool correctness',
+        'with arguments',
+        'task completion',
+        'refused searches',
+        'ghost calls',
+        'did not fit',
+      ].map(right),
     ],
     results.map((result) => {
       const m = result.measures
@@ -87,6 +95,7 @@ export const correctnessTable = (results: readonly MemToolResult[]): Table =>
         ...(['recall', 'toolCorrectness', 'callCorrectness', 'taskCompletion'] as const).map((one) => shareOf(result, one)),
         String(m.refusedSearches),
         String(m.ghosts),
+        String(m.overfull),
       ]
     }),
   )

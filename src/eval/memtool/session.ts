@@ -10,6 +10,7 @@ import {
   type RemovalRule,
 } from '../../agents/memtool.js'
 import type { ContractChoice } from '../../core/contract.js'
+import { KvfoldError } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import type { Engine, EngineRequest, Sampling } from '../../engine/engine.js'
 import { type ScriptedReply, SpokenEngine, type Teacher } from '../../engine/taught-engine.js'
@@ -155,7 +156,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
   const recorder = new Recorder(novelty)
   const state = from?.checkpoint?.actor as MemToolActorState | undefined
   actor = new MemToolActor({
-    ...{ engine: recorder, id: conversationId(`${name}/session`), catalogue, environment, way, placement },
+    ...{ engine: recorder, id: conversationId(`${name}/session`), catalogue, environment, way, placement, speaker: agent },
     needed: requestsOf(world, run).flatMap(({ figures }) => figures.map((figure) => world.callOf(figure).name)),
     generation: { contract, maxTokens: MOST, ...(sampling === undefined ? {} : { sampling }) },
     ...(limits === undefined ? {} : { limits }),
@@ -225,6 +226,8 @@ export interface MemToolActorOptions extends Pick<
   'engine' | 'id' | 'catalogue' | 'generation' | 'history' | 'limits'
 > {
   readonly environment: Companies
+  /** Where the context is too small for a script it is thrown; what a model made too long is its own mistake. */
+  readonly speaker: MemToolRun['agent']
   readonly way: WayName
   /** Default: the way's. */
   readonly placement?: Placement
@@ -274,7 +277,7 @@ export class MemToolActor implements Actor {
     const before = { names: this.#names, counts: memory.counts }
     if (ways[this.options.way].given === 'needed') this.#give()
     const calls: CalledTool[] = []
-    const outcome = await this.session.ask(ask.messages.at(-1)!.content, {
+    const asked = this.session.ask(ask.messages.at(-1)!.content, {
       ...(signal === undefined ? {} : { signal }),
       onEvent: (event) => {
         if (event.type !== 'result') return
@@ -283,8 +286,11 @@ export class MemToolActor implements Actor {
         if (!failed && !modifies) this.#called[call.name] = turn
       },
     })
-    const names = this.#names
-    const counts = memory.counts
+    const outcome = await asked.catch((error: unknown) => {
+      if (this.options.speaker === 'model' && error instanceof KvfoldError && error.code === 'context/full') return OVERFULL
+      throw error
+    })
+    const [names, counts] = [this.#names, memory.counts]
     this.#cohorts.push(names.filter((name) => !before.names.includes(name)))
     const needed = this.#needed
     return {
@@ -299,6 +305,7 @@ export class MemToolActor implements Actor {
         removed: counts.removed - before.counts.removed,
         refusedSearches: counts.refused - before.counts.refused,
         ghosts: counts.calledUnloaded - before.counts.calledUnloaded,
+        overfull: outcome === OVERFULL ? 1 : 0,
         needed: needed.length,
         neededLoaded: needed.filter((name) => memory.has(name)).length,
         useless: names.filter((name) => (this.#called[name] ?? -Infinity) < turn - 1).length,
@@ -335,6 +342,9 @@ export class MemToolActor implements Actor {
     return toolsFor(world, request)
   }
 }
+
+/** Of a turn that no longer fitted: no answer. Later ones may fit again, where older texts become shorter. */
+const OVERFULL = { answer: '', end: 'length', refusedCalls: 0 } as const
 
 const toolsFor = (world: Companies['world'], { figures }: Request): readonly string[] => [
   ...new Set(figures.map((figure) => world.callOf(figure).name)),
