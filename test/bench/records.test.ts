@@ -19,7 +19,6 @@ const EARLIER: Readonly<Record<string, readonly string[]>> = {
     ...['fleet', 'fleet-killed', 'gspo', 'lazy-grammar', 'memtool-builtin', 'service', 'service-long', 'service-orders'],
     ...['service-replay', 'service-replay-printed', 'tau2-airline', 'tau2-retail', 'travel'],
   ],
-  edb284c81ca3481af75f3a8f430e28af981ebe987e498f25c54b6c2fc0486f3a: ['memtool-model'],
 }
 
 /** Every model that a record names with a hash. */
