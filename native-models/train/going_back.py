@@ -22,6 +22,7 @@ TOLD = 4  # at how many of the keys that are missing, or are not, who decides is
 ASTRAY = 0.2  # how often a step on the way is not the teacher's
 ON = 0.7  # how often one more step is taken before the decision
 GAPPED = 0.3  # how often positions are left out behind what is folded
+SAID = {"fold_fragment": (fmt.fold_call, fmt.fold_result), "restore_fragment": (fmt.restore_call, fmt.restore_result)}  # and what is answered
 DECIDED, COPIED = 2 * NUMBER, 0.9  # how much a decision counts, and a token of an id
 
 
@@ -48,7 +49,7 @@ class Cut(NamedTuple):
         return [("restore_fragment", restored), *(("fold_fragment", n) for n in folded)]
 
     def call(self, name, n):
-        return (fmt.fold_call if name == "fold_fragment" else fmt.restore_call)(self.idents[n])
+        return SAID[name][0](self.idents[n])
 
 
 class GoingBack:
@@ -97,7 +98,7 @@ class GoingBack:
         ]
         for step in steps:
             messages.append(Message("assistant", "", tuple(made.call(*each) for each in step)))
-            messages += [Message("tool", (fmt.fold_result if name == "fold_fragment" else fmt.restore_result)(made.idents[n])) for name, n in step]
+            messages += [Message("tool", SAID[name][1](made.idents[n])) for name, n in step]
         prompt, step = fmt.render(messages, fmt.TOOLS), made.step(shown)
         said = [made.call(*each) for each in made.calls(*step)] if step else []
         text = "\n".join(map(fmt.render_call, said)) + fmt.END if said else fmt.SENTENCE

@@ -183,6 +183,10 @@ export class PromptTooLong extends KvfoldError {
   }
 }
 
+/** Whether it says that a prompt has no room in the context. */
+export const isContextFull = (error: unknown): error is KvfoldError =>
+  error instanceof KvfoldError && error.code === 'context/full'
+
 /** Throws `internal/invariant` unless `condition` holds. */
 export function invariant(condition: unknown, message: string): asserts condition {
   if (!condition) throw new KvfoldError('internal/invariant', message)

@@ -48,6 +48,12 @@ export interface Answered {
   readonly details: Readonly<Record<string, number>>
 }
 
+/** A turn whose prompt no longer fits the context: no answer. */
+export const OVERFLOWED = {
+  ...{ answer: '', end: 'length', calls: [], refusedCalls: 0 },
+  details: { overflowed: 1 },
+} as const satisfies Answered
+
 /** Defaults are those of the paper; `options` is what they came to, plain JSON, for the log. */
 export interface EvalAgent {
   readonly kind: AgentKind

@@ -322,9 +322,7 @@ describe('kvfold eval memtool --sessions', () => {
         .filter((name) => /^memtool-hybrid-.*\.jsonl$/u.test(name) && [4071, 4072].includes(headerOf(name).about.seed))
         .flatMap((name) => [name, `${name}.checkpoint`])
     const forget = (names: readonly string[]) => {
-      names.forEach((name) => {
-        rmSync(join(logs, name), { force: true })
-      })
+      for (const name of names) rmSync(join(logs, name), { force: true })
     }
     const play = () =>
       kvfoldHere([

@@ -4,7 +4,7 @@ import type { Conversation } from '../../context/conversation.js'
 import type { Hidden } from '../../context/stretch.js'
 import { editOf } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
-import { KvfoldError } from '../../core/errors.js'
+import { isContextFull, KvfoldError } from '../../core/errors.js'
 import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
 import type { Engine, EngineReply, EngineRequest } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
@@ -156,7 +156,7 @@ export class UFold {
       this.#state = { ...this.#state, patience }
       return done
     } catch (error) {
-      if (!(error instanceof KvfoldError) || error.code !== 'context/full') throw error
+      if (!isContextFull(error)) throw error
       const why = 'The context has no room for the question to the helper'
       // Better a view without a choice than a dialogue that cannot go on.
       const { memory, blocks } = this.#state

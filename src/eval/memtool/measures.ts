@@ -38,7 +38,7 @@ export interface MemToolMeasures {
   /** Calls of tools that were not loaded. */
   readonly ghosts: number
   /** Turns of a model that no longer fitted the context, and count as wrong. */
-  readonly overfull: number
+  readonly overflowed: number
 }
 
 const FIRST_THREE = 3
@@ -72,7 +72,7 @@ export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): Mem
     recall: share(sum(detail('neededLoaded')), sum(detail('needed'))),
     refusedSearches: sum(detail('refusedSearches')),
     ghosts: sum(detail('ghosts')),
-    overfull: sum(detail('overfull')),
+    overflowed: sum(detail('overflowed')),
   }
 }
 

@@ -95,7 +95,7 @@ export const correctnessTable = (results: readonly MemToolResult[]): Table =>
         ...(['recall', 'toolCorrectness', 'callCorrectness', 'taskCompletion'] as const).map((one) => shareOf(result, one)),
         String(m.refusedSearches),
         String(m.ghosts),
-        String(m.overfull),
+        String(m.overflowed),
       ]
     }),
   )

@@ -10,14 +10,14 @@ import {
   type RemovalRule,
 } from '../../agents/memtool.js'
 import type { ContractChoice } from '../../core/contract.js'
-import { KvfoldError } from '../../core/errors.js'
+import { isContextFull } from '../../core/errors.js'
 import { conversationId } from '../../core/ids.js'
 import type { Engine, EngineRequest, Sampling } from '../../engine/engine.js'
 import { type ScriptedReply, SpokenEngine, type Teacher } from '../../engine/taught-engine.js'
 import type { Catalogue } from '../../tools/catalogue.js'
 import { REMOVE_TOOLS, SEARCH_TOOLS } from '../../tools/management.js'
 import type { ToolLimits } from '../../tools/tool-memory.js'
-import type { Answered, CalledTool } from '../agent.js'
+import { type Answered, type CalledTool, OVERFLOWED } from '../agent.js'
 import { type Actor, type TurnAsk, type Checkpoint, runEpisode, type TurnRecord } from '../episode/episode.js'
 import { Recorder } from '../recorder.js'
 import { IsolatedEngine } from '../run/trial.js'
@@ -287,7 +287,7 @@ export class MemToolActor implements Actor {
       },
     })
     const outcome = await asked.catch((error: unknown) => {
-      if (this.options.speaker === 'model' && error instanceof KvfoldError && error.code === 'context/full') return OVERFULL
+      if (this.options.speaker === 'model' && isContextFull(error)) return OVERFLOWED
       throw error
     })
     const [names, counts] = [this.#names, memory.counts]
@@ -305,7 +305,7 @@ export class MemToolActor implements Actor {
         removed: counts.removed - before.counts.removed,
         refusedSearches: counts.refused - before.counts.refused,
         ghosts: counts.calledUnloaded - before.counts.calledUnloaded,
-        overfull: outcome === OVERFULL ? 1 : 0,
+        overflowed: outcome === OVERFLOWED ? 1 : 0,
         needed: needed.length,
         neededLoaded: needed.filter((name) => memory.has(name)).length,
         useless: names.filter((name) => (this.#called[name] ?? -Infinity) < turn - 1).length,
@@ -342,9 +342,6 @@ export class MemToolActor implements Actor {
     return toolsFor(world, request)
   }
 }
-
-/** Of a turn that no longer fitted: no answer. Later ones may fit again, where older texts become shorter. */
-const OVERFULL = { answer: '', end: 'length', refusedCalls: 0 } as const
 
 const toolsFor = (world: Companies['world'], { figures }: Request): readonly string[] => [
   ...new Set(figures.map((figure) => world.callOf(figure).name)),

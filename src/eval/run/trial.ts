@@ -1,8 +1,8 @@
 /** Owns one sample put to one agent: from the sample to the record of the log, whatever happens between, judged by a model where a task's authors do so. */
-import { invariant, KvfoldError } from '../../core/errors.js'
+import { invariant, isContextFull, KvfoldError } from '../../core/errors.js'
 import { mix } from '../../core/random.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../engine/engine.js'
-import type { AgentSetting, Answered, EvalAgent } from '../agent.js'
+import { type AgentSetting, type Answered, type EvalAgent, OVERFLOWED } from '../agent.js'
 import { runEpisode, singleTurn } from '../episode/episode.js'
 import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
 import { Recorder } from '../recorder.js'
@@ -95,9 +95,8 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
       ...(embedder === undefined ? {} : { embedder }),
     })
   } catch (error) {
-    const full = error instanceof KvfoldError && error.code === 'context/full'
-    if (!full || !alone || recorder.work.steps === 0) throw error
-    return { answer: '', end: 'length', calls: [], refusedCalls: 0, details: { overflowed: 1 } }
+    if (!isContextFull(error) || !alone || recorder.work.steps === 0) throw error
+    return OVERFLOWED
   }
 }
 

@@ -8,11 +8,11 @@ import { Session } from '../../agents/session.js'
 import type { TurnOutcome } from '../../agents/tool-loop.js'
 import type { ClientTool } from '../../agents/toolbox.js'
 import type { ConversationState } from '../../context/conversation.js'
-import { KvfoldError } from '../../core/errors.js'
+import { isContextFull } from '../../core/errors.js'
 import type { Engine } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { Catalogue } from '../../tools/catalogue.js'
-import type { Answered } from '../agent.js'
+import { type Answered, OVERFLOWED } from '../agent.js'
 import type { SampleEngine } from '../agents/define.js'
 import type { Actor, TurnAsk } from '../episode/episode.js'
 
@@ -172,8 +172,8 @@ function actor(
       try {
         return await act(messages.at(-1)?.content ?? '', signal === undefined ? {} : { signal })
       } catch (error) {
-        if (!(error instanceof KvfoldError) || error.code !== 'context/full') throw error
-        return { answer: '', end: 'length', calls: [], refusedCalls: 0, details: { overflowed: 1, steps: engine.steps - before } }
+        if (!isContextFull(error)) throw error
+        return { ...OVERFLOWED, details: { ...OVERFLOWED.details, steps: engine.steps - before } }
       }
     },
   }
