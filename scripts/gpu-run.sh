@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# What kvfold does on a GPU, as one record: bash scripts/gpu-run.sh --gpu cuda|vulkan|cpu [--small] [--out FILE]
+# What kvfold does on a GPU, as one record: bash scripts/gpu-run.sh --gpu cuda|vulkan|cpu [--small] [--limit SECONDS] [--out FILE]
+# A step that takes longer than the limit is stopped and the record says so: a lent machine goes back when its time is up.
 # For a machine without a network: node_modules/, build/ and dist/ come along (npm ci && npm run build elsewhere). Of the CUDA package only
 # libggml-cuda.so may be missing (it is large); then it is built here, for one generation of GPUs (CUDA_ARCH, default 90: Hopper).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-gpu=cuda small='' out=''
+gpu=cuda small='' limit=3600 out=''
 while [ $# -gt 0 ]; do
   case $1 in
     --gpu) gpu=$2; shift 2 ;;
     --small) small=--small; shift ;;
+    --limit) limit=$2; shift 2 ;;
     --out) out=$2; shift 2 ;;
     *) echo "gpu-run: unknown word $1" >&2; exit 2 ;;
   esac
@@ -56,7 +58,7 @@ step() {
   shift
   echo "== $name: $*"
   begun=$(date +%s)
-  "$@" >"$parts/$name.out" 2>"$parts/$name.err" || status=$?
+  timeout "$limit" "$@" >"$parts/$name.out" 2>"$parts/$name.err" || status=$?
   tail -n 3 "$parts/$name.out"
   [ "$status" = 0 ] || { failed=1; tail -n 15 "$parts/$name.err"; }
   printf '%s\n' "$*" >"$parts/$name.command"
@@ -64,6 +66,13 @@ step() {
 }
 
 step bench node --import tsx bench/main.ts gpu --gpu "$gpu" $small --json
+# The same on a model as large as people run on such a card: the shape of Qwen3 1.7B, random weights.
+if [ -z "$small" ]; then
+  step synth node dist/cli/main.js model synth "$parts/1.7b.gguf" --layers 28 --embedding 2048 --heads 16 --kv-heads 8 --feed-forward 6144 \
+    --vocabulary 151936 --context 65536 --rope-base 1000000
+  step bench-1.7b node --import tsx bench/main.ts gpu --gpu "$gpu" --model "$parts/1.7b.gguf" --json
+  rm -f "$parts/1.7b.gguf"
+fi
 words=()
 [ -z "$small" ] || words=(--n 2 --keys 4 --context 1024 --contract exact)
 step attention node dist/cli/main.js attention pi-llm --gpu "$gpu" --seeds 1 "${words[@]}" --out "$parts/attention"
