@@ -3,7 +3,7 @@ it again, with heads for long passages; then once more and for longest, by a mod
 
 A mix is kept by counting: every step adds samples of the kind that is furthest below its share of all tokens so far.
 """
-from .data import MOST_FRAGMENTS, READ, Sample
+from .data import MOST_FRAGMENTS, OFTEN, READ, Sample
 from .going_back import GoingBack
 from .managing import Managing
 from .trajectories import Trajectories
@@ -96,6 +96,8 @@ class Everything:
             keys, n = rng.choice(STAGES[1:])
             n = rng.randint(1, n)
             return maker.summary(min(keys, 24), n) if rng.random() < 0.5 else maker.summarised(keys, max(n, 2))
+        if kind == "often":
+            return maker.often(rng.choice((4, 8, 12)), round(between(rng, READ + 1, OFTEN)))
         if kind == "plain" and rng.random() < self.reordered:
             return maker.reordered(*rng.choice(STAGES[2:]))
         return stream(kind, maker, len(STAGES) - 1, *self.cuts)
@@ -160,12 +162,13 @@ class Visiting(Wider):
 
 
 class Tools(Visiting):
-    """And once more, two fifths of it tools that come and go, and drills of going back; what that wears off gets more than its share."""
+    """And once more, a third of it tools that come and go, and drills of going back and of many updates; what that wears off gets more than its share."""
 
     name = "tools"
     share = {
-        "plain": 0.029, "cut": 0.029, "folded": 0.03, "ids": 0.008, "noise": 0.009, "unseen": 0.087, "orders": 0.022, "summary": 0.01,
-        "needles": 0.067, "needles-plain": 0.013, "similar": 0.063, "similar-plain": 0.013, "chat": 0.008, "visits": 0.082, "marked": 0.134, "memtool": 0.354, "back": 0.042,
+        "plain": 0.036, "cut": 0.031, "folded": 0.035, "ids": 0.008, "noise": 0.009, "unseen": 0.096, "orders": 0.025, "summary": 0.01,
+        "needles": 0.067, "needles-plain": 0.013, "similar": 0.069, "similar-plain": 0.013, "chat": 0.008, "visits": 0.081, "marked": 0.125, "memtool": 0.326, "back": 0.043,
+        "often": 0.005,
     }  # fmt: skip
     tokens = 38e6
     renamed = 0.8

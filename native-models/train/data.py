@@ -20,10 +20,11 @@ from .speller import Speller
 from .stream import make_stream
 
 MOST_GAPS = 9000  # positions: with those of the stream itself, as long as 46 keys with 68 updates each
-READ = 8  # updates of a key, at most, that any prompt of either kind is read from: no value is learned where more are shown
+READ = 8  # updates of a key, at most, that a prompt of either kind is read from: no value is learned where more are shown, but of few keys
 MOST_NOTED, MOST_FRAGMENTS = 140, fmt.MOST_FRAGMENTS  # thousands of characters, and what the teacher makes of them
 MIXED = 0.3  # of the streams of made-up words: how many have known ones, too
 NUMBER = 4  # how much the number of fragments counts, and that the answer begins: one token a sample
+OFTEN = 128  # updates of a key, at most, in streams of few keys
 GUESSED = 0.05  # how much a value counts that is folded away, so that something is said
 
 
@@ -112,8 +113,16 @@ class Maker:
         """A stream that asks for the keys that stand together in it."""
         return self.plain(keys, n, order=self.rng.choice(("middle", "start")))
 
-    def plain(self, keys, n, asked=None, order=None):
-        """A stream and its answer. In one of seven prompts positions are left out, and in all with more updates than `READ` nothing
+    def often(self, keys, n):
+        """A stream of few keys with more updates than any other is read from, plainly or after a fold: the newest of eight is not yet that of
+        a hundred."""
+        made = self.rng.random() < 0.4 and self.folded(keys, n, True, read=OFTEN)
+        if not made or ((0 < made.weights) & (made.weights <= GUESSED)).any():  # what is folded away is not guessed here but restored elsewhere
+            made = self.plain(keys, n, read=OFTEN)
+        return made._replace(kind="often")
+
+    def plain(self, keys, n, asked=None, order=None, read=READ):
+        """A stream and its answer. In one of seven prompts positions are left out, and in all with more updates than `read` nothing
         is; in both the form of the answer and the order of the list are learned but no value, as in tool prompts before folding."""
         s = make_stream(self.words, self.rng, keys, n, order)
         order = s.order[:asked] if asked else s.order
@@ -126,7 +135,7 @@ class Maker:
                 prompt += fmt.answer_text(s.order[:at], s.last) + "\n"
         end = fmt.END if order[-1] == s.order[-1] else ""
         gaps = self._gaps() if n <= READ and self.rng.random() < 0.3 else 0
-        if gaps or n > READ:
+        if gaps or n > read:
             return self._sample("form", [*self._stretched(prompt, gaps), *self._sentences(order, s, lambda key: 0), (end, 1, 0)])
         return self._looking(self._sample("plain", [(prompt, 0, 0), (fmt.answer_text(order, s.last) + end, 1, 0)]), order, s.last)
 
@@ -207,7 +216,7 @@ class Maker:
                 looks += [(call + n, place + n) for n in range(len(tokens) + 1)]
         return sample._replace(looks=pairs(looks))
 
-    def folded(self, keys, n, even, marks=fmt.MARKS):
+    def folded(self, keys, n, even, marks=fmt.MARKS, read=READ):
         """After folding: markers, the open end of the stream, the calls so far, then the answer from what is still shown.
 
         `even`: cut as the teacher does, mostly; else between a quarter and nine tenths of the stream are open, so that how many markers
@@ -234,7 +243,7 @@ class Maker:
         parts = [(prompt[:open_at], 0, 0), (prompt[open_at:], 0, self._gaps())]
         # A value that is folded away cannot be known, and one of more updates than any plain prompt is read from is not learned here either.
         shown = Counter(re.findall(r" (\S+):", user[end:]))
-        parts += self._sentences(s.order, s, lambda key: GUESSED if not shown[key] else int(shown[key] <= READ))
+        parts += self._sentences(s.order, s, lambda key: GUESSED if not shown[key] else int(shown[key] <= read))
         made = self._sample("folded", [*parts, (fmt.END, 1, 0)])
         made.weights[np.flatnonzero(made.weights)[0]] = NUMBER  # to answer and not to fold or restore once more
         return self._looking(made, s.order, s.last)

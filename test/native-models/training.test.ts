@@ -49,6 +49,7 @@ describe.skipIf(python === undefined)('training', () => {
   it.each([
     ['marked', 'quotes markers from the prompt, and answers behind them'],
     ['managed', 'searches, calls and removes tools that were asked for and found'],
+    ['often', 'learns the newest value of keys that are updated often'],
     ['back', 'goes back to what is folded while a key is missing, and answers else'],
     ['renamed', 'puts other names into a chain of relatives'],
   ])('%s: %s', (name) => {

@@ -251,6 +251,21 @@ def managed():
     assert broken > 5
 
 
+def often():
+    """Streams of few keys: the newest value of each is learned, whether or not older ones are folded away, and none that is not shown."""
+    _, maker = setting(9)
+    folded = 0
+    for _ in range(40):
+        sample = maker.often(4, 9 + maker.rng.randrange(40))
+        prompt, said = maker.tokenizer.decode(sample.ids).rsplit(fmt.START + "assistant\n", 1)
+        shown = re.sub(r"\[folded.*?\]", "", prompt).split(fmt.RULES, 1)[-1]
+        answers = re.findall(fmt.SENTENCE + r" (\w+) is (\w+)\.", said)
+        assert len(answers) == 4 and all(re.findall(r"\b%s: (\w+);" % key, shown)[-1] == value for key, value in answers), said
+        assert (sample.weights[-len(answers) :] > 0).all() and sample.kind == "often"
+        folded += "[folded" in prompt
+    assert 5 < folded < 35, folded
+
+
 def back():
     """What is decided, read from the text alone: while a key is missing the fragment before what is open is restored, and what is open folded that has none of
     them; else, or where nothing stands before, an answer begins. Who decides is told a missing key, where one is missing."""
