@@ -30,6 +30,7 @@ build_cuda() {
     command -v "$tool" >/dev/null || { echo "gpu-run: $tool is needed to build the CUDA backend" >&2; return 1; }
   done
   [ -d "$source" ] || git clone --quiet node_modules/node-llama-cpp/llama/gitRelease.bundle "$source"
+  touch "$source/ggml/ggml.pc.in" # the bundle has it not, and CMake asks for it
   cmake -S "$source/ggml" -B "$source/build-cuda" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON \
     -DGGML_CUDA=ON -DGGML_NATIVE=OFF -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF -DCMAKE_CUDA_ARCHITECTURES="${CUDA_ARCH:-90}"
   cmake --build "$source/build-cuda" --target ggml-cuda --parallel "$(nproc)"
@@ -37,7 +38,7 @@ build_cuda() {
 }
 
 if [ "$gpu" = cuda ] && ! node scripts/test-gpu.mjs --probe cuda >/dev/null 2>&1; then
-  echo 'gpu-run: the CUDA library that came along does not load here; building one'
+  echo 'gpu-run: the CUDA library that came along does not load or compute here; building one'
   build_cuda
 fi
 device=$([ "$gpu" = cpu ] && echo '"cpu"' || node scripts/test-gpu.mjs --which --gpu "$gpu") || {
@@ -49,6 +50,7 @@ while IFS= read -r variable; do export "${variable?}"; done < <(node -e '
 for (const [name, value] of Object.entries(JSON.parse(process.argv[1]).extra ?? {})) console.log(`${name}=${value}`)' "$device")
 [ "$gpu" = cpu ] || export KVFOLD_TEST_GPU=$gpu
 
+export NO_COLOR=1
 parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
 failed=0
@@ -85,12 +87,15 @@ for engine in vllm sglang; do
   step "engine-table-$engine" node --import tsx bench/main.ts engine-table --only "$name" --json
 done
 if [ "$gpu" != cpu ]; then step tests node scripts/test-gpu.mjs --gpu "$gpu" ${small:+--short}; fi
+# The same with products of F32 in F32 and not in TF32: whether what fails above fails for that.
+if [ "$gpu" = cuda ]; then step tests-f32 env NVIDIA_TF32_OVERRIDE=0 node scripts/test-gpu.mjs --gpu cuda ${small:+--short}; fi
 
 mkdir -p "$(dirname "$out")"
 PARTS=$parts DEVICE=$device GPU=$gpu SMALL=$small node --input-type=module -e '
 import { execFileSync } from "node:child_process"
 import { existsSync, readdirSync, readFileSync } from "node:fs"
-import { cpus, totalmem } from "node:os"
+import { createHash } from "node:crypto"
+import { cpus, loadavg, totalmem } from "node:os"
 const { PARTS, DEVICE, GPU, SMALL } = process.env
 const said = (program, ...words) => {
   try { return execFileSync(program, words, { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }).trim() } catch { return null }
@@ -100,15 +105,19 @@ const json = (text) => { try { return JSON.parse(text) } catch { return undefine
 const steps = readdirSync(PARTS).filter((name) => name.endsWith(".command")).map((file) => {
   const name = file.slice(0, -8)
   const [status, seconds] = read(`${name}.ended`).split(" ").map(Number)
-  const lines = read(`${name}.out`).split("\n")
+  const [lines, errors] = [read(`${name}.out`).split("\n"), read(`${name}.err`).split("\n")]
   const result = json(lines.at(-1))
-  return { name, command: read(file).replaceAll(PARTS, "OUT"), status, seconds, ...(result === undefined ? { output: lines.slice(-12) } : { result }), ...(status === 0 ? {} : { errors: read(`${name}.err`).split("\n").slice(-15) }) }
+  const failed = errors.filter((line) => /^\s*FAIL|Error: /.test(line))
+  return { name, command: read(file), status, seconds, ...(result === undefined ? { output: lines.slice(-12) } : { result }), ...(status === 0 ? {} : { failed, errors: errors.slice(-15) }) }
 })
 const machine = {
   device: json(DEVICE), gpus: said("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
-  nvcc: said("nvcc", "--version")?.split("\n").at(-1) ?? null, cpu: cpus()[0].model, cores: cpus().length, memory: totalmem(), node: process.version,
+  nvcc: said("nvcc", "--version")?.split("\n").at(-1) ?? null, cpu: cpus()[0].model, cores: cpus().length, memory: totalmem(), load: loadavg(), node: process.version,
 }
-console.log(JSON.stringify({ date: new Date().toISOString(), commit: said("git", "rev-parse", "HEAD"), gpu: GPU, small: SMALL !== "", machine, steps }, null, 2))
+const builtin = readFileSync("native-models/builtin/kvfold-tiny.gguf")
+const model = { name: "kvfold-tiny", of: "attention", sha256: createHash("sha256").update(builtin).digest("hex") }
+const record = { date: new Date().toISOString(), commit: said("git", "rev-parse", "HEAD"), gpu: GPU, small: SMALL !== "", machine, model, steps }
+console.log(JSON.stringify(record, null, 2).replaceAll(PARTS, "OUT").replaceAll(`${process.cwd()}/`, ""))
 ' >"$out"
 echo "gpu-run: $out"
 exit "$failed"

@@ -47,10 +47,19 @@ const { values, positionals } = parseArgs({
   allowPositionals: true,
 })
 
-/** In a process of its own, because a process has one backend: what this one finds here. */
+/**
+ * In a process of its own, because a process has one backend: what this one finds here. A CUDA library computes a token first: one without machine code
+ * for the device lists it all the same, and ends the process where the driver is too old for its PTX.
+ */
 async function probe(gpu) {
-  const { openNative } = await import(pathToFileURL(join(root, 'dist', 'native', 'binding.js')).href)
-  const { backend } = await openNative({ gpu })
+  const { openNative, LlamaEngine, builtinModel } = await import(pathToFileURL(join(root, 'dist', 'index.js')).href)
+  const native = await openNative({ gpu })
+  const { backend } = native
+  if (backend.gpu === 'cuda') {
+    const engine = await LlamaEngine.load(native, builtinModel(), { cells: 64 })
+    await engine.complete({ conversation: 'probe', tokens: Int32Array.of(5, 6, 7), maxTokens: 1 })
+    await engine.dispose()
+  }
   console.log(JSON.stringify(backend))
 }
 
