@@ -166,9 +166,9 @@ class Tools(Visiting):
 
     name = "tools"
     share = {
-        "plain": 0.036, "cut": 0.031, "folded": 0.035, "ids": 0.008, "noise": 0.009, "unseen": 0.096, "orders": 0.025, "summary": 0.01,
-        "needles": 0.067, "needles-plain": 0.013, "similar": 0.069, "similar-plain": 0.013, "chat": 0.008, "visits": 0.081, "marked": 0.125, "memtool": 0.326, "back": 0.043,
-        "often": 0.005,
+        "plain": 0.037, "cut": 0.032, "folded": 0.035, "ids": 0.008, "noise": 0.009, "unseen": 0.097, "orders": 0.026, "summary": 0.01,
+        "needles": 0.067, "needles-plain": 0.013, "similar": 0.069, "similar-plain": 0.013, "chat": 0.008, "visits": 0.08, "marked": 0.125, "memtool": 0.321, "back": 0.043,
+        "often": 0.006,
     }  # fmt: skip
     tokens = 38e6
     renamed = 0.8

@@ -118,7 +118,8 @@ class Maker:
         a hundred."""
         made = self.rng.random() < 0.4 and self.folded(keys, n, True, read=OFTEN)
         if not made or ((0 < made.weights) & (made.weights <= GUESSED)).any():  # what is folded away is not guessed here but restored elsewhere
-            made = self.plain(keys, n, read=OFTEN)
+            order = self.rng.choice(("middle", "start")) if self.rng.random() < 0.5 else None  # so that it is not read by lateness alone
+            made = self.plain(keys, n, order=order, read=OFTEN)
         return made._replace(kind="often")
 
     def plain(self, keys, n, asked=None, order=None, read=READ):

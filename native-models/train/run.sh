@@ -2,7 +2,7 @@
 # From nothing to builtin/kvfold-tiny.gguf, onnx/, golden.json and manifest.json. Needs python3 with numpy and torch
 # (2.x, faster by far; 1.13, which Debian has as python3-torch with libopenblas0-pthread, is enough); and this project, installed: the tasks that are read are
 # collected by it. Run it again to resume; delete train/.run to start over. WIDER, VISITING and TOOLS: tokens of the three longest courses, if not
-# 45, 36 and 38 millions, which two cores with AMX do in less than four hours; the shipped weights have 81, 59 and 100.5. SEED: default 1. PROCESSES:
+# 45, 36 and 38 millions, which two cores with AMX do in less than four hours; the shipped weights have 81, 59 and 103. SEED: default 1. PROCESSES:
 # default all cores.
 set -e
 cd "$(dirname "$0")/.."

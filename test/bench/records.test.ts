@@ -14,6 +14,7 @@ const NAME = 'kvfold-tiny'
  * and of `gspo`, whose runs began with them; what the others are about does change with the weights, and the pages that cite it say which it is of.
  */
 const EARLIER: Readonly<Record<string, readonly string[]>> = {
+  d1f032ae15565fb7a68471e580d81bf484585feb4c1cb55993deb30062a1e6c6: ['gpu-cuda'],
   ee4a043456d1075c73063ad7d013cdd45b021f2e9187e2e42dec7fc263dffeaa: [
     ...['acm', 'client-edits', 'edit-price', 'engine-table', 'engine-table-transformers', 'engines', 'engines-llama-server'],
     ...['fleet', 'fleet-killed', 'gspo', 'lazy-grammar', 'memtool-builtin', 'service', 'service-long', 'service-orders'],
