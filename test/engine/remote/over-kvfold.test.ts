@@ -59,9 +59,9 @@ describe('over kvfold', () => {
   it('gets the same answer as the engine behind it, and counts what the addon counts', async () => {
     const conversation = conversationId('same')
     // What the model was taught: where it guesses, two answers are as likely but for rounding.
-    const stream = 'river: goldharbor; lake: oakpeak; castle: mossroad; river: pearlcove; lake: ambergate;'
-    const messages = [user(`${stream}\n\nWhat is the current value of lake?`)]
-    for (const next of ['river', 'castle', 'lake']) {
+    const { prompt, keys } = piSample({ words: ownWords(), keys: 4, updates: 4, seed: 1 })
+    const messages = [user(prompt)]
+    for (const next of keys.slice(0, 3)) {
       const turn = messages.length
       const before = local.submitted
       const { message, ledger, timing } = await remote.respond({ conversation, messages, maxTokens: 12 }).reply
