@@ -37,14 +37,13 @@ build_cuda() {
   cp "$(find "$source/build-cuda" -name libggml-cuda.so | head -1)" "$package/"
 }
 
-if [ "$gpu" = cuda ] && ! node scripts/test-gpu.mjs --probe cuda >/dev/null 2>&1; then
+which_device() { if [ "$gpu" = cpu ]; then echo '"cpu"'; else node scripts/test-gpu.mjs --which --gpu "$gpu"; fi; }
+if ! device=$(which_device 2>/dev/null) && [ "$gpu" = cuda ]; then
   echo 'gpu-run: the CUDA library that came along does not load or compute here; building one'
   build_cuda
+  device=$(which_device) || true
 fi
-device=$([ "$gpu" = cpu ] && echo '"cpu"' || node scripts/test-gpu.mjs --which --gpu "$gpu") || {
-  echo "gpu-run: no device for $gpu on this machine" >&2
-  exit 1
-}
+[ -n "$device" ] || { echo "gpu-run: no device for $gpu on this machine" >&2; exit 1; }
 # What the device needs in the environment: a software one is taken only where its index is named.
 while IFS= read -r variable; do export "${variable?}"; done < <(node -e '
 for (const [name, value] of Object.entries(JSON.parse(process.argv[1]).extra ?? {})) console.log(`${name}=${value}`)' "$device")

@@ -109,17 +109,17 @@ class Maker:
         ids = np.array(ids)
         return Sample(kind, ids, np.array(positions), self._weight[ids] * np.array(learned, np.float32))
 
-    def reordered(self, keys, n):
+    def reordered(self, keys, n, read=READ):
         """A stream that asks for the keys that stand together in it."""
-        return self.plain(keys, n, order=self.rng.choice(("middle", "start")))
+        return self.plain(keys, n, order=self.rng.choice(("middle", "start")), read=read)
 
     def often(self, keys, n):
         """A stream of few keys with more updates than any other is read from, plainly or after a fold: the newest of eight is not yet that of
         a hundred."""
         made = self.rng.random() < 0.4 and self.folded(keys, n, True, read=OFTEN)
         if not made or ((0 < made.weights) & (made.weights <= GUESSED)).any():  # what is folded away is not guessed here but restored elsewhere
-            order = self.rng.choice(("middle", "start")) if self.rng.random() < 0.5 else None  # so that it is not read by lateness alone
-            made = self.plain(keys, n, order=order, read=OFTEN)
+            make = self.reordered if self.rng.random() < 0.5 else self.plain  # so that it is not read by lateness alone
+            made = make(keys, n, read=OFTEN)
         return made._replace(kind="often")
 
     def plain(self, keys, n, asked=None, order=None, read=READ):

@@ -21,19 +21,8 @@ const EARLIER: Readonly<Record<string, readonly string[]>> = {
     ...['service-replay', 'service-replay-printed', 'tau2-airline', 'tau2-retail', 'travel'],
   ],
   aa938433c3915308d9af3df569b9813812f1c292a4600357a50075a95562d0dd: [
-    ...[
-      'attention',
-      'authors-words',
-      'builtin',
-      'interference',
-      'leak',
-      'long-streams',
-      'memtool-model',
-      'prunes',
-      'retrieval',
-      'tool-fidelity',
-      'visitors',
-    ],
+    ...['attention', 'authors-words', 'builtin', 'interference', 'leak', 'long-streams'],
+    ...['memtool-model', 'prunes', 'retrieval', 'tool-fidelity', 'visitors'],
   ],
 }
 
