@@ -5,7 +5,9 @@ import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { loadCalibration } from '../engine/calibration.js'
 import { Embedder, type EmbedderOptions } from '../engine/embedder.js'
+import type { Engine } from '../engine/engine.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
+import { modelFingerprint } from '../engine/model-facts.js'
 import type { Reranker } from '../engine/reranker.js'
 import { proveModel, type ModelTrialOptions } from '../engine/tried-models.js'
 import { bytes, percent } from '../figures/numbers.js'
@@ -93,6 +95,11 @@ export async function loadEngine(
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)
   return engine
+}
+
+/** The fingerprint of the weights that an engine runs here, in hex; null behind another server. */
+export async function weightsOf(engine: Engine): Promise<string | null> {
+  return engine instanceof LlamaEngine ? (await modelFingerprint(engine.modelInfo.path)).toString('hex') : null
 }
 
 /** The options that an embedder runs with for these flags. */

@@ -4,10 +4,12 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSy
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { builtinModel } from '../../src/cli/builtin.js'
 import { askedTasks, tokens } from '../../src/cli/eval/flags.js'
 import { machineLine, ProgressLine, tableLines } from '../../src/cli/eval/lines.js'
 import { placeOf, sized } from '../../src/cli/eval/evaluate.js'
 import { Terminal } from '../../src/cli/terminal.js'
+import { modelFingerprint } from '../../src/engine/model-facts.js'
 import { ScriptedEngine } from '../support/scripted.js'
 import { LogWriter, readLog } from '../../src/eval/run/log-file.js'
 import { run } from '../../src/eval/run/runner.js'
@@ -316,7 +318,10 @@ describe('kvfold eval memtool --sessions', () => {
   it('keeps the sessions that were finished where others are missing, and begins again where all are', async () => {
     const logs = join(import.meta.dirname, '../../kvfold-eval')
     const headerOf = (name: string) =>
-      JSON.parse(readFileSync(join(logs, name), 'utf8').split('\n')[0]!) as { date: string; about: { seed: number } }
+      JSON.parse(readFileSync(join(logs, name), 'utf8').split('\n')[0]!) as {
+        date: string
+        about: { seed: number; weights: string | null }
+      }
     const sessions = () =>
       (existsSync(logs) ? readdirSync(logs) : [])
         .filter((name) => /^memtool-hybrid-.*\.jsonl$/u.test(name) && [4071, 4072].includes(headerOf(name).about.seed))
@@ -345,6 +350,8 @@ describe('kvfold eval memtool --sessions', () => {
     const made = sessions()
     const begun = () => [made[0]!, made[2]!].map((name) => headerOf(name).date)
     expect(made).toHaveLength(4)
+    // What was begun with other weights of the same name is another session.
+    expect(headerOf(made[0]!).about.weights).toBe((await modelFingerprint(builtinModel())).toString('hex'))
     const first = begun()
     forget(made.slice(2))
     const again = await play()

@@ -17,7 +17,7 @@ import { addEvalOptions, askedTasks, type EvalFlags, taskHelp } from '../eval/fl
 import { addMemTool } from '../eval/memtool.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags, readText } from '../options.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../remote-engines.js'
-import { loadEngine } from '../runtime.js'
+import { loadEngine, weightsOf } from '../runtime.js'
 import { commandOf, type Shell } from '../shell.js'
 
 /** What `kvfold eval table` stands for; options given beside it count instead. Steps are cut short so that agents that lost their way end soon. */
@@ -180,6 +180,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
     const dialogues = await runService({
       ...{
         engine,
+        weights: await Promise.all([engine, ...(folder === undefined ? [] : [folder])].map(weightsOf)),
         frameworks: framework,
         scenarios,
         contract,

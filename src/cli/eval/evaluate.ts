@@ -8,7 +8,6 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Engine } from '../../engine/engine.js'
 import { Embedder } from '../../engine/embedder.js'
 import { LlamaEngine } from '../../engine/llama.js'
-import { modelFingerprint } from '../../engine/model-facts.js'
 import { readKey } from '../../engine/remote/endpoint.js'
 import { RemoteEngine } from '../../engine/remote/remote.js'
 import type { AgentKind } from '../../eval/agent.js'
@@ -24,7 +23,7 @@ import type { Task, TaskSpec } from '../../eval/task.js'
 import { openTask } from '../../eval/tasks/open.js'
 import { BUILTIN } from '../builtin.js'
 import { engineSource, isRemote } from '../remote-engines.js'
-import { embedderOptions, loadEngine, loadReader } from '../runtime.js'
+import { embedderOptions, loadEngine, loadReader, weightsOf } from '../runtime.js'
 import type { ModelFlags } from '../options.js'
 import { commandOf, type Shell } from '../shell.js'
 import { type AskedTask, type EvalFlags, namedOptions } from './flags.js'
@@ -64,11 +63,10 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
     const judge = await judgeFor(tasks, flags, engine, shell)
     if (judge !== null && judge.engine !== engine) open.push(judge.engine)
 
-    const local = engine instanceof LlamaEngine
     const header = await headerOf({
       command: commandOf(shell),
       engine: engine.info,
-      fingerprint: local ? (await modelFingerprint(engine.modelInfo.path)).toString('hex') : null,
+      fingerprint: await weightsOf(engine),
       embedder: embedder?.name ?? null,
       judge: judge?.name ?? null,
       sampling: { temperature: flags.temperature ?? 'of each task', maxTokens: flags.maxTokens ?? 'of each task' },
@@ -94,7 +92,7 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
         seed,
         bench,
         log,
-        cells: local ? engine.info.context : null,
+        cells: engine instanceof LlamaEngine ? engine.info.context : null,
         signal: interrupt.signal,
       },
       header,

@@ -16,7 +16,7 @@ import type { Catalogue, CatalogueOptions, KeptVectors } from '../../tools/catal
 import { count, percent } from '../../figures/numbers.js'
 import { BUILTIN } from '../builtin.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../remote-engines.js'
-import { loadEngine, loadReader } from '../runtime.js'
+import { loadEngine, loadReader, weightsOf } from '../runtime.js'
 import { addModelOptions, integer, type ModelFlags } from '../options.js'
 import { commandOf, type Shell } from '../shell.js'
 import { oneOf } from './flags.js'
@@ -127,9 +127,9 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
     import('../../tools/catalogue.js'),
   ])
   const runs = runsOf(flags)
-  const planned = runs.flat().length
-  if (flags.log !== undefined && planned > 1)
-    throw new KvfoldError('cli/bad-usage', `--log is for one session, and these are ${planned}; leave it out.`)
+  const sessionCount = runs.flat().length
+  if (flags.log !== undefined && sessionCount > 1)
+    throw new KvfoldError('cli/bad-usage', `--log is for one session, and these are ${sessionCount}; leave it out.`)
   const engine = await engineOf(flags, shell)
   const results: MemToolResult[] = []
   const settings = new Map<number, { readonly world: World; readonly catalogue: Catalogue }>()
@@ -142,13 +142,16 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
       import('../../eval/memtool/session.js'),
       import('../../eval/episode/episode.js'),
     ])
-    const logs = runs.flat().map((run) => logOf(run, flags, engine.info).path)
-    const reached = await Promise.all(logs.map((path) => EpisodeFile.reached(path)))
+    const weights = await weightsOf(engine)
+    const planned = runs.map((alike) => alike.map((run) => ({ run, log: logOf(run, flags, engine.info, weights) })))
+    const paths = planned.flat().map(({ log }) => log.path)
+    const reached = await Promise.all(paths.map((path) => EpisodeFile.reached(path)))
     // The same command goes on with what is not finished; where all is, it is another run.
-    if (reached.every((turns) => turns >= flags.turns)) await Promise.all(logs.map((path) => EpisodeFile.remove(path)))
-    for (const alike of runs) {
+    if (reached.every((turns) => turns >= flags.turns)) await Promise.all(paths.map((path) => EpisodeFile.remove(path)))
+    for (const alike of planned) {
       const made: MemToolResult[] = []
-      for (const run of alike) made.push(await oneSession(run, flags, { engine, ...settings.get(run.seed)! }, shell))
+      for (const { run, log } of alike)
+        made.push(await oneSession(run, log, flags, { engine, ...settings.get(run.seed)! }, shell))
       results.push(together(made as [MemToolResult, ...MemToolResult[]]))
     }
     const { tokenTable, removalTable, correctnessTable, memToolPage } = await import('../../eval/memtool/report.js')
@@ -181,10 +184,10 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
 }
 
 /** What makes a session the same one, and where its log lies. */
-function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }: EngineInfo) {
+function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }: EngineInfo, weights: string | null) {
   const about = {
     ...{ task: 'memtool', ...run, tools: flags.tools, arguments: flags.arguments },
-    ...{ model, engine, release, embedder: flags.embedder ?? null },
+    ...{ model, weights, engine, release, embedder: flags.embedder ?? null },
   }
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
   return { about, path: flags.log ?? `kvfold-eval/memtool-${run.way}-${run.contract}-${print}.jsonl` }
@@ -192,6 +195,7 @@ function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }:
 
 async function oneSession(
   run: MemToolRun,
+  { about, path }: ReturnType<typeof logOf>,
   flags: MemToolFlags,
   setting: { readonly engine: Engine; readonly world: World; readonly catalogue: Catalogue },
   shell: Shell,
@@ -201,7 +205,6 @@ async function oneSession(
     import('../../eval/memtool/session.js'),
     import('../../eval/episode/episode.js'),
   ])
-  const { about, path } = logOf(run, flags, setting.engine.info)
   const file = await EpisodeFile.open(path, about, commandOf(shell))
   if (file.before.length > 0 && flags.json !== true) notes.prose(`Going on in ${path} at turn ${file.before.length + 1}.`)
   try {

@@ -24,6 +24,8 @@ export interface ServiceCell {
 
 export interface ServiceRunOptions {
   readonly engine: Engine
+  /** Fingerprints of the engine's weights and of the folder's: what was begun with others is not gone on with. */
+  readonly weights: readonly (string | null)[]
   readonly frameworks: readonly FrameworkName[]
   readonly scenarios: readonly Scenario[]
   readonly window: number
@@ -57,7 +59,7 @@ export async function runService(options: ServiceRunOptions): Promise<readonly D
 }
 
 async function dialogue(framework: FrameworkName, scenario: Scenario, options: ServiceRunOptions): Promise<Dialogue> {
-  const { engine: whole, window, contract, temperature, maxTokens, fold, folder, signal } = options
+  const { engine: whole, weights, window, contract, temperature, maxTokens, fold, folder, signal } = options
   const { turns: length, fields, seed } = scenario
   const cell = { framework, turns: length, fields }
   const about = {
@@ -72,6 +74,7 @@ async function dialogue(framework: FrameworkName, scenario: Scenario, options: S
       maxTokens,
       fold,
       model: whole.info.model,
+      weights,
     },
     folder: folder?.info.model ?? null,
   }

@@ -18,6 +18,7 @@ it('on a real cache, helpers on forks cost their suffix: u-fold stays below 1.8 
     const dialogues = await runService({
       ...{
         engine,
+        weights: [null],
         frameworks: LONG ? ['react', 'u-fold', 'u-fold-printed'] : ['react', 'u-fold'],
         scenarios: deskScenarios({ agent: 'taught', turns: [LONG ? 12 : 5], fields: [0], samples: 1, seed: 1 }),
       },

@@ -13,6 +13,7 @@ export async function scriptedRun(
   return runService({
     ...{
       engine: new ScriptedEngine(() => ({ content: '' }), { context: 20_000 }),
+      weights: [null],
       frameworks: ['react'],
       scenarios,
       window: 20_000,
