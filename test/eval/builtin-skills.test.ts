@@ -47,6 +47,7 @@ describe('the built-in model', () => {
       const text = session.conversation.text(session.conversation.fragments.find((fragment) => fragment.id === id)!)
       return session.summarize(id, keys.filter((key) => text.includes(`${key}: `)).join(', '))
     })
+    console.log(`right after summaries ${(100 * summarised).toFixed(1)} %, after folds ${(100 * folded).toFixed(1)} %`)
     expect(summarised).toBeGreaterThan(0.9)
     expect(folded).toBeLessThan(summarised - 0.1)
   }, 120_000)
