@@ -98,6 +98,8 @@ export async function loadEngine(
 }
 
 /** The fingerprint of the weights that an engine runs here, in hex; null behind another server. */
+export async function weightsOf(engine: LlamaEngine): Promise<string>
+export async function weightsOf(engine: Engine): Promise<string | null>
 export async function weightsOf(engine: Engine): Promise<string | null> {
   return engine instanceof LlamaEngine ? (await modelFingerprint(engine.modelInfo.path)).toString('hex') : null
 }

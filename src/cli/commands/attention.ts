@@ -4,7 +4,6 @@ import { Option, type Command } from 'commander'
 import { RunFolder } from '../../attention/run-folder.js'
 import type { StudySummary } from '../../attention/findings.js'
 import { KvfoldError } from '../../core/errors.js'
-import { modelFingerprint } from '../../engine/model-facts.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { runOptions, studyValues, type ValueStudyOptions } from '../../eval/attention-study.js'
 import { ownWords, wordsFrom } from '../../eval/pi-llm.js'
@@ -18,6 +17,7 @@ import {
   type StudyFlags,
 } from '../attention/study.js'
 import { integer, integers } from '../options.js'
+import { weightsOf } from '../runtime.js'
 import { commandOf, type Shell } from '../shell.js'
 
 interface PiFlags extends StudyFlags {
@@ -130,9 +130,9 @@ function machineView(summary: StudySummary, report: string): object {
   return { ...machineFinding(first), n, model: model.name, findings: findings.map(machineFinding), interference, report }
 }
 
-async function modelOf({ info, modelInfo }: LlamaEngine) {
-  const fingerprint = (await modelFingerprint(modelInfo.path)).toString('hex')
-  return { name: info.model, fingerprint, layers: modelInfo.layers, heads: modelInfo.heads }
+async function modelOf(engine: LlamaEngine) {
+  const { info, modelInfo } = engine
+  return { name: info.model, fingerprint: await weightsOf(engine), layers: modelInfo.layers, heads: modelInfo.heads }
 }
 
 const cacheOf = ({ cacheTypeK, cacheTypeV }: StudyFlags): string => `${cacheTypeK ?? 'f16'}/${cacheTypeV ?? 'f16'}`

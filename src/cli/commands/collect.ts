@@ -13,7 +13,7 @@ import { type FrameworkName, frameworkNames } from '../../eval/service/framework
 import { askedTasks, orderOption, type TaskFlags, tokens } from '../eval/flags.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../options.js'
 import { addEngineOptions, type EngineFlags, engineSource, isRemote } from '../remote-engines.js'
-import { loadEngine } from '../runtime.js'
+import { loadEngine, weightsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
 
 interface CollectFlags extends ModelFlags, TaskFlags, EngineFlags {
@@ -217,7 +217,6 @@ async function sourceOf(
 /** Who acts, whose tokens are written, and what they are called. */
 async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   const { temperature, seed, tokenizer } = flags
-  const { modelFingerprint } = await import('../../engine/model-facts.js')
   const remote = await engineSource(flags, 1, notes, interrupt.signal, { tokens: true })
   if (remote === null) {
     const engine = await loadEngine(flags, notes, interrupt.signal)
@@ -225,7 +224,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
       flags.teacher === 'model'
         ? ({ teacher: 'model', engine, sampling: { temperature, seed }, model: engine } as const)
         : ({ teacher: 'script', model: engine } as const)
-    const fingerprint = (await modelFingerprint(engine.modelInfo.path)).toString('hex')
+    const fingerprint = await weightsOf(engine)
     const dispose = () => engine.dispose()
     return { acting, tokens: wordingOf(engine), model: { name: engine.info.model, fingerprint }, dispose }
   }
@@ -241,7 +240,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
       ? createHash('sha256')
           .update(JSON.stringify([name, release]))
           .digest('hex')
-      : (await modelFingerprint(own.modelInfo.path)).toString('hex')
+      : await weightsOf(own)
   return {
     acting: { teacher: 'model', engine, sampling } as const,
     tokens: own === null ? ('engine' as const) : wordingOf(own),
