@@ -17,11 +17,6 @@ export default defineConfig(
     },
   },
   {
-    // A file is a noun worth a page.
-    files: ['src/**'],
-    rules: { 'max-lines': ['error', 400] },
-  },
-  {
     files: ['**/*.mjs', '**/*.cjs', '**/*.js'],
     extends: [tseslint.configs.disableTypeChecked],
     languageOptions: {
