@@ -55,6 +55,7 @@ export interface ServeFlags
   readonly attention: 'on' | 'off'
   readonly trial: 'on' | 'off'
   readonly grace: number
+  readonly maxThreads?: number
   /** As `model`; true: the served models themselves. */
   readonly embeddings?: string | true
   /** As `model`. */
@@ -157,6 +158,11 @@ export function addServeOptions(command: Command): Command {
     )
   addMcpConfig(command, 'MCP servers whose tools requests with acm memtool may use, carried out here')
   addKeepingOptions(group('What is kept and told'))
+    .option(
+      '--max-threads <count>',
+      'conversations that a key may have; a new one more deletes the one unused for longest, and the log says so (default: no limit)',
+      integer(1, 1_000_000_000),
+    )
     .addOption(new Option('--log-level <level>', 'what is logged to stderr, never any text').choices(LEVELS).default('info'))
     .addOption(
       new Option('--log-format <format>', 'a line a request as text for people or as JSON; auto: text on a terminal')

@@ -170,11 +170,9 @@ export const isUnder = (secret: Buffer, head: Buffer): boolean => keyedOf(head, 
 const keyedOf = (head: Buffer, secret: Buffer): Buffer =>
   createHmac('sha256', secret).update('kvfold shelf head:').update(head.subarray(SUM_AT, KEYED_AT)).digest()
 
-/** Whether it was saved for the conversation, or for what ran beside it under its id with more behind it. */
-export function isOf(id: string, head: Buffer): boolean {
-  const { conversation } = recordOf(head)
-  return conversation === id || (conversation.startsWith(id) && /[/ ]/u.test(conversation[id.length]!))
-}
+/** Whether what was saved for `conversation` is of this one: for itself, or for what ran beside it under its id with more behind it. */
+export const isOf = (id: string, conversation: string): boolean =>
+  conversation === id || (conversation.startsWith(id) && /[/ ]/u.test(conversation[id.length]!))
 
 /** Both checksums of the head, as they stand in it. */
 export const sumIn = (head: Buffer): Buffer => head.subarray(SUM_AT, FIXED)
@@ -184,26 +182,43 @@ export const BLOCK_FILE = '.kvcells'
 
 /**
  * What deleted conversations have left in folders of saved cells, where an engine that is not loaded cannot delete it. A loaded engine's own books find the
- * files gone, which costs it nothing but a recompute.
+ * files gone, which costs it nothing but a recompute. Files of the disk tier never change, so each of them is read once.
  */
 export class SavedCells {
-  constructor(private readonly folders: readonly string[]) {}
+  readonly #conversations: readonly Map<string, string>[]
+
+  constructor(private readonly folders: readonly string[]) {
+    this.#conversations = folders.map(() => new Map<string, string>())
+  }
 
   /** Deletes the cells of these conversations, whichever model they are of; says how many files. One that is not to be read stays. */
   async drop(conversations: readonly string[]): Promise<number> {
     let dropped = 0
-    for (const folder of conversations.length === 0 ? [] : this.folders) {
-      const names = await readdir(folder).catch(() => [])
-      for (const name of names.filter((each) => each.endsWith('.kvshelf') || each.endsWith(BLOCK_FILE))) {
+    for (const [at, folder] of this.folders.entries()) {
+      if (conversations.length === 0) break
+      const known = this.#conversations[at]!
+      const names = new Set(await readdir(folder).catch(() => []))
+      for (const name of known.keys()) if (!names.has(name)) known.delete(name)
+      for (const name of names) {
+        const isItem = name.endsWith('.kvshelf')
+        if (!isItem && !name.endsWith(BLOCK_FILE)) continue
         const path = join(folder, name)
-        const head = await headAt(path)
-        if (head === null || !conversations.some((id) => isOf(id, head))) continue
+        const saved = known.get(name) ?? (await conversationAt(path))
+        if (saved === null) continue
+        if (isItem) known.set(name, saved)
+        if (!conversations.some((id) => isOf(id, saved))) continue
         await rm(path, { force: true })
+        known.delete(name)
         dropped++
       }
     }
     return dropped
   }
+}
+
+async function conversationAt(path: string): Promise<string | null> {
+  const head = await headAt(path)
+  return head === null ? null : recordOf(head).conversation
 }
 
 /** Null: there is no whole head at this path that can be read. */

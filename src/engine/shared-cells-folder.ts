@@ -157,7 +157,7 @@ export class SharedCellsFolder implements SharedTier {
       for (const name of await this.#names()) {
         const path = join(this.options.folder, name)
         const head = await headAt(path)
-        if (head === null || !isOf(conversation, head)) continue
+        if (head === null || !isOf(conversation, recordOf(head).conversation)) continue
         const isOurs = identityIn(head).equals(this.options.identity) && isUnder(this.options.secret, head)
         if (!isOurs || !keeps(recordOf(head))) await rm(path, { force: true })
       }

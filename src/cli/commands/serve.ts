@@ -61,7 +61,11 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
       ...given({ clientEditsOf: editsOfKeys(flags, keys) }),
     },
     costlyFolds: flags.costlyFolds,
+    tell: (sentence) => {
+      notes.print(`store: ${printable(sentence)}`)
+    },
     ...given({
+      perTenant: flags.maxThreads,
       embeddings: embeddings ?? undefined,
       reranker: reranker ?? undefined,
       store: kept?.store,

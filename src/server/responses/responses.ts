@@ -116,9 +116,13 @@ export interface ResponseStore {
 
 export class MemoryResponses implements ResponseStore {
   readonly #kept = new Map<string, KeptResponse>()
+  readonly #ofThreads = new Map<string, Set<string>>()
 
   keep(response: KeptResponse): Promise<void> {
-    this.#kept.set(keyOf(response.tenant, response.id), response)
+    const key = keyOf(response.tenant, response.id)
+    const thread = keyOf(response.tenant, response.thread)
+    this.#kept.set(key, response)
+    this.#ofThreads.set(thread, (this.#ofThreads.get(thread) ?? new Set()).add(key))
     return Promise.resolve()
   }
 
@@ -126,8 +130,8 @@ export class MemoryResponses implements ResponseStore {
     return Promise.resolve(this.#kept.get(keyOf(tenant, id)) ?? null)
   }
 
-  of(thread: ThreadRef): Promise<readonly KeptResponse[]> {
-    return Promise.resolve(this.#of(thread))
+  of({ tenant, thread }: ThreadRef): Promise<readonly KeptResponse[]> {
+    return Promise.resolve([...(this.#ofThreads.get(keyOf(tenant, thread)) ?? [])].map((key) => this.#kept.get(key)!))
   }
 
   async erase(tenant: Tenant, id: string): Promise<void> {
@@ -136,7 +140,11 @@ export class MemoryResponses implements ResponseStore {
   }
 
   drop(threads: readonly ThreadRef[]): void {
-    for (const { tenant, id } of threads.flatMap((thread) => this.#of(thread))) this.#kept.delete(keyOf(tenant, id))
+    for (const { tenant, thread } of threads) {
+      const key = keyOf(tenant, thread)
+      for (const response of this.#ofThreads.get(key) ?? []) this.#kept.delete(response)
+      this.#ofThreads.delete(key)
+    }
   }
 
   threads(): readonly ThreadRef[] {
@@ -149,10 +157,7 @@ export class MemoryResponses implements ResponseStore {
 
   close(): void {
     this.#kept.clear()
-  }
-
-  #of({ tenant, thread }: ThreadRef): readonly KeptResponse[] {
-    return [...this.#kept.values()].filter((kept) => kept.tenant === tenant && kept.thread === thread)
+    this.#ofThreads.clear()
   }
 }
 

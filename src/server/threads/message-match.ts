@@ -71,31 +71,6 @@ export interface MatchCandidate {
   readonly used: number
 }
 
-/**
- * The candidate that has the longest beginning of the request, and how many messages that is; null when none has any. Of equals one that the
- * request goes on from as it is, then the one used last.
- */
-export function bestMatch<T extends MatchCandidate>(
-  request: Chain,
-  candidates: Iterable<T>,
-): { readonly candidate: T; readonly common: number } | null {
-  let best: { readonly candidate: T; readonly common: number } | null = null
-  for (const candidate of candidates) {
-    const shared = common(candidate.chain, request)
-    if (shared > 0 && (best === null || isBetter({ candidate, common: shared }, best))) best = { candidate, common: shared }
-  }
-  return best
-}
-
-type PrefixMatch = { readonly candidate: MatchCandidate; readonly common: number }
-
-function isBetter(one: PrefixMatch, other: PrefixMatch): boolean {
-  if (one.common !== other.common) return one.common > other.common
-  const goesOn = ({ candidate, common: shared }: PrefixMatch) => candidate.chain.length === shared
-  if (goesOn(one) !== goesOn(other)) return goesOn(one)
-  return one.candidate.used > other.candidate.used
-}
-
 /** Why two messages, or a message and its absence, are not the same; for people. */
 export function difference(known: ChatMessage | undefined, given: ChatMessage | undefined): string {
   if (given === undefined) return 'it is left out'
@@ -122,12 +97,12 @@ const LINK = 16
  * migration that deletes their cards.
  */
 export class Chain {
-  #bytes: Uint8Array<ArrayBuffer>
+  #bytes: Uint8Array
   #length: number
 
-  /** @param bytes of another chain; copied */
+  /** @param bytes of another chain, which nobody changes; they are shared until this one grows */
   constructor(bytes: Uint8Array = new Uint8Array()) {
-    this.#bytes = new Uint8Array(bytes)
+    this.#bytes = bytes
     this.#length = bytes.length / LINK
   }
 
@@ -165,5 +140,17 @@ export class Chain {
     const [start, end] = [(count - 1) * LINK, count * LINK]
     for (let at = start; at < end; at++) if (this.#bytes[at] !== other.#bytes[at]) return false
     return true
+  }
+
+  isSameAs(other: Chain): boolean {
+    return this.#length === other.#length && (this.#length === 0 || this.agrees(other, this.#length))
+  }
+
+  /** Negative: it stands before the other in an order in which chains with the same beginning stand together, the shorter first. 0: they are the same. */
+  compare(other: Chain): number {
+    const shared = common(this, other)
+    if (shared === Math.min(this.#length, other.#length)) return this.#length - other.#length
+    const [start, end] = [shared * LINK, (shared + 1) * LINK]
+    return Buffer.compare(this.#bytes.subarray(start, end), other.#bytes.subarray(start, end))
   }
 }

@@ -2,7 +2,8 @@
 import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import { alignRequest, isBetter, isRelated, keysBeside, keysOf, type Related, type ThreadRequest } from './client-edits.js'
-import { bestMatch, chainOf, messageKey } from './message-match.js'
+import type { Beginning } from './beginnings.js'
+import { type Chain, chainOf, common, messageKey } from './message-match.js'
 import { FEW, type ThreadEntry, type ThreadIndex } from './thread-table.js'
 import type { Thread } from './thread.js'
 
@@ -19,24 +20,27 @@ export class ThreadFinder {
     const near = id === undefined ? this.#near(wanted) : null
     if (near !== null) return near
     const chain = chainOf(messages)
-    const candidates =
-      id === undefined
-        ? [...this.index.each(tenant)].filter((entry) => entry.model === model)
-        : [this.index.entryFor(tenant, id, model)]
-    // One that ends with the request's last answer goes on, though another that went on elsewhere may have more in common.
-    const end = messages.findLastIndex(({ role }) => role === 'assistant') + 1
-    const ended = bestMatch(
-      chain,
-      candidates.filter((each) => each.chain.length === end && isFree(each)),
-    )
-    const best = ended?.common === end && end > 0 ? ended : bestMatch(chain, candidates)
+    const named = id === undefined ? null : this.index.entryFor(tenant, id, model)
+    const best = named === null ? this.#begun(wanted, chain, isFree) : shared(named, chain)
     if (best !== null && best.common === best.candidate.chain.length && isFree(best.candidate)) {
       const thread = this.#loaded(best.candidate, id)
       if (thread !== null) return thread
     }
     // Nothing but a system message in common is no conversation in common: the thread is not even read.
     const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
-    return this.#related(wanted, id !== undefined ? candidates : best !== null && isBegun ? [best.candidate] : [])
+    return this.#related(wanted, named !== null ? [named] : best !== null && isBegun ? [best.candidate] : [])
+  }
+
+  /** One that ends with the request's last answer goes on, though another that went on elsewhere may have more in common. */
+  #begun(
+    { tenant, model, messages }: ThreadRequest,
+    chain: Chain,
+    isFree: (entry: ThreadEntry) => boolean,
+  ): Beginning<ThreadEntry> | null {
+    const beginnings = this.index.beginnings(tenant, model)
+    const end = messages.findLastIndex(({ role }) => role === 'assistant') + 1
+    const ending = end === 0 ? null : (beginnings?.ending(chain, end, isFree) ?? null)
+    return ending === null ? (beginnings?.best(chain) ?? null) : { candidate: ending, common: end }
   }
 
   /**
@@ -97,4 +101,9 @@ export class ThreadFinder {
       throw error
     }
   }
+}
+
+function shared(candidate: ThreadEntry, chain: Chain): Beginning<ThreadEntry> | null {
+  const most = common(candidate.chain, chain)
+  return most === 0 ? null : { candidate, common: most }
 }

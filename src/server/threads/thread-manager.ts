@@ -16,8 +16,10 @@ export interface ThreadManagerOptions extends ThreadIndexOptions {
   readonly forget: (thread: Pick<KnownThread, 'id' | 'model'>) => void
   /** The same, from where other servers find them, too: resolves when nothing is left of them. */
   readonly erase: (id: string) => Promise<void>
-  /** Threads a tenant may have; the one unused for longest is deleted for a new one. Default 1000. */
+  /** Threads a tenant may have; the one unused for longest is deleted for a new one. Default: no limit. */
   readonly perTenant?: number
+  /** Told in a sentence of each thread that was deleted for its age, or because its tenant had too many. Default: nobody is. */
+  readonly tell?: (sentence: string) => void
   /** Threads of a tenant that engines may hold cells of; those of the longest unused are dropped, the thread stays. Default 64. */
   readonly warmPerTenant?: number
   /** Milliseconds after which an unused thread is deleted. Default: 30 days. */
@@ -25,6 +27,8 @@ export interface ThreadManagerOptions extends ThreadIndexOptions {
 }
 
 const MONTH = 30 * 24 * 3600 * 1000
+/** Threads that one request deletes at most; the rest is for those that follow. */
+const AT_ONCE = 8
 
 /**
  * A thread goes on when all that clients know of it is the beginning of the request; whoever comes while another request runs on it gets a
@@ -122,6 +126,11 @@ export class ThreadManager {
         const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(known)
         thread.extend(fresh)
         thread.used = this.#now()
+        const entry = this.index.entryOf(thread)
+        if (entry !== null) {
+          this.index.use(entry)
+          this.index.note(entry)
+        }
         thread.offer(wanted.tools)
         await this.#save(thread)
       })
@@ -131,7 +140,7 @@ export class ThreadManager {
     }
     this.#changed(thread, 'message')
     this.#changed(thread, 'running')
-    await this.#retire(thread.tenant)
+    await this.#retire(thread)
     return { ...taken, before }
   }
 
@@ -335,18 +344,31 @@ export class ThreadManager {
     this.#changed(thread, 'deleted')
   }
 
-  /** Deletes what is too old or too many, and has engines forget what was not used for longest. */
-  async #retire(tenant: Tenant): Promise<void> {
-    const { perTenant = 1000, warmPerTenant = 64, retentionMs = MONTH } = this.options
+  /** The thread is used: engines forget what its tenant used longest ago, and what is too old, or too many, is deleted. */
+  async #retire(thread: Thread): Promise<void> {
+    const { perTenant = Infinity, warmPerTenant = 64, retentionMs = MONTH } = this.options
+    const { tenant } = thread
+    const own = this.index.entryOf(thread)
+    for (const entry of own === null ? [] : this.index.warm(own, warmPerTenant)) {
+      if (!entry.runtime.warm) continue
+      entry.runtime.warm = false
+      this.options.forget(entry)
+    }
     const oldest = this.#now() - retentionMs
-    const entries = this.index.of(tenant)
-    const old = entries.filter((entry, at) => !entry.asked && (at >= perTenant || entry.used < oldest))
-    for (const entry of entries.slice(warmPerTenant))
-      if (entry.runtime.warm && !entry.asked) {
-        entry.runtime.warm = false
-        this.options.forget(entry)
-      }
-    for (const entry of old) if (this.index.has(entry)) await this.delete(tenant, entry.id)
+    let over = this.index.count(tenant) - perTenant
+    const due: ThreadEntry[] = []
+    for (const entry of this.index.oldest(tenant)) {
+      if ((over <= 0 && entry.used >= oldest) || due.length === AT_ONCE) break
+      if (!entry.asked) due.push(entry)
+      over--
+    }
+    for (const entry of due) {
+      if (!this.index.has(entry)) continue
+      const { id, used } = entry
+      const why = used < oldest ? 'its time of retention is over' : `${tenant} may have ${perTenant} threads`
+      await this.delete(tenant, id)
+      this.options.tell?.(`Deleted thread ${id} of ${tenant}, last used ${new Date(used).toISOString()}: ${why}.`)
+    }
   }
 
   /** What other servers did. */

@@ -4,9 +4,11 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import { damageError } from '../../store/damage.js'
 import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore } from '../../store/port.js'
+import { Beginnings } from './beginnings.js'
 import { type MatchCandidate, Chain } from './message-match.js'
 import { Thread } from './thread.js'
 import { RuntimeState, ShownSteps } from './thread-state.js'
+import { UseOrder } from './use-order.js'
 
 export interface ThreadIndexOptions {
   readonly store: ThreadStore
@@ -18,31 +20,32 @@ export interface ThreadIndexOptions {
 
 const IDLE_BYTES = 2 ** 26
 
-/** What is done for one tenant touches no entry of another: neither its threads nor their number are to be told from the time it takes. */
+/**
+ * What is done for one tenant touches no entry of another: neither its threads nor their number are to be told from the time it takes. Nor does it
+ * take longer the more threads the tenant has, but for listing them.
+ */
 export class ThreadIndex {
-  /** By id; no tenant without entries. */
-  readonly #tenants = new Map<Tenant, Map<string, ThreadEntry>>()
-  readonly #lately = new Map<Tenant, Lately>()
+  /** No tenant without entries. */
+  readonly #tenants = new Map<Tenant, TenantThreads>()
   readonly #loaded: ThreadLru
+  #size = 0
 
   private constructor(private readonly options: ThreadIndexOptions) {
-    this.#loaded = new ThreadLru(options.idleBytes ?? IDLE_BYTES)
+    this.#loaded = new ThreadLru(options.idleBytes ?? IDLE_BYTES, (entry) => {
+      this.note(entry)
+    })
   }
 
   /** With all that the store has, of which nothing is loaded yet. */
   static async open(options: ThreadIndexOptions): Promise<ThreadIndex> {
     const index = new ThreadIndex(options)
     const listed = await options.store.index((record) => new Thread(record, options.portsOf).card)
-    for (const each of listed) {
-      const entry = new ThreadEntry(each)
-      index.#put(entry)
-      index.#note(entry)
-    }
+    for (const each of [...listed].sort((a, b) => a.used - b.used)) index.#put(new ThreadEntry(each))
     return index
   }
 
   get size(): number {
-    return [...this.#tenants.values()].reduce((sum, { size }) => sum + size, 0)
+    return this.#size
   }
 
   /** Threads in memory. */
@@ -52,13 +55,24 @@ export class ThreadIndex {
 
   /** When a thread of anybody was last used; 0 when there are none. */
   get lastUse(): number {
-    const all = [...this.#tenants.values()].flatMap((entries) => [...entries.values()])
-    return all.reduce((latest, { used }) => Math.max(latest, used), 0)
+    let latest = 0
+    for (const { uses } of this.#tenants.values()) for (const { used } of uses.fromNewest()) latest = Math.max(latest, used)
+    return latest
   }
 
-  /** In any order; loads nothing. */
-  each(tenant: Tenant): Iterable<ThreadEntry> {
-    return this.#tenants.get(tenant)?.values() ?? []
+  /** Threads that the tenant has. */
+  count(tenant: Tenant): number {
+    return this.#tenants.get(tenant)?.byId.size ?? 0
+  }
+
+  /** Longest unused first; loads nothing. */
+  oldest(tenant: Tenant): Iterable<ThreadEntry> {
+    return this.#tenants.get(tenant)?.uses.fromOldest() ?? []
+  }
+
+  /** The tenant's threads of this model, by what they begin with; null: there are none. */
+  beginnings(tenant: Tenant, model: string): Beginnings<ThreadEntry> | null {
+    return this.#tenants.get(tenant)?.beginnings.get(model) ?? null
   }
 
   /**
@@ -66,19 +80,43 @@ export class ThreadIndex {
    * the last known. Looks no further back than needed. Loads nothing.
    */
   having(tenant: Tenant, model: string, keys: readonly string[]): readonly ThreadEntry[] {
-    const lately = this.#lately.get(tenant)
-    if (lately === undefined) return []
-    return lately.having(keys, (entry) => entry.model === model)
+    const threads = this.#tenants.get(tenant)
+    return threads === undefined ? [] : threads.lately.having(keys, (entry) => entry.model === model)
   }
 
   /** Most recently used first; loads nothing. */
   of(tenant: Tenant): readonly ThreadEntry[] {
-    return [...this.each(tenant)].sort((a, b) => b.used - a.used)
+    return [...this.oldest(tenant)].sort((a, b) => b.used - a.used)
+  }
+
+  /** The entry is used now. */
+  use(entry: ThreadEntry): void {
+    this.#tenants.get(entry.tenant)?.uses.use(entry)
+  }
+
+  /** Engines may hold cells of the entry from now on. Says which others of its tenant are to be forgotten there: more than `most` are not remembered. */
+  warm(entry: ThreadEntry, most: number): readonly ThreadEntry[] {
+    const warm = this.#tenants.get(entry.tenant)?.warm
+    if (warm === undefined) return []
+    warm.use(entry)
+    const cooled: ThreadEntry[] = []
+    for (const each of warm.fromOldest()) {
+      if (warm.size <= most) break
+      if (each.asked) continue
+      warm.delete(each)
+      cooled.push(each)
+    }
+    return cooled
+  }
+
+  /** What the entry is found by has changed, or may have. */
+  note(entry: ThreadEntry): void {
+    if (this.has(entry)) this.#tenants.get(entry.tenant)?.note(entry)
   }
 
   /** Loads nothing. */
   find(tenant: Tenant, id: string): ThreadEntry | null {
-    return this.#tenants.get(tenant)?.get(id) ?? null
+    return this.#tenants.get(tenant)?.byId.get(id) ?? null
   }
 
   /** Loads nothing. @throws KvfoldError server/no-thread; store/damaged-thread, store/lost-thread */
@@ -98,12 +136,12 @@ export class ThreadIndex {
 
   /** Null when the thread is no longer what there is of it. */
   entryOf(thread: Thread): ThreadEntry | null {
-    const entry = this.#tenants.get(thread.tenant)?.get(thread.id)
+    const entry = this.find(thread.tenant, thread.id)
     return entry?.thread === thread ? entry : null
   }
 
   has(entry: ThreadEntry): boolean {
-    return this.#tenants.get(entry.tenant)?.get(entry.id) === entry
+    return this.find(entry.tenant, entry.id) === entry
   }
 
   /**
@@ -125,18 +163,14 @@ export class ThreadIndex {
   add(thread: Thread): void {
     const entry = new ThreadEntry(thread)
     this.#put(entry)
-    this.#note(entry)
     this.#loaded.use(entry)
   }
 
   /** What is in the store stays there. */
   drop(entry: ThreadEntry): void {
-    const { tenant, id } = entry
-    const entries = this.#tenants.get(tenant)
-    entries?.delete(id)
-    if (entries?.size === 0) this.#tenants.delete(tenant)
-    this.#lately.get(tenant)?.note(entry, [])
-    if (entries?.size === 0) this.#lately.delete(tenant)
+    const threads = this.#tenants.get(entry.tenant)
+    if (threads?.delete(entry) === true) this.#size--
+    if (threads?.byId.size === 0) this.#tenants.delete(entry.tenant)
     this.#loaded.delete(entry)
   }
 
@@ -145,7 +179,7 @@ export class ThreadIndex {
     const entry = this.find(tenant, id)
     if (entry === null) return
     entry.discard()
-    this.#note(entry)
+    this.note(entry)
     this.#loaded.delete(entry)
   }
 
@@ -154,7 +188,10 @@ export class ThreadIndex {
     const { tenant, id } = listed
     const known = this.find(tenant, id)
     if (known === null) this.#put(new ThreadEntry(listed))
-    else known.renew(listed)
+    else {
+      known.renew(listed)
+      this.use(known)
+    }
     if (known?.thread?.idle !== false) this.discard(tenant, id)
     return known === null
   }
@@ -163,18 +200,10 @@ export class ThreadIndex {
   trim(thread: Thread): void {
     const entry = this.entryOf(thread)
     if (entry !== null) {
-      this.#note(entry)
+      this.note(entry)
       this.#loaded.grown(entry)
     }
     this.#loaded.trim()
-  }
-
-  /** What its last messages are now. */
-  #note(entry: ThreadEntry): void {
-    const { tenant } = entry
-    const lately = this.#lately.get(tenant) ?? new Lately()
-    this.#lately.set(tenant, lately)
-    lately.note(entry, entry.card.ends ?? [])
   }
 
   #read(entry: ThreadEntry): ThreadRecord | null {
@@ -187,26 +216,72 @@ export class ThreadIndex {
   }
 
   #put(entry: ThreadEntry): void {
-    const { tenant, id } = entry
-    const entries = this.#tenants.get(tenant) ?? new Map<string, ThreadEntry>()
-    this.#tenants.set(tenant, entries.set(id, entry))
+    const { tenant } = entry
+    const threads = this.#tenants.get(tenant) ?? new TenantThreads()
+    this.#tenants.set(tenant, threads)
+    threads.add(entry)
+    this.#size++
   }
 }
 
 export const noThread = (id: string): KvfoldError =>
   new KvfoldError('server/no-thread', `There is no thread ${JSON.stringify(id.slice(0, 80))}; it was deleted, or never was.`)
 
+// The threads of one tenant, and what they are found by.
+
+class TenantThreads {
+  readonly byId = new Map<string, ThreadEntry>()
+  readonly uses = new UseOrder<ThreadEntry>()
+  /** Those that engines may hold cells of. */
+  readonly warm = new UseOrder<ThreadEntry>()
+  readonly lately = new Lately(() => this.uses.fromNewest())
+  readonly beginnings = new Map<string, Beginnings<ThreadEntry>>()
+
+  add(entry: ThreadEntry): void {
+    this.byId.set(entry.id, entry)
+    this.uses.use(entry)
+    this.note(entry)
+  }
+
+  note(entry: ThreadEntry): void {
+    const { model } = entry
+    const beginnings = this.beginnings.get(model) ?? new Beginnings(() => this.uses.fromNewest())
+    this.beginnings.set(model, beginnings)
+    beginnings.note(entry)
+    this.lately.note(entry, entry.ends)
+  }
+
+  /** False: it was not there. */
+  delete(entry: ThreadEntry): boolean {
+    const { id, model } = entry
+    this.uses.delete(entry)
+    this.warm.delete(entry)
+    this.lately.note(entry, [])
+    const beginnings = this.beginnings.get(model)
+    beginnings?.delete(entry)
+    if (beginnings?.size === 0) this.beginnings.delete(model)
+    return this.byId.delete(id)
+  }
+}
+
 // Which threads had a message lately: what clients that change earlier messages are found by.
 
 /** Known messages that are looked at, and threads that are told. */
 export const FEW = 8
+/** Threads that have a message, up to which all of them are looked at. */
+const MANY = 256
 
-export class Lately {
+class Lately {
   readonly #entries = new Map<string, Set<ThreadEntry>>()
   readonly #keys = new Map<ThreadEntry, readonly string[]>()
 
+  /** @param newest all threads there may be, those used last first */
+  constructor(private readonly newest: () => Iterable<ThreadEntry>) {}
+
   note(entry: ThreadEntry, keys: readonly string[]): void {
-    for (const key of this.#keys.get(entry) ?? []) {
+    const before = this.#keys.get(entry) ?? []
+    if (before.length === keys.length && before.every((key, at) => key === keys[at])) return
+    for (const key of before) {
       const entries = this.#entries.get(key)
       entries?.delete(entry)
       if (entries?.size === 0) this.#entries.delete(key)
@@ -217,17 +292,21 @@ export class Lately {
   }
 
   having(keys: readonly string[], which: (entry: ThreadEntry) => boolean): readonly ThreadEntry[] {
-    let rarest: ReadonlySet<ThreadEntry> | null = null
+    let rarest: ReadonlySet<ThreadEntry> = new Set()
     for (let at = keys.length - 1, known = 0; at >= 0 && known < FEW; at--) {
       const entries = this.#entries.get(keys[at]!)
       if (entries === undefined) continue
       known++
-      if (rarest === null || entries.size < rarest.size) rarest = entries
+      if (known === 1 || entries.size < rarest.size) rarest = entries
     }
-    return [...(rarest ?? [])]
-      .filter(which)
-      .sort((a, b) => b.used - a.used)
-      .slice(0, FEW)
+    const found: ThreadEntry[] = []
+    if (rarest.size <= MANY) found.push(...[...rarest].filter(which))
+    else
+      for (const entry of this.newest()) {
+        if (rarest.has(entry) && which(entry)) found.push(entry)
+        if (found.length === FEW) break
+      }
+    return found.sort((a, b) => b.used - a.used).slice(0, FEW)
   }
 }
 
@@ -237,14 +316,20 @@ export class Lately {
  * Nothing is lost with a thread that is put away: all that was told to anybody is in the store. As long as there is room, the use of one looks at
  * no other.
  */
-export class ThreadLru {
+class ThreadLru {
   /** The bytes that each was counted with; longest unused first. */
   readonly #entries = new Map<ThreadEntry, number>()
   /** Their sum. */
   #bytes = 0
 
-  /** @param room bytes, about, that threads take; those in use may take more */
-  constructor(private readonly room: number) {}
+  /**
+   * @param room bytes, about, that threads take; those in use may take more
+   * @param onPutAway told of each entry whose messages are in memory no more
+   */
+  constructor(
+    private readonly room: number,
+    private readonly onPutAway: (entry: ThreadEntry) => void,
+  ) {}
 
   /** Threads in memory. */
   get size(): number {
@@ -275,6 +360,7 @@ export class ThreadLru {
       if (entry.thread?.idle === false) continue
       entry.putAway()
       this.delete(entry)
+      this.onPutAway(entry)
     }
   }
 
@@ -376,6 +462,11 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
 
   get chain(): Chain {
     return this.#thread?.chain ?? this.#chain
+  }
+
+  /** Keys of the last messages. */
+  get ends(): readonly string[] {
+    return this.#thread?.ends ?? this.#listed.card.ends ?? []
   }
 
   get asked(): boolean {

@@ -106,6 +106,11 @@ export class Thread implements MatchCandidate {
     return this.#view.keys
   }
 
+  /** Keys of the last messages: what the thread is found by when its client changes earlier ones. */
+  get ends(): readonly string[] {
+    return this.keys.slice(-ENDS)
+  }
+
   /** What clients know, oldest first. */
   get view(): readonly ChatMessage[] {
     return this.#view.messages
@@ -189,7 +194,7 @@ export class Thread implements MatchCandidate {
     const last = this.#ledger.findLast(({ kind }) => kind === 'answer')
     return {
       chain: this.chain.bytes,
-      ends: this.keys.slice(-ENDS),
+      ends: this.ends,
       title: first
         .trimStart()
         .slice(0, 10 * TITLE)

@@ -1,8 +1,7 @@
-/** When messages are the same, and which thread a request goes on with, held against a model as plain as can be. */
-import fc from 'fast-check'
+/** When messages are the same. */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/chat/message.js'
-import { bestMatch, canonical, chainOf, common, difference } from '../../../src/server/threads/message-match.js'
+import { canonical, difference } from '../../../src/server/threads/message-match.js'
 
 const call = (args: Record<string, unknown>, id = 'x') => ({ id, name: 'look', arguments: args })
 
@@ -53,39 +52,6 @@ describe('messages', () => {
     expect(difference(base, { ...base, toolCalls: [] })).toBe('its tool calls differ')
     expect(difference({ role: 'tool', content: 'r', toolCallId: '1' }, { role: 'tool', content: 'r', toolCallId: '2' })).toBe(
       'it answers another call',
-    )
-  })
-})
-
-describe('matching', () => {
-  /** Few texts, so that beginnings are often shared. */
-  const messages = fc.array(
-    fc.record({ role: fc.constantFrom('user' as const, 'assistant' as const), content: fc.constantFrom('a', 'b', ' a') }),
-    { maxLength: 6 },
-  )
-  const same = (a: ChatMessage, b: ChatMessage) =>
-    a.role === b.role && (a.role === 'assistant' ? a.content.trim() === b.content.trim() : a.content === b.content)
-
-  it('finds what a search through everything finds', () => {
-    fc.assert(
-      fc.property(fc.array(messages, { maxLength: 8 }), messages, (threads, request) => {
-        const chain = chainOf(request)
-        const candidates = threads.map((view, used) => ({ view, used, chain: chainOf(view) }))
-        let best: { at: number; shared: number; whole: boolean } | null = null
-        for (const [at, { view }] of candidates.entries()) {
-          let shared = 0
-          while (shared < view.length && shared < request.length && same(view[shared]!, request[shared]!)) shared++
-          expect(common(candidates[at]!.chain, chain)).toBe(shared)
-          const whole = shared === view.length
-          const better = best === null || shared > best.shared || (shared === best.shared && (whole || !best.whole))
-          if (shared > 0 && better) best = { at, shared, whole }
-        }
-        const found = bestMatch(chain, candidates)
-        expect(found === null ? null : { at: found.candidate.used, shared: found.common }).toEqual(
-          best === null ? null : { at: best.at, shared: best.shared },
-        )
-      }),
-      { numRuns: 500 },
     )
   })
 })

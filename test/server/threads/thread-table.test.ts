@@ -72,6 +72,41 @@ describe('a look-up', () => {
     expect(await cost(200, isStored)).toEqual(alone)
   })
 
+  /** What a request of somebody with so many threads touches: to go on, to begin, to ask the same again, to change an earlier message, to name a thread. */
+  async function ownCost(threads: number, isStored: boolean): Promise<readonly number[]> {
+    const before = await open()
+    const said = { role: 'assistant', content: 'Done.' } as const
+    const again = [system, user('Again?'), said]
+    let id = ''
+    for (let at = 0; at < threads; at++) {
+      await before.ask('anna', [system, user(`Question ${at}?`), said])
+      id = await before.ask('anna', again)
+    }
+    const { book, ask } = isStored ? await open(before.store) : before
+    return [
+      await touches(() => ask('anna', [system, user('Question 7?'), said, user('More.')])),
+      await touches(() => ask('anna', [system, user('Else?')])),
+      await touches(() => ask('anna', [...again, user('And again?')])),
+      await touches(() => ask('anna', [system, user('Question 8, changed?'), said, user('More.')])),
+      await touches(() => Promise.resolve(book.get('anna', id))),
+    ]
+  }
+
+  it.each([false, true])('costs the same with six times the threads (stored: %s)', async (isStored) => {
+    const few = await ownCost(500, isStored)
+    expect(Math.min(...few)).toBeGreaterThan(0)
+    const many = await ownCost(3000, isStored)
+    for (const [at, touched] of many.entries()) expect(touched).toBeLessThan(2 * few[at]! + 50)
+  })
+
+  it('deletes no thread for the number of them', async () => {
+    const { book, ask } = await open()
+    const first = await ask('anna', [system, user('Question 0?')])
+    for (let at = 1; at < 1100; at++) await ask('anna', [system, user(`Question ${at}?`)])
+    expect(book.size).toBe(1100)
+    expect(book.get('anna', first).view.map(({ content }) => content)).toEqual([system.content, 'Question 0?'])
+  })
+
   it('reads no thread that shares a system message alone', async () => {
     const { store, ask } = await open()
     await ask('anna', [system, user('One?')])
