@@ -82,7 +82,7 @@ export interface TurnOptions {
   readonly generation: Pick<
     EngineRequest,
     | ('sampling' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'grammar' | 'schema' | 'logprobs')
-    | ('contract' | 'blend' | 'clientEdits' | 'parent' | 'last')
+    | ('contract' | 'blend' | 'clientEdits' | 'known' | 'parent' | 'last')
   >
   /** What the answer of the first step begins with. Default: nothing. */
   readonly beginning?: string

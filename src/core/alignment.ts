@@ -51,6 +51,16 @@ export function gapsOf(matches: readonly Match[], aEnd: number, bEnd: number): G
   return gaps
 }
 
+/** The first `count` matches, and those behind them that leave nothing out in either list. */
+export function withWhatFollows(matches: readonly Match[], count: number): readonly Match[] {
+  let end = count
+  for (let last = matches[end - 1] ?? { a: -1, b: -1 }; end < matches.length; last = matches[end++]!) {
+    const { a, b } = matches[end]!
+    if (a !== last.a + 1 || b !== last.b + 1) break
+  }
+  return matches.slice(0, end)
+}
+
 /** Without what both begin and end with. */
 function trimmed<K>(a: readonly K[], b: readonly K[], gap: Gap): Gap {
   let { a: from, b: other, aEnd, bEnd } = gap

@@ -5,7 +5,7 @@ import { contractOfStep, FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/checkpoint-cache.js'
 import type { CacheSalt } from '../kv/tenant-salts.js'
-import { editedFrom, Lineage, Lineages } from '../kv/lineage.js'
+import { editedFrom, Lineage, Lineages, NOWHERE, type PlacedWording } from '../kv/lineage.js'
 import type { Terms } from '../kv/plan/parts.js'
 import type { ModelInfo, NativeModel, SamplerOptions } from '../native/types.js'
 import type { EngineRequest } from './engine.js'
@@ -13,8 +13,14 @@ import type { JobRequest, JobResult } from './job.js'
 import { KvfoldError } from '../core/errors.js'
 import { jsonSchemaGrammar } from '../chat/grammar.js'
 
+/**
+ * Tokens behind a client's edit from which on it pays to keep their cells, which carry the trace of what is hidden. Fewer are computed: that takes about as
+ * long as the first tokens of the answer.
+ */
+export const FEWEST_KEPT = 64
+
 /** Of a request whose messages may have been changed. */
-type EditedRequest = Pick<EngineRequest, 'conversation' | 'clientEdits' | 'parent'>
+type EditedRequest = Pick<EngineRequest, 'conversation' | 'clientEdits' | 'known' | 'parent'>
 
 type SubmittedStep = Pick<JobRequest, 'conversation' | 'salt' | 'prompt' | 'terms'>
 
@@ -28,7 +34,7 @@ export class ClientEdits {
    * once a step. The tokens are those of the messages either way.
    */
   asked(request: EditedRequest, rendered: Rendered, salt: CacheSalt, terms: Terms): SubmittedStep {
-    const { conversation, clientEdits, parent } = request
+    const { conversation, clientEdits, parent, known: count } = request
     const { tokens, origin } = rendered
     const messages = rendered.messages.map(({ index, role, span }) => ({ index, role, span }))
     if (parent !== undefined) this.cache.inherit(conversation, salt, parent)
@@ -38,7 +44,8 @@ export class ClientEdits {
     const asked = contractOfStep(clientEdits)
     // Nothing is known any more of what is to be forgotten, and of what stood around it.
     const known = asked === 'exact' || origin.base.includes(FORGOTTEN) ? null : this.#known(conversation, parent)
-    const placed = known?.place(wording) ?? null
+    const found = known?.place(wording, count) ?? null
+    const placed = known !== null && found !== null && keptIn(found, known) >= FEWEST_KEPT ? found : null
     this.#lineages.set(conversation, placed?.lineage ?? Lineage.of(wording))
     if (placed === null) return plain
     return {
@@ -62,6 +69,13 @@ export class ClientEdits {
     }
     return null
   }
+}
+
+/** Tokens of the lineage, as it was before, that are shown behind the first place where the wording differs from it; all of them where it does not. */
+function keptIn({ places }: PlacedWording, { text }: Lineage): number {
+  const first = places.findIndex((place, at) => place !== at)
+  if (first < 0) return places.length
+  return places.subarray(first).reduce((count, place) => count + (place !== NOWHERE && place < text.length ? 1 : 0), 0)
 }
 
 // Whether the sampled tokens that an answer carries are this model's: what was stored may have been answered by another one of the same name.

@@ -73,6 +73,11 @@ export interface EngineRequest {
    * kept of the others. Default: they do not, and what changed all the same is computed again.
    */
   readonly clientEdits?: ContractChoice
+  /**
+   * With `clientEdits`: how many of the messages the conversation had before the client added the others. An added message is shown as it is: no
+   * cell is looked for by what stood in its place. Default: those up to the last one that was shown before.
+   */
+  readonly known?: number
   /** The conversation of the same tenant's that this one began as a copy of: what it inherits is that one's cells, under the same terms. */
   readonly parent?: ConversationId
   /** Nobody is expected to ask for the conversation again: its cells are the first to give way to others. Default false. */

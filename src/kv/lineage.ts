@@ -1,8 +1,8 @@
 /** Owns what a conversation's messages were before a client edited them: from it an edited list of messages becomes a prompt with edits. */
-import { align, type Gap, gapsOf, type Match } from '../core/alignment.js'
+import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../core/alignment.js'
 import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
-import { span, type Span } from '../core/span.js'
+import { lowerBound, span, type Span } from '../core/span.js'
 import { commonPrefix, commonSuffix, type EditMap, type ReplacedSpan } from './prompt.js'
 import { stricter } from './plan/parts.js'
 
@@ -18,7 +18,8 @@ export interface PlacedWording {
   readonly places: Int32Array
 }
 
-const NOWHERE = -1
+/** The place of a token that stands in the place of other text. */
+export const NOWHERE = -1
 /** The key of no message. */
 const GONE = ''
 /** Bytes of a version beside its tokens, about. */
@@ -74,19 +75,27 @@ export class Lineage {
 
   /**
    * Finds each of the messages again as it was shown some time; of one that took the place of another its beginning and end, as far as they are
-   * the same. What comes after all that is added to the lineage.
+   * the same. Messages behind the last one that is found are added to the lineage: only the beginning that they share with what stood there is found.
+   * @param count messages that may be found; those behind them only if nothing is left out before them. Default: all
    */
-  place({ tokens, starts }: Wording): PlacedWording {
+  place({ tokens, starts }: Wording, count = Infinity): PlacedWording {
     const spans = spansOf(starts)
     const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end)))
     const versions = this.#current(tokens, spans, given)
     const places = new Int32Array(tokens.length).fill(NOWHERE)
-    const matches = matched(versions, given)
+    const all = matched(versions, given)
+    const matches = withWhatFollows(
+      all,
+      lowerBound(all.length, (at) => all[at]!.b < count),
+    )
     const gaps = gapsOf(matches, versions.length, given.length)
     for (const { a, b } of matches) places.set(versions[a]!.places, spans[b]!.start)
     for (const gap of gaps)
-      for (const [old, now] of replacedIn(gap, versions, spans, gap.aEnd === versions.length))
-        placeEnds(old, tokens.subarray(now.start, now.end), places.subarray(now.start, now.end))
+      for (const [old, now] of replacedIn(gap, versions, spans)) {
+        const [own, to] = [tokens.subarray(now.start, now.end), places.subarray(now.start, now.end)]
+        if (gap.bEnd === given.length) placeHead(old, own, to)
+        else placeEnds(old, own, to)
+      }
     keepAscending(places)
     const text = this.#grownBy(tokens, places)
     const made = (at: number) => versionOf(tokens, places, spans[at]!)
@@ -199,26 +208,31 @@ function matched(versions: readonly MessageVersion[], given: readonly string[]):
 
 type VersionText = Pick<MessageVersion, 'tokens' | 'places'>
 
-/** What was shown in a gap and the messages in its place: one by one where there are as many or nothing follows, else all of them together. */
+/** What was shown in a gap and the messages in its place: of the last gap the first of each; else one by one where there are as many, or all of them together. */
 function replacedIn(
   { a, aEnd, b, bEnd }: Gap,
   versions: readonly MessageVersion[],
   spans: readonly Span[],
-  isLast: boolean,
 ): (readonly [VersionText, Span])[] {
   const old = versions.slice(a, aEnd).filter(({ shown, key }) => shown && key !== GONE)
   const now = spans.slice(b, bEnd)
   if (old.length === 0 || now.length === 0) return []
-  if (isLast || old.length === now.length) return old.slice(0, now.length).map((each, at) => [each, now[at]!] as const)
+  if (bEnd === spans.length) return [[old[0]!, now[0]!]]
+  if (old.length === now.length) return old.map((each, at) => [each, now[at]!] as const)
   const [tokens, places] = [joined(old.map((each) => each.tokens)), joined(old.map((each) => each.places))]
   return [[{ tokens, places }, span(now[0]!.start, now.at(-1)!.end)]]
 }
 
+/** Puts the common beginning where it was. Says how long it is. */
+function placeHead(old: VersionText, tokens: Int32Array, places: Int32Array): number {
+  const head = commonPrefix(old.tokens, tokens)
+  places.set(old.places.subarray(0, head))
+  return head
+}
+
 /** Puts the common beginning and ending where they were. */
 function placeEnds(old: VersionText, tokens: Int32Array, places: Int32Array): void {
-  const head = commonPrefix(old.tokens, tokens)
-  const tail = commonSuffix(old.tokens, tokens, head)
-  places.set(old.places.subarray(0, head))
+  const tail = commonSuffix(old.tokens, tokens, placeHead(old, tokens, places))
   places.set(old.places.subarray(old.places.length - tail), places.length - tail)
 }
 

@@ -136,11 +136,13 @@ export interface Lost {
   readonly reason: string
 }
 
-/** How a request differs from what the thread's client knew: carried out as edits of the thread. */
+/** How a request differs from what the thread's client knew, carried out as edits of the thread; and what the answer was drawn from by edits, whoever made them. */
 export interface RecognisedEdits {
+  /** What the cache kept to: as asked for the changes; without changes as in the last step. */
   readonly contract: ContractChoice
+  /** Empty where only earlier edits, or folds, left something approximate. */
   readonly changes: readonly ClientEdit[]
-  /** Tokens shown whose cells carry the trace of what is hidden now; 0 under `exact`. */
+  /** Tokens shown whose cells carry the trace of hidden text; of several steps the most. */
   readonly approximate: number
 }
 
@@ -162,7 +164,7 @@ export interface Answer {
   readonly cleared: Cleared | null
   /** Null when the request went on where its thread ended, asked the same again, or is new. */
   readonly lost: Lost | null
-  /** Null when the request changed nothing of what its thread had. */
+  /** Null when the request changed nothing of what its thread had, and no token shown is approximate. */
   readonly edits: RecognisedEdits | null
   /** Over all steps; `firstToken` of the first. Waiting in the queue is not in it. */
   readonly timing: Timing

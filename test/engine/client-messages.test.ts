@@ -7,6 +7,7 @@ import type { ChatMessage } from '../../src/chat/message.js'
 import type { ContractChoice } from '../../src/core/contract.js'
 import { conversationId } from '../../src/core/ids.js'
 import { Random } from '../../src/core/random.js'
+import { FEWEST_KEPT } from '../../src/engine/client-request.js'
 import { LlamaEngine } from '../../src/engine/llama.js'
 import { openNative } from '../../src/native/binding.js'
 import { ON_GPU, TEST_GPU } from '../support/device.js'
@@ -168,6 +169,24 @@ describe('client edits', () => {
       if (turn > 0) expect(computed).toBeLessThan(added + 40)
     }
     for (const id of ['p', 'q']) engine.forget(conversationId(id))
+  })
+
+  it('keep approximate cells of no fewer tokens than pay', async () => {
+    const random = new Random(1, 25)
+    const kept: number[] = []
+    for (let words = 1; words < 40; words += 3) {
+      const id = `f${words}`
+      const messages = [user(text(random, 30)), user(text(random, words)), user('Go on.')]
+      await show(engine, id, messages, 'splice')
+      const { computed, approximate } = await show(engine, id, [user('[cleared]'), ...messages.slice(1), user('So?')], 'splice')
+      const shown = engine.count([...messages.slice(1)], [])
+      if (approximate === 0) expect(computed).toBeGreaterThan(shown)
+      else expect(approximate).toBeGreaterThanOrEqual(FEWEST_KEPT)
+      kept.push(approximate)
+      engine.forget(conversationId(id))
+    }
+    expect(kept[0]).toBe(0)
+    expect(kept.at(-1)).toBeGreaterThan(0)
   })
 
   it('lends a parent’s approximate cells to nobody of another tenant', async () => {

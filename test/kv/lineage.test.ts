@@ -165,6 +165,22 @@ describe('a lineage', () => {
     expect([...placed.places]).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])
   })
 
+  it('finds only the common beginning of a message with nothing behind it that was shown before', () => {
+    const lineage = Lineage.of(wordingOf([[10], [11, 12, 13, 14]]))
+    expect([...lineage.place(wordingOf([[10], [11, 20, 13, 14]])).places]).toEqual([0, 1, 2, 3, 4, 10, 11, 12, 13, 14])
+    expect([...lineage.place(wordingOf([[10], [20], [21, 13, 14]])).places]).toEqual([0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17])
+  })
+
+  it('finds messages behind those that were there before only while none is left out', () => {
+    const lineage = Lineage.of(wordingOf([[10], [11], [12], [13]]))
+    const place = (messages: readonly (readonly number[])[], count: number) => [
+      ...lineage.place(wordingOf(messages), count).places,
+    ]
+    expect(place([[10], [12], [13]], 1)).toEqual([0, 1, 2, 3, 13, 14, 15, 16, 17, 18])
+    expect(place([[10], [12], [13]], 2)).toEqual([0, 1, 2, 6, 7, 8, 9, 10, 11, 12])
+    expect(place([[10], [11], [12]], 1)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+  })
+
   it('keeps edits of ours that lie beside nothing of the client, with what they ask for', () => {
     const wording = wordingOf([[10, 11, 12], [13, 14], [15]])
     const pruned = wordingOf([[10, 11, 12], [15]])

@@ -17,7 +17,7 @@ interface Told {
   }
   readonly kvfold: {
     readonly thread: string
-    readonly ledger?: readonly { readonly plain: number; readonly submitted: number }[]
+    readonly ledger?: readonly { readonly plain: number; readonly submitted: number; readonly approximate: number }[]
     readonly edits: null | {
       readonly contract: string
       readonly changes: readonly { kind: string; message: number; was: number }[]
@@ -36,11 +36,15 @@ beforeAll(async () => {
 })
 afterAll(() => served.close())
 
-async function ask(messages: readonly Message[], kvfold: object = {}, key = ''): Promise<Told> {
+/** @param kvfold null: the request goes without the field */
+async function ask(messages: readonly Message[], kvfold: object | null = {}, key = ''): Promise<Told> {
   const response = await fetch(`${served.url}/v1/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', ...(key === '' ? {} : { authorization: `Bearer ${key}` }) },
-    body: JSON.stringify({ model: 'builtin', messages, max_tokens: 8, temperature: 0, kvfold }),
+    body: JSON.stringify({
+      ...{ model: 'builtin', messages, max_tokens: 8, temperature: 0 },
+      ...(kvfold === null ? {} : { kvfold }),
+    }),
   })
   const text = await response.text()
   expect([response.status, text]).toEqual([200, text])
@@ -128,11 +132,101 @@ describe('a client that changes its messages', () => {
     expect(back.usage.prompt_tokens - back.usage.prompt_tokens_details.cached_tokens).toBeLessThan(40)
   })
 
+  it('is told of every approximate token, also of those that an earlier edit left, and where it asked for nothing of ours', async () => {
+    const { messages, thread } = await talk('comet', { client_edits: 'splice' })
+    const pruned = [user('[cleared]'), ...messages.slice(1), user('Go on.')]
+    const first = await ask(pruned, { client_edits: 'splice', ledger: true })
+    const next = [...pruned, first.choices[0]!.message, user('And?')]
+    const second = await ask(next, { client_edits: 'splice', ledger: true })
+    for (const { kvfold } of [first, second]) {
+      expect(kvfold.thread).toBe(thread)
+      expect(kvfold.edits?.approximate).toBe(kvfold.ledger!.at(-1)!.approximate)
+      expect(kvfold.edits?.approximate).toBeGreaterThan(100)
+    }
+    expect([second.kvfold.edits?.contract, second.kvfold.edits?.changes]).toEqual(['splice', []])
+    // Under the terms of the server, exact: what is approximate is computed, and there is nothing to tell.
+    const third = [...next, second.choices[0]!.message, user('So?')]
+    expect((await ask(third, { ledger: true })).kvfold.edits).toBe(null)
+    const defaults = served
+    served = await serving({ service: { defaults: { clientEdits: 'splice' } } })
+    try {
+      const other = await talk('comet')
+      const { kvfold, ...told } = await ask([user('[cleared]'), ...other.messages.slice(1), user('Go on.')], null)
+      expect(told.choices).toHaveLength(1)
+      expect(kvfold).toEqual({
+        edits: {
+          contract: 'splice',
+          changes: [{ kind: 'shortened', message: 0, was: 1 }],
+          approximate: expect.any(Number) as number,
+        },
+      })
+    } finally {
+      await served.close()
+      served = defaults
+    }
+  })
+
   it('is not taken for another one whose conversation has little in common with it', async () => {
     const { thread } = await talk('sun')
     const told = await ask([user('Quite another question.'), { role: 'assistant', content: 'Yes.' }, user('Go on.')])
     expect(told.kvfold.thread).not.toBe(thread)
     expect(told.kvfold.edits).toBe(null)
+  })
+})
+
+describe('another conversation', () => {
+  const splice = { client_edits: 'splice', ledger: true }
+  const answered = (content: string): Message => ({ role: 'assistant', content })
+  const system = (content: string): Message => ({ role: 'system', content })
+  const examples = (of: string): Message[] =>
+    [0, 1, 2, 3].flatMap((at) => [long(`${of} example ${at}`), answered(`Label ${at}.`)])
+  /** What the answer was drawn from is what a fresh prefill computes, by the hashes of its cells. */
+  const isExact = ({ kvfold }: Told) => {
+    expect([kvfold.edits, kvfold.ledger!.at(-1)!.approximate]).toEqual([null, 0])
+  }
+
+  it('is a question over the same examples: they are not computed again, and nothing is approximate', async () => {
+    const few = [system('Label it.'), ...examples('few')]
+    const first = await ask([...few, long('first question')], splice)
+    const threads = new Set([first.kvfold.thread])
+    for (const of of ['second', 'third']) {
+      const messages = [...few, long(`${of} question`)]
+      const told = await ask(messages, splice)
+      threads.add(told.kvfold.thread)
+      expect(told.usage.prompt_tokens_details.cached_tokens).toBeGreaterThan(told.usage.prompt_tokens / 2)
+      isExact(told)
+    }
+    expect(threads.size).toBe(3)
+  })
+
+  it('has the same examples under another system prompt, fewer of them, or in another order', async () => {
+    const of = examples('other')
+    const question = long('other question')
+    const first = await ask([system('Label it.'), ...of, question], splice)
+    for (const messages of [
+      [system('Give it a label, please.'), ...of, question],
+      [system('Label it.'), ...of.slice(2), question],
+      [system('Label it.'), ...of.slice(4), ...of.slice(0, 4), question],
+    ]) {
+      const told = await ask(messages, splice)
+      expect(told.kvfold.thread).not.toBe(first.kvfold.thread)
+      isExact(told)
+    }
+  })
+
+  it('is a fork with another last message, behind answers of the thread', async () => {
+    const { messages } = await talk('fork', splice)
+    const fork = [...messages.slice(0, -2), long('another ending')]
+    isExact(await ask(fork, splice))
+  })
+
+  it('is an edit where it has an answer of the thread: then it says so', async () => {
+    const { messages, thread } = await talk('system', splice)
+    const told = await ask([system('Be brief.'), ...messages, user('Go on.')], splice)
+    expect(told.kvfold.thread).toBe(thread)
+    expect(told.kvfold.edits?.changes).toEqual([{ kind: 'inserted', message: 0, was: 0 }])
+    expect(told.kvfold.edits?.approximate).toBe(told.kvfold.ledger!.at(-1)!.approximate)
+    expect(told.kvfold.edits?.approximate).toBeGreaterThan(100)
   })
 })
 
@@ -153,7 +247,7 @@ it('is carried out as its key has it; the log says what every answer saved', asy
       ['a', { client_edits: 'blend' }],
     ] as const) {
       const messages = [long(`key ${contracts.length}`)]
-      messages.push((await ask(messages, {}, key)).choices[0]!.message, user('More.'))
+      messages.push((await ask(messages, {}, key)).choices[0]!.message, long(`more of key ${contracts.length}`))
       messages.push((await ask(messages, {}, key)).choices[0]!.message, user('Go on.'))
       const told = await ask([user('[cleared]'), ...messages.slice(1)], own, key)
       contracts.push(told.kvfold.edits?.contract)

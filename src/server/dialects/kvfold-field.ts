@@ -135,11 +135,17 @@ const NOT_CARRIED_OUT = [
 export const ignoredIn = (body: object, { properties }: { readonly properties: object }): readonly string[] =>
   NOT_CARRIED_OUT.filter((name) => !(name in properties) && (body as Readonly<Record<string, unknown>>)[name] != null)
 
-/** What a request that has the field is told; one with fields that are ignored, or that the model's template does not read, at least those. */
+/**
+ * What a request that has the field is told. Others are told what is wrong with the answer, if anything: fields that are ignored, or that the model's
+ * template does not read, and approximate tokens.
+ */
 export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: readonly string[] = []): object | undefined {
   const { thread, lost, edits, timing, contextCalls, ledger, unread } = answer
-  const left = ignored.length + unread.length === 0 ? undefined : { ignored: [...ignored, ...unread] }
-  if (field === undefined) return left
+  const left = {
+    ...(ignored.length + unread.length === 0 ? {} : { ignored: [...ignored, ...unread] }),
+    ...(edits === null || edits.approximate === 0 ? {} : { edits }),
+  }
+  if (field === undefined) return Object.keys(left).length === 0 ? undefined : left
   return {
     thread,
     lost,

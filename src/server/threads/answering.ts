@@ -18,6 +18,7 @@ import {
   type Asked,
   type AskEvent,
   type Lost,
+  type RecognisedEdits,
   type Saved,
   variablesOf,
 } from '../ask.js'
@@ -171,7 +172,8 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const from = conversation.messages.length
   const report = new TurnReport(toolbox, isSearch, emit)
   let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
-  const clientEdits = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits
+  const wanted = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits
+  const clientEdits = taken.isOwn ? wanted : 'exact'
   const turn = new Turn({
     engine: askEngine,
     conversation,
@@ -190,6 +192,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
       ...(ask.expectedReuse === 0 ? { last: true } : {}),
       ...(contract === null ? {} : { contract }),
       clientEdits,
+      known: taken.known,
       ...(thread.parent === null ? {} : { parent: conversationId(thread.parent) }),
       ...formIn(ask.format),
     },
@@ -236,10 +239,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     ledger: outcome.ledger,
     cleared,
     lost: lostOf(taken, outcome),
-    edits:
-      taken.edits.length === 0
-        ? null
-        : { contract: clientEdits, changes: taken.edits, approximate: outcome.steps.at(-1)?.ledger.approximate ?? 0 },
+    edits: editsOf(taken, clientEdits, outcome),
     timing: {
       firstToken: first?.timing.firstToken ?? 0,
       total: performance.now() - begun,
@@ -294,6 +294,13 @@ function savedBy({ steps, ledger }: TurnOutcome, engine: ServedEngine): Saved | 
   }
   const tokens = told.reduce((sum, { plain = 0, submitted }) => sum + plain - submitted, 0)
   return { tokens, seconds: pace.tokens === 0 ? 0 : (tokens * pace.milliseconds) / pace.tokens / 1000 }
+}
+
+function editsOf({ edits: changes }: TakenThread, asked: ContractChoice, { steps }: TurnOutcome): RecognisedEdits | null {
+  const approximate = Math.max(0, ...steps.map(({ ledger }) => ledger.approximate))
+  const contract = steps.at(-1)?.ledger.contract ?? asked
+  if (changes.length === 0 && approximate === 0) return null
+  return { contract: changes.length === 0 ? contract : asked, changes, approximate }
 }
 
 function lostOf({ left }: TakenThread, { steps }: TurnOutcome): Lost | null {

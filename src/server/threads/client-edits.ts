@@ -1,6 +1,6 @@
 /** Owns the edits that clients make by sending other messages than before: how a request is recognised as one, and what a thread becomes by it. */
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
-import { align, type Gap, gapsOf, type Match } from '../../core/alignment.js'
+import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../../core/alignment.js'
 import type { Tenant } from '../../core/ids.js'
 import { lowerBound } from '../../core/span.js'
 import type { StoredMessage, ThreadRecord } from '../../store/port.js'
@@ -17,10 +17,18 @@ export interface ClientEdit {
   readonly was: number
 }
 
-/** A request against what a thread's client knows. */
+/**
+ * A request against what a thread's client knows.
+ *
+ * A request is of the thread's conversation when it has an answer that the server gave in it, or names the thread. Then all that differs up to the
+ * last such answer is an edit. Other requests share no more than a beginning with the thread: their messages may stand in any number of
+ * conversations, as the examples of a few-shot prompt do.
+ */
 export interface Alignment {
   /** `a`: message of the view; `b`: message of the request. Ascending. */
   readonly matches: readonly Match[]
+  /** Whether the request is of the thread's conversation. */
+  readonly isOwn: boolean
   /** Whether the request goes on behind the thread's last message. */
   readonly goesOn: boolean
   readonly edits: readonly ClientEdit[]
@@ -32,26 +40,27 @@ export interface Alignment {
 const DISTINCTIVE = 64
 
 /**
- * @param keys of the view (`messageKey`)
- * @param given those of the request
- * @param hidden keys of messages that earlier edits took out
+ * @param keys of the request's messages (`messageKey`)
+ * @param isNamed whether the request names the thread
  */
 export function alignRequest(
-  view: readonly ChatMessage[],
-  keys: readonly string[],
+  { view, keys: known, given, hidden }: Pick<Thread, 'view' | 'keys' | 'given' | 'hidden'>,
   request: readonly ChatMessage[],
-  given: readonly string[],
-  hidden: ReadonlySet<string>,
+  keys: readonly string[],
+  isNamed: boolean,
 ): Alignment {
-  const matches = align(keys, given)
+  const all = align(known, keys)
+  const answer = isNamed ? all.length - 1 : all.findLastIndex(({ a }) => given[a])
+  const matches = withWhatFollows(all, answer + 1)
   const last = matches.at(-1)
   // What comes after the last message that both know is left, or new.
-  const known = last === undefined ? [] : gapsOf(matches, last.a + 1, last.b + 1)
+  const gaps = last === undefined ? [] : gapsOf(matches, last.a + 1, last.b + 1)
   return {
     matches,
+    isOwn: isNamed || answer >= 0,
     goesOn: (last?.a ?? -1) === view.length - 1,
-    edits: known.flatMap((gap) => editsIn(gap, view, request, given, hidden)),
-    hidden: known.flatMap(({ a, aEnd }) => keys.slice(a, aEnd)),
+    edits: gaps.flatMap((gap) => editsIn(gap, view, request, keys, hidden)),
+    hidden: gaps.flatMap(({ a, aEnd }) => known.slice(a, aEnd)),
   }
 }
 
@@ -216,14 +225,18 @@ export interface TakenThread {
   readonly left: { readonly message: number; readonly place: number; readonly reason: string } | null
   /** What the request changed of what the thread, or the one that it was forked from, had. */
   readonly edits: readonly ClientEdit[]
+  /** False: the thread is new and only begins as another one does. What it shares with that one must be exact (`Alignment`). */
+  readonly isOwn: boolean
   /** Keys of messages that it has not any more. */
   readonly hidden: readonly string[]
   /** What the thread was; null: it did not exist. */
   readonly before: ThreadRecord | null
+  /** Messages that the conversation had before the request added its own. */
+  readonly known: number
 }
 
 /** The same before the messages are in it; `alignment`: it is to become what the request has of it. */
-export type Taking = Omit<TakenThread, 'before'> & { readonly alignment?: Alignment; readonly isNew?: true }
+export type Taking = Omit<TakenThread, 'before' | 'known'> & { readonly alignment?: Alignment; readonly isNew?: true }
 
 export interface Related {
   readonly thread: Thread

@@ -83,7 +83,7 @@ export class ThreadFinder {
       const thread = this.#loaded(entry, id)
       if (thread === null) continue
       given ??= keysBeside(thread, messages)
-      const alignment = alignRequest(thread.view, thread.keys, messages, given, thread.hidden)
+      const alignment = alignRequest(thread, messages, given, id !== undefined)
       const counts = id !== undefined || isRelated(thread.view, alignment)
       if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment, entry }
     }

@@ -117,13 +117,14 @@ export class ThreadManager {
     const taken = wanted.appended === true ? await this.#append(wanted) : await this.#matched(wanted)
     const { thread, alignment, isNew } = taken
     let before: ThreadRecord | null = null
+    let known = 0
     try {
       await thread.alone(async () => {
         thread.refuseGone()
         before = isNew === true ? null : thread.record
         if (alignment !== undefined) thread.rewrite(woven(before ?? thread.record, alignment, wanted.messages))
-        const known = thread.view.length
-        const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(known)
+        known = thread.conversation.messages.length
+        const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(thread.view.length)
         thread.extend(fresh)
         thread.used = this.#now()
         const entry = this.index.entryOf(thread)
@@ -141,7 +142,7 @@ export class ThreadManager {
     this.#changed(thread, 'message')
     this.#changed(thread, 'running')
     await this.#retire(thread)
-    return { ...taken, before }
+    return { ...taken, before, known }
   }
 
   /** The ask was refused before the model was asked anything: nothing of it stays. */
@@ -227,7 +228,7 @@ export class ThreadManager {
       }
       thread.asked = true
       await this.#sharing.ownFor(thread)
-      return { thread, left: null, edits: [], hidden: [] }
+      return { thread, left: null, edits: [], hidden: [], isOwn: true }
     })
   }
 
@@ -267,22 +268,23 @@ export class ThreadManager {
   #match(wanted: ThreadRequest, elsewhere: ReadonlySet<string>): Taking {
     const isFree = (entry: ThreadEntry) => !entry.asked && !elsewhere.has(entry.id)
     const found = this.#finder.find(wanted, isFree)
-    if (found === null) return { thread: this.#begin(wanted, null, null), left: null, edits: [], hidden: [], isNew: true }
+    if (found === null)
+      return { thread: this.#begin(wanted, null, null), left: null, edits: [], hidden: [], isOwn: true, isNew: true }
     if ('alignment' in found) return this.#takeRelated(wanted, found, elsewhere)
     found.asked = true
-    return { thread: found, left: null, edits: [], hidden: [] }
+    return { thread: found, left: null, edits: [], hidden: [], isOwn: true }
   }
 
   #takeRelated(wanted: ThreadRequest, { thread: from, alignment }: Related, elsewhere: ReadonlySet<string>): Taking {
     const { messages, thread: id } = wanted
-    const { edits, hidden, goesOn } = alignment
+    const { edits, hidden, isOwn, goesOn } = alignment
     const left = leftBy(from, messages, alignment, id)
     if (goesOn && !from.asked && !elsewhere.has(from.id)) {
       from.asked = true
-      return { thread: from, left, edits, hidden, ...(edits.length === 0 ? {} : { alignment }) }
+      return { thread: from, left, edits, hidden, isOwn: true, ...(edits.length === 0 ? {} : { alignment }) }
     }
     const thread = this.#begin(wanted, from, woven(from.record, alignment, messages))
-    return { thread, left, edits, hidden: [...from.hidden, ...hidden], isNew: true }
+    return { thread, left, edits, hidden: isOwn ? [...from.hidden, ...hidden] : [], isOwn, isNew: true }
   }
 
   #begin({ tenant, model, tools }: ThreadRequest, parent: Thread | null, first: Woven | null): Thread {

@@ -17,6 +17,8 @@ export class View {
   readonly #keys: string[] = []
   /** By message of the view: the index of the message in the conversation. */
   readonly #places: number[] = []
+  /** By message of the view: whether it is an answer that was given here. */
+  readonly #given: boolean[] = []
   #chain = new Chain()
   #size = 0
 
@@ -51,6 +53,11 @@ export class View {
     return this.#places
   }
 
+  /** Which of these messages are answers that the server gave; a client may have sent the others as it liked. */
+  get given(): readonly boolean[] {
+    return this.#given
+  }
+
   get chain(): Chain {
     return this.#chain
   }
@@ -72,6 +79,7 @@ export class View {
     if (known === null) return
     const at = this.#messages.push(known) - 1
     this.#places.push(place)
+    this.#given.push(message.role === 'assistant' && (typeof seen !== 'string' || message.sampled !== undefined))
     const key = keyOf?.(known, at)
     const isChained = at < this.#chain.length
     const says = key === undefined || !isChained ? canonical(known) : ''

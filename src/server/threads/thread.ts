@@ -116,6 +116,11 @@ export class Thread implements MatchCandidate {
     return this.#view.messages
   }
 
+  /** Which messages of the view are answers that the server gave. */
+  get given(): readonly boolean[] {
+    return this.#view.given
+  }
+
   get chain(): Chain {
     return this.#view.chain
   }
