@@ -1,0 +1,276 @@
+/**
+ * JSON as it was written. A JavaScript value rounds whole numbers beyond 2^53, writes `1.0` as `1`, and moves keys that look like list indices to the
+ * front. `readJson` gives plain values all the same, and notes beside each object or list what they lose; `writeJson` and `writtenEntries` read the note.
+ *
+ * The note is a property whose key is a symbol: spreading (`{ ...value }`) takes it along, `JSON.stringify` and `Object.keys` pass over it, `structuredClone`
+ * drops it. A note counts only for numbers and keys that are still there, so that a changed copy is written as it is.
+ */
+
+/** A field of an object, or an item of a list. */
+export interface WrittenEntry {
+  /** The field's name, or the item's index. */
+  readonly key: string
+  readonly value: unknown
+  /** The number's own text, where JavaScript writes another; undefined for all other values. */
+  readonly text: string | undefined
+}
+
+/** What a plain object or list does not say of its text. */
+interface Note {
+  /** All keys, in the order of the text. */
+  readonly keys?: readonly string[]
+  /** Texts of numbers, by key. */
+  readonly numbers?: ReadonlyMap<string, string>
+}
+
+const NOTE = Symbol('written')
+
+type Noted = object & { [NOTE]?: Note }
+
+/** As `JSON.parse`, but `writeJson` has the numbers and keys of the text. A number alone keeps no digits. @throws SyntaxError */
+export function readJson(text: string): unknown {
+  const value = JSON.parse(text) as unknown
+  if (typeof value === 'object' && value !== null && MAY_DIFFER.test(text)) new Annotator(text).annotate(value)
+  return value
+}
+
+/** As `JSON.stringify`, but numbers and keys stand as `readJson` found them. `indent`: spaces per level. */
+export function writeJson(value: unknown, indent = 0): string {
+  const noted = new Set<object>()
+  return findNoted(value, noted) ? written(value, indent, '\n', noted) : JSON.stringify(value, null, indent)
+}
+
+/** Fields or items as they were written, in that order. */
+export function writtenEntries(container: object): WrittenEntry[] {
+  const { keys: order, numbers } = (container as Noted)[NOTE] ?? {}
+  const fields = container as Readonly<Record<string, unknown>>
+  const keys =
+    order === undefined
+      ? Object.keys(container)
+      : [...new Set([...order.filter((key) => Object.hasOwn(container, key)), ...Object.keys(container)])]
+  return keys.map((key) => {
+    const value = fields[key]
+    const text = numbers?.get(key)
+    return { key, value, text: text !== undefined && Object.is(Number(text), value) ? text : undefined }
+  })
+}
+
+/** The text of one number of an object or list; see `WrittenEntry`. */
+export function numberText(container: object, key: string): string | undefined {
+  const text = (container as Noted)[NOTE]?.numbers?.get(key)
+  return text !== undefined && Object.is(Number(text), (container as Readonly<Record<string, unknown>>)[key]) ? text : undefined
+}
+
+/** As `Object.fromEntries`, but `writtenEntries` has the entries in this order, and numbers with the text that an entry brings. */
+export function objectOf(
+  entries: Iterable<readonly [key: string, value: unknown, text?: string | undefined]>,
+): Record<string, unknown> {
+  const all = [...entries]
+  const object = Object.fromEntries(all.map(([key, value]) => [key, value]))
+  const order = orderOf(all.map(([key]) => key))
+  const texts = all.flatMap(([key, , text]) => (text === undefined || isUsual(text) ? [] : [[key, text] as const]))
+  note(object, order, new Map(texts))
+  return object
+}
+
+/** `copy`, of which numbers and keys that are in `original` too are written as there. */
+export function writtenLike<T extends object>(copy: T, original: object): T {
+  const known = (original as Noted)[NOTE]
+  if (known !== undefined) (copy as Noted)[NOTE] = known
+  return copy
+}
+
+/** As `structuredClone`, with what is known of the text. */
+export function cloned<T>(value: T): T {
+  const copy = structuredClone(value)
+  const noted = new Set<object>()
+  if (findNoted(value, noted)) noteLike(copy, value, noted)
+  return copy
+}
+
+function noteLike(copy: unknown, original: unknown, noted: ReadonlySet<object>): void {
+  if (typeof original !== 'object' || original === null || !noted.has(original)) return
+  writtenLike(copy as object, original)
+  for (const [key, inner] of Object.entries(original)) noteLike((copy as Readonly<Record<string, unknown>>)[key], inner, noted)
+}
+
+/**
+ * A number for comparison: what is equal here says the same. Whole numbers count with all their digits, others as the nearest double, as programs that
+ * send JSON on keep them.
+ * @param text as `WrittenEntry` has it
+ */
+export function comparable(value: unknown, text: string | undefined): unknown {
+  if (text === undefined || typeof value !== 'number') return value
+  const isExact = Number.isFinite(value) && (!/^-?\d+$/.test(text) || BigInt(text) === BigInt(value))
+  return isExact ? value : { number: text }
+}
+
+/** JSON that is equal for values that say the same: keys are sorted, numbers are `comparable`. */
+export const comparableJson = (value: unknown): string => JSON.stringify(sorted(value, undefined))
+
+function sorted(value: unknown, text: string | undefined): unknown {
+  if (typeof value !== 'object' || value === null) return comparable(value, text)
+  const entries = writtenEntries(value).map((entry) => [entry.key, sorted(entry.value, entry.text)] as const)
+  if (Array.isArray(value)) return entries.map(([, item]) => item)
+  return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
+}
+
+// What a text has that its value loses.
+
+/** Texts without this are written again as they are. It may find what stands in a string; that only costs time. */
+const MAY_DIFFER = /[\d.]{16}|\.\d*0(?!\d)|\d[eE]|-0|\.0{6}|"(?:\d|\\u003\d){1,10}"\s*:/
+
+/** Keys that JavaScript moves to the front, in the order of their numbers. */
+const INDEX = /^(?:0|[1-9]\d{0,9})$/
+
+const isUsual = (number: string): boolean => String(Number(number)) === number
+
+/** The keys, each once, where an object has them in another order; undefined where it does not. */
+function orderOf(keys: readonly string[]): readonly string[] | undefined {
+  if (!keys.some((key) => INDEX.test(key))) return undefined
+  const order = [...new Set(keys)]
+  const plain = Object.keys(Object.fromEntries(order.map((key) => [key, null])))
+  return order.some((key, at) => key !== plain[at]) ? order : undefined
+}
+
+function note(container: object, keys: readonly string[] | undefined, numbers: ReadonlyMap<string, string>): void {
+  if (keys === undefined && numbers.size === 0) return
+  ;(container as Noted)[NOTE] = { ...(keys === undefined ? {} : { keys }), ...(numbers.size === 0 ? {} : { numbers }) }
+}
+
+/** An object or list that is being read. */
+class Draft {
+  /** Of an object, in the order of the text. */
+  readonly keys: string[] = []
+  #name = ''
+  #index = 0
+  isKeyNext: boolean
+  numbers: Map<string, string> = NO_TEXTS
+  /** Objects and lists in it that lose something. */
+  inner: Map<string, Draft> = NO_DRAFTS
+  order: readonly string[] | undefined
+
+  constructor(readonly isList: boolean) {
+    this.isKeyNext = !isList
+  }
+
+  get key(): string {
+    return this.isList ? String(this.#index) : this.#name
+  }
+
+  get loses(): boolean {
+    return this.numbers.size > 0 || this.inner.size > 0 || this.order !== undefined
+  }
+
+  name(key: string): void {
+    this.keys.push(key)
+    this.#name = key
+    this.isKeyNext = false
+    // The last of several values of one key counts.
+    if (this.numbers.size > 0) this.numbers.delete(key)
+    if (this.inner.size > 0) this.inner.delete(key)
+  }
+
+  next(): void {
+    if (this.isList) this.#index++
+    else this.isKeyNext = true
+  }
+
+  number(text: string): void {
+    if (isUsual(text)) return
+    if (this.numbers === NO_TEXTS) this.numbers = new Map()
+    this.numbers.set(this.key, text)
+  }
+
+  add(inner: Draft): void {
+    if (!inner.loses) return
+    if (this.inner === NO_DRAFTS) this.inner = new Map()
+    this.inner.set(this.key, inner)
+  }
+}
+
+const NO_TEXTS = new Map<string, string>()
+const NO_DRAFTS = new Map<string, Draft>()
+
+/** Goes once over a text that `JSON.parse` has taken. It keeps its own stack: such a text may nest deeper than calls can. */
+class Annotator {
+  #at = 0
+
+  constructor(private readonly text: string) {}
+
+  annotate(root: object): void {
+    const waiting: (readonly [unknown, Draft])[] = [[root, this.#draft()]]
+    for (let each = waiting.pop(); each !== undefined; each = waiting.pop()) {
+      const [value, draft] = each
+      if (typeof value !== 'object' || value === null) continue
+      note(value, draft.order, draft.numbers)
+      for (const [key, inner] of draft.inner) waiting.push([(value as Readonly<Record<string, unknown>>)[key], inner])
+    }
+  }
+
+  #draft(): Draft {
+    const open: Draft[] = [new Draft(true)]
+    for (; this.#at < this.text.length; this.#at++) {
+      const draft = open.at(-1)!
+      const char = this.text.charAt(this.#at)
+      if (char === '"') this.#string(draft)
+      else if (char === ',') draft.next()
+      else if (char === '{' || char === '[') open.push(new Draft(char === '['))
+      else if (char === '}' || char === ']') {
+        draft.order = orderOf(draft.keys)
+        open.pop()
+        open.at(-1)!.add(draft)
+      } else if (char === '-' || (char >= '0' && char <= '9')) draft.number(this.#number())
+    }
+    return open[0]!.inner.get('0') ?? new Draft(true)
+  }
+
+  /** Ends on its last character. */
+  #string(draft: Draft): void {
+    const from = this.#at
+    for (;;) {
+      this.#at = this.text.indexOf('"', this.#at + 1)
+      let before = this.#at - 1
+      while (this.text.charAt(before) === '\\') before--
+      if ((this.#at - before) % 2 === 1) break
+    }
+    if (draft.isKeyNext) draft.name(JSON.parse(this.text.slice(from, this.#at + 1)) as string)
+  }
+
+  /** Ends on its last character. */
+  #number(): string {
+    const pattern = /[-+.\deE]+/y
+    pattern.lastIndex = this.#at
+    const [text = ''] = pattern.exec(this.text) ?? []
+    this.#at += text.length - 1
+    return text
+  }
+}
+
+/** Whether the value is, or has in it, what has a note; adds every object and list on the way there. */
+function findNoted(value: unknown, noted: Set<object>): boolean {
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return false
+  let isNoted = (value as Noted)[NOTE] !== undefined
+  for (const inner of Array.isArray(value) ? (value as readonly unknown[]) : Object.values(value))
+    if (typeof inner === 'object' && findNoted(inner, noted)) isNoted = true
+  if (isNoted) noted.add(value)
+  return isNoted
+}
+
+/** `line`: a line break, and the indentation of the line that the value stands in. */
+function written(value: unknown, indent: number, line: string, noted: ReadonlySet<object>): string {
+  if (typeof value !== 'object' || value === null || !noted.has(value))
+    return (JSON.stringify(value, null, indent) as string | undefined)?.replaceAll('\n', line) ?? 'null'
+  const isList = Array.isArray(value)
+  const inside = line + ' '.repeat(indent)
+  const parts = writtenEntries(value)
+    .filter((entry) => isList || !isLeftOut(entry.value))
+    .map(({ key, value: inner, text }) => {
+      const said = text ?? written(inner, indent, inside, noted)
+      return isList ? said : `${JSON.stringify(key)}:${indent === 0 ? '' : ' '}${said}`
+    })
+  const [open, close] = isList ? ['[', ']'] : ['{', '}']
+  return indent === 0 ? `${open}${parts.join(',')}${close}` : `${open}${inside}${parts.join(`,${inside}`)}${line}${close}`
+}
+
+const isLeftOut = (value: unknown): boolean => value === undefined || typeof value === 'function' || typeof value === 'symbol'
