@@ -1,15 +1,7 @@
 /** From our messages to what a template is given, in the form that this template works with. */
+import { writtenEntries } from '../core/written-json.js'
 import type { TemplateMessage } from './jinja/template.js'
-import {
-  ArrayValue,
-  FloatValue,
-  IntegerValue,
-  MappingValue,
-  NullValue,
-  TrackedString,
-  TruthValue,
-  type Value,
-} from './jinja/values.js'
+import { ArrayValue, MappingValue, NullValue, numberValue, TrackedString, TruthValue, type Value } from './jinja/values.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from './message.js'
 import type { CallWriter } from './syntax/syntax.js'
 import { type Origin, Tracked } from './tracked.js'
@@ -21,16 +13,15 @@ const written = (text: string) => string(literal(text))
 /** A JSON-like value as the template's, every string of the given origin. */
 export function toValue(input: unknown, origin: Origin): Value {
   if (typeof input === 'string') return string(Tracked.of(input, origin))
-  if (typeof input === 'number') return Number.isInteger(input) ? new IntegerValue(input) : new FloatValue(input)
+  if (typeof input === 'number') return numberValue(input)
   if (typeof input === 'boolean') return new TruthValue(input)
-  if (Array.isArray(input)) return new ArrayValue(input.map((item) => toValue(item, origin)))
-  if (typeof input === 'object' && input !== null)
-    return new MappingValue(
-      new Map(
-        Object.entries(input).flatMap(([key, item]) => (item === undefined ? [] : [[key, toValue(item, origin)] as const])),
-      ),
-    )
-  return new NullValue()
+  if (typeof input !== 'object' || input === null) return new NullValue()
+  const entries = writtenEntries(input).map(({ key, value, text }) => {
+    const made = typeof value === 'number' ? numberValue(value, text) : toValue(value, origin)
+    return [key, value, made] as const
+  })
+  if (Array.isArray(input)) return new ArrayValue(entries.map(([, , made]) => made))
+  return new MappingValue(new Map(entries.flatMap(([key, value, made]) => (value === undefined ? [] : [[key, made] as const]))))
 }
 
 const mapping = (entries: readonly (readonly [string, Value])[]) => new MappingValue(new Map(entries))
@@ -286,15 +277,15 @@ export function writtenCalls(
   ])
 }
 
-/** JSON with Python's spacing, which is what models were trained on. */
+/** JSON with Python's spacing, which is what models were trained on. Numbers and keys stand as they were written. */
 export function pythonJson(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map(pythonJson).join(', ')}]`
-  if (typeof value === 'object' && value !== null)
-    return `{${Object.entries(value)
-      .filter(([, item]) => item !== undefined)
-      .map(([key, item]) => `${JSON.stringify(key)}: ${pythonJson(item)}`)
-      .join(', ')}}`
-  return value === undefined ? 'null' : JSON.stringify(value)
+  if (typeof value !== 'object' || value === null) return value === undefined ? 'null' : JSON.stringify(value)
+  const entries = writtenEntries(value).map(({ key, value: item, text }) => ({ key, item, json: text ?? pythonJson(item) }))
+  if (Array.isArray(value)) return `[${entries.map(({ json }) => json).join(', ')}]`
+  return `{${entries
+    .filter(({ item }) => item !== undefined)
+    .map(({ key, json }) => `${JSON.stringify(key)}: ${json}`)
+    .join(', ')}}`
 }
 
 /** Tool instructions for templates without tools. */

@@ -1,6 +1,7 @@
 import type { Contract } from '../core/contract.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
+import { writeJson } from '../core/written-json.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
 import { templateMessages, toolsValue, toValue } from './conversation.js'
 import { applyToText, applyToTokens, changesOf, remembered, replacedBy, shifted } from './edits.js'
@@ -132,7 +133,7 @@ export class ChatFormat {
       .filter(([name]) => root.reads(name))
       .sort(([a], [b]) => (a < b ? -1 : 1))
     if (read.length === 0) return root
-    const key = JSON.stringify(read)
+    const key = writeJson(read)
     const made =
       root.#variants.get(key) ??
       new ChatFormat(root.template, root.tokenizer, root.capabilities, root.syntax, { of: root, variables: read })

@@ -7,11 +7,14 @@ export type Role = 'system' | 'user' | 'assistant' | 'tool'
 export interface ToolCall {
   readonly id: string
   readonly name: string
-  /** Empty when `malformed` is set. */
+  /**
+   * Empty when `malformed` is set. Numbers are JavaScript's; `readJson` keeps their digits beside them, so that they are shown and told as they were
+   * written.
+   */
   readonly arguments: Readonly<Record<string, unknown>>
   /** The raw text of arguments that were not a JSON object. */
   readonly malformed?: string
-  /** The arguments as JSON text, where writing them gives another: a key stood there twice, or a number among the keys. */
+  /** The arguments as JSON text, where writing them gives another: a key stood there twice. */
   readonly text?: string
 }
 

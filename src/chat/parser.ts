@@ -1,4 +1,5 @@
 /** What every reply parser does: takes the model's raw text as it comes, hands out text, reasoning and tool calls. */
+import { readJson, writeJson } from '../core/written-json.js'
 import type { ToolCall } from './message.js'
 import { ArgumentText, type BegunCall, type RawCall, toolCall } from './syntax/call.js'
 
@@ -156,8 +157,8 @@ export abstract class StreamParser implements ReplyParser {
     if (begun === null) return call
     const { id, name, text } = begun
     const { sent, isComplete } = text
-    const isSame = !isComplete || call.malformed !== undefined || JSON.stringify(call.arguments) === sent
-    return { ...call, id, name, ...(isSame ? {} : { arguments: JSON.parse(sent) as ToolCall['arguments'], text: sent }) }
+    const isSame = !isComplete || call.malformed !== undefined || writeJson(call.arguments) === sent
+    return { ...call, id, name, ...(isSame ? {} : { arguments: readJson(sent) as ToolCall['arguments'], text: sent }) }
   }
 
   /** Takes `length` characters off the buffer. */

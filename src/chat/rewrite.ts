@@ -1,4 +1,5 @@
 /** Notices when a template, given more messages, shows earlier ones differently than before. */
+import { writeJson } from '../core/written-json.js'
 import type { ChatMessage, ToolDefinition } from './message.js'
 import type { Aligned } from './tokens/aligned.js'
 import type { Tracked } from './tracked.js'
@@ -27,7 +28,7 @@ export interface Trace {
 
 /** Null when the earlier messages keep their tokens, or when the caller itself changed them. A changed list of tools is told with what it costs. */
 export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null {
-  if (JSON.stringify(before.tools) !== JSON.stringify(after.tools)) return changedTools(before, after)
+  if (writeJson(before.tools) !== writeJson(after.tools)) return changedTools(before, after)
   for (let index = 0; index < before.messages.length; index++) {
     const [old, now] = [before.messages[index], after.messages[index]]
     if (old === undefined || now === undefined || !sameMessage(old, now)) return null
@@ -69,7 +70,7 @@ const few = (names: readonly string[]): string =>
 function sameMessage(a: ChatMessage, b: ChatMessage): boolean {
   if (a === b) return true
   const plain = ({ role, content, note, reasoning, toolCalls, toolCallId, name }: ChatMessage) =>
-    JSON.stringify([role, content, note, reasoning, toolCalls, toolCallId, name])
+    writeJson([role, content, note, reasoning, toolCalls, toolCallId, name])
   return plain(a) === plain(b)
 }
 
@@ -95,7 +96,7 @@ function shown(text: Tracked, field: string, message: number | null): number {
 }
 
 function reasonFor(before: Trace, after: Trace, index: number): string {
-  if (JSON.stringify(before.variables) !== JSON.stringify(after.variables)) return changedVariables(before, after)
+  if (writeJson(before.variables) !== writeJson(after.variables)) return changedVariables(before, after)
   const [old, now] = [region(before, index), region(after, index)]
   if (shown(now, 'tool', null) !== shown(old, 'tool', null))
     return 'the template moves the tool definitions as messages are added'
@@ -113,7 +114,7 @@ function reasonFor(before: Trace, after: Trace, index: number): string {
 }
 
 function changedVariables(before: Trace, after: Trace): string {
-  const written = ({ variables }: Trace) => variables.map((each) => JSON.stringify(each))
+  const written = ({ variables }: Trace) => variables.map((each) => writeJson(each))
   const changed = [...without(written(after), written(before)), ...without(written(before), written(after))]
   const names = [...new Set(changed.map((each) => (JSON.parse(each) as [string])[0]))]
   return `the template was given other variables (${few(names)})`

@@ -1,5 +1,6 @@
 /** Puts the tokens that were really sampled in the place of the template's rendering of an answer, where both say the same. */
 import type { Span } from '../core/span.js'
+import { comparableJson } from '../core/written-json.js'
 import type { ChatMessage, ToolCall } from './message.js'
 import type { ParsedReply } from './parser.js'
 import { type Origin, Tracked } from './tracked.js'
@@ -134,14 +135,9 @@ function sameReply(sampled: ParsedReply, shown: ParsedReply): boolean {
 function sameCall(sampled: ToolCall, shown: ToolCall | undefined): boolean {
   if (shown === undefined) return false
   if (sampled.malformed !== undefined) return shown.malformed?.includes(sampled.malformed.trim()) === true
-  return sampled.name === shown.name && shown.malformed === undefined && stable(sampled.arguments) === stable(shown.arguments)
-}
-
-/** JSON with sorted keys. */
-function stable(value: unknown): string {
-  return JSON.stringify(value, (_, item: unknown) =>
-    typeof item === 'object' && item !== null && !Array.isArray(item)
-      ? Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : 1)))
-      : item,
+  return (
+    sampled.name === shown.name &&
+    shown.malformed === undefined &&
+    comparableJson(sampled.arguments) === comparableJson(shown.arguments)
   )
 }

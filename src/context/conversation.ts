@@ -4,6 +4,7 @@ import type { Contract } from '../core/contract.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId, FragmentId } from '../core/ids.js'
 import { contains, length, overlaps, span, type Span } from '../core/span.js'
+import { cloned } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { apportion, piecesOf, type Hidden, type Scope, between, type Stretch } from './stretch.js'
 import { editOf, inOrder, keepsTraces, priceRemark, several, tooCostly, IdMint } from './fragment.js'
@@ -292,7 +293,7 @@ export class Conversation {
 
   /** A copy of everything. */
   snapshot(): ConversationState {
-    return structuredClone(this.state)
+    return cloned(this.state)
   }
 
   /** The refusal when there are fragments in these stretches, null when there are none. */

@@ -12,6 +12,7 @@ import { none } from '../../src/chat/syntax/detect.js'
 import { pythonic } from '../../src/chat/syntax/pythonic.js'
 import { deepseek, kimi } from '../../src/chat/syntax/sections.js'
 import type { SyntaxFamily } from '../../src/chat/syntax/syntax.js'
+import { readJson, writeJson } from '../../src/core/written-json.js'
 
 const traits = { source: '', tags: null }
 const call = (id: number, name: string, given: Readonly<Record<string, unknown>>) => ({
@@ -367,7 +368,7 @@ function read(
   expect(told.map(({ id, isOver }) => [id, isOver])).toEqual(toolCalls.map(({ id }) => [id, true]))
   toolCalls.forEach(({ malformed, text: asText, arguments: args }, index) => {
     const { text: said } = told[index]!
-    if (malformed === undefined && said !== '') expect(said).toBe(asText ?? JSON.stringify(args))
+    if (malformed === undefined && said !== '') expect(said).toBe(asText ?? writeJson(args))
   })
   return { told, reply, streamed: { content: text('text'), ...(reasoning === '' ? {} : { reasoning }), toolCalls } }
 }
@@ -427,16 +428,16 @@ describe('arguments that are still coming', () => {
     const parser = family(traits).parser(prompt)
     const events = parser.push(reply.replace('@', '{"city": "Rome", "days": [1.50, 2'))
     const text = events.map((event) => (event.type === 'arguments' && event.name === 'a' ? event.text : '')).join('')
-    expect(text).toBe('{"city":"Rome","days":[1.5,')
+    expect(text).toBe('{"city":"Rome","days":[1.50,')
     expect(events.some(({ type }) => type === 'call')).toBe(false)
   })
 
   test('say what the call has that was told, where a model says it twice or otherwise than it is written', () => {
     const given = '{"b": 1, "1": "\\u00e9\\/\\ud83d\\ude00", "b": {"__proto__": -0}}'
     const { reply, told } = read(hermes(traits).parser(''), [`<tool_call>{"name": "a", "arguments": ${given}}</tool_call>`])
-    expect(told[0]?.text).toBe('{"b":1,"1":"é/😀","b":{"__proto__":0}}')
+    expect(told[0]?.text).toBe('{"b":1,"1":"é/😀","b":{"__proto__":-0}}')
     expect(reply.toolCalls).toEqual([
-      { ...call(1, 'a', JSON.parse(told[0]!.text) as Record<string, unknown>), text: told[0]?.text },
+      { ...call(1, 'a', readJson(told[0]!.text) as Record<string, unknown>), text: told[0]?.text },
     ])
   })
 

@@ -63,6 +63,40 @@ export const TruthValue = classOf<boolean>(true)
 export const NullValue = classOf<null, []>(null)
 export const UndefinedValue = classOf<undefined, []>(undefined)
 
+/** Prints as it was written. */
+class WrittenInteger extends IntegerValue {
+  constructor(
+    value: number,
+    private readonly text: string,
+  ) {
+    super(value)
+  }
+
+  override toString(): string {
+    return this.text
+  }
+}
+
+/** Prints as it was written. */
+class WrittenFloat extends FloatValue {
+  constructor(
+    value: number,
+    private readonly text: string,
+  ) {
+    super(value)
+  }
+
+  override toString(): string {
+    return this.text
+  }
+}
+
+/** A number of the template. `text`: its text, where the value's own is another. */
+export function numberValue(value: number, text?: string): Value {
+  if (text === undefined) return Number.isInteger(value) ? new IntegerValue(value) : new FloatValue(value)
+  return /[.eE]/.test(text) ? new WrittenFloat(value, text) : new WrittenInteger(value, text)
+}
+
 export const isString = (value: Value): value is Holding<string> => value instanceof StringValue
 export const isArray = (value: Value): value is Holding<readonly Value[]> => value instanceof ArrayValue
 export const isMapping = (value: Value): value is Holding<ReadonlyMap<string, Value>> => value instanceof MappingValue

@@ -1,5 +1,6 @@
 /** Calls as one JSON array after a tag (with or without a closing one): Mistral before v11, Granite, Command-R, Nemotron, Apertus, Apriel, firefunction. */
 import { isRecord } from '../../core/json.js'
+import { writeJson } from '../../core/written-json.js'
 import { namedJson } from '../conversation.js'
 import { jsonCall, words } from '../grammar.js'
 import { JsonScanner, namedCallOf, parseJson, type RawCall } from './call.js'
@@ -44,7 +45,7 @@ function arrayCalls(text: string): RawCall[] {
       const [[name, given] = ['', undefined], ...others] = Object.entries(item)
       if (others.length === 0 && isRecord(given)) return { name, arguments: given }
     }
-    return { name: '', arguments: JSON.stringify(item) }
+    return { name: '', arguments: writeJson(item) }
   })
 }
 

@@ -1,5 +1,6 @@
 /** From the raw text of a call to a ToolCall; what is not a JSON object is kept as `malformed`. */
 import { isRecord } from '../../core/json.js'
+import { numberText, readJson, writeJson } from '../../core/written-json.js'
 import type { ToolCall } from '../message.js'
 
 /** A call as the model wrote it. */
@@ -26,7 +27,7 @@ export function parseObject(text: string): Readonly<Record<string, unknown>> | n
 
 export function parseJson(text: string): unknown {
   try {
-    return JSON.parse(text) as unknown
+    return readJson(text)
   } catch {
     return undefined
   }
@@ -46,11 +47,12 @@ export function namedCall(text: string): RawCall {
 export function namedCallOf(value: unknown): RawCall | null {
   if (!isRecord(value)) return null
   const { name, id } = value
-  const given = value['arguments'] ?? value['parameters'] ?? ('arguments' in value || 'parameters' in value ? null : {})
+  const key = value['arguments'] == null ? 'parameters' : 'arguments'
+  const given = value[key] ?? ('arguments' in value || 'parameters' in value ? null : {})
   if (typeof name !== 'string') return null
   return {
     name,
-    arguments: isRecord(given) ? given : typeof given === 'string' ? given : JSON.stringify(given),
+    arguments: isRecord(given) ? given : typeof given === 'string' ? given : (numberText(value, key) ?? writeJson(given)),
     ...(typeof id === 'string' && id !== '' ? { id } : {}),
   }
 }
@@ -166,8 +168,8 @@ export class JsonScanner {
 const ESCAPED: Readonly<Record<string, string>> = { b: '\b', f: '\f', n: '\n', r: '\r', t: '\t' }
 
 /**
- * Writes what is certain of a JSON object as `JSON.stringify` would write all of it: no whitespace between its parts, characters escaped one way,
- * numbers when they have ended. Keys stay where they are, and none is dropped. Nothing comes of text that is no object.
+ * Writes what is certain of a JSON object: no whitespace between its parts, and characters escaped as `JSON.stringify` escapes them. A number comes when
+ * it has ended, digit by digit. Keys stay where they are, and none is dropped. Nothing comes of text that is no object.
  */
 export class ArgumentText {
   /** What was handed out so far. */
@@ -209,7 +211,7 @@ export class ArgumentText {
     else if (/[\w.+-]/.test(char)) this.#held += char
     else {
       if (this.sent === '' && char !== '{' && char.trim() !== '') this.#isStuck = true
-      if (this.#held !== '') this.sent += JSON.stringify(JSON.parse(this.#held))
+      this.sent += this.#held
       this.#held = ''
       if (this.#isStuck || char.trim() === '') return
       this.sent += char

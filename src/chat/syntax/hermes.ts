@@ -1,5 +1,6 @@
 /** Calls between tags, each as JSON (Hermes, Qwen) or as tags of its own (Qwen3-Coder, GLM, Seed). */
 import { isRecord } from '../../core/json.js'
+import { objectOf } from '../../core/written-json.js'
 import { jsonCall, words, type CallForm } from '../grammar.js'
 import type { ToolDefinition } from '../message.js'
 import { satisfies, type AnySchema, type Schema } from '../schema/merge.js'
@@ -81,7 +82,7 @@ const MOST_DOUBTFUL = 6
 /** Tagged values carry no type: what is JSON other than a string is taken as that, the rest as text, unless only the text is what the tool wants. */
 function valuesOf(pairs: readonly RegExpMatchArray[], parameters: Schema): Readonly<Record<string, unknown>> {
   const texts = pairs.map(([, key = '', value = '']) => [key.trim(), value] as const)
-  const read = Object.fromEntries(texts.map(([key, value]) => [key, loosely(value, schemaOf(parameters, key))]))
+  const read = objectOf(texts.map(([key, value]) => [key, ...loosely(value, schemaOf(parameters, key))] as const))
   const doubtful = texts.filter(([key, value]) => read[key] !== value)
   if (doubtful.length > MOST_DOUBTFUL || satisfies(parameters, read)) return read
   for (let chosen = 1; chosen < 2 ** doubtful.length; chosen++) {
@@ -97,11 +98,13 @@ function schemaOf({ properties, $defs = {}, definitions = {} }: Schema, key: str
   return isRecord(schema) ? { ...schema, $defs, definitions } : null
 }
 
-function loosely(value: string, schema: AnySchema | null): unknown {
+/** The value, and the text of a number. */
+function loosely(value: string, schema: AnySchema | null): readonly [value: unknown, text?: string] {
   const parsed = parseJson(value)
   const python: Readonly<Record<string, unknown>> = { True: true, False: false, None: null }
   const read = parsed !== undefined && typeof parsed !== 'string' ? parsed : Object.hasOwn(python, value) ? python[value] : value
-  return read !== value && schema !== null && !satisfies(schema, read) && satisfies(schema, value) ? value : read
+  if (read !== value && schema !== null && !satisfies(schema, read) && satisfies(schema, value)) return [value]
+  return typeof read === 'number' ? [read, value.trim()] : [read]
 }
 
 /** Values as tags: `<parameter=key>` in Qwen3-Coder's and Seed's templates, `<arg_key>` in GLM's. */

@@ -1,4 +1,5 @@
 /** LFM2: calls as a list of Python calls between tags, `[name(key='value')]`. */
+import { writtenEntries } from '../../core/written-json.js'
 import type { ToolCall } from '../message.js'
 import { words } from '../grammar.js'
 import type { RawCall } from './call.js'
@@ -42,40 +43,37 @@ class PythonCalls {
     const pairs = this.#list(')', () => {
       const key = this.#match(/\w+/y)
       this.#expect('=')
-      return [key, this.#value()] as const
+      return `${JSON.stringify(key)}:${this.#value()}`
     })
-    return { name, arguments: Object.fromEntries(pairs) }
+    return { name, arguments: `{${pairs.join(',')}}` }
   }
 
-  #value(): unknown {
+  /** The value as JSON text. */
+  #value(): string {
     this.#space()
     const char = this.text.charAt(this.#at)
     if (char === '[' || char === '(') {
       this.#at++
-      return this.#list(char === '[' ? ']' : ')', () => this.#value())
+      return `[${this.#list(char === '[' ? ']' : ')', () => this.#value()).join(',')}]`
     }
     if (char === '{') {
       this.#at++
       const pairs = this.#list('}', () => {
         const key = this.#value()
         this.#expect(':')
-        return [String(key), this.#value()] as const
+        // Python's keys may be numbers and constants; they become texts.
+        return `${key.startsWith('"') ? key : JSON.stringify(key)}:${this.#value()}`
       })
-      return Object.fromEntries(pairs)
+      return `{${pairs.join(',')}}`
     }
-    if (char === '"' || char === "'") return this.#string(char)
+    if (char === '"' || char === "'") return JSON.stringify(this.#string(char))
     const word = this.#match(/[\w.+-]+/y)
-    const constants: Readonly<Record<string, unknown>> = {
-      True: true,
-      False: false,
-      None: null,
-      true: true,
-      false: false,
-      null: null,
-    }
-    if (word in constants) return constants[word]
+    const constants: Readonly<Record<string, string>> = { True: 'true', False: 'false', None: 'null' }
+    if (Object.hasOwn(constants, word)) return constants[word]!
+    if (/^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)$/.test(word)) return word
+    // Python takes numbers that are no JSON: `+5`, `.5`, `007`.
     if (!/^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$/.test(word)) throw new UnreadableCall()
-    return Number(word)
+    return JSON.stringify(Number(word))
   }
 
   #string(quote: string): string {
@@ -139,19 +137,17 @@ class PythonCalls {
 function python(value: unknown): string {
   if (value === null || value === undefined) return 'None'
   if (typeof value === 'boolean') return value ? 'True' : 'False'
-  if (Array.isArray(value)) return `[${value.map(python).join(', ')}]`
-  if (typeof value === 'object')
-    return `{${Object.entries(value)
-      .map(([key, item]) => `${python(key)}: ${python(item)}`)
-      .join(', ')}}`
-  return JSON.stringify(value)
+  if (typeof value !== 'object') return JSON.stringify(value)
+  const entries = writtenEntries(value).map(({ key, value: item, text }) => [key, text ?? python(item)] as const)
+  if (Array.isArray(value)) return `[${entries.map(([, item]) => item).join(', ')}]`
+  return `{${entries.map(([key, item]) => `${python(key)}: ${item}`).join(', ')}}`
 }
 
 function pythonCall({ name, arguments: given, malformed }: ToolCall): string {
   return (
     malformed ??
-    `${name}(${Object.entries(given)
-      .map(([key, value]) => `${key}=${python(value)}`)
+    `${name}(${writtenEntries(given)
+      .map(({ key, value, text }) => `${key}=${text ?? python(value)}`)
       .join(', ')})`
   )
 }
