@@ -4,6 +4,7 @@ import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import fastify, { type FastifyReply, type FastifyRequest } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
+import { writeJson } from '../core/written-json.js'
 import { anthropicError } from './dialects/anthropic/messages.js'
 import { ollamaError } from './dialects/ollama/ollama.js'
 import { openAiError } from './dialects/openai/wire.js'
@@ -79,7 +80,7 @@ export function newHttp({ tls, logLevel = 'info', logFormat, log, bodyLimit = BO
           },
   })
     .withTypeProvider<TypeBoxTypeProvider>()
-    .setSerializerCompiler(() => (value) => JSON.stringify(value)) as unknown as App
+    .setSerializerCompiler(() => (value) => writeJson(value)) as unknown as App
   takeOnlyJson(app)
   return app
 }

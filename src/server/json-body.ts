@@ -1,5 +1,6 @@
 /** Owns what a request body must be before anything looks into it: UTF-8, JSON, not too deep, no keys that poison prototypes. */
 import { isRecord } from '../core/json.js'
+import { readJson } from '../core/written-json.js'
 import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import { FieldError } from './problem.js'
 
@@ -13,7 +14,7 @@ export function parseJsonBody(body: Buffer): unknown {
   if (tooDeep(text)) throw new FieldError('body', `The body nests deeper than ${DEEPEST} levels.`)
   let value: unknown
   try {
-    value = JSON.parse(text) as unknown
+    value = readJson(text)
   } catch (error) {
     throw new FieldError('body', `The body is not JSON: ${error instanceof SyntaxError ? place(error) : 'it cannot be read'}.`)
   }

@@ -2,6 +2,7 @@
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { errorTable, KvfoldError } from '../core/errors.js'
+import { writeJson } from '../core/written-json.js'
 import type { AnyAnswer, AnyAsked, AskEvent, EmbedAnswer, RerankAnswer, SideModelStatus } from './ask.js'
 import type { RateLimits } from './keys.js'
 import type { AskMeter, Metrics } from './metrics.js'
@@ -349,8 +350,8 @@ export class EventWriter {
 }
 
 function text({ event, data }: Frame): string {
-  const body = typeof data === 'string' ? data : JSON.stringify(data)
+  const body = typeof data === 'string' ? data : writeJson(data)
   return `${event === undefined ? '' : `event: ${event}\n`}data: ${body}\n\n`
 }
 
-const line = ({ data }: Frame): string => `${JSON.stringify(data)}\n`
+const line = ({ data }: Frame): string => `${writeJson(data)}\n`

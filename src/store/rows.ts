@@ -3,14 +3,15 @@ import { endianness } from 'node:os'
 import { crc32 } from 'node:zlib'
 import type { ChatMessage } from '../chat/message.js'
 import { invariant, KvfoldError } from '../core/errors.js'
+import { readJson, writeJson } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead, ThreadRecord } from './port.js'
 import { rowKind, type RowKind, type StoredValue } from './row-kind.js'
 import type { StoreFile } from './store-file.js'
 
 /** Half a surrogate pair cannot be written to SQLite; JSON escapes it. */
-const json = (value: unknown): string => JSON.stringify(value)
-const parsed = (text: unknown): unknown => JSON.parse(text as string)
+const json = (value: unknown): string => writeJson(value)
+const parsed = (text: unknown): unknown => readJson(text as string)
 
 export const headRows = rowKind<ThreadHead>({
   table: 'threads',

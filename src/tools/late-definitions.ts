@@ -5,6 +5,7 @@ import type { Conversation } from '../context/conversation.js'
 import type { Stretch } from '../context/stretch.js'
 import type { Contract } from '../core/contract.js'
 import { span } from '../core/span.js'
+import { readJson } from '../core/written-json.js'
 
 export interface LateOptions {
   /** What folding them away asks of the cache. Default: what steps do anyway. */
@@ -23,7 +24,7 @@ export const lineOf = ({ name, description, parameters }: ToolDefinition): strin
 export function definitionIn(line: string): ToolDefinition | null {
   if (!line.startsWith('{"name"')) return null
   try {
-    const { name, description, parameters } = JSON.parse(line) as Record<string, unknown>
+    const { name, description, parameters } = readJson(line) as Record<string, unknown>
     const isOne =
       typeof name === 'string' && typeof description === 'string' && typeof parameters === 'object' && parameters !== null
     return isOne ? { name, description, parameters: parameters as ToolDefinition['parameters'] } : null

@@ -8,6 +8,7 @@
  * only. An engine that has more than its share of the open requests is passed over (bounded loads) for those who come, never for those who stay:
  * of many forks of one conversation, the first stays, and the others are spread.
  */
+import { writeJson } from '../../core/written-json.js'
 import { createHash } from 'node:crypto'
 import type { ChatMessage } from '../../chat/message.js'
 
@@ -66,7 +67,7 @@ export function beginningOf(messages: readonly ChatMessage[], tenant = ''): Begi
       hash,
       role,
       content,
-      toolCalls === undefined ? '' : JSON.stringify(toolCalls.map(({ name, arguments: given }) => [name, given])),
+      toolCalls === undefined ? '' : writeJson(toolCalls.map(({ name, arguments: given }) => [name, given])),
     )
     if (index >= first) chain.push(hash)
   }

@@ -4,6 +4,7 @@ import { Agent as HttpAgent, type IncomingMessage, request as httpRequest } from
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { KvfoldError } from '../../core/errors.js'
+import { readJson, writeJson } from '../../core/written-json.js'
 import { connectionError, errorOf, type EndpointRefusal, retryAfter } from './failure.js'
 
 export interface Patience {
@@ -118,7 +119,7 @@ export class Endpoint {
     signal?: AbortSignal,
     { headers = {}, busy = this.#patience.busy }: Sending = {},
   ): Promise<EndpointAnswer> {
-    const text = JSON.stringify(body)
+    const text = writeJson(body)
     let waited = 0
     for (let tries = 0; ; tries++) {
       const answer = await this.#ask({ method: 'POST', url: this.#at(path), body: text, signal, headers })
@@ -219,7 +220,7 @@ export class Endpoint {
   async json({ body }: EndpointAnswer): Promise<unknown> {
     const text = await textOf(body, LONGEST_ANSWER, 'refuse')
     try {
-      return JSON.parse(text) as unknown
+      return readJson(text)
     } catch (error) {
       throw new KvfoldError('remote/bad-answer', `${this.name} answered with something that is not JSON; is the address right?`, {
         cause: error,

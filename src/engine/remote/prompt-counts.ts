@@ -5,6 +5,7 @@ import type { ShownRow } from './remote-ledger.js'
 import type { Endpoint } from './endpoint.js'
 import type { Flavour } from './flavour.js'
 import { countAt, integersIn, isRecord, listAt, textAt } from '../../core/json.js'
+import { writeJson } from '../../core/written-json.js'
 import { bodyOf, contentOf, editsByMessage } from './wire.js'
 
 // What of a prompt is counted: for every message its text as shown, and what that weighs.
@@ -54,7 +55,7 @@ const bodiesOf = (messages: readonly ChatMessage[], edits: readonly Edit[]): str
   return messages.map((message, index) => bodyOf(message, contentOf(message, changes.get(index) ?? [])))
 }
 
-const toolsText = (tools: readonly ToolDefinition[]): string => (tools.length === 0 ? '' : JSON.stringify(tools))
+const toolsText = (tools: readonly ToolDefinition[]): string => (tools.length === 0 ? '' : writeJson(tools))
 
 // How many tokens texts have as far as an endpoint lets us know, and an estimate where it does not.
 

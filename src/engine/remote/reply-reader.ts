@@ -4,6 +4,7 @@ import { KvfoldError } from '../../core/errors.js'
 import type { EngineEvent, Finish, NamedLogprob, ShownTokens, TokenLogprob } from '../engine.js'
 import { streamedError } from './failure.js'
 import { countAt, fieldOf, integersIn, isRecord, listAt, numberAt, textAt } from '../../core/json.js'
+import { readJson, writeJson } from '../../core/written-json.js'
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import type { Endpoint, Sending } from './endpoint.js'
 
@@ -83,7 +84,7 @@ export class ReplyReader {
     const named = fieldOf(part, 'function')
     const name = textAt(named, 'name') ?? ''
     const given = fieldOf(named, 'arguments')
-    const text = typeof given === 'string' ? given : isRecord(given) ? JSON.stringify(given) : ''
+    const text = typeof given === 'string' ? given : isRecord(given) ? writeJson(given) : ''
     const draft = this.#draft
     const goesOn = draft !== null && (index === null ? id === null || id === '' || id === draft.id : index === draft.index)
     if (goesOn) {
@@ -175,7 +176,7 @@ const prefill = (done: number, total: number): EngineEvent => ({
 function argumentsIn(text: string): Pick<ToolCall, 'arguments' | 'malformed'> {
   if (text.trim() === '') return { arguments: {} }
   try {
-    const value = JSON.parse(text) as unknown
+    const value = readJson(text)
     if (isRecord(value)) return { arguments: value }
   } catch {
     // Told to the model as what it is.
@@ -288,7 +289,7 @@ export async function* chunksOf(endpoint: Endpoint, body: object, signal: AbortS
 
 function parsed(data: string, where: string): unknown {
   try {
-    const value = JSON.parse(data) as unknown
+    const value = readJson(data)
     if (isRecord(value)) return value
   } catch {
     // Said below, without the text: it may be anything.

@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import { anyObject } from '../../chat/grammar.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { contains, span } from '../../core/span.js'
+import { writeJson } from '../../core/written-json.js'
 import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { EngineRequest, Sampling } from '../engine.js'
 import type { Flavour } from './flavour.js'
@@ -164,7 +165,7 @@ const callOf = (call: ToolCall) => ({
 
 /** Engines refuse a history whose arguments are not JSON, so what was malformed goes back as a text within JSON. */
 const argumentsOf = ({ arguments: given, malformed }: ToolCall): string =>
-  JSON.stringify(malformed === undefined ? given : { malformed })
+  writeJson(malformed === undefined ? given : { malformed })
 
 /** The endpoint need not learn who our tenants are. */
 const saltOf = (tenant: string): string => createHash('sha256').update(`kvfold tenant ${tenant}`).digest('base64url')

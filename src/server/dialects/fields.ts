@@ -1,6 +1,7 @@
 /** Owns the fields that dialects share and how they are read: those not given or null, content in parts, token ids, sampling, the template's. */
 import Type from 'typebox'
 import { given, isRecord } from '../../core/json.js'
+import { writtenLike } from '../../core/written-json.js'
 import type { Ask, Service, TemplateField } from '../ask.js'
 import { FieldError, unsupported } from '../problem.js'
 import type { Sampling } from '../../engine/engine.js'
@@ -12,12 +13,15 @@ import type { ChatMessage } from '../../chat/message.js'
  */
 export function withoutNulls(value: unknown, depth: number, whole: readonly string[] = []): unknown {
   if (typeof value !== 'object' || value === null || depth === 0) return value
-  if (Array.isArray(value)) return value.map((item) => withoutNulls(item, depth - 1))
-  return Object.fromEntries(
-    Object.entries(value)
-      .filter(([, inner]) => inner !== null)
-      .map(([key, inner]) => [key, whole.includes(key) || key === 'schema' ? inner : withoutNulls(inner, depth - 1)]),
-  )
+  if (Array.isArray(value))
+    return writtenLike(
+      value.map((item) => withoutNulls(item, depth - 1)),
+      value,
+    )
+  const kept = Object.entries(value)
+    .filter(([, inner]) => inner !== null)
+    .map(([key, inner]) => [key, whole.includes(key) || key === 'schema' ? inner : withoutNulls(inner, depth - 1)] as const)
+  return writtenLike(Object.fromEntries(kept), value)
 }
 
 /** A hook that takes nulls out of a body before its schema sees it; see `withoutNulls`. */

@@ -3,6 +3,7 @@ import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
 import { FieldError } from '../problem.js'
 import { isRecord } from '../../core/json.js'
+import { readJson, writeJson } from '../../core/written-json.js'
 import { tooDeep } from '../json-body.js'
 
 /** What every template and grammar can write. */
@@ -51,7 +52,7 @@ export function checkChoice(choice: Ask['toolChoice'], tools: readonly Pick<Tool
 /** A call whose arguments are text; what is no JSON object, or none that a body could have, is kept as it is. */
 export function callOf(id: string, name: string, text: string): ToolCall {
   try {
-    const value: unknown = text.trim() === '' ? {} : tooDeep(text) ? null : JSON.parse(text)
+    const value: unknown = text.trim() === '' ? {} : tooDeep(text) ? null : readJson(text)
     if (isRecord(value)) return { id, name, arguments: value }
   } catch {
     // Kept as it is below.
@@ -60,7 +61,7 @@ export function callOf(id: string, name: string, text: string): ToolCall {
 }
 
 /** The arguments as text, as the model wrote them where they are no JSON. */
-export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall): string => malformed ?? text ?? JSON.stringify(args)
+export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall): string => malformed ?? text ?? writeJson(args)
 
 /** What `call` has that was not told of its arguments yet; nothing where they turned out to be another text than what was told. */
 export function restOf(call: ToolCall, told: string): string {

@@ -1,6 +1,7 @@
 /** Owns the responses that can be asked for again: they are kept with their threads, and go with them. */
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
+import { readJson, writeJson } from '../../core/written-json.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadApi } from '../threads/thread-api.js'
 
@@ -31,13 +32,13 @@ export class Responses {
 
   /** From now on it can be asked for. `body`: as the client is told it. @throws KvfoldError store/* */
   keep(tenant: Tenant, id: string, { thread, messages }: ResponsePlace, body: object): Promise<void> {
-    return this.store.keep({ tenant, id, thread, messages, body: JSON.stringify(body) })
+    return this.store.keep({ tenant, id, thread, messages, body: writeJson(body) })
   }
 
   /** Null when there is none of that id, or it is not the tenant's, or it was deleted. */
   async get(tenant: Tenant, id: string): Promise<object | null> {
     const body = (await this.store.read(tenant, id))?.body ?? null
-    return body === null ? null : (JSON.parse(body) as object)
+    return body === null ? null : (readJson(body) as object)
   }
 
   async has(tenant: Tenant, id: string): Promise<boolean> {

@@ -3,6 +3,7 @@ import { invariant } from '../../core/errors.js'
 import type { Damage } from '../../store/damage.js'
 import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore, ThreadUpdate } from '../../store/port.js'
 import type { Tenant } from '../../core/ids.js'
+import { cloned } from '../../core/written-json.js'
 
 export class MemoryStore implements ThreadStore {
   readonly #threads = new Map<string, { readonly record: ThreadRecord; readonly card: ThreadCard }>()
@@ -12,17 +13,17 @@ export class MemoryStore implements ThreadStore {
       const { tenant, id, model, created, used, parent, contract } = record
       return { tenant, id, model, created, used, parent, contract, card }
     })
-    return Promise.resolve(structuredClone(all))
+    return Promise.resolve(cloned(all))
   }
 
   read(tenant: Tenant, id: string): ThreadRecord | null {
-    return structuredClone(this.#threads.get(keyOf(tenant, id))?.record ?? null)
+    return cloned(this.#threads.get(keyOf(tenant, id))?.record ?? null)
   }
 
   create(record: ThreadRecord, card: ThreadCard): Promise<void> {
     const key = keyOf(record.tenant, record.id)
     invariant(!this.#threads.has(key), `thread ${record.id} was created twice`)
-    this.#threads.set(key, structuredClone({ record, card }))
+    this.#threads.set(key, cloned({ record, card }))
     return Promise.resolve()
   }
 
@@ -30,7 +31,7 @@ export class MemoryStore implements ThreadStore {
     const known = this.#threads.get(keyOf(tenant, id))
     invariant(known !== undefined, `thread ${id} is not in the store`)
     const { record } = known
-    const { head = record, messages = [], edits = record.edits, ledger = [], events = [], card, from } = structuredClone(update)
+    const { head = record, messages = [], edits = record.edits, ledger = [], events = [], card, from } = cloned(update)
     const changed: ThreadRecord = {
       ...record,
       ...head,

@@ -1,4 +1,5 @@
 /** Owns when two messages are the same to the server, and how much of a request a thread already has. */
+import { comparable, writeJson, writtenEntries } from '../../core/written-json.js'
 import { createHash, hash } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 
@@ -20,19 +21,20 @@ export const keyOfText = (says: string): string => hash('sha256', says, 'base64'
 
 const canonicalCall = ({ id, name, arguments: args, malformed }: ToolCall): unknown => [id, name, malformed ?? sorted(args)]
 
-/** The same value with its keys in order, all the way down. */
-function sorted(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(sorted)
-  if (typeof value !== 'object' || value === null) return value
+/** The same value with its keys in order, all the way down, and its numbers `comparable`. */
+function sorted(value: unknown, text?: string): unknown {
+  if (typeof value !== 'object' || value === null) return comparable(value, text)
+  const entries = writtenEntries(value).map((entry) => [entry.key, sorted(entry.value, entry.text)] as const)
+  if (Array.isArray(value)) return entries.map(([, item]) => item)
   // An array of pairs: an object would put keys that look like numbers first, and drop `__proto__`.
-  const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))
-  return { pairs: entries.map(([key, item]) => [key, sorted(item)]) }
+  return { pairs: entries.sort(([a], [b]) => (a < b ? -1 : 1)) }
 }
 
 /** Whether two messages say the same to the letter: then they have one key, which takes far longer to find out. */
 export function isSame(a: ChatMessage, b: ChatMessage): boolean {
   if (a.role !== b.role || a.content !== b.content || a.toolCallId !== b.toolCallId) return false
-  return isSameData(a.toolCalls, b.toolCalls)
+  // Whole numbers that one double stands for are told apart by their text.
+  return isSameData(a.toolCalls, b.toolCalls) && writeJson(a.toolCalls) === writeJson(b.toolCalls)
 }
 
 /** Of data that JSON can have; false for some that are the same, for example with their keys in another order. */

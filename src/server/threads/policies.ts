@@ -7,6 +7,7 @@ import { type ContractChoice, contractOfStep } from '../../core/contract.js'
 import { PromptTooLong } from '../../core/errors.js'
 import { fragmentId } from '../../core/ids.js'
 import { span } from '../../core/span.js'
+import { writeJson } from '../../core/written-json.js'
 import type { Engine } from '../../engine/engine.js'
 import type { Thread } from './thread.js'
 import { UFold, type UFoldOptions, type UFoldSetting, type UFoldState } from '../../agents/u-fold/u-fold.js'
@@ -83,7 +84,7 @@ function computedFor(
   if (again === 0 || from >= cached) return 0
   const hidden = new Set([...folded, ...conversation.edits()].map(({ message }) => message))
   const behind = conversation.messages.slice(0, cached).filter((_, at) => at > from && !hidden.has(at))
-  const text = behind.map(({ content, toolCalls }) => content + (toolCalls === undefined ? '' : JSON.stringify(toolCalls)))
+  const text = behind.map(({ content, toolCalls }) => content + (toolCalls === undefined ? '' : writeJson(toolCalls)))
   return again * engine.count([{ role: 'user', content: text.join('\n') }], [])
 }
 

@@ -13,6 +13,7 @@ import type { ToolServerStatus } from './status.js'
 import type { Thread } from './thread.js'
 import { refuse } from '../../context/refusal.js'
 import { strict } from '../../core/schema.js'
+import { writeJson } from '../../core/written-json.js'
 
 // `acm: memtool` in a thread: the client's tools and those of the operator's MCP servers are a catalogue, of which the model sees those that were
 // searched for, until they are removed. Calls of the first are the client's, calls of the others are carried out here.
@@ -81,7 +82,7 @@ export class ManagedThread {
     const { tools, operatorTools } = setting
     // Of one index for all threads where a client has nothing to add.
     if (tools.length === 0 && operatorTools !== null) return new ManagedThread(thread, operatorTools.catalogue, setting)
-    const of = JSON.stringify(tools)
+    const of = writeJson(tools)
     const others = operatorTools?.tools ?? NONE
     const known = catalogues.get(thread)
     if (known?.of === of && known.others === others) return new ManagedThread(thread, known.catalogue, setting)

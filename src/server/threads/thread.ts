@@ -5,6 +5,7 @@ import type { Fragment } from '../../context/fragment.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
+import { writeJson } from '../../core/written-json.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
 import type { MatchCandidate, Chain } from './message-match.js'
@@ -93,7 +94,7 @@ export class Thread implements MatchCandidate {
       events: events.length,
       fragments,
       ids,
-      head: JSON.stringify(this.head),
+      head: writeJson(this.head),
     }
   }
 
@@ -327,7 +328,7 @@ export class Thread implements MatchCandidate {
     const saved = this.#saved
     const record = this.record
     const { fragments, ids } = record.edits
-    const head = JSON.stringify(this.head)
+    const head = writeJson(this.head)
     const messages = record.messages.slice(saved.messages, this.seen.length)
     const ledger = record.ledger.slice(saved.entries)
     const events = record.events.slice(saved.events)

@@ -6,7 +6,7 @@ import type { Answer, AskEvent, ToolSearchResult, Usage } from '../../ask.js'
 import { type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
-import { restOf } from '../tools.js'
+import { argumentsOf, restOf } from '../tools.js'
 import { afterBreakpoint, clearingOf, managed } from './context-management.js'
 import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
 import { searchTools } from '../../threads/server-tools.js'
@@ -219,7 +219,7 @@ export class MessageStream implements StreamShape<Answer> {
 
   #search(result: ToolSearchResult): readonly Frame[] {
     const [, found] = searchBlocks(result)
-    const input = JSON.stringify(result.call.arguments)
+    const input = argumentsOf(result.call)
     return [
       ...this.#closed(),
       frame('content_block_start', { index: this.#blocks, content_block: useBlock(result.call) }),
