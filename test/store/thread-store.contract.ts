@@ -1,6 +1,8 @@
 /** What every store of threads owes the server (ThreadStore): what was acknowledged is what is read, to the letter, and nothing else is. Run over each of them. */
 import { afterEach, describe, expect, it } from 'vitest'
+import type { ChatMessage } from '../../src/chat/message.js'
 import { Random } from '../../src/core/random.js'
+import { readJson, writeJson } from '../../src/core/written-json.js'
 import { MemoryStore } from '../../src/server/threads/memory-store.js'
 import type { ThreadHead, ThreadStore } from '../../src/store/port.js'
 import { allIn, byId, readIn, someCard, someEvent, someStored, someThread, someUpdate } from './support/threads.js'
@@ -91,6 +93,24 @@ export function theThreadStore(name: string, { open }: StoresOnTrial): void {
         await store.update(thread.tenant, thread.id, { from, messages, card: someCard(from) })
         expect((await readIn(store, thread.tenant, thread.id))!.messages).toEqual([...before.slice(0, from), ...messages])
       }
+    })
+
+    it('keep the digits of numbers and the order of keys', async () => {
+      const store = await openStore()
+      const thread = someThread(5)
+      const json = '{"zeta":[9007199254740993,1e400,1.50],"7":{"b":1.0,"3":-0}}'
+      const fields = readJson(json) as Readonly<Record<string, unknown>>
+      const call = { id: 'c', name: 'look', arguments: fields }
+      const message = { role: 'assistant', content: '', toolCalls: [call] } as const
+      const tools = [{ name: 'look', description: '', parameters: fields }]
+      await store.create(
+        { ...thread, tools, messages: [{ message, seen: { ...message, content: 'seen' } }], held: [message] },
+        someCard(5),
+      )
+      const found = (await readIn(store, thread.tenant, thread.id))!
+      const said = [found.messages[0]?.message, found.messages[0]?.seen, found.held[0]] as ChatMessage[]
+      expect(said.map(({ toolCalls }) => writeJson(toolCalls?.[0]?.arguments))).toEqual([json, json, json])
+      expect(writeJson(found.tools[0]?.parameters)).toBe(json)
     })
 
     it('of one id belong to their tenants', async () => {
