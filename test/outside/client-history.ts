@@ -41,6 +41,7 @@ export function clientHistoryOf(seed: number): History {
       const from = talk
       talks.push((talk = `talk-${talks.length}`))
       ops.push({ op: 'fork', talk, from })
+      if (random.below(2) === 0) ops.push({ op: 'other', talk, content: text(random, 1 + random.below(20)) }, step(talk))
     }
     if (random.below(4) === 0) {
       ops.push({ op: 'back', talk, pick: random.below(100) }, step(talk))

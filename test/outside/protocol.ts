@@ -62,6 +62,8 @@ export type Op =
   | { readonly op: 'search'; readonly talk: string; readonly query: string }
   | { readonly op: 'refresh' | 'compact' | 'closeGaps' | 'forget'; readonly talk: string }
   | { readonly op: 'rewrite'; readonly talk: string; readonly edits: readonly MessageEdit[] }
+  /** The last user message is another one, which only ends as it did; what came behind it is left out. */
+  | { readonly op: 'other'; readonly talk: string; readonly content: string }
   /** To what one of its steps was asked. */
   | { readonly op: 'back'; readonly talk: string; readonly pick: number }
   | { readonly op: 'fork'; readonly talk: string; readonly from: string }

@@ -151,6 +151,8 @@ class Telling {
       onlyRestores: boolean
       restored: boolean
       moved: boolean
+      /** Its last step showed nothing approximate, and its client changed nothing before its last message since. */
+      exact: boolean
       tenant: string
       contents: readonly string[]
     }
@@ -221,11 +223,13 @@ class Telling {
         onlyRestores: false,
         restored: false,
         moved: false,
+        exact: true,
         tenant: op.tenant,
         contents: [],
       })
     if (op.op === 'fork')
       this.#shown.set(op.talk, { ...this.#shown.get(op.from)!, tokens: [], onlyRestores: false, restored: false })
+    if (op.op === 'rewrite' || op.op === 'back') this.#shown.get(op.talk)!.exact = false
     if (op.op === 'rewrite') {
       this.judge.tally.edits += op.edits.length
       this.#shown.get(op.talk)!.moved ||= op.edits.some(({ kind }) => kind === 'again')
@@ -265,7 +269,11 @@ class Telling {
         ample: this.setting.hostBytes >= 2 ** 28,
       }
       await this.judge.step(at, each, now, firstDecode, before, steps.length === 1 && !this.#isAuto)
+      const approximate = entries.reduce((most, entry) => Math.max(most, entry.approximate), 0)
+      if (this.#client && talk?.exact === true && approximate > 0)
+        this.judge.blame('exact', at, `${approximate} approximate tokens, though the client edited nothing`)
       if (talk !== undefined) {
+        talk.exact = approximate === 0
         talk.tokens.push([...prompt, ...each.generated])
         talk.contents = each.contents
         talk.restored = false

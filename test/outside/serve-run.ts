@@ -29,7 +29,11 @@ interface ChatReply {
     readonly message: Message
     readonly logprobs: { readonly content: readonly { readonly top_logprobs: readonly { readonly logprob: number }[] }[] } | null
   }[]
-  readonly kvfold: { readonly thread: string; readonly ledger: readonly LedgerEntry[] }
+  readonly kvfold: {
+    readonly thread: string
+    readonly ledger: readonly LedgerEntry[]
+    readonly edits: { readonly approximate: number } | null
+  }
 }
 
 interface ExportedThread {
@@ -247,7 +251,11 @@ class Served {
     const said: Message = { role: 'assistant', content: content ?? '', ...(calls === undefined ? {} : { tool_calls: calls }) }
     // Calls that a model of random weights makes have no results; such a conversation is left there.
     if (calls === undefined) talk.messages.push({ role: 'user', content: words }, said)
-    talk.thread = reply.kvfold.thread
+    const { thread, edits, ledger } = reply.kvfold
+    const approximate = Math.max(0, ...ledger.filter(({ kind }) => kind === 'answer').map((entry) => entry.approximate))
+    if ((edits?.approximate ?? 0) !== approximate)
+      this.judge.blame('counts', at, `${approximate} tokens are approximate, the answer says ${edits?.approximate ?? 'nothing'}`)
+    talk.thread = thread
     await this.#acknowledged(at, talk)
     return reply
   }

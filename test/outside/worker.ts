@@ -234,6 +234,14 @@ async function carryOut(op: Op): Promise<WorkerSaid> {
       sending(op.talk, talk, messages)
       return {}
     }
+    case 'other': {
+      const talk = talkOf(op.talk)
+      const { messages } = talk.conversation
+      const at = messages.findLastIndex(({ role }) => role === 'user')
+      const content = `${op.content} ${messages[at]?.content ?? ''}`
+      sending(op.talk, talk, [...messages.slice(0, Math.max(0, at)), { role: 'user', content }])
+      return {}
+    }
     case 'back': {
       const talk = talkOf(op.talk)
       const { length } = talk.asked
