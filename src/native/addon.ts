@@ -88,6 +88,13 @@ export interface Addon {
   modelDescribe(model: ModelHandle): RawModel
   vocabularyDescribe(model: ModelHandle): RawVocabulary
   tokenize(model: ModelHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array
+  /** The tokens of all texts, one behind the other, and how many each has. */
+  tokenizeAll(
+    model: ModelHandle,
+    texts: readonly string[],
+    addSpecial: boolean,
+    parseSpecial: boolean,
+  ): Promise<{ readonly tokens: Int32Array; readonly counts: Int32Array }>
   piece(model: ModelHandle, token: number, special: boolean): Uint8Array
   contextCreate(model: ModelHandle, options: object): Promise<RawContext>
   contextFree(context: ContextHandle): Promise<void>

@@ -6,6 +6,7 @@
 namespace kvfold {
 
 void ModelHandle::free() {
+  std::unique_lock<std::shared_mutex> lock(reading);
   if (model != nullptr) llama_model_free(model);
   model = nullptr;
   vocab = nullptr;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,6 +28,8 @@ struct Failure : std::exception {
 struct ModelHandle {
   llama_model *model = nullptr;
   const llama_vocab *vocab = nullptr;
+  // Tasks that read the vocabulary on another thread share it; `free` waits for them.
+  std::shared_mutex reading;
   ~ModelHandle() { free(); }
   void free();
   // A token for every text that is one token's; none that ends generation.

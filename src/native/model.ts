@@ -15,6 +15,7 @@ import { Context, samplerHandles } from './context.js'
 import { refuseBrokenDriver, usable } from './devices.js'
 import { checkGguf } from './gguf-file.js'
 import { identityOf } from './sequence-state.js'
+import { AT_ONCE, tokenizing } from './tokenizing.js'
 import type {
   BackendInfo,
   ContextOptions,
@@ -45,8 +46,8 @@ export class Model implements NativeModel {
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #contexts = new Set<Context>()
   readonly #samplers = new Set<Sampler>()
-  /** Contexts that are being made; they use the model on another thread. */
-  readonly #making = new Set<Promise<unknown>>()
+  /** What uses the model on another thread: contexts that are being made, texts that are being tokenized. */
+  readonly #using = new Set<Promise<unknown>>()
   #handle: ModelHandle | null
   #disposing: Promise<void> | null = null
 
@@ -125,8 +126,34 @@ export class Model implements NativeModel {
     return this.#handle
   }
 
-  tokenize(text: string, { addSpecial = false, parseSpecial = false }: TokenizeOptions = {}): Int32Array {
+  tokenize(text: string, options: TokenizeOptions = {}): Int32Array {
+    const { addSpecial = false, parseSpecial = false } = options
     const { handle } = this
+    this.#refuseUntokenizable(options)
+    return calling(() => this.#addon.tokenize(handle, text, addSpecial, parseSpecial))
+  }
+
+  async tokenizeAll(texts: readonly string[], options: TokenizeOptions = {}): Promise<readonly Int32Array[]> {
+    const { addSpecial = false, parseSpecial = false } = options
+    const size = texts.reduce((sum, text) => sum + text.length + 1, 0)
+    if (size <= AT_ONCE) return texts.map((text) => this.tokenize(text, options))
+    const { handle } = this
+    this.#refuseUntokenizable(options)
+    return this.#elsewhere(async () => {
+      const leave = await tokenizing.enter(size)
+      try {
+        const { tokens, counts } = await awaiting(() => this.#addon.tokenizeAll(handle, texts, addSpecial, parseSpecial))
+        let at = 0
+        // Copies: a short text does not keep the tokens of all.
+        return Array.from(counts, (count) => tokens.slice(at, (at += count)))
+      } finally {
+        leave()
+      }
+    })
+  }
+
+  /** @throws KvfoldError model/unsupported without a vocabulary; model/bad-file where special tokens are asked for that have no id */
+  #refuseUntokenizable({ addSpecial = false }: TokenizeOptions): void {
     this.#refuseWithoutVocabulary()
     const { addBos, bos, addEos, eos } = this.special
     // llama.cpp ends the process on it.
@@ -135,7 +162,17 @@ export class Model implements NativeModel {
         'model/bad-file',
         `${this.info.path} asks for a BOS or EOS token and names none; tokenize without addSpecial.`,
       )
-    return calling(() => this.#addon.tokenize(handle, text, addSpecial, parseSpecial))
+  }
+
+  /** Awaits what uses the model on another thread; `dispose` waits for it. */
+  async #elsewhere<T>(work: () => Promise<T>): Promise<T> {
+    const working = work()
+    this.#using.add(working)
+    try {
+      return await working
+    } finally {
+      this.#using.delete(working)
+    }
   }
 
   detokenize(tokens: Int32Array | readonly number[], special = false): string {
@@ -174,17 +211,13 @@ export class Model implements NativeModel {
     const devices = usable(this.#backend.gpu, this.#addon.about().devices)
     const plan = planContext(options, this, devices)
     refuseBrokenDriver(devices, loadedLibraries)
-    const making = awaiting(() => this.#addon.contextCreate(handle, plan.raw))
-    this.#making.add(making)
-    try {
-      const made = await making
+    return this.#elsewhere(async () => {
+      const made = await awaiting(() => this.#addon.contextCreate(handle, plan.raw))
       const identity = identityOf(this.#backend.release, this.info, plan, made.flashAttention)
       const context = new Context(this.#addon, this.info, made, plan, identity, (closed) => this.#contexts.delete(closed))
       this.#contexts.add(context)
       return context
-    } finally {
-      this.#making.delete(making)
-    }
+    })
   }
 
   /** @throws KvfoldError native/bad-argument, engine/bad-grammar, native/disposed */
@@ -209,7 +242,7 @@ export class Model implements NativeModel {
   async #dispose(): Promise<void> {
     const handle = this.#handle
     if (handle === null) return
-    await Promise.allSettled(this.#making)
+    await Promise.allSettled(this.#using)
     await Promise.all([...this.#contexts].map((context) => context.dispose()))
     for (const sampler of [...this.#samplers]) sampler.dispose()
     this.#handle = null

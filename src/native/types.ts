@@ -281,6 +281,11 @@ export interface NativeModel {
   readonly info: ModelInfo
   readonly special: SpecialTokens
   tokenize(text: string, options?: TokenizeOptions): Int32Array
+  /**
+   * The same of each text, on another thread, so that the event loop goes on; short texts are done at once. Two calls of a process run at a time.
+   * @throws KvfoldError native/bad-argument for a text of more than a GiB; as `tokenize`
+   */
+  tokenizeAll(texts: readonly string[], options?: TokenizeOptions): Promise<readonly Int32Array[]>
   /** Exact bytes of the tokens as UTF-8 text (invalid sequences become U+FFFD). Control tokens are shown when `special` is true (default false). */
   detokenize(tokens: Int32Array | readonly number[], special?: boolean): string
   /** The bytes of one token as it is written out; empty for control tokens unless `special` (default true here). */

@@ -45,6 +45,38 @@ describe('tokens', () => {
     }
   })
 
+  test('many texts on another thread have the tokens that each has at once', async () => {
+    const texts = ['', ...TEXTS, 'a long text, of some length. '.repeat(4_000), ...TEXTS]
+    for (const options of [{}, { parseSpecial: true, addSpecial: true }])
+      expect(await model.tokenizeAll(texts, options)).toEqual(texts.map((text) => model.tokenize(text, options)))
+    expect(await model.tokenizeAll(TEXTS)).toEqual(TEXTS.map((text) => model.tokenize(text)))
+  })
+
+  test('short texts do not wait for long ones, more than two of which are read', async () => {
+    const long = 'word and word '.repeat(100_000)
+    const ended: string[] = []
+    const read = async (name: string, text: string) => {
+      await model.tokenizeAll([text])
+      ended.push(name)
+    }
+    await Promise.all([
+      ...['first', 'second', 'third', 'fourth'].map((name) => read(name, long)),
+      read('shorter', long.slice(0, 50_000)),
+      read('short', 'a word'),
+    ])
+    expect(ended[0]).toBe('short')
+    expect(ended.indexOf('shorter')).toBeLessThan(ended.indexOf('third'))
+    expect(ended).toHaveLength(6)
+  })
+
+  test('a model that is disposed while it reads a text reads it to its end', async () => {
+    const other = await native.loadModel(await tinyModel())
+    const reading = other.tokenizeAll(['word '.repeat(100_000)])
+    await other.dispose()
+    expect((await reading)[0]!.length).toBeGreaterThan(1_000)
+    await expect(other.tokenizeAll(['word '.repeat(100_000)])).rejects.toMatchObject({ code: 'native/disposed' })
+  })
+
   test('control tokens are recognised only when asked for', () => {
     const { eos } = model.special
     const text = '<|im_end|>'
