@@ -64,12 +64,15 @@ export function replacedBy(
     const last = together.at(-1)!.text.end
     const start = Math.min(first, base.starts[tokens.start]!)
     const end = Math.max(last, base.ends[tokens.end - 1]!)
-    const made = text.slice(start, first) + applyToText(text.slice(0, last), together).slice(first) + text.slice(last, end)
+    const own = together.map((change) => ({ ...change, text: moved(change.text, -first) }))
+    const made = text.slice(start, first) + applyToText(text.slice(first, last), own) + text.slice(last, end)
     const by = { text: made, aligned: tokenize(made) }
     const forget = together.some((change) => change.forget)
     return { text: { start, end }, tokens, by, contract: strictest(together), forget }
   })
 }
+
+const moved = ({ start, end }: Span, by: number): Span => ({ start: start + by, end: end + by })
 
 /** What all of them ask for; `exact`, which is always right, when that is not the same. */
 function strictest([first, ...others]: readonly TextChange[]): Contract | null {

@@ -1,6 +1,7 @@
 import type { Contract } from '../core/contract.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { Span } from '../core/span.js'
+import { atOnce, inTurns, type Steps } from '../core/turns.js'
 import { writeJson } from '../core/written-json.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
 import { templateMessages, toolsValue, toValue } from './conversation.js'
@@ -89,6 +90,11 @@ interface Base extends Trace {
   readonly maps: ReadonlyMap<number, OffsetMap>
 }
 
+/** A prompt before its edits and before it is tokenized. */
+interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts' | 'refused'> {
+  readonly fixed: readonly Fixed[]
+}
+
 /** Formats with variables that are kept: a server's clients have a few. */
 const MOST_VARIANTS = 8
 
@@ -165,9 +171,24 @@ export class ChatFormat {
    * with the replacement.
    * @throws KvfoldError chat/template-failed, chat/bad-message; internal/invariant for edits that overlap
    */
-  render({ messages, tools = [], edits = [], generationPrompt: isPrompted = true, continues = false }: RenderRequest): Rendered {
-    const ending = continues ? 'beginning' : isPrompted ? 'prompt' : 'nothing'
-    const base = this.#base(messages, tools, new Set(edits.map(({ message }) => message)), ending)
+  render(request: RenderRequest): Rendered {
+    return this.#rendered(request, this.#base(...baseOf(request)))
+  }
+
+  /** As `render`. The event loop goes on while a long conversation is rendered and tokenized. */
+  async renderInTurns(request: RenderRequest): Promise<Rendered> {
+    return this.#rendered(request, await this.#baseInTurns(...baseOf(request)))
+  }
+
+  /** The text of `render` alone; nothing is tokenized. @throws KvfoldError as `render` */
+  async textInTurns({ messages, tools = [] }: Pick<RenderRequest, 'messages' | 'tools'>): Promise<string> {
+    checkMessages(messages)
+    const { text } = await inTurns(this.#layout(messages, tools, new Set(), 'prompt'))
+    return text.value
+  }
+
+  #rendered({ messages, edits = [], ...request }: RenderRequest, base: Base): Rendered {
+    const ending = endingOf(request)
     const { value } = base.text
     const changes = changesOf(edits, base.base, (message) => base.maps.get(message) ?? null)
     const replaced = replacedBy(changes, value, base.base, (text) => this.#encoder.innerAligned(text))
@@ -261,26 +282,41 @@ export class ChatFormat {
   }
 
   /** The prompt without its edits. The last one is kept: a fold snaps several times before it renders. */
-  #base(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: ReadonlySet<number>, ending: Ending): Base {
+  #base(...asked: BaseRequest): Base {
+    const known = this.#known(asked)
+    if ('base' in known) return known.base
+    const layout = atOnce(this.#layout(...known.of))
+    return this.#keep(known.inputs, this.#based(layout, this.#encoder.encode(layout.text, layout.fixed)))
+  }
+
+  async #baseInTurns(...asked: BaseRequest): Promise<Base> {
+    const known = this.#known(asked)
+    if ('base' in known) return known.base
+    const layout = await inTurns(this.#layout(...known.of))
+    return this.#keep(known.inputs, this.#based(layout, await this.#encoder.encodeInTurns(layout.text, layout.fixed)))
+  }
+
+  /** The last prompt, where the same is asked again; else what to make, and by what it is known. */
+  #known([messages, tools, edits, ending]: BaseRequest):
+    { readonly base: Base } | { readonly inputs: readonly unknown[]; readonly of: BaseRequest } {
     checkMessages(messages)
     // Edits change an unedited prompt only where they keep the template's wording instead of a sampled one.
     const edited = new Set([...edits].filter((index) => messages[index]?.sampled !== undefined))
     const inputs: readonly unknown[] = [ending, ...edited, 'tools', ...tools, 'messages', ...messages]
     const recent = this.#recent
-    if (recent !== null && sameItems(recent.inputs, inputs)) return recent.base
-    const base = this.#compute([...messages], [...tools], edited, ending)
+    if (recent !== null && sameItems(recent.inputs, inputs)) return { base: recent.base }
+    return { inputs, of: [[...messages], [...tools], edited, ending] }
+  }
+
+  #keep(inputs: readonly unknown[], base: Base): Base {
     this.#recent = { inputs, base }
     return base
   }
 
-  #compute(
-    messages: readonly ChatMessage[],
-    tools: readonly ToolDefinition[],
-    edited: ReadonlySet<number>,
-    ending: Ending,
-  ): Base {
-    const whole = this.#text(messages, tools, ending === 'prompt')
+  *#layout(...[messages, tools, edited, ending]: BaseRequest): Steps<Layout> {
+    const whole = yield* this.#text(messages, tools, ending === 'prompt')
     const plain = ending === 'beginning' ? whole.slice(0, this.#shown(whole, messages).end) : whole
+    yield
     const count = messages.length
     const plainStarts = [...messageStarts(plain, count), plain.length]
     const answered = messages.some(({ sampled }) => sampled !== undefined)
@@ -293,15 +329,14 @@ export class ChatFormat {
         })
       : { text: plain, fixed: [], refused: [] }
     const textStarts = text === plain ? plainStarts : [...messageStarts(text, count), text.length]
-    const begun = ending === 'beginning' ? this.#shown(text, messages) : null
-    const beginning = begun === null ? [] : [{ ...begun, tokens: this.#encoder.inner(text.value.slice(begun.start, begun.end)) }]
-    const base = this.#encoder.encode(text, [...fixed, ...this.#notes(text), ...beginning])
+    const beginning = ending === 'beginning' ? [{ ...this.#shown(text, messages), tokens: null }] : []
+    return { messages, tools, text, textStarts, refused, fixed: [...fixed, ...this.#notes(text), ...beginning] }
+  }
+
+  #based({ messages, tools, text, textStarts, refused }: Layout, base: Aligned): Base {
+    const count = messages.length
     const tokenStarts = textStarts.map((start, index) => firstToken(base, start, index, count))
-    const maps = new Map<number, OffsetMap>()
-    messages.forEach(({ content }, index) => {
-      const map = OffsetMap.of(text, index, content.length)
-      if (map !== null) maps.set(index, map)
-    })
+    const maps = OffsetMap.all(text, (index) => messages[index]?.content.length ?? null)
     return { messages, tools, variables: this.variant?.variables ?? [], text, base, textStarts, tokenStarts, refused, maps }
   }
 
@@ -331,9 +366,9 @@ export class ChatFormat {
     return notes
   }
 
-  #text(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], generationPrompt: boolean): Tracked {
+  #text(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], generationPrompt: boolean): Steps<Tracked> {
     const { capabilities: form } = this
-    return this.template.render({
+    return this.template.steps({
       messages: templateMessages(messages, tools, form, this.syntax.writer),
       tools: toolsValue(tools, form),
       generationPrompt,
@@ -351,14 +386,30 @@ export class ChatFormat {
   #probe(): { readonly prompt: string; readonly ending: string } {
     if (this.#probed !== null) return this.#probed
     const user: ChatMessage = { role: 'user', content: 'x' }
-    const asked = this.#text([user], [], true)
+    const asked = atOnce(this.#text([user], [], true))
     const [, prompt = asked.length] = messageStarts(asked, 1)
-    const answered = this.#text([user, { role: 'assistant', content: 'y' }, user], [], false)
+    const answered = atOnce(this.#text([user, { role: 'assistant', content: 'y' }, user], [], false))
     const [, , next = answered.length] = messageStarts(answered, 3)
     const end = OffsetMap.of(answered, 1, 1)?.text.end ?? next
     return (this.#probed = { prompt: asked.value.slice(prompt), ending: answered.value.slice(end, next) })
   }
 }
+
+/** Messages, tools, messages with edits and ending of a prompt without its edits. */
+type BaseRequest = readonly [readonly ChatMessage[], readonly ToolDefinition[], ReadonlySet<number>, Ending]
+
+const endingOf = ({
+  generationPrompt = true,
+  continues = false,
+}: Pick<RenderRequest, 'generationPrompt' | 'continues'>): Ending =>
+  continues ? 'beginning' : generationPrompt ? 'prompt' : 'nothing'
+
+const baseOf = (request: RenderRequest): BaseRequest => [
+  request.messages,
+  request.tools ?? [],
+  new Set((request.edits ?? []).map(({ message }) => message)),
+  endingOf(request),
+]
 
 /**
  * The first token of a message that begins at a character; the first message has all before it too, and the end comes after `count` and the

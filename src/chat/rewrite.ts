@@ -61,7 +61,10 @@ function changedTools(before: Trace, after: Trace): TemplateRewrite | null {
   }
 }
 
-const without = (names: readonly string[], others: readonly string[]): string[] => names.filter((name) => !others.includes(name))
+function without(names: readonly string[], others: readonly string[]): string[] {
+  const known = new Set(others)
+  return names.filter((name) => !known.has(name))
+}
 
 /** The first three of many names. */
 const few = (names: readonly string[]): string =>

@@ -1,10 +1,12 @@
 /** Text that knows, character by character, which part of the conversation it was copied from; immutable, run-length coded. */
-import type { Span } from '../core/span.js'
+import { lowerBound, type Span } from '../core/span.js'
 
 export class Tracked {
   static readonly empty = new Tracked([], '')
 
   readonly #value: string
+  /** Where each piece begins; made when something is first cut out. */
+  #starts: Int32Array | null = null
 
   private constructor(
     readonly pieces: readonly Piece[],
@@ -37,14 +39,15 @@ export class Tracked {
   /** Characters `[start, end)`. */
   slice(start: number, end = this.length): Tracked {
     if (start <= 0 && end >= this.length) return this
-    if (start >= end) return Tracked.empty
+    if (start >= end || start >= this.length) return Tracked.empty
+    const from = Math.max(0, start)
+    const to = Math.min(end, this.length)
+    const starts = (this.#starts ??= startsOf(this.pieces))
     const pieces: Piece[] = []
-    let at = 0
-    for (const piece of this.pieces) {
-      const next = at + piece.text.length
-      if (next > start && at < end) pieces.push(cutPiece(piece, Math.max(0, start - at), Math.min(piece.text.length, end - at)))
-      at = next
-      if (at >= end) break
+    // No piece is empty, so the first that begins behind `from` comes after the one to begin with.
+    for (let index = lowerBound(starts.length, (at) => starts[at]! <= from) - 1; starts[index]! < to; index++) {
+      const [piece, at] = [this.pieces[index]!, starts[index]!]
+      pieces.push(cutPiece(piece, Math.max(0, from - at), Math.min(piece.text.length, to - at)))
     }
     return new Tracked(pieces, this.#value.slice(start, end))
   }
@@ -108,6 +111,12 @@ export class Tracked {
     for (const piece of this.pieces) append(pieces, piece.owner === null ? { ...piece, owner } : piece)
     return new Tracked(pieces, this.#value)
   }
+}
+
+function startsOf(pieces: readonly Piece[]): Int32Array {
+  const starts = new Int32Array(pieces.length)
+  for (let index = 1; index < pieces.length; index++) starts[index] = starts[index - 1]! + pieces[index - 1]!.text.length
+  return starts
 }
 
 function append(pieces: Piece[], piece: Piece): void {
@@ -203,17 +212,31 @@ export class OffsetMap {
 
   /** Where `text` shows the content of `message`; null when it shows none of it. A second showing is left out. */
   static of(text: Tracked, message: number, length: number): OffsetMap | null {
-    const stretches: ShownContent[] = []
+    return OffsetMap.all(text, (index) => (index === message ? length : null)).get(message) ?? null
+  }
+
+  /**
+   * The maps of all messages of which `text` shows content, in one pass over it.
+   * @param lengthOf characters of a message's original content; null: its map is not wanted
+   */
+  static all(text: Tracked, lengthOf: (message: number) => number | null): Map<number, OffsetMap> {
+    const shownOf = new Map<number, ShownContent[]>()
     let at = 0
     for (const { text: shown, origin, from, to, exact } of text.pieces) {
-      const end = at + shown.length
-      const ours = typeof origin !== 'string' && origin.field === 'content' && origin.message === message
-      if (ours && from >= (stretches.at(-1)?.content.end ?? 0))
-        stretches.push({ content: { start: from, end: to }, text: { start: at, end }, exact })
-      at = end
+      const start = at
+      at += shown.length
+      if (typeof origin === 'string' || origin.field !== 'content') continue
+      const stretches = shownOf.get(origin.message) ?? []
+      if (from < (stretches.at(-1)?.content.end ?? 0)) continue
+      if (stretches.push({ content: { start: from, end: to }, text: { start, end: at }, exact }) === 1)
+        shownOf.set(origin.message, stretches)
     }
-    const [first, ...rest] = stretches
-    return first === undefined ? null : new OffsetMap([first, ...rest], length)
+    const maps = new Map<number, OffsetMap>()
+    for (const [message, [first, ...rest]] of shownOf) {
+      const length = lengthOf(message)
+      if (length !== null && first !== undefined) maps.set(message, new OffsetMap([first, ...rest], length))
+    }
+    return maps
   }
 
   /** From the first shown character to the last. */

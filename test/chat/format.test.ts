@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest'
 import { ChatFormat } from '../../src/chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../src/chat/message.js'
 import type { Span } from '../../src/core/span.js'
-import { realTemplate } from '../support/bundle.js'
+import { realTemplate, realTemplates } from '../support/bundle.js'
 import {
   builtinTemplate,
   coversAll,
@@ -462,5 +462,57 @@ describe('templates that rewrite history', () => {
         expect(format.check(before, format.render({ messages: messages.slice(0, count + 1), tools }))).toBeNull()
       }
     }
+  })
+})
+
+describe('in turns', () => {
+  const conversations: readonly (readonly [string, readonly ChatMessage[]])[] = [
+    ['calls and results', weatherConversation()],
+    ['one message', [user('a\n\nlong text '.repeat(30))]],
+    ['an answer that goes on', [user('hi'), { role: 'assistant', content: 'It begins'.repeat(20) }]],
+    ['an answer as it was sampled', [user('hi'), sampledMessage(ruledFormat(builtinTemplate), ' ho'), user('more')]],
+  ]
+
+  test.each(
+    conversations.flatMap(([name, messages]) => realTemplates().map((each) => [name, each.name, each.source, messages] as const)),
+  )('%s of %s is what it is at once', async (_name, _template, source, messages) => {
+    for (const request of [{ messages }, { messages, tools }, { messages, continues: messages.at(-1)?.role === 'assistant' }]) {
+      const [once, turns] = [ruledFormat(source), ruledFormat(source)]
+      const text = (work: () => unknown) => Promise.resolve().then(work).catch(String)
+      expect(await text(() => turns.format.renderInTurns(request))).toEqual(await text(() => once.format.render(request)))
+      if (request.continues !== true)
+        expect(await text(() => turns.format.textInTurns(request))).toEqual(await text(() => once.format.render(request).text))
+    }
+  })
+
+  test('timers go on while a long conversation is rendered', async () => {
+    const messages = Array.from({ length: 8_000 }, (_, index) => user(`Message ${index}.`))
+    const { format } = ruledFormat(builtinTemplate)
+    let ticks = 0
+    const timer = setInterval(() => ticks++, 1)
+    await format.renderInTurns({ messages })
+    clearInterval(timer)
+    expect(ticks).toBeGreaterThan(10)
+  })
+})
+
+describe('long conversations', () => {
+  const { format } = ruledFormat(builtinTemplate)
+  const conversation = (count: number): ChatMessage[] =>
+    Array.from({ length: count }, (_, index) => ({ role: index % 2 === 0 ? 'user' : 'assistant', content: `Message ${index}.` }))
+  /** Milliseconds of this process. */
+  const cost = (work: () => unknown): number => {
+    const before = process.cpuUsage()
+    work()
+    const { user, system } = process.cpuUsage(before)
+    return (user + system) / 1000
+  }
+
+  test('cost as much a message as short ones', () => {
+    const [few, many] = [conversation(1_000), conversation(16_000)]
+    format.render({ messages: conversation(1_000) })
+    const [short, long] = [cost(() => format.render({ messages: few })), cost(() => format.render({ messages: many }))]
+    // 16 times where each message costs the same, 256 times where each looks at all others.
+    expect(long / short).toBeLessThan(64)
   })
 })

@@ -2,10 +2,15 @@
  * Runs a parsed template so that the result knows which characters of which message it shows: the library's interpreter, with every operation that
  * makes text replaced by a tracked one.
  */
+import { atOnce, type Steps } from '../../core/turns.js'
 import { type Owner, Tracked } from '../tracked.js'
 import { applyFilter, listMethod, pythonic } from './filters.js'
 import {
   ArrayValue,
+  BreakControl,
+  ContinueControl,
+  Environment,
+  IntegerValue,
   Interpreter,
   isArray,
   isMapping,
@@ -17,6 +22,7 @@ import {
   type TemplateScope,
   trackedOf,
   TrackedString,
+  TruthValue,
   UndefinedValue,
   type Value,
 } from './values.js'
@@ -51,6 +57,11 @@ export class TrackingInterpreter extends Interpreter {
     super(environment)
   }
 
+  /** A whole template, a round of a loop a step. */
+  program(node: Node, environment: TemplateScope): Steps<Value> {
+    return this.#block((node as NodeFields).body ?? [], environment)
+  }
+
   override evaluate(node: Node | undefined, environment: TemplateScope): Value {
     if (node === undefined) return super.evaluate(node, environment)
     const fields = node as NodeFields
@@ -79,25 +90,34 @@ export class TrackingInterpreter extends Interpreter {
       case 'MemberExpression':
         return this.#member(fields, environment)
       case 'For':
-        return this.#loop(node as Node & LoopNode, environment)
       case 'If':
+        return atOnce(this.#statement(node, environment))
       case 'SelectExpression':
-        return this.#conditional(node, fields.test, environment)
       case 'Ternary':
-        return this.#conditional(node, fields.condition, environment)
+        return atOnce(this.#conditional(node, fields.test ?? fields.condition, environment))
       default:
         return super.evaluate(node, environment)
     }
   }
 
   override evaluateBlock(nodes: readonly Node[], environment: TemplateScope): Value {
+    return atOnce(this.#block(nodes, environment))
+  }
+
+  *#statement(node: Node, environment: TemplateScope): Steps<Value> {
+    if (node.type === 'For') return yield* this.#loop(node as Node & LoopNode, environment)
+    if (node.type === 'If') return yield* this.#conditional(node, (node as NodeFields).test, environment)
+    return this.evaluate(node, environment)
+  }
+
+  *#block(nodes: readonly Node[], environment: TemplateScope): Steps<Value> {
     const frame = this.#loops.at(-1)
     const looped = frame !== undefined && (frame.body === nodes || frame.otherwise === nodes)
     const parts: Tracked[] = []
     if (looped && frame.variable !== null) frame.owner = this.messageOf(environment.lookupVariable(frame.variable))
     try {
       for (const node of nodes) {
-        const value = this.evaluate(node, environment)
+        const value = yield* this.#statement(node, environment)
         if (value instanceof NullValue && SILENT.has(node.type)) continue
         if (!(value instanceof UndefinedValue)) parts.push(pieceOf(value))
       }
@@ -187,18 +207,41 @@ export class TrackingInterpreter extends Interpreter {
     if (frame !== undefined && item !== undefined) frame.owner = this.messageOf(item) ?? frame.owner
   }
 
-  #loop(node: Node & LoopNode, environment: TemplateScope): Value {
+  *#loop(node: Node & LoopNode, environment: TemplateScope): Steps<Value> {
     const variable = node.loopvar.type === 'Identifier' ? String(node.loopvar.value) : null
     const frame: LoopFrame = { body: node.body, otherwise: node.defaultBlock, rounds: [], variable, owner: null }
     const iterable = (node.iterable as NodeFields).type === 'SelectExpression' ? null : this.evaluate(node.iterable, environment)
-    const over = iterable === null ? node.iterable : constant(iterableOf(iterable))
     this.#loops.push(frame)
     try {
-      super.evaluate(changed({ ...node, iterable: over }), environment)
+      const items = iterable === null ? null : itemsOf(iterableOf(iterable))
+      if (variable !== null && items !== null) yield* this.#rounds(node, variable, items, environment)
+      else {
+        const over = iterable === null ? node.iterable : constant(iterableOf(iterable))
+        super.evaluate(changed({ ...node, iterable: over }), environment)
+      }
     } finally {
       this.#loops.pop()
     }
     return new TrackedString(Tracked.join(frame.rounds))
+  }
+
+  /** As the library does it; a round that `continue` ends does not count as one. */
+  *#rounds(node: LoopNode, variable: string, items: readonly Value[], environment: TemplateScope): Steps<undefined> {
+    const scope = new Environment(environment)
+    let isEmpty = true
+    for (const [index, item] of items.entries()) {
+      scope.setVariable('loop', loopValue(items, index))
+      scope.setVariable(variable, item)
+      try {
+        yield* this.#block(node.body, scope)
+        isEmpty = false
+      } catch (error) {
+        if (error instanceof BreakControl) break
+        if (!(error instanceof ContinueControl)) throw error
+      }
+      yield
+    }
+    if (isEmpty) yield* this.#block(node.defaultBlock, scope)
   }
 
   /** One round of a loop belongs to the message it loops over, or to the only message whose text it shows. */
@@ -209,19 +252,25 @@ export class TrackingInterpreter extends Interpreter {
   }
 
   /** What stands under a condition on the generation prompt belongs to the generation prompt. */
-  #conditional(node: Node, test: Node | undefined, environment: TemplateScope): Value {
+  *#conditional(node: Node, test: Node | undefined, environment: TemplateScope): Steps<Value> {
     const prompted =
       mentionsPrompt(test) &&
       environment.lookupVariable(PROMPT).value === true &&
       this.evaluate(test, environment).__bool__().value
-    if (!prompted) return super.evaluate(node, environment)
+    if (!prompted) return yield* this.#branch(node, environment)
     this.#loops.push({ body: [], otherwise: [], rounds: [], variable: null, owner: 'prompt' })
     try {
-      const made = super.evaluate(node, environment)
+      const made = yield* this.#branch(node, environment)
       return isString(made) ? new TrackedString(trackedOf(made).owned('prompt')) : made
     } finally {
       this.#loops.pop()
     }
+  }
+
+  *#branch(node: Node, environment: TemplateScope): Steps<Value> {
+    if (node.type !== 'If') return super.evaluate(node, environment)
+    const { test, body = [], alternate = [] } = node as NodeFields
+    return yield* this.#block(this.evaluate(test, environment).__bool__().value ? body : alternate, environment)
   }
 
   #literal(text: string): Value {
@@ -230,6 +279,28 @@ export class TrackingInterpreter extends Interpreter {
     return new TrackedString(owner === null ? made : made.owned(owner))
   }
 }
+
+/** What the library loops over; null: it says itself why it does not. */
+function itemsOf(value: Value): readonly Value[] | null {
+  if (isArray(value)) return value.value
+  return isMapping(value) ? [...value.value.keys()].map((key) => new TrackedString(Tracked.of(key, 'unknown'))) : null
+}
+
+/** The variable `loop` of a round. */
+const loopValue = (items: readonly Value[], index: number): Value =>
+  new MappingValue(
+    new Map<string, Value>([
+      ['index', new IntegerValue(index + 1)],
+      ['index0', new IntegerValue(index)],
+      ['revindex', new IntegerValue(items.length - index)],
+      ['revindex0', new IntegerValue(items.length - index - 1)],
+      ['first', new TruthValue(index === 0)],
+      ['last', new TruthValue(index === items.length - 1)],
+      ['length', new IntegerValue(items.length)],
+      ['previtem', items[index - 1] ?? new UndefinedValue()],
+      ['nextitem', items[index + 1] ?? new UndefinedValue()],
+    ]),
+  )
 
 /** What Python's Jinja loops over: a string's characters, nothing for an undefined value. */
 function iterableOf(value: Value): Value {
@@ -284,6 +355,7 @@ export interface NodeFields extends Node {
   readonly step?: Node
   readonly test?: Node
   readonly body?: readonly Node[]
+  readonly alternate?: readonly Node[]
   readonly iterable?: Node
   readonly condition?: Node
 }

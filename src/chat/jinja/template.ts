@@ -1,5 +1,6 @@
 /** A parsed chat template: turns template messages into text whose every character knows where it comes from. */
 import { KvfoldError } from '../../core/errors.js'
+import { atOnce, type Steps } from '../../core/turns.js'
 import { Tracked } from '../tracked.js'
 import { TrackingInterpreter } from './interpreter.js'
 import { plainJson, strftime, trackedJson } from './filters.js'
@@ -69,7 +70,12 @@ export class Template {
   }
 
   /** @throws KvfoldError chat/template-failed when the template refuses the messages or uses what we cannot run */
-  render({ messages, tools, generationPrompt, variables = [] }: TemplateInput): Tracked {
+  render(input: TemplateInput): Tracked {
+    return atOnce(this.steps(input))
+  }
+
+  /** As `render`, in steps: a message a step, where the template loops over them. */
+  *steps({ messages, tools, generationPrompt, variables = [] }: TemplateInput): Steps<Tracked> {
     const environment = new Environment()
     for (const [name, value] of variables) environment.setVariable(name, value)
     const indices = new Map<Value, number>(messages.map(({ index, value }) => [value, index]))
@@ -81,7 +87,7 @@ export class Template {
     environment.setVariable('functions', new TrackedString(functions))
     try {
       const interpreter = new TrackingInterpreter(environment, (value) => indices.get(value) ?? null)
-      return trackedOf(interpreter.evaluate(this.#program, environment))
+      return trackedOf(yield* interpreter.program(this.#program, environment))
     } catch (error) {
       throw new KvfoldError('chat/template-failed', `The chat template failed: ${reason(error)}.`, { cause: error })
     }

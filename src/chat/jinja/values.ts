@@ -34,7 +34,7 @@ export interface Evaluator {
 }
 
 interface Library {
-  readonly Environment: new () => TemplateScope
+  readonly Environment: new (parent?: TemplateScope) => TemplateScope
   readonly Interpreter: new (environment: TemplateScope) => Evaluator
   readonly tokenize: (source: string, options: { readonly lstrip_blocks: boolean; readonly trim_blocks: boolean }) => unknown
   readonly parse: (tokens: unknown) => Node
@@ -96,6 +96,20 @@ export function numberValue(value: number, text?: string): Value {
   if (text === undefined) return Number.isInteger(value) ? new IntegerValue(value) : new FloatValue(value)
   return /[.eE]/.test(text) ? new WrittenFloat(value, text) : new WrittenInteger(value, text)
 }
+
+/** The library's errors for a statement that leaves a round, taken from what it throws. */
+function thrownFor(type: string): abstract new () => Error {
+  const environment = new Environment()
+  try {
+    new Interpreter(environment).evaluate({ type }, environment)
+  } catch (error) {
+    return (error as Error).constructor as abstract new () => Error
+  }
+  throw new Error(`the template library takes no ${type}`)
+}
+
+export const BreakControl = thrownFor('Break')
+export const ContinueControl = thrownFor('Continue')
 
 export const isString = (value: Value): value is Holding<string> => value instanceof StringValue
 export const isArray = (value: Value): value is Holding<readonly Value[]> => value instanceof ArrayValue

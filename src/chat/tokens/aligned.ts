@@ -1,5 +1,6 @@
 /** Tokens of a text with the characters that each of them shows. */
 import type { Span } from '../../core/span.js'
+import { atOnce, type Steps } from '../../core/turns.js'
 
 export interface Aligned {
   readonly tokens: Int32Array
@@ -27,15 +28,36 @@ export interface Habits {
  * nothing; whitespace that it swallowed is shown by nothing. Where the pieces are not the text even so (a tokenizer that
  * normalises), only the ends are borders: all tokens show the whole.
  */
-export function align(
+export const align = (...made: Parameters<typeof alignSteps>): Aligned => atOnce(alignSteps(...made))
+
+/** Tokens between two yields. */
+const STEP = 4096
+
+/** As `align`, in steps of some thousand tokens. */
+export function* alignSteps(
   text: string,
   tokens: Int32Array,
   piece: (token: number) => Uint8Array,
   habits: Habits | null = null,
-): Aligned {
-  const pieces = Array.from(tokens, piece)
-  const walk = new Walk(text, tokens, pieces)
-  return walk.run(null) ?? walk.run(anyStart) ?? (habits === null ? null : walk.run(habits)) ?? whole(text, tokens)
+): Steps<Aligned> {
+  const offsets = new Int32Array(tokens.length)
+  let size = 0
+  for (let at = 0; at < tokens.length; at++) {
+    if (at % STEP === STEP - 1) yield
+    offsets[at] = size
+    size += piece(tokens[at]!).length
+  }
+  const bytes = new Uint8Array(size)
+  for (let at = 0; at < tokens.length; at++) {
+    if (at % STEP === STEP - 1) yield
+    bytes.set(piece(tokens[at]!), offsets[at])
+  }
+  const walk = new Walk(text, tokens, bytes, offsets)
+  for (const way of [null, anyStart, ...(habits === null ? [] : [habits])]) {
+    const aligned = yield* walk.run(way)
+    if (aligned !== null) return aligned
+  }
+  return whole(text, tokens)
 }
 
 /** The usual case, which asks nothing of the vocabulary: a space in front may be the tokenizer's. */
@@ -50,30 +72,18 @@ function whole(text: string, tokens: Int32Array): Aligned {
 
 /** One way through the text and the bytes of the pieces at the same time. */
 class Walk {
-  readonly #bytes: Uint8Array
-  /** First byte of each token. */
-  readonly #offsets: Int32Array
-
   constructor(
     private readonly text: string,
     private readonly tokens: Int32Array,
-    pieces: readonly Uint8Array[],
-  ) {
-    this.#bytes = new Uint8Array(pieces.reduce((sum, { length }) => sum + length, 0))
-    this.#offsets = new Int32Array(pieces.length)
-    let at = 0
-    pieces.forEach((bytes, index) => {
-      this.#offsets[index] = at
-      this.#bytes.set(bytes, at)
-      at += bytes.length
-    })
-  }
+    /** Of all pieces, one behind the other. */
+    private readonly bytes: Uint8Array,
+    /** First byte of each token. */
+    private readonly offsets: Int32Array,
+  ) {}
 
   /** Null when the pieces are not the text. Without habits, nothing may be put in or swallowed. */
-  run(habits: Habits | null): Aligned | null {
-    const { text, tokens } = this
-    const bytes = this.#bytes
-    const offsets = this.#offsets
+  *run(habits: Habits | null): Steps<Aligned | null> {
+    const { text, tokens, bytes, offsets } = this
     const count = tokens.length
     const starts = new Int32Array(count)
     const ends = new Int32Array(count)
@@ -81,8 +91,13 @@ class Walk {
     let unit = 0
     let at = 0
     let next = 0
+    let pause = STEP
     let before: ReturnType<Habits['matched']> = null
     for (;;) {
+      if (next >= pause) {
+        pause = next + STEP
+        yield
+      }
       while (next < count && offsets[next] === at) {
         if (next > 0) ends[next - 1] = unit
         let own: ReturnType<Habits['matched']> = null
@@ -118,7 +133,7 @@ class Walk {
 
   /** Past the space in front, if there is one: the pieces go on with more spaces than the text does. */
   #pastPrefix(at: number, unit: number): number {
-    const bytes = this.#bytes
+    const { bytes } = this
     for (let ahead = at; ahead < bytes.length; unit++) {
       const packed = codePointAt(bytes, ahead)
       if (folded(packed >> 3) !== SPACE) return at

@@ -2,14 +2,15 @@
  * Tokenizes rendered text stretch by stretch between control tokens, so that foreign text never becomes a control token and unchanged stretches
  * cost nothing; and the port to a vocabulary.
  */
+import { inTurns } from '../../core/turns.js'
 import type { Tracked } from '../tracked.js'
-import { align, type Aligned, concatenate, type Habits } from './aligned.js'
+import { align, alignSteps, type Aligned, concatenate, type Habits } from './aligned.js'
 
-/** A stretch whose tokens are given. */
+/** A stretch whose tokens are given, or made of its text alone (null). */
 export interface Fixed {
   readonly start: number
   readonly end: number
-  readonly tokens: Int32Array
+  readonly tokens: Int32Array | null
 }
 
 /** A control token as the tokenizer writes it, and whether it swallows the whitespace beside it. */
@@ -26,6 +27,12 @@ interface Occurrence {
   readonly control: Control
 }
 
+/** A part of a prompt: its tokens, or the text to be tokenized. */
+interface Part {
+  readonly at: number
+  readonly made: Aligned | { readonly text: string; readonly inner: boolean }
+}
+
 /** Characters of text kept tokenized. */
 const CACHE_CHARACTERS = 32 << 20
 const decoder = new TextDecoder()
@@ -36,6 +43,7 @@ export class Encoder {
   /** Of tokens in plain text; null: an ordinary one. */
   readonly #wholes = new Map<number, Control | null>()
   readonly #stretches = new Recent<Aligned>(CACHE_CHARACTERS)
+  readonly #answers = new WeakMap<Int32Array, { readonly text: string; readonly aligned: Aligned }>()
   readonly #literals = new Recent<readonly Occurrence[]>(CACHE_CHARACTERS / 8)
   readonly #habits: Habits
 
@@ -77,23 +85,65 @@ export class Encoder {
    * tokenizer makes of the whole text. `fixed`: disjoint, in order.
    */
   encode(text: Tracked, fixed: readonly Fixed[] = []): Aligned {
+    const parts = this.#parts(text, fixed).map(({ at, made }) => ({ at, aligned: this.#made(made) }))
+    return concatenate(parts, text.length)
+  }
+
+  /** As `encode`; the event loop goes on while long texts are tokenized. */
+  async encodeInTurns(text: Tracked, fixed: readonly Fixed[] = []): Promise<Aligned> {
+    const planned = this.#parts(text, fixed)
+    const texts = planned.flatMap(({ made }) => ('tokens' in made ? [] : [this.#key(made)]))
+    const ready = await this.#stretchesInTurns(new Set(texts))
+    const parts = planned.map(({ at, made }) => ({ at, aligned: this.#made(made, ready) }))
+    return concatenate(parts, text.length)
+  }
+
+  /** Tokenizes texts on another thread, as far as they are not known. */
+  async #stretchesInTurns(texts: ReadonlySet<string>): Promise<ReadonlyMap<string, Aligned>> {
+    const { tokenizer } = this
+    const ready = new Map<string, Aligned>()
+    const missing: string[] = []
+    for (const text of texts) {
+      const known = this.#stretches.find(text)
+      if (known === undefined) missing.push(text)
+      else ready.set(text, known)
+    }
+    if (missing.length === 0) return ready
+    const all = (await tokenizer.tokenizeAll?.(missing)) ?? missing.map((text) => tokenizer.tokenize(text))
+    const { piece } = this
+    const habits = this.#habits
+    const stretches = this.#stretches
+    await inTurns(
+      (function* () {
+        for (const [index, text] of missing.entries()) {
+          const aligned = yield* alignSteps(text, all[index]!, piece, habits)
+          ready.set(text, aligned)
+          stretches.put(text, aligned)
+          yield
+        }
+      })(),
+    )
+    return ready
+  }
+
+  #parts(text: Tracked, fixed: readonly Fixed[]): Part[] {
     const { value } = text
     const { bos, addBos } = this.tokenizer.special
     const controls = this.controls(text)
-    const parts: { at: number; aligned: Aligned }[] = []
+    const parts: Part[] = []
     const writesBos = controls[0]?.at === 0 && controls[0].control.token === bos
-    if (bos !== null && addBos && !writesBos) parts.push({ at: 0, aligned: single(bos, 0) })
+    if (bos !== null && addBos && !writesBos) parts.push({ at: 0, made: single(bos, 0) })
     const stops = [
       ...controls.map(({ at, control }) => ({
         at,
         end: at + control.text.length,
-        aligned: single(control.token, control.text.length),
+        made: single(control.token, control.text.length),
         control,
       })),
       ...fixed.map(({ start, end, tokens }) => ({
         at: start,
         end,
-        aligned: align(value.slice(start, end), tokens, this.piece, this.#habits),
+        made: tokens === null ? { text: value.slice(start, end), inner: true } : this.#given(value.slice(start, end), tokens),
         control: null,
       })),
     ].sort((a, b) => a.at - b.at || a.end - b.end)
@@ -102,38 +152,57 @@ export class Encoder {
     for (const stop of stops) {
       if (stop.at < at) continue
       parts.push(...this.#between(value, at, stop.at, previous, stop.control))
-      parts.push({ at: stop.at, aligned: stop.aligned })
+      parts.push({ at: stop.at, made: stop.made })
       at = stop.end
       previous = stop.control ?? 'fixed'
     }
     parts.push(...this.#between(value, at, value.length, previous, null))
-    return concatenate(parts, value.length)
+    return parts
+  }
+
+  /** Of given tokens. Those of an answer stay, while prompts are made anew at every step. */
+  #given(text: string, tokens: Int32Array): Aligned {
+    const known = this.#answers.get(tokens)
+    if (known?.text === text) return known.aligned
+    const aligned = align(text, tokens, this.piece, this.#habits)
+    this.#answers.set(tokens, { text, aligned })
+    return aligned
+  }
+
+  #made(made: Part['made'], ready?: ReadonlyMap<string, Aligned>): Aligned {
+    if ('tokens' in made) return made
+    return made.inner ? this.#innerAligned(made.text, ready) : (ready?.get(made.text) ?? this.#stretch(made.text))
+  }
+
+  /** The text that is tokenized for it. */
+  #key({ text, inner }: { readonly text: string; readonly inner: boolean }): string {
+    return inner && this.#habits.prefixesSpace ? ANCHORS[0] + text : text
   }
 
   /** Tokens of text that goes on in the middle of other text: never a control token, no space put in front. */
-  inner(text: string): Int32Array {
+  inner(text: string, ready?: ReadonlyMap<string, Aligned>): Int32Array {
     if (text === '') return new Int32Array()
-    if (!this.#habits.prefixesSpace) return this.#stretch(text).tokens
-    for (const anchor of ['\n', ')', 'x']) {
-      const { tokens, starts, borders } = this.#stretch(anchor + text)
+    const stretch = (of: string) => ready?.get(of) ?? this.#stretch(of)
+    if (!this.#habits.prefixesSpace) return stretch(text).tokens
+    for (const anchor of ANCHORS) {
+      const { tokens, starts, borders } = stretch(anchor + text)
       const index = starts.findIndex((start, at) => start === 1 && borders[at] === 1)
       if (index > 0) return tokens.slice(index)
     }
-    return this.#stretch(text).tokens
+    return stretch(text).tokens
   }
 
   /** The same with the characters that each token shows. */
   innerAligned(text: string): Aligned {
-    return align(text, this.inner(text), this.piece, this.#habits)
+    return this.#innerAligned(text)
   }
 
-  #between(
-    value: string,
-    start: number,
-    end: number,
-    before: Control | 'start' | 'fixed',
-    after: Control | null,
-  ): { at: number; aligned: Aligned }[] {
+  #innerAligned(text: string, ready?: ReadonlyMap<string, Aligned>): Aligned {
+    if (text !== '' && !this.#habits.prefixesSpace) return ready?.get(text) ?? this.#stretch(text)
+    return align(text, this.inner(text, ready), this.piece, this.#habits)
+  }
+
+  #between(value: string, start: number, end: number, before: Control | 'start' | 'fixed', after: Control | null): Part[] {
     let text = value.slice(start, end)
     let at = start
     if (typeof before !== 'string' && before.stripsAfter) {
@@ -143,8 +212,7 @@ export class Encoder {
     }
     if (after?.stripsBefore === true) text = text.replace(/[ \t\n\v\f\r]+$/, '')
     if (text === '') return []
-    if (before !== 'fixed') return [{ at, aligned: this.#stretch(text) }]
-    return [{ at, aligned: this.innerAligned(text) }]
+    return [{ at, made: { text, inner: before === 'fixed' } }]
   }
 
   #stretch(text: string): Aligned {
@@ -200,6 +268,9 @@ export class Encoder {
   }
 }
 
+/** Text in front of which no tokenizer puts a space, so that none is put before what follows it. */
+const ANCHORS = ['\n', ')', 'x'] as const
+
 function single(token: number, length: number): Aligned {
   return {
     tokens: Int32Array.of(token),
@@ -220,13 +291,24 @@ class Recent<T> {
   constructor(private readonly limit: number) {}
 
   get(text: string, make: () => T): T {
-    const kept = this.#entries.get(text)
-    if (kept !== undefined) {
-      this.#entries.delete(text)
-      this.#entries.set(text, kept)
-      return kept
-    }
+    const kept = this.find(text)
+    if (kept !== undefined) return kept
     const made = make()
+    this.put(text, made)
+    return made
+  }
+
+  /** Undefined where it is not there. It counts as used. */
+  find(text: string): T | undefined {
+    const kept = this.#entries.get(text)
+    if (kept === undefined) return undefined
+    this.#entries.delete(text)
+    this.#entries.set(text, kept)
+    return kept
+  }
+
+  put(text: string, made: T): void {
+    if (this.#entries.has(text)) return
     this.#entries.set(text, made)
     this.#characters += text.length + 1
     for (const [oldest] of this.#entries) {
@@ -234,7 +316,6 @@ class Recent<T> {
       this.#entries.delete(oldest)
       this.#characters -= oldest.length + 1
     }
-    return made
   }
 }
 
@@ -245,6 +326,8 @@ export interface Tokenizer {
     readonly addBos: boolean
   }
   tokenize(text: string, options?: { readonly addSpecial?: boolean; readonly parseSpecial?: boolean }): Int32Array
+  /** The same of each text, off the event loop's thread. Default: on it. */
+  tokenizeAll?(texts: readonly string[]): Promise<readonly Int32Array[]>
   /** The bytes of one token as written out, control tokens included. */
   piece(token: number, special?: boolean): Uint8Array
   isControl(token: number): boolean

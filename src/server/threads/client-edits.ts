@@ -174,6 +174,13 @@ function nextPlace(matches: readonly Match[], view: number): number | undefined 
  */
 function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
   const owners: number[] = []
+  /** By message: whether the next one behind it that clients see is an answer. */
+  const leads: boolean[] = []
+  for (let at = messages.length - 1, next = false; at >= 0; at--) {
+    leads[at] = next
+    const { message, seen } = messages[at]!
+    if (seen !== 'nothing') next = message.role === 'assistant'
+  }
   let view = -1
   let step = -1
   messages.forEach(({ message, seen }, at) => {
@@ -183,10 +190,7 @@ function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
       owners.push(view)
       return
     }
-    if (message.role === 'assistant') {
-      const following = messages.find((each, later) => later > at && each.seen !== 'nothing')
-      step = following?.message.role === 'assistant' ? view + 1 : view
-    }
+    if (message.role === 'assistant') step = leads[at] === true ? view + 1 : view
     owners.push(step)
   })
   return owners
