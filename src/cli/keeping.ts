@@ -1,6 +1,8 @@
 /** Owns what the server keeps when it ends: from the options to an open store, and how long things stay in it. */
+import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import type { Command } from 'commander'
+import { SteadyClock, type EarlierTime } from '../core/clock.js'
 import { KvfoldError } from '../core/errors.js'
 import { SavedCells } from '../engine/disk-tier-file.js'
 import type { Service } from '../server/ask.js'
@@ -40,6 +42,7 @@ export interface OpenStores {
   readonly store: LastingStore
   readonly responses: ResponseStore
   readonly savedToday: SavedToday
+  readonly clock: StoreClock
 }
 
 export const storeFolder = ({ store }: Pick<KeepingFlags, 'store'>): string => store ?? stateFolder()
@@ -64,9 +67,15 @@ export async function openStore(
   const cells = folders.length === 0 ? {} : { cells: new SavedCells(folders) }
   if (isDatabase(flags.store)) {
     const store = await openPostgres(flags.store, { ...cells, ...(own === undefined ? {} : { place: resolve(own) }) })
-    await store.deleteUnusedSince(Date.now() - retentionMs(flags))
+    const clock = await StoreClock.ofDatabase(store, flags, say)
+    await clock.deleteOld(store)
     const { PostgresResponses } = await import('../server/responses/postgres-responses.js')
-    return { store, responses: new PostgresResponses(store.database), savedToday: new SavedToday() }
+    return {
+      store,
+      responses: new PostgresResponses(store.database),
+      savedToday: new SavedToday(null, () => new Date(clock.now())),
+      clock,
+    }
   }
   const folder = storeFolder(flags)
   // Only now: other commands should not wait for SQLite, nor need it.
@@ -79,7 +88,8 @@ export async function openStore(
   let store: SqliteStore | null = null
   try {
     store = SqliteStore.open({ folder, ...cells })
-    await store.deleteUnusedSince(Date.now() - retentionMs(flags))
+    const clock = StoreClock.ofFolder(folder, store, flags, say)
+    await clock.deleteOld(store)
     const responses = SqliteResponses.open(folder)
     const damage = [...store.damage(), ...responses.damage()]
     const open = damage.filter(({ settled }) => settled !== true)
@@ -87,7 +97,8 @@ export async function openStore(
     if (open.length < damage.length)
       say(`${damage.length - open.length} threads and responses were left out by an earlier repair`)
     if (open.length > 0) say(REMEDY)
-    return { store, responses, savedToday: new SavedToday(join(folder, 'saved-today.json')) }
+    const savedToday = new SavedToday(join(folder, 'saved-today.json'), () => new Date(clock.now()))
+    return { store, responses, savedToday, clock }
   } catch (error) {
     await store?.close()
     throw await named(error, folder, say)
@@ -138,13 +149,12 @@ async function named(error: unknown, folder: string, say: (line: string) => void
 
 /** Deletes what becomes too old while the service runs, until it is stopped. */
 export const keepRetention = (
-  store: LastingStore,
+  { store, clock }: Pick<OpenStores, 'store' | 'clock'>,
   service: Pick<Service, 'threads'>,
-  flags: KeepingFlags,
-  onError: (error: unknown) => void,
+  tell: (sentence: string) => void,
 ): Retention =>
   new Retention({
-    ...{ store, keep: retentionMs(flags), onError },
+    ...{ store, clock, tell },
     remove: async (tenant, id) => {
       try {
         await service.threads.delete(tenant, id)
@@ -154,6 +164,92 @@ export const keepRetention = (
       }
     },
   })
+
+// What time it is for a store: from when on its threads are too old.
+
+const HOUR = 3_600_000
+/** In the store's folder: when it was last in use. */
+const CLOCK_FILE = 'clock.json'
+
+export class StoreClock {
+  private constructor(
+    private readonly clock: SteadyClock,
+    /** Milliseconds that a thread stays which nobody uses. */
+    private readonly keep: number,
+    private readonly say: (line: string) => void,
+    private readonly file: string | null,
+    /** What time it is in the database. */
+    private readonly elsewhere: () => Promise<number>,
+  ) {}
+
+  /** After an absence that is shorter than half the time of retention a start deletes at once: what was used within the other half stays. */
+  static ofFolder(
+    folder: string,
+    store: Pick<SqliteStore, 'lastUse'>,
+    flags: KeepingFlags,
+    say: (line: string) => void,
+  ): StoreClock {
+    const keep = retentionMs(flags)
+    const file = join(folder, CLOCK_FILE)
+    const earlier = earlierIn(file) ?? store.lastUse(Date.now() + HOUR)
+    const clock = new SteadyClock({ tell: say, gap: Math.max(HOUR, keep / 2), ...(earlier === null ? {} : { earlier }) })
+    const kept = new StoreClock(clock, keep, say, file, () => Promise.resolve(Infinity))
+    kept.note()
+    return kept
+  }
+
+  /** What is too old is so by the clock of the database, too. */
+  static async ofDatabase(
+    store: Pick<PostgresStore, 'time'>,
+    flags: KeepingFlags,
+    say: (line: string) => void,
+  ): Promise<StoreClock> {
+    const earlier = { seen: await store.time(), ran: 0, isNow: true } as const
+    return new StoreClock(new SteadyClock({ tell: say, earlier }), retentionMs(flags), say, null, () => store.time())
+  }
+
+  /** Unix milliseconds. */
+  now(): number {
+    return this.clock.now()
+  }
+
+  /** Before this (Unix milliseconds) a thread must have been used last to be too old. @throws KvfoldError store/unreachable */
+  async oldest(): Promise<number> {
+    return Math.min(this.clock.aged(), await this.elsewhere()) - this.keep
+  }
+
+  /** For the time before anybody has threads in memory. */
+  async deleteOld(store: LastingStore): Promise<void> {
+    const count = await store.deleteUnusedSince(await this.oldest())
+    if (count > 0) this.say(deleted(count))
+  }
+
+  /** A later start knows from this when the store was in use. */
+  note(): void {
+    if (this.file === null) return
+    try {
+      writeFileSync(`${this.file}.new`, JSON.stringify(this.clock.left), { mode: 0o600 })
+      renameSync(`${this.file}.new`, this.file)
+    } catch {
+      // No room: what was noted before stays, which deletes nothing too early.
+    }
+  }
+}
+
+function earlierIn(file: string): EarlierTime | null {
+  try {
+    const { seen, ran } = JSON.parse(readFileSync(file, 'utf8')) as Partial<Record<keyof EarlierTime, unknown>>
+    return Number.isFinite(seen) && Number.isFinite(ran) ? { seen: seen as number, ran: ran as number } : null
+  } catch {
+    // There is none yet, or it is none of ours.
+    return null
+  }
+}
+
+const deleted = (count: number): string =>
+  count === 1
+    ? 'deleted a conversation that was unused for longer than --retention says'
+    : `deleted ${count} conversations that were unused for longer than --retention says`
 
 // How long threads that nobody uses are kept.
 
@@ -166,17 +262,14 @@ interface AgingStore {
 
 interface RetentionOptions {
   readonly store: AgingStore
-  /** Milliseconds since the last use. */
-  readonly keep: number
+  readonly clock: Pick<StoreClock, 'oldest' | 'note'>
   /** Deletes a thread from memory, the engine and the store. */
   readonly remove: (tenant: string, id: string) => Promise<void>
-  /** What kept one from being deleted; the next round tries again. */
-  readonly onError: (error: unknown) => void
+  /** Told in a line what was deleted, and what kept something from being deleted; the next round tries again. */
+  readonly tell: (line: string) => void
   /** Milliseconds between rounds. Default: an hour. */
   readonly every?: number
 }
-
-const HOUR = 3_600_000
 
 /** Looks for threads that are too old while the server runs, also for tenants who never come back. Those of before are for `deleteUnusedSince`. */
 export class Retention {
@@ -192,17 +285,26 @@ export class Retention {
 
   /** One round. */
   async sweep(): Promise<void> {
-    const { store, keep, remove, onError } = this.options
-    try {
-      for (const { tenant, id } of await store.unusedSince(Date.now() - keep)) await remove(tenant, id).catch(onError)
-    } catch (error) {
-      onError(error)
+    const { store, clock, remove, tell } = this.options
+    const failed = (error: unknown) => {
+      tell(`an old conversation could not be deleted: ${error instanceof Error ? error.message : String(error)}`)
+      return false
     }
+    try {
+      let count = 0
+      for (const { tenant, id } of await store.unusedSince(await clock.oldest()))
+        if (await remove(tenant, id).then(() => true, failed)) count++
+      if (count > 0) tell(deleted(count))
+    } catch (error) {
+      failed(error)
+    }
+    clock.note()
   }
 
   /** Waits for the round that runs. */
   async stop(): Promise<void> {
     clearInterval(this.#timer)
     await this.#round
+    this.options.clock.note()
   }
 }

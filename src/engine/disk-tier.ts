@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import { type FileHandle, mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
+import { steady } from '../core/clock.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { WORDS } from '../kv/cell-hash.js'
 import type { DiskCounts, DiskItem, DiskTier, OffloadRecord } from '../kv/ports.js'
@@ -199,7 +200,7 @@ export class DiskTierFolder implements DiskTier {
   }
 
   #now(): number {
-    return (this.options.clock ?? Date.now)()
+    return this.options.clock?.() ?? steady.now()
   }
 
   #afterOthers<T>(change: () => Promise<T>): Promise<T> {
@@ -347,7 +348,7 @@ async function isAbandoned(path: string, name: string): Promise<boolean> {
     if (!isOfSystem(error) || error.code !== 'EPERM') return true
   }
   const { mtimeMs } = await stat(path).catch(() => ({ mtimeMs: 0 }))
-  return mtimeMs < Date.now() - ABANDONED
+  return mtimeMs < steady.now() - ABANDONED
 }
 
 // Which folder of the disk tier is a loaded model's: that of the same weights under the same context.

@@ -5,6 +5,7 @@
 import { createHash, createHmac, randomBytes } from 'node:crypto'
 import { type FileHandle, link, mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
+import { steady } from '../core/clock.js'
 import { KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { WORDS } from '../kv/cell-hash.js'
@@ -194,9 +195,10 @@ export class SharedCellsFolder implements SharedTier {
     if (!isSame(found.tokens, tokens) || !isSame(found.positions, positions) || !isSame(found.hashes, hashes)) return null
     const state = await readState(file, sumIn(head))
     if (state === 'refused') return null
-    const now = Date.now()
+    const now = steady.now()
     const used = usedAt(positions, now) / 1000
-    if ((await file.stat()).mtimeMs < now - TOUCHED) await file.utimes(used, used).catch(() => undefined)
+    // The clock may have been ahead when it was used last.
+    if (Math.abs(now - (await file.stat()).mtimeMs) > TOUCHED) await file.utimes(used, used).catch(() => undefined)
     return state
   }
 
@@ -212,7 +214,7 @@ export class SharedCellsFolder implements SharedTier {
   async #write(path: string, head: Buffer, state: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const temporary = join(this.options.folder, `kvfold-${randomBytes(32).toString('hex')}.tmp`)
     try {
-      await writeCells(temporary, head, state, usedAt(recordOf(head).positions, Date.now()))
+      await writeCells(temporary, head, state, usedAt(recordOf(head).positions, steady.now()))
       if (isWanted()) {
         await rename(temporary, path)
         if (isWanted()) return true
@@ -251,7 +253,7 @@ export class SharedCellsFolder implements SharedTier {
       const about = await stat(path).catch(() => null)
       if (about?.isFile() !== true) continue
       if (ITEM.test(name)) found.push({ path, bytes: about.size, used: about.mtimeMs })
-      else if (about.mtimeMs < Date.now() - ABANDONED) await rm(path, { force: true })
+      else if (about.mtimeMs < steady.now() - ABANDONED) await rm(path, { force: true })
     }
     return found
   }

@@ -1,4 +1,5 @@
 /** Owns which places of a text are worth a checkpoint, and the checkpoints: whole states of sequences that can only be extended. */
+import { steady } from '../core/clock.js'
 import { type OffloadedSequence, offloadRecordOf, type OffloadTiers } from './offload.js'
 import type { HeldSequence, Sequence } from './sequence.js'
 import type { KvMemory } from './ports.js'
@@ -47,7 +48,7 @@ export class Checkpoints {
     const text = sequence.freshText(tokens)
     const same = alike.find((stored) => stored.isFresh(held - 1, held - 1, text))
     if (same === undefined) offload.put(offloadRecordOf(sequence), memory.saveSequence(seq, { checksum: false }))
-    else same.lastUse = Date.now()
+    else same.lastUse = steady.now()
     return true
   }
 

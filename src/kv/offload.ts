@@ -1,4 +1,5 @@
 /** Owns the tiers below the device: which saved sequences are in memory, which are on the disk tier, and what gives way when either is full. */
+import { steady } from '../core/clock.js'
 import { lowerBound } from '../core/span.js'
 import type { ConversationId } from '../core/ids.js'
 import type { FreshText } from './cell-hash.js'
@@ -110,7 +111,7 @@ export class OffloadTiers {
 
   /** The values of a stored sequence: at once from memory, later from the disk tier; null when they are gone or damaged. */
   read(stored: OffloadedSequence): Uint8Array | Promise<Uint8Array | null> {
-    stored.lastUse = Date.now()
+    stored.lastUse = steady.now()
     const { place } = stored
     if (place.tier === 'host') return place.state
     if (place.tier === 'shared') return Promise.resolve(null)
@@ -165,7 +166,7 @@ export class OffloadTiers {
   }
 
   #makeRoom(): void {
-    for (const given of surplus(this.#kept(), this.#budget, Date.now())) this.#demote(given.stored)
+    for (const given of surplus(this.#kept(), this.#budget, steady.now())) this.#demote(given.stored)
   }
 
   #kept() {
@@ -214,7 +215,7 @@ export type StoredSequence = OffloadedSequence & { readonly tier: 'host' | 'disk
 
 export class OffloadedSequence implements HeldSequence {
   /** Milliseconds since 1970. */
-  lastUse = Date.now()
+  lastUse = steady.now()
 
   constructor(
     readonly record: OffloadRecord,

@@ -1,5 +1,6 @@
 /** Owns the threads that survive a restart: one SQLite file, changed before anybody is told that something is done. */
 import { join } from 'node:path'
+import type { EarlierTime } from '../core/clock.js'
 import { KvfoldError } from '../core/errors.js'
 import { damageError, type Damage } from './damage.js'
 import { type StoredRow } from './row-kind.js'
@@ -169,6 +170,14 @@ export class SqliteStore implements ThreadStore {
     const number = this.#known.get(key)?.number ?? this.#damage.get(key)?.number ?? null
     this.#forget([{ tenant, id, number }])
     await this.cells?.drop([id])
+  }
+
+  /** When a thread was last used, as far as that was before then (both Unix milliseconds); else the latest use. Null: there is no thread. */
+  lastUse(before: number): EarlierTime | null {
+    const uses = [...this.#known.values()].map(({ used }) => used)
+    const latest = (of: readonly number[]) => of.reduce((last, used) => Math.max(last, used), -Infinity)
+    const past = uses.filter((used) => used < before)
+    return uses.length === 0 ? null : { seen: latest(past.length > 0 ? past : uses), ran: 0 }
   }
 
   /** Threads last used before then (Unix milliseconds), longest unused first. */

@@ -1,5 +1,6 @@
 /** The store in a real PostgreSQL: what all stores owe, what several servers owe each other, and what is said when nobody answers. */
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
+import { openStore as openKept } from '../../src/cli/keeping.js'
 import { Database } from '../../src/store/postgres/database.js'
 import { PostgresStore, type PostgresStoreOptions } from '../../src/store/postgres/postgres-store.js'
 import { PostgresResponses } from '../../src/server/responses/postgres-responses.js'
@@ -7,6 +8,8 @@ import { theResponseStore } from '../server/responses/response-store.contract.js
 import { IMPATIENT, noPostgres, TestPostgres, wayTo } from '../support/postgres.js'
 import { allIn, readIn, someCard, someEvent, someStored, someThread } from './support/threads.js'
 import { theThreadStore } from './thread-store.contract.js'
+
+const DAY = 24 * 3_600_000
 
 let postgres: TestPostgres
 let url: string
@@ -42,6 +45,22 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       return new PostgresResponses(store.database)
     },
     deleteThread: (_, tenant, id) => opened.at(-1)!.delete(tenant, id),
+  })
+
+  it('deletes nothing for the clock of a server that is ahead: the database has one, too', async () => {
+    const now = Date.now()
+    const store = await openStore()
+    expect(Math.abs((await store.time()) - now)).toBeLessThan(60_000)
+    for (const [at, age] of [29, 31].entries()) await store.create({ ...someThread(at), used: now - age * DAY }, someCard(at))
+    vi.useFakeTimers({ toFake: ['Date'], now: now + 400 * DAY })
+    try {
+      const kept = (await openKept({ store: url, retention: 30 }, () => undefined))!
+      expect((await allIn(kept.store)).map(({ used }) => Math.round((now - used) / DAY))).toEqual([29])
+      expect(Math.abs(kept.clock.now() - now)).toBeLessThan(60_000)
+      await kept.store.close()
+    } finally {
+      vi.useRealTimers()
+    }
   })
 
   describe('its tables', () => {

@@ -184,23 +184,24 @@ describe('after a restart', () => {
   it('old threads go, from memory and the store', { timeout: 120_000 }, async () => {
     await open()
     const { first } = await talk()
-    const errors: unknown[] = []
-    const options = {
+    const told: string[] = []
+    const keeping = (keep: number) => ({
       store,
+      clock: { oldest: () => Promise.resolve(Date.now() - keep), note: () => undefined },
       remove: (tenant: string, id: string) => service.threads.delete(tenant, id),
-      onError: (error: unknown) => errors.push(error),
-    }
-    const patient = new Retention({ ...options, keep: 60_000 })
+      tell: (line: string) => told.push(line),
+    })
+    const patient = new Retention(keeping(60_000))
     await patient.sweep()
     await patient.stop()
     expect(service.threads.list(TENANT)).toHaveLength(1)
-    const strict = new Retention({ ...options, keep: -60_000, every: 5 })
+    const strict = new Retention({ ...keeping(-60_000), every: 5 })
     await vi.waitFor(() => {
       expect(service.threads.list(TENANT)).toEqual([])
     })
     await strict.stop()
     expect(service.threads.list(TENANT)).toEqual([])
     expect(store.read(TENANT, first.thread)).toBeNull()
-    expect(errors).toEqual([])
+    expect(told).toEqual(['deleted a conversation that was unused for longer than --retention says'])
   })
 })

@@ -43,17 +43,13 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const toolServers = mcpServersOf(flags)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
   const models = withAliases(remote === null ? sourcesOf(flags, shell, version) : [remote], flags.alias)
-  const kept = await openStore(
-    flags,
-    (line) => {
-      notes.print(`store: ${printable(line)}`)
-    },
-    given({ own: flags.diskCache, shared: flags.sharedCache }),
-  )
+  const tell = (line: string) => {
+    notes.print(`store: ${printable(line)}`)
+  }
+  const kept = await openStore(flags, tell, given({ own: flags.diskCache, shared: flags.sharedCache }))
   const told = kept?.store.notes().length ?? 0
   const mcp = toolServers.length === 0 ? null : await openMcpHost(toolServers, notes.print.bind(notes), interrupt.signal)
   const service = await ThreadService.open({
-    retentionMs: retentionMs(flags),
     models,
     queueLimit: flags.queue,
     defaults: {
@@ -61,11 +57,12 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
       ...given({ clientEditsOf: editsOfKeys(flags, keys) }),
     },
     costlyFolds: flags.costlyFolds,
-    tell: (sentence) => {
-      notes.print(`store: ${printable(sentence)}`)
-    },
+    tell,
     ...given({
       perTenant: flags.maxThreads,
+      // What a store has is deleted by `keepRetention`, of all keys.
+      retentionMs: kept === null ? retentionMs(flags) : undefined,
+      clock: kept === null ? undefined : () => kept.clock.now(),
       embeddings: embeddings ?? undefined,
       reranker: reranker ?? undefined,
       store: kept?.store,
@@ -89,19 +86,14 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     sampling: { temperature: 1, ...sampling(flags) },
     ...given({ tls, rateLimit: flags.rateLimit }),
   })
-  const retention =
-    kept === null
-      ? null
-      : keepRetention(kept.store, service, flags, (error) => {
-          notes.print(`An old conversation could not be deleted: ${error instanceof Error ? error.message : String(error)}`)
-        })
+  const retention = kept === null ? null : keepRetention(kept, service, tell)
   try {
     // What is wrong with the first model should be said now, not to the first client.
     await (remote === null ? service.load() : service.count(undefined, [], []))
     if (embeddings !== null) await service.embed({ tenant: PUBLIC, inputs: ['a'] })
     if (reranker !== null) await service.rerank({ tenant: PUBLIC, query: 'a', documents: ['a'] })
     // Threads of an earlier release are read only now.
-    for (const line of kept?.store.notes().slice(told) ?? []) notes.print(`store: ${printable(line)}`)
+    for (const line of kept?.store.notes().slice(told) ?? []) tell(line)
     if (interrupt.interrupted) return
     if (mcp !== null)
       notes.print(`${toolsOf(mcp)}; for ${flags.acm === 'memtool' ? 'all requests' : 'requests with acm: memtool'}.`)

@@ -153,7 +153,10 @@ export class Endpoint {
     const body = this.#bytes(sent, asking.signal)
     if (status === 200) return { type: response.headers['content-type'] ?? '', body }
     const text = this.#withoutKey(await textOf(body, LONGEST_ERROR, 'cut'))
-    return { status, text, retryAfter: retryAfter(response.headers['retry-after'], Date.now()) }
+    const { date, 'retry-after': again } = response.headers
+    // By the endpoint's own clock, where it tells: ours may be another.
+    const told = Date.parse(date ?? '')
+    return { status, text, retryAfter: retryAfter(again, Number.isNaN(told) ? Date.now() : told) }
   }
 
   /**

@@ -137,7 +137,7 @@ export class Models {
       if (released) return
       released = true
       model.users--
-      model.idleSince = Date.now()
+      model.idleSince = performance.now()
       if (model.users === 0) this.#startClock(model)
     }
     try {
@@ -211,7 +211,8 @@ export class Models {
 export class ServedModel {
   engine: ServedEngine | null = null
   users = 0
-  idleSince = Date.now()
+  /** As `performance.now` has it. */
+  idleSince = performance.now()
   readonly #since = Math.floor(Date.now() / 1000)
   #state: ModelStatus['state'] = 'unloaded'
   #clock: NodeJS.Timeout | null = null
@@ -243,7 +244,7 @@ export class ServedModel {
       state: this.#state,
       since: this.#since,
       running: users,
-      idleMs: users > 0 ? 0 : Date.now() - this.idleSince,
+      idleMs: users > 0 ? 0 : Math.round(performance.now() - this.idleSince),
       loaded:
         engine === null
           ? null

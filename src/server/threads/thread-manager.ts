@@ -1,5 +1,6 @@
 /** Owns what becomes of live threads: a request goes on with one, forks or begins one; they are saved, shared with other servers, and given up. */
 import { randomBytes } from 'node:crypto'
+import { steady } from '../../core/clock.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
@@ -22,11 +23,14 @@ export interface ThreadManagerOptions extends ThreadIndexOptions {
   readonly tell?: (sentence: string) => void
   /** Threads of a tenant that engines may hold cells of; those of the longest unused are dropped, the thread stays. Default 64. */
   readonly warmPerTenant?: number
-  /** Milliseconds after which an unused thread is deleted. Default: 30 days. */
+  /** Milliseconds after which an unused thread is deleted when its tenant asks something. Default: never. */
   readonly retentionMs?: number
+  /** What time it is, in Unix milliseconds. Default: what the machine says, unless its clock jumps (SteadyClock). */
+  readonly clock?: () => number
 }
 
-const MONTH = 30 * 24 * 3600 * 1000
+/** A clock that was ahead by more milliseconds is not waited for. */
+const AHEAD = 600_000
 /** Threads that one request deletes at most; the rest is for those that follow. */
 const AT_ONCE = 8
 
@@ -348,7 +352,7 @@ export class ThreadManager {
 
   /** The thread is used: engines forget what its tenant used longest ago, and what is too old, or too many, is deleted. */
   async #retire(thread: Thread): Promise<void> {
-    const { perTenant = Infinity, warmPerTenant = 64, retentionMs = MONTH } = this.options
+    const { perTenant = Infinity, warmPerTenant = 64, retentionMs = Infinity } = this.options
     const { tenant } = thread
     const own = this.index.entryOf(thread)
     for (const entry of own === null ? [] : this.index.warm(own, warmPerTenant)) {
@@ -402,9 +406,11 @@ export class ThreadManager {
     return this.#sharing.unforgotten(thread.tenant, thread.id)
   }
 
-  /** Unix milliseconds, but never the same twice: the later use has the larger number. */
+  /** Unix milliseconds, but not the same twice: the later use has the larger number, unless the clock was ahead. */
   #now(): number {
-    return (this.#clock = Math.max(Date.now(), this.#clock + 1))
+    const { clock = () => steady.now() } = this.options
+    const now = clock()
+    return (this.#clock = now > this.#clock || now < this.#clock - AHEAD ? now : this.#clock + 1)
   }
 
   #changed({ tenant, id }: Pick<KnownThread, 'tenant' | 'id'>, kind: ThreadChange['kind']): void {

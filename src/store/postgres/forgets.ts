@@ -19,7 +19,8 @@ const SAYS = 1000
  */
 export class Forgets {
   readonly #server = randomUUID()
-  #said = 0
+  /** When it said something last, as `performance.now` has it. */
+  #said = -Infinity
 
   /** @param place where this server saves cells that outlive it; null: nowhere */
   constructor(
@@ -61,22 +62,22 @@ export class Forgets {
 
   /** All before this transaction is forgotten here. */
   async done(transaction: bigint, isNews: boolean): Promise<void> {
-    if (!isNews && Date.now() < this.#said + SAYS) return
-    this.#said = Date.now()
+    if (!isNews && performance.now() < this.#said + SAYS) return
+    this.#said = performance.now()
     const sql = 'UPDATE kvfold.servers SET heard = $2::text::xid8, at = now() WHERE id = $1'
     await this.database.rows(sql, [this.#server, String(transaction)])
   }
 
   /** Who has not forgotten it yet, after `patience` milliseconds or as soon as only servers are left that are away. */
   async left(tenant: string, id: string, patience: number): Promise<readonly Unforgotten[]> {
-    const until = Date.now() + patience
+    const until = performance.now() + patience
     for (;;) {
       const rows = await this.database.rows(
         `SELECT s.name, s.ended, extract(epoch FROM now() - s.at)::float AS silent FROM kvfold.servers s, kvfold.forgets f
          WHERE f.tenant = $1 AND f.thread = $2 AND s.id <> f.server AND s.heard <= f.changed ORDER BY s.name`,
         [tenant, id],
       )
-      if (rows.every(({ ended, silent }) => ended === true || (silent as number) > SILENT) || Date.now() >= until)
+      if (rows.every(({ ended, silent }) => ended === true || (silent as number) > SILENT) || performance.now() >= until)
         return rows.map(({ name, silent }) => ({ server: name as string, silentSeconds: Math.round(silent as number) }))
       await delay(LOOK)
     }

@@ -163,6 +163,12 @@ export class PostgresStore implements ThreadStore {
     await this.cells?.drop([id])
   }
 
+  /** What time it is in the database, in Unix milliseconds. @throws KvfoldError store/unreachable */
+  async time(): Promise<number> {
+    const [row] = await this.database.rows('SELECT floor(extract(epoch FROM now()) * 1000)::bigint AS time')
+    return row?.['time'] as number
+  }
+
   /** Threads last used before then (Unix milliseconds), longest unused first. */
   async unusedSince(time: number): Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]> {
     const rows = await this.database.rows('SELECT tenant, id FROM kvfold.threads WHERE used < $1 ORDER BY used', [time])
