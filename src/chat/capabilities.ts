@@ -30,12 +30,28 @@ const results: readonly ChatMessage[] = ['Sunny.', 'Rainy.'].map((content, at) =
   toolCallId: `call_${at + 1}`,
 }))
 const afterwards: ChatMessage = { role: 'user', content: 'Probe again.' }
+const otherSystem: ChatMessage = { role: 'system', content: 'Probe rule.' }
+const broken: ChatMessage = {
+  ...calling,
+  toolCalls: [{ id: 'call_1', name: probeTool.name, arguments: {}, malformed: 'Probe place' }],
+}
+
+/** Conversations in which a template may miss a turn of the user or of the assistant. */
+const uneven: readonly (readonly ChatMessage[])[] = [
+  [answer, user],
+  [user, afterwards],
+  [user, answer, { ...answer, content: 'Probe more.' }, afterwards],
+  [user, calling, afterwards],
+  [user, calling, ...results, afterwards],
+  [user, answer, calling, ...results, { ...answer, content: 'Probe more.' }],
+]
 
 type Attempt = { readonly text: Tracked } | { readonly failure: string }
+type Attempts = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: TemplateForm) => Attempt
 
 /** @throws KvfoldError chat/template-failed when not even one user message renders */
 export function findCapabilities(template: Template): Capabilities {
-  const attempt = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: TemplateForm): Attempt => {
+  const attempt: Attempts = (messages, tools, form) => {
     try {
       const given = { messages: templateMessages(messages, tools, form), tools: toolsValue(tools, form), generationPrompt: true }
       return { text: template.render(given) }
@@ -50,8 +66,7 @@ export function findCapabilities(template: Template): Capabilities {
   if ('failure' in alone && absent === 'none')
     throw new KvfoldError('chat/template-failed', `${alone.failure} It was given a single user message.`)
 
-  const speaks = attempt([system, user], [], { ...nativeForm, absent })
-  const form: TemplateForm = { ...nativeForm, absent, system: shows(speaks, 'content', 0) ? 'native' : 'merged' }
+  const form: TemplateForm = { ...nativeForm, absent, system: systemIn({ ...nativeForm, absent }, attempt) }
   const knows = [[user], [system, user]].some((start) => shows(attempt(start, [probeTool], form), 'tool', 0))
   const turn = [user, calling, ...results, answer, afterwards]
   let trouble: string | null = null
@@ -59,34 +74,49 @@ export function findCapabilities(template: Template): Capabilities {
     const made = attempt(turn, [probeTool], tried)
     if (rendersCalls(made, tried)) {
       const whole = attempt([system, ...turn], [probeTool], tried)
-      if ('text' in whole) return { ...tried, ...refine(tried, attempt), trouble: null }
+      if ('text' in whole) return { ...refine(tried, attempt), trouble: null }
       trouble ??= whole.failure
     } else if ('failure' in made) trouble ??= made.failure
   }
-  return { ...form, tools: knows ? 'native' : 'described', trouble: trouble ?? 'it shows neither tool calls nor their results' }
+  return {
+    ...refine({ ...form, tools: knows ? 'native' : 'described' }, attempt),
+    trouble: trouble ?? 'it shows neither tool calls nor their results',
+  }
+}
+
+/** See `TemplateForm.system`. */
+function systemIn(form: TemplateForm, attempt: Attempts): TemplateForm['system'] {
+  const native = (...messages: ChatMessage[]) => showsInOrder(attempt(messages, [], form), messages)
+  if (!shows(attempt([system, user], [], form), 'content', 0)) return 'merged'
+  if (!native(system, otherSystem, user)) return 'first'
+  return native(user, otherSystem, answer) && native(system, user, answer, otherSystem, afterwards) ? 'anywhere' : 'leading'
 }
 
 /** What a form still has to give way on. */
-function refine(
-  form: TemplateForm,
-  attempt: (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: TemplateForm) => Attempt,
-): Partial<TemplateForm> {
+function refine(given: TemplateForm, attempt: Attempts): TemplateForm {
   const wordy: ChatMessage = { ...calling, content: 'Probe words.', reasoning: 'Probe thought.' }
-  const crowded = 'failure' in attempt([user, wordy, ...results, afterwards], [probeTool], form)
-  const blank = 'failure' in attempt([user, { ...answer, content: '' }, afterwards], [], form)
-  return { reasoning: crowded ? 'either' : 'both', empty: blank ? 'space' : 'kept' }
+  const crowded = 'failure' in attempt([user, wordy, ...results, afterwards], [probeTool], given)
+  const blank = 'failure' in attempt([user, { ...answer, content: '' }, afterwards], [], given)
+  const form: TemplateForm = { ...given, reasoning: crowded ? 'either' : 'both', empty: blank ? 'space' : 'kept' }
+  const evens = (tried: TemplateForm) =>
+    uneven.every((messages) => [[], [probeTool]].every((tools) => showsInOrder(attempt(messages, tools, tried), messages)))
+  const alternating: TemplateForm = { ...form, alternates: true }
+  const even = !form.alternates && !evens(form) && evens(alternating) ? alternating : form
+  const opens = [[system], [answer]].every((messages) => showsInOrder(attempt(messages, [probeTool], even), messages))
+  const breaks = !showsInOrder(attempt([user, broken, results[0]!, afterwards], [probeTool], even), [user, broken])
+  return { ...even, opening: opens ? 'any' : 'user', broken: breaks ? 'parameter' : 'text' }
 }
 
 /** Forms from the most native to plain text. Where we describe the tools, calls are text too, in the syntax the description asks for. */
 function* forms(base: TemplateForm): Generator<TemplateForm> {
-  for (const merge of [false, true])
+  for (const alternates of [false, true])
     for (const results of ['native', 'user'] as const)
       if (base.tools === 'native')
         for (const ids of ['free', 'nine'] as const)
           for (const parallel of ['together', 'split'] as const)
-            for (const calls of ['object', 'string'] as const) yield { ...base, calls, parallel, results, ids, merge }
+            for (const calls of ['object', 'string'] as const) yield { ...base, calls, parallel, results, ids, alternates }
   for (const results of ['native', 'user'] as const)
-    for (const merge of [false, true]) yield { ...base, calls: 'text', results, merge }
+    for (const alternates of [false, true]) yield { ...base, calls: 'text', results, alternates }
 }
 
 function shows(attempt: Attempt, field: Field, message: number): boolean {
@@ -94,6 +124,24 @@ function shows(attempt: Attempt, field: Field, message: number): boolean {
     'text' in attempt &&
     attempt.text.pieces.some(({ origin }) => typeof origin !== 'string' && origin.field === field && origin.message === message)
   )
+}
+
+/** Contents, and the text of broken arguments, are all shown, one message after the other. */
+function showsInOrder(attempt: Attempt, messages: readonly ChatMessage[]): boolean {
+  if (!('text' in attempt)) return false
+  const { pieces } = attempt.text
+  let at = 0
+  return messages.every(({ content, toolCalls = [] }, index) => {
+    const given = [content, ...toolCalls.flatMap(({ malformed }) => malformed ?? [])].filter((text) => text !== '')
+    return given.every((text) => {
+      const found = pieces.findIndex(
+        (piece, place) =>
+          place >= at && typeof piece.origin !== 'string' && piece.origin.message === index && piece.text.includes(text),
+      )
+      at = found
+      return found !== -1
+    })
+  })
 }
 
 /** Calls, arguments (as JSON or as tags, never as Python writes a mapping or as escaped JSON) and results are all shown. */

@@ -5,8 +5,18 @@ import { ArrayValue, MappingValue, NullValue, numberValue, TrackedString, TruthV
 import type { ChatMessage, ToolCall, ToolDefinition } from './message.js'
 import type { CallWriter } from './syntax/syntax.js'
 import { type Origin, Tracked } from './tracked.js'
+import {
+  alternating,
+  literal,
+  opened,
+  tagged,
+  type TemplateTurn,
+  withLateSystems,
+  withOneSystem,
+  withoutSystem,
+  withPreamble,
+} from './turns.js'
 
-const literal = (text: string) => Tracked.of(text, 'template')
 const string = (text: Tracked) => new TrackedString(text)
 const written = (text: string) => string(literal(text))
 
@@ -47,10 +57,16 @@ export function templateMessages(
   form: TemplateForm,
   writer: CallWriter = hermesWriter,
 ): TemplateMessage[] {
-  let turns = messages.flatMap((message, index) => turnsOf(message, index, messages, form, writer))
+  const places = placesOfResults(messages)
+  let turns: readonly TemplateTurn[] = messages.flatMap((message, index) =>
+    turnsOf(message, index, places.get(index), form, writer),
+  )
+  if (form.system !== 'anywhere') turns = withLateSystems(turns)
+  if (form.system === 'first' || form.system === 'merged') turns = withOneSystem(turns)
   if (form.tools === 'described' && tools.length > 0) turns = withPreamble(turns, describeTools(tools))
   if (form.system === 'merged') turns = withoutSystem(turns)
-  if (form.merge) turns = merged(turns)
+  if (form.opening === 'user') turns = opened(turns)
+  if (form.alternates) turns = alternating(turns, noAnswer(form))
   return turns.map(({ index, role, content, rest }) => ({
     index,
     value: mapping([['role', written(role)], ['content', string(content)], ...rest]),
@@ -60,7 +76,7 @@ export function templateMessages(
 function turnsOf(
   message: ChatMessage,
   index: number,
-  messages: readonly ChatMessage[],
+  place: ResultPlace | undefined,
   form: TemplateForm,
   writer: CallWriter,
 ): TemplateTurn[] {
@@ -69,20 +85,21 @@ function turnsOf(
   const callOrigin: Origin = { field: 'call', message: index }
   const turn = (given: Partial<TemplateTurn>): TemplateTurn => ({ index, role: message.role, content, rest: [], ...given })
   if (message.role === 'tool') {
-    if (form.results === 'user') {
-      const body = Tracked.join([literal('<tool_response>\n'), content, literal('\n</tool_response>')])
-      return [turn({ role: 'user', content: body })]
-    }
-    const answered = answeredCall(message, index, messages)
+    const { call, missing = [], isLate = false } = place ?? {}
+    if (isLate) return [turn({ role: 'user', content: lateResult(content, call, callOrigin) })]
+    const result = (body: Tracked, id: string | undefined, name: string | undefined): TemplateTurn =>
+      form.results === 'user'
+        ? turn({ role: 'user', content: tagged('tool_response', body) })
+        : turn({
+            content: body,
+            rest: [
+              ...(id === undefined ? [] : [['tool_call_id', string(Tracked.of(callId(id, form), callOrigin))] as const]),
+              ...(name === undefined ? [] : [['name', string(Tracked.of(name, callOrigin))] as const]),
+            ],
+          })
     return [
-      turn({
-        rest: [
-          ...(answered.id === undefined
-            ? []
-            : [['tool_call_id', string(Tracked.of(callId(answered.id, form), callOrigin))] as const]),
-          ...(answered.name === undefined ? [] : [['name', string(Tracked.of(answered.name, callOrigin))] as const]),
-        ],
-      }),
+      ...missing.map(({ id, name }) => result(literal(NO_RESULT), id, name)),
+      result(content, message.toolCallId ?? call?.id, message.name ?? call?.name),
     ]
   }
   if (message.role !== 'assistant') return [turn({})]
@@ -91,7 +108,7 @@ function turnsOf(
   const thought = crowded ? '' : (message.reasoning ?? '')
   const reasoning = thought === '' ? [] : reasoningEntries(thought, index)
   if (calls.length === 0)
-    return [turn({ content: message.content === '' && form.empty === 'space' ? literal(' ') : content, rest: reasoning })]
+    return [turn({ content: message.content === '' ? Tracked.join([noAnswer(form), note]) : content, rest: reasoning })]
   if (form.calls === 'text') {
     const written = writtenCalls(calls, callOrigin, writer)
     return [
@@ -114,9 +131,16 @@ function reasoningEntries(reasoning: string, index: number): (readonly [string, 
   return ['reasoning_content', 'reasoning', 'thinking'].map((name) => [name, value] as const)
 }
 
+/** The name of the one parameter that broken arguments are shown as. */
+const BROKEN_PARAMETER = 'arguments'
+
 function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
-  const json = call.malformed ?? pythonJson(call.arguments)
-  const asText = form.calls === 'string' || call.malformed !== undefined
+  const { malformed } = call
+  const text = () => string(Tracked.of(malformed ?? pythonJson(call.arguments), origin))
+  const given = (): Value => {
+    if (malformed !== undefined && form.broken === 'parameter') return mapping([[BROKEN_PARAMETER, text()]])
+    return form.calls === 'string' || malformed !== undefined ? text() : toValue(call.arguments, origin)
+  }
   return mapping([
     ['id', string(Tracked.of(callId(call.id, form), origin))],
     ['type', written('function')],
@@ -124,25 +148,54 @@ function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
       'function',
       mapping([
         ['name', string(Tracked.of(call.name, origin))],
-        ['arguments', asText ? string(Tracked.of(json, origin)) : toValue(call.arguments, origin)],
+        ['arguments', given()],
       ]),
     ],
   ])
 }
 
-/** The call a tool message answers: what it says itself, else the calls of the last assistant message, in order. */
-function answeredCall(
-  message: ChatMessage,
-  index: number,
-  messages: readonly ChatMessage[],
-): { readonly id?: string; readonly name?: string } {
-  let first = index
-  while (messages[first - 1]?.role === 'tool') first--
-  const calls = messages[first - 1]?.toolCalls ?? []
-  const call = calls.find(({ id }) => id === message.toolCallId) ?? calls[index - first]
-  const id = message.toolCallId ?? call?.id
-  const name = message.name ?? call?.name
-  return { ...(id === undefined ? {} : { id }), ...(name === undefined ? {} : { name }) }
+// Where results stand beside their calls. It depends only on what comes before a result, so that a longer conversation shows it alike.
+
+/** What stands instead of a result that is missing before another call's. */
+const NO_RESULT = 'No result.'
+
+interface ResultPlace {
+  /** The call it answers; undefined: there is none. */
+  readonly call: ToolCall | undefined
+  /** Calls before that one of the same message that have no result. Templates without ids tell results by their order. */
+  readonly missing: readonly ToolCall[]
+  /** It stands neither right behind its call's message nor behind results of earlier calls there. */
+  readonly isLate: boolean
+}
+
+/** By the index of each tool message. A result without an id, or with an unknown one, answers the first call that has none yet. */
+function placesOfResults(messages: readonly ChatMessage[]): ReadonlyMap<number, ResultPlace> {
+  const places = new Map<number, ResultPlace>()
+  const known = new Map<string, ToolCall>()
+  let open: readonly ToolCall[] = []
+  messages.forEach(({ role, toolCalls = [], toolCallId }, index) => {
+    if (role !== 'tool') {
+      open = toolCalls
+      for (const call of toolCalls) known.set(call.id, call)
+      return
+    }
+    const named = open.findIndex(({ id }) => id === toolCallId)
+    const earlier = toolCallId === undefined ? undefined : known.get(toolCallId)
+    const at = named === -1 && earlier === undefined && open.length > 0 ? 0 : named
+    places.set(index, { call: open[at] ?? earlier, missing: open.slice(0, Math.max(0, at)), isLate: at === -1 })
+    // A late one is a user turn, and results behind that are late, too.
+    open = at === -1 ? [] : open.slice(at + 1)
+  })
+  return places
+}
+
+/** A user turn that says which call it answers. */
+function lateResult(content: Tracked, call: ToolCall | undefined, origin: Origin): Tracked {
+  const heading =
+    call === undefined
+      ? [literal('Result of an unknown call:\n')]
+      : [literal('Late result of '), Tracked.of(namedJson(call), origin), literal(':\n')]
+  return Tracked.join([...heading, tagged('tool_response', content)])
 }
 
 /** An id as the template wants it; the same id always becomes the same. */
@@ -157,8 +210,11 @@ function callId(id: string, { ids }: TemplateForm): string {
 
 /** How a template wants its messages; found out once, by trying (capabilities.ts). */
 export interface TemplateForm {
-  /** `merged`: the template knows no system role, so the first user message opens with the system's text. */
-  readonly system: 'native' | 'merged'
+  /**
+   * Where the template shows system messages in their places: `anywhere`; `leading`: those before all other messages; `first`: one of those;
+   * `merged`: none, so the first user message opens with them. What it shows as one message is joined; later ones are user messages that say so.
+   */
+  readonly system: 'anywhere' | 'leading' | 'first' | 'merged'
   /** What templates that want to be told see when there are no tools. */
   readonly absent: 'none' | 'undefined'
   /** `described`: the template ignores tools, so the system message describes them. */
@@ -175,12 +231,16 @@ export interface TemplateForm {
   readonly reasoning: 'both' | 'either'
   /** `space`: the template refuses answers without content and calls, so they are shown as one space. */
   readonly empty: 'kept' | 'space'
-  /** True when neighbouring messages of one role must be one. */
-  readonly merge: boolean
+  /** `parameter`: the template reads arguments as an object, so those that are none are shown as one text parameter. */
+  readonly broken: 'text' | 'parameter'
+  /** `user`: behind leading system messages the template wants a user message, so an empty one stands there where the first is another's. */
+  readonly opening: 'any' | 'user'
+  /** The template wants user messages and answers in turn: neighbours of one role are one, and an empty turn stands where the other's is missing. */
+  readonly alternates: boolean
 }
 
 export const nativeForm: TemplateForm = {
-  system: 'native',
+  system: 'anywhere',
   absent: 'none',
   tools: 'native',
   calls: 'object',
@@ -189,64 +249,13 @@ export const nativeForm: TemplateForm = {
   ids: 'free',
   reasoning: 'both',
   empty: 'kept',
-  merge: false,
+  broken: 'text',
+  opening: 'any',
+  alternates: false,
 }
 
-// Conversation turns on their way to a template, and how they are joined for templates that take fewer kinds of them.
-
-/** A turn on its way to the template. */
-export interface TemplateTurn {
-  readonly index: number
-  readonly role: string
-  readonly content: Tracked
-  readonly rest: readonly (readonly [string, Value])[]
-}
-
-/** Text at the end of the system turn, which is made when there is none. */
-export function withPreamble(turns: readonly TemplateTurn[], text: Tracked): TemplateTurn[] {
-  const [first, ...rest] = turns
-  if (first?.role === 'system') return [{ ...first, content: paragraphs(first.content, text, first.index) }, ...rest]
-  return [{ index: first?.index ?? 0, role: 'system', content: text, rest: [] }, ...turns]
-}
-
-/** System turns joined to the next user turn (or made one). */
-export function withoutSystem(turns: readonly TemplateTurn[]): TemplateTurn[] {
-  const made: TemplateTurn[] = []
-  let waiting: TemplateTurn | null = null
-  for (const turn of turns) {
-    if (turn.role === 'system') waiting = waiting === null ? { ...turn, role: 'user' } : joined(waiting, turn)
-    else if (waiting === null) made.push(turn)
-    else {
-      made.push(...(turn.role === 'user' ? [joined(waiting, turn)] : [waiting, turn]))
-      waiting = null
-    }
-  }
-  return waiting === null ? made : [...made, waiting]
-}
-
-/** Neighbouring user turns, and neighbouring assistant turns without calls, as one. */
-export function merged(turns: readonly TemplateTurn[]): TemplateTurn[] {
-  const made: TemplateTurn[] = []
-  for (const turn of turns) {
-    const last = made.at(-1)
-    if (last !== undefined && last.role === turn.role && turn.role !== 'tool' && last.rest.length === 0)
-      made[made.length - 1] = joined(last, turn)
-    else made.push(turn)
-  }
-  return made
-}
-
-/** One turn out of two; each part keeps its owner, the second's role wins. */
-function joined(first: TemplateTurn, second: TemplateTurn): TemplateTurn {
-  const content = paragraphs(first.content.owned(first.index), second.content.owned(second.index), second.index)
-  return { index: first.index, role: second.role, content, rest: second.rest }
-}
-
-/** Two texts with a blank line between; the blank line belongs to `owner`. */
-function paragraphs(first: Tracked, second: Tracked, owner: number): Tracked {
-  const parts = [first, second].filter(({ length }) => length > 0)
-  return Tracked.join(parts.flatMap((part, at) => (at === 0 ? [part] : [literal('\n\n').owned(owner), part])))
-}
+/** What an answer without words is shown as. */
+const noAnswer = ({ empty }: TemplateForm): Tracked => (empty === 'space' ? literal(' ') : Tracked.empty)
 
 // Calls and tools as text, for templates that have no place for them.
 

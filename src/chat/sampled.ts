@@ -79,7 +79,7 @@ function place(
   const opened = prompt.slice(header)
   const full = opened + sampled
   if (body.value === full) return { header, end, text: body, opened: opened.length }
-  if (edited.has(index) || !sameReply(parse(opened + sampled), parse(body.value))) return null
+  if (edited.has(index) || !sameReply(parse(opened + sampled), parse(body.value), body.value)) return null
   const before = commonPrefix(full, body.value)
   const after = commonSuffix(full.slice(before), body.value.slice(before))
   const origin: Origin = 'unknown'
@@ -120,21 +120,24 @@ function commonSuffix(a: string, b: string): number {
   return length
 }
 
-/** Same content, reasoning and calls; ids and whitespace around do not count. */
-function sameReply(sampled: ParsedReply, shown: ParsedReply): boolean {
+/** Same content, reasoning and calls; ids and whitespace around do not count. `text`: what `shown` was read from. */
+function sameReply(sampled: ParsedReply, shown: ParsedReply, text: string): boolean {
   const same = (a = '', b = '') => a.trim() === b.trim()
   return (
     same(sampled.content, shown.content) &&
     same(sampled.reasoning, shown.reasoning) &&
     sampled.toolCalls.length === shown.toolCalls.length &&
-    sampled.toolCalls.every((call, index) => sameCall(call, shown.toolCalls[index]))
+    sampled.toolCalls.every((call, index) => sameCall(call, shown.toolCalls[index], text))
   )
 }
 
-/** A malformed call is the same when the template shows its raw text within a call that is malformed too. */
-function sameCall(sampled: ToolCall, shown: ToolCall | undefined): boolean {
+/** A malformed call is the same when the template shows its raw text, within a call that is malformed too or as a parameter of that tool's call. */
+function sameCall(sampled: ToolCall, shown: ToolCall | undefined, text: string): boolean {
   if (shown === undefined) return false
-  if (sampled.malformed !== undefined) return shown.malformed?.includes(sampled.malformed.trim()) === true
+  if (sampled.malformed !== undefined) {
+    const raw = sampled.malformed.trim()
+    return shown.malformed?.includes(raw) === true || (shown.name === sampled.name && text.includes(raw))
+  }
   return (
     sampled.name === shown.name &&
     shown.malformed === undefined &&

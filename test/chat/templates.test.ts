@@ -66,8 +66,13 @@ describe('real templates', () => {
     const report = Object.fromEntries(
       templates.map(({ name, source }) => {
         const { format } = ruledFormat(source)
-        const { system, tools: shown, calls, parallel, results, ids, merge } = format.capabilities
-        const form = [system, shown, calls, parallel, results, ids, ...(merge ? ['merge'] : [])].join(' ')
+        const { system, tools: shown, calls, parallel, results, ids, broken, opening, alternates } = format.capabilities
+        const form = [
+          ...[system, shown, calls, parallel, results, ids],
+          ...(broken === 'parameter' ? ['broken as parameter'] : []),
+          ...(opening === 'user' ? ['opens with user'] : []),
+          ...(alternates ? ['alternates'] : []),
+        ].join(' ')
         return [name, { trouble: trouble(source), form, syntax: format.syntax.name, callsComeBack: callsComeBack(source) }]
       }),
     )
