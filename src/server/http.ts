@@ -132,11 +132,11 @@ export function fail(request: FastifyRequest, reply: FastifyReply, problem: Prob
   void reply.code(status).type('application/json').send(errorFor(request, problem))
 }
 
+/** The shape is the route's. Where both makers have the route, or there is none, the header of Anthropic's clients decides. */
 function errorFor(request: FastifyRequest, problem: Problem): object {
-  if (request.url.startsWith('/api/')) return ollamaError(problem)
-  return isAnthropic(request) ? anthropicError(problem, request.id) : openAiError(problem)
+  const { url, headers, is404 } = request
+  if (url.startsWith('/api/')) return ollamaError(problem)
+  const isShared = is404 || /^\/v1\/models(?=[/?]|$)/.test(url)
+  const isAnthropic = /^\/v1\/messages(?=[/?]|$)/.test(url) || (isShared && headers['anthropic-version'] !== undefined)
+  return isAnthropic ? anthropicError(problem, request.id) : openAiError(problem)
 }
-
-/** Routes that both makers have (`/v1/models`) answer each in its own words. */
-const isAnthropic = ({ url, headers }: FastifyRequest): boolean =>
-  url.startsWith('/v1/messages') || headers['anthropic-version'] !== undefined

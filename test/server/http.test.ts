@@ -310,6 +310,27 @@ describe('with keys', () => {
     expect([models.status, await models.json()]).toMatchObject([404, { type: 'error', error: { type: 'not_found_error' } }])
   })
 
+  it.each([
+    ['/v1/chat/completions', 'openai'],
+    ['/v1/responses', 'openai'],
+    ['/v1/completions', 'openai'],
+    ['/v1/embeddings', 'openai'],
+    ['/chat/completions', 'openai'],
+    ['/tokenize', 'openai'],
+    ['/v1/messages', 'anthropic'],
+    ['/v1/messages/count_tokens', 'anthropic'],
+    ['/messages', 'anthropic'],
+    ['/v1/no-such-route', 'anthropic'],
+    ['/api/chat', 'ollama'],
+  ])('an error of %s has the shape of its route, whatever the headers say', async (route, shape) => {
+    const answer = await post(served.url + route, { messages: 1 }, { ...bearer('sk-anna'), 'anthropic-version': '2023-06-01' })
+    expect(answer.status).toBeGreaterThanOrEqual(400)
+    const { type, error } = (await answer.json()) as { type?: string; error: { code?: string } | string }
+    const seen = typeof error === 'string' ? 'ollama' : type === 'error' ? 'anthropic' : 'openai'
+    expect(seen).toBe(shape)
+    if (typeof error !== 'string') expect('code' in error).toBe(shape === 'openai')
+  })
+
   it('keeps tenants apart', async () => {
     const body = { messages: [user('A long secret that both of them happen to send, word for word.')], max_tokens: 2, kvfold: {} }
     const chat = async (key: string) => (await (await post(served.url + CHAT, body, bearer(key))).json()) as Completion
