@@ -123,6 +123,8 @@ export const errorTable = {
   'store/lost-response': 410,
   /** No room for what a request changed: it is not kept. */
   'store/full': 507,
+  /** The store is not at its path any more, so that nothing would last: a request's changes are not kept. */
+  'store/gone': 507,
   /** The store could not be read or written for another reason. */
   'store/failed': 500,
   /** Nobody answers at the database that the store is in; nothing was kept that was not acknowledged. Try again later. */

@@ -23,7 +23,7 @@ import { Metrics } from './metrics.js'
 import { ANSWER, type App, ERRORS } from './routes/route.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
-import type { ModelStatus } from './threads/status.js'
+import type { ModelStatus, ServiceStatus } from './threads/status.js'
 
 export interface ServerOptions extends HttpOptions {
   readonly service: Service
@@ -218,6 +218,13 @@ interface HealthPorts {
   readonly locked: boolean
 }
 
+const STORE_FAULTS: Readonly<Record<NonNullable<ServiceStatus['storeFault']>, string>> = {
+  away: 'The database that conversations are kept in does not answer.',
+  full: 'There is no room for conversations: make room on the disk of the store.',
+  gone: 'The store of the conversations is not where it was: put it back.',
+  failed: 'Conversations cannot be written to the store; /kvfold/status says why.',
+}
+
 function addHealth(app: App, { service, metrics, running, locked }: HealthPorts): void {
   const refuseOthers = (tenant: string) => {
     if (locked && tenant !== ADMIN)
@@ -230,11 +237,11 @@ function addHealth(app: App, { service, metrics, running, locked }: HealthPorts)
       schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
     },
     (_request, reply) => {
-      const { models, closing, damaged, storeProblem } = service.status()
+      const { models, closing, damaged, storeFault } = service.status()
       const loading = models.length > 0 && models.every(({ state }) => state === 'loading')
       // Everybody may see this, so it names no addresses; `/kvfold/status` does.
       const problems = [
-        ...(storeProblem === null ? [] : ['The database that conversations are kept in does not answer.']),
+        ...(storeFault === null ? [] : [STORE_FAULTS[storeFault]]),
         ...(models.length > 0 && models.every(isWithoutEngines) ? ['No engine takes requests.'] : []),
       ]
       const state = loading ? 'loading' : problems.length > 0 ? 'unavailable' : 'ready'

@@ -36,7 +36,7 @@ import { livePorts, type ServedModel, Models, type ModelsOptions, type ModelSour
 import { Operations } from './threads/thread-operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
 import { SideModels, type SideModelsOptions } from './side-model.js'
-import { type ModelStatus, SavedToday, type ServiceStatus } from './threads/status.js'
+import { type ModelStatus, SavedToday, type ServiceStatus, storeStatus } from './threads/status.js'
 import { SILENT, AskEngine } from './threads/ask-engine.js'
 import type { Damage } from '../store/damage.js'
 import type { ThreadStore } from '../store/port.js'
@@ -235,7 +235,7 @@ export class ThreadService implements Service {
       threads: this.#manager.size,
       loaded: this.#manager.loaded,
       damaged: { threads: open(this.#store.damage()), responses: open(this.responses.damage()) },
-      storeProblem: this.#store.shared?.problem ?? null,
+      ...storeStatus(this.#store),
       savedToday: this.options.savedToday.tokens,
       asks: { ...this.#asks },
       closing: this.#closing !== null,

@@ -36,14 +36,10 @@ export function damageLines(all: readonly Damage[], shown = SHOWN): readonly str
 /** Keeps errors of ours as they are, and says of SQLite's what happened to the store and what to do. */
 export function failureOf(error: unknown, path: string): unknown {
   if (!(error instanceof Database.SqliteError)) return error
-  const told = (code: 'full' | 'damaged' | 'locked' | 'failed', message: string) =>
-    new KvfoldError(`store/${code}`, message, { cause: error })
+  const told = (code: 'locked' | 'failed', message: string) => new KvfoldError(`store/${code}`, message, { cause: error })
   switch (primary(error.code)) {
     case 'SQLITE_FULL':
-      return told(
-        'full',
-        `There is no room left for the store ${path}, so this was not kept; make room on its disk and try again.`,
-      )
+      return full(path, error)
     case 'SQLITE_CORRUPT':
       return damaged(path, error.message, error)
     case 'SQLITE_NOTADB':
@@ -55,6 +51,13 @@ export function failureOf(error: unknown, path: string): unknown {
       return told('failed', `The store ${path} could not be read or written (${error.code}: ${error.message}).`)
   }
 }
+
+export const full = (path: string, cause?: unknown): KvfoldError =>
+  new KvfoldError(
+    'store/full',
+    `There is no room left for the store ${path}, so this was not kept; make room on its disk and try again.`,
+    cause === undefined ? {} : { cause },
+  )
 
 /** Nothing of the file was changed. */
 export function damaged(path: string, what: string, cause?: unknown): KvfoldError {

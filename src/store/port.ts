@@ -3,6 +3,7 @@ import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import type { Fragment } from '../context/fragment.js'
 import type { FoundPlace } from '../context/search.js'
 import type { ContractChoice } from '../core/contract.js'
+import type { KvfoldError } from '../core/errors.js'
 import type { FragmentId } from '../core/ids.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Damage } from './damage.js'
@@ -119,6 +120,8 @@ export interface ThreadStore {
   /** Threads that are not what was acknowledged, as far as is known now: a damaged one may be found when it is read. None twice. */
   damage(): readonly Damage[]
   close(): Promise<void>
+  /** Why nothing can be kept now; null: nothing is known against it. Absent of a store that is in memory, or shared (`SharedThreads.problem`). */
+  readonly problem?: KvfoldError | null
   /** Of a store that other servers use at the same time; absent where there are none. */
   readonly shared?: SharedThreads
 }

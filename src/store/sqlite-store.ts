@@ -79,6 +79,10 @@ export class SqliteStore implements ThreadStore {
     return [...this.#damage.values()]
   }
 
+  get problem(): KvfoldError | null {
+    return this.file.problem
+  }
+
   notes(): readonly string[] {
     return this.#notes
   }

@@ -1,9 +1,20 @@
 /** Owns the store's SQLite file: who may open it, that it is whole, of our version and ours alone, and when what is written lasts. */
-import { chmodSync, closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  fsyncSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  statfsSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { dirname, isAbsolute, join } from 'node:path'
 import Database from 'libsql'
 import { invariant, KvfoldError, type ErrorCode } from '../core/errors.js'
-import { damaged, failureOf } from './damage.js'
+import { damaged, failureOf, full } from './damage.js'
 import type { StoredValue } from './row-kind.js'
 import { homedir } from 'node:os'
 
@@ -15,11 +26,18 @@ const PATIENCE = 500
 const WAL_PAGES = 256
 /** Milliseconds without a change after which the WAL is emptied. */
 const IDLE = 500
+/** Bytes that must be free on the disk for anything to be kept. */
+const ROOM = 2 ** 18
+/** Milliseconds between two tries to write after one that failed, while nobody writes anything else. */
+const TRY_AGAIN = 1000
 /** Bytes of a file that is read whole when it is opened: about a second of it. */
 export const CHECKED_BYTES = 2 ** 26
 
 /** What is wrong with a file that is ours. */
 const DAMAGES: ReadonlySet<ErrorCode> = new Set(['store/damaged', 'store/failed', 'store/unusable'])
+
+/** What keeps changes from being written, and is found out by trying alone. */
+const FAILURES: ReadonlySet<ErrorCode> = new Set(['store/full', 'store/failed'])
 
 /** SQL, or what is done with the file, within the same transaction. */
 export type Migration = string | ((file: StoreFile) => void)
@@ -46,13 +64,19 @@ export interface StoreFileOptions {
 export class StoreFile {
   #open = true
   #idle: NodeJS.Timeout | null = null
+  /** Why the last change was not written, and when that was, as `performance.now` has it. */
+  #failure: { readonly error: KvfoldError; readonly at: number } | null = null
+  /** Tells the file from another one at its path. */
+  readonly #inode: string | null
 
   private constructor(
     readonly path: string,
     private readonly database: Database.Database,
     /** False: the file was too long for it. */
     readonly checked: boolean,
-  ) {}
+  ) {
+    this.#inode = inodeAt(path)
+  }
 
   /**
    * Reads the file once to check it, the whole of it unless it is long; brings one of an earlier version to ours.
@@ -104,6 +128,25 @@ export class StoreFile {
     }
   }
 
+  /**
+   * Why nothing can be kept now; null: nothing is known against it. It looks whether the file is where it was and has room; after a change that could
+   * not be written it tries one that changes nothing.
+   */
+  get problem(): KvfoldError | null {
+    if (!this.#open) return null
+    const moved = this.#moved()
+    if (moved !== null) return moved
+    const room = roomAt(dirname(this.path))
+    if (room !== null && room < ROOM) return full(this.path)
+    if (this.#failure !== null && performance.now() > this.#failure.at + TRY_AGAIN)
+      try {
+        this.erase(() => this.database.pragma(`user_version=${this.#number('user_version')}`))
+      } catch {
+        // It is told below.
+      }
+    return this.#failure?.error ?? null
+  }
+
   rows(sql: string, ...values: StoredValue[]): Record<string, unknown>[] {
     return this.#told(() => this.database.prepare(sql).all(...values) as Record<string, unknown>[])
   }
@@ -115,7 +158,21 @@ export class StoreFile {
 
   /** All that `work` writes, or nothing when it throws. */
   write<T>(work: () => T): T {
+    try {
+      const done = this.#written(work)
+      this.#failure = null
+      return done
+    } catch (error) {
+      if (error instanceof KvfoldError && FAILURES.has(error.code)) this.#failure = { error, at: performance.now() }
+      throw error
+    }
+  }
+
+  #written<T>(work: () => T): T {
     return this.#told(() => {
+      // What is written to a file that has no name any more ends with the process.
+      const moved = this.#moved()
+      if (moved !== null) throw moved
       this.database.exec('BEGIN IMMEDIATE')
       try {
         const done = work()
@@ -140,6 +197,14 @@ export class StoreFile {
     const done = this.write(work)
     this.#checkpoint()
     return done
+  }
+
+  #moved(): KvfoldError | null {
+    if (inodeAt(this.path) === this.#inode) return null
+    return new KvfoldError(
+      'store/gone',
+      `The store ${this.path} is not where it was, so nothing more is kept; put it back, or start the server anew with another one.`,
+    )
   }
 
   /** Leaves one file without a WAL. Idempotent. */
@@ -288,6 +353,22 @@ function keepingWal<T>(path: string, work: () => T): T {
     throw error
   } finally {
     if (restore && before !== null && !existsSync(wal)) writeFileSync(wal, before, { mode: 0o600 })
+  }
+}
+
+/** Of the file at this path; null: there is none. */
+function inodeAt(path: string): string | null {
+  const about = statSync(path, { bigint: true, throwIfNoEntry: false })
+  return about === undefined ? null : `${about.dev} ${about.ino}`
+}
+
+/** Bytes that are free on the disk of this folder; null: nobody knows. */
+function roomAt(folder: string): number | null {
+  try {
+    const { bavail, bsize, blocks } = statfsSync(folder)
+    return blocks === 0 ? null : bavail * bsize
+  } catch {
+    return null
   }
 }
 

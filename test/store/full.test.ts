@@ -71,6 +71,27 @@ it(
   },
 )
 
+it('a thread that cannot be begun or deleted is told so, and is there or not as before', { timeout: 120_000 }, async () => {
+  const { thread } = await ask([user(`start ${long('hello')} end`)])
+  const kept = service.threads.export(TENANT, thread)
+  const others = await Promise.all(['One?', 'Two?'].map((question) => ask([user(question)])))
+  const all = () => service.threads.list(TENANT).map(({ id }) => id)
+  const before = all()
+  expect(before).toHaveLength(3)
+  file.rows('PRAGMA query_only=ON')
+  const asked = Array.from({ length: 5 }, (_, at) => ask([user(`New ${at}?`)]))
+  for (const { reason } of (await Promise.allSettled(asked)) as PromiseRejectedResult[])
+    expect(reason).toMatchObject({ code: 'store/failed', message: expect.not.stringContaining('deleted') as string })
+  await expect(service.threads.delete(TENANT, thread)).rejects.toMatchObject({ code: 'store/failed' })
+  expect(all()).toEqual(before)
+  expect(service.threads.export(TENANT, thread)).toEqual(kept)
+  expect(service.status()).toMatchObject({ storeFault: 'failed', storeProblem: expect.stringContaining('readonly') as string })
+  file.rows('PRAGMA query_only=OFF')
+  await expect.poll(() => service.status().storeProblem, { timeout: 10_000 }).toBeNull()
+  await service.threads.delete(TENANT, thread)
+  expect(all()).toEqual(others.map((each) => each.thread).sort((a, b) => before.indexOf(a) - before.indexOf(b)))
+})
+
 it('a fold that cannot be kept is undone', { timeout: 120_000 }, async () => {
   const { thread } = await ask([user(`start ${long('hello')} end`)])
   const [fragment] = await service.threads.fragment(TENANT, thread, { startMarker: 'start', endMarker: 'end', numFragments: 1 })

@@ -3,6 +3,7 @@ import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import type { CacheTotals } from '../../kv/residency.js'
 import type { Abilities } from '../../engine/model-facts.js'
 import type { EngineStatus } from '../../engine/remote/engine-pool.js'
+import type { ThreadStore } from '../../store/port.js'
 
 export interface ModelStatus {
   /** What requests call it. */
@@ -61,13 +62,23 @@ export interface ServiceStatus {
   readonly loaded: number
   /** Kept things that are not what was acknowledged; each is told when it is asked for. */
   readonly damaged: { readonly threads: number; readonly responses: number }
-  /** Why the store that other servers use, too, cannot be used now; null: it can, or nobody shares it. */
+  /** Why nothing can be kept in the store now; null: nothing is known against it. */
   readonly storeProblem: string | null
+  /** What is wrong with it then: the database does not answer, there is no room, its file is not where it was, or it cannot be written. */
+  readonly storeFault: 'away' | 'full' | 'gone' | 'failed' | null
   /** Tokens that a plain prefix cache would have computed more, since midnight of this machine's day; negative: less. */
   readonly savedToday: number
   /** Since the start: asks by how they ended. */
   readonly asks: { readonly done: number; readonly failed: number; readonly cancelled: number; readonly refused: number }
   readonly closing: boolean
+}
+
+export function storeStatus({ shared, problem = null }: ThreadStore): Pick<ServiceStatus, 'storeProblem' | 'storeFault'> {
+  const away = shared?.problem ?? null
+  if (away !== null) return { storeProblem: away, storeFault: 'away' }
+  if (problem === null) return { storeProblem: null, storeFault: null }
+  const { code, message } = problem
+  return { storeProblem: message, storeFault: code === 'store/full' ? 'full' : code === 'store/gone' ? 'gone' : 'failed' }
 }
 
 /** What was saved since midnight, local time; with a file it outlives the process. A file that cannot be read or written costs the figure, nothing else. */

@@ -207,8 +207,13 @@ export class ThreadManager {
     }
     const entry = this.index.entry(tenant, id)
     this.#drop(entry)
-    await this.options.erase(entry.id)
-    await this.options.store.delete(tenant, id)
+    try {
+      await this.options.erase(entry.id)
+      await this.options.store.delete(tenant, id)
+    } catch (error) {
+      this.index.restore(entry)
+      throw error
+    }
     this.#changed(entry, 'deleted')
   }
 
@@ -298,21 +303,24 @@ export class ThreadManager {
     thread.asked = true
     const { card } = thread
     this.index.add(thread)
-    // First in the thread's line: what is written later comes later.
+    // First in the thread's line: what is written later comes later, and finds out that there is nothing to write to.
     void thread
       .alone(async () => {
-        await this.#sharing.ownFor(thread)
-        await this.options.store.create(record, card)
+        try {
+          await this.#sharing.ownFor(thread)
+          await this.options.store.create(record, card)
+        } catch (error) {
+          thread.fail(error)
+          const entry = this.index.entryOf(thread)
+          if (entry !== null) this.index.drop(entry)
+          throw error
+        }
       })
       .then(
         () => {
           this.#changed(thread, 'created')
         },
-        (error: unknown) => {
-          thread.fail(error)
-          const entry = this.index.entryOf(thread)
-          if (entry !== null) this.index.drop(entry)
-        },
+        () => undefined,
       )
     return thread
   }

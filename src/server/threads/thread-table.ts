@@ -174,6 +174,14 @@ export class ThreadIndex {
     this.#loaded.delete(entry)
   }
 
+  /** It is in the store still, whatever was dropped of it. */
+  restore(entry: ThreadEntry): void {
+    entry.discard()
+    if (this.find(entry.tenant, entry.id) !== null) return
+    this.#put(entry)
+    for (const each of [...this.oldest(entry.tenant)].sort((a, b) => a.used - b.used)) this.use(each)
+  }
+
   /** What is in memory of the thread is not what is stored: it is loaded again by whoever wants it next. */
   discard(tenant: Tenant, id: string): void {
     const entry = this.find(tenant, id)
