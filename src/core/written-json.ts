@@ -80,6 +80,9 @@ export function writtenLike<T extends object>(copy: T, original: object): T {
   return copy
 }
 
+/** Whether there is anything in the value that JavaScript would write otherwise than its text had it. */
+export const isNoted = (value: unknown): boolean => findNoted(value, new Set())
+
 /** As `structuredClone`, with what is known of the text. */
 export function cloned<T>(value: T): T {
   const copy = structuredClone(value)
@@ -101,8 +104,15 @@ function noteLike(copy: unknown, original: unknown, noted: ReadonlySet<object>):
  */
 export function comparable(value: unknown, text: string | undefined): unknown {
   if (text === undefined || typeof value !== 'number') return value
-  const isExact = Number.isFinite(value) && (!/^-?\d+$/.test(text) || BigInt(text) === BigInt(value))
+  const isExact = Number.isFinite(value) && (!/^-?\d+$/.test(text) || BigInt(text) === wholeNumber(value))
   return isExact ? value : { number: text }
+}
+
+/** A whole number with the digits that JavaScript writes, noughts in the place of an exponent. */
+export function wholeNumber(value: number): bigint {
+  const [mantissa = '', exponent = '0'] = String(value).split('e')
+  const [whole = '', fraction = ''] = mantissa.split('.')
+  return BigInt(whole + fraction.padEnd(Number(exponent), '0'))
 }
 
 /** JSON that is equal for values that say the same: keys are sorted, numbers are `comparable`. */

@@ -151,6 +151,7 @@ describe('comparableJson', () => {
   it('tells whole numbers apart that have one double', () => {
     expect(same('[9007199254740993]', '[9007199254740992]')).toBe(false)
     expect(same('{"a":[12345678901234567890]}', '{"a":[12345678901234567891]}')).toBe(false)
+    expect(same('[9223372036854775808]', '[9223372036854776000]')).toBe(false)
     expect(same('[1e400]', '[null]')).toBe(false)
     expect(same('{"a":9007199254740993}', '{"a":9007199254740993}')).toBe(true)
   })

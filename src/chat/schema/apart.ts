@@ -1,4 +1,5 @@
 /** Owns the question whether what is written for one alternative of a oneOf can be a value of another. */
+import { compareNumbers, isSchemaNumber } from './exact.js'
 import {
   alternatives,
   canonical,
@@ -51,18 +52,30 @@ function plainApart(root: unknown, a: Plain, b: Plain, isOpen: boolean, depth: n
 /** Types that values may have, whole numbers as numbers; null: any. */
 function kindsOf(schema: Plain): readonly string[] | null {
   const values = listed(schema)
-  if (values !== null)
-    return [...new Set(values.map((value) => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)))]
+  if (values !== null) return [...new Set(values.map(kindOf))]
   return typesOf(schema)?.map((type) => (type === 'integer' ? 'number' : type)) ?? null
+}
+
+function kindOf(value: unknown): string {
+  if (value === null) return 'null'
+  return isSchemaNumber(value) ? 'number' : Array.isArray(value) ? 'array' : typeof value
 }
 
 const number = (value: unknown, missing: number): number => (typeof value === 'number' ? value : missing)
 
+/** Whether a bound above all of `a` is below all of `b`. */
 function rangeApart(a: Schema, b: Schema): boolean {
-  const most = Math.min(number(a['maximum'], Infinity), number(a['exclusiveMaximum'], Infinity))
-  const least = Math.max(number(b['minimum'], -Infinity), number(b['exclusiveMinimum'], -Infinity))
-  const isOpen = number(a['exclusiveMaximum'], Infinity) === most || number(b['exclusiveMinimum'], -Infinity) === least
-  return most < least || (most === least && isOpen && Number.isFinite(most))
+  const isBelow = (upper: unknown, lower: unknown, isOpen: boolean) => {
+    if (!isSchemaNumber(upper) || !isSchemaNumber(lower)) return false
+    const order = compareNumbers(upper, lower)
+    return order < 0 || (order === 0 && isOpen)
+  }
+  return (
+    isBelow(a['maximum'], b['minimum'], false) ||
+    isBelow(a['maximum'], b['exclusiveMinimum'], true) ||
+    isBelow(a['exclusiveMaximum'], b['minimum'], true) ||
+    isBelow(a['exclusiveMaximum'], b['exclusiveMinimum'], true)
+  )
 }
 
 const lengthApart = (a: Schema, b: Schema): boolean => number(a['maxLength'], Infinity) < number(b['minLength'], 0)

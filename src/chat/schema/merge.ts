@@ -1,6 +1,8 @@
 /** Owns what a JSON schema asks for, in one: references followed, allOf put together, alternatives side by side; and the refusal of what no grammar can say. */
 import { Check } from 'typebox/schema'
 import { KvfoldError } from '../../core/errors.js'
+import { objectOf, writtenEntries } from '../../core/written-json.js'
+import { compareNumbers, isSchemaNumber, nearest, roundedNumbers } from './exact.js'
 
 export type Schema = Readonly<Record<string, unknown>>
 export type AnySchema = Schema | boolean
@@ -25,14 +27,25 @@ const REMARKS = new Set([
 /** Whether a value is one of the schema's; one that cannot be judged is not. */
 export function satisfies(schema: AnySchema, value: unknown): boolean {
   try {
-    return Check(schema as never, value)
+    return Check(roundedNumbers(schema) as never, roundedNumbers(value)) && isWithin(schema, value)
   } catch {
     return false
   }
 }
 
+/** Whether whole numbers beyond what JavaScript keeps apart are within the bounds; see `satisfies`. */
+function isWithin(schema: AnySchema, value: unknown): boolean {
+  if (typeof schema === 'boolean' || !isSchemaNumber(value)) return true
+  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = schema
+  return (
+    (!isSchemaNumber(minimum) || compareNumbers(value, minimum) >= 0) &&
+    (!isSchemaNumber(maximum) || compareNumbers(value, maximum) <= 0) &&
+    (!isSchemaNumber(exclusiveMinimum) || compareNumbers(value, exclusiveMinimum) > 0) &&
+    (!isSchemaNumber(exclusiveMaximum) || compareNumbers(value, exclusiveMaximum) < 0)
+  )
+}
+
 const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
-const isNumber = (value: unknown): boolean => typeof value === 'number' && Number.isFinite(value)
 const isText = (value: unknown): value is string => typeof value === 'string'
 const isList = (value: unknown): value is readonly unknown[] => Array.isArray(value)
 
@@ -44,17 +57,17 @@ const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, str
       [isCount, 'a whole number, 0 or more'] as const,
     ]),
   ),
-  minimum: [isNumber, 'a number'],
-  maximum: [isNumber, 'a number'],
+  minimum: [isSchemaNumber, 'a number'],
+  maximum: [isSchemaNumber, 'a number'],
   // Draft 4 has true or false here.
-  exclusiveMinimum: [(value) => isNumber(value) || typeof value === 'boolean', 'a number'],
-  exclusiveMaximum: [(value) => isNumber(value) || typeof value === 'boolean', 'a number'],
+  exclusiveMinimum: [(value) => isSchemaNumber(value) || typeof value === 'boolean', 'a number'],
+  exclusiveMaximum: [(value) => isSchemaNumber(value) || typeof value === 'boolean', 'a number'],
   pattern: [isText, 'a text'],
   format: [isText, 'a text'],
   enum: [(value) => isList(value) && value.length > 0, 'a list of values'],
   const: [() => true, ''],
   required: [(value) => isList(value) && value.every(isText), 'a list of names'],
-  multipleOf: [(value) => isNumber(value) && (value as number) > 0, 'a number above 0'],
+  multipleOf: [(value) => isSchemaNumber(value) && nearest(value) > 0, 'a number above 0'],
   uniqueItems: [(value) => typeof value === 'boolean', 'true or false'],
   $ref: [isText, 'a text'],
 }
@@ -241,10 +254,8 @@ function merged(a: Plain, b: Plain, path: string): Plain | null {
   for (const name of ['maxLength', 'maxItems', 'maxProperties']) smaller(result, a, b, name)
   if (a['minimum'] !== undefined && b['minimum'] !== undefined) larger(result, a, b, 'minimum')
   if (a['maximum'] !== undefined && b['maximum'] !== undefined) smaller(result, a, b, 'maximum')
-  if (typeof a['exclusiveMinimum'] === 'number' && typeof b['exclusiveMinimum'] === 'number')
-    larger(result, a, b, 'exclusiveMinimum')
-  if (typeof a['exclusiveMaximum'] === 'number' && typeof b['exclusiveMaximum'] === 'number')
-    smaller(result, a, b, 'exclusiveMaximum')
+  if (isSchemaNumber(a['exclusiveMinimum']) && isSchemaNumber(b['exclusiveMinimum'])) larger(result, a, b, 'exclusiveMinimum')
+  if (isSchemaNumber(a['exclusiveMaximum']) && isSchemaNumber(b['exclusiveMaximum'])) smaller(result, a, b, 'exclusiveMaximum')
   for (const name of ['pattern', 'format'])
     if (a[name] !== undefined && b[name] !== undefined && a[name] !== b[name])
       refuse(`asks for two of ${name} at once, which is not supported`, path)
@@ -260,11 +271,13 @@ function merged(a: Plain, b: Plain, path: string): Plain | null {
 }
 
 function larger(result: Record<string, unknown>, a: Schema, b: Schema, name: string): void {
-  if (a[name] !== undefined && b[name] !== undefined) result[name] = Math.max(a[name] as number, b[name] as number)
+  const [one, other] = [a[name], b[name]]
+  if (isSchemaNumber(one) && isSchemaNumber(other)) result[name] = compareNumbers(one, other) > 0 ? one : other
 }
 
 function smaller(result: Record<string, unknown>, a: Schema, b: Schema, name: string): void {
-  if (a[name] !== undefined && b[name] !== undefined) result[name] = Math.min(a[name] as number, b[name] as number)
+  const [one, other] = [a[name], b[name]]
+  if (isSchemaNumber(one) && isSchemaNumber(other)) result[name] = compareNumbers(one, other) < 0 ? one : other
 }
 
 /** Properties of both: what one does not name is what it has for additional ones. */
@@ -272,12 +285,12 @@ function objects(a: Schema, b: Schema): Schema {
   const isObject = (schema: Schema) => schema['properties'] !== undefined || schema['additionalProperties'] !== undefined
   if (!isObject(a) || !isObject(b)) return {}
   const [ours, theirs] = [a, b].map(({ properties = {} }) => properties as Schema)
-  const names = [...new Set([...Object.keys(ours!), ...Object.keys(theirs!)])]
+  const names = [...new Set([ours!, theirs!].flatMap((own) => writtenEntries(own).map(({ key }) => key)))]
   const of = (name: string, own: Schema, schema: Schema) =>
     Object.hasOwn(own, name) ? own[name] : schema['additionalProperties']
   const additional = all(a['additionalProperties'], b['additionalProperties'])
   return {
-    properties: Object.fromEntries(names.map((name) => [name, all(of(name, ours!, a), of(name, theirs!, b)) ?? true])),
+    properties: objectOf(names.map((name) => [name, all(of(name, ours!, a), of(name, theirs!, b)) ?? true] as const)),
     ...(additional === undefined ? {} : { additionalProperties: additional }),
   }
 }

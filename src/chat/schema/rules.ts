@@ -1,5 +1,7 @@
 /** Owns GBNF as it is written: rules by name, literals, and how JSON looks (its spaces, its words for true, false and null). */
 import { KvfoldError } from '../../core/errors.js'
+import { writtenEntries } from '../../core/written-json.js'
+import { ExactNumber } from './exact.js'
 
 /** A literal in GBNF. */
 export function literal(text: string): string {
@@ -75,10 +77,11 @@ export class GrammarRules {
     const { comma, colon, openObject, closeObject, openList, closeList, words } = this.style
     if (value === true || value === false || value === null || value === undefined)
       return literal(words[String(value ?? null) as keyof typeof words])
+    if (value instanceof ExactNumber) return literal(value.text)
     if (typeof value !== 'object') return literal(JSON.stringify(value))
     const items = Array.isArray(value)
       ? value.map((item) => this.constant(item))
-      : Object.entries(value).map(([key, item]) => `${literal(JSON.stringify(key))} ${colon} ${this.constant(item)}`)
+      : writtenEntries(value).map(({ key, value: item }) => `${literal(JSON.stringify(key))} ${colon} ${this.constant(item)}`)
     if (items.length === 0) return Array.isArray(value) ? '"[]"' : '"{}"'
     const [open, close] = Array.isArray(value) ? [openList, closeList] : [openObject, closeObject]
     return `${open} ${items.join(` ${comma} `)} ${close}`
@@ -95,7 +98,7 @@ export class GrammarRules {
       // Whole characters only, escaped ones too, so that texts are as long as they are counted.
       String.raw`char ::= [\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff] | "\\" ( ${escapes} | "u" ( [0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} ) )`,
       String.raw`string ::= "\"" char* "\""`,
-      'integer ::= "-"? ( "0" | [1-9] [0-9]{0,15} )',
+      'integer ::= "-"? ( "0" | [1-9] [0-9]{0,19} )',
       'number ::= integer ( "." [0-9]{1,16} )? ( [eE] [-+]? [0-9]{1,2} )?',
       `boolean ::= "${words.true}" | "${words.false}"`,
       `null ::= "${words.null}"`,

@@ -1,5 +1,6 @@
 /** Owns numbers and texts as GBNF: bounds written digit by digit; patterns, formats and lengths. */
 import { KvfoldError } from '../../core/errors.js'
+import { compareNumbers, ExactNumber, isSchemaNumber, nearest, negative, type SchemaNumber, wholeOf } from './exact.js'
 import { type Plain, refuse } from './merge.js'
 import {
   lacking,
@@ -16,11 +17,11 @@ import {
 /** Digits that a double keeps apart: decimals of at most so many compare as they are written. */
 const EXACT_DIGITS = 15
 /** Whole numbers are written with at most so many digits. */
-const MOST_DIGITS = 16
+const MOST_DIGITS = 20
 const MOST = 10n ** BigInt(MOST_DIGITS) - 1n
 
 interface Bound {
-  readonly value: number
+  readonly value: SchemaNumber
   readonly exclusive: boolean
 }
 
@@ -31,8 +32,11 @@ const oneOf = (low: number, high: number): string => (low === high ? ` "${low}"`
 
 /** Whole numbers of these bounds; null where there is none. */
 function integerRule(low: Bound | null, high: Bound | null): string | null {
-  const from = low === null ? -MOST : wholeAbove(low)
-  const to = high === null ? MOST : wholeBelow(high)
+  const [least, most] = [low === null ? null : wholeAbove(low), high === null ? null : wholeBelow(high)]
+  // A bound with more digits than that leaves some room on its other side.
+  const [lowest, highest] = [smaller(-MOST, 10n * (most ?? 0n)), larger(MOST, 10n * (least ?? 0n))]
+  const from = larger(least ?? lowest, lowest)
+  const to = smaller(most ?? highest, highest)
   if (from > to) return null
   const options = [
     ...(from < 0n ? [`"-" ${naturals(to < 0n ? -to : 1n, -from)}`] : []),
@@ -41,16 +45,17 @@ function integerRule(low: Bound | null, high: Bound | null): string | null {
   return either(options)
 }
 
-const clamped = (value: number): bigint => (value >= 1e16 ? MOST + 1n : value <= -1e16 ? -MOST - 1n : BigInt(value))
+const smaller = (a: bigint, b: bigint): bigint => (a < b ? a : b)
+const larger = (a: bigint, b: bigint): bigint => (a > b ? a : b)
 
 function wholeAbove({ value, exclusive }: Bound): bigint {
-  const least = clamped(Math.ceil(value)) + (exclusive && Number.isInteger(value) ? 1n : 0n)
-  return least < -MOST ? -MOST : least
+  const whole = wholeOf(value)
+  return whole === null ? BigInt(Math.ceil(nearest(value))) : whole + (exclusive ? 1n : 0n)
 }
 
 function wholeBelow({ value, exclusive }: Bound): bigint {
-  const most = clamped(Math.floor(value)) - (exclusive && Number.isInteger(value) ? 1n : 0n)
-  return most > MOST ? MOST : most
+  const whole = wholeOf(value)
+  return whole === null ? BigInt(Math.floor(nearest(value))) : whole - (exclusive ? 1n : 0n)
 }
 
 /** Whole numbers from `low` to `high`, none negative and none with a needless zero before it. */
@@ -98,28 +103,31 @@ function sameLength(low: string, high: string): string {
 /** Decimals of these bounds, at least one of which there is; null where there is none. */
 function numberRule(low: Bound | null, high: Bound | null): string | null {
   const options: string[] = []
-  const isBelow = low === null || low.value < 0
-  if (isBelow && !(high !== null && low !== null && high.value < low.value)) {
-    const nearest: Bound =
-      high !== null && high.value <= 0 ? { value: -high.value, exclusive: high.exclusive } : { value: 0, exclusive: false }
-    const negative = decimals(nearest, low === null ? null : { value: -low.value, exclusive: low.exclusive })
-    if (negative !== null) options.push(`"-" ${negative}`)
+  const isBelow = low === null || nearest(low.value) < 0
+  if (isBelow && !(high !== null && low !== null && compareNumbers(high.value, low.value) < 0)) {
+    const least = high !== null && nearest(high.value) <= 0 ? negated(high) : { value: 0, exclusive: false }
+    const below = decimals(least, low === null ? null : negated(low))
+    if (below !== null) options.push(`"-" ${below}`)
   }
-  if (high === null || high.value >= 0) {
-    const least: Bound = low !== null && low.value >= 0 ? low : { value: 0, exclusive: false }
+  if (high === null || nearest(high.value) >= 0) {
+    const least: Bound = low !== null && nearest(low.value) >= 0 ? low : { value: 0, exclusive: false }
     const positive = decimals(least, high)
     if (positive !== null) options.push(positive)
   }
   return options.length === 0 ? null : either(options)
 }
 
+const negated = ({ value, exclusive }: Bound): Bound => ({ value: negative(value), exclusive })
+
 interface Decimal {
   readonly whole: bigint
   readonly fraction: string
 }
 
-function decimalOf(value: number): Decimal {
-  const [mantissa = '0', exponent = '0'] = String(value).split('e')
+/** Of a number that is not negative. */
+function decimalOf(value: SchemaNumber): Decimal {
+  if (typeof value !== 'number' && value.whole !== null) return { whole: value.whole, fraction: '' }
+  const [mantissa = '0', exponent = '0'] = String(nearest(value)).split('e')
   const [whole = '0', fraction = ''] = mantissa.split('.')
   const shift = Number(exponent)
   const all = (whole + fraction).padEnd(whole.length + shift, '0').padStart(fraction.length - shift + 1, '0')
@@ -130,7 +138,9 @@ function decimalOf(value: number): Decimal {
 /** Decimals from `low`, which is not negative, to `high`. */
 function decimals(low: Bound, high: Bound | null): string | null {
   const from = decimalOf(low.value)
-  const to = high === null ? null : decimalOf(Math.min(high.value, 1e16 - 2))
+  const highest = larger(MOST, 10n * from.whole)
+  const most = high === null ? null : decimalOf(high.value)
+  const to = most !== null && most.whole >= highest ? { whole: highest - 1n, fraction: '' } : most
   const length = String(to?.whole ?? from.whole).length
   const places = Math.max(EXACT_DIGITS - length, 0, from.fraction.length, to?.fraction.length ?? 0)
   const options: string[] = []
@@ -139,7 +149,7 @@ function decimals(low: Bound, high: Bound | null): string | null {
   }
   const between = (least: string | null, isAbove: boolean, most: string | null, isBelow: boolean) =>
     fractions({ low: least ?? '', isAbove, high: most, isBelow }, places)
-  const end = to?.whole ?? MOST
+  const end = to?.whole ?? highest
   if (from.whole > end) return null
   if (from.whole === end) {
     add(`"${from.whole}"`, between(from.fraction, low.exclusive, to?.fraction ?? null, high?.exclusive ?? false))
@@ -214,25 +224,34 @@ function runs(first: number, last: number, lowApart: boolean, highApart: boolean
   return all
 }
 
-const INT32 = 2 ** 31
+/** Whole numbers of so many bits. */
+const RANGES: Readonly<Record<string, readonly [SchemaNumber, SchemaNumber]>> = {
+  int32: [-(2 ** 31), 2 ** 31 - 1],
+  int64: [new ExactNumber('-9223372036854775808'), new ExactNumber('9223372036854775807')],
+}
 
 /** GBNF of a schema's numbers; null where there are none. */
 export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<string, unknown>>): string | null {
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, format, multipleOf } = schema
-  const bound = (plain: unknown, exclusive: unknown, isTighter: (a: number, b: number) => boolean): Bound | null => {
-    const inner = typeof plain === 'number' ? { value: plain, exclusive: exclusive === true } : null
-    if (typeof exclusive !== 'number') return inner
-    return inner === null || !isTighter(inner.value, exclusive) ? { value: exclusive, exclusive: true } : inner
+  /** `side`: 1 for bounds below, of which the larger one is tighter. */
+  const bound = (plain: unknown, exclusive: unknown, side: 1 | -1, range: SchemaNumber | undefined): Bound | null => {
+    const all = [
+      ...(isSchemaNumber(exclusive) ? [{ value: exclusive, exclusive: true }] : []),
+      ...(isSchemaNumber(plain) ? [{ value: plain, exclusive: exclusive === true }] : []),
+      ...(range === undefined ? [] : [{ value: range, exclusive: false }]),
+    ]
+    // Of equal ones the first, which leaves out more.
+    return all.reduce<Bound | null>(
+      (tightest, each) => (tightest === null || side * compareNumbers(each.value, tightest.value) > 0 ? each : tightest),
+      null,
+    )
   }
-  const isWhole = type === 'integer' || multipleOf === 1
-  let low = bound(minimum, exclusiveMinimum, (a, b) => a > b)
-  let high = bound(maximum, exclusiveMaximum, (a, b) => a < b)
-  if (format === 'int32') {
-    if (low === null || low.value < -INT32) low = { value: -INT32, exclusive: false }
-    if (high === null || high.value >= INT32) high = { value: INT32, exclusive: true }
-  }
-  if (low === null && high === null) return isWhole || format === 'int64' ? 'integer' : 'number'
-  return isWhole || format === 'int32' || format === 'int64' ? integerRule(low, high) : numberRule(low, high)
+  const range = typeof format === 'string' && Object.hasOwn(RANGES, format) ? RANGES[format] : undefined
+  const isWhole = type === 'integer' || multipleOf === 1 || range !== undefined
+  const low = bound(minimum, exclusiveMinimum, 1, range?.[0])
+  const high = bound(maximum, exclusiveMaximum, -1, range?.[1])
+  if (low === null && high === null) return isWhole ? 'integer' : 'number'
+  return isWhole ? integerRule(low, high) : numberRule(low, high)
 }
 
 // Texts as GBNF: their patterns, formats and lengths.

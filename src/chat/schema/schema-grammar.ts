@@ -1,4 +1,5 @@
 /** Owns the way from a JSON schema to GBNF: whatever the grammar takes satisfies the schema. */
+import { writtenEntries } from '../../core/written-json.js'
 import { refuseOverlap } from './apart.js'
 import {
   alternatives,
@@ -17,6 +18,7 @@ import {
   type TypeName,
 } from './merge.js'
 import { FORMATS, numbersOf, rawTexts, texts } from './scalars.js'
+import { exactSchema } from './exact.js'
 import { repeated } from './pattern.js'
 import { otherKeys, sequenceOf, type PropertyRule } from './properties.js'
 import { type GrammarRules, literal } from './rules.js'
@@ -53,6 +55,7 @@ const KEYWORDS: Readonly<Partial<Record<TypeName, readonly string[]>>> = {
 const DEEPEST = 100
 
 export class SchemaWriter {
+  private readonly root: AnySchema
   readonly #references = new Map<string, string | null>()
   /** References that are being written, with nothing before them yet. */
   #unguarded = new Set<string>()
@@ -65,9 +68,11 @@ export class SchemaWriter {
   /** @throws KvfoldError engine/bad-grammar for what is no schema, and what a grammar cannot say unless `loose` */
   constructor(
     private readonly rules: GrammarRules,
-    private readonly root: AnySchema,
+    schema: AnySchema,
     private readonly options: SchemaOptions,
   ) {
+    const root = exactSchema(schema)
+    this.root = root
     const isLoose = options.loose === true
     this.#isLinked = JSON.stringify(root).includes('"$ref"')
     check(root, isLoose, (schema, path, isPart) => {
@@ -327,7 +332,10 @@ export class SchemaWriter {
     } = schema as ObjectSchema
     const key = this.#keys(propertyNames, path)
     const unnamed = required.filter((name) => !Object.hasOwn(properties, name))
-    const named = [...Object.entries(properties), ...unnamed.map((name) => [name, additional ?? true] as const)]
+    const named = [
+      ...writtenEntries(properties).map(({ key, value }) => [key, value] as const),
+      ...unnamed.map((name) => [name, additional ?? true] as const),
+    ]
     const isPlain = additional === undefined && key.rule === null && least === 0 && most === Infinity
     if (named.length === 0 && isPlain && schema['properties'] === undefined) return 'any'
     const entries: PropertyRule[] = []

@@ -1,0 +1,79 @@
+/** Numbers of a schema that JavaScript would change: values that are listed, as they were written, and bounds beyond 2^53, exact. */
+import { comparable, isNoted, objectOf, wholeNumber, writtenEntries } from '../../core/written-json.js'
+
+/** A number whose text JavaScript does not keep. */
+export class ExactNumber {
+  /** The nearest that JavaScript has. */
+  readonly value: number
+
+  constructor(readonly text: string) {
+    this.value = Number(text)
+  }
+
+  /** All its digits; null for what is not written as a whole number. */
+  get whole(): bigint | null {
+    return /^-?\d+$/.test(this.text) ? BigInt(this.text) : null
+  }
+
+  /** Texts of schemas are the same for numbers that are. */
+  toJSON(): unknown {
+    return comparable(this.value, this.text)
+  }
+}
+
+/** A number as schemas have it here. */
+export type SchemaNumber = number | ExactNumber
+
+export const isSchemaNumber = (value: unknown): value is SchemaNumber =>
+  value instanceof ExactNumber || (typeof value === 'number' && Number.isFinite(value))
+
+/** The nearest number that JavaScript has. */
+export const nearest = (number: SchemaNumber): number => (typeof number === 'number' ? number : number.value)
+
+/** Below 0 where `a` is the smaller one, 0 where they are equal. */
+export function compareNumbers(a: SchemaNumber, b: SchemaNumber): number {
+  const [one, other] = [wholeOf(a), wholeOf(b)]
+  if (one === null || other === null) return nearest(a) - nearest(b)
+  return one < other ? -1 : one > other ? 1 : 0
+}
+
+/** Null for what is not whole. */
+export const wholeOf = (number: SchemaNumber): bigint | null =>
+  typeof number === 'number' ? (Number.isInteger(number) ? wholeNumber(number) : null) : number.whole
+
+export const negative = (number: SchemaNumber): SchemaNumber =>
+  typeof number === 'number' ? -number : new ExactNumber(number.text.startsWith('-') ? number.text.slice(1) : `-${number.text}`)
+
+/** What an object or list within a schema is: a schema, schemas by name, or a value that the schema lists. */
+type Part = 'schema' | 'names' | 'value'
+
+const PARTS: Readonly<Record<string, Part>> = {
+  ...{ const: 'value', enum: 'value' },
+  ...{ properties: 'names', patternProperties: 'names', $defs: 'names', definitions: 'names' },
+}
+const BOUNDS = new Set(['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'])
+/** Digits of a bound: more are of no use, and take long to compare. */
+const MOST_DIGITS = 400
+
+/** The schema with its exact numbers, its properties in the order in which they were written. */
+export const exactSchema = <T>(schema: T): T => (isNoted(schema) ? (exactIn(schema, 'schema') as T) : schema)
+
+function exactIn(value: unknown, part: Part): unknown {
+  if (typeof value !== 'object' || value === null) return value
+  const isList = Array.isArray(value)
+  const entries = writtenEntries(value).map(({ key, value: inner, text }) => {
+    const own = part === 'value' || isList ? part : part === 'names' ? 'schema' : (PARTS[key] ?? 'schema')
+    if (text === undefined) return [key, exactIn(inner, own)] as const
+    const isBound = part === 'schema' && BOUNDS.has(key) && text.length <= MOST_DIGITS && comparable(inner, text) !== inner
+    return [key, own === 'value' || isBound ? new ExactNumber(text) : inner] as const
+  })
+  return isList ? entries.map(([, inner]) => inner) : objectOf(entries)
+}
+
+/** The value or schema with the nearest numbers that JavaScript has, infinite ones left out: no schema takes them for numbers. */
+export function roundedNumbers(value: unknown): unknown {
+  if (value instanceof ExactNumber) return Math.max(-Number.MAX_VALUE, Math.min(value.value, Number.MAX_VALUE))
+  if (typeof value !== 'object' || value === null) return value
+  if (Array.isArray(value)) return value.map(roundedNumbers)
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, roundedNumbers(inner)]))
+}
