@@ -86,6 +86,7 @@ export class Evictor {
   /** Takes a holding off the device, into another tier if there is one; says how many cells that freed. */
   evict(victim: Sequence): number {
     const started = performance.now()
+    if (victim.state === 'idle') this.conversations.views.keep(victim)
     const kept = this.keep(victim, false)
     const freed = this.table.drop(victim)
     this.conversations.unseat(victim)
@@ -100,6 +101,7 @@ export class Evictor {
     const started = performance.now()
     const kept = this.keep(victim, true)
     if (kept) {
+      if (victim.state === 'idle') this.conversations.views.keep(victim)
       this.#moved += this.table.drop(victim)
       this.conversations.unseat(victim)
     }

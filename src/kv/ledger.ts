@@ -78,6 +78,12 @@ export interface LedgerEntry {
    * earlier versions and of engines that have no positions.
    */
   readonly turned?: number
+  /**
+   * Reused tokens that the conversation showed before, behind the same text and under the same edits, by other cells than now, neither being exact: no
+   * tier holds those any more, or they were moved. A restore for which this is 0 shows the very cells from before the edit. Absent in entries of
+   * earlier versions and of engines that have no positions.
+   */
+  readonly replaced?: number
   /** Tokens that the conversation no longer showed and that were parked when this step began. */
   readonly parked: number
   /** Tokens lost with parked versions and idle live sequences that were dropped to make room for this step; what others still hold is not lost. */

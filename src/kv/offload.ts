@@ -2,7 +2,7 @@
 import { steady } from '../core/clock.js'
 import { lowerBound } from '../core/span.js'
 import type { ConversationId } from '../core/ids.js'
-import type { FreshText } from './cell-hash.js'
+import { type FreshText, WORDS } from './cell-hash.js'
 import type { DiskCounts, DiskTier, OffloadRecord } from './ports.js'
 import { surplus } from './tier-policy.js'
 import { freshCells, type HeldSequence, type Sequence } from './sequence.js'
@@ -268,6 +268,10 @@ export class OffloadedSequence implements HeldSequence {
       record.positions[entry] === place &&
       text.isAt(place, record.hashes, entry)
     )
+  }
+
+  cellWord(entry: number): number {
+    return this.record.hashes[WORDS * entry]!
   }
 
   freshRun(entry: number, place: number, end: number, text: FreshText): number {

@@ -9,6 +9,7 @@ import { neededBy, type Plan } from './plan/plan.js'
 import { commonPrefix, isMarker, markerSource, type Prompt, sourcePlace, uneditedOf } from './prompt.js'
 import type { Conversations, SequenceTable } from './sequence-table.js'
 import type { HeldSequence, Sequence } from './sequence.js'
+import type { View } from './views.js'
 import { ANSWERS, type ComingTokens, FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
 
 export interface ParkingOptions {
@@ -37,6 +38,7 @@ export class Parking {
   /** Parks what the plan does not keep of the live sequence, and takes it from the live sequence; says how many tokens were parked. */
   parkGone(own: Sequence, plan: Plan): number {
     const gone = droppedFrom(own, plan)
+    this.conversations.views.leave(own, plan)
     const parked = this.#park(own, plan, gone)
     for (const entries of gone.reverse()) this.table.cut(own, entries)
     return parked
@@ -48,13 +50,13 @@ export class Parking {
    */
   #park(own: Sequence, plan: Plan, gone: readonly Span[]): number {
     const worth = worthParking(own, plan, gone, this.table.parked(own.conversation))
-    if (worth.length === 0) return 0
+    if (worth.tokens === 0) return 0
     const spare = this.table.victims(neededBy(own, plan)).filter(({ state }) => state === 'parked')
     const version = this.evictor.add(own.conversation, 'parked', spare, own.salt)
     if (version === null) return 0
     version.unedited = own.unedited
-    for (const entries of worth) this.table.lend(own, entries, version)
-    return version.held
+    for (const entries of worth.spans) this.table.lend(own, entries, version)
+    return worth.tokens
   }
 
   /**
@@ -198,30 +200,41 @@ export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
 }
 
 /**
- * Of these entries of the live sequence, those that nothing else of the conversation holds, without the last token if it is only computed for its
- * logits. What `blend` computes again is kept, because a restore asks for it. Of a marker only what begins with its beginning,
- * because the rest says nothing without it and would be found in its place.
+ * Of these entries of the live sequence, those that nothing else of the conversation holds, without the last token if it is computed behind the very
+ * cells that it saw. What `blend` computes again is kept, because a restore asks for it. Of a marker that is gone all up to its last such entry is
+ * kept, and of one that is shown in part nothing, because the rest says nothing without its beginning and would be found in its place.
+ * @returns the spans, and how many of their tokens nothing else holds
  */
-export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span[], parked: readonly Sequence[]): Span[] {
+export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span[], parked: readonly Sequence[]) {
   let known: Set<number> | null = null
   const isKnown = (entry: number): boolean => {
     if (sequence.isAlone(entry)) return false
     known ??= new Set(parked.flatMap(({ cells }) => [...cells]))
     return known.has(sequence.cells[entry]!)
   }
-  const renewed = plan.redecoded === 1 ? plan.sourceIds.at(-1) : undefined
-  const worth: Span[] = []
+  const last = plan.prompt.tokens.length - 1
+  const isKept = plan.parts.slice(0, -1).every(({ kind }) => kind === 'keep') && gone[0]?.start === last
+  const renewed = plan.redecoded === 1 && isKept ? last : null
+  const spans: Span[] = []
+  let tokens = 0
   for (const { start, end } of gone)
     for (let entry = start; entry < end; entry++) {
-      if (isKnown(entry) || sequence.sourceIds[entry] === renewed) continue
-      const last = worth.at(-1)
-      if (last?.end === entry) worth[worth.length - 1] = span(last.start, entry + 1)
-      else if (!isInside(sequence.sourceIds, entry)) worth.push(span(entry, entry + 1))
+      if (isKnown(entry) || entry === renewed) continue
+      const first = firstOfMarker(sequence.sourceIds, entry)
+      const before = spans.at(-1)
+      if (before !== undefined && before.end >= first) spans[spans.length - 1] = span(before.start, entry + 1)
+      else if (first < start) continue
+      else spans.push(span(first, entry + 1))
+      tokens++
     }
-  return worth
+  return { spans, tokens }
 }
 
-const isInside = (keys: Int32Array, entry: number): boolean => isMarker(keys[entry]!) && keys[entry - 1] === keys[entry]
+/** Where the marker that the entry belongs to begins; the entry itself where it belongs to none. */
+function firstOfMarker(keys: Int32Array, entry: number): number {
+  while (entry > 0 && isMarker(keys[entry]!) && keys[entry - 1] === keys[entry]) entry--
+  return entry
+}
 
 // Forgetting: nothing stays of what holds a hidden text, or was computed from it.
 
@@ -243,7 +256,7 @@ export async function forgetHidden(
   const last = base.lastIndexOf(FORGOTTEN)
   if (last < 0) return
   /** The first place at which the holder has something that is to go; null: it has nothing. */
-  const from = ({ unedited, held, sourceIds }: HeldSequence): number | null => {
+  const from = ({ unedited, held, sourceIds }: View): number | null => {
     const agrees = commonPrefix(unedited, base)
     return agrees <= last && held > 0 && sourcePlace(sourceIds[held - 1]!) >= agrees ? agrees : null
   }
@@ -254,6 +267,7 @@ export async function forgetHidden(
     table.cut(live, span(whole ? 0 : live.atKey(markerSource(place)), live.held))
     live.unedited = base
   }
+  conversations.views.drop(conversation, (view) => from(view) !== null)
   const stored = offload.all.filter((each) => each.conversation === conversation && from(each) !== null)
   for (const each of stored) offload.drop(each)
   if (stored.length > 0) await offload.settle()

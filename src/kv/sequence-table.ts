@@ -9,6 +9,7 @@ import type { LedgerEntry } from './ledger.js'
 import type { KvMemory } from './ports.js'
 import { type Prompt, uneditedOf } from './prompt.js'
 import { Sequence, type SequenceState } from './sequence.js'
+import { Views } from './views.js'
 
 const NOTHING: ReadonlySet<unknown> = new Set()
 
@@ -248,6 +249,7 @@ const MOST_KIN = 8
 export class Conversations {
   readonly #records = new Map<ConversationId, ConversationRecord>()
   readonly #kin = new Map<ConversationId, readonly ConversationId[]>()
+  readonly views = new Views()
 
   /**
    * The conversation, whose tenant has this salt, begins as a copy of `from`: under `splice` and `blend` that one's cells are lent to it as its own
@@ -302,5 +304,6 @@ export class Conversations {
   delete(conversation: ConversationId): void {
     this.#records.delete(conversation)
     this.#kin.delete(conversation)
+    this.views.drop(conversation)
   }
 }

@@ -30,6 +30,8 @@ export interface HeldSequence {
   atKey(key: number): number
   /** Whether the entry is, at this place of the text, what a fresh prefill would make it. */
   isFresh(entry: number, place: number, text: FreshText): boolean
+  /** One word of the entry's cell hash: tells apart the cells of one token of one conversation. */
+  cellWord(entry: number): number
   /** How many entries from this one on are that, at the places from `place` on, up to place `end`. */
   freshRun(entry: number, place: number, end: number, text: FreshText): number
 }
@@ -161,6 +163,10 @@ export class Sequence implements HeldSequence {
     if (entry >= this.#held || this.#tokens[entry] !== text.tokens[place]) return false
     const cell = this.#cells[entry]!
     return this.book.positions[cell] === place && text.isAt(place, this.book.hashes, cell)
+  }
+
+  cellWord(entry: number): number {
+    return this.book.hashes[WORDS * this.#cells[entry]!]!
   }
 
   freshRun(entry: number, place: number, end: number, text: FreshText): number {

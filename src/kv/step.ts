@@ -4,7 +4,7 @@ import { length, span, type Span } from '../core/span.js'
 import { type LedgerEntry, messageCosts, type ReuseSource, type StepKind, withGenerated } from './ledger.js'
 import type { Sequence } from './sequence.js'
 import type { Part } from './plan/parts.js'
-import { computedIn, type Plan, reusedIn, turnedIn } from './plan/plan.js'
+import { computedIn, type Plan, replacedIn, reusedIn, turnedIn } from './plan/plan.js'
 import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 
 /** Which of a step's tokens: the prompt's, or those the model generated. */
@@ -44,6 +44,7 @@ export class Step {
   parked = 0
   readonly #passes: readonly Compute[]
   readonly #tiers: LedgerEntry['tiers']
+  readonly #replaced: number
   /** How far the prompt is: the pass, and tokens of it that are in. */
   #pass = 0
   #done = 0
@@ -57,6 +58,7 @@ export class Step {
   ) {
     this.#passes = plan.parts.filter((part) => part.kind === 'compute')
     this.#tiers = tiersOf(plan.parts)
+    this.#replaced = replacedIn(sequence, plan)
   }
 
   /** The stretch of prompt that is computed next, what is in of it left out; null when the prompt is in. */
@@ -146,6 +148,7 @@ export class Step {
       moved: this.moved,
       tiers: this.#tiers,
       turned: turnedIn(this.plan),
+      replaced: this.#replaced,
       milliseconds: { ...this.#milliseconds },
       predicted: this.predicted,
     } as const

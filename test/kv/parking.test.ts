@@ -30,14 +30,14 @@ interface Parked extends HarnessOptions {
   readonly fold?: number
 }
 
-/** A conversation of 87 tokens, most of which were folded under `splice`: 40 live and 50 parked, of which 30 are enough to be moved. */
+/** A conversation of 87 tokens, most of which were folded under `splice`: 40 live and 51 parked, of which 30 are enough to be moved. */
 const parked = async ({ offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
   const harness = new CacheHarness({ ...options, options: { offload, fewest: 30, ...options.options } })
   harness.terms = { contract: 'splice' }
   const prompt = new PromptDraft([system, long, tail], [1, 2])
   await step(harness, 'a', prompt.shown)
   prompt.fold(15, 15 + fold, marker)
-  expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'splice', parked: fold, moved: 0 })
+  expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'splice', parked: fold + 1, moved: 0 })
   return { harness, prompt }
 }
 
@@ -60,9 +60,9 @@ describe('when nothing runs', () => {
       reach: 40,
       parked: 0,
       versions: 0,
-      tiers: { host: { tokens: 50 }, lost: 0 },
+      tiers: { host: { tokens: 51 }, lost: 0 },
     })
-    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, moved: 50, evicted: 0 })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, moved: 51, evicted: 0 })
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ moved: 0 })
     prompt.restore(15)
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0, tiers: { host: 50 }, moved: 0 })
@@ -99,7 +99,7 @@ describe('when nothing runs', () => {
     expect(tidied(harness)).toEqual([])
     expect(tidied(harness)).toEqual([])
     expect(harness.memory.moves.saved).toBe(1)
-    expect(harness.cache.totals).toMatchObject({ parked: 50, tiers: { host: { tokens: 0 }, lost: 0 } })
+    expect(harness.cache.totals).toMatchObject({ parked: 51, tiers: { host: { tokens: 0 }, lost: 0 } })
   })
 
   it('where there is a shelf, others go there', async () => {
@@ -114,7 +114,7 @@ describe('when nothing runs', () => {
     expect(tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
     await offload.settle()
     const { host, disk, lost } = harness.cache.totals.tiers
-    expect([host.tokens + disk.tokens, lost]).toEqual([50 + 2 + 60, 0])
+    expect([host.tokens + disk.tokens, lost]).toEqual([51 + 2 + 61, 0])
     expect(host.bytes).toBeLessThanOrEqual(bytesOf(70))
     expect(disk.tokens).toBeGreaterThanOrEqual(50)
     prompt.restore(15)
@@ -166,9 +166,9 @@ describe('when a step begins alone', () => {
   it('what earlier steps parked is moved off first, on its account', async () => {
     const { harness, prompt } = await parked({ relieves: true })
     const entry = await step(harness, 'a', prompt.shown)
-    expect(entry).toMatchObject({ submitted: 1, moved: 50 })
+    expect(entry).toMatchObject({ submitted: 1, moved: 51 })
     expect(entry.milliseconds.cache).toBeGreaterThan(0)
-    expect(harness.cache.totals).toMatchObject({ used: 40, parked: 0, tiers: { host: { tokens: 50 } } })
+    expect(harness.cache.totals).toMatchObject({ used: 40, parked: 0, tiers: { host: { tokens: 51 } } })
     expect(tidied(harness)).toEqual([])
   })
 
@@ -200,7 +200,7 @@ describe('when a step begins alone', () => {
     const { harness, prompt } = await parked({ relieves: true })
     await harness.fetch('b', shownOf(text(500, 3)))
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ moved: 0 })
-    expect(harness.cache.totals.parked).toBe(50)
+    expect(harness.cache.totals.parked).toBe(51)
   })
 })
 

@@ -45,12 +45,13 @@ describe('a fold', () => {
       recomputed: 0,
       side: 1,
       submitted: 4,
-      parked: 20,
+      // The last token, which the hidden text was visible to, is parked, too.
+      parked: 20 + 1,
       // The marker is exact; what follows it was computed beside the folded text.
       approximate: 27,
       positions: 67,
     })
-    expect(harness.cache.totals).toMatchObject({ used: 70, parked: 20, versions: 1, sequences: { used: 2 } })
+    expect(harness.cache.totals).toMatchObject({ used: 71, parked: 21, versions: 1, sequences: { used: 2 } })
   })
 
   it('names the messages that are approximate', () => {
@@ -104,7 +105,7 @@ describe('a fold', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({
       fresh: 4,
       submitted: 5,
-      parked: 15,
+      parked: 15 + 1,
       approximate: 56 - 16,
     })
   })
@@ -123,7 +124,7 @@ describe('a fold', () => {
     harness.step('a', prompt.shown)
     prompt.fold(20, 40, [900, 950, 951, 952])
     // The new one begins as the old one did.
-    expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 3, recomputed: 0, submitted: 4, parked: 0 })
+    expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 3, recomputed: 0, submitted: 4, parked: 1 })
     prompt.fold(20, 40, marker)
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', approximate: 27 })
   })
@@ -160,7 +161,7 @@ describe('a restore', () => {
       side: 1,
       approximate: 0,
       sources: { own: 47, parked: 20, shared: 0 },
-      parked: 3,
+      parked: 3 + 1,
     })
   })
 
@@ -172,8 +173,8 @@ describe('a restore', () => {
     prompt.restore(20)
     const entry = harness.step('a', prompt.shown)
     // The message's last token and the new opening are computed now, after approximate ones.
-    expect(entry).toMatchObject({ fresh: 3, recomputed: 0, submitted: 3, approximate: 1 + 2 + 1 + 2, shown: 72 })
-    expect(entry.messages.map(({ approximate }) => approximate)).toEqual([0, 0, 0, 4, 2])
+    expect(entry).toMatchObject({ fresh: 3, recomputed: 0, submitted: 3, approximate: 2 + 1 + 2, shown: 72 })
+    expect(entry.messages.map(({ approximate }) => approximate)).toEqual([0, 0, 0, 3, 2])
   })
 
   it.each([true, false])('of holes in any order computes nothing, if its marker can move (fixed: %s)', (fixed) => {
@@ -185,7 +186,7 @@ describe('a restore', () => {
       prompt.fold(12, 20, [900, 901])
       prompt.fold(20, 28, marker)
       prompt.fold(52, 60, [903])
-      expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 6, submitted: 7, parked: 24 })
+      expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 6, submitted: 7, parked: 24 + 1 })
       for (const hole of order) {
         // The second marker stands right after the first, at positions of the first hole.
         const moved = hole === 0 && prompt.folds.some(({ start }) => start === 20) ? 3 : 0
@@ -293,7 +294,7 @@ describe('approximate cells', () => {
       sources: { own: 47, shared: 20 },
       submitted: 1,
       approximate: 0,
-      parked: 3,
+      parked: 3 + 1,
     })
   })
 })
@@ -373,9 +374,9 @@ describe('a parked version', () => {
     harness.terms = { contract: 'exact' }
     // The approximate tail, parked with its old values, is not what the live sequence computed.
     harness.step('a', prompt.shown)
-    expect(harness.cache.totals).toMatchObject({ versions: 2, parked: 20 + 27 })
+    expect(harness.cache.totals).toMatchObject({ versions: 2, parked: 21 + 27 })
     prompt.restore(20)
-    expect(harness.step('a', prompt.shown)).toMatchObject({ approximate: 0, submitted: 1, sources: { own: 20, parked: 46 } })
+    expect(harness.step('a', prompt.shown)).toMatchObject({ approximate: 0, submitted: 1, sources: { own: 20, parked: 47 } })
   })
 })
 
@@ -391,7 +392,7 @@ describe('a marker that is longer than what it hides', () => {
       prompt.fold(20, 22, marker)
       const entry = harness.step('a', prompt.shown)
       // The last token is computed again; what was folded, and what was copied, is parked.
-      if (round === 0) expect(entry).toMatchObject({ ...short, turned: 44, parked: 46, approximate: 45, positions: 68 })
+      if (round === 0) expect(entry).toMatchObject({ ...short, turned: 44, parked: 47, approximate: 45, positions: 68 })
       else expect(entry).toMatchObject({ submitted: 1, turned: 0, approximate: 45 })
       prompt.restore(20)
       expect(harness.step('a', prompt.shown)).toMatchObject({ ...restored, positions: 67 })
@@ -444,7 +445,7 @@ describe('a marker that is longer than what it hides', () => {
   it('fits where two versions do not: what it is copied from gives way', () => {
     const { harness, prompt } = begun({ cells: 70 })
     prompt.fold(20, 22, marker)
-    expect(harness.step('a', prompt.shown)).toMatchObject({ ...short, turned: 44, evicted: 46 })
+    expect(harness.step('a', prompt.shown)).toMatchObject({ ...short, turned: 44, evicted: 47 })
   })
 
   it('is not where what follows was moved just now and not settled: it has no state to copy', () => {
@@ -469,8 +470,56 @@ describe('a marker that is longer than what it hides', () => {
     harness.finish('a', 'cancelled')
     expect(harness.compact('a')).toBe(0)
     // What was parked goes to host memory, the live sequence is gone.
-    expect(harness.step('b', shownOf(text(1000, 100)), [], 100)).toMatchObject({ moved: 46, evicted: 64 })
-    expect(offload.totals.host.tokens).toBe(46)
+    expect(harness.step('b', shownOf(text(1000, 100)), [], 100)).toMatchObject({ moved: 47, evicted: 64 })
+    expect(offload.totals.host.tokens).toBe(47)
+  })
+})
+
+describe('what was shown before', () => {
+  /** What the live sequence shows, but for the last token, which every step computes. */
+  const cellsOf = (harness: CacheHarness) => {
+    const held = harness.memory.sequence(harness.cache.live(conversationId('a'))!.seq)
+    return held.slice(0, -1).map(({ id, trace }) => [id, trace])
+  }
+
+  it.each([true, false])('is shown by the same cells again, and not by the copies of a later fold (fixed: %s)', (fixed) => {
+    const { harness, prompt } = begun({ fixed })
+    prompt.fold(12, 20, [900, 901])
+    harness.step('a', prompt.shown)
+    const before = cellsOf(harness)
+    prompt.fold(30, 32, text(910, 9))
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', replaced: 0 })
+    prompt.restore(30)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, turned: 0, replaced: 0 })
+    expect(cellsOf(harness)).toEqual(before)
+  })
+
+  it('is shown by the copies where the cells were lost, and the ledger says of how many tokens', () => {
+    const { harness, prompt } = begun({ cells: 90 })
+    prompt.fold(12, 20, [900, 901])
+    harness.step('a', prompt.shown)
+    prompt.fold(30, 32, text(910, 9))
+    harness.step('a', prompt.shown)
+    harness.step('b', shownOf(text(1000, 20)))
+    expect(harness.cache.totals).toMatchObject({ parked: 0 })
+    prompt.restore(30)
+    // Places 26 to 59 of what is shown were copied when the marker came, and the text of 30 and 31 is computed.
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 3, replaced: 34 })
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, replaced: 0 })
+  })
+
+  it('of a marker is found whole though another version has its beginning', () => {
+    const { harness, prompt } = begun()
+    const show = () => harness.step('a', prompt.shown)
+    show()
+    for (const words of [[900], marker]) {
+      prompt.fold(20, 24, words)
+      show()
+      prompt.restore(20)
+      show()
+    }
+    prompt.fold(20, 24, marker)
+    expect(show()).toMatchObject({ submitted: 1, replaced: 0 })
   })
 })
 
@@ -653,7 +702,13 @@ describe('a blend', () => {
 
   it('of nothing is a splice, of everything exact', () => {
     expect(blended({ ratio: 0 }).entry).toMatchObject({ contract: 'blend', submitted: 4, approximate: 27 })
-    expect(blended({ ratio: 1 }).entry).toMatchObject({ contract: 'blend', submitted: 3 + 27, recomputed: 27, approximate: 0 })
+    expect(blended({ ratio: 1 }).entry).toMatchObject({
+      contract: 'blend',
+      submitted: 3 + 27,
+      recomputed: 26,
+      side: 1,
+      approximate: 0,
+    })
   })
 
   it('computes the first tokens after the hole again, in order, right after the marker', () => {
@@ -665,8 +720,8 @@ describe('a blend', () => {
 
   it('computes the last messages again', () => {
     const { entry } = blended({ messages: 1 })
-    expect(entry).toMatchObject({ submitted: 3 + 17, recomputed: 17 })
-    expect(entry.messages.map(({ recomputed }) => recomputed)).toEqual([0, 0, 15, 2])
+    expect(entry).toMatchObject({ submitted: 3 + 17, recomputed: 16, side: 1 })
+    expect(entry.messages.map(({ recomputed }) => recomputed)).toEqual([0, 0, 15, 1])
   })
 
   it('computes the tokens that attended most again, or without scores the first', () => {
@@ -690,9 +745,23 @@ describe('a blend', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', recomputed: 0 })
   })
 
+  it('computes its share once, of two neighbours whose markers are longer than what they hide, too', () => {
+    const { harness, prompt } = begun()
+    harness.terms = { contract: 'blend' }
+    prompt.fold(20, 22, marker)
+    prompt.fold(22, 24, text(910, 4))
+    expect(harness.step('a', prompt.shown).recomputed).toBeGreaterThan(0)
+    for (let step = 0; step < 3; step++)
+      expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, recomputed: 0 })
+    prompt.restore(22)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, recomputed: 0 })
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
   it('parks what the marker hides and what it computes again, so that a restore computes nothing', () => {
     const { harness, prompt, entry } = blended({ first: 5 })
-    expect(entry.parked).toBe(20 + 5)
+    expect(entry.parked).toBe(20 + 5 + 1)
     prompt.restore(20)
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, approximate: 0 })
     prompt.fold(20, 40, marker)
@@ -708,7 +777,13 @@ describe('a step that ends in the middle', () => {
     harness.decode(running, 3)
     harness.decode(running, 3, 1)
     expect(harness.finish('a', 'cancelled')).toMatchObject({ kind: 'cancelled', submitted: 4, side: 4 })
-    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', submitted: 5, approximate: 27, recomputed: 1 })
+    expect(harness.step('a', prompt.shown)).toMatchObject({
+      contract: 'splice',
+      submitted: 5,
+      approximate: 27,
+      recomputed: 0,
+      side: 1,
+    })
   })
 
   it('of a marker can be undone at no cost', () => {
@@ -729,7 +804,7 @@ describe('a step that ends in the middle', () => {
     const running = harness.start('a', prompt.shown)!
     // What was just parked gives way.
     expect(harness.decode(running, 3)).toBe(true)
-    expect(harness.finish('a', 'cancelled')).toMatchObject({ evicted: 20 })
+    expect(harness.finish('a', 'cancelled')).toMatchObject({ evicted: 21 })
   })
 })
 

@@ -4,8 +4,9 @@ import type { ConversationId } from '../../core/ids.js'
 import { length, span, type Span } from '../../core/span.js'
 import type { FreshText } from '../cell-hash.js'
 import type { ReuseSource } from '../ledger.js'
-import { type Prompt, tokenSource } from '../prompt.js'
+import { commonPrefix, markerSource, type Prompt, tokenSource, uneditedOf } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
+import type { View } from '../views.js'
 
 // What a step is asked to keep to.
 
@@ -68,6 +69,10 @@ export interface Lenders {
   readonly parked: readonly HeldSequence[]
   /** Live and parked entries of other conversations. */
   readonly others: readonly HeldSequence[]
+  /** What the conversation, and those it was forked from, showed before what its live sequence shows, latest first. */
+  readonly views: readonly View[]
+  /** What the conversation's last step showed; null: it had none. */
+  readonly before: Prompt | null
 }
 
 /** The position that comes after the part's; 0 after none. */
@@ -179,18 +184,20 @@ const DEFAULT: BlendChoice = { ratio: 0.2 }
  * first text that this step hides are considered: what is exact cannot become better, and a restore takes what was there.
  *
  * @param parts those of a splice
- * @param exact tokens at the beginning that these parts show as a fresh prefill would make them
+ * @param known places at the beginning that are exact in these parts, or that the conversation showed before: they stay as they are
+ * @param before what the conversation's last step showed
  */
 export function chooseRecomputed(
   sequence: HeldSequence,
   prompt: Prompt,
   parts: readonly Part[],
-  exact: number,
+  known: number,
+  before: Prompt | null,
   choice: BlendChoice,
   scores: Scores | null,
 ): Uint8Array | null {
   const { tokens, messages } = prompt
-  const from = Math.max(exact, firstHidden(sequence, prompt, parts))
+  const from = Math.max(known, firstHidden(sequence, prompt, parts, before))
   const stretches = parts.flatMap(({ kind, span: { start, end } }): Span[] =>
     kind === 'compute' || end <= from ? [] : [span(Math.max(start, from), end)],
   )
@@ -208,8 +215,12 @@ export function chooseRecomputed(
   return recomputed
 }
 
-/** The first shown place behind a hole whose text whoever holds that place still holds; beyond the text where there is none. */
-function firstHidden(sequence: HeldSequence, { tokens, origin }: Prompt, parts: readonly Part[]): number {
+/** The first shown place behind a new hole whose text whoever holds that place still holds; beyond the text where there is none. */
+function firstHidden(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[], before: Prompt | null): number {
+  const { tokens, origin } = prompt
+  const agrees = before === null ? 0 : commonPrefix(uneditedOf(before), uneditedOf(prompt))
+  const hiddenBefore = before?.origin?.holes ?? []
+  const isNew = ({ start, end }: Span) => end > agrees || !hiddenBefore.some(({ span: of }) => of.start <= start && end <= of.end)
   let hidden = 0
   for (const { span: hole, marker } of origin?.holes ?? []) {
     const place = hole.start - hidden + marker
@@ -217,7 +228,8 @@ function firstHidden(sequence: HeldSequence, { tokens, origin }: Prompt, parts: 
     const next = parts.find(({ kind, span: of }) => kind !== 'compute' && of.end > place)
     if (next === undefined || next.kind === 'compute') break
     const holder = next.kind === 'keep' ? sequence : next.from
-    if (holder.atKey(tokenSource(hole.start)) < holder.atKey(tokenSource(hole.end))) return place
+    // The marker of a hole right behind this one is no text of this one.
+    if (isNew(hole) && holder.atKey(tokenSource(hole.start)) < holder.atKey(markerSource(hole.end))) return place
   }
   return tokens.length
 }

@@ -18,7 +18,8 @@ import {
 } from './parts.js'
 import { commonPrefix, type Prompt, sourceIdsOf } from '../prompt.js'
 import { type HeldSequence, Sequence } from '../sequence.js'
-import { type Placing, splicedParts } from './splice.js'
+import { type Placing, splicedParts, type SplicedParts } from './splice.js'
+import { type LatestView, latestView } from '../views.js'
 
 /** How a step is carried out. A plan holds until the cache changes: make it and begin it in one go. */
 export interface Plan {
@@ -36,6 +37,8 @@ export interface Plan {
   readonly redecoded: 0 | 1
   /** Shown tokens, to the last, from the first one on that will not be what a fresh prefill would make it. */
   readonly approximate: number
+  /** The view that showed most of the prompt's beginning. Null or absent: `exact` was asked for, or there is none. */
+  readonly last?: LatestView | null
   /** By place: 1 where a token is computed again though it is held, because `blend` chose it. */
   readonly blended?: Uint8Array
   /** Stored sequences that could not be had, and why. */
@@ -65,6 +68,25 @@ export const reusedIn = (plan: Pick<Plan, 'parts' | 'redecoded' | 'prompt'>): nu
 /** Tokens of which copies are turned to other positions. */
 export const turnedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
   parts.reduce((sum, part) => sum + (part.kind === 'turn' ? length(part.span) : 0), 0)
+
+/**
+ * Tokens that the plan reuses and does not show by the cells that showed them last behind the same text, nor by exact ones. To be asked before
+ * anything is carried out.
+ */
+export function replacedIn(sequence: HeldSequence, { parts, prompt, approximate, last = null }: Plan): number {
+  if (last === null || approximate === 0) return 0
+  const { view, places } = last
+  const from = prompt.tokens.length - approximate
+  let count = 0
+  for (const part of parts) {
+    if (part.kind === 'compute') continue
+    const { start, end } = part.span
+    const holder = part.kind === 'keep' ? sequence : part.from
+    for (let place = Math.max(start, from); place < Math.min(end, places); place++)
+      if (part.kind === 'turn' || holder.cellWord(part.at + place - start) !== view.cellWord(place)) count++
+  }
+  return count
+}
 
 /** The live sequence, and whom the plan borrows from or copies: what must stay until it has begun. */
 export const neededBy = (sequence: HeldSequence, { parts }: Pick<Plan, 'parts'>): ReadonlySet<HeldSequence> =>
@@ -96,30 +118,34 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
   const text = sequence.freshText(tokens)
   const { recomputeFrom = tokens.length } = terms
   let recomputed: Uint8Array | null = null
-  const planned = (contract: Contract, parts: readonly Part[], blocked = 0): PlanCandidate => {
-    const last = withLast(sequence, computedFrom(sequence, parts, recomputeFrom))
-    const approximate = tokens.length - exactIn(sequence, last.parts, text)
+  const last = asked === 'exact' ? null : latestView([sequence, ...lenders.views], prompt, keys)
+  const planned = (contract: Contract, { parts, redecoded = 0, blocked = 0 }: CandidateParts): PlanCandidate => {
+    const isWatched = recomputeFrom < tokens.length
+    const whole = withLast(sequence, computedFrom(sequence, parts, recomputeFrom))
+    const approximate = tokens.length - exactIn(sequence, whole.parts, text)
     const why = {
       ...(terms.recomputeFrom === undefined ? {} : { recomputeFrom }),
       ...(contract === 'blend' && recomputed !== null ? { blended: recomputed } : {}),
     }
-    return { prompt, sourceIds: keys, asked, contract, fallback: null, ...last, approximate, blocked, ...why }
+    const common = { prompt, sourceIds: keys, asked, contract, fallback: null, last }
+    return { ...common, ...whole, ...(redecoded === 1 && !isWatched ? { redecoded } : {}), approximate, blocked, ...why }
   }
   const beginning = exactBeginning(sequence, text, lenders)
-  const exact = planned('exact', withRest(beginning, tokens))
+  const exact = planned('exact', { parts: withRest(beginning, tokens) })
   if (asked === 'exact') return exact
 
-  const placed = (placing: Placing) => splicedParts(sequence, prompt, keys, beginning, lenders.parked, recomputed, placing)
+  const placed = (placing: Placing) => splicedParts(sequence, prompt, keys, beginning, lenders.parked, last, recomputed, placing)
   const placing = fixed === null ? 'turn' : 'stay'
   if (asked === 'blend') {
     const { parts } = placed(placing)
-    recomputed = chooseRecomputed(sequence, prompt, parts, exactIn(sequence, parts, text), terms.blend ?? {}, scores ?? null)
+    const known = Math.max(exactIn(sequence, parts, text), last?.places ?? 0)
+    recomputed = chooseRecomputed(sequence, prompt, parts, known, lenders.before, terms.blend ?? {}, scores ?? null)
   }
-  const { parts, blocked } = placed(placing)
-  const wanted = planned(asked, parts, blocked)
+  const wanted = planned(asked, placed(placing))
   const end = endOf(wanted)
   const gaps = end - tokens.length
-  if (fixed === null && isShort(end, gaps, positions)) return leastOf(planned(asked, placed('close').parts), exact, fixed)
+  if (fixed === null && isShort(end, gaps, positions))
+    return leastOf(planned(asked, { ...placed('close'), blocked: 0 }), exact, fixed)
   if (end > positions && gaps > 0)
     return {
       ...exact,
@@ -137,6 +163,8 @@ const isShort = (end: number, gaps: number, positions: number): boolean =>
 
 /** A plan, and how many of the tokens it computes are held at positions where they cannot stay. */
 type PlanCandidate = Plan & { readonly blocked: number }
+
+type CandidateParts = Pick<SplicedParts, 'parts'> & Partial<SplicedParts>
 
 /**
  * The rule for every contract: a step computes no more than it would under `exact`, and makes nothing approximate that can be had exactly for no

@@ -92,6 +92,7 @@ export class Planner {
   ): Lenders {
     const stored = [...this.offload.all, ...incoming].filter((each) => without?.has(each) !== true)
     const kin = this.conversations.kin(conversation)
+    const { views } = this.conversations
     const rank = (each: HeldSequence) => kin.indexOf(each.conversation)
     const others = [
       ...this.table.all.filter((sequence) => sequence.conversation !== conversation && sequence.state !== 'scratch'),
@@ -104,6 +105,8 @@ export class Planner {
         ...others.filter((each) => rank(each) >= 0).sort((a, b) => rank(a) - rank(b)),
       ],
       others: others.filter((each) => rank(each) < 0),
+      views: [...views.of(conversation), ...kin.flatMap((of) => [this.conversations.live(of) ?? [], views.of(of)].flat())],
+      before: this.conversations.get(conversation)?.before ?? this.conversations.inherited(conversation),
     }
   }
 

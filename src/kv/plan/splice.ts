@@ -3,9 +3,13 @@ import { length, lowerBound, span, type Span } from '../../core/span.js'
 import { held, type Part, positionAfter, turnOf, withComputed } from './parts.js'
 import { commonPrefix, isMarker, markerSource, type Prompt, uneditedOf } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
+import type { LatestView } from '../views.js'
 
 export interface SplicedParts {
+  /** The last token is computed, unless it belongs to `beginning`. */
   readonly parts: readonly Part[]
+  /** 1: the last token is held, too, and is computed for its logits alone. */
+  readonly redecoded: 0 | 1
   /** Computed tokens that the conversation holds at positions where they cannot stay. */
   readonly blocked: number
 }
@@ -19,9 +23,10 @@ export type Placing = 'stay' | 'turn' | 'close'
 /**
  * The parts for `prompt`, of which `beginning` is taken from exact cells. Behind it cells are found by key, and positions must ascend; as many stay
  * as can (`align`). What is missing is computed right after the token before it, since llama.cpp decodes only at the position that
- * follows.
+ * follows. The last token is computed in any case, so it has no say in the choice.
  *
  * @param parked what else the conversation holds, latest used first
+ * @param last the view that showed the prompt's beginning last: of several cells of one token, the plan takes the one that the view shows
  * @param recomputed 1: the token is to be computed though it is held
  */
 export function splicedParts(
@@ -30,15 +35,18 @@ export function splicedParts(
   keys: Int32Array,
   beginning: readonly Part[],
   parked: readonly HeldSequence[],
+  last: LatestView | null,
   recomputed: Uint8Array | null,
   placing: Placing,
 ): SplicedParts {
   const { tokens } = prompt
   const own = [sequence, ...parked]
-  const last = beginning.at(-1)
   const parts: Part[] = [...beginning]
-  const from = beginningAfter(sequence, last, own)
-  const stretches = stretchesOf(own, prompt, keys, from, recomputed)
+  const from = beginningAfter(sequence, beginning.at(-1), own)
+  if (from.place === tokens.length) return { parts, redecoded: 0, blocked: 0 }
+  const end = tokens.length - 1
+  const all = stretchesOf(own, prompt, keys, from, last, recomputed)
+  const stretches = all.flatMap((each) => cutAt(each, end))
   const add = (part: Part) => {
     const before = parts.at(-1)
     if (before !== undefined && goesOn(before, part))
@@ -66,9 +74,18 @@ export function splicedParts(
     fill(of.start)
     add(held(sequence, own[source]!, of, entry))
   }
-  fill(tokens.length)
-  return { parts, blocked: blockedIn(parts, stretches) }
+  fill(end)
+  const blocked = blockedIn(parts, stretches)
+  const position = positionAfter(sequence, parts.at(-1))
+  const ofLast = all.filter((each) => each.span.end > end)
+  const redecoded = ofLast.some(({ offset }) => placing !== 'stay' || offset >= position - end) ? 1 : 0
+  const isBlocked = redecoded === 0 && ofLast.length > 0
+  return { parts: withComputed(parts, span(end, tokens.length), position), redecoded, blocked: blocked + (isBlocked ? 1 : 0) }
 }
+
+/** The stretch up to this place, if anything of it is left. */
+const cutAt = (stretch: HeldRun, end: number): readonly HeldRun[] =>
+  stretch.span.start >= end ? [] : [{ ...stretch, span: span(stretch.span.start, Math.min(stretch.span.end, end)) }]
 
 /** Of the stretches that have the place the one that can stay, then that which goes on from the part before, then by worth and by length. */
 function likeliest(
@@ -113,10 +130,15 @@ function stretchesOf(
   prompt: Prompt,
   keys: Int32Array,
   from: ChoiceBeginning,
+  last: LatestView | null,
   recomputed: Uint8Array | null,
 ): HeldRun[] {
   const base = uneditedOf(prompt)
-  const of = (source: number, place: number) => stretchesIn(own[source]!, source, prompt.tokens, base, keys, place, recomputed)
+  const of = (source: number, place: number) => {
+    const holder = own[source]!
+    const all = stretchesIn(holder, source, prompt.tokens, base, keys, place, recomputed)
+    return last === null ? all : all.flatMap((each) => markedIn(each, holder, last))
+  }
   const ofLive = of(0, from.place)
   const others = own.slice(1).map((_, at) => at + 1)
   // A live sequence that goes on with all there is of it is the usual case; nobody else need be looked at but for what comes after that.
@@ -125,9 +147,24 @@ function stretchesOf(
     if (next.source === source && next.place === of.start && next.entry === entry)
       next = { ...next, place: of.end, entry: entry + length(of) }
   const place = next.place
-  const isWhole = ofLive.at(-1)?.span.end === place && recomputed?.includes(1) !== true
+  const isWhole = ofLive.at(-1)?.span.end === place && recomputed?.includes(1) !== true && last?.view === own[0]
   if (isWhole && others.every((source) => of(source, place).length === 0)) return ofLive
   return [...ofLive, ...others.flatMap((source) => of(source, from.place))]
+}
+
+/** The stretch, cut where it begins or ends to have the cells that the view shows. */
+function markedIn(stretch: HeldRun, holder: HeldSequence, { view, places }: LatestView): readonly HeldRun[] {
+  const { span: of, entry } = stretch
+  const isShown = (at: number) => at < places && (view === holder || view.cellWord(at) === holder.cellWord(entry + at - of.start))
+  const runs: HeldRun[] = []
+  for (let at = of.start; at < of.end;) {
+    const shown = isShown(at)
+    const start = at
+    if (view === holder) at = shown ? Math.min(of.end, places) : of.end
+    else while (at < of.end && isShown(at) === shown) at++
+    runs.push({ ...stretch, span: span(start, at), entry: entry + start - of.start, shown })
+  }
+  return runs
 }
 
 /** The stretches of the text from `place` on that one of the conversation's sequences holds. */
@@ -176,7 +213,7 @@ export function stretchesIn(
       const position = holder.position(entry)
       const goesOn = (offset: number) => holder.position(entry + offset) === position + offset
       const count = goesOn(same - entry - 1) ? same - entry : lowerBound(same - entry, goesOn)
-      if (at >= place) found.push({ source, worth, span: span(at, at + count), entry, offset: position - at })
+      if (at >= place) found.push({ source, worth, shown: false, span: span(at, at + count), entry, offset: position - at })
       entry += count
       at += count
     }
@@ -205,6 +242,8 @@ export interface HeldRun {
   readonly source: number
   /** What one token of it is worth as against the same token of another source. */
   readonly worth: number
+  /** Whether these are the cells that the conversation showed last behind the same text. */
+  readonly shown: boolean
   readonly span: Span
   /** Of the first of them. */
   readonly entry: number
@@ -226,6 +265,7 @@ interface RunChoice {
   readonly piece: HeldRun
   /** Of the text up to there. */
   readonly reused: number
+  readonly shown: number
   readonly seams: number
   readonly worth: number
 }
@@ -234,14 +274,15 @@ interface RunChoice {
  * Chooses, from what is held, the most tokens whose positions can ascend if each that is left out is computed at the position after the token
  * before it. Since that takes a position for a place, positions ascend exactly where position less place does not fall: the longest
  * such selection is found by going through the text once, with the best choice for every offset at hand. Of equal ones it takes that with
- * the fewest changes of source (so that cells stand beside those that they were computed with), then the one of most worth.
+ * the most cells that were shown last behind the same text, then the fewest changes of source (so that cells stand beside those that they were
+ * computed with), then the most worth.
  *
  * @returns the pieces in order, those of one source that follow on each other as one
  */
 export function align(stretches: readonly HeldRun[], { place, offset, source, entry }: ChoiceBeginning): HeldRun[] {
-  const start: HeldRun = { source, worth: 0, span: span(place, place), entry, offset }
+  const start: HeldRun = { source, worth: 0, shown: false, span: span(place, place), entry, offset }
   /** By ascending offset, each better than those before it: there is no use for a worse choice at a higher one. */
-  let front: RunChoice[] = [{ before: null, piece: start, reused: 0, seams: 0, worth: 0 }]
+  let front: RunChoice[] = [{ before: null, piece: start, reused: 0, shown: 0, seams: 0, worth: 0 }]
   let last: readonly RunChoice[] = front
   for (const { options } of segmentsOf(stretches)) {
     const next: RunChoice[] = []
@@ -292,13 +333,17 @@ function extended(before: RunChoice, piece: HeldRun): RunChoice {
     before,
     piece,
     reused: before.reused + length(piece.span),
+    shown: before.shown + (piece.shown ? length(piece.span) : 0),
     seams: before.seams + (goesOn ? 0 : 1),
     worth: before.worth + piece.worth * length(piece.span),
   }
 }
 
-const isBetter = (a: RunChoice, b: RunChoice): boolean =>
-  a.reused !== b.reused ? a.reused > b.reused : a.seams !== b.seams ? a.seams < b.seams : a.worth > b.worth
+function isBetter(a: RunChoice, b: RunChoice): boolean {
+  if (a.reused !== b.reused) return a.reused > b.reused
+  if (a.shown !== b.shown) return a.shown > b.shown
+  return a.seams !== b.seams ? a.seams < b.seams : a.worth > b.worth
+}
 
 function bestOf(choices: readonly RunChoice[]): RunChoice[] {
   const front: RunChoice[] = []

@@ -1,0 +1,116 @@
+/** Owns what conversations showed before their edits, and by which cells: so a restore shows those cells again. */
+import type { ConversationId } from '../core/ids.js'
+import { lowerBound } from '../core/span.js'
+import { commonPrefix, markerSource, type Prompt, uneditedOf } from './prompt.js'
+import type { HeldSequence, Sequence } from './sequence.js'
+
+/**
+ * What a conversation showed at the end of a step. A live sequence is the view of its last step; `Views` keeps earlier ones. A view holds no cell: it
+ * names each by one word of its hash.
+ */
+export type View = Pick<HeldSequence, 'held' | 'tokens' | 'sourceIds' | 'unedited' | 'cellWord'>
+
+/** How many of the prompt's first tokens the view showed in just this way: the same tokens, from the same places of the unedited prompt. */
+export function agreement({ tokens, sourceIds, unedited }: View, prompt: Prompt, keys: Int32Array): number {
+  const same = Math.min(commonPrefix(tokens, prompt.tokens), commonPrefix(sourceIds, keys))
+  const last = markerSource(commonPrefix(unedited, uneditedOf(prompt)))
+  return lowerBound(same, (at) => keys[at]! <= last)
+}
+
+/** A view that showed so many of the prompt's first tokens in just this way. */
+export interface LatestView {
+  readonly view: View
+  readonly places: number
+}
+
+/** The view that showed most of the prompt's beginning, of equal ones the first. Null: none showed any of it. */
+export function latestView(views: Iterable<View>, prompt: Prompt, keys: Int32Array): LatestView | null {
+  let best: LatestView | null = null
+  let most = 0
+  for (const view of views) {
+    const places = view.held > most ? agreement(view, prompt, keys) : 0
+    if (places <= most) continue
+    most = places
+    best = { view, places }
+  }
+  return best
+}
+
+/** Bytes, about, that all views may take. */
+const ROOM = 2 ** 26
+
+class PastView implements View {
+  readonly tokens: Int32Array
+  readonly sourceIds: Int32Array
+  readonly unedited: Int32Array
+  readonly #words: Int32Array
+
+  constructor(sequence: Sequence) {
+    this.tokens = sequence.tokens.slice()
+    this.sourceIds = sequence.sourceIds.slice()
+    this.unedited = sequence.unedited
+    this.#words = this.tokens.map((_, entry) => sequence.cellWord(entry))
+  }
+
+  get held(): number {
+    return this.tokens.length
+  }
+
+  get bytes(): number {
+    return 3 * this.tokens.byteLength + this.unedited.byteLength
+  }
+
+  cellWord(entry: number): number {
+    return this.#words[entry]!
+  }
+}
+
+/** The earlier views of all conversations, as far as there is room; the oldest go first. */
+export class Views {
+  /** Oldest first. */
+  readonly #all = new Map<PastView, ConversationId>()
+  #bytes = 0
+
+  /** @param room bytes, about. Default 64 MiB */
+  constructor(private readonly room = ROOM) {}
+
+  /** The conversation's, latest first. */
+  of(conversation: ConversationId): readonly View[] {
+    return [...this.#all].flatMap(([view, of]) => (of === conversation ? [view] : [])).reverse()
+  }
+
+  /**
+   * Keeps what a live sequence shows, in the place of any beginning of the same that was kept before. Nothing is kept of one that is exact:
+   * cells of a fresh prefill are found by their hashes.
+   */
+  keep(sequence: Sequence): void {
+    const { conversation, held } = sequence
+    if (sequence.exact === held) return
+    const view = new PastView(sequence)
+    for (const [other, of] of this.#all) if (of === conversation && isBeginning(other, view)) this.#delete(other)
+    this.#all.set(view, conversation)
+    this.#bytes += view.bytes
+    for (const oldest of this.#all.keys()) {
+      if (this.#bytes <= this.room) return
+      this.#delete(oldest)
+    }
+  }
+
+  /** Keeps what the live sequence shows if the prompt differs from it before either ends. */
+  leave(sequence: Sequence, { prompt, sourceIds }: { readonly prompt: Prompt; readonly sourceIds: Int32Array }): void {
+    const agrees = agreement(sequence, prompt, sourceIds)
+    if (agrees < sequence.held && agrees < prompt.tokens.length) this.keep(sequence)
+  }
+
+  /** Drops those of the conversation that `which` picks. */
+  drop(conversation: ConversationId, which: (view: View) => boolean = () => true): void {
+    for (const [view, of] of this.#all) if (of === conversation && which(view)) this.#delete(view)
+  }
+
+  #delete(view: PastView): void {
+    if (this.#all.delete(view)) this.#bytes -= view.bytes
+  }
+}
+
+const isBeginning = (of: PastView, whole: PastView): boolean =>
+  commonPrefix(of.tokens, whole.tokens) === of.held && commonPrefix(of.sourceIds, whole.sourceIds) === of.held
