@@ -244,7 +244,8 @@ function adapt(command: Command): void {
     'GGUF file, hub URI or `builtin`, also as name=model; may be given several times, the first is the default'
   // Else the default would be the first of the list.
   command.setOptionValueWithSource('model', undefined, 'default')
-  optionOf('temperature').description = 'of requests that do not say; 0 always takes the likeliest token (default: 1)'
+  optionOf('temperature').description =
+    'of requests that do not say; 0 always takes the likeliest token (default: as the model says, else 0.8)'
 }
 
 function collect(text: string, all: readonly string[] | undefined): readonly string[] {

@@ -8,6 +8,7 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import type { BlendChoice } from '../kv/plan/parts.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 
+/** Fields that are left out are off; a server fills them in (`Engine.samplingDefaults`). */
 export interface Sampling {
   /** 0: greedy. Default 0. */
   readonly temperature?: number
@@ -18,6 +19,8 @@ export interface Sampling {
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number
   readonly presencePenalty?: number
+  /** Tokens that the penalties look back over. Default 64. */
+  readonly penaltyLastN?: number
   readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
   readonly seed?: number
   readonly logitBias?: readonly { readonly token: number; readonly bias: number }[]
@@ -192,6 +195,8 @@ export interface Engine {
     chars: Span,
     variables?: TemplateVariables,
   ): Span
+  /** How a server samples where a request does not say. The engine itself does not use it. Default: nothing is known. */
+  readonly samplingDefaults?: Sampling
   /** Whether prompts can be told of a variable of that name. Default: of none. */
   reads?(variable: string): boolean
   /** Whether it keeps to `reasoningBudget`. Default false. */

@@ -22,6 +22,7 @@ import {
   type EventStream,
   type Generation,
   generationOf,
+  type Sampling,
 } from './engine.js'
 import { AttentionWatch } from './attention-capture.js'
 import {
@@ -34,6 +35,7 @@ import {
   refuseForeign,
   wholeOf,
 } from './client-request.js'
+import { samplingDefaultsOf } from './sampling-defaults.js'
 import { type Abilities, abilitiesOf, refusalOf, refuseHopeless } from './model-facts.js'
 import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
 import {
@@ -193,6 +195,11 @@ export class LlamaEngine implements Engine {
 
   reads(variable: string): boolean {
     return this.format.reads(variable)
+  }
+
+  /** As the model's file says, else llama-server's. */
+  get samplingDefaults(): Sampling {
+    return samplingDefaultsOf(this.model.info.metadata, this.context.cells)
   }
 
   get boundsReasoning(): boolean {

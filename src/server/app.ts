@@ -38,7 +38,7 @@ export interface ServerOptions extends HttpOptions {
   readonly corsOrigins?: readonly string[]
   /** Names besides localhost that it answers to on a loopback address while it has no keys; `*` for all. Default: none. */
   readonly allowedHosts?: readonly string[]
-  /** Of requests that do not say. Default: temperature 1, as OpenAI has it. */
+  /** Of requests that do not say, before what the model's file says. Default: nothing. */
   readonly sampling?: Sampling
 }
 
@@ -97,7 +97,7 @@ export class Server {
     keys = [],
     corsOrigins = [],
     allowedHosts = [],
-    sampling = { temperature: 1 },
+    sampling = {},
     rateLimit,
     clock,
   }: ServerOptions): Promise<void> {

@@ -54,6 +54,7 @@ export interface Ask {
   readonly deferred?: DeferredTools
   /** False: at most one call of the client's tools an answer. Default true. */
   readonly parallelCalls?: boolean
+  /** Each field left out is as the model's file says, else as llama-server has it (`Engine.samplingDefaults`). */
   readonly sampling?: Sampling
   /**
    * Tokens of a step; with `acm: tools` a turn may take several. A call that they cut off is no call. Default: what the context has room for, as
@@ -174,6 +175,8 @@ export interface Answer {
   readonly logprobs?: readonly TokenLogprob[]
   /** Calls of the context tools that were carried out. */
   readonly contextCalls: number
+  /** What it was sampled with, defaults included; left out where nothing was said and the engine knows none. */
+  readonly sampling?: Sampling
   /** Fields of `Ask.template` that the model's template does not read and nothing else here carries out, each once. */
   readonly unread: readonly string[]
 }
@@ -222,7 +225,10 @@ export interface CompletionAsk extends Pick<
   readonly promptLogprobs?: number
 }
 
-export interface CompletionAnswer extends Pick<Answer, 'model' | 'finish' | 'stop' | 'usage' | 'timing' | 'waited' | 'logprobs'> {
+export interface CompletionAnswer extends Pick<
+  Answer,
+  'model' | 'finish' | 'stop' | 'usage' | 'timing' | 'waited' | 'logprobs' | 'sampling'
+> {
   readonly text: string
   readonly tokens: readonly number[]
   /** When `CompletionAsk.promptLogprobs` asks for them: the prompt's first token, whose probability nothing says, and those of the others. */

@@ -59,10 +59,10 @@ export function slidingModel(): Promise<string> {
 
 /**
  * Path of a Command R of 2 layers and width 64. It has no RMS norm, whose kernel alone takes a software device as long to compile as all that
- * this model needs.
+ * this model needs. `more`: metadata beside its own.
  */
-export function layerNormModel(heads: 2 | 4 = 4): Promise<string> {
-  return cached('layer-norm', { heads }, (path) => {
+export function layerNormModel(heads: 2 | 4 = 4, more: readonly (readonly [string, GgufValue])[] = []): Promise<string> {
+  return cached('layer-norm', more.length === 0 ? { heads } : { heads, more }, (path) => {
     const arch = 'command-r'
     return writeGguf(
       path,
@@ -75,6 +75,7 @@ export function layerNormModel(heads: 2 | 4 = 4): Promise<string> {
         [`${arch}.logit_scale`, { f32: 1 }],
         [`${arch}.rope.freq_base`, { f32: 10000 }],
         [`${arch}.rope.dimension_count`, { u32: 64 / heads }],
+        ...more,
       ]),
       cohereTensors(),
     )

@@ -82,8 +82,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     bodyLimit: flags.bodyLimit * MIB,
     logLevel: flags.logLevel,
     logFormat: flags.logFormat === 'auto' ? (process.stderr.isTTY ? 'text' : 'json') : flags.logFormat,
-    // OpenAI's API samples at 1 when nobody says.
-    sampling: { temperature: 1, ...sampling(flags) },
+    sampling: sampling(flags),
     ...given({ tls, rateLimit: flags.rateLimit }),
   })
   const retention = kept === null ? null : keepRetention(kept, service, tell)

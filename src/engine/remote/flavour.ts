@@ -8,7 +8,9 @@ export type FlavourName = 'kvfold' | 'llama-server' | 'vllm' | 'sglang' | 'opena
 export interface Flavour {
   readonly name: FlavourName
   /** Names of sampling fields that OpenAI's API does not have; what is missing here is refused. */
-  readonly sampling: Readonly<Partial<Record<'topK' | 'minP' | 'typicalP' | 'repeatPenalty' | 'mirostat', string>>>
+  readonly sampling: Readonly<
+    Partial<Record<'topK' | 'minP' | 'typicalP' | 'repeatPenalty' | 'penaltyLastN' | 'mirostat', string>>
+  >
   /** The `topK` that keeps all tokens. */
   readonly everyToken: 0 | -1
   /** The fields that a request with a GBNF grammar has; null: it takes none. */
@@ -60,6 +62,11 @@ const KVFOLD = { acm: 'off', events: true } as const
 
 const CONTINUES = { continue_final_message: true, add_generation_prompt: false } as const
 
+const LLAMA_SAMPLING = {
+  ...{ topK: 'top_k', minP: 'min_p', typicalP: 'typical_p' },
+  ...{ repeatPenalty: 'repeat_penalty', penaltyLastN: 'repeat_last_n' },
+} as const
+
 const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
   openai: OPENAI,
   kvfold: {
@@ -67,7 +74,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     name: 'kvfold',
     variables: 'any',
     continues: CONTINUES,
-    sampling: { topK: 'top_k', minP: 'min_p', typicalP: 'typical_p', repeatPenalty: 'repeat_penalty' },
+    sampling: LLAMA_SAMPLING,
     reasoning: ['reasoning_content'],
     counts: 'texts',
     promptTokens: 'template',
@@ -81,7 +88,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     variables: 'any',
     // By itself.
     continues: {},
-    sampling: { topK: 'top_k', minP: 'min_p', typicalP: 'typical_p', repeatPenalty: 'repeat_penalty', mirostat: 'mirostat' },
+    sampling: { ...LLAMA_SAMPLING, mirostat: 'mirostat' },
     grammar: (grammar) => ({ grammar }),
     reasoning: ['reasoning_content'],
     extras: { return_progress: true, cache_prompt: true },

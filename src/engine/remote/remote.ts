@@ -12,6 +12,7 @@ import {
   type Finish,
   type Generation,
   generationOf,
+  type Sampling,
 } from '../engine.js'
 import type { Held, ShownRow } from './remote-ledger.js'
 import { chunksOf, ReplyReader, tokensIn, type EndpointUsage } from './reply-reader.js'
@@ -20,6 +21,7 @@ import { CachedPrice, type DeferralOptions } from './deferral.js'
 import type { EndpointOptions } from './endpoint.js'
 import { type EngineEntry, EnginePool, type EngineStatus, type Known, type Member } from './engine-pool.js'
 import { BrokenAnswer, isGone, isTheirs } from './failure.js'
+import { LLAMA_SERVER_SAMPLING } from '../sampling-defaults.js'
 import type { Flavour, FlavourName } from './flavour.js'
 import { type RemoteConversation, RemoteConversations } from './conversations.js'
 import { charactersOf, rowsOf, rowText, type TextCounts, textsOf, weightOf } from './prompt-counts.js'
@@ -170,6 +172,12 @@ export class RemoteEngine implements Engine {
     const text = messages[message]?.content ?? ''
     const inside = (at: number) => /[\uDC00-\uDFFF]/.test(text[at] ?? '') && /[\uD800-\uDBFF]/.test(text[at - 1] ?? '')
     return { start: inside(start) ? start - 1 : start, end: inside(end) ? end + 1 : end }
+  }
+
+  /** Those of llama-server where all engines take them; else the temperature of OpenAI's API, which all take. */
+  get samplingDefaults(): Sampling {
+    const all = this.engines.every(({ flavour }) => flavour === 'kvfold' || flavour === 'llama-server')
+    return all ? LLAMA_SERVER_SAMPLING : { temperature: 1 }
   }
 
   /** What the template behind the endpoint reads is not known: whatever can be said counts. */

@@ -126,7 +126,12 @@ function toolsOf({ tools = [], toolChoice = 'auto', callable }: EngineRequest): 
   return { tools: tools.filter(({ name }) => callable.includes(name)), choice: 'required' }
 }
 
-function samplingOf(sampling: Sampling, flavour: Flavour): Record<string, unknown> {
+/** Filters that are off, told where something is drawn: servers have defaults of their own for what a request leaves out. */
+const withoutFilters = ({ temperature = 0 }: Sampling, { sampling: takes }: Flavour): Sampling =>
+  temperature === 0 ? {} : { topP: 1, ...('topK' in takes ? { topK: 0 } : {}), ...('minP' in takes ? { minP: 0 } : {}) }
+
+function samplingOf(wanted: Sampling, flavour: Flavour): Record<string, unknown> {
+  const sampling = { ...withoutFilters(wanted, flavour), ...wanted }
   const { temperature = 0, topP, frequencyPenalty, presencePenalty, seed, logitBias, mirostat, ...rest } = sampling
   const extra = (name: keyof Flavour['sampling']): string => {
     const field = flavour.sampling[name]

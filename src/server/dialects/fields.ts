@@ -127,6 +127,9 @@ export const SamplingFields = {
   typical_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
   repetition_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 100 })),
   repeat_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 100, description: 'as repetition_penalty' })),
+  repeat_last_n: Type.Optional(
+    Type.Integer({ minimum: 0, maximum: 2 ** 20, description: 'tokens that the penalties look back over' }),
+  ),
   frequency_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
   presence_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
   seed: Type.Optional(Type.Integer({ description: 'the same seed, prompt and options give the same answer' })),
@@ -154,6 +157,7 @@ export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampli
       minP: request.min_p,
       typicalP: request.typical_p,
       repeatPenalty: request.repetition_penalty ?? request.repeat_penalty,
+      penaltyLastN: request.repeat_last_n,
       frequencyPenalty: request.frequency_penalty,
       presencePenalty: request.presence_penalty,
       seed: request.seed === undefined ? undefined : seedOf(request.seed),
@@ -161,6 +165,22 @@ export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampli
     }),
   }
 }
+
+/** What an answer is sampled with, in llama-server's words. What is not there is off. */
+export const samplingSettings = (sampling: Sampling = {}): object => ({
+  seed: sampling.seed ?? SEEDS,
+  temperature: sampling.temperature ?? 0,
+  top_k: sampling.topK ?? 0,
+  top_p: sampling.topP ?? 1,
+  min_p: sampling.minP ?? 0,
+  typical_p: sampling.typicalP ?? 1,
+  repeat_last_n: sampling.penaltyLastN ?? 64,
+  repeat_penalty: sampling.repeatPenalty ?? 1,
+  presence_penalty: sampling.presencePenalty ?? 0,
+  frequency_penalty: sampling.frequencyPenalty ?? 0,
+  mirostat: sampling.mirostat?.version ?? 0,
+  ...(sampling.mirostat === undefined ? {} : { mirostat_tau: sampling.mirostat.tau, mirostat_eta: sampling.mirostat.eta }),
+})
 
 /** Clients send any whole number, negative ones and such beyond 32 bits too. */
 function seedOf(seed: number): number {

@@ -25,7 +25,7 @@ import {
 import { editsInWords, type TakenThread } from './client-edits.js'
 import { clearedIn, clearToolUses } from './context-edits.js'
 import { foundIn, ManagedThread, type OperatorTools, searchTools } from './server-tools.js'
-import type { ServedEngine } from './models.js'
+import { samplingFor, type ServedEngine } from './models.js'
 import {
   type Acm,
   foldByHelpers,
@@ -98,7 +98,8 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const acm = ask.acm ?? defaults.acm
   const isAllowed = ask.toolChoice !== 'none' && ask.format === undefined
   const contract = ask.contract ?? thread.contract
-  const { deferred: asked, sampling } = ask
+  const { deferred: asked } = ask
+  const sampling = samplingFor(engine, ask)
   const variables = variablesOf(ask.template)
   thread.runtime.variables = variables
   const generation = { ...(sampling === undefined ? {} : { sampling }), ...(contract === null ? {} : { contract }) }
@@ -184,7 +185,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     hints: false,
     keepsCancelled: false,
     generation: {
-      ...(ask.sampling === undefined ? {} : { sampling: ask.sampling }),
+      ...(sampling === undefined ? {} : { sampling }),
       ...(ask.maxTokens === undefined ? {} : { maxTokens: ask.maxTokens }),
       ...(ask.stop === undefined ? {} : { stop: ask.stop }),
       ...(ask.reasoningBudget === undefined ? {} : { reasoningBudget: ask.reasoningBudget.tokens }),
@@ -248,6 +249,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     },
     ...(ask.logprobs === undefined ? {} : { logprobs: report.logprobs }),
     contextCalls: outcome.calls,
+    ...(sampling === undefined ? {} : { sampling }),
     unread: unreadOf(ask, engine),
   }
 }

@@ -6,7 +6,7 @@ import type { Finish } from '../../engine/engine.js'
 import { refuseHopeless } from '../../engine/model-facts.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
 import { formIn } from './answering.js'
-import type { ServedModel, ServedEngine } from './models.js'
+import { samplingFor, type ServedModel, type ServedEngine } from './models.js'
 
 /** What an ask has while it runs. */
 export interface Slot {
@@ -26,7 +26,8 @@ export async function complete(
   emit: (event: AskEvent) => void,
 ): Promise<CompletionAnswer> {
   const { engine, model, signal, waited } = slot
-  const { tenant, prompt, format, sampling, maxTokens, stop, logprobs, promptLogprobs } = ask
+  const { tenant, prompt, format, maxTokens, stop, logprobs, promptLogprobs } = ask
+  const sampling = samplingFor(engine, ask)
   if (engine.complete === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
   const vocabulary = vocabularyOf(engine)
@@ -73,6 +74,7 @@ export async function complete(
         reasoningTokens: 0,
       },
       ledger: result.ledger,
+      ...(sampling === undefined ? {} : { sampling }),
       timing: result.timing,
       waited,
       ...(logprobs === undefined ? {} : { logprobs: result.logprobs }),

@@ -5,10 +5,10 @@ import type { CostlyFolds } from '../../context/fragment.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { type ConversationId, conversationId } from '../../core/ids.js'
 import type { Embedder } from '../../engine/embedder.js'
-import type { Engine } from '../../engine/engine.js'
+import type { Engine, Sampling } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { RemoteEngine } from '../../engine/remote/remote.js'
-import { closing } from '../ask.js'
+import { type Ask, closing } from '../ask.js'
 import type { ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
 import { SILENT, AskEngine } from './ask-engine.js'
@@ -258,6 +258,7 @@ export class ServedModel {
               abilities: engine.abilities ?? null,
               submitted: engine.submitted ?? null,
               ends: endsOf(engine),
+              sampling: engine.samplingDefaults ?? null,
               engines: engine.engines ?? null,
               enginesProblem: engine.enginesProblem ?? null,
             },
@@ -344,6 +345,10 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
     }
   }
 }
+
+/** What an ask is sampled with: what it says, over what the model's engine knows. Undefined: neither says anything. */
+export const samplingFor = ({ samplingDefaults }: ServedEngine, { sampling }: Pick<Ask, 'sampling'>): Sampling | undefined =>
+  samplingDefaults === undefined ? sampling : { ...samplingDefaults, ...sampling }
 
 /** The texts of the tokens that the model's texts begin and end with. */
 function endsOf({ model }: ServedEngine): NonNullable<ModelStatus['loaded']>['ends'] {

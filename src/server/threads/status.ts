@@ -1,6 +1,7 @@
 /** Owns what the service says of itself: models, queue, slots, what it saved today. */
 import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import type { CacheTotals } from '../../kv/residency.js'
+import type { Sampling } from '../../engine/engine.js'
 import type { Abilities } from '../../engine/model-facts.js'
 import type { EngineStatus } from '../../engine/remote/engine-pool.js'
 import type { ThreadStore } from '../../store/port.js'
@@ -30,6 +31,8 @@ export interface ModelStatus {
     readonly submitted: number | null
     /** Texts of the tokens that its texts begin and end with; null where another server has its vocabulary. */
     readonly ends: { readonly bos: string | null; readonly eos: string | null } | null
+    /** How it is sampled where neither a request nor the server's flags say; null: its engine does not know. */
+    readonly sampling: Sampling | null
     /** The servers that compute it; null where it is computed here. */
     readonly engines: readonly EngineStatus[] | null
     /** Why these are not what their file says; null: they are. */

@@ -310,6 +310,9 @@ describe('a request', () => {
     expect(sent).toMatchObject({ temperature: 1, top_k: 3, repetition_penalty: 1.1, logit_bias: { 5: -100 } })
     expect(sent).toMatchObject({ response_format: { type: 'json_schema', json_schema: { schema: { type: 'object' } } } })
     expect(sent['cache_salt']).toMatch(/^[\w-]{43}$/)
+    // Filters that were left out are off, whatever the server would take by itself; nothing is filtered from the likeliest token.
+    expect(sent).toMatchObject({ top_p: 1, min_p: 0 })
+    expect(await body({ sampling: { temperature: 0 } })).not.toHaveProperty('top_p')
     expect(JSON.stringify(sent)).not.toContain('ours')
     expect((await body({ tenant: 'theirs' }))['cache_salt']).not.toBe(sent['cache_salt'])
   })

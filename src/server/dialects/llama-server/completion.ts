@@ -6,7 +6,16 @@ import type { AnyAnswer, AskEvent, CompletionAnswer, CompletionAsk, Tenant } fro
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
-import { nullsDownTo, PromptField, promptsOf, SamplingFields, samplingOf, StopField, stopOf } from '../fields.js'
+import {
+  nullsDownTo,
+  PromptField,
+  promptsOf,
+  SamplingFields,
+  samplingOf,
+  samplingSettings,
+  StopField,
+  stopOf,
+} from '../fields.js'
 import { ignoredIn } from '../kvfold-field.js'
 import { FormFields, formOf, WITH_NULLS } from '../openai/answer-form.js'
 import { openAiError } from '../openai/wire.js'
@@ -140,7 +149,7 @@ function completion(answer: CompletionAnswer, index: number, wish: LlamaWish): o
 /** What the last chunk says, and the whole answer. */
 function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: LlamaWish): object {
   const { model, text, usage, finish, stop, ledger } = answer
-  const { sampling = {}, maxTokens = -1 } = asks[index]!
+  const { maxTokens = -1 } = asks[index]!
   return {
     index,
     id_slot: 0,
@@ -150,15 +159,7 @@ function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: L
     tokens_evaluated: usage.promptTokens,
     generation_settings: {
       n_predict: maxTokens,
-      temperature: sampling.temperature,
-      top_k: sampling.topK,
-      top_p: sampling.topP,
-      min_p: sampling.minP,
-      typical_p: sampling.typicalP,
-      repeat_penalty: sampling.repeatPenalty,
-      presence_penalty: sampling.presencePenalty,
-      frequency_penalty: sampling.frequencyPenalty,
-      seed: sampling.seed,
+      ...samplingSettings(answer.sampling),
       stop: asks[index]!.stop ?? [],
       stream: body.stream === true,
     },

@@ -2,7 +2,7 @@
 import Type from 'typebox'
 import type { Service } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
-import { LARGEST_TOKEN, nullsDownTo } from '../fields.js'
+import { LARGEST_TOKEN, nullsDownTo, samplingSettings } from '../fields.js'
 import { chatAsk, ChatBody } from '../openai/chat.js'
 import { KvfoldError } from '../../../core/errors.js'
 import { FieldError } from '../../problem.js'
@@ -17,7 +17,7 @@ export function addProps(app: App, { service, sampling }: Ports): void {
     // What it says is known once the model is loaded.
     const { name, loaded } = await service.load(query.model)
     return {
-      default_generation_settings: { n_ctx: loaded?.context, params: sampling },
+      default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
       total_slots: loaded?.slots,
       model_alias: name,
       model_path: loaded?.title,

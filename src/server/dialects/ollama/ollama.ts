@@ -126,6 +126,7 @@ const Options = Type.Optional(
     min_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
     typical_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
     repeat_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 100 })),
+    repeat_last_n: Type.Optional(Type.Integer({ minimum: 0, maximum: 2 ** 20 })),
     presence_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
     frequency_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
     seed: Type.Optional(Type.Integer()),

@@ -1,0 +1,59 @@
+/** Owns how a served model is sampled where a request does not say: as its file says, else as llama-server does. */
+import { given } from '../core/json.js'
+import type { Sampling } from './engine.js'
+
+/** Those of llama-server. What they do not name is off. */
+export const LLAMA_SERVER_SAMPLING = { temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05 } as const satisfies Sampling
+
+/** Tokens that a penalty looks back over, at most. */
+const MOST_PENALISED = 2 ** 20
+/** What llama.cpp takes for mirostat where a file names the version alone. */
+const MIROSTAT = { tau: 5, eta: 0.1 }
+
+/** Samplers that the sequence of a file may name, and the fields that turn one off. */
+const SAMPLERS: readonly (readonly [names: readonly string[], off: Sampling])[] = [
+  [['temperature', 'temp'], { temperature: 1 }],
+  [['topk'], { topK: 0 }],
+  [['topp', 'nucleus'], { topP: 1 }],
+  [['minp'], { minP: 0 }],
+  [['penalties'], { repeatPenalty: 1 }],
+]
+
+/**
+ * What the metadata of a GGUF recommends (`general.sampling.*`), over llama-server's defaults. Numbers are read as llama.cpp reads them, and brought
+ * into the range that the sampler takes. A sequence says which samplers are used; their order stays llama.cpp's own. `xtc_*` is not carried out.
+ * @param context tokens of the context: a penalty over the last -1 tokens covers them
+ */
+export function samplingDefaultsOf(metadata: Readonly<Record<string, string>>, context: number): Sampling {
+  const number = (name: string, least: number, most: number): number | undefined => {
+    const value = Number.parseFloat(metadata[`general.sampling.${name}`] ?? '')
+    return Number.isNaN(value) ? undefined : Math.min(most, Math.max(least, value))
+  }
+  const whole = (name: string, least: number, most: number): number | undefined => {
+    const value = number(name, least, most)
+    return value === undefined ? undefined : Math.trunc(value)
+  }
+  const penaltyLastN = whole('penalty_last_n', -1, MOST_PENALISED)
+  const version = whole('mirostat', 0, 2)
+  const [tau = MIROSTAT.tau, eta = MIROSTAT.eta] = [number('mirostat_tau', 0.001, 100), number('mirostat_eta', 0.0001, 1)]
+  return {
+    ...LLAMA_SERVER_SAMPLING,
+    ...given({
+      temperature: number('temp', 0, 100),
+      topK: whole('top_k', 0, 2 ** 31 - 1),
+      topP: number('top_p', 0, 1),
+      minP: number('min_p', 0, 1),
+      repeatPenalty: number('penalty_repeat', 0.001, 100),
+      penaltyLastN: penaltyLastN === -1 ? Math.min(context, MOST_PENALISED) : penaltyLastN,
+      mirostat: version === 1 || version === 2 ? { version, tau, eta } : undefined,
+    }),
+    ...leftOut(metadata['general.sampling.sequence'] ?? ''),
+  }
+}
+
+/** Turns off the samplers that the sequence does not name; none where it names none that we have. */
+function leftOut(sequence: string): Sampling {
+  const named = sequence.split(';').map((name) => name.trim().toLowerCase().replaceAll(/[-_]/gu, ''))
+  const unused = SAMPLERS.filter(([names]) => !names.some((name) => named.includes(name)))
+  return unused.length === SAMPLERS.length ? {} : unused.reduce<Sampling>((all, [, off]) => ({ ...all, ...off }), {})
+}
