@@ -253,7 +253,9 @@ describe('chat completions', () => {
     const asked = async (seed: number) => {
       // A prompt with many answers: that the model does not know is one in three of them.
       const messages = [user('The current value of')]
-      const { choices } = await client.chat.completions.create({ model, messages, n: 3, temperature: 2, seed, max_tokens: 8 })
+      const every = { top_p: 1, top_k: 0, min_p: 0 }
+      const asks = { model, messages, n: 3, temperature: 2, seed, max_tokens: 8, ...every }
+      const { choices } = await client.chat.completions.create(asks)
       expect(choices.map(({ index }) => index)).toEqual([0, 1, 2])
       return choices.map(({ message }) => message.content)
     }
