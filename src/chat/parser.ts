@@ -131,8 +131,8 @@ export abstract class StreamParser implements ReplyParser {
   }
 
   /** Hands out what is new of the arguments of a call that is not whole; its name and id are final. */
-  protected goOn({ name, id = this.#nextId, text }: BegunCall): void {
-    const begun = this.#begun ?? { id, name, text: new ArgumentText() }
+  protected goOn({ name, id, text }: BegunCall): void {
+    const begun = this.#begun ?? { id: this.#idOf(id), name, text: new ArgumentText() }
     const added = begun.text.push(text)
     if (added === '') return
     this.#begun = begun
@@ -140,14 +140,19 @@ export abstract class StreamParser implements ReplyParser {
   }
 
   protected call(raw: RawCall): void {
-    const call = this.#asBegun(toolCall(raw, this.#nextId))
+    const call = this.#asBegun(toolCall(raw, this.#idOf(raw.id)))
     this.#calls.push(call)
     this.#events.push({ type: 'call', call })
     this.separate()
   }
 
-  get #nextId(): string {
-    return `call_${this.#calls.length + 1}`
+  /** The model's own id, or one made up: where it wrote none, or one that an earlier call of the reply has. */
+  #idOf(own: string | undefined): string {
+    const isFree = (id: string) => this.#calls.every((call) => call.id !== id)
+    if (own !== undefined && isFree(own)) return own
+    let number = this.#calls.length + 1
+    while (!isFree(`call_${number}`)) number++
+    return `call_${number}`
   }
 
   /** What was handed out holds. */

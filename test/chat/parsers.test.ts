@@ -189,6 +189,13 @@ const cases: Case[] = [
     expected: { content: '', toolCalls: [{ id: 'abcdefgh1', name: 'a', arguments: rome }, call(2, 'b', {})] },
   },
   {
+    what: 'mistral: two calls with one id',
+    family: mistral,
+    reply:
+      '[TOOL_CALLS][{"name": "a", "arguments": {"city": "Rome"}, "id": "call_2"}, {"name": "b", "arguments": {}, "id": "call_2"}]',
+    expected: { content: '', toolCalls: [call(2, 'a', rome), call(3, 'b', {})] },
+  },
+  {
     what: 'mistral: named',
     family: mistral,
     reply: 'ok[TOOL_CALLS]a[ARGS]{"city": "Rome"}[TOOL_CALLS]b[CALL_ID]abcdefgh2[ARGS]{}',

@@ -11,8 +11,9 @@ export interface RawCall {
   readonly id?: string
 }
 
-export function toolCall({ name, arguments: given, id }: RawCall, fallbackId: string): ToolCall {
-  const call = { id: id ?? fallbackId, name }
+/** @param id the call's, whatever the model wrote */
+export function toolCall({ name, arguments: given }: Omit<RawCall, 'id'>, id: string): ToolCall {
+  const call = { id, name }
   if (typeof given !== 'string') return { ...call, arguments: given }
   const parsed = parseObject(given)
   return parsed === null ? { ...call, arguments: {}, malformed: given } : { ...call, arguments: parsed }

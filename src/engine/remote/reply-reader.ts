@@ -104,8 +104,9 @@ export class ReplyReader {
     const draft = this.#draft
     this.#draft = null
     if (draft === null || draft.name === '') return []
+    const isTaken = draft.id === '' || this.calls.some(({ id }) => id === draft.id)
     const call: ToolCall = {
-      id: draft.id === '' ? `call_${this.calls.length + 1}` : draft.id,
+      id: isTaken ? `call_${this.calls.length + 1}` : draft.id,
       name: draft.name,
       ...(cut && draft.text === '' ? { arguments: {}, malformed: '' } : argumentsIn(draft.text)),
     }
