@@ -42,3 +42,15 @@ type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
 export function given<T extends object>(fields: T): Given<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
 }
+
+/** Characters and values of data that JSON can have, `most` at most: it looks at no more than that. */
+export function weightOf(value: unknown, most: number): number {
+  if (typeof value === 'string') return Math.min(most, value.length + 1)
+  if (typeof value !== 'object' || value === null) return 1
+  let weight = 1
+  for (const each of Array.isArray(value) ? (value as unknown[]) : Object.values(value)) {
+    weight += weightOf(each, most - weight)
+    if (weight >= most) return most
+  }
+  return weight
+}

@@ -73,6 +73,29 @@ export function objectOf(
   return object
 }
 
+/** The values as a list, of which `writtenEntries` has the numbers with the text that an entry brings. */
+export function listOf(entries: Iterable<readonly [value: unknown, text?: string | undefined]>): unknown[] {
+  const list: unknown[] = []
+  const numbers = new Map<string, string>()
+  for (const [value, text] of entries) {
+    if (text !== undefined && !isUsual(text)) numbers.set(String(list.length), text)
+    list.push(value)
+  }
+  note(list, undefined, numbers)
+  return list
+}
+
+/** Puts the items of `part` at the end of `list`, with the texts of their numbers. A note that `list` has must be its own. */
+export function append(list: unknown[], part: readonly unknown[]): void {
+  const before = list.length
+  for (const item of part) list.push(item)
+  const added = (part as Noted)[NOTE]?.numbers
+  if (added === undefined) return
+  const numbers = ((list as Noted)[NOTE]?.numbers ?? new Map()) as Map<string, string>
+  for (const [key, text] of added) numbers.set(String(before + Number(key)), text)
+  note(list, undefined, numbers)
+}
+
 /** `copy`, of which numbers and keys that are in `original` too are written as there. */
 export function writtenLike<T extends object>(copy: T, original: object): T {
   const known = (original as Noted)[NOTE]

@@ -5,10 +5,12 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import fastify, { type FastifyReply, type FastifyRequest } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
 import { writeJson } from '../core/written-json.js'
+import { inTurns } from '../core/turns.js'
 import { anthropicError } from './dialects/anthropic/messages.js'
 import { ollamaError } from './dialects/ollama/ollama.js'
 import { openAiError } from './dialects/openai/wire.js'
-import { parseJsonBody, schemaError } from './json-body.js'
+import { readJsonBody, schemaError } from './json-body.js'
+import { isLong, writtenInSteps } from './json-slices.js'
 import type { App } from './routes/route.js'
 import { type Problem, problemOf } from './problem.js'
 import { errorForLogs, type LogFormat, logRequest, logStream, RequestLog } from './request-log.js'
@@ -82,7 +84,22 @@ export function newHttp({ tls, logLevel = 'info', logFormat, log, bodyLimit = BO
     .withTypeProvider<TypeBoxTypeProvider>()
     .setSerializerCompiler(() => (value) => writeJson(value)) as unknown as App
   takeOnlyJson(app)
+  writeLongInTurns(app)
   return app
+}
+
+/** An answer that is long is written in turns of the event loop, before the reply is given it. */
+function writeLongInTurns(app: App): void {
+  app.addHook('preSerialization', (_request, reply, payload, done) => {
+    if (!isLong(payload)) {
+      done(null, payload)
+      return
+    }
+    inTurns(writtenInSteps(payload)).then((text) => {
+      reply.serializer(() => text as unknown as string)
+      done(null, payload)
+    }, done)
+  })
 }
 
 const MALFORMED: Problem = {
@@ -111,7 +128,9 @@ function takeOnlyJson(app: App): void {
         throw new KvfoldError('server/bad-media-type', 'content-encoding is not supported; send the body as it is.')
       if (request.raw.rawHeaders.length > 2 * HEADERS)
         throw new KvfoldError('server/bad-request', `More than ${HEADERS} headers.`)
-      done(null, parseJsonBody(body as Buffer))
+      readJsonBody(body as Buffer).then((value) => {
+        done(null, value)
+      }, done)
     } catch (error) {
       done(error as Error)
     }

@@ -1,51 +1,100 @@
 /** Owns what a request body must be before anything looks into it: UTF-8, JSON, not too deep, no keys that poison prototypes. */
+import { isUtf8 } from 'node:buffer'
 import { isRecord } from '../core/json.js'
+import { inTurns } from '../core/turns.js'
 import { readJson } from '../core/written-json.js'
 import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
+import { jsonInSteps, JsonFault, TooManyMembers } from './json-slices.js'
 import { FieldError } from './problem.js'
 
 /** Lists and objects inside each other. JSON schemas of tools are the deepest things clients send; they stay below 50. */
 const DEEPEST = 100
 
+/** Bytes of a body that is read at once. */
+const AT_ONCE = 64 * 1024
+
+/** The value of a JSON body. Long ones are read in turns of the event loop. @throws FieldError server/bad-request */
+export async function readJsonBody(body: Buffer): Promise<unknown> {
+  if (body.length <= AT_ONCE) return parseJsonBody(body)
+  if (!isUtf8(body)) throw notUtf8()
+  const decoded = body.toString()
+  const text = decoded.startsWith('\ufeff') ? decoded.slice(1) : decoded
+  try {
+    return await inTurns(jsonInSteps(text, parsed, refusePoison))
+  } catch (error) {
+    if (error instanceof TooManyMembers)
+      throw new FieldError('body', `The body has a list or an object of more than ${error.most} members.`)
+    throw error instanceof JsonFault ? notJson(error.position) : error
+  }
+}
+
 /** The value of a JSON body. @throws FieldError server/bad-request */
 export function parseJsonBody(body: Buffer): unknown {
   const text = decoded(body)
   if (text.trim() === '') throw new FieldError('body', 'The body is empty; send a JSON object.')
-  if (tooDeep(text)) throw new FieldError('body', `The body nests deeper than ${DEEPEST} levels.`)
-  let value: unknown
   try {
-    value = readJson(text)
+    return parsed(text)
   } catch (error) {
-    throw new FieldError('body', `The body is not JSON: ${error instanceof SyntaxError ? place(error) : 'it cannot be read'}.`)
+    if (error instanceof FieldError) throw error
+    throw error instanceof SyntaxError ? notJson(place(error)) : new FieldError('body', 'The body cannot be read.')
   }
+}
+
+/**
+ * The value of a JSON text that lies within `depth` lists and objects.
+ * @throws FieldError server/bad-request where it is too deep or has a key that is refused; SyntaxError
+ */
+function parsed(text: string, depth = 0): unknown {
+  // A long string comes alone: there is nothing in it to look at.
+  if (text.charCodeAt(0) === QUOTE) return JSON.parse(text)
+  if (tooDeep(text, depth)) throw new FieldError('body', `The body nests deeper than ${DEEPEST} levels.`)
+  const value = readJson(text)
   const key = /__proto__|constructor|\\u/.test(text) ? poison(value) : null
-  if (key !== null) throw new FieldError('body', `The body has a key ${key}, which is refused.`)
+  if (key !== null) throw refusedKey(key)
   return value
 }
+
+function refusePoison(key: string, value: unknown): void {
+  if (isPoison(key, value)) throw refusedKey(key)
+}
+
+const refusedKey = (key: string): FieldError => new FieldError('body', `The body has a key ${key}, which is refused.`)
+
+const notJson = (position: number | null): FieldError =>
+  new FieldError(
+    'body',
+    `The body is not JSON: ${position === null ? 'it ends too early, or is no JSON at all' : `wrong at position ${position}`}.`,
+  )
 
 /** The first key that would reach a prototype if somebody copied the object by its keys. */
 function poison(value: unknown): string | null {
   if (typeof value !== 'object' || value === null) return null
   for (const [key, inner] of Object.entries(value)) {
-    if (key === '__proto__') return key
-    if (key === 'constructor' && isRecord(inner) && Object.hasOwn(inner, 'prototype')) return key
+    if (isPoison(key, inner)) return key
     const deeper = poison(inner)
     if (deeper !== null) return deeper
   }
   return null
 }
 
+const isPoison = (key: string, value: unknown): boolean =>
+  key === '__proto__' || (key === 'constructor' && isRecord(value) && Object.hasOwn(value, 'prototype'))
+
 function decoded(body: Buffer): string {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(body)
   } catch {
-    throw new FieldError('body', 'The body is not UTF-8.')
+    throw notUtf8()
   }
 }
 
-/** Whether JSON nests deeper than bodies may. Looks at brackets outside of strings only; whether the text is JSON is not its question. */
-export function tooDeep(text: string): boolean {
-  let depth = 0
+const notUtf8 = (): FieldError => new FieldError('body', 'The body is not UTF-8.')
+
+/**
+ * Whether JSON nests deeper than bodies may. Looks at brackets outside of strings only; whether the text is JSON is not its question.
+ * @param depth lists and objects that it lies within
+ */
+export function tooDeep(text: string, depth = 0): boolean {
   let quoted = false
   for (let at = 0; at < text.length; at++) {
     const char = text.charCodeAt(at)
@@ -60,10 +109,10 @@ export function tooDeep(text: string): boolean {
   return false
 }
 
-/** Where the text stops being JSON, without quoting any of it. */
-function place({ message }: SyntaxError): string {
+/** Where the text stops being JSON, without quoting any of it; null: at its end, or it is no JSON at all. */
+function place({ message }: SyntaxError): number | null {
   const at = /position (\d+)/.exec(message)?.[1]
-  return at === undefined ? 'it ends too early, or is no JSON at all' : `wrong at position ${at}`
+  return at === undefined ? null : Number(at)
 }
 
 const [BACKSLASH, QUOTE, BRACE, BRACE_END, BRACKET, BRACKET_END] = [0x5c, 0x22, 0x7b, 0x7d, 0x5b, 0x5d] as const

@@ -1,0 +1,300 @@
+/** Owns long JSON texts: they are read in steps, each of which gives a part of the text to the parser. */
+import { weightOf } from '../core/json.js'
+import type { Steps } from '../core/turns.js'
+import { append, listOf, numberText, objectOf, writeJson, writtenEntries } from '../core/written-json.js'
+
+/** Characters that are parsed, and looked at, between two yields. */
+const PART = 64 * 1024
+
+/** The text is not JSON. `position`: where; null: it ends too early. */
+export class JsonFault extends Error {
+  constructor(readonly position: number | null) {
+    super('not JSON')
+  }
+}
+
+/** Members of one list, and of one object: those of a million and more cannot be looked through in a turn. */
+const MOST = { list: 2 ** 21, object: 2 ** 16 }
+
+/** A list or an object of the text has more members than are read. */
+export class TooManyMembers extends Error {
+  constructor(readonly most: number) {
+    super('too many members')
+  }
+}
+
+/**
+ * The value of a JSON text. Values up to some length are parsed together; longer lists and objects are walked through here.
+ * @param parse reads the text of a part, which lies within `depth` lists and objects; what it makes of all parts is put together
+ * @param member is told of members of objects that no part has whole
+ * @throws JsonFault; TooManyMembers; what `parse` throws but SyntaxError; what `member` throws
+ */
+export function* jsonInSteps(
+  text: string,
+  parse: (part: string, depth: number) => unknown,
+  member: (key: string, value: unknown) => void,
+): Steps<unknown> {
+  const reader = new Reader(text, parse, member)
+  const { value, end } = yield* reader.value(reader.pastSpace(0))
+  if (reader.pastSpace(end) < text.length) throw new JsonFault(reader.pastSpace(end))
+  return value
+}
+
+class Reader {
+  /** Lists and objects that are walked through. */
+  #depth = 0
+
+  constructor(
+    private readonly text: string,
+    private readonly parse: (part: string, depth: number) => unknown,
+    private readonly member: (key: string, value: unknown) => void,
+  ) {}
+
+  pastSpace(at: number): number {
+    for (;;) {
+      const char = this.text.charCodeAt(at)
+      if (char !== SPACE && char !== NEWLINE && char !== TAB && char !== RETURN) return at
+      at++
+    }
+  }
+
+  /** The value that begins here, and the character behind it. */
+  *value(start: number): Steps<{ readonly value: unknown; readonly end: number }> {
+    const end = this.#end(start, start + PART)
+    if (end !== null) return { value: this.#parsed(start, end, '', ''), end }
+    const first = this.text.charCodeAt(start)
+    if (first !== BRACKET && first !== BRACE) {
+      // A long string, or no JSON.
+      const whole = yield* this.#scalar(start)
+      return { value: this.#parsed(start, whole, '', ''), end: whole }
+    }
+    // The parser is asked whether this is too deep.
+    this.parse(first === BRACKET ? '[]' : '{}', this.#depth)
+    this.#depth++
+    const walked = first === BRACKET ? yield* this.#list(start) : yield* this.#object(start)
+    this.#depth--
+    return walked
+  }
+
+  *#list(start: number): Steps<{ readonly value: unknown[]; readonly end: number }> {
+    const items: unknown[] = []
+    let at = this.pastSpace(start + 1)
+    if (this.text.charCodeAt(at) === BRACKET_END) return { value: items, end: at + 1 }
+    for (;;) {
+      const run = this.#run(at)
+      if (run > at) {
+        append(items, this.#parsed(at, run, '[', ']') as unknown[])
+        at = run
+      } else {
+        const long = yield* this.value(at)
+        items.push(long.value)
+        at = this.pastSpace(long.end)
+      }
+      if (items.length > MOST.list) throw new TooManyMembers(MOST.list)
+      yield
+      if (this.text.charCodeAt(at) === BRACKET_END) return { value: items, end: at + 1 }
+      at = this.#pastComma(at)
+    }
+  }
+
+  *#object(start: number): Steps<{ readonly value: object; readonly end: number }> {
+    const entries: (readonly [key: string, value: unknown, text?: string | undefined])[] = []
+    let at = this.pastSpace(start + 1)
+    if (this.text.charCodeAt(at) === BRACE_END) return { value: {}, end: at + 1 }
+    for (;;) {
+      const run = this.#run(at)
+      if (run > at) {
+        for (const { key, value, text } of writtenEntries(this.#parsed(at, run, '{', '}') as object))
+          entries.push([key, value, text])
+        at = run
+      } else {
+        const named = yield* this.value(at)
+        if (typeof named.value !== 'string') throw new JsonFault(at)
+        const colon = this.pastSpace(named.end)
+        if (this.text.charCodeAt(colon) !== COLON) throw this.#fault(colon)
+        const long = yield* this.value(this.pastSpace(colon + 1))
+        this.member(named.value, long.value)
+        entries.push([named.value, long.value])
+        at = this.pastSpace(long.end)
+      }
+      if (entries.length > MOST.object) throw new TooManyMembers(MOST.object)
+      yield
+      if (this.text.charCodeAt(at) === BRACE_END) return { value: objectOf(entries), end: at + 1 }
+      at = this.#pastComma(at)
+    }
+  }
+
+  /** Where as many whole members as are parsed together end, before what stands behind the last; `at` when the first is too long. */
+  #run(at: number): number {
+    const limit = at + PART
+    let last = at
+    for (let next = at; ;) {
+      const end = this.#member(next, limit)
+      if (end === null) return last
+      last = end
+      if (this.text.charCodeAt(end) !== COMMA) return last
+      next = this.pastSpace(end + 1)
+    }
+  }
+
+  /** The comma or bracket behind a member of a list or an object; null: beyond the limit. */
+  #member(at: number, limit: number): number | null {
+    let depth = 0
+    for (; at < limit; at++) {
+      const char = this.text.charCodeAt(at)
+      if (char === QUOTE) {
+        const end = this.#quoted(at, limit)
+        if (end === null) return null
+        at = end - 1
+      } else if (char === BRACE || char === BRACKET) depth++
+      else if (char === BRACE_END || char === BRACKET_END) {
+        if (depth-- === 0) return at
+      } else if (char === COMMA && depth === 0) return at
+      else if (Number.isNaN(char)) throw new JsonFault(null)
+    }
+    return null
+  }
+
+  /** The character behind a value; null: beyond the limit. */
+  #end(start: number, limit: number): number | null {
+    const { text } = this
+    const first = text.charCodeAt(start)
+    if (first === QUOTE) return this.#quoted(start, limit)
+    if (first !== BRACE && first !== BRACKET) {
+      let at = start
+      while (at < limit && at < text.length && !ENDS.has(text.charCodeAt(at))) at++
+      return at < limit ? at : null
+    }
+    const inner = this.pastSpace(start + 1)
+    for (let at = inner; ;) {
+      const end = this.#member(at, limit)
+      if (end === null) return null
+      if (text.charCodeAt(end) !== COMMA) return end + 1
+      at = end + 1
+    }
+  }
+
+  /** The character behind a string. */
+  #quoted(start: number, limit: number): number | null {
+    for (let at = start + 1; at < limit; at++) {
+      const char = this.text.charCodeAt(at)
+      if (char === BACKSLASH) at++
+      else if (char === QUOTE) return at + 1
+      else if (Number.isNaN(char)) throw new JsonFault(null)
+    }
+    return null
+  }
+
+  /** The character behind a long string or whatever stands in the place of a value, some thousand characters a step. */
+  *#scalar(start: number): Steps<number> {
+    if (this.text.charCodeAt(start) !== QUOTE) throw this.#fault(start)
+    for (let at = start + 1, pause = at + PART; ; at++) {
+      if (at > pause) {
+        pause += PART
+        yield
+      }
+      const char = this.text.charCodeAt(at)
+      if (char === BACKSLASH) at++
+      else if (char === QUOTE) return at + 1
+      else if (Number.isNaN(char)) throw new JsonFault(null)
+    }
+  }
+
+  #pastComma(at: number): number {
+    if (this.text.charCodeAt(at) !== COMMA) throw this.#fault(at)
+    return this.pastSpace(at + 1)
+  }
+
+  #parsed(start: number, end: number, open: string, close: string): unknown {
+    const part = this.text.slice(start, end)
+    try {
+      return open === '' ? this.parse(part, this.#depth) : this.parse(open + part + close, this.#depth - 1)
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error
+      const at = /position (\d+)/.exec(error.message)?.[1]
+      throw at === undefined ? this.#fault(start) : this.#fault(start + Number(at) - open.length)
+    }
+  }
+
+  #fault(at: number): JsonFault {
+    return new JsonFault(at < this.text.length ? at : null)
+  }
+}
+
+const [SPACE, NEWLINE, TAB, RETURN, COMMA, COLON, QUOTE, BACKSLASH] = [0x20, 0x0a, 0x09, 0x0d, 0x2c, 0x3a, 0x22, 0x5c] as const
+const [BRACE, BRACE_END, BRACKET, BRACKET_END] = [0x7b, 0x7d, 0x5b, 0x5d] as const
+/** What may stand behind a number or a word. */
+const ENDS: ReadonlySet<number> = new Set([SPACE, NEWLINE, TAB, RETURN, COMMA, BRACE_END, BRACKET_END])
+
+// Writing.
+
+/** Weight of what is written at once, a character or a value each. */
+const WRITTEN = 32 * 1024
+
+/** Whether a value is too long to be written at once. */
+export const isLong = (value: unknown): boolean => weightOf(value, 2 * WRITTEN) >= 2 * WRITTEN
+
+/** What `writeJson` writes of it, in steps. */
+export function* writtenInSteps(value: unknown): Steps<Buffer> {
+  const parts: Buffer[] = []
+  yield* written(value, parts)
+  return Buffer.concat(parts)
+}
+
+function* written(value: unknown, parts: Buffer[]): Steps<void> {
+  const put = (text: string) => void parts.push(Buffer.from(text))
+  const isList = Array.isArray(value)
+  if (!isList && !isPlain(value)) {
+    put(writeJson(value))
+    return
+  }
+  let isFirst = true
+  const comma = () => {
+    if (!isFirst) put(',')
+    isFirst = false
+  }
+  let waiting: (readonly [key: string, value: unknown, text: string | undefined])[] = []
+  let weight = 0
+  const flush = () => {
+    const text = writeJson(isList ? listOf(waiting.map(([, item, text]) => [item, text])) : objectOf(waiting)).slice(1, -1)
+    waiting = []
+    weight = 0
+    if (text === '') return
+    comma()
+    put(text)
+  }
+  put(isList ? '[' : '{')
+  for (const [key, item, text] of isList
+    ? itemsOf(value)
+    : writtenEntries(value).map(({ key, value: item, text }) => [key, item, text] as const)) {
+    const own = weightOf(item, WRITTEN)
+    if (own >= WRITTEN || weight >= WRITTEN) {
+      flush()
+      yield
+    }
+    if (own < WRITTEN) {
+      waiting.push([key, item, text])
+      weight += own + 1
+    } else {
+      comma()
+      if (!isList) put(`${JSON.stringify(key)}:`)
+      yield* written(item, parts)
+    }
+  }
+  flush()
+  put(isList ? ']' : '}')
+}
+
+/** One by one: there may be millions. */
+function* itemsOf(list: readonly unknown[]): Generator<readonly [key: string, value: unknown, text: string | undefined]> {
+  for (const [index, item] of list.entries()) {
+    const key = String(index)
+    yield [key, item, numberText(list, key)]
+  }
+}
+
+const isPlain = (value: unknown): value is object => {
+  if (typeof value !== 'object' || value === null || 'toJSON' in value) return false
+  const prototype: unknown = Object.getPrototypeOf(value)
+  return prototype === Object.prototype || prototype === null
+}
