@@ -129,7 +129,7 @@ export async function begunBy(
   engine: LlamaEngine,
   { messages, folds, proposed: isProposed }: Transcript,
 ): Promise<ConversationState> {
-  for (const { content } of messages) refuseHopeless(engine.model, engine.info.context, content)
+  for (const { content } of messages) await refuseHopeless(engine.model, engine.info.context, [content])
   const fragments = isProposed ? [] : await foldedBy(engine, messages, [], folds)
   return { id: freshConversation(), messages, fragments, searches: [], ids: fragments.length }
 }

@@ -75,9 +75,10 @@ export class Embedder {
    * @throws KvfoldError as PooledTexts.pooled; engine/bad-request for more dimensions than there are
    */
   async embed(texts: readonly (string | ArrayLike<number>)[], { dimensions, signal }: EmbedOptions = {}): Promise<Embeddings> {
-    const lists = texts.map((text) =>
-      typeof text === 'string' ? this.model.tokenize(text, { addSpecial: true }) : Int32Array.from(text),
-    )
+    const strings = texts.filter((text) => typeof text === 'string')
+    this.texts.refuseHopeless(texts)
+    const tokenized = (await this.model.tokenizeAll(strings, { addSpecial: true })).values()
+    const lists = texts.map((text) => (typeof text === 'string' ? tokenized.next().value! : Int32Array.from(text)))
     const vectors = await this.texts.pooled(lists, signal)
     return {
       vectors: vectors.map((vector, index) => normal(cut(vector, dimensions), index)),

@@ -210,6 +210,11 @@ export interface Engine {
     edits?: readonly Edit[],
     variables?: TemplateVariables,
   ): number
+  /**
+   * Does ahead what takes long of `count` and `snap` for these messages, so that the event loop goes on meanwhile. Where they are short, and by
+   * engines without it, nothing is done ahead. @throws as `count`
+   */
+  prepare?(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], variables?: TemplateVariables): Promise<void>
   /** Cancels what runs for the conversation and drops its sequence and its parked versions. */
   forget(conversation: ConversationId): void
   dispose(): Promise<void>
@@ -253,6 +258,10 @@ export abstract class EngineAround<Inner extends Engine = Engine> implements Eng
 
   count(...asked: Parameters<Engine['count']>): number {
     return this.engine.count(...asked)
+  }
+
+  async prepare(...asked: Parameters<NonNullable<Engine['prepare']>>): Promise<void> {
+    await this.engine.prepare?.(...asked)
   }
 
   forget(conversation: ConversationId): void {

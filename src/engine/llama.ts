@@ -1,10 +1,11 @@
 /** The engine over llama.cpp: renders messages, keeps the cache in step with them, generates, and accounts for it. */
 import { freemem } from 'node:os'
-import type { ChatFormat, Rendered } from '../chat/format.js'
-import { assistantMessage, type ChatMessage } from '../chat/message.js'
+import type { ChatFormat, Rendered, RenderRequest } from '../chat/format.js'
+import { assistantMessage, type ChatMessage, type ToolDefinition } from '../chat/message.js'
 import { News, withoutHeld, type ReplyEvent } from '../chat/parser.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
+import { weightOf } from '../core/json.js'
 import type { Span } from '../core/span.js'
 import { OffloadTiers } from '../kv/offload.js'
 import { KvCache } from '../kv/cache.js'
@@ -59,6 +60,25 @@ export type { Completion, LlamaEngineOptions } from './llama-options.js'
 /** Messages, tools, edits and variables of a prompt. */
 type CountArguments = Parameters<Engine['count']>
 
+/** Characters of texts, and messages and tools, up to which a prompt is rendered at once: it takes some milliseconds. */
+const SHORT = { characters: 16 * 1024, parts: 256 }
+
+function isLong(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): boolean {
+  if (messages.length + tools.length > SHORT.parts) return true
+  let characters = 0
+  for (const { content, reasoning = '', toolCalls } of messages) {
+    characters += content.length + reasoning.length + (toolCalls === undefined ? 0 : weightOf(toolCalls, SHORT.characters))
+    if (characters >= SHORT.characters) return true
+  }
+  return weightOf(tools, SHORT.characters) >= SHORT.characters
+}
+
+/** What a template shows of a message whatever it looks like, as texts. */
+const shownOf = ({ content, toolCalls = [] }: ChatMessage): string[] => [
+  content,
+  ...toolCalls.map(({ arguments: args, malformed }) => malformed ?? JSON.stringify(args)),
+]
+
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
   /** What edits can keep to; what is not available, and why, in `notes`. */
@@ -75,6 +95,8 @@ export class LlamaEngine implements Engine {
   #format: ChatFormat | null = null
   /** What computing costs on this machine, for predictions on the ledger. */
   readonly #costs: { model: CostModel | null } = { model: null }
+  /** Prompts that are rendered in turns; `forgotten`: their conversation was meanwhile. */
+  readonly #rendering = new Set<{ readonly conversation: ConversationId; forgotten: boolean }>()
   readonly #recompute: BackgroundRecompute
   readonly #publisher: CellPublisher | null
   #disposed = false
@@ -210,6 +232,11 @@ export class LlamaEngine implements Engine {
     return this.#render(...shown).tokens.length
   }
 
+  async prepare(...[messages, tools, variables]: Parameters<NonNullable<Engine['prepare']>>): Promise<void> {
+    if (isLong(messages, tools))
+      await this.format.with(variables).renderInTurns({ messages: this.#ownAnswers.of(messages), tools })
+  }
+
   /** Where the cells of the text are that these edits hide, by edit; null where the template shows not all of it. */
   residency(conversation: ConversationId, ...shown: CountArguments): readonly Residency[] | null {
     const { base, holes } = this.#render(...shown).origin
@@ -275,6 +302,7 @@ export class LlamaEngine implements Engine {
   #forget<T>(conversation: ConversationId, how: (each: ConversationId) => T): Promise<readonly T[]> {
     this.#lastRendered.delete(conversation)
     this.#clientEdits.forget(conversation)
+    for (const rendering of this.#rendering) if (rendering.conversation === conversation) rendering.forgotten = true
     const both = [conversation, shadowOf(conversation)]
     for (const each of both) this.#scheduler.cancel(each)
     return this.#scheduler.between(() => both.map(how))
@@ -306,10 +334,10 @@ export class LlamaEngine implements Engine {
     const messages = this.#ownAnswers.of(request.messages)
     refuseBadForm(request)
     if (edits.some(({ forget }) => forget)) this.forget(shadowOf(request.conversation))
-    messages.forEach(({ content }, index) => {
-      if (!edits.some(({ message }) => message === index)) refuseHopeless(this.model, this.context.cells, content)
-    })
-    const rendered = format.render({ messages, tools, edits, continues })
+    const shown = { messages, tools, edits, continues }
+    const { rendered, forgotten } = isLong(messages, tools)
+      ? await this.#renderedInTurns(request.conversation, format, shown)
+      : { rendered: format.render(shown), forgotten: false }
     const beginning = continues ? format.beginningOf(rendered) : null
     const before = this.#lastRendered.get(request.conversation) ?? this.#lastRendered.get(request.parent ?? request.conversation)
     const rewrite = before === undefined ? null : format.check(before, rendered)
@@ -332,6 +360,7 @@ export class LlamaEngine implements Engine {
       ...(request.kind === undefined ? {} : { kind: request.kind }),
       ...(request.last === undefined ? {} : { last: request.last }),
       ...(request.signal === undefined ? {} : { signal: request.signal }),
+      ...(forgotten ? { signal: AbortSignal.abort() } : {}),
       ahead: request.endsWith === undefined,
       onPlan: (plan) => {
         stream.push({ type: 'plan', ...plan })
@@ -377,6 +406,27 @@ export class LlamaEngine implements Engine {
       ...(request.logprobs === undefined ? {} : { logprobs: result.logprobs }),
       ...(result.endLogprob === undefined ? {} : { endLogprob: result.endLogprob }),
       ...(result.attention === undefined ? {} : { attention: result.attention }),
+    }
+  }
+
+  /** @throws KvfoldError context/full for what cannot fit, before all of it is tokenized; engine/disposed */
+  async #renderedInTurns(
+    conversation: ConversationId,
+    format: ChatFormat,
+    shown: Required<Pick<RenderRequest, 'messages' | 'tools' | 'edits' | 'continues'>>,
+  ): Promise<{ readonly rendered: Rendered; readonly forgotten: boolean }> {
+    const { messages, edits } = shown
+    const rendering = { conversation, forgotten: false }
+    this.#rendering.add(rendering)
+    try {
+      const edited = new Set(edits.map(({ message }) => message))
+      const whole = messages.filter((_, index) => !edited.has(index)).flatMap(shownOf)
+      await refuseHopeless(this.model, this.context.cells, whole)
+      const rendered = await format.renderInTurns(shown)
+      this.#refuseDisposed()
+      return { rendered, forgotten: rendering.forgotten }
+    } finally {
+      this.#rendering.delete(rendering)
     }
   }
 

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import { type Contract, CONTRACTS } from '../core/contract.js'
 import { fixedKeys } from '../native/context-options.js'
-import type { ContextOptions, ModelInfo, NativeModel } from '../native/types.js'
+import type { ContextOptions, ModelInfo, NativeModel, VocabType } from '../native/types.js'
 import { PromptTooLong } from '../core/errors.js'
 
 // What can be done to the cache of a model, and what to tell the user about what cannot.
@@ -99,24 +99,54 @@ export async function modelFingerprint(path: string): Promise<Buffer> {
   }
 }
 
-// The quick answer to a text that cannot fit: said before all of it is tokenized, which takes minutes for megabytes.
+// The quick answer to texts that cannot fit: said before all of them are tokenized, which takes minutes for megabytes.
 
-/** Characters a cell from which on a text is looked at; ordinary text has 3 to 5 characters a token. */
+/** Characters a cell from which on texts are looked at; ordinary text has 3 to 5 characters a token. */
 const LONG = 8
+/** Vocabularies whose tokens spell the text, byte for byte: the others leave parts of it out. */
+const SPELLING: readonly VocabType[] = ['bpe', 'spm']
 
 /**
- * Refuses a text of which the beginning alone has twice as many tokens as the context has cells; tokens at the cut may differ from those of
- * the whole text, half of them cannot. Whether other texts fit is for the engine to say.
+ * Refuses texts that are shown whole where they cannot fit: more bytes than the longest tokens could spell; or a
+ * beginning that has twice as many tokens as the context has cells. Tokens where texts meet or are cut may differ, half of them cannot. Whether
+ * others fit is for the engine to say.
  * @throws KvfoldError context/full
  */
-export function refuseHopeless(model: NativeModel, cells: number, text: string): void {
-  for (let length = LONG * cells; length < text.length; length *= 2) {
-    const tokens = model.tokenize(text.slice(0, length)).length
+export async function refuseHopeless(model: NativeModel, cells: number, texts: readonly string[]): Promise<void> {
+  const size = texts.reduce((sum, text) => sum + text.length, 0)
+  if (size <= LONG * cells) return
+  const what = texts.length === 1 ? 'The text has' : 'The messages have'
+  const least = leastTokens(model.info, size)
+  if (least >= 2 * cells) throw tooLong(least, cells, `${what} ${size} characters, which are ${least} tokens at least`)
+  for (let length = LONG * cells; length < size; length *= 2) {
+    const tokens = (await model.tokenizeAll(beginningOf(texts, length))).reduce((sum, each) => sum + each.length, 0)
     if (tokens >= 2 * cells)
-      throw new PromptTooLong(
-        { tokens, atLeast: true, context: cells },
-        `The text has ${text.length} characters, of which the first ${length} alone are ${tokens} tokens, and the context has ${cells} cells; ` +
-          'shorten it, or load a model with a larger context.',
-      )
+      throw tooLong(tokens, cells, `${what} ${size} characters, of which the first ${length} alone are ${tokens} tokens`)
   }
 }
+
+/** Tokens that texts of so many characters have at least, whatever they say. */
+export const leastTokens = ({ vocabType, longestToken }: Pick<ModelInfo, 'vocabType' | 'longestToken'>, size: number): number =>
+  SPELLING.includes(vocabType) ? Math.ceil(size / longestToken) : 0
+
+/** @throws KvfoldError context/full for more messages than could be shown by a token each */
+export function refuseTooMany(messages: number, cells: number): void {
+  if (messages > 2 * cells) throw tooLong(messages, cells, `There are ${messages} messages, of one token at least each`)
+}
+
+/** The texts up to so many characters together. */
+function beginningOf(texts: readonly string[], length: number): string[] {
+  const beginning: string[] = []
+  for (const text of texts) {
+    if (length <= 0) break
+    beginning.push(text.slice(0, length))
+    length -= text.length
+  }
+  return beginning
+}
+
+const tooLong = (tokens: number, cells: number, what: string): PromptTooLong =>
+  new PromptTooLong(
+    { tokens, atLeast: true, context: cells },
+    `${what}, and the context has ${cells} cells; shorten the text, or load a model with a larger context.`,
+  )

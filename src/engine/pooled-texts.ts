@@ -1,6 +1,7 @@
 /** Owns texts that are read whole: how they are laid out in batches of a small context of their own, and what llama.cpp pools of each. */
 import { KvfoldError, PromptTooLong } from '../core/errors.js'
 import { isCausal } from '../native/context-options.js'
+import { leastTokens } from './model-facts.js'
 import type { Batch, ContextOptions, NativeContext, NativeModel, Pooling } from '../native/types.js'
 
 export interface PooledTextsOptions extends Pick<ContextOptions, 'threads' | 'batchThreads'> {
@@ -60,6 +61,14 @@ export class PooledTexts {
     return new PooledTexts(model, context, pooling, tokens, ownsModel)
   }
 
+  /** Before they are tokenized. @throws KvfoldError context/full for a text of more bytes than the longest tokens could spell */
+  refuseHopeless(texts: readonly (string | ArrayLike<number>)[]): void {
+    for (const [index, text] of texts.entries()) {
+      const least = typeof text === 'string' ? leastTokens(this.model.info, text.length) : 0
+      if (least > this.tokens) throw this.#tooLong(index, least, true)
+    }
+  }
+
   /**
    * What llama.cpp pools of each text, in their order; it does not depend on the others.
    * @throws KvfoldError context/full for a text that is too long, engine/bad-request for an empty one or foreign tokens, each naming the text;
@@ -87,11 +96,14 @@ export class PooledTexts {
     if (foreign >= 0)
       throw bad(`Token ${text[foreign]} at place ${foreign} of text ${index} is not in the vocabulary of ${vocabulary}.`)
     if (text.length === 0) throw bad(`Text ${index} is empty; there is nothing to read.`)
-    if (text.length > this.tokens)
-      throw new PromptTooLong(
-        { tokens: text.length, atLeast: false, context: this.tokens },
-        `Text ${index} has ${text.length} tokens, and ${this.tokens} fit; shorten it or send its parts.`,
-      )
+    if (text.length > this.tokens) throw this.#tooLong(index, text.length, false)
+  }
+
+  #tooLong(index: number, tokens: number, atLeast: boolean): PromptTooLong {
+    return new PromptTooLong(
+      { tokens, atLeast, context: this.tokens },
+      `Text ${index} has ${atLeast ? 'at least ' : ''}${tokens} tokens, and ${this.tokens} fit; shorten it or send its parts.`,
+    )
   }
 
   async #compute(lists: readonly Int32Array[], signal: AbortSignal | undefined): Promise<Float32Array[]> {

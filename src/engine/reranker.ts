@@ -58,7 +58,8 @@ export class Reranker {
    * @throws KvfoldError as PooledTexts.pooled, a text being a document with the query
    */
   async rank(query: string, documents: readonly string[], signal?: AbortSignal): Promise<Ranking> {
-    const prompts = documents.map((document) => this.#promptOf(query, document))
+    this.texts.refuseHopeless([query, ...documents])
+    const prompts = await this.#promptsOf(query, documents)
     const scores = (await this.texts.pooled(prompts, signal)).map(([score = NaN], index) => {
       if (Number.isFinite(score)) return score
       throw new KvfoldError('native/failed', `The model's score of document ${index} is ${score}; it cannot be used.`)
@@ -72,19 +73,24 @@ export class Reranker {
   }
 
   /** As the file's template says, else both texts, between the tokens that the vocabulary adds (llama.cpp, server-common.cpp, format_prompt_rerank). */
-  #promptOf(query: string, document: string): Int32Array {
+  async #promptsOf(query: string, documents: readonly string[]): Promise<readonly Int32Array[]> {
     const { special, info } = this.model
     const template = info.metadata[TEMPLATE]
     if (template !== undefined) {
-      const parts = template.split(PLACES).map((part) => {
-        if (part === '{query}') return Tracked.of(query, 'unknown')
-        return part === '{document}' ? Tracked.of(document, 'unknown') : Tracked.of(part, 'template')
-      })
-      return this.#encoder.encode(Tracked.join(parts)).tokens
+      const prompts: Int32Array[] = []
+      for (const document of documents) {
+        const parts = template.split(PLACES).map((part) => {
+          if (part === '{query}') return Tracked.of(query, 'unknown')
+          return part === '{document}' ? Tracked.of(document, 'unknown') : Tracked.of(part, 'template')
+        })
+        prompts.push((await this.#encoder.encodeInTurns(Tracked.join(parts))).tokens)
+      }
+      return prompts
     }
     const { bos, sep, addBos, addEos, addSep } = special
     const end = addEos ? [special.eos ?? sep] : []
-    const tokens = [addBos ? bos : null, ...this.model.tokenize(query), ...end, addSep ? sep : null]
-    return Int32Array.from([...tokens, ...this.model.tokenize(document), ...end].filter((token) => token !== null))
+    const [asked, ...texts] = await this.model.tokenizeAll([query, ...documents])
+    const tokens = [addBos ? bos : null, ...asked!, ...end, addSep ? sep : null]
+    return texts.map((text) => Int32Array.from([...tokens, ...text, ...end].filter((token) => token !== null)))
   }
 }

@@ -37,6 +37,8 @@ export interface RawModel extends Omit<ModelInfo, 'path' | 'architecture' | 'voc
 export interface RawVocabulary extends SpecialTokens {
   /** Per token: bit 0 ends generation, bit 1 is control or unknown. */
   readonly flags: Uint8Array
+  /** Bytes of the longest one. */
+  readonly longestToken: number
 }
 
 export interface RawContext {

@@ -60,7 +60,7 @@ export class Model implements NativeModel {
     vocabOnly: boolean,
     scores: boolean,
   ) {
-    const { flags, ...special } = calling(() => addon.vocabularyDescribe(handle))
+    const { flags, longestToken, ...special } = calling(() => addon.vocabularyDescribe(handle))
     const { vocabType, ...rest } = calling(() => addon.modelDescribe(handle))
     this.#addon = addon
     this.#backend = backend
@@ -75,6 +75,7 @@ export class Model implements NativeModel {
       path,
       architecture,
       vocabulary: flags.length,
+      longestToken,
       vocabType: vocabType as VocabType,
       encoder: rest.encoder || isCacheless(architecture),
       scores,

@@ -62,6 +62,8 @@ export interface ModelInfo {
   readonly trainedContext: number
   /** Tokens in the vocabulary. */
   readonly vocabulary: number
+  /** Bytes of the longest token, control tokens written out; 1 without a vocabulary. */
+  readonly longestToken: number
   readonly vocabType: VocabType
   readonly recurrent: boolean
   readonly hybrid: boolean

@@ -149,11 +149,14 @@ Napi::Value describe(const Napi::CallbackInfo &info) {
     bool typed = llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_NONE;
     int32_t count = llama_vocab_n_tokens(vocab);
     auto flags = Napi::Uint8Array::New(env, count);
+    size_t longest = 1;
     for (llama_token id = 0; id < count; id++) {
       bool control = typed && (llama_vocab_get_attr(vocab, id) & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) != 0;
+      if (typed) longest = std::max(longest, pieceOf(vocab, id).size());
       flags[id] = (llama_vocab_is_eog(vocab, id) ? 1 : 0) | (control ? 2 : 0);
     }
     out.Set("flags", flags);
+    out.Set("longestToken", Napi::Number::New(env, longest));
     return out;
   });
 }

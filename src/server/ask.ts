@@ -261,10 +261,10 @@ export interface Service {
     model: string | undefined,
     text: string,
     options?: { readonly special?: boolean; readonly bos?: boolean },
-  ): Promise<readonly number[]>
-  detokenize(model: string | undefined, tokens: readonly number[]): Promise<string>
+  ): Promise<Int32Array>
+  detokenize(model: string | undefined, tokens: ArrayLike<number>): Promise<string>
   /** The bytes of each token. */
-  pieces(model: string | undefined, tokens: readonly number[]): Promise<readonly Buffer[]>
+  pieces(model: string | undefined, tokens: ArrayLike<number>): Promise<readonly Buffer[]>
   /** The text that the model's chat template makes of these messages. @throws KvfoldError model/unsupported where another server has the template */
   prompt(
     model: string | undefined,

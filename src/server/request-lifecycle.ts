@@ -69,6 +69,16 @@ export class Exchange {
     }
   }
 
+  /** What is to be done before there is an ask; the exchange goes on behind it. @throws what `work` throws */
+  async before<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await work()
+    } catch (error) {
+      this.#leave()
+      throw error
+    }
+  }
+
   /** What a side model made, measured; `count` its results. @throws what `work` throws */
   aside<A extends EmbedAnswer | RerankAnswer>(
     use: SideModelStatus['use'],

@@ -3,6 +3,7 @@ import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
+import { atOnce, inTurns, type Steps, turn } from '../core/turns.js'
 import type { Finish } from '../engine/engine.js'
 import {
   closing,
@@ -24,6 +25,7 @@ import {
   type SideModelStatus,
   variablesOf,
 } from './ask.js'
+import { refuseTooMany } from '../engine/model-facts.js'
 import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
 import { answer, checkAsk, several, type AskDefaults } from './threads/answering.js'
 import { countCleared } from './threads/context-edits.js'
@@ -162,18 +164,25 @@ export class ThreadService implements Service {
 
   tokenize(...[model, text, { special = false, bos = false } = {}]: Parameters<Service['tokenize']>) {
     const options = { parseSpecial: special, addSpecial: bos }
-    return this.#using(model, (engine) => [...vocabularyOf(engine).tokenize(text, options)])
+    return this.#using(model, async (engine) => (await vocabularyOf(engine).tokenizeAll([text], options))[0]!)
   }
 
-  async detokenize(model: string | undefined, tokens: readonly number[]): Promise<string> {
-    return Buffer.concat(await this.pieces(model, tokens)).toString()
+  async detokenize(model: string | undefined, tokens: ArrayLike<number>): Promise<string> {
+    const pieces = await this.pieces(model, tokens)
+    const texts: Buffer[] = []
+    for (let at = 0; at < pieces.length; at += STEP) {
+      texts.push(Buffer.concat(pieces.slice(at, at + STEP)))
+      if (pieces.length > STEP) await turn()
+    }
+    return Buffer.concat(texts).toString()
   }
 
-  pieces(model: string | undefined, tokens: readonly number[]): Promise<readonly Buffer[]> {
+  pieces(model: string | undefined, tokens: ArrayLike<number>): Promise<readonly Buffer[]> {
     return this.#using(model, (engine) => {
       const vocabulary = vocabularyOf(engine)
       refuseForeign(tokens, vocabulary.info.vocabulary)
-      return tokens.map((token) => Buffer.from(vocabulary.piece(token, true)))
+      const steps = piecesInSteps(tokens, (token) => Buffer.from(vocabulary.piece(token, true)))
+      return tokens.length <= STEP ? atOnce(steps) : inTurns(steps)
     })
   }
 
@@ -181,17 +190,18 @@ export class ThreadService implements Service {
     return this.#using(model, ({ format, info }) => {
       if (format === undefined)
         throw new KvfoldError('model/unsupported', `The engine of ${info.model} has its chat template elsewhere.`)
-      return format.with(variablesOf(template)).render({ messages, tools }).text
+      return format.with(variablesOf(template)).textInTurns({ messages, tools })
     })
   }
 
   count(...[model, messages, tools, { clear, template } = {}]: Parameters<Service['count']>): Promise<number> {
     const variables = variablesOf(template)
-    return this.#using(model, (engine) =>
-      clear === undefined
+    return this.#using(model, async (engine) => {
+      await engine.prepare?.(messages, tools, variables)
+      return clear === undefined
         ? engine.count(messages, tools, [], variables)
-        : countCleared(new AskEngine(engine, { ...SILENT, variables: () => variables }), messages, tools, clear),
-    )
+        : countCleared(new AskEngine(engine, { ...SILENT, variables: () => variables }), messages, tools, clear)
+    })
   }
 
   sideModels(): readonly SideModelStatus[] {
@@ -262,6 +272,7 @@ export class ThreadService implements Service {
     checkAsk(ask)
     return this.#run(ask, emit, async ({ model, engine, signal, waited }) => {
       const { tenant, messages, thread, appended, tools } = ask
+      refuseTooMany(messages.length, engine.info.context)
       const taken = await this.#manager.take({
         tenant,
         model: model.name,
@@ -373,15 +384,27 @@ export class ThreadService implements Service {
   }
 
   /** For what needs a model and no slot. */
-  async #using<T>(name: string | undefined, work: (engine: ServedEngine) => T): Promise<T> {
+  async #using<T>(name: string | undefined, work: (engine: ServedEngine) => T | Promise<T>): Promise<T> {
     if (this.#closing !== null) throw closing()
     const lease = await this.#models.lease(this.#pick(name))
     try {
-      return work(lease.engine)
+      return await work(lease.engine)
     } finally {
       lease.release()
     }
   }
+}
+
+/** Tokens between two yields. */
+const STEP = 4096
+
+function* piecesInSteps(tokens: ArrayLike<number>, piece: (token: number) => Buffer): Steps<Buffer[]> {
+  const pieces: Buffer[] = []
+  for (let at = 0; at < tokens.length; at++) {
+    if (at % STEP === STEP - 1) yield
+    pieces.push(piece(tokens[at]!))
+  }
+  return pieces
 }
 
 /** Those that no repair has settled. */

@@ -64,7 +64,7 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
   const spans = parseWatched(text, source, messages)
   const engine = await loadForLooking(flags, shell)
   try {
-    refuseMisfit(engine, transcript, messages, answer, flags)
+    await refuseMisfit(engine, transcript, messages, answer, flags)
     const folded = await foldedBy(engine, messages, transcript.tools, transcript.folds)
     const edits = folded.map(editOf).filter((edit) => edit !== null)
     const study = await compareSpans({
@@ -106,13 +106,13 @@ function answered(
 }
 
 /** What can be known to fail before anything is computed. */
-function refuseMisfit(
+async function refuseMisfit(
   engine: LlamaEngine,
   { tools }: Transcript,
   messages: readonly ChatMessage[],
   answer: AnswerChoice,
   { layers, contract }: FileFlags,
-): void {
+): Promise<void> {
   refuseBeyond('layer', layers, engine.modelInfo.layers)
   const missing = contract.find((one) => !engine.abilities.contracts.includes(one))
   if (missing !== undefined)
@@ -120,7 +120,7 @@ function refuseMisfit(
       'attention/bad-request',
       `Folds cannot be carried out under ${missing} here: ${engine.abilities.refusal ?? ''}.`,
     )
-  for (const { content } of messages) refuseHopeless(engine.model, engine.info.context, content)
+  for (const { content } of messages) await refuseHopeless(engine.model, engine.info.context, [content])
   const whole: readonly ChatMessage[] =
     answer.kind === 'given' ? [...messages, { role: 'assistant', content: answer.text }] : messages
   const needed = engine.count(whole, tools) + (answer.kind === 'generated' ? answer.maxTokens : 0)

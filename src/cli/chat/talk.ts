@@ -35,7 +35,7 @@ export class ChatSession {
   /** Sends a message and streams the answer; Ctrl-C ends the answer, not the talk. @throws KvfoldError what the engine throws */
   async say(text: string): Promise<void> {
     const { engine, out, interrupt } = this.options
-    refuseHopeless(engine.model, engine.info.context, text)
+    await refuseHopeless(engine.model, engine.info.context, [text])
     const view = new TurnView({ answer: out, remarks: out, reasoning: true })
     const outcome = await this.#session.ask(text, { signal: interrupt.signal, onEvent: view.onEvent }).finally(() => {
       view.end()

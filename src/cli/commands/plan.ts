@@ -99,7 +99,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
 /** The transcript is in the cache; then it is shown once more as it is, and, each time from there, folded under every contract. */
 async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, blend: number) {
   const { cacheTotals, model, modelInfo } = engine
-  for (const { content } of messages) refuseHopeless(model, cacheTotals.cells, content)
+  for (const { content } of messages) await refuseHopeless(model, cacheTotals.cells, [content])
   const folded = await foldedBy(engine, messages, tools, folds)
   const edits = folded.map(editOf).filter((edit) => edit !== null)
   const open = shownOf(engine, messages, tools, [])

@@ -102,7 +102,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   try {
     servers = await openMcpTools(configs, flags, engine, shell)
     if (interrupt.interrupted) return
-    if (prompt !== null) refuseHopeless(engine.model, engine.info.context, prompt)
+    if (prompt !== null) await refuseHopeless(engine.model, engine.info.context, [prompt])
     const load = performance.now() - begun
     const conversation = transcript === null ? undefined : await begunBy(engine, transcript)
     if (flags.raw === true) await complete(engine, prompt ?? '', flags, shell, load)

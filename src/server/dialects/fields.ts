@@ -1,8 +1,10 @@
 /** Owns the fields that dialects share and how they are read: those not given or null, content in parts, token ids, sampling, the template's. */
 import Type from 'typebox'
 import { given, isRecord } from '../../core/json.js'
+import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { writtenLike } from '../../core/written-json.js'
 import type { Ask, Service, TemplateField } from '../ask.js'
+import { isLong } from '../json-slices.js'
 import { FieldError, unsupported } from '../problem.js'
 import type { Sampling } from '../../engine/engine.js'
 import type { ChatMessage } from '../../chat/message.js'
@@ -11,25 +13,47 @@ import type { ChatMessage } from '../../chat/message.js'
  * A copy without fields that are null: most clients send null for what they do not set. Goes `depth` levels into lists and objects, but not into
  * the fields `whole` of the first, nor into any `schema`: `const: null` of a JSON schema means something.
  */
-export function withoutNulls(value: unknown, depth: number, whole: readonly string[] = []): unknown {
+export const withoutNulls = (value: unknown, depth: number, whole: readonly string[] = []): unknown =>
+  atOnce(nullsTaken(value, depth, whole))
+
+/** Items of a list between two yields. */
+const STEP = 8192
+
+function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = []): Steps<unknown> {
   if (typeof value !== 'object' || value === null || depth === 0) return value
-  if (Array.isArray(value))
-    return writtenLike(
-      value.map((item) => withoutNulls(item, depth - 1)),
-      value,
-    )
-  const kept = Object.entries(value)
-    .filter(([, inner]) => inner !== null)
-    .map(([key, inner]) => [key, whole.includes(key) || key === 'schema' ? inner : withoutNulls(inner, depth - 1)] as const)
-  return writtenLike(Object.fromEntries(kept), value)
+  yield
+  if (Array.isArray(value)) {
+    const items: unknown[] = []
+    for (const item of value) {
+      if (items.length % STEP === STEP - 1) yield
+      items.push(isFlat(item) ? item : yield* nullsTaken(item, depth - 1))
+    }
+    return writtenLike(items, value)
+  }
+  const made: [string, unknown][] = []
+  for (const [key, inner] of Object.entries(value)) {
+    if (inner === null) continue
+    const isWhole = isFlat(inner) || whole.includes(key) || key === 'schema'
+    made.push([key, isWhole ? inner : yield* nullsTaken(inner, depth - 1)])
+  }
+  return writtenLike(Object.fromEntries(made), value)
 }
 
-/** A hook that takes nulls out of a body before its schema sees it; see `withoutNulls`. */
+const isFlat = (value: unknown): boolean => typeof value !== 'object' || value === null
+
+/** A hook that takes nulls out of a body before its schema sees it; see `withoutNulls`. Of a long body in turns of the event loop. */
 export const nullsDownTo =
   (depth: number, whole?: readonly string[]) =>
-  (request: { body: unknown }, _reply: unknown, done: () => void): void => {
-    request.body = withoutNulls(request.body, depth, whole)
-    done()
+  (request: { body: unknown }, _reply: unknown, done: (error?: Error) => void): void => {
+    if (!isLong(request.body)) {
+      request.body = withoutNulls(request.body, depth, whole)
+      done()
+      return
+    }
+    inTurns(nullsTaken(request.body, depth, whole)).then((body) => {
+      request.body = body
+      done()
+    }, done)
   }
 
 // Texts that end an answer, one or several.
@@ -111,10 +135,10 @@ async function promptOf(prompt: unknown, place: string, model: string | undefine
   if (isTokenList(parts)) return parts
   const tokens = parts.map((part, at) => {
     if (typeof part === 'string') return service.tokenize(model, part, { special: true, bos: at === 0 })
-    if (isTokenList([part])) return Promise.resolve([Number(part)])
+    if (isTokenList([part])) return Promise.resolve(Int32Array.of(Number(part)))
     throw new FieldError(`${place}[${at}]`, `${place}[${at}] must be a token id or a text.`)
   })
-  return (await Promise.all(tokens)).flat()
+  return (await Promise.all(tokens)).flatMap((each) => Array.from(each))
 }
 
 // The sampling fields that OpenAI-compatible requests carry, those of vLLM and llama-server among them, and what they mean here.

@@ -59,6 +59,10 @@ export class AskEngine extends EngineAround {
     return super.count(messages, tools, edits, variables)
   }
 
+  override prepare(...[messages, tools, variables = this.#variables]: Parameters<NonNullable<Engine['prepare']>>): Promise<void> {
+    return super.prepare(messages, tools, variables)
+  }
+
   get #variables(): TemplateVariables {
     return this.options.variables?.() ?? {}
   }

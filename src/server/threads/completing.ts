@@ -31,9 +31,11 @@ export async function complete(
   if (engine.complete === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
   const vocabulary = vocabularyOf(engine)
-  if (typeof prompt === 'string') refuseHopeless(vocabulary, engine.info.context, prompt)
+  if (typeof prompt === 'string') await refuseHopeless(vocabulary, engine.info.context, [prompt])
   const tokens =
-    typeof prompt === 'string' ? vocabulary.tokenize(prompt, { addSpecial: true, parseSpecial: true }) : Int32Array.from(prompt)
+    typeof prompt === 'string'
+      ? (await vocabulary.tokenizeAll([prompt], { addSpecial: true, parseSpecial: true }))[0]!
+      : Int32Array.from(prompt)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: model.name })
   try {
@@ -94,10 +96,12 @@ export function vocabularyOf({ model, info }: ServedEngine) {
 }
 
 /** @throws KvfoldError engine/bad-request for a token that no vocabulary of this size has */
-export function refuseForeign(tokens: readonly number[], size: number): void {
-  const bad = tokens.findIndex((token) => !Number.isSafeInteger(token) || token < 0 || token >= size)
-  if (bad >= 0)
-    throw new KvfoldError('engine/bad-request', `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${size}.`)
+export function refuseForeign(tokens: ArrayLike<number>, size: number): void {
+  for (let at = 0; at < tokens.length; at++) {
+    const token = tokens[at]!
+    if (!Number.isSafeInteger(token) || token < 0 || token >= size)
+      throw new KvfoldError('engine/bad-request', `Token ${token} at place ${at} is not in the vocabulary of ${size}.`)
+  }
 }
 
 // The cells of bare completions after their end: the next one of the same tenant finds the beginning that they share.

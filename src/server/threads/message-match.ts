@@ -1,7 +1,8 @@
 /** Owns when two messages are the same to the server, and how much of a request a thread already has. */
-import { comparable, writeJson, writtenEntries } from '../../core/written-json.js'
-import { createHash, hash } from 'node:crypto'
+import { createHash, type Hash, hash } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
+import { atOnce, inTurns, type Steps } from '../../core/turns.js'
+import { comparable, writeJson, writtenEntries } from '../../core/written-json.js'
 
 /**
  * What a message says, as one text: role, content, calls by id, name and arguments, the call it answers. Reasoning and what was sampled do not
@@ -13,11 +14,22 @@ export function canonical({ role, content, toolCalls = [], toolCallId }: ChatMes
   return JSON.stringify([role, text, toolCalls.map(canonicalCall), role === 'tool' ? (toolCallId ?? '') : ''])
 }
 
-/** The same for messages that say the same (`canonical`), and for no others. */
-export const messageKey = (message: ChatMessage): string => keyOfText(canonical(message))
+/** The same for messages that say the same (`canonical`), and for no others. They are kept with the message, which never changes. */
+export function messageKey(message: ChatMessage): string {
+  const known = keys.get(message)
+  if (known !== undefined) return known
+  const key = hash('sha256', canonical(message), 'base64').slice(0, KEY)
+  keys.set(message, key)
+  return key
+}
 
-/** The key of a message that says this (`canonical`). */
-export const keyOfText = (says: string): string => hash('sha256', says, 'base64').slice(0, 22)
+const keys = new WeakMap<ChatMessage, string>()
+
+/** Characters of a key. */
+const KEY = 22
+
+/** The key of a message that says what has this digest. */
+const keyIn = (digest: Buffer): string => digest.toString('base64').slice(0, KEY)
 
 const canonicalCall = ({ id, name, arguments: args, malformed }: ToolCall): unknown => [id, name, malformed ?? sorted(args)]
 
@@ -49,11 +61,50 @@ function isSameData(a: unknown, b: unknown): boolean {
   )
 }
 
-export function chainOf(messages: readonly ChatMessage[]): Chain {
+export const chainOf = (messages: readonly ChatMessage[]): Chain => atOnce(chainSteps(messages))
+
+function* chainSteps(messages: readonly ChatMessage[]): Steps<Chain> {
   const chain = new Chain()
-  for (const message of messages) chain.push(canonical(message))
+  for (const message of messages) {
+    yield* chain.adding(message)
+    yield
+  }
   return chain
 }
+
+/** Works out the keys and links of a request's messages in turns of the event loop, where they are many or long. What asks for them next finds them. */
+export async function identified(messages: readonly ChatMessage[]): Promise<void> {
+  const size = messages.reduce((sum, { content }) => sum + content.length, 100 * messages.length)
+  if (size <= AT_ONCE) return
+  await inTurns(chainSteps(messages))
+  await inTurns(keySteps(messages))
+}
+
+function* keySteps(messages: readonly ChatMessage[]): Steps<void> {
+  for (const message of messages) {
+    if (!keys.has(message)) keys.set(message, keyIn(yield* hashed(createHash('sha256'), canonical(message))))
+    yield
+  }
+}
+
+/** Characters that are hashed between two yields. */
+const PART = 256 * 1024
+
+/** What a text that is well-formed hashes to, in steps. */
+function* hashed(hash: Hash, text: string): Steps<Buffer> {
+  for (let at = 0; at < text.length;) {
+    // Both halves of a surrogate pair go in together.
+    const end = isHighSurrogate(text.charCodeAt(at + PART - 1)) ? at + PART + 1 : at + PART
+    hash.update(text.slice(at, end))
+    if ((at = end) < text.length) yield
+  }
+  return hash.digest()
+}
+
+const isHighSurrogate = (code: number): boolean => code >= 0xd800 && code <= 0xdbff
+
+/** Characters of messages, and a hundred for each, whose keys are worked out at once. */
+const AT_ONCE = 64 * 1024
 
 /** How many messages two chains have in common from the beginning. Looks at a handful of links, however long they are. */
 export function common(a: Chain, b: Chain): number {
@@ -91,6 +142,9 @@ const article = (role: string): string => (role === 'assistant' ? 'an assistant'
 
 // The links by which beginnings of conversations are compared without their messages.
 
+/** Of messages that are in a chain: the link behind the one before. */
+const links = new WeakMap<ChatMessage, { readonly before: Uint8Array; readonly link: Uint8Array }>()
+
 /** Bytes of a link: enough that two beginnings among one tenant's messages are never taken for each other. */
 const LINK = 16
 
@@ -123,17 +177,32 @@ export class Chain {
     return new Chain(this.#bytes.subarray(0, count * LINK))
   }
 
-  /** Adds a message, which is what it says (`canonical`). */
-  push(says: string): void {
+  /** Adds a message. Its link is kept with it, and used again behind the same beginning. */
+  add(message: ChatMessage): void {
+    atOnce(this.adding(message))
+  }
+
+  /** As `add`, in steps where the message is long. */
+  *adding(message: ChatMessage): Steps<void> {
+    const end = this.#length * LINK
+    const before = this.#bytes.slice(Math.max(0, end - LINK), end)
+    let known = links.get(message)
+    if (known === undefined || Buffer.compare(known.before, before) !== 0) {
+      const hash = createHash('sha256').update(before).update('\n')
+      known = { before, link: (yield* hashed(hash, canonical(message))).subarray(0, LINK) }
+      links.set(message, known)
+    }
+    this.#put(known.link)
+  }
+
+  #put(link: Uint8Array): void {
     const end = this.#length * LINK
     if (end + LINK > this.#bytes.length) {
       const longer = new Uint8Array(2 * end + LINK)
       longer.set(this.#bytes)
       this.#bytes = longer
     }
-    const before = this.#bytes.subarray(Math.max(0, end - LINK), end)
-    const digest = createHash('sha256').update(before).update('\n').update(says).digest()
-    this.#bytes.set(digest.subarray(0, LINK), end)
+    this.#bytes.set(link, end)
     this.#length++
   }
 

@@ -6,6 +6,7 @@ import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadChanges, ThreadRecord, Unforgotten } from '../../store/port.js'
 import { leftBy, type Related, type TakenThread, type Taking, type ThreadRequest, type Woven, woven } from './client-edits.js'
+import { identified } from './message-match.js'
 import { Sharing } from './sharing.js'
 import type { ThreadChange } from './thread-api.js'
 import { ThreadFinder } from './thread-finder.js'
@@ -118,6 +119,7 @@ export class ThreadManager {
    * @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model
    */
   async take(wanted: ThreadRequest): Promise<TakenThread> {
+    await identified(wanted.messages)
     const taken = wanted.appended === true ? await this.#append(wanted) : await this.#matched(wanted)
     const { thread, alignment, isNew } = taken
     let before: ThreadRecord | null = null

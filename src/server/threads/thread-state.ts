@@ -3,7 +3,7 @@ import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import type { CostlyFolds } from '../../context/fragment.js'
 import type { StoredMessage } from '../../store/port.js'
-import { canonical, Chain, keyOfText } from './message-match.js'
+import { Chain, messageKey } from './message-match.js'
 
 // What clients know of a thread's messages, and what finds the thread by them: keys, chain and places.
 
@@ -80,11 +80,8 @@ export class View {
     const at = this.#messages.push(known) - 1
     this.#places.push(place)
     this.#given.push(message.role === 'assistant' && (typeof seen !== 'string' || message.sampled !== undefined))
-    const key = keyOf?.(known, at)
-    const isChained = at < this.#chain.length
-    const says = key === undefined || !isChained ? canonical(known) : ''
-    this.#keys.push(key ?? keyOfText(says))
-    if (!isChained) this.#chain.push(says)
+    this.#keys.push(keyOf?.(known, at) ?? messageKey(known))
+    if (at >= this.#chain.length) this.#chain.add(known)
   }
 }
 

@@ -46,18 +46,21 @@ export function addMessages(app: App, { service, sampling, exchange }: Ports): v
       },
       preValidation: nullsDownTo(NULLS),
     },
-    async ({ body }) => {
+    (request, reply) => {
+      const { body } = request
       const { messages, tools: shown, deferred } = promptOf(body)
       const searches = deferred === undefined ? [] : searchTools(deferred).map(({ definition }) => definition)
       const tools = [...searches, ...shown]
       const clear = clearingOf(body.context_management)
       const { template } = templateOf(body)
-      const original = await service.count(body.model, messages, tools, { template })
-      if (body.context_management === undefined) return { input_tokens: original }
-      return {
-        input_tokens: clear === undefined ? original : await service.count(body.model, messages, tools, { clear, template }),
-        context_management: { original_input_tokens: original },
-      }
+      return exchange(request, reply).wait(async () => {
+        const original = await service.count(body.model, messages, tools, { template })
+        if (body.context_management === undefined) return { input_tokens: original }
+        return {
+          input_tokens: clear === undefined ? original : await service.count(body.model, messages, tools, { clear, template }),
+          context_management: { original_input_tokens: original },
+        }
+      })
     },
   )
 }

@@ -63,11 +63,13 @@ export function addLlamaCompletions(app: App, { service, sampling, exchange }: P
       },
       async (request, reply) => {
         const { body, tenant } = request
-        const prompts = await promptsOf(body.prompt, body.model, service)
-        const asks = await asksOf(body, prompts, tenant, sampling, (text) => service.tokenize(body.model, text))
+        const running = exchange(request, reply)
+        const asks = await running.before(async () => {
+          const prompts = await promptsOf(body.prompt, body.model, service)
+          return asksOf(body, prompts, tenant, sampling, (text) => service.tokenize(body.model, text))
+        })
         const wish = { body, asks, ignored: ignoredIn(body, LlamaBody) }
         const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
-        const running = exchange(request, reply)
         if (body.stream === true) return running.stream(begin, new LlamaStream(wish), null)
         const answers = (await running.answers(begin)).map((answer, index) => completion(answer, index, wish))
         return answers.length === 1 ? answers[0] : answers
@@ -75,7 +77,7 @@ export function addLlamaCompletions(app: App, { service, sampling, exchange }: P
     )
 }
 
-type Tokenize = (text: string) => Promise<readonly number[]>
+type Tokenize = (text: string) => Promise<Int32Array>
 
 async function asksOf(
   body: LlamaRequest,
@@ -116,7 +118,7 @@ async function biasOf(bias: unknown, tokenize: Tokenize): Promise<NonNullable<Sa
       throw new FieldError('logit_bias', 'logit_bias must be pairs of a token id or a text and a number, or false for never.')
     if (typeof of === 'number' && Number.isInteger(of) && of >= 0) return [{ token: of, bias: amount }]
     if (typeof of !== 'string') throw new FieldError('logit_bias', 'logit_bias: a pair begins with a token id or a text.')
-    const tokens = /^\d{1,9}$/.test(of) ? [Number(of)] : await tokenize(of)
+    const tokens = /^\d{1,9}$/.test(of) ? [Number(of)] : Array.from(await tokenize(of))
     return tokens.map((token) => ({ token, bias: amount }))
   })
   return (await Promise.all(all)).flat()

@@ -1,5 +1,6 @@
 /** Owns the routes beside completion that llama-server has: what is served (`/props`, `/slots`), and what messages and texts become (`/apply-template`, `/tokenize`, `/detokenize`). */
 import Type from 'typebox'
+import { atOnce, inTurns, type Steps } from '../../../core/turns.js'
 import type { Service } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { LARGEST_TOKEN, nullsDownTo, samplingSettings } from '../fields.js'
@@ -11,7 +12,7 @@ const NULLS = 5
 
 const Named = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })) })
 
-export function addProps(app: App, { service, sampling }: Ports): void {
+export function addProps(app: App, { service, sampling, exchange }: Ports): void {
   const described = (summary: string) => ({ summary, tags: ['llama-server'], response: { 200: ANSWER, ...ERRORS } })
   app.get('/props', { schema: { ...described('The model that is served'), querystring: Named } }, async ({ query }) => {
     // What it says is known once the model is loaded.
@@ -40,9 +41,9 @@ export function addProps(app: App, { service, sampling }: Ports): void {
       schema: { ...described('The prompt that messages become'), body: ChatBody },
       preValidation: nullsDownTo(NULLS),
     },
-    async ({ body, tenant }) => {
-      const { model, messages, tools, template } = chatAsk(body, tenant, sampling)
-      return { prompt: await service.prompt(model, messages, tools, template) }
+    (request, reply) => {
+      const { model, messages, tools, template } = chatAsk(request.body, request.tenant, sampling)
+      return exchange(request, reply).wait(async () => ({ prompt: await service.prompt(model, messages, tools, template) }))
     },
   )
 }
@@ -74,25 +75,25 @@ const DetokenizeBody = Type.Object({
   tokens: Type.Array(Type.Integer({ minimum: 0, maximum: LARGEST_TOKEN }), { maxItems: 1_000_000 }),
 })
 
-export function addTokens(app: App, { service }: Ports): void {
+export function addTokens(app: App, { service, exchange }: Ports): void {
   app.post(
     '/tokenize',
     {
       schema: { summary: 'Text to tokens', tags: ['tokens'], body: TokenizeBody, response: { 200: ANSWER, ...ERRORS } },
       preValidation: nullsDownTo(1),
     },
-    async ({ body }) => {
+    (request, reply) => {
+      const { body } = request
       const text = body.content ?? body.prompt
       if (text === undefined) throw new FieldError('content', 'content is missing.')
       const { parse_special: special = body.content === undefined, add_special: bos = body.add_special_tokens ?? false } = body
-      const tokens = await service.tokenize(body.model, text, { special, bos })
-      if (body.with_pieces !== true && body.return_token_strs !== true) return { tokens, count: tokens.length }
-      const pieces = await service.pieces(body.model, tokens)
-      return {
-        tokens: body.with_pieces === true ? tokens.map((id, at) => ({ id, piece: pieceOf(pieces[at]!) })) : tokens,
-        count: tokens.length,
-        ...(body.return_token_strs === true ? { token_strs: pieces.map((piece) => piece.toString()) } : {}),
-      }
+      return exchange(request, reply).wait(async () => {
+        const tokens = await service.tokenize(body.model, text, { special, bos })
+        const hasPieces = body.with_pieces === true || body.return_token_strs === true
+        const pieces = hasPieces ? await service.pieces(body.model, tokens) : null
+        const steps = tokenized(tokens, pieces, body)
+        return tokens.length <= STEP ? atOnce(steps) : inTurns(steps)
+      })
     },
   )
   app.get(
@@ -118,11 +119,34 @@ export function addTokens(app: App, { service }: Ports): void {
       schema: { summary: 'Tokens to text', tags: ['tokens'], body: DetokenizeBody, response: { 200: ANSWER, ...ERRORS } },
       preValidation: nullsDownTo(1),
     },
-    async ({ body }) => {
-      const content = await service.detokenize(body.model, body.tokens)
-      return { content, prompt: content }
+    (request, reply) => {
+      const { model, tokens } = request.body
+      return exchange(request, reply).wait(async () => {
+        const content = await service.detokenize(model, tokens)
+        return { content, prompt: content }
+      })
     },
   )
+}
+
+/** Tokens between two yields. */
+const STEP = 4096
+
+/** The answer of `/tokenize`. @param pieces of each token, where any are asked for */
+function* tokenized(
+  tokens: Int32Array,
+  pieces: readonly Buffer[] | null,
+  { with_pieces: withPieces, return_token_strs: withTexts }: Type.Static<typeof TokenizeBody>,
+): Steps<object> {
+  const told: (number | object)[] = []
+  const texts: string[] = []
+  for (let at = 0; at < tokens.length; at++) {
+    if (at % STEP === STEP - 1) yield
+    const [id, piece] = [tokens[at]!, pieces?.[at]]
+    told.push(withPieces === true && piece !== undefined ? { id, piece: pieceOf(piece) } : id)
+    if (withTexts === true && piece !== undefined) texts.push(piece.toString())
+  }
+  return { tokens: told, count: tokens.length, ...(withTexts === true ? { token_strs: texts } : {}) }
 }
 
 /** The text of a token, or its bytes where they are part of a character. */

@@ -55,20 +55,24 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
     },
     async (request, reply) => {
       const { body, tenant } = request
-      const prompts = await promptsOf(body.prompt, body.model, service)
-      const asks = prompts.flatMap((prompt) => asksOf(body, prompt, tenant, sampling))
+      const running = exchange(request, reply)
+      const { asks, before } = await running.before(async () => {
+        const prompts = await promptsOf(body.prompt, body.model, service)
+        const asks = prompts.flatMap((prompt) => asksOf(body, prompt, tenant, sampling))
+        const before = body.echo === true ? await textsOf(prompts, (tokens) => service.detokenize(body.model, tokens)) : []
+        return { asks, before }
+      })
       const head = { id: `cmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
       const wish = {
         logprobs: body.logprobs !== undefined,
         each: body.n ?? 1,
-        before: body.echo === true ? await textsOf(prompts, (tokens) => service.detokenize(body.model, tokens)) : [],
+        before,
         usage: body.stream_options?.include_usage === true,
         kvfold: body.kvfold,
         ignored: ignoredIn(body, CompletionBody),
       }
       const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
       const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
-      const running = exchange(request, reply)
       if (body.stream === true) return running.stream(begin, new CompletionStream(head, wish), ping)
       return textCompletion(head, await running.answers(begin), wish)
     },
