@@ -3,6 +3,7 @@ import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
+import { joined } from '../core/signals.js'
 import { atOnce, inTurns, type Steps, turn } from '../core/turns.js'
 import type { Finish } from '../engine/engine.js'
 import {
@@ -221,7 +222,8 @@ export class ThreadService implements Service {
     if (this.#closing !== null) throw closing()
     const { timeoutMs } = this.options
     const limit = timeoutMs === undefined ? null : AbortSignal.timeout(timeoutMs)
-    const running = begin(AbortSignal.any([given, limit, this.#ending.signal].filter((each) => each != null)))
+    const { signal, release } = joined([given, limit, this.#ending.signal])
+    const running = begin(signal)
     this.#running.add(running)
     try {
       return await running
@@ -230,6 +232,7 @@ export class ThreadService implements Service {
       if (this.#ending.signal.aborted) throw closing()
       throw error
     } finally {
+      release()
       this.#running.delete(running)
     }
   }
@@ -334,7 +337,7 @@ export class ThreadService implements Service {
     const model = this.#pick(name)
     const queue = this.#queues.get(model)!
     const limit = timeoutMs === undefined ? null : AbortSignal.timeout(timeoutMs)
-    const signal = AbortSignal.any([client, limit, this.#ending.signal].filter((each) => each != null))
+    const { signal, release } = joined([client, limit, this.#ending.signal])
     const asked = performance.now()
     let leave = (): void => undefined
     try {
@@ -362,6 +365,7 @@ export class ThreadService implements Service {
         throw new KvfoldError('engine/cancelled', 'The request was cancelled before it began.')
       throw error
     } finally {
+      release()
       leave()
     }
   }

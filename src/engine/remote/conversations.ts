@@ -1,6 +1,7 @@
 /** Owns the conversations of a remote engine: their books, and that the steps of each run one after another. */
 import { KvfoldError } from '../../core/errors.js'
 import type { ConversationId } from '../../core/ids.js'
+import { joined } from '../../core/signals.js'
 import { RemoteLedger } from './remote-ledger.js'
 import { Deferral, type DeferralOptions } from './deferral.js'
 
@@ -37,13 +38,16 @@ export class RemoteConversations {
     const state = this.#stateOf(conversation)
     const own = new AbortController()
     state.running.add(own)
-    const either = signal === undefined ? own.signal : AbortSignal.any([own.signal, signal])
+    const { signal: either, release } = joined([own.signal, signal])
     const before = state.tail
     const running = (async () => {
       await before
       if (either.aborted) throw new KvfoldError('engine/cancelled', 'The step was cancelled before it began.')
       return step(state, either)
-    })().finally(() => state.running.delete(own))
+    })().finally(() => {
+      release()
+      state.running.delete(own)
+    })
     state.tail = running.catch(() => undefined)
     return running
   }

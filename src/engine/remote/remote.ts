@@ -2,6 +2,7 @@
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { ConversationId } from '../../core/ids.js'
+import { joined } from '../../core/signals.js'
 import type { Span } from '../../core/span.js'
 import {
   type Engine,
@@ -265,11 +266,12 @@ export class RemoteEngine implements Engine {
     const learning = new AbortController()
     const learned = counts.learn(textsOf(messages, tools, edits), AbortSignal.any([signal, learning.signal]))
 
+    const within = joined([signal, member.lost])
     const reader = new ReplyReader(endpoint.name)
     let firstToken: number | null = null
     let ended: 'whole' | 'cancelled' = 'whole'
     try {
-      for await (const chunk of chunksOf(endpoint, body, AbortSignal.any([signal, member.lost]), sending)) {
+      for await (const chunk of chunksOf(endpoint, body, within.signal, sending)) {
         member.hear()
         for (const event of reader.push(chunk)) {
           if (event.type !== 'plan' && event.type !== 'prefill') {
@@ -285,6 +287,7 @@ export class RemoteEngine implements Engine {
       if (!signal.aborted) throw told.any && error instanceof KvfoldError ? new BrokenAnswer(error, messageOf(reader)) : error
       ended = 'cancelled'
     } finally {
+      within.release()
       // What is not counted soon must not hold the end up.
       const late = setTimeout(() => {
         learning.abort()
