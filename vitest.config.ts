@@ -10,7 +10,7 @@ const PURE = [
 /** Files that use the native library as a program does, which loads it once: they share processes, too. Those that start or kill servers do not. */
 const SHARING = [
   'test/{attention,bench,figures,tools}/**/*.test.ts',
-  'test/server/!(disk-cache|engines|fronts|fronts-killed|http-serve|real-agents|real-clients).test.ts',
+  'test/server/!(disk-cache|engines|fronts|fronts-killed|http-serve|real-agents|real-clients|soak).test.ts',
   'test/server/{dialects,responses,threads}/**/*.test.ts',
   'test/engine/remote/!(over-*).test.ts',
 ]

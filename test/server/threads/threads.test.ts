@@ -514,13 +514,18 @@ describe('the store', () => {
 
   it('keeps no more threads than a tenant may have, the latest used', async () => {
     const store = new MemoryStore()
-    const { ask, service } = await serve(numbered, { store, perTenant: 3, warmPerTenant: 1 })
+    const told: string[] = []
+    const tell = (sentence: string) => told.push(sentence)
+    const { ask, service } = await serve(numbered, { store, perTenant: 3, warmPerTenant: 1, tell })
     const threads: string[] = []
     for (let at = 0; at < 5; at++) threads.push((await ask([user(`Question ${at}?`)])).thread)
     expect(service.threads.list('t').map(({ id }) => id)).toEqual(threads.slice(2).reverse())
     expect((await allIn(store)).map(({ id }) => id).sort()).toEqual(threads.slice(2).sort())
     await ask([user('Theirs?')], { tenant: 'u' })
     expect(service.threads.list('t')).toHaveLength(3)
+    expect(
+      told.map((sentence) => /^Deleted thread (\w+) of t, last used \S+: t may have 3 threads\.$/.exec(sentence)?.[1]),
+    ).toEqual(threads.slice(0, 2))
   })
 })
 
