@@ -14,7 +14,7 @@ import {
   refuse,
 } from './addon.js'
 import { Capture } from './capture.js'
-import { availableMemory, type ContextPlan, fixedKeys, isFlat, refuseTooMuch } from './context-options.js'
+import { availableMemory, type ContextPlan, fixedKeys, refuseTooMuch } from './context-options.js'
 import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
 import type {
   Batch,
@@ -216,8 +216,8 @@ export class Context implements NativeContext {
   readback(): readonly Cell[] {
     const { idle } = this
     this.#refuseCacheless()
-    const { rope, recurrent, hybrid } = this.info
-    if (recurrent || hybrid || !isFlat(rope))
+    const { recurrent, hybrid } = this.info
+    if (recurrent || hybrid)
       throw new KvfoldError('model/unsupported', 'Cells are read back only where a cell is one position of one text.')
     const raw = calling(() => this.addon.readback(idle))
     const cells: Cell[] = []

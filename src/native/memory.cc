@@ -53,8 +53,8 @@ Napi::Value clear(const Napi::CallbackInfo &info) {
 
 // Cells as runs of position, count, sequence...: the head of the state that llama.cpp v0.5.0 writes. Its layout, all numbers of 32 bits:
 // length and letters of the architecture's name (llama_context::state_write_data), number of streams, and for each stream the number of
-// occupied cells and per cell position, number of sequences, sequences (llama_kv_cache::state_write, state_write_meta). What comes after,
-// keys and values, is not read.
+// occupied cells and per cell position, number of sequences, sequences (llama_kv_cache::state_write, state_write_meta). Where positions have
+// several dimensions (M-RoPE), three numbers stand before the sequences (llama_kv_cell_ext). What comes after, keys and values, is not read.
 Napi::Value readback(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = contextOf(info[0]);
@@ -71,12 +71,15 @@ Napi::Value readback(const Napi::CallbackInfo &info) {
     };
     at += next();
     if (next() != 1) throw Failure("native/failed", "A unified cache has one stream, this state has another number.");
+    auto rope = llama_model_rope_type(llama_get_model(context));
+    size_t extra = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE ? 3 * sizeof(uint32_t) : 0;
     std::vector<int32_t> out;
     for (uint32_t cell = 0, count = next(); cell < count; cell++) {
       out.push_back(next());
       uint32_t sequences = next();
       if (sequences > llama_n_seq_max(context)) throw Failure("native/failed", "A cell of this state has too many sequences.");
       out.push_back(sequences);
+      at += extra;
       for (uint32_t i = 0; i < sequences; i++) out.push_back(next());
     }
     auto array = Napi::Int32Array::New(info.Env(), out.size());

@@ -482,6 +482,7 @@ describe('qwen2vl, which counts positions in several dimensions', () => {
     await open('qwen2vl')
     await restoreIsExact(talk(12), (messages) => [fold(messages, 1, 20, 150)])
     await gapsStay(/several dimensions/)
+    await engine.check('full')
   })
 
   it('comes back from memory as it was', async () => {
