@@ -1,11 +1,22 @@
 /** Owns the verdict on one step: what the shim saw and what a fresh prefill says, against what the library says. */
 import type { LedgerEntry } from '../../src/index.js'
 import { codesOf } from './history.js'
-import type { ObservedCache, Observer, Seen } from './observer.js'
+import { cellName, type ObservedCache, type Observer, type Seen } from './observer.js'
 import type { StepSaid } from './protocol.js'
 import { type DecodeShape, furthest, type Reference } from './reference.js'
 
-export const PROPERTIES = ['exact', 'visible', 'counts', 'computed', 'restore', 'tenants', 'room', 'lost', 'error'] as const
+export const PROPERTIES = [
+  'exact',
+  'visible',
+  'counts',
+  'computed',
+  'restore',
+  'again',
+  'tenants',
+  'room',
+  'lost',
+  'error',
+] as const
 export type Property = (typeof PROPERTIES)[number]
 
 export interface Violation {
@@ -45,6 +56,10 @@ export interface Before {
   readonly least: number
   /** Tiers have room for everything. */
   readonly ample: boolean
+  /** Names of all cells that the device held. */
+  readonly held: ReadonlySet<string>
+  /** Nothing is shared with another conversation. */
+  readonly isAlone: boolean
 }
 
 export interface Tally {
@@ -53,6 +68,9 @@ export interface Tally {
   restores: number
   freeRestores: number
   tokens: number
+  /** Steps that showed what an earlier one had shown under the same edits, and those of them with the very same log-probabilities. */
+  again: number
+  identical: number
   /** Steps for which cells were copied to other positions. */
   turned: number
   /** Exact steps that equal a fresh prefill only if it is made in the decodes that theirs was made in, or with numbers of 32 bits. */
@@ -63,11 +81,10 @@ export interface Tally {
 
 export class Judge {
   readonly violations: Violation[] = []
-  /** Prompt tokens computed so far, by the engine and by its twin under `exact`. */
-  #own = 0
-  #twins = 0
-  /** The ledger said why it computed more. */
-  #explained = false
+  /** Something was given up for room, or a step could not do what it was asked to. */
+  #wasShort = false
+  /** By talk, prompt and edits: the cells that showed it last, and the first row of log-probabilities. */
+  readonly #showed = new Map<string, { readonly names: readonly string[]; readonly row: Float32Array | undefined }>()
 
   constructor(
     private readonly observer: Observer,
@@ -132,6 +149,34 @@ export class Judge {
     if (alone) this.#cells(at, entry, last, firstDecode)
     await this.#exact(at, entry, said, last)
     this.#computed(at, entry, said, before)
+    this.#again(at, entry, said, last, before)
+  }
+
+  /**
+   * What was shown before under the same edits is shown by the same cells wherever the device holds them, else by exact ones; the ledger counts the
+   * others. The last token of the prompt is computed in every step.
+   */
+  #again(at: number, { replaced = 0 }: LedgerEntry, said: StepSaid, { cells }: Seen, { held }: Before): void {
+    const key = JSON.stringify([said.talk, said.prompt, said.fragments.filter(({ kind }) => kind !== 'open')])
+    const names = cells.slice(0, said.prompt.length - 1).map(cellName)
+    const [first] = said.rows
+    const row = first === undefined ? undefined : new Float32Array(new Uint8Array(Buffer.from(first, 'base64')).buffer)
+    const known = this.#showed.get(key)
+    this.#showed.set(key, { names, row })
+    if (known === undefined) return
+    this.tally.again++
+    const exact = this.observer.exactOf(cells)
+    const others = names.flatMap((name, place) => (place >= exact && name !== known.names[place] ? [place] : []))
+    const had = others.filter((place) => held.has(known.names[place]!))
+    if (had.length > 0) this.blame('again', at, `${had.length} tokens are shown by other cells than before, which are held`)
+    const reused = others.filter((place) => held.has(names[place]!))
+    if (reused.length > replaced)
+      this.blame('again', at, `${reused.length} tokens are shown by other cells than before, the ledger says ${replaced}`)
+    if (row === undefined || known.row === undefined || names.some((name, place) => name !== known.names[place])) return
+    const off = furthest(row, known.row)
+    if (off === 0) this.tally.identical++
+    if (off > PATIENCE * this.noise.floor)
+      this.blame('again', at, `the same cells, and log-probabilities are off by ${off.toExponential(1)}`)
   }
 
   /** What is open is in the text that was seen; what is hidden is not. */
@@ -226,17 +271,10 @@ export class Judge {
       if (computed === least && entry.approximate > 0 && contract !== 'exact' && before.exact >= said.prompt.length - 1)
         this.blame('computed', at, `${entry.approximate} approximate, though all was there exactly: ${brief(entry)}`)
     }
-    if (said.twin !== null) {
-      // Over the history so far: what an approximate step saves may be asked for later.
-      this.#own += computed
-      this.#twins += said.twin.submitted - (said.twin.shown - said.prompt.length)
-      this.#explained ||= explained
-      if (this.#own > this.#twins && !this.#explained)
-        this.blame(
-          'computed',
-          at,
-          `computed ${this.#own} so far, the same history under exact ${this.#twins}; ${told}: ${brief(entry)}`,
-        )
+    this.#wasShort ||= evicted > 0 || fallback !== null || !before.ample
+    if (said.twin !== null && before.isAlone && !this.#wasShort) {
+      const twins = said.twin.submitted - (said.twin.shown - said.prompt.length)
+      if (computed > twins) this.blame('computed', at, `the same history under exact computed ${twins}; ${told}: ${brief(entry)}`)
     }
     if (!before.isRestore) return
     this.tally.restores++

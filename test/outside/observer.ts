@@ -15,6 +15,9 @@ interface Cell {
   readonly owner: { name: string | null }
 }
 
+/** Of two cells with one name the values are the same computation at the same position. */
+export const cellName = ({ born, row, position }: Cell): string => `${born} ${row} ${position}`
+
 /** What one decode did for one sequence. */
 export interface Seen {
   readonly decode: number
@@ -76,6 +79,11 @@ export class ObservedCache {
         else known.add(chain)
       }
     return there
+  }
+
+  /** All cells that some sequence sees, as `cellName` names them. */
+  get names(): ReadonlySet<string> {
+    return new Set([...this.sequences.values()].flatMap((cells) => cells.map(cellName)))
   }
 
   copy(from: number, to: number, p0: number, p1: number): void {

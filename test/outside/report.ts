@@ -14,7 +14,18 @@ export interface Total {
 }
 
 export function total(): Total {
-  const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0, edits: 0 }
+  const tally: Tally = {
+    steps: 0,
+    exactSteps: 0,
+    restores: 0,
+    freeRestores: 0,
+    again: 0,
+    identical: 0,
+    tokens: 0,
+    turned: 0,
+    rounded: 0,
+    edits: 0,
+  }
   const violations: Found[] = []
   return {
     tally,

@@ -98,7 +98,18 @@ export class Runner {
   }
 
   async #once(history: History): Promise<Verdict> {
-    const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0, edits: 0 }
+    const tally: Tally = {
+      steps: 0,
+      exactSteps: 0,
+      restores: 0,
+      freeRestores: 0,
+      again: 0,
+      identical: 0,
+      tokens: 0,
+      turned: 0,
+      rounded: 0,
+      edits: 0,
+    }
     const model = await modelOf(history.architecture, this.#folder)
     const { disk: onDisk, ...options } = history.setting
     const disk = onDisk ? mkdtempSync(join(this.#folder, 'disk-')) : null
@@ -210,6 +221,7 @@ class Telling {
     const decoded = cache?.decoded ?? 0
     // What the step could find is known only once its prompt is: nothing is decoded before the answer is read.
     const snapshot = cache === undefined ? null : cache.snapshot()
+    const held = cache?.names ?? new Set<string>()
     const said = await this.worker().ask(op)
     this.observer.read()
     if (said.error !== undefined) {
@@ -267,6 +279,8 @@ class Telling {
         // Of an answer that was not kept what announces it is not found again.
         least: this.#client ? ANNOUNCED : 1,
         ample: this.setting.hostBytes >= 2 ** 28,
+        held,
+        isAlone: this.#isAlone,
       }
       await this.judge.step(at, each, now, firstDecode, before, steps.length === 1 && !this.#isAuto)
       const approximate = entries.reduce((most, entry) => Math.max(most, entry.approximate), 0)
@@ -292,6 +306,10 @@ class Telling {
 
   get #client(): boolean {
     return this.history.ops.some(({ op }) => op === 'rewrite')
+  }
+
+  get #isAlone(): boolean {
+    return this.history.ops.filter(({ op }) => op === 'begin').length === 1
   }
 
   get #isAuto(): boolean {

@@ -137,7 +137,18 @@ async function playedOnce(history: ServeHistory, noises: Map<string, Noise>): Pr
     keyType: cacheType,
     valueType: cacheType,
   })
-  const tally: Tally = { steps: 0, exactSteps: 0, restores: 0, freeRestores: 0, tokens: 0, turned: 0, rounded: 0, edits: 0 }
+  const tally: Tally = {
+    steps: 0,
+    exactSteps: 0,
+    restores: 0,
+    freeRestores: 0,
+    again: 0,
+    identical: 0,
+    tokens: 0,
+    turned: 0,
+    rounded: 0,
+    edits: 0,
+  }
   const log = join(folder, 'calls')
   const observer = new Observer(log)
   try {
@@ -306,7 +317,7 @@ class Served {
       },
       cache,
       marks.decode,
-      { exact: null, isRestore: false, least: 1, ample: false },
+      { exact: null, isRestore: false, least: 1, ample: false, held: new Set(), isAlone: false },
       true,
     )
   }
