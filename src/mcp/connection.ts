@@ -19,6 +19,7 @@ import {
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio'
 import { KvfoldError } from '../core/errors.js'
 import { DEFAULT_TIMEOUT, type McpServerConfig } from './config.js'
+import { HttpTransport, ProcessTransport } from './transports.js'
 
 export type McpState = 'starting' | 'ready' | 'down' | 'closed'
 
@@ -201,7 +202,7 @@ export class Connection {
   #transportOf({ place }: McpServerConfig): Transport {
     if (place.kind === 'process') {
       const { command, args, env, cwd } = place
-      const transport = new StdioClientTransport({
+      const transport = new ProcessTransport({
         command,
         args: [...args],
         env: { ...env },
@@ -216,7 +217,7 @@ export class Connection {
     }
     const { url, headers, credentials } = place
     const requestInit = { headers: { ...headers } }
-    if (credentials === null) return new StreamableHTTPClientTransport(url, { requestInit })
+    if (credentials === null) return new HttpTransport(url, { requestInit })
     const { clientId, clientSecret, scope, issuer } = credentials
     const authProvider = new ClientCredentialsProvider({
       clientId,
@@ -225,7 +226,7 @@ export class Connection {
       expectedIssuer: issuer,
       ...(scope === null ? {} : { scope }),
     })
-    return new StreamableHTTPClientTransport(url, { requestInit, authProvider })
+    return new HttpTransport(url, { requestInit, authProvider })
   }
 
   #listed(tools: readonly Tool[]): void {
