@@ -1,7 +1,9 @@
 /** Owns what is known of a model: what can be done to its cache, what cannot and why, which file it is, and the quick no to a text that cannot fit. */
 import { createHash } from 'node:crypto'
 import { open } from 'node:fs/promises'
+import type { ChatMessage } from '../chat/message.js'
 import { type Contract, CONTRACTS } from '../core/contract.js'
+import { weightOf } from '../core/json.js'
 import { fixedKeys } from '../native/context-options.js'
 import type { ContextOptions, ModelInfo, NativeModel, VocabType } from '../native/types.js'
 import { PromptTooLong } from '../core/errors.js'
@@ -129,9 +131,19 @@ export async function refuseHopeless(model: NativeModel, cells: number, texts: r
 export const leastTokens = ({ vocabType, longestToken }: Pick<ModelInfo, 'vocabType' | 'longestToken'>, size: number): number =>
   SPELLING.includes(vocabType) ? Math.ceil(size / longestToken) : 0
 
-/** @throws KvfoldError context/full for more messages than could be shown by a token each */
-export function refuseTooMany(messages: number, cells: number): void {
-  if (messages > 2 * cells) throw tooLong(messages, cells, `There are ${messages} messages, of one token at least each`)
+/**
+ * Refuses what no fold makes fit: more messages than could be shown by a token each, or calls of more characters than the longest tokens could
+ * spell. @param info null: another server has the vocabulary @throws KvfoldError context/full
+ */
+export function refuseUnfoldable(messages: readonly ChatMessage[], cells: number, info: ModelInfo | null): void {
+  const count = messages.length
+  if (count > 2 * cells) throw tooLong(count, cells, `There are ${count} messages, of one token at least each`)
+  if (info === null) return
+  const most = 2 * cells * info.longestToken
+  let size = 0
+  for (const { toolCalls } of messages) if (toolCalls !== undefined) size += weightOf(toolCalls, most)
+  const least = leastTokens(info, size)
+  if (least >= 2 * cells) throw tooLong(least, cells, `The calls of tools in the messages are ${least} tokens at least`)
 }
 
 /** The texts up to so many characters together. */

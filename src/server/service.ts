@@ -26,7 +26,7 @@ import {
   type SideModelStatus,
   variablesOf,
 } from './ask.js'
-import { refuseTooMany } from '../engine/model-facts.js'
+import { refuseUnfoldable } from '../engine/model-facts.js'
 import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
 import { answer, checkAsk, several, type AskDefaults } from './threads/answering.js'
 import { countCleared } from './threads/context-edits.js'
@@ -275,7 +275,7 @@ export class ThreadService implements Service {
     checkAsk(ask)
     return this.#run(ask, emit, async ({ model, engine, signal, waited }) => {
       const { tenant, messages, thread, appended, tools } = ask
-      refuseTooMany(messages.length, engine.info.context)
+      refuseUnfoldable(messages, engine.info.context, engine.model?.info ?? null)
       const taken = await this.#manager.take({
         tenant,
         model: model.name,

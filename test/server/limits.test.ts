@@ -42,6 +42,20 @@ describe('limits', () => {
     expect(() => new RateLimits(twice)).toThrow('Keys of ann have different limits')
   })
 
+  it.each([
+    ['/tokenize', { content: 'Hi' }],
+    ['/detokenize', { tokens: [300] }],
+    ['/apply-template', { messages: [user('Hi')] }],
+    ['/v1/messages/count_tokens', { messages: [user('Hi')] }],
+  ])('count requests of %s, of which no model is asked', async (path, body) => {
+    await start({ rateLimit: { requests: 2 } })
+    expect((await post(path, body)).status).toBe(200)
+    const last = await post(path, body)
+    expect([last.status, last.headers.get('x-ratelimit-remaining-requests')]).toEqual([200, '0'])
+    expect((await post(path, body)).status).toBe(429)
+    expect((await post(CHAT, { messages: [user('Hi')] })).status).toBe(429)
+  })
+
   it('fill up evenly, whoever they are of apart', () => {
     let now = 0
     const limits = new RateLimits([{ name: 'ann', key: 'k', limit: { requests: 2, tokens: 60 } }], { requests: 1 }, () => now)
