@@ -5,6 +5,7 @@ import { type MemToolMode, memToolModes } from '../agents/memtool-asides.js'
 import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import { type Acm, acms, type Overflow, overflows } from '../server/ask.js'
+import type { UnsupportedParts } from '../server/dialects/fields.js'
 import type { LogLevel } from '../server/http.js'
 import { type ApiKey, parseKeys, parseLimit, type RateLimit, unnamed } from '../server/keys.js'
 import type { LogFormat } from '../server/request-log.js'
@@ -52,6 +53,7 @@ export interface ServeFlags
   readonly clientEdits: ContractChoice
   readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
   readonly costlyFolds: 'refuse' | 'allow'
+  readonly unsupported: UnsupportedParts
   readonly attention: 'on' | 'off'
   readonly trial: 'on' | 'off'
   readonly grace: number
@@ -154,6 +156,14 @@ export function addServeOptions(command: Command): Command {
     .addOption(
       new Option('--costly-folds <policy>', 'what happens to folds and summaries that take at least as many tokens as the text')
         .choices(['refuse', 'allow'])
+        .default('refuse'),
+    )
+    .addOption(
+      new Option(
+        '--unsupported <policy>',
+        'what happens to parts of messages that are no text, such as images; in tool results a placeholder always stands for them',
+      )
+        .choices(['refuse', 'placeholder'])
         .default('refuse'),
     )
   addMcpConfig(command, 'MCP servers whose tools requests with acm memtool may use, carried out here')

@@ -10,6 +10,7 @@ import type { Service } from './ask.js'
 import { addMessages } from './dialects/anthropic/messages.js'
 import { addLlamaCompletions } from './dialects/llama-server/completion.js'
 import { addProps, addTokens } from './dialects/llama-server/props.js'
+import type { UnsupportedParts } from './dialects/fields.js'
 import { addOllama } from './dialects/ollama/ollama.js'
 import { addChat } from './dialects/openai/chat.js'
 import { addCompletions } from './dialects/openai/completions.js'
@@ -40,6 +41,8 @@ export interface ServerOptions extends HttpOptions {
   readonly allowedHosts?: readonly string[]
   /** Of requests that do not say, before what the model's file says. Default: nothing. */
   readonly sampling?: Sampling
+  /** Parts of messages that are no text: refused, or a placeholder stands for them. Default `refuse`; in tool results always a placeholder. */
+  readonly unsupportedParts?: UnsupportedParts
 }
 
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
@@ -98,6 +101,7 @@ export class Server {
     corsOrigins = [],
     allowedHosts = [],
     sampling = {},
+    unsupportedParts = 'refuse',
     rateLimit,
     clock,
   }: ServerOptions): Promise<void> {
@@ -109,6 +113,7 @@ export class Server {
     const ports = {
       service,
       sampling,
+      unsupportedParts,
       exchange: (request: FastifyRequest, reply: FastifyReply) => new Exchange(request, reply, { running, metrics, limits }),
     }
     const allowed = allowedMethods(app)

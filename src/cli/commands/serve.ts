@@ -83,6 +83,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     logLevel: flags.logLevel,
     logFormat: flags.logFormat === 'auto' ? (process.stderr.isTTY ? 'text' : 'json') : flags.logFormat,
     sampling: sampling(flags),
+    unsupportedParts: flags.unsupported,
     ...given({ tls, rateLimit: flags.rateLimit }),
   })
   const retention = kept === null ? null : keepRetention(kept, service, tell)

@@ -65,14 +65,25 @@ export const StopField = Type.Optional(
 export const stopOf = (stop: Type.Static<typeof StopField> | undefined): readonly string[] | undefined =>
   typeof stop === 'string' ? [stop] : stop
 
-// Content that is text or a list of parts: text comes out, whatever is not text is refused by name.
+// Content that is text or a list of parts: text comes out, other parts are refused by name or leave a placeholder.
+
+/** What becomes of parts that are no text. Those of tool results always leave a placeholder: nobody can take a result back. */
+export type UnsupportedParts = 'refuse' | 'placeholder'
+
+/** What the model sees of a part that is no text. */
+export const placeholderOf = (type: string): string => `[${type.slice(0, 40)} left out: this server takes text only]`
 
 /**
  * The text of a content field, parts on lines of their own.
  * @param types the part types that are text, with the key of their text
  * @throws FieldError server/bad-request, server/unsupported
  */
-export function textOf(content: unknown, param: string, types: Readonly<Record<string, string>>): string {
+export function textOf(
+  content: unknown,
+  param: string,
+  types: Readonly<Record<string, string>>,
+  unsupportedParts: UnsupportedParts = 'refuse',
+): string {
   if (typeof content === 'string') return content
   if (!Array.isArray(content)) throw new FieldError(param, `${param} must be a string or a list of parts.`)
   return content
@@ -81,10 +92,11 @@ export function textOf(content: unknown, param: string, types: Readonly<Record<s
       if (!isRecord(part) || typeof part['type'] !== 'string')
         throw new FieldError(place, `${place} must be an object with a type.`)
       const key = Object.hasOwn(types, part['type']) ? types[part['type']] : undefined
+      if (key === undefined && unsupportedParts === 'placeholder') return placeholderOf(part['type'])
       if (key === undefined)
         throw unsupported(
           `${place}.type`,
-          `${place} is of type ${JSON.stringify(part['type'].slice(0, 40))}; this server takes text only.`,
+          `${place} is of type ${JSON.stringify(part['type'].slice(0, 40))}; this server takes text only. Leave it out, or start the server with --unsupported placeholder.`,
         )
       const text = part[key]
       if (typeof text !== 'string') throw new FieldError(`${place}.${key}`, `${place}.${key} must be a string.`)

@@ -5,6 +5,7 @@ import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest, 
 import Type from 'typebox'
 import type { Sampling } from '../../engine/engine.js'
 import type { Service, Tenant } from '../ask.js'
+import type { UnsupportedParts } from '../dialects/fields.js'
 import type { Exchange } from '../request-lifecycle.js'
 import type { Figures } from '../request-log.js'
 
@@ -15,6 +16,8 @@ export interface Ports {
   readonly service: Service
   /** Of requests that do not say. */
   readonly sampling: Sampling
+  /** Of messages that are no tool results. */
+  readonly unsupportedParts: UnsupportedParts
   /** @throws KvfoldError server/closing */
   readonly exchange: (request: FastifyRequest, reply: FastifyReply) => Exchange
 }

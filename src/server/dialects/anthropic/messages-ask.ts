@@ -1,6 +1,15 @@
 /** Owns what a request to `/v1/messages` means: the ask that it is, with the tools that are deferred and the searches for them. */
 import Type from 'typebox'
-import { begun, Effort, TemplateFields, templateFieldsOf, textOf, Thinking } from '../fields.js'
+import {
+  begun,
+  Effort,
+  placeholderOf,
+  TemplateFields,
+  templateFieldsOf,
+  textOf,
+  Thinking,
+  type UnsupportedParts,
+} from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
 import { clearingOf, ContextManagement } from './context-management.js'
@@ -9,13 +18,14 @@ import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { given, isRecord } from '../../../core/json.js'
+import { type PlacedMessage, resultsInOrder } from '../results.js'
 import { checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 
 const TEXT = { text: 'text' } as const
 
 /** @throws FieldError */
-export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sampling): Ask {
-  const { messages: all, tools, deferred } = promptOf(body)
+export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sampling, unsupportedParts?: UnsupportedParts): Ask {
+  const { messages: all, tools, deferred } = promptOf(body, unsupportedParts)
   const { messages, beginning } = begun(all, `messages[${body.messages.length - 1}]`, body)
   const choice = checkChoice(choiceOf(body), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])])
   const { temperature, top_p: topP, top_k: topK, stop_sequences: stop, model, tool_choice: wanted } = body
@@ -45,7 +55,10 @@ export const templateOf = (body: PromptRequest): ReturnType<typeof templateField
   templateFieldsOf(body, { field: 'output_config.effort', value: body.output_config?.effort })
 
 /** @throws FieldError */
-export function promptOf(body: PromptRequest): OfferedTools & { readonly messages: ChatMessage[] } {
+export function promptOf(
+  body: PromptRequest,
+  unsupportedParts: UnsupportedParts = 'refuse',
+): OfferedTools & { readonly messages: ChatMessage[] } {
   if (body.mcp_servers !== undefined && body.mcp_servers.length > 0)
     throw unsupported(
       'mcp_servers',
@@ -56,14 +69,16 @@ export function promptOf(body: PromptRequest): OfferedTools & { readonly message
   const offered = toolsOf(body.tools ?? [])
   const known = new Map([...offered.tools, ...(offered.deferred?.tools ?? [])].map((tool) => [tool.name, tool]))
   const names = new Map<string, string>()
-  const messages = body.messages.flatMap(({ role, content }, index): ChatMessage[] => {
+  const messages = body.messages.flatMap(({ role, content }, index): PlacedMessage[] => {
     const place = `messages[${index}].content`
-    if (typeof content === 'string') return [{ role, content }]
+    if (typeof content === 'string') return [{ message: { role, content }, place }]
     const blocks = blocksOf(content, place)
-    if (role === 'system') return [{ role, content: textOf(content, place, TEXT) }]
-    return role === 'assistant' ? assistantMessages(blocks, place, names, known) : userMessages(blocks, place, names, known)
+    if (role === 'system') return [{ message: { role, content: textOf(content, place, TEXT) }, place }]
+    return role === 'assistant'
+      ? assistantMessages(blocks, place, names, known, unsupportedParts)
+      : userMessages(blocks, place, names, known, unsupportedParts)
   })
-  return { messages: [...system, ...messages], ...offered }
+  return { messages: [...system, ...resultsInOrder(messages)], ...offered }
 }
 
 interface OfferedTools {
@@ -92,16 +107,18 @@ function assistantMessages(
   place: string,
   names: Map<string, string>,
   known: KnownTools,
-): ChatMessage[] {
-  const messages: ChatMessage[] = []
+  unsupportedParts: UnsupportedParts,
+): PlacedMessage[] {
+  const messages: PlacedMessage[] = []
   let [text, thoughts, toolCalls]: [string[], string[], ToolCall[]] = [[], [], []]
   const flush = () => {
-    messages.push({
+    const message: ChatMessage = {
       role: 'assistant',
       content: text.join('\n'),
       ...(thoughts.length === 0 ? {} : { reasoning: thoughts.join('\n') }),
       ...(toolCalls.length === 0 ? {} : { toolCalls }),
-    })
+    }
+    messages.push({ message, place })
     ;[text, thoughts, toolCalls] = [[], [], []]
   }
   blocks.forEach((block, index) => {
@@ -126,11 +143,12 @@ function assistantMessages(
         const name = names.get(id)
         flush()
         const content = resultText(block['content'], known, `${at}.content`)
-        messages.push({ role: 'tool', content, toolCallId: id, ...given({ name }) })
+        messages.push({ message: { role: 'tool', content, toolCallId: id, ...given({ name }) }, place: `${at}.tool_use_id` })
         break
       }
       default:
-        throw foreign(block, at)
+        if (unsupportedParts === 'refuse') throw foreign(block, at)
+        text.push(placeholderOf(block.type))
     }
   })
   if (text.length + thoughts.length + toolCalls.length > 0 || messages.length === 0) flush()
@@ -143,11 +161,12 @@ function userMessages(
   place: string,
   names: ReadonlyMap<string, string>,
   known: KnownTools,
-): ChatMessage[] {
-  const messages: ChatMessage[] = []
+  unsupportedParts: UnsupportedParts,
+): PlacedMessage[] {
+  const messages: PlacedMessage[] = []
   let text: string[] = []
   const flush = () => {
-    if (text.length > 0) messages.push({ role: 'user', content: text.join('\n') })
+    if (text.length > 0) messages.push({ message: { role: 'user', content: text.join('\n') }, place })
     text = []
   }
   blocks.forEach((block, index) => {
@@ -160,17 +179,18 @@ function userMessages(
       const name = names.get(id)
       // There is no other place for it in a prompt.
       const content = block['is_error'] === true ? `Error: ${said}` : said
-      messages.push({ role: 'tool', content, toolCallId: id, ...given({ name }) })
-    } else throw foreign(block, at)
+      messages.push({ message: { role: 'tool', content, toolCallId: id, ...given({ name }) }, place: `${at}.tool_use_id` })
+    } else if (unsupportedParts === 'placeholder') text.push(placeholderOf(block.type))
+    else throw foreign(block, at)
   })
   flush()
-  return messages.length > 0 ? messages : [{ role: 'user', content: '' }]
+  return messages.length > 0 ? messages : [{ message: { role: 'user', content: '' }, place }]
 }
 
 /** The text of a result; references to tools are their definitions. */
 function saidIn(content: unknown, place: string, known: KnownTools): string {
   if (content === undefined) return ''
-  return hasReferences(content) ? referenced(content, known, place) : textOf(content, place, TEXT)
+  return hasReferences(content) ? referenced(content, known, place) : textOf(content, place, TEXT, 'placeholder')
 }
 
 function stringOf(block: ContentBlock, key: string, place: string): string {
@@ -180,7 +200,10 @@ function stringOf(block: ContentBlock, key: string, place: string): string {
 }
 
 const foreign = ({ type }: ContentBlock, place: string): FieldError =>
-  unsupported(`${place}.type`, `${place} is of type ${JSON.stringify(type.slice(0, 40))}, which this server does not take here.`)
+  unsupported(
+    `${place}.type`,
+    `${place} is of type ${JSON.stringify(type.slice(0, 40))}, which this server does not take here. Leave it out, or start the server with --unsupported placeholder.`,
+  )
 
 function toolsOf(tools: NonNullable<PromptRequest['tools']>): OfferedTools {
   const searches: ToolSearch[] = []

@@ -15,7 +15,7 @@ import { nullsDownTo } from '../fields.js'
 
 const NULLS = 3
 
-export function addMessages(app: App, { service, sampling, exchange }: Ports): void {
+export function addMessages(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   app.post(
     '/v1/messages',
     {
@@ -24,7 +24,7 @@ export function addMessages(app: App, { service, sampling, exchange }: Ports): v
     },
     async (request, reply) => {
       const { body, tenant } = request
-      const ask = messagesAsk(body, tenant, sampling)
+      const ask = messagesAsk(body, tenant, sampling, unsupportedParts)
       const id = `msg_${randomUUID().replaceAll('-', '')}`
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal })]
       const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
@@ -48,7 +48,7 @@ export function addMessages(app: App, { service, sampling, exchange }: Ports): v
     },
     (request, reply) => {
       const { body } = request
-      const { messages, tools: shown, deferred } = promptOf(body)
+      const { messages, tools: shown, deferred } = promptOf(body, unsupportedParts)
       const searches = deferred === undefined ? [] : searchTools(deferred).map(({ definition }) => definition)
       const tools = [...searches, ...shown]
       const clear = clearingOf(body.context_management)

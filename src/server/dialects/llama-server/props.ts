@@ -12,7 +12,7 @@ const NULLS = 5
 
 const Named = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })) })
 
-export function addProps(app: App, { service, sampling, exchange }: Ports): void {
+export function addProps(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   const described = (summary: string) => ({ summary, tags: ['llama-server'], response: { 200: ANSWER, ...ERRORS } })
   app.get('/props', { schema: { ...described('The model that is served'), querystring: Named } }, async ({ query }) => {
     // What it says is known once the model is loaded.
@@ -42,7 +42,7 @@ export function addProps(app: App, { service, sampling, exchange }: Ports): void
       preValidation: nullsDownTo(NULLS),
     },
     (request, reply) => {
-      const { model, messages, tools, template } = chatAsk(request.body, request.tenant, sampling)
+      const { model, messages, tools, template } = chatAsk(request.body, request.tenant, sampling, unsupportedParts)
       return exchange(request, reply).wait(async () => ({ prompt: await service.prompt(model, messages, tools, template) }))
     },
   )

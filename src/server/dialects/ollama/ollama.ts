@@ -7,8 +7,9 @@ import type { Answer, AnswerFormat, AnyAnswer, AnyAsked, Ask, AskEvent, Completi
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import type { ModelStatus } from '../../threads/status.js'
-import { nullsDownTo, samplingOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
+import { nullsDownTo, placeholderOf, samplingOf, StopField, stopOf, templateFieldsOf, type UnsupportedParts } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { type PlacedMessage, resultsInOrder } from '../results.js'
 import { checkTools, NO_PARAMETERS } from '../tools.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 
@@ -20,7 +21,7 @@ const EmbedBody = Type.Object({
   dimensions: Type.Optional(Type.Integer({ minimum: 1 })),
 })
 
-export function addOllama(app: App, { service, sampling, exchange }: Ports, version: string): void {
+export function addOllama(app: App, { service, sampling, unsupportedParts, exchange }: Ports, version: string): void {
   const described = (summary: string) => ({ summary, tags: ['ollama'], response: { 200: ANSWER, ...ERRORS } })
   /** Names come with a tag, too. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
@@ -35,7 +36,7 @@ export function addOllama(app: App, { service, sampling, exchange }: Ports, vers
       const body = named(request.body)
       // Without messages it only has the model loaded.
       if (body.messages.length === 0) return load(service, body.model)
-      const ask = chatAsk(body, request.tenant, sampling)
+      const ask = chatAsk(body, request.tenant, sampling, unsupportedParts)
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal })]
       const running = exchange(request, reply)
       if (body.stream !== false) return running.stream(begin, new OllamaStream('chat'), null)
@@ -48,7 +49,7 @@ export function addOllama(app: App, { service, sampling, exchange }: Ports, vers
     async (request, reply) => {
       const body = named(request.body)
       if (body.prompt === undefined || body.prompt === '') return load(service, body.model)
-      const ask = generateAsk(body, request.tenant, sampling)
+      const ask = generateAsk(body, request.tenant, sampling, unsupportedParts)
       const { prompt } = body
       const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] =>
         body.raw === true ? [service.complete({ ...ask, prompt, signal })] : [service.ask({ ...ask, signal })]
@@ -162,7 +163,9 @@ const OllamaChatBody = Type.Object({
       role: Type.Enum(['system', 'user', 'assistant', 'tool']),
       content: Type.Optional(Type.String()),
       thinking: Type.Optional(Type.String()),
-      images: Type.Optional(Type.Array(Type.Unknown(), { description: 'refused when there are any' })),
+      images: Type.Optional(
+        Type.Array(Type.Unknown(), { description: 'refused unless the server was started with --unsupported placeholder' }),
+      ),
       tool_calls: Type.Optional(Type.Array(Call)),
       tool_name: Type.Optional(Type.String()),
       tool_call_id: Type.Optional(Type.String({ minLength: 1, maxLength: 256 })),
@@ -190,7 +193,9 @@ const GenerateBody = Type.Object({
   raw: Type.Optional(Type.Boolean({ description: 'true: the prompt goes on as it is, without template' })),
   suffix: Type.Optional(Type.String({ description: 'refused when not empty' })),
   template: Type.Optional(Type.String({ description: 'refused when not empty' })),
-  images: Type.Optional(Type.Array(Type.Unknown(), { description: 'refused when there are any' })),
+  images: Type.Optional(
+    Type.Array(Type.Unknown(), { description: 'refused unless the server was started with --unsupported placeholder' }),
+  ),
 })
 
 type Common = Omit<Type.Static<typeof GenerateBody>, 'prompt' | 'system' | 'raw' | 'suffix' | 'template' | 'images'>
@@ -198,9 +203,9 @@ export type OllamaChat = Type.Static<typeof OllamaChatBody>
 export type Generate = Type.Static<typeof GenerateBody>
 
 /** @throws FieldError */
-const chatAsk = (body: OllamaChat, tenant: Tenant, defaults: Sampling): Ask => ({
+const chatAsk = (body: OllamaChat, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask => ({
   ...commonOf(body, tenant, defaults),
-  messages: messagesOf(body.messages),
+  messages: messagesOf(body.messages, unsupportedParts),
   tools: checkTools(
     (body.tools ?? []).map(({ function: { name, description = '', parameters = NO_PARAMETERS } }) => ({
       ...{ name, description, parameters },
@@ -210,13 +215,13 @@ const chatAsk = (body: OllamaChat, tenant: Tenant, defaults: Sampling): Ask => (
 })
 
 /** @throws FieldError */
-function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling): Ask {
+function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask {
   const { prompt = '', system = '', suffix = '', template = '', images = [] } = body
   if (suffix !== '') throw unsupported('suffix', 'suffix is not supported; the model only writes on.')
   if (template !== '') throw unsupported('template', 'template is not supported; the model has its own, or send raw: true.')
-  refuseImages(images, 'images')
+  const content = withImages(prompt, images, 'images', unsupportedParts)
   const first: readonly ChatMessage[] = system === '' ? [] : [{ role: 'system', content: system }]
-  return { ...commonOf(body, tenant, defaults), messages: [...first, { role: 'user', content: prompt }], tools: [] }
+  return { ...commonOf(body, tenant, defaults), messages: [...first, { role: 'user', content }], tools: [] }
 }
 
 /** What both have. */
@@ -249,31 +254,73 @@ function formatOf(format: unknown): AnswerFormat | undefined {
   throw new FieldError('format', 'format must be json, or a JSON schema.')
 }
 
-/** Calls that have no ids are numbered; a result without one answers the first call that has none yet. */
-function messagesOf(messages: OllamaChat['messages']): ChatMessage[] {
+/**
+ * Calls that have no ids are numbered. A result without one answers the first call of its tool, or of any where it names none, that has no result yet:
+ * of the last message that has such a call.
+ */
+function messagesOf(messages: OllamaChat['messages'], unsupportedParts: UnsupportedParts): ChatMessage[] {
   let made = 0
-  let open: ToolCall[] = []
-  return messages.map((message, index): ChatMessage => {
-    const { role, content = '', thinking: reasoning, tool_calls: calls = [] } = message
-    refuseImages(message.images, `messages[${index}].images`)
+  const open = new OpenCalls()
+  const placed = messages.map((message, index): PlacedMessage => {
+    const place = `messages[${index}]`
+    const { role, content: said = '', thinking: reasoning, tool_calls: calls = [] } = message
+    const content = withImages(said, message.images, `${place}.images`, role === 'tool' ? 'placeholder' : unsupportedParts)
     if (role === 'tool') {
-      const { tool_call_id: id = open.shift()?.id, tool_name: name } = message
-      if (id === undefined)
-        throw new FieldError(`messages[${index}]`, `messages[${index}] is a tool's result, and no call is without one.`)
-      open = open.filter((call) => call.id !== id)
-      return { role, content, toolCallId: id, ...given({ name }) }
+      const { tool_call_id: id = open.first(message.tool_name, place).id, tool_name: name } = message
+      open.answered(id)
+      return { message: { role, content, toolCallId: id, ...given({ name }) }, place: `${place}.tool_call_id` }
     }
-    if (role !== 'assistant') return { role, content }
+    if (role !== 'assistant') return { message: { role, content }, place }
     const toolCalls = calls.map(({ id = `call_${made++}`, function: { name, arguments: args = {} } }) => ({
       ...{ id, name, arguments: args },
     }))
-    open = [...open, ...toolCalls]
-    return { role, content, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }
+    open.add(toolCalls)
+    return { message: { role, content, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }, place }
   })
+  return resultsInOrder(placed)
 }
 
-function refuseImages(images: readonly unknown[] = [], place: string): void {
-  if (images.length > 0) throw unsupported(place, `${place} is not supported; this server takes text only.`)
+/** Calls that have no result yet. */
+class OpenCalls {
+  /** By message, the last one at the end. */
+  readonly #steps: ToolCall[][] = []
+  readonly #stepOf = new Map<string, ToolCall[]>()
+
+  add(calls: readonly ToolCall[]): void {
+    const step = [...calls]
+    this.#steps.push(step)
+    for (const { id } of calls) this.#stepOf.set(id, step)
+  }
+
+  answered(id: string): void {
+    const step = this.#stepOf.get(id) ?? []
+    const at = step.findIndex((call) => call.id === id)
+    if (at !== -1) step.splice(at, 1)
+  }
+
+  /** The first of the last message that has one of the tool, or of any tool where none is named. @throws FieldError where there is none */
+  first(tool: string | undefined, place: string): ToolCall {
+    while (this.#steps.at(-1)?.length === 0) this.#steps.pop()
+    const isAny = tool === undefined || tool === ''
+    const step = this.#steps.findLast((calls) => calls.some(({ name }) => isAny || name === tool))
+    const call = step?.find(({ name }) => isAny || name === tool)
+    if (call !== undefined) return call
+    const which = isAny ? 'call' : `call of ${JSON.stringify(tool.slice(0, 80))}`
+    throw new FieldError(
+      place,
+      `${place} is a tool's result, and no ${which} before it is without one; send the call, or leave it out.`,
+    )
+  }
+}
+
+/** The text with a placeholder for each image. @throws FieldError server/unsupported where there are any and they are refused */
+function withImages(text: string, images: readonly unknown[] = [], place: string, unsupportedParts: UnsupportedParts): string {
+  if (images.length > 0 && unsupportedParts === 'refuse')
+    throw unsupported(
+      place,
+      `${place} is not supported; this server takes text only. Leave it out, or start the server with --unsupported placeholder.`,
+    )
+  return [...(text === '' ? [] : [text]), ...images.map(() => placeholderOf('image'))].join('\n')
 }
 
 // How an answer becomes Ollama's, whole or a line an event.

@@ -18,8 +18,10 @@ import {
   TemplateFields,
   templateFieldsOf,
   textOf,
+  type UnsupportedParts,
 } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { type PlacedMessage, resultsInOrder } from '../results.js'
 import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
@@ -27,7 +29,7 @@ import { chatCompletion, ChatStream } from './chat-reply.js'
 /** Messages, tools, their fields and `response_format` may carry nulls for what is not set; schemas and arguments further inside keep theirs. */
 const NULLS = 5
 
-export function addChat(app: App, { service, sampling, exchange }: Ports): void {
+export function addChat(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   app.post(
     '/v1/chat/completions',
     {
@@ -36,7 +38,7 @@ export function addChat(app: App, { service, sampling, exchange }: Ports): void 
     },
     async (request, reply) => {
       const { body, tenant } = request
-      const ask = chatAsk(body, tenant, sampling)
+      const ask = chatAsk(body, tenant, sampling, unsupportedParts)
       const head = { id: `chatcmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
       const wish = {
         kvfold: body.kvfold,
@@ -60,9 +62,9 @@ export function addChat(app: App, { service, sampling, exchange }: Ports): void 
 const PARTS = { text: 'text', refusal: 'refusal' } as const
 
 /** @throws FieldError */
-export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling): Ask {
+export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, unsupportedParts?: UnsupportedParts): Ask {
   refuseWhatChangesTheAnswer(body)
-  const { messages, beginning } = beginningIn(body)
+  const { messages, beginning } = beginningIn(body, unsupportedParts)
   const tools = toolsOf(body.tools ?? [])
   const maxTokens = body.max_completion_tokens ?? body.max_tokens
   return {
@@ -95,9 +97,9 @@ function isHeld(body: ChatRequest): boolean {
  * A last message of the assistant is gone on with where it can be, as llama-server does it, unless the request says otherwise in vLLM's words.
  * @throws FieldError where the request says that it is to be, and it cannot be
  */
-function beginningIn(body: ChatRequest): ReturnType<typeof begun> {
+function beginningIn(body: ChatRequest, unsupportedParts?: UnsupportedParts): ReturnType<typeof begun> {
   const { continue_final_message: isContinued, add_generation_prompt: isPrompted } = body
-  const messages = messagesOf(body.messages)
+  const messages = messagesOf(body.messages, unsupportedParts)
   const place = `messages[${messages.length - 1}]`
   const last = messages.at(-1)
   const isAsked = isContinued === true || isPrompted === false
@@ -131,42 +133,55 @@ function refuseWhatChangesTheAnswer(body: ChatRequest): void {
 }
 
 /** @throws FieldError */
-export function messagesOf(messages: readonly ChatRequestMessage[]): ChatMessage[] {
+export function messagesOf(messages: readonly ChatRequestMessage[], unsupportedParts?: UnsupportedParts): ChatMessage[] {
   const names = new Map<string, string>()
-  return messages.map((message, index): ChatMessage => {
+  const placed = messages.map((message, index): PlacedMessage => {
     const place = `messages[${index}]`
-    const { role, content, tool_calls: calls = [], tool_call_id: answered } = message
-    if (message.function_call !== undefined)
-      throw unsupported(`${place}.function_call`, `${place}.function_call is not supported; send tool_calls instead.`)
-    if (message.audio !== undefined)
-      throw unsupported(`${place}.audio`, `${place}.audio is not supported; this server takes text only.`)
-    if (calls.length > 0 && role !== 'assistant')
-      throw new FieldError(`${place}.tool_calls`, `${place}.tool_calls: only messages of the assistant make calls.`)
-    if (
-      content === undefined &&
-      (role !== 'assistant' || (calls.length === 0 && (message.reasoning_content ?? message.reasoning) === undefined))
-    )
-      throw new FieldError(`${place}.content`, `${place}.content is missing.`)
-    const text = content === undefined ? '' : textOf(content, `${place}.content`, PARTS)
-    switch (role) {
-      case 'tool': {
-        if (answered === undefined) throw new FieldError(`${place}.tool_call_id`, `${place}.tool_call_id is missing.`)
-        const name = message.name ?? names.get(answered)
-        return { role, content: text, toolCallId: answered, ...given({ name }) }
-      }
-      case 'assistant': {
-        const toolCalls = calls.map(({ id, function: { name, arguments: args } }) => callOf(id, name, args))
-        for (const { id, name } of toolCalls) names.set(id, name)
-        const reasoning = message.reasoning_content ?? message.reasoning
-        return { role, content: text, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }
-      }
-      case 'developer':
-        return { role: 'system', content: text }
-      case 'system':
-      case 'user':
-        return { role, content: text }
-    }
+    const made = messageOf(message, place, names, unsupportedParts)
+    return { message: made, place: made.role === 'tool' ? `${place}.tool_call_id` : place }
   })
+  return resultsInOrder(placed)
+}
+
+/** @param names the tools of calls made before, by the calls' ids; those of the message's own calls are added */
+function messageOf(
+  message: ChatRequestMessage,
+  place: string,
+  names: Map<string, string>,
+  unsupportedParts?: UnsupportedParts,
+): ChatMessage {
+  const { role, content, tool_calls: calls = [], tool_call_id: answered } = message
+  if (message.function_call !== undefined)
+    throw unsupported(`${place}.function_call`, `${place}.function_call is not supported; send tool_calls instead.`)
+  if (message.audio !== undefined)
+    throw unsupported(`${place}.audio`, `${place}.audio is not supported; this server takes text only.`)
+  if (calls.length > 0 && role !== 'assistant')
+    throw new FieldError(`${place}.tool_calls`, `${place}.tool_calls: only messages of the assistant make calls.`)
+  if (
+    content === undefined &&
+    (role !== 'assistant' || (calls.length === 0 && (message.reasoning_content ?? message.reasoning) === undefined))
+  )
+    throw new FieldError(`${place}.content`, `${place}.content is missing.`)
+  const text =
+    content === undefined ? '' : textOf(content, `${place}.content`, PARTS, role === 'tool' ? 'placeholder' : unsupportedParts)
+  switch (role) {
+    case 'tool': {
+      if (answered === undefined) throw new FieldError(`${place}.tool_call_id`, `${place}.tool_call_id is missing.`)
+      const name = message.name ?? names.get(answered)
+      return { role, content: text, toolCallId: answered, ...given({ name }) }
+    }
+    case 'assistant': {
+      const toolCalls = calls.map(({ id, function: { name, arguments: args } }) => callOf(id, name, args))
+      for (const { id, name } of toolCalls) names.set(id, name)
+      const reasoning = message.reasoning_content ?? message.reasoning
+      return { role, content: text, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }
+    }
+    case 'developer':
+      return { role: 'system', content: text }
+    case 'system':
+    case 'user':
+      return { role, content: text }
+  }
 }
 
 function toolsOf(tools: NonNullable<ChatRequest['tools']>): readonly ToolDefinition[] {

@@ -1,12 +1,13 @@
 /** Owns what `/v1/responses` takes, and what the items of its input are as messages. */
 import Type from 'typebox'
 import { randomUUID } from 'node:crypto'
-import { assistantMessage, type ChatMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
+import { assistantMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { isRecord } from '../../../core/json.js'
+import { given, isRecord } from '../../../core/json.js'
 import type { ResponsePlace, Responses } from '../../responses/responses.js'
-import { Effort, SamplingFields, TemplateFields, textOf } from '../fields.js'
+import { Effort, SamplingFields, TemplateFields, textOf, type UnsupportedParts } from '../fields.js'
 import type { Tenant } from '../../ask.js'
+import type { PlacedMessage } from '../results.js'
 import { callOf, STRICT } from '../tools.js'
 import { flatName, searchCall, searchOutput } from './response-tools.js'
 import { KvfoldField } from '../kvfold-field.js'
@@ -31,13 +32,14 @@ export function messagesOfItems(
   input: unknown,
   names = new Map<string, string>(),
   definitionsIn: (tools: readonly unknown[]) => readonly ToolDefinition[] = () => [],
-): ChatMessage[] {
-  if (typeof input === 'string') return [{ role: 'user', content: input }]
+  unsupportedParts?: UnsupportedParts,
+): PlacedMessage[] {
+  if (typeof input === 'string') return [{ message: { role: 'user', content: input }, place: 'input' }]
   if (!Array.isArray(input)) throw new FieldError('input', 'input must be a string or a list of items.')
-  const messages: ChatMessage[] = []
+  const messages: PlacedMessage[] = []
   let draft: MessageDraft | null = null
   const flush = () => {
-    if (draft !== null) messages.push(assistantMessage(draft))
+    if (draft !== null) messages.push({ message: assistantMessage(draft), place: 'input' })
     draft = null
   }
   const assistant = (isFull: (draft: MessageDraft) => boolean): MessageDraft => {
@@ -50,12 +52,12 @@ export function messagesOfItems(
     switch (item['type'] ?? 'message') {
       case 'message': {
         const role = roleOf(item['role'], place)
-        const content = textOf(item['content'], `${place}.content`, PARTS)
+        const content = textOf(item['content'], `${place}.content`, PARTS, unsupportedParts)
         if (role === 'assistant')
           assistant(({ content: said, toolCalls }) => said !== undefined || toolCalls.length > 0).content = content
         else {
           flush()
-          messages.push({ role, content })
+          messages.push({ message: { role, content }, place })
         }
         break
       }
@@ -82,7 +84,7 @@ export function messagesOfItems(
       }
       case 'tool_search_output':
         flush()
-        messages.push(searchOutput(item, place, definitionsIn))
+        messages.push({ message: searchOutput(item, place, definitionsIn), place: `${place}.call_id` })
         break
       case 'function_call_output':
       case 'custom_tool_call_output':
@@ -90,8 +92,8 @@ export function messagesOfItems(
         flush()
         const id = stringOf(item, 'call_id', place)
         const name = names.get(id)
-        const content = textOf(item['output'], `${place}.output`, PARTS)
-        messages.push({ role: 'tool', content, toolCallId: id, ...(name === undefined ? {} : { name }) })
+        const content = textOf(item['output'], `${place}.output`, PARTS, 'placeholder')
+        messages.push({ message: { role: 'tool', content, toolCallId: id, ...given({ name }) }, place: `${place}.call_id` })
         break
       }
       default:
@@ -111,8 +113,8 @@ function callIn(item: Readonly<Record<string, unknown>>, place: string): ToolCal
   const id = stringOf(item, 'call_id', place)
   if (item['type'] === 'local_shell_call') {
     const { command, working_directory, timeout_ms } = isRecord(item['action']) ? item['action'] : {}
-    const given = Object.entries({ command, working_directory, timeout_ms }).filter(([, value]) => value != null)
-    return { id, name: 'local_shell', arguments: Object.fromEntries(given) }
+    const said = Object.entries({ command, working_directory, timeout_ms }).filter(([, value]) => value != null)
+    return { id, name: 'local_shell', arguments: Object.fromEntries(said) }
   }
   const name = flatName(stringOf(item, 'name', place), item['namespace'])
   if (item['type'] === 'custom_tool_call') return { id, name, arguments: { input: stringOf(item, 'input', place) } }

@@ -3,7 +3,7 @@ import { given } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
-import { nullsDownTo, samplingOf, templateFieldsOf } from '../fields.js'
+import { nullsDownTo, samplingOf, templateFieldsOf, type UnsupportedParts } from '../fields.js'
 import { messagesOfItems, placeOf, ResponseBody, type ResponseRequest, withReferenced } from './response-items.js'
 import { ResponseStream, wholeResponse } from './response-reply.js'
 import { endOfAnswer, flatName, ResponseTools } from './response-tools.js'
@@ -12,6 +12,7 @@ import { KvfoldError } from '../../../core/errors.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Service, Tenant } from '../../ask.js'
 import { kvfoldOf } from '../kvfold-field.js'
+import { resultsInOrder } from '../results.js'
 import { checkChoice } from '../tools.js'
 
 const NULLS = 3
@@ -21,7 +22,7 @@ const Query = Type.Object({ stream: Type.Optional(Type.String({ description: 're
 
 const documented = (summary: string) => ({ summary, tags: ['openai'], params: Params, response: { 200: ANSWER, ...ERRORS } })
 
-export function addResponses(app: App, { service, sampling, exchange }: Ports): void {
+export function addResponses(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   const { responses } = service
   app.post(
     '/v1/responses',
@@ -32,7 +33,7 @@ export function addResponses(app: App, { service, sampling, exchange }: Ports): 
     async (request, reply) => {
       const { body, tenant } = request
       const tools = new ResponseTools(body.tools ?? [])
-      const ask = await responseAsk(body, tools, tenant, sampling, service)
+      const ask = await responseAsk(body, tools, tenant, sampling, service, unsupportedParts)
       const keep = async (id: string, response: object) => {
         const place = body.store === false ? null : placeOf(id)
         if (place !== null) await responses.keep(tenant, id, place, response)
@@ -94,6 +95,7 @@ async function responseAsk(
   tenant: Tenant,
   defaults: Sampling,
   service: Earlier,
+  unsupportedParts: UnsupportedParts,
 ): Promise<Ask> {
   refuseWhatChangesTheAnswer(body)
   const { definitions: tools, deferred } = offered
@@ -106,7 +108,15 @@ async function responseAsk(
     messages: [
       ...instructions,
       ...(earlier?.messages ?? []),
-      ...messagesOfItems(await withReferenced(body.input, tenant, service.responses), names, (list) => offered.told(list)),
+      ...resultsInOrder(
+        messagesOfItems(
+          await withReferenced(body.input, tenant, service.responses),
+          names,
+          (list) => offered.told(list),
+          unsupportedParts,
+        ),
+        earlier?.messages,
+      ),
     ],
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])]),
