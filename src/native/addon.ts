@@ -17,6 +17,7 @@ export type ModelHandle = Handle<'model'>
 export type ContextHandle = Handle<'context'>
 export type SamplerHandle = Handle<'sampler'>
 export type CaptureHandle = Handle<'capture'>
+export type GrammarHandle = Handle<'grammar'>
 
 /** Size of one block of a tensor type; [0, 0]: the number is not in use. */
 export type TensorBlock = readonly [bytes: number, elements: number]
@@ -138,6 +139,7 @@ export interface Addon {
   captureCreate(options: object): CaptureHandle
   /** What the last decode left; gives it away. */
   captureTake(capture: CaptureHandle): RawCaptured
+  grammarCompile(model: ModelHandle, text: string): Promise<GrammarHandle>
   samplerCreate(model: ModelHandle, options: object): SamplerHandle
   samplerSample(sampler: SamplerHandle, context: ContextHandle, index: number): number
   samplerAccept(sampler: SamplerHandle, token: number): void

@@ -1,4 +1,7 @@
 // Owns the lives of native objects: who holds what, what happens when an environment ends, and how failures are told.
+#include <algorithm>
+
+#include "grammar.h"
 #include "lazy-grammar.h"
 #include "reasoning-budget.h"
 #include "tap.h"
@@ -23,12 +26,26 @@ std::string pieceOf(const llama_vocab *vocab, llama_token token) {
   return piece;
 }
 
-const std::unordered_map<std::string, llama_token> &ModelHandle::pieces() {
+const Pieces &ModelHandle::pieces() {
   std::call_once(listed, [&] {
-    for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); token++)
-      if (!llama_vocab_is_eog(vocab, token)) byPiece.emplace(pieceOf(vocab, token), token);
+    auto &[texts, ends, order, shared, own, tails, longest] = listing;
+    for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); token++) {
+      auto &text = texts.emplace_back(pieceOf(vocab, token));
+      ends.push_back(llama_vocab_is_eog(vocab, token));
+      longest = std::max(longest, text.size());
+      if (!ends.back() && !text.empty() && text[0] != '\0') order.push_back(token);
+    }
+    std::sort(order.begin(), order.end(), [&](llama_token a, llama_token b) { return texts[a] < texts[b]; });
+    for (size_t i = 0; i < order.size(); i++) {
+      auto &text = texts[order[i]], &before = texts[order[i == 0 ? 0 : i - 1]];
+      size_t same = 0;
+      while (i > 0 && same < std::min(text.size(), before.size()) && text[same] == before[same]) same++;
+      shared.push_back(same);
+      own.push_back(text.size() - same);
+      tails += text.substr(same);
+    }
   });
-  return byPiece;
+  return listing;
 }
 
 ContextHandle::ContextHandle() = default;
@@ -50,10 +67,9 @@ SamplerHandle::~SamplerHandle() { free(); }
 void SamplerHandle::free() {
   std::lock_guard<std::mutex> lock(mutex);
   lazy.reset();
-  for (auto **part : {&grammar, &chain}) {
-    if (*part != nullptr) llama_sampler_free(*part);
-    *part = nullptr;
-  }
+  grammar.reset();
+  if (chain != nullptr) llama_sampler_free(chain);
+  chain = nullptr;
 }
 
 void Live::freeAll() {

@@ -25,6 +25,21 @@ struct Failure : std::exception {
   const char *what() const noexcept override { return message.c_str(); }
 };
 
+// A vocabulary's texts.
+struct Pieces {
+  // By token, control tokens written out.
+  std::vector<std::string> texts;
+  // By token: whether it ends generation.
+  std::vector<uint8_t> ends;
+  // The tokens that write something, in the order of their texts.
+  std::vector<llama_token> order;
+  // By place in `order`: bytes that the text begins with as the one before it, and bytes behind those.
+  std::vector<uint32_t> shared, own;
+  // Those bytes behind, of all texts one after another.
+  std::string tails;
+  size_t longest = 0;
+};
+
 struct ModelHandle {
   llama_model *model = nullptr;
   const llama_vocab *vocab = nullptr;
@@ -32,12 +47,12 @@ struct ModelHandle {
   std::shared_mutex reading;
   ~ModelHandle() { free(); }
   void free();
-  // A token for every text that is one token's; none that ends generation.
-  const std::unordered_map<std::string, llama_token> &pieces();
+  // The texts of all tokens. Made at the first call, which takes a tenth of a second for a large vocabulary.
+  const Pieces &pieces();
 
  private:
   std::once_flag listed;
-  std::unordered_map<std::string, llama_token> byPiece;
+  Pieces listing;
 };
 
 // A token's text, control tokens written out.
@@ -68,7 +83,9 @@ struct ContextHandle {
   void free();
 };
 
-// A grammar that holds only from where one of the triggers stands in what was written (lazy-grammar.cc).
+// What may come next (grammar.cc).
+class Grammar;
+// Finds where a grammar wakes that holds only from there (lazy-grammar.cc).
 class LazyGrammar;
 // How long an answer may reason (reasoning-budget.cc).
 class ReasoningBudget;
@@ -77,10 +94,12 @@ struct SamplerHandle {
   std::shared_ptr<ModelHandle> model;
   // Held by whoever draws, accepts or frees: a run draws on another thread.
   std::mutex mutex;
-  // Null without a grammar, and while it sleeps.
-  llama_sampler *grammar = nullptr;
+  // Null without one.
+  std::unique_ptr<Grammar> grammar;
   // Wakes the grammar where a call begins; null where it holds from the beginning.
   std::unique_ptr<LazyGrammar> lazy;
+  // Whether the grammar holds from the next token on.
+  bool awake = false;
   // Null: as long as the model will.
   std::unique_ptr<ReasoningBudget> budget;
   llama_sampler *chain = nullptr;
@@ -209,10 +228,6 @@ std::shared_ptr<T> unboxed(const Napi::Value &value) {
 std::shared_ptr<ModelHandle> modelOf(const Napi::Value &value);
 std::shared_ptr<ContextHandle> contextOf(const Napi::Value &value);
 std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value);
-
-// Runs `body` while what is written to standard error is taken aside; returns its beginning. For short calls on the event loop's thread:
-// other threads' words are taken aside too.
-std::string withoutStderr(const std::function<void()> &body);
 
 // Tokens that are decoded together, each in a sequence.
 struct Batch {

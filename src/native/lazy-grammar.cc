@@ -1,19 +1,11 @@
 #include "lazy-grammar.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace kvfold {
 
-bool allows(llama_sampler *grammar, llama_token token) {
-  llama_token_data candidate{token, 1.0f, 0.0f};
-  llama_token_data_array array{&candidate, 1, -1, false};
-  llama_sampler_apply(grammar, &array);
-  return std::isfinite(candidate.logit);
-}
-
-LazyGrammar::LazyGrammar(ModelHandle &model, llama_sampler *pristine, const Napi::Object &options)
-    : model(model), pristine(pristine), opened(options.Get("opened").As<Napi::String>()) {
+LazyGrammar::LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options)
+    : model(model), grammar(grammar), opened(options.Get("opened").As<Napi::String>()) {
   auto longer = [&](const std::string &tag) { longest = std::max(longest, tag.size()); };
   auto listed = options.Get("triggers").As<Napi::Array>();
   for (uint32_t i = 0; i < listed.Length(); i++) longer(triggers.emplace_back(listed.Get(i).As<Napi::String>().Utf8Value()));
@@ -25,29 +17,23 @@ LazyGrammar::LazyGrammar(ModelHandle &model, llama_sampler *pristine, const Napi
   }
 }
 
-LazyGrammar::~LazyGrammar() { llama_sampler_free(pristine); }
-
-llama_sampler *LazyGrammar::begin() {
+bool LazyGrammar::begin() {
   state = State();
-  if (!advance(state, opened)) return nullptr;
-  auto *grammar = woken(state.tail);
-  if (grammar == nullptr) throw Failure("engine/bad-grammar", "The grammar does not begin with what the prompt ends with.");
-  return grammar;
-}
-
-bool LazyGrammar::permits(llama_token token) const {
-  if (llama_vocab_is_eog(model.vocab, token)) return true;
-  State next = state;
-  if (!advance(next, pieceOf(model.vocab, token))) return true;
-  auto *grammar = woken(next.tail);
-  if (grammar == nullptr) return false;
-  llama_sampler_free(grammar);
+  if (!advance(state, opened)) return false;
+  if (!grammar.beginsWith(state.tail, true)) throw Failure("engine/bad-grammar", "The grammar does not begin with what the prompt ends with.");
   return true;
 }
 
-llama_sampler *LazyGrammar::take(llama_token token) {
-  if (llama_vocab_is_eog(model.vocab, token) || !advance(state, pieceOf(model.vocab, token))) return nullptr;
-  return woken(state.tail);
+bool LazyGrammar::permits(llama_token token) const {
+  auto &pieces = model.pieces();
+  if (pieces.ends[token]) return true;
+  State next = state;
+  return !advance(next, pieces.texts[token]) || grammar.beginsWith(next.tail, false);
+}
+
+bool LazyGrammar::take(llama_token token) {
+  auto &pieces = model.pieces();
+  return !pieces.ends[token] && advance(state, pieces.texts[token]) && grammar.beginsWith(state.tail, true);
 }
 
 bool LazyGrammar::advance(State &state, const std::string &text) const {
@@ -82,29 +68,6 @@ bool LazyGrammar::advance(State &state, const std::string &text) const {
     state.tail.erase(0, open + opening->first.size());
     state.closing = opening->second;
   }
-}
-
-llama_sampler *LazyGrammar::woken(const std::string &text) const {
-  auto *grammar = llama_sampler_clone(pristine);
-  // A grammar knows characters only, so any tokens will do that make up the text.
-  for (size_t at = 0; at < text.size();) {
-    llama_token token = LLAMA_TOKEN_NULL;
-    size_t length = std::min(text.size() - at, size_t(16));
-    for (; length > 0 && token == LLAMA_TOKEN_NULL; length--) {
-      auto found = model.pieces().find(text.substr(at, length));
-      if (found != model.pieces().end()) {
-        token = found->second;
-        break;
-      }
-    }
-    if (token == LLAMA_TOKEN_NULL || !allows(grammar, token)) {
-      llama_sampler_free(grammar);
-      return nullptr;
-    }
-    llama_sampler_accept(grammar, token);
-    at += length;
-  }
-  return grammar;
 }
 
 }  // namespace kvfold

@@ -1,33 +1,27 @@
-// A grammar that holds only from where one of its triggers stands in what was written.
+// Finds where a grammar wakes that holds only from where one of its triggers stands in what was written.
 //
-// llama_sampler_init_grammar_lazy_patterns has the same purpose and was not taken: it matches a std::regex over the whole answer at every token, which
-// takes stack with its length, it knows no reasoning in which nothing triggers, and what follows a trigger within one token is only found wrong when it
-// has been written. Here a token that completes a trigger is tried before it is accepted.
+// A token that completes a trigger and goes on behind it is tried before it is accepted, and within reasoning nothing triggers.
 #pragma once
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "kvfold.h"
+#include "grammar.h"
 
 namespace kvfold {
 
-// Whether the grammar can go on with the token.
-bool allows(llama_sampler *grammar, llama_token token);
-
 class LazyGrammar {
  public:
-  // Takes the grammar, as it is before any token.
-  LazyGrammar(ModelHandle &model, llama_sampler *pristine, const Napi::Object &options);
-  ~LazyGrammar();
+  // The grammar must outlive it.
+  LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options);
   LazyGrammar(const LazyGrammar &) = delete;
-  // From the beginning: null, or the grammar where what the prompt opened wakes it.
-  llama_sampler *begin();
-  // Whether the token may be written: it wakes nothing, or what it wakes goes on with it.
+  // From the beginning; true where what the prompt opened wakes the grammar.
+  bool begin();
+  // Whether the token may be written: it wakes nothing, or the grammar begins with what it completes.
   bool permits(llama_token token) const;
-  // Takes a token that is permitted in; gives the grammar, to be freed by whom it is given, where it wakes.
-  llama_sampler *take(llama_token token);
+  // Takes a token that is permitted in; true where it wakes the grammar, which goes on behind it.
+  bool take(llama_token token);
 
  private:
   struct State {
@@ -38,11 +32,9 @@ class LazyGrammar {
   };
   // Goes on by a text; true with the text from the trigger on in `tail` when there is one.
   bool advance(State &state, const std::string &text) const;
-  // The grammar behind the text; null where it does not go.
-  llama_sampler *woken(const std::string &text) const;
 
   ModelHandle &model;
-  llama_sampler *pristine;
+  Grammar &grammar;
   std::vector<std::string> triggers;
   std::vector<std::pair<std::string, std::string>> reasoning;
   std::string opened;

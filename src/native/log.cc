@@ -1,9 +1,5 @@
-// Owns what becomes of llama.cpp's words: lines of its log are kept while a Log lives on the thread that wrote them, and dropped otherwise; what it
-// writes to standard error can be taken aside.
-#include <unistd.h>
-
+// Owns what becomes of llama.cpp's words: lines of its log are kept while a Log lives on the thread that wrote them, and dropped otherwise.
 #include <algorithm>
-#include <cstdio>
 
 #include "kvfold.h"
 
@@ -55,34 +51,6 @@ std::vector<std::string> Log::lines(const std::string &part) const {
   for (auto &[level, line] : kept)
     if (line.find(part) != std::string::npos) found.push_back(line);
   return found;
-}
-
-// llama.cpp's grammar parser writes its reasons to standard error and nowhere else.
-std::string withoutStderr(const std::function<void()> &body) {
-  std::fflush(stderr);
-  FILE *aside = std::tmpfile();
-  int kept = aside == nullptr ? -1 : dup(STDERR_FILENO);
-  if (kept < 0 || dup2(fileno(aside), STDERR_FILENO) < 0) {
-    if (kept >= 0) close(kept);
-    if (aside != nullptr) std::fclose(aside);
-    body();
-    return "";
-  }
-  std::exception_ptr failure;
-  try {
-    body();
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  std::fflush(stderr);
-  dup2(kept, STDERR_FILENO);
-  close(kept);
-  std::string said(4096, '\0');
-  std::rewind(aside);
-  said.resize(std::fread(said.data(), 1, said.size(), aside));
-  std::fclose(aside);
-  if (failure) std::rethrow_exception(failure);
-  return said;
 }
 
 }  // namespace kvfold

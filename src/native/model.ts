@@ -4,6 +4,7 @@ import {
   type Addon,
   awaiting,
   calling,
+  type GrammarHandle,
   loadedLibraries,
   type ModelHandle,
   refuse,
@@ -22,6 +23,7 @@ import type {
   ModelInfo,
   ModelOptions,
   NativeContext,
+  NativeGrammar,
   NativeModel,
   NativeSampler,
   SamplerOptions,
@@ -46,7 +48,7 @@ export class Model implements NativeModel {
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #contexts = new Set<Context>()
   readonly #samplers = new Set<Sampler>()
-  /** What uses the model on another thread: contexts that are being made, texts that are being tokenized. */
+  /** What uses the model on another thread: contexts and grammars that are being made, texts that are being tokenized. */
   readonly #using = new Set<Promise<unknown>>()
   #handle: ModelHandle | null
   #disposing: Promise<void> | null = null
@@ -221,6 +223,13 @@ export class Model implements NativeModel {
     })
   }
 
+  async compileGrammar(text: string): Promise<NativeGrammar> {
+    const { handle } = this
+    this.#refuseWithoutVocabulary()
+    checkGrammar(text)
+    return this.#elsewhere(async () => new Grammar(text, await awaiting(() => this.#addon.grammarCompile(handle, text))))
+  }
+
   /** @throws KvfoldError native/bad-argument, engine/bad-grammar, native/disposed */
   createSampler(options: SamplerOptions = {}): NativeSampler {
     const sampler = new Sampler(this.#addon, this.handle, this.info.vocabulary, options, (closed) =>
@@ -254,9 +263,12 @@ export class Model implements NativeModel {
 
 // A sampler: checks its options and its state before the addon draws.
 
-/** llama.cpp parses grammars by recursion; deeper or longer ones could exhaust its stack. */
-const DEEPEST_GRAMMAR = 500
-const LONGEST_GRAMMAR = 1_000_000
+class Grammar implements NativeGrammar {
+  constructor(
+    readonly text: string,
+    readonly handle: GrammarHandle,
+  ) {}
+}
 
 class Sampler implements NativeSampler {
   #handle: SamplerHandle | null
@@ -270,7 +282,9 @@ class Sampler implements NativeSampler {
     private readonly onDispose: (closed: Sampler) => void,
   ) {
     checkOptions(options, vocabulary)
-    this.#handle = calling(() => addon.samplerCreate(model, options))
+    const { grammar } = options
+    const raw = grammar instanceof Grammar ? { ...options, grammar: grammar.handle } : options
+    this.#handle = calling(() => addon.samplerCreate(model, raw))
     samplerHandles.set(this, () => this.#alive())
   }
 
@@ -336,7 +350,9 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
     if (Number.isNaN(bias) || bias === Infinity)
       refuse(`The logit bias of token ${token} is ${bias}; give a number or -Infinity.`)
   }
-  if (options.grammar !== undefined) checkGrammar(options.grammar)
+  if (typeof options.grammar === 'string') checkGrammar(options.grammar)
+  else if (options.grammar !== undefined && !(options.grammar instanceof Grammar))
+    refuse('A grammar is a text, or what compileGrammar gave.')
   if (options.budget !== undefined) {
     const { tokens, open, close, forced } = options.budget
     within('budget.tokens', tokens, 0, 2 ** 31 - 1, true)
@@ -352,17 +368,14 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
   if (tags.some((tag) => tag === '')) refuse('A trigger or a tag of a lazy grammar is empty; leave it out.')
 }
 
+const LONGEST_GRAMMAR = 4_000_000
+
+/** What a grammar may write out to, and how deep it may nest, the addon sees. */
 function checkGrammar(grammar: string): void {
-  const bad = (what: string): never => {
-    throw new KvfoldError('engine/bad-grammar', `The grammar ${what}; make it simpler.`)
-  }
-  if (grammar.length > LONGEST_GRAMMAR) bad(`has ${grammar.length} characters, and ${LONGEST_GRAMMAR} are the most`)
-  if (grammar.includes('\0')) bad('contains a NUL character')
-  let depth = 0
-  // Brackets in texts and character classes nest nothing.
-  for (const character of grammar.replace(/"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]/gs, '')) {
-    if (character === '(') depth++
-    else if (character === ')') depth--
-    if (depth > DEEPEST_GRAMMAR) bad(`nests more than ${DEEPEST_GRAMMAR} levels of brackets`)
-  }
+  if (grammar.length > LONGEST_GRAMMAR)
+    throw new KvfoldError(
+      'engine/bad-grammar',
+      `The grammar has ${grammar.length} characters, and ${LONGEST_GRAMMAR} are the most; make it simpler.`,
+    )
+  if (grammar.includes('\0')) throw new KvfoldError('engine/bad-grammar', 'The grammar contains a NUL character; write \\x00.')
 }

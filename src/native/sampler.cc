@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kvfold.h"
+#include "grammar.h"
 #include "lazy-grammar.h"
 #include "reasoning-budget.h"
 
@@ -19,17 +19,43 @@ double number(const Napi::Object &options, const char *name, double fallback) {
   return value.IsNumber() ? value.As<Napi::Number>().DoubleValue() : fallback;
 }
 
-void addGrammar(SamplerHandle &sampler, const std::string &grammar) {
-  if (grammar.empty()) throw Failure("engine/bad-grammar", "The grammar is empty; it must be GBNF with a rule named root.");
-  Log log;
-  auto said = withoutStderr([&] { sampler.grammar = llama_sampler_init_grammar(sampler.model->vocab, grammar.c_str(), "root"); });
-  if (sampler.grammar != nullptr) return;
-  // The parser says "parse: error parsing grammar: <reason>", then repeats the grammar.
-  const std::string introduction = "error parsing grammar: ";
-  auto start = said.find(introduction);
-  if (start == std::string::npos) throw Failure("engine/bad-grammar", "The grammar cannot be used; it must be GBNF with a rule named root" + log.why());
-  start += introduction.size();
-  throw Failure("engine/bad-grammar", "The grammar does not parse: " + said.substr(start, std::min(said.find('\n', start) - start, size_t(200))) + ".");
+// Waits for whoever reads the vocabulary, so that it is not freed meanwhile.
+std::shared_ptr<Grammar> compiled(ModelHandle &model, const std::string &text) {
+  std::shared_lock<std::shared_mutex> lock(model.reading);
+  if (model.vocab == nullptr) throw Failure("native/disposed", "The model was disposed; load it again.");
+  model.pieces();
+  return std::make_shared<Grammar>(std::make_shared<GrammarRules>(model.vocab, text), model);
+}
+
+struct GrammarHandle {
+  std::shared_ptr<ModelHandle> model;
+  std::shared_ptr<Grammar> grammar;
+};
+
+// (model, text)
+Napi::Value compile(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto handle = std::make_shared<GrammarHandle>();
+    handle->model = modelOf(info[0]);
+    return Task::run(
+        info.Env(), [handle, text = info[1].As<Napi::String>().Utf8Value()] { handle->grammar = compiled(*handle->model, text); },
+        [handle](Napi::Env env) -> Napi::Value {
+          return Napi::External<std::shared_ptr<GrammarHandle>>::New(
+              env, new std::shared_ptr<GrammarHandle>(handle), [](Napi::Env, std::shared_ptr<GrammarHandle> *box) { delete box; });
+        });
+  });
+}
+
+// A text is compiled here and now; what was compiled before is copied, so that every sampler goes its own way.
+void addGrammar(SamplerHandle &sampler, const Napi::Value &grammar) {
+  if (grammar.IsString()) {
+    sampler.grammar = std::make_unique<Grammar>(*compiled(*sampler.model, grammar.As<Napi::String>()));
+  } else {
+    auto handle = unboxed<GrammarHandle>(grammar);
+    if (handle->model != sampler.model) throw Failure("native/bad-argument", "The grammar was compiled for another model.");
+    sampler.grammar = std::make_unique<Grammar>(*handle->grammar);
+  }
+  sampler.awake = true;
 }
 
 void addChain(SamplerHandle &sampler, const Napi::Object &options) {
@@ -78,10 +104,10 @@ Napi::Value create(const Napi::CallbackInfo &info) {
     auto sampler = std::make_shared<SamplerHandle>();
     sampler->model = modelOf(info[0]);
     sampler->candidates.resize(llama_vocab_n_tokens(sampler->model->vocab));
-    if (options.Get("grammar").IsString()) addGrammar(*sampler, options.Get("grammar").As<Napi::String>());
+    if (!options.Get("grammar").IsUndefined()) addGrammar(*sampler, options.Get("grammar"));
     if (options.Get("lazy").IsObject()) {
-      sampler->lazy = std::make_unique<LazyGrammar>(*sampler->model, sampler->grammar, options.Get("lazy").As<Napi::Object>());
-      sampler->grammar = sampler->lazy->begin();
+      sampler->lazy = std::make_unique<LazyGrammar>(*sampler->model, *sampler->grammar, options.Get("lazy").As<Napi::Object>());
+      sampler->awake = sampler->lazy->begin();
     }
     if (options.Get("budget").IsObject()) sampler->budget = std::make_unique<ReasoningBudget>(options.Get("budget").As<Napi::Object>());
     addChain(*sampler, options);
@@ -89,17 +115,16 @@ Napi::Value create(const Napi::CallbackInfo &info) {
   });
 }
 
-// Asked before every accept: llama.cpp ends the process when a grammar is told of an end it does not allow.
 bool allowed(const SamplerHandle &sampler, llama_token token) {
-  if (sampler.grammar != nullptr) return allows(sampler.grammar, token);
+  if (sampler.awake) return sampler.grammar->allows(token);
   return sampler.lazy == nullptr || sampler.lazy->permits(token);
 }
 
 llama_token draw(SamplerHandle &sampler, const float *logits, bool constrained, const std::vector<llama_token> &without = {}) {
   for (size_t id = 0; id < sampler.candidates.size(); id++) sampler.candidates[id] = {static_cast<llama_token>(id), logits[id], 0.0f};
   for (auto token : without) sampler.candidates[token].logit = -INFINITY;
+  if (constrained) sampler.grammar->mask(sampler.candidates);
   llama_token_data_array array{sampler.candidates.data(), sampler.candidates.size(), -1, false};
-  if (constrained) llama_sampler_apply(sampler.grammar, &array);
   llama_sampler_apply(sampler.chain, &array);
   if (array.selected < 0 || static_cast<size_t>(array.selected) >= array.size) throw Failure("native/failed", "The samplers chose no token.");
   return array.data[array.selected].id;
@@ -108,8 +133,8 @@ llama_token draw(SamplerHandle &sampler, const float *logits, bool constrained, 
 void accept(SamplerHandle &sampler, llama_token token) {
   if (!allowed(sampler, token))
     throw Failure("engine/bad-grammar", "The grammar does not allow token " + std::to_string(token) + " here.");
-  if (sampler.grammar != nullptr) llama_sampler_accept(sampler.grammar, token);
-  else if (sampler.lazy != nullptr) sampler.grammar = sampler.lazy->take(token);
+  if (sampler.awake) sampler.grammar->take(token);
+  else if (sampler.lazy != nullptr) sampler.awake = sampler.lazy->take(token);
   if (sampler.budget != nullptr) sampler.budget->take(token, pieceOf(sampler.model->vocab, token));
   llama_sampler_accept(sampler.chain, token);
 }
@@ -136,12 +161,8 @@ Napi::Value reset(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto sampler = samplerOf(info[0]);
     std::lock_guard<std::mutex> lock(sampler->mutex);
-    if (sampler->lazy != nullptr) {
-      if (sampler->grammar != nullptr) llama_sampler_free(sampler->grammar);
-      sampler->grammar = sampler->lazy->begin();
-    } else if (sampler->grammar != nullptr) {
-      llama_sampler_reset(sampler->grammar);
-    }
+    if (sampler->grammar != nullptr) sampler->grammar->begin();
+    if (sampler->lazy != nullptr) sampler->awake = sampler->lazy->begin();
     if (sampler->budget != nullptr) sampler->budget->begin();
     llama_sampler_reset(sampler->chain);
     return info.Env().Undefined();
@@ -168,7 +189,7 @@ llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
     }
     if (due != LLAMA_TOKEN_NULL) sampler.budget->giveUp();
   }
-  bool constrain = sampler.grammar != nullptr;
+  bool constrain = sampler.awake;
   llama_token token = draw(sampler, logits, constrain && sampler.stateful);
   if (constrain && !sampler.stateful && !allowed(sampler, token)) token = draw(sampler, logits, true);
   // A token that begins a call, and goes on as none: the draw is repeated without it.
@@ -183,6 +204,7 @@ llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
 }
 
 void exportSampler(Napi::Env env, Napi::Object exports) {
+  exports.Set("grammarCompile", Napi::Function::New(env, compile));
   exports.Set("samplerCreate", Napi::Function::New(env, create));
   exports.Set("samplerSample", Napi::Function::New(env, sampleToken));
   exports.Set("samplerAccept", Napi::Function::New(env, acceptToken));

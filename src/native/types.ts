@@ -244,8 +244,8 @@ export interface SamplerOptions {
   readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
   /** 0 .. 2^32 - 2; default: another one every time. */
   readonly seed?: number
-  /** GBNF with root rule `root`. */
-  readonly grammar?: string
+  /** GBNF with root rule `root`; a text is compiled here and now, on the event loop. */
+  readonly grammar?: string | NativeGrammar
   /** The grammar holds only from where one of the triggers stands in the text, and the trigger is part of it. Needs `grammar`. */
   readonly lazy?: {
     readonly triggers: readonly string[]
@@ -297,6 +297,11 @@ export interface NativeModel {
   /** Control or unknown token (never produced by plain text). */
   isControl(token: number): boolean
   createContext(options?: ContextOptions): Promise<NativeContext>
+  /**
+   * Compiles GBNF off the event loop, in a tenth of a second at most: what would take longer is refused.
+   * @throws KvfoldError engine/bad-grammar, native/disposed
+   */
+  compileGrammar(text: string): Promise<NativeGrammar>
   createSampler(options?: SamplerOptions): NativeSampler
   /** Disposes contexts and samplers made from it first. Idempotent. */
   dispose(): Promise<void>
@@ -358,6 +363,11 @@ export interface NativeContext {
    */
   loadSequence(seq: SeqId, state: Uint8Array, options?: { readonly verify: boolean }): boolean
   dispose(): Promise<void>
+}
+
+/** A compiled grammar, for any number of samplers of the model that compiled it. */
+export interface NativeGrammar {
+  readonly text: string
 }
 
 export interface NativeSampler {
