@@ -81,7 +81,7 @@ export interface TurnOptions {
   /** Sampling, limits, the contract of edits and the like, the same for every step. */
   readonly generation: Pick<
     EngineRequest,
-    | ('sampling' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'grammar' | 'schema' | 'logprobs')
+    | ('sampling' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'grammar' | 'schema' | 'loose' | 'logprobs')
     | ('contract' | 'blend' | 'clientEdits' | 'known' | 'parent' | 'last')
   >
   /** What the answer of the first step begins with. Default: nothing. */

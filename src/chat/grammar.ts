@@ -4,7 +4,7 @@
  */
 import { KvfoldError } from '../core/errors.js'
 import type { ToolDefinition } from './message.js'
-import type { AnySchema, Schema } from './schema/merge.js'
+import { type AnySchema, type LeaveOut, type Schema, Work } from './schema/merge.js'
 import { FREE_JSON, GrammarRules, literal, PYTHON_JSON, PYTHON_LITERALS, textWithout } from './schema/rules.js'
 import { type SchemaOptions, SchemaWriter } from './schema/schema-grammar.js'
 
@@ -90,34 +90,73 @@ export function addCalls(
   tools: readonly ToolDefinition[],
   single: boolean,
 ): string {
-  tools.forEach(({ name, parameters, strict = false }, index) => {
+  const work = new Work(MOST_TOOL_WORK)
+  tools.forEach((tool, index) => {
     const args = `args-${index}`
-    const given = parametersOf(parameters)
-    const options = { prefix: args, loose: !strict }
-    const written = (schema: Schema) =>
-      typeof style === 'object'
-        ? taggedArguments(rules, schema, style, options)
-        : style === 'python'
-          ? namedArguments(rules, schema, options)
-          : new SchemaWriter(rules, schema, options).whole()
-    // A schema that is none says nothing of what a call may be, unless somebody relies on it.
-    rules.add(args, strict ? written(given) : (rules.attempt(() => written(given), null) ?? written({ type: 'object' })))
-    rules.add(`call-${index}`, write(name, args))
+    rules.add(args, argumentsOf(rules, tool, { prefix: args, work: work.share() }, style))
+    rules.add(`call-${index}`, write(tool.name, args))
   })
   // There is no such character in any answer.
   rules.add('call', tools.length === 0 ? '[\\x00]' : tools.map((_, index) => `call-${index}`).join(' | '))
   return between === null || single ? 'call' : `call (${between}call )*`
 }
 
-/** @throws KvfoldError engine/bad-grammar where the schema of a strict tool is none, or says what no grammar can */
-export function refuseBadTools(tools: readonly ToolDefinition[]): void {
-  for (const { name, parameters, strict = false } of tools)
+/** Steps that all tools of a request may take together. */
+const MOST_TOOL_WORK = 250_000
+/** Bounds above this are left out where they are too much together. */
+const SMALL = 100
+
+/** GBNF of a tool's arguments. `leaveOut` hears what of its schema they are not held to. @throws KvfoldError engine/bad-grammar where the tool is strict */
+function argumentsOf(
+  rules: GrammarRules,
+  { name, parameters, strict = false }: ToolDefinition,
+  { prefix, work }: Required<Pick<SchemaOptions, 'prefix' | 'work'>>,
+  style?: CallForm['style'],
+  leaveOut: LeaveOut = () => undefined,
+): string {
+  const written = (schema: Schema, options: Omit<SchemaOptions, 'prefix'>) =>
+    typeof style === 'object'
+      ? taggedArguments(rules, schema, style, { prefix, ...options })
+      : style === 'python'
+        ? namedArguments(rules, schema, { prefix, ...options })
+        : new SchemaWriter(rules, schema, { prefix, ...options }).whole()
+  const given = parametersOf(parameters)
+  if (strict)
     try {
-      if (strict) new SchemaWriter(new GrammarRules(FREE_JSON), parametersOf(parameters), { prefix: 'args' }).whole()
+      return written(given, { work })
     } catch (error) {
       if (!(error instanceof KvfoldError)) throw error
       throw new KvfoldError(error.code, `The tool ${JSON.stringify(name)}: ${error.message}`, { cause: error })
     }
+  const attempt = (options: Omit<SchemaOptions, 'prefix' | 'leaveOut'>, otherwise: () => string) => {
+    const left: string[] = []
+    return rules.attempt(() => {
+      const body = written(given, { ...options, leaveOut: (place) => left.push(place) })
+      for (const place of left) leaveOut(place)
+      return body
+    }, otherwise)
+  }
+  return attempt({ work }, () =>
+    // With smaller repetitions; a schema that is none says nothing of what a call may be, unless somebody relies on it.
+    attempt({ work: work.again(), most: SMALL }, () => {
+      leaveOut('#')
+      return written({ type: 'object' }, {})
+    }),
+  )
+}
+
+/**
+ * What calls of these tools are not held to, as names of tools with places in their schemas.
+ * @throws KvfoldError engine/bad-grammar naming the tool and the place, where a strict tool's schema is none or cannot be kept to
+ */
+export function leftOutOfTools(tools: readonly ToolDefinition[]): readonly string[] {
+  const work = new Work(MOST_TOOL_WORK)
+  return tools.flatMap((tool, index) => {
+    const left = new Set<string>()
+    const options = { prefix: `args-${index}`, work: work.share() }
+    argumentsOf(new GrammarRules(FREE_JSON), tool, options, undefined, (place) => left.add(`${tool.name}: ${place}`))
+    return [...left]
+  })
 }
 
 /** Parameters that say no more than that allow any object. */
@@ -144,12 +183,13 @@ function opening(rules: GrammarRules, prompt: string, { open, close }: Reasoning
 
 /**
  * GBNF, root rule `root`, of a JSON schema's values. Properties stand in the schema's order, and there are no others where the schema names some and
- * does not say that there may be. docs/serving.md says which keywords it takes.
+ * does not say that there may be. docs/serving.md says which keywords it takes. `leaveOut`: others are left out, and it hears of their places.
  * @throws KvfoldError engine/bad-grammar naming the keyword that is wrong or outside of that, and its place in the schema
  */
-export function jsonSchemaGrammar(schema: unknown): string {
+export function jsonSchemaGrammar(schema: unknown, leaveOut?: LeaveOut): string {
   const rules = new GrammarRules(FREE_JSON)
-  rules.add('root', new SchemaWriter(rules, schema as AnySchema, { prefix: 's' }).whole())
+  const options = { prefix: 's', ...(leaveOut === undefined ? {} : { leaveOut }) }
+  rules.add('root', new SchemaWriter(rules, schema as AnySchema, options).whole())
   return rules.text()
 }
 

@@ -7,7 +7,7 @@ import type { StepCache } from '../kv/checkpoint-cache.js'
 import type { CacheSalt } from '../kv/tenant-salts.js'
 import { editedFrom, Lineage, Lineages, NOWHERE, type PlacedWording } from '../kv/lineage.js'
 import type { Terms } from '../kv/plan/parts.js'
-import type { ModelInfo, NativeModel, SamplerOptions } from '../native/types.js'
+import type { ModelInfo, NativeGrammar, NativeModel, SamplerOptions } from '../native/types.js'
 import type { EngineRequest } from './engine.js'
 import type { JobRequest, JobResult } from './job.js'
 import { KvfoldError } from '../core/errors.js'
@@ -115,6 +115,8 @@ interface AnswerForm {
   readonly grammar?: string | undefined
   /** A JSON schema. */
   readonly schema?: unknown
+  /** What of it cannot be kept is left out. */
+  readonly loose?: boolean | undefined
 }
 
 /** @throws KvfoldError engine/bad-request for a grammar and a schema */
@@ -151,12 +153,12 @@ export const wholeOf = ({ text, tokens }: JobResult, beginning: AnswerBeginning 
     ? { text, tokens }
     : { text: beginning.text + text, tokens: Int32Array.from([...beginning.tokens, ...tokens]) }
 
-type HeldForm = Pick<SamplerOptions, 'grammar' | 'lazy'>
+type HeldForm = Pick<SamplerOptions, 'lazy'> & { readonly grammar?: string }
 
 /** The form as a sampler takes it. @throws KvfoldError engine/bad-grammar for a schema that is none or cannot be converted */
-export function formGrammar({ grammar, schema }: AnswerForm): HeldForm {
+export function formGrammar({ grammar, schema, loose = false }: AnswerForm): HeldForm {
   refuseTwoForms({ grammar, schema })
-  if (schema !== undefined) return { grammar: jsonSchemaGrammar(schema) }
+  if (schema !== undefined) return { grammar: jsonSchemaGrammar(schema, loose ? () => undefined : undefined) }
   return grammar === undefined ? {} : { grammar }
 }
 
@@ -195,10 +197,33 @@ function grammarOf(format: ChatFormat, request: EngineRequest): HeldForm {
  * What a request holds its answer to: its form or its calls, and how long it may reason, where the template's reasoning can be told.
  * @throws KvfoldError as `grammarOf`
  */
-export const heldTo = (format: ChatFormat, model: NativeModel, request: EngineRequest): Partial<SamplerOptions> => ({
+export const heldTo = (
+  format: ChatFormat,
+  model: NativeModel,
+  request: EngineRequest,
+): HeldForm & Pick<SamplerOptions, 'budget'> => ({
   ...grammarOf(format, request),
   ...budgetOf(format, model, request),
 })
+
+/**
+ * A grammar, compiled off the event loop.
+ * @throws KvfoldError engine/bad-grammar; engine/cancelled as soon as `signal` aborts
+ */
+export function compiled(model: NativeModel, grammar: string, signal?: AbortSignal): Promise<NativeGrammar> {
+  const compiling = model.compileGrammar(grammar)
+  if (signal === undefined) return compiling
+  return new Promise((resolve, reject) => {
+    const cancel = () => {
+      reject(new KvfoldError('engine/cancelled', 'The request was cancelled before it began.'))
+    }
+    if (signal.aborted) cancel()
+    signal.addEventListener('abort', cancel, { once: true })
+    void compiling.then(resolve, reject).finally(() => {
+      signal.removeEventListener('abort', cancel)
+    })
+  })
+}
 
 function budgetOf(
   format: ChatFormat,

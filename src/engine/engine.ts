@@ -63,6 +63,8 @@ export interface EngineRequest {
   /** GBNF, or a JSON schema the answer must satisfy; not both. */
   readonly grammar?: string
   readonly schema?: unknown
+  /** What of the schema a grammar cannot keep is left out. Default: it is refused. */
+  readonly loose?: boolean
   /** Alternatives to report per token, 0..20. Default none. */
   readonly logprobs?: number
   /** Where tokens look, reduced while it is computed. Engines that cannot say refuse with attention/unavailable. */

@@ -48,6 +48,7 @@ export type Completion = Omit<JobRequest, 'prompt' | 'sampler' | 'salt'> & {
   /** As EngineRequest's. */
   readonly grammar?: string
   readonly schema?: unknown
+  readonly loose?: boolean
 }
 
 /** Cells when neither the caller nor a small model says otherwise. */

@@ -28,6 +28,7 @@ import {
 import { AttentionWatch } from './attention-capture.js'
 import {
   ClientEdits,
+  compiled,
   formGrammar,
   heldTo,
   isClosed,
@@ -199,15 +200,17 @@ export class LlamaEngine implements Engine {
 
   /** Generates after exactly these tokens; the cache is shared with all conversations. */
   async complete(request: Completion): Promise<JobResult> {
-    const { tokens, origin, sampling, grammar, schema, tenant, ...rest } = request
+    const { tokens, origin, sampling, grammar, schema, loose, tenant, ...rest } = request
     this.#refuseDisposed()
     refuseForeign(tokens, this.model.info)
+    const form = formGrammar({ grammar, schema, loose })
+    const held = form.grammar === undefined ? {} : { grammar: await compiled(this.model, form.grammar, request.signal) }
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
     return this.#submit({
       ...rest,
       salt: this.#salts.of(tenant),
       prompt: { tokens, messages, ...(origin === undefined ? {} : { origin }) },
-      sampler: { ...samplerOptions(sampling), ...formGrammar({ grammar, schema }) },
+      sampler: { ...samplerOptions(sampling), ...held },
     })
   }
 
@@ -333,6 +336,9 @@ export class LlamaEngine implements Engine {
     const { tools = [], edits = [], continues = false } = request
     const messages = this.#ownAnswers.of(request.messages)
     refuseBadForm(request)
+    // Before anything is rendered: from there to the scheduler nothing may come between.
+    const { grammar, ...rest } = heldTo(format, this.model, request)
+    const held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
     if (edits.some(({ forget }) => forget)) this.forget(shadowOf(request.conversation))
     const shown = { messages, tools, edits, continues }
     const { rendered, forgotten } = isLong(messages, tools)
@@ -352,7 +358,7 @@ export class LlamaEngine implements Engine {
     const cut = { early: false }
     const result = await this.#submit({
       ...this.#clientEdits.asked(request, rendered, this.#salts.of(request.tenant), termsOf(request, this.options)),
-      sampler: { ...samplerOptions(request.sampling), ...heldTo(format, this.model, request) },
+      sampler: { ...samplerOptions(request.sampling), ...held },
       ...(request.maxTokens === undefined ? {} : { maxTokens: request.maxTokens }),
       ...(request.stop === undefined ? {} : { stop: request.stop }),
       ...(request.logprobs === undefined ? {} : { logprobs: request.logprobs }),

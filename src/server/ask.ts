@@ -20,7 +20,8 @@ export { PUBLIC, type Tenant } from '../core/ids.js'
 
 /** What the text of an answer must be: JSON by a schema, any JSON object, or whatever a GBNF grammar says. */
 export type AnswerFormat =
-  | { readonly kind: 'schema'; readonly schema: unknown }
+  /** `loose`: what of the schema cannot be kept is left out, and told (`Answer.unread`). Default: it is refused. */
+  | { readonly kind: 'schema'; readonly schema: unknown; readonly loose?: boolean }
   | { readonly kind: 'json' }
   | { readonly kind: 'grammar'; readonly grammar: string }
 
@@ -177,7 +178,10 @@ export interface Answer {
   readonly contextCalls: number
   /** What it was sampled with, defaults included; left out where nothing was said and the engine knows none. */
   readonly sampling?: Sampling
-  /** Fields of `Ask.template` that the model's template does not read and nothing else here carries out, each once. */
+  /**
+   * Fields of `Ask.template` that the model's template does not read and nothing else here carries out, each once; and places in the schemas of tools
+   * and of a loose format that the answer was not held to.
+   */
   readonly unread: readonly string[]
 }
 
@@ -227,7 +231,7 @@ export interface CompletionAsk extends Pick<
 
 export interface CompletionAnswer extends Pick<
   Answer,
-  'model' | 'finish' | 'stop' | 'usage' | 'timing' | 'waited' | 'logprobs' | 'sampling'
+  'model' | 'finish' | 'stop' | 'usage' | 'timing' | 'waited' | 'logprobs' | 'sampling' | 'unread'
 > {
   readonly text: string
   readonly tokens: readonly number[]
@@ -363,6 +367,6 @@ export const late = (milliseconds: number | undefined): KvfoldError =>
 // What answers have in common, whether they came from a conversation or from bare text.
 
 /** What `Answer` and `CompletionAnswer` have in common. */
-export type AnyAnswer = Pick<Answer, 'model' | 'finish' | 'usage' | 'timing' | 'waited'>
+export type AnyAnswer = Pick<Answer, 'model' | 'finish' | 'usage' | 'timing' | 'waited' | 'unread'>
 
 export type AnyAsked<A extends AnyAnswer> = Omit<Asked, 'answer'> & { readonly answer: Promise<A> }

@@ -11,6 +11,7 @@ import {
   type AnySchema,
   type Plain,
   type Schema,
+  type SchemaRoot,
 } from './merge.js'
 
 /** How far into two schemas it looks. */
@@ -21,21 +22,27 @@ const DEEPEST = 6
  * not or has apart. Objects are written with the properties that their schema names, unless it says more
  * or is only a part of what is asked (`isOpen`). False also where that cannot be told.
  */
-function areApart(root: unknown, written: AnySchema, other: AnySchema, isOpen: boolean, depth = 0): boolean {
+function areApart(root: SchemaRoot, written: AnySchema, other: AnySchema, isOpen: boolean, depth = 0): boolean {
   if (depth > DEEPEST) return false
-  const plain = (schema: AnySchema): readonly Plain[] =>
-    alternatives(root, schema, '#').flatMap((each) =>
+  root.work.spend(1, '#')
+  const plain = (schema: AnySchema): readonly Plain[] => {
+    const known = typeof schema === 'object' ? root.plains.get(schema) : undefined
+    if (known !== undefined) return known
+    const found = alternatives(root, schema, '#').flatMap((each) =>
       each['$ref'] === undefined ? [each] : depthless(root, each['$ref'] as string),
     )
+    if (typeof schema === 'object') root.plains.set(schema, found)
+    return found
+  }
   return plain(written).every((a) => plain(other).every((b) => plainApart(root, a, b, isOpen, depth)))
 }
 
 /** What a reference comes to, when it does not lead to another one. */
-function depthless(root: unknown, reference: string): readonly Plain[] {
+function depthless(root: SchemaRoot, reference: string): readonly Plain[] {
   return alternatives(root, resolve(root, reference, '#'), '#').map((each) => (each['$ref'] === undefined ? each : {}))
 }
 
-function plainApart(root: unknown, a: Plain, b: Plain, isOpen: boolean, depth: number): boolean {
+function plainApart(root: SchemaRoot, a: Plain, b: Plain, isOpen: boolean, depth: number): boolean {
   const [ours, theirs] = [listed(a), listed(b)]
   if (ours !== null && theirs !== null) {
     const known = new Set(theirs.map(canonical))
@@ -80,7 +87,7 @@ function rangeApart(a: Schema, b: Schema): boolean {
 
 const lengthApart = (a: Schema, b: Schema): boolean => number(a['maxLength'], Infinity) < number(b['minLength'], 0)
 
-function objectsApart(root: unknown, a: Schema, b: Schema, isOpen: boolean, depth: number): boolean {
+function objectsApart(root: SchemaRoot, a: Schema, b: Schema, isOpen: boolean, depth: number): boolean {
   const [ours, theirs] = [a, b].map(({ properties }) => (isSchema(properties) ? properties : {})) as [Schema, Schema]
   const [needed, wanted] = [a, b].map(({ required }) => (Array.isArray(required) ? (required as readonly string[]) : []))
   const isClosed =
@@ -94,14 +101,15 @@ function objectsApart(root: unknown, a: Schema, b: Schema, isOpen: boolean, dept
 }
 
 /** @throws KvfoldError engine/bad-grammar where a value may be one of several alternatives of the schema's oneOf */
-export function refuseOverlap(root: unknown, schema: Schema, path: string, isPart: boolean): void {
+export function refuseOverlap(root: SchemaRoot, schema: Schema, path: string, isPart: boolean): void {
   const { oneOf, ...rest } = schema
   const choices = oneOf as readonly AnySchema[]
   const beside = Object.keys(rest).length === 0
   const whole = (choice: AnySchema): AnySchema => (beside ? choice : { allOf: [rest, choice] })
-  choices.forEach((a, i) => {
-    choices.forEach((b, j) => {
-      if (i !== j && !areApart(root, whole(a), whole(b), isPart))
+  const wholes = choices.map(whole)
+  wholes.forEach((a, i) => {
+    wholes.forEach((b, j) => {
+      if (i !== j && !areApart(root, a, b, isPart))
         refuse(
           `has alternatives that one value may satisfy both (${i} and ${j}), which a grammar cannot keep apart; use anyOf`,
           path,

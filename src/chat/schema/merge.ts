@@ -1,4 +1,5 @@
 /** Owns what a JSON schema asks for, in one: references followed, allOf put together, alternatives side by side; and the refusal of what no grammar can say. */
+import { createContext, Script } from 'node:vm'
 import { Check } from 'typebox/schema'
 import { KvfoldError } from '../../core/errors.js'
 import { objectOf, writtenEntries } from '../../core/written-json.js'
@@ -24,6 +25,50 @@ const REMARKS = new Set([
   ...['contentEncoding', 'contentMediaType', 'contentSchema', 'markdownDescription', 'enumNames', 'enumDescriptions'],
 ])
 
+/** Steps that one schema may take: a tenth of a second or two. One with a thousand properties takes some ten thousand. */
+const MOST_WORK = 200_000
+
+/** How much work may still go into a schema, or into several together. */
+export class Work {
+  constructor(
+    private left = MOST_WORK,
+    private readonly of: Work | null = null,
+  ) {}
+
+  /** For one schema among several: no more than what one may take, and than what is left for all. */
+  share(): Work {
+    return new Work(Math.min(MOST_WORK, this.left), this)
+  }
+
+  /** For another try of the same schema. */
+  again(): Work {
+    return this.of === null ? new Work() : this.of.share()
+  }
+
+  /** @throws KvfoldError engine/bad-grammar when nothing is left */
+  spend(steps: number, path: string): void {
+    this.#take(steps)
+    if (this.left < 0)
+      refuse(
+        'multiplies to more than a grammar can hold; ask for fewer or shorter repetitions, and let fewer definitions, allOf and anyOf name each other',
+        path,
+      )
+  }
+
+  #take(steps: number): void {
+    this.left -= steps
+    if (this.of !== null) this.of.#take(steps)
+  }
+}
+
+/** A whole schema, to which its references lead. */
+export interface SchemaRoot {
+  readonly schema: unknown
+  readonly work: Work
+  /** Alternatives of schemas that were asked for before (apart.ts). */
+  readonly plains: WeakMap<object, readonly Plain[]>
+}
+
 /** Whether a value is one of the schema's; one that cannot be judged is not. */
 export function satisfies(schema: AnySchema, value: unknown): boolean {
   try {
@@ -43,6 +88,26 @@ function isWithin(schema: AnySchema, value: unknown): boolean {
     (!isSchemaNumber(exclusiveMinimum) || compareNumbers(value, exclusiveMinimum) > 0) &&
     (!isSchemaNumber(exclusiveMaximum) || compareNumbers(value, exclusiveMaximum) < 0)
   )
+}
+
+/** Milliseconds that regular expressions have for all values together: one that goes back and forth has no end. */
+const LONGEST_MATCH = 100
+const room = createContext({ judge: () => [] as readonly unknown[] })
+const judging = new Script('judge()')
+
+/** Those of the values that are the schema's. @throws KvfoldError engine/bad-grammar where its regular expressions take too long to say */
+export function satisfying<T>(schema: AnySchema, values: readonly T[], path: string): readonly T[] {
+  const judge = () => values.filter((value) => satisfies(schema, value))
+  if (!JSON.stringify(schema).includes('attern')) return judge()
+  room['judge'] = judge
+  try {
+    return judging.runInContext(room, { timeout: LONGEST_MATCH }) as readonly T[]
+  } catch {
+    return refuse(
+      'has a regular expression that takes too long to match its values; write it without repetitions within repetitions',
+      path,
+    )
+  }
 }
 
 const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0
@@ -81,7 +146,7 @@ const BEYOND = new Set([
 ])
 
 /** Where a reference leads. @throws KvfoldError engine/bad-grammar */
-export function resolve(root: unknown, reference: string, path: string): AnySchema {
+export function resolve({ schema: root }: SchemaRoot, reference: string, path: string): AnySchema {
   if (reference !== '#' && !reference.startsWith('#/'))
     refuse(`has the $ref ${JSON.stringify(reference.slice(0, 200))}, which is not a place in this schema (#/...)`, path)
   let found: unknown = root
@@ -107,14 +172,22 @@ function unescaped(part: string): string {
 /** Schemas nest and refer to at most so many others. */
 const DEEPEST = 200
 
+/** Hears of the place of a keyword that a grammar leaves out. */
+export type LeaveOut = (place: string) => void
+
 /**
- * Looks at everything that a schema can come to. `loose`: what is well-formed and cannot be said passes, to be left out.
+ * Looks at everything that a schema can come to. `leaveOut`: what is well-formed and cannot be said is left out.
  * @throws KvfoldError engine/bad-grammar naming the keyword and its place
  */
-export function check(root: unknown, loose: boolean, onOneOf: (schema: Schema, path: string, isPart: boolean) => void): void {
+export function check(
+  root: SchemaRoot,
+  leaveOut: LeaveOut | null,
+  onOneOf: (schema: Schema, path: string, isPart: boolean) => void,
+): void {
   const seen = new Set<string>()
   /** `isPart`: another schema is asked of the same value. */
   const visit = (schema: unknown, path: string, depth: number, isPart = false): void => {
+    root.work.spend(1, path)
     if (typeof schema === 'boolean') return
     if (!isSchema(schema)) refuse('must be an object, true or false', path)
     if (depth > DEEPEST) refuse(`nests more than ${DEEPEST} levels`, path)
@@ -146,10 +219,14 @@ export function check(root: unknown, loose: boolean, onOneOf: (schema: Schema, p
         if (!isSchema(value)) refuse('must be an object of schemas', at)
       } else if (keyword === 'items' && isList(value)) inner([...value.entries()])
       else if (OF_ONE.includes(keyword)) visit(value, at, depth + 1)
-      else if (!loose) refuseBeyond(keyword, value, path, at)
+      else {
+        const why = beyond(keyword, value)
+        if (why !== null && leaveOut === null) refuse(why, keyword in VALUES ? at : path)
+        else if (why !== null) leaveOut!(at)
+      }
     }
   }
-  visit(root, '#', 0)
+  visit(root.schema, '#', 0)
 }
 
 function checkTypes(value: unknown, at: string): void {
@@ -159,13 +236,11 @@ function checkTypes(value: unknown, at: string): void {
     refuse(listed.length === 0 ? 'has no type' : `has the unknown type ${JSON.stringify(unknown)}`, at)
 }
 
-function refuseBeyond(keyword: string, value: unknown, path: string, at: string): void {
-  if (keyword in VALUES || REMARKS.has(keyword) || keyword.startsWith('x-')) {
-    if (keyword === 'uniqueItems' && value === true) refuse('is true, which is not supported', at)
-    if (keyword === 'multipleOf' && value !== 1) refuse('may only be 1 (type integer says the same)', at)
-    return
-  }
-  refuse(`uses ${keyword}, which ${BEYOND.has(keyword) ? 'is not supported' : 'is no keyword that is known here'}`, path)
+/** Why a grammar cannot say it; null: it can. */
+function beyond(keyword: string, value: unknown): string | null {
+  if (keyword === 'uniqueItems') return value === true ? 'is true, which is not supported' : null
+  if (keyword in VALUES || REMARKS.has(keyword) || keyword.startsWith('x-')) return null
+  return `uses ${keyword}, which ${BEYOND.has(keyword) ? 'is not supported' : 'is no keyword that is known here'}`
 }
 
 /** Alternatives that a schema may come to. */
@@ -178,7 +253,8 @@ export type Plain = Schema
  * What values of a schema may be, as alternatives. A reference with nothing beside it stays one, so that it may come back to itself.
  * @throws KvfoldError engine/bad-grammar
  */
-export function alternatives(root: unknown, schema: AnySchema, path: string, depth = 0): readonly Plain[] {
+export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, depth = 0): readonly Plain[] {
+  root.work.spend(1, path)
   if (schema === true) return [{}]
   if (schema === false) return []
   if (depth > DEEPEST) refuse('refers to itself without an end', path)
@@ -207,9 +283,20 @@ export function alternatives(root: unknown, schema: AnySchema, path: string, dep
   if (lists.length === 0) return [{}]
   return lists.slice(1).reduce<readonly Plain[]>((before, next) => {
     if (before.length * next.length > MOST_ALTERNATIVES) refuse(`comes to more than ${MOST_ALTERNATIVES} alternatives`, path)
-    return before.flatMap((a) => next.map((b) => merged(a, b, path)).filter((each) => each !== null))
+    return before.flatMap((a) => {
+      root.work.spend(sizeOf(a) * next.length, path)
+      return next.map((b) => merged(a, b, path)).filter((each) => each !== null)
+    })
   }, lists[0]!)
 }
+
+/** About how much there is to put together. */
+const sizeOf = ({ properties, enum: values, required }: Schema): number =>
+  4 +
+  [isSchema(properties) ? Object.keys(properties) : [], values, required].reduce(
+    (sum: number, each) => sum + (isList(each) ? each.length : 0),
+    0,
+  )
 
 const equal = (a: unknown, b: unknown): boolean => canonical(a) === canonical(b)
 
@@ -247,7 +334,8 @@ function merged(a: Plain, b: Plain, path: string): Plain | null {
   const [values, more] = [listed(a), listed(b)]
   if (values !== null && more !== null) {
     delete result['const']
-    result['enum'] = values.filter((value) => more.some((other) => equal(value, other)))
+    const known = new Set(more.map(canonical))
+    result['enum'] = values.filter((value) => known.has(canonical(value)))
     if ((result['enum'] as unknown[]).length === 0) return null
   }
   for (const name of ['minLength', 'minItems', 'minProperties']) larger(result, a, b, name)

@@ -128,8 +128,10 @@ export function patternRule(pattern: Pattern, writing: Writing): string | null {
   }
 }
 
-/** llama.cpp writes every repetition out, and takes no more than so many at once. */
+/** Every repetition is written out; more than so many are written as blocks. */
 const MOST_REPEATED = 500
+/** Blocks write what they repeat several times. */
+const LONGEST_REPEATED = 20_000
 
 /** `part` from `least` to `most` times. */
 export function repeated(part: string, least: number, most: number): string {
@@ -138,6 +140,8 @@ export function repeated(part: string, least: number, most: number): string {
   if (least === 1 && most === Infinity) return `${part}+`
   if (least === 0 && most === 1) return `${part}?`
   if (most <= MOST_REPEATED) return `${part}{${least}${most === least ? '' : `,${most}`}}`
+  if (part.length > LONGEST_REPEATED)
+    throw new KvfoldError('engine/bad-grammar', `repeats what takes more than ${LONGEST_REPEATED} characters of a grammar`)
   // Whole blocks, then less than a block.
   const block = `( ${part}{${MOST_REPEATED}} )`
   if (least > MOST_REPEATED) {
@@ -190,6 +194,46 @@ export function ofLength(pattern: Pattern, least: number, most: number): Pattern
   return { kind: 'all', parts: parts.map((part) => (part === only ? { ...only, ...bounds } : part)) }
 }
 
+/** Of what may be spent on more than the fewest characters, how much the first part gets that may have more. */
+const SHARES = [0, 0.25, 0.5, 0.75, 1]
+const HALF = [0.5]
+
+/** The pattern with matches of at most so many characters: most of them, and none where the shortest is longer. `ways`: how its first part may share. */
+export function shortened(pattern: Pattern, most: number, ways: readonly number[] = SHARES): Pattern {
+  const [shortest, longest] = lengthsOf(pattern)
+  if (longest <= most) return pattern
+  if (shortest > most) return { kind: 'any', parts: [] }
+  switch (pattern.kind) {
+    case 'set':
+      return pattern
+    case 'any':
+      return { kind: 'any', parts: pattern.parts.map((part) => shortened(part, most, ways)) }
+    case 'repeat': {
+      const { part, least } = pattern
+      const [, widest] = lengthsOf(part)
+      const count = Math.floor(most / widest)
+      if (count >= Math.max(least, 1)) return { ...pattern, most: Math.min(pattern.most, count) }
+      const fewest = Math.max(least, 1)
+      return { ...pattern, part: shortened(part, Math.floor(most / fewest), HALF), most: fewest }
+    }
+    case 'all': {
+      const at = pattern.parts.findIndex((part) => lengthsOf(part)[0] < lengthsOf(part)[1])
+      const first = pattern.parts[at]!
+      const [before, after] = [pattern.parts.slice(0, at), pattern.parts.slice(at + 1)]
+      const rest: Pattern = { kind: 'all', parts: after }
+      const [fewest, widest] = lengthsOf(first)
+      const spare = most - shortest
+      const isLast = lengthsOf(rest)[0] === lengthsOf(rest)[1]
+      const split = (share: number): Pattern => {
+        const given = Math.min(Math.floor(spare * share), widest - fewest)
+        const own = shortened(first, fewest + given, HALF)
+        return { kind: 'all', parts: [...before, own, shortened(rest, lengthsOf(rest)[0] + spare - given, HALF)] }
+      }
+      return isLast ? split(1) : { kind: 'any', parts: ways.map(split) }
+    }
+  }
+}
+
 /** Any text. */
 const anyText: Pattern = { kind: 'repeat', part: { kind: 'set', set: EVERY }, least: 0, most: Infinity }
 
@@ -218,6 +262,8 @@ export function mayHave(pattern: Pattern, char: string): boolean {
 
 /** A JSON schema's pattern: what has a match of it somewhere. @throws KvfoldError engine/bad-grammar */
 export function parsePattern(source: string): Pattern {
+  if (source.length > LONGEST_PATTERN)
+    throw new KvfoldError('engine/bad-grammar', `has ${source.length} characters, and ${LONGEST_PATTERN} are the most`)
   try {
     // What JavaScript refuses is no regular expression of a JSON schema.
     new RegExp(source, 'u')
@@ -230,9 +276,14 @@ export function parsePattern(source: string): Pattern {
 /** One that is the whole text. */
 export const wholePattern = (source: string): Pattern => parsePattern(`^(?:${source})$`)
 
+const LONGEST_PATTERN = 20_000
+/** Groups may be so deep within each other. */
+const DEEPEST = 100
+
 class PatternReader {
   readonly #chars: readonly string[]
   #at = 0
+  #depth = 0
 
   constructor(source: string) {
     this.#chars = Array.from(source)
@@ -301,11 +352,14 @@ class PatternReader {
     this.#at++
     if (char === '(') {
       const opening = this.#chars.slice(this.#at, this.#at + 3).join('')
-      const name = /^\?<[A-Za-z_$][\w$]*>/.exec(this.#chars.slice(this.#at).join(''))?.[0]
+      const name = /^\?<[A-Za-z_$][\w$]*>/.exec(this.#chars.slice(this.#at, this.#at + 200).join(''))?.[0]
       if (opening.startsWith('?:')) this.#at += 2
       else if (name !== undefined) this.#at += name.length
       else if (opening.startsWith('?')) throw this.#cannot(`the group (${opening}`)
+      if (this.#depth >= DEEPEST) throw this.#cannot(`groups ${DEEPEST} deep`)
+      this.#depth++
       const inside = this.#choice(false)
+      this.#depth--
       this.#at++
       return inside
     }
@@ -356,7 +410,7 @@ class PatternReader {
     }
     if (Object.hasOwn(sets, char)) return sets[char]!
     const controls: Readonly<Record<string, number>> = { n: 10, r: 13, t: 9, f: 12, v: 11, 0: 0, ...(inSet ? { b: 8 } : {}) }
-    const rest = this.#chars.slice(this.#at).join('')
+    const rest = this.#chars.slice(this.#at, this.#at + 12).join('')
     const form = char === 'x' ? /^([0-9a-f]{2})/i : /^(?:\{([0-9a-f]+)\}|([0-9a-f]{4}))/i
     const [hex, code] = 'xu'.includes(char) ? (form.exec(rest)?.filter((group) => group) ?? []) : []
     if (hex !== undefined && code !== undefined) {

@@ -24,14 +24,11 @@ export function sequenceOf(
   const isCounted = least > needed || most < entries.length
   const known = new Map<string, string | null>()
   /** What follows behind `count` properties (not counted: 1 for any number), from the entry at `at` on. */
-  const from = (at: number, count: number): string | null => {
-    const key = `${at} ${count}`
-    if (!known.has(key)) {
-      const made = at < entries.length ? entry(at, count) : others(count)
-      // A rule, as several places lead here.
-      known.set(key, made === null || made === '' ? made : rule(made))
-    }
-    return known.get(key)!
+  const from = (at: number, count: number): string | null => known.get(`${at} ${count}`) ?? null
+  const follow = (at: number, count: number): void => {
+    const made = at < entries.length ? entry(at, count) : others(count)
+    // A rule, as several places lead here.
+    known.set(`${at} ${count}`, made === null || made === '' ? made : rule(made))
   }
   const entry = (at: number, count: number): string | null => {
     const { pair, isNeeded } = entries[at]!
@@ -51,29 +48,43 @@ export function sequenceOf(
     const some = `${other} ${repeated(`( ${comma} ${other} )`, 0, room - 1)}`
     return missing > 0 ? some : `( ${some} )?`
   }
+  // From the last one on, as there may be thousands.
+  let neededBefore = needed
+  for (let at = entries.length; at >= 0; at--) {
+    if (entries[at]?.isNeeded === true) neededBefore--
+    const fewest = Math.min(neededBefore, isCounted ? Infinity : 1)
+    for (let count = Math.min(at, isCounted ? most : 1); count >= fewest; count--) follow(at, count)
+  }
   return from(0, 0)
 }
 
 /** Keys that are none of these. */
 export function otherKeys(rule: AddRule, names: readonly string[]): string {
   if (names.length === 0) return 'string'
-  const inside = (at: string): string => {
-    const next = [
-      ...new Set(
-        names
-          .filter((name) => name.startsWith(at) && name.length > at.length)
-          .map((name) => Array.from(name.slice(at.length))[0]!),
-      ),
-    ]
-    const isName = names.includes(at)
-    const others = `[^"\\\\\\x00-\\x1f${next.map(classChar).join('')}] [^"\\\\\\x00-\\x1f]*`
-    const branches = next
-      .filter((char) => char >= ' ' && char !== '"' && char !== '\\')
-      .map((char) => `${literal(char)} ${inside(at + char)}`)
+  /** What may follow the first `length` characters of these names, which begin alike. */
+  const inside = (alike: readonly (readonly string[])[], length: number): string => {
+    const next = new Map<string, (readonly string[])[]>()
+    for (const chars of alike) {
+      const char = chars[length]
+      if (char === undefined) continue
+      const those = next.get(char)
+      if (those === undefined) next.set(char, [chars])
+      else those.push(chars)
+    }
+    const isName = alike.some((chars) => chars.length === length)
+    const others = `[^"\\\\\\x00-\\x1f${[...next.keys()].map(classChar).join('')}] [^"\\\\\\x00-\\x1f]*`
+    const branches = [...next]
+      .filter(([char]) => char >= ' ' && char !== '"' && char !== '\\')
+      .map(([char, those]) => `${literal(char)} ${inside(those, length + 1)}`)
     const all = [others, ...branches].join(' | ')
     return isName ? `( ${all} )` : `( ${all} )?`
   }
-  return rule(`"\\"" ${inside('')} "\\""`)
+  return rule(
+    `"\\"" ${inside(
+      names.map((name) => Array.from(name)),
+      0,
+    )} "\\""`,
+  )
 }
 
 const classChar = (char: string): string => (/[[\]\\^-]/.test(char) ? `\\${char}` : char)

@@ -50,6 +50,16 @@ export const PYTHON_LITERALS: JsonPunctuation = {
   escapes: '["\\\\nrt]',
 }
 
+/** About how many parts a body comes to when its repetitions are written out, in steps of work. */
+export function writtenOut(body: string): number {
+  let parts = body.length
+  for (const [, least = '0', most = least] of body
+    .replace(/"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]/g, '')
+    .matchAll(/\{(\d+),?(\d*)\}/g))
+    parts += Math.max(Number(least), Number(most)) * 4
+  return parts / 4
+}
+
 export class GrammarRules {
   readonly #rules = new Map<string, string>()
 
@@ -59,16 +69,15 @@ export class GrammarRules {
     this.#rules.set(name, body)
   }
 
-  /** Has `write` add rules; when it refuses, those are gone and `otherwise` is taken. */
-  attempt<T>(write: () => T, otherwise: T): T {
-    const before = new Map(this.#rules)
+  /** Has `write` add rules of new names; when it refuses, those are gone and `otherwise` gives the value. */
+  attempt<T>(write: () => T, otherwise: (error: KvfoldError) => T): T {
+    const before = this.#rules.size
     try {
       return write()
     } catch (error) {
       if (!(error instanceof KvfoldError)) throw error
-      this.#rules.clear()
-      for (const [name, body] of before) this.#rules.set(name, body)
-      return otherwise
+      for (const name of [...this.#rules.keys()].slice(before)) this.#rules.delete(name)
+      return otherwise(error)
     }
   }
 

@@ -1,9 +1,10 @@
 /** Owns numbers and texts as GBNF: bounds written digit by digit; patterns, formats and lengths. */
 import { KvfoldError } from '../../core/errors.js'
 import { compareNumbers, ExactNumber, isSchemaNumber, nearest, negative, type SchemaNumber, wholeOf } from './exact.js'
-import { type Plain, refuse } from './merge.js'
+import { type LeaveOut, type Plain, refuse } from './merge.js'
 import {
   lacking,
+  lengthsOf,
   mayHave,
   ofLength,
   parsePattern,
@@ -11,6 +12,7 @@ import {
   patternRule,
   PLAIN_TEXT,
   repeated,
+  shortened,
   wholePattern,
 } from './pattern.js'
 
@@ -260,24 +262,56 @@ const LENGTHS_BESIDE = 'has lengths beside a pattern or format that may be longe
 /** What tags begin with. */
 const TAG = '<'
 
-/** Texts as JSON has them; null where there are none. `loose`: what cannot be said is left out. */
+/** Texts as JSON has them; null where there are none. */
 export function texts(
   { pattern, format, minLength = 0, maxLength = Infinity }: Plain,
   path: string,
-  isLoose: boolean,
+  leaveOut: LeaveOut | null,
 ): string | null {
   const [least, most] = [minLength as number, maxLength as number]
   if (least > most) return null
-  const known = matched(pattern as string | undefined, format as string | undefined, path, isLoose)
+  const known = matched(pattern as string | undefined, format as string | undefined, path, leaveOut)
   if (known === null) return least === 0 && most === Infinity ? 'string' : `( "\\"" ${repeated('char', least, most)} "\\"" )`
-  const sized = ofLength(known, least, most)
-  if (sized === null) return isLoose ? 'string' : refuse(LENGTHS_BESIDE, path)
-  const written = patternRule(sized, 'json')
-  return written === null ? null : `( "\\"" ${written} "\\"" )`
+  try {
+    const written = patternRule(sizedTo(known, [least, most], pattern === undefined, path, leaveOut), 'json')
+    return written === null ? null : `( "\\"" ${written} "\\"" )`
+  } catch (error) {
+    outOfReach(error, `${path}/pattern`, leaveOut)
+    return 'string'
+  }
+}
+
+/** The matches of these lengths; all of them where those are left out. */
+function sizedTo(
+  known: Pattern,
+  [least, most]: readonly [number, number],
+  isFormat: boolean,
+  path: string,
+  leaveOut: LeaveOut | null,
+): Pattern {
+  // What a format allows is more than anybody writes: some of it may be missing.
+  const sized = ofLength(known, least, most) ?? (isFormat ? ofLength(shortened(known, most), least, most) : null)
+  if (sized !== null) return sized
+  if (leaveOut === null) refuse(LENGTHS_BESIDE, path)
+  leaveOut(`${path}/${lengthsOf(known)[0] >= least ? 'maxLength' : 'minLength'}`)
+  return known
+}
+
+/** Leaves out what cannot be said, or refuses it. */
+function outOfReach(error: unknown, place: string, leaveOut: LeaveOut | null): null {
+  if (!(error instanceof KvfoldError)) throw error
+  if (leaveOut === null) refuse(error.message, place)
+  leaveOut(place)
+  return null
 }
 
 /** Null: any text. */
-function matched(pattern: string | undefined, format: string | undefined, path: string, isLoose: boolean): Pattern | null {
+function matched(
+  pattern: string | undefined,
+  format: string | undefined,
+  path: string,
+  leaveOut: LeaveOut | null,
+): Pattern | null {
   const known = format === undefined || !Object.hasOwn(FORMATS, format) ? undefined : FORMATS[format]
   try {
     if (format !== undefined && known === undefined && !/^(?:int|float|double)/.test(format))
@@ -289,29 +323,29 @@ function matched(pattern: string | undefined, format: string | undefined, path: 
       throw new KvfoldError('engine/bad-grammar', 'stands beside a pattern, which is not supported: give one of them')
     return pattern !== undefined ? parsePattern(pattern) : typeof known === 'string' ? wholePattern(known) : null
   } catch (error) {
-    if (!(error instanceof KvfoldError)) throw error
-    if (isLoose) return null
-    return refuse(error.message, `${path}/${pattern === undefined || typeof known === 'string' ? 'format' : 'pattern'}`)
+    return outOfReach(error, `${path}/${pattern === undefined || typeof known === 'string' ? 'format' : 'pattern'}`, leaveOut)
   }
 }
 
 /**
  * Texts as they stand between tags; `text`: the rule of any of them. Null where there are none. What could have the end of the value in it is not told from
- * it: `loose` leaves such patterns and lengths out, else none of these texts has the sign that tags begin with.
+ * it: `leaveOut` leaves such patterns and lengths out, else none of these texts has the sign that tags begin with.
  */
 export function rawTexts(
   { pattern, format, minLength = 0, maxLength = Infinity }: Plain,
   text: string,
   path: string,
-  isLoose: boolean,
+  leaveOut: LeaveOut | null,
 ): string | null {
   const [least, most] = [minLength as number, maxLength as number]
   if (least > most) return null
   if (pattern === undefined && format === undefined && least === 0 && most === Infinity) return text
-  const known = matched(pattern as string | undefined, format as string | undefined, path, isLoose)
-  const sized = ofLength(known ?? PLAIN_TEXT, least, most)
-  if (sized === null) return isLoose ? text : refuse(LENGTHS_BESIDE, path)
-  if (isLoose && mayHave(sized, TAG)) return text
+  const known = matched(pattern as string | undefined, format as string | undefined, path, leaveOut)
+  const sized = sizedTo(known ?? PLAIN_TEXT, [least, most], pattern === undefined, path, leaveOut)
+  if (leaveOut !== null && mayHave(sized, TAG)) {
+    leaveOut(`${path}/${pattern === undefined ? 'format' : 'pattern'}`)
+    return text
+  }
   return patternRule(lacking(sized, TAG), 'raw')
 }
 

@@ -11,23 +11,32 @@ import {
   refuse,
   resolve,
   satisfies,
+  satisfying,
   typesOf,
   type AnySchema,
+  type LeaveOut,
   type Plain,
   type Schema,
+  type SchemaRoot,
   type TypeName,
+  Work,
 } from './merge.js'
+import { multiplesOf } from './multiples.js'
 import { FORMATS, numbersOf, rawTexts, texts } from './scalars.js'
 import { exactSchema } from './exact.js'
 import { repeated } from './pattern.js'
 import { otherKeys, sequenceOf, type PropertyRule } from './properties.js'
-import { type GrammarRules, literal } from './rules.js'
+import { type GrammarRules, literal, writtenOut } from './rules.js'
 
 export interface SchemaOptions {
   /** What its rules' names begin with. */
   readonly prefix: string
-  /** What a grammar cannot say is left out, so that it takes more than the schema does. Default: it is refused by name. */
-  readonly loose?: boolean
+  /** What a grammar cannot say is left out, so that it takes more than the schema does, and told. Default: it is refused by name. */
+  readonly leaveOut?: LeaveOut
+  /** Bounds of lengths and counts above this are left out, too. */
+  readonly most?: number
+  /** What may go into it. Default: what one schema may take. */
+  readonly work?: Work
 }
 
 /**
@@ -51,16 +60,25 @@ const KEYWORDS: Readonly<Partial<Record<TypeName, readonly string[]>>> = {
   string: ['pattern', 'format', 'minLength', 'maxLength'],
   number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
 }
+const BOUNDS = ['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties']
+const MANY = 100
 /** Schemas that may be within each other by references. */
 const DEEPEST = 100
 
 export class SchemaWriter {
-  private readonly root: AnySchema
   readonly #references = new Map<string, string | null>()
   /** References that are being written, with nothing before them yet. */
   #unguarded = new Set<string>()
   readonly #finite = new Set<string>()
+  readonly #schema: AnySchema
+  readonly #root: SchemaRoot
+  readonly #leaveOut: LeaveOut | null
   readonly #isLinked: boolean
+  /** Whether a schema has references in it, and how it reads. */
+  readonly #links = new WeakMap<object, boolean>()
+  readonly #texts = new WeakMap<object, string>()
+  /** Schemas that have a value with an end, wherever they stand. */
+  readonly #ended = new WeakSet<object>()
   /** Schemas with references that are being written, and the rule that they are where they come back to themselves. */
   readonly #writing = new Map<string, { name?: string }>()
   #count = 0
@@ -71,26 +89,32 @@ export class SchemaWriter {
     schema: AnySchema,
     private readonly options: SchemaOptions,
   ) {
-    const root = exactSchema(schema)
-    this.root = root
-    const isLoose = options.loose === true
-    this.#isLinked = JSON.stringify(root).includes('"$ref"')
-    check(root, isLoose, (schema, path, isPart) => {
-      if (!isLoose) refuseOverlap(root, schema, path, isPart)
+    const { leaveOut = null } = options
+    this.#leaveOut = leaveOut
+    this.#schema = exactSchema(schema)
+    this.#root = { schema: this.#schema, work: options.work ?? new Work(), plains: new WeakMap() }
+    this.#isLinked = this.#hasLinks(this.#schema)
+    check(this.#root, leaveOut, (inner, path, isPart) => {
+      if (leaveOut === null) refuseOverlap(this.#root, inner, path, isPart)
     })
   }
 
   /** GBNF of the values. @throws KvfoldError engine/bad-grammar where there are none */
   whole(): string {
-    return this.value(this.root, '#') ?? refuse('can be satisfied by nothing', '#')
+    return this.#counted(this.value(this.#schema, '#') ?? refuse('can be satisfied by nothing', '#'), '#')
+  }
+
+  /** The body of a rule, whose size is part of the work. */
+  #counted(body: string, path: string): string {
+    this.#root.work.spend(writtenOut(body), path)
+    return body
   }
 
   /** Null: there are none. */
   value(schema: AnySchema, path: string): string | null {
-    if (!this.#isLinked || typeof schema === 'boolean' || !JSON.stringify(schema).includes('"$ref"'))
-      return this.#options(schema, path)
+    if (!this.#isLinked || typeof schema === 'boolean' || !this.#hasLinks(schema)) return this.#options(schema, path)
     // What comes back to itself through references among other keywords is a rule.
-    const key = canonical(schema)
+    const key = this.#text(schema, path)
     const known = this.#writing.get(key)
     if (this.#unguarded.has(key)) refuse('refers to itself without an end', path)
     if (known !== undefined) return (known.name ??= `${this.options.prefix}-self-${this.#count++}`)
@@ -103,29 +127,44 @@ export class SchemaWriter {
     this.#unguarded.delete(key)
     if (entry.name === undefined) return written
     if (written === null) refuse('can be satisfied by nothing', path)
-    this.rules.add(entry.name, written)
+    this.rules.add(entry.name, this.#counted(written, path))
     return entry.name
   }
 
+  #hasLinks(schema: AnySchema): boolean {
+    if (!isSchema(schema)) return false
+    let known = this.#links.get(schema)
+    if (known === undefined) this.#links.set(schema, (known = JSON.stringify(schema).includes('"$ref"')))
+    return known
+  }
+
+  #text(schema: AnySchema, path: string): string {
+    if (typeof schema === 'boolean') return String(schema)
+    let known = this.#texts.get(schema)
+    if (known === undefined) {
+      this.#texts.set(schema, (known = canonical(schema)))
+      this.#root.work.spend(known.length / 64, path)
+    }
+    return known
+  }
+
   #options(schema: AnySchema, path: string): string | null {
-    const options = alternatives(this.root, schema, path).map((each) => this.#plain(each, path))
+    const options = alternatives(this.#root, schema, path).map((each) => this.#plain(each, path))
     const written = [...new Set(options.filter((each) => each !== null))]
+    this.#root.work.spend(written.reduce((sum, each) => sum + each.length, 0) / 64, path)
     if (written.length === 0) return null
     return written.length === 1 ? written[0]! : `( ${written.join(' | ')} )`
   }
 
   /** What stands between the brackets of the object that the whole is; see `pairs`. @throws KvfoldError engine/bad-grammar where there is none */
   arguments(comma: string, write: WriteProperty): string {
-    const options = this.#resolved(this.root).flatMap((each) => {
+    const options = this.#resolved(this.#schema).flatMap((each) => {
       const isObject = this.#typesIn(each).some((type) => type === 'object' || type === 'any') && listed(each) === null
       return isObject ? (this.#guarded(() => this.pairs(each, '#', comma, write)) ?? []) : []
     })
     if (options.length === 0) refuse('can be satisfied by no object', '#')
-    return options.includes('any')
-      ? 'any'
-      : options.length === 1
-        ? options[0]!
-        : `( ${options.map((each) => each || '""').join(' | ')} )`
+    if (options.includes('any')) return 'any'
+    return this.#counted(options.length === 1 ? options[0]! : `( ${options.map((each) => each || '""').join(' | ')} )`, '#')
   }
 
   /** The values where texts stand as they are, `text` being the rule of any of them; null where no value is a text. */
@@ -138,28 +177,31 @@ export class SchemaWriter {
     const written = options.flatMap((each) => {
       const values = listed(each)
       if (values !== null)
-        return this.#right(values, each).map((value) => (typeof value === 'string' ? literal(value) : this.rules.constant(value)))
+        return this.#right(values, each, path).map((value) =>
+          typeof value === 'string' ? literal(value) : this.rules.constant(value),
+        )
       const others = this.#typesIn(each).filter((type) => type !== 'string' && type !== 'any')
       const rest = others.flatMap((type) => this.#typed(type, each, path) ?? [])
-      return isText(each) ? [...rest, rawTexts(each, text, path, this.options.loose === true) ?? []].flat() : rest
+      return isText(each) ? [...rest, rawTexts(this.#bounded(each, path), text, path, this.#leaveOut) ?? []].flat() : rest
     })
     return written.length === 0 ? null : `( ${[...new Set(written)].join(' | ')} )`
   }
 
   #resolved(schema: AnySchema, depth = 0): readonly Plain[] {
-    return alternatives(this.root, schema, '#').flatMap((each) =>
+    return alternatives(this.#root, schema, '#').flatMap((each) =>
       each['$ref'] === undefined
         ? [each]
         : depth > 50
           ? []
-          : this.#resolved(resolve(this.root, each['$ref'] as string, '#'), depth + 1),
+          : this.#resolved(resolve(this.#root, each['$ref'] as string, '#'), depth + 1),
     )
   }
 
-  #plain(schema: Plain, path: string): string | null {
+  #plain(given: Plain, path: string): string | null {
+    const schema = this.#bounded(given, path)
     if (schema['$ref'] !== undefined) return this.#reference(schema['$ref'] as string, path)
     const values = listed(schema)
-    if (values !== null) return this.#listed(values, schema)
+    if (values !== null) return this.#listed(values, schema, path)
     const written = this.#typesIn(schema).flatMap((type) => this.#typed(type, schema, path) ?? [])
     if (written.length === 0) return null
     return written.length === 1 ? written[0]! : `( ${written.join(' | ')} )`
@@ -173,20 +215,20 @@ export class SchemaWriter {
     return meant.length === 0 ? ['any'] : meant
   }
 
-  #listed(values: readonly unknown[], schema: Plain): string | null {
-    const right = this.#right(values, schema)
+  #listed(values: readonly unknown[], schema: Plain, path: string): string | null {
+    const right = this.#right(values, schema, path)
     return right.length === 0 ? null : `( ${right.map((value) => this.rules.constant(value)).join(' | ')} )`
   }
 
   /** Of listed values those that are what else the schema asks for. */
-  #right(values: readonly unknown[], { const: _, enum: __, format, ...rest }: Plain): readonly unknown[] {
+  #right(values: readonly unknown[], { const: _, enum: __, format, ...rest }: Plain, path: string): readonly unknown[] {
     const known = typeof format === 'string' && Object.hasOwn(FORMATS, format) ? FORMATS[format] : undefined
     const isFormed = (value: unknown) =>
       typeof known !== 'string' ||
       typeof value !== 'string' ||
       new RegExp(`^(?:${known})$`, 'u').test(value) ||
       (format !== 'byte' && satisfies({ format }, value))
-    return values.filter((value) => satisfies(rest, value) && isFormed(value))
+    return satisfying(rest, values, path).filter(isFormed)
   }
 
   #typed(type: TypeName | 'any', schema: Plain, path: string): string | null {
@@ -196,16 +238,33 @@ export class SchemaWriter {
       case 'array':
         return this.#guarded(() => this.#array(schema, path))
       case 'string':
-        return texts(schema, path, this.options.loose === true)
+        return texts(schema, path, this.#leaveOut)
       case 'integer':
       case 'number':
-        return numbersOf(type, schema)
+        return this.#numbers(type, schema, path)
       case 'any':
         return 'value'
       case 'boolean':
       case 'null':
         return type
     }
+  }
+
+  #numbers(type: 'integer' | 'number', schema: Plain, path: string): string | null {
+    if (schema['multipleOf'] === undefined || schema['multipleOf'] === 1) return numbersOf(type, schema)
+    const written = multiplesOf(type, schema, (body) => this.#rule(body, path))
+    if (written !== undefined) return written
+    this.#beyond(`${path}/multipleOf`, 'is a number that a grammar cannot keep to')
+    return numbersOf(type, schema)
+  }
+
+  /** The schema without bounds that are larger than the options say. */
+  #bounded(schema: Plain, path: string): Plain {
+    const { most = Infinity, leaveOut } = this.options
+    const large = BOUNDS.filter((name) => typeof schema[name] === 'number' && schema[name] > most)
+    if (large.length === 0) return schema
+    for (const name of large) leaveOut?.(`${path}/${name}`)
+    return Object.fromEntries(Object.entries(schema).filter(([name]) => !large.includes(name)))
   }
 
   #guarded<T>(write: () => T): T {
@@ -222,7 +281,7 @@ export class SchemaWriter {
     if (this.#unguarded.has(reference)) refuse(`refers to itself without an end (${reference})`, path)
     const known = this.#references.get(reference)
     if (known !== undefined) return known
-    const target = resolve(this.root, reference, path)
+    const target = resolve(this.#root, reference, path)
     if (!this.#isFinite(target, new Set([reference]))) {
       this.#references.set(reference, null)
       return null
@@ -233,22 +292,24 @@ export class SchemaWriter {
     const body = this.value(target, reference)
     this.#unguarded.delete(reference)
     if (body === null) refuse('can be satisfied by nothing', reference)
-    this.rules.add(name, body)
+    this.rules.add(name, this.#counted(body, reference))
     return name
   }
 
   /** Whether it has a value that comes to an end. */
   #isFinite(schema: AnySchema, before: ReadonlySet<string>): boolean {
     if (!this.#isLinked) return schema !== false
-    const key = canonical(schema)
+    if (typeof schema === 'object' && this.#ended.has(schema)) return true
+    const key = this.#text(schema, '#')
     if (before.has(key)) return false
+    this.#root.work.spend(1 + before.size / 16, '#')
     const open = new Set([...before, key])
-    return alternatives(this.root, schema, '#').some((each) => {
+    const isFinite = alternatives(this.#root, schema, '#').some((each) => {
       const reference = each['$ref'] as string | undefined
       if (reference !== undefined) {
         if (open.has(reference)) return false
         if (this.#finite.has(reference)) return true
-        const isFinite = this.#isFinite(resolve(this.root, reference, '#'), new Set([...open, reference]))
+        const isFinite = this.#isFinite(resolve(this.#root, reference, '#'), new Set([...open, reference]))
         if (isFinite) this.#finite.add(reference)
         return isFinite
       }
@@ -273,6 +334,8 @@ export class SchemaWriter {
         )
       })
     })
+    if (isFinite && typeof schema === 'object') this.#ended.add(schema)
+    return isFinite
   }
 
   #array(schema: Plain, path: string): string | null {
@@ -282,7 +345,9 @@ export class SchemaWriter {
     const heads = first.slice(0, maxItems).map((item, at) => this.value(item, `${path}/prefixItems/${at}`))
     const end = heads.indexOf(null)
     const open = end === -1 ? heads : heads.slice(0, end)
-    const further = end !== -1 || maxItems <= open.length ? null : this.value(rest, `${path}/items`)
+    const each = end !== -1 || maxItems <= open.length ? null : this.value(rest, `${path}/items`)
+    // What many repetitions would write several times is a rule.
+    const further = each !== null && maxItems > MANY && maxItems < Infinity ? this.#rule(each, path) : each
     const least = Math.max(minItems, 0)
     if (open.length < least && further === null) return null
     const { comma } = this.rules.style
@@ -301,7 +366,7 @@ export class SchemaWriter {
       }, tail)
     const { openList, closeList } = this.rules.style
     if (inside === '') return '"[]"'
-    return this.#rule(least === 0 ? `"[]" | ${openList} ${inside} ${closeList}` : `${openList} ${inside} ${closeList}`)
+    return this.#rule(least === 0 ? `"[]" | ${openList} ${inside} ${closeList}` : `${openList} ${inside} ${closeList}`, path)
   }
 
   #object(schema: Plain, path: string): string | null {
@@ -314,14 +379,15 @@ export class SchemaWriter {
     )
     if (body === null) return null
     if (body === 'any') return 'object'
-    return body === '' ? '"{}"' : this.#rule(`${openObject} ${body} ${closeObject}`)
+    return body === '' ? '"{}"' : this.#rule(`${openObject} ${body} ${closeObject}`, path)
   }
 
   /**
    * What stands between an object's brackets: its properties in the schema's order, each once, those that are not required or not at all, then
    * additional ones where the schema says that there may be some. `any`: whatever an object may have. Null: no object satisfies it.
    */
-  pairs(schema: Plain, path: string, comma: string, write: WriteProperty): string | null {
+  pairs(given: Plain, path: string, comma: string, write: WriteProperty): string | null {
+    const schema = this.#bounded(given, path)
     const {
       properties = {},
       required = [],
@@ -330,7 +396,7 @@ export class SchemaWriter {
       minProperties: least = 0,
       maxProperties: most = Infinity,
     } = schema as ObjectSchema
-    const key = this.#keys(propertyNames, path)
+    const key = this.#keys(propertyNames, [...Object.keys(properties), ...required], path)
     const unnamed = required.filter((name) => !Object.hasOwn(properties, name))
     const named = [
       ...writtenEntries(properties).map(({ key, value }) => [key, value] as const),
@@ -362,33 +428,40 @@ export class SchemaWriter {
             value,
             key.rule ??
               otherKeys(
-                (body) => this.#rule(body),
+                (body) => this.#rule(body, path),
                 named.map(([name]) => name),
               ),
           )
     if (least > entries.length + 1 && other !== null)
       this.#beyond(`${path}/minProperties`, 'asks for several additional properties, whose names a grammar cannot keep apart')
-    return sequenceOf((body) => this.#rule(body), entries, other, comma, Math.min(least, entries.length + 1), most)
+    return sequenceOf((body) => this.#rule(body, path), entries, other, comma, Math.min(least, entries.length + 1), most)
   }
 
-  #keys(names: AnySchema | undefined, path: string): { readonly rule: string | null; readonly allows: (key: string) => boolean } {
+  /** `known`: the names that are asked for. */
+  #keys(
+    names: AnySchema | undefined,
+    known: readonly string[],
+    path: string,
+  ): { readonly rule: string | null; readonly allows: (key: string) => boolean } {
     if (names === undefined || names === true) return { rule: null, allows: () => true }
     const plain = isSchema(names) ? names : { enum: [] }
     if (Object.keys(plain).every((name) => ['type', 'title', 'description'].includes(name)))
       return { rule: null, allows: () => true }
+    const allowed = new Set(satisfying(plain, known, `${path}/propertyNames`))
     return {
       rule: this.value({ allOf: [{ type: 'string' }, names] }, `${path}/propertyNames`),
-      allows: (key) => satisfies(plain, key),
+      allows: (key) => allowed.has(key),
     }
   }
 
   #beyond(path: string, what: string): void {
-    if (this.options.loose !== true) refuse(`${what}, which is not supported`, path)
+    if (this.#leaveOut === null) refuse(`${what}, which is not supported`, path)
+    this.#leaveOut(path)
   }
 
-  #rule(body: string): string {
+  #rule(body: string, path: string): string {
     const name = `${this.options.prefix}-${this.#count++}`
-    this.rules.add(name, body)
+    this.rules.add(name, this.#counted(body, path))
     return name
   }
 }

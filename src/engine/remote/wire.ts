@@ -93,7 +93,7 @@ export function bodyFor(
     ...(tokens && flavour.promptTokens === 'answer' ? { return_token_ids: true } : {}),
     ...(schema === undefined
       ? {}
-      : { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema, strict: true } } }),
+      : { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema, strict: request.loose !== true } } }),
     ...(tenant === undefined || flavour.salt === null ? {} : { [flavour.salt]: saltOf(tenant) }),
     ...variablesOf(request, flavour),
     ...(request.continues === true ? flavour.continues : {}),

@@ -165,7 +165,7 @@ export function completionReply(
   answer: CompletionAnswer,
   ignored: readonly string[] = [],
 ): object | undefined {
-  const left = ignored.length === 0 ? undefined : { ignored }
+  const left = ignored.length + answer.unread.length === 0 ? undefined : { ignored: [...ignored, ...answer.unread] }
   if (field === undefined) return left
   return { ...timesOf(answer), ...(field.ledger === true ? { ledger: [answer.ledger] } : {}), ...left }
 }

@@ -4,13 +4,14 @@ import type { MemToolMode } from '../../agents/memtool-asides.js'
 import { type LoadedTools, Toolbox } from '../../agents/toolbox.js'
 import { Turn, type TurnOutcome } from '../../agents/tool-loop.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
-import { anyObject, jsonSchemaGrammar, refuseBadTools } from '../../chat/grammar.js'
+import { anyObject, jsonSchemaGrammar, leftOutOfTools } from '../../chat/grammar.js'
 import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../../chat/message.js'
 import { contextTools } from '../../context/tools.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Feed } from '../../core/feed.js'
 import { conversationId } from '../../core/ids.js'
+import type { EngineRequest } from '../../engine/engine.js'
 import {
   type Answer,
   type AnswerFormat,
@@ -69,9 +70,8 @@ export interface AnsweringOptions {
 
 /** Before anything is taken or changed. @throws KvfoldError engine/bad-request when the ask contradicts itself */
 export function checkAsk({ acm, format, toolChoice, tools: shown, deferred, messages, beginning }: Ask): void {
-  if (format?.kind === 'schema') jsonSchemaGrammar(format.schema)
   const tools = [...shown, ...(deferred?.tools ?? [])]
-  refuseBadTools(tools)
+  leftOut(format, tools)
   const bad = (message: string) => new KvfoldError('engine/bad-request', message)
   if (messages.length === 0) throw bad('There are no messages; give at least one.')
   const forced = typeof toolChoice === 'object' || toolChoice === 'required'
@@ -250,7 +250,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     ...(ask.logprobs === undefined ? {} : { logprobs: report.logprobs }),
     contextCalls: outcome.calls,
     ...(sampling === undefined ? {} : { sampling }),
-    unread: unreadOf(ask, engine),
+    unread: [...unreadOf(ask, engine), ...leftOut(ask.format, [...ask.tools, ...(ask.deferred?.tools ?? [])])],
   }
 }
 
@@ -315,7 +315,23 @@ function lostOf({ left }: TakenThread, { steps }: TurnOutcome): Lost | null {
 
 // How the form that an answer must have is asked of an engine.
 
-export function formIn(format: AnswerFormat | undefined): { readonly grammar?: string; readonly schema?: unknown } {
+/**
+ * Where in a loose format and in tools that are not strict something is that answers and calls are not held to.
+ * @throws KvfoldError engine/bad-grammar for what must be kept and cannot be
+ */
+export function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): readonly string[] {
+  const places = new Set<string>()
+  if (format?.kind === 'schema')
+    jsonSchemaGrammar(format.schema, format.loose === true ? (place) => places.add(`format: ${place}`) : undefined)
+  const all = [...places, ...leftOutOfTools(tools)]
+  const told = all.slice(0, MOST_TOLD)
+  return told.length === all.length ? told : [...told, `and ${all.length - told.length} more places in schemas`]
+}
+
+/** Places that a response names. */
+const MOST_TOLD = 50
+
+export function formIn(format: AnswerFormat | undefined): Pick<EngineRequest, 'grammar' | 'schema' | 'loose'> {
   switch (format?.kind) {
     case undefined:
       return {}
@@ -324,7 +340,7 @@ export function formIn(format: AnswerFormat | undefined): { readonly grammar?: s
     case 'grammar':
       return { grammar: format.grammar }
     case 'schema':
-      return { schema: format.schema }
+      return { schema: format.schema, ...(format.loose === true ? { loose: true } : {}) }
   }
 }
 

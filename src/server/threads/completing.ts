@@ -5,7 +5,7 @@ import { conversationId, type ConversationId, type Tenant } from '../../core/ids
 import type { Finish } from '../../engine/engine.js'
 import { refuseHopeless } from '../../engine/model-facts.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
-import { formIn } from './answering.js'
+import { formIn, leftOut } from './answering.js'
 import { samplingFor, type ServedModel, type ServedEngine } from './models.js'
 
 /** What an ask has while it runs. */
@@ -78,6 +78,7 @@ export async function complete(
       ledger: result.ledger,
       ...(sampling === undefined ? {} : { sampling }),
       timing: result.timing,
+      unread: leftOut(format, []),
       waited,
       ...(logprobs === undefined ? {} : { logprobs: result.logprobs }),
       ...(result.promptLogprobs === undefined

@@ -150,7 +150,7 @@ function completion(answer: CompletionAnswer, index: number, wish: LlamaWish): o
 
 /** What the last chunk says, and the whole answer. */
 function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: LlamaWish): object {
-  const { model, text, usage, finish, stop, ledger } = answer
+  const { model, text, usage, finish, stop, ledger, unread } = answer
   const { maxTokens = -1 } = asks[index]!
   return {
     index,
@@ -172,7 +172,7 @@ function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: L
     stopping_word: stop ?? '',
     tokens_cached: ledger.shown,
     timings: timings(answer),
-    ...(ignored.length === 0 ? {} : { kvfold: { ignored } }),
+    ...(ignored.length + unread.length === 0 ? {} : { kvfold: { ignored: [...ignored, ...unread] } }),
   }
 }
 

@@ -250,7 +250,7 @@ function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, '
 function formatOf(format: unknown): AnswerFormat | undefined {
   if (format === undefined || format === '') return undefined
   if (format === 'json') return { kind: 'json' }
-  if (typeof format === 'object') return { kind: 'schema', schema: format }
+  if (typeof format === 'object') return { kind: 'schema', schema: format, loose: true }
   throw new FieldError('format', 'format must be json, or a JSON schema.')
 }
 
@@ -385,7 +385,7 @@ function part(kind: OllamaKind, model: string, text: string, thinking: string, c
 }
 
 /** Times in nanoseconds. */
-function end({ finish, timing, usage, waited }: AnyAnswer): object {
+function end({ finish, timing, usage, waited, unread }: AnyAnswer): object {
   const { firstToken, total } = timing
   const nanoseconds = (milliseconds: number) => Math.round(Math.max(0, milliseconds) * NANOSECONDS)
   return {
@@ -397,5 +397,6 @@ function end({ finish, timing, usage, waited }: AnyAnswer): object {
     prompt_eval_duration: nanoseconds(firstToken),
     eval_count: usage.completionTokens,
     eval_duration: nanoseconds(total - firstToken),
+    ...(unread.length === 0 ? {} : { kvfold: { ignored: unread } }),
   }
 }

@@ -11,10 +11,19 @@ import type { KvfoldRequest } from '../kvfold-field.js'
 /** A JSON schema. */
 export const Schema = Type.Unsafe<unknown>({ type: ['object', 'boolean'] })
 
+/** What `strict` of a schema means. */
+export const LOOSE = 'false: what of the schema cannot be kept is left out, and named in kvfold.ignored; else it is refused'
+
 export const ResponseFormat = Type.Optional(
   Type.Object({
     type: Type.String({ description: 'text, json_object or json_schema' }),
-    json_schema: Type.Optional(Type.Object({ name: Type.Optional(Type.String()), schema: Type.Optional(Schema) })),
+    json_schema: Type.Optional(
+      Type.Object({
+        name: Type.Optional(Type.String()),
+        strict: Type.Optional(Type.Boolean({ description: LOOSE })),
+        schema: Type.Optional(Schema),
+      }),
+    ),
     schema: Type.Optional(Type.Unsafe<unknown>({ ...Schema, description: 'of a json_object, as llama-server has it' })),
   }),
 )
@@ -29,8 +38,10 @@ export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>
   const schema = format.json_schema?.schema
   if (schema === undefined)
     throw new FieldError('response_format.json_schema.schema', 'response_format.json_schema.schema is missing.')
-  return { kind: 'schema', schema }
+  return { kind: 'schema', schema, ...looseBy(format.json_schema?.strict) }
 }
+
+export const looseBy = (strict: boolean | undefined): { readonly loose?: true } => (strict === false ? { loose: true } : {})
 
 // The form of an answer in both completion routes: `response_format`, and the fields that vLLM, SGLang and llama-server have beside it.
 

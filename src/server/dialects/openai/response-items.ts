@@ -1,5 +1,6 @@
 /** Owns what `/v1/responses` takes, and what the items of its input are as messages. */
 import Type from 'typebox'
+import { LOOSE } from './answer-form.js'
 import { randomUUID } from 'node:crypto'
 import { assistantMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
@@ -234,7 +235,11 @@ export const ResponseBody = Type.Object({
   text: Type.Optional(
     Type.Object({
       format: Type.Optional(
-        Type.Object({ type: Type.String(), schema: Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean'] })) }),
+        Type.Object({
+          type: Type.String(),
+          strict: Type.Optional(Type.Boolean({ description: LOOSE })),
+          schema: Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean'] })),
+        }),
       ),
     }),
   ),

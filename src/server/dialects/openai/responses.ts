@@ -1,4 +1,5 @@
 /** Owns the routes `/v1/responses` and `/v1/responses/:id`, and what their requests mean. */
+import { looseBy } from './answer-form.js'
 import { given } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
@@ -205,5 +206,5 @@ function formatOf({ text, kvfold }: ResponseRequest): AnswerFormat | undefined {
   if (format.type !== 'json_schema')
     throw unsupported('text.format.type', 'text.format.type must be text, json_object or json_schema.')
   if (format.schema === undefined) throw new FieldError('text.format.schema', 'text.format.schema is missing.')
-  return { kind: 'schema', schema: format.schema }
+  return { kind: 'schema', schema: format.schema, ...looseBy(format.strict) }
 }

@@ -1,0 +1,126 @@
+/** Owns multipleOf as GBNF: numbers written digit by digit, with what is left of them when divided. */
+import { isSchemaNumber, nearest, wholeOf } from './exact.js'
+import type { Plain } from './merge.js'
+import type { AddRule } from './properties.js'
+
+/** Digits of the numbers: decimals of so many are as they are written. */
+const WHOLE_DIGITS = 16
+const DECIMAL_DIGITS = 15
+const MOST_PLACES = 8
+
+/** A decimal as a whole number of units, and the digits behind its point. */
+interface Scaled {
+  readonly units: bigint
+  readonly places: number
+}
+
+/** Null: no plain decimal. */
+function scaledOf(number: unknown): Scaled | null {
+  if (!isSchemaNumber(number)) return null
+  const exact = wholeOf(number)
+  if (exact !== null) return { units: exact, places: 0 }
+  const value = nearest(number)
+  if (!Number.isFinite(value)) return null
+  const [mantissa = '0', exponent = '0'] = String(value).split('e')
+  const [whole = '0', fraction = ''] = mantissa.split('.')
+  const places = fraction.length - Number(exponent)
+  const units = BigInt(whole + fraction)
+  return places < 0 ? { units: units * 10n ** BigInt(-places), places: 0 } : { units, places }
+}
+
+const inUnits = ({ units, places }: Scaled, wanted: number): bigint => units * 10n ** BigInt(wanted - places)
+const divisor = (a: bigint, b: bigint): bigint => (b === 0n ? a : divisor(b, a % b))
+
+interface DigitRules {
+  readonly rule: AddRule
+  /** In units of the last place. */
+  readonly step: bigint
+  readonly places: number
+  readonly digits: number
+}
+
+/** Multiples from `low` to `high`, both in units and none negative; null where there is none. */
+function multiplesBetween(low: bigint, high: bigint, { rule, step, places, digits }: DigitRules): string | null {
+  const known = new Map<string, string | null>()
+  /** What may follow where `left` digits are missing; `rest`: what is left of those before. A bound that does not matter any more is null. */
+  const follow = (left: number, rest: bigint, least: string | null, most: string | null): string | null => {
+    if (left === 0) return rest === 0n ? '' : null
+    // Only that counts which the digits before come to at the end.
+    const key = `${left} ${(rest * 10n ** BigInt(left)) % step} ${least ?? ''} ${most ?? ''}`
+    if (!known.has(key)) {
+      const options: string[] = []
+      const [from, to] = [Number(least?.[0] ?? 0), Number(most?.[0] ?? 9)]
+      for (let digit = from; digit <= to; digit++) {
+        const behind = follow(
+          left - 1,
+          (rest * 10n + BigInt(digit)) % step,
+          least !== null && digit === from ? least.slice(1) : null,
+          most !== null && digit === to ? most.slice(1) : null,
+        )
+        if (behind !== null) options.push(`"${digit}" ${behind}`)
+      }
+      const point = left === places ? '"." ' : ''
+      known.set(key, options.length === 0 ? null : rule(`${point}( ${options.join(' | ')} )`))
+    }
+    return known.get(key)!
+  }
+  const options: string[] = []
+  for (let length = places + 1; length <= digits; length++) {
+    const first = length === places + 1 ? 0n : 10n ** BigInt(length - 1)
+    const last = 10n ** BigInt(length) - 1n
+    const [from, to] = [first > low ? first : low, last < high ? last : high]
+    if (from > to) continue
+    const written = follow(length, 0n, String(from).padStart(length, '0'), String(to))
+    if (written !== null) options.push(written)
+  }
+  return options.length === 0 ? null : options.join(' | ')
+}
+
+/** GBNF of the multiples within a schema's bounds; null: there is none. Undefined: a grammar cannot keep to it. */
+export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: AddRule): string | null | undefined {
+  const { multipleOf, minimum, maximum, exclusiveMinimum, exclusiveMaximum, format } = schema
+  const step = scaledOf(multipleOf)
+  if (step === null || step.places > MOST_PLACES) return undefined
+  const isWhole = type === 'integer' || format === 'int32' || format === 'int64'
+  const bounds = [minimum, maximum, exclusiveMinimum, exclusiveMaximum].filter((bound) => typeof bound !== 'boolean')
+  if (bounds.some((bound) => bound !== undefined && scaledOf(bound) === null)) return undefined
+  const written = (places: number): string | null => {
+    const digits = places === 0 ? WHOLE_DIGITS : DECIMAL_DIGITS
+    const end = 10n ** BigInt(digits) - 1n
+    let [low, high] = [-end, end]
+    /** In units of `places`; rounded towards what is within. */
+    const limit = (bound: unknown, isExclusive: boolean, isLow: boolean) => {
+      if (bound === undefined || typeof bound === 'boolean') return
+      const exact = scaledOf(bound)!
+      const most = Math.max(places, exact.places)
+      const [value, unit] = [inUnits(exact, most), 10n ** BigInt(most - places)]
+      const below = value / unit - (value % unit < 0n ? 1n : 0n)
+      const isExact = below * unit === value
+      if (isLow) {
+        const least = isExact && !isExclusive ? below : below + 1n
+        if (least > low) low = least
+      } else {
+        const largest = isExact && isExclusive ? below - 1n : below
+        if (largest < high) high = largest
+      }
+    }
+    limit(minimum, exclusiveMinimum === true, true)
+    limit(maximum, exclusiveMaximum === true, false)
+    limit(exclusiveMinimum, true, true)
+    limit(exclusiveMaximum, true, false)
+    if (format === 'int32') {
+      limit(-(2 ** 31), false, true)
+      limit(2 ** 31 - 1, false, false)
+    }
+    const scale = 10n ** BigInt(step.places)
+    // Whole numbers that are multiples of 0.4 are those of 2.
+    const stepHere = places === step.places ? step.units : step.units / divisor(step.units, scale)
+    const digitRules = { rule, step: stepHere, places, digits }
+    const negative = low < 0n ? multiplesBetween(high < 0n ? -high : 1n, -low, digitRules) : null
+    const positive = high >= 0n ? multiplesBetween(low > 0n ? low : 0n, high, digitRules) : null
+    const all = [...(negative === null ? [] : [`"-" ( ${negative} )`]), ...(positive === null ? [] : [positive])]
+    return all.length === 0 ? null : all.join(' | ')
+  }
+  const forms = [written(0), ...(isWhole || step.places === 0 ? [] : [written(step.places)])].filter((form) => form !== null)
+  return forms.length === 0 ? null : `( ${forms.join(' | ')} )`
+}
