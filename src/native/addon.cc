@@ -83,6 +83,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   kvfold::exportMemory(env, exports);
   kvfold::exportSampler(env, exports);
   kvfold::exportCapture(env, exports);
+  kvfold::exportDeadline(env, exports);
   return exports;
 }
 

@@ -86,6 +86,8 @@ export interface Addon {
   useCpuLibrary(path: string): void
   /** Stops loads and decodes of this environment and frees everything; all handles are disposed afterwards. */
   shutdown(): void
+  /** A process that is told to end has so many milliseconds. */
+  endWithin(milliseconds: number): void
   modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
   modelFree(model: ModelHandle): Promise<void>
   modelDescribe(model: ModelHandle): RawModel

@@ -1,7 +1,7 @@
 /** Owns this process's llama.cpp: loads the addon once, says what it runs on, finds model files by path or hub name, and hands out models. */
 import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
-import { loadAddon } from './addon.js'
+import { calling, loadAddon } from './addon.js'
 import { backendFor, usable } from './devices.js'
 import { Model } from './model.js'
 import type { BackendInfo, GpuChoice, Native } from './types.js'
@@ -53,6 +53,11 @@ async function open(gpu: GpuChoice): Promise<Native> {
   return {
     backend,
     loadModel: (path, options) => Model.load(addon, backend, resolve(path), options),
+    endWithin: (milliseconds) => {
+      calling(() => {
+        addon.endWithin(Math.min(milliseconds, 2 ** 31 - 1))
+      })
+    },
   }
 }
 

@@ -253,6 +253,7 @@ void exportContext(Napi::Env env, Napi::Object exports);
 void exportRun(Napi::Env env, Napi::Object exports);
 void exportMemory(Napi::Env env, Napi::Object exports);
 void exportSampler(Napi::Env env, Napi::Object exports);
+void exportDeadline(Napi::Env env, Napi::Object exports);
 void exportCapture(Napi::Env env, Napi::Object exports);
 
 }  // namespace kvfold

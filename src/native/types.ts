@@ -382,4 +382,9 @@ export interface NativeSampler {
 export interface Native {
   readonly backend: BackendInfo
   loadModel(path: string, options?: ModelOptions): Promise<NativeModel>
+  /**
+   * From now on SIGTERM or SIGINT ends the process after so many milliseconds at most, a second one after a second, even while a native call holds
+   * the event loop. To be called behind the process's own listeners of these signals; counts once.
+   */
+  endWithin(milliseconds: number): void
 }

@@ -210,6 +210,29 @@ describe('the end of the process', () => {
     if (code !== 1) expect(ended.stderr.replaceAll(/^npm warn.*\n/gm, '')).toBe('')
   })
 
+  test.each(['SIGTERM', 'SIGINT'])('comes after %s, though nothing gives the event loop a turn', async (signal) => {
+    const ended = await runScript(`
+      import { openNative } from 'kvfold/native/binding'
+      const native = await openNative({ gpu: 'cpu' })
+      process.on('${signal}', () => console.log('never heard'))
+      native.endWithin(300)
+      console.log('end')
+      process.kill(process.pid, '${signal}')
+      for (;;);`)
+    expect(ended).toMatchObject({ code: signal === 'SIGTERM' ? 143 : 130, stdout: 'end\n' })
+  })
+
+  test('comes by itself where the signal is heard in time', async () => {
+    const ended = await runScript(`
+      import { openNative } from 'kvfold/native/binding'
+      const native = await openNative({ gpu: 'cpu' })
+      process.on('SIGTERM', () => { console.log('end'); process.exit(5) })
+      native.endWithin(60_000)
+      setInterval(() => undefined, 1000)
+      process.kill(process.pid, 'SIGTERM')`)
+    expect(ended).toMatchObject({ code: 5, stdout: 'end\n' })
+  })
+
   test('a worker thread may end with everything open', async () => {
     const inWorker = `
       void (async () => {

@@ -17,12 +17,14 @@ import { keepRetention, openStore, retentionMs } from '../keeping.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
 import { sampling, type ModelFlags } from '../options.js'
 import { engineSource, isRemote } from '../remote-engines.js'
-import { embedderOptions, loadEngine, loadReader, tryFirst } from '../runtime.js'
+import { embedderOptions, loadEngine, loadReader, nativeLibrary, tryFirst } from '../runtime.js'
 import { addServeOptions, editsOfKeys, keysOf, named, type ServeFlags, tlsOf, withAliases } from '../serve-options.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
 
 const MIB = 2 ** 20
+/** Milliseconds for what is to be saved and given back, behind the time that running answers have. */
+const LEEWAY = 10_000
 
 export function addServe(program: Command, shell: Shell, version: string): void {
   const command = program
@@ -89,6 +91,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const retention = kept === null ? null : keepRetention(kept, service, tell)
   try {
     // What is wrong with the first model should be said now, not to the first client.
+    // A native call that does not come back must not keep the server alive.
+    if (remote === null) (await nativeLibrary(flags.gpu)).endWithin(flags.grace * 1000 + LEEWAY)
     await (remote === null ? service.load() : service.count(undefined, [], []))
     if (embeddings !== null) await service.embed({ tenant: PUBLIC, inputs: ['a'] })
     if (reranker !== null) await service.rerank({ tenant: PUBLIC, query: 'a', documents: ['a'] })
