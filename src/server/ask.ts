@@ -25,6 +25,9 @@ export type AnswerFormat =
   | { readonly kind: 'json' }
   | { readonly kind: 'grammar'; readonly grammar: string }
 
+/** What becomes of parts of messages that are no text. Those of tool results always leave a placeholder, since clients send results again. */
+export type UnsupportedParts = 'refuse' | 'placeholder'
+
 /** What a field of a request tells the chat template. */
 export interface TemplateField {
   readonly field: string

@@ -3,7 +3,7 @@ import Type from 'typebox'
 import { given, isRecord } from '../../core/json.js'
 import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { writtenLike } from '../../core/written-json.js'
-import type { Ask, Service, TemplateField } from '../ask.js'
+import type { Ask, Service, TemplateField, UnsupportedParts } from '../ask.js'
 import { isLong } from '../json-slices.js'
 import { FieldError, unsupported } from '../problem.js'
 import type { Sampling } from '../../engine/engine.js'
@@ -66,9 +66,6 @@ export const stopOf = (stop: Type.Static<typeof StopField> | undefined): readonl
   typeof stop === 'string' ? [stop] : stop
 
 // Content that is text or a list of parts: text comes out, other parts are refused by name or leave a placeholder.
-
-/** What becomes of parts that are no text. Those of tool results always leave a placeholder: nobody can take a result back. */
-export type UnsupportedParts = 'refuse' | 'placeholder'
 
 /** What the model sees of a part that is no text. */
 export const placeholderOf = (type: string): string => `[${type.slice(0, 40)} left out: this server takes text only]`

@@ -1,5 +1,5 @@
 /** Owns which calls the results of a request answer, and the order in which results stand behind their calls. */
-import type { ChatMessage } from '../../chat/message.js'
+import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import { FieldError } from '../problem.js'
 
 /** A message and its place in the request, e.g. `messages[3]`; of a result the field that names its call. */
@@ -81,3 +81,36 @@ function callOf(id: string, place: string, calls: ReadonlyMap<string, KnownCall>
 }
 
 const quoted = (id: string): string => JSON.stringify(id.slice(0, 80))
+
+/** Calls that have no result yet, for results without ids. */
+export class OpenCalls {
+  /** By message, the last one at the end. */
+  readonly #steps: ToolCall[][] = []
+  readonly #stepOf = new Map<string, ToolCall[]>()
+
+  add(calls: readonly ToolCall[]): void {
+    const step = [...calls]
+    this.#steps.push(step)
+    for (const { id } of calls) this.#stepOf.set(id, step)
+  }
+
+  answered(id: string): void {
+    const step = this.#stepOf.get(id) ?? []
+    const at = step.findIndex((call) => call.id === id)
+    if (at !== -1) step.splice(at, 1)
+  }
+
+  /** The first of the last message that has one of the tool, or of any tool where none is named. @throws FieldError where there is none */
+  first(tool: string | undefined, place: string): ToolCall {
+    while (this.#steps.at(-1)?.length === 0) this.#steps.pop()
+    const isAny = tool === undefined || tool === ''
+    const step = this.#steps.findLast((calls) => calls.some(({ name }) => isAny || name === tool))
+    const call = step?.find(({ name }) => isAny || name === tool)
+    if (call !== undefined) return call
+    const which = isAny ? 'call' : `call of ${JSON.stringify(tool.slice(0, 80))}`
+    throw new FieldError(
+      place,
+      `${place} is a tool's result, and no ${which} before it is without one; send the call, or leave it out.`,
+    )
+  }
+}

@@ -1,21 +1,12 @@
 /** Owns what a request to `/v1/messages` means: the ask that it is, with the tools that are deferred and the searches for them. */
 import Type from 'typebox'
-import {
-  begun,
-  Effort,
-  placeholderOf,
-  TemplateFields,
-  templateFieldsOf,
-  textOf,
-  Thinking,
-  type UnsupportedParts,
-} from '../fields.js'
+import { begun, Effort, placeholderOf, TemplateFields, templateFieldsOf, textOf, Thinking } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
 import { clearingOf, ContextManagement } from './context-management.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
-import type { AnswerFormat, Ask, Tenant } from '../../ask.js'
+import type { AnswerFormat, Ask, Tenant, UnsupportedParts } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { given, isRecord } from '../../../core/json.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'

@@ -3,13 +3,24 @@ import { given } from '../../../core/json.js'
 import Type from 'typebox'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
-import type { Answer, AnswerFormat, AnyAnswer, AnyAsked, Ask, AskEvent, CompletionAnswer, Service, Tenant } from '../../ask.js'
+import type {
+  Answer,
+  AnswerFormat,
+  AnyAnswer,
+  AnyAsked,
+  Ask,
+  AskEvent,
+  CompletionAnswer,
+  Service,
+  Tenant,
+  UnsupportedParts,
+} from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import type { ModelStatus } from '../../threads/status.js'
-import { nullsDownTo, placeholderOf, samplingOf, StopField, stopOf, templateFieldsOf, type UnsupportedParts } from '../fields.js'
+import { nullsDownTo, placeholderOf, samplingOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
-import { type PlacedMessage, resultsInOrder } from '../results.js'
+import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
 import { checkTools, NO_PARAMETERS } from '../tools.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 
@@ -278,39 +289,6 @@ function messagesOf(messages: OllamaChat['messages'], unsupportedParts: Unsuppor
     return { message: { role, content, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }, place }
   })
   return resultsInOrder(placed)
-}
-
-/** Calls that have no result yet. */
-class OpenCalls {
-  /** By message, the last one at the end. */
-  readonly #steps: ToolCall[][] = []
-  readonly #stepOf = new Map<string, ToolCall[]>()
-
-  add(calls: readonly ToolCall[]): void {
-    const step = [...calls]
-    this.#steps.push(step)
-    for (const { id } of calls) this.#stepOf.set(id, step)
-  }
-
-  answered(id: string): void {
-    const step = this.#stepOf.get(id) ?? []
-    const at = step.findIndex((call) => call.id === id)
-    if (at !== -1) step.splice(at, 1)
-  }
-
-  /** The first of the last message that has one of the tool, or of any tool where none is named. @throws FieldError where there is none */
-  first(tool: string | undefined, place: string): ToolCall {
-    while (this.#steps.at(-1)?.length === 0) this.#steps.pop()
-    const isAny = tool === undefined || tool === ''
-    const step = this.#steps.findLast((calls) => calls.some(({ name }) => isAny || name === tool))
-    const call = step?.find(({ name }) => isAny || name === tool)
-    if (call !== undefined) return call
-    const which = isAny ? 'call' : `call of ${JSON.stringify(tool.slice(0, 80))}`
-    throw new FieldError(
-      place,
-      `${place} is a tool's result, and no ${which} before it is without one; send the call, or leave it out.`,
-    )
-  }
 }
 
 /** The text with a placeholder for each image. @throws FieldError server/unsupported where there are any and they are refused */

@@ -4,7 +4,7 @@ import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
 import { given, isRecord } from '../../../core/json.js'
 import type { Sampling } from '../../../engine/engine.js'
-import type { Ask, Tenant } from '../../ask.js'
+import type { Ask, Tenant, UnsupportedParts } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, unsupported } from '../../problem.js'
 import {
@@ -18,7 +18,6 @@ import {
   TemplateFields,
   templateFieldsOf,
   textOf,
-  type UnsupportedParts,
 } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
