@@ -4,7 +4,7 @@
  */
 import { KvfoldError } from '../core/errors.js'
 import type { ToolDefinition } from './message.js'
-import { type AnySchema, type LeaveOut, type Schema, Work } from './schema/merge.js'
+import { type AnySchema, type LeaveOut, MOST_WORK, type Schema, Work } from './schema/merge.js'
 import { FREE_JSON, GrammarRules, literal, PYTHON_JSON, PYTHON_LITERALS, textWithout } from './schema/rules.js'
 import { type SchemaOptions, SchemaWriter } from './schema/schema-grammar.js'
 
@@ -90,10 +90,9 @@ export function addCalls(
   tools: readonly ToolDefinition[],
   single: boolean,
 ): string {
-  const work = new Work(MOST_TOOL_WORK)
-  tools.forEach((tool, index) => {
+  shared(tools, (tool, index, work) => {
     const args = `args-${index}`
-    rules.add(args, argumentsOf(rules, tool, { prefix: args, work: work.share() }, style))
+    rules.add(args, argumentsOf(rules, tool, { prefix: args, work }, style))
     rules.add(`call-${index}`, write(tool.name, args))
   })
   // There is no such character in any answer.
@@ -101,10 +100,24 @@ export function addCalls(
   return between === null || single ? 'call' : `call (${between}call )*`
 }
 
-/** Steps that all tools of a request may take together. */
+/** Steps that all tools of a request may take together, and how many each has at least. */
 const MOST_TOOL_WORK = 250_000
+const LEAST_TOOL_WORK = 1000
 /** Bounds above this are left out where they are too much together. */
 const SMALL = 100
+
+/** Calls `write` for every tool, small ones first: each has a fair share of the work that is left, so that no other one takes it. */
+function shared(tools: readonly ToolDefinition[], write: (tool: ToolDefinition, index: number, work: Work) => void): void {
+  let left = Math.max(MOST_TOOL_WORK, LEAST_TOOL_WORK * tools.length)
+  const bySize = tools
+    .map((tool, index) => ({ tool, index, size: JSON.stringify(tool.parameters).length }))
+    .sort((a, b) => a.size - b.size)
+  bySize.forEach(({ tool, index }, at) => {
+    const work = new Work(Math.min(MOST_WORK, left / (bySize.length - at)))
+    write(tool, index, work)
+    left -= work.spent
+  })
+}
 
 /** GBNF of a tool's arguments. `leaveOut` hears what of its schema they are not held to. @throws KvfoldError engine/bad-grammar where the tool is strict */
 function argumentsOf(
@@ -136,9 +149,9 @@ function argumentsOf(
       return body
     }, otherwise)
   }
-  return attempt({ work }, () =>
+  return attempt({ work: work.part(2 / 3) }, () =>
     // With smaller repetitions; a schema that is none says nothing of what a call may be, unless somebody relies on it.
-    attempt({ work: work.again(), most: SMALL }, () => {
+    attempt({ work: work.part(1 / 3), most: SMALL }, () => {
       leaveOut('#')
       return written({ type: 'object' }, {})
     }),
@@ -150,13 +163,12 @@ function argumentsOf(
  * @throws KvfoldError engine/bad-grammar naming the tool and the place, where a strict tool's schema is none or cannot be kept to
  */
 export function leftOutOfTools(tools: readonly ToolDefinition[]): readonly string[] {
-  const work = new Work(MOST_TOOL_WORK)
-  return tools.flatMap((tool, index) => {
-    const left = new Set<string>()
-    const options = { prefix: `args-${index}`, work: work.share() }
-    argumentsOf(new GrammarRules(FREE_JSON), tool, options, undefined, (place) => left.add(`${tool.name}: ${place}`))
-    return [...left]
+  const left = tools.map(() => new Set<string>())
+  shared(tools, (tool, index, work) => {
+    const leaveOut = (place: string) => left[index]!.add(`${tool.name}: ${place}`)
+    argumentsOf(new GrammarRules(FREE_JSON), tool, { prefix: `args-${index}`, work }, undefined, leaveOut)
   })
+  return left.flatMap((places) => [...places])
 }
 
 /** Parameters that say no more than that allow any object. */

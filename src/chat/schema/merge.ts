@@ -26,38 +26,35 @@ const REMARKS = new Set([
 ])
 
 /** Steps that one schema may take: a tenth of a second or two. One with a thousand properties takes some ten thousand. */
-const MOST_WORK = 200_000
+export const MOST_WORK = 200_000
 
-/** How much work may still go into a schema, or into several together. */
+/** How much work may go into a schema. */
 export class Work {
+  #spent = 0
+
   constructor(
-    private left = MOST_WORK,
+    private readonly most = MOST_WORK,
     private readonly of: Work | null = null,
   ) {}
 
-  /** For one schema among several: no more than what one may take, and than what is left for all. */
-  share(): Work {
-    return new Work(Math.min(MOST_WORK, this.left), this)
+  get spent(): number {
+    return this.#spent
   }
 
-  /** For another try of the same schema. */
-  again(): Work {
-    return this.of === null ? new Work() : this.of.share()
+  /** So much of it, for one try of the schema. */
+  part(share: number): Work {
+    return new Work(this.most * share, this)
   }
 
-  /** @throws KvfoldError engine/bad-grammar when nothing is left */
+  /** @throws KvfoldError engine/bad-grammar when that is more than may be spent */
   spend(steps: number, path: string): void {
-    this.#take(steps)
-    if (this.left < 0)
+    this.#spent += steps
+    if (this.of !== null) this.of.#spent += steps
+    if (this.#spent > this.most)
       refuse(
         'multiplies to more than a grammar can hold; ask for fewer or shorter repetitions, and let fewer definitions, allOf and anyOf name each other',
         path,
       )
-  }
-
-  #take(steps: number): void {
-    this.left -= steps
-    if (this.of !== null) this.of.#take(steps)
   }
 }
 

@@ -3,9 +3,8 @@ import { isSchemaNumber, nearest, wholeOf } from './exact.js'
 import type { Plain } from './merge.js'
 import type { AddRule } from './properties.js'
 
-/** Digits of the numbers: decimals of so many are as they are written. */
-const WHOLE_DIGITS = 16
-const DECIMAL_DIGITS = 15
+/** Digits of the numbers: a double keeps so many as they are written. */
+const DIGITS = 15
 const MOST_PLACES = 8
 
 /** A decimal as a whole number of units, and the digits behind its point. */
@@ -36,11 +35,10 @@ interface DigitRules {
   /** In units of the last place. */
   readonly step: bigint
   readonly places: number
-  readonly digits: number
 }
 
 /** Multiples from `low` to `high`, both in units and none negative; null where there is none. */
-function multiplesBetween(low: bigint, high: bigint, { rule, step, places, digits }: DigitRules): string | null {
+function multiplesBetween(low: bigint, high: bigint, { rule, step, places }: DigitRules): string | null {
   const known = new Map<string, string | null>()
   /** What may follow where `left` digits are missing; `rest`: what is left of those before. A bound that does not matter any more is null. */
   const follow = (left: number, rest: bigint, least: string | null, most: string | null): string | null => {
@@ -65,7 +63,7 @@ function multiplesBetween(low: bigint, high: bigint, { rule, step, places, digit
     return known.get(key)!
   }
   const options: string[] = []
-  for (let length = places + 1; length <= digits; length++) {
+  for (let length = places + 1; length <= DIGITS; length++) {
     const first = length === places + 1 ? 0n : 10n ** BigInt(length - 1)
     const last = 10n ** BigInt(length) - 1n
     const [from, to] = [first > low ? first : low, last < high ? last : high]
@@ -85,8 +83,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
   const bounds = [minimum, maximum, exclusiveMinimum, exclusiveMaximum].filter((bound) => typeof bound !== 'boolean')
   if (bounds.some((bound) => bound !== undefined && scaledOf(bound) === null)) return undefined
   const written = (places: number): string | null => {
-    const digits = places === 0 ? WHOLE_DIGITS : DECIMAL_DIGITS
-    const end = 10n ** BigInt(digits) - 1n
+    const end = 10n ** BigInt(DIGITS) - 1n
     let [low, high] = [-end, end]
     /** In units of `places`; rounded towards what is within. */
     const limit = (bound: unknown, isExclusive: boolean, isLow: boolean) => {
@@ -115,7 +112,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
     const scale = 10n ** BigInt(step.places)
     // Whole numbers that are multiples of 0.4 are those of 2.
     const stepHere = places === step.places ? step.units : step.units / divisor(step.units, scale)
-    const digitRules = { rule, step: stepHere, places, digits }
+    const digitRules = { rule, step: stepHere, places }
     const negative = low < 0n ? multiplesBetween(high < 0n ? -high : 1n, -low, digitRules) : null
     const positive = high >= 0n ? multiplesBetween(low > 0n ? low : 0n, high, digitRules) : null
     const all = [...(negative === null ? [] : [`"-" ( ${negative} )`]), ...(positive === null ? [] : [positive])]

@@ -207,12 +207,16 @@ export function shortened(pattern: Pattern, most: number, ways: readonly number[
     case 'set':
       return pattern
     case 'any':
-      return { kind: 'any', parts: pattern.parts.map((part) => shortened(part, most, ways)) }
+      return {
+        kind: 'any',
+        parts: pattern.parts.filter((part) => lengthsOf(part)[0] <= most).map((part) => shortened(part, most, ways)),
+      }
     case 'repeat': {
       const { part, least } = pattern
-      const [, widest] = lengthsOf(part)
+      const [narrowest, widest] = lengthsOf(part)
       const count = Math.floor(most / widest)
       if (count >= Math.max(least, 1)) return { ...pattern, most: Math.min(pattern.most, count) }
+      if (most < narrowest) return { ...pattern, most: least }
       const fewest = Math.max(least, 1)
       return { ...pattern, part: shortened(part, Math.floor(most / fewest), HALF), most: fewest }
     }

@@ -272,8 +272,9 @@ export function texts(
   if (least > most) return null
   const known = matched(pattern as string | undefined, format as string | undefined, path, leaveOut)
   if (known === null) return least === 0 && most === Infinity ? 'string' : `( "\\"" ${repeated('char', least, most)} "\\"" )`
+  const sized = sizedTo(known, [least, most], pattern === undefined, path, leaveOut)
   try {
-    const written = patternRule(sizedTo(known, [least, most], pattern === undefined, path, leaveOut), 'json')
+    const written = patternRule(sized, 'json')
     return written === null ? null : `( "\\"" ${written} "\\"" )`
   } catch (error) {
     outOfReach(error, `${path}/pattern`, leaveOut)
