@@ -40,12 +40,14 @@ export function latestView(views: Iterable<View>, prompt: Prompt, keys: Int32Arr
 const ROOM = 2 ** 26
 
 class PastView implements View {
+  readonly conversation: ConversationId
   readonly tokens: Int32Array
   readonly sourceIds: Int32Array
   readonly unedited: Int32Array
   readonly #words: Int32Array
 
   constructor(sequence: Sequence) {
+    this.conversation = sequence.conversation
     this.tokens = sequence.tokens.slice()
     this.sourceIds = sequence.sourceIds.slice()
     this.unedited = sequence.unedited
@@ -68,7 +70,9 @@ class PastView implements View {
 /** The earlier views of all conversations, as far as there is room; the oldest go first. */
 export class Views {
   /** Oldest first. */
-  readonly #all = new Map<PastView, ConversationId>()
+  readonly #all = new Set<PastView>()
+  /** Oldest first; no conversation without a view. */
+  readonly #own = new Map<ConversationId, Set<PastView>>()
   #bytes = 0
 
   /** @param room bytes, about. Default 64 MiB */
@@ -76,7 +80,7 @@ export class Views {
 
   /** The conversation's, latest first. */
   of(conversation: ConversationId): readonly View[] {
-    return [...this.#all].flatMap(([view, of]) => (of === conversation ? [view] : [])).reverse()
+    return [...(this.#own.get(conversation) ?? [])].reverse()
   }
 
   /**
@@ -84,13 +88,13 @@ export class Views {
    * cells of a fresh prefill are found by their hashes.
    */
   keep(sequence: Sequence): void {
-    const { conversation, held } = sequence
-    if (sequence.exact === held) return
+    if (sequence.exact === sequence.held) return
     const view = new PastView(sequence)
-    for (const [other, of] of this.#all) if (of === conversation && isBeginning(other, view)) this.#delete(other)
-    this.#all.set(view, conversation)
+    this.drop(view.conversation, (other) => isBeginning(other, view))
+    this.#all.add(view)
+    this.#own.set(view.conversation, (this.#own.get(view.conversation) ?? new Set()).add(view))
     this.#bytes += view.bytes
-    for (const oldest of this.#all.keys()) {
+    for (const oldest of this.#all) {
       if (this.#bytes <= this.room) return
       this.#delete(oldest)
     }
@@ -104,13 +108,17 @@ export class Views {
 
   /** Drops those of the conversation that `which` picks. */
   drop(conversation: ConversationId, which: (view: View) => boolean = () => true): void {
-    for (const [view, of] of this.#all) if (of === conversation && which(view)) this.#delete(view)
+    for (const view of this.#own.get(conversation) ?? []) if (which(view)) this.#delete(view)
   }
 
   #delete(view: PastView): void {
-    if (this.#all.delete(view)) this.#bytes -= view.bytes
+    const own = this.#own.get(view.conversation)
+    if (own?.delete(view) !== true) return
+    if (own.size === 0) this.#own.delete(view.conversation)
+    this.#all.delete(view)
+    this.#bytes -= view.bytes
   }
 }
 
-const isBeginning = (of: PastView, whole: PastView): boolean =>
+const isBeginning = (of: View, whole: View): boolean =>
   commonPrefix(of.tokens, whole.tokens) === of.held && commonPrefix(of.sourceIds, whole.sourceIds) === of.held
