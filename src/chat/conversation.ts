@@ -172,19 +172,24 @@ interface ResultPlace {
 function placesOfResults(messages: readonly ChatMessage[]): ReadonlyMap<number, ResultPlace> {
   const places = new Map<number, ResultPlace>()
   const known = new Map<string, ToolCall>()
-  let open: readonly ToolCall[] = []
+  let calls: readonly ToolCall[] = []
+  /** Calls before this one have a result, or a later one has: no further result stands with them. */
+  let next = 0
   messages.forEach(({ role, toolCalls = [], toolCallId }, index) => {
     if (role !== 'tool') {
-      open = toolCalls
+      calls = toolCalls
+      next = 0
       for (const call of toolCalls) known.set(call.id, call)
       return
     }
-    const named = open.findIndex(({ id }) => id === toolCallId)
     const earlier = toolCallId === undefined ? undefined : known.get(toolCallId)
-    const at = named === -1 && earlier === undefined && open.length > 0 ? 0 : named
-    places.set(index, { call: open[at] ?? earlier, missing: open.slice(0, Math.max(0, at)), isLate: at === -1 })
+    let at = next
+    while (at < calls.length && calls[at]!.id !== toolCallId) at++
+    if (at === calls.length && earlier === undefined) at = next
+    const isLate = at === calls.length
+    places.set(index, { call: calls[at] ?? earlier, missing: isLate ? [] : calls.slice(next, at), isLate })
     // A late one is a user turn, and results behind that are late, too.
-    open = at === -1 ? [] : open.slice(at + 1)
+    next = isLate ? at : at + 1
   })
   return places
 }
