@@ -88,7 +88,7 @@ export interface TurnOptions {
   readonly beginning?: string
   readonly signal?: AbortSignal
   readonly onEvent?: (event: AgentEvent) => void
-  /** Whether what there is of an answer that was cancelled becomes a message. Default true. */
+  /** Whether a cancelled answer that has said something becomes a message, marked `cut`. Default true. */
   readonly keepsCancelled?: boolean
   /** Awaited before another step begins. An error ends the turn. */
   readonly betweenSteps?: () => Promise<void>
@@ -127,7 +127,10 @@ export class Turn {
   /** Says where the message stands, or would. */
   #keep(message: ChatMessage, finish: EngineReply['finish']): number {
     const { conversation, keepsCancelled = true } = this.options
-    return finish === 'cancelled' && !keepsCancelled ? conversation.messages.length : conversation.add(message)
+    if (finish !== 'cancelled') return conversation.add(message)
+    const { content, reasoning = '' } = message
+    const isKept = keepsCancelled && content + reasoning !== ''
+    return isKept ? conversation.add({ ...message, cut: true }) : conversation.messages.length
   }
 
   #toolChoice(): ToolChoice {

@@ -31,6 +31,8 @@ export interface ChatMessage {
   readonly name?: string
   /** Assistant messages we generated: exactly what was sampled after the generation prompt (end-of-turn token excluded), kept so that the cache stays valid. */
   readonly sampled?: Sampled
+  /** Assistant only: the answer was cancelled here. A client that read it as a stream may have less of its text. */
+  readonly cut?: true
 }
 
 /** What a model said, as it was drawn. */

@@ -20,7 +20,7 @@ export interface ChatTask {
   readonly known: Export | null
   /** Messages of the thread that come before: fewer than it has are a branch. Default: all. */
   readonly before?: number
-  /** What is said then; null: what stands there is answered again. */
+  /** What is said then; null: what stands there is answered again, or a cut answer goes on. */
   readonly text: string | null
 }
 
@@ -28,12 +28,10 @@ export interface ChatTask {
 export function chatBody(model: string, { known, before, text }: ChatTask, settings: ChatSettings): object {
   const { acm, contract, temperature, maxTokens, system } = settings
   const tools = known?.tools ?? []
+  const earlier = known === null ? beginning(system) : clientView({ messages: known.messages.slice(0, before) })
   return {
     model,
-    messages: [
-      ...(known === null ? beginning(system) : clientView({ messages: known.messages.slice(0, before) })),
-      ...(text === null ? [] : [{ role: 'user', content: text }]),
-    ],
+    messages: text === null ? withoutLastThought(earlier) : [...earlier, { role: 'user', content: text }],
     ...(tools.length === 0
       ? {}
       : {
@@ -54,6 +52,10 @@ export function chatBody(model: string, { known, before, text }: ChatTask, setti
 }
 
 const beginning = (system: string): SentMessage[] => (system.trim() === '' ? [] : [{ role: 'system', content: system }])
+
+/** The server goes on with a last answer only where that comes without the thought before it. */
+const withoutLastThought = (messages: readonly SentMessage[]): SentMessage[] =>
+  messages.map((message, at) => (at === messages.length - 1 ? { ...message, reasoning_content: undefined } : message))
 
 /** Messages as clients know them: without the calls that were carried out inside. */
 export function clientView({ messages }: Pick<Export, 'messages'>): SentMessage[] {

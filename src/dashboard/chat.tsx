@@ -18,7 +18,8 @@ export interface Pending {
   readonly reasoning: string
   readonly notes: readonly string[]
   readonly problem: string | null
-  readonly state: 'running' | 'answered' | 'failed'
+  /** `stopped`: the thread keeps what was said. */
+  readonly state: 'running' | 'answered' | 'stopped' | 'failed'
 }
 
 /** What was asked, where it was asked from. */
@@ -27,7 +28,10 @@ export interface ChatWanted {
   readonly model: string
   /** Messages of the thread that stay. Default: all. */
   readonly before?: number
+  /** Null: what stands there is answered again. */
   readonly text: string | null
+  /** The cut answer at the thread's end, with which the answer begins. Then `text` is null. */
+  readonly begun?: string
 }
 
 export interface Chat {
@@ -57,17 +61,15 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
   const told = useRef(onThread)
   told.current = onThread
   // The thread has the answer: nothing more is shown in its place.
-  const isThere =
-    pending?.state === 'answered' &&
-    shown?.id === pending.thread &&
-    (pending.before === null ? !shown.running : shown.count >= pending.before + (pending.question === null ? 1 : 2))
+  const isOver = pending?.state === 'answered' || pending?.state === 'stopped'
+  const isThere = isOver && shown?.id === pending.thread && !shown.running && shown.count >= leastCount(pending)
   useEffect(() => {
     if (isThere) setPending(null)
   }, [isThere])
 
-  const run = async ({ thread, model, before, text: question }: ChatWanted, signal: AbortSignal) => {
-    const begun = { question, thread, before: before ?? 0, text: '', reasoning: '', notes: [], problem: null }
-    let state: Pending = { ...begun, state: 'running' }
+  const run = async ({ thread, model, before, text: question, begun }: ChatWanted, signal: AbortSignal) => {
+    const nothing = { reasoning: '', notes: [], problem: null }
+    let state: Pending = { question, thread, before: before ?? 0, text: begun ?? '', ...nothing, state: 'running' }
     const show = (changes: Partial<Pending>) => {
       state = { ...state, ...changes }
       setPending(state)
@@ -76,7 +78,8 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
     setDone(null)
     try {
       const known = thread === null ? null : await api.get<Export>(threadPath(thread, 'export'), signal)
-      show({ before: before ?? known?.messages.length ?? 0 })
+      const length = known?.messages.length ?? 0
+      show({ before: before ?? (begun === undefined ? length : length - 1) })
       const body = chatBody(model, { known, text: question, ...(before === undefined ? {} : { before }) }, settings)
       for await (const { data } of api.events('/v1/chat/completions', { body, signal })) {
         if (data === '[DONE]') continue
@@ -101,7 +104,8 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
       show({ state: 'answered' })
     } catch (error) {
       if (signal.aborted) {
-        setPending(null)
+        if (state.text + state.reasoning === '') setPending(null)
+        else show({ state: 'stopped' })
         setDone({ thread: state.thread, text: 'Stopped.' })
       } else show({ problem: sentenceOf(error), state: 'failed' })
     }
@@ -120,6 +124,10 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
     stop: () => control.current?.abort(),
   }
 }
+
+/** Messages that the thread has at least when it has the question and, unless it was stopped between two steps, the answer. */
+const leastCount = ({ before, question, state }: Pending): number =>
+  (before ?? 0) + (question === null ? 0 : 1) + (state === 'stopped' ? 0 : 1)
 
 /** How many messages of the thread stand above what is being answered. */
 export function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {

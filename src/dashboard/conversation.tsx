@@ -16,6 +16,8 @@ export interface MessageActions {
   readonly onFoldMessage: (message: ThreadMessage) => void
   /** A branch that has what is before the message: `text` is asked there, null answers again. Null: not now. */
   readonly onBranch: ((message: ThreadMessage, text: string | null) => void) | null
+  /** Has the cut answer at the thread's end go on. Null: not now. */
+  readonly onContinue: ((message: ThreadMessage) => void) | null
 }
 
 interface ConversationProps {
@@ -29,13 +31,19 @@ export function Conversation({ thread: { messages }, until, actions }: Conversat
   return (
     <>
       {messages.slice(0, until).map((message) => (
-        <Row key={message.index} message={message} actions={actions} />
+        <Row key={message.index} message={message} isLast={message.index === messages.length - 1} actions={actions} />
       ))}
     </>
   )
 }
 
-function Row({ message, actions }: { readonly message: ThreadMessage; readonly actions: MessageActions }) {
+interface RowProps {
+  readonly message: ThreadMessage
+  readonly isLast: boolean
+  readonly actions: MessageActions
+}
+
+function Row({ message, isLast, actions }: RowProps) {
   const [edited, setEdited] = useState<string | null>(null)
   const { index, visible, cost, message: original } = message
   const { role, content, reasoning, toolCalls = [], name } = original
@@ -59,6 +67,7 @@ function Row({ message, actions }: { readonly message: ThreadMessage; readonly a
           {name === undefined ? '' : ` ${name}`}{' '}
           <span class="dim">{cost === null ? 'not in a step yet' : costInWords(cost)}</span>
           {isInside ? <span class="dim"> · inside the server, clients do not see it</span> : null}
+          {original.cut === true ? <span class="dim"> · stopped before its end</span> : null}
         </h3>
         {reasoning === undefined || reasoning === '' ? null : (
           <details>
@@ -91,7 +100,7 @@ function Row({ message, actions }: { readonly message: ThreadMessage; readonly a
           </details>
         ))}
         {content === '' && toolCalls.length === 0 ? <p class="dim">(no text)</p> : null}
-        <Doing message={message} actions={actions} onEdit={setEdited} />
+        <Doing message={message} isLast={isLast} actions={actions} onEdit={setEdited} />
       </div>
     </article>
   )
@@ -102,11 +111,10 @@ const WHO = { system: 'System message', user: 'You', assistant: 'Model', tool: '
 /** What is done to a message with one press. */
 function Doing({
   message,
-  actions: { onOpen, onFoldMessage, onBranch },
+  isLast,
+  actions: { onOpen, onFoldMessage, onBranch, onContinue },
   onEdit,
-}: {
-  readonly message: ThreadMessage
-  readonly actions: MessageActions
+}: RowProps & {
   readonly onEdit: (text: string) => void
 }) {
   const [copied, setCopied] = useState('Copy')
@@ -127,6 +135,11 @@ function Doing({
               setCopied(isCopied ? 'Copied' : 'Not allowed here')
             })
           })}
+      {original.cut === true && content !== '' && isLast && onContinue !== null
+        ? act('Continue', 'Continue', () => {
+            onContinue(message)
+          })
+        : null}
       {role === 'assistant' && visible && toolCalls.length === 0 && onBranch !== null
         ? act('Regenerate', 'Regenerate', () => {
             onBranch(message, null)

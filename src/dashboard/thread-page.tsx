@@ -83,6 +83,11 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
       : ({ index }, text) => {
           chat.ask({ thread: id, model: thread.model, before: index, text })
         },
+    onContinue: chat.running
+      ? null
+      : ({ message: { content } }) => {
+          chat.ask({ thread: id, model: thread.model, text: null, begun: content })
+        },
   }
   const until = mine === null ? messages.length : messagesBefore(mine, thread)
   // Hundreds of messages are not gone through for every token and key.

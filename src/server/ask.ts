@@ -49,7 +49,10 @@ export interface Ask {
    * dashboard. Default false.
    */
   readonly appended?: boolean
-  /** What the answer begins with; the answer is what comes after. Not with a format or a forced call. Default: nothing. */
+  /**
+   * What the answer begins with; the answer is what comes after. Not with a format or a forced call. A thread that ends with a cut answer which begins
+   * so goes on with that answer. Default: nothing.
+   */
   readonly beginning?: string
   /** The client's. */
   readonly tools: readonly ToolDefinition[]
@@ -96,6 +99,11 @@ export interface Ask {
   /** Milliseconds from now to the end of the answer, waiting included. Default: the server's. */
   readonly timeoutMs?: number
   readonly signal?: AbortSignal
+  /**
+   * True: the client reads the answer as it comes. The thread then keeps what was said of an answer that is cancelled, marked `cut`. Default false: the
+   * thread stays as it was before the answer.
+   */
+  readonly streamed?: boolean
 }
 
 /** Tokens of an ask, over all its steps but summaries. */
@@ -157,7 +165,7 @@ export interface Answer {
   /** The thread that this answer belongs to now; a fork's is new. */
   readonly thread: string
   readonly model: string
-  /** What the client may see: text, reasoning, and calls of its own tools that are whole. */
+  /** What the client may see: text, reasoning, and calls of its own tools that are whole. It is marked `cut` when the thread keeps it though it was cancelled. */
   readonly message: ChatMessage
   readonly finish: Finish
   /** The stop string that ended it, where the engine says. */

@@ -16,6 +16,8 @@ export interface StreamShape<A extends AnyAnswer> {
   on(event: AskEvent, index: number): readonly Frame[]
   /** The answer at `index` is complete. */
   done(answer: A, index: number): readonly Frame[] | Promise<readonly Frame[]>
+  /** The answer at `index` was cancelled, and its thread keeps what was said: the client, which may be gone, comes back for it. */
+  cut?(answer: A): Promise<void>
   /** All are. */
   end(answers: readonly A[]): readonly Frame[]
   /** It ends here, after some of it was sent. */
@@ -140,7 +142,8 @@ export class Exchange {
           if (event.type === 'tokens') quiet()
           return writer.write(shape.on(event, index))
         },
-        async (answer, index) => writer.write(await shape.done(answer, index)),
+        async (answer, index) =>
+          answer.finish === 'cancelled' ? shape.cut?.(answer) : writer.write(await shape.done(answer, index)),
       )
       quiet()
       await writer.write(shape.end(answers))
@@ -170,6 +173,7 @@ export class Exchange {
         asked.map(async (one, index) => {
           const answer = await this.#one(one, this.server.metrics.ask(), (event) => on(event, index))
           await done(answer, index)
+          if (answer.finish === 'cancelled') throw this.#cancelled()
           return answer
         }),
       )
@@ -195,8 +199,8 @@ export class Exchange {
       this.#figures.answered(answer)
       const { promptTokens, cachedTokens, completionTokens } = answer.usage
       this.#spend(promptTokens - cachedTokens + completionTokens)
-      if (answer.finish === 'cancelled') throw this.#cancelled()
-      meter.done(answer)
+      if (answer.finish === 'cancelled') meter.failed(problemOf(this.#cancelled()).code)
+      else meter.done(answer)
       return answer
     } catch (error) {
       const meant = this.#run.signal.aborted && error instanceof KvfoldError && error.code === 'engine/cancelled'

@@ -274,7 +274,7 @@ export class ThreadService implements Service {
   async #ask(ask: Ask, emit: (event: AskEvent) => void): Promise<Answer> {
     checkAsk(ask)
     return this.#run(ask, emit, async ({ model, engine, signal, waited }) => {
-      const { tenant, messages, thread, appended, tools } = ask
+      const { tenant, messages, thread, appended, beginning, tools } = ask
       refuseUnfoldable(messages, engine.info.context, engine.model?.info ?? null)
       const taken = await this.#manager.take({
         tenant,
@@ -283,6 +283,7 @@ export class ThreadService implements Service {
         tools,
         ...(thread === undefined ? {} : { thread }),
         ...(appended === undefined ? {} : { appended }),
+        ...(beginning === undefined ? {} : { beginning }),
       })
       try {
         emit({ type: 'started', thread: taken.thread.id, model: model.name })
@@ -293,7 +294,9 @@ export class ThreadService implements Service {
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           return { ...done, waited }
         } catch (error) {
-          if (isRefusal(error)) await this.#manager.refused(taken)
+          // The thread gets back a cut answer that it gave up for a beginning.
+          const gaveUp = ask.beginning !== undefined && taken.before !== null
+          if (isRefusal(error) || gaveUp) await this.#manager.refused(taken)
           throw error
         } finally {
           await save()

@@ -274,7 +274,7 @@ describe('Session', () => {
     const session = sculptor({ engine, id })
     const outcome = await session.ask('Hi', { signal: controller.signal })
     expect(outcome).toMatchObject({ end: 'cancelled', answer: 'Half an', calls: 0, ledger: [{ kind: 'cancelled' }] })
-    expect(session.conversation.messages.at(-1)).toEqual({ role: 'assistant', content: 'Half an' })
+    expect(session.conversation.messages.at(-1)).toEqual({ role: 'assistant', content: 'Half an', cut: true })
   })
 
   it('gives every call a result when a turn is cancelled between calls', async () => {

@@ -2,6 +2,11 @@
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../src/chat/message.js'
+import { builtinModel } from '../../src/cli/builtin.js'
+import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../src/engine/engine.js'
+import { LlamaEngine } from '../../src/engine/llama.js'
+import { openNative } from '../../src/native/binding.js'
+import { TEST_GPU } from '../support/device.js'
 import type { ScriptedReply } from '../../src/engine/taught-engine.js'
 import { PUBLIC } from '../../src/server/ask.js'
 import { ScriptedEngine, type Script } from '../support/scripted.js'
@@ -23,6 +28,17 @@ const MARKDOWN = `A **bold** word, [a link](https://example.org/), [a bad one](j
 const lamp = '<b>3</b>'
 \`\`\`
 `
+
+const builtin = async (): Promise<Engine> =>
+  LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1 })
+
+/** Its answers end when they are stopped, but for those that go on with a stopped one. */
+class EndlessEngine extends EngineAround {
+  respond(request: EngineRequest): Generation {
+    const held = request.continues === true ? { maxTokens: 8 } : { grammar: 'root ::= [a-z ] root' }
+    return this.engine.respond({ ...request, ...held })
+  }
+}
 
 /** A server whose model says this, and a page of it. */
 async function served(browser: Browser, script: Script): Promise<Watched & { readonly server: Serving }> {
@@ -110,6 +126,27 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await page.getByRole('status').getByText('Stopped.').waitFor()
     await button(page, 'Send').waitFor()
     await expect.poll(() => server.service.status().asks.cancelled).toBe(1)
+    await server.close()
+  })
+
+  it('keeps what was said of a stopped answer, and has it go on', async () => {
+    const server = await serving({ engine: async () => new EndlessEngine(await builtin()) })
+    const { page } = await open(browser, server.url)
+    await page.getByLabel('Message', { exact: true }).fill('Tell me all.')
+    await button(page, 'Send').click()
+    await page.locator('[aria-busy=true] .markdown').waitFor()
+    await button(page, 'Stop').click()
+    await row(page, 1).getByText('stopped before its end').waitFor()
+    const views = () => server.service.threads.list(PUBLIC).map(({ id }) => server.service.threads.view(PUBLIC, id))
+    const [asked, said] = views()[0]!
+    expect([asked?.content, said?.cut]).toEqual(['Tell me all.', true])
+    await button(page, 'Continue message 2').click()
+    await row(page, 1).getByText('stopped before its end').waitFor({ state: 'detached' })
+    await expect.poll(() => views()[0]!.map(({ cut }) => cut)).toEqual([undefined, undefined])
+    const [whole] = views()
+    expect(views()).toHaveLength(1)
+    expect(whole![1]!.content.startsWith(said!.content)).toBe(true)
+    expect(whole![1]!.content.length).toBeGreaterThan(said!.content.length)
     await server.close()
   })
 

@@ -88,8 +88,8 @@ export function checkAsk({ acm, format, toolChoice, tools: shown, deferred, mess
 }
 
 /**
- * Runs the turn. The thread has the ask's messages and is its alone; afterwards it has what was carried out, and the answer unless that was
- * cancelled. @throws KvfoldError what the engine throws; context/full by the overflow policy
+ * Runs the turn. The thread has the ask's messages and is its alone; afterwards it has what was carried out, and the answer. It has a cancelled
+ * answer only if that said something and was streamed, or goes on with text that the client had. @throws KvfoldError what the engine throws; context/full by the overflow policy
  */
 export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'waited'>> {
   const { ask, taken, engine, defaults, operatorTools, signal, emit, save } = options
@@ -183,7 +183,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     ...(ask.beginning === undefined ? {} : { beginning: ask.beginning }),
     maxCalls: MAX_CALLS,
     hints: false,
-    keepsCancelled: false,
+    keepsCancelled: ask.streamed === true || ask.beginning !== undefined,
     generation: {
       ...(sampling === undefined ? {} : { sampling }),
       ...(ask.maxTokens === undefined ? {} : { maxTokens: ask.maxTokens }),
@@ -224,9 +224,11 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   } finally {
     thread.runtime.costlyFolds = null
   }
-  const message = report.message(outcome)
+  const kept = conversation.messages[outcome.steps.at(-1)!.message]
+  const message: ChatMessage = { ...report.message(outcome), ...(kept?.cut === true ? { cut: true } : {}) }
   const known = { ...message, content: (ask.beginning ?? '') + message.content }
-  thread.answered(from, outcome.end === 'cancelled' ? null : known, { held: outcome.held, isSearch })
+  const isKept = outcome.end !== 'cancelled' || kept?.cut === true
+  thread.answered(from, isKept ? known : null, { held: outcome.held, isSearch })
   const [first] = outcome.steps
   const saved = savedBy(outcome, engine)
   return {

@@ -219,6 +219,8 @@ export interface ThreadRequest {
   readonly messages: readonly ChatMessage[]
   readonly thread?: string
   readonly appended?: boolean
+  /** What the answer is to begin with. */
+  readonly beginning?: string
   readonly tools: readonly ToolDefinition[]
 }
 

@@ -24,7 +24,7 @@ export class ThreadFinder {
     const best = named === null ? this.#begun(wanted, chain, isFree) : shared(named, chain)
     if (best !== null && best.common === best.candidate.chain.length && isFree(best.candidate)) {
       const thread = this.#loaded(best.candidate, id)
-      if (thread !== null) return thread
+      if (thread !== null && goesOnFromCut(thread, wanted)) return thread
     }
     // Nothing but a system message in common is no conversation in common: the thread is not even read.
     const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
@@ -101,6 +101,18 @@ export class ThreadFinder {
       throw error
     }
   }
+}
+
+/**
+ * Whether the request has the beginning of the cut answer that the thread ends with, as a message or as the beginning of the answer to come. True if
+ * the thread ends otherwise. A request without it asks the same again: another thread answers that, so that this one keeps what was said.
+ */
+function goesOnFromCut({ cut, chain }: Thread, wanted: Pick<ThreadRequest, 'messages' | 'beginning'>): boolean {
+  if (cut === null) return true
+  const next = wanted.messages[chain.length]
+  const known = next?.role === 'assistant' && next.toolCalls === undefined ? next.content : undefined
+  const text = next === undefined ? wanted.beginning : known
+  return text !== undefined && cut.content.trim().startsWith(text.trim())
 }
 
 function shared(candidate: ThreadEntry, chain: Chain): Beginning<ThreadEntry> | null {

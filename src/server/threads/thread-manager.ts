@@ -129,6 +129,8 @@ export class ThreadManager {
         thread.refuseGone()
         before = isNew === true ? null : thread.record
         if (alignment !== undefined) thread.rewrite(woven(before ?? thread.record, alignment, wanted.messages))
+        else if (thread.cut !== null && wanted.appended !== true)
+          thread.takeCut(wanted.messages[thread.chain.length]?.content ?? null)
         known = thread.conversation.messages.length
         const fresh = wanted.appended === true ? wanted.messages : wanted.messages.slice(thread.view.length)
         thread.extend(fresh)

@@ -58,8 +58,18 @@ export class View {
     return this.#given
   }
 
+  /**
+   * Of the messages by which requests find the thread. A cut answer at the end is not among them: its client may have less of it
+   * (`Thread.takeCut`).
+   */
   get chain(): Chain {
-    return this.#chain
+    return this.cut === null ? this.#chain : this.#chain.beginning(this.#messages.length - 1)
+  }
+
+  /** The last message, if it is an answer that was cut; else null. */
+  get cut(): ChatMessage | null {
+    const last = this.#messages.at(-1)
+    return last?.cut === true ? last : null
   }
 
   /** Bytes in memory, about. */

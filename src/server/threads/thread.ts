@@ -130,6 +130,11 @@ export class Thread implements MatchCandidate {
     return this.#ledger
   }
 
+  /** What its client may have of the cut answer at its end; null when it ends otherwise. */
+  get cut(): ChatMessage | null {
+    return this.#view.cut
+  }
+
   get events(): readonly ThreadEvent[] {
     return this.#events
   }
@@ -230,6 +235,27 @@ export class Thread implements MatchCandidate {
     this.#held = held
     this.#view = View.of(messages, this.#view)
     this.runtime.shown = new ShownSteps()
+  }
+
+  /**
+   * Replaces the cut answer at its end by what its client has of it. An answer that came after several steps loses the same number of characters.
+   * @param text Null: the client goes on with it in the answer to come, so it is removed.
+   */
+  takeCut(text: string | null): void {
+    const { messages, edits, held } = this.record
+    const { message, seen } = messages.at(-1)!
+    invariant(this.cut !== null && typeof seen !== 'string', 'a thread without a cut answer was to take one')
+    if (text === seen.content) return
+    const missing = seen.content.trim().length - (text ?? '').trim().length
+    const content = message.content.trimEnd().slice(0, -missing || undefined)
+    const taken = text === null ? [] : [{ message: { ...message, content }, seen: { ...seen, content: text } }]
+    const isBefore = (each: { readonly message: number }) => each.message < messages.length - 1
+    const { fragments, searches, ids } = edits
+    this.rewrite({
+      messages: [...messages.slice(0, -1), ...taken],
+      edits: { fragments: fragments.filter(isBefore), searches: searches.filter(isBefore), ids },
+      held,
+    })
   }
 
   /** Adds messages of the client's; results that were held back go where their calls stand. */

@@ -48,9 +48,10 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
       // Without messages it only has the model loaded.
       if (body.messages.length === 0) return load(service, body.model)
       const ask = chatAsk(body, request.tenant, sampling, unsupportedParts)
-      const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal })]
+      const streamed = body.stream !== false
+      const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
       const running = exchange(request, reply)
-      if (body.stream !== false) return running.stream(begin, new OllamaStream('chat'), null)
+      if (streamed) return running.stream(begin, new OllamaStream('chat'), null)
       return ollamaAnswer('chat', (await running.answers(begin))[0]!)
     },
   )
@@ -62,10 +63,11 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
       if (body.prompt === undefined || body.prompt === '') return load(service, body.model)
       const ask = generateAsk(body, request.tenant, sampling, unsupportedParts)
       const { prompt } = body
+      const streamed = body.stream !== false
       const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] =>
-        body.raw === true ? [service.complete({ ...ask, prompt, signal })] : [service.ask({ ...ask, signal })]
+        body.raw === true ? [service.complete({ ...ask, prompt, signal })] : [service.ask({ ...ask, signal, streamed })]
       const running = exchange(request, reply)
-      if (body.stream !== false) return running.stream(begin, new OllamaStream('generate'), null)
+      if (streamed) return running.stream(begin, new OllamaStream('generate'), null)
       return ollamaAnswer('generate', (await running.answers(begin))[0]!)
     },
   )

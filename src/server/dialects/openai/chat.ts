@@ -46,11 +46,12 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
         timings: body.timings_per_token === true,
         usage: body.stream_options?.include_usage === true,
       }
+      const streamed = body.stream === true
       const begin = (signal: AbortSignal) =>
-        body.n === undefined || body.n === 1 ? [service.ask({ ...ask, signal })] : service.several({ ...ask, signal }, body.n)
+        body.n === undefined || body.n === 1 ? [service.ask({ ...ask, signal, streamed })] : service.several({ ...ask, signal, streamed }, body.n)
       const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
       const running = exchange(request, reply)
-      if (body.stream === true) return running.stream(begin, new ChatStream(head, wish), ping)
+      if (streamed) return running.stream(begin, new ChatStream(head, wish), ping)
       return chatCompletion(head, await running.answers(begin), wish)
     },
   )

@@ -24,7 +24,7 @@ interface ResponseHead {
 interface ResponseState {
   readonly id: string
   readonly model: string
-  readonly status: 'in_progress' | 'completed' | 'incomplete' | 'failed'
+  readonly status: 'in_progress' | 'completed' | 'incomplete' | 'cancelled' | 'failed'
   readonly output: readonly object[]
   readonly answer: Answer | null
   readonly error: { readonly code: string; readonly message: string } | null
@@ -174,6 +174,16 @@ export class ResponseStream implements StreamShape<Answer> {
     const whole = response(this.head, this.#state)
     await this.head.keep(this.#state.id, whole)
     return [...frames, this.#frame(`response.${status}`, { response: whole })]
+  }
+
+  /** It can be asked for, and gone on from, with what was said of it. */
+  async cut(answer: Answer): Promise<void> {
+    if (answer.message.cut !== true) return
+    this.#closed()
+    await this.head.keep(
+      this.#state.id,
+      response(this.head, { ...this.#state, status: 'cancelled', output: this.#output, answer }),
+    )
   }
 
   end(): readonly Frame[] {

@@ -40,10 +40,11 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
         if (place !== null) await responses.keep(tenant, id, place, response)
       }
       const head = { body, ask, tools, created: Math.floor(Date.now() / 1000), keep }
-      const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal })]
+      const streamed = body.stream === true
+      const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
       const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
       const running = exchange(request, reply)
-      if (body.stream === true) return running.stream(begin, new ResponseStream(head), ping)
+      if (streamed) return running.stream(begin, new ResponseStream(head), ping)
       const [answer] = await running.answers(begin)
       return wholeResponse(head, answer!)
     },
