@@ -1,158 +1,126 @@
 /** The rooms of src/, what each may import and what of it others may: the rules of the house, checked (docs/architecture.md). */
+
+const runtime = [
+  'core',
+  'native',
+  'chat',
+  'kv',
+  'figures',
+  'engine',
+  'attention',
+  'context',
+  'store',
+  'tools',
+  'mcp',
+  'agents',
+  'server',
+].map((room) => `runtime/${room}`)
+const fleet = ['fleet/engines', 'fleet/cells', 'fleet/postgres']
+/** `lab` is all of src/lab that is in no room of its own. */
+const lab = ['lab/figures', 'lab/attention', 'lab']
+
+const inRuntime = (...rooms) => rooms.map((room) => `runtime/${room}`)
+/** Downwards is: the runtime without its commands, the fleet, the runtime's commands, the laboratory, the program. The runtime knows nothing of the laboratory. */
 const below = {
-  core: [],
-  native: ['core'],
-  chat: ['core'],
-  kv: ['core'],
-  figures: ['core'],
-  engine: ['core', 'native', 'chat', 'kv'],
-  context: ['core', 'native', 'chat', 'kv', 'engine'],
-  attention: ['core', 'native', 'chat', 'kv', 'engine', 'figures'],
-  store: ['core', 'chat', 'kv', 'context'],
-  tools: ['core', 'chat', 'context'],
-  mcp: ['core', 'chat', 'context', 'tools'],
-  agents: ['core', 'native', 'chat', 'kv', 'engine', 'context', 'tools'],
-  eval: ['core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'tools', 'agents'],
-  server: ['core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'store', 'tools', 'agents', 'eval'],
-  cli: [
-    ...['core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'store', 'tools', 'agents', 'eval'],
-    ...['mcp', 'server'],
-  ],
+  'runtime/core': [],
+  'runtime/native': inRuntime('core'),
+  'runtime/chat': inRuntime('core'),
+  'runtime/kv': inRuntime('core'),
+  'runtime/figures': inRuntime('core'),
+  'runtime/engine': inRuntime('core', 'native', 'chat', 'kv'),
+  'runtime/context': inRuntime('core', 'native', 'chat', 'kv', 'engine'),
+  'runtime/attention': inRuntime('core', 'native', 'chat', 'kv', 'engine'),
+  'runtime/store': inRuntime('core', 'chat', 'kv', 'context'),
+  'runtime/tools': inRuntime('core', 'chat', 'context'),
+  'runtime/mcp': inRuntime('core', 'chat', 'context', 'tools'),
+  'runtime/agents': inRuntime('core', 'native', 'chat', 'kv', 'engine', 'context', 'tools'),
+  'runtime/server': inRuntime(
+    'core',
+    'native',
+    'chat',
+    'kv',
+    'engine',
+    'figures',
+    'context',
+    'attention',
+    'store',
+    'tools',
+    'agents',
+  ),
   // It runs in a browser: of the rooms it takes types, and how figures are written.
-  dashboard: ['core', 'chat', 'kv', 'figures', 'context', 'store', 'server'],
+  'runtime/dashboard': inRuntime('core', 'chat', 'kv', 'figures', 'context', 'store', 'server'),
+  'fleet/engines': inRuntime('core', 'chat', 'kv', 'engine'),
+  'fleet/cells': inRuntime('core', 'native', 'kv', 'engine'),
+  'fleet/postgres': inRuntime('core', 'chat', 'kv', 'context', 'store', 'server'),
+  'runtime/cli': [...runtime, ...fleet],
+  'lab/figures': inRuntime('core', 'figures'),
+  'lab/attention': [...inRuntime('core', 'native', 'chat', 'kv', 'engine', 'figures', 'attention'), 'lab/figures'],
+  lab: [
+    ...inRuntime('core', 'native', 'chat', 'kv', 'engine', 'figures', 'context', 'attention', 'tools', 'agents'),
+    ...['fleet/engines', 'lab/figures', 'lab/attention'],
+  ],
+  'lab/cli': [...runtime, 'runtime/cli', 'fleet/engines', ...lab],
+  // The program: it puts the commands together.
+  cli: ['runtime/cli', 'lab/cli'],
 }
 
 /**
- * The public surface of a room: files that every room above it may import, and those for one of them alone. What is in no list is the room's own.
- * `core`, `figures` and `context` are public as a whole: each file of them is one notion that others speak in.
+ * What of a room the rooms above it may import, where that is not all of it. A file that is in no list is the room's own. What only one room above
+ * may touch (the addon's binding, the cache itself) says so in its first lines.
  */
 const surface = {
-  native: {
-    all: ['types'],
-    engine: ['binding', 'context-options'],
-    cli: ['binding', 'cpu-library', 'synthetic'],
-  },
-  chat: {
-    all: ['message', 'format'],
-    engine: ['grammar', 'parser', 'tokens/encoder', 'tracked'],
-    attention: ['tokens/aligned'],
-    tools: ['conversation'],
-    server: ['grammar'],
-  },
-  kv: {
-    all: ['cost-model', 'ledger', 'plan/parts', 'prompt', 'residency'],
-    // The engine is what drives the cache.
-    engine: [
-      ...[
-        'cache',
-        'cell-hash',
-        'checkpoint-cache',
-        'lineage',
-        'offload',
-        'plan/plan',
-        'ports',
-        'sequence',
-        'step',
-        'tenant-salts',
-        'tier-policy',
-      ],
+  'runtime/native': ['binding', 'context-options', 'cpu-library', 'synthetic', 'types'],
+  'runtime/chat': ['conversation', 'format', 'grammar', 'message', 'parser', 'tokens/aligned', 'tokens/encoder', 'tracked'],
+  'runtime/kv': [
+    ...[
+      'cache',
+      'cell-hash',
+      'checkpoint-cache',
+      'cost-model',
+      'dry-run',
+      'forecast',
+      'ledger',
+      'lineage',
+      'offload',
+      'plan/parts',
     ],
-    eval: ['dry-run', 'forecast'],
-    cli: ['dry-run', 'forecast'],
-  },
-  engine: {
-    all: ['attention', 'embedder', 'engine', 'llama', 'model-facts', 'reranker'],
-    agents: ['remote/wire'],
-    eval: ['calibrate', 'calibration', 'taught-engine'],
-    server: ['background-recompute', 'remote/engine-pool', 'remote/failure', 'remote/remote'],
-    cli: [
+    ...['plan/plan', 'ports', 'prompt', 'residency', 'sequence', 'step', 'tenant-salts', 'tier-policy'],
+  ],
+  'runtime/engine': [
+    ...[
+      'attention',
+      'background-recompute',
       'cache-secret',
       'calibrate',
       'calibration',
       'disk-tier-file',
-      'remote/endpoint',
-      'remote/engine-pool',
-      'remote/remote',
-      'tried-models',
+      'elsewhere',
+      'embedder',
     ],
-  },
-  attention: {
-    all: ['measurement', 'run-folder', 'statistics'],
-    eval: ['pairs', 'places', 'report'],
-    server: ['answer-mass'],
-    cli: ['findings', 'report', 'spans', 'tables'],
-  },
-  store: {
-    all: ['damage'],
-    dashboard: ['port'],
-    server: [
-      ...[
-        'manifest',
-        'page-reader',
-        'port',
-        'postgres/database',
-        'postgres/schema',
-        'postgres/thread-rows',
-        'repair',
-        'row-kind',
-        'store-file',
-      ],
-    ],
-    cli: ['port', 'postgres/database', 'postgres/move', 'postgres/postgres-store', 'repair', 'sqlite-store', 'store-file'],
-  },
-  tools: { all: ['catalogue', 'late-definitions', 'management', 'tool-memory'] },
-  mcp: { all: [], cli: ['config', 'context-server', 'host'] },
-  agents: {
-    all: ['memtool', 'memtool-asides', 'sculptor', 'session', 'tool-loop'],
-    eval: ['rounds', 'snapshots', 'toolbox', 'u-fold/helpers', 'u-fold/view', 'u-fold/paper', 'u-fold/session', 'u-fold/u-fold'],
-    server: ['toolbox', 'u-fold/u-fold'],
-  },
-  eval: {
-    all: [],
-    cli: [
-      ...['accuracy', 'agent', 'agents/embedders', 'agents/open', 'log', 'task', 'tasks/open'],
-      ...['attention-study', 'pi-llm', 'collect/collect', 'collect/formats'],
-      ...['collect/sources', 'collect/trajectory'],
-      ...['run/plan', 'run/log-file', 'run/pool', 'run/runner', 'run/trial'],
-      ...['cost/figure', 'cost/report', 'cost/schedule', 'cost/stopwatch', 'cost/study'],
-      ...['episode/episode', 'memtool/companies', 'memtool/report', 'memtool/retrieval', 'memtool/session'],
-      ...['report/estimates', 'report/publish', 'report/summary', 'report/tables/labels'],
-      ...['service/frameworks', 'service/run', 'service/replay', 'service/report', 'service/dialogue'],
-    ],
-  },
-  server: {
-    all: ['ask', 'threads/thread-api'],
-    cli: [
+    ...['engine', 'llama', 'model-facts', 'reranker', 'sampling-defaults', 'saved-cells', 'tried-models'],
+  ],
+  'runtime/store': ['damage', 'manifest', 'page-reader', 'port', 'repair', 'row-kind', 'rows', 'sqlite-store', 'store-file'],
+  'runtime/mcp': ['config', 'context-server', 'host'],
+  'runtime/server': [
+    ...[
       'app',
-      'side-model',
+      'ask',
       'http',
       'keys',
       'request-log',
-      'responses/postgres-responses',
       'responses/responses',
       'responses/sqlite-responses',
       'service',
-      'threads/models',
-      'threads/status',
-      'threads/thread',
+      'side-model',
     ],
-    dashboard: ['threads/status'],
-  },
-  cli: { all: [] },
-  dashboard: { all: [] },
+    ...['threads/models', 'threads/status', 'threads/thread', 'threads/thread-api'],
+  ],
+  'fleet/engines': ['endpoint', 'engine-pool', 'remote', 'wire'],
+  'fleet/postgres': ['move', 'postgres-responses', 'postgres-store'],
 }
 
-const filesOf = (room, names) => names.map((name) => `^src/${room}/${name}[.]ts$`)
-const isolated = Object.entries(surface).flatMap(([room, { all, ...friends }]) => {
-  const others = Object.keys(below).filter((each) => each !== room)
-  return others.map((from) => ({
-    name: `${from}-takes-of-${room}-what-is-public`,
-    comment: `Only what surface.${room} in .dependency-cruiser.cjs names; move what you need there, or add it.`,
-    severity: 'error',
-    from: { path: `^src/${from}/` },
-    to: { path: `^src/${room}/`, pathNot: filesOf(room, [...all, ...(friends[from] ?? [])]) },
-  }))
-})
+/** Files of a room; `lab` is what is in none of its rooms. */
+const pathOf = (room) => (room === 'lab' ? '^src/lab/(?!figures/|attention/|cli/)' : `^src/${room}/`)
 
 module.exports = {
   forbidden: [
@@ -160,26 +128,46 @@ module.exports = {
     ...Object.entries(below).map(([room, allowed]) => ({
       name: `${room}-imports-only-downwards`,
       severity: 'error',
-      from: { path: `^src/${room}/` },
-      to: { path: '^src/', pathNot: [room, ...allowed].map((name) => `^src/${name}/`) },
+      from: { path: pathOf(room) },
+      to: { path: '^src/', pathNot: [room, ...allowed].map(pathOf) },
     })),
-    // src/index.ts is no room: it is the package's own list of what is public.
-    ...isolated,
+    // src/index.ts and src/lab/index.ts list what is public of all rooms.
+    ...Object.entries(surface).map(([room, files]) => ({
+      name: `of-${room}-only-what-is-public`,
+      comment: `Only what surface['${room}'] in .dependency-cruiser.cjs names; move what you need there, or add it.`,
+      severity: 'error',
+      from: { path: '^src/', pathNot: [pathOf(room), '^src/(lab/)?index[.]ts$'] },
+      to: { path: pathOf(room), pathNot: files.map((file) => `^src/${room}/${file}[.]ts$`) },
+    })),
+    { name: 'runtime-knows-no-lab', severity: 'error', from: { path: '^src/runtime/' }, to: { path: '^src/lab/' } },
+    { name: 'fleet-knows-no-lab', severity: 'error', from: { path: '^src/fleet/' }, to: { path: '^src/lab/' } },
+    {
+      // They take long to load, and the runtime has no use for them.
+      name: 'only-the-lab-draws',
+      severity: 'error',
+      from: { path: '^src/', pathNot: '^src/lab/' },
+      to: { path: 'node_modules/(@observablehq/plot|linkedom|hyparquet|csv-parse)' },
+    },
     {
       name: 'dashboard-takes-only-types',
       severity: 'error',
-      from: { path: '^src/dashboard/' },
-      to: { path: '^src/', pathNot: '^src/(dashboard/|figures/numbers[.]ts$)', dependencyTypesNot: ['type-only'] },
+      from: { path: '^src/runtime/dashboard/' },
+      to: { path: '^src/', pathNot: '^src/runtime/(dashboard/|figures/numbers[.]ts$)', dependencyTypesNot: ['type-only'] },
     },
     {
       name: 'only-binding-loads-the-addon',
       severity: 'error',
-      from: { path: '^src/', pathNot: '^src/native/' },
+      from: { path: '^src/', pathNot: '^src/runtime/native/' },
       to: { path: 'node-llama-cpp' },
     },
     { name: 'src-knows-no-tests', severity: 'error', from: { path: '^src/' }, to: { path: '^(test|bench)/' } },
     // What the clients there import is installed where they run.
-    { name: 'no-unresolved', severity: 'error', from: { pathNot: '^test/server/clients/' }, to: { couldNotResolve: true } },
+    {
+      name: 'no-unresolved',
+      severity: 'error',
+      from: { pathNot: '^test/runtime/server/clients/' },
+      to: { couldNotResolve: true },
+    },
   ],
   options: {
     doNotFollow: { path: 'node_modules' },

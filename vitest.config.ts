@@ -2,17 +2,18 @@ import { defineConfig } from 'vitest/config'
 
 /** Files that load no native library and start no process: they share processes and what these have imported. */
 const PURE = [
-  'test/{agents,context,core,kv}/**/*.test.ts',
-  'test/chat/!(unicode-spans|vocabularies).test.ts',
-  'test/eval/**/!(builtin|builtin-skills|study|recorder|pool).test.ts',
+  'test/runtime/{agents,context,core,kv}/**/*.test.ts',
+  'test/runtime/chat/!(unicode-spans|vocabularies).test.ts',
+  'test/lab/!(builtin-skills|recorder).test.ts',
+  'test/lab/{agents,collect,cost,data,episode,memtool,report,run,service,tasks}/**/!(builtin|study|pool).test.ts',
 ]
 
 /** Files that use the native library as a program does, which loads it once: they share processes, too. Those that start or kill servers do not. */
 const SHARING = [
-  'test/{attention,bench,figures,tools}/**/*.test.ts',
-  'test/server/!(disk-cache|engines|fronts|fronts-killed|http-serve|real-agents|real-clients|soak).test.ts',
-  'test/server/{dialects,responses,threads}/**/*.test.ts',
-  'test/engine/remote/!(over-*).test.ts',
+  'test/{bench,lab/attention,lab/figures,runtime/tools}/**/*.test.ts',
+  'test/runtime/server/!(disk-cache|http-serve|real-agents|real-clients|soak).test.ts',
+  'test/runtime/server/{dialects,responses,threads}/**/*.test.ts',
+  'test/fleet/engines/!(over-*).test.ts',
 ]
 
 const ON_GPU = process.env['KVFOLD_TEST_GPU'] !== undefined

@@ -1,7 +1,7 @@
 /** Draws what the demo plays, of the more streams that the card's record has: `node --import tsx bench/draw-demo.ts > docs/demo.svg`. */
 import { readFileSync } from 'node:fs'
-import { curves } from '../src/figures/panels.js'
-import { COLOURS, figure } from '../src/figures/figure.js'
+import { curves } from '../src/lab/figures/panels.js'
+import { COLOURS, figure } from '../src/lab/figures/figure.js'
 
 interface Row {
   readonly task: string

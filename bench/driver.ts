@@ -1,11 +1,11 @@
 /** Owns the driving of a cache over a bare context, without scheduler and sampling: for benches that look at one step, and at its logits. */
-import { conversationId, seqId } from '../src/core/ids.js'
-import { OffloadTiers } from '../src/kv/offload.js'
-import { KvCache } from '../src/kv/cache.js'
-import type { Terms } from '../src/kv/plan/parts.js'
-import type { LedgerEntry } from '../src/kv/ledger.js'
-import type { ReplacedSpan, Prompt } from '../src/kv/prompt.js'
-import type { NativeContext } from '../src/native/types.js'
+import { conversationId, seqId } from '../src/runtime/core/ids.js'
+import { OffloadTiers } from '../src/runtime/kv/offload.js'
+import { KvCache } from '../src/runtime/kv/cache.js'
+import type { Terms } from '../src/runtime/kv/plan/parts.js'
+import type { LedgerEntry } from '../src/runtime/kv/ledger.js'
+import type { ReplacedSpan, Prompt } from '../src/runtime/kv/prompt.js'
+import type { NativeContext } from '../src/runtime/native/types.js'
 import { median } from './random-tokens.js'
 
 export interface Driven {

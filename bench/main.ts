@@ -1,40 +1,40 @@
 /** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
-import { attention } from './attention.js'
-import { builtin } from './builtin.js'
-import { books } from './books.js'
-import { clientEdits } from './client-edits.js'
-import { contracts } from './contracts.js'
-import { editPrice } from './edit-price.js'
-import { eightFoldsBench } from './eight-folds.js'
-import { engineTable } from './engine-table.js'
-import { engines } from './engines.js'
-import { finding } from './finding.js'
-import { fleet } from './fleet.js'
-import { fold } from './fold.js'
-import { gpu } from './gpu.js'
-import { gspo } from './gspo.js'
-import { interference } from './interference.js'
-import { kvfold } from './kvfold.js'
-import { lazyGrammar } from './lazy-grammar.js'
-import { leak } from './leak.js'
-import { memtool } from './memtool.js'
-import { plain } from './plain.js'
-import { prunes } from './prunes.js'
-import { real } from './real.js'
-import { refresh } from './refresh.js'
-import { restores } from './restores.js'
-import { retrieval } from './retrieval.js'
-import { toolCalls } from './tool-calls.js'
-import { toolFidelity } from './tool-fidelity.js'
-import { toolSearch } from './tool-search.js'
-import { tau2 } from './tau2.js'
-import { travel } from './travel.js'
-import { visitors } from './visitors.js'
+import { attention } from './lab/attention.js'
+import { builtin } from './lab/builtin.js'
+import { books } from './runtime/books.js'
+import { clientEdits } from './runtime/client-edits.js'
+import { contracts } from './lab/contracts.js'
+import { editPrice } from './runtime/edit-price.js'
+import { eightFoldsBench } from './runtime/eight-folds.js'
+import { engineTable } from './fleet/engine-table.js'
+import { engines } from './fleet/engines.js'
+import { finding } from './lab/finding.js'
+import { fleet } from './fleet/fleet.js'
+import { fold } from './runtime/fold.js'
+import { gpu } from './runtime/gpu.js'
+import { gspo } from './lab/gspo.js'
+import { interference } from './lab/interference.js'
+import { kvfold } from './runtime/kvfold.js'
+import { lazyGrammar } from './runtime/lazy-grammar.js'
+import { leak } from './runtime/leak.js'
+import { memtool } from './lab/memtool.js'
+import { plain } from './runtime/plain.js'
+import { prunes } from './runtime/prunes.js'
+import { real } from './runtime/real.js'
+import { refresh } from './runtime/refresh.js'
+import { restores } from './runtime/restores.js'
+import { retrieval } from './lab/retrieval.js'
+import { toolCalls } from './lab/tool-calls.js'
+import { toolFidelity } from './lab/tool-fidelity.js'
+import { toolSearch } from './runtime/tool-search.js'
+import { tau2 } from './lab/tau2.js'
+import { travel } from './fleet/travel.js'
+import { visitors } from './lab/visitors.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   attention,
   'between-decodes': async () => {
-    await import('./serve/between-decodes.js')
+    await import('./runtime/serve/between-decodes.js')
   },
   books,
   builtin: () => builtin(process.argv.slice(3)),
@@ -64,7 +64,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   restores: () => restores(process.argv.slice(3)),
   retrieval: () => retrieval(process.argv.slice(3)),
   serve: async () => {
-    await import('./serve/load.js')
+    await import('./runtime/serve/load.js')
   },
   'tool-calls': () => toolCalls(process.argv.slice(3)),
   'tool-fidelity': () => toolFidelity(process.argv.slice(3)),

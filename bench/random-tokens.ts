@@ -1,5 +1,5 @@
 /** Tokens without meaning, and those that end an answer, for models with random weights. */
-import type { NativeModel } from '../src/native/types.js'
+import type { NativeModel } from '../src/runtime/native/types.js'
 
 /** Plain vocabulary tokens, different for every salt from the first on. */
 export function randomTokens(size: number, salt: number, vocabulary: number): Int32Array {

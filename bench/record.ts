@@ -5,7 +5,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { cpus, homedir, loadavg } from 'node:os'
 import { basename } from 'node:path'
 import * as prettier from 'prettier'
-import { BUILTIN, builtinModel } from '../src/cli/builtin.js'
+import { BUILTIN, builtinModel } from '../src/runtime/cli/builtin.js'
 
 /** For `parseArgs`; each bench has its own beside these. */
 export const OPTIONS = {

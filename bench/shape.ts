@@ -1,8 +1,8 @@
 /** Owns the model of the benches on folds and serving: a synthetic one with random weights, or a GGUF that is named. */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { openNative } from '../src/native/binding.js'
-import { synthesizeModel, type SyntheticShape } from '../src/native/synthetic.js'
+import { openNative } from '../src/runtime/native/binding.js'
+import { synthesizeModel, type SyntheticShape } from '../src/runtime/native/synthetic.js'
 import { modelNow } from './record.js'
 
 export const SHAPE = {

@@ -1,5 +1,5 @@
 /** Owns the statistics of benches: an interval for the mean of a few independent measurements, and the tail of many. */
-import { Random } from '../src/core/random.js'
+import { Random } from '../src/runtime/core/random.js'
 
 /** Both ends included. */
 export type Interval = readonly [low: number, high: number]

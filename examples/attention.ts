@@ -2,7 +2,8 @@
  * An attention study: where does the model look when it answers, before and after the old part of its prompt is folded?
  * Run it with `node --import tsx examples/attention.ts`.
  */
-import { builtinModel, findingOf, LlamaEngine, openNative, ownWords, studyValues, type PromptRecord } from 'kvfold'
+import { builtinModel, LlamaEngine, openNative } from 'kvfold'
+import { findingOf, ownWords, studyValues, type PromptRecord } from 'kvfold/lab'
 
 // `attention: true` keeps the weights where they can be read: no flash attention.
 const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {

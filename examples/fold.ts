@@ -2,7 +2,8 @@
  * A fold in a program: a long message is cut into fragments, the old ones are folded, and the ledger says what that cost.
  * Run it with `node --import tsx examples/fold.ts`.
  */
-import { builtinModel, conversationId, LlamaEngine, openNative, ownWords, piSample, plain, type LedgerEntry } from 'kvfold'
+import { builtinModel, conversationId, LlamaEngine, openNative, plain, type LedgerEntry } from 'kvfold'
+import { ownWords, piSample } from 'kvfold/lab'
 
 // The built-in model reads streams of updates; only the last value of every key counts.
 const { prompt, answer: truth } = piSample({ words: ownWords(), updates: 24, keys: 12, seed: 1 })

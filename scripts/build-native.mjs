@@ -23,7 +23,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const output = join(root, 'build')
-const sourceFolder = join(root, 'src', 'native')
+const sourceFolder = join(root, 'src', 'runtime', 'native')
 const require = createRequire(import.meta.url)
 const DISK_FULL = 'the disk is full; free some space and run npm ci again'
 
@@ -113,7 +113,7 @@ function isBuilt(addon, stampFile, hash) {
 
 /** Why the addon in build/ cannot be loaded here (an older C or C++ library, another CPU), null when it can; in a process of its own. */
 function refusal() {
-  const loader = pathToFileURL(join(root, 'dist', 'native', 'addon.js')).href
+  const loader = pathToFileURL(join(root, 'dist', 'runtime', 'native', 'addon.js')).href
   const load = `import(${JSON.stringify(loader)}).then(({ loadAddon }) => loadAddon('cpu')).then(() => process.exit(0))`
   const { status, signal, stderr } = spawnSync(process.execPath, ['-e', load], { encoding: 'utf8' })
   if (status === 0) return null

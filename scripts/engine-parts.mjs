@@ -22,7 +22,7 @@ const PARTS = {
 }
 
 /** For engines that take no GGUF. */
-const tinyModel = fileURLToPath(new URL('../bench/engines/tiny_model.py', import.meta.url))
+const tinyModel = fileURLToPath(new URL('../bench/fleet/engines/tiny_model.py', import.meta.url))
 const folder = process.env['KVFOLD_ENGINE_PARTS'] ?? join(homedir(), '.cache', 'kvfold', 'engines')
 
 function run(command, args, env = {}) {

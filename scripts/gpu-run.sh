@@ -81,7 +81,7 @@ step attention node dist/cli/main.js attention pi-llm --gpu "$gpu" --seeds 1 "${
 parts_folder=${KVFOLD_ENGINE_PARTS:-$HOME/.cache/kvfold/engines}
 for engine in vllm sglang; do
   [ "$gpu" = cuda ] && [ -x "$parts_folder/$engine/bin/python" ] || continue
-  [ -d "$parts_folder/tiny-model" ] || "$parts_folder/$engine/bin/python" bench/engines/tiny_model.py "$parts_folder/tiny-model"
+  [ -d "$parts_folder/tiny-model" ] || "$parts_folder/$engine/bin/python" bench/fleet/engines/tiny_model.py "$parts_folder/tiny-model"
   name=$([ "$engine" = vllm ] && echo vLLM || echo SGLang)
   step "engine-table-$engine" node --import tsx bench/main.ts engine-table --only "$name" --json
 done

@@ -4,7 +4,7 @@
  */
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { writeGguf } from '../dist/native/gguf-writer.js'
+import { writeGguf } from '../dist/runtime/native/gguf-writer.js'
 
 const NORMAL = 1
 const CONTROL = 3

@@ -13,10 +13,10 @@ const prebuilds = join(root, 'prebuilds')
 
 /** What may be in the package, and whether it must be. */
 const CONTENT = [
-  { name: /^package\.json$|^README\.md$|^LICENSE$|^scripts\/build-native\.mjs$|^src\/eval\/words\.json$/, least: 5 },
+  { name: /^package\.json$|^README\.md$|^LICENSE$|^scripts\/build-native\.mjs$|^src\/lab\/words\.json$/, least: 5 },
   { name: /^dist\/(?!dashboard\/).*\.(js|js\.map|d\.ts)$/, least: 600 },
   { name: /^dist\/dashboard\/(index\.html|assets\/[\w-]+\.(js|css|svg|txt))$/, least: 3 },
-  { name: /^src\/native\/[\w-]+\.(cc|h)$/, least: 12 },
+  { name: /^src\/runtime\/native\/[\w-]+\.(cc|h)$/, least: 12 },
   { name: /^native-models\/builtin\/(kvfold-tiny\.gguf|manifest\.json|golden\.json)$/, least: 3 },
   { name: new RegExp(`^prebuilds/${platform}/kvfold\\.(node|json)$`), least: 2 },
 ]
@@ -41,7 +41,7 @@ const readJson = (file) => JSON.parse(readFileSync(join(root, file), 'utf8'))
 
 /** The sentence that README and docs rely on: what of a machine the addon needs. */
 async function requirementOf(addon) {
-  const { highest, readElf } = await import('../dist/cli/bundle/requirements.js')
+  const { highest, readElf } = await import('../dist/runtime/cli/bundle/requirements.js')
   const elf = readElf(addon)
   if (elf === null) return 'what it needs of a machine cannot be read: it is no ELF file'
   const [glibc, cpp] = ['GLIBC_', 'GLIBCXX_'].map((prefix) => highest(elf.needsVersions, prefix))

@@ -1,6 +1,6 @@
 /**
  * Puts in place what some tests need and a clean clone has not, so that none of them is skipped: `node scripts/test-parts.mjs [part ...]`,
- * by default all. Debian's packages where they are missing; llama-server is built (bench/peers). Says in one sentence what cannot be had,
+ * by default all. Debian's packages where they are missing; llama-server is built (bench/runtime/peers). Says in one sentence what cannot be had,
  * and fails.
  */
 import { spawnSync } from 'node:child_process'

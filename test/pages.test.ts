@@ -37,8 +37,10 @@ const anchorsOf = (page: string): string[] => all(read(page), /^#+ (.*)$/gm).map
 const optionsIn = (code: string): string[] => all(code, /(?<=[ [])(--[a-z][\w-]*)/g)
 
 const program = new Command('kvfold').version('')
-for (const name of readdirSync('src/cli/commands')) {
-  const file = new URL(`../src/cli/commands/${name}`, import.meta.url).href
+for (const name of ['runtime', 'lab'].flatMap((part) =>
+  readdirSync(`src/${part}/cli/commands`).map((each) => `${part}/cli/commands/${each}`),
+)) {
+  const file = new URL(`../src/${name}`, import.meta.url).href
   const module = (await import(/* @vite-ignore */ file)) as Record<string, unknown>
   for (const [key, add] of Object.entries(module))
     if (key.startsWith('add')) (add as (to: Command, shell: object, version: string) => void)(program, {}, '')
@@ -93,7 +95,10 @@ describe('pages', () => {
         if (name === undefined) return strangers(code)
         // It carries out a command of `kvfold`.
         if (name === 'kvfold') return strangers(rest.replace(/ --write.*/, ''))
-        const source = [`bench/${name}.ts`, ...(name === 'serve' ? ['bench/serve/load.ts'] : [])]
+        const source = [
+          ...['runtime', 'fleet', 'lab'].map((part) => `bench/${part}/${name}.ts`),
+          ...(name === 'serve' ? ['bench/runtime/serve/load.ts'] : []),
+        ]
           .filter(existsSync)
           .map(read)
           .join('\n')

@@ -124,13 +124,13 @@ def fragments_for(noted):
 
 
 def quoted(text, longest=80):
-    """A text as the runtime quotes it in a refusal (src/context/refusal.ts): the middle of a long one is left out."""
+    """A text as the runtime quotes it in a refusal (src/runtime/context/refusal.ts): the middle of a long one is left out."""
     half = longest // 2
     return json.dumps(text if len(text) <= longest else text[:half] + " ... " + text[-half:], ensure_ascii=False)
 
 
 def malformed(tool, said):
-    """What the runtime answers to a call whose arguments cannot be read (src/agents/toolbox.ts)."""
+    """What the runtime answers to a call whose arguments cannot be read (src/runtime/agents/toolbox.ts)."""
     return "Error: the arguments of %s are not a JSON object: %s. Write the call again." % (tool, quoted(said))
 
 
@@ -184,7 +184,7 @@ def summary_marker(ident, chars, summary):
 
 
 def summary_request(text, focus):
-    """What the runtime asks when a fragment is to be summarised (src/context/summary.ts)."""
+    """What the runtime asks when a fragment is to be summarised (src/runtime/context/summary.ts)."""
     return (
         "Summarize the text below in a few sentences. Keep what matters for: %s. Names, numbers and decisions stay exactly as they are; "
         "leave the rest out and add nothing. Answer with the summary alone.\n\nThe text:\n%s" % (focus, text)

@@ -1,5 +1,5 @@
 """Going back: a stream is cut and folded, and what is asked for may stand in a part that is folded. A sample is one decision of the teacher
-(src/eval/collect/lessons.ts): which fragment to restore, whether to fold what is open, or to answer; on its own way, or where somebody else has left it.
+(src/lab/collect/lessons.ts): which fragment to restore, whether to fold what is open, or to answer; on its own way, or where somebody else has left it.
 
 All depends on whether any of the keys that are asked for is missing in what is shown, so that is told as well: each of these keys is to look for an update
 of its own, and who decides, at keys that found none.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from . import format as fmt
 
 READING_PATH = os.path.join(os.path.dirname(__file__), "reading.json")
-WORDS_PATH = os.path.join(os.path.dirname(__file__), "..", "..", "src", "eval", "words.json")
+WORDS_PATH = os.path.join(os.path.dirname(__file__), "..", "..", "src", "lab", "words.json")
 SPACE = "\u2581"  # how SentencePiece writes a space
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # llama.cpp's token types

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /** The bin. */
-import { kvfold } from './command-line.js'
-import { openShell } from './shell.js'
+import { kvfold } from './kvfold.js'
+import { openShell } from '../runtime/cli/shell.js'
 
 // Whoever reads our output may stop reading (`kvfold ... | head`).
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {

@@ -1,6 +1,6 @@
 /** What engines that are not run have of prompts, by arithmetic. */
 import { describe, expect, it } from 'vitest'
-import { kept } from '../../bench/edit-price.js'
+import { kept } from '../../bench/runtime/edit-price.js'
 
 const numbers = (from: number, count: number) => Array.from({ length: count }, (_, at) => from + at)
 const step = (prompt: readonly number[], said: readonly number[]) => ({

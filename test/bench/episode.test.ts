@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { eightFolds, ORDERS, PREFILL, type Order } from '../../bench/peers/episode.js'
+import { eightFolds, ORDERS, PREFILL, type Order } from '../../bench/runtime/peers/episode.js'
 
 const VOCABULARY = 8192
 const episode = (order: Order, seed = 1) => eightFolds(order, VOCABULARY, seed)

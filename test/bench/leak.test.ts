@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { Stage } from '../../bench/contracts/stage.js'
-import { Watch } from '../../bench/contracts/watch.js'
-import { twinsOf, type Setting } from '../../bench/leak/material.js'
-import { type LeakRow, measureLeaks, rowsOf } from '../../bench/leak/measure.js'
-import { builtinModel } from '../../src/cli/builtin.js'
-import { ownWords } from '../../src/eval/pi-llm.js'
-import { openNative } from '../../src/native/binding.js'
+import { Stage } from '../../bench/lab/contracts/stage.js'
+import { Watch } from '../../bench/lab/contracts/watch.js'
+import { twinsOf, type Setting } from '../../bench/runtime/leak/material.js'
+import { type LeakRow, measureLeaks, rowsOf } from '../../bench/runtime/leak/measure.js'
+import { builtinModel } from '../../src/runtime/cli/builtin.js'
+import { ownWords } from '../../src/lab/pi-llm.js'
+import { openNative } from '../../src/runtime/native/binding.js'
 
 const setting: Setting = { name: 'overwritten', kept: 8, later: 0, asked: 'after', again: 'kept' }
 let stage: Stage

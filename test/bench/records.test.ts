@@ -3,8 +3,8 @@ import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { lacking } from '../../bench/record.js'
-import { builtinModel } from '../../src/cli/builtin.js'
-import { modelFingerprint } from '../../src/engine/model-facts.js'
+import { builtinModel } from '../../src/runtime/cli/builtin.js'
+import { modelFingerprint } from '../../src/runtime/engine/model-facts.js'
 
 const FOLDER = new URL('../../bench/results/', import.meta.url)
 const NAME = 'kvfold-tiny'

@@ -1,6 +1,6 @@
 /** How many engines are enough: found with few tries from any guess, and said where none are. */
 import { describe, expect, it } from 'vitest'
-import { fewest } from '../../bench/fleet/sizing.js'
+import { fewest } from '../../bench/fleet/simulated/sizing.js'
 
 const search = (needed: number, guess: number, most: number) => {
   const tried: number[] = []

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { bootstrap, mean } from '../../bench/statistics.js'
-import { Random } from '../../src/core/random.js'
+import { Random } from '../../src/runtime/core/random.js'
 
 describe('bootstrap', () => {
   it('is the same for the same values, and a point where there is nothing to vary', () => {

@@ -1,6 +1,6 @@
 /** Owns how checks of conformance ask a server, ours or a peer's. */
 import { EventSourceParserStream } from 'eventsource-parser/stream'
-import { isRecord } from '../../src/core/json.js'
+import { isRecord } from '../../src/runtime/core/json.js'
 
 export interface Reply {
   readonly status: number

@@ -1,6 +1,6 @@
 /** What clients of llama-server and vLLM rely on, seen on our server over the built-in model; `docs/clients.md` has the count. */
 import { afterAll, beforeAll, describe, it } from 'vitest'
-import { serving, type Serving } from '../server/support/serving.js'
+import { serving, type Serving } from '../runtime/server/support/serving.js'
 import { Api } from './api.js'
 import type { Check } from './api.js'
 import { LLAMA_SERVER, LOCKED } from './llama-server.js'

@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { KVFOLD } from '../cli/support/process.js'
+import { KVFOLD } from '../runtime/cli/support/process.js'
 
 const ROOT = join(import.meta.dirname, '../..')
 const EXAMPLES = join(ROOT, 'examples')

@@ -4,9 +4,9 @@ import { join } from 'node:path'
 import { Command } from 'commander'
 import { describe, expect, it } from 'vitest'
 import { parseAllDocuments } from 'yaml'
-import { addServe } from '../../src/cli/commands/serve.js'
-import type { Shell } from '../../src/cli/shell.js'
-import { serving } from '../server/support/serving.js'
+import { addServe } from '../../src/runtime/cli/commands/serve.js'
+import type { Shell } from '../../src/runtime/cli/shell.js'
+import { serving } from '../runtime/server/support/serving.js'
 
 const read = (name: string): unknown[] =>
   parseAllDocuments(readFileSync(join(import.meta.dirname, '../../examples/fleet', name), 'utf8'), { merge: true }).map(

@@ -1,5 +1,5 @@
 /** Owns what happens in a random history of a client that sends other messages than before: edits of its messages, forks, and going back to what it sent. */
-import { Random } from '../../src/core/random.js'
+import { Random } from '../../src/runtime/core/random.js'
 import { ARCHITECTURES, type History, type HistoryOp, pick, text } from './history.js'
 import type { MessageEdit, StepOp } from './protocol.js'
 

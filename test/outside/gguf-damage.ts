@@ -1,5 +1,5 @@
 /** Owns the damage done to GGUF files: one seeded change after another, of every part that a loader reads. */
-import type { Random } from '../../src/core/random.js'
+import type { Random } from '../../src/runtime/core/random.js'
 import {
   ARRAY,
   BOOL,

@@ -1,5 +1,5 @@
 /** Owns the unlikely keys, names and values that damaged GGUF files are given. */
-import type { Random } from '../../src/core/random.js'
+import type { Random } from '../../src/runtime/core/random.js'
 import { ARRAY, BOOL, F32, f32, I32, list, SCALARS, STRING, strings, U32, u32, u64, type Entry } from './gguf-edit.js'
 
 export const INTEGERS = [

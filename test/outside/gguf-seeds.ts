@@ -2,10 +2,10 @@
 import { mkdir, readFile } from 'node:fs/promises'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { builtinModel } from '../../src/cli/builtin.js'
+import { builtinModel } from '../../src/runtime/cli/builtin.js'
 import { synthesizeEncoder } from '../support/synthetic-encoder.js'
 import { synthesizeOther } from '../support/synthetic-others.js'
-import { synthesizeModel } from '../../src/native/synthetic.js'
+import { synthesizeModel } from '../../src/runtime/native/synthetic.js'
 import { TINY } from '../support/models.js'
 import {
   ARRAY,

@@ -1,5 +1,5 @@
 /** Owns what happens in a random history: a setting and operations, all told by one seed. */
-import { Random } from '../../src/core/random.js'
+import { Random } from '../../src/runtime/core/random.js'
 import type { Contract, ContractChoice } from '../../src/index.js'
 import type { Op, Opening, StepOp } from './protocol.js'
 

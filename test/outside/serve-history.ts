@@ -1,5 +1,5 @@
 /** Owns what happens in a random history over HTTP: flags of a server and what its clients do, all told by one seed. */
-import { Random } from '../../src/core/random.js'
+import { Random } from '../../src/runtime/core/random.js'
 import type { Contract, ContractChoice } from '../../src/index.js'
 import type { CacheType } from './protocol.js'
 import { ARCHITECTURES, pick, text, type Architecture } from './history.js'

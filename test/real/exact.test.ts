@@ -1,13 +1,13 @@
 /** Contract `exact` on real weights (Gemma 3 270M, sliding windows): after random edits the model predicts what it does after a fresh prefill. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { edited, freshLogprobs } from '../../bench/driver.js'
-import type { Contract } from '../../src/core/contract.js'
-import { conversationId } from '../../src/core/ids.js'
-import { Random } from '../../src/core/random.js'
-import type { Span } from '../../src/core/span.js'
-import { LlamaEngine } from '../../src/engine/llama.js'
-import { openNative } from '../../src/native/binding.js'
-import type { NativeContext, NativeModel } from '../../src/native/types.js'
+import type { Contract } from '../../src/runtime/core/contract.js'
+import { conversationId } from '../../src/runtime/core/ids.js'
+import { Random } from '../../src/runtime/core/random.js'
+import type { Span } from '../../src/runtime/core/span.js'
+import { LlamaEngine } from '../../src/runtime/engine/llama.js'
+import { openNative } from '../../src/runtime/native/binding.js'
+import type { NativeContext, NativeModel } from '../../src/runtime/native/types.js'
 
 /** `npm run test:real` sets it: the weights in F32. */
 const MODEL = process.env['KVFOLD_REAL']

@@ -1,6 +1,6 @@
 /** Chat formats of real templates over a tokenizer of rules, and what they should show. */
-import { ChatFormat, type Rendered } from '../../src/chat/format.js'
-import { assistantMessage, type ChatMessage } from '../../src/chat/message.js'
+import { ChatFormat, type Rendered } from '../../src/runtime/chat/format.js'
+import { assistantMessage, type ChatMessage } from '../../src/runtime/chat/message.js'
 import { realTemplate } from './bundle.js'
 import { controlTexts, RuleTokenizer } from './tokenizers.js'
 

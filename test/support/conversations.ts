@@ -1,5 +1,5 @@
 /** Conversations and tools that chat tests render. */
-import type { ChatMessage, ToolDefinition } from '../../src/chat/message.js'
+import type { ChatMessage, ToolDefinition } from '../../src/runtime/chat/message.js'
 
 export const weatherTool: ToolDefinition = {
   name: 'get_weather',

@@ -9,8 +9,8 @@ import {
   synthesizeModel,
   type SyntheticShape,
   vocabularyMetadata,
-} from '../../src/native/synthetic.js'
-import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
+} from '../../src/runtime/native/synthetic.js'
+import { writeGguf, type GgufTensor, type GgufValue } from '../../src/runtime/native/gguf-writer.js'
 /** Raise it when the writer changes what it writes. */
 const GENERATION = 1
 

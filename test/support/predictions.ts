@@ -1,6 +1,6 @@
 /** Reads what an engine or a context predicts, and compares it. */
-import type { TokenLogprob } from '../../src/engine/engine.js'
-import type { NativeContext } from '../../src/native/types.js'
+import type { TokenLogprob } from '../../src/runtime/engine/engine.js'
+import type { NativeContext } from '../../src/runtime/native/types.js'
 
 /** Log-probabilities of the first token of an answer, by token. Ask for as many as the vocabulary has. */
 export function firstPrediction(logprobs: readonly Pick<TokenLogprob, 'top'>[] | undefined, vocabulary: number): Float32Array {

@@ -10,7 +10,7 @@ const changed = (path: string): number => statSync(join(ROOT, path), { throwIfNo
 function isCompiled(): boolean {
   const compiled = changed('dist/cli/main.js')
   return readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' }).every(
-    (name) => !name.endsWith('.ts') || name.startsWith('dashboard/') || changed(`src/${name}`) < compiled,
+    (name) => !name.endsWith('.ts') || name.startsWith('runtime/dashboard/') || changed(`src/${name}`) < compiled,
   )
 }
 

@@ -1,5 +1,5 @@
 /** Reads results of conversation operations in tests. */
-import type { Result } from '../../src/context/refusal.js'
+import type { Result } from '../../src/runtime/context/refusal.js'
 
 /** The results; throws the refusal's message when there are none. */
 export function granted<T extends object>(result: Result<T>): { readonly ok: true } & T {

@@ -1,10 +1,16 @@
 /** An engine that says what a script tells it to, with a ledger of its own small token model; for tests of what stands above engines. */
-import { assistantMessage, type ChatMessage, type Edit, type ToolCall, type ToolDefinition } from '../../src/chat/message.js'
-import type { ConversationId } from '../../src/core/ids.js'
-import { invariant, KvfoldError, PromptTooLong } from '../../src/core/errors.js'
-import { contains, span, type Span } from '../../src/core/span.js'
-import { type LedgerEntry, messageCosts, withGenerated } from '../../src/kv/ledger.js'
-import { commonPrefix, type Prompt, type PromptMessage } from '../../src/kv/prompt.js'
+import {
+  assistantMessage,
+  type ChatMessage,
+  type Edit,
+  type ToolCall,
+  type ToolDefinition,
+} from '../../src/runtime/chat/message.js'
+import type { ConversationId } from '../../src/runtime/core/ids.js'
+import { invariant, KvfoldError, PromptTooLong } from '../../src/runtime/core/errors.js'
+import { contains, span, type Span } from '../../src/runtime/core/span.js'
+import { type LedgerEntry, messageCosts, withGenerated } from '../../src/runtime/kv/ledger.js'
+import { commonPrefix, type Prompt, type PromptMessage } from '../../src/runtime/kv/prompt.js'
 import {
   type Engine,
   type EngineInfo,
@@ -14,8 +20,8 @@ import {
   type Finish,
   type Generation,
   generationOf,
-} from '../../src/engine/engine.js'
-import type { ScriptedReply } from '../../src/engine/taught-engine.js'
+} from '../../src/runtime/engine/engine.js'
+import type { ScriptedReply } from '../../src/lab/taught-engine.js'
 
 /** One reply a step, in order; or what the model would say to a request, `step` counting from 0 over all conversations. */
 export type Script = readonly ScriptedReply[] | ((request: EngineRequest, step: number) => ScriptedReply | Promise<ScriptedReply>)

@@ -1,9 +1,9 @@
 /** Owns a small made-up text encoder, for tests of embeddings. */
-import { mix } from '../../src/core/random.js'
-import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
-import { poolingNumber } from '../../src/native/context-options.js'
-import { randomTensor, vocabularyMetadata } from '../../src/native/synthetic.js'
-import type { Pooling } from '../../src/native/types.js'
+import { mix } from '../../src/runtime/core/random.js'
+import { writeGguf, type GgufTensor, type GgufValue } from '../../src/runtime/native/gguf-writer.js'
+import { poolingNumber } from '../../src/runtime/native/context-options.js'
+import { randomTensor, vocabularyMetadata } from '../../src/runtime/native/synthetic.js'
+import type { Pooling } from '../../src/runtime/native/types.js'
 
 export interface EncoderShape {
   /** `bert` looks positions up in a table, `nomic-bert` rotates. */

@@ -1,8 +1,8 @@
 /** Owns small made-up models of architectures whose cache is no plain table of cells; for tests of what cannot be done with them. */
-import { mix } from '../../src/core/random.js'
-import { writeGguf, type GgufTensor, type GgufValue } from '../../src/native/gguf-writer.js'
-import { poolingNumber } from '../../src/native/context-options.js'
-import { CHATML_TEMPLATE, randomTensor, vocabularyMetadata } from '../../src/native/synthetic.js'
+import { mix } from '../../src/runtime/core/random.js'
+import { writeGguf, type GgufTensor, type GgufValue } from '../../src/runtime/native/gguf-writer.js'
+import { poolingNumber } from '../../src/runtime/native/context-options.js'
+import { CHATML_TEMPLATE, randomTensor, vocabularyMetadata } from '../../src/runtime/native/synthetic.js'
 /**
  * `mamba`: a recurrent state. `jamba`: recurrent layers beside one of attention. `lfm2`: short convolutions beside attention with rotary
  * positions. `gemma3`: one layer that sees the last WINDOW tokens, one that sees all. `qwen2vl`: rotary positions of several dimensions. `qwen3`: a reranker, with two labels and a template.

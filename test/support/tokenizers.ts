@@ -1,5 +1,5 @@
 /** Small tokenizers made of rules, for tests of what stands above a vocabulary. */
-import type { Tokenizer } from '../../src/chat/tokens/encoder.js'
+import type { Tokenizer } from '../../src/runtime/chat/tokens/encoder.js'
 
 const encoder = new TextEncoder()
 

@@ -1,0 +1,117 @@
+/** Owns the engines that a table compares as kvfold's client sees them: how each is started, and which of its own counters say what it computed. */
+import { join } from 'node:path'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import { builtLlamaServer } from '../../runtime/peers/llama-server.js'
+import { HERE, startKvfold, startLlamaServer } from '../../runtime/serve/servers.js'
+import { type ServerProcess, startServer } from '../../server-process.js'
+import { lacks, partsFolder, pythonOf } from './parts.js'
+
+export interface EngineKind {
+  readonly name: string
+  /** Python package whose version is told; null: the engine tells its own. */
+  readonly package: string | null
+  /** Why it cannot run here; null: it can. */
+  readonly missing: string | null
+  readonly model: 'built-in' | 'random weights'
+  /** Prometheus counters of its own of prompt and generated tokens, and of those of the prompt that were cached; null: it has none. */
+  readonly counters: { readonly plus: readonly string[]; readonly minus: readonly string[] } | null
+  start(): Promise<ServerProcess>
+}
+
+/** What all serve. */
+const NAME = 'bench'
+/** Tokens of a conversation. */
+export const CONTEXT = 8192
+/** Milliseconds that what loads PyTorch has to get ready. */
+const SLOW = 300_000
+
+/** Made by tiny_model.py, with the Python of any of them that has PyTorch. */
+export const randomModel = (): string => join(partsFolder(), 'tiny-model')
+
+const built = { model: builtinModel(), slots: 1, threads: 1, cells: CONTEXT }
+const offline = { ...process.env, HF_HUB_OFFLINE: '1', TRANSFORMERS_OFFLINE: '1' }
+
+/** One that pip installs. */
+const pythonic = (
+  venv: string,
+  of: Pick<EngineKind, 'name' | 'package' | 'model' | 'counters'> & {
+    readonly words: readonly string[]
+    readonly path?: string
+    /** Of a virtual environment, where it is not a module of it. */
+    readonly program?: string
+  },
+): EngineKind => {
+  const { words, path, program, ...rest } = of
+  const command = program === undefined ? pythonOf(venv) : join(partsFolder(), venv, 'bin', program)
+  return {
+    ...rest,
+    missing: lacks(command, ...(of.model === 'built-in' ? [] : [randomModel()])),
+    start: () =>
+      startServer(of.name, command, (port) => [...words, '--host', '127.0.0.1', '--port', String(port)], {
+        env: offline,
+        limit: SLOW,
+        ...(path === undefined ? {} : { path }),
+      }),
+  }
+}
+
+export const ENGINES: readonly EngineKind[] = [
+  {
+    name: 'kvfold',
+    package: null,
+    missing: null,
+    model: 'built-in',
+    counters: { plus: ['kvfold_tokens_submitted'], minus: [] },
+    start: () => startKvfold('kvfold', HERE, built),
+  },
+  {
+    name: 'llama-server',
+    package: null,
+    missing: builtLlamaServer() === null ? 'it is not built; scripts/test-parts.mjs builds it' : null,
+    model: 'built-in',
+    counters: { plus: ['llamacpp:prompt_tokens_total', 'llamacpp:tokens_predicted_total'], minus: [] },
+    start: () => startLlamaServer(built, ['--jinja', '--metrics', '--alias', NAME, '--cache-ram', '0']),
+  },
+  pythonic('llama-cpp-python', {
+    name: 'llama-cpp-python',
+    package: 'llama_cpp_python',
+    model: 'built-in',
+    counters: null,
+    words: [
+      ...['-m', 'llama_cpp.server', '--model', builtinModel(), '--model_alias', NAME],
+      ...['--n_ctx', String(CONTEXT), '--n_threads', '1', '--n_threads_batch', '1'],
+    ],
+    path: '/v1/models',
+  }),
+  pythonic('transformers', {
+    name: 'transformers serve',
+    package: 'transformers',
+    model: 'random weights',
+    counters: null,
+    program: 'transformers',
+    words: ['serve', randomModel(), '--device', 'cpu', '--format', 'quiet'],
+  }),
+  pythonic('vllm', {
+    name: 'vLLM',
+    package: 'vllm',
+    model: 'random weights',
+    counters: {
+      plus: ['vllm:prompt_tokens_total', 'vllm:generation_tokens_total'],
+      minus: ['vllm:prefix_cache_hits_total'],
+    },
+    words: [
+      ...['-m', 'vllm.entrypoints.openai.api_server', '--model', randomModel(), '--served-model-name', NAME],
+      ...['--enable-prompt-tokens-details', '--max-model-len', String(CONTEXT), '--gpu-memory-utilization', '0.5'],
+    ],
+  }),
+  pythonic('sglang', {
+    name: 'SGLang',
+    package: 'sglang',
+    model: 'random weights',
+    counters: { plus: ['sglang:prompt_tokens_total', 'sglang:generation_tokens_total'], minus: ['sglang:cached_tokens_total'] },
+    words: [
+      ...['-m', 'sglang.launch_server', '--model-path', randomModel(), '--served-model-name', NAME],
+      ...['--enable-cache-report', '--enable-metrics', '--context-length', String(CONTEXT), '--mem-fraction-static', '0.5'],
+    ],
+  }),
+]

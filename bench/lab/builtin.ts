@@ -1,0 +1,174 @@
+/**
+ * How well the built-in model does what it was made for: the cells of its model card, each by a `kvfold eval` of its own.
+ *
+ * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--beside path] [--write [--as builtin]]`. A run that was stopped goes on. Prints
+ * the rows of the card's table; with `--write` all figures go to results/builtin.json, or as another record, each with its command. `--beside`: weights that the
+ * same samples are put to.
+ */
+import { spawn } from 'node:child_process'
+import { mkdirSync, readFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+import { BUILTIN } from '../../src/runtime/cli/builtin.js'
+import { openNative } from '../../src/runtime/native/binding.js'
+import { beginRecord, fileOf, keep, modelNow } from '../record.js'
+
+const BOTH = '--agent plain,sculptor'
+const UNSEEN = '--words native-models/unseen-words.json'
+const COMMANDS = [
+  `pi-llm ${BOTH} --n 4,8,16,32,64`,
+  ...[10, 20, 30].map((share) => `pi-llm --agent plain --n 64 --tail ${share}%`),
+  `pi-llm ${BOTH} --n 16 ${UNSEEN}`,
+  `pi-llm ${BOTH} --n 16 --order middle-last`,
+  `pi-llm ${BOTH} --n 16 --order start-last`,
+  `needles ${BOTH} --needles 5 --length 8k`,
+  `needles ${BOTH} --needles 2,3,4,5 --length 1k`,
+  `similar ${BOTH} --needles 8 --length 8k`,
+  `similar --agent sculptor --needles 2,4 --length 1k,4k`,
+]
+const MAIN = new URL('../../src/cli/main.ts', import.meta.url)
+
+/** Of one cell, as `kvfold eval --json` has it. */
+export interface Cell {
+  readonly task: string
+  readonly agent: string
+  readonly cell: Readonly<Record<string, number | string>>
+  readonly samples: number
+  readonly errors: number
+  readonly accuracy: number
+  readonly interval: readonly [number, number]
+  readonly tokensBefore: number
+  readonly tokensAfter: number
+  readonly calls: number
+}
+
+/** What is read of a log's record. */
+interface Logged {
+  readonly kind: string
+  readonly agent: string
+  readonly cell: Cell['cell']
+  readonly end: string
+  readonly score: { readonly details: Readonly<Record<string, number>> }
+  readonly talks: readonly {
+    readonly steps: readonly {
+      readonly ledger?: { readonly shown: number }
+      readonly timing?: { readonly generatedTokens: number }
+    }[]
+  }[]
+}
+
+export async function builtin(args: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      samples: { type: 'string', default: '20' },
+      seed: { type: 'string', default: '7' },
+      model: { type: 'string', default: BUILTIN },
+      beside: { type: 'string' },
+      write: { type: 'boolean', default: false },
+      as: { type: 'string', default: 'builtin' },
+    },
+  })
+  const origin = beginRecord(['builtin', ...args], fileOf(values.model), (await openNative({ gpu: 'cpu' })).backend.release, 1)
+  const options = `--samples ${values.samples} --seed ${values.seed} --threads 1`
+  const rows: object[] = []
+  const asked = rowsBy(values.model, options)
+  const askedBeside = values.beside === undefined ? null : rowsBy(values.beside, options)
+  for (const [index, words] of COMMANDS.entries()) {
+    const others = await askedBeside?.(words, index)
+    for (const [n, { name, ...row }] of (await asked(words, index)).entries()) {
+      const other = others?.[n]
+      rows.push({
+        command: `kvfold eval ${words} ${options}`,
+        ...row,
+        ...(other && { beside: { accuracy: other.accuracy, interval: other.interval, cutOff: other.cutOff } }),
+      })
+      console.log(`| ${words} | ${row.agent} | ${name} | ${percent(row)} |${other ? ` ${percent(other)} |` : ''} ${shown(row)} |`)
+    }
+  }
+  const beside = values.beside === undefined ? {} : { beside: modelNow(values.beside) }
+  if (values.write) await keep(values.as, { ...origin(), ...beside, rows })
+}
+
+/** Puts commands to one model: the rows of each, with what tells its cells apart (`name`). */
+function rowsBy(model: string, options: string) {
+  const folder = `build/builtin/${modelNow(fileOf(model)).sha256.slice(0, 12)}`
+  mkdirSync(folder, { recursive: true })
+  return async (words: string, index: number) => {
+    const log = `${folder}/${index}${options.replaceAll(/[^0-9]+/gu, '-')}.jsonl`
+    const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), '--model', model, '--log', log, '--json'])
+    const logged = readFileSync(log, 'utf8')
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Logged)
+    return cells.map((cell) => ({
+      name: Object.values(cell.cell).join(', '),
+      ...rowOf(cell, words),
+      ...details(logged, cell),
+    }))
+  }
+}
+
+/** The cells of one `kvfold eval`, or nothing of another command; its progress goes to the terminal. */
+export const evaluated = async (args: readonly string[]): Promise<readonly Cell[]> =>
+  ((await saidBy(args)) as { readonly cells: readonly Cell[] }).cells
+
+/** The last line of a `kvfold` command, JSON; its progress goes to the terminal. */
+export function saidBy(args: readonly string[]): Promise<unknown> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, ['--import', 'tsx', MAIN.pathname, ...args], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    })
+    let out = ''
+    child.stdout.setEncoding('utf8').on('data', (text: string) => (out += text))
+    child.on('error', reject)
+    child.on('close', (code) => {
+      const last = out.trim().split('\n').at(-1) ?? ''
+      if (code === 0) resolve(JSON.parse(last))
+      else reject(new Error(`kvfold ${args.join(' ')} ended with ${code}: ${last}`))
+    })
+  })
+}
+
+function rowOf(
+  { task, agent, cell, samples, errors, accuracy, interval: [low, high], tokensBefore, tokensAfter, calls }: Cell,
+  words: string,
+) {
+  return {
+    task,
+    agent,
+    ...cell,
+    ...(words.includes(UNSEEN) && { words: 'unseen' }),
+    samples,
+    errors,
+    accuracy: rounded(accuracy, 4),
+    interval: [rounded(low, 4), rounded(high, 4)] as const,
+    tokensBefore: Math.round(tokensBefore),
+    tokensAfter: Math.round(tokensAfter),
+    calls: rounded(calls, 1),
+  }
+}
+
+/** Of the logged samples of a cell: mean tokens of the prompt that was answered from, answers that were cut off, and sums of the score's details. */
+function details(logged: readonly Logged[], { agent, cell }: Cell) {
+  const of = logged.filter(
+    (one) => one.kind === 'sample' && one.agent === agent && JSON.stringify(one.cell) === JSON.stringify(cell),
+  )
+  const last = of.map((one) => one.talks.at(-1)?.steps.at(-1))
+  const prompts = last.map((step) => (step?.ledger?.shown ?? 0) - (step?.timing?.generatedTokens ?? 0))
+  const sums: Record<string, number> = {}
+  for (const one of of)
+    for (const [name, value] of Object.entries(one.score.details)) sums[name] = rounded((sums[name] ?? 0) + value, 4)
+  return {
+    tokensAnswered: Math.round(prompts.reduce((sum, tokens) => sum + tokens, 0) / of.length),
+    cutOff: of.filter(({ end }) => end === 'length').length,
+    details: sums,
+  }
+}
+
+const rounded = (value: number, digits: number): number => Number(value.toFixed(digits))
+const percent = ({ accuracy, interval: [low, high] }: Pick<Cell, 'accuracy' | 'interval'>): string => {
+  const [middle, from, to] = [accuracy, low, high].map((share) => rounded(100 * share, 1))
+  return `${middle} % (${from} to ${to})`
+}
+const shown = (row: ReturnType<typeof details>): string =>
+  `${row.tokensAnswered} tokens | ${row.cutOff} cut off | ${JSON.stringify(row.details)}`

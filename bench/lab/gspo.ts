@@ -1,0 +1,224 @@
+/**
+ * What learning by reward did to the built-in model: curves of the runs of `python3 -m train.gspo`, and the weights before and after on prompts
+ * that no run has seen, each cell by a `kvfold eval` of its own.
+ *
+ * `npm run --silent bench -- gspo --runs <folder>,<folder> [--samples 40] [--seed 7] [--write] [--add]`. A measurement that was stopped goes on. With
+ * `--write` all figures go to results/gspo.json and are drawn (docs/gspo.svg); `--draw` draws what is there. With `--add` runs and rows that are in the
+ * record stay, but for those of the same names; the weights before are not measured again. `--cells` names some, as CELLS has them, with commas.
+ */
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { basename, join } from 'node:path'
+import { parseArgs } from 'node:util'
+import { builtinModel } from '../../src/runtime/cli/builtin.js'
+import { estimate, pairedTest, difference } from '../../src/lab/report/estimates.js'
+import { percent } from '../../src/runtime/figures/numbers.js'
+import { openNative } from '../../src/runtime/native/binding.js'
+import { evaluated } from './builtin.js'
+import { drawn, type GspoRecord, type Point, type Row } from './gspo/drawing.js'
+import { beginRecord, modelNow, type Origin, written } from '../record.js'
+
+/** The first five are asked as in training, of other prompts; the others are what the model could do before. */
+const CELLS = [
+  { name: 'start', words: 'pi-llm --keys 6 --n 12 --order start-last' },
+  { name: 'middle', words: 'pi-llm --keys 9 --n 12 --order middle-last' },
+  { name: 'restore', words: 'pi-llm --keys 18 --n 28 --order start-last' },
+  { name: 'reading', words: 'pi-llm --keys 12 --n 8' },
+  { name: 'stumble', words: 'pi-llm --keys 8 --n 8' },
+  { name: 'start, 24 keys', words: 'pi-llm --keys 24 --n 22 --order start-last' },
+  { name: 'unseen words', words: 'pi-llm --keys 12 --n 8 --words native-models/unseen-words.json' },
+  { name: 'needles', words: 'needles --needles 3 --length 1k' },
+  { name: 'start, 46 keys', words: 'pi-llm --n 16 --order start-last' },
+  { name: '46 keys', words: 'pi-llm --n 16' },
+] as const
+
+const RESULTS = new URL('results/gspo.json', import.meta.url)
+const FIGURE = new URL('../../docs/gspo.svg', import.meta.url)
+const BEFORE = 'before'
+
+/** What is read of a log's record, or of a trajectory. */
+interface Played {
+  readonly id: string
+  readonly points: number
+  readonly asked: number
+  readonly cutOff: boolean
+  readonly calls: Readonly<Record<string, number>>
+  readonly failed: number
+  readonly context: number
+}
+
+export async function gspo(args: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      runs: { type: 'string', default: '' },
+      samples: { type: 'string', default: '40' },
+      seed: { type: 'string', default: '7' },
+      write: { type: 'boolean', default: false },
+      add: { type: 'boolean', default: false },
+      cells: { type: 'string', default: CELLS.map(({ name }) => name.replaceAll(',', '')).join(',') },
+      draw: { type: 'boolean', default: false },
+    },
+  })
+  if (values.draw) {
+    writeFileSync(FIGURE, drawn(JSON.parse(readFileSync(RESULTS, 'utf8')) as GspoRecord))
+    return
+  }
+  const folders = values.runs.split(',').filter((folder) => folder !== '')
+  const names = folders.map((folder) => basename(folder))
+  const origin = beginRecord(
+    [
+      'gspo',
+      '--runs',
+      names.join(','),
+      '--samples',
+      values.samples,
+      '--seed',
+      values.seed,
+      '--write',
+      ...(values.add ? ['--add'] : []),
+    ],
+    builtinModel(),
+    (await openNative({ gpu: 'cpu' })).backend.release,
+  )
+  const runs = folders.map(runOf)
+  const asked = values.cells.split(',')
+  const learned = folders.map((folder) => [basename(folder), join(folder, 'learned.gguf')] as const)
+  const models = values.add ? learned : [[BEFORE, builtinModel()] as const, ...learned]
+  const rows: Row[] = []
+  for (const { name: cell, words } of CELLS) {
+    if (!asked.includes(cell.replaceAll(',', ''))) continue
+    const before = new Map<string, number>()
+    for (const [run = '', model = ''] of models) {
+      const command = commandOf(cell, `${words} --samples ${values.samples} --seed ${values.seed}`)
+      const played = await playedBy(model, command)
+      if (run === BEFORE) for (const { id, points } of played) before.set(id, points)
+      const row = rowOf(cell, run, command, played, before)
+      rows.push(row)
+      const [low, high] = row.interval
+      console.log(
+        `| ${cell} | ${run} | ${percent(row.accuracy)} (${percent(low)} to ${percent(high)}) | ${JSON.stringify(row.calls)} | failed ${row.failed} | cut off ${row.cutOff} |`,
+      )
+    }
+  }
+  if (!values.write) return
+  const record = values.add
+    ? joined(JSON.parse(readFileSync(RESULTS, 'utf8')) as GspoRecord, origin(), runs, rows)
+    : { ...origin(), runs, rows }
+  writeFileSync(RESULTS, await written(record))
+  writeFileSync(FIGURE, drawn(record))
+}
+
+/** A record with more runs. */
+function joined(old: GspoRecord, origin: Origin, runs: GspoRecord['runs'], rows: readonly Row[]): GspoRecord {
+  const names = runs.map(({ name }) => name)
+  const kept = old.rows.filter(({ run, cell }) => !rows.some((row) => row.run === run && row.cell === cell))
+  const all = [...kept, ...rows]
+  return {
+    ...old,
+    added: [...(old.added ?? []), { ...origin, runs: names }],
+    runs: [...old.runs.filter(({ name }) => !names.includes(name)), ...runs],
+    rows: CELLS.flatMap(({ name }) => all.filter(({ cell }) => cell === name)),
+  }
+}
+
+function runOf(folder: string): GspoRecord['runs'][number] {
+  const { settings, curve } = JSON.parse(readFileSync(join(folder, 'curve.json'), 'utf8')) as {
+    readonly settings: Readonly<Record<'seed' | 'lm' | 'rate' | 'minibatches', number>> & {
+      readonly mix?: string
+      readonly reward?: string
+    }
+    readonly curve: readonly Point[]
+  }
+  const { seed, lm, rate, minibatches, mix = 'short', reward = 'appendix-f' } = settings
+  return { name: basename(folder), seed, lm, rate, minibatches, mix, reward, curve: curve.map(slim) }
+}
+
+/** Without what only a trainer wants to know, so that the record stays small. */
+const slim = ({ cells, ...point }: Point): Point => ({
+  ...point,
+  cells: Object.fromEntries(
+    Object.entries(cells).map(([name, { reward, right, points, calls, tools, context, failed, cutOff }]) => [
+      name,
+      { reward, right, points, calls, tools, context, failed, cutOff },
+    ]),
+  ),
+})
+
+/** A call that failed stands before everything only in trajectories. */
+const commandOf = (cell: string, words: string): string =>
+  cell === 'stumble' ? `collect ${words} --stumble --teacher model --temperature 0` : `eval ${words} --agent sculptor`
+
+async function playedBy(model: string, command: string): Promise<readonly Played[]> {
+  const folder = `build/gspo/${modelNow(model).sha256.slice(0, 12)}`
+  mkdirSync(folder, { recursive: true })
+  const file = `${folder}/${command.replaceAll(/[^a-z0-9]+/gu, '-')}.jsonl`
+  const [kind = '', ...words] = command.split(' ')
+  await evaluated([kind, ...words, '--model', model, '--threads', '1', kind === 'eval' ? '--log' : '--out', file, '--json'])
+  const lines = readFileSync(file, 'utf8').trim().split('\n')
+  return lines.flatMap((line) => (kind === 'eval' ? logged : collected)(JSON.parse(line) as never))
+}
+
+interface LoggedSample {
+  readonly kind: string
+  readonly id: string
+  readonly end: string
+  readonly score: { readonly points: number; readonly details: { readonly asked?: number } }
+  readonly calls: readonly { readonly name: string; readonly failed: boolean }[]
+  readonly talks: readonly {
+    readonly steps: readonly {
+      readonly ledger?: { readonly shown: number }
+    }[]
+  }[]
+}
+
+function logged({ kind, id, end, score, calls: made, talks }: LoggedSample): Played[] {
+  if (kind !== 'sample') return []
+  const calls: Record<string, number> = {}
+  for (const { name } of made) calls[name] = (calls[name] ?? 0) + 1
+  const { points, details } = score
+  return [
+    {
+      id,
+      points,
+      asked: details.asked ?? 1,
+      cutOff: end === 'length',
+      calls,
+      failed: made.filter(({ failed }) => failed).length,
+      context: talks.at(-1)?.steps.at(-1)?.ledger?.shown ?? 0,
+    },
+  ]
+}
+
+interface CollectedSnapshot {
+  readonly id: string
+  readonly snapshot: number
+  readonly points: number
+  readonly parts: { readonly failed: number; readonly cutOff: boolean }
+  readonly calls: Played['calls']
+  readonly context: number
+}
+
+const collected = ({ id, snapshot, points, parts, calls, context }: CollectedSnapshot): Played[] =>
+  snapshot > 0 ? [] : [{ id, points, asked: 8, cutOff: parts.cutOff, calls, failed: parts.failed, context }]
+
+function rowOf(cell: string, run: string, command: string, played: readonly Played[], before: ReadonlyMap<string, number>): Row {
+  const found = estimate(played.map(({ points, asked }) => ({ points, details: { asked } })))!
+  const pairs = played.map(({ id, points }) => [points, before.get(id) ?? 0] as const)
+  const apart = before.size === 0 || run === BEFORE ? null : difference(pairs)
+  const tools = [...new Set(played.flatMap(({ calls }) => Object.keys(calls)))].sort()
+  const mean = (of: (one: Played) => number) => played.reduce((sum, one) => sum + of(one), 0) / played.length
+  return {
+    cell,
+    run,
+    command: `kvfold ${command}`,
+    samples: played.length,
+    accuracy: found.value,
+    interval: found.interval,
+    allRight: played.filter(({ points }) => points === 1).length,
+    ...(apart === null ? {} : { more: apart.value, moreInterval: apart.interval, p: pairedTest(pairs)?.p ?? 1 }),
+    calls: Object.fromEntries(tools.map((tool) => [tool, mean(({ calls }) => calls[tool] ?? 0)])),
+    failed: played.filter(({ failed }) => failed > 0).length,
+    cutOff: played.filter(({ cutOff }) => cutOff).length,
+    context: Math.round(mean(({ context }) => context)),
+  }
+}

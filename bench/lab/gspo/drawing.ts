@@ -1,0 +1,146 @@
+/** Owns the figure of what learning by reward did: its curves, run by run, in the manner of Sculptor's figures 10 to 13. */
+import * as Plot from '@observablehq/plot'
+import { figure, type Panel, PALETTE } from '../../../src/lab/figures/figure.js'
+import type { Origin } from '../../record.js'
+
+/** Means over some tries. */
+export interface Means {
+  readonly reward: number
+  /** Share of tries in which everything asked for is right. */
+  readonly right: number
+  readonly points: number
+  readonly calls: number
+  /** Calls a try, by tool. */
+  readonly tools: Readonly<Record<string, number>>
+  /** Tokens in the end. */
+  readonly context: number
+  readonly failed: number
+  readonly cutOff: number
+}
+
+/** An iteration: means over all of its tries, and of each cell's. */
+export interface Point extends Means {
+  readonly iteration: number
+  /** Bits. */
+  readonly entropy: number
+  /** Share of trajectories whose gradient the clips held back. */
+  readonly clipped: number
+  readonly cells: Readonly<Record<string, Means>>
+}
+
+export interface Row {
+  readonly cell: string
+  readonly run: string
+  readonly command: string
+  readonly samples: number
+  readonly accuracy: number
+  readonly interval: readonly [number, number]
+  readonly allRight: number
+  /** Than the weights before, on the same samples. */
+  readonly more?: number
+  readonly moreInterval?: readonly [number, number] | null
+  readonly p?: number
+  readonly calls: Readonly<Record<string, number>>
+  /** Samples with a call that failed. */
+  readonly failed: number
+  readonly cutOff: number
+  readonly context: number
+}
+
+export interface GspoRecord extends Origin {
+  /** Where runs come from that were added later. */
+  readonly added?: readonly (Origin & { readonly runs: readonly string[] })[]
+  readonly runs: readonly {
+    readonly name: string
+    readonly seed: number
+    readonly lm: number
+    readonly rate: number
+    readonly minibatches: number
+    readonly mix: string
+    /** Default: `appendix-f`. */
+    readonly reward?: string
+    readonly curve: readonly Point[]
+  }[]
+  readonly rows: readonly Row[]
+}
+
+type Run = GspoRecord['runs'][number]
+
+/** Iterations that a point of a line is the mean of. */
+const WINDOW = 5
+
+/** What runs have in common that differ by their seed alone. */
+const kindOf = ({ lm, reward }: Run): string =>
+  `${reward === 'parts' ? 'the share that is right as reward' : "appendix F's reward"}${lm === 0 ? ', no LM term' : ''}`
+
+/** SVG of the curves of all runs of the mix `short`, a colour for those that differ by their seed alone. */
+export function drawn({ runs }: GspoRecord): string {
+  const shown = runs.filter(({ mix }) => mix === 'short')
+  const kinds = [...new Set(shown.map(kindOf))]
+  const colourOf = (kind: string) => PALETTE[kinds.indexOf(kind) % PALETTE.length]!
+  const panel = (title: string, of: (point: Point) => number, domain?: readonly [number, number]): Panel => ({
+    title,
+    height: 180,
+    plot: {
+      x: { label: 'iteration' },
+      y: { label: null, ticks: 4, ...(domain === undefined ? { zero: true } : { domain: [...domain] }) },
+      marks: shown.map((run) =>
+        Plot.line(smoothed(run, of), {
+          x: 'x',
+          y: 'y',
+          stroke: colourOf(kindOf(run)),
+          strokeWidth: 1.5,
+          title: () => run.name,
+        }),
+      ),
+    },
+  })
+  const cell = (name: string) => (point: Point) => point.cells[name]?.right ?? 0
+  const far = (of: (means: Means) => number) => (point: Point) =>
+    point.cells['restore'] === undefined ? 0 : of(point.cells['restore'])
+  return figure({
+    title: 'GSPO on the built-in model from its supervised weights',
+    below: `Each point: the mean of ${WINDOW} iterations of 40 tries at temperature 1, from the one it stands at backwards. Far: the tries that need a restore.`,
+    key: kinds.map((kind) => {
+      const seeds = shown.filter((run) => kindOf(run) === kind).map(({ seed }) => seed)
+      return { label: `${kind} (${seeds.length > 1 ? 'seeds' : 'seed'} ${seeds.join(', ')})`, colour: colourOf(kind) }
+    }),
+    columns: 3,
+    panels: [
+      panel('Reward as in appendix F', ({ reward }) => reward),
+      panel('All right, share of tries', ({ right }) => right),
+      panel('Share of an answer that is right', ({ points }) => points),
+      panel('Calls a turn', ({ calls }) => calls),
+      panel('Tries with a failed call, share', ({ failed }) => failed),
+      panel('Entropy of the tools called, bits', ({ entropy }) => entropy),
+      panel('All right: last updates at the start', cell('start')),
+      panel('All right: last updates in the middle', cell('middle')),
+      panel('All right: reading a short stream', cell('reading')),
+      panel(
+        'Far: restores a turn',
+        far(({ tools }) => tools['restore_fragment'] ?? 0),
+      ),
+      panel(
+        'Far: folds a turn',
+        far(({ tools }) => tools['fold_fragment'] ?? 0),
+      ),
+      panel(
+        'Far: share right',
+        far(({ points }) => points),
+      ),
+      panel(
+        'Far: tries with a failed call',
+        far(({ failed }) => failed),
+      ),
+      panel('Tokens in the context', ({ context }) => context),
+      panel('Held back by the clips, share', ({ clipped }) => clipped),
+    ],
+  })
+}
+
+function smoothed({ curve }: Run, of: (point: Point) => number): { readonly x: number; readonly y: number }[] {
+  return curve.flatMap((_, at) => {
+    const some = curve.slice(Math.max(0, at + 1 - WINDOW), at + 1)
+    return at + 1 < WINDOW ? [] : [{ x: at, y: some.reduce((sum, point) => sum + of(point), 0) / some.length }]
+  })
+}

@@ -1,0 +1,185 @@
+/**
+ * What the books of the cache cost: a turn of a conversation that shows 16K tokens, of which all but a few are held, and generates one. Everything the
+ * cache does in it (plan, cell hashes, verification, ledger) against the decodes of the same turn. Then the same with a past: 64 versions that folds
+ * left are kept, most in memory, and under `splice` those 64 folds are in force. Its decodes are those of the turn without (it shows as many tokens).
+ */
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { conversationId } from '../../src/runtime/core/ids.js'
+import { span } from '../../src/runtime/core/span.js'
+import { OffloadTiers } from '../../src/runtime/kv/offload.js'
+import { KvCache } from '../../src/runtime/kv/cache.js'
+import { DryRunMemory } from '../../src/runtime/kv/dry-run.js'
+import type { KvMemory } from '../../src/runtime/kv/ports.js'
+import type { Terms } from '../../src/runtime/kv/plan/parts.js'
+import { type Prompt, type ReplacedSpan, uneditedOf } from '../../src/runtime/kv/prompt.js'
+import { openNative } from '../../src/runtime/native/binding.js'
+import { synthesizeModel } from '../../src/runtime/native/synthetic.js'
+import { builtinModel } from '../../src/runtime/cli/builtin.js'
+import { decode, edited } from '../driver.js'
+import { median, randomTokens } from '../random-tokens.js'
+
+const LENGTH = 16_384
+/** Tokens of each new message. */
+const NEW = 8
+const ROUNDS = 60
+/** Rounds that are not counted: code is compiled in them. */
+const WARM = 20
+const VOCABULARY = 1024
+const CONTRACTS = ['exact', 'splice'] as const
+const CELLS = LENGTH + 8192
+const SEQUENCES = 16
+/** Folds of a past: tokens that each hides, and that its marker takes. */
+const FOLDS = 64
+const HIDDEN = 64
+const MARKER = 8
+
+const MEASURED = 'measured'
+const BATCH = 2048
+
+/** Computes tokens from this position on. */
+type Decode = (seq: number, position: number, tokens: Int32Array) => Promise<unknown>
+
+/** Milliseconds of one turn. */
+interface Turn {
+  readonly decode: number
+  readonly plan: number
+  readonly begin: number
+  readonly rest: number
+}
+
+export async function books(json: boolean): Promise<void> {
+  const synthetic = join(tmpdir(), 'kvfold-bench-books.gguf')
+  // Of almost no work: what a fast device leaves of a decode.
+  await synthesizeModel(synthetic, {
+    ...{ architecture: 'llama', layers: 1, embedding: 64, heads: 1, kvHeads: 1, feedForward: 64, vocabulary: VOCABULARY },
+    ...{ context: 32_768, type: 'f16', seed: 1 },
+  })
+  const native = await openNative({ gpu: 'cpu' })
+  const results = []
+  for (const [name, path] of [
+    ['built-in model', builtinModel()],
+    ['one layer of width 64', synthetic],
+  ] as const) {
+    const model = await native.loadModel(path)
+    for (const contract of CONTRACTS) {
+      const context = await model.createContext({
+        ...{ cells: CELLS, sequences: SEQUENCES, threads: 1, batchThreads: 1, flashAttention: 'on' },
+      })
+      const alone = result(await play(cacheOver(context), { contract }, (...of) => decode(context, ...of)))
+      await context.dispose()
+      const past = cacheOver(new DryRunMemory(CELLS, SEQUENCES))
+      const behind = result((await leavePast(past, { contract }), await goOn(past, { contract }, async () => {})))
+      const { versions, parked, tiers } = past.totals
+      const { sequences, tokens } = tiers.host
+      results.push({ model: name, contract, past: { versions: 0, tokens: 0 }, ...shared(alone, alone.decode) })
+      results.push({
+        model: name,
+        contract,
+        past: { versions: versions + sequences, tokens: parked + tokens },
+        ...shared(behind, alone.decode),
+      })
+    }
+    await model.dispose()
+  }
+  if (json) {
+    console.log(JSON.stringify({ tokens: LENGTH, new: NEW, rounds: ROUNDS - WARM, results }))
+    return
+  }
+  console.log(`a turn that shows ${LENGTH} tokens, computes ${NEW} and generates 1; one thread, median of ${ROUNDS - WARM}`)
+  for (const { model, contract, share, past, milliseconds: ms } of results) {
+    const left = past.versions === 0 ? '' : `, ${past.versions} versions of ${past.tokens} tokens kept`
+    console.log(
+      `  ${model}, ${contract}${left}: books ${(100 * share).toFixed(2)} % of the turn: ${ms.books.toFixed(3)} ms (plan ${ms.plan.toFixed(3)}, begin ${ms.begin.toFixed(3)}, rest ${ms.rest.toFixed(3)}) beside ${ms.decode.toFixed(2)} of decoding`,
+    )
+  }
+}
+
+function result(turns: readonly Turn[]): Turn & { readonly books: number } {
+  const of = (part: keyof Turn) => median(turns.map((turn) => turn[part]))
+  const books = median(turns.map(({ plan, begin, rest }) => plan + begin + rest))
+  return { decode: of('decode'), books, plan: of('plan'), begin: of('begin'), rest: of('rest') }
+}
+
+const shared = (milliseconds: ReturnType<typeof result>, decode: number) => ({
+  share: milliseconds.books / (milliseconds.books + decode),
+  milliseconds: { ...milliseconds, decode },
+})
+
+const cacheOver = (memory: KvMemory) => new KvCache(memory, { offload: new OffloadTiers({ hostBytes: 2 ** 30 }) })
+
+const textOf = (tokens: Int32Array): Prompt => ({
+  tokens,
+  messages: [{ index: 0, role: 'text', span: span(0, tokens.length) }],
+})
+
+/** The text with these stretches hidden, each behind a marker of its own. */
+const folded = (base: Int32Array, holes: readonly ReplacedSpan[]): Prompt =>
+  edited(
+    base,
+    holes.map(({ span: hole, marker }) => ({ ...hole, marker: randomTokens(marker, hole.start, VOCABULARY) })),
+  )
+
+/** Turns of one conversation, while two others are there to lend. */
+async function play(cache: KvCache, terms: Terms, decoded: Decode): Promise<Turn[]> {
+  for (const other of [1, 2]) await turn(cache, `other ${other}`, textOf(randomTokens(2048, other, VOCABULARY)), terms, decoded)
+  await turn(cache, MEASURED, textOf(randomTokens(LENGTH, 3, VOCABULARY)), terms, decoded)
+  return goOn(cache, terms, decoded)
+}
+
+/**
+ * Turns that fold, after which the conversation shows LENGTH tokens. Under `exact` each shows what the one before it hid, and parks half of the
+ * text, which it computes anew; under `splice` all that was hidden stays so.
+ */
+async function leavePast(cache: KvCache, terms: Terms): Promise<void> {
+  const stays = terms.contract === 'splice'
+  const base = randomTokens(LENGTH + (stays ? FOLDS : 1) * (HIDDEN - MARKER), 3, VOCABULARY)
+  let holes: ReplacedSpan[] = []
+  for (let fold = 0; fold < FOLDS; fold++) {
+    const start = LENGTH / 4 + 2 * HIDDEN * fold
+    holes = [...(stays ? holes : []), { span: span(start, start + HIDDEN), marker: MARKER }]
+    await turn(cache, MEASURED, folded(base, holes), terms, async () => {})
+  }
+}
+
+/** Turns that add NEW tokens each to what the conversation showed. */
+async function goOn(cache: KvCache, terms: Terms, decoded: Decode): Promise<Turn[]> {
+  const turns: Turn[] = []
+  for (let round = 0; round < ROUNDS; round++) {
+    const before = cache.prompt(conversationId(MEASURED))!
+    const base = Int32Array.from([...uneditedOf(before), ...randomTokens(NEW, 10 + round, VOCABULARY)])
+    turns.push(await turn(cache, MEASURED, folded(base, before.origin?.holes ?? []), terms, decoded))
+  }
+  return turns.slice(WARM)
+}
+
+/** As the scheduler has it: fetch, prepare, begin, decodes and commits, finish. */
+async function turn(cache: KvCache, name: string, shown: Prompt, terms: Terms, decode: Decode): Promise<Turn> {
+  const started = performance.now()
+  const opened = cache.open(conversationId(name))
+  if (opened.kind === 'full') throw new Error(opened.reason)
+  await cache.fetch(opened.sequence, shown, terms)
+  const plan = await cache.prepare(opened.sequence, shown, terms)
+  const planned = performance.now()
+  const step = cache.begin(opened.sequence, plan, 'answer')
+  const begun = performance.now()
+  let decoding = 0
+  const decoded = async (seq: number, position: number, of: Int32Array) => {
+    if (cache.reserve(of.length).kind === 'full') throw new Error('the context is full')
+    const before = performance.now()
+    await decode(seq, position, of)
+    decoding += performance.now() - before
+  }
+  for (;;) {
+    const chunk = cache.next(step, BATCH)
+    if (chunk === null) break
+    await decoded(chunk.seq, chunk.position, chunk.tokens)
+    cache.commit(step, chunk.tokens, 'prompt', 0)
+  }
+  const answer = Int32Array.of(shown.tokens[0]!)
+  const { seq, position } = cache.seat(step)
+  await decoded(seq, position, answer)
+  cache.commit(step, answer, 'generated', 0)
+  cache.finish(step, 'done', 0)
+  return { decode: decoding, plan: planned - started, begin: begun - planned, rest: performance.now() - begun - decoding }
+}

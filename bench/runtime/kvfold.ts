@@ -1,0 +1,54 @@
+/**
+ * A record of what a `kvfold` command says: `npm run --silent bench -- kvfold <its words> --write name`, without `--json`, which is added; with the summary that stands
+ * beside its report, where it writes one. Where the command says of
+ * itself what a record says (command, commit, machine, model), the record's stands, with what only the command knows beside it.
+ */
+import { existsSync, readFileSync } from 'node:fs'
+import { basename, dirname, isAbsolute, join } from 'node:path'
+import { BUILTIN } from '../../src/runtime/cli/builtin.js'
+import { openNative } from '../../src/runtime/native/binding.js'
+import { saidBy } from '../lab/builtin.js'
+import { beginRecord, fileOf, keep } from '../record.js'
+
+export async function kvfold(args: readonly string[]): Promise<void> {
+  const [words, name] = taken(args, '--write')
+  const [, model = BUILTIN] = taken(words, '--model')
+  const [, threads] = taken(words, '--threads')
+  const { release } = (await openNative({ gpu: 'cpu' })).backend
+  // Where something lies on this machine is nobody's business: neither in the command nor in what it says of itself.
+  const paths = args.filter((word) => isAbsolute(word))
+  const told = (text: string) => paths.reduce((shown, path) => shown.replaceAll(path, basename(path)), text)
+  const origin = beginRecord(
+    ['kvfold', ...args.map(told)],
+    fileOf(model),
+    release,
+    threads === undefined ? undefined : Number(threads),
+  )
+  const line = (await saidBy([...words, '--json'])) as Record<string, unknown>
+  const said = summaryBeside(line['report']) ?? line
+  const of = origin()
+  await keep(name, {
+    ...of,
+    ...(JSON.parse(told(JSON.stringify(said))) as object),
+    // Paths of this machine.
+    logs: undefined,
+    ...{ command: of.command, commit: of.commit, date: of.date },
+    machine: { ...objectOf(said['machine']), ...of.machine },
+    model: { ...objectOf(said['model']), ...of.model },
+  })
+  console.log(JSON.stringify(said))
+}
+
+/** All numbers of a report, of which the line has some. */
+function summaryBeside(report: unknown): Record<string, unknown> | null {
+  const path = typeof report === 'string' ? join(dirname(report), 'summary.json') : null
+  return path === null || !existsSync(path) ? null : (JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>)
+}
+
+/** The words without a flag and its value, and the value. */
+function taken(words: readonly string[], flag: string): readonly [readonly string[], string | undefined] {
+  const at = words.indexOf(flag)
+  return at < 0 ? [words, undefined] : [words.toSpliced(at, 2), words[at + 1]]
+}
+
+const objectOf = (value: unknown): object => (typeof value === 'object' && value !== null ? value : {})

@@ -1,0 +1,68 @@
+/** Owns the llama-server that we are compared with: built out of the source bundle of the installed node-llama-cpp, kept in the ignored .cache. */
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { COMPILER_OPTIONS, configure, extractSource, make, needTools } from '../../../src/runtime/native/cpu-library.js'
+
+const root = fileURLToPath(new URL('../../..', import.meta.url))
+const bundled = join(root, 'node_modules', 'node-llama-cpp', 'llama')
+
+/** CPU only, one static binary for this machine's processor; the web interface would be downloaded, TLS is of no use on localhost. */
+const OPTIONS = {
+  ...COMPILER_OPTIONS,
+  CMAKE_BUILD_TYPE: 'Release',
+  BUILD_SHARED_LIBS: 'OFF',
+  GGML_NATIVE: 'ON',
+  GGML_METAL: 'OFF',
+  GGML_BLAS: 'OFF',
+  LLAMA_OPENSSL: 'OFF',
+  LLAMA_BUILD_UI: 'OFF',
+  LLAMA_USE_PREBUILT_UI: 'OFF',
+  LLAMA_BUILD_TESTS: 'OFF',
+  LLAMA_BUILD_EXAMPLES: 'OFF',
+  LLAMA_BUILD_APP: 'OFF',
+}
+
+/** Path of the binary where it was built already, else null. */
+export function builtLlamaServer(): string | null {
+  const { binary } = placeOf()
+  return existsSync(binary) ? binary : null
+}
+
+function placeOf(): { readonly release: string; readonly folder: string; readonly binary: string } {
+  const { release } = JSON.parse(readFileSync(join(bundled, 'binariesGithubRelease.json'), 'utf8')) as { release: string }
+  const folder = join(root, '.cache', `llama-server-${release}`)
+  return { release, folder, binary: join(folder, 'llama-server') }
+}
+
+/**
+ * Path of the binary. The first call builds it, for up to half an hour on two cores, and says so on the error output; a build that was cut
+ * off goes on where it stopped. Nothing is downloaded. One build at a time.
+ * @throws KvfoldError in one sentence when git, cmake or a compiler is missing, or with the last lines of whatever failed.
+ */
+export async function buildLlamaServer(): Promise<string> {
+  const { release, folder, binary } = placeOf()
+  if (existsSync(binary)) return binary
+  needTools()
+
+  const source = join(folder, 'source')
+  const build = join(folder, 'build')
+  const log = join(folder, 'build.log')
+  mkdirSync(folder, { recursive: true })
+  console.error(`building llama-server ${release}, once; this takes up to half an hour, and its log is ${log}`)
+  if (!existsSync(source)) {
+    // Half a clone must never pass for all of it.
+    const temporary = mkdtempSync(join(folder, 'clone-'))
+    try {
+      await extractSource(join(temporary, 'source'), { log })
+      renameSync(join(temporary, 'source'), source)
+    } finally {
+      rmSync(temporary, { recursive: true, force: true })
+    }
+  }
+  await configure(source, build, OPTIONS, { log })
+  await make(build, 'llama-server', { log })
+  renameSync(join(build, 'bin', 'llama-server'), binary)
+  for (const leftover of [build, source]) rmSync(leftover, { recursive: true, force: true })
+  return binary
+}

@@ -1,0 +1,188 @@
+/**
+ * Serving under load against llama-server on the same GGUF and slots: 16 clients, mixed prompt sizes, streams. Rounds of all servers alternate, so that a
+ * noisy machine hurts all of them; figures are ratios of medians over rounds. Every stream is checked to its end.
+ *
+ * `npm run --silent bench -- serve [--model path] [--clients 16] [--slots 4] [--rounds 5] [--seconds 60] [--json] [--write name]`; without a model one of random weights.
+ */
+import { cpus } from 'node:os'
+import { parseArgs } from 'node:util'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import { median, randomTokens } from '../../random-tokens.js'
+import { beginRecord, keep } from '../../record.js'
+import { benchModel } from '../../shape.js'
+import type { ServerProcess } from '../../server-process.js'
+import { type Quantiles, quantiles } from '../../statistics.js'
+import { cpuSince, endsOf, HERE, startKvfold, startLlamaServer } from './servers.js'
+import { streamCompletion, type StreamResult } from './stream.js'
+
+const PROMPTS = [48, 192, 768, 2048]
+const GENERATED = 64
+const CELLS = 16_384
+/** One core is left to the clients and to Node. */
+const THREADS = Math.max(1, cpus().length - 1)
+
+interface Target {
+  readonly name: string
+  readonly server: ServerProcess
+  readonly rounds: Round[]
+}
+
+interface Round {
+  readonly streams: readonly StreamResult[]
+  readonly seconds: number
+  /** Resident memory of the server at the end, in bytes; null where it cannot be told. */
+  readonly memory: number | null
+  /** CPU time of the server's process in milliseconds; null where it cannot be told. Other work on the machine disturbs it less than the clock. */
+  readonly cpu: number | null
+}
+
+const { values: flags } = parseArgs({
+  // After the name of the bench.
+  args: process.argv.slice(3),
+  options: {
+    clients: { type: 'string', default: '16' },
+    slots: { type: 'string', default: '4' },
+    rounds: { type: 'string', default: '5' },
+    seconds: { type: 'string', default: '60' },
+    'max-gap': { type: 'string' },
+    /** Another kvfold to compare with: the folder of its package. */
+    beside: { type: 'string' },
+    model: { type: 'string' },
+    json: { type: 'boolean', default: false },
+    write: { type: 'string' },
+  },
+})
+const clients = Number(flags.clients)
+const slots = Number(flags.slots)
+const { path: model, vocabulary } = await benchModel(flags.model, 'serve')
+const { release } = (await openNative({ gpu: 'cpu' })).backend
+const origin = beginRecord(process.argv.slice(2), model, release, THREADS)
+const banned = await endsOf(model)
+const targets = await start()
+let salt = 0
+for (let round = 0; round <= Number(flags.rounds); round++)
+  for (const target of round % 2 === 0 ? targets : [...targets].reverse()) {
+    // The first round warms caches and thread pools.
+    const outcome = await load(target, round === 0 ? 5 : Number(flags.seconds))
+    if (round > 0) target.rounds.push(outcome)
+    if (!flags.json && round > 0) console.log(`round ${round}  ${line(target.name, summary([outcome]))}`)
+  }
+for (const { server } of targets) await server.close()
+await report()
+
+async function start(): Promise<Target[]> {
+  const serving = { model, slots, threads: THREADS, cells: CELLS }
+  const kvfold = (name: string, root: string, extra: readonly string[] = []) =>
+    startKvfold(name, root, serving, ['--queue', '64', ...extra])
+  const gap = flags['max-gap'] === undefined ? [] : ['--max-gap', flags['max-gap']]
+  const ours = await kvfold('kvfold', HERE, gap)
+  const theirs = (unified: boolean) =>
+    startLlamaServer(serving, ['--ubatch-size', '512', unified ? '--kv-unified' : '--no-kv-unified'])
+  return [
+    { name: 'kvfold', server: ours, rounds: [] },
+    { name: 'llama-server --kv-unified', server: await theirs(true), rounds: [] },
+    { name: 'llama-server --no-kv-unified', server: await theirs(false), rounds: [] },
+    ...(flags.beside === undefined
+      ? []
+      : [{ name: 'kvfold beside', server: await kvfold('kvfold beside', flags.beside), rounds: [] }]),
+  ]
+}
+
+/** All clients ask again and again until the time is up; a round ends with its last stream. */
+async function load({ server }: Target, seconds: number): Promise<Round> {
+  const before = server.cpu()
+  const begun = performance.now()
+  const streams: StreamResult[] = []
+  const client = async (number: number) => {
+    for (let turn = 0; performance.now() - begun < 1000 * seconds; turn++) {
+      const size = PROMPTS[(number + turn) % PROMPTS.length]!
+      const prompt = [...randomTokens(size, ++salt, vocabulary)]
+      streams.push(await streamCompletion({ url: server.url, prompt, tokens: GENERATED, banned, model: 'bench' }))
+    }
+  }
+  await Promise.all(Array.from({ length: clients }, (_, number) => client(number)))
+  const took = (performance.now() - begun) / 1000
+  return { streams, seconds: took, memory: server.memory(), cpu: cpuSince(before, server) }
+}
+
+interface Summary {
+  readonly streams: number
+  readonly faults: readonly string[]
+  /** Generated tokens a second. */
+  readonly throughput: number
+  readonly firstToken: Spread
+  readonly gap: Spread
+  /** CPU milliseconds of the server per generated token; null where it cannot be told. */
+  readonly cpu: number | null
+  /** Resident memory at the end of each round, MiB: what leaks goes on growing. */
+  readonly memory: readonly number[]
+}
+
+/** A server that computes a whole prompt between two tokens shows it from the 99th percentile on. */
+interface Spread extends Quantiles {
+  readonly max: number
+}
+
+function summary(rounds: readonly Round[]): Summary {
+  const streams = rounds.flatMap((round) => round.streams)
+  const whole = streams.filter(({ fault }) => fault === null)
+  return {
+    streams: streams.length,
+    faults: [...new Set(streams.flatMap(({ fault }) => (fault === null ? [] : [fault])))],
+    throughput: median(rounds.map(throughput)),
+    firstToken: spread(whole.map(({ firstToken }) => firstToken)),
+    gap: spread(whole.flatMap(({ gaps }) => gaps)),
+    cpu: rounds.some(({ cpu }) => cpu === null) ? null : median(rounds.map(cpuOfToken)),
+    memory: rounds.flatMap(({ memory }) => (memory === null ? [] : [Math.round(memory / 2 ** 20)])),
+  }
+}
+
+function throughput({ streams, seconds }: Round): number {
+  return streams.reduce((sum, { generated }) => sum + generated, 0) / seconds
+}
+
+function cpuOfToken({ streams, cpu }: Round): number {
+  return (cpu ?? Number.NaN) / streams.reduce((sum, { generated }) => sum + generated, 0)
+}
+
+function spread(values: readonly number[]): Spread {
+  return {
+    ...quantiles(values),
+    max: values.length === 0 ? Number.NaN : values.reduce((most, value) => Math.max(most, value)),
+  }
+}
+
+function line(name: string, { streams, faults, throughput: rate, firstToken, gap, memory, cpu }: Summary): string {
+  const range = ({ p50, p95, p99, max }: Spread) => [p50, p95, p99, max].map((value) => value.toFixed(0)).join(' / ')
+  const wrong = faults.length === 0 ? 'all whole' : `FAULTS: ${faults.join('; ')}`
+  return `${name.padEnd(30)} ${rate.toFixed(1).padStart(7)} tokens/s   first token ${range(firstToken)}   gap ${range(gap)}   CPU ${cpu?.toFixed(2) ?? '?'} ms a token   ${streams} streams, ${wrong}, ${memory.join(', ')} MiB`
+}
+
+function ratioOf(ours: readonly Round[], theirs: readonly Round[], quantile: keyof Spread): number {
+  return median(ours.map((round, index) => summary([round]).gap[quantile] / summary([theirs[index]!]).gap[quantile]))
+}
+
+async function report(): Promise<void> {
+  const rows = targets.map(({ name, rounds }) => ({ name, ...summary(rounds) }))
+  const [ours] = targets as [Target, ...Target[]]
+  const ratios = targets.slice(1).map(({ name, rounds }) => ({
+    peer: name,
+    throughput: median(ours.rounds.map((round, index) => throughput(round) / throughput(rounds[index]!))),
+    cpu: median(ours.rounds.map((round, index) => cpuOfToken(round) / cpuOfToken(rounds[index]!))),
+    gap: ratioOf(ours.rounds, rounds, 'p95'),
+    gap99: ratioOf(ours.rounds, rounds, 'p99'),
+  }))
+  const settings = { clients, slots, prompts: PROMPTS, generated: GENERATED, cells: CELLS }
+  const result = { ...origin(), ...settings, seconds: Number(flags.seconds), rows, ratios }
+  await keep(flags.write, result)
+  if (flags.json) {
+    console.log(JSON.stringify(result))
+    return
+  }
+  console.log('first token and gap: median, 95th, 99th percentile and longest, in milliseconds')
+  for (const row of rows) console.log(line(row.name, row))
+  for (const { peer, throughput: ratio, cpu, gap, gap99 } of ratios)
+    console.log(
+      `kvfold / ${peer}, medians of ${flags.rounds} rounds: throughput ${ratio.toFixed(3)} (above 1 is faster), CPU a token ${cpu.toFixed(3)}, gap at the 95th percentile ${gap.toFixed(3)}, at the 99th ${gap99.toFixed(3)} (below 1 is smoother)`,
+    )
+}

@@ -1,0 +1,67 @@
+/** Owns the servers that are compared under load: kvfold and llama-server with the same model, slots and threads, and what their processes spend. */
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import { buildLlamaServer } from '../peers/llama-server.js'
+import { withoutSettings } from '../peers/llama-server-peer.js'
+import { endsOfGeneration } from '../../random-tokens.js'
+import { startServer, type ServerProcess } from '../../server-process.js'
+
+export interface Serving {
+  /** Path of the GGUF; it is served as `bench`. */
+  readonly model: string
+  readonly slots: number
+  readonly threads: number
+  /** Cells of the whole context. */
+  readonly cells: number
+}
+
+/** This package's folder. */
+export const HERE = fileURLToPath(new URL('../../..', import.meta.url))
+
+/** kvfold as the package in folder `root` has it built. */
+export const startKvfold = (
+  name: string,
+  root: string,
+  { model, slots, threads, cells }: Serving,
+  more: readonly string[] = [],
+): Promise<ServerProcess> =>
+  startServer(name, process.execPath, (port) => [
+    ...[join(root, 'dist/cli/main.js'), 'serve', '--model', `bench=${model}`, '--port', String(port)],
+    ...['--slots', String(slots), '--threads', String(threads), '--context', String(cells), '--store', 'none'],
+    ...['--flash-attention', 'on', '--log-level', 'error', ...more],
+  ])
+
+/** A kvfold that computes nothing itself, before these engines. */
+export const startFront = (engines: readonly string[], slots: number, more: readonly string[] = []): Promise<ServerProcess> =>
+  startServer('the front', process.execPath, (port) => [
+    ...[join(HERE, 'dist/cli/main.js'), 'serve', '--port', String(port), '--slots', String(slots), '--store', 'none'],
+    ...['--log-level', 'error', ...more, ...engines.flatMap((url) => ['--engine', url])],
+  ])
+
+/** Builds it first where it is not there yet. */
+export async function startLlamaServer(
+  { model, slots, threads, cells }: Serving,
+  more: readonly string[],
+): Promise<ServerProcess> {
+  const args = (port: number) => [
+    ...['--model', model, '--host', '127.0.0.1', '--port', String(port), '--parallel', String(slots)],
+    ...['--threads', String(threads), '--threads-batch', String(threads), '--ctx-size', String(cells)],
+    ...['--flash-attn', 'on', '--offline', '--no-ui', ...more],
+  ]
+  return startServer('llama-server', await buildLlamaServer(), args, { env: withoutSettings(process.env) })
+}
+
+/** Tokens that end an answer of the model. */
+export async function endsOf(path: string): Promise<number[]> {
+  const vocabulary = await (await openNative({ gpu: 'cpu' })).loadModel(path, { vocabOnly: true })
+  const ends = endsOfGeneration(vocabulary)
+  await vocabulary.dispose()
+  return ends
+}
+
+/** CPU time that the server's process spent since `before` (ServerProcess.cpu), in milliseconds; null where it cannot be told. */
+export function cpuSince(before: number | null, server: ServerProcess): number | null {
+  const after = server.cpu()
+  return before === null || after === null ? null : after - before
+}

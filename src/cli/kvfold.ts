@@ -1,0 +1,27 @@
+/** Owns the program `kvfold`: the commands of the runtime and of the laboratory. */
+import { commands as lab } from '../lab/cli/commands.js'
+import { commands as runtime, run } from '../runtime/cli/command-line.js'
+import type { Shell } from '../runtime/cli/shell.js'
+
+const GUIDE = `
+Examples:
+  $ kvfold demo                               the built-in model, with and without its context tools
+  $ kvfold chat --model qwen3-4b-q8_0.gguf    talk to any GGUF; /help lists what you can do to its context
+  $ kvfold chat --model hf:user/repository/file.gguf
+  $ kvfold run --prompt "Why is the sky blue?" --model model.gguf
+  $ kvfold run --tools --json < long-log.txt
+  $ kvfold serve --model model.gguf           an OpenAI-compatible server on 127.0.0.1:8080
+  $ kvfold mcp                                lets an agent of that server fold its own conversation
+  $ kvfold model info model.gguf              what a file is and what kvfold can do with it
+  $ kvfold calibrate --model model.gguf       measure this machine once, for predictions
+  $ kvfold plan transcript.json               what folds in a transcript of yours would cost and save
+  $ kvfold attention pi-llm --out study       what folding does to where the model looks
+  $ kvfold eval pi-llm --n 4,64              accuracy, context and cost of agents on tasks, with a log
+  $ kvfold report run.jsonl                   tables, figures and a page from such logs
+  $ kvfold bundle kvfold-offline --archive    all of kvfold, for machines without network or Node
+
+kvfold <command> --help explains a command's options. Ctrl-C stops the running step, a second one ends the process.
+KVFOLD_DEBUG=1 adds a stack to errors; NO_COLOR=1 takes the colours.`
+
+/** Runs the command that the shell's words call. Resolves to the exit code; the shell's streams have said what went wrong. */
+export const kvfold = (shell: Shell): Promise<number> => run({ commands: [runtime, lab], guide: GUIDE }, shell)

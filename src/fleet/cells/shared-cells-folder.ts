@@ -1,0 +1,306 @@
+/**
+ * Owns the folder through which engines on several machines share cells: a file a block, found by what is in it, of which none is believed before its
+ * checksums and the secret's are.
+ */
+import { createHmac, randomBytes } from 'node:crypto'
+import { type FileHandle, link, mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { steady } from '../../runtime/core/clock.js'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import type { ConversationId } from '../../runtime/core/ids.js'
+import { WORDS } from '../../runtime/kv/cell-hash.js'
+import type { OffloadRecord, SharedCounts, SharedTier, WantedBlock } from '../../runtime/kv/ports.js'
+import {
+  BLOCK_FILE,
+  checksum,
+  headAt,
+  headOf,
+  identityIn,
+  isOf,
+  isOfSystem,
+  isUnder,
+  readHead,
+  READING,
+  readState,
+  recordOf,
+  sumIn,
+  writeCells,
+} from '../../runtime/engine/disk-tier-file.js'
+import type { IdentifiedCells, SharedCells } from '../../runtime/engine/saved-cells.js'
+
+export interface SharedPlace {
+  /** Created, for this user only, when it is missing. Files in it with other names than ours are left alone. */
+  readonly folder: string
+  /** Bytes that the blocks of all models in the folder may take. */
+  readonly bytes: number
+  /** The same for all engines that share the folder, and nobody else's to know (`sharedSecret`). */
+  readonly secret: Buffer
+}
+
+/** That folder, as an engine opens it. */
+export const sharedCells = (place: SharedPlace): SharedCells => ({
+  secret: place.secret,
+  open: (identified) => SharedCellsFolder.open({ ...place, ...identified }),
+})
+
+export type SharedFolderOptions = SharedPlace & IdentifiedCells
+
+const ITEM = new RegExp(`^[0-9a-f]{32}\\${BLOCK_FILE}$`, 'u')
+const TEMPORARY = /^kvfold-[0-9a-f]{64}\.tmp$/u
+/** Says under which secret the folder is. */
+const MARK = 'kvfold.shared'
+/** Milliseconds after which a temporary file is nobody's: whoever writes one of these is done in seconds. */
+const ABANDONED = 3_600_000
+/** Milliseconds within which a use is not noted again. */
+const TOUCHED = 60_000
+/** Share of the budget that one engine writes at most between two looks at what the others wrote, and the share that is free after one that found it full. */
+const SLICE = 1 / 64
+const FREED = 1 / 16
+
+/**
+ * What is relied upon, so that a folder on NFS or another network file system will do: a rename within the folder replaces a name at once and whole; a
+ * link or a file made with O_EXCL is made once; a file that is opened is the one that was written before it was closed. No locks, no watching, no
+ * order between two names. A listing may be old: what is not seen yet is computed, and what is seen and gone is computed, too.
+ *
+ * A block appears under its final name only when it is whole and the file system has taken it (temporary name, fsync, rename); two engines that write the
+ * same block write the same thing. Its name is an HMAC of what it is, so a listing shows no cell hash, and who lacks the secret finds nothing. Uses
+ * are the files' times of modification, a block's a millisecond older than that of the block before it, so that of one text the end goes first; clocks that differ
+ * change what goes first and nothing else.
+ */
+export class SharedCellsFolder implements SharedTier {
+  readonly #counts = { read: 0, written: 0, refused: 0, evicted: 0, failed: 0 }
+  readonly #told = new Set<string>()
+  /** Bytes of all blocks at the last look and what was written here since; null: nobody looked yet. */
+  #used: number | null = null
+  #since = 0
+  #changes: Promise<unknown> = Promise.resolve()
+  #closed = false
+
+  private constructor(private readonly options: SharedFolderOptions) {}
+
+  /** @throws KvfoldError engine/bad-request when the folder cannot be used, or is under another secret */
+  static async open(options: SharedFolderOptions): Promise<SharedCellsFolder> {
+    const { folder } = options
+    try {
+      await mkdir(folder, { recursive: true, mode: 0o700 })
+      const shared = new SharedCellsFolder(options)
+      await shared.#checkSecret()
+      return shared
+    } catch (error) {
+      if (!isOfSystem(error)) throw error
+      const message = `The folder of shared cells, ${folder}, cannot be used: ${error.message}.`
+      throw new KvfoldError('engine/bad-request', message, { cause: error })
+    }
+  }
+
+  get counts(): SharedCounts {
+    return { ...this.#counts }
+  }
+
+  put(record: OffloadRecord, state: Uint8Array, isWanted: () => boolean): Promise<boolean> {
+    const head = headOf(record, this.options.identity, state.length)
+    const bytes = head.length + state.length
+    return this.#afterOthers(async () => {
+      if (this.#closed) return false
+      if (bytes > this.options.bytes * FREED) {
+        this.#tell(
+          `A block of cells takes ${Math.ceil(bytes / 2 ** 20)} MiB: the folder of shared cells needs ${Math.ceil(bytes / FREED / 2 ** 20)} MiB at least, and gets none.`,
+        )
+        return false
+      }
+      const path = this.#path(record)
+      try {
+        if (await isThere(path)) return true
+        await this.#makeRoom(bytes)
+        await checksum(head, state, this.options.secret)
+        const isKept = await this.#write(path, head, state, isWanted)
+        if (isKept) this.#counts.written++
+        return isKept
+      } catch (error) {
+        if (!isOfSystem(error)) throw error
+        this.#failed(error, 'written')
+        return false
+      }
+    })
+  }
+
+  async take(wanted: WantedBlock): Promise<Uint8Array | null> {
+    if (this.#closed) return null
+    const path = this.#path(wanted)
+    try {
+      const file = await open(path, READING)
+      try {
+        const state = await this.#read(file, wanted)
+        if (state === null) await this.#refuse(path)
+        else this.#counts.read++
+        return state
+      } finally {
+        await file.close()
+      }
+    } catch (error) {
+      if (!isOfSystem(error)) throw error
+      // Another engine deleted it, before we opened it or since.
+      if (error.code !== 'ENOENT' && error.code !== 'ESTALE') this.#failed(error, 'read')
+      return null
+    }
+  }
+
+  forget(conversation: ConversationId, keeps: (record: OffloadRecord) => boolean = () => false): Promise<void> {
+    return this.#afterOthers(async () => {
+      for (const name of await this.#names()) {
+        const path = join(this.options.folder, name)
+        const head = await headAt(path)
+        if (head === null || !isOf(conversation, recordOf(head).conversation)) continue
+        const isOurs = identityIn(head).equals(this.options.identity) && isUnder(this.options.secret, head)
+        if (!isOurs || !keeps(recordOf(head))) await rm(path, { force: true })
+      }
+    })
+  }
+
+  async close(): Promise<void> {
+    await this.#changes
+    this.#closed = true
+  }
+
+  #afterOthers<T>(change: () => Promise<T>): Promise<T> {
+    const done = this.#changes.then(change)
+    this.#changes = done.catch(() => undefined)
+    return done
+  }
+
+  #path({ hashes }: Pick<OffloadRecord, 'hashes'>): string {
+    const last = hashes.subarray(hashes.length - WORDS)
+    const name = createHmac('sha256', this.options.secret)
+      .update('kvfold shared block:')
+      .update(this.options.identity)
+      .update(Buffer.from(last.buffer, last.byteOffset, last.byteLength))
+      .digest('hex')
+    return join(this.options.folder, name.slice(0, 32) + BLOCK_FILE)
+  }
+
+  /** The state of a file that is whole, made under our secret, and exactly what is wanted; null: it is not. */
+  async #read(file: FileHandle, { tokens, positions, hashes }: WantedBlock): Promise<Uint8Array | null> {
+    const head = await readHead(file)
+    const { identity, secret } = this.options
+    if (head === 'refused' || !isUnder(secret, head) || !identity.equals(identityIn(head))) return null
+    const found = recordOf(head)
+    if (!isSame(found.tokens, tokens) || !isSame(found.positions, positions) || !isSame(found.hashes, hashes)) return null
+    const state = await readState(file, sumIn(head))
+    if (state === 'refused') return null
+    const now = steady.now()
+    const used = usedAt(positions, now) / 1000
+    // The clock may have been ahead when it was used last.
+    if (Math.abs(now - (await file.stat()).mtimeMs) > TOUCHED) await file.utimes(used, used).catch(() => undefined)
+    return state
+  }
+
+  async #refuse(path: string): Promise<void> {
+    this.#counts.refused++
+    this.#tell(
+      `The folder of shared cells, ${this.options.folder}, has damaged blocks: they are deleted, and what is missing is computed; more are only counted.`,
+    )
+    await rm(path, { force: true }).catch(() => undefined)
+  }
+
+  /** Whole and with the file system, or not at all; false: it is not wanted any more. */
+  async #write(path: string, head: Buffer, state: Uint8Array, isWanted: () => boolean): Promise<boolean> {
+    const temporary = join(this.options.folder, `kvfold-${randomBytes(32).toString('hex')}.tmp`)
+    try {
+      await writeCells(temporary, head, state, usedAt(recordOf(head).positions, steady.now()))
+      if (isWanted()) {
+        await rename(temporary, path)
+        if (isWanted()) return true
+        await rm(path, { force: true })
+      }
+      await rm(temporary, { force: true })
+      return false
+    } catch (error) {
+      await rm(temporary, { force: true }).catch(() => undefined)
+      throw error
+    }
+  }
+
+  /** Gives up what is unused for longest, where the folder would become too large. */
+  async #makeRoom(bytes: number): Promise<void> {
+    const { bytes: budget } = this.options
+    this.#since += bytes
+    if (this.#used === null || this.#since > budget * SLICE || this.#used + this.#since > budget) {
+      const all = await this.#look()
+      this.#used = all.reduce((sum, each) => sum + each.bytes, 0)
+      this.#since = bytes
+      if (this.#used + bytes > budget * (1 - 2 * SLICE))
+        for (const { path, bytes: size } of all.sort((a, b) => a.used - b.used)) {
+          if (this.#used + bytes <= budget * (1 - FREED)) break
+          await rm(path, { force: true })
+          this.#used -= size
+          this.#counts.evicted++
+        }
+    }
+  }
+
+  async #look(): Promise<{ readonly path: string; readonly bytes: number; readonly used: number }[]> {
+    const found: { readonly path: string; readonly bytes: number; readonly used: number }[] = []
+    for (const name of await this.#names(true)) {
+      const path = join(this.options.folder, name)
+      const about = await stat(path).catch(() => null)
+      if (about?.isFile() !== true) continue
+      if (ITEM.test(name)) found.push({ path, bytes: about.size, used: about.mtimeMs })
+      else if (about.mtimeMs < steady.now() - ABANDONED) await rm(path, { force: true })
+    }
+    return found
+  }
+
+  async #names(temporary = false): Promise<readonly string[]> {
+    const names = await readdir(this.options.folder).catch(() => [])
+    return names.filter((name) => ITEM.test(name) || (temporary && TEMPORARY.test(name)))
+  }
+
+  /** All that share a folder share a secret: one that has another would delete what it takes for damaged. */
+  async #checkSecret(): Promise<void> {
+    const { folder, secret } = this.options
+    const path = join(folder, MARK)
+    const mark = createHmac('sha256', secret).update('kvfold shared folder').digest('hex')
+    const temporary = join(folder, `kvfold-${randomBytes(32).toString('hex')}.tmp`)
+    try {
+      const file = await open(temporary, 'wx', 0o600)
+      await file.writeFile(mark)
+      await file.sync()
+      await file.close()
+      await link(temporary, path)
+    } catch (error) {
+      // Without links the last of those that come first stays, and the others are refused when they look.
+      if (isOfSystem(error) && error.code !== 'EEXIST' && !(await isThere(path))) await rename(temporary, path)
+    } finally {
+      await rm(temporary, { force: true })
+    }
+    if ((await readFile(path, 'utf8')) === mark) return
+    throw new KvfoldError(
+      'engine/bad-request',
+      `The folder of shared cells, ${folder}, is under another secret than the one given here; give the same one to all that share it, or an empty folder.`,
+    )
+  }
+
+  #failed(error: NodeJS.ErrnoException, what: 'read' | 'written'): void {
+    this.#counts.failed++
+    this.#tell(
+      `Shared cells could not be ${what} in ${this.options.folder} (${error.code ?? error.message}), and are computed where they are missing; more of the kind are only counted.`,
+    )
+  }
+
+  #tell(sentence: string): void {
+    if (this.#told.has(sentence)) return
+    this.#told.add(sentence)
+    this.options.tell?.(sentence)
+  }
+}
+
+const isSame = (a: Int32Array, b: Int32Array): boolean => a.length === b.length && a.every((each, at) => each === b[at])
+
+/** The later in its text, the earlier it is given up. */
+const usedAt = (positions: Int32Array, now: number): number => now - positions[0]! / positions.length
+
+const isThere = (path: string): Promise<boolean> =>
+  stat(path).then(
+    () => true,
+    () => false,
+  )

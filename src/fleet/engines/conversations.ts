@@ -1,0 +1,78 @@
+/** Owns the conversations of a remote engine: their books, and that the steps of each run one after another. */
+import { KvfoldError } from '../../runtime/core/errors.js'
+import type { ConversationId } from '../../runtime/core/ids.js'
+import { joined } from '../../runtime/core/signals.js'
+import { RemoteLedger } from './remote-ledger.js'
+import { Deferral, type DeferralOptions } from './deferral.js'
+
+export interface RemoteConversation {
+  readonly books: RemoteLedger
+  readonly deferral: Deferral | null
+}
+
+interface KeptConversation extends RemoteConversation {
+  readonly running: Set<AbortController>
+  /** Settles when the last step that was asked for is over. */
+  tail: Promise<unknown>
+}
+
+export class RemoteConversations {
+  readonly #conversations = new Map<ConversationId, KeptConversation>()
+  #closed = false
+
+  /** @param deferEdits null: edits never wait */
+  constructor(private readonly deferEdits: DeferralOptions | null) {}
+
+  /** Null for a conversation that had no step. */
+  of(conversation: ConversationId): RemoteConversation | null {
+    return this.#conversations.get(conversation) ?? null
+  }
+
+  /** Runs a step when those before it are over. @throws KvfoldError engine/disposed; engine/cancelled before it began; what `step` throws */
+  async run<T>(
+    conversation: ConversationId,
+    signal: AbortSignal | undefined,
+    step: (state: RemoteConversation, signal: AbortSignal) => Promise<T>,
+  ): Promise<T> {
+    if (this.#closed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
+    const state = this.#stateOf(conversation)
+    const own = new AbortController()
+    state.running.add(own)
+    const { signal: either, release } = joined([own.signal, signal])
+    const before = state.tail
+    const running = (async () => {
+      await before
+      if (either.aborted) throw new KvfoldError('engine/cancelled', 'The step was cancelled before it began.')
+      return step(state, either)
+    })().finally(() => {
+      release()
+      state.running.delete(own)
+    })
+    state.tail = running.catch(() => undefined)
+    return running
+  }
+
+  /** Cancels what runs for the conversation and forgets its books. */
+  forget(conversation: ConversationId): void {
+    const state = this.#conversations.get(conversation)
+    this.#conversations.delete(conversation)
+    for (const running of state?.running ?? []) running.abort()
+  }
+
+  /** Forgets all; resolves when nothing runs any more. */
+  async close(): Promise<void> {
+    this.#closed = true
+    const all = [...this.#conversations.values()]
+    for (const conversation of [...this.#conversations.keys()]) this.forget(conversation)
+    await Promise.allSettled(all.map(({ tail }) => tail))
+  }
+
+  #stateOf(conversation: ConversationId): KeptConversation {
+    const known = this.#conversations.get(conversation)
+    if (known !== undefined) return known
+    const deferral = this.deferEdits === null ? null : new Deferral(this.deferEdits)
+    const state: KeptConversation = { books: new RemoteLedger(), deferral, running: new Set(), tail: Promise.resolve() }
+    this.#conversations.set(conversation, state)
+    return state
+  }
+}

@@ -1,0 +1,308 @@
+/** Owns the HTTP connection to an endpoint: addresses, key, limits on waiting, tries. */
+import { readFileSync } from 'node:fs'
+import { Agent as HttpAgent, type IncomingMessage, request as httpRequest } from 'node:http'
+import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { readJson, writeJson } from '../../runtime/core/written-json.js'
+import { connectionError, errorOf, type EndpointRefusal, retryAfter } from './failure.js'
+
+export interface Patience {
+  /** Milliseconds to the connection. Default 10,000. */
+  readonly connect?: number
+  /** Milliseconds without a byte, before the answer or within it; a long prompt may take that long. Default 600,000. */
+  readonly idle?: number
+  /** Milliseconds that a request waits in all when the endpoint says that it has too much to do (429, 503). Default 10,000; 0: not at all. */
+  readonly busy?: number
+}
+
+export interface EndpointOptions {
+  /** `http://host:port`, with or without `/v1`. */
+  readonly url: string
+  readonly key?: string | null
+  readonly patience?: Patience
+}
+
+/** An answer whose body is still coming. */
+export interface EndpointAnswer {
+  readonly type: string
+  /** Bytes as they come. @throws KvfoldError remote/broken-stream, remote/timeout; what `signal` says when it was aborted */
+  readonly body: AsyncIterable<Uint8Array>
+}
+
+interface Asking {
+  readonly method: 'GET' | 'POST'
+  readonly url: URL
+  readonly body: string | null
+  readonly signal: AbortSignal | undefined
+  /** Milliseconds to a connection of its own; left out: one that is kept will do, and the endpoint's patience holds. */
+  readonly connect?: number
+  readonly headers?: Sending['headers']
+}
+
+/** How a request differs from others. */
+export interface Sending {
+  /** Besides those that every request has. */
+  readonly headers?: Readonly<Record<string, string>>
+  /** As in `Patience`, which it replaces. */
+  readonly busy?: number
+}
+
+/** An answer that has begun. */
+interface Sent {
+  readonly response: IncomingMessage
+  /** Why we broke it off ourselves, if we did: the response only says that it was. */
+  readonly timeout: () => KvfoldError | null
+}
+
+/** Bytes of an error's body that are read. */
+const LONGEST_ERROR = 65_536
+/** Bytes of a whole answer that is read at once. */
+const LONGEST_ANSWER = 64 * 2 ** 20
+const FIRST_PAUSE = 500
+
+/**
+ * Plain node:http: fetch gives up when no header comes for five minutes, which a long prompt on a slow machine takes, and cannot be told
+ * otherwise. Redirects are not followed: the key goes to the address that was given and nowhere else.
+ */
+export class Endpoint {
+  /** As messages name it: without anything secret. */
+  readonly name: string
+  readonly #root: URL
+  readonly #key: string | null
+  readonly #patience: Required<Patience>
+  readonly #agent: HttpAgent
+
+  /** @throws KvfoldError remote/bad-endpoint */
+  constructor({ url, key = null, patience = {} }: EndpointOptions) {
+    this.#root = rootOf(url)
+    this.#key = key
+    this.#patience = { connect: 10_000, idle: 600_000, busy: 10_000, ...patience }
+    this.#agent = this.#root.protocol === 'https:' ? new HttpsAgent({ keepAlive: true }) : new HttpAgent({ keepAlive: true })
+    this.name = this.#root.origin + this.#root.pathname.replace(/\/$/, '')
+  }
+
+  /** The JSON at `path` (from the root, with `/v1` where it belongs); null when the endpoint has no such path. @throws KvfoldError remote/* */
+  async get(path: string, signal?: AbortSignal): Promise<unknown> {
+    const answer = await this.#ask({ method: 'GET', url: this.#at(path), body: null, signal })
+    if ('status' in answer) {
+      if (answer.status === 404 || answer.status === 405 || answer.status === 501) return null
+      throw errorOf(answer, this.name)
+    }
+    return this.json(answer)
+  }
+
+  /**
+   * Whether there is such a path and it says that all is well; what it says besides is not looked at. Asks by a new connection: one that is kept may be to a
+   * machine that is no more. @param connect milliseconds to the connection
+   * @throws KvfoldError remote/* when it does not; remote/unreachable: nobody is there
+   */
+  async reach(path: string, connect: number, signal?: AbortSignal): Promise<boolean> {
+    const answer = await this.#ask({ method: 'GET', url: this.#at(path), body: null, signal, connect })
+    if (!('status' in answer)) {
+      await textOf(answer.body, LONGEST_ERROR, 'cut')
+      return true
+    }
+    if (answer.status === 404 || answer.status === 405 || answer.status === 501) return false
+    throw errorOf(answer, this.name)
+  }
+
+  /** The JSON that a POST is answered with. @throws KvfoldError remote/*, context/full, model/not-found */
+  async post(path: string, body: unknown, signal?: AbortSignal): Promise<unknown> {
+    return this.json(await this.open(path, body, signal))
+  }
+
+  /** Sends a POST and waits for the beginning of its answer, trying again while the endpoint is busy. @throws as `post` */
+  async open(
+    path: string,
+    body: unknown,
+    signal?: AbortSignal,
+    { headers = {}, busy = this.#patience.busy }: Sending = {},
+  ): Promise<EndpointAnswer> {
+    const text = writeJson(body)
+    let waited = 0
+    for (let tries = 0; ; tries++) {
+      const answer = await this.#ask({ method: 'POST', url: this.#at(path), body: text, signal, headers })
+      if (!('status' in answer)) return answer
+      const pause = answer.retryAfter === null ? FIRST_PAUSE * 2 ** tries : answer.retryAfter * 1000
+      if ((answer.status !== 429 && answer.status !== 503) || waited + pause > busy) throw errorOf(answer, this.name)
+      waited += Math.max(pause, 1)
+      await sleep(pause, undefined, signal === undefined ? {} : { signal })
+    }
+  }
+
+  /** Closes idle connections. */
+  close(): void {
+    this.#agent.destroy()
+  }
+
+  #at(path: string): URL {
+    return new URL(this.#root.pathname.replace(/\/$/, '') + path, this.#root)
+  }
+
+  async #ask(asking: Asking): Promise<EndpointAnswer | EndpointRefusal> {
+    let sent: Sent
+    try {
+      sent = await this.#send(asking)
+    } catch (error) {
+      asking.signal?.throwIfAborted()
+      throw connectionError(error, this.name, false)
+    }
+    const { response } = sent
+    const status = response.statusCode ?? 0
+    const body = this.#bytes(sent, asking.signal)
+    if (status === 200) return { type: response.headers['content-type'] ?? '', body }
+    const text = this.#withoutKey(await textOf(body, LONGEST_ERROR, 'cut'))
+    const { date, 'retry-after': again } = response.headers
+    // By the endpoint's own clock, where it tells: ours may be another.
+    const told = Date.parse(date ?? '')
+    return { status, text, retryAfter: retryAfter(again, Number.isNaN(told) ? Date.now() : told) }
+  }
+
+  /**
+   * Sends; once more, by a new connection, when the endpoint closed the kept one before anything of the answer came. Not by another kept one: who closes one of
+   * them (llama-server, after its keep-alive limit) closes all.
+   */
+  async #send(asking: Asking, again = true): Promise<Sent> {
+    const { idle } = this.#patience
+    const { connect = this.#patience.connect } = asking
+    return new Promise((resolve, reject) => {
+      const send = asking.url.protocol === 'https:' ? httpsRequest : httpRequest
+      const { body, signal, headers = {} } = asking
+      const request = send(asking.url, {
+        method: asking.method,
+        agent: asking.connect === undefined && again ? this.#agent : false,
+        headers: {
+          ...headers,
+          accept: 'application/json, text/event-stream',
+          'accept-encoding': 'identity',
+          ...(this.#key === null ? {} : { authorization: `Bearer ${this.#key}` }),
+          ...(body === null ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
+        },
+        ...(signal === undefined ? {} : { signal }),
+      })
+      const unreached = `${this.name} was not reached for ${connect / 1000} s; is its machine up, and is the network between?`
+      const timer = setTimeout(() => request.destroy(new KvfoldError('remote/unreachable', unreached)), connect)
+      request.on('socket', (socket) => {
+        const connected = () => {
+          clearTimeout(timer)
+        }
+        if (socket.connecting) socket.once('connect', connected)
+        else connected()
+      })
+      let timeout: KvfoldError | null = null
+      request.setTimeout(idle, () => {
+        const silent = `${this.name} sent nothing for ${idle / 1000} s; --engine-timeout gives it longer.`
+        request.destroy((timeout = new KvfoldError('remote/timeout', silent)))
+      })
+      let answers = false
+      request.on('response', (response) => {
+        answers = true
+        resolve({ response, timeout: () => timeout })
+      })
+      request.on('error', (error: NodeJS.ErrnoException) => {
+        clearTimeout(timer)
+        const isClosed = error.code === 'ECONNRESET' || error.code === 'EPIPE'
+        if (again && isClosed && request.reusedSocket && !answers) this.#send(asking, false).then(resolve, reject)
+        else reject(error)
+      })
+      request.end(body ?? undefined)
+    })
+  }
+
+  async *#bytes({ response, timeout }: Sent, signal: AbortSignal | undefined): AsyncGenerator<Uint8Array> {
+    try {
+      for await (const chunk of response) yield chunk as Uint8Array
+    } catch (error) {
+      signal?.throwIfAborted()
+      throw timeout() ?? connectionError(error, this.name, true)
+    }
+  }
+
+  /** The JSON that an answer consists of. @throws KvfoldError remote/bad-answer, remote/broken-stream, remote/timeout */
+  async json({ body }: EndpointAnswer): Promise<unknown> {
+    const text = await textOf(body, LONGEST_ANSWER, 'refuse')
+    try {
+      return readJson(text)
+    } catch (error) {
+      throw new KvfoldError('remote/bad-answer', `${this.name} answered with something that is not JSON; is the address right?`, {
+        cause: error,
+      })
+    }
+  }
+
+  /** Endpoints repeat keys they do not know. */
+  #withoutKey(text: string): string {
+    return this.#key === null ? text : text.replaceAll(this.#key, '[key]')
+  }
+}
+
+/** The address in front of `/v1`. */
+function rootOf(text: string): URL {
+  const bad = (why: string) =>
+    new KvfoldError('remote/bad-endpoint', `--engine needs an address such as http://localhost:8000/v1: ${why}.`)
+  let url: URL
+  try {
+    url = new URL(text)
+  } catch {
+    throw bad('this is none')
+  }
+  if (url.protocol !== 'http:' && url.protocol !== 'https:') throw bad(`${url.protocol} is neither http: nor https:`)
+  if (url.username !== '' || url.password !== '')
+    throw bad('this one has a password in it; give the key by --engine-key-env or --engine-key-file')
+  if (url.search !== '' || url.hash !== '') throw bad('it must end with its path')
+  url.pathname = url.pathname.replace(/\/+$/, '').replace(/\/v1$/, '')
+  return url
+}
+
+async function textOf(body: AsyncIterable<Uint8Array>, most: number, beyond: 'cut' | 'refuse'): Promise<string> {
+  const chunks: Uint8Array[] = []
+  let size = 0
+  for await (const chunk of body) {
+    size += chunk.length
+    if (size > most) {
+      if (beyond === 'cut') break
+      throw new KvfoldError('remote/bad-answer', `The endpoint's answer has more than ${most} bytes.`)
+    }
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks).toString('utf8')
+}
+
+// Where the key of an endpoint comes from; it is never part of a message, a log or a listing.
+
+/** Looked at when nothing else is named. */
+export const KEY_VARIABLE = 'KVFOLD_ENGINE_KEY'
+
+export interface KeySource {
+  /** Name of an environment variable. Default: KVFOLD_ENGINE_KEY. */
+  readonly variable?: string
+  /** A file whose first line is the key; goes before the variable. */
+  readonly file?: string
+}
+
+/** The key, null when there is none and none was named. @throws KvfoldError remote/bad-endpoint when what was named has none */
+export function readKey({ variable, file }: KeySource, environment: NodeJS.ProcessEnv = process.env): string | null {
+  const bad = (message: string, cause?: unknown) => new KvfoldError('remote/bad-endpoint', message, { cause })
+  if (file !== undefined) {
+    let text: string
+    try {
+      text = readFileSync(file, 'utf8')
+    } catch (error) {
+      throw bad(`The key file ${file} cannot be read.`, error)
+    }
+    const key = text.split('\n', 1)[0]?.trim() ?? ''
+    if (!isKey(key)) throw bad(`The first line of the key file ${file} is no key.`)
+    return key
+  }
+  const key = environment[variable ?? KEY_VARIABLE]?.trim()
+  if (key === undefined || key === '') {
+    if (variable === undefined) return null
+    throw bad(`The environment variable ${variable} is not set, so there is no key for the engine.`)
+  }
+  if (!isKey(key)) throw bad(`What the environment variable ${variable ?? KEY_VARIABLE} holds is no key.`)
+  return key
+}
+
+/** What may stand in a header. */
+const isKey = (text: string): boolean => /^[\x21-\x7e]+$/.test(text)

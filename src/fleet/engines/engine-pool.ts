@@ -1,0 +1,377 @@
+/** Owns the engines that one model is served by: what each is, whether it is well, what it has to do, and what it really reused. */
+import { KvfoldError } from '../../runtime/core/errors.js'
+import type { EngineStatus, FlavourName } from '../../runtime/engine/elsewhere.js'
+import { Affinity, type Beginning, type Candidate, type Reason } from './affinity.js'
+import { Endpoint, type EndpointOptions, type Patience } from './endpoint.js'
+import { flavourNamed, probe, type Flavour } from './flavour.js'
+import { TextCounts } from './prompt-counts.js'
+
+/** An engine as it is asked for. */
+export interface EngineEntry extends Omit<EndpointOptions, 'patience'> {
+  /** Share of the conversations, in proportion to the others'. Default 1. */
+  readonly weight?: number
+  /** Default: what `/v1/models` says by its `owned_by`. */
+  readonly flavour?: FlavourName
+  /** What it calls the model. Default: the name asked for, or the first that it lists. */
+  readonly model?: string
+  /** It finishes what it has and gets nothing new. Default false. */
+  readonly drain?: boolean
+}
+
+export interface PoolOptions {
+  readonly model?: string
+  readonly patience?: Patience
+  /** Milliseconds between two looks at each engine's health. Default 5,000. */
+  readonly healthEvery?: number
+}
+
+/** What an engine said of itself. */
+export interface Known {
+  readonly model: string
+  readonly flavour: Flavour
+  readonly counts: TextCounts
+  readonly context: number | null
+  readonly release: string
+}
+
+/** Failures one after another that make an engine down. */
+const FAILURES = 2
+const HEALTH_EVERY = 5000
+/** Milliseconds that an engine has to say that it is well, and to let itself be connected to. */
+const HEALTH_LIMIT = 5000
+const CONNECT_LIMIT = 4000
+/** Milliseconds that the others have at the start to say what they are, once one has said it. */
+const GRACE = 2000
+/** Milliseconds from the first look that finds nobody to the one that is believed. */
+const SURELY = 1000
+
+/** An engine of a pool. */
+export class Member {
+  readonly endpoint: Endpoint
+  known: Known | null = null
+  open = 0
+  requests = 0
+  failures = 0
+  moved = 0
+  readonly tokens = { prompt: 0, cached: 0, expected: 0 }
+  /** Failures since it last did well. */
+  #row = 0
+  #problem: string | null = null
+  /** Since when looks find nobody there; null: somebody is. */
+  #away: number | null = null
+  #lost = new AbortController()
+  /** When it last sent something of an answer. */
+  #heard = Number.NEGATIVE_INFINITY
+  /** Whether it left the pool: it is closed with its last request. */
+  #left = false
+
+  constructor(
+    public entry: EngineEntry,
+    private readonly options: PoolOptions,
+  ) {
+    const { patience } = options
+    this.endpoint = new Endpoint({ ...entry, ...(patience === undefined ? {} : { patience }) })
+  }
+
+  get name(): string {
+    return this.endpoint.name
+  }
+
+  get up(): boolean {
+    return this.known !== null && this.#row < FAILURES
+  }
+
+  get status(): EngineStatus {
+    const { name, open, requests, failures, moved, known } = this
+    return {
+      ...{ name, open, requests, failures, moved, ...this.tokens },
+      state: this.up ? (this.entry.drain === true ? 'draining' : 'up') : 'down',
+      problem: this.#problem,
+      weight: this.entry.weight ?? 1,
+      model: known?.model ?? null,
+      flavour: known?.flavour.name ?? null,
+    }
+  }
+
+  /** Asks it what it is. @throws KvfoldError remote/*, model/not-found */
+  async connect(signal?: AbortSignal): Promise<Known> {
+    const { entry, endpoint } = this
+    const { flavour: found, ...probed } = await probe(endpoint, entry.model ?? this.options.model, signal)
+    const flavour = entry.flavour === undefined ? found : flavourNamed(entry.flavour)
+    this.known = { ...probed, flavour, counts: new TextCounts(endpoint, probed.model, flavour) }
+    this.well()
+    return this.known
+  }
+
+  /** Whether it is well now; the first time also what it is. Does not throw. `expected`: the model that the others serve. */
+  async check(expected: string | null, signal?: AbortSignal): Promise<void> {
+    const since = performance.now()
+    const limit = AbortSignal.timeout(HEALTH_LIMIT)
+    const within = signal === undefined ? limit : AbortSignal.any([signal, limit])
+    try {
+      if (this.known === null) {
+        const { model } = await this.connect(within)
+        if (expected !== null && model !== expected && this.entry.model === undefined) {
+          this.known = null
+          throw new KvfoldError(
+            'model/not-found',
+            `${this.name} serves ${model}, and the others ${expected}; name its model if it is the same.`,
+          )
+        }
+      } else if (!(await this.endpoint.reach('/health', CONNECT_LIMIT, within)))
+        await this.endpoint.reach('/v1/models', CONNECT_LIMIT, within)
+      this.#away = null
+      this.well()
+    } catch (error) {
+      if (signal?.aborted !== true) this.#miss(error, since)
+      // Who is too busy to say how it is, but answers, is well.
+      const isBusy = limit.aborted && this.#heard > since
+      if (signal?.aborted !== true && !isBusy)
+        this.ill(limit.aborted ? `${this.name} says nothing for ${HEALTH_LIMIT / 1000} s.` : messageOf(error))
+    }
+  }
+
+  /** Aborted when nobody is there any more: who is cut off sends no end of what he began. */
+  get lost(): AbortSignal {
+    return this.#lost.signal
+  }
+
+  /** A look that began then failed. */
+  #miss(error: unknown, since: number): void {
+    const isNobody = error instanceof KvfoldError && error.code === 'remote/unreachable'
+    if (!isNobody) {
+      this.#away = null
+      return
+    }
+    const first = (this.#away ??= since)
+    // Who still sends is there, whatever becomes of new connections.
+    if (since < first + SURELY || this.#heard > first) return
+    const lost = this.#lost
+    this.#lost = new AbortController()
+    lost.abort(new KvfoldError('remote/unreachable', `${this.name} is gone in the middle of the request: ${error.message}`))
+  }
+
+  /** It sent something. */
+  hear(): void {
+    this.#heard = performance.now()
+  }
+
+  well(): void {
+    this.#row = 0
+    this.#problem = null
+  }
+
+  ill(problem: string): void {
+    this.#row++
+    this.#problem = problem
+  }
+
+  /** Nothing new comes. */
+  leave(): void {
+    this.#left = true
+    if (this.open === 0) this.endpoint.close()
+  }
+
+  begin(): void {
+    this.open++
+    this.requests++
+  }
+
+  end(): void {
+    this.open--
+    if (this.#left && this.open === 0) this.endpoint.close()
+  }
+}
+
+const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
+
+export class EnginePool {
+  #members: readonly Member[]
+  readonly #affinity = new Affinity()
+  readonly #closing = new AbortController()
+  #clock: NodeJS.Timeout | null = null
+  /** The last one there was. */
+  #lead: Known | null = null
+
+  private constructor(
+    entries: readonly EngineEntry[],
+    private readonly options: PoolOptions,
+    /** False: the only engine there is takes all requests, whatever became of the last one. */
+    private watched: boolean,
+  ) {
+    this.#members = entries.map((entry) => new Member(entry, options))
+  }
+
+  /**
+   * Asks all of them what they are; those that do not say it, or not within two seconds after the first has, are down until they do. `watched`: their health
+   * is looked after, and they may change (`set`).
+   * @throws KvfoldError remote/*, model/not-found when none can be used: what is wrong with the first
+   */
+  static async connect(
+    entries: readonly EngineEntry[],
+    options: PoolOptions & { readonly signal?: AbortSignal },
+    watched: boolean,
+  ): Promise<EnginePool> {
+    refuseTwins(entries)
+    const pool = new EnginePool(entries, options, watched)
+    const late = new AbortController()
+    const within = AbortSignal.any([late.signal, options.signal ?? late.signal])
+    const tries = pool.#members.map((member) => member.connect(within))
+    const all = Promise.allSettled(tries)
+    await Promise.any(tries).catch(() => undefined)
+    const grace = setTimeout(() => {
+      late.abort(new Error(`it did not say what it is within ${GRACE / 1000} s; it is asked again`))
+    }, GRACE)
+    const tried = await all
+    clearTimeout(grace)
+    const failed = tried.map((each) => (each.status === 'rejected' ? (each.reason as unknown) : null))
+    if (failed.every((each) => each !== null)) {
+      pool.close()
+      throw failed[0] as Error
+    }
+    const { model } = pool.lead
+    for (const [index, member] of pool.#members.entries()) {
+      if (failed[index] !== null) member.ill(messageOf(failed[index]))
+      if (failed[index] === late.signal.reason && watched) void member.check(model, pool.#closing.signal)
+      if (failed[index] !== null) continue
+      if (member.known?.model === model || member.entry.model !== undefined) continue
+      member.known = null
+      await member.check(model, options.signal)
+    }
+    pool.#look()
+    return pool
+  }
+
+  /** What is asked where it does not matter which engine: the first that is known. */
+  get lead(): Known {
+    const found = this.#members.find((member) => member.up)?.known ?? this.#members.find(({ known }) => known !== null)?.known
+    this.#lead = found ?? this.#lead
+    if (this.#lead === null) throw this.#nobody()
+    return this.#lead
+  }
+
+  /** Tokens that a conversation may have on all of them; null: none says. */
+  get context(): number | null {
+    const contexts = this.#members.map((member) => member.known?.context ?? null).filter((context) => context !== null)
+    return contexts.length === 0 ? null : Math.min(...contexts)
+  }
+
+  get status(): readonly EngineStatus[] {
+    return this.#members.map(({ status }) => status)
+  }
+
+  /** Other engines: those that stay keep what is known of them, those that are gone finish what they have. @throws KvfoldError remote/bad-endpoint; then nothing changed */
+  async set(entries: readonly EngineEntry[]): Promise<void> {
+    refuseTwins(entries)
+    const old = new Map(this.#members.map((member) => [member.name, member]))
+    const isSame = ({ entry: { key, flavour, model } }: Member, next: EngineEntry) =>
+      key === next.key && flavour === next.flavour && model === next.model
+    const members = entries.map((entry) => {
+      const fresh = new Member(entry, this.options)
+      const known = old.get(fresh.name)
+      if (known === undefined || !isSame(known, entry)) return fresh
+      fresh.leave()
+      known.entry = entry
+      return known
+    })
+    const before = this.#members
+    this.#members = members
+    this.watched = true
+    for (const member of before)
+      if (!members.includes(member)) {
+        member.leave()
+        if (!members.some(({ name }) => name === member.name)) this.#affinity.lost(member.name)
+      }
+    this.#look()
+    await this.check()
+  }
+
+  /** Looks at every engine's health once. */
+  async check(): Promise<void> {
+    const expected = this.#members.find(({ known }) => known !== null)?.known?.model ?? null
+    await Promise.all(this.#members.map((member) => member.check(expected, this.#closing.signal)))
+  }
+
+  /**
+   * The engine for a step, and why; the caller ends the request (`Member.end`). `tried`: those that failed this step already.
+   * @throws KvfoldError remote/no-engine when none takes requests
+   */
+  take(
+    wanted: { readonly beginning: Beginning; readonly last: string | null; readonly parent: string | null },
+    tried: ReadonlySet<string> = new Set(),
+  ): { readonly member: Member; readonly known: Known; readonly why: Reason } {
+    const candidates = this.#members.map((member): Candidate => ({
+      name: member.name,
+      weight: member.entry.weight ?? 1,
+      open: member.open,
+      available: this.#takes(member) && !tried.has(member.name),
+    }))
+    const chosen = this.#affinity.choose(wanted, candidates)
+    const member = this.#members.find(({ name }) => name === chosen?.name)
+    if (chosen === null || member?.known == null) throw this.#nobody()
+    member.begin()
+    return { member, known: member.known, why: chosen.why }
+  }
+
+  /** Whether there is one left that takes requests. */
+  hasOther(tried: ReadonlySet<string>): boolean {
+    return this.#members.some((member) => this.#takes(member) && !tried.has(member.name))
+  }
+
+  /** A step ran there. `last`: where the one before was. */
+  ran(member: Member, beginning: Beginning, last: string | null): void {
+    member.well()
+    if (last !== null && last !== member.name) member.moved++
+    this.#affinity.ran(beginning, member.name)
+  }
+
+  /** A step failed there. `gone`: as if nobody were there, so it is looked at whether somebody is. */
+  failed(member: Member, error: Error, gone: boolean): void {
+    member.failures++
+    if (!this.watched || !gone) return
+    member.ill(error.message)
+    void member.check(null, this.#closing.signal)
+  }
+
+  close(): void {
+    this.#closing.abort()
+    if (this.#clock !== null) clearInterval(this.#clock)
+    for (const member of this.#members) member.endpoint.close()
+  }
+
+  #takes(member: Member): boolean {
+    return member.known !== null && (!this.watched || (member.up && member.entry.drain !== true))
+  }
+
+  #look(): void {
+    if (!this.watched || this.#clock !== null) return
+    this.#clock = setInterval(() => void this.check(), this.options.healthEvery ?? HEALTH_EVERY).unref()
+  }
+
+  #nobody(): KvfoldError {
+    const why = this.status.map(({ name, state, problem }) =>
+      state === 'up'
+        ? `${name} just failed`
+        : state === 'draining'
+          ? `${name} drains`
+          : `${name} is down (${(problem ?? 'not reached yet').replace(/\.$/, '')})`,
+    )
+    return new KvfoldError(
+      'remote/no-engine',
+      `No engine takes requests: ${why.join('; ')}. Start one, or name another; try again in a few seconds.`,
+    )
+  }
+}
+
+/** @throws KvfoldError remote/bad-endpoint */
+function refuseTwins(entries: readonly EngineEntry[]): void {
+  const names = entries.map((entry) => {
+    const endpoint = new Endpoint(entry)
+    endpoint.close()
+    return endpoint.name
+  })
+  const twin = names.find((name, at) => names.indexOf(name) < at)
+  if (twin !== undefined)
+    throw new KvfoldError('remote/bad-endpoint', `${twin} is named twice; give it a greater weight instead.`)
+  if (names.length === 0) throw new KvfoldError('remote/bad-endpoint', 'No engine is named.')
+}

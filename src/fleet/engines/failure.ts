@@ -1,0 +1,123 @@
+/** Owns what an endpoint's refusals and a connection's failures are called. */
+import { errorTable, KvfoldError, type ErrorCode } from '../../runtime/core/errors.js'
+import { fieldOf, isRecord, numberAt, textAt } from '../../runtime/core/json.js'
+
+/** What an endpoint answered instead of what it was asked for. */
+export interface EndpointRefusal {
+  readonly status: number
+  /** Body, as far as it was read. */
+  readonly text: string
+  /** Seconds, null when the endpoint does not say. */
+  readonly retryAfter: number | null
+}
+
+/** Characters of an endpoint's own words that we repeat. */
+const LONGEST_QUOTE = 400
+
+/** Ways in which engines say that a prompt is too long; vLLM, SGLang and OpenAI have no other sign than words and a code. */
+const TOO_LONG = /context[ _-]?(length|size|window)|exceed_context_size|maximum context|longer than the model|too many tokens/i
+
+/** The error that an answer of another status than 200 stands for. `where`: the endpoint, as messages name it. */
+export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
+  const { status, text, retryAfter } = refusal
+  const said = quote(text)
+  const again = retryAfter === null ? '' : ` It asks to be left alone for ${retryAfter} s.`
+  const build = (code: ErrorCode, message: string) => new KvfoldError(code, message, { cause: refusal })
+  if ((status === 400 || status === 413 || status === 422) && TOO_LONG.test(text))
+    return build('context/full', `The prompt does not fit into the context of ${where}: ${said}`)
+  if (status === 401 || status === 403)
+    return build(
+      'remote/unauthorized',
+      `${where} does not accept the key (${status}): ${said} Give it by --engine-key-env or --engine-key-file.`,
+    )
+  if (status === 404) return build('model/not-found', `${where} knows no such model or path (404): ${said}`)
+  if (status === 408 || status === 504) return build('remote/timeout', `${where} gave up waiting (${status}): ${said}`)
+  if (status === 429) return build('remote/rate-limited', `${where} has had too many requests: ${said}${again}`)
+  if (status === 503) return build('remote/overloaded', `${where} takes no requests now: ${said}${again}`)
+  if (status >= 500) return build('remote/failed', `${where} failed (${status}): ${said}`)
+  if (status >= 400) return build('remote/refused', `${where} refused the request (${status}): ${said}`)
+  return build(
+    'remote/bad-answer',
+    `${where} answered with status ${status}, which is no answer to a chat; is the address right?`,
+  )
+}
+
+/** Whether another engine may be asked instead: it is not the request that is wrong. */
+export const isTheirs = ({ code }: KvfoldError): boolean => THEIRS.has(code)
+
+/** Whether it looks as if nobody were there any more. */
+export const isGone = ({ code }: KvfoldError): boolean =>
+  code === 'remote/unreachable' || code === 'remote/broken-stream' || code === 'remote/timeout'
+
+const THEIRS: ReadonlySet<ErrorCode> = new Set([
+  'remote/unreachable',
+  'remote/broken-stream',
+  'remote/timeout',
+  'remote/failed',
+  'remote/overloaded',
+  'remote/rate-limited',
+  'remote/unauthorized',
+  'remote/bad-answer',
+  'model/not-found',
+])
+
+/** An error that came in the middle of a stream, in the shapes that vLLM, SGLang, llama-server, OpenAI and kvfold give it. */
+export function streamedError(error: unknown, where: string): KvfoldError {
+  const code = textAt(error, 'code')
+  // kvfold says which of these errors it is, where OpenAI has no code for it.
+  const own = code === 'context_length_exceeded' ? 'context/full' : code
+  const known = own !== null && own in errorTable ? errorTable[own as ErrorCode] : null
+  const status = numberAt(error, 'code') ?? numberAt(error, 'status') ?? known
+  const valid = status !== null && status >= 400 && status < 600 ? status : 500
+  return errorOf({ status: valid, text: JSON.stringify({ error }), retryAfter: null }, where)
+}
+
+/** A failure of the connection itself. `answering`: the answer had begun. */
+export function connectionError(error: unknown, where: string, answering: boolean): KvfoldError {
+  if (error instanceof KvfoldError) return error
+  const code = textAt(error, 'code') ?? (error instanceof Error ? error.message : String(error))
+  const cause = { cause: error }
+  if (answering) return new KvfoldError('remote/broken-stream', `The answer of ${where} broke off (${code}).`, cause)
+  const hint = REASONS[code] ?? 'is it running, and is the address right?'
+  return new KvfoldError('remote/unreachable', `${where} cannot be reached (${code}): ${hint}`, cause)
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ECONNREFUSED: 'nobody listens there; start the engine, or correct --engine.',
+  ECONNRESET: 'the connection was cut; ask again.',
+  EPIPE: 'the connection was cut; ask again.',
+  ENOTFOUND: 'there is no such host.',
+  EAI_AGAIN: 'the name of the host cannot be looked up now.',
+  EPROTO: 'it does not speak TLS there; use http:// instead of https://.',
+  DEPTH_ZERO_SELF_SIGNED_CERT: 'its certificate is its own; name it in NODE_EXTRA_CA_CERTS.',
+  SELF_SIGNED_CERT_IN_CHAIN: 'its certificate authority is unknown; name it in NODE_EXTRA_CA_CERTS.',
+  UNABLE_TO_VERIFY_LEAF_SIGNATURE: 'its certificate authority is unknown; name it in NODE_EXTRA_CA_CERTS.',
+}
+
+/** Seconds of a Retry-After header: a number or a date. */
+export function retryAfter(header: string | undefined, now: number): number | null {
+  if (header === undefined) return null
+  if (/^\d+(\.\d+)?$/.test(header.trim())) return Number(header)
+  const date = Date.parse(header)
+  return Number.isNaN(date) ? null : Math.max(0, Math.ceil((date - now) / 1000))
+}
+
+/** The endpoint's words in one line, the usual wrappings off. */
+function quote(text: string): string {
+  const words = messageIn(text) ?? text
+  const line = words.replace(/\s+/g, ' ').trim()
+  if (line === '') return 'it does not say why.'
+  return line.length > LONGEST_QUOTE ? `${line.slice(0, LONGEST_QUOTE)}...` : /[.!?]$/.test(line) ? line : `${line}.`
+}
+
+function messageIn(text: string): string | null {
+  let body: unknown
+  try {
+    body = JSON.parse(text)
+  } catch {
+    return null
+  }
+  const error = fieldOf(body, 'error') ?? body
+  if (typeof error === 'string') return error
+  return textAt(error, 'message') ?? textAt(body, 'detail') ?? (isRecord(error) ? JSON.stringify(error) : null)
+}

@@ -1,0 +1,411 @@
+/** The engine over OpenAI-compatible endpoints: sends messages as they are shown, and keeps the ledger by the endpoints' own figures. */
+import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import type { ConversationId } from '../../runtime/core/ids.js'
+import { joined } from '../../runtime/core/signals.js'
+import type { Span } from '../../runtime/core/span.js'
+import {
+  type Engine,
+  type EngineInfo,
+  type EngineReply,
+  type EngineRequest,
+  type EventStream,
+  type Finish,
+  type Generation,
+  generationOf,
+  type Sampling,
+} from '../../runtime/engine/engine.js'
+import { BrokenAnswer, type EnginesElsewhere, type EngineStatus, type FlavourName } from '../../runtime/engine/elsewhere.js'
+import type { Held, ShownRow } from './remote-ledger.js'
+import { chunksOf, ReplyReader, tokensIn, type EndpointUsage } from './reply-reader.js'
+import { type Beginning, beginningOf } from './affinity.js'
+import { CachedPrice, type DeferralOptions } from './deferral.js'
+import type { EndpointOptions } from './endpoint.js'
+import { type EngineEntry, EnginePool, type Known, type Member } from './engine-pool.js'
+import { isGone, isTheirs } from './failure.js'
+import { LLAMA_SERVER_SAMPLING } from '../../runtime/engine/sampling-defaults.js'
+import type { Flavour } from './flavour.js'
+import { type RemoteConversation, RemoteConversations } from './conversations.js'
+import { charactersOf, rowsOf, rowText, type TextCounts, textsOf, weightOf } from './prompt-counts.js'
+import { bodyFor, bodyOf, EFFORT, promptOf } from './wire.js'
+
+export interface RemoteEngineOptions extends EndpointOptions {
+  /** Default: the first that the endpoint lists. */
+  readonly model?: string
+  /** Default: what `/v1/models` says by its `owned_by`. */
+  readonly flavour?: FlavourName
+  /** All engines of the model, instead of `url`, `key` and `flavour`: a conversation goes where its beginning is. Default: the one at `url`. */
+  readonly engines?: readonly EngineEntry[]
+  /** Milliseconds between two looks at each engine's health, where there are several. Default 5,000. */
+  readonly healthEvery?: number
+  /** A header that tells a router in between which conversation a request is of, by a hash that stays the same. Default: none. */
+  readonly sessionHeader?: string
+  /** Tokens a conversation may show. Default: what the endpoint says; where it says nothing, no limit of ours. */
+  readonly context?: number
+  /** Keeps edits back until they pay for the cache (deferral.ts). Default: all are shown at once. */
+  readonly deferEdits?: DeferralOptions
+  /** Replies say which tokens prompt and answer were, where the endpoint tells (`EngineReply.tokens`); a question more a step. Default false. */
+  readonly tokens?: boolean
+  readonly signal?: AbortSignal
+}
+
+/** One step on its way. */
+interface RemoteStep {
+  readonly request: EngineRequest
+  readonly state: RemoteConversation
+  readonly stream: EventStream
+  readonly signal: AbortSignal
+  readonly beginning: Beginning
+}
+
+/** One try of a step. */
+interface Try extends Pick<Known, 'model' | 'flavour' | 'counts'> {
+  readonly member: Member
+  /** Milliseconds to wait where the engine is busy; undefined: as long as its patience says. */
+  readonly busy: number | undefined
+  readonly shown: Shown
+}
+
+/** The edits that a step shows, and why they or the contract are not what was asked for. */
+interface Shown {
+  readonly edits: readonly Edit[]
+  readonly fallback: string | null
+}
+
+/** What a try has told so far. */
+interface Told {
+  /** More than how far the prompt is. */
+  any: boolean
+}
+
+/** Milliseconds after an answer's end for counting its prompt's texts. */
+const COUNTING = 500
+
+/** Characters that names of headers are of. */
+const HEADER = /^[\w!#$%&'*+.^`|~-]+$/
+
+const PREFIX_ONLY = 'a remote engine keeps beginnings of prompts only, so what follows an edit is computed again'
+
+/**
+ * Exact by prefix: what is shown is sent as text, and what the endpoint has cached of it is its own business. `splice`, `blend` and `auto` fall
+ * back to `exact` and say so. `plan` and `prefill` events come from endpoints that report progress (llama-server, kvfold), from others none. Messages
+ * carry no `sampled` tokens; logprobs have token numbers only where the endpoint gives them (else UNNUMBERED).
+ */
+export class RemoteEngine implements Engine, EnginesElsewhere {
+  readonly #conversations: RemoteConversations
+  readonly #notes = new Set<string>()
+  readonly #price = new CachedPrice()
+
+  private constructor(
+    private readonly pool: EnginePool,
+    private readonly options: RemoteEngineOptions,
+  ) {
+    const { deferEdits: own } = options
+    this.#conversations = new RemoteConversations(own === undefined ? null : { cachedPrice: () => this.#price.price, ...own })
+    this.#notes.add(
+      'Contract exact only, by prefix: the cache is that of the engine behind this server, and every edit has what follows it computed again.',
+    )
+    if (this.flavour.salt === null)
+      this.#notes.add(
+        `${this.flavour.name} keeps one cache for all: tenants may notice by the time it takes that another sent the same beginning.`,
+      )
+  }
+
+  /**
+   * Asks the endpoint what it is; of several, those that do not answer are down until they do. Nothing is kept open when that fails.
+   * @throws KvfoldError remote/*, model/not-found
+   */
+  static async connect(options: RemoteEngineOptions): Promise<RemoteEngine> {
+    const { url, key = null, flavour, engines, sessionHeader } = options
+    if (sessionHeader !== undefined && !HEADER.test(sessionHeader))
+      throw new KvfoldError('remote/bad-endpoint', `${JSON.stringify(sessionHeader)} is no name of a header.`)
+    const alone = { url, key, ...(flavour === undefined ? {} : { flavour }) }
+    return new RemoteEngine(await EnginePool.connect(engines ?? [alone], options, engines !== undefined), options)
+  }
+
+  /** Of the first engine that is up. */
+  get info(): EngineInfo {
+    const { model, release } = this.pool.lead
+    return { model, engine: 'remote', release, context: this.options.context ?? this.pool.context ?? Number.MAX_SAFE_INTEGER }
+  }
+
+  /** Of the first engine that is up. */
+  get flavour(): Flavour {
+    return this.pool.lead.flavour
+  }
+
+  get #counts(): TextCounts {
+    return this.pool.lead.counts
+  }
+
+  /** What is known of each engine, and what it did. */
+  get engines(): readonly EngineStatus[] {
+    return this.pool.status
+  }
+
+  /** Why the engines are not those of the list that somebody wrote last; null: they are. Whoever reads the list says so. */
+  enginesProblem: string | null = null
+
+  /** Other engines from now on: what runs on those that leave goes on to its end. @throws KvfoldError remote/bad-endpoint; then nothing changed */
+  async setEngines(entries: readonly EngineEntry[]): Promise<void> {
+    await this.pool.set(entries)
+    this.enginesProblem = null
+  }
+
+  /** Looks at every engine's health now. */
+  checkEngines = (): Promise<void> => this.pool.check()
+
+  /** What this engine cannot do or say, one sentence each; grows as steps show it. */
+  get notes(): readonly string[] {
+    return [...this.#notes]
+  }
+
+  respond(request: EngineRequest): Generation {
+    const { conversation, messages, tenant } = request
+    return generationOf((stream) =>
+      this.#conversations.run(conversation, request.signal, (state, signal) =>
+        this.#respond({ request, state, stream, signal, beginning: beginningOf(messages, tenant) }),
+      ),
+    )
+  }
+
+  /** As it is, but for borders within a character: tokens are the endpoint's business, and what is shown there is tokenized as a whole. */
+  snap(messages: readonly ChatMessage[], _tools: readonly ToolDefinition[], message: number, { start, end }: Span): Span {
+    const text = messages[message]?.content ?? ''
+    const inside = (at: number) => /[\uDC00-\uDFFF]/.test(text[at] ?? '') && /[\uD800-\uDBFF]/.test(text[at - 1] ?? '')
+    return { start: inside(start) ? start - 1 : start, end: inside(end) ? end + 1 : end }
+  }
+
+  /** Those of llama-server where all engines take them; else the temperature of OpenAI's API, which all take. */
+  get samplingDefaults(): Sampling {
+    const all = this.engines.every(({ flavour }) => flavour === 'kvfold' || flavour === 'llama-server')
+    return all ? LLAMA_SERVER_SAMPLING : { temperature: 1 }
+  }
+
+  /** What the template behind the endpoint reads is not known: whatever can be said counts. */
+  reads(variable: string): boolean {
+    return this.flavour.variables === 'any' || variable === EFFORT
+  }
+
+  readonly estimates = true
+
+  /** An estimate: see `estimate`; `countExactly` asks. */
+  count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
+    return this.estimate(messages, tools, edits).tokens
+  }
+
+  /** About how many tokens a prompt has: by the endpoint's counts of texts that it has seen, else by characters. Asks nobody. */
+  estimate(
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    edits: readonly Edit[] = [],
+  ): { readonly tokens: number; readonly estimated: true } {
+    return { tokens: weightOf(rowsOf(messages, tools, edits, this.#counts)), estimated: true }
+  }
+
+  /** What the endpoint says that a prompt has; null when it does not tell (llama-server and vLLM do). @throws KvfoldError remote/* */
+  countExactly(
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    edits: readonly Edit[] = [],
+    signal?: AbortSignal,
+  ): Promise<number | null> {
+    return this.#counts.ofPrompt(promptOf(messages, tools, edits, this.flavour), signal)
+  }
+
+  /** Cancels what runs for the conversation and forgets its books. What the endpoint has cached of it, nobody can take back. */
+  forget(conversation: ConversationId): void {
+    this.#conversations.forget(conversation)
+  }
+
+  async dispose(): Promise<void> {
+    await this.#conversations.close()
+    this.pool.close()
+  }
+
+  /** On the engine that has the conversation, or on another one where it failed before it told anything: on each once. */
+  async #respond(step: RemoteStep): Promise<EngineReply> {
+    const { request, state, signal, beginning } = step
+    const parent = request.parent === undefined ? null : (this.#conversations.of(request.parent)?.books.engine ?? null)
+    const tried = new Set<string>()
+    let shown: Shown | null = null
+    for (;;) {
+      const last = state.books.engine
+      const { member, known } = this.pool.take({ beginning, last, parent }, tried)
+      tried.add(member.name)
+      const others = this.pool.hasOther(tried)
+      const told: Told = { any: false }
+      try {
+        shown ??= this.#show(request, state, member.name === last ? state.books.held : null)
+        const reply = await this.#attempt(step, { ...known, member, busy: others ? 0 : undefined, shown }, told)
+        this.pool.ran(member, beginning, last)
+        return reply
+      } catch (error) {
+        if (signal.aborted || !(error instanceof KvfoldError) || !isTheirs(error)) throw error
+        this.pool.failed(member, error, isGone(error))
+        if (told.any) throw error
+        if (!this.pool.hasOther(tried)) throw error.code === 'remote/broken-stream' ? unanswered(error) : error
+      } finally {
+        member.end()
+      }
+    }
+  }
+
+  async #attempt({ request, state, stream, signal, beginning }: RemoteStep, attempt: Try, told: Told): Promise<EngineReply> {
+    const { member, model, flavour, counts, busy, shown } = attempt
+    const since = performance.now()
+    const { edits, fallback } = shown
+    const { messages, tools = [] } = request
+    const { endpoint } = member
+    const rows = rowsOf(messages, tools, edits, counts)
+    const body = bodyFor(request, edits, model, flavour, this.options.tokens)
+    const { sessionHeader } = this.options
+    const sending = {
+      ...(sessionHeader === undefined ? {} : { headers: { [sessionHeader]: beginning.root } }),
+      ...(busy === undefined ? {} : { busy }),
+    }
+    const learning = new AbortController()
+    const learned = counts.learn(textsOf(messages, tools, edits), AbortSignal.any([signal, learning.signal]))
+
+    const within = joined([signal, member.lost])
+    const reader = new ReplyReader(endpoint.name)
+    let firstToken: number | null = null
+    let ended: 'whole' | 'cancelled' = 'whole'
+    try {
+      for await (const chunk of chunksOf(endpoint, body, within.signal, sending)) {
+        member.hear()
+        for (const event of reader.push(chunk)) {
+          if (event.type !== 'plan' && event.type !== 'prefill') {
+            firstToken ??= performance.now() - since
+            told.any = true
+          }
+          stream.push(event.type === 'plan' ? { ...event, fallback } : event)
+        }
+      }
+      if (reader.finish === null)
+        throw new KvfoldError('remote/broken-stream', `The answer of ${endpoint.name} ended without saying why.`)
+    } catch (error) {
+      if (!signal.aborted) throw told.any && error instanceof KvfoldError ? new BrokenAnswer(error, messageOf(reader)) : error
+      ended = 'cancelled'
+    } finally {
+      within.release()
+      // What is not counted soon must not hold the end up.
+      const late = setTimeout(() => {
+        learning.abort()
+      }, COUNTING)
+      await learned
+      clearTimeout(late)
+    }
+
+    const total = performance.now() - since
+    const finish: Finish = ended === 'cancelled' ? 'cancelled' : (reader.finish ?? 'stop')
+    const said = messageOf(reader)
+    const answer = bodyOf(said, said.content)
+    const begun = request.continues === true ? (messages.at(-1)?.content ?? '') : ''
+    const message = { ...said, content: begun + said.content }
+    const usage = this.#usage(reader, { rows, answer, finish }, member, { flavour, counts })
+    counts.observe(charactersOf(rows), usage.prompt, rows.length + 1)
+    if (usage.milliseconds !== null && usage.cached !== null)
+      this.#price.observe(usage.cached, usage.prompt - usage.cached, usage.milliseconds.prefill)
+    // Once more: by now some of the texts are counted.
+    const ledger = state.books.enter({
+      rows: rowsOf(messages, tools, edits, counts),
+      answer,
+      usage,
+      pending: usage.generated > 0 && (flavour.countsEnd || finish === 'length') ? 1 : 0,
+      kind: finish === 'cancelled' ? 'cancelled' : (request.kind ?? 'answer'),
+      fallback,
+      firstToken: firstToken ?? total,
+      total,
+      engine: member.name,
+    })
+    member.tokens.prompt += usage.prompt
+    member.tokens.cached += usage.cached ?? 0
+    member.tokens.expected += ledger.engine?.expected ?? 0
+    const timing = {
+      firstToken: firstToken ?? total,
+      total,
+      prefillTokens: usage.prompt - (usage.cached ?? 0),
+      generatedTokens: usage.generated,
+    }
+    const { logprobs, stop } = reader
+    return {
+      message,
+      finish,
+      ...(stop !== null && request.stop?.includes(stop) === true ? { stop } : {}),
+      ledger,
+      timing,
+      ...(request.logprobs === undefined ? {} : { logprobs }),
+      ...(this.options.tokens === true && finish !== 'cancelled' ? await this.#tokensOf(request, attempt, reader) : {}),
+    }
+  }
+
+  /** Which tokens the step was; none, with a note, where the endpoint does not tell. */
+  async #tokensOf({ messages, tools = [], signal }: EngineRequest, { member, flavour, counts, shown }: Try, reader: ReplyReader) {
+    const ask = () => counts.tokensOfPrompt(promptOf(messages, tools, shown.edits, flavour), reader.usage?.prompt ?? null, signal)
+    const tokens = tokensIn(reader, flavour.promptTokens === 'template' ? await ask() : null)
+    if (typeof tokens !== 'string') return { tokens }
+    this.#notes.add(`${member.name} ${tokens}, so nothing that needs them can be made of its answers.`)
+    return {}
+  }
+
+  /** What the step is to show. `held`: what the engine has of the last one. */
+  #show(request: EngineRequest, { deferral }: RemoteConversation, held: Held | null): Shown {
+    const { messages, tools = [], edits = [], contract = 'exact', maxTokens = 0 } = request
+    const reasons: string[] = []
+    if (edits.some((edit) => (edit.contract ?? contract) !== 'exact')) reasons.push(PREFIX_ONLY)
+    let shown = edits
+    if (deferral !== null) {
+      const wish = {
+        edits,
+        contents: messages.map(({ content }) => content),
+        held,
+        row: (index: number, own: readonly Edit[]) => rowText(messages, tools, index, own),
+        fits: (some: readonly Edit[]) => this.count(messages, tools, some) + maxTokens <= this.info.context,
+        tokens: (text: string) => this.#counts.of(text),
+      }
+      const { edits: chosen, waiting, computes, hides, price } = deferral.choose(wish)
+      shown = chosen
+      if (waiting.length > 0)
+        reasons.push(
+          `${waiting.length} of ${edits.length} edits wait: made now they would hide about ${hides} tokens and have about ${computes} computed again, a cached one at ${Number(price.toPrecision(2))} of a computed one`,
+        )
+    }
+    return { edits: shown, fallback: reasons.length === 0 ? null : reasons.join('; ') }
+  }
+
+  /** The endpoint's figures, or what is known without them: of a step cut off, or from an endpoint that gives none. */
+  #usage(
+    { usage, progress }: ReplyReader,
+    { rows, answer, finish }: { readonly rows: readonly ShownRow[]; readonly answer: string; readonly finish: Finish },
+    { name }: Member,
+    { flavour, counts }: Pick<Known, 'flavour' | 'counts'>,
+  ): EndpointUsage {
+    if (usage !== null) {
+      if (usage.cached === null)
+        this.#notes.add(`${name} does not report cached tokens, so all count as computed; ${flavour.cacheReport}.`)
+      return usage
+    }
+    if (finish !== 'cancelled')
+      this.#notes.add(`${name} reports no usage, so the ledger has estimates (stream_options.include_usage is what it lacks).`)
+    return {
+      prompt: progress?.total ?? weightOf(rows),
+      cached: progress?.cached ?? null,
+      generated: counts.of(answer),
+      milliseconds: null,
+    }
+  }
+}
+
+/** The answer had begun without a word, and nobody is left who could be asked. */
+const unanswered = (cause: KvfoldError): KvfoldError =>
+  new KvfoldError(cause.code, `${cause.message} Nothing of it came, and no other engine is left to ask; ask again.`, { cause })
+
+function messageOf({ content, reasoning, calls }: ReplyReader): ChatMessage {
+  return {
+    role: 'assistant',
+    content,
+    ...(reasoning === '' ? {} : { reasoning }),
+    ...(calls.length === 0 ? {} : { toolCalls: calls }),
+  }
+}

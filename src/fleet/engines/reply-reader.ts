@@ -1,0 +1,299 @@
+/** Owns the way from a request to one answer: the chunks of a streamed chat completion, or a whole one. */
+import type { ToolCall } from '../../runtime/chat/message.js'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import type { EngineEvent, Finish, NamedLogprob, ShownTokens, TokenLogprob } from '../../runtime/engine/engine.js'
+import { streamedError } from './failure.js'
+import { countAt, fieldOf, integersIn, isRecord, listAt, numberAt, textAt } from '../../runtime/core/json.js'
+import { readJson, writeJson } from '../../runtime/core/written-json.js'
+import { createParser, type EventSourceMessage } from 'eventsource-parser'
+import type { Endpoint, Sending } from './endpoint.js'
+
+/** Stands for a token's number where the endpoint gives only its text. */
+export const UNNUMBERED = -1
+
+/** A call of which more may come. */
+interface Draft {
+  readonly index: number
+  id: string
+  name: string
+  text: string
+}
+
+export class ReplyReader {
+  content = ''
+  reasoning = ''
+  readonly calls: ToolCall[] = []
+  readonly logprobs: TokenLogprob[] = []
+  usage: EndpointUsage | null = null
+  /** Numbers of the prompt's tokens and of the answer's, its end among them, from endpoints that were asked for them (vLLM). */
+  readonly promptTokens: unknown[] = []
+  readonly answerTokens: unknown[] = []
+  /** Null until the endpoint says why it ended. */
+  finish: Finish | null = null
+  /** The stop string that ended it, where the endpoint says (vLLM and kvfold: `stop_reason`; SGLang: `matched_stop`). */
+  stop: string | null = null
+  /** Prompt tokens and how many of them were not computed, from the endpoint's report of its progress. */
+  progress: { readonly total: number; readonly cached: number } | null = null
+  #draft: Draft | null = null
+
+  constructor(private readonly where: string) {}
+
+  /** What a chunk brings. @throws KvfoldError what the endpoint says went wrong; remote/refused when its content filter stopped it */
+  push(chunk: unknown): EngineEvent[] {
+    if (!isRecord(chunk)) throw new KvfoldError('remote/bad-answer', `${this.where} sent an event that is no JSON object.`)
+    const { error } = chunk
+    if (error !== undefined && error !== null) throw streamedError(error, this.where)
+    const events = this.#progressIn(chunk)
+    this.usage = usageIn(chunk) ?? this.usage
+    if (this.promptTokens.length === 0) this.promptTokens.push(...listAt(chunk, 'prompt_token_ids'))
+    const choice = listAt(chunk, 'choices').find((one) => (countAt(one, 'index') ?? 0) === 0)
+    if (choice === undefined) return events
+    const delta = fieldOf(choice, 'delta') ?? fieldOf(choice, 'message')
+    const reasoning = textAt(delta, 'reasoning_content') ?? textAt(delta, 'reasoning') ?? ''
+    const text = textAt(delta, 'content') ?? textAt(delta, 'refusal') ?? ''
+    const logprobs = listAt(fieldOf(choice, 'logprobs'), 'content').map(logprobOf)
+    this.logprobs.push(...logprobs)
+    this.answerTokens.push(...listAt(choice, 'token_ids'))
+    const parts = listAt(delta, 'tool_calls')
+    if (logprobs.length > 0 || reasoning + text !== '' || parts.length > 0) {
+      const tokens = logprobs.map(({ token }) => token).filter((token) => token !== UNNUMBERED)
+      events.push({ type: 'tokens', tokens, text: reasoning + text, ...(logprobs.length === 0 ? {} : { logprobs }) })
+    }
+    if (reasoning !== '') {
+      this.reasoning += reasoning
+      events.push({ type: 'reasoning', text: reasoning })
+    }
+    if (text !== '') {
+      this.content += text
+      events.push({ type: 'text', text })
+    }
+    for (const part of parts) events.push(...this.#callPart(part))
+    const reason = textAt(choice, 'finish_reason')
+    if (reason !== null) {
+      events.push(...this.#complete(reason === 'length'))
+      this.finish = this.#finishOf(reason)
+      this.stop = textAt(choice, 'stop_reason') ?? textAt(choice, 'matched_stop')
+    }
+    return events
+  }
+
+  /** The part of a call that comes with a chunk; engines leave out its index, its id or both. */
+  #callPart(part: unknown): EngineEvent[] {
+    const index = countAt(part, 'index')
+    const id = textAt(part, 'id')
+    const named = fieldOf(part, 'function')
+    const name = textAt(named, 'name') ?? ''
+    const given = fieldOf(named, 'arguments')
+    const text = typeof given === 'string' ? given : isRecord(given) ? writeJson(given) : ''
+    const draft = this.#draft
+    const goesOn = draft !== null && (index === null ? id === null || id === '' || id === draft.id : index === draft.index)
+    if (goesOn) {
+      draft.text += text
+      if (draft.id === '') draft.id = id ?? ''
+      // Some repeat the name with every part.
+      if (draft.name === '') draft.name = name
+      return []
+    }
+    const events = this.#complete()
+    this.#draft = { index: index ?? this.calls.length, id: id ?? '', name, text }
+    return events
+  }
+
+  /** `cut`: where the limit was reached right behind a name, "no arguments" is not what the model said. */
+  #complete(cut = false): EngineEvent[] {
+    const draft = this.#draft
+    this.#draft = null
+    if (draft === null || draft.name === '') return []
+    const isTaken = draft.id === '' || this.calls.some(({ id }) => id === draft.id)
+    const call: ToolCall = {
+      id: isTaken ? `call_${this.calls.length + 1}` : draft.id,
+      name: draft.name,
+      ...(cut && draft.text === '' ? { arguments: {}, malformed: '' } : argumentsIn(draft.text)),
+    }
+    this.calls.push(call)
+    return [{ type: 'call', call }]
+  }
+
+  #finishOf(reason: string): Finish {
+    switch (reason) {
+      case 'length':
+        return 'length'
+      case 'content_filter':
+        throw new KvfoldError('remote/refused', `The content filter of ${this.where} stopped the answer.`)
+      case 'abort':
+      case 'error':
+        throw new KvfoldError('remote/broken-stream', `${this.where} ended the answer itself (${reason}).`)
+      default:
+        // `stop`, `tool_calls`, `function_call`, `eos`: what was said decides.
+        return this.calls.length > 0 ? 'tool-calls' : 'stop'
+    }
+  }
+
+  /** What llama-server (`prompt_progress`) and kvfold (events `plan` and `progress`) say before and while they compute. */
+  #progressIn(chunk: unknown): EngineEvent[] {
+    const progress = fieldOf(chunk, 'prompt_progress')
+    const total = countAt(progress, 'total')
+    const done = countAt(progress, 'processed')
+    if (total !== null && done !== null) {
+      const cached = Math.min(total, countAt(progress, 'cache') ?? 0)
+      return [...this.#planned(total, cached), prefill(done - cached, total - cached)]
+    }
+    const event = fieldOf(fieldOf(chunk, 'kvfold'), 'event')
+    const shown = countAt(event, 'shown')
+    if (textAt(event, 'type') === 'plan' && shown !== null)
+      return this.#planned(shown, Math.min(shown, countAt(event, 'reused') ?? 0))
+    const all = countAt(event, 'total')
+    return textAt(event, 'type') === 'progress' && all !== null ? [prefill(countAt(event, 'done') ?? 0, all)] : []
+  }
+
+  #planned(shown: number, reused: number): EngineEvent[] {
+    if (this.progress !== null) return []
+    this.progress = { total: shown, cached: reused }
+    return [{ type: 'plan', shown, reused, compute: Math.max(1, shown - reused), contract: 'exact', fallback: null }]
+  }
+}
+
+/** The tokens of an answer and its prompt, or why they cannot be said. `prompt`: what the endpoint makes of it when asked apart; null: see the answer. */
+export function tokensIn(
+  { logprobs, usage, promptTokens, answerTokens }: ReplyReader,
+  prompt: readonly number[] | null,
+): ShownTokens | string {
+  const before = prompt ?? integersIn(promptTokens)
+  const said = integersIn(
+    answerTokens.length > 0 ? answerTokens : logprobs.map(({ token }) => (token === UNNUMBERED ? null : token)),
+  )
+  if (before === null || said === null) return 'gives no token numbers'
+  // The end of an answer may be counted and not named.
+  const isWhole = usage === null || (before.length === usage.prompt && [0, 1].includes(usage.generated - said.length))
+  return isWhole ? { prompt: Int32Array.from(before), completion: Int32Array.from(said) } : 'counts other tokens than it names'
+}
+
+const prefill = (done: number, total: number): EngineEvent => ({
+  type: 'prefill',
+  done: Math.min(total, Math.max(0, done)),
+  total,
+})
+
+function argumentsIn(text: string): Pick<ToolCall, 'arguments' | 'malformed'> {
+  if (text.trim() === '') return { arguments: {} }
+  try {
+    const value = readJson(text)
+    if (isRecord(value)) return { arguments: value }
+  } catch {
+    // Told to the model as what it is.
+  }
+  return { arguments: {}, malformed: text }
+}
+
+/** The bytes of a token that is no whole characters, in whose place there is U+FFFD. */
+function bytesIn(of: unknown): Pick<NamedLogprob, 'bytes'> {
+  const said = listAt(of, 'bytes')
+  const bytes = said.filter((byte): byte is number => Number.isInteger(byte) && Number(byte) >= 0 && Number(byte) < 256)
+  const isWhole = bytes.length > 0 && bytes.length === said.length
+  return isWhole && textAt(of, 'token')?.includes('\ufffd') === true ? { bytes } : {}
+}
+
+function logprobOf(entry: unknown): TokenLogprob {
+  const one = (of: unknown) => ({
+    token: countAt(of, 'id') ?? UNNUMBERED,
+    text: textAt(of, 'token') ?? '',
+    ...bytesIn(of),
+    logprob: numberAt(of, 'logprob') ?? Number.NEGATIVE_INFINITY,
+  })
+  return { ...one(entry), top: listAt(entry, 'top_logprobs').map(one) }
+}
+
+// The reading of an endpoint's own figures, whichever names its engine gives them.
+
+/** What an endpoint says a step took, in tokens; null: it does not say. */
+export interface EndpointUsage {
+  readonly prompt: number
+  /** Of the prompt, not computed in this step. */
+  readonly cached: number | null
+  readonly generated: number
+  /** Milliseconds; llama-server alone says so. */
+  readonly milliseconds: { readonly prefill: number; readonly decode: number } | null
+}
+
+/**
+ * The figures of a chunk or a whole answer, null when it has none.
+ *
+ * Cached tokens: `usage.prompt_tokens_details.cached_tokens` (OpenAI, llama-server, kvfold, vLLM with --enable-prompt-tokens-details, SGLang
+ * with --enable-cache-report), `usage.prompt_cache_hit_tokens` (DeepSeek), `usage.cached_tokens` (Moonshot), `timings.cache_n` (llama-server).
+ * llama-server's `tokens_cached` is what its slot holds afterwards, generated tokens included, so it is not looked at.
+ */
+export function usageIn(chunk: unknown): EndpointUsage | null {
+  const usage = fieldOf(chunk, 'usage')
+  const timings = fieldOf(chunk, 'timings')
+  const cached =
+    countAt(fieldOf(usage, 'prompt_tokens_details'), 'cached_tokens') ??
+    countAt(usage, 'prompt_cache_hit_tokens') ??
+    countAt(usage, 'cached_tokens') ??
+    countAt(timings, 'cache_n')
+  const computed = countAt(timings, 'prompt_n')
+  const prompt = countAt(usage, 'prompt_tokens') ?? (computed === null ? null : computed + (cached ?? 0))
+  if (prompt === null) return null
+  const prefill = numberAt(timings, 'prompt_ms')
+  const decode = numberAt(timings, 'predicted_ms')
+  return {
+    prompt,
+    cached: cached === null ? null : Math.min(cached, prompt),
+    generated: countAt(usage, 'completion_tokens') ?? countAt(timings, 'predicted_n') ?? 0,
+    milliseconds: prefill === null || decode === null ? null : { prefill, decode },
+  }
+}
+
+// The way from a request to the chunks of its streamed answer: server-sent events with a JSON object each.
+
+/** Characters one line, or the data of one event, may have: more is no event of a chat, and must not fill the memory. */
+const LONGEST = 16 * 2 ** 20
+
+/**
+ * Takes the bytes of a stream as they come, cut anywhere, and gives the events that they complete. What is not ended by a blank line is none.
+ * @throws KvfoldError remote/bad-answer when an event grows beyond all measure
+ */
+export function eventReader(): (bytes: Uint8Array) => EventSourceMessage[] {
+  const decoder = new TextDecoder()
+  let events: EventSourceMessage[] = []
+  const parser = createParser({
+    maxBufferSize: LONGEST,
+    onEvent: (event) => events.push(event),
+    onError: ({ type }) => {
+      if (type === 'max-buffer-size-exceeded')
+        throw new KvfoldError('remote/bad-answer', `The endpoint sent an event of more than ${LONGEST} characters.`)
+    },
+  })
+  return (bytes) => {
+    events = []
+    parser.feed(decoder.decode(bytes, { stream: true }))
+    return events
+  }
+}
+
+/**
+ * What the endpoint sends, parsed; endpoints that do not stream send one whole answer. Whoever stops iterating closes the connection.
+ * @throws KvfoldError remote/*, context/full, model/not-found; the reason of `signal` when it was aborted
+ */
+export async function* chunksOf(endpoint: Endpoint, body: object, signal: AbortSignal, sending: Sending = {}): AsyncGenerator {
+  const answer = await endpoint.open('/v1/chat/completions', body, signal, sending)
+  if (!answer.type.includes('text/event-stream')) {
+    yield await endpoint.json(answer)
+    return
+  }
+  const eventsIn = eventReader()
+  for await (const bytes of answer.body)
+    for (const { data } of eventsIn(bytes)) {
+      // The stream goes on to its end, so that the connection can be kept.
+      if (data !== '[DONE]') yield parsed(data, endpoint.name)
+    }
+}
+
+function parsed(data: string, where: string): unknown {
+  try {
+    const value = readJson(data)
+    if (isRecord(value)) return value
+  } catch {
+    // Said below, without the text: it may be anything.
+  }
+  throw new KvfoldError('remote/bad-answer', `${where} sent an event that is no JSON object; is the address right?`)
+}

@@ -1,0 +1,176 @@
+/** Owns what a step looks like in OpenAI's chat API: messages as they are shown, tools, sampling. */
+import { createHash } from 'node:crypto'
+import { anyObject } from '../../runtime/chat/grammar.js'
+import { invariant, KvfoldError } from '../../runtime/core/errors.js'
+import { contains, span } from '../../runtime/core/span.js'
+import { writeJson } from '../../runtime/core/written-json.js'
+import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../runtime/chat/message.js'
+import type { EngineRequest, Sampling } from '../../runtime/engine/engine.js'
+import type { Flavour } from './flavour.js'
+
+/** The most that OpenAI's API adds to or takes from a logit; -100 bans a token. JSON has no infinity. */
+const BIAS = 100
+
+/** A message's content under its edits, which are disjoint and in order. @throws KvfoldError internal/invariant when they are not */
+export function shownText(content: string, edits: readonly Edit[]): string {
+  let text = ''
+  let at = 0
+  for (const { span: hidden, replacement } of edits) {
+    invariant(hidden.start >= at && contains(span(0, content.length), hidden), 'Edits are out of order, or outside the content.')
+    text += content.slice(at, hidden.start) + replacement
+    at = hidden.end
+  }
+  return text + content.slice(at)
+}
+
+/** The edits of each message that has some, in order. */
+export function editsByMessage(edits: readonly Edit[]): ReadonlyMap<number, readonly Edit[]> {
+  const made = new Map<number, Edit[]>()
+  for (const edit of edits) made.set(edit.message, [...(made.get(edit.message) ?? []), edit])
+  for (const list of made.values()) list.sort((a, b) => a.span.start - b.span.start)
+  return made
+}
+
+/** A message's content under its edits, and its note. */
+export const contentOf = ({ content, note = '' }: ChatMessage, edits: readonly Edit[]): string => shownText(content, edits) + note
+
+/** What a message takes of the prompt: its content as shown, and its calls. For counting, and to see what changed. */
+export const bodyOf = (message: ChatMessage, shown: string): string =>
+  message.toolCalls === undefined
+    ? shown
+    : shown + message.toolCalls.map((call) => `\n${call.name} ${argumentsOf(call)}`).join('')
+
+/** A prompt as /v1/chat/completions and the engines' own counters take it. */
+export function promptOf(
+  messages: readonly ChatMessage[],
+  tools: readonly ToolDefinition[],
+  edits: readonly Edit[],
+  { reasoning }: Flavour,
+): { readonly messages: readonly unknown[]; readonly tools?: readonly unknown[] } {
+  const changes = editsByMessage(edits)
+  const wired = messages.map((message, index) => ({
+    role: message.role,
+    content: contentOf(message, changes.get(index) ?? []),
+    ...(message.reasoning === undefined ? {} : Object.fromEntries(reasoning.map((field) => [field, message.reasoning]))),
+    ...(message.toolCalls === undefined ? {} : { tool_calls: message.toolCalls.map(callOf) }),
+    ...(message.toolCallId === undefined ? {} : { tool_call_id: message.toolCallId }),
+    ...(message.name === undefined ? {} : { name: message.name }),
+  }))
+  if (tools.length === 0) return { messages: wired }
+  return { messages: wired, tools: tools.map((tool) => ({ type: 'function', function: tool })) }
+}
+
+/** The body of a chat completion, streamed where the engine can. `tokens`: it shall say which tokens prompt and answer were. @throws KvfoldError remote/unsupported, engine/bad-request */
+export function bodyFor(
+  request: EngineRequest,
+  edits: readonly Edit[],
+  model: string,
+  flavour: Flavour,
+  tokens = false,
+): Record<string, unknown> {
+  const { messages, maxTokens, stop = [], tenant, grammar, schema, attention } = request
+  const logprobs = request.logprobs ?? (tokens ? 0 : undefined)
+  const { tools, choice } = toolsOf(request)
+  const json = grammar === anyObject
+  if (attention !== undefined)
+    throw new KvfoldError('attention/unavailable', 'A remote engine does not say where its tokens look; load the model here.')
+  if (grammar !== undefined && schema !== undefined)
+    throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
+  if (request.continues === true && flavour.continues === null) throw unsupported('an answer that has begun', flavour)
+  if (grammar !== undefined && !json && flavour.grammar === null) throw unsupported('a grammar', flavour)
+  if (grammar !== undefined && !json && tools.length > 0) throw unsupported('a grammar beside tools', flavour)
+  return {
+    model,
+    ...promptOf(messages, tools, edits, flavour),
+    ...(tools.length === 0 ? {} : { tool_choice: choice }),
+    ...(logprobs !== undefined && (tokens || tools.length > 0) && !flavour.streamsLogprobs
+      ? { stream: false }
+      : { stream: true, stream_options: { include_usage: true } }),
+    ...samplingOf(request.sampling ?? {}, flavour),
+    ...(maxTokens === undefined ? {} : { max_tokens: maxTokens }),
+    ...(stop.length === 0 ? {} : { stop }),
+    ...(logprobs === undefined ? {} : { logprobs: true, top_logprobs: Math.max(logprobs, flavour.fewestAlternatives) }),
+    ...(tokens && flavour.promptTokens === 'answer' ? { return_token_ids: true } : {}),
+    ...(schema === undefined
+      ? {}
+      : { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema, strict: request.loose !== true } } }),
+    ...(tenant === undefined || flavour.salt === null ? {} : { [flavour.salt]: saltOf(tenant) }),
+    ...variablesOf(request, flavour),
+    ...(request.continues === true ? flavour.continues : {}),
+    ...flavour.extras,
+    ...(json ? { response_format: { type: 'json_object' } } : grammar === undefined ? {} : flavour.grammar?.(grammar)),
+  }
+}
+
+/** What the engine has no field for is left out: `reads` says so. */
+function variablesOf({ variables = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
+  if (flavour.variables === 'any') return Object.keys(variables).length === 0 ? {} : { chat_template_kwargs: variables }
+  const { [EFFORT]: effort } = variables
+  return effort === undefined ? {} : { [EFFORT]: effort }
+}
+
+/** OpenAI's own name of the only variable that its API has. */
+export const EFFORT = 'reasoning_effort'
+
+/**
+ * The tools of a request and what it says of them. With `none` they stay, so that the prompt is that of the steps before. A call that may be of
+ * some of several tools only cannot be asked for, so such a request has only those, at the price of its cache.
+ */
+function toolsOf({ tools = [], toolChoice = 'auto', callable }: EngineRequest): {
+  readonly tools: readonly ToolDefinition[]
+  readonly choice: unknown
+} {
+  if (toolChoice !== 'required' || callable === undefined) return { tools, choice: toolChoice }
+  const [only, ...more] = callable
+  if (only !== undefined && more.length === 0) return { tools, choice: { type: 'function', function: { name: only } } }
+  return { tools: tools.filter(({ name }) => callable.includes(name)), choice: 'required' }
+}
+
+/** Filters that are off, told where something is drawn: servers have defaults of their own for what a request leaves out. */
+const withoutFilters = ({ temperature = 0 }: Sampling, { sampling: takes }: Flavour): Sampling =>
+  temperature === 0 ? {} : { topP: 1, ...('topK' in takes ? { topK: 0 } : {}), ...('minP' in takes ? { minP: 0 } : {}) }
+
+function samplingOf(wanted: Sampling, flavour: Flavour): Record<string, unknown> {
+  const sampling = { ...withoutFilters(wanted, flavour), ...wanted }
+  const { temperature = 0, topP, frequencyPenalty, presencePenalty, seed, logitBias, mirostat, ...rest } = sampling
+  const extra = (name: keyof Flavour['sampling']): string => {
+    const field = flavour.sampling[name]
+    if (field === undefined) throw unsupported(`the sampling option ${name}`, flavour)
+    return field
+  }
+  return {
+    temperature,
+    ...(topP === undefined ? {} : { top_p: topP }),
+    ...(frequencyPenalty === undefined ? {} : { frequency_penalty: frequencyPenalty }),
+    ...(presencePenalty === undefined ? {} : { presence_penalty: presencePenalty }),
+    ...(seed === undefined ? {} : { seed }),
+    ...(logitBias === undefined
+      ? {}
+      : { logit_bias: Object.fromEntries(logitBias.map(({ token, bias }) => [token, Math.max(-BIAS, Math.min(BIAS, bias))])) }),
+    ...Object.fromEntries(
+      Object.entries(rest).map(([name, value]) => [
+        extra(name as keyof typeof rest),
+        name === 'topK' && value === 0 ? flavour.everyToken : value,
+      ]),
+    ),
+    ...(mirostat === undefined
+      ? {}
+      : { [extra('mirostat')]: mirostat.version, mirostat_tau: mirostat.tau, mirostat_eta: mirostat.eta }),
+  }
+}
+
+const unsupported = (what: string, { name }: Flavour) =>
+  new KvfoldError('remote/unsupported', `The engine behind this server (${name}) cannot be asked for ${what}; leave it out.`)
+
+const callOf = (call: ToolCall) => ({
+  id: call.id,
+  type: 'function',
+  function: { name: call.name, arguments: argumentsOf(call) },
+})
+
+/** Engines refuse a history whose arguments are not JSON, so what was malformed goes back as a text within JSON. */
+const argumentsOf = ({ arguments: given, malformed }: ToolCall): string =>
+  writeJson(malformed === undefined ? given : { malformed })
+
+/** The endpoint need not learn who our tenants are. */
+const saltOf = (tenant: string): string => createHash('sha256').update(`kvfold tenant ${tenant}`).digest('base64url')

@@ -1,0 +1,91 @@
+/** Owns what servers of one database tell each other of text that is to be forgotten: who is told, and who has done it. */
+import { randomUUID } from 'node:crypto'
+import { hostname } from 'node:os'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { ThreadHead, Unforgotten } from '../../runtime/store/port.js'
+import type { Database } from './database.js'
+import type { RunStatement } from './schema.js'
+
+/** Milliseconds between two looks at who has done it. */
+const LOOK = 50
+/** Seconds after which a server that says nothing is taken to be away: each says something every second. */
+const SILENT = 5
+/** What a server says at least, in milliseconds. */
+const SAYS = 1000
+
+/**
+ * A forget is a row that is written with the fold, in the same transaction. Each server says up to which transaction it has heard and done everything,
+ * so that one that was away has not said so, and does it when it hears again: before it serves anything, since every request hears first.
+ */
+export class Forgets {
+  readonly #server = randomUUID()
+  /** When it said something last, as `performance.now` has it. */
+  #said = -Infinity
+
+  /** @param place where this server saves cells that outlive it; null: nowhere */
+  constructor(
+    private readonly database: Database,
+    private readonly place: string | null,
+  ) {}
+
+  /** Takes part from now on, in the place of an earlier server that ended and saved cells there. */
+  async join(): Promise<void> {
+    const name = `${hostname()}, process ${process.pid}`
+    const place = this.place === null ? null : `${hostname()}:${this.place}`
+    await this.database.rows(
+      `DELETE FROM kvfold.servers WHERE place = $1 AND (ended OR at < now() - interval '${2 * SILENT} seconds')
+       OR place IS NULL AND at < now() - interval '1 hour' OR at < now() - interval '7 days'`,
+      [place],
+    )
+    await this.database.rows('INSERT INTO kvfold.servers (id, name, place, heard) VALUES ($1, $2, $3, $4::text::xid8)', [
+      ...[this.#server, name, place, '0'],
+    ])
+  }
+
+  /** Within the fold's transaction. */
+  async note(run: RunStatement, tenant: string, id: string): Promise<void> {
+    await run(
+      `INSERT INTO kvfold.forgets (tenant, thread, server, changed) VALUES ($1, $2, $3, pg_current_xact_id())
+       ON CONFLICT (tenant, thread) DO UPDATE SET server = excluded.server, changed = excluded.changed`,
+      [tenant, id, this.#server],
+    )
+  }
+
+  /** What others, or with `all` anybody, had forgotten in this transaction or a later one; some of it may be told again. */
+  async since(run: RunStatement, transaction: bigint, all: boolean): Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]> {
+    const rows = await run(
+      'SELECT tenant, thread AS id FROM kvfold.forgets WHERE changed >= $1::text::xid8 AND ($2 OR server <> $3)',
+      [String(transaction), all, this.#server],
+    )
+    return rows.map(({ tenant, id }) => ({ tenant: tenant as string, id: id as string }))
+  }
+
+  /** All before this transaction is forgotten here. */
+  async done(transaction: bigint, isNews: boolean): Promise<void> {
+    if (!isNews && performance.now() < this.#said + SAYS) return
+    this.#said = performance.now()
+    const sql = 'UPDATE kvfold.servers SET heard = $2::text::xid8, at = now() WHERE id = $1'
+    await this.database.rows(sql, [this.#server, String(transaction)])
+  }
+
+  /** Who has not forgotten it yet, after `patience` milliseconds or as soon as only servers are left that are away. */
+  async left(tenant: string, id: string, patience: number): Promise<readonly Unforgotten[]> {
+    const until = performance.now() + patience
+    for (;;) {
+      const rows = await this.database.rows(
+        `SELECT s.name, s.ended, extract(epoch FROM now() - s.at)::float AS silent FROM kvfold.servers s, kvfold.forgets f
+         WHERE f.tenant = $1 AND f.thread = $2 AND s.id <> f.server AND s.heard <= f.changed ORDER BY s.name`,
+        [tenant, id],
+      )
+      if (rows.every(({ ended, silent }) => ended === true || (silent as number) > SILENT) || performance.now() >= until)
+        return rows.map(({ name, silent }) => ({ server: name as string, silentSeconds: Math.round(silent as number) }))
+      await delay(LOOK)
+    }
+  }
+
+  /** It ends: what is in its memory is gone. What it saved is not, so that it stays among those that have something to forget. */
+  async leave(): Promise<void> {
+    const sql = this.place === null ? 'DELETE FROM kvfold.servers' : 'UPDATE kvfold.servers SET ended = true'
+    await this.database.rows(`${sql} WHERE id = $1`, [this.#server])
+  }
+}

@@ -1,0 +1,92 @@
+/** Owns whole stores in PostgreSQL: filling an empty one from elsewhere, all of it or nothing, and reading all of one as it is at one moment. */
+import { isDeepStrictEqual } from 'node:util'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import type { Damage } from '../../runtime/store/damage.js'
+import type { ThreadCard, ThreadHead, ThreadRecord } from '../../runtime/store/port.js'
+import type { Database } from './database.js'
+import type { RunStatement } from './schema.js'
+import { Damaged, readThread, ThreadWriter } from './thread-rows.js'
+
+/** A thread as it was found: whole, or what is wrong with it. */
+export interface FoundThread extends Pick<ThreadHead, 'tenant' | 'id'> {
+  readonly record: ThreadRecord | null
+  readonly damage: Damage | null
+}
+
+/** Reads all threads, oldest first, and then what else `more` reads of the same moment. */
+export function readAll<T>(
+  database: Database,
+  each: (thread: FoundThread) => Promise<void> | void,
+  more: (run: RunStatement) => Promise<T>,
+): Promise<T> {
+  return database.transaction(
+    async (run) => {
+      for (const { tenant, id } of await run('SELECT tenant, id FROM kvfold.threads ORDER BY number')) {
+        const name = { tenant: tenant as string, id: id as string }
+        await each({ ...name, ...(await found(run, name)) })
+      }
+      return more(run)
+    },
+    { reading: true },
+  )
+}
+
+async function found(
+  run: RunStatement,
+  { tenant, id }: Pick<ThreadHead, 'tenant' | 'id'>,
+): Promise<Pick<FoundThread, 'record' | 'damage'>> {
+  try {
+    const read = await readThread(run, tenant, id)
+    return { record: read?.record ?? null, damage: null }
+  } catch (error) {
+    if (!(error instanceof Damaged)) throw error
+    return { record: null, damage: { of: 'thread', kind: 'damaged', tenant, id, what: error.message } }
+  }
+}
+
+/**
+ * Writes these threads, reads each back and compares, and then has `more` written; servers that use the database wait meanwhile.
+ * @throws KvfoldError store/not-empty when there are threads in it, store/failed when something is not what was written; nothing was changed then
+ */
+export async function fill(
+  database: Database,
+  threads: Iterable<ThreadRecord>,
+  cardOf: (thread: ThreadRecord) => ThreadCard,
+  more: (run: RunStatement) => Promise<void>,
+): Promise<void> {
+  await database.transaction(async (run) => {
+    await run('LOCK TABLE kvfold.threads IN EXCLUSIVE MODE')
+    const there = await run('SELECT 1 FROM kvfold.threads LIMIT 1')
+    if (there.length > 0)
+      throw new KvfoldError(
+        'store/not-empty',
+        `The database ${database.address} has conversations already, so nothing was moved; give one that has none.`,
+      )
+    // Whoever is told later that one of these was deleted would let it go.
+    await run('DELETE FROM kvfold.gone')
+    const writer = new ThreadWriter(run)
+    for (const thread of threads) {
+      await writer.create(thread, cardOf(thread))
+      const { record } = await found(run, thread)
+      if (!isDeepStrictEqual(record, thread)) throw notSame('thread', thread.id, database.address)
+    }
+    await more(run)
+  })
+}
+
+/** Of what was read back and is something else. */
+export const notSame = (what: string, id: string, where: string): KvfoldError =>
+  new KvfoldError(
+    'store/failed',
+    `The ${what} ${id} reads back from ${where} as something else than was written, so nothing was moved; the source is as it was.`,
+  )
+
+/** @throws KvfoldError store/locked when others are connected who call themselves kvfold, as far as this user may see them */
+export async function refuseUsed(database: Database): Promise<void> {
+  const [row] = await database.rows(
+    `SELECT count(*) AS others FROM pg_stat_activity
+     WHERE datname = current_database() AND application_name = 'kvfold' AND pid <> pg_backend_pid()`,
+  )
+  if (row?.['others'] !== 0)
+    throw new KvfoldError('store/locked', `A server uses the database ${database.address}; stop it and try again.`)
+}

@@ -1,0 +1,93 @@
+/** Owns the responses in PostgreSQL: they are in the database of their threads, and go with them. */
+import { KvfoldError } from '../../runtime/core/errors.js'
+import type { Tenant } from '../../runtime/core/ids.js'
+import type { Damage } from '../../runtime/store/damage.js'
+import type { Database } from './database.js'
+import type { RunStatement } from './schema.js'
+import { parsed } from './thread-rows.js'
+import type { KeptResponse, ResponseStore, ThreadRef } from '../../runtime/server/responses/responses.js'
+import { responseRows } from '../../runtime/server/responses/sqlite-responses.js'
+
+const COLUMNS = responseRows.columns.join(', ')
+
+export class PostgresResponses implements ResponseStore {
+  /** @param database that of the threads, whose store closes it */
+  constructor(private readonly database: Database) {}
+
+  /** One whose thread was deleted meanwhile is not kept. */
+  async keep(response: KeptResponse): Promise<void> {
+    await this.database.transaction(async (run) => {
+      // No other server deletes the thread between this and the end of the transaction.
+      const there = await run('SELECT 1 FROM kvfold.threads WHERE tenant = $1 AND id = $2 FOR KEY SHARE', [
+        response.tenant,
+        response.thread,
+      ])
+      if (there.length > 0) await writeResponse(run, response)
+    })
+  }
+
+  async read(tenant: Tenant, id: string): Promise<KeptResponse | null> {
+    const [row] = await this.database.rows(`SELECT ${COLUMNS} FROM kvfold.responses WHERE tenant = $1 AND id = $2`, [tenant, id])
+    if (row === undefined) return null
+    const kept = parsed(responseRows, row, [])
+    if (kept !== null) return kept
+    throw new KvfoldError(
+      'store/damaged-response',
+      `The response ${id} is damaged in the database ${this.database.address}: its row is not what was written. It is not shown; put back a copy of the database, or delete its thread.`,
+    )
+  }
+
+  async of({ tenant, thread }: ThreadRef): Promise<readonly KeptResponse[]> {
+    const sql = `SELECT ${COLUMNS} FROM kvfold.responses WHERE tenant = $1 AND thread = $2`
+    const rows = await this.database.rows(sql, [tenant, thread])
+    return rows.map((row) => parsed(responseRows, row, [])).filter((kept) => kept !== null)
+  }
+
+  async erase(tenant: Tenant, id: string): Promise<void> {
+    const kept = await this.read(tenant, id)
+    if (kept !== null) await this.keep({ ...kept, body: null })
+  }
+
+  /** The database does so itself. */
+  drop(): void {
+    return
+  }
+
+  threads(): readonly ThreadRef[] {
+    return []
+  }
+
+  damage(): readonly Damage[] {
+    return []
+  }
+
+  close(): void {
+    return
+  }
+}
+
+const MARKS = responseRows.columns.map((_, at) => `$${at + 1}`).join(', ')
+const SETS = responseRows.columns.map((column) => `${column} = excluded.${column}`).join(', ')
+
+/** Of a thread that is there. */
+export async function writeResponse(run: RunStatement, response: KeptResponse): Promise<void> {
+  await run(
+    `INSERT INTO kvfold.responses (${COLUMNS}) VALUES (${MARKS}) ON CONFLICT (tenant, id) DO UPDATE SET ${SETS}`,
+    responseRows.write(response),
+  )
+}
+
+/** All there are; those that are not what was written by name. */
+export async function readResponses(
+  run: RunStatement,
+): Promise<{ readonly whole: readonly KeptResponse[]; readonly damage: readonly Damage[] }> {
+  const whole: KeptResponse[] = []
+  const damage: Damage[] = []
+  for (const row of await run(`SELECT ${COLUMNS} FROM kvfold.responses ORDER BY tenant, id`)) {
+    const kept = parsed(responseRows, row, [])
+    const [tenant, id] = [row['tenant'] as string, row['id'] as string]
+    if (kept === null) damage.push({ of: 'response', kind: 'damaged', tenant, id, what: 'its row is not what was written' })
+    else whole.push(kept)
+  }
+  return { whole, damage }
+}

@@ -1,0 +1,325 @@
+/** Owns the threads in PostgreSQL, which several servers use at the same time: who changes a thread knows its last change, or is refused. */
+import { KvfoldError } from '../../runtime/core/errors.js'
+import type { Damage } from '../../runtime/store/damage.js'
+import type {
+  Claim,
+  ListedThread,
+  SharedThreads,
+  ThreadCard,
+  ThreadChanges,
+  ThreadHead,
+  ThreadRecord,
+  ThreadStore,
+  ThreadUpdate,
+} from '../../runtime/store/port.js'
+import type { StoredRow } from '../../runtime/store/row-kind.js'
+import { cardRows, editRows, headRows } from '../../runtime/store/rows.js'
+import type { SavedThreads } from '../../runtime/store/sqlite-store.js'
+import { Claims } from './claims.js'
+import { Database, type DatabasePatience } from './database.js'
+import { Forgets } from './forgets.js'
+import type { RunStatement } from './schema.js'
+import { Damaged, lastPlaces, listedIn, NAMED, readThread, ThreadWriter } from './thread-rows.js'
+
+export interface PostgresStoreOptions {
+  readonly url: string
+  /** What engines saved of threads in a disk tier (`--disk-cache`): it is deleted with the thread. Default: there is none. */
+  readonly cells?: SavedThreads
+  /** A folder of this server's own that they are saved in, by which it is known when it comes back. Default: there is none. */
+  readonly place?: string
+  /** Default: who is cut off is told within 10 seconds. */
+  readonly patience?: DatabasePatience
+}
+
+/** Names of deleted threads are kept for servers that know them still, and for disk tiers of those that do not run. */
+const REMEMBERED = '30 days'
+
+/** A thread as this server last read or wrote it. */
+interface Version {
+  readonly number: number
+  readonly revision: number
+}
+
+type Fetched = { readonly record: ThreadRecord; readonly version: Version } | { readonly error: KvfoldError } | null
+
+/** Ends work that reads a thread which is not here yet; never leaves `reading`. */
+class Unread extends Error {
+  constructor(
+    readonly tenant: string,
+    readonly id: string,
+  ) {
+    super(`thread ${id} is in a database, and was read outside of SharedThreads.reading`)
+  }
+}
+
+/**
+ * As in the store in SQLite, a change that could not be written leaves the thread as it was, and every later one is refused with the same error
+ * until the thread is read again or deleted. What PostgreSQL keeps is whole by its own means; rows whose checksum is wrong are not shown.
+ */
+export class PostgresStore implements ThreadStore {
+  readonly shared: SharedThreads
+  readonly #failed = new Map<string, unknown>()
+  readonly #held = new Map<string, Version>()
+  /** The last change of each thread that this server heard of. */
+  readonly #heard = new Map<string, number>()
+  readonly #damage = new Map<string, Damage>()
+  readonly #claims: Claims
+  /** Transactions from this one on may not have been seen. */
+  #since = 0n
+  #fetched: ReadonlyMap<string, Fetched> | null = null
+  /** Something was forgotten that nobody was told of yet. */
+  #news = false
+
+  private constructor(
+    readonly database: Database,
+    private readonly cells: SavedThreads | undefined,
+    private readonly forgets: Forgets,
+  ) {
+    this.#claims = new Claims(database)
+    this.shared = {
+      get problem() {
+        return database.problem
+      },
+      reading: (work) => this.#reading(work),
+      changes: () => this.#changes(),
+      claim: (tenant, id, wait) => this.#claim(tenant, id, wait),
+      done: () => this.#done(),
+      unforgotten: (...of) => this.forgets.left(...of),
+    }
+  }
+
+  /** @throws KvfoldError store/unusable, store/unreachable, store/newer; nothing was changed then */
+  static async open({ url, cells, place, patience }: PostgresStoreOptions): Promise<PostgresStore> {
+    const database = await Database.open(url, patience)
+    try {
+      await database.rows(`DELETE FROM kvfold.gone WHERE at < now() - interval '${REMEMBERED}'`)
+      const gone = await database.rows('SELECT id FROM kvfold.gone')
+      if (gone.length > 0) await cells?.drop(gone.map(({ id }) => id as string))
+      const forgets = new Forgets(database, place ?? null)
+      await forgets.join()
+      return new PostgresStore(database, cells, forgets)
+    } catch (error) {
+      await database.close()
+      throw error
+    }
+  }
+
+  damage(): readonly Damage[] {
+    return [...this.#damage.values()]
+  }
+
+  notes(): readonly string[] {
+    return []
+  }
+
+  async index(): Promise<readonly ListedThread[]> {
+    this.#heard.clear()
+    this.#since = 0n
+    const { changed } = await this.#changes()
+    await this.#done()
+    return changed
+  }
+
+  read(tenant: string, id: string): ThreadRecord | null {
+    const key = keyOf(tenant, id)
+    const fetched = this.#fetched?.get(key)
+    if (fetched === undefined) throw new Unread(tenant, id)
+    if (fetched === null) return null
+    if ('error' in fetched) throw fetched.error
+    // Changed after it was fetched, by somebody else or by us.
+    if (fetched.version.revision < (this.#heard.get(key) ?? 0)) throw new Unread(tenant, id)
+    this.#failed.delete(key)
+    this.#note(key, fetched.version)
+    return fetched.record
+  }
+
+  async create(thread: ThreadRecord, card: ThreadCard): Promise<void> {
+    const { tenant, id } = thread
+    try {
+      const number = await this.database.transaction((run) => new ThreadWriter(run).create(thread, card))
+      this.#note(keyOf(tenant, id), { number, revision: 1 })
+    } catch (error) {
+      throw isTaken(error)
+        ? new KvfoldError('store/failed', `Thread ${id} is in the database ${this.database.address} already.`, { cause: error })
+        : error
+    }
+  }
+
+  async update(tenant: string, id: string, update: ThreadUpdate): Promise<void> {
+    const key = keyOf(tenant, id)
+    if (this.#failed.has(key)) throw this.#failed.get(key)
+    try {
+      this.#note(key, await this.database.transaction((run) => this.#change(run, tenant, id, update)))
+    } catch (error) {
+      this.#failed.set(key, error)
+      throw error
+    }
+  }
+
+  /** Out of the database and the disk tier. Deleting what is not there is no error. */
+  async delete(tenant: string, id: string): Promise<void> {
+    await this.#erase('tenant = $1 AND id = $2', [tenant, id])
+    for (const map of [this.#held, this.#heard, this.#failed, this.#damage]) map.delete(keyOf(tenant, id))
+    await this.cells?.drop([id])
+  }
+
+  /** What time it is in the database, in Unix milliseconds. @throws KvfoldError store/unreachable */
+  async time(): Promise<number> {
+    const [row] = await this.database.rows('SELECT floor(extract(epoch FROM now()) * 1000)::bigint AS time')
+    return row?.['time'] as number
+  }
+
+  /** Threads last used before then (Unix milliseconds), longest unused first. */
+  async unusedSince(time: number): Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]> {
+    const rows = await this.database.rows('SELECT tenant, id FROM kvfold.threads WHERE used < $1 ORDER BY used', [time])
+    return rows.map(named)
+  }
+
+  /** Deletes the threads last used before then, from every tier; says how many. */
+  async deleteUnusedSince(time: number): Promise<number> {
+    const erased = await this.#erase('used < $1', [time])
+    if (erased.length > 0) await this.cells?.drop(erased.map(({ id }) => id))
+    return erased.length
+  }
+
+  /** Idempotent. */
+  async close(): Promise<void> {
+    await this.forgets.leave().catch(() => undefined)
+    await this.#claims.close()
+    await this.database.close()
+  }
+
+  async #change(run: RunStatement, tenant: string, id: string, update: ThreadUpdate): Promise<Version> {
+    const { head, messages = [], edits, ledger = [], events = [], card, from, forgets = false } = update
+    const [row] = await run(`SELECT number, revision FROM kvfold.threads WHERE ${NAMED} FOR UPDATE`, [tenant, id])
+    const held = this.#held.get(keyOf(tenant, id))
+    if (row === undefined)
+      throw held === undefined
+        ? new KvfoldError('store/failed', `Thread ${id} is not in the database ${this.database.address}; it was deleted.`)
+        : new KvfoldError('store/overtaken', `Another server deleted thread ${id} at the same time, so this change was not kept.`)
+    const { number, revision } = row as unknown as Version
+    if (held !== undefined && held.revision !== revision)
+      throw new KvfoldError(
+        'store/overtaken',
+        `Another server changed thread ${id} at the same time, so this change was not kept; ask again, and the thread is what it made of it.`,
+      )
+    const writer = new ThreadWriter(run)
+    await run('UPDATE kvfold.threads SET revision = revision + 1, changed = pg_current_xact_id() WHERE number = $1', [number])
+    if (forgets) await this.forgets.note(run, tenant, id)
+    if (head !== undefined) await writer.replace('threads', headRows, head, number)
+    if (edits !== undefined) await writer.replace('edits', editRows, edits, number)
+    await writer.replace('cards', cardRows, card, number)
+    if (from !== undefined) await run('DELETE FROM kvfold.messages WHERE thread = $1 AND place >= $2', [number, from])
+    if (messages.length + ledger.length + events.length > 0)
+      await writer.add(number, await lastPlaces(run, number), { messages, entries: ledger, events })
+    return { number, revision: revision + 1 }
+  }
+
+  async #erase(where: string, values: readonly (string | number)[]): Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]> {
+    const rows = await this.database.rows(
+      `WITH erased AS (DELETE FROM kvfold.threads WHERE ${where} RETURNING tenant, id)
+       INSERT INTO kvfold.gone (tenant, id, changed) SELECT tenant, id, pg_current_xact_id() FROM erased
+       ON CONFLICT (tenant, id) DO UPDATE SET changed = excluded.changed, at = now() RETURNING tenant, id`,
+      values,
+    )
+    return rows.map(named)
+  }
+
+  async #reading<T>(work: () => T): Promise<T> {
+    const fetched = new Map<string, Fetched>()
+    for (;;) {
+      let wanted: Unread
+      try {
+        this.#fetched = fetched
+        return work()
+      } catch (error) {
+        if (!(error instanceof Unread)) throw error
+        wanted = error
+      } finally {
+        this.#fetched = null
+      }
+      const { tenant, id } = wanted
+      fetched.set(keyOf(tenant, id), await this.#fetch(tenant, id))
+    }
+  }
+
+  async #fetch(tenant: string, id: string): Promise<Fetched> {
+    try {
+      const read = await this.database.transaction((run) => readThread(run, tenant, id), { reading: true })
+      return read === null ? null : { record: read.record, version: read }
+    } catch (error) {
+      if (!(error instanceof Damaged)) throw error
+      this.#damage.set(keyOf(tenant, id), { of: 'thread', kind: 'damaged', tenant, id, what: error.message })
+      return {
+        error: new KvfoldError(
+          'store/damaged-thread',
+          `The thread ${id} is damaged in the database ${this.database.address}: ${error.message}. It is not shown; put back a copy of the database, or delete the thread.`,
+        ),
+      }
+    }
+  }
+
+  /** A transaction that was not over at the last call may have a smaller number than those seen: the oldest that may be such is where it goes on. */
+  async #changes(): Promise<ThreadChanges> {
+    this.database.refuseClosed()
+    const since = this.#since
+    const [threads, gone, forgotten, next] = await this.database.transaction(
+      async (run) =>
+        [
+          await listedIn(run, since),
+          since === 0n ? [] : await run('SELECT tenant, id FROM kvfold.gone WHERE changed >= $1::text::xid8', [String(since)]),
+          await this.forgets.since(run, since, since === 0n),
+          await run('SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS next'),
+        ] as const,
+      { reading: true },
+    )
+    // At the start nothing is in memory, and what is saved may be of any time. What fails here is all done again by the next call.
+    const erased = gone.map(named).filter(({ tenant, id }) => this.#heard.has(keyOf(tenant, id)))
+    const ids = [...erased, ...forgotten].map(({ id }) => id)
+    if (ids.length > 0) await this.cells?.drop(ids)
+    this.#news ||= forgotten.length > 0
+    const oldest = BigInt(next[0]?.['next'] as string)
+    if (oldest > this.#since) this.#since = oldest
+    const changed = threads.filter(({ revision, listed: { tenant, id } }) => {
+      const key = keyOf(tenant, id)
+      if (revision <= (this.#heard.get(key) ?? 0)) return false
+      this.#heard.set(key, revision)
+      return true
+    })
+    for (const { tenant, id } of gone.map(named)) for (const map of [this.#held, this.#heard]) map.delete(keyOf(tenant, id))
+    return { changed: changed.map(({ listed }) => listed), deleted: erased, forgotten: since === 0n ? [] : forgotten }
+  }
+
+  async #done(): Promise<void> {
+    await this.forgets.done(this.#since, this.#news)
+    this.#news = false
+  }
+
+  async #claim(tenant: string, id: string, wait: boolean): Promise<Claim | null> {
+    const release = await this.#claims.take(tenant, id, wait)
+    if (release === null) return null
+    try {
+      const [row] = await this.database.rows(`SELECT revision FROM kvfold.threads WHERE ${NAMED}`, [tenant, id])
+      return { isCurrent: row?.['revision'] === this.#held.get(keyOf(tenant, id))?.revision, release }
+    } catch (error) {
+      await release()
+      throw error
+    }
+  }
+
+  #note(key: string, version: Version): void {
+    this.#held.set(key, version)
+    if (version.revision > (this.#heard.get(key) ?? 0)) this.#heard.set(key, version.revision)
+  }
+}
+
+const named = (row: StoredRow): Pick<ThreadHead, 'tenant' | 'id'> => ({
+  tenant: row['tenant'] as string,
+  id: row['id'] as string,
+})
+
+const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
+
+/** A row of that key is there. */
+const isTaken = (error: unknown): boolean =>
+  error instanceof KvfoldError && error.cause instanceof Error && 'code' in error.cause && error.cause.code === '23505'

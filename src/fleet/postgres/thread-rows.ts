@@ -1,0 +1,140 @@
+/** Owns the rows of one thread in PostgreSQL: the same values under the same checksums as in SQLite. */
+import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord } from '../../runtime/store/port.js'
+import type { StoredRow, RowKind, StoredValue } from '../../runtime/store/row-kind.js'
+import { cardRows, editRows, headRows, PARTS, PART_TABLES, type PartRow, type PartTable } from '../../runtime/store/rows.js'
+import type { RunStatement } from './schema.js'
+
+export const NAMED = 'tenant = $1 AND id = $2'
+
+/** Parameters that a statement may have. */
+const MOST = 30_000
+
+/** What is wrong with a thread's rows, for `PostgresStore`. */
+export class Damaged extends Error {}
+
+type Parts = { readonly [T in PartTable]: readonly PartRow<T>[] }
+type Places = Readonly<Record<PartTable, number>>
+
+const NO_PLACES: Places = { messages: 0, entries: 0, events: 0 }
+
+/** Writes within a transaction. */
+export class ThreadWriter {
+  constructor(private readonly run: RunStatement) {}
+
+  /** Says the thread's number. */
+  async create(thread: ThreadRecord, card: ThreadCard): Promise<number> {
+    const [row] = await this.run("SELECT nextval(pg_get_serial_sequence('kvfold.threads', 'number')) AS number")
+    const number = row?.['number'] as number
+    const head = headRows.write(thread, [number])
+    const columns = ['number', 'revision', 'changed', ...headRows.columns]
+    const marks = ['$1', '1', 'pg_current_xact_id()', ...head.map((_, at) => `$${at + 2}`)]
+    await this.run(`INSERT INTO kvfold.threads (${columns.join(', ')}) VALUES (${marks.join(', ')})`, [number, ...head])
+    await this.insert('edits', ['thread', ...editRows.columns], [[number, ...editRows.write(thread.edits, [number])]])
+    await this.insert('cards', ['thread', ...cardRows.columns], [[number, ...cardRows.write(card, [number])]])
+    const { messages, ledger: entries, events } = thread
+    await this.add(number, NO_PLACES, { messages, entries, events })
+    return number
+  }
+
+  /** Behind those that are there. */
+  async add(thread: number, places: Places, parts: Parts): Promise<void> {
+    for (const table of PART_TABLES) {
+      const kind = PARTS[table] as RowKind<unknown>
+      const rows = parts[table].map((part, index) => {
+        const place = places[table] + index
+        return [thread, place, ...kind.write(part, [thread, place])]
+      })
+      await this.insert(table, ['thread', 'place', ...kind.columns], rows)
+    }
+  }
+
+  async replace<T>(table: string, kind: RowKind<T>, value: T, number: number): Promise<void> {
+    const sets = kind.columns.map((column, at) => `${column} = $${at + 2}`).join(', ')
+    const key = table === 'threads' ? 'number' : 'thread'
+    await this.run(`UPDATE kvfold.${table} SET ${sets} WHERE ${key} = $1`, [number, ...kind.write(value, [number])])
+  }
+
+  async insert(table: string, columns: readonly string[], rows: readonly (readonly StoredValue[])[]): Promise<void> {
+    const most = Math.floor(MOST / columns.length)
+    for (let at = 0; at < rows.length; at += most) {
+      const some = rows.slice(at, at + most)
+      const marks = some.map((_, row) => `(${columns.map((_, column) => `$${row * columns.length + column + 1}`).join(', ')})`)
+      await this.run(`INSERT INTO kvfold.${table} (${columns.join(', ')}) VALUES ${marks.join(', ')}`, some.flat())
+    }
+  }
+}
+
+/** Places behind the last rows. */
+export async function lastPlaces(run: RunStatement, number: number): Promise<Places> {
+  const next = PART_TABLES.map(
+    (table) => `(SELECT coalesce(max(place), -1) + 1 FROM kvfold.${table} WHERE thread = $1) AS ${table}`,
+  )
+  const [row] = await run(`SELECT ${next.join(', ')}`, [number])
+  return row as unknown as Places
+}
+
+/** Null: there is none. @throws Damaged */
+export async function readThread(
+  run: RunStatement,
+  tenant: string,
+  id: string,
+): Promise<{ readonly number: number; readonly revision: number; readonly record: ThreadRecord } | null> {
+  const [row] = await run(`SELECT number, revision, ${headRows.columns.join(', ')} FROM kvfold.threads WHERE ${NAMED}`, [
+    tenant,
+    id,
+  ])
+  if (row === undefined) return null
+  const [number, revision] = [row['number'] as number, row['revision'] as number]
+  const head = valueIn(headRows, row, [number], 'its own row')
+  const [edited] = await run(`SELECT ${editRows.columns.join(', ')} FROM kvfold.edits WHERE thread = $1`, [number])
+  const edits = valueIn(editRows, edited, [number], 'what was folded in it')
+  const parts = async <T extends PartTable>(table: T): Promise<readonly PartRow<T>[]> => {
+    const kind = PARTS[table] as unknown as RowKind<PartRow<T>>
+    const rows = await run(`SELECT place, ${kind.columns.join(', ')} FROM kvfold.${table} WHERE thread = $1 ORDER BY place`, [
+      number,
+    ])
+    return rows.map((each, at) => {
+      if (each['place'] !== at) throw new Damaged(`row ${at} of its ${table} is missing`)
+      return valueIn(kind, each, [number, at], `row ${at} of its ${table}`)
+    })
+  }
+  const [messages, ledger, events] = [await parts('messages'), await parts('entries'), await parts('events')]
+  return { number, revision, record: { ...head, messages, edits, ledger, events } }
+}
+
+/** Threads that this transaction or a later one changed, as far as their cards are whole. */
+export async function listedIn(
+  run: RunStatement,
+  since: bigint,
+): Promise<readonly { readonly revision: number; readonly listed: ListedThread }[]> {
+  const heads = headRows.columns.map((column) => `t.${column}`).join(', ')
+  const rows = await run(
+    `SELECT t.number, t.revision, ${heads}, c.chain, c.card, c.sum AS card_sum
+     FROM kvfold.threads t JOIN kvfold.cards c ON c.thread = t.number WHERE t.changed >= $1::text::xid8 ORDER BY t.number`,
+    [String(since)],
+  )
+  return rows.flatMap((row) => {
+    const number = row['number'] as number
+    const head: ThreadHead | null = parsed(headRows, row, [number])
+    const card = parsed(cardRows, { ...row, sum: row['card_sum'] }, [number])
+    if (head === null || card === null) return []
+    const { tenant, id, model, created, used, parent, contract } = head
+    return [{ revision: row['revision'] as number, listed: { tenant, id, model, created, used, parent, contract, card } }]
+  })
+}
+
+function valueIn<T>(kind: RowKind<T>, row: StoredRow | undefined, keys: readonly number[], what: string): T {
+  const value = row === undefined ? null : parsed(kind, row, keys)
+  if (value === null) throw new Damaged(`${what} is ${row === undefined ? 'missing' : 'not what was written'}`)
+  return value
+}
+
+/** Bytes are the caller's own then. */
+export const parsed = <T>(kind: RowKind<T>, row: StoredRow, keys: readonly number[]): T | null =>
+  kind.parse(
+    kind.columns.map((column) => {
+      const value = row[column] as StoredValue
+      return value instanceof Uint8Array ? new Uint8Array(value) : value
+    }),
+    keys,
+  )

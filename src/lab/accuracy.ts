@@ -1,0 +1,141 @@
+/** Owns the accuracy of samples taken together, how sure one may be of it, and what a run came to by it. */
+import { bootstrap } from './attention/statistics.js'
+import type { SampleAnswer, ItemResult } from './run/plan.js'
+import type { TaskCell, Score } from './task.js'
+
+export interface Accuracy extends Proportion {
+  /** How the interval was come by. */
+  readonly by: 'wilson' | 'bootstrap'
+}
+
+/**
+ * The mean of the samples' points with its 95 % interval, within [0, 1]. Wilson's, where every sample was right or wrong once. Where a
+ * sample's points lie between (many questions about one text are not independent; similarity), by bootstrap over samples. Where that says
+ * nothing, of one sample or of samples that are all alike: Wilson's as if each were one question, which is wide. Null without samples.
+ */
+export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[]): Accuracy | null {
+  if (scores.length === 0) return null
+  const points = scores.map((score) => score.points)
+  const total = points.reduce((sum, one) => sum + one, 0)
+  const accuracy = total / scores.length
+  const questions = scores.map(({ details }) => Math.max(1, details['asked'] ?? 1))
+  const asked = questions.reduce((sum, one) => sum + one, 0)
+  if (asked === scores.length && points.every((one) => one === 0 || one === 1))
+    return { accuracy, interval: wilson(total, scores.length), by: 'wilson' }
+  if (points.every((one) => one === points[0])) return { accuracy, interval: wilson(total, scores.length), by: 'wilson' }
+  const drawn = bootstrap(points, (some) => some.reduce((sum, one) => sum + one, 0) / some.length)
+  const [low, high] = drawn ?? wilson(total, scores.length)
+  return { accuracy, interval: [Math.max(0, low), Math.min(1, high)], by: drawn === null ? 'wilson' : 'bootstrap' }
+}
+
+// Shares of answers that are right or wrong: their interval, and whether two of them differ.
+
+/** A share and its interval; both ends included. */
+export interface Proportion {
+  /** 0..1. */
+  readonly accuracy: number
+  readonly interval: readonly [low: number, high: number]
+}
+
+/** The 95 % Wilson score interval of a proportion; [0, 1] when nothing was asked. `right` may be a sum of points between 0 and 1, which vary less than right and wrong do. */
+export function wilson(right: number, asked: number): [low: number, high: number] {
+  if (asked === 0) return [0, 1]
+  const z = 1.959964
+  const share = right / asked
+  const scale = 1 + (z * z) / asked
+  const middle = (share + (z * z) / (2 * asked)) / scale
+  // A sum of points may be a little more than their number.
+  const variance = Math.max(0, share * (1 - share)) / asked
+  const half = (z * Math.sqrt(variance + (z * z) / (4 * asked * asked))) / scale
+  return [Math.max(0, middle - half), Math.min(1, middle + half)]
+}
+
+/** Whether two accuracies differ at the 95 % level (Newcombe 1998, method 10: from the Wilson intervals of both). */
+export function differ(a: Proportion, b: Proportion): boolean {
+  const [low, high] = a.accuracy < b.accuracy ? [a, b] : [b, a]
+  const least = high.accuracy - low.accuracy - Math.hypot(high.accuracy - high.interval[0], low.interval[1] - low.accuracy)
+  return least > 0
+}
+
+// What a run came to: one row for every task, cell, agent and contract, and one over all cells.
+
+/** Means over the samples that were answered; null where none was. */
+export interface AccuracyRow {
+  /** Index of the run's task. */
+  readonly task: number
+  readonly agent: string
+  readonly contract: string
+  /** Null: all cells together. */
+  readonly cell: TaskCell | null
+  /** Answered; those that were not are `errors`. */
+  readonly samples: number
+  readonly errors: number
+  /** 0..1. */
+  readonly accuracy: number | null
+  /** 95 %; see accuracyOf. */
+  readonly interval: readonly [low: number, high: number] | null
+  /** Tokens in context at the end of the first step, at most, and at the end of the answering step. */
+  readonly tokensBefore: number | null
+  readonly tokensMost: number | null
+  readonly tokensAfter: number | null
+  /** Tokens, summed over the steps of a sample. */
+  readonly tokensShown: number | null
+  readonly tokensComputed: number | null
+  readonly steps: number | null
+  readonly calls: number | null
+  readonly milliseconds: number | null
+}
+
+/** In the order in which cells come up; of each cell agents and contracts in theirs. */
+export function rowsOf(results: readonly ItemResult[]): AccuracyRow[] {
+  const cells = grouped(results, ({ task, cell }) => `${task} ${JSON.stringify(cell)}`)
+  return inTaskOrder(cells).flatMap((cell) => conditions(cell).map((of) => row(of, of[0]!.cell)))
+}
+
+/** One row for every task, agent and contract. */
+export const totalsOf = (results: readonly ItemResult[]): AccuracyRow[] =>
+  inTaskOrder(grouped(results, ({ task }) => `${task}`)).flatMap((task) => conditions(task).map((of) => row(of, null)))
+
+/** One row for everything: for runs of one task, agent and contract. */
+export const totalOf = (results: readonly ItemResult[]): AccuracyRow | null => (results.length === 0 ? null : row(results, null))
+
+const conditions = (results: readonly ItemResult[]) => grouped(results, ({ agent, contract }) => `${agent} ${contract}`)
+
+const inTaskOrder = (groups: readonly (readonly ItemResult[])[]) => [...groups].sort((a, b) => a[0]!.task - b[0]!.task)
+
+function row(of: readonly ItemResult[], cell: TaskCell | null): AccuracyRow {
+  const { task, agent, contract } = of[0]!
+  const answers = of.filter((result): result is SampleAnswer => result.kind === 'sample')
+  const mean = (value: (answer: SampleAnswer) => number): number | null =>
+    answers.length === 0 ? null : answers.reduce((sum, answer) => sum + value(answer), 0) / answers.length
+  const found = accuracyOf(answers.map(({ score }) => score))
+  return {
+    task,
+    agent,
+    contract,
+    cell,
+    samples: answers.length,
+    errors: of.length - answers.length,
+    accuracy: found?.accuracy ?? null,
+    interval: found?.interval ?? null,
+    tokensBefore: mean(({ tokens }) => tokens.before),
+    tokensMost: mean(({ tokens }) => tokens.most),
+    tokensAfter: mean(({ tokens }) => tokens.after),
+    tokensShown: mean(({ work }) => work.shown),
+    tokensComputed: mean(({ work }) => work.submitted),
+    steps: mean(({ work }) => work.steps),
+    calls: mean(({ calls }) => calls.length),
+    milliseconds: mean(({ milliseconds }) => milliseconds.total),
+  }
+}
+
+/** Groups in the order of their first items. */
+function grouped(results: readonly ItemResult[], name: (result: ItemResult) => string): readonly (readonly ItemResult[])[] {
+  const groups = new Map<string, ItemResult[]>()
+  for (const result of results) {
+    const group = groups.get(name(result))
+    if (group === undefined) groups.set(name(result), [result])
+    else group.push(result)
+  }
+  return [...groups.values()]
+}

@@ -1,0 +1,258 @@
+/** Owns what all agents have in common: checked options, an engine of the sample’s own within its window, what a cancelled sample comes to, the baselines’ prompts. */
+import Type, { type Static, type TObject } from 'typebox'
+import type { ChatMessage } from '../../runtime/chat/message.js'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
+import { allInWords, checked } from '../../runtime/core/schema.js'
+import {
+  EngineAround,
+  type EngineInfo,
+  type EngineReply,
+  type EngineRequest,
+  type Generation,
+  generationOf,
+} from '../../runtime/engine/engine.js'
+import type { AgentKind, AgentSetting, Answered, EvalAgent } from '../agent.js'
+
+export interface AgentDefinition<Options extends TObject> {
+  readonly kind: AgentKind
+  readonly title: string
+  /** Strict, with a default for every option. */
+  readonly options: Options
+  /** Asks nothing but `engine`, which is the setting's within its window. @throws KvfoldError */
+  answer(engine: SampleEngine, setting: AgentSetting, options: Static<Options>): Promise<Answered>
+}
+
+/** A number of tokens or things, with the default of the paper. */
+export const count = (standard: number) => Type.Integer({ minimum: 1, default: standard })
+
+/** @throws KvfoldError eval/bad-agent naming the option */
+export function makeAgent<Options extends TObject>(definition: AgentDefinition<Options>, given: unknown): EvalAgent {
+  const { kind, title } = definition
+  const read = checked(definition.options, given)
+  if (!read.ok)
+    throw new KvfoldError('eval/bad-agent', `The options of agent ${kind} cannot be used: ${allInWords(read.faults, 'options')}.`)
+  const options = read.value
+  return { kind, title, options: { ...options }, answer: (setting) => answer(definition, setting, options) }
+}
+
+/** What an agent without tools makes of its last step. */
+export const answered = ({ message, finish }: EngineReply, details: Answered['details']): Answered => ({
+  answer: message.content,
+  end: finish === 'length' ? 'length' : 'stop',
+  calls: [],
+  refusedCalls: 0,
+  details,
+})
+
+async function answer<Options extends TObject>(
+  definition: AgentDefinition<Options>,
+  setting: AgentSetting,
+  options: Static<Options>,
+): Promise<Answered> {
+  const engine = new SampleEngine(setting)
+  try {
+    engine.refuseCancelled()
+    const outcome = await definition.answer(engine, setting, options)
+    if (outcome.end === 'cancelled') engine.refuseCancelled()
+    else return outcome
+    throw new KvfoldError('engine/cancelled', 'A step of the sample was cancelled by somebody else; run the sample again.')
+  } catch (error) {
+    // Wherever the caller's signal found the agent, it comes to the same.
+    if (setting.signal?.aborted === true && error instanceof KvfoldError && error.code === 'engine/cancelled')
+      return { answer: '', end: 'cancelled', calls: [], refusedCalls: 0, details: {} }
+    throw error
+  } finally {
+    engine.forgetAll()
+  }
+}
+
+// The engine as the agent of one sample uses it: within the sample's window, every step counted, everything forgotten at the end.
+
+/** Sampling of the sample, and what edits keep to: the same for every step of an agent. */
+export type SampleGeneration = Pick<EngineRequest, 'sampling' | 'contract'>
+
+/** What of an agent's setting the engine of a sample depends on. */
+export type SampleSetting = Pick<AgentSetting, 'engine' | 'name' | 'contract' | 'seed' | 'window' | 'signal'> & {
+  readonly task: Pick<AgentSetting['task'], 'temperature'>
+}
+
+export class SampleEngine extends EngineAround {
+  /** Tokens that a prompt and its answer may take. */
+  readonly window: number
+  readonly generation: SampleGeneration
+  readonly #name: string
+  readonly #signal: AbortSignal | undefined
+  readonly #conversations = new Set<ConversationId>()
+  #steps = 0
+
+  constructor({ engine, task, name, contract, seed, window, signal }: SampleSetting) {
+    super(engine)
+    this.window = Math.min(window, engine.info.context)
+    this.generation = { sampling: { temperature: task.temperature, seed }, ...(contract === undefined ? {} : { contract }) }
+    this.#name = name
+    this.#signal = signal
+  }
+
+  override get info(): EngineInfo {
+    return { ...this.engine.info, context: this.window }
+  }
+
+  /** Steps asked for so far: the next one's place in the record. */
+  get steps(): number {
+    return this.#steps
+  }
+
+  /** Ends with context/full when the window has no room for the prompt and a token after it. */
+  respond(request: EngineRequest): Generation {
+    this.#conversations.add(request.conversation)
+    // Where the window is all of the context, the engine itself sees to it, by its own count.
+    if (this.window === this.engine.info.context) return this.#asked(request)
+    const prompt = this.count(request.messages, request.tools ?? [], request.edits)
+    const room = this.window - prompt
+    if (room < 1)
+      return generationOf(() =>
+        Promise.reject(
+          new KvfoldError(
+            'context/full',
+            `The prompt takes ${prompt} tokens and the window has ${this.window}; take a smaller sample or a larger window.`,
+          ),
+        ),
+      )
+    return this.#asked({ ...request, maxTokens: Math.min(request.maxTokens ?? room, room) })
+  }
+
+  /** The id of a conversation of the sample's. */
+  conversation(label: string): ConversationId {
+    return conversationId(`${this.#name}/${label}`)
+  }
+
+  /**
+   * One step on messages of their own. Steps of one label share a cache: what their prompts have in common at the beginning is reused.
+   * @throws KvfoldError as the engine; engine/cancelled when the step was cancelled
+   */
+  async ask(
+    label: string,
+    messages: readonly ChatMessage[],
+    options: Pick<EngineRequest, 'maxTokens' | 'schema'>,
+  ): Promise<EngineReply> {
+    this.refuseCancelled()
+    const reply = await this.respond({
+      conversation: this.conversation(label),
+      messages,
+      ...this.generation,
+      ...options,
+      ...(this.#signal === undefined ? {} : { signal: this.#signal }),
+    }).reply
+    if (reply.finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'A step of the sample was cancelled.')
+    return reply
+  }
+
+  /** Tokens of a text within a message: what it adds to an empty one. */
+  countText(text: string): number {
+    return this.#countAlone(text) - (this.#empty ??= this.#countAlone(''))
+  }
+
+  /** @throws KvfoldError engine/cancelled when the sample was cancelled */
+  refuseCancelled(): void {
+    if (this.#signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The sample was cancelled.')
+  }
+
+  /** Drops the cells of all its conversations. */
+  forgetAll(): void {
+    for (const conversation of this.#conversations) this.forget(conversation)
+  }
+
+  #empty: number | undefined
+
+  #asked(request: EngineRequest): Generation {
+    this.#steps++
+    return this.engine.respond(request)
+  }
+
+  #countAlone(content: string): number {
+    return this.engine.count([{ role: 'user', content }], [])
+  }
+}
+
+// What the baselines say to the model: to the effect of the originals' prompts, in our own words.
+
+/** Answer from retrieved passages and nothing else (Sculptor, D.4: RAG), the best passage first. */
+export const passagesPrompt = (question: string, passages: readonly string[]): readonly ChatMessage[] => [
+  {
+    role: 'system',
+    content:
+      'You answer questions about a long text of which you see a few passages. They were picked by a search, the most relevant first. ' +
+      'Answer strictly from these passages and in the form that is asked for. Use nothing that you know from elsewhere.',
+  },
+  { role: 'user', content: `Passages:\n\n${passages.map((passage) => passage.trim()).join('\n\n')}\n\nQuestion:\n${question}` },
+]
+
+/** Rewrite the memory after one more part of the text (MemAgent). What stays the same in all calls comes first. */
+export const memoryPrompt = (question: string, memory: string, part: string): readonly ChatMessage[] => [
+  {
+    role: 'user',
+    content:
+      'You read a long text part by part and keep a memory of what is needed to solve a problem about it. Below are the problem, your ' +
+      'memory so far and the next part of the text. Write the whole memory anew: keep everything in it that is still of use, and add ' +
+      'what this part has to say about the problem. You will not see this part again.\n\n' +
+      `Problem:\n${question}\n\nMemory:\n${memoryOr(memory)}\n\nNext part:\n${part.trim()}\n\nThe new memory:`,
+  },
+]
+
+/** Answer from the memory alone (MemAgent). */
+export const fromMemoryPrompt = (question: string, memory: string): readonly ChatMessage[] => [
+  {
+    role: 'user',
+    content:
+      'You have read a long text and kept a memory of it. Solve the problem by what the memory says, and answer in the form that is ' +
+      `asked for.\n\nProblem:\n${question}\n\nMemory:\n${memoryOr(memory)}\n\nYour answer:`,
+  },
+]
+
+const memoryOr = (memory: string): string => (memory.trim() === '' ? '(nothing yet)' : memory)
+
+/** Facts of one part of the text that bear on the question (Mem0, its extraction turned from a user's likings to a document, D.4). */
+export const factsPrompt = (question: string, part: string): readonly ChatMessage[] => [
+  {
+    role: 'system',
+    content:
+      'You collect facts from a document. From the part you are shown, take every fact that may help to answer the question. Write each ' +
+      'as a short sentence that can be understood alone, with names, numbers and words exactly as they stand there. Add nothing. Reply ' +
+      'with JSON alone: {"facts": ["...", "..."]}; {"facts": []} when there are none.',
+  },
+  { role: 'user', content: `Question:\n${question}\n\nPart of the document:\n${part.trim()}` },
+]
+
+/** A fact as the model is shown it, under a small number instead of its real id. */
+interface NumberedFact {
+  readonly id: string
+  readonly text: string
+}
+
+/** What new facts change about those that are stored (Mem0). */
+export const decisionsPrompt = (stored: readonly NumberedFact[], facts: readonly string[]): readonly ChatMessage[] => [
+  {
+    role: 'system',
+    content:
+      'You keep a store of facts in order. You see stored facts, each with an id, and new facts. Decide what is to be done, one entry a ' +
+      'decision: ADD a new fact that the store has nothing about (id: an empty text); UPDATE a stored fact that a new one corrects or ' +
+      'says more about (its id, and the full new text); DELETE a stored fact that a new one shows to be wrong (its id); NONE for a stored ' +
+      'fact that stays as it is (its id). Reply with JSON alone: {"decisions": [{"event": "ADD", "id": "", "text": "..."}]}.',
+  },
+  { role: 'user', content: `Stored facts:\n${JSON.stringify(stored)}\n\nNew facts:\n${JSON.stringify(facts)}` },
+]
+
+/** Answer from the facts that were found (Mem0), the best first. */
+export const fromFactsPrompt = (question: string, facts: readonly string[]): readonly ChatMessage[] => [
+  {
+    role: 'system',
+    content:
+      'You answer questions about a long document from facts that were collected from it, the most relevant first. Answer from these facts ' +
+      'and in the form that is asked for.',
+  },
+  {
+    role: 'user',
+    content: `Facts:\n${facts.length === 0 ? '(none)' : facts.map((fact) => `- ${fact}`).join('\n')}\n\nQuestion:\n${question}`,
+  },
+]

@@ -1,0 +1,122 @@
+/** Owns which agents there are, for which of them the built-in model was trained, and those that are sessions of ours: `sculptor` with the six context tools, `plain` without any. */
+import Type from 'typebox'
+import { plain, sculptor, type SystemPrompt, systemPrompts } from '../../runtime/agents/sculptor.js'
+import { MAX_CALLS, type Session } from '../../runtime/agents/session.js'
+import type { ToolCall } from '../../runtime/chat/message.js'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { strict } from '../../runtime/core/schema.js'
+import { type AgentKind, agentKinds, type AgentSetting, type Answered, type CalledTool, type EvalAgent } from '../agent.js'
+import type { TaskName } from '../task.js'
+import { type AgentDefinition, count, makeAgent, type SampleEngine } from './define.js'
+import { mem0, memAgent } from './memory.js'
+import { ragBm25, ragDense } from './rag.js'
+
+// The agents that are sessions of ours: `sculptor` with the six context tools, `plain` without any.
+
+// The agent that manages its own context with the six tools (Sculptor, sections 2 and 4).
+
+const prompts = Object.keys(systemPrompts) as SystemPrompt[]
+
+const SculptorOptions = strict({
+  /** Which system prompt; `task`: the one that the task names. */
+  prompt: Type.Enum(['task', ...prompts], { default: 'task' }),
+  /** Calls of the turn. */
+  maxCalls: count(MAX_CALLS),
+  /** Whether the first step has to call a tool. */
+  firstStep: Type.Enum(['required', 'auto'], { default: 'required' }),
+  /** Whether folds in an order that costs more than it need get a line of advice. */
+  hints: Type.Boolean({ default: false }),
+})
+
+const sculptorAgent: AgentDefinition<typeof SculptorOptions> = {
+  kind: 'sculptor',
+  title: 'Sculptor',
+  options: SculptorOptions,
+  answer: async (engine, setting, { prompt, ...turn }) => {
+    const { task } = setting
+    const session = sculptor({
+      engine,
+      id: engine.conversation('turn'),
+      prompt: prompt === 'task' ? task.prompt : prompt,
+      ...turn,
+      generation: { ...engine.generation, maxTokens: task.maxTokens },
+    })
+    const outcome = await answerBy(session, engine, setting)
+    const states = session.conversation.fragments.map(({ state }) => state.kind)
+    const standing = (kind: (typeof states)[number]) => states.filter((state) => state === kind).length
+    return {
+      ...outcome,
+      details: { fragments: states.length, folded: standing('folded'), summarised: standing('summarised') },
+    }
+  },
+}
+
+// The agent that reads all of the sample and answers in one step: no tools, no system message.
+
+const PlainOptions = strict({})
+
+const plainAgent: AgentDefinition<typeof PlainOptions> = {
+  kind: 'plain',
+  title: 'Plain',
+  options: PlainOptions,
+  answer: (engine, setting) => {
+    const generation = { ...engine.generation, maxTokens: setting.task.maxTokens }
+    return answerBy(plain({ engine, id: engine.conversation('turn'), generation }), engine, setting)
+  },
+}
+
+// A sample put to a session of ours: its messages, one turn, and the turn's calls as the log counts them.
+
+/** `session` is on `engine`. @throws KvfoldError what the engine throws */
+export async function answerBy(session: Session, engine: SampleEngine, { sample, signal }: AgentSetting): Promise<Answered> {
+  for (const message of sample.messages) session.conversation.add(message)
+  const calls: CalledTool[] = []
+  const carriedOut = new Set<ToolCall>()
+  let step = 0
+  const outcome = await session.resume({
+    ...(signal === undefined ? {} : { signal }),
+    onEvent: (event) => {
+      if (event.type === 'step') step = engine.steps
+      if (event.type === 'call') carriedOut.add(event.call)
+      if (event.type !== 'result' || !carriedOut.has(event.call)) return
+      calls.push({ step, name: event.call.name, failed: event.failed, modifies: event.modifies })
+    },
+  })
+  return {
+    answer: outcome.answer,
+    // Nobody else's tools: an answer never ends with calls that are left to others.
+    end: outcome.end === 'tool-calls' ? 'stop' : outcome.end,
+    calls,
+    refusedCalls: outcome.refusedCalls,
+    details: {},
+  }
+}
+
+const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
+  plain: (options) => makeAgent(plainAgent, options),
+  sculptor: (options) => makeAgent(sculptorAgent, options),
+  'rag-bm25': (options) => makeAgent(ragBm25, options),
+  'rag-dense': (options) => makeAgent(ragDense, options),
+  memagent: (options) => makeAgent(memAgent, options),
+  mem0: (options) => makeAgent(mem0, options),
+}
+
+/**
+ * The agent, with the paper's defaults for what `options` leaves out (Sculptor, D.4). It may answer any number of samples at once.
+ * @throws KvfoldError eval/bad-agent for an unknown kind, or naming the option that cannot be used
+ */
+export function openAgent(kind: AgentKind, options: Readonly<Record<string, unknown>> = {}): EvalAgent {
+  if (!Object.hasOwn(makers, kind))
+    throw new KvfoldError('eval/bad-agent', `There is no agent ${JSON.stringify(kind)}; the agents are ${agentKinds.join(', ')}.`)
+  return makers[kind](options)
+}
+
+/** Agents that cannot answer without `AgentSetting.embedder`. */
+export const embeddingAgents: readonly AgentKind[] = ['rag-dense', 'mem0']
+
+/** Tasks of the built-in model's training. */
+const learned: readonly TaskName[] = ['pi-llm', 'needles', 'mrcr']
+
+/** Whether the built-in model has seen this agent's prompts on this task in training: it says nothing about an agent where it has not. */
+export const isBuiltinTrained = (agent: AgentKind, task: TaskName): boolean =>
+  learned.includes(task) && (agent === 'plain' || agent === 'sculptor')

@@ -1,0 +1,208 @@
+/** Owns the agents that answer from passages they retrieve: by BM25 or by vectors (Sculptor, D.4). */
+import Type from 'typebox'
+import { strict } from '../../runtime/core/schema.js'
+import type { AgentSetting, Answered } from '../agent.js'
+import type { TaskSample } from '../task.js'
+import { type AgentDefinition, answered, count, passagesPrompt, type SampleEngine } from './define.js'
+import { CountedEmbedder, likeness } from './embedders.js'
+import { type TextChunk, fitting, LongText } from './long-text.js'
+
+// What the retrieving agents share: the text in chunks, the query, and the answer from the chunks that rank best.
+
+/** Tokens that a question made of the text's ends takes from each (Sculptor, D.4). */
+export const END_TOKENS = 500
+
+export const retrievalOptions = {
+  chunkTokens: count(200),
+  /** Chunks are added, the best first, until they have so many tokens. */
+  retrievedTokens: count(1500),
+  /** What chunks are compared with: the sample's question, or the first and last `endTokens` of the text. Without a question always those. */
+  query: Type.Enum(['question', 'ends'], { default: 'question' }),
+  endTokens: count(END_TOKENS),
+}
+
+export interface RetrievalOptions {
+  readonly chunkTokens: number
+  readonly retrievedTokens: number
+  readonly query: 'question' | 'ends'
+  readonly endTokens: number
+}
+
+/** Scores of chunks for a query, higher is better. */
+export type Rank = (
+  query: string,
+  chunks: readonly string[],
+) => Promise<{ readonly order: readonly number[]; readonly details: Answered['details'] }>
+
+/** @throws KvfoldError what the engine or the ranking throws; context/full when not one chunk fits beside the question */
+export async function answerFromBest(
+  engine: SampleEngine,
+  { sample, task }: AgentSetting,
+  options: RetrievalOptions,
+  rank: Rank,
+): Promise<Answered> {
+  const text = new LongText(sample.context, engine)
+  const chunks = await text.chunks(options.chunkTokens)
+  const query = options.query === 'ends' ? pseudoQuery(text, options.endTokens) : questionOf(sample, text, options.endTokens)
+  const { order, details } = await rank(
+    query,
+    chunks.map((chunk) => chunk.text),
+  )
+  const best = bestUpTo(
+    order.map((index) => chunks[index]!),
+    options.retrievedTokens,
+  )
+  const promptOf = (passages: readonly TextChunk[]) =>
+    passagesPrompt(
+      sample.question,
+      passages.map((passage) => passage.text),
+    )
+  const passages = fitting(engine, best, promptOf, task.maxTokens)
+  const reply = await engine.ask('answer', promptOf(passages), { maxTokens: task.maxTokens })
+  return answered(reply, {
+    contextTokens: text.tokens,
+    chunks: chunks.length,
+    passages: passages.length,
+    passageTokens: passages.reduce((sum, { tokens }) => sum + tokens, 0),
+    ...details,
+  })
+}
+
+/** The sample's question, or one made of the text's ends where there is none. */
+export const questionOf = ({ question }: TaskSample, text: LongText, endTokens: number): string =>
+  question.trim() === '' ? pseudoQuery(text, endTokens) : question
+
+const pseudoQuery = (text: LongText, each: number): string =>
+  text
+    .ends(each)
+    .map((end) => end.trim())
+    .join('\n')
+    .trim()
+
+/** From the first on until there are `enough` tokens; the last one may go beyond, as in LongBench. */
+function bestUpTo(ranked: readonly TextChunk[], enough: number): readonly TextChunk[] {
+  let tokens = 0
+  const end = ranked.findIndex((chunk) => (tokens += chunk.tokens) >= enough)
+  return end < 0 ? ranked : ranked.slice(0, end + 1)
+}
+
+// * Owns the ranking of texts by the words they share with a query: Okapi BM25 as the package rank_bm25 has it, which LongBench's retrieval runs.
+// A search library will not do: those (minisearch, for one) score by BM25+ with another idf, which ranks otherwise.
+
+export interface Bm25Options {
+  /** Where repetition ceases to count. Default 1.5. */
+  readonly k1?: number
+  /** How much length counts, 0..1. Default 0.75. */
+  readonly b?: number
+  /** What terms in more than half of the texts weigh, as a share of the mean idf. Default 0.25. */
+  readonly epsilon?: number
+}
+
+interface Posting {
+  readonly text: number
+  readonly frequency: number
+}
+
+export class Bm25 {
+  readonly #postings = new Map<string, Posting[]>()
+  readonly #lengths: readonly number[]
+  readonly #meanLength: number
+  readonly #commonIdf: number
+  readonly #k1: number
+  readonly #b: number
+
+  /** @param texts the terms of each */
+  constructor(texts: readonly (readonly string[])[], { k1 = 1.5, b = 0.75, epsilon = 0.25 }: Bm25Options = {}) {
+    this.#k1 = k1
+    this.#b = b
+    this.#lengths = texts.map(({ length }) => length)
+    this.#meanLength = this.#lengths.reduce((sum, length) => sum + length, 0) / texts.length
+    for (const [text, terms] of texts.entries())
+      for (const [term, frequency] of frequenciesOf(terms)) {
+        const postings = this.#postings.get(term) ?? []
+        this.#postings.set(term, postings)
+        postings.push({ text, frequency })
+      }
+    const idfs = [...this.#postings.values()].map((postings) => this.#idf(postings))
+    this.#commonIdf = (epsilon * idfs.reduce((sum, idf) => sum + idf, 0)) / Math.max(1, idfs.length)
+  }
+
+  /** Every text's score; a term that stands twice in the query counts twice. */
+  scores(query: readonly string[]): Float64Array {
+    const scores = new Float64Array(this.#lengths.length)
+    for (const [term, times] of frequenciesOf(query)) {
+      const postings = this.#postings.get(term) ?? []
+      const idf = this.#idf(postings)
+      const weight = times * (idf < 0 ? this.#commonIdf : idf) * (this.#k1 + 1)
+      for (const { text, frequency } of postings) {
+        const length = this.#lengths[text]! / this.#meanLength
+        scores[text]! += (weight * frequency) / (frequency + this.#k1 * (1 - this.#b + this.#b * length))
+      }
+    }
+    return scores
+  }
+
+  /** Negative for a term in more than half of the texts. */
+  #idf({ length }: readonly Posting[]): number {
+    return Math.log(this.#lengths.length - length + 0.5) - Math.log(length + 0.5)
+  }
+}
+
+/** Words in lower case; Chinese characters are words of their own. */
+export const wordsOf = (text: string): string[] =>
+  text.toLowerCase().match(/\p{Script=Han}|(?:(?!\p{Script=Han})[\p{L}\p{N}\p{M}_])+/gu) ?? []
+
+/** Indexes by score, the best first; the earlier of two that are equal. */
+export const bestFirst = (scores: ArrayLike<number>): number[] =>
+  Array.from(scores, (_, index) => index).sort((one, other) => scores[other]! - scores[one]! || one - other)
+
+function frequenciesOf(terms: readonly string[]): Map<string, number> {
+  const frequencies = new Map<string, number>()
+  for (const term of terms) frequencies.set(term, (frequencies.get(term) ?? 0) + 1)
+  return frequencies
+}
+
+// The agent that answers from passages picked by BM25 (Sculptor, D.4, after LongBench's retrieval).
+
+const RagBm25Options = strict({
+  ...retrievalOptions,
+  /** What is counted. LongBench's code hands its chunks to BM25 as strings, which counts characters; words are what it must have meant. */
+  terms: Type.Enum(['words', 'characters'], { default: 'words' }),
+  k1: Type.Number({ minimum: 0, default: 1.5 }),
+  b: Type.Number({ minimum: 0, maximum: 1, default: 0.75 }),
+  epsilon: Type.Number({ minimum: 0, default: 0.25 }),
+})
+
+export const ragBm25: AgentDefinition<typeof RagBm25Options> = {
+  kind: 'rag-bm25',
+  title: 'RAG (BM25)',
+  options: RagBm25Options,
+  answer: (engine, setting, options) => {
+    const termsOf = options.terms === 'words' ? wordsOf : (text: string) => Array.from(text)
+    return answerFromBest(engine, setting, options, (query, chunks) => {
+      const scores = new Bm25(chunks.map(termsOf), options).scores(termsOf(query))
+      return Promise.resolve({ order: bestFirst(scores), details: {} })
+    })
+  },
+}
+
+// The agent that answers from passages whose vectors are nearest to the question's (Sculptor, D.4).
+
+const DenseOptions = strict({
+  ...retrievalOptions,
+  /** Put before the query, for embedders that were trained with an instruction there. */
+  queryPrefix: Type.String({ default: '' }),
+})
+
+export const ragDense: AgentDefinition<typeof DenseOptions> = {
+  kind: 'rag-dense',
+  title: 'RAG (embeddings)',
+  options: DenseOptions,
+  answer: (engine, setting, options) => {
+    const embedder = CountedEmbedder.of(setting, 'rag-dense')
+    return answerFromBest(engine, setting, options, async (query, chunks) => {
+      const [asked, ...vectors] = await embedder.embed([options.queryPrefix + query, ...chunks])
+      return { order: bestFirst(vectors.map((vector) => likeness(asked!, vector))), details: embedder.details }
+    })
+  },
+}

@@ -1,0 +1,279 @@
+/**
+ * Owns the study of attention on PI-LLM: which prompts are looked at, in which order, what is checked before the first one; and the watch over an
+ * agent's whole turn.
+ */
+import { freshConversation } from '../runtime/core/ids.js'
+import { sculptor } from '../runtime/agents/sculptor.js'
+import { MARKERS, massOn, messageSet, overall } from '../runtime/attention/measurement.js'
+import { changeOf } from './attention/pairs.js'
+import { place, type PlacedSpans } from '../runtime/attention/places.js'
+import {
+  type EpisodeRecord,
+  type EpisodeShare,
+  type EpisodeStep,
+  type PromptRecord,
+  recordName,
+  type RecordedOptions,
+  type StudyRecord,
+} from './attention/run-folder.js'
+import { mean } from '../runtime/core/mean.js'
+import { KvfoldError } from '../runtime/core/errors.js'
+import { length, overlaps } from '../runtime/core/span.js'
+import type { AttentionPattern, KeySet } from '../runtime/engine/attention.js'
+import { EngineAround, type EngineReply, type EngineRequest, type Generation } from '../runtime/engine/engine.js'
+import type { LlamaEngine } from '../runtime/engine/llama.js'
+import { LONGEST_ANSWER, lookAtPrompt, lookAtValue, type PiLookOptions, type PiPrompt } from './pi-attention.js'
+import { piSample, type PiSample, piScore, type PiWords } from './pi-llm.js'
+
+export interface ValueStudyOptions extends PiLookOptions {
+  readonly words: PiWords
+  /** Updates of every key, in the comparison of folded and complete. */
+  readonly n: number
+  /** Default: all there are words for. */
+  readonly keys?: number
+  /** One prompt each. */
+  readonly seeds: readonly number[]
+  /** Updates in the curve of interference; the first of the seeds are used. Default: none. */
+  readonly updates?: readonly number[]
+  /** Whether an agent's turn is watched, too, on the first seed. Default false. */
+  readonly episode?: boolean
+  /** What is done already, and where to keep what is done. Default: nothing, and nowhere. */
+  readonly keep?: Keeper
+  /** Called before each part and after the last one. */
+  readonly onProgress?: (done: number, total: number, next: string) => void
+}
+
+/** A RunFolder is one. */
+export interface Keeper {
+  readonly records: readonly StudyRecord[]
+  has(record: Pick<StudyRecord, 'part' | 'n' | 'seed'>): boolean
+  add(record: StudyRecord): void
+}
+
+/** Seeds of each point of the curve. */
+export const CURVE_SEEDS = 5
+
+/**
+ * Looks at everything that is not kept yet. Calls must not overlap on one engine, which must have been loaded with `attention`.
+ * @returns all records asked for
+ * @throws KvfoldError attention/bad-request, attention/unavailable, context/full, eval/bad-data before the first look; engine/cancelled
+ */
+export async function studyValues(options: ValueStudyOptions): Promise<readonly StudyRecord[]> {
+  const { keep = inMemory(), onProgress, signal } = options
+  const parts = partsOf(options)
+  refuse(options, parts)
+  for (const [index, part] of parts.entries()) {
+    if (keep.has(part)) continue
+    if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The study was interrupted.')
+    onProgress?.(index, parts.length, recordName(part))
+    keep.add(await recordOf(part, options, keep))
+  }
+  onProgress?.(parts.length, parts.length, 'done')
+  const wanted = new Set(parts.map(recordName))
+  return keep.records.filter((record) => wanted.has(recordName(record)))
+}
+
+/** What the records of a study depend on beside the model: runs that agree on it can be put together. Seeds and parts may differ. */
+export function runOptions({ n, keys, words, contracts, blend, mode, layers, heads }: ValueStudyOptions): RecordedOptions {
+  return {
+    n,
+    keys: keys ?? words.keys.length,
+    contracts,
+    blend: contracts.includes('blend') ? (blend ?? 'default') : null,
+    mode,
+    placebo: 'made-up words, updates of unasked keys',
+    layers: layers ?? 'all',
+    heads: heads ?? 'all',
+  }
+}
+
+function inMemory(): Keeper {
+  const records: StudyRecord[] = []
+  return {
+    records,
+    has: (part) => records.some((record) => recordName(record) === recordName(part)),
+    add: (record) => records.push(record),
+  }
+}
+
+type StudyPart = Pick<StudyRecord, 'part' | 'n' | 'seed'>
+
+function partsOf({ n, seeds, updates = [], episode = false }: ValueStudyOptions): StudyPart[] {
+  const [first] = seeds
+  const curve = seeds.slice(0, CURVE_SEEDS)
+  const prompts = (of: number, from: readonly number[]) => from.map((seed): StudyPart => ({ part: 'prompt', n: of, seed }))
+  return [
+    ...prompts(n, seeds),
+    ...(first === undefined ? [] : [{ part: 'heat-map', n, seed: first } as const]),
+    ...(first === undefined || !episode ? [] : [{ part: 'episode', n, seed: first } as const]),
+    ...updates.filter((of) => of !== n).flatMap((of) => prompts(of, curve)),
+  ]
+}
+
+const sampleOf = ({ n, seed }: StudyPart, { words, keys }: ValueStudyOptions): PiSample =>
+  piSample({ words, updates: n, seed, ...(keys === undefined ? {} : { keys }) })
+
+/** Everything that can be known to fail, before the work starts. */
+function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
+  const { engine, contracts, layers, heads, seeds, mode } = options
+  const { modelInfo, abilities, info } = engine
+  if (seeds.length === 0 || new Set(seeds).size < seeds.length)
+    throw new KvfoldError('attention/bad-request', 'A study needs seeds, each of them once.')
+  if (contracts.length === 0) throw new KvfoldError('attention/bad-request', 'A study needs a contract to fold under.')
+  const missing = contracts.find((contract) => !abilities.contracts.includes(contract))
+  if (missing !== undefined)
+    throw new KvfoldError(
+      'attention/bad-request',
+      `Folds cannot be carried out under ${missing} here: ${abilities.refusal ?? ''}.`,
+    )
+  refuseBeyond('layer', layers, modelInfo.layers)
+  refuseBeyond('head', heads, modelInfo.heads)
+  // Prompts of one size differ by a few tokens at most: one of each stands for all.
+  const sizes = new Map(parts.map((part) => [part.n, part]))
+  for (const [n, part] of sizes) {
+    const sample = sampleOf(part, options)
+    const answer = { role: 'assistant', content: sample.answer } as const
+    const prompt = engine.count([{ role: 'user', content: sample.prompt }, answer], [])
+    const needed = prompt + (mode === 'generated' ? LONGEST_ANSWER : 0)
+    if (needed > info.context)
+      throw new KvfoldError(
+        'context/full',
+        `A prompt with ${n} updates and its answer need ${needed} tokens, and the context has ${info.context} cells; ask for fewer updates or keys, or for a larger --context.`,
+      )
+  }
+}
+
+/** @throws KvfoldError attention/bad-request for a layer or head that the model does not have */
+export function refuseBeyond(what: 'layer' | 'head', asked: readonly number[] | undefined, there: number): void {
+  const wrong = asked?.find((one) => !Number.isSafeInteger(one) || one < 0 || one >= there)
+  if (wrong !== undefined)
+    throw new KvfoldError(
+      'attention/bad-request',
+      `There is no ${what} ${wrong}; the model has ${there}, from 0 to ${there - 1}.`,
+    )
+}
+
+async function recordOf({ part, n, seed }: StudyPart, options: ValueStudyOptions, keep: Keeper): Promise<StudyRecord> {
+  const prompt: PiPrompt = { n, seed, sample: sampleOf({ part, n, seed }, options) }
+  switch (part) {
+    case 'prompt':
+      return lookAtPrompt(prompt, n === options.n, options)
+    case 'episode':
+      return watchEpisode(prompt, options)
+    case 'heat-map':
+      return lookAtValue(prompt, typicalKey(prompt, options, keep), options)
+  }
+}
+
+/** The pair whose change is the middle one of its prompt. */
+function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOptions, keep: Keeper): string {
+  const record = keep.records.find((one): one is PromptRecord => one.part === 'prompt' && one.n === n && one.seed === seed)
+  const pairs = record?.comparisons.find(({ contract }) => contract === contracts[0])?.pairs ?? []
+  const changed = pairs.flatMap((pair) => {
+    const change = changeOf(pair, 'reading') ?? changeOf(pair, 'value')
+    return change === null ? [] : [{ key: pair.key, change }]
+  })
+  changed.sort((a, b) => a.change - b.change)
+  return changed[changed.length >> 1]?.key ?? sample.keys[0]!
+}
+
+// Watching an agent's whole turn: after each step, how much its generated tokens looked at every message so far.
+
+/** A step that goes on for longer has lost its way. */
+const LONGEST_STEP = 512
+
+/** The agent folds and answers by itself, under the first contract. @throws KvfoldError engine/cancelled, and as the engine */
+async function watchEpisode({ n, seed, sample }: PiPrompt, options: PiLookOptions): Promise<EpisodeRecord> {
+  const { engine, contracts, blend, signal } = options
+  const watched = new WatchedEngine(engine, options)
+  const [contract = 'exact'] = contracts
+  const generation = {
+    sampling: { temperature: 0 },
+    maxTokens: LONGEST_STEP,
+    contract,
+    ...(contract === 'blend' && blend !== undefined ? { blend } : {}),
+  }
+  const session = sculptor({ engine: watched, id: freshConversation(), prompt: 'pi-llm', generation })
+  try {
+    const outcome = await session.ask(sample.prompt, signal === undefined ? {} : { signal })
+    if (outcome.end === 'cancelled') throw new KvfoldError('engine/cancelled', 'The study was interrupted.')
+    return {
+      part: 'episode',
+      n,
+      seed,
+      steps: watched.steps.map((step, index) => ({ step: index, ...step })),
+      right: piScore(sample, outcome.answer).correct,
+      asked: sample.keys.length,
+    }
+  } finally {
+    session.forget()
+  }
+}
+
+/** An engine that asks for attention on every step: from all generated tokens to every message. */
+class WatchedEngine extends EngineAround<LlamaEngine> {
+  readonly steps: Omit<EpisodeStep, 'step'>[] = []
+
+  constructor(
+    engine: LlamaEngine,
+    private readonly options: Pick<PiLookOptions, 'layers' | 'heads'>,
+  ) {
+    super(engine)
+  }
+
+  respond(request: EngineRequest): Generation {
+    const { engine, options } = this
+    const prompt = place(engine.format, request, [])
+    const generation = engine.respond({
+      ...request,
+      attention: {
+        queries: { generated: true },
+        keys: keysOf(prompt),
+        ...(options.layers === undefined ? {} : { layers: options.layers }),
+        ...(options.heads === undefined ? {} : { heads: options.heads }),
+      },
+    })
+    const reply = generation.reply.then((done) => {
+      if (done.attention !== undefined) this.steps.push(stepOf(done, prompt, done.attention))
+      return done
+    })
+    // Whoever awaits the reply hears of its failure; nobody may be waiting yet.
+    reply.catch(() => undefined)
+    return { reply, [Symbol.asyncIterator]: () => generation[Symbol.asyncIterator]() }
+  }
+}
+
+function keysOf({ messages, markers }: PlacedSpans): KeySet[] {
+  return messages.flatMap(({ index, span }) => {
+    const hidden = markers.filter((marker) => overlaps(marker, span))
+    return [
+      ...(length(span) > 0 ? [{ name: messageSet(index), tokens: [span] }] : []),
+      ...(hidden.length > 0 ? [{ name: markersOf(index), tokens: hidden }] : []),
+    ]
+  })
+}
+
+const markersOf = (index: number): string => `${MARKERS} ${index}`
+
+function stepOf({ message }: EngineReply, prompt: PlacedSpans, pattern: AttentionPattern): Omit<EpisodeStep, 'step'> {
+  const queries = [...pattern.queries]
+  const mass = (key: string): number => {
+    const map = massOn(pattern, queries, key)
+    return map === null ? 0 : overall(map)
+  }
+  const shares = prompt.messages.flatMap(({ index, role, span }): EpisodeShare[] =>
+    length(span) === 0
+      ? []
+      : [{ message: index, role, tokens: length(span), mass: mass(messageSet(index)), markers: mass(markersOf(index)) }],
+  )
+  const average = (of: Float32Array): number => (of.length === 0 ? 0 : mean(of))
+  return {
+    calls: (message.toolCalls ?? []).map(({ name }) => name),
+    text: message.content.slice(0, 200),
+    queries: queries.length,
+    shown: prompt.tokens.length,
+    shares,
+    own: average(pattern.total.data) - shares.reduce((sum, share) => sum + share.mass, 0),
+    sink: average(pattern.sink.data),
+  }
+}

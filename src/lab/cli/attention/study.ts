@@ -1,0 +1,217 @@
+/** Owns what attention studies share: their options, the engine they run on, flash attention off from the start, and what a study says in the terminal. */
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import type { FindingFigure, Finding, StudySummary } from '../../attention/findings.js'
+import { type Contract, CONTRACTS } from '../../../runtime/core/contract.js'
+import { KvfoldError } from '../../../runtime/core/errors.js'
+import { LlamaEngine } from '../../../runtime/engine/llama.js'
+import { duration, percent, probability, signed } from '../../../runtime/figures/numbers.js'
+import { left, right, table, terminal } from '../../../runtime/figures/table.js'
+import { addModelOptions, integers, type ModelFlags } from '../../../runtime/cli/options.js'
+import { modelPath, nativeLibrary, optionsOf } from '../../../runtime/cli/runtime.js'
+import type { Shell } from '../../../runtime/cli/shell.js'
+import type { Terminal } from '../../../runtime/cli/terminal.js'
+
+export interface StudyFlags extends Omit<ModelFlags, 'contract'> {
+  readonly contract: readonly Contract[]
+  readonly layers?: readonly number[]
+  readonly out?: string
+  readonly json?: true
+}
+
+/** The options of `addModelOptions`, but `--contract` takes a list; and what every study has. */
+export function addStudyOptions(command: Command): Command {
+  addModelOptions(command)
+  const contract = command.options.find(({ long }) => long === '--contract')
+  if (contract !== undefined) {
+    contract.argParser(contracts)
+    delete contract.argChoices
+    contract.description = `how folds are carried out, one or several of ${CONTRACTS.join(', ')}`
+    contract.default(CONTRACTS, CONTRACTS.join(','))
+    command.setOptionValueWithSource('contract', CONTRACTS, 'default')
+  }
+  return command
+    .addOption(new Option('--layers <list>', 'layers to look at, from 0 (default: all)').argParser(integers(0, 10_000)))
+    .option('--out <folder>', 'where results go; a run that was cut off goes on there')
+    .option('--json', 'a line of JSON at the end: what was found, and where the report is')
+}
+
+function contracts(text: string): Contract[] {
+  const names = [...new Set(text.split(',').map((part) => part.trim()))]
+  const wrong = names.find((name) => !(CONTRACTS as readonly string[]).includes(name))
+  if (wrong !== undefined) throw new InvalidArgumentError(`It must be one or several of ${CONTRACTS.join(', ')}, with commas.`)
+  return names as Contract[]
+}
+
+/** Loads the model for looking. The caller disposes the engine. @throws KvfoldError cli/bad-usage for `--flash-attention on`, and as LlamaEngine.load */
+export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Shell): Promise<LlamaEngine> {
+  if (flags.flashAttention === 'on')
+    throw new KvfoldError(
+      'cli/bad-usage',
+      'Flash attention never computes the weights that this command looks at; leave --flash-attention away.',
+    )
+  const settings = optionsOf({ ...flags, contract: 'exact' })
+  const path = await modelPath(flags.model, notes, interrupt.signal)
+  const native = await nativeLibrary(flags.gpu)
+  return LlamaEngine.load(native, path, { ...settings, flashAttention: 'off', attention: true, slots: 1 })
+}
+
+// What a study says in the terminal: progress while it runs, then its findings in a table and in words.
+
+/** Says how far a study is: redrawn in a terminal, a line a part elsewhere. */
+export class StudyProgress {
+  readonly #begun = performance.now()
+  #first: number | null = null
+
+  constructor(
+    private readonly notes: Terminal,
+    private readonly quiet: boolean,
+  ) {}
+
+  /** `done` of `total` parts are done, `next` begins. */
+  readonly say = (done: number, total: number, next: string): void => {
+    this.#first ??= done
+    const worked = done - this.#first
+    const spent = performance.now() - this.#begun
+    const left = worked === 0 || done === total ? '' : `, about ${duration((spent / worked) * (total - done))} left`
+    const text = `${done} of ${total} (${percent(done / total, 0)})${left}: ${next}`
+    if (this.notes.live) this.notes.frame([text], true)
+    else if (!this.quiet) this.notes.print(text)
+  }
+}
+
+/** A table, and the paper's row below ours. */
+export function findingLines({ findings, paper }: StudySummary, rule: string): string[] {
+  const columns = [
+    left('folded'),
+    left('from'),
+    ...[
+      'pairs',
+      'gain',
+      'mean %',
+      '95 %',
+      'alone %',
+      'excess %',
+      'placebo %',
+      'unasked %',
+      'others %',
+      'median %',
+      'range %',
+      'R2',
+      'p (t)',
+      'p (W)',
+      'below even',
+    ].map(right),
+  ]
+  const rows = findings.map((finding) => [
+    finding.contract,
+    finding.from === 'value' ? 'value' : 'predicting',
+    String(finding.pairs),
+    finding.improvedShare === null ? '-' : `${finding.improved} (${percent(finding.improvedShare.value)})`,
+    valueOf(finding.meanChange),
+    endsOf(finding.meanChange),
+    valueOf(finding.baselineMeanChange),
+    valueOf(finding.excessMeanChange),
+    valueOf(finding.placeboMeanChange),
+    valueOf(finding.unaskedMeanChange),
+    valueOf(finding.othersMeanChange),
+    valueOf(finding.medianChange),
+    finding.range === null ? '-' : finding.range.map(plain).join(' .. '),
+    finding.r2 === null ? '-' : finding.r2.value.toFixed(3),
+    ...testsOf(finding),
+    String(finding.belowEven),
+  ])
+  const theirs = [
+    ...[
+      '(the paper)',
+      'value',
+      String(paper.pairs),
+      `${paper.improved} (${percent(paper.improvedShare)})`,
+      plain(paper.meanChange),
+      ...['', '', '', '', '', ''],
+    ],
+    ...[plain(paper.medianChange), paper.range.map(plain).join(' .. '), String(paper.r2), paper.p],
+  ]
+  return [
+    ...terminal(table(columns, [...rows, theirs]), rule),
+    '',
+    "Change of the mean attention to a key's current value, folded against complete. from value: the answer's tokens of the value look, as in the paper; " +
+      'predicting: the token before them does. below even: pairs whose weight was less than an even share, so that percentages of it say little. ' +
+      'alone: what softmax arithmetic makes of it, every weight over what is left of 1 without the folded text; excess: observed less that. ' +
+      'placebo: as many tokens of made-up words folded in the same place; unasked: of updates of keys that nobody asks for. others: the mass on all other tokens of the stream that stay open. 95 %: bootstrap over prompts. p: over pairs, t test and Wilcoxon. The paper: Sculptor, section 4.3, another model.',
+    ...leftOut(findings),
+  ]
+}
+
+/** Pairs that could not be compared, by contract. */
+function leftOut(findings: readonly Finding[]): string[] {
+  return findings
+    .filter(({ from }) => from === 'value')
+    .flatMap(({ contract, counts }) => {
+      const parts = [
+        ...(counts['folded-away'] > 0 ? [`${counts['folded-away']} whose value is folded away`] : []),
+        ...(counts.unanswered > 0 ? [`${counts.unanswered} whose value an answer does not give`] : []),
+      ]
+      return parts.length === 0 ? [] : [`Left out under ${contract}: ${parts.join(', ')}.`]
+    })
+}
+
+const plain = (value: number): string => signed(value).replace('−', '-')
+const valueOf = (figure: FindingFigure | null): string => (figure === null ? '-' : plain(figure.value))
+const endsOf = (figure: FindingFigure | null): string =>
+  (figure?.interval ?? null) === null ? '-' : figure!.interval!.map(plain).join(' .. ')
+const testsOf = ({ overPairs: { t, wilcoxon } }: Finding): string[] =>
+  [t, wilcoxon].map((test) => (test === null ? '-' : probability(test.p)))
+
+/** What `--json` tells of a finding. */
+export const machineFinding = ({
+  pairs,
+  improved,
+  meanChange,
+  medianChange,
+  baselineMeanChange,
+  excessMeanChange,
+  baselineR2,
+  placeboMeanChange,
+  placeboBaselineMeanChange,
+  unaskedMeanChange,
+  unaskedBaselineMeanChange,
+  othersMeanChange,
+  range,
+  r2,
+  overPairs,
+  overSeeds,
+  ...rest
+}: Finding): object => ({
+  contract: rest.contract,
+  from: rest.from,
+  pairs,
+  improved,
+  meanChange: meanChange?.value ?? null,
+  meanInterval: meanChange?.interval ?? null,
+  medianChange: medianChange?.value ?? null,
+  medianInterval: medianChange?.interval ?? null,
+  baselineMeanChange: baselineMeanChange?.value ?? null,
+  excessMeanChange: excessMeanChange?.value ?? null,
+  excessInterval: excessMeanChange?.interval ?? null,
+  baselineR2: baselineR2?.value ?? null,
+  placeboMeanChange: placeboMeanChange?.value ?? null,
+  placeboBaselineMeanChange: placeboBaselineMeanChange?.value ?? null,
+  unaskedMeanChange: unaskedMeanChange?.value ?? null,
+  unaskedBaselineMeanChange: unaskedBaselineMeanChange?.value ?? null,
+  othersMeanChange: othersMeanChange?.value ?? null,
+  range,
+  r2: r2?.value ?? null,
+  p: overPairs.t?.p ?? null,
+  wilcoxon: overPairs.wilcoxon?.p ?? null,
+  seedP: overSeeds.t?.p ?? null,
+  seedWilcoxon: overSeeds.wilcoxon?.p ?? null,
+  excessSeedP: rest.excessOverSeeds.t?.p ?? null,
+  excessSeedWilcoxon: rest.excessOverSeeds.wilcoxon?.p ?? null,
+  byDistance: rest.byDistance.map(({ meanChange: change, excessMeanChange: excess, ...row }) => ({
+    ...row,
+    meanChange: change?.value ?? null,
+    excessMeanChange: excess?.value ?? null,
+  })),
+  counts: rest.counts,
+  belowEven: rest.belowEven,
+})

@@ -1,0 +1,17 @@
+/** Owns which commands the laboratory adds to the command line. */
+import type { Commands } from '../../runtime/cli/command-line.js'
+
+export const commands: Commands = {
+  'Talk to a model': {
+    demo: async () => (await import('./commands/demo.js')).addDemo,
+  },
+  'This machine': {
+    bench: async () => (await import('./commands/bench.js')).addBench,
+  },
+  Studies: {
+    attention: async () => (await import('./commands/attention.js')).addAttention,
+    eval: async () => (await import('./commands/eval.js')).addEval,
+    collect: async () => (await import('./commands/collect.js')).addCollect,
+    report: async () => (await import('./commands/report.js')).addReport,
+  },
+}

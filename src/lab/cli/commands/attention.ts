@@ -1,0 +1,145 @@
+/** `kvfold attention`: what folding does to where a model looks, on PI-LLM or on a transcript. */
+import { readFileSync } from 'node:fs'
+import { Option, type Command } from 'commander'
+import { RunFolder } from '../../attention/run-folder.js'
+import type { StudySummary } from '../../attention/findings.js'
+import { KvfoldError } from '../../../runtime/core/errors.js'
+import type { LlamaEngine } from '../../../runtime/engine/llama.js'
+import { runOptions, studyValues, type ValueStudyOptions } from '../../attention-study.js'
+import { ownWords, wordsFrom } from '../../pi-llm.js'
+import { addFile } from '../attention/file.js'
+import {
+  addStudyOptions,
+  findingLines,
+  loadForLooking,
+  machineFinding,
+  StudyProgress,
+  type StudyFlags,
+} from '../attention/study.js'
+import { integer, integers } from '../../../runtime/cli/options.js'
+import { weightsOf } from '../../../runtime/cli/runtime.js'
+import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
+
+interface PiFlags extends StudyFlags {
+  readonly n: number
+  readonly seeds: number
+  readonly seed: number
+  readonly keys?: number
+  readonly words?: string
+  readonly mode: 'teacher' | 'generated'
+  readonly updates?: readonly number[]
+  readonly episode?: true
+}
+
+const FOLDER = 'kvfold-attention'
+
+const PI_HELP = `
+Compares, for every key of a PI-LLM stream, how much attention its current value gets in the complete prompt and after three quarters of
+the stream have been folded (Sculptor, section 4.3). The folder gets summary.json, Parquet tables, SVG figures and report.html.
+In Python:
+
+  import pandas as pd                                   # with pyarrow or fastparquet
+  pairs = pd.read_parquet('${FOLDER}/pairs.parquet')
+  print(pairs[pairs.status == 'measured'].groupby(['n', 'contract']).change.describe())`
+
+export function addAttention(program: Command, shell: Shell): void {
+  const command = program
+    .command('attention')
+    .description('what folding does to where a model looks: weights, statistics, figures')
+  const pi = command
+    .command('pi-llm')
+    .description('the current values of a PI-LLM stream, complete and folded')
+    .option('--n <updates>', 'updates of every key', integer(1, 400), 32)
+    .option('--seeds <count>', 'prompts', integer(1, 10_000), 20)
+    .option('--seed <number>', 'seed of the first prompt; the others follow', integer(0, 0xffff_ffff), 2026)
+    .option('--keys <count>', 'keys, and so pairs, of a prompt (default: all, 46 of our own)', integer(1, 10_000))
+    .option('--words <file>', "keys and values from a JSON file {category: [value, ...]} instead of the project's own")
+    .addOption(
+      new Option('--mode <mode>', "whose answer looks: the right one, given (teacher), or the model's own (generated)")
+        .choices(['teacher', 'generated'])
+        .default('teacher'),
+    )
+    .option('--updates <list>', 'a curve of interference against updates, such as 2,4,8,16,32,64', integers(1, 400))
+    .option('--episode', 'watch a whole turn of the sculptor agent, too')
+  addStudyOptions(pi)
+    .addHelpText('after', PI_HELP)
+    .action((flags: PiFlags) => study(flags, shell))
+  addFile(command, shell)
+}
+
+async function study(flags: PiFlags, shell: Shell): Promise<void> {
+  const { out, notes, interrupt } = shell
+  const json = flags.json === true
+  const words = flags.words === undefined ? ownWords() : wordsFrom(flags.words)
+  const engine = await loadForLooking(flags, shell)
+  try {
+    const options: ValueStudyOptions = {
+      engine,
+      words,
+      n: flags.n,
+      seeds: Array.from({ length: flags.seeds }, (_, index) => flags.seed + index),
+      contracts: flags.contract,
+      mode: flags.mode === 'teacher' ? 'given' : 'generated',
+      updates: flags.updates ?? [],
+      episode: flags.episode === true,
+      signal: interrupt.signal,
+      ...(flags.keys === undefined ? {} : { keys: flags.keys }),
+      ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
+      ...(flags.layers === undefined ? {} : { layers: flags.layers }),
+    }
+    const model = await modelOf(engine)
+    const depends = { ...runOptions(options), model: model.fingerprint, words: flags.words ?? 'own', cache: cacheOf(flags) }
+    const keep = RunFolder.open(flags.out ?? FOLDER, depends)
+    const progress = new StudyProgress(notes, json)
+    const records = await studyValues({ ...options, keep, onProgress: progress.say })
+      .catch((error: unknown) => {
+        if (interrupt.interrupted) notes.print(`What is finished is kept in ${keep.path}; the same command goes on from there.`)
+        throw error
+      })
+      .finally(() => {
+        notes.close()
+      })
+    // What draws takes long to load, and only this needs it.
+    const { publish } = await import('../../attention/report.js')
+    const { summary, report } = publish(keep, {
+      model,
+      versions: versionsOf(engine),
+      date: new Date().toISOString(),
+      command: commandOf(shell),
+      options: { ...depends, seeds: options.seeds, updates: options.updates },
+      n: flags.n,
+      contracts: flags.contract,
+      records,
+    })
+    if (json) out.print(JSON.stringify(machineView(summary, report)))
+    else {
+      for (const line of findingLines(summary, out.unicode ? '─' : '-')) out.print(line)
+      out.print()
+      out.print(`Report: ${report}`)
+    }
+  } finally {
+    await engine.dispose()
+  }
+}
+
+/** The first contract's finding with the paper's measure stands at the top. */
+function machineView(summary: StudySummary, report: string): object {
+  const { findings, model, n, interference } = summary
+  const [first] = findings
+  if (first === undefined) throw new KvfoldError('internal/invariant', 'A study has no findings.')
+  return { ...machineFinding(first), n, model: model.name, findings: findings.map(machineFinding), interference, report }
+}
+
+async function modelOf(engine: LlamaEngine) {
+  const { info, modelInfo } = engine
+  return { name: info.model, fingerprint: await weightsOf(engine), layers: modelInfo.layers, heads: modelInfo.heads }
+}
+
+const cacheOf = ({ cacheTypeK, cacheTypeV }: StudyFlags): string => `${cacheTypeK ?? 'f16'}/${cacheTypeV ?? 'f16'}`
+
+function versionsOf({ info }: LlamaEngine): Readonly<Record<string, string>> {
+  const { version } = JSON.parse(readFileSync(new URL('../../../../package.json', import.meta.url), 'utf8')) as {
+    readonly version: string
+  }
+  return { kvfold: version, 'llama.cpp': info.release }
+}

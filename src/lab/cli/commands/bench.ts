@@ -1,0 +1,293 @@
+/** `kvfold bench acm`: from how many generated tokens on a fold is cheaper than keeping a long context that is all cached. */
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { availableParallelism, cpus, loadavg, platform, release, arch, totalmem, freemem } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { InvalidArgumentError, Option, type Command } from 'commander'
+import { KvfoldError } from '../../../runtime/core/errors.js'
+import { LlamaEngine } from '../../../runtime/engine/llama.js'
+import { checkContext, type FoldSizes, foldedLike, type ScheduleLimits, longest, pointsOf } from '../../cost/schedule.js'
+import { cellsFor, machineCosts, study } from '../../cost/study.js'
+import {
+  type Circumstances,
+  claimLines,
+  costReport,
+  type CostReport,
+  extrapolatedTable,
+  measuredTable,
+  predictedTable,
+  rounded,
+} from '../../cost/report.js'
+import type { ClockName } from '../../cost/stopwatch.js'
+import { commitOf } from '../../run/plan.js'
+import type { ModelInfo } from '../../../runtime/native/types.js'
+import { printable, type Terminal } from '../../../runtime/cli/terminal.js'
+import { tokens as tokenList } from '../eval/flags.js'
+import { duration, percent } from '../../../runtime/figures/numbers.js'
+import { addModelOptions, decimal, integer, type ModelFlags } from '../../../runtime/cli/options.js'
+import { modelPath, nativeLibrary, optionsOf } from '../../../runtime/cli/runtime.js'
+import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
+import { markdown, terminal } from '../../../runtime/figures/table.js'
+
+interface AcmFlags extends Omit<
+  ModelFlags,
+  'contract' | 'context' | 'hostCache' | 'diskCache' | 'diskCacheSize' | 'chatTemplate'
+> {
+  readonly before?: number
+  readonly after?: number
+  readonly points?: readonly FoldSizes[]
+  readonly shares?: readonly number[]
+  readonly rounds?: number
+  readonly generate?: number
+  readonly minutes?: number
+  readonly calibration?: number
+  readonly clock: ClockName
+  readonly seed: number
+  readonly quick?: true
+  readonly saved?: true
+  readonly out?: string
+  readonly json?: true
+}
+
+/** Of the shared options, those that this command decides itself. */
+const DECIDED = ['--contract', '--context', '--host-cache', '--disk-cache', '--disk-cache-size', '--chat-template']
+
+const WHOLE = { rounds: 3, generated: 24, shares: [0, 0.5, 0.9], minutes: 10 }
+const QUICK = { rounds: 2, generated: 8, shares: [0, 0.5], minutes: 1 }
+const DEFAULT_BLEND = 0.2
+/** A sequence for the text, one for the turn, what its fold parks, one to work in, and some to spare. */
+const SEQUENCES = 16
+/** Of the free memory, for the cache. */
+const MEMORY = 0.5
+
+const HELP = `
+A turn after an edit can go two ways: keep the long context, all of it cached, or fold it, compute what the contract asks for, and generate
+after less. The study computes a text once, times turns of both kinds through the engine, in turn, and says from how many generated tokens
+on each contract is cheaper; beside it stands what the calibrated model expects, and what follows for the paper's 85.2K and 20.3K tokens.
+"before the fold" is the share of what is still shown that stands before it: 0 % means that exact computes all of it again.
+
+  kvfold bench acm --model qwen3-0.6b.gguf --threads 1 --out acm      as long a context as is done in about 10 minutes
+  kvfold bench acm --before 85.2k --after 20.3k --model ...           the paper's
+  kvfold bench acm --before 8k --after 2k --points 4k:1k,2k:500
+Ctrl-C ends it early with what was measured.`
+
+export function addBench(program: Command, shell: Shell): void {
+  const bench = program.command('bench').description('what context management costs and saves on this machine')
+  const acm = bench
+    .command('acm')
+    .description('from how many generated tokens on a fold beats a long context that is all cached')
+    .option(
+      '--before <tokens>',
+      "tokens before the fold, such as 8.5k (default: what --minutes allow, at most the paper's)",
+      oneSize,
+    )
+    .option('--after <tokens>', 'tokens after it (default: as many fewer as in the paper)', oneSize)
+    .option('--points <list>', 'further contexts, before:after, such as 4k:1k,2k:500', contexts)
+    .option('--shares <list>', 'shares (0 to 1) of what is left that stand before the fold (default: 0,0.5,0.9)', shareList)
+    .option('--rounds <count>', `times each turn is timed (default: ${WHOLE.rounds})`, integer(1, 1000))
+    .option('--generate <tokens>', `tokens generated in each turn (default: ${WHOLE.generated})`, integer(2, 10_000))
+    .option(
+      '--minutes <count>',
+      `what the study may take where --before is not given (default: ${WHOLE.minutes})`,
+      decimal(0.1, 10_000),
+    )
+    .addOption(
+      new Option('--clock <clock>', 'what times are taken by; cpu: the process alone, for busy machines, with --threads 1')
+        .choices(['wall', 'cpu'])
+        .default('wall'),
+    )
+    .option('--seed <number>', 'of the random text', integer(0, 0x7fff_ffff), 1)
+    .addOption(
+      new Option(
+        '--calibration <minutes>',
+        'what the calibration may take, so that it reaches deeper (default: 50 seconds, 8 with --quick)',
+      )
+        .argParser(decimal(0.001, 10_000))
+        .conflicts('saved'),
+    )
+    .option('--quick', 'a minute or two, less exact')
+    .option('--saved', 'use the calibration that `kvfold calibrate` kept, instead of a new one')
+    .option('--out <folder>', 'writes result.json, tables.md and turns.svg there')
+    .option('--json', 'one JSON object: everything that was measured and what follows')
+  addModelOptions(acm)
+  const all = acm.options as unknown[]
+  all.splice(0, all.length, ...acm.options.filter(({ long }) => !DECIDED.includes(long ?? '')))
+  acm.addHelpText('after', HELP).action((flags: AcmFlags) => run(flags, shell))
+}
+
+async function run(flags: AcmFlags, shell: Shell): Promise<void> {
+  const { out, notes, interrupt } = shell
+  const begun = performance.now()
+  const load = loadavg()[0]!
+  const { rounds, generated, blend, seed, minutes, shares, given } = asked(flags)
+  const { clock, quick = false } = flags
+  const settings = { ...optionsOf({ ...flags, contract: 'exact', diskCacheSize: 1 }) }
+  const native = await nativeLibrary(flags.gpu)
+  if (flags.clock === 'cpu' && (settings.threads !== 1 || native.backend.gpu !== 'cpu'))
+    throw new KvfoldError('cli/bad-usage', '--clock cpu needs --threads 1, and --gpu cpu where there is another.')
+  const path = await modelPath(flags.model, notes, interrupt.signal)
+  const progress = new BenchProgress(notes, flags.json === true)
+  const trainedOf = ({ trainedContext }: ModelInfo): number | null => (trainedContext > 0 ? trainedContext : null)
+  const { info, cost } = await machineCosts(native, path, settings, {
+    check: (model) => {
+      for (const context of given) checkContext(context, { trained: trainedOf(model), generated })
+    },
+    saved: flags.saved === true,
+    quick,
+    ...(flags.calibration === undefined ? {} : { budget: flags.calibration * 60_000 }),
+    signal: interrupt.signal,
+    onProgress: (share, what) => {
+      progress.say(`Calibrating, ${percent(share, 0)}: ${what}`)
+    },
+  }).finally(() => {
+    notes.close()
+  })
+  const limits: ScheduleLimits = {
+    cost,
+    shares,
+    rounds,
+    generated,
+    blend,
+    budget: minutes * 60_000,
+    trained: trainedOf(info),
+    memory: MEMORY * freemem(),
+  }
+  const points = pointsOf([...(flags.before === undefined ? [longest(limits)] : []), ...given], shares)
+  const engine = await LlamaEngine.load(native, path, {
+    ...settings,
+    cells: cellsFor(points, generated),
+    sequences: SEQUENCES,
+    slots: 1,
+    hostBytes: 0,
+  })
+  try {
+    engine.useCosts(cost)
+    const options = { engine, cost, points, rounds, generated, blend, seed, clock, signal: interrupt.signal }
+    const measured = await study({
+      ...options,
+      onProgress: (share, left, what) => {
+        progress.say(`${percent(share, 0)}${left === null ? '' : `, about ${duration(left)} left`}: ${what}`)
+      },
+    }).finally(() => {
+      notes.close()
+    })
+    const about = { ...circumstances(shell, load), seconds: Math.round((performance.now() - begun) / 1000) }
+    await show(costReport(about, measured, cost, { points, rounds, generated, blend, seed, clock }), flags, out)
+  } finally {
+    await engine.dispose()
+  }
+}
+
+/** What was asked for, and where nothing was, what is usual. */
+function asked({ quick, before, after, points = [], shares, rounds, generate, minutes, blend = DEFAULT_BLEND, seed }: AcmFlags) {
+  if (before === undefined && after !== undefined) throw new KvfoldError('cli/bad-usage', '--after needs --before.')
+  const main = before === undefined ? [] : [{ before, after: after ?? foldedLike(before) }]
+  const usual = quick === true ? QUICK : WHOLE
+  return {
+    given: [...main, ...points],
+    shares: shares ?? usual.shares,
+    rounds: rounds ?? usual.rounds,
+    generated: generate ?? usual.generated,
+    minutes: minutes ?? usual.minutes,
+    blend,
+    seed,
+  }
+}
+
+async function show(report: CostReport, { out: folder, json }: AcmFlags, out: Terminal): Promise<void> {
+  const tables = [measuredTable(report), predictedTable(report), extrapolatedTable(report)].filter(
+    ({ table }) => table.rows.length > 0,
+  )
+  if (report.measured.length === 0)
+    throw new KvfoldError('engine/cancelled', 'The study was stopped before every kind of turn was timed once.')
+  const claim = claimLines(report)
+  if (folder !== undefined) {
+    mkdirSync(folder, { recursive: true })
+    writeFileSync(join(folder, 'result.json'), `${rounded(report)}\n`)
+    writeFileSync(
+      join(folder, 'tables.md'),
+      [...tables.map(({ title, table }) => `### ${title}\n\n${markdown(table)}\n`), ...claim.map((line) => `${line}\n`)].join(
+        '\n',
+      ),
+    )
+    // What draws takes long to load, and only this needs it.
+    const { turnFigure } = await import('../../cost/figure.js')
+    writeFileSync(join(folder, 'turns.svg'), turnFigure(report))
+  }
+  if (json === true) {
+    out.print(JSON.stringify(JSON.parse(rounded(report))))
+    return
+  }
+  const { model, machine, settings } = report
+  out.print(
+    printable(
+      `${model.model} on ${model.gpu === 'cpu' ? model.cpu : model.devices.join(', ')}, llama.cpp ${model.release}, load ${machine.load.before} to ${machine.load.after}, ` +
+        `${settings.rounds} rounds of ${settings.generated} tokens${report.interrupted ? ', INTERRUPTED' : ''}`,
+    ),
+  )
+  for (const { title, table } of tables) {
+    out.print(`\n${title}\n`)
+    for (const line of terminal(table, out.unicode ? '─' : '-')) out.print(line)
+  }
+  out.print()
+  for (const line of claim) out.prose(line)
+  if (folder !== undefined) out.print(`\nKept in ${folder}: result.json, tables.md, turns.svg`)
+}
+
+/** A line that is redrawn in a terminal; elsewhere now and then a line. */
+class BenchProgress {
+  #told = -Infinity
+
+  constructor(
+    private readonly notes: Terminal,
+    private readonly quiet: boolean,
+  ) {}
+
+  say(text: string): void {
+    if (this.notes.live) this.notes.frame([text])
+    else if (!this.quiet && performance.now() - this.#told > 10_000) {
+      this.#told = performance.now()
+      this.notes.print(text)
+    }
+  }
+}
+
+const ROOT = fileURLToPath(new URL('../../../../', import.meta.url))
+
+function circumstances(shell: Shell, before: number): Omit<Circumstances, 'seconds'> {
+  const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as { readonly version: string }
+  return {
+    command: commandOf(shell),
+    date: new Date().toISOString(),
+    kvfold: version,
+    commit: commitOf(ROOT),
+    machine: {
+      cpu: cpus()[0]?.model.trim() ?? 'unknown',
+      cores: availableParallelism(),
+      memory: totalmem(),
+      os: `${platform()} ${release()} ${arch()}`,
+      node: process.version,
+      load: { before, after: loadavg()[0]! },
+    },
+  }
+}
+
+function oneSize(text: string): number {
+  const [size, ...more] = tokenList(text)
+  if (size === undefined || more.length > 0) throw new InvalidArgumentError('It must be one number of tokens, such as 8.5k.')
+  return size
+}
+
+function contexts(text: string): FoldSizes[] {
+  return text.split(',').map((part) => {
+    const [before = '', after = '', ...more] = part.split(':')
+    if (after === '' || more.length > 0)
+      throw new InvalidArgumentError('It must be pairs before:after with commas, such as 4k:1k,2k:500.')
+    return { before: oneSize(before), after: oneSize(after) }
+  })
+}
+
+function shareList(text: string): number[] {
+  const one = decimal(0, 1)
+  return [...new Set(text.split(',').map((part) => one(part)))].sort((a, b) => a - b)
+}

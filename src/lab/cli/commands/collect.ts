@@ -1,0 +1,258 @@
+/** `kvfold collect`: trajectories of context tools in use, with what has loss in them, for training. */
+import { given } from '../../../runtime/core/json.js'
+import { createHash } from 'node:crypto'
+import { Option, type Command } from 'commander'
+import { KvfoldError } from '../../../runtime/core/errors.js'
+import type { LlamaEngine } from '../../../runtime/engine/llama.js'
+import type { Format } from '../../collect/formats.js'
+import type { TrajectorySource } from '../../collect/sources.js'
+import { type TaughtAgent, taughtAgents } from '../../collect/trajectory.js'
+import { type Relation, relations } from '../../memtool/companies.js'
+import { type WayName, wayNames } from '../../memtool/session.js'
+import { type FrameworkName, frameworkNames } from '../../service/frameworks.js'
+import { askedTasks, orderOption, type TaskFlags, tokens } from '../eval/flags.js'
+import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../../../runtime/cli/options.js'
+import { addEngineOptions, type EngineFlags, engineSource, isRemote } from '../../../runtime/cli/remote-engines.js'
+import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
+import type { Shell } from '../../../runtime/cli/shell.js'
+
+interface CollectFlags extends ModelFlags, TaskFlags, EngineFlags {
+  readonly seed: number
+  readonly agent: TaughtAgent
+  readonly teacher?: 'script' | 'model'
+  readonly rollouts: number
+  readonly temperature: number
+  readonly maxTokens?: number
+  readonly maxCalls?: number
+  readonly stumble?: true
+  readonly turns: number
+  readonly way: WayName
+  readonly tools: number
+  readonly relation: Relation
+  readonly framework: FrameworkName
+  readonly fields: number
+  readonly format: Format
+  readonly tokenizer?: string
+  readonly out?: string
+  readonly json?: true
+}
+
+const HELP = `
+Tasks: pi-llm, needles, similar (a script can act), mrcr, longbench-v2, babilong, gsm-infinite (--data names the file, a model acts);
+  memtool: sessions in which tools come and go; service: dialogues at an order desk. A session is one trajectory; a script can act in both.
+
+Each row is a snapshot (Sculptor, algorithm 1): one at every call that changes the context and one at the end.
+  id, rollout   the trajectory; snapshot, snapshots: which of its rows this is; tries at one prompt share a group
+  steps         the completions that are learned from this snapshot; over a trajectory every completion is learned once
+  outcomes      for each of them, its calls: done, failed, or malformed (no JSON), and whether the model made up for it later
+  logprobs      of each one's tokens, as the model that acted had them, before temperature, filters and grammar
+  reward        1 right, -1 a failed call that was not made up for, too many of them or cut off, 0 otherwise; points: 0 to 1
+  parts         what the reward is made of
+  sampling      settings and seed of the model that acted
+
+Forms (--format):
+  tokens             tokens: what the model saw, then what it said last; loss: half-open stretches of them that are learned
+  messages           messages and tools as they were shown; loss: whether an assistant's message is learned (ms-swift reads it so)
+  prompt-completion  the same, cut before the first completion that is learned (TRL: SFTTrainer with assistant_only_loss)
+  verl               Parquet: input_ids, labels, loss_mask, old_log_probs; prompt, data_source, reward_model, extra_info; TRL reads it, too
+
+An engine (--engine) that says no token numbers gives messages with log-probabilities of pieces of text; then tokens are those of --tokenizer,
+without probabilities, or there are none.
+
+Examples:
+  $ kvfold collect pi-llm --n 4,16,64 --samples 100            a script shows how it is done
+  $ kvfold collect pi-llm --order middle-last --n 16           how it goes back to what stands further up
+  $ kvfold collect pi-llm --teacher model --temperature 1 --rollouts 8 --model qwen3-4b-q8_0.gguf --format verl
+  $ kvfold collect babilong --data qa1_4k.jsonl --engine http://127.0.0.1:8000 --format messages
+  $ kvfold collect memtool --turns 20 --way autonomous --samples 10`
+
+export function addCollect(program: Command, shell: Shell): void {
+  const command = program
+    .command('collect')
+    .description('trajectories of context tools in use, with what has loss in them, for training (JSON Lines, Parquet)')
+    .argument('<task>', 'what is asked; see below')
+    .addOption(
+      new Option(
+        '--teacher <who>',
+        'who acts: a script that knows the answer, or the model itself (default: script, with --engine model)',
+      ).choices(['script', 'model']),
+    )
+    .addOption(
+      new Option('--format <form>', 'what is written; see below')
+        .choices(['tokens', 'messages', 'prompt-completion', 'verl'] satisfies Format[])
+        .default('tokens'),
+    )
+    .option('--tokenizer <model>', 'whose tokens the snapshots are in: a GGUF file with its chat template (with --engine)')
+    .option('--samples <count>', 'samples of every size, or sessions (default: 20)', integer(1, 1_000_000))
+    .option('--seed <number>', 'what samples are made from, and the model samples with', integer(0, 0xffff_ffff), 1)
+    .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
+    .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
+    .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
+    .addOption(orderOption())
+    .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
+    .option('--length <list>', 'tokens of the text, 4 characters each, such as 1k,8k (needles, similar)', tokens)
+    .option('--depth <percent>', 'where the first needle stands (needles; default: 40)', decimal(0, 100))
+    .option('--data <path>', 'file of the task: JSONL, JSON, TSV, Parquet, or hf:datasets/owner/name/file', (path) => [path])
+    .option('--limit <count>', 'only the first rows of the file', integer(1, 1_000_000_000))
+    .option('--prompts <folder>', "the authors' own prompts, from a checkout of their repository (default: ours)")
+    .option(
+      '--task-option <option>',
+      'any other option of a task, such as babilong.tasks=["qa1"]; may be given several times',
+      (one: string, all: readonly string[] | undefined) => [...(all ?? []), one],
+    )
+    .addOption(
+      new Option('-a, --agent <agent>', 'whose trajectories: with the context tools, or without any tool')
+        .choices(taughtAgents)
+        .default('sculptor'),
+    )
+    .option('--turns <count>', 'turns of a session (memtool, service)', integer(1, 1000), 12)
+    .addOption(new Option('--way <name>', 'how tools are managed (memtool)').choices(wayNames).default('hybrid'))
+    .option('--tools <count>', 'tools in the catalogue (memtool)', integer(5, 50_000), 500)
+    .addOption(new Option('--relation <kind>', 'of a turn to the one before (memtool)').choices(relations).default('mixed'))
+    .addOption(new Option('--framework <name>', 'who keeps the desk (service)').choices(frameworkNames).default('sculptor'))
+    .option('--fields <count>', 'fields in every record of a result that nobody asked for (service)', integer(0, 1000), 0)
+    .option('--rollouts <count>', 'tries at every sample', integer(1, 10_000), 1)
+    .option('-t, --temperature <value>', 'of the model that acts', decimal(0, 100), 0)
+    .option('--max-tokens <count>', "tokens that a step may take (default: the task's)", integer(1, 1_000_000))
+    .option('--max-calls <count>', 'calls that a turn may make (default: 20)', integer(1, 10_000))
+    .option('--stumble', "every try begins with a call that fails and is not the model's: what it does about it is learned")
+    .option('-o, --out <file>', 'where they go; a file of the same run is gone on with (default: trajectories.jsonl or .parquet)')
+    .option('--json', 'a line of JSON at the end')
+  addEngineOptions(addModelOptions(command))
+    .addHelpText('after', HELP)
+    .action((task: string, flags: CollectFlags) => collectTo(task, flags, shell))
+}
+
+async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promise<void> {
+  const { out, notes, interrupt } = shell
+  const { rollouts, format, out: path = format === 'verl' ? 'trajectories.parquet' : 'trajectories.jsonl' } = flags
+  refuseMisfits(flags)
+  // Other commands should not wait for the libraries of this one.
+  const { collect, TrajectoryFile } = await import('../../collect/collect.js')
+  const source = await sourceOf(name, flags, shell)
+  const cast = await castOf(flags, shell)
+  try {
+    const { acting, tokens: whose, model } = cast
+    const { teacher } = acting
+    const file = await TrajectoryFile.open(path, { source, rollouts, teacher, fingerprint: model.fingerprint, format })
+    const total = source.size * rollouts
+    const sum = { trajectories: 0, snapshots: 0, tokens: 0, learned: 0, points: 0 }
+    const from = file.begun
+    if (from > 0) notes.print(`${path} has ${from} of ${total} trajectories; going on.`)
+    const { signal } = interrupt
+    for await (const one of collect({ source, acting, format, tokens: whose, model, rollouts, signal }, from)) {
+      file.add(one)
+      sum.trajectories++
+      sum.snapshots += one.rows.length
+      sum.points += one.points
+      sum.tokens += one.tokens
+      sum.learned += one.learned
+      notes.frame([`${one.number + 1} of ${total} trajectories, ${sum.snapshots} snapshots`])
+    }
+    await file.finish()
+    notes.close()
+    const points = sum.trajectories === 0 ? null : sum.points / sum.trajectories
+    if (flags.json === true) out.print(JSON.stringify({ ...sum, points, file: path }))
+    else
+      out.print(
+        `${sum.trajectories} trajectories, ${sum.snapshots} snapshots` +
+          (sum.tokens === 0 ? '' : `, ${sum.tokens} tokens, ${sum.learned} of them with loss`) +
+          `, in ${path}.` +
+          (points === null ? '' : ` Points: ${(points * 100).toFixed(1)} %.`),
+      )
+  } catch (error) {
+    notes.close()
+    if (interrupt.interrupted) notes.print(`What is finished is kept in ${path}; the same command goes on from there.`)
+    throw error
+  } finally {
+    await cast.dispose()
+    source.close?.()
+  }
+}
+
+/** @throws KvfoldError cli/bad-usage for options that contradict each other */
+function refuseMisfits(flags: CollectFlags): void {
+  const remote = isRemote(flags)
+  if (remote && flags.teacher === 'script')
+    throw new KvfoldError(
+      'cli/bad-usage',
+      'A script speaks in the chat format of a model that is loaded here; leave out --engine, or --teacher script.',
+    )
+  if (remote && flags.stumble === true)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      '--stumble makes a call in the place of a model that is loaded here; leave out --engine, or --stumble.',
+    )
+  if (!remote && flags.tokenizer !== undefined)
+    throw new KvfoldError('cli/bad-usage', '--tokenizer belongs to --engine; a model that is loaded here has tokens of its own.')
+}
+
+/** @throws KvfoldError cli/bad-usage, eval/bad-data */
+async function sourceOf(
+  name: string,
+  flags: CollectFlags,
+  { interrupt }: Shell,
+): Promise<TrajectorySource & { readonly close?: () => void }> {
+  const { samples = 20, seed, turns, agent } = flags
+  const { taskSource, openMemToolSource, deskSource } = await import('../../collect/sources.js')
+  if (name === 'memtool') {
+    const { way, tools, relation } = flags
+    return openMemToolSource({ way, tools, turns, relation, samples, seed }, interrupt.signal)
+  }
+  if (name === 'service') {
+    const { deskScenarios } = await import('../../service/dialogue.js')
+    const { framework, fields, maxTokens = 1024, teacher = isRemote(flags) ? 'model' : 'script' } = flags
+    const speaker = teacher === 'script' ? 'taught' : 'model'
+    const scenarios = deskScenarios({ turns: [turns], fields: [fields], samples, seed, agent: speaker })
+    return deskSource({ scenarios, framework, maxTokens })
+  }
+  const { openTask } = await import('../../tasks/open.js')
+  const [asked] = askedTasks([name], flags)
+  const task = await openTask(asked!.spec)
+  if (task.judging !== undefined)
+    throw new KvfoldError('cli/bad-usage', `Answers of ${name} are judged by a model, and a reward is not; choose another task.`)
+  return taskSource({ task, agent, ...given({ maxTokens: flags.maxTokens, maxCalls: flags.maxCalls, stumble: flags.stumble }) })
+}
+
+/** Who acts, whose tokens are written, and what they are called. */
+async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
+  const { temperature, seed, tokenizer } = flags
+  const remote = await engineSource(flags, 1, notes, interrupt.signal, { tokens: true })
+  if (remote === null) {
+    const engine = await loadEngine(flags, notes, interrupt.signal)
+    const acting =
+      flags.teacher === 'model'
+        ? ({ teacher: 'model', engine, sampling: { temperature, seed }, model: engine } as const)
+        : ({ teacher: 'script', model: engine } as const)
+    const fingerprint = await weightsOf(engine)
+    const dispose = () => engine.dispose()
+    return { acting, tokens: wordingOf(engine), model: { name: engine.info.model, fingerprint }, dispose }
+  }
+  const engine = await remote.load()
+  const own = tokenizer === undefined ? null : await loadEngine({ ...flags, model: tokenizer }, notes, interrupt.signal)
+  const { model: name, release } = engine.info
+  const takes = engine.flavour.sampling
+  // Said all the same: engines have defaults of their own.
+  const neutral = { topP: 1, ...('topK' in takes ? { topK: 0 } : {}), ...('minP' in takes ? { minP: 0 } : {}) }
+  const sampling = { temperature, seed, ...neutral }
+  const fingerprint =
+    own === null
+      ? createHash('sha256')
+          .update(JSON.stringify([name, release]))
+          .digest('hex')
+      : await weightsOf(own)
+  return {
+    acting: { teacher: 'model', engine, sampling } as const,
+    tokens: own === null ? ('engine' as const) : wordingOf(own),
+    model: { name: own === null ? name : own.info.model, fingerprint },
+    dispose: async () => {
+      await engine.dispose()
+      await own?.dispose()
+    },
+  }
+}
+
+const wordingOf = (engine: LlamaEngine) => ({
+  format: engine.format,
+  isEndOfGeneration: (token: number) => engine.model.isEndOfGeneration(token),
+})

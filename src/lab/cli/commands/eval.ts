@@ -1,0 +1,252 @@
+/** `kvfold eval`: tasks, answered by agents and scored, each record in a log that stands alone. */
+import { given } from '../../../runtime/core/json.js'
+import { basename } from 'node:path'
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import { CONTRACT_CHOICES } from '../../../runtime/core/contract.js'
+import { KvfoldError } from '../../../runtime/core/errors.js'
+import type { Engine } from '../../../runtime/engine/engine.js'
+import { readKey } from '../../../fleet/engines/endpoint.js'
+import { RemoteEngine } from '../../../fleet/engines/remote.js'
+import { agentKinds } from '../../agent.js'
+import { type FrameworkName, frameworkNames, frameworkTitles } from '../../service/frameworks.js'
+import { readDialogues, replayScenarios } from '../../service/replay.js'
+import { rowsOf, runService, SERVICE_NOTES, serviceTable } from '../../service/run.js'
+import { deskScenarios, type Manner, manners } from '../../service/dialogue.js'
+import { terminal } from '../../../runtime/figures/table.js'
+import { addEvalOptions, askedTasks, type EvalFlags, taskHelp } from '../eval/flags.js'
+import { addMemTool } from '../eval/memtool.js'
+import { addModelOptions, decimal, integer, integers, type ModelFlags, readText } from '../../../runtime/cli/options.js'
+import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
+import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
+import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
+
+/** What `kvfold eval table` stands for; options given beside it count instead. Steps are cut short so that agents that lost their way end soon. */
+const TABLE = { tasks: ['pi-llm', 'needles', 'similar'], samples: 20, sizes: [2000, 4000], needles: [4], maxTokens: 512 } as const
+
+const HELP = `
+Tasks:
+${taskHelp()}
+  table          ${TABLE.tasks.join(', ')} by all agents, prompts of 2,000 and 4,000 tokens: --agent all
+                 --samples ${TABLE.samples} --sizes 2k,4k --needles 4 --max-tokens ${TABLE.maxTokens}
+
+Examples:
+  $ kvfold eval pi-llm --n 4,16,64 --agent plain,sculptor
+  $ kvfold eval needles similar --needles 4 --length 8k --model qwen3-4b-q8_0.gguf
+  $ kvfold eval mrcr --data 2needle.parquet --limit 100 --engine http://127.0.0.1:8000/v1
+  $ kvfold eval table                          the built-in model, all agents; stop it and go on as you like
+
+A run that was stopped goes on with the same command. The log (JSON Lines, docs/eval-log.schema.json) has every message, call and step;
+kvfold report makes tables and figures of it.
+
+Sessions of many turns have commands of their own: kvfold eval memtool --help.`
+
+export function addEval(program: Command, shell: Shell): void {
+  const command = program
+    .command('eval')
+    .description('how well, from how much context and at what cost agents answer: accuracy, tokens and time, with a log')
+    .argument('<task...>', 'what to ask; see below')
+  // They have options of their own, some of the same names.
+  addEvalService(command.enablePositionalOptions(), shell)
+  addMemTool(command, shell)
+  addEvalOptions(command)
+    .addHelpText('after', HELP)
+    .action(async (words: string[], flags: EvalFlags) => {
+      const { tasks, options } = words.includes('table') ? table(words, flags) : { tasks: words, options: flags }
+      const asked = askedTasks(tasks, options)
+      // Other commands should not wait for the libraries of this one.
+      const { evaluate } = await import('../eval/evaluate.js')
+      await evaluate(asked, options, shell)
+    })
+}
+
+/** @throws KvfoldError cli/bad-usage for tasks beside it */
+function table(words: readonly string[], flags: EvalFlags): { readonly tasks: readonly string[]; readonly options: EvalFlags } {
+  if (words.length > 1)
+    throw new KvfoldError('cli/bad-usage', 'The table is a list of tasks itself; ask for it alone, or for tasks by name.')
+  const { sizes, needles, samples, maxTokens, tasks } = TABLE
+  const lengths = flags.n === undefined && flags.length === undefined ? { sizes } : {}
+  return { tasks, options: { agent: agentKinds, samples, needles, maxTokens, ...lengths, ...flags } }
+}
+
+// `kvfold eval service`: an order desk kept by agents that look after their context in different ways; reward, tokens and context, on the same ledger.
+
+interface ServiceFlags extends ModelFlags, EngineFlags {
+  readonly agent: Manner | 'model'
+  readonly framework: readonly FrameworkName[]
+  readonly turns: readonly number[]
+  readonly fields: readonly number[]
+  readonly samples?: number
+  readonly replay?: string
+  readonly seed: number
+  readonly window?: number
+  readonly foldFrom?: number
+  readonly rebuildEvery?: number
+  readonly results?: 'lines' | 'all'
+  readonly notes: boolean
+  readonly principles?: true
+  readonly folder?: string
+  readonly temperature: number
+  readonly maxTokens: number
+  readonly log: string
+  readonly report?: string
+  readonly json?: true
+}
+
+const SERVICE_HELP = `
+Frameworks:
+${frameworkNames.map((name) => `  ${name.padEnd(18)} ${frameworkTitles[name]}`).join('\n')}
+
+Examples:
+  $ kvfold eval service --agent taught --framework react,u-fold --turns 12
+  $ kvfold eval service --framework react,u-fold --model qwen3-4b-q8_0.gguf --samples 10 --report desk
+  $ kvfold eval service --agent taught --fields 0,8,32 --framework all --report desk
+  $ kvfold eval service --replay tau-bench/historical_trajectories/gpt-4o-airline.json --framework all
+
+The scripted agents (${manners.join(', ')}) say what their script says, by what the context shows them, while the engine computes every prompt: tokens and
+context are real, and the reward says nothing about a model. A run that was stopped goes on with the same command.`
+
+function addEvalService(evaluation: Command, shell: Shell): void {
+  const command = evaluation
+    .command('service')
+    .description('an order desk: a customer whose wishes come one after another; reward, tokens and context of each framework')
+    .addOption(
+      new Option('-a, --agent <who>', 'whose words: the model, or a script on the real engine')
+        .choices([...manners, 'model'])
+        .default('model'),
+    )
+    .option('-f, --framework <list>', 'with commas, or all; see below', frameworks, ['react', 'u-fold'])
+    .option('--turns <list>', 'turns of a dialogue', integers(1, 1000), [12])
+    .option('--fields <list>', 'fields in every record of a result that nobody asked for', integers(0, 1000), [0])
+    .option('--samples <count>', 'dialogues of each length (default: 1; of a record: all)', integer(1, 10_000))
+    .addOption(
+      new Option(
+        '--replay <file>',
+        "instead of the order desk, recorded dialogues: tau-bench's historical_trajectories, or results of tau2; turns: at most so many",
+      ).conflicts(['agent', 'turns', 'fields']),
+    )
+    .option('--seed <number>', 'of the first dialogue', integer(0, 0xffff_ffff), 1)
+    .option('--window <tokens>', "context that a framework may use (default: the engine's)", integer(512, 1 << 30))
+    .option(
+      '--fold-from <tokens>',
+      'u-fold: nothing happens below (default: 8,192, or a quarter of the window)',
+      integer(0, 1 << 30),
+    )
+    .option('--rebuild-every <folds>', 'u-fold: notes are written anew from the whole log (default: 4)', integer(1, 10_000))
+    .addOption(new Option('--results <what>', 'u-fold, an ablation: all results stay in sight').choices(['lines', 'all']))
+    .option('--no-notes', 'u-fold, an ablation: what was said stays in sight, and there is no summary')
+    .option('--principles', "u-fold: the extractor is told the paper's principles about tasks, too")
+    .option('--folder <model>', 'u-fold: another model for the two helpers, a GGUF or the URL of an OpenAI-compatible server')
+    .option('-t, --temperature <value>', 'of a model', decimal(0, 100), 0)
+    .option('--max-tokens <count>', 'longest step', integer(1, 1 << 20), 1024)
+    .option('--log <folder>', 'where the files of dialogues go', 'kvfold-eval')
+    .option('--report <folder>', 'write a page with figures there')
+    .option('--json', 'a line of JSON at the end')
+  addEngineOptions(addModelOptions(command))
+  const contract = command.options.find((option) => option.attributeName() === 'contract')!
+  contract.argChoices = [...CONTRACT_CHOICES]
+  contract.default('splice')
+  command.setOptionValueWithSource('contract', 'splice', 'default')
+  command.addHelpText('after', SERVICE_HELP).action((flags: ServiceFlags) => service(flags, shell))
+}
+
+async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
+  const { notes, out, interrupt } = shell
+  const open: Engine[] = []
+  try {
+    const remote = await engineSource(flags, 1, notes, interrupt.signal)
+    if (remote !== null && (flags.agent !== 'model' || flags.replay !== undefined))
+      throw new KvfoldError(
+        'cli/bad-usage',
+        `A script needs an engine of this process; leave --engine out, or ${flags.replay === undefined ? `--agent ${flags.agent}` : '--replay'}.`,
+      )
+    const engine = remote === null ? await loadEngine(flags, notes, interrupt.signal, { slots: 1 }) : await remote.load()
+    open.push(engine)
+    const folder = flags.folder === undefined ? undefined : await folderOf(flags.folder, flags, shell)
+    if (folder !== undefined) open.push(folder)
+    const { framework, seed, contract, temperature, maxTokens, log, principles, replay } = flags
+    const agent = replay === undefined ? flags.agent : 'recorded'
+    const scenarios =
+      replay === undefined
+        ? deskScenarios({ ...flags, samples: flags.samples ?? 1 })
+        : replayScenarios(readDialogues(readText(replay, '--replay'), replay).slice(0, flags.samples))
+    const command = commandOf(shell)
+    const fold = given({
+      foldFrom: flags.foldFrom,
+      rebuildEvery: flags.rebuildEvery,
+      results: flags.results,
+      principles,
+      notes: flags.notes ? undefined : false,
+    })
+    const dialogues = await runService({
+      ...{
+        engine,
+        weights: await Promise.all([engine, ...(folder === undefined ? [] : [folder])].map(weightsOf)),
+        frameworks: framework,
+        scenarios,
+        contract,
+        temperature,
+        maxTokens,
+        fold,
+        log,
+        command,
+      },
+      ...(folder === undefined ? {} : { folder }),
+      window: flags.window ?? engine.info.context,
+      signal: interrupt.signal,
+      onTurn: (cell, of, turn) => {
+        if (flags.json !== true)
+          notes.frame([`${cell.framework}, ${cell.turns} turns, ${cell.fields} fields, seed ${of}: turn ${turn}`])
+      },
+    })
+    notes.close()
+    const rows = rowsOf(dialogues)
+    const whose =
+      replay !== undefined
+        ? `a replay of ${basename(replay)}: words, calls and results are the record's`
+        : agent === 'model'
+          ? 'its own words'
+          : `words of a script (${agent}), no claim about the model`
+    const about = {
+      task: 'service',
+      model: engine.info.model,
+      agent,
+      contract,
+      window: flags.window ?? engine.info.context,
+      seed,
+      fold,
+      folder: folder?.info.model ?? null,
+    }
+    if (flags.report !== undefined) {
+      // What draws takes a while to load.
+      const { publishService } = await import('../../service/report.js')
+      const page = publishService(flags.report, { rows, dialogues, command, about: `${engine.info.model}, ${whose}` })
+      notes.print(`Report: ${page}`)
+    }
+    if (flags.json === true) {
+      out.print(JSON.stringify({ ...about, frameworks: rows, logs: dialogues.map(({ path }) => path) }))
+      return
+    }
+    out.print(`${engine.info.model}: ${whose}`)
+    for (const line of terminal(serviceTable(rows), out.unicode ? '─' : '-')) out.print(line)
+    for (const note of SERVICE_NOTES) out.prose(note, out.colours.dim)
+  } finally {
+    notes.close()
+    for (const engine of open.reverse()) await engine.dispose()
+  }
+}
+
+/** @throws KvfoldError model/*, remote/* */
+function folderOf(name: string, flags: ServiceFlags, { notes, interrupt }: Shell): Promise<Engine> {
+  return /^https?:\/\//.test(name)
+    ? RemoteEngine.connect({ url: name, key: readKey({}), signal: interrupt.signal })
+    : loadEngine({ ...flags, model: name }, notes, interrupt.signal, { slots: 1 })
+}
+
+function frameworks(text: string): readonly FrameworkName[] {
+  if (text === 'all') return frameworkNames
+  const asked = [...new Set(text.split(',').map((part) => part.trim()))]
+  const wrong = asked.find((name) => !(frameworkNames as readonly string[]).includes(name))
+  if (wrong !== undefined)
+    throw new InvalidArgumentError(`There is no ${wrong || 'empty name'}; give some of ${frameworkNames.join(', ')}, or all.`)
+  return asked as FrameworkName[]
+}

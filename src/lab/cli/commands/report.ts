@@ -1,0 +1,147 @@
+/** `kvfold report`: tables, figures and a page from the logs of `kvfold eval`. */
+import { readFileSync, realpathSync } from 'node:fs'
+import { InvalidArgumentError, type Command } from 'commander'
+import { KvfoldError } from '../../../runtime/core/errors.js'
+import { agentKinds, type AgentKind } from '../../agent.js'
+import type { Baseline, Measures } from '../../report/estimates.js'
+import type { ConditionResult, Summary } from '../../report/summary.js'
+import { count } from '../../../runtime/figures/numbers.js'
+import { Labels, points, probability, withInterval } from '../../report/tables/labels.js'
+import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
+import { type Column, number, table, terminal } from '../../../runtime/figures/table.js'
+
+interface ReportFlags {
+  readonly out: string
+  readonly baseline?: Baseline
+  readonly json?: true
+}
+
+const FOLDER = 'kvfold-report'
+const DEFAULT_BASELINE: Baseline = { agent: 'plain', contract: null }
+
+const HELP = `
+The folder gets report.html, which opens without a network and prints; every table as Markdown and CSV, every figure as SVG, and
+summary.json with all numbers. Several logs of the same model, engine, sampling, seed and version are put together; others stand side
+by side. Where a sample was answered more than once under the same condition, the later answer counts.
+
+Examples:
+  $ kvfold report kvfold-eval.jsonl
+  $ kvfold report monday.jsonl tuesday.jsonl --out week
+  $ kvfold report contracts.jsonl --baseline sculptor:exact    compare contracts with each other`
+
+export function addReport(program: Command, shell: Shell): void {
+  program
+    .command('report')
+    .description('tables, figures and a page from logs of `kvfold eval`')
+    .argument('<log...>', 'JSON Lines files that `kvfold eval` wrote')
+    .option('-o, --out <folder>', 'where to write', FOLDER)
+    .option('--baseline <agent[:contract]>', 'whom the others are compared with, on the same samples (default: plain)', baseline)
+    .option('--json', 'end with one JSON line')
+    .addHelpText('after', HELP)
+    .action((logs: readonly string[], flags: ReportFlags) => report(logs, flags, shell))
+}
+
+async function report(logs: readonly string[], flags: ReportFlags, shell: Shell): Promise<void> {
+  refuseTwice(logs)
+  const { out } = shell
+  const made = { date: new Date().toISOString(), kvfold: version(), command: commandOf(shell) }
+  // What draws takes long to load, and only this needs it.
+  const { publish, summaryOf } = await import('../../report/publish.js')
+  const summary = await summaryOf(logs, flags.baseline ?? DEFAULT_BASELINE, made)
+  if (flags.baseline !== undefined) refuseAbsent(flags.baseline, summary)
+  const page = publish(summary, flags.out)
+  if (flags.json === true) out.print(JSON.stringify(machineView(summary, page)))
+  else {
+    for (const line of lines(summary, out.unicode ? '─' : '-')) out.print(line)
+    out.print()
+    out.print(`Report: ${page}`)
+  }
+}
+
+function baseline(text: string): Baseline {
+  const [name = '', contract, ...more] = text.split(':')
+  const agent = agentKinds.find((kind: AgentKind) => kind === name)
+  if (agent === undefined || more.length > 0 || contract === '')
+    throw new InvalidArgumentError(
+      `It must be one of ${agentKinds.join(', ')}, and may have a contract after it, as in sculptor:exact.`,
+    )
+  return { agent, contract: contract ?? null }
+}
+
+function refuseTwice(logs: readonly string[]): void {
+  const real = logs.map((log) => {
+    try {
+      return realpathSync(log)
+    } catch {
+      // Reading it says what is wrong.
+      return log
+    }
+  })
+  const twice = logs.find((_, index) => real.indexOf(real[index]!) < index)
+  if (twice !== undefined) throw new KvfoldError('cli/bad-usage', `The log ${twice} is named twice; name every log once.`)
+}
+
+/** Only a baseline that was asked for has to be there. */
+function refuseAbsent({ agent, contract }: Baseline, { agents, conditions }: Summary): void {
+  const there = conditions.filter((condition) => agents[condition.agent]!.agent === agent)
+  if (there.some((condition) => contract === null || condition.contract === contract)) return
+  const known = [...new Set(conditions.map((condition) => `${agents[condition.agent]!.agent}:${condition.contract}`))]
+  throw new KvfoldError(
+    'cli/bad-usage',
+    `No sample of these logs is of --baseline ${agent}${contract === null ? '' : `:${contract}`}; there are ${known.join(', ')}.`,
+  )
+}
+
+function lines(summary: Summary, rule: string): string[] {
+  const labels = new Labels(summary)
+  const tokens = (title: string, of: (measures: Measures) => number) =>
+    number<ConditionResult>(title, ({ measures }) => (measures === null ? '' : count(of(measures))))
+  const columns: Column<ConditionResult>[] = [
+    { title: 'task', text: ({ task }) => labels.task(task) },
+    { title: 'agent', text: (condition) => labels.condition(condition) },
+    number('accuracy, %', ({ measures }) => (measures === null ? '' : withInterval(measures.accuracy))),
+    number('difference', ({ against }) => (against === null ? '' : points(against.difference.value))),
+    number('p, Holm', ({ against }) => (against === null ? '' : probability(against.holm))),
+    tokens('before', ({ context }) => context.before),
+    tokens('after', ({ context }) => context.after),
+    tokens('computed', ({ work }) => work.submitted),
+    number('answered', ({ measures, planned }) => `${measures?.answered ?? 0} of ${planned}`),
+    number('errors', ({ errors }) => String(errors)),
+  ]
+  return terminal(table(columns, summary.conditions, { opens: (row, before) => row.task !== before.task }), rule)
+}
+
+/** What programs get; everything else is in summary.json. */
+function machineView(summary: Summary, page: string): object {
+  const labels = new Labels(summary)
+  const { agents, conditions, tasks, variants } = summary
+  return {
+    report: page,
+    baseline: summary.baseline,
+    conditions: conditions.map((condition) => {
+      const { measures, against, errors, planned, contract, trained } = condition
+      return {
+        task: tasks[condition.task]!.task,
+        title: labels.task(condition.task),
+        logs: variants[condition.variant]!.name,
+        agent: agents[condition.agent]!.agent,
+        ...{ contract, trained, planned, errors },
+        answered: measures?.answered ?? 0,
+        accuracy: measures?.accuracy.value ?? null,
+        interval: measures?.accuracy.interval ?? null,
+        tokensBefore: measures?.context.before ?? null,
+        tokensAfter: measures?.context.after ?? null,
+        computed: measures?.work.submitted ?? null,
+        difference: against?.difference.value ?? null,
+        pairs: against?.test.pairs ?? null,
+        p: against?.test.p ?? null,
+        pHolm: against?.holm ?? null,
+      }
+    }),
+  }
+}
+
+function version(): string {
+  return (JSON.parse(readFileSync(new URL('../../../../package.json', import.meta.url), 'utf8')) as { readonly version: string })
+    .version
+}

@@ -1,0 +1,323 @@
+/** Owns a run of `kvfold eval`, from its options to the table: what is loaded, in which order, and given back. */
+import { given } from '../../../runtime/core/json.js'
+import { createHash } from 'node:crypto'
+import { existsSync, statSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
+import { KvfoldError } from '../../../runtime/core/errors.js'
+import type { Engine } from '../../../runtime/engine/engine.js'
+import { Embedder } from '../../../runtime/engine/embedder.js'
+import { LlamaEngine } from '../../../runtime/engine/llama.js'
+import { readKey } from '../../../fleet/engines/endpoint.js'
+import { RemoteEngine } from '../../../fleet/engines/remote.js'
+import type { AgentKind } from '../../agent.js'
+import { fallbackEmbedder, ggufEmbedder, onnxEmbedder, type OwnedTextEmbedder } from '../../agents/embedders.js'
+import { embeddingAgents, isBuiltinTrained, openAgent } from '../../agents/open.js'
+import type { LogHeader } from '../../log.js'
+import { headerOf, itemsOf, type ItemResult } from '../../run/plan.js'
+import type { Judge } from '../../run/trial.js'
+import { essence, isTaken, logLines, LogWriter, nameOf } from '../../run/log-file.js'
+import { openBench } from '../../run/pool.js'
+import { run, type RunOptions } from '../../run/runner.js'
+import type { Task, TaskSpec } from '../../task.js'
+import { openTask } from '../../tasks/open.js'
+import { BUILTIN } from '../../../runtime/cli/builtin.js'
+import { engineSource, isRemote } from '../../../runtime/cli/remote-engines.js'
+import { embedderOptions, loadEngine, loadReader, weightsOf } from '../../../runtime/cli/runtime.js'
+import type { ModelFlags } from '../../../runtime/cli/options.js'
+import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
+import { type AskedTask, type EvalFlags, namedOptions } from './flags.js'
+import { machineLine, ProgressLine, remarks, tableLines } from './lines.js'
+
+/** Samples at once. */
+const SLOTS = 4
+/**
+ * Every token looks over all cells of its cache, others' conversations too; with a model this small that is most of the work (a fifth more CPU time
+ * with 2 or 4 slots). So each sample has an engine of its own, on a core of its own.
+ */
+const OWN_ENGINES = 4
+
+const AGENTS = ['plain', 'sculptor'] as const
+
+/** Samples of a run from which on they are made and scored in a thread of their own: starting it takes longer than a few of them. */
+const MANY = 50
+
+/** Something to give back at the end; in the other order. */
+type Closing = { dispose(): Promise<unknown> } | { close(): Promise<unknown> }
+
+export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, shell: Shell): Promise<void> {
+  const { notes, interrupt } = shell
+  const open: Closing[] = []
+  try {
+    const { contract: contracts, seed } = flags
+    const kinds = flags.agent ?? AGENTS
+    const agentOptions = namedOptions('--agent-option', kinds, flags.agentOption ?? [])
+    const agents = kinds.map((kind) => openAgent(kind, agentOptions.get(kind)))
+    const modelFlags: ModelFlags = { ...flags, contract: contracts[0] ?? 'exact' }
+    const isBuiltin = !isRemote(flags) && flags.model === BUILTIN
+    const { engines, slots } = await enginesFor(flags, modelFlags, isBuiltin, open, shell)
+    const engine = engines[0]!
+    const tasks = await Promise.all(asked.map(async (one) => within(await openTask(await sized(one, engine, openTask)), flags)))
+    const embedder = await embedderFor(kinds, flags.embedder, modelFlags, engine, shell)
+    if (embedder !== null) open.push(embedder)
+    const judge = await judgeFor(tasks, flags, engine, shell)
+    if (judge !== null && judge.engine !== engine) open.push(judge.engine)
+
+    const header = await headerOf({
+      command: commandOf(shell),
+      engine: engine.info,
+      fingerprint: await weightsOf(engine),
+      embedder: embedder?.name ?? null,
+      judge: judge?.name ?? null,
+      sampling: { temperature: flags.temperature ?? 'of each task', maxTokens: flags.maxTokens ?? 'of each task' },
+      trained: isBuiltin ? isBuiltinTrained : null,
+      ...{ seed, contracts, tasks, agents },
+    })
+    const total = itemsOf({ sizes: tasks.map(({ size }) => size), agents: kinds, contracts }).length
+    const path = flags.log ?? (await placeOf(header, total))
+    const log = await LogWriter.open(path, header)
+    open.push(log)
+    const bench = openBench(tasks, total < MANY ? 0 : 1)
+    open.push(bench)
+    sayWhere(log, total, shell, flags.json === true)
+    const results = await running(
+      {
+        tasks,
+        agents,
+        contracts,
+        engines,
+        slots,
+        embedder,
+        judge,
+        seed,
+        bench,
+        log,
+        cells: engine instanceof LlamaEngine ? engine.info.context : null,
+        signal: interrupt.signal,
+      },
+      header,
+      flags,
+      shell,
+    )
+    notes.close()
+    if (interrupt.interrupted) notes.print(`What is finished is kept in ${path}; the same command goes on from there.`)
+    else conclude(header, results, path, flags, shell)
+  } finally {
+    notes.close()
+    for (const one of open.reverse()) await ('dispose' in one ? one.dispose() : one.close())
+  }
+}
+
+async function running(
+  options: Omit<RunOptions, 'onProgress'>,
+  header: LogHeader,
+  flags: EvalFlags,
+  { notes }: Shell,
+): Promise<readonly ItemResult[]> {
+  const progress = new ProgressLine(
+    notes,
+    flags.json === true,
+    header.tasks.map(({ title }) => title),
+  )
+  return run({ ...options, onProgress: progress.say })
+}
+
+/** The engines, which are added to `open`, and the slots of each. */
+async function enginesFor(
+  flags: EvalFlags,
+  modelFlags: ModelFlags,
+  isBuiltin: boolean,
+  open: Closing[],
+  { notes, interrupt }: Shell,
+): Promise<Pick<RunOptions, 'engines' | 'slots'>> {
+  const slots = isBuiltin ? 1 : (flags.slots ?? SLOTS)
+  const remote = await engineSource(flags, slots, notes, interrupt.signal)
+  const engines: Engine[] = []
+  const wanted = isBuiltin ? (flags.slots ?? Math.min(OWN_ENGINES, availableParallelism())) : 1
+  while (engines.length < wanted) {
+    const engine = remote === null ? await loadEngine(modelFlags, notes, interrupt.signal, { slots }) : await remote.load()
+    engines.push(engine)
+    open.push(engine)
+  }
+  return { engines, slots }
+}
+
+/** As `--judge`: the model under evaluation. */
+const SELF = 'self'
+
+/** Null where no task is judged. @throws KvfoldError cli/bad-usage, remote/* */
+async function judgeFor(
+  tasks: readonly Task[],
+  flags: EvalFlags,
+  engine: Engine,
+  { notes, interrupt }: Shell,
+): Promise<Judge | null> {
+  if ((flags.judge === undefined || flags.judge === SELF) && flags.judgeModel !== undefined)
+    throw new KvfoldError('cli/bad-usage', '--judge-model belongs to --judge, which names a server; add it.')
+  const judged = tasks.find(({ judging }) => judging !== undefined)
+  if (judged === undefined) return null
+  if (flags.judge === undefined)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `Answers of ${judged.title} are judged by a model: name it by --judge <url>, or --judge self for the model under evaluation, whose verdicts on itself nobody else's can be compared with.`,
+    )
+  if (flags.judge === SELF) {
+    notes.prose('Answers are judged by the model under evaluation itself.', notes.colours.yellow)
+    return { name: `${engine.info.model} (the model itself)`, engine }
+  }
+  const judge = await RemoteEngine.connect({
+    url: flags.judge,
+    key: readKey({}),
+    signal: interrupt.signal,
+    ...given({ model: flags.judgeModel }),
+  })
+  return { name: `${judge.info.model} at ${new URL(flags.judge).host}`, engine: judge }
+}
+
+/** The task with what was asked for instead of its own limits. */
+const within = (task: Task, { temperature = task.temperature, maxTokens = task.maxTokens }: EvalFlags): Task => ({
+  ...task,
+  temperature,
+  maxTokens: Math.min(maxTokens, task.maxTokens),
+})
+
+function sayWhere(log: LogWriter, total: number, { notes }: Shell, quiet: boolean): void {
+  const done = log.before.filter(({ kind }) => kind === 'sample').length
+  if (log.torn) notes.prose(`The last line of ${log.path} was not whole and is done again.`)
+  if (quiet) return
+  if (done === 0) notes.prose(`Records go to ${log.path}.`, notes.colours.dim)
+  else if (done < total) notes.prose(`Going on in ${log.path}, which has ${done} of ${total} samples.`, notes.colours.dim)
+  else notes.prose(`${log.path} has all of this run already; nothing is computed.`)
+}
+
+/** @throws KvfoldError eval/too-many-errors when nothing was answered */
+function conclude(header: LogHeader, results: readonly ItemResult[], path: string, { json }: EvalFlags, { out }: Shell): void {
+  const last = results.at(-1)
+  if (last?.kind === 'error' && results.every(({ kind }) => kind === 'error'))
+    throw new KvfoldError(
+      'eval/too-many-errors',
+      `None of ${results.length} samples could be answered, the last one because: ${last.message}`,
+    )
+  if (json === true) {
+    out.print(JSON.stringify(machineLine(header, results, path)))
+    return
+  }
+  for (const line of tableLines(header, results, out.unicode ? '─' : '-')) out.print(line)
+  out.print()
+  for (const remark of remarks(header, results)) out.prose(remark, out.colours.dim)
+  out.print()
+  out.print(`Log: ${path}`)
+}
+
+// Where a run's log lies when nobody says: the same command finds a log that is not finished, and begins another after one that is.
+
+export const FOLDER = 'kvfold-eval'
+
+/** @param total samples of the whole run @throws KvfoldError eval/bad-log for a log of that name that is none */
+export async function placeOf(header: LogHeader, total: number, folder = FOLDER): Promise<string> {
+  const print = createHash('sha256')
+    .update(JSON.stringify(essence(header)))
+    .digest('hex')
+    .slice(0, 8)
+  const tasks = [...new Set(header.tasks.map(({ task }) => task))].join('+')
+  for (let number = 1; ; number++) {
+    const path = join(folder, `${tasks}-${print}${number === 1 ? '' : `-${number}`}.jsonl`)
+    if (!existsSync(path)) return path
+    if (isTaken(path)) continue
+    if ((await answeredIn(path)) < total) return path
+  }
+}
+
+async function answeredIn(path: string): Promise<number> {
+  const names = new Set<string>()
+  for await (const { line } of logLines(path)) if (line.kind === 'sample') names.add(nameOf(line))
+  return names.size
+}
+
+// `--sizes`: prompts of about so many tokens as the model under evaluation counts them, by each task's own measure of length.
+
+export type OpenTask = (spec: TaskSpec) => Promise<Task>
+
+/** Tokens of the first sample; all of a cell are alike. */
+type Measure = (options: TaskSpec['options']) => Promise<number>
+
+/** The task's spec with lengths for the sizes that it was asked for. @throws KvfoldError cli/bad-usage for a size that is too small */
+export async function sized({ spec, sizes }: AskedTask, engine: Engine, openTask: OpenTask): Promise<TaskSpec> {
+  if (sizes.length === 0) return spec
+  const measure: Measure = async (options) => {
+    const task = await openTask({ task: spec.task, options: { ...spec.options, ...options, samples: 1 } })
+    return engine.count((await task.sample(0)).messages, [])
+  }
+  const lengths = spec.task === 'pi-llm' ? await updatesFor(sizes, measure) : await charactersFor(sizes, measure)
+  return { task: spec.task, options: { ...spec.options, ...lengths } }
+}
+
+/** More than any words suffice for. */
+const MOST_UPDATES = 10_000
+
+/** The most updates a key whose prompt is no longer than each size. */
+async function updatesFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
+  const updates: number[] = []
+  for (const size of sizes) {
+    const tokens = (n: number) => measure({ updates: [n] })
+    const one = await tokens(1)
+    if (one > size)
+      throw new KvfoldError(
+        'cli/bad-usage',
+        `A PI-LLM prompt with one update a key has ${one} tokens; --sizes ${size} is too small.`,
+      )
+    // Nearly linear: the first guess is close, and what follows corrects it.
+    const step = (await tokens(2)) - one
+    let n = Math.max(1, Math.min(MOST_UPDATES, 1 + Math.floor((size - one) / step)))
+    while (n > 1 && (await tokens(n)) > size) n--
+    while (n < MOST_UPDATES && (await tokens(n + 1)) <= size) n++
+    updates.push(n)
+  }
+  return { updates: [...new Set(updates)] }
+}
+
+/** How often characters for a token are corrected: text of one length is not quite like text of another. */
+const ROUNDS = 4
+
+/** Lengths are the sizes, and a token is as many characters as keep the longest prompts within them. */
+async function charactersFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
+  let charsPerToken = 4
+  for (let round = 0; round < ROUNDS; round++) {
+    const shares: number[] = []
+    for (const size of sizes) shares.push((await measure({ lengths: [size], charsPerToken })) / size)
+    const most = Math.max(...shares)
+    if (most <= 1 && most > 0.97) break
+    charsPerToken = Math.floor((charsPerToken / most) * 0.99 * 100) / 100
+  }
+  return { lengths: [...sizes], charsPerToken }
+}
+
+// `--embedder`: what makes vectors for agents that look for what is alike.
+
+const ONNX = 'onnx:'
+
+/** Null where no agent needs one. The caller disposes it, before the engine. @throws KvfoldError cli/bad-usage where one has to be named; as the embedders */
+export async function embedderFor(
+  agents: readonly AgentKind[],
+  model: string | undefined,
+  flags: ModelFlags,
+  engine: Engine,
+  { notes, interrupt }: Shell,
+): Promise<OwnedTextEmbedder | null> {
+  const needing = agents.filter((agent) => embeddingAgents.includes(agent))
+  if (needing.length === 0) {
+    if (model !== undefined)
+      notes.prose('--embedder is not used: no agent of this run looks for what is alike.', notes.colours.dim)
+    return null
+  }
+  if (model === undefined) {
+    if (engine instanceof LlamaEngine) return fallbackEmbedder(engine, embedderOptions(flags))
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `${needing.join(' and ')} cannot do without vectors of texts; name what makes them with --embedder.`,
+    )
+  }
+  if (model.startsWith(ONNX)) return onnxEmbedder(model.slice(ONNX.length))
+  if (statSync(model, { throwIfNoEntry: false })?.isDirectory() === true) return onnxEmbedder(model)
+  return ggufEmbedder(await loadReader(Embedder, { ...flags, model }, notes, interrupt.signal), model)
+}

@@ -1,0 +1,352 @@
+/** Owns the options of `kvfold eval`: what its tasks are called, which options belong to which, and what they become. */
+import { given } from '../../../runtime/core/json.js'
+import { dirname, join } from 'node:path'
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import { CONTRACT_CHOICES, type ContractChoice } from '../../../runtime/core/contract.js'
+import { KvfoldError } from '../../../runtime/core/errors.js'
+import { type AgentKind, agentKinds } from '../../agent.js'
+import { piOrders } from '../../pi-llm.js'
+import type { TaskName, TaskSpec } from '../../task.js'
+import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../../../runtime/cli/options.js'
+import { addEngineOptions, type EngineFlags } from '../../../runtime/cli/remote-engines.js'
+
+/** Options that belong to some tasks. */
+export interface TaskFlags {
+  readonly samples?: number
+  readonly limit?: number
+  readonly sizes?: readonly number[]
+  readonly n?: readonly number[]
+  readonly keys?: number
+  readonly words?: string
+  readonly prompts?: string
+  readonly order?: string
+  readonly tail?: number
+  readonly needles?: readonly number[]
+  readonly length?: readonly number[]
+  readonly depth?: number
+  readonly filler?: string
+  readonly data?: readonly string[]
+  readonly articles?: string
+  readonly taskOption?: readonly string[]
+}
+
+export interface EvalFlags extends TaskFlags, Omit<ModelFlags, 'contract'>, EngineFlags {
+  readonly agent?: readonly AgentKind[]
+  readonly agentOption?: readonly string[]
+  readonly contract: readonly ContractChoice[]
+  readonly seed: number
+  readonly temperature?: number
+  readonly maxTokens?: number
+  readonly slots?: number
+  readonly embedder?: string
+  readonly judge?: string
+  readonly judgeModel?: string
+  readonly log?: string
+  readonly json?: true
+}
+
+export function addEvalOptions(command: Command): Command {
+  command
+    .option(
+      '-a, --agent <list>',
+      `who answers: ${agentKinds.join(', ')}, with commas, or all (default: plain,sculptor)`,
+      oneOf(agentKinds, 'all'),
+    )
+    .option('--samples <count>', 'samples of every cell of generated tasks (default: 20)', integer(1, 100_000))
+    .option('--seed <number>', 'what samples are made from, and what agents sample with', integer(0, 0xffff_ffff), 1)
+    .option('--sizes <list>', 'tokens of a prompt as this model counts them, such as 1k,2k,4k (generated tasks)', tokens)
+    .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
+    .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
+    .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
+    .option(
+      '--prompts <folder>',
+      "the authors' own prompts, from a checkout of their repository; original: the one that --words is in (pi-llm, needles, longbench-v2, frames, babilong; default: ours)",
+    )
+    .addOption(orderOption())
+    .option('--tail <share>', 'only the last part of the stream is shown, such as 20% (pi-llm)', share)
+    .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
+    .option('--length <list>', 'tokens of the text, 4 characters each, such as 1k,8k (needles, similar)', tokens)
+    .option('--depth <percent>', 'where the first needle stands (needles; default: 40)', decimal(0, 100))
+    .option('--filler <file>', "text to hide needles in, instead of the project's own (needles)")
+    .option(
+      '--data <path>',
+      'file of the task: JSONL, JSON, TSV, Parquet, or hf:datasets/owner/name/file; for several tasks task=path',
+      collect,
+    )
+    .option('--limit <count>', 'only the first rows of the file', integer(1, 1_000_000_000))
+    .option('--articles <path>', 'the articles that questions are about (frames)')
+    .option(
+      '--task-option <option>',
+      'any other option of a task, such as babilong.lengths=["8k"]; may be given several times',
+      collect,
+    )
+    .option(
+      '--agent-option <option>',
+      'an option of an agent, such as memagent.chunkTokens=2000; may be given several times',
+      collect,
+    )
+    .option('-t, --temperature <value>', "instead of the tasks' own, most of which are 0", decimal(0, 100))
+    .option('--max-tokens <count>', "longest step, where it is less than the task's own", integer(1, 1 << 20))
+    .option(
+      '--embedder <model>',
+      'what makes vectors for rag-dense and mem0: GGUF, hub URI, folder of an ONNX model (default: the model itself)',
+    )
+    .option(
+      '--judge <url>',
+      'an OpenAI-compatible server whose model judges answers; self: the model under evaluation (tasks that are judged need one)',
+    )
+    .option('--judge-model <name>', 'which of its models (default: the first that it lists)')
+    .option(
+      '--slots <count>',
+      'samples at once (default: 4; of the built-in model one a core, each in an engine of its own)',
+      integer(1, 256),
+    )
+    .option('--log <file>', 'where records go; a run that was stopped goes on there (default: a file in kvfold-eval/)')
+    .option('--json', 'a line of JSON at the end: accuracy, tokens and the rest')
+  addEngineOptions(addModelOptions(command))
+  adapt(command)
+  return command
+}
+
+/** A new one every time: commands may change theirs. */
+export const orderOption = (): Option => new Option('--order <order>', 'where the last updates stand (pi-llm)').choices(piOrders)
+
+/** Options of all commands that mean something else here. */
+function adapt(command: Command): void {
+  const optionOf = (name: string): Option => command.options.find((option) => option.attributeName() === name)!
+  const contract = optionOf('contract')
+  delete contract.argChoices
+  contract.argParser(oneOf(CONTRACT_CHOICES)).description =
+    `how folds are carried out, one or several of ${CONTRACT_CHOICES.join(', ')}; agents that fold nothing run under the first`
+  contract.default(['exact'], 'exact')
+  command.setOptionValueWithSource('contract', ['exact'], 'default')
+  optionOf('engine').description = 'evaluate the model of an OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold'
+}
+
+/** A commander parser of lists of names, each once, in the order given. */
+export function oneOf<Name extends string>(names: readonly Name[], all?: string): (text: string) => readonly Name[] {
+  return (text) => {
+    if (text === all) return names
+    const asked = [...new Set(text.split(',').map((part) => part.trim()))]
+    const wrong = asked.find((name) => !(names as readonly string[]).includes(name))
+    if (wrong === undefined) return asked as Name[]
+    const every = all === undefined ? '' : `, or ${all}`
+    throw new InvalidArgumentError(
+      `There is no ${wrong || 'empty name'}; give one or several of ${names.join(', ')}, with commas${every}.`,
+    )
+  }
+}
+
+/** A commander parser of lists of lengths; 8k is 8,000. Each once, in order of size. */
+export function tokens(text: string): number[] {
+  const one = (part: string): number => {
+    const [, digits, unit] = /^(\d+(?:\.\d+)?)([km]?)$/i.exec(part.trim()) ?? []
+    const value = Number(digits) * { '': 1, k: 1000, m: 1_000_000 }[(unit ?? '').toLowerCase() as '' | 'k' | 'm']
+    if (digits === undefined || !Number.isSafeInteger(value) || value < 1)
+      throw new InvalidArgumentError('It must be numbers of tokens with commas, such as 500,1k,2.5k.')
+    return value
+  }
+  return [...new Set(text.split(',').map(one))].sort((a, b) => a - b)
+}
+
+/** `20%` or `0.2`. */
+function share(text: string): number {
+  const [, digits, percent] = /^(\d*\.?\d+)\s*(%?)$/.exec(text.trim()) ?? []
+  const value = Number(digits) / (percent === '%' ? 100 : 1)
+  if (digits === undefined || !(value > 0 && value <= 1)) throw new InvalidArgumentError('It must be a share such as 20% or 0.2.')
+  return value
+}
+
+const collect = (text: string, all: readonly string[] | undefined): readonly string[] => [...(all ?? []), text]
+
+// What the tasks of `kvfold eval` are called, which options belong to which, and what they become for the task.
+
+/** A name of the command line: a task, or the generator or the loader of one. */
+interface Called {
+  readonly task: TaskName
+  readonly about: string
+  /** Whether samples come from a file that has to be named, from one that may be (else the hub's), or are generated. */
+  readonly data: 'must' | 'may' | 'never'
+  readonly takes: readonly (keyof TaskFlags)[]
+}
+
+const GENERATED = ['samples', 'sizes'] as const
+const LOADED = ['data', 'limit'] as const
+
+const names = {
+  'pi-llm': {
+    task: 'pi-llm',
+    about: 'the last values of keys that were updated again and again',
+    data: 'never',
+    takes: [...GENERATED, 'n', 'keys', 'words', 'prompts', 'order', 'tail'],
+  },
+  needles: {
+    task: 'needles',
+    about: 'a chain of kinship sentences in a long text (NeedleBench M-RS)',
+    data: 'never',
+    takes: [...GENERATED, 'needles', 'length', 'depth', 'filler', 'prompts'],
+  },
+  similar: {
+    task: 'mrcr',
+    about: 'the k-th of several similar texts, generated (MRCR)',
+    data: 'never',
+    takes: [...GENERATED, 'needles', 'length'],
+  },
+  mrcr: { task: 'mrcr', about: 'MRCR from a file of the OpenAI form', data: 'must', takes: LOADED },
+  'longbench-v2': { task: 'longbench-v2', about: 'LongBench v2', data: 'may', takes: [...LOADED, 'prompts'] },
+  frames: {
+    task: 'frames',
+    about: 'FRAMES, judged by a model; needs --articles',
+    data: 'may',
+    takes: [...LOADED, 'articles', 'prompts'],
+  },
+  babilong: { task: 'babilong', about: 'BABILong, from files', data: 'must', takes: [...LOADED, 'prompts'] },
+  'gsm-infinite': { task: 'gsm-infinite', about: 'GSM-Infinite, from a file', data: 'must', takes: LOADED },
+} as const satisfies Record<string, Called>
+
+export type CalledTask = keyof typeof names
+export const calledTasks = Object.keys(names) as CalledTask[]
+
+/** One line a task, for help. */
+export const taskHelp = (): string => calledTasks.map((name) => `  ${name.padEnd(14)} ${names[name].about}`).join('\n')
+
+/** A spec that may still lack what `sizes` come to. */
+export interface AskedTask {
+  readonly called: CalledTask
+  readonly spec: TaskSpec
+  /** Tokens of a prompt as the model counts them; empty where lengths are given otherwise. */
+  readonly sizes: readonly number[]
+}
+
+/** @throws KvfoldError cli/bad-usage for unknown tasks, options that belong to none of them, and data that is missing */
+export function askedTasks(words: readonly string[], flags: TaskFlags & { readonly seed: number }): AskedTask[] {
+  const called = [...new Set(words)].map((word) => {
+    if (Object.hasOwn(names, word)) return word as CalledTask
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `There is no task ${word}; the tasks are ${calledTasks.join(', ')}, and table for a whole table.`,
+    )
+  })
+  refuseStrays(called, flags)
+  const files = dataOf(called, flags.data ?? [])
+  const further = namedOptions('--task-option', called, flags.taskOption ?? [])
+  return called.map((name) => ({
+    called: name,
+    spec: { task: names[name].task, options: { ...optionsOf(name, flags, files.get(name)), ...further.get(name) } },
+    sizes: flags.sizes ?? [],
+  }))
+}
+
+const words: Readonly<Partial<Record<keyof TaskFlags, string>>> = { n: '--n', length: '--length' }
+const option = (flag: keyof TaskFlags): string => words[flag] ?? `--${flag}`
+
+function refuseStrays(called: readonly CalledTask[], flags: TaskFlags): void {
+  const all = new Set<keyof TaskFlags>(calledTasks.flatMap((name) => names[name].takes))
+  for (const flag of all) {
+    if (flags[flag] === undefined || called.some((name) => takes(name, flag))) continue
+    const owners = calledTasks.filter((name) => takes(name, flag))
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `${option(flag)} belongs to ${owners.join(', ')}, and ${called.join(', ')} is asked for.`,
+    )
+  }
+  if (called.includes('frames') && flags.articles === undefined)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      'frames asks about articles that are not part of it; give them with --articles: a folder of text files, or rows with title and text.',
+    )
+  for (const other of ['n', 'length'] as const)
+    if (flags.sizes !== undefined && flags[other] !== undefined)
+      throw new KvfoldError('cli/bad-usage', `--sizes and ${option(other)} both say how long prompts are; give one of them.`)
+}
+
+const takes = (name: CalledTask, flag: keyof TaskFlags): boolean => (names[name].takes as readonly string[]).includes(flag)
+
+/** Each task's file. */
+function dataOf(called: readonly CalledTask[], texts: readonly string[]): ReadonlyMap<CalledTask, string> {
+  const loaded = called.filter((name) => names[name].data !== 'never')
+  const files = new Map<CalledTask, string>()
+  for (const text of texts) {
+    const [, name, path] = /^([a-z0-9-]+)=(.+)$/.exec(text) ?? []
+    if (name !== undefined && path !== undefined && Object.hasOwn(names, name)) {
+      if (!loaded.includes(name as CalledTask))
+        throw new KvfoldError('cli/bad-usage', `--data names a file for ${name}, which is not asked for or takes none.`)
+      files.set(name as CalledTask, path)
+    } else if (loaded.length > 1)
+      throw new KvfoldError(
+        'cli/bad-usage',
+        `--data ${text} does not say whose file it is; write ${loaded.map((one) => `--data ${one}=FILE`).join(' ')}.`,
+      )
+    else files.set(loaded[0]!, text)
+  }
+  const missing = loaded.find((name) => names[name].data === 'must' && !files.has(name))
+  if (missing !== undefined)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `${missing} needs its file: --data PATH or --data hf:datasets/owner/name/file${missing === 'mrcr' ? '; generated texts of its form are the task similar' : ''}.`,
+    )
+  return files
+}
+
+/** Options by the names that tasks and agents have for them: `owner.option=value`, the value JSON or plain text. @throws KvfoldError cli/bad-usage */
+export function namedOptions<Owner extends string>(
+  flag: string,
+  owners: readonly Owner[],
+  texts: readonly string[],
+): ReadonlyMap<Owner, Readonly<Record<string, unknown>>> {
+  const found = new Map<Owner, Record<string, unknown>>()
+  for (const text of texts) {
+    const [, name = '', option = '', value = ''] = /^([\w-]+)\.(\w+)=(.*)$/s.exec(text) ?? []
+    const owner = owners.find((one) => one === name)
+    if (owner === undefined)
+      throw new KvfoldError(
+        'cli/bad-usage',
+        `${flag} ${text} is not of the form ${owners[0]!}.option=value, with one of ${owners.join(', ')}.`,
+      )
+    found.set(owner, { ...found.get(owner), [option]: plainOrJson(value) })
+  }
+  return found
+}
+
+function plainOrJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}
+
+function optionsOf(
+  name: CalledTask,
+  flags: TaskFlags & { readonly seed: number },
+  data: string | undefined,
+): TaskSpec['options'] {
+  const { samples, limit, n, keys, words, prompts, order, tail, needles, length, depth, filler, articles } = flags
+  const common = names[name].data === 'never' ? { samples, seed: flags.seed } : { data, limit }
+  switch (name) {
+    case 'pi-llm':
+      return given({ ...common, updates: n, keys, words, prompts: checkoutOf(prompts, words), order, tail })
+    case 'needles':
+      return given({ ...common, needles, lengths: length, depth, filler, prompts: checkoutOf(prompts) })
+    case 'similar':
+      return given({ ...common, needles, lengths: length })
+    case 'frames':
+      return given({ ...common, articles, prompts: checkoutOf(prompts) })
+    case 'longbench-v2':
+    case 'babilong':
+      return given({ ...common, prompts: checkoutOf(prompts) })
+    case 'mrcr':
+    case 'gsm-infinite':
+      return given(common)
+  }
+}
+
+/** The folder of the authors' checkout. @throws KvfoldError cli/bad-usage when `original` says nothing of where it is */
+function checkoutOf(prompts: string | undefined, words?: string): string | undefined {
+  if (prompts !== 'original') return prompts
+  if (words !== undefined) return join(dirname(words), '..')
+  throw new KvfoldError(
+    'cli/bad-usage',
+    "--prompts original reads the prompts from the authors' checkout that --words is in; without --words say where it is: --prompts <folder>.",
+  )
+}

@@ -1,0 +1,139 @@
+/** Owns what `kvfold eval` says: how far it is, the table at the end, and the line for machines. */
+import type { LogHeader } from '../../log.js'
+import type { RunProgress } from '../../run/runner.js'
+import { type AccuracyRow, rowsOf, totalOf, totalsOf } from '../../accuracy.js'
+import type { ItemResult } from '../../run/plan.js'
+import { count, duration, percent, plural } from '../../../runtime/figures/numbers.js'
+import { type Column, number, table, terminal } from '../../../runtime/figures/table.js'
+import type { Terminal } from '../../../runtime/cli/terminal.js'
+
+/** Milliseconds between lines where nothing can be redrawn. */
+const EVERY = 10_000
+
+/** Says how far a run is: redrawn in a terminal, a line now and then elsewhere, nothing beside JSON. */
+export class ProgressLine {
+  #said = -Infinity
+
+  constructor(
+    private readonly notes: Terminal,
+    private readonly quiet: boolean,
+    private readonly titles: readonly string[],
+    private readonly clock: () => number = () => performance.now(),
+  ) {}
+
+  readonly say = ({ done, total, errors, left, last }: RunProgress): void => {
+    const time = left === null || done === total ? '' : `, about ${duration(left)} left`
+    const failed = errors === 0 ? '' : `, ${plural(errors, 'error')}`
+    const what = last === null ? '' : `: ${this.#named(last)}`
+    const text = `${done} of ${total} (${percent(total === 0 ? 1 : done / total, 0)})${time}${failed}${what}`
+    if (this.notes.live) {
+      this.notes.frame([text])
+      return
+    }
+    const now = this.clock()
+    if (this.quiet || (now - this.#said < EVERY && done < total)) return
+    this.#said = now
+    this.notes.print(text)
+  }
+
+  #named(result: ItemResult): string {
+    const outcome = result.kind === 'error' ? `not answered: ${result.message}` : percent(result.score.points, 0)
+    return `${this.titles[result.task] ?? ''} ${cellText(result.cell)}, ${result.agent}, ${outcome}`
+  }
+}
+
+/** `updates 64`, `needles 5, length 8,000`. */
+export const cellText = (cell: AccuracyRow['cell']): string =>
+  cell === null
+    ? 'all'
+    : Object.entries(cell)
+        .map(([name, value]) => `${name} ${typeof value === 'number' ? count(value) : value}`)
+        .join(', ')
+
+/** The table's lines: one row for every task, cell, agent and contract, and one over all cells where there are several. */
+export function tableLines(header: LogHeader, results: readonly ItemResult[], rule: string): string[] {
+  const cells = rowsOf(results)
+  const totals = totalsOf(results)
+  const several = header.contracts.length > 1
+  const rows = header.tasks.flatMap((_, task) => {
+    const own = cells.filter((row) => row.task === task)
+    const single = new Set(own.map(({ cell }) => JSON.stringify(cell))).size < 2
+    return single ? own : [...own, ...totals.filter((row) => row.task === task)]
+  })
+  const place = ({ task, cell }: AccuracyRow) => `${task} ${JSON.stringify(cell)}`
+  const isFirst = (row: AccuracyRow) => rows.findIndex((other) => place(other) === place(row)) === rows.indexOf(row)
+  const tokens = (title: string, of: (row: AccuracyRow) => number | null) =>
+    number<AccuracyRow>(title, (row) => (of(row) === null ? '-' : count(of(row)!)))
+  const columns: Column<AccuracyRow>[] = [
+    { title: 'task', text: (row) => (isFirst(row) ? header.tasks[row.task]!.title : '') },
+    { title: 'cell', text: (row) => (isFirst(row) ? cellText(row.cell) : '') },
+    { title: 'agent', text: (row) => agentText(header, row, several) },
+    number('accuracy', ({ accuracy }) => (accuracy === null ? '-' : percent(accuracy))),
+    number('95 %', ({ interval }) => (interval === null ? '-' : interval.map((end) => (end * 100).toFixed(1)).join(' .. '))),
+    tokens('before', ({ tokensBefore }) => tokensBefore),
+    tokens('after', ({ tokensAfter }) => tokensAfter),
+    tokens('shown', ({ tokensShown }) => tokensShown),
+    tokens('computed', ({ tokensComputed }) => tokensComputed),
+    number('time', ({ milliseconds }) => (milliseconds === null ? '-' : duration(milliseconds))),
+    number('samples', ({ samples }) => String(samples)),
+    number('errors', ({ errors }) => String(errors)),
+  ]
+  return terminal(table(columns, rows, { opens: (row, before) => place(row) !== place(before) }), rule)
+}
+
+/** Marked by a star where the model was not trained for the agent's prompts on the task. */
+function agentText({ agents, tasks }: LogHeader, { agent, contract, task }: AccuracyRow, contracts: boolean): string {
+  const found = agents.find((one) => one.agent === agent)
+  const trained = found?.trainedTasks?.includes(tasks[task]!.task) ?? found?.trained ?? null
+  return `${agent}${trained === false ? '*' : ''}${contracts ? ` (${contract})` : ''}`
+}
+
+/** What the columns mean, and what must not be read into the numbers. */
+export function remarks(header: LogHeader, results: readonly ItemResult[]): string[] {
+  const untrained = header.agents.some(({ trained }) => trained === false)
+  const full = results.filter((result) => result.kind === 'sample' && result.details['overflowed'] === 1).length
+  const failed = new Map<string, number>()
+  for (const result of results) if (result.kind === 'error') failed.set(result.code, (failed.get(result.code) ?? 0) + 1)
+  return [
+    'Means per sample. before, after: tokens in context when the first step and when the answer ended; shown, computed: tokens of all steps together. Errors are no answers: they are not in the accuracy.',
+    ...(untrained
+      ? ['* The model was not trained for what this agent asks of it on this task: read nothing into its accuracy.']
+      : []),
+    ...(header.judge === null ? [] : [`Answers were judged by ${header.judge}.`]),
+    ...(full === 0
+      ? []
+      : [`Of the answers ${full} are empty, because the agent filled its context before it gave one: they count as not right.`]),
+    ...(failed.size === 0 ? [] : [`Errors: ${[...failed].map(([code, times]) => `${times} x ${code}`).join(', ')}.`]),
+  ]
+}
+
+/** The line for machines. At the top all samples together, where one agent answered one task under one contract; else null, and `cells` says. */
+export function machineLine(header: LogHeader, results: readonly ItemResult[], log: string): object {
+  const totals = totalsOf(results)
+  const [only] = totals
+  const all = totals.length === 1 ? only : null
+  const errors = totalOf(results)?.errors ?? 0
+  return {
+    accuracy: all?.accuracy ?? null,
+    interval: all?.interval ?? null,
+    tokensBefore: all?.tokensBefore ?? null,
+    tokensAfter: all?.tokensAfter ?? null,
+    tokensMost: all?.tokensMost ?? null,
+    tokensShown: all?.tokensShown ?? null,
+    tokensComputed: all?.tokensComputed ?? null,
+    milliseconds: all?.milliseconds ?? null,
+    samples: results.length - errors,
+    errors,
+    model: header.model.name,
+    seed: header.seed,
+    tasks: header.tasks.map(({ task, options }) => ({ task, options })),
+    agents: header.agents.map(({ agent, trained, trainedTasks }) => ({
+      agent,
+      trained,
+      ...(trainedTasks === undefined ? {} : { trainedTasks }),
+    })),
+    judge: header.judge,
+    cells: rowsOf(results).map(({ task, ...row }) => ({ task: header.tasks[task]!.task, ...row })),
+    log,
+  }
+}

@@ -1,0 +1,364 @@
+/** Owns `kvfold eval memtool`: tools that come and go over many turns, from the options to the table, the report and the line for machines. */
+import { given } from '../../../runtime/core/json.js'
+import { createHash } from 'node:crypto'
+import { existsSync, statSync } from 'node:fs'
+import { mkdir, readFile, writeFile } from 'node:fs/promises'
+import { join, resolve } from 'node:path'
+import { Option, type Command } from 'commander'
+import { type Placement, placements } from '../../../runtime/agents/memtool.js'
+import { CONTRACT_CHOICES, type ContractChoice } from '../../../runtime/core/contract.js'
+import { KvfoldError } from '../../../runtime/core/errors.js'
+import type { Engine, EngineInfo } from '../../../runtime/engine/engine.js'
+import type { OwnedTextEmbedder } from '../../agents/embedders.js'
+import { type MemToolResult, type MemToolRun, type WayName, wayNames, ways } from '../../memtool/session.js'
+import { type Relation, relations, type World } from '../../memtool/companies.js'
+import type { Catalogue, CatalogueOptions, KeptVectors } from '../../../runtime/tools/catalogue.js'
+import { count, percent } from '../../../runtime/figures/numbers.js'
+import { BUILTIN } from '../../../runtime/cli/builtin.js'
+import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
+import { loadEngine, loadReader, weightsOf } from '../../../runtime/cli/runtime.js'
+import { addModelOptions, integer, type ModelFlags } from '../../../runtime/cli/options.js'
+import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
+import { oneOf } from './flags.js'
+
+interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
+  readonly agent?: MemToolRun['agent']
+  readonly mode: readonly WayName[]
+  readonly placement?: readonly Placement[]
+  readonly contract: readonly ContractChoice[]
+  readonly turns: number
+  readonly sessions: number
+  readonly tools: number
+  readonly relation: Relation
+  /** False: `--no-arguments`. */
+  readonly arguments: boolean
+  readonly seed: number
+  readonly limit: number
+  readonly tokenLimit?: number
+  readonly history?: number
+  readonly historyBy: 'truncate' | 'summarize'
+  readonly temperature: number
+  readonly embedder?: string
+  readonly retrieval?: true
+  readonly catalogue?: string
+  readonly log?: string
+  readonly report?: string
+  readonly json?: true
+}
+
+/** Cells where nobody says how many: sessions are long. */
+const CELLS = 65_536
+/** Queries of the retrieval study, of each wording. */
+const QUERIES = 1000
+/** Queries embedded in one call. */
+const TOGETHER = 64
+
+const HELP = `
+Ways of managing tools (--mode):
+${wayNames.map((name) => `  ${name.padEnd(12)} ${ways[name].about}`).join('\n')}
+
+Without --model or --engine a script speaks for the model (--agent taught): every prompt is computed by the real engine, so tokens are
+real, and correctness is the script's. A session that was stopped goes on with the same command.
+
+Examples:
+  $ kvfold eval memtool --mode autonomous,workflow,hybrid --contract splice
+  $ kvfold eval memtool --mode hybrid --placement list,late --contract exact,splice --turns 100 --report memtool.html
+  $ kvfold eval memtool --agent model --model qwen3-4b-q8_0.gguf --mode hybrid --turns 20
+  $ kvfold eval memtool --retrieval --embedder nomic-embed-text.gguf
+  $ kvfold eval memtool --retrieval --catalogue tools.json      each tool looked up by its own description, or the file's queries`
+
+export function addMemTool(parent: Command, shell: Shell): void {
+  const command = parent
+    .command('memtool')
+    .description('tools that come and go over many turns (MemTool): tokens by contract and way, correctness, retrieval')
+    .addOption(new Option('-a, --agent <who>', 'who speaks: a script, or the model itself').choices(['taught', 'model']))
+    .option('--mode <list>', 'ways of managing tools, with commas, or all', oneOf(wayNames, 'all'), ['hybrid'])
+    .option('--placement <list>', 'where definitions stand: late, list (default: as the way has it)', oneOf(placements))
+    .option('--turns <count>', 'turns of a session', integer(1, 100_000), 100)
+    .option('--sessions <count>', 'sessions of each way, each with its companies; their seeds follow', integer(1, 10_000), 1)
+    .option('--tools <count>', 'tools in the catalogue, five for each company', integer(5, 50_000), 5000)
+    .addOption(new Option('--relation <kind>', 'of a turn to the one before').choices(relations).default('mixed'))
+    .option('--no-arguments', 'no tool takes an argument')
+    .option('--seed <number>', 'what companies, values and requests are made from', integer(0, 0xffff_ffff), 1)
+    .option('--limit <tools>', 'tools loaded at most', integer(1, 1_000_000), 128)
+    .option('--token-limit <tokens>', 'tokens of definitions loaded at most', integer(1, 1 << 30))
+    .option('--history <turns>', 'turns whose long texts stay as they are (default: all)', integer(1, 100_000))
+    .addOption(
+      new Option('--history-by <how>', 'what becomes of the others').choices(['truncate', 'summarize']).default('truncate'),
+    )
+    .option('-t, --temperature <value>', 'of a model that speaks itself', Number, 0)
+    .option('--embedder <model>', 'a GGUF or the folder of an ONNX model that makes vectors (default: BM25 alone)')
+    .option('--retrieval', 'only how well tools are found: recall by BM25, embeddings and both')
+    .option(
+      '--catalogue <file>',
+      'tools of others, for --retrieval: a JSON list, {tools: [...]}, LiveMCPBench servers, or ToolRet queries and tools',
+    )
+    .option('--log <file>', 'where turns go (default: a file in kvfold-eval/); only for one session')
+    .option('--report <file>', 'an HTML page with figures and tables')
+    .option('--json', 'a line of JSON at the end')
+  addEngineOptions(addModelOptions(command))
+  const contract = command.options.find((option) => option.attributeName() === 'contract')!
+  delete contract.argChoices
+  contract.argParser(oneOf(CONTRACT_CHOICES)).description =
+    `how removed definitions are folded, one or several of ${CONTRACT_CHOICES.join(', ')}`
+  contract.default(['exact'], 'exact')
+  command.setOptionValueWithSource('contract', ['exact'], 'default')
+  command.addHelpText('after', HELP).action((flags: MemToolFlags) => memTool(flags, shell))
+}
+
+async function memTool(flags: MemToolFlags, shell: Shell): Promise<void> {
+  if (flags.catalogue !== undefined && flags.retrieval === undefined)
+    throw new KvfoldError('cli/bad-usage', '--catalogue is for --retrieval; sessions are made of companies.')
+  const embedder = flags.embedder === undefined ? null : await keptEmbedder(flags.embedder, flags, shell)
+  const { signal } = shell.interrupt
+  try {
+    const options = given({ embedder: embedder?.vectors, onEmbedded: embedder?.onEmbedded, signal })
+    if (flags.retrieval === true) await retrieval(flags, options, shell)
+    else await sessions(flags, options, shell)
+  } finally {
+    await embedder?.dispose()
+  }
+}
+
+async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: Shell): Promise<void> {
+  const { out, notes } = shell
+  const [{ World }, { Catalogue }] = await Promise.all([
+    import('../../memtool/companies.js'),
+    import('../../../runtime/tools/catalogue.js'),
+  ])
+  const runs = runsOf(flags)
+  const sessionCount = runs.flat().length
+  if (flags.log !== undefined && sessionCount > 1)
+    throw new KvfoldError('cli/bad-usage', `--log is for one session, and these are ${sessionCount}; leave it out.`)
+  const engine = await engineOf(flags, shell)
+  const results: MemToolResult[] = []
+  const settings = new Map<number, { readonly world: World; readonly catalogue: Catalogue }>()
+  try {
+    for (const seed of new Set(runs.flat().map((run) => run.seed))) {
+      const world = new World({ seed, tools: flags.tools, arguments: flags.arguments })
+      settings.set(seed, { world, catalogue: await Catalogue.of(world.tools, options) })
+    }
+    const [{ together }, { EpisodeFile }] = await Promise.all([
+      import('../../memtool/session.js'),
+      import('../../episode/episode.js'),
+    ])
+    const weights = await weightsOf(engine)
+    const planned = runs.map((alike) => alike.map((run) => ({ run, log: logOf(run, flags, engine.info, weights) })))
+    const paths = planned.flat().map(({ log }) => log.path)
+    const reached = await Promise.all(paths.map((path) => EpisodeFile.reached(path)))
+    // The same command goes on with what is not finished; where all is, it is another run.
+    if (reached.every((turns) => turns >= flags.turns)) await Promise.all(paths.map((path) => EpisodeFile.remove(path)))
+    for (const alike of planned) {
+      const made: MemToolResult[] = []
+      for (const { run, log } of alike)
+        made.push(await oneSession(run, log, flags, { engine, ...settings.get(run.seed)! }, shell))
+      results.push(together(made as [MemToolResult, ...MemToolResult[]]))
+    }
+    const { tokenTable, removalTable, correctnessTable, memToolPage } = await import('../../memtool/report.js')
+    const report = {
+      command: commandOf(shell),
+      date: new Date().toISOString().slice(0, 10),
+      model: `${engine.info.model} (${engine.info.engine} ${engine.info.release})`,
+      agent: agentOf(flags),
+      tools: flags.tools,
+      results,
+    }
+    if (flags.report !== undefined) await writeFile(flags.report, memToolPage(report))
+    if (flags.json === true) {
+      out.print(JSON.stringify(machineLine(results, flags)))
+      return
+    }
+    const { terminal } = await import('../../../runtime/figures/table.js')
+    for (const made of [tokenTable, removalTable, correctnessTable].map((of) => of(results))) {
+      for (const line of terminal(made, out.unicode ? '─' : '-')) out.print(line)
+      out.print()
+    }
+    if (report.agent === 'taught')
+      out.prose("A script spoke for the model: tokens are real, correctness is the script's.", out.colours.dim)
+    if (flags.report !== undefined) out.print(`Report: ${flags.report}`)
+  } finally {
+    notes.close()
+    await engine.dispose()
+    for (const { catalogue } of settings.values()) catalogue.close()
+  }
+}
+
+/** What makes a session the same one, and where its log lies. */
+function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }: EngineInfo, weights: string | null) {
+  const about = {
+    ...{ task: 'memtool', ...run, tools: flags.tools, arguments: flags.arguments },
+    ...{ model, weights, engine, release, embedder: flags.embedder ?? null },
+  }
+  const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
+  return { about, path: flags.log ?? `kvfold-eval/memtool-${run.way}-${run.contract}-${print}.jsonl` }
+}
+
+async function oneSession(
+  run: MemToolRun,
+  { about, path }: ReturnType<typeof logOf>,
+  flags: MemToolFlags,
+  setting: { readonly engine: Engine; readonly world: World; readonly catalogue: Catalogue },
+  shell: Shell,
+): Promise<MemToolResult> {
+  const { notes, interrupt } = shell
+  const [{ memToolSession }, { EpisodeFile }] = await Promise.all([
+    import('../../memtool/session.js'),
+    import('../../episode/episode.js'),
+  ])
+  const file = await EpisodeFile.open(path, about, commandOf(shell))
+  if (file.before.length > 0 && flags.json !== true) notes.prose(`Going on in ${path} at turn ${file.before.length + 1}.`)
+  try {
+    return await memToolSession(run, {
+      ...setting,
+      from: { turns: file.before, checkpoint: file.checkpoint },
+      onTurn: async (turn, checkpoint) => {
+        await file.add(turn, checkpoint)
+        if (flags.json !== true)
+          notes.frame([
+            `${run.way}, ${run.contract}, seed ${run.seed}: ${turn.turn + 1} of ${run.turns} turns, ${count(turn.tokens.after)} tokens`,
+          ])
+      },
+      signal: interrupt.signal,
+    })
+  } finally {
+    notes.close()
+    await file.close()
+  }
+}
+
+const agentOf = ({ agent, model, engine }: MemToolFlags): MemToolRun['agent'] =>
+  agent ?? (model === BUILTIN && engine === undefined ? 'taught' : 'model')
+
+/** The sessions of each way, placement and contract. */
+function runsOf(flags: MemToolFlags): MemToolRun[][] {
+  const { mode, contract, turns, relation, limit, tokenLimit, history, historyBy, temperature } = flags
+  const seeds = Array.from({ length: flags.sessions }, (_, session) => (flags.seed + session) % 2 ** 32)
+  return mode.flatMap((way) =>
+    (flags.placement ?? [ways[way].placement]).flatMap((placement) =>
+      contract.map((one) =>
+        seeds.map((seed) => ({
+          ...{ agent: agentOf(flags), way, placement, contract: one, turns, relation, seed, sampling: { temperature, seed } },
+          limits: { tools: limit, ...given({ tokens: tokenLimit }) },
+          ...(history === undefined ? {} : { history: { turns: history, by: historyBy } }),
+        })),
+      ),
+    ),
+  )
+}
+
+async function engineOf(flags: MemToolFlags, { notes, interrupt }: Shell): Promise<Engine> {
+  const remote = await engineSource(flags, 1, notes, interrupt.signal)
+  if (remote !== null) {
+    if (flags.agent === 'taught')
+      throw new KvfoldError('cli/bad-usage', 'Another server cannot be told what to say; leave --agent taught or --engine out.')
+    return remote.load()
+  }
+  const modelFlags: ModelFlags = { ...flags, context: flags.context ?? CELLS, contract: flags.contract[0] ?? 'exact' }
+  return loadEngine(modelFlags, notes, interrupt.signal, { slots: 1 })
+}
+
+/** The first way's numbers; those of all where there are several. */
+function machineLine(results: readonly MemToolResult[], { tools }: MemToolFlags): object {
+  const lines = results.map(({ way, placement, contract, measures, intervals, tokens, sessions }) => ({
+    ...{ mode: way, placement, contract, ...measures, tools },
+    ...(sessions.length === 1 ? {} : { each: sessions.length, intervals }),
+    ...{ tokensShown: tokens.shown, tokensComputed: tokens.computed, tokensNew: tokens.new },
+    ...{ tokensReused: tokens.reused, tokensApproximate: tokens.approximate, contextLast: tokens.last },
+  }))
+  return lines.length === 1 ? lines[0]! : { ...lines[0], sessions: lines }
+}
+
+async function retrieval(flags: MemToolFlags, options: CatalogueOptions, { out }: Shell): Promise<void> {
+  const [{ World }, { Catalogue, wordsOf }, { queriesOf, recallOf, lookupsIn, wordings }, { left, right, table, terminal }] =
+    await Promise.all([
+      import('../../memtool/companies.js'),
+      import('../../../runtime/tools/catalogue.js'),
+      import('../../memtool/retrieval.js'),
+      import('../../../runtime/figures/table.js'),
+    ])
+  const world = new World({ seed: flags.seed, tools: flags.tools, arguments: flags.arguments })
+  const own = flags.catalogue === undefined ? null : lookupsIn(await readFile(flags.catalogue, 'utf8'), flags.catalogue)
+  const catalogue = await Catalogue.of(own?.tools ?? world.tools, options)
+  try {
+    const sets =
+      own === null
+        ? wordings.map((wording) => ({ wording, queries: queriesOf(world, wording, QUERIES, flags.seed) }))
+        : [{ wording: "the file's", queries: own.queries }]
+    const { embedder, onEmbedded, signal } = options
+    const words = [...new Set(sets.flatMap(({ queries }) => queries.map((query) => wordsOf(query.words))))]
+    // Many at once, before searches are timed: one alone takes as long as several.
+    for (let from = 0; embedder !== undefined && from < words.length; from += TOGETHER) {
+      await embedder.embed(words.slice(from, from + TOGETHER), signal)
+      onEmbedded?.(Math.min(words.length, from + TOGETHER), words.length)
+    }
+    const found = []
+    for (const { wording, queries } of sets)
+      for (const one of await recallOf(catalogue, queries, signal)) found.push({ wording, ...one })
+    if (flags.json === true) {
+      out.print(JSON.stringify({ tools: catalogue.size, embedder: flags.embedder ?? null, recall: found }))
+      return
+    }
+    const lines = table(
+      [left('words'), left('ranking'), ...['queries', 'recall at 1', 'at 5', 'ms a query'].map(right)],
+      found.map(({ wording, ranking, queries, at1, at5, milliseconds }) => [
+        ...[wording, ranking, count(queries), percent(at1), percent(at5), milliseconds.toFixed(1)],
+      ]),
+    )
+    for (const line of terminal(lines, out.unicode ? '─' : '-')) out.print(line)
+  } finally {
+    catalogue.close()
+  }
+}
+
+interface KeptEmbedder {
+  readonly vectors: KeptVectors
+  readonly onEmbedded: (done: number, total: number) => void
+  readonly dispose: () => Promise<void>
+}
+
+/** Vectors stay in a file of kvfold-eval/, which goes by where the model lies and what it is. */
+async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): Promise<KeptEmbedder> {
+  const [{ KeptVectors }, { ProgressLine }] = await Promise.all([
+    import('../../../runtime/tools/catalogue.js'),
+    import('./lines.js'),
+  ])
+  const embedder = await embedderOf(model, flags, shell)
+  const about = [resolve(model), embedder.name, ...[model, join(model, 'onnx', 'model.onnx')].map(standingOf)]
+  const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
+  const path = `kvfold-eval/vectors-${print}.db`
+  await mkdir('kvfold-eval', { recursive: true })
+  const vectors = new KeptVectors(embedder, path)
+  const { notes } = shell
+  if (flags.json !== true) notes.prose(`Vectors of tools and queries are kept in ${path}.`, notes.colours.dim)
+  const line = new ProgressLine(notes, flags.json === true, [])
+  let begun = performance.now()
+  return {
+    vectors,
+    onEmbedded: (done, total) => {
+      line.say({ done, total, errors: 0, left: ((performance.now() - begun) / done) * (total - done), last: null })
+      if (done < total) return
+      notes.close()
+      begun = performance.now()
+    },
+    dispose: async () => {
+      notes.close()
+      vectors.close()
+      await embedder.dispose()
+    },
+  }
+}
+
+/** Of a file, what changes with it; null: there is none. */
+function standingOf(path: string): readonly [bytes: number, changed: number] | null {
+  if (!existsSync(path)) return null
+  const { size, mtimeMs } = statSync(path)
+  return [size, mtimeMs]
+}
+
+async function embedderOf(model: string, flags: MemToolFlags, { notes, interrupt }: Shell): Promise<OwnedTextEmbedder> {
+  const { ggufEmbedder, onnxEmbedder } = await import('../../agents/embedders.js')
+  if (existsSync(model) && statSync(model).isDirectory()) return onnxEmbedder(model)
+  const modelFlags: ModelFlags = { ...flags, model, contract: 'exact' }
+  const { Embedder } = await import('../../../runtime/engine/embedder.js')
+  return ggufEmbedder(await loadReader(Embedder, modelFlags, notes, interrupt.signal), model)
+}

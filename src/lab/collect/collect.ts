@@ -1,0 +1,201 @@
+/**
+ * Owns collecting trajectories: tries at the prompts of a source, each cut into snapshots that a model can learn from, and the file of whole ones, added
+ * as they are made and gone on with by the same run.
+ */
+import { appendFileSync, existsSync, readFileSync, rmSync, truncateSync } from 'node:fs'
+import { isDeepStrictEqual } from 'node:util'
+import { messageUnits, modelTokens, engineTokens, snapshots, type StepWording } from '../agents/snapshots.js'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { checked, inWords } from '../../runtime/core/schema.js'
+import type { Sampling } from '../../runtime/engine/engine.js'
+import { type UnwrittenSnapshot, type Format, formatOf, needsTokens, rowOf, TrajectoryRecord, writeParquet } from './formats.js'
+import { type Acting, cancelled, type TrajectorySource } from './sources.js'
+import { outcomesOf, rewardOf, TRAJECTORY_VERSION, TrajectoryFacts } from './trajectory.js'
+
+interface CollectOptions {
+  readonly source: TrajectorySource
+  readonly acting: Acting
+  readonly format: Format
+  /** Whose tokens the snapshots are in: a loaded model's (`isEndOfGeneration` is the vocabulary's); or those that the engine says, if the form needs any. */
+  readonly tokens: StepWording | 'engine'
+  readonly model: TrajectoryFacts['model']
+  /** Tries at every sample. A script acts the same way every time. */
+  readonly rollouts: number
+  readonly signal?: AbortSignal
+}
+
+/** One try at one sample, by its number: all rollouts of a sample, then the next sample. */
+export interface Collected {
+  readonly number: number
+  /** A row for each snapshot, in order; they are the file's lines. */
+  readonly rows: readonly object[]
+  readonly points: number
+  /** Tokens of all snapshots, and those of them with loss; 0 where snapshots are counted in messages. */
+  readonly tokens: number
+  readonly learned: number
+}
+
+/** Trajectories from number `from` on, made as they are asked for. @throws KvfoldError what source, teacher and engine throw; engine/cancelled */
+export async function* collect(options: CollectOptions, from = 0): AsyncGenerator<Collected> {
+  const { source, rollouts, signal } = options
+  for (let number = from; number < source.size * rollouts; number++) {
+    if (signal?.aborted === true) throw cancelled()
+    yield await trajectory(options, number)
+  }
+}
+
+async function trajectory(options: CollectOptions, number: number): Promise<Collected> {
+  const { source, acting, format, tokens, model, rollouts, signal } = options
+  const [index, rollout] = [Math.floor(number / rollouts), number % rollouts]
+  const seed = acting.teacher === 'model' ? ((acting.sampling.seed ?? 0) + number) % 2 ** 32 : 0
+  const now: Acting = acting.teacher === 'model' ? { ...acting, sampling: { ...acting.sampling, seed } } : acting
+  const { steps, outcomes, score, parts, context, truth } = await source.play(index, now, `collect-${number}`, signal)
+  const counted = tokens !== 'engine' ? modelTokens(tokens) : needsTokens(format) ? engineTokens : messageUnits()
+  const made = snapshots(steps, counted)
+  const shared = {
+    version: TRAJECTORY_VERSION,
+    task: source.task,
+    ...(await source.about(index)),
+    rollout,
+    agent: source.agent,
+    teacher: acting.teacher,
+    ...(now.teacher === 'model' ? { sampling: settings(now.sampling) } : {}),
+    model,
+    snapshots: made.length,
+    points: score.points,
+    reward: rewardOf(parts),
+    parts,
+    calls: callsIn(outcomes),
+    context,
+  } as const
+  const cuts = made.map((snapshot, at): UnwrittenSnapshot => ({
+    facts: {
+      ...shared,
+      snapshot: at,
+      steps: snapshot.learned.map(({ step }) => step),
+      outcomes: snapshot.learned.map(({ step }) => [...outcomes[step]!]),
+    },
+    snapshot,
+    steps,
+    truth,
+  }))
+  const isCounted = counted !== engineTokens && tokens === 'engine' ? 0 : 1
+  return {
+    number,
+    rows: cuts.map((cut) => rowOf(format, cut)),
+    points: score.points,
+    tokens: isCounted * made.reduce((sum, one) => sum + one.tokens.length, 0),
+    learned: isCounted * made.flatMap(({ learned }) => learned).reduce((sum, { span: { start, end } }) => sum + end - start, 0),
+  }
+}
+
+const settings = ({ temperature = 0, topK = 0, topP = 1, minP = 0, seed = 0 }: Sampling) => ({
+  temperature,
+  topK,
+  topP,
+  minP,
+  seed,
+})
+
+function callsIn(outcomes: ReturnType<typeof outcomesOf>): Record<string, number> {
+  const counts: Record<string, number> = {}
+  for (const { name } of outcomes.flat()) counts[name] = (counts[name] ?? 0) + 1
+  return counts
+}
+
+/** What a run must share with the file that it goes on in. */
+interface FileTerms {
+  readonly source: TrajectorySource
+  readonly rollouts: number
+  readonly teacher: TrajectoryFacts['teacher']
+  readonly fingerprint: string
+  readonly format: Format
+}
+
+export class TrajectoryFile {
+  private constructor(
+    /** Rows of JSON, one a line. */
+    private readonly lines: string,
+    /** What the lines become in the end; null: they stay. */
+    private readonly parquet: string | null,
+    /** Whole trajectories in it when it was opened: where the run goes on. */
+    readonly begun: number,
+  ) {}
+
+  /**
+   * A trajectory whose last lines are missing, as after a stop, is cut off and made again. Parquet has lines of JSON beside it until it is finished.
+   * @throws KvfoldError eval/bad-log for another run's file, or one that holds something else
+   */
+  static async open(path: string, terms: FileTerms): Promise<TrajectoryFile> {
+    const isParquet = terms.format === 'verl'
+    const [lines, parquet] = isParquet ? [`${path}.jsonl`, path] : [path, null]
+    if (isParquet && existsSync(path))
+      throw new KvfoldError('eval/bad-log', `${path} is there, and Parquet cannot be gone on with; name another file.`)
+    if (!existsSync(lines)) return new TrajectoryFile(lines, parquet, 0)
+    const { whole, end, last } = wholeOf(lines, terms.format)
+    if (last !== null) await refuseOther(lines, last, whole - 1, terms)
+    truncateSync(lines, end)
+    return new TrajectoryFile(lines, parquet, whole)
+  }
+
+  add({ rows }: Collected): void {
+    appendFileSync(this.lines, rows.map((row) => `${JSON.stringify(row)}\n`).join(''))
+  }
+
+  /** All trajectories are in it. @throws KvfoldError eval/bad-log when the Parquet cannot be written; the lines stay then */
+  async finish(): Promise<void> {
+    if (this.parquet === null || !existsSync(this.lines)) return
+    await writeParquet(this.lines, this.parquet)
+    rmSync(this.lines)
+  }
+}
+
+/** How many whole trajectories the file has, where the last one ends (bytes), and its last record. */
+function wholeOf(path: string, format: Format): { whole: number; end: number; last: TrajectoryFacts | null } {
+  const lines = readFileSync(path, 'utf8').split('\n')
+  let [whole, end, at] = [0, 0, 0]
+  let last: TrajectoryFacts | null = null
+  // What follows the last line feed was not written to its end.
+  for (const [index, line] of lines.slice(0, -1).entries()) {
+    const record = parsed(line, path, index + 1, format)
+    at += Buffer.byteLength(line) + 1
+    if (record.snapshot + 1 < record.snapshots) continue
+    whole++
+    end = at
+    last = record
+  }
+  return { whole, end, last }
+}
+
+function parsed(line: string, path: string, number: number, format: Format): TrajectoryFacts {
+  const wrong = (why: string, cause?: unknown) =>
+    new KvfoldError('eval/bad-log', `${path}, line ${number}, is no trajectory of kvfold (${why}); name another file.`, { cause })
+  let value: unknown
+  try {
+    value = JSON.parse(line)
+  } catch (cause) {
+    throw wrong('no JSON', cause)
+  }
+  const there = typeof value === 'object' && value !== null ? formatOf(value) : null
+  const read = checked(there === 'tokens' ? TrajectoryRecord : TrajectoryFacts, value)
+  if (!read.ok) throw wrong(inWords(read.faults[0]))
+  if (there !== format)
+    throw new KvfoldError(
+      'eval/bad-log',
+      `${path} holds trajectories in the form ${there ?? 'of something else'}; name another file, or give --format.`,
+    )
+  return read.value
+}
+
+async function refuseOther(path: string, last: TrajectoryFacts, number: number, terms: FileTerms): Promise<void> {
+  const { source, rollouts, teacher, fingerprint } = terms
+  const other = (what: string) =>
+    new KvfoldError('eval/bad-log', `${path} holds trajectories of another ${what}; name another file, or give the same options.`)
+  if (last.model.fingerprint !== fingerprint) throw other('model')
+  if (last.agent !== source.agent) throw other('agent')
+  if (last.teacher !== teacher) throw other('teacher')
+  const about = number < source.size * rollouts ? await source.about(Math.floor(number / rollouts)) : null
+  const { id, cell, group } = last
+  if (last.task !== source.task || last.rollout !== number % rollouts || !isDeepStrictEqual({ id, cell, group }, about))
+    throw other('run')
+}

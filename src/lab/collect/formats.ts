@@ -1,0 +1,273 @@
+/** Owns the forms that collected trajectories are written in, one snapshot a row: tokens, messages, and what verl reads as Parquet. */
+import { createReadStream } from 'node:fs'
+import { createInterface } from 'node:readline'
+import { fileWriter, ParquetWriter } from 'hyparquet-writer'
+import Type, { type Static } from 'typebox'
+import { type Snapshot, type ShownMessage, shownMessages, type TrajectoryStep } from '../agents/snapshots.js'
+import type { ToolDefinition } from '../../runtime/chat/message.js'
+import { invariant, KvfoldError } from '../../runtime/core/errors.js'
+import { writeWhole } from '../../runtime/core/whole-file.js'
+import { TrajectoryFacts } from './trajectory.js'
+
+/** `verl` is Parquet; the others are JSON Lines. */
+export const formats = ['tokens', 'messages', 'prompt-completion', 'verl'] as const
+export type Format = (typeof formats)[number]
+
+/** Forms that need to know which tokens things are. */
+export const needsTokens = (format: Format): boolean => format === 'tokens' || format === 'verl'
+
+/** A snapshot of one trajectory before it is written. */
+export interface UnwrittenSnapshot {
+  readonly facts: TrajectoryFacts
+  /** Counted in tokens, or in messages where nobody says tokens. */
+  readonly snapshot: Snapshot
+  /** All steps of the trajectory. */
+  readonly steps: readonly TrajectoryStep[]
+  /** What the scorer compares with. */
+  readonly truth: unknown
+}
+
+// Tokens: what kvfold's own trainer reads.
+
+const Stretch = Type.Tuple([Type.Number(), Type.Number()])
+
+/** Natural-log probabilities of each learned completion's tokens, as the model that acted had them: before temperature, filters and grammar. */
+const Logprobs = Type.Optional(Type.Array(Type.Array(Type.Number())))
+
+export const TrajectoryRecord = Type.Object({
+  ...TrajectoryFacts.properties,
+  tokens: Type.Array(Type.Number()),
+  /** Half-open stretches of `tokens` that have loss, in order, one a completion; over all snapshots every completion is in one, once. */
+  loss: Type.Array(Stretch),
+  /** Of the tokens of each stretch. Left out where a script acted, or where one of them is not known. */
+  logprobs: Logprobs,
+})
+export type TrajectoryRecord = Static<typeof TrajectoryRecord>
+
+function tokensRow({ facts, snapshot: { tokens, learned } }: UnwrittenSnapshot): TrajectoryRecord {
+  const known = learned.flatMap(({ logprobs }) => (logprobs === undefined ? [] : [logprobs]))
+  return {
+    ...facts,
+    tokens: [...tokens],
+    loss: learned.map(({ span: { start, end } }) => [start, end]),
+    // All stretches or none: a trainer cannot tell a missing probability from a certain one.
+    ...(known.length === learned.length ? { logprobs: known.map(rounded) } : {}),
+  }
+}
+
+/** Six digits are 1e-6 nats. */
+const rounded = (logprobs: readonly number[]): number[] => logprobs.map((each) => Number(each.toFixed(6)))
+
+// Messages and tools: what TRL, ms-swift and others read that have a tokenizer of their own.
+
+type Flagged = ShownMessage & { readonly loss?: boolean }
+
+interface RowFields {
+  /** The tools' definitions as JSON text, a list in the form of OpenAI's chat API; an empty text: none. */
+  readonly tools: string
+  readonly logprobs?: readonly (readonly number[])[]
+  /** The texts of the tokens that these are of, where the engine's tokens have no numbers. */
+  readonly pieces?: readonly (readonly string[])[]
+  /** What is right, as the task's scorer has it: JSON text. */
+  readonly truth: string
+}
+
+/** The conversation as the last step of a snapshot was shown it, and what was said then. */
+function conversationOf({ snapshot: { learned }, steps }: UnwrittenSnapshot): {
+  messages: Flagged[]
+  first: number
+  tools: readonly ToolDefinition[]
+} {
+  const last = steps[learned.at(-1)?.step ?? -1]
+  invariant(last !== undefined, 'A snapshot learns nothing.')
+  const places = learned.map(({ step }) => steps[step]!.messages.length)
+  const messages = shownMessages([...last.messages, last.completion], last.edits).map((message, at): Flagged =>
+    message.role === 'assistant' ? { ...message, loss: places.includes(at) } : message,
+  )
+  invariant(
+    places.every((at) => messages[at]?.role === 'assistant'),
+    'A completion that is learned is no message of its snapshot.',
+  )
+  return { messages, first: places[0]!, tools: last.tools }
+}
+
+function saidOf(cut: UnwrittenSnapshot, tools: readonly ToolDefinition[]): RowFields {
+  const own = cut.snapshot.learned.map(({ step }) => cut.steps[step]!)
+  const known = own.flatMap(({ logprobs }) => (logprobs === undefined ? [] : [rounded(logprobs)]))
+  const pieces = own.flatMap((step) =>
+    step.pieces === undefined || step.tokens !== undefined || step.completion.sampled !== undefined ? [] : [step.pieces],
+  )
+  return {
+    tools:
+      tools.length === 0
+        ? ''
+        : JSON.stringify(
+            tools.map(({ name, description, parameters }) => ({ type: 'function', function: { name, description, parameters } })),
+          ),
+    ...(known.length === own.length ? { logprobs: known } : {}),
+    ...(pieces.length === own.length && known.length === own.length ? { pieces } : {}),
+    truth: JSON.stringify(cut.truth ?? null),
+  }
+}
+
+/** `loss` of an assistant's message: whether it is learned from this snapshot. */
+function messagesRow(cut: UnwrittenSnapshot) {
+  const { messages, tools } = conversationOf(cut)
+  return { ...cut.facts, messages, ...saidOf(cut, tools) }
+}
+
+/** The same cut before the first completion that is learned: from there on what assistants say is learned. */
+function promptRow(cut: UnwrittenSnapshot) {
+  const { messages, first, tools } = conversationOf(cut)
+  const bare = messages.map(({ loss: _, ...message }) => message)
+  return { ...cut.facts, prompt: bare.slice(0, first), completion: bare.slice(first), ...saidOf(cut, tools) }
+}
+
+/** A row as a line of JSON; those of `verl` become Parquet when all are there. */
+export function rowOf(format: Format, cut: UnwrittenSnapshot): object {
+  if (format === 'tokens') return tokensRow(cut)
+  if (format === 'messages') return messagesRow(cut)
+  if (format === 'prompt-completion') return promptRow(cut)
+  return { ...promptRow(cut), ...tokensRow(cut) }
+}
+
+/** The form of a row that is there; null: of none. */
+export function formatOf(row: object): Format | null {
+  if ('prompt' in row) return 'tokens' in row ? 'verl' : 'prompt-completion'
+  return 'messages' in row ? 'messages' : 'tokens' in row ? 'tokens' : null
+}
+
+// Parquet for verl: its RL loader takes `prompt`, `data_source`, `reward_model` and `extra_info`; tokens, labels and mask are for a loader of tokens.
+
+type VerlRow = TrajectoryRecord &
+  RowFields & { readonly prompt: readonly ShownMessage[]; readonly completion: readonly ShownMessage[] }
+
+/** No loss, as PyTorch's cross entropy has it. */
+const IGNORED = -100
+/** Rows of a group: so much is in memory at once. */
+const GROUP = 256
+
+const leaf = (name: string, type: object, repetition = 'REQUIRED') => [{ name, repetition_type: repetition, ...type }]
+const TEXT = { type: 'BYTE_ARRAY', converted_type: 'UTF8' }
+const text = (name: string, repetition?: string) => leaf(name, TEXT, repetition)
+const struct = (name: string, fields: readonly (readonly object[])[], repetition = 'REQUIRED') => [
+  { name, repetition_type: repetition, num_children: fields.length },
+  ...fields.flat(),
+]
+const list = (name: string, element: readonly object[], repetition = 'REQUIRED') => [
+  { name, repetition_type: repetition, num_children: 1, converted_type: 'LIST' },
+  { name: 'list', repetition_type: 'REPEATED', num_children: 1 },
+  ...element,
+]
+const CALL = struct('element', [text('id'), text('type'), struct('function', [text('name'), text('arguments')])])
+const MESSAGE = struct('element', [
+  ...[text('role'), text('content'), text('reasoning_content', 'OPTIONAL'), list('tool_calls', CALL, 'OPTIONAL')],
+  ...[text('tool_call_id', 'OPTIONAL'), text('name', 'OPTIONAL')],
+])
+
+const integers = (name: string) => list(name, leaf('element', { type: 'INT32' }))
+const small = (name: string) => leaf(name, { type: 'INT32' })
+
+/** Each column: its place in the schema, and its value in a row; `index`: of the row in the file. */
+const COLUMNS: Readonly<Record<string, readonly [schema: readonly object[], of: (row: VerlRow, index: number) => unknown]>> = {
+  data_source: [text('data_source'), ({ task }) => `kvfold/${task}`],
+  ability: [text('ability'), () => 'context'],
+  prompt: [list('prompt', MESSAGE), ({ prompt }) => prompt.map(messageOf)],
+  completion: [list('completion', MESSAGE), ({ completion }) => completion.map(messageOf)],
+  tools: [text('tools'), ({ tools }) => tools],
+  reward_model: [
+    struct('reward_model', [text('style'), text('ground_truth')]),
+    ({ truth }) => ({ style: 'rule', ground_truth: truth }),
+  ],
+  extra_info: [
+    struct('extra_info', [small('index'), text('id'), text('group')]),
+    ({ id, group }, index) => ({ index, id, group }),
+  ],
+  input_ids: [integers('input_ids'), ({ tokens }) => tokens],
+  labels: [integers('labels'), ({ tokens, loss }) => spread(tokens.length, loss, IGNORED, (at) => tokens[at]!)],
+  loss_mask: [integers('loss_mask'), ({ tokens, loss }) => spread(tokens.length, loss, 0, () => 1)],
+  old_log_probs: [
+    list('old_log_probs', leaf('element', { type: 'FLOAT' }), 'OPTIONAL'),
+    ({ tokens, loss, logprobs }) =>
+      logprobs === undefined ? null : spread(tokens.length, loss, 0, (at, which, from) => logprobs[which]![at - from]!),
+  ],
+  trajectory: [text('trajectory'), ({ group, id, rollout }) => `${group}/${id}/${rollout}`],
+  uid: [text('uid'), ({ group }) => group],
+  rollout: [small('rollout'), ({ rollout }) => rollout],
+  snapshot: [small('snapshot'), ({ snapshot }) => snapshot],
+  snapshots: [small('snapshots'), ({ snapshots }) => snapshots],
+  steps: [integers('steps'), ({ steps }) => steps],
+  reward: [leaf('reward', { type: 'DOUBLE' }), ({ reward }) => reward],
+  points: [leaf('points', { type: 'DOUBLE' }), ({ points }) => points],
+  parts: [text('parts'), ({ parts }) => JSON.stringify(parts)],
+  outcomes: [text('outcomes'), ({ outcomes = [] }) => JSON.stringify(outcomes)],
+  sampling: [text('sampling', 'OPTIONAL'), ({ sampling }) => (sampling === undefined ? null : JSON.stringify(sampling))],
+  seed: [leaf('seed', { type: 'INT64' }, 'OPTIONAL'), ({ sampling }) => (sampling === undefined ? null : BigInt(sampling.seed))],
+  agent: [text('agent'), ({ agent }) => agent],
+  teacher: [text('teacher'), ({ teacher }) => teacher],
+  model: [text('model'), ({ model }) => model.name],
+}
+
+const messageOf = ({
+  role,
+  content,
+  reasoning_content = null,
+  tool_calls = null,
+  tool_call_id = null,
+  name = null,
+}: Nullable<ShownMessage>) => ({
+  ...{ role, content, reasoning_content, tool_calls, tool_call_id, name },
+})
+type Nullable<T> = { readonly [Key in keyof T]: T[Key] | null }
+
+/** `value` within the stretches and `outside` elsewhere. */
+function spread<Value>(
+  length: number,
+  loss: TrajectoryRecord['loss'],
+  outside: Value,
+  value: (at: number, which: number, from: number) => Value,
+): Value[] {
+  const all = Array.from({ length }, () => outside)
+  loss.forEach(([start, end], which) => {
+    for (let at = start; at < end; at++) all[at] = value(at, which, start)
+  })
+  return all
+}
+
+/** Parquet of a file of `verl` rows in JSON, a group of rows at a time; `to` appears whole. @throws KvfoldError eval/bad-log when it cannot be written */
+export async function writeParquet(from: string, to: string): Promise<void> {
+  try {
+    await writeWhole(to, (temporary) => writeRows(from, temporary))
+  } catch (cause) {
+    throw new KvfoldError(
+      'eval/bad-log',
+      `${to} cannot be written (${cause instanceof Error ? cause.message : String(cause)}); ${from} has all rows.`,
+      { cause },
+    )
+  }
+}
+
+async function writeRows(from: string, to: string): Promise<void> {
+  const columns = Object.entries(COLUMNS)
+  const schema = [{ name: 'root', num_children: columns.length }, ...columns.flatMap(([, [part]]) => part)]
+  const writer = new ParquetWriter({
+    writer: fileWriter(to),
+    schema: schema as ParquetWriter['schema'],
+    statistics: false,
+  })
+  let [rows, index] = [[] as VerlRow[], 0]
+  const flush = async () => {
+    if (rows.length === 0) return
+    const first = index - rows.length
+    const columnData = columns.map(([name, [, of]]) => ({ name, data: rows.map((row, at) => of(row, first + at)) }))
+    await writer.write({ columnData: columnData, rowGroupSize: rows.length })
+    rows = []
+  }
+  for await (const line of createInterface({ input: createReadStream(from) })) {
+    rows.push(JSON.parse(line) as VerlRow)
+    index++
+    if (rows.length === GROUP) await flush()
+  }
+  await flush()
+  await writer.finish()
+}

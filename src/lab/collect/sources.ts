@@ -1,0 +1,295 @@
+/** Owns where trajectories come from: samples of a task, each a turn; and sessions of many turns, of MemTool and at the order desk. */
+import { createHash } from 'node:crypto'
+import { plain, sculptor } from '../../runtime/agents/sculptor.js'
+import { type TakenCall, Tape, type TrajectoryStep } from '../agents/snapshots.js'
+import { invariant, KvfoldError } from '../../runtime/core/errors.js'
+import { conversationId } from '../../runtime/core/ids.js'
+import { type Engine, EngineAround, type EngineRequest, type Generation, type Sampling } from '../../runtime/engine/engine.js'
+import { type ScriptedReply, TaughtEngine, type TaughtModel } from '../taught-engine.js'
+import { Catalogue } from '../../runtime/tools/catalogue.js'
+import type { TurnRecord } from '../episode/episode.js'
+import { World } from '../memtool/companies.js'
+import { memToolSession, type MemToolRun } from '../memtool/session.js'
+import type { Scenario } from '../service/dialogue.js'
+import type { FrameworkName } from '../service/frameworks.js'
+import { playScenario } from '../service/run.js'
+import type { Score, Task } from '../task.js'
+import { teacherOf } from './lessons.js'
+import {
+  type CallOutcome,
+  type CollectedTask,
+  outcomesOf,
+  partsOfTurns,
+  type RewardParts,
+  rewardParts,
+  type TaughtAgent,
+} from './trajectory.js'
+
+/** Who acts: our script, shown in the model's chat format; or a model behind `engine`, `model` where it is loaded here. */
+export type Acting =
+  | { readonly teacher: 'script'; readonly model: TaughtModel }
+  | { readonly teacher: 'model'; readonly engine: Engine; readonly sampling: Sampling; readonly model?: TaughtModel }
+
+/** What is the same in every row of a prompt's trajectories. */
+export interface PromptFacts {
+  readonly id: string
+  readonly cell: Record<string, number | string>
+  /** What makes two tries at the same thing: the prompt, who is asked, and how it begins. */
+  readonly group: string
+}
+
+/** What one try came to. */
+export interface Played {
+  readonly steps: readonly TrajectoryStep[]
+  /** For each step, what became of its calls. */
+  readonly outcomes: readonly (readonly CallOutcome[])[]
+  readonly score: Pick<Score, 'points'>
+  readonly parts: RewardParts
+  /** Tokens in the context when the last step was over. */
+  readonly context: number
+  readonly truth: unknown
+}
+
+export interface TrajectorySource {
+  readonly task: CollectedTask
+  readonly agent: string
+  /** How many prompts there are. */
+  readonly size: number
+  about(index: number): Promise<PromptFacts>
+  /** @param name of the try, unique among the engine's conversations. @throws KvfoldError what teacher and engine throw; engine/cancelled */
+  play(index: number, acting: Acting, name: string, signal?: AbortSignal): Promise<Played>
+}
+
+const hashed = (of: unknown): string => createHash('sha256').update(JSON.stringify(of)).digest('hex').slice(0, 16)
+export const cancelled = () => new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
+
+// Samples of a task, each of which is one turn.
+
+export interface TaskSourceOptions {
+  readonly task: Task
+  readonly agent: TaughtAgent
+  /** Tokens that a step may take. Default: the task's. */
+  readonly maxTokens?: number
+  /** Calls that a turn may make. Default: 20. */
+  readonly maxCalls?: number
+  /** Every trajectory begins with a call of the task's first tool that fails for want of arguments, and is not the model's. Default false. */
+  readonly stumble?: boolean
+}
+
+export function taskSource(options: TaskSourceOptions): TrajectorySource {
+  const { task, agent, stumble = false, maxTokens = task.maxTokens, maxCalls } = options
+  return {
+    task: task.spec.task,
+    agent,
+    size: task.size,
+    about: async (index) => {
+      const { id, cell, messages } = await task.sample(index)
+      return { id, cell: { ...cell }, group: hashed([task.prompt, agent, stumble, messages]) }
+    },
+    play: async (index, acting, name, signal) => {
+      const sample = await task.sample(index)
+      const tape = new Tape(
+        acting.teacher === 'model' ? acting.engine : new TaughtEngine(acting.model, teacherOf(task.spec.task, agent, sample)),
+        asksOf(acting),
+      )
+      const engine = stumble ? new StumblingEngine(tape, stumbling(acting), STUMBLES[task.prompt]) : tape
+      const common = { engine, id: conversationId(name), generation: { maxTokens } }
+      const session =
+        agent === 'plain'
+          ? plain(common)
+          : sculptor({ ...common, prompt: task.prompt, ...(maxCalls === undefined ? {} : { maxCalls }) })
+      try {
+        for (const message of sample.messages) session.conversation.add(message)
+        const outcome = await session.resume(signal === undefined ? {} : { signal })
+        if (outcome.end === 'cancelled') throw cancelled()
+        const own = stumble ? outcome.steps.slice(1) : outcome.steps
+        const score = task.score(sample, outcome.answer)
+        const parts = rewardParts(score, { ...outcome, steps: own }, stumble ? outcome.steps[0] : undefined)
+        const steps = tape.trajectory(own.map(({ calls }) => calls))
+        return { steps, outcomes: outcomesOf(steps), score, parts, context: outcome.contextAfter, truth: sample.truth }
+      } finally {
+        session.forget()
+      }
+    },
+  }
+}
+
+/** What a model that acts is asked for beside its words. */
+const asksOf = (acting: Acting): ConstructorParameters<typeof Tape>[1] =>
+  acting.teacher === 'script' ? {} : { sampling: acting.sampling, logprobs: 0 }
+
+/** Says the same whatever it is asked, and computes nothing. */
+const saying = (model: TaughtModel, said: ScriptedReply): Engine => new TaughtEngine(model, () => said)
+
+/** The tool that a task's system prompt says to call first. */
+const STUMBLES = {
+  general: 'search_context',
+  'pi-llm': 'fragment_context',
+  needles: 'search_context',
+  similar: 'search_context',
+} as const satisfies Record<Task['prompt'], string>
+
+/** @throws KvfoldError eval/bad-data where no model is loaded that can be spoken for */
+function stumbling({ model }: Acting): TaughtModel {
+  if (model === undefined)
+    throw new KvfoldError('eval/bad-data', 'A call in the model’s place needs a model that is loaded here; leave out --stumble.')
+  return model
+}
+
+/** Makes one call without arguments in the model's place, before everything else. */
+class StumblingEngine extends EngineAround {
+  #stumbled = false
+
+  constructor(
+    engine: Engine,
+    private readonly model: TaughtModel,
+    private readonly tool: string,
+  ) {
+    super(engine)
+  }
+
+  respond(request: EngineRequest): Generation {
+    if (this.#stumbled) return this.engine.respond(request)
+    this.#stumbled = true
+    return saying(this.model, { calls: [{ name: this.tool }] }).respond(request)
+  }
+}
+
+// Sessions of many turns: a session is one trajectory, its score the mean of its turns'.
+
+export interface MemToolSourceOptions {
+  readonly world: World
+  readonly catalogue: Catalogue
+  readonly way: MemToolRun['way']
+  readonly turns: number
+  readonly relation: MemToolRun['relation']
+  /** Sessions, of seeds from `seed` on. */
+  readonly samples: number
+  readonly seed: number
+}
+
+export function memToolSource({ world, catalogue, way, turns, relation, samples, seed }: MemToolSourceOptions): TrajectorySource {
+  return {
+    task: 'memtool',
+    agent: way,
+    size: samples,
+    about: (index) => {
+      const cell = { turns, relation, tools: world.tools.length }
+      const id = `memtool-${turns}-${relation}-${seed + index}`
+      return Promise.resolve({ id, cell, group: hashed(['memtool', way, cell, world.options, seed + index]) })
+    },
+    play: (index, acting, _, signal) =>
+      session(acting, async ({ engine, ...taping }) => {
+        const run: MemToolRun = {
+          ...{ way, turns, relation, seed: seed + index, contract: 'exact' },
+          agent: acting.teacher === 'script' ? 'taught' : 'model',
+        }
+        const stop = signal === undefined ? {} : { signal }
+        return (await memToolSession(run, { engine, world, catalogue, ...taping, ...stop })).sessions.flat()
+      }),
+  }
+}
+
+/** A source with a world and a catalogue of its own, of `tools` tools. */
+export interface OwnMemToolOptions extends Omit<MemToolSourceOptions, 'world' | 'catalogue'> {
+  readonly tools: number
+}
+
+/** @throws KvfoldError what making the catalogue throws; engine/cancelled */
+export async function openMemToolSource(
+  { tools, ...played }: OwnMemToolOptions,
+  signal?: AbortSignal,
+): Promise<TrajectorySource & { readonly close: () => void }> {
+  const world = new World({ seed: played.seed, tools, arguments: true })
+  const catalogue = await Catalogue.of(world.tools, signal === undefined ? {} : { signal })
+  const close = () => {
+    catalogue.close()
+  }
+  return { ...memToolSource({ world, catalogue, ...played }), close }
+}
+
+export interface DeskSourceOptions {
+  /** Dialogues; whoever acts speaks in them. */
+  readonly scenarios: readonly Scenario[]
+  readonly framework: FrameworkName
+  readonly maxTokens: number
+  /** Tokens of a context. Default: the engine's. */
+  readonly window?: number
+}
+
+export function deskSource({
+  scenarios,
+  framework,
+  maxTokens,
+  window = Number.MAX_SAFE_INTEGER,
+}: DeskSourceOptions): TrajectorySource {
+  return {
+    task: 'service',
+    agent: framework,
+    size: scenarios.length,
+    about: (index) => {
+      const { turns, fields, seed, about } = scenarios[index]!
+      const cell = { turns, fields }
+      const group = hashed(['service', framework, cell, seed, { ...about, agent: null }])
+      return Promise.resolve({ id: `service-${turns}-${fields}-${seed}`, cell, group })
+    },
+    play: (index, acting, name, signal = new AbortController().signal) =>
+      session(acting, ({ engine, ...taping }) => {
+        const terms = { window, contract: 'exact', temperature: 0, maxTokens, fold: {}, signal } as const
+        return playScenario(framework, scenarios[index]!, { engine, name, ...terms, ...taping })
+      }),
+  }
+}
+
+interface Taping {
+  /** That of the model that acts, or one that computes nothing, which a script speaks on. */
+  readonly engine: Engine
+  readonly around: (engine: Engine) => Engine
+  readonly onTurn: (turn: TurnRecord) => void
+}
+
+/** Tapes a session while `play` has it played. */
+async function session(acting: Acting, play: (taping: Taping) => Promise<readonly TurnRecord[]>): Promise<Played> {
+  const engine = acting.teacher === 'script' ? saying(acting.model, { content: '' }) : acting.engine
+  let tape: Tape | null = null
+  /** Answers that were said by the end of each turn. */
+  const ends: number[] = []
+  const turns = await play({
+    engine,
+    around: (inner) => (tape = new Tape(inner, asksOf(acting))),
+    onTurn: () => {
+      ends.push(tape?.said.length ?? 0)
+    },
+  })
+  const whole = tape as Tape | null
+  invariant(whole !== null, 'A session was played past its tape.')
+  const taken = turns.map(({ calls }, turn) => matched(whole.said.slice(ends[turn - 1] ?? 0, ends[turn]), calls))
+  const steps = whole.trajectory(taken.flat())
+  const parts = partsOfTurns(
+    turns.map(({ score, refusedCalls, end }, turn) =>
+      rewardParts(score, { refusedCalls, end, steps: taken[turn]!.map((calls) => ({ calls })) }),
+    ),
+  )
+  // A failed call is made up for within its turn.
+  const outcomes = taken.flatMap((own) => outcomesOf(own.map((calls) => ({ calls }))))
+  let answers = 0
+  return {
+    steps,
+    outcomes: whole.kinds.map((kind) => (kind === 'answer' ? (outcomes[answers++] ?? []) : [])),
+    score: { points: turns.reduce((sum, { score }) => sum + score.points, 0) / Math.max(1, turns.length) },
+    parts,
+    context: turns.at(-1)?.tokens.after ?? 0,
+    truth: null,
+  }
+}
+
+/** What became of each answer's calls, of those that the turn lists in order; calls that were not carried out are in no list. */
+function matched(said: readonly (readonly TakenCall['call'][])[], listed: TurnRecord['calls']): TakenCall[][] {
+  let at = 0
+  return said.map((calls) => {
+    const own = listed.slice(at, at + calls.length)
+    if (!calls.every(({ name }, index) => own[index]?.name === name)) return []
+    at += calls.length
+    return calls.map((call, index) => ({ call, failed: own[index]!.failed, modifies: own[index]!.modifies }))
+  })
+}

@@ -1,0 +1,178 @@
+/** Owns timing turns on a real engine: a text that is filled in once, and turns that begin with all of it cached. */
+import { invariant, KvfoldError } from '../../runtime/core/errors.js'
+import { conversationId } from '../../runtime/core/ids.js'
+import type { Completion, LlamaEngine } from '../../runtime/engine/llama.js'
+import { medianOf } from '../../runtime/kv/cost-model.js'
+import type { Prompt } from '../../runtime/kv/prompt.js'
+import { folded, MARKER, open, type Point, randomText, termsOf, type Arm } from './schedule.js'
+
+/** Tokens of the text that were computed after others, and the milliseconds it took. */
+export interface Fill {
+  readonly from: number
+  readonly to: number
+  readonly milliseconds: number
+}
+
+/** One timed turn; milliseconds on the clock that was asked for, those named otherwise on the wall's. */
+export interface TurnTiming {
+  readonly way: Arm
+  /** Tokens shown, and cells in use, when the first token was generated. */
+  readonly shown: number
+  readonly cells: number
+  /** From the request to the first token. */
+  readonly first: number
+  /** Of that: planning, books and tags (wall); and computing the prompt. */
+  readonly books: number
+  readonly prefill: number
+  /** Between two generated tokens: the median, and all of them. */
+  readonly perToken: number
+  readonly gaps: readonly number[]
+  /** Prompt tokens that were computed, as the ledger counts them. */
+  readonly computed: number
+  /** Shown tokens that keep a trace of what is folded (LedgerEntry). */
+  readonly approximate: number
+  /** What the engine expected of books and prompt before they began (wall). */
+  readonly predicted: number | null
+}
+
+/**
+ * `wall`: what people wait for. `cpu`: what the process computed meanwhile; with one thread on the CPU nearly the same, but hardly disturbed by
+ * whatever else a busy machine does.
+ */
+export type ClockName = 'wall' | 'cpu'
+
+export interface StopwatchOptions {
+  readonly clock: ClockName
+  /** Tokens generated in every turn, at least 2. */
+  readonly generated: number
+  /** Share that `blend` computes again. */
+  readonly blend: number
+  readonly seed: number
+  readonly signal?: AbortSignal
+}
+
+const TEXT = conversationId('acm-text')
+
+/** The engine must be used by nobody else, and have room for the text and what a fold computes of it. */
+export class Stopwatch {
+  readonly #text: Int32Array
+  readonly #ends: readonly { readonly token: number; readonly bias: number }[]
+  #filled = 0
+  #turns = 0
+
+  /** `length`: of the text. */
+  constructor(
+    private readonly engine: LlamaEngine,
+    length: number,
+    private readonly options: StopwatchOptions,
+  ) {
+    const { model } = engine
+    const { vocabulary } = model.info
+    this.#text = randomText(length, vocabulary, options.seed)
+    // A model that ends its answer would leave nothing to time.
+    this.#ends = Array.from({ length: vocabulary }, (_, token) => token)
+      .filter((token) => model.isEndOfGeneration(token))
+      .map((token) => ({ token, bias: -Infinity }))
+  }
+
+  /** Tokens of the text that are cached. */
+  get filled(): number {
+    return this.#filled
+  }
+
+  /**
+   * Computes the text up to `to`, which is more than is there.
+   * @param onProgress tokens done
+   * @throws KvfoldError engine/cancelled
+   */
+  async fill(to: number, onProgress?: (tokens: number) => void): Promise<Fill> {
+    const from = this.#filled
+    const begun = this.#now()
+    const shown = open(this.#text.subarray(0, to))
+    await this.#complete(TEXT, shown, { maxTokens: 0, onPrefill: (done) => onProgress?.(done) })
+    const milliseconds = this.#now() - begun
+    this.#filled = to
+    return { from, to, milliseconds }
+  }
+
+  /**
+   * A turn that begins with the whole filled text cached and shown, and nothing else in use; under a contract the text is folded first, behind
+   * a marker that is a new one every time, so that nothing of an earlier fold can be used again. The text keeps its cells: those that a blend
+   * replaces stay in use, too, which they would not in a conversation of its own.
+   * @param point for folds: `before` tokens are filled in
+   * @throws KvfoldError engine/cancelled
+   */
+  turn(way: 'keep', point?: Point): Promise<TurnTiming>
+  turn(way: Arm, point: Point): Promise<TurnTiming>
+  turn(way: Arm, point?: Point): Promise<TurnTiming> {
+    const text = this.#text.subarray(0, this.#filled)
+    if (way === 'keep' || point === undefined) return this.#turn(way, open(text))
+    invariant(point.before === this.#filled, `a fold of ${point.before} tokens was timed while ${this.#filled} are there`)
+    const marker = randomText(MARKER, this.engine.model.info.vocabulary, this.options.seed + 1 + this.#turns)
+    return this.#turn(way, folded(text, point, marker))
+  }
+
+  /** Milliseconds on the clock. */
+  #now(): number {
+    if (this.options.clock === 'wall') return performance.now()
+    const { user, system } = process.cpuUsage()
+    return (user + system) / 1000
+  }
+
+  async #turn(way: Arm, shown: Prompt): Promise<TurnTiming> {
+    const { engine, options } = this
+    const conversation = conversationId(`acm-turn-${++this.#turns}`)
+    try {
+      // The turn's own conversation, so that everything it leaves can be thrown away, holds the text before the clock starts.
+      await this.#complete(conversation, open(this.#text.subarray(0, this.#filled)), { maxTokens: 0 })
+      const at: number[] = []
+      const begun = this.#now()
+      const { ledger, timing } = await this.#complete(conversation, shown, {
+        maxTokens: options.generated,
+        terms: termsOf(way, options.blend),
+        sampling: { logitBias: this.#ends },
+        onText: (_, tokens) => {
+          if (tokens.length > 0) at.push(this.#now())
+          return false
+        },
+      })
+      if (ledger.fallback !== null)
+        throw new KvfoldError('engine/bad-request', `A fold under ${way} cannot be measured here: ${ledger.fallback}.`)
+      const first = (at[0] ?? NaN) - begun
+      const gaps = at.slice(1).map((time, index) => time - at[index]!)
+      return {
+        way,
+        shown: shown.tokens.length,
+        cells: engine.cacheTotals.used - gaps.length,
+        first,
+        books: ledger.milliseconds.cache,
+        // The ledger's clock is the wall's.
+        prefill: options.clock === 'wall' ? ledger.milliseconds.prefill : first,
+        perToken: medianOf(gaps),
+        gaps,
+        computed: timing.prefillTokens,
+        approximate: ledger.approximate,
+        predicted: ledger.predicted,
+      }
+    } finally {
+      engine.forget(conversation)
+    }
+  }
+
+  async #complete(
+    conversation: Completion['conversation'],
+    { tokens, origin }: Prompt,
+    rest: Omit<Completion, 'conversation' | 'tokens' | 'origin'>,
+  ): ReturnType<LlamaEngine['complete']> {
+    const { signal } = this.options
+    const result = await this.engine.complete({
+      conversation,
+      tokens,
+      ...(origin === undefined ? {} : { origin }),
+      ...(signal === undefined ? {} : { signal }),
+      ...rest,
+    })
+    if (result.finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'The study was cancelled.')
+    return result
+  }
+}

@@ -1,0 +1,353 @@
+/** Owns running the study, every task of the schedule on a real engine with the time left, and what follows from the measurements; a run that is stopped hands over what it has. */
+import { type Contract, CONTRACTS } from '../../runtime/core/contract.js'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { calibrate, type CalibrateOptions, SEQUENCES } from '../../runtime/engine/calibrate.js'
+import { type CalibrationSettings, loadCalibration, measuredOn } from '../../runtime/engine/calibration.js'
+import type { LlamaEngine } from '../../runtime/engine/llama.js'
+import { type CostModel, fitCosts, hostTime, medianOf, type Timed } from '../../runtime/kv/cost-model.js'
+import type { ContextOptions, ModelInfo, Native } from '../../runtime/native/types.js'
+import { below, cheapest, type CostLine, type TokenRange, winsFrom } from './line.js'
+import { expected, type CostLines, type Point, predictLines, schedule, type TimedTask, type Arm, ARMS } from './schedule.js'
+import { type Fill, Stopwatch, type StopwatchOptions, type TurnTiming } from './stopwatch.js'
+
+/** A turn, and which one it was. */
+export interface TimedTurn extends TurnTiming {
+  readonly round: number
+  readonly point: Point
+}
+
+export interface Measured {
+  readonly fills: readonly Fill[]
+  /** Turns that kept the context, at every depth. */
+  readonly depths: readonly TurnTiming[]
+  /** In the order in which they were timed. */
+  readonly turns: readonly TimedTurn[]
+  /** False: it was stopped before its end. */
+  readonly whole: boolean
+}
+
+export interface StudyOptions extends StopwatchOptions {
+  readonly engine: LlamaEngine
+  /** What the time left is guessed from. */
+  readonly cost: CostModel
+  readonly points: readonly Point[]
+  readonly rounds: number
+  /** Share of the work that is done (0..1), milliseconds left, and what is done now. */
+  readonly onProgress?: (share: number, left: number | null, what: string) => void
+}
+
+/** Cells that the engine's context needs for the study: the text, what a fold computes anew, and answers. */
+export const cellsFor = (points: readonly Point[], generated: number): number =>
+  Math.max(...points.map(({ before, after }) => before + after)) + 2 * generated + 64
+
+/** @throws KvfoldError what the engine throws; engine/cancelled only when nothing was timed yet */
+export async function study(options: StudyOptions): Promise<Measured> {
+  const { engine, points, rounds, cost, signal } = options
+  const tasks = schedule({ points, rounds })
+  const clock = new Clock(expected(cost, tasks, options), options.onProgress)
+  const watch = new Stopwatch(engine, Math.max(...points.map(({ before }) => before)), options)
+  const fills: Fill[] = []
+  const depths: TurnTiming[] = []
+  const turns: TimedTurn[] = []
+  const result = (whole: boolean): Measured => ({ fills, depths, turns, whole })
+  try {
+    for (const [index, task] of tasks.entries()) {
+      clock.begin(index, nameOf(task))
+      switch (task.kind) {
+        case 'fill': {
+          const { from, to } = task
+          fills.push(
+            await watch.fill(to, (done) => {
+              clock.within(done / (to - from))
+            }),
+          )
+          break
+        }
+        case 'depth':
+          depths.push(await watch.turn('keep'))
+          break
+        case 'warm-up':
+          await watch.turn(task.way, task.point)
+          break
+        case 'turn':
+          turns.push({ round: task.round, point: task.point, ...(await watch.turn(task.way, task.point)) })
+      }
+    }
+    return result(true)
+  } catch (error) {
+    const stopped = signal?.aborted === true || (error instanceof KvfoldError && error.code === 'engine/cancelled')
+    if (!stopped || turns.length === 0) throw error
+    return result(false)
+  }
+}
+
+function nameOf(task: TimedTask): string {
+  switch (task.kind) {
+    case 'fill':
+      return `computing the text up to ${task.to} tokens`
+    case 'depth':
+      return `generating after ${task.tokens} tokens`
+    case 'warm-up':
+      return 'warming up'
+    case 'turn': {
+      const { round, way, point } = task
+      const { before, after, share } = point
+      return `round ${round + 1}: ${way === 'keep' ? `${before} tokens kept` : `${before} folded to ${after} under ${way}, ${Math.round(100 * share)} % before the fold`}`
+    }
+  }
+}
+
+/** How far a run is, by what its tasks were expected to take and by how wrong that was so far. */
+class Clock {
+  readonly #begun = performance.now()
+  readonly #all: number
+  #index = 0
+  #what = ''
+
+  constructor(
+    private readonly expected: readonly number[],
+    private readonly onProgress: StudyOptions['onProgress'],
+  ) {
+    this.#all = sum(expected)
+  }
+
+  begin(index: number, what: string): void {
+    this.#index = index
+    this.#what = what
+    this.within(0)
+  }
+
+  /** `share` of the task that began last is done. */
+  within(share: number): void {
+    const done = sum(this.expected.slice(0, this.#index)) + share * (this.expected[this.#index] ?? 0)
+    const spent = performance.now() - this.#begun
+    const left = done === 0 ? null : ((this.#all - done) * spent) / done
+    this.onProgress?.(this.#all === 0 ? 1 : done / this.#all, left, this.#what)
+  }
+}
+
+const sum = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0)
+
+// Having a cost model for the study: measured in this very run, or the one that `kvfold calibrate` kept.
+
+export interface MachineCosts {
+  readonly info: ModelInfo
+  readonly cost: CostModel
+}
+
+/** Cells of a calibration's context: more are not filled. */
+const CELLS = 18_432
+
+/**
+ * Loads the model for it and gives it back.
+ * @param saved take the kept one instead of measuring
+ * @param check throws where the model is not fit for the study, before anything is measured
+ * @throws KvfoldError cli/bad-usage when none was kept, model/*, memory/*, engine/cancelled
+ */
+export async function machineCosts(
+  native: Native,
+  path: string,
+  settings: CalibrationSettings & ContextOptions,
+  { saved, check, ...options }: CalibrateOptions & { readonly saved: boolean; readonly check: (info: ModelInfo) => void },
+): Promise<MachineCosts> {
+  const model = await native.loadModel(path, settings.model)
+  try {
+    const { info } = model
+    check(info)
+    const subject = { info, settings, backend: native.backend }
+    if (saved) {
+      const kept = await loadCalibration(subject)
+      if (kept.kind === 'found') return { info, cost: kept.model }
+      throw new KvfoldError(
+        'cli/bad-usage',
+        kept.kind === 'refused'
+          ? kept.reason
+          : 'There is no calibration of this model with these options yet: run `kvfold calibrate`.',
+      )
+    }
+    const trained = info.trainedContext
+    const context = await model.createContext({
+      ...settings,
+      cells: trained > 0 ? Math.min(trained, CELLS) : CELLS,
+      sequences: SEQUENCES,
+      fullSlidingWindow: info.slidingWindow > 0,
+    })
+    return { info, cost: await calibrate(context, info.vocabulary, measuredOn(subject, context), options) }
+  } finally {
+    await model.dispose()
+  }
+}
+
+// What follows from the measurements: lines, the answers' lengths from which folds pay, predictions beside them. Pure.
+
+/** The middle of several measurements, the least and the greatest. */
+export interface Spread {
+  readonly median: number
+  readonly low: number
+  readonly high: number
+}
+
+/** When a fold costs less than keeping the context; `from` null: never for good. */
+export interface Pays {
+  /** Generated tokens from which on it costs less for good. */
+  readonly from: number | null
+  readonly stretches: readonly TokenRange[]
+}
+
+/**
+ * Parked cells lie among those that attention passes over. The engine moves them off when it is idle and short of room, never within a turn; what
+ * that would take and save is put together here: what the fold took, the calibration's time to save the parked cells, and tokens as they were
+ * timed after a text of that length that was alone.
+ */
+export interface MovedOff {
+  readonly saving: number
+  readonly perToken: number
+  readonly pays: Pays
+}
+
+export interface WayResult {
+  readonly way: Arm
+  readonly rounds: number
+  /** Prompt tokens computed. */
+  readonly computed: number
+  /** Milliseconds to the first token, and between two tokens. */
+  readonly first: Spread
+  readonly perToken: Spread
+  readonly line: CostLine
+  /** Null for keeping. */
+  readonly pays: Pays | null
+  /** The same from each round's own figures: how far the answer is to be trusted. */
+  readonly paysInRounds: readonly (number | null)[]
+  /** The same if what was folded were moved off the device first; null for keeping. */
+  readonly movedOff: MovedOff | null
+}
+
+export interface Predicted {
+  readonly lines: CostLines
+  readonly pays: Readonly<Record<Contract, Pays>>
+}
+
+/** A point that was measured, and what both models expect of it. */
+export interface PointResult {
+  readonly point: Point
+  readonly ways: readonly WayResult[]
+  readonly cheapest: readonly { readonly name: Arm; readonly tokens: TokenRange }[]
+  /** By the calibration, made before; by the fit to this very run. */
+  readonly calibration: Predicted
+  readonly fit: Predicted
+}
+
+/** A point that was not measured. */
+export interface Extrapolated extends Predicted {
+  readonly point: Point
+}
+
+/** Every point of which every way was timed once at least. `model`: the calibration. */
+export function pointResults(measured: Measured, points: readonly Point[], model: CostModel, blend: number): PointResult[] {
+  const growth = growthOf(measured)
+  const fit = fitted(measured, model)
+  return points.flatMap((point) => {
+    const here = measured.turns.filter((turn) => turn.point === point)
+    if (ARMS.some((way) => !here.some((turn) => turn.way === way))) return []
+    const alone = medianOf(measured.depths.filter(({ shown }) => shown === point.after).map(({ perToken }) => perToken))
+    const ways = waysOf(here, growth, { perToken: alone, save: (cells) => hostTime(model, cells).save })
+    return [
+      {
+        point,
+        ways,
+        cheapest: cheapest(ways.map(({ way, line }) => ({ name: way, line }))),
+        calibration: predicted(model, point, blend),
+        fit: predicted(fit, point, blend),
+      },
+    ]
+  })
+}
+
+export function predicted(model: CostModel, point: Point, blend: number): Predicted {
+  const lines = predictLines(model, point, blend)
+  const pays = CONTRACTS.map((contract) => [contract, paysOf(lines[contract], lines.keep)])
+  return { lines, pays: Object.fromEntries(pays) as Record<Contract, Pays> }
+}
+
+/** What `movedOff` is made of: milliseconds a token where nothing else is in use, and to save cells. */
+interface FreeCosts {
+  readonly perToken: number
+  readonly save: (cells: number) => number
+}
+
+function waysOf(turns: readonly TimedTurn[], growth: number, alone: FreeCosts): WayResult[] {
+  const of = (way: Arm) => turns.filter((turn) => turn.way === way)
+  const lineOf = (own: readonly TimedTurn[]): CostLine => ({
+    first: medianOf(own.map(({ first }) => first)),
+    perToken: medianOf(own.map(({ perToken }) => perToken)),
+    growth,
+  })
+  const keep = lineOf(of('keep'))
+  return ARMS.map((way) => {
+    const own = of(way)
+    const line = lineOf(own)
+    const inRounds = own.flatMap((turn) => {
+      const other = of('keep').find(({ round }) => round === turn.round)
+      return other === undefined || way === 'keep' ? [] : [winsFrom(lineOf([turn]), lineOf([other]))]
+    })
+    return {
+      way,
+      rounds: own.length,
+      computed: medianOf(own.map(({ computed }) => computed)),
+      first: spreadOf(own.map(({ first }) => first)),
+      perToken: spreadOf(own.map(({ perToken }) => perToken)),
+      line,
+      pays: way === 'keep' ? null : paysOf(line, keep),
+      paysInRounds: inRounds,
+      movedOff: way === 'keep' ? null : movedOff(own, line, keep, alone),
+    }
+  })
+}
+
+function movedOff(own: readonly TimedTurn[], line: CostLine, keep: CostLine, { perToken, save }: FreeCosts): MovedOff {
+  const saving = save(medianOf(own.map(({ cells, shown }) => cells - shown)))
+  return { saving, perToken, pays: paysOf({ ...line, first: line.first + saving, perToken }, keep) }
+}
+
+const paysOf = (fold: CostLine, keep: CostLine): Pays => ({ from: winsFrom(fold, keep), stretches: below(fold, keep) })
+
+const spreadOf = (values: readonly number[]): Spread => ({
+  median: medianOf(values),
+  low: Math.min(...values),
+  high: Math.max(...values),
+})
+
+/** Milliseconds by which a token takes longer for each one before it: the slope over all depths, at least 0. Both alternatives grow alike, so it bends lines but moves no crossing. */
+function growthOf({ depths, turns }: Measured): number {
+  const all = [...depths, ...turns.filter(({ way }) => way === 'keep')]
+  const mean = (values: readonly number[]) => values.reduce((a, b) => a + b, 0) / values.length
+  const [x, y] = [mean(all.map(({ shown }) => shown)), mean(all.map(({ perToken }) => perToken))]
+  const spread = all.reduce((sum, { shown }) => sum + (shown - x) ** 2, 0)
+  const together = all.reduce((sum, { shown, perToken }) => sum + (shown - x) * (perToken - y), 0)
+  return spread === 0 ? 0 : Math.max(0, together / spread)
+}
+
+/** The calibration with the rates that fit this run's own, longer contexts; books and copies are the calibration's. */
+export function fitted({ fills, depths, turns }: Measured, model: CostModel): CostModel {
+  const prefill = [
+    ...fills.map(({ from, to, milliseconds }): Timed => ({ tokens: to - from, attended: from, cells: from, milliseconds })),
+    // Folds that compute a single stretch.
+    ...turns
+      .filter(({ way }) => way === 'exact')
+      .map(({ computed, shown, cells, prefill }): Timed => ({
+        tokens: computed,
+        attended: shown - computed,
+        cells: cells - computed,
+        milliseconds: prefill,
+      })),
+  ]
+  const decode = [...depths, ...turns].map(({ shown, cells, perToken }): Timed => ({
+    tokens: 1,
+    attended: shown,
+    cells,
+    milliseconds: perToken,
+  }))
+  const deepest = Math.max(model.deepest, ...decode.map(({ cells }) => cells))
+  const rates = fitCosts(prefill, decode, [], model.on.ubatch)
+  return { ...model, deepest, prefill: rates.prefill, decode: rates.decode }
+}

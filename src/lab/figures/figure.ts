@@ -1,0 +1,218 @@
+/** Owns what a figure is: panels of Observable Plot under a title and a legend, as one SVG file that shows in light and dark; and the look of all figures. */
+import * as Plot from '@observablehq/plot'
+import { DOMParser } from 'linkedom/worker'
+import type { Contract } from '../../runtime/core/contract.js'
+import { escaped, printable } from './page.js'
+
+// The look of all figures: colours of contracts and of what has none of its own, in light and dark.
+
+/** Readable on white and on black, and apart from each other for most kinds of sight. */
+export const COLOURS: Readonly<Record<Contract | 'complete', string>> = {
+  complete: '#8b8b94',
+  exact: '#0d9488',
+  splice: '#ea580c',
+  blend: '#3b82f6',
+}
+export const MORE = '#0d9488'
+export const LESS = '#ea580c'
+/** Numbers that are not ours. */
+export const THEIRS = '#8b8b94'
+/** For whatever has no colour of its own, such as tools. */
+export const PALETTE: readonly string[] = ['#3b82f6', '#0d9488', '#ca8a04', '#a855f7', '#ea580c', '#db2777', '#65a30d', '#71717a']
+
+const INK = '#27272a'
+export const PAPER = '#ffffff'
+export const FAINT = '#6f6f78'
+export const RULE = '#e4e4e7'
+
+/** Marks are written in the colours for light, which every program shows; where it is dark these few are others. */
+const STYLE = `
+.kf text { white-space: pre; font-variant-numeric: tabular-nums }
+@media (prefers-color-scheme: dark) { @media not print { .kf { color: #e4e4e7 } .kf [fill="${PAPER}"] { fill: #0d1117 } .kf [fill="${FAINT}"] { fill: #a1a1aa } .kf [stroke="${FAINT}"] { stroke: #a1a1aa } .kf [stroke="${RULE}"] { stroke: #30363d } } }
+`
+
+export interface Panel {
+  /** Above the panel. */
+  readonly title?: string
+  readonly below?: string
+  /** Of the panel, its axes included, in pixels of a figure of `WIDTH`. */
+  readonly height: number
+  readonly plot: Plot.PlotOptions
+  /** Across which axis rules are drawn at its values; default: y. */
+  readonly rules?: 'x' | 'y' | null
+}
+
+/** A figure as a file. */
+export interface Picture {
+  /** File name without its ending. */
+  readonly name: string
+  readonly svg: string
+}
+
+/** What a colour stands for: a line where it has a dash (an empty one is solid), else a square. */
+export interface LegendEntry {
+  readonly label: string
+  readonly colour: string
+  readonly dash?: string
+}
+
+export interface FigureOptions {
+  readonly title: string
+  readonly below?: string
+  readonly key?: readonly LegendEntry[]
+  /** Panels beside each other. Default: 1. */
+  readonly columns?: number
+  readonly panels: readonly Panel[]
+}
+
+export const WIDTH = 960
+const EDGE = 20
+const TITLE = 28
+const LINE = 20
+const HEAD = 18
+const GAP = 10
+/** Of a letter, roughly: a file is measured by nobody before it is shown. */
+const LETTER = 7
+/** By which Plot measures texts; a little more than the size, because fonts differ. */
+const EM = 14
+
+interface FigureText {
+  readonly x: number
+  readonly y: number
+  readonly text: string
+  readonly look: 'title' | 'faint' | 'key'
+  /** What is longer is cut. */
+  readonly wide: number
+}
+
+/** The SVG as text; empty without panels. Texts may be anything: they are written as text, and what XML has no way to write is replaced. */
+export function figure({ title, below = '', key = [], columns = 1, panels }: FigureOptions): string {
+  if (panels.length === 0) return ''
+  const wide = WIDTH - 2 * EDGE
+  const texts: FigureText[] = [{ x: EDGE, y: TITLE, text: title, look: 'title', wide }]
+  if (below !== '') texts.push({ x: EDGE, y: TITLE + LINE, text: below, look: 'faint', wide })
+  const marks = keyed(key, TITLE + (below === '' ? 1 : 2) * LINE + 10)
+  texts.push(...marks.map(({ x, y, label }) => ({ x: x + 20, y, text: label, look: 'key' as const, wide })))
+  let top = texts.at(-1)!.y + 14
+  const width = WIDTH / columns
+  const rows = Array.from({ length: Math.ceil(panels.length / columns) }, (_, at) =>
+    panels.slice(columns * at, columns * (at + 1)),
+  )
+  const parts = rows.flatMap((row) => {
+    const from = top
+    const drawn = row.map(({ title: name, below: more = '', height, plot, rules = 'y' }, column) => {
+      const x = column * width
+      const { marginLeft = MARGINS.marginLeft } = plot
+      const heads = [
+        ...(name === undefined ? [] : [{ text: name, look: 'title' as const }]),
+        { text: more, look: 'faint' as const },
+      ]
+      const lines = heads.filter(({ text }) => text !== '')
+      texts.push(...lines.map((line, at) => ({ ...line, x: x + marginLeft, y: from + 14 + HEAD * at, wide: width - marginLeft })))
+      const y = from + HEAD * lines.length
+      top = Math.max(top, y + height)
+      return `<g transform="translate(${x},${y})">${draw({ ...plot, width, height }, rules)}</g>`
+    })
+    top += GAP
+    return drawn
+  })
+  const height = top
+  const frame = draw({ width: WIDTH, height, margin: 0, ...OVERLAY, marks: [...keyMarks(marks), ...texts.map(textMark)] })
+  return (
+    `<svg xmlns="http://www.w3.org/2000/svg" class="kf" viewBox="0 0 ${WIDTH} ${Math.round(height)}" role="img" ${FONT}>\n` +
+    `<title>${escaped(title)}</title>\n<style>${STYLE}</style>\n<rect fill="${PAPER}" width="100%" height="100%" rx="6"/>\n` +
+    `${frame}\n${parts.join('\n')}\n</svg>\n`
+  )
+}
+
+const FONT = `font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" font-size="13" color="${INK}" fill="currentColor" text-anchor="middle"`
+const MARGINS = { marginLeft: 76, marginRight: 24, marginTop: 16, marginBottom: 52 }
+const OVERLAY = { axis: null, x: { type: 'identity' }, y: { type: 'identity' } } as const
+const NAMES = { labelAnchor: 'center', labelArrow: 'none', tickSize: 0, tickPadding: 7 } as const
+
+const document = new DOMParser().parseFromString('<svg xmlns="http://www.w3.org/2000/svg"/>', 'image/svg+xml')
+
+/** What Plot draws, without the frame that it puts around it. */
+function draw(options: Plot.PlotOptions, ruled: 'x' | 'y' | null = null): string {
+  const axes = { x: { ...NAMES, labelOffset: 42, ...options.x }, y: { ...NAMES, labelOffset: 56, ...options.y } }
+  // Plot's types are those of a browser; this is all that is asked of what it returns.
+  const ruler = { ticks: ruled === null ? [] : axes[ruled].ticks, stroke: RULE, strokeOpacity: 1 } as Plot.GridXOptions &
+    Plot.GridYOptions
+  const rules = ruled === null ? [] : [ruled === 'x' ? Plot.gridX(ruler) : Plot.gridY(ruler)]
+  const marks = [...rules, ...(options.marks ?? [])]
+  const svg = Plot.plot({ ...MARGINS, ...options, ...axes, marks, document }) as unknown as DrawnNode
+  svg.querySelector('style')?.remove()
+  return printable(svg.innerHTML).replace(/(?= aria-label="[xy]-axis)/gu, ` fill="${FAINT}"`)
+}
+
+interface DrawnNode {
+  readonly innerHTML: string
+  querySelector(name: string): { remove(): void } | null
+}
+
+/** The entries with their places, as wide as the figure. */
+function keyed(entries: readonly LegendEntry[], top: number) {
+  let [x, y] = [EDGE, top]
+  return entries.map((entry) => {
+    const wide = 40 + entry.label.length * LETTER
+    if (x > EDGE && x + wide > WIDTH - EDGE) [x, y] = [EDGE, y + 22]
+    const place = { ...entry, x, y }
+    x += wide
+    return place
+  })
+}
+
+type PlacedEntry = ReturnType<typeof keyed>[number]
+
+const keyMarks = (entries: readonly PlacedEntry[]): Plot.Markish[] => [
+  Plot.rect(
+    entries.filter(({ dash }) => dash === undefined),
+    {
+      x1: 'x',
+      x2: ({ x }: PlacedEntry) => x + 12,
+      y1: ({ y }: PlacedEntry) => y - 10,
+      y2: ({ y }: PlacedEntry) => y + 2,
+      fill: 'colour',
+      rx: 2,
+    },
+  ),
+  ...entries.flatMap(({ x, y, colour, dash }) =>
+    dash === undefined
+      ? []
+      : [
+          Plot.line(
+            [
+              [x - 1, y - 4.5],
+              [x + 15, y - 4.5],
+            ],
+            { stroke: colour, strokeWidth: 2.5, strokeDasharray: dash },
+          ),
+        ],
+  ),
+]
+
+const textMark = ({ text, look, x, y, wide }: FigureText): Plot.Markish =>
+  Plot.text([text], {
+    ...{ x: [x], y: [y], textAnchor: 'start', lineAnchor: 'bottom', textOverflow: 'ellipsis', lineWidth: wide / EM },
+    ...(look === 'title' ? { fontWeight: 600 } : look === 'faint' ? { fill: FAINT } : {}),
+  })
+
+/** A scale from 0 on around all values; by powers of ten where the largest is more than `far` times the smallest. `more` is to fit on, too, as far as it does. */
+export function fitting(values: readonly number[], more: readonly number[] = [], far = 1000): Plot.ScaleOptions {
+  const least = values.reduce((a, b) => (b > 0 ? Math.min(a, b) : a), Infinity)
+  const most = values.reduce((a, b) => Math.max(a, b), 0)
+  const top = more.reduce((a, b) => Math.max(a, b), most)
+  if (most / least <= far)
+    return { domain: [0, top > 0 ? top : 1], nice: 5, ticks: 5, ...(top < 1e-3 ? { tickFormat: '~e' } : {}) }
+  const [low, high] = [Math.floor(Math.log10(least) + 1e-9), Math.ceil(Math.log10(top) - 1e-9)]
+  const powers = Array.from({ length: Math.max(1, high - low) + 1 }, (_, at) => Number(`1e${low + at}`))
+  const ticks = powers.filter((_, at) => at % Math.ceil(powers.length / 7) === 0)
+  return {
+    type: 'log',
+    domain: [powers[0]!, powers.at(-1)!],
+    clamp: true,
+    ticks,
+    tickFormat: (value: number) =>
+      value < 0.01 || value > 1e5 ? `1e${Math.round(Math.log10(value))}` : value.toLocaleString('en-US'),
+  }
+}

@@ -1,0 +1,31 @@
+/**
+ * What the laboratory offers to programs, as `kvfold/lab`: studies of what folding does to where a model looks. Their engine must have been loaded
+ * with `attention: true`. What is not exported here may change without notice.
+ */
+
+// Attention studies, and the prompts of PI-LLM that they are made on.
+export { studyValues, type Keeper, type ValueStudyOptions } from './attention-study.js'
+export { ownWords, wordsFrom, type PiWords } from './pi-llm.js'
+export { piSample, type PiOptions, type PiOrder, type PiSample, type PiUpdate } from './pi-llm.js'
+export { compareSpans, type SpanRow, type SpanStudy, type SpanStudyOptions, type WatchedSpan } from './attention/spans.js'
+export { valueArrays, type ValueArrays } from './attention/tables.js'
+export {
+  findingOf,
+  interferenceOf,
+  type DistanceRow,
+  type FindingFigure as Figure,
+  type Finding,
+  type InterferencePoint,
+  type Tests,
+} from './attention/findings.js'
+export type { AnswerChoice } from '../runtime/attention/measurement.js'
+export type { Interval } from './attention/statistics.js'
+export type {
+  EpisodeRecord,
+  EpisodeStep,
+  HeatMapToken,
+  PromptRecord,
+  HeatMapRecord,
+  StudyRecord,
+} from './attention/run-folder.js'
+export type { PairComparison as Comparison, From, Glance, HeadRow, Masses, Pair, PairStatus } from './attention/pairs.js'

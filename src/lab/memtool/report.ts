@@ -1,0 +1,206 @@
+/** Owns the report of a MemTool study: its figures, its tables and the page that has them, the paper's numbers apart from ours. */
+import * as Plot from '@observablehq/plot'
+import { figure, PALETTE, type Panel } from '../figures/figure.js'
+import { count, percent, plural } from '../../runtime/figures/numbers.js'
+import { escaped, html, page } from '../figures/page.js'
+import { left, right, table, type Table } from '../../runtime/figures/table.js'
+import type { MemToolIntervals } from './measures.js'
+import type { MemToolResult } from './session.js'
+import type { TurnRecord } from '../episode/episode.js'
+
+export interface MemToolReport {
+  readonly command: string
+  readonly date: string
+  readonly model: string
+  /** `taught`: nothing of the accuracy is a model's. */
+  readonly agent: 'taught' | 'model'
+  readonly tools: number
+  readonly results: readonly MemToolResult[]
+}
+
+export const nameOf = ({ way, placement, contract }: MemToolResult): string => `${way}, ${placement}, ${contract}`
+
+const share = (value: number | null): string => (value === null ? '-' : value.toFixed(3))
+
+/** With its interval where there are several sessions. */
+function shareOf({ measures, intervals }: MemToolResult, measure: keyof MemToolIntervals, digits = 3): string {
+  const [value, interval] = [measures[measure], intervals[measure]]
+  const said = value === null ? '-' : value.toFixed(digits)
+  return interval === null ? said : `${said} (${interval.map((end) => end.toFixed(digits)).join(' to ')})`
+}
+
+/** Tokens of every session, and how often more were computed than were new. */
+export const tokenTable = (results: readonly MemToolResult[]): Table =>
+  table(
+    [
+      left('session'),
+      ...['shown', 'reused', 'computed', 'new', 'computed / new', 'approximate', 'last prompt', 'tools', 'useless'].map(right),
+    ],
+    results.map((result) => {
+      const { tokens, measures } = result
+      return [
+        nameOf(result),
+        count(tokens.shown),
+        percent(tokens.reused / Math.max(1, tokens.shown)),
+        ...[tokens.computed, tokens.new].map(count),
+        (tokens.computed / tokens.new).toFixed(2),
+        ...[tokens.approximate, tokens.last].map(count),
+        measures.meanTools.toFixed(1),
+        measures.useless.toFixed(1),
+      ]
+    }),
+  )
+
+/** What became of tools that were added. */
+export const removalTable = (results: readonly MemToolResult[]): Table =>
+  table(
+    [
+      left('session'),
+      ...['removal ratio', '3T', '3T unclipped', 'windows left out', 'residual +3', 'peaks', 'gone +1', '+2', '+3'].map(right),
+    ],
+    results.map((result) => {
+      const m = result.measures
+      return [
+        nameOf(result),
+        share(m.removalRatio),
+        shareOf(result, 'avgRemovalRatio3T'),
+        share(m.avgRemovalRatio3TUnclipped),
+        String(m.windowsLeftOut),
+        shareOf(result, 'avgResidual', 2),
+        String(m.peaks),
+        ...m.gone.map(share),
+      ]
+    }),
+  )
+
+/** Whether the tools were there when they were needed, and what was made of them. */
+export const correctnessTable = (results: readonly MemToolResult[]): Table =>
+  table(
+    [
+      left('session'),
+      ...[
+        'recall',
+        'tool correctness',
+        'with arguments',
+        'task completion',
+        'refused searches',
+        'ghost calls',
+        'did not fit',
+      ].map(right),
+    ],
+    results.map((result) => {
+      const m = result.measures
+      return [
+        nameOf(result),
+        ...(['recall', 'toolCorrectness', 'callCorrectness', 'taskCompletion'] as const).map((one) => shareOf(result, one)),
+        String(m.refusedSearches),
+        String(m.ghosts),
+        String(m.overflowed),
+      ]
+    }),
+  )
+
+/** Solid is the first: the others are drawn above it and let it through. */
+const DASHES = { exact: '', splice: '8 6', blend: '2 4', auto: '8 4 2 4' } as const
+
+/** By turn: tools at its end; tokens computed, summed up to it. A colour is a way, a dash a contract. */
+export function memToolFigure({ results }: MemToolReport): string {
+  const dashes = Object.keys(DASHES)
+  const drawn = results.toSorted((one, other) => dashes.indexOf(one.contract) - dashes.indexOf(other.contract))
+  const kinds = [...new Set(results.map(({ way, placement }) => `${way}, ${placement}`))]
+  const look = ({ way, placement, contract }: MemToolResult) => ({
+    colour: PALETTE[kinds.indexOf(`${way}, ${placement}`) % PALETTE.length]!,
+    dash: DASHES[contract],
+  })
+  const turns = Math.max(...results.map(({ sessions }) => sessions.flat().length))
+  const step = STEPS.find((each) => turns / each <= 12) ?? 100
+  const ticks = Array.from({ length: turns }, (_, turn) => turn + 1).filter((turn) => turn === 1 || turn % step === 0)
+  const panel = (title: string, label: string, values: (turns: readonly TurnRecord[]) => readonly number[]): Panel => ({
+    title,
+    height: 300,
+    plot: {
+      x: { label: 'turn', ticks, tickFormat: 'd' },
+      y: { label, zero: true, nice: true, tickFormat: '~s' },
+      marks: [
+        Plot.ruleY([0], { strokeOpacity: 0.5 }),
+        ...drawn.map((result) =>
+          Plot.line(
+            values(result.sessions.flat()).map((value, turn) => [turn + 1, value]),
+            { stroke: look(result).colour, strokeDasharray: look(result).dash, strokeWidth: 2 },
+          ),
+        ),
+      ],
+    },
+  })
+  return figure({
+    title: 'Tools and tokens by turn',
+    below: 'What comes to the same lies on one line. Several sessions of a way stand one after the other.',
+    key: results.map((result) => ({ label: nameOf(result), ...look(result) })),
+    panels: [
+      panel('Tools loaded at the end of each turn', 'tools', (turns) => turns.map(({ details }) => details['tools'] ?? 0)),
+      panel('Tokens computed up to each turn', 'tokens', (turns) => running(turns.map(({ work }) => work.submitted))),
+      panel('Tokens of the last prompt of each turn', 'tokens', (turns) => turns.map(({ tokens }) => tokens.after)),
+    ],
+  })
+}
+
+/** Turns from one tick to the next. */
+const STEPS = [1, 2, 5, 10, 20, 50]
+
+function running(numbers: readonly number[]): number[] {
+  let sum = 0
+  return numbers.map((number) => (sum += number))
+}
+
+/** One file that needs nothing else. */
+export function memToolPage(report: MemToolReport): string {
+  const { command, date, model, agent, tools, results } = report
+  const mind =
+    agent === 'taught'
+      ? 'A script says what the model is to say; every prompt is computed by the engine, and the tokens are those of its ledger. Correctness and completion are the script’s and say nothing about any model.'
+      : 'The model itself answers. Values are known, so completion is exact, without a judge.'
+  const several = results.some(({ sessions }) => sessions.length > 1)
+  const theirs = table(
+    [left('model'), ...['autonomous', 'workflow', 'hybrid'].map(right)],
+    PAPER_RESULTS.map(([name, ...modes]) => [name, ...modes.map((mode) => mode ?? 'not given')]),
+    { theirs: () => true },
+  )
+  return page(
+    'MemTool: tools that come and go',
+    [
+      `<h1>MemTool: tools that come and go</h1>`,
+      `<p class="faint">${escaped(model)}, ${count(tools)} tools, ${plural(results[0]?.sessions.length ?? 0, 'session')} of ${plural(results[0]?.sessions[0]?.length ?? 0, 'turn')} each, ${escaped(date)}</p>`,
+      `<pre>${escaped(command)}</pre><div class="mind">${escaped(mind)}</div>`,
+      `<h2>Tokens</h2>${html(tokenTable(results))}`,
+      `<p class="notes">New: tokens of text that no prompt of the session had shown before. Reused: of those shown. Tools: loaded at the end of a turn, in the mean. Useless: of them, not called in the last two turns.</p>`,
+      `<figure>${memToolFigure(report)}</figure>`,
+      `<h2>Tools</h2>${html(removalTable(results))}`,
+      '<ul class="notes"><li>3T: mean over windows of three turns of tools removed / added, each at most 1; unclipped as printed. Windows without additions cannot be said and are left out.</li>',
+      '<li>Residual +3: mean tools in the three turns after a peak, a turn with more tools than both beside it. An agent that never adds has no peak.</li>',
+      '<li>Gone +n: of the tools added in a turn, the share that is not loaded n turns later.</li></ul>',
+      ...(several ? ['<p class="notes">In brackets: 95 % intervals, sessions resampled whole.</p>'] : []),
+      `<h2>Answers</h2>${html(correctnessTable(results))}`,
+      '<p class="notes">Recall: of the tools that a turn needs, those loaded at its end. Ghost calls: of tools that are not loaded.</p>',
+      '<h2>The paper’s table</h2><p class="notes">Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion of other models on data that is not public (MemTool, table 2); one run each, no intervals, no tokens. Not comparable with the rows above beyond the definitions.</p>',
+      html(theirs),
+    ].join('\n'),
+  )
+}
+
+// The paper's results (MemTool, table 2): Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion; null where it gives none.
+
+export const PAPER_RESULTS: readonly (readonly [model: string, autonomous: string, workflow: string | null, hybrid: string])[] = [
+  ['GPT-o3', '.941 / 7.44 / .75 / .90', '.925 / 7.59 / .88 / .84', '.932 / 9.33 / .82 / .87'],
+  ['Gemini 2.5 Pro', '.924 / 6.51 / .81 / .80', '.929 / 6.90 / .69 / .66', '.938 / 6.52 / .74 / .75'],
+  ['Claude 3.7 Sonnet', '.905 / 14.25 / .86 / .89', null, '.921 / 7.97 / .83 / .88'],
+  ['Gemini 2.5 Flash', '.905 / 5.08 / .74 / .65', '.928 / 6.60 / .50 / .60', '.932 / 6.15 / .59 / .66'],
+  ['Claude Opus 4', '.878 / 13.85 / .86 / .84', '.917 / 7.92 / .71 / .78', '.920 / 10.46 / .82 / .81'],
+  ['Claude Sonnet 4', '.840 / 24.44 / .80 / .83', '.917 / 8.00 / .77 / .81', '.912 / 10.27 / .82 / .81'],
+  ['GPT-4.1', '.834 / 48.12 / .86 / .88', '.934 / 7.48 / .82 / .83', '.941 / 7.29 / .82 / .80'],
+  ['GPT-4.1 Mini', '.733 / 58.93 / .78 / .80', '.922 / 7.72 / .72 / .81', '.929 / 7.26 / .81 / .79'],
+  ['GPT-4o', '.713 / 37.48 / .68 / .76', '.938 / 7.19 / .71 / .70', '.943 / 7.15 / .77 / .76'],
+  ['GPT-4o Mini', '.449 / 121.06 / .78 / .88', '.916 / 8.43 / .74 / .72', '.934 / 7.77 / .81 / .80'],
+  ['LLaMA 3 70B', '.244 / 123.33 / .42 / .72', '.932 / 8.64 / .51 / .71', '.938 / 7.52 / .60 / .76'],
+  ['Claude 3.5 Sonnet', '.062 / 124.00 / .38 / .59', '.917 / 7.83 / .82 / .82', '.935 / 7.32 / .81 / .83'],
+  ['GPT-4.1 Nano', '.000 / 0.00 / .13 / .60', '.904 / 8.96 / .64 / .66', '.869 / 6.94 / .48 / .63'],
+]

@@ -1,0 +1,363 @@
+/** Owns PI-LLM: its samples, a stream of updates in which only the last value of a key counts, the question about it and the words it is made of; and how an answer is scored. */
+import { readFileSync } from 'node:fs'
+import Type, { type Static, type TSchema } from 'typebox'
+import { invariant, KvfoldError } from '../runtime/core/errors.js'
+import { Random } from '../runtime/core/random.js'
+import { allInWords, checked, Text } from '../runtime/core/schema.js'
+
+export interface PiUpdate {
+  readonly key: string
+  readonly value: string
+}
+
+export interface PiSample {
+  /** Keys in the order in which they are named and asked for. */
+  readonly keys: readonly string[]
+  /** The stream, all of it. */
+  readonly updates: readonly PiUpdate[]
+  /** What of the stream the prompt shows: the last `tail` of it. */
+  readonly shown: readonly PiUpdate[]
+  /** The user message. */
+  readonly prompt: string
+  /** The answer word for word, as the prompt asks for it. */
+  readonly answer: string
+}
+
+/**
+ * Where the last updates of the keys that are asked for stand. `shuffled`: wherever chance puts them, most of them near the end.
+ * The others ask for a third of the keys, and all of their updates stand in the `middle` or the `start` third of the stream,
+ * while the rest of it updates keys that nobody asks for: what to keep is no longer at the end.
+ */
+export const piOrders = ['shuffled', 'middle-last', 'start-last'] as const
+export type PiOrder = (typeof piOrders)[number]
+
+export interface PiOptions {
+  readonly words: PiWords
+  /** Updates of every key, the first value included; at least 1. */
+  readonly updates: number
+  /** All keys of the stream. Default: all there are. */
+  readonly keys?: number
+  /** Default shuffled. */
+  readonly order?: PiOrder
+  /** The share of the stream's updates that the prompt shows, from its end; above 0, up to 1. Default 1. */
+  readonly tail?: number
+  readonly seed: number
+  /** Which sample of this seed, from 0; every number makes another one. Default 0. */
+  readonly sample?: number
+}
+
+/** The sample of these options, always the same. @throws KvfoldError eval/bad-data when there are not words enough */
+export function piSample(options: PiOptions): PiSample {
+  const { words, updates, keys: count = words.keys.length, order = 'shuffled', tail = 1, seed, sample = 0 } = options
+  refuse(words, updates, count, order, tail)
+  const random = new Random(seed, sample, updates, count)
+  const keys = random.shuffled(words.keys).slice(0, count)
+  const asked = order === 'shuffled' ? keys : keys.slice(0, Math.ceil(count / 3))
+  const stream = streamed(random, words.draw(random, keys, updates), asked, order)
+  const shown = stream.slice(stream.length - Math.ceil(stream.length * tail))
+  return {
+    keys: asked,
+    updates: stream,
+    shown,
+    prompt: piText(asked, shown).join('\n\n'),
+    answer: piAnswer(asked, lastValues(stream)),
+  }
+}
+
+/** What the stream stands between. */
+export const PI_STREAM_START = 'The stream of updates starts here.'
+export const PI_STREAM_END = 'The stream of updates ends here.'
+
+/** The three parts of the prompt: what is coming, the stream, the question. The built-in model knows these sentences: not to be changed without it. */
+export function piText(keys: readonly string[], shown: readonly PiUpdate[]): [framing: string, stream: string, question: string] {
+  const names = keys.join(', ')
+  const stream = shown.map(({ key, value }) => `${key}: ${value};`).join(' ')
+  return [
+    `Here is a stream of updates for ${keys.length} keys: ${names}. Every update gives one key a new value. ` +
+      'When the stream is over you will be asked for the last value of every key.',
+    `${PI_STREAM_START}\n${stream}`,
+    `${PI_STREAM_END} What is the current value of each of these keys: ${names}? ` +
+      'Write one sentence for every key: The current value of <key> is <value>.',
+  ]
+}
+
+function refuse(words: PiWords, updates: number, count: number, order: PiOrder, tail: number): void {
+  for (const [name, value] of Object.entries({ updates, keys: count }))
+    if (!Number.isSafeInteger(value) || value < 1)
+      throw new KvfoldError('eval/bad-data', `PI-LLM needs a whole number of ${name} from 1, not ${value}.`)
+  if (count > words.keys.length)
+    throw new KvfoldError('eval/bad-data', `PI-LLM was asked for ${count} keys, and there are ${words.keys.length}.`)
+  if (count === 1 && updates > 1)
+    throw new KvfoldError('eval/bad-data', 'PI-LLM needs two keys at least: neighbours in the stream never share one.')
+  if (order !== 'shuffled' && count < 6)
+    throw new KvfoldError(
+      'eval/bad-data',
+      `PI-LLM in the order ${order} needs six keys at least, two for each third of the stream.`,
+    )
+  if (!(tail > 0 && tail <= 1))
+    throw new KvfoldError('eval/bad-data', `PI-LLM can show a share of the stream above 0 and up to 1, not ${tail}.`)
+}
+
+/** What every key's value is when the stream is over. */
+export function lastValues(updates: readonly PiUpdate[]): ReadonlyMap<string, string> {
+  return new Map(updates.map(({ key, value }) => [key, value]))
+}
+
+/** All updates in the order asked for. With another order than `shuffled` those of `asked` stand together, others before or after them. */
+function streamed(
+  random: Random,
+  values: ReadonlyMap<string, readonly string[]>,
+  asked: readonly string[],
+  order: PiOrder,
+): PiUpdate[] {
+  if (order === 'shuffled') return interleaved(random, values)
+  const wanted = new Set(asked)
+  const part = (of: boolean) => interleaved(random, new Map([...values].filter(([key]) => wanted.has(key) === of)))
+  const counted = part(true)
+  const rest = part(false)
+  // Parts share no keys, so that no neighbours do at their borders either.
+  const before = order === 'start-last' ? 0 : Math.floor(rest.length / 2)
+  return [...rest.slice(0, before), ...counted, ...rest.slice(before)]
+}
+
+/**
+ * All updates in random order, no two neighbours of one key: every place draws a key in proportion to the updates it has
+ * left, except that a key with more than half of all that is left must come now.
+ */
+function interleaved(random: Random, values: ReadonlyMap<string, readonly string[]>): PiUpdate[] {
+  const queues = [...values].map(([key, list]) => ({ key, left: random.shuffled(list) }))
+  const stream: PiUpdate[] = []
+  let total = queues.reduce((sum, { left }) => sum + left.length, 0)
+  while (total > 0) {
+    const last = stream.at(-1)?.key
+    const free = queues.filter(({ key, left }) => key !== last && left.length > 0)
+    const urgent = free.find(({ left }) => left.length * 2 > total)
+    const { key, left } = urgent ?? weighted(random, free)
+    const value = left.pop()
+    invariant(value !== undefined, 'A key without updates was drawn.')
+    stream.push({ key, value })
+    total--
+  }
+  return stream
+}
+
+/** One of `queues`, each as likely as it is long. Precondition: one is not empty. */
+function weighted<T extends { readonly left: readonly unknown[] }>(random: Random, queues: readonly T[]): T {
+  let at = random.below(queues.reduce((sum, { left }) => sum + left.length, 0))
+  for (const queue of queues) {
+    if (at < queue.left.length) return queue
+    at -= queue.left.length
+  }
+  throw new KvfoldError('internal/invariant', 'No update was left to draw.')
+}
+
+/** The answer word for word, as the prompt asks for it. */
+export function piAnswer(keys: readonly string[], last: ReadonlyMap<string, string>): string {
+  return keys.map((key) => `The current value of ${key} is ${last.get(key) ?? ''}.`).join('\n')
+}
+
+/** Keys, and for each as many values as asked for. */
+export interface PiWords {
+  readonly keys: readonly string[]
+  /** `updates` values for every one of `keys`, no value twice. @throws KvfoldError eval/bad-data when there are too few */
+  draw(random: Random, keys: readonly string[], updates: number): ReadonlyMap<string, readonly string[]>
+}
+
+const Texts = Type.Array(Text, { minItems: 1 })
+const Own = Type.Object({ keys: Texts, first: Texts, second: Texts })
+const Public = Type.Record(Type.String(), Type.Array(Type.String()))
+
+/**
+ * The project's own: a value is two of its words in one, and any value may go with any key. Sizes that need more of them than
+ * there are take values of two words, too, in any order: enough for 400 updates of all keys.
+ */
+export function ownWords(): PiWords {
+  // The same way from src/lab and from dist/lab: the file is shipped once.
+  const { keys, first, second } = parse(new URL('../../src/lab/words.json', import.meta.url), Own)
+  const compounds = paired(first, second, '')
+  return {
+    keys,
+    draw(random, asked, updates) {
+      const needed = asked.length * updates
+      const values = needed <= compounds.length ? compounds : moreValues(compounds, first, second)
+      refuseTooFew(needed, values.length, 'values')
+      const drawn = random.shuffled(values)
+      return new Map(asked.map((key, index) => [key, drawn.slice(index * updates, (index + 1) * updates)]))
+    },
+  }
+}
+
+const paired = (some: readonly string[], others: readonly string[], between: string): string[] =>
+  some.flatMap((one) => others.filter((other) => other !== one).map((other) => `${one}${between}${other}`))
+
+function moreValues(compounds: readonly string[], first: readonly string[], second: readonly string[]): string[] {
+  const all = [...first, ...second]
+  return [...new Set([...compounds, ...paired(second, first, ''), ...paired(all, all, ' ')])]
+}
+
+/** A JSON file `{category: [value, ...]}` as the data set's authors publish it; a value belongs to its category. */
+export function wordsFrom(path: string): PiWords {
+  const lists = new Map(Object.entries(parse(path, Public)))
+  return {
+    keys: [...lists.keys()],
+    draw(random, asked, updates) {
+      const taken = new Set<string>()
+      return new Map(
+        asked.map((key) => {
+          const free = new Set((lists.get(key) ?? []).filter((value) => value.trim() !== '' && !taken.has(value.toLowerCase())))
+          refuseTooFew(updates, free.size, `values of ${key}`)
+          const drawn = random.shuffled([...free]).slice(0, updates)
+          for (const value of drawn) taken.add(value.toLowerCase())
+          return [key, drawn]
+        }),
+      )
+    },
+  }
+}
+
+function refuseTooFew(needed: number, there: number, what: string): void {
+  if (needed > there)
+    throw new KvfoldError(
+      'eval/bad-data',
+      `This size needs ${needed} different ${what}, and there are ${there}; ask for fewer updates or keys.`,
+    )
+}
+
+function parse<T extends TSchema>(path: string | URL, schema: T): Static<T> {
+  const unreadable = (why: string, cause?: unknown) =>
+    new KvfoldError('eval/bad-data', `Cannot read words from ${path instanceof URL ? path.pathname : path}: ${why}`, { cause })
+  let value: unknown
+  try {
+    value = JSON.parse(readFileSync(path, 'utf8'))
+  } catch (cause) {
+    throw unreadable(cause instanceof Error ? cause.message : String(cause), cause)
+  }
+  const read = checked(schema, value)
+  if (!read.ok) throw unreadable(`${allInWords(read.faults)}.`)
+  return read.value
+}
+
+// PI-LLM's scoring: which keys an answer gives the last value of, and where the others went wrong.
+
+export interface PiScore {
+  /** correct / keys, 0..1. */
+  readonly accuracy: number
+  readonly correct: number
+  /** Keys with no value. */
+  readonly missing: number
+  /** Wrong values that the same key had earlier: proactive interference. */
+  readonly older: number
+  /** Other wrong values. */
+  readonly foreign: number
+}
+
+/** What answers are compared with, as plain JSON. */
+export interface PiTruth {
+  /** Of every key that is asked for. */
+  readonly last: Readonly<Record<string, string>>
+  /** Values that the prompt shows for the key and that are not its last. */
+  readonly earlier: Readonly<Record<string, readonly string[]>>
+}
+
+/**
+ * Scores an answer by the authors' rule: values are read as `readPiAnswer` says, keys must be written as they were given, and
+ * values are the same when they are in lower case. No value is wrong.
+ */
+export function piScore(sample: Pick<PiSample, 'keys' | 'updates'> | PiTruth, answer: string): PiScore {
+  const { last, earlier } = 'last' in sample ? sample : truthOf(sample)
+  const said = readPiAnswer(answer)
+  const score = { correct: 0, missing: 0, older: 0, foreign: 0 }
+  const keys = Object.keys(last)
+  for (const key of keys) {
+    const value = said.get(key)?.trim().toLowerCase()
+    const same = (other: string) => other.trim().toLowerCase() === value
+    if (value === undefined) score.missing++
+    else if (same(last[key] ?? '')) score.correct++
+    else if (earlier[key]?.some(same) === true) score.older++
+    else score.foreign++
+  }
+  return { accuracy: keys.length === 0 ? 0 : score.correct / keys.length, ...score }
+}
+
+function truthOf({ keys, updates }: Pick<PiSample, 'keys' | 'updates'>): PiTruth {
+  const last = lastValues(updates)
+  return {
+    last: Object.fromEntries(keys.map((key) => [key, last.get(key) ?? ''])),
+    earlier: Object.fromEntries(
+      keys.map((key) => [key, updates.filter((update) => update.key === key).map(({ value }) => value)]),
+    ),
+  }
+}
+
+// Reading an answer to PI-LLM by the rule of the task's authors, its quirks included: which value it gives which key.
+
+// What the authors' language takes for a character of a word, and for white space.
+const W = String.raw`[\p{L}\p{N}_]`
+const S = String.raw`[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`
+
+/** One or two words, perhaps in quotes or brackets. */
+const NAME = `(["'\\[<]?${W}+(?:${S}+${W}+)?["'\\]>]?)`
+const LATEST = 'most recent|final|last|latest|current|up-to-date|asked|queried'
+const NOUN = 'value|word|term'
+/** How a sentence goes on to the value, which must end where a line or a clause does. */
+const IS_VALUE = `${S}+(?:is|was)(?:${S}*:${S}*)?${S}+${NAME}(?=\\n|[,.;:]|$)`
+/** What stands between the noun and the verb: ` of the key bird`. */
+const OF_KEY = `s?(?:${S}+${W}+)?${S}+(?:with|for|of|to)?${S}+(?:the )?(?:category|key)?${S}*${NAME}`
+
+/** In the order in which they are read: what a later form says of a key replaces what an earlier one says. */
+const sentences = [
+  // bird: the last seen value is wren
+  `(?<!${W})${NAME}${S}*[:-]${S}*(?:the)?${S}*(?:${LATEST}|last seen|specified)${S}+(?:${NOUN})s?${IS_VALUE}`,
+  // the value of bird is wren
+  `the${S}*(?:${NOUN})?${OF_KEY}${IS_VALUE}`,
+  // the current value of bird is wren
+  `(?:${LATEST}|specified)${S}+(?:${NOUN})?${OF_KEY}${IS_VALUE}`,
+].map((form) => new RegExp(form, 'giu'))
+
+const QUOTES = `['"\\[\\]<>]*`
+const WORDS = `(${W}+(?:[ \\t]+${W}+)?)`
+/** A pair at the beginning or after a mark; read only in answers that speak of a latest value. */
+const PAIR = new RegExp(
+  `(?:[-,.;:\\n]|^)${S}*${QUOTES}${WORDS}${QUOTES}${S}*:${S}*${QUOTES}${WORDS}(?=${QUOTES}${S}*(?:\\n|[,.;:]|$))`,
+  'gu',
+)
+const SPEAKS_OF_VALUES = new RegExp(`(?:${LATEST})${S}+(?:${NOUN})`, 'iu')
+
+/** Answers shorter than this that say `error` are taken for messages of a program. */
+const LONGEST_ERROR = 680
+
+/**
+ * Key -> value as the answer writes them, with the last match of a form for a key, and sentences before pairs. Emphasis and
+ * escapes are left out first. Nothing for an answer that is empty or looks like a program's error.
+ * Source: extract_pieces_response_to_dict in the authors' repository (zhuangziGiantfish/Unable-to-Forget).
+ */
+export function readPiAnswer(answer: string): ReadonlyMap<string, string> {
+  if (looksLikeError(answer)) return new Map()
+  const text = withShortGaps(answer.replace(/\\(?!n)/gu, '').replaceAll('*', ''))
+  const values = new Map<string, string>()
+  if (SPEAKS_OF_VALUES.test(text))
+    for (const [, key = '', value = ''] of text.matchAll(PAIR)) if (key !== '' && value !== '') values.set(key, value)
+  for (const form of sentences)
+    for (const [, key = '', value = ''] of text.matchAll(form)) {
+      const [name, said] = [bare(key), bare(value)]
+      if (name !== '' && said !== '') values.set(name, said)
+    }
+  values.delete('key')
+  return values
+}
+
+const looksLikeError = (answer: string): boolean =>
+  /error code/iu.test(answer) ||
+  /^[eE]rror/u.test(answer) ||
+  (answer.length < LONGEST_ERROR && new RegExp(`(?<!${W})error(?!${W})`, 'iu').test(answer))
+
+/** Without quotes and brackets, up to the first mark or line end. */
+const bare = (text: string): string => /^[^,.;:\n]*/u.exec(text.replace(/['"[\](){}<>]/gu, '').trim())?.[0] ?? ''
+
+/** Runs of white space are shortened, which changes no reading and keeps it from taking long: their kind and their first character stay. */
+function withShortGaps(text: string): string {
+  return text.replace(new RegExp(`${S}{9,}`, 'gu'), (gap) => {
+    const other = gap.includes('\n') ? '\n' : (/[^ \t]/u.exec(gap)?.[0] ?? '')
+    return (gap[0] ?? '') + other + gap.slice(-6)
+  })
+}

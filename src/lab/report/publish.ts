@@ -1,0 +1,304 @@
+/** Owns a report as files: the folder of tables, figures and summary, the page, one HTML file that needs nothing else, and its sentences. */
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { count, plural } from '../../runtime/figures/numbers.js'
+import { escaped, figureHtml, fileLink, html, page } from '../figures/page.js'
+import { left, table } from '../../runtime/figures/table.js'
+import type { Baseline } from './estimates.js'
+import { gather, readForReport, type ReadLog } from './gather.js'
+import type { Picture } from '../figures/figure.js'
+import { accuracyPictures, costPictures, type DrawnPicture, type LeftOut } from './pictures/picture.js'
+import { usePictures } from './pictures/use.js'
+import { type ConditionResult, type LogFacts, machineName, type Made, summarise, type Summary } from './summary.js'
+import { csv, type DataTable, Labels, markdownFile, percent, points, probability, seconds } from './tables/labels.js'
+import { paperTables } from './tables/paper.js'
+import { accuracyTables, costTables } from './tables/results.js'
+import { useTables } from './tables/tools.js'
+
+/**
+ * What the logs say; their order decides how groups are named.
+ * @throws KvfoldError eval/bad-log for what is no log, and where no log has a sample yet
+ */
+export async function summaryOf(logs: readonly string[], baseline: Baseline, made: Made): Promise<Summary> {
+  const read: ReadLog[] = []
+  // One after the other: a log may be large.
+  for (const path of logs) read.push(await readForReport(path))
+  if (read.every(({ records }) => records.length === 0))
+    throw new KvfoldError('eval/bad-log', `There is no sample yet in ${logs.join(', ')}; report the run when it has got further.`)
+  return summarise(gather(read), baseline, made)
+}
+
+/** Writes the files into the folder, made where it is missing; those of an earlier report are overwritten. Returns the path of the page. */
+export function publish(summary: Summary, folder: string): string {
+  const [tables, drawn] = [tablesOf(summary), picturesOf(summary)]
+  mkdirSync(folder, { recursive: true })
+  const write = (name: string, content: string): string => {
+    const path = join(folder, name)
+    writeFileSync(path, content)
+    return path
+  }
+  for (const table of tables) {
+    write(`${table.name}.csv`, csv(table))
+    write(`${table.name}.md`, markdownFile(table))
+  }
+  for (const picture of drawn) if ('svg' in picture) write(`${picture.name}.svg`, picture.svg)
+  write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
+  return write('report.html', reportPage(summary, tables, drawn))
+}
+
+export const tablesOf = (summary: Summary): DataTable[] => [
+  ...accuracyTables(summary),
+  ...costTables(summary),
+  ...useTables(summary),
+  ...paperTables(summary),
+]
+
+const picturesOf = (summary: Summary): DrawnPicture[] => [
+  ...accuracyPictures(summary),
+  ...costPictures(summary),
+  ...usePictures(summary),
+]
+
+interface Section {
+  readonly id: string
+  readonly title: string
+  /** Names of tables and figures, in order; a name that ends in `-` stands for all that begin with it. */
+  readonly tables: readonly string[]
+  readonly figures: readonly string[]
+}
+
+const SECTIONS: readonly Section[] = [
+  { id: 'accuracy', title: 'Accuracy', tables: ['accuracy', 'accuracy-'], figures: ['accuracy', 'accuracy-'] },
+  { id: 'cost', title: 'Context, work and time', tables: ['context', 'time', 'context-'], figures: ['context', 'work', 'time'] },
+  { id: 'tools', title: 'Tool use', tables: ['tools', 'tool-order'], figures: ['tools', 'tool-'] },
+  { id: 'failures', title: 'Failures', tables: ['failures', 'errors', 'counts-', 'agent-counts-'], figures: [] },
+  { id: 'paper', title: 'Beside the paper', tables: ['paper-'], figures: [] },
+]
+
+function reportPage(summary: Summary, tables: readonly DataTable[], drawn: readonly DrawnPicture[]): string {
+  const pictures = drawn.filter((one): one is Picture => 'svg' in one)
+  const left = drawn.filter((one): one is LeftOut => 'why' in one)
+  const sections = SECTIONS.flatMap((section) => {
+    const inside = [...picked(section.figures, pictures).map(figureHtml), ...picked(section.tables, tables).map(tableHtml)]
+    return inside.length === 0 ? [] : [{ ...section, inside: inside.join('\n') }]
+  })
+  const { title, facts } = about(summary)
+  const links = [...sections, { id: 'sources', title: 'What was run' }]
+  return page(
+    title,
+    `<h1>${escaped(title)}</h1>
+<p class="faint">${facts.map(escaped).join(' · ')}</p>
+${list(claims(summary))}
+${mind(cautions(summary))}
+<nav aria-label="Contents"><ul>${links.map(({ id, title: name }) => `<li><a href="#${id}">${escaped(name)}</a></li>`).join('')}</ul></nav>
+${sections.map(({ id, title: name, inside }) => `<section id="${id}">\n<h2>${escaped(name)}</h2>\n${inside}\n</section>`).join('\n')}
+<section id="sources">
+<h2>What was run</h2>
+${sources(summary)}
+${
+  left.length === 0
+    ? ''
+    : `<h3>Figures that are not here</h3>\n${list(
+        left.map(({ why }) => why),
+        'notes',
+      )}`
+}
+</section>`,
+  )
+}
+
+/** In the order of the names. */
+function picked<T extends { readonly name: string }>(names: readonly string[], all: readonly T[]): T[] {
+  const found = names.flatMap((name) => all.filter((one) => (name.endsWith('-') ? one.name.startsWith(name) : one.name === name)))
+  return [...new Set(found)]
+}
+
+function tableHtml(table: DataTable): string {
+  const { name, title, brief, onPage } = table
+  const files = `<p class="files">${onPage ? '' : `${escaped(title)}: `}${fileLink(`${name}.csv`)} · ${fileLink(`${name}.md`)}</p>`
+  return onPage ? `<h3>${escaped(title)}</h3>\n${html(table)}${list(brief, 'notes')}${files}` : files
+}
+
+const list = (items: readonly string[], kind = ''): string =>
+  items.length === 0
+    ? ''
+    : `<ul${kind === '' ? '' : ` class="${kind}"`}>${items.map((item) => `<li>${escaped(item)}</li>`).join('')}</ul>\n`
+
+const mind = (items: readonly string[]): string =>
+  items.length === 0 ? '' : `<aside class="mind"><strong>Mind, before you read on</strong>${list(items)}</aside>`
+
+// The part of the page that says what was run: logs, how they differ, tasks, agents, and how the page was made.
+
+function sources(summary: Summary): string {
+  const { logs, tasks, agents, made } = summary
+  const labels = new Labels(summary)
+  return [
+    apart(summary),
+    ...logs.map((log) => logHtml(summary, log)),
+    '<h3>Tasks</h3>',
+    ...tasks.map(
+      ({ options, differs }, index) =>
+        `<p><strong>${escaped(labels.task(index))}</strong></p>\n${options.map((one) => `<pre>${json(one)}</pre>`).join('\n')}\n${
+          differs.length === 0
+            ? '<p class="faint">As its authors have it.</p>'
+            : `<p class="faint">Differs from the original:</p><ul class="notes">${differs.map((one) => `<li>${escaped(one)}</li>`).join('')}</ul>`
+        }`,
+    ),
+    '<h3>Agents</h3>',
+    facts(
+      agents.map(({ options, embedder }, index) => [
+        labels.agent(index),
+        `${JSON.stringify(options)}${embedder === null ? '' : `, embeds with ${embedder}`}`,
+      ]),
+    ),
+    '<h3>This report</h3>',
+    `<pre>${escaped(made.command)}</pre>`,
+    `<p class="faint">kvfold ${escaped(made.kvfold)}, ${escaped(made.date)}. Beside this page: summary.json with all of its numbers, every table as Markdown and CSV, every figure as SVG.</p>`,
+  ].join('\n')
+}
+
+/** Nothing where all logs are alike. */
+function apart({ variants }: Summary): string {
+  if (variants.length < 2) return ''
+  const names = Object.keys(variants[0]!.facts)
+  const different = names.filter((name) => new Set(variants.map(({ facts }) => facts[name])).size > 1)
+  const rows = variants.map(({ name, facts }) => [name, ...different.map((fact) => facts[fact] ?? '')])
+  return `<h3>What sets the groups of logs apart</h3>
+${html(table(['', ...different].map(left), rows))}<p class="faint">Only within a group are records put together and agents compared. Everything else that decides an answer is the same.</p>`
+}
+
+function logHtml({ variants }: Summary, log: LogFacts): string {
+  const { model, engine, machine, resumed } = log
+  return `<h3>Log ${escaped(log.name)}${variants.length > 1 ? ` (group ${escaped(variants[log.variant]!.name)})` : ''}</h3>
+<pre>${escaped(log.command)}</pre>
+${facts([
+  ['date', log.date],
+  ['machine', machineName(machine)],
+  ['model', `${model.name}, SHA-256 ${model.fingerprint ?? 'unknown'}`],
+  ['engine', `${engine.engine} ${engine.release}, context of ${engine.context} tokens`],
+  ['kvfold', `${log.kvfold}, commit ${log.commit ?? 'unknown'}`],
+  ['seed', String(log.seed)],
+  ['sampling', Object.keys(log.sampling).length === 0 ? 'as the tasks have it' : JSON.stringify(log.sampling)],
+  ['contracts', log.contracts.join(', ')],
+  ...(log.embedder === null ? [] : [['embeds with', log.embedder] as const]),
+  ...(log.judge === null ? [] : [['judged by', log.judge] as const]),
+  ['records', `${log.answers} answers, ${log.errors} errors`],
+  ...(resumed.length === 0
+    ? []
+    : [
+        [
+          'went on',
+          resumed.map(({ date, other }) => (other.length === 0 ? date : `${date} with ${other.join(', ')}`)).join('; '),
+        ] as const,
+      ]),
+])}`
+}
+
+const facts = (pairs: readonly (readonly [string, string])[]): string =>
+  `<dl>${pairs.map(([name, value]) => `<dt>${escaped(name)}</dt><dd>${escaped(value)}</dd>`).join('')}</dl>`
+
+const json = (value: unknown): string => escaped(JSON.stringify(value))
+
+// What a report says in sentences: what it is of, what it finds of the claim, and what a reader has to mind.
+
+export function about({ logs, variants, made }: Summary): { readonly title: string; readonly facts: readonly string[] } {
+  const models = [...new Set(logs.map(({ model }) => model.name))]
+  const one = <T>(values: readonly T[], write: (value: T) => string, many: string): string =>
+    values.length === 1 ? write(values[0]!) : `${values.length} ${many}`
+  const days = [...new Set(logs.map(({ date }) => date.slice(0, 10)))].sort()
+  return {
+    title: `Evaluation: ${models.join(', ')}`,
+    facts: [
+      one([...new Set(logs.map(({ engine }) => `${engine.engine} ${engine.release}`))], (engine) => engine, 'engines'),
+      one([...new Set(logs.map(({ machine }) => machineName(machine)))], (name) => name, 'machines'),
+      logs.length === 1 ? `log ${logs[0]!.name}` : `${logs.length} logs`,
+      ...(variants.length > 1 ? [`${variants.length} groups of logs that are not put together`] : []),
+      days.length === 1 ? `run on ${days[0]!}` : `run from ${days[0] ?? ''} to ${days.at(-1) ?? ''}`,
+      `report of ${made.date.slice(0, 10)} by kvfold ${made.kvfold}`,
+    ],
+  }
+}
+
+/** The claim (better, from a smaller context, at less cost) for every agent that the model was not untrained for, task by task. */
+export function claims(summary: Summary): string[] {
+  const labels = new Labels(summary)
+  return summary.conditions.flatMap((condition) => {
+    const { against, measures, trained, task } = condition
+    if (against === null || measures === null || trained === false) return []
+    const other = summary.conditions[against.with]!
+    const theirs = other.measures!
+    const { test, difference, holm } = against
+    const chance = holm < 0.05 || points(difference.value) === points(0) ? '' : ', which may be chance'
+    return [
+      [
+        `${labels.task(task)}: ${labels.condition(condition)} reaches ${percent(measures.accuracy.value)} %, ${labels.condition(other)} ${percent(theirs.accuracy.value)} %;`,
+        `on the ${plural(test.pairs, 'sample')} that both answered the difference is ${points(difference.value)} points${chance} (p ${sign(holm)} after Holm's correction).`,
+        `Context at the answer: ${count(measures.context.after)} tokens against ${count(theirs.context.after)}.`,
+        `A sample: ${count(measures.work.submitted)} tokens computed against ${count(theirs.work.submitted)}, ${seconds(measures.milliseconds.total)} s against ${seconds(theirs.milliseconds.total)} s.`,
+      ].join(' '),
+    ]
+  })
+}
+
+const sign = (p: number): string => (p < 0.0001 ? probability(p) : `= ${probability(p)}`)
+
+/** Samples fewer than this in a cell are said to be few. */
+const FEW = 20
+
+/** What would mislead somebody who only looks at the numbers. */
+export function cautions(summary: Summary): string[] {
+  const { conditions, logs, variants, variantOf } = { ...summary, variantOf: summary.logs.map(({ variant }) => variant) }
+  const labels = new Labels(summary)
+  const names = (some: readonly ConditionResult[]): string =>
+    some.length === conditions.length
+      ? 'all agents on all tasks'
+      : some.map((condition) => `${labels.task(condition.task)}: ${labels.condition({ ...condition, trained: null })}`).join('; ')
+  const said: string[] = []
+  const untrained = conditions.filter(({ trained }) => trained === false)
+  if (untrained.length > 0)
+    said.push(
+      `The model was not trained for the prompts of these; their accuracy says nothing about the method: ${names(untrained)}.`,
+    )
+  const unknown = conditions.filter(({ trained }) => trained === null)
+  if (unknown.length > 0) said.push(`Nobody knows whether the model was trained for the prompts of these: ${names(unknown)}.`)
+  const unfinished = conditions.filter(({ planned, measures, errors }) => (measures?.answered ?? 0) + errors < planned)
+  if (unfinished.length > 0) {
+    const missing = unfinished.reduce(
+      (sum, { planned, measures, errors }) => sum + planned - errors - (measures?.answered ?? 0),
+      0,
+    )
+    said.push(`Not everything that was planned has been run. Missing are ${plural(missing, 'sample')}, of ${names(unfinished)}.`)
+  }
+  const failed = conditions.filter(({ errors }) => errors > 0)
+  if (failed.length > 0)
+    said.push(
+      `${count(failed.reduce((sum, { errors }) => sum + errors, 0))} samples ended in errors and are in no accuracy; where errors fall on hard samples, what is left is easier: ${names(failed)}.`,
+    )
+  const few = conditions.filter(({ cells }) => cells.some(({ measures }) => measures !== null && measures.answered < FEW))
+  if (few.length > 0)
+    said.push(`Cells of fewer than ${FEW} samples say little by themselves; look at the intervals: ${names(few)}.`)
+  if (conditions.every(({ against }) => against === null))
+    said.push(
+      `Nothing is compared: no other agent answered the same samples as ${summary.baseline.agent}${summary.baseline.contract === null ? '' : ` under ${summary.baseline.contract}`}.`,
+    )
+  const mixed = variants.filter(
+    (_, variant) =>
+      new Set(
+        logs
+          .filter((_log, index) => variantOf[index] === variant)
+          .flatMap(({ machine, resumed }) => [machineName(machine), ...resumed.flatMap(({ other }) => other)]),
+      ).size > 1,
+  )
+  if (mixed.length > 0) said.push('Times come from more than one machine or version: see what was run.')
+  if (summary.repeated > 0)
+    said.push(
+      `${count(summary.repeated)} answers are left out, because a later one is of the same sample under the same condition: the later one counts.`,
+    )
+  if (summary.retried > 0)
+    said.push(`${count(summary.retried)} samples failed and were answered when they were tried again; they count as answered.`)
+  const torn = logs.filter((log) => log.torn)
+  if (torn.length > 0)
+    said.push(`The last line of ${torn.map(({ name }) => name).join(', ')} was not written to its end, and is left out.`)
+  return said
+}

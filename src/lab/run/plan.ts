@@ -1,0 +1,196 @@
+/** Owns what is known of a run before its first sample: what it consists of and in which order (stopped anywhere, every task, cell and agent is about equally far), and the header of its log. */
+import { createHash } from 'node:crypto'
+import { readFileSync, statSync } from 'node:fs'
+import { arch, availableParallelism, cpus, platform, release, totalmem } from 'node:os'
+import { join, resolve } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import type { ContractChoice } from '../../runtime/core/contract.js'
+import type { EngineInfo } from '../../runtime/engine/engine.js'
+import type { AgentKind, EvalAgent } from '../agent.js'
+import { type ErrorRecord, LOG_VERSION, type LogHeader, type LogRecord, type SampleRecord } from '../log.js'
+import type { Task, TaskName } from '../task.js'
+
+/** One sample put to one agent under one contract. */
+export interface Item {
+  /** Index among the run's tasks. */
+  readonly task: number
+  readonly agent: AgentKind
+  readonly contract: ContractChoice
+  /** Of the sample in the task. */
+  readonly index: number
+}
+
+export interface RunPlan {
+  /** Samples of each task. */
+  readonly sizes: readonly number[]
+  readonly agents: readonly AgentKind[]
+  /** One at least. */
+  readonly contracts: readonly ContractChoice[]
+}
+
+/**
+ * Tasks advance in proportion to their sizes (the order within a task is even among its cells by itself, see Task.size), and all agents and
+ * contracts have a sample before the next one begins. Who edits nothing runs once, under the first contract.
+ */
+export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
+  const samples = sizes.flatMap((size, task) =>
+    Array.from({ length: size }, (_, index) => ({ task, index, place: (index + 0.5) / size })),
+  )
+  samples.sort((a, b) => a.place - b.place || a.task - b.task)
+  return samples.flatMap(({ task, index }) =>
+    agents.flatMap((agent) =>
+      (edits(agent) ? contracts : contracts.slice(0, 1)).map((contract) => ({ task, agent, contract, index })),
+    ),
+  )
+}
+
+/** Whether the agent changes what was shown before: contracts are about nothing else. */
+export const edits = (agent: AgentKind): boolean => agent === 'sculptor'
+
+// What is remembered of a sample that is done: its record without the long texts.
+
+export type SampleAnswer = Omit<SampleRecord, 'talks' | 'truth' | 'answer' | 'judgement'>
+export type ItemResult = SampleAnswer | ErrorRecord
+
+export function resultOf(record: LogRecord): ItemResult {
+  if (record.kind === 'error') return record
+  const rest: Partial<SampleRecord> & SampleAnswer = { ...record }
+  delete rest.talks
+  delete rest.truth
+  delete rest.answer
+  delete rest.judgement
+  return rest
+}
+
+// The header of a log: everything about a run that is known before its first sample.
+
+export interface HeaderOptions {
+  readonly command: string
+  readonly engine: EngineInfo
+  /** SHA-256 of the model's file (modelFingerprint); null for a model elsewhere. */
+  readonly fingerprint: string | null
+  readonly embedder: string | null
+  readonly judge: string | null
+  readonly seed: number
+  /** What was asked for beside what tasks say; plain JSON. */
+  readonly sampling: Readonly<Record<string, unknown>>
+  readonly contracts: readonly ContractChoice[]
+  readonly tasks: readonly Task[]
+  readonly agents: readonly EvalAgent[]
+  /** Whether the model was trained for an agent's prompts on a task; null where nobody knows. */
+  readonly trained: ((agent: AgentKind, task: TaskName) => boolean) | null
+}
+
+/** Makes the first and the last sample of every task. @throws KvfoldError eval/bad-data */
+export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
+  const { command, engine, fingerprint, embedder, judge, seed, sampling, contracts, tasks, agents, trained } = options
+  return {
+    kind: 'header',
+    version: LOG_VERSION,
+    ...occasion(command),
+    model: { name: engine.model, fingerprint },
+    engine: { engine: engine.engine, release: engine.release, context: engine.context },
+    embedder,
+    judge,
+    seed,
+    sampling: { ...sampling },
+    contracts: [...contracts],
+    tasks: await Promise.all(tasks.map(taskOf)),
+    agents: agents.map((agent) => agentOf(agent, tasks, trained)),
+  }
+}
+
+/** Where, when and by what records are made. */
+export const occasion = (command: string): Pick<LogHeader, 'kvfold' | 'commit' | 'date' | 'command' | 'machine'> => ({
+  kvfold: version(),
+  commit: commitOf(ROOT),
+  date: new Date().toISOString(),
+  command,
+  machine: machine(),
+})
+
+function agentOf(
+  { kind, title, options }: EvalAgent,
+  tasks: readonly Task[],
+  trained: HeaderOptions['trained'],
+): LogHeader['agents'][number] {
+  const about = { agent: kind, title, options: { ...options } }
+  if (trained === null) return { ...about, trained: null }
+  const names = [...new Set(tasks.map(({ spec }) => spec.task))]
+  const trainedTasks = names.filter((task) => trained(kind, task))
+  return { ...about, trained: trainedTasks.length === names.length, trainedTasks }
+}
+
+/** Two folders above this room, in `src` and in `dist` alike. */
+const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
+
+function version(): string {
+  const { version } = JSON.parse(readFileSync(`${ROOT}package.json`, 'utf8')) as { readonly version: string }
+  return version
+}
+
+/** What times depend on; memory in bytes. */
+function machine(): LogHeader['machine'] {
+  return {
+    cpu: cpus()[0]?.model.trim() ?? 'unknown',
+    cores: availableParallelism(),
+    memory: totalmem(),
+    os: `${platform()} ${release()} ${arch()}`,
+    node: process.version,
+  }
+}
+
+async function taskOf(task: Task): Promise<LogHeader['tasks'][number]> {
+  const { spec, title, differs, size } = task
+  const hash = createHash('sha256')
+  for (const index of new Set(size === 0 ? [] : [0, size - 1])) hash.update(JSON.stringify(await task.sample(index)))
+  return {
+    task: spec.task,
+    options: { ...spec.options },
+    title,
+    differs: [...differs],
+    size,
+    samples: hash.digest('hex'),
+  }
+}
+
+// Which commit the source is of, read from the checkout's files: git itself may not be there.
+
+/** The hash that HEAD of a checkout in `folder` means; null where there is none, such as in an installed package. Changes beside it are not noticed. */
+export function commitOf(folder: string): string | null {
+  try {
+    const git = join(folder, '.git')
+    const own = statSync(git).isDirectory() ? git : resolve(folder, after(readFileSync(git, 'utf8'), 'gitdir: '))
+    const head = readFileSync(join(own, 'HEAD'), 'utf8').trim()
+    return head.startsWith('ref: ') ? hashOf(after(head, 'ref: '), own) : hash(head)
+  } catch {
+    return null
+  }
+}
+
+/** Of a branch; work trees beside the first keep theirs in a common folder. */
+function hashOf(branch: string, own: string): string | null {
+  const common = textIn(join(own, 'commondir'))
+  const folders = common === null ? [own] : [own, resolve(own, common.trim())]
+  for (const folder of folders) {
+    const loose = textIn(join(folder, branch))
+    if (loose !== null) return hash(loose.trim())
+    const packed = textIn(join(folder, 'packed-refs'))
+      ?.split('\n')
+      .find((line) => line.endsWith(` ${branch}`))
+    if (packed !== undefined) return hash(packed.slice(0, packed.indexOf(' ')))
+  }
+  return null
+}
+
+function textIn(path: string): string | null {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return null
+  }
+}
+
+const hash = (text: string): string | null => (/^[0-9a-f]{40,64}$/.test(text) ? text : null)
+
+const after = (text: string, prefix: string): string => (text.startsWith(prefix) ? text.slice(prefix.length).trim() : '')

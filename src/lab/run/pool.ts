@@ -1,0 +1,128 @@
+/** Owns where samples are made and scored: in threads of their own, so that the engine is never kept waiting, or here. */
+import { createRequire } from 'node:module'
+import { pathToFileURL } from 'node:url'
+import { Piscina } from 'piscina'
+import { type ErrorCode, KvfoldError } from '../../runtime/core/errors.js'
+import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
+import { openTask } from '../tasks/open.js'
+
+type Order =
+  | { readonly what: 'sample'; readonly spec: TaskSpec; readonly index: number }
+  | {
+      readonly what: 'score'
+      readonly spec: TaskSpec
+      readonly sample: TaskSample
+      readonly answer: string
+      readonly verdict?: boolean | null
+    }
+
+/** Errors cross threads without their class and code, so they are told. */
+type Delivery =
+  | { readonly kind: 'sample'; readonly sample: TaskSample }
+  | { readonly kind: 'score'; readonly score: Score }
+  | { readonly kind: 'failed'; readonly code: ErrorCode; readonly message: string }
+
+/** The pure work of a run on its tasks, which are named by their index. */
+export interface Bench {
+  /** @throws KvfoldError eval/bad-data */
+  sample(task: number, index: number): Promise<TaskSample>
+  score(task: number, sample: TaskSample, answer: string, verdict?: boolean | null): Promise<Score>
+  close(): Promise<void>
+}
+
+/** With 0 threads everything is done here: less to start, for few or small samples. */
+export const openBench = (tasks: readonly Task[], threads: number): Bench =>
+  threads === 0 ? new OwnThread(tasks) : new WorkerPool(tasks, threads)
+
+class OwnThread implements Bench {
+  constructor(private readonly tasks: readonly Task[]) {}
+
+  sample(task: number, index: number): Promise<TaskSample> {
+    return this.tasks[task]!.sample(index)
+  }
+
+  async score(task: number, sample: TaskSample, answer: string, ...verdict: [(boolean | null)?]): Promise<Score> {
+    return Promise.resolve(this.tasks[task]!.score(sample, answer, ...verdict))
+  }
+
+  async close(): Promise<void> {
+    // There is nothing to end.
+  }
+}
+
+class WorkerPool implements Bench {
+  readonly #threads: Piscina<Order, Delivery>
+  /** Rejects when a thread cannot work at all. */
+  readonly #broken: Promise<never>
+
+  constructor(
+    private readonly tasks: readonly Task[],
+    threads: number,
+  ) {
+    const source = import.meta.url.endsWith('.ts')
+    this.#threads = new Piscina({
+      filename: import.meta.url,
+      minThreads: 1,
+      maxThreads: threads,
+      // From source a thread needs what translates it, whoever started us.
+      ...(source ? { execArgv: ['--import', translator()] } : {}),
+    })
+    this.#broken = new Promise((_, reject) => {
+      this.#threads.on('error', reject)
+    })
+    this.#broken.catch(() => undefined)
+  }
+
+  async sample(task: number, index: number): Promise<TaskSample> {
+    const done = await this.#do({ what: 'sample', spec: this.tasks[task]!.spec, index })
+    if (done.kind === 'sample') return done.sample
+    throw new KvfoldError('internal/invariant', `A thread was asked for a sample and answered with a ${done.kind}.`)
+  }
+
+  async score(task: number, sample: TaskSample, answer: string, ...[verdict]: [(boolean | null)?]): Promise<Score> {
+    const { spec } = this.tasks[task]!
+    const judged = verdict === undefined ? {} : { verdict }
+    const done = await this.#do({ what: 'score', spec, sample, answer, ...judged })
+    if (done.kind === 'score') return done.score
+    throw new KvfoldError('internal/invariant', `A thread was asked for a score and answered with a ${done.kind}.`)
+  }
+
+  close(): Promise<void> {
+    return this.#threads.destroy()
+  }
+
+  async #do(order: Order): Promise<Exclude<Delivery, { kind: 'failed' }>> {
+    const done = await Promise.race([this.#threads.run(order), this.#broken])
+    if (done.kind === 'failed') throw new KvfoldError(done.code, done.message)
+    return done
+  }
+}
+
+/** By its place: a name would be looked for from the working directory. */
+const translator = (): string => pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href
+
+/** In a thread: the tasks it has opened, by their specs. */
+const tasks = new Map<string, Promise<Task>>()
+
+/** What a thread of the pool does: makes and scores samples of tasks that it opens by their specs. @public */
+export default async function work(order: Order): Promise<Delivery> {
+  try {
+    const task = await opened(order.spec)
+    if (order.what === 'sample') return { kind: 'sample', sample: await task.sample(order.index) }
+    const { sample, answer } = order
+    const score = 'verdict' in order ? task.score(sample, answer, order.verdict) : task.score(sample, answer)
+    return { kind: 'score', score }
+  } catch (error) {
+    if (!(error instanceof KvfoldError)) throw error
+    return { kind: 'failed', code: error.code, message: error.message }
+  }
+}
+
+function opened(spec: TaskSpec): Promise<Task> {
+  const name = JSON.stringify(spec)
+  const known = tasks.get(name)
+  if (known !== undefined) return known
+  const task = openTask(spec)
+  tasks.set(name, task)
+  return task
+}

@@ -1,0 +1,279 @@
+/** Owns dialogues at the order desk: the environment (the customer's words turn by turn, the tools over one state of the desk, what a turn was worth), the scripted agents, and the dialogues that every framework keeps. */
+import { isDeepStrictEqual } from 'node:util'
+import { COMPRESS, compressed, REPORT } from '../agents/rounds.js'
+import type { ClientTool } from '../../runtime/agents/toolbox.js'
+import { extractionSchema, memorySchema } from '../../runtime/agents/u-fold/helpers.js'
+import { linesOf, textOf } from '../../runtime/agents/u-fold/view.js'
+import type { EngineRequest } from '../../runtime/engine/engine.js'
+import type { ScriptedReply, Teacher } from '../taught-engine.js'
+import { SEARCH_TOOLS } from '../../runtime/tools/management.js'
+import type { Answered } from '../agent.js'
+import type { TurnAsk, Environment } from '../episode/episode.js'
+import type { Score } from '../task.js'
+import { type Goal, makeStory, type Story } from './customer.js'
+import { type Call, carryOut, type Desk, Draw, POLICY, toolDefinitions, worded } from './desk.js'
+
+export interface ServiceDialogueOptions {
+  readonly seed: number
+  readonly turns: number
+  /** Fields in every record of a tool result that nobody asked for. */
+  readonly fields: number
+}
+
+/** Plain JSON. */
+interface ServiceState {
+  readonly desk: Desk
+  readonly turn: number
+  readonly results: number
+}
+
+export class ServiceEnvironment implements Environment {
+  readonly #story: Story
+  readonly #gold: Desk
+  #desk: Desk
+  /** Turns that were asked for. */
+  #turn = 0
+  #results = 0
+  /** Calls of this turn that worked, and all of them. */
+  #done: Call[] = []
+  #calls = 0
+
+  constructor(
+    private readonly options: ServiceDialogueOptions,
+    state?: unknown,
+  ) {
+    this.#story = makeStory(options)
+    this.#gold = structuredClone(this.#story.desk)
+    this.#desk = structuredClone(this.#story.desk)
+    if (state !== undefined && state !== null) {
+      const before = state as ServiceState
+      this.#desk = structuredClone(before.desk)
+      this.#results = before.results
+      for (const goal of this.#story.goals.slice(0, before.turn)) for (const act of goal.acts) carryOut(this.#gold, act)
+      this.#turn = before.turn
+    }
+  }
+
+  get state(): ServiceState {
+    return { desk: this.#desk, turn: this.#turn, results: this.#results }
+  }
+
+  /** What the turn that runs is about. */
+  get goal(): Goal {
+    return this.#story.goals[Math.max(0, this.#turn - 1)]!
+  }
+
+  /** Goals before this turn's. */
+  get past(): readonly Goal[] {
+    return this.#story.goals.slice(0, Math.max(0, this.#turn - 1))
+  }
+
+  /** Calls of this turn that worked; and how many there were. */
+  get done(): readonly Call[] {
+    return this.#done
+  }
+  get calls(): number {
+    return this.#calls
+  }
+
+  get tools(): readonly ClientTool[] {
+    return toolDefinitions.map((definition) => ({
+      definition,
+      execute: (args) => this.#execute({ name: definition.name, arguments: args }),
+    }))
+  }
+
+  ask(): TurnAsk | null {
+    const goal = this.#story.goals[this.#turn]
+    if (goal === undefined) return null
+    this.#turn++
+    this.#done = []
+    this.#calls = 0
+    return { messages: [{ role: 'user', content: goal.says }] }
+  }
+
+  /** 1: the desk is as it should be after this turn, and what had to be said was. One thing wrong once is wrong for good, as far as the desk goes. */
+  score({ answer }: Pick<Answered, 'answer'>): Score {
+    const { acts, told } = this.goal
+    for (const act of acts) carryOut(this.#gold, act)
+    const desk = isDeepStrictEqual(this.#desk, this.#gold)
+    const said = told.every((words) => plain(answer).includes(plain(words)))
+    const right = desk && said
+    return { points: right ? 1 : 0, outcome: right ? 'right' : 'wrong', details: { desk: Number(desk), said: Number(said) } }
+  }
+
+  #execute(call: Call): string {
+    this.#calls++
+    const result = carryOut(this.#desk, call)
+    if (!result.ok) return `Error: ${result.why}.`
+    this.#done.push(call)
+    return worded(result.value, this.options.fields, new Draw(this.options.seed, 2, this.#results++))
+  }
+}
+
+const plain = (text: string): string => text.toLowerCase().replaceAll(',', '')
+
+// Who talks at the order desk: the scripted agents (one that is right as far as it can see, one that does not look, one that does not remember), what they write as helpers, and the dialogues that every framework keeps.
+
+/** `taught`: looks things up until it sees them. `careless`: does what it is told. `forgetful`: has the last words of the customer alone. */
+export const manners = ['taught', 'careless', 'forgetful'] as const
+export type Manner = (typeof manners)[number]
+
+/** Calls of a turn after which it says what it sees. */
+const ENOUGH = 8
+
+/** Decides by what the request shows, folds included, and by nothing else of the desk: what was lost has to be looked up again. */
+const serviceTeacher =
+  (environment: ServiceEnvironment, manner: Manner): Teacher =>
+  (request) => {
+    if (request.kind === 'summary') return { content: helper(request, environment) }
+    const reply = searchedFirst(request, decision(request, environment, manner))
+    return reply.calls === undefined
+      ? reply
+      : { ...reply, content: told(request, () => `${notes(environment)} ${found(request, environment.goal)}`) ?? '' }
+  }
+
+/** The same where tools are managed: those that are not loaded are looked for first. */
+export function searchedFirst({ tools = [], unlisted = [] }: EngineRequest, reply: ScriptedReply): ScriptedReply {
+  const loaded = new Set([...tools, ...unlisted].map(({ name }) => name))
+  const missing = new Set((reply.calls ?? []).map(({ name }) => name).filter((name) => !loaded.has(name)))
+  if (missing.size === 0 || !loaded.has(SEARCH_TOOLS)) return reply
+  const keywords = [...missing].map((name) => name.replaceAll('_', ' '))
+  return { calls: [{ name: SEARCH_TOOLS, arguments: { keywords } }] }
+}
+
+/** The notes of a step in the form that its framework asks for; null where it asks for none. */
+export function told({ messages }: EngineRequest, text: () => string): string | null {
+  const asked = messages.findLast(({ role }) => role === 'user')?.content ?? ''
+  if (asked.includes(REPORT)) return `${REPORT}${text()}</report>`
+  return asked.includes(COMPRESS) ? compressed(asked, text()) : null
+}
+
+function decision(request: EngineRequest, { goal, done, calls }: ServiceEnvironment, manner: Manner): ScriptedReply {
+  const slip = manner === 'taught' ? undefined : goal[manner]
+  const [acts, told, lookups] = slip === undefined ? [goal.acts, goal.told, goal.lookups] : [slip.acts, slip.says, []]
+  const shown = shownText(request)
+  const missing = lookups.find(({ yields }) => yields.some((words) => !shown.includes(words)))
+  if (missing !== undefined && calls < ENOUGH) return { calls: [missing.call] }
+  const act = acts.find((one) => !done.some((call) => isDeepStrictEqual(call, one)))
+  if (act !== undefined && calls < ENOUGH + acts.length) return { calls: [act] }
+  const said = told.filter((words) => slip !== undefined || shown.includes(words) || !known(goal, words))
+  return { content: said.length === told.length ? `Here you are: ${said.join(', ')}.` : 'I cannot see that any more.' }
+}
+
+/** Whether the words come from a tool and not from the customer or the rules. */
+const known = ({ lookups }: Goal, words: string): boolean => lookups.some(({ yields }) => yields.includes(words))
+
+/** What a request shows: every message under its edits, and the calls. */
+function shownText({ messages, edits = [] }: EngineRequest): string {
+  return messages
+    .map(({ content, toolCalls = [] }, index) => {
+      let [text, at] = ['', 0]
+      for (const { span, replacement } of edits.filter(({ message }) => message === index)) {
+        text += content.slice(at, span.start) + replacement
+        at = span.end
+      }
+      return [text + content.slice(at), ...toolCalls.map(({ arguments: args }) => JSON.stringify(args))].join('\n')
+    })
+    .join('\n')
+}
+
+/** The words of a helper: what it is asked for is told by the form that is wanted. */
+function helper(request: EngineRequest, environment: ServiceEnvironment): string {
+  const { goal } = environment
+  if (request.schema === memorySchema) return JSON.stringify({ summary: notes(environment), todo: [goal.todo] })
+  if (request.schema === extractionSchema) return chosen(request, environment)
+  return `${notes(environment)} Still to do: ${goal.todo} ${found(request, goal)}`
+}
+
+const notes = ({ past }: ServiceEnvironment): string => past.map(({ note }) => note).join(' ')
+
+/** What the turn has found out so far, for frameworks that go on within it from notes alone. */
+function found(request: EngineRequest, { lookups }: Goal): string {
+  const shown = shownText(request)
+  const seen = lookups.flatMap(({ call, yields }) =>
+    yields.every((words) => shown.includes(words)) ? [`${call.name} gave ${yields.join(', ')}.`] : [],
+  )
+  return seen.join(' ')
+}
+
+/** Lines with the words that the matter in hand needs. */
+function chosen(request: EngineRequest, { goal }: ServiceEnvironment): string {
+  const wanted = goal.lookups.flatMap(({ yields }) => yields)
+  const constraints = goal.constraint === undefined ? [] : [goal.constraint]
+  return linesWith(request, (text) => wanted.some((words) => text.includes(words)), { constraints })
+}
+
+/** What an extractor says that chooses these lines of the log that it was shown, and up to `gap` others between two of them. */
+export function linesWith(
+  { messages }: EngineRequest,
+  isWanted: (line: string) => boolean,
+  { constraints = [], gap = 0 }: { readonly constraints?: readonly string[]; readonly gap?: number } = {},
+): string {
+  const last = messages.at(-1)?.content ?? ''
+  const listed = Array.from(last.matchAll(/^(\d+)\| (.*)$/gm), ([, number, text = '']) => ({ number: Number(number), text }))
+  const lines =
+    listed.length > 0 ? listed : linesOf(messages).map((line) => ({ number: line.number, text: textOf(messages, line) }))
+  const ranges: [number, number][] = []
+  for (const { number } of lines.filter(({ text }) => isWanted(text))) {
+    const range = ranges.at(-1)
+    if (range !== undefined && number <= range[1] + gap + 1) range[1] = number
+    else ranges.push([number, number])
+  }
+  const blocks = ranges.map(([from, to]) => ({
+    lines: `${from}-${to}`,
+    summary: 'Needed for the first step.',
+    constraints,
+    hint: '',
+  }))
+  return JSON.stringify({ blocks })
+}
+
+// Dialogues that every framework keeps: their cell of the table, who talks, the tools, and who says the agent's part; those of the order desk.
+
+export interface Scenario {
+  /** User inputs of a dialogue of its cell, and fields in every record of a result that nobody asked for. */
+  readonly turns: number
+  readonly fields: number
+  readonly seed: number
+  /** What tells it from others of the cell, beside the seed. */
+  readonly about: Readonly<Record<string, unknown>>
+  /** @param state of its environment, where it goes on; undefined at the start */
+  open(state: unknown): ScenarioSetup
+}
+
+export interface ScenarioSetup {
+  readonly environment: Environment
+  readonly system: string
+  readonly tools: readonly ClientTool[]
+  /** Null: the model says its own words. */
+  readonly teacher: Teacher | null
+}
+
+export interface DeskCells {
+  readonly turns: readonly number[]
+  readonly fields: readonly number[]
+  /** Dialogues of each cell; seeds from `seed` on. */
+  readonly samples: number
+  readonly seed: number
+  /** `model`: the engine's own words; else a script decides, and the engine computes what it would for a model that had said the same. */
+  readonly agent: Manner | 'model'
+}
+
+export const deskScenarios = ({ turns, fields, samples, seed, agent }: DeskCells): readonly Scenario[] =>
+  turns.flatMap((length) =>
+    fields.flatMap((verbose) =>
+      Array.from({ length: samples }, (_, sample): Scenario => {
+        const cell = { turns: length, fields: verbose, seed: seed + sample }
+        return {
+          ...cell,
+          about: { agent },
+          open(state) {
+            const environment = new ServiceEnvironment(cell, state)
+            const teacher = agent === 'model' ? null : serviceTeacher(environment, agent)
+            return { environment, system: POLICY, tools: environment.tools, teacher }
+          },
+        }
+      }),
+    ),
+  )

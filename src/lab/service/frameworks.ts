@@ -1,0 +1,205 @@
+/** Owns the frameworks that keep an order desk: how each looks after the context of one dialogue, as actors of an episode. */
+import { MemToolSession, type MemToolState } from '../../runtime/agents/memtool.js'
+import { PaperFold, type PaperState } from '../agents/u-fold-paper.js'
+import { UFoldSession } from '../../runtime/agents/u-fold/session.js'
+import type { FoldReport, UFoldOptions, UFoldState } from '../../runtime/agents/u-fold/u-fold.js'
+import { Rounds, type RoundsState } from '../agents/rounds.js'
+import { Session } from '../../runtime/agents/session.js'
+import type { TurnOutcome } from '../../runtime/agents/tool-loop.js'
+import type { ClientTool } from '../../runtime/agents/toolbox.js'
+import type { ConversationState } from '../../runtime/context/conversation.js'
+import { isContextFull } from '../../runtime/core/errors.js'
+import type { Engine } from '../../runtime/engine/engine.js'
+import type { LedgerEntry } from '../../runtime/kv/ledger.js'
+import { Catalogue } from '../../runtime/tools/catalogue.js'
+import { type Answered, OVERFLOWED } from '../agent.js'
+import type { SampleEngine } from '../agents/define.js'
+import type { Actor, TurnAsk } from '../episode/episode.js'
+
+export const frameworkNames = [
+  'react',
+  'resum',
+  'iterresearch',
+  'agentfold',
+  'sculptor',
+  'memtool',
+  'u-fold',
+  'u-fold-every-turn',
+  'u-fold-stable',
+  'u-fold-printed',
+] as const
+export type FrameworkName = (typeof frameworkNames)[number]
+
+/** What each does, in one line. */
+export const frameworkTitles: Readonly<Record<FrameworkName, string>> = {
+  react: 'appends everything; its oldest turns go where a turn may not fit',
+  resum: 'at 0.9 of the window a summary takes the place of everything',
+  iterresearch: 'sees the question, a report and the last step',
+  agentfold: 'every step may tell a range of earlier ones by one text',
+  sculptor: 'folds by six tools of its own',
+  memtool: 'has no tool until it searches; tools that two turns did not use go',
+  'u-fold': 'folds one kept log by notes and chosen lines when the to-do list changes, helpers on forks of it',
+  'u-fold-every-turn': 'the same from the first token on and at every turn, as the paper',
+  'u-fold-stable': "the paper's three prompts with what changes last",
+  'u-fold-printed': "the paper's three prompts in its order",
+}
+
+export interface FrameworkSetting {
+  /** Within the window, on the episode's recorder. */
+  readonly engine: SampleEngine
+  readonly system: string
+  readonly tools: readonly ClientTool[]
+  readonly maxTokens: number
+  readonly folder?: Engine
+  readonly fold: Pick<UFoldOptions, 'foldFrom' | 'principles' | 'rebuildEvery' | 'results' | 'notes'>
+  /** Where an earlier run left it; null at the start. */
+  readonly state: unknown
+}
+
+/** An actor that goes on where `state` left it; the ledger entries of a folder's model are told apart, by `folderCosts`. */
+export async function openFramework(
+  name: FrameworkName,
+  setting: FrameworkSetting,
+): Promise<Actor & { readonly folderCosts: readonly LedgerEntry[] }> {
+  const { engine, system, tools: clientTools, maxTokens, fold, folder } = setting
+  const id = engine.conversation(name)
+  const common = { engine, id, system, clientTools, generation: { ...engine.generation, maxTokens } }
+  switch (name) {
+    case 'react':
+    case 'resum':
+    case 'iterresearch':
+    case 'agentfold': {
+      const rounds = new Rounds({ ...common, kind: name }, (setting.state ?? undefined) as RoundsState | undefined)
+      return actor(
+        engine,
+        () => rounds.state,
+        async (content, signal) => {
+          const { answer, end, calls, refusedCalls } = await rounds.ask(content, signal)
+          return {
+            ...{ answer, end, refusedCalls },
+            calls: calls.map(({ call, failed }) => ({ step: engine.steps, name: call.name, failed, modifies: false })),
+            details: { restarts: rounds.restarts },
+          }
+        },
+      )
+    }
+    case 'sculptor': {
+      const conversation = (setting.state ?? undefined) as ConversationState | undefined
+      const session = new Session({
+        ...common,
+        contextTools: true,
+        firstStep: 'auto',
+        ...(conversation === undefined ? {} : { conversation }),
+      })
+      return actor(
+        engine,
+        () => session.conversation.state,
+        async (content, signal) => answered(await session.ask(content, signal), engine, {}),
+      )
+    }
+    case 'memtool': {
+      const tools = new Map(clientTools.map((tool) => [tool.definition.name, tool]))
+      const session = new MemToolSession({
+        ...{ engine, id, mode: 'autonomous', purpose: system, generation: common.generation },
+        catalogue: await Catalogue.of(clientTools.map(({ definition }) => definition)),
+        removal: { by: 'unused', turns: 2 },
+        execute: (call, signal) => tools.get(call.name)!.execute(call.arguments, signal),
+        ...(setting.state === null ? {} : { state: setting.state as MemToolState }),
+      })
+      return actor(
+        engine,
+        () => session.state,
+        async (content, signal) => answered(await session.ask(content, signal), engine, {}),
+      )
+    }
+    case 'u-fold':
+    case 'u-fold-every-turn': {
+      const before = (setting.state ?? undefined) as
+        { readonly conversation: ConversationState; readonly fold: UFoldState } | undefined
+      const always = { ...fold, foldFrom: 0, when: 'every-turn' } as const
+      const agent = new UFoldSession(
+        {
+          ...common,
+          fold: name === 'u-fold' ? fold : always,
+          ...(folder === undefined ? {} : { folder }),
+          ...(before === undefined ? {} : { conversation: before.conversation }),
+        },
+        before?.fold,
+      )
+      const state = () => ({ conversation: agent.conversation.state, fold: agent.folding.state })
+      const folderCosts: LedgerEntry[] = []
+      const act = async (content: string, signal: { readonly signal?: AbortSignal }) => {
+        const outcome = await agent.ask(content, signal)
+        const report = agent.reports.at(-1)!
+        folderCosts.push(...report.folder)
+        return answered(outcome, engine, counts(report))
+      }
+      return { ...actor(engine, state, act), folderCosts }
+    }
+    case 'u-fold-stable':
+    case 'u-fold-printed': {
+      const order = name === 'u-fold-printed' ? 'printed' : 'stable'
+      const paper = new PaperFold(
+        { ...common, order, principles: fold.principles ?? false },
+        (setting.state ?? undefined) as PaperState | undefined,
+      )
+      return actor(
+        engine,
+        () => paper.state,
+        async (content, signal) =>
+          answered(await paper.ask(content, signal), engine, {
+            badOutputs: paper.state.bad.outputs,
+            refusedRanges: paper.state.bad.ranges,
+          }),
+      )
+    }
+  }
+}
+
+/** A turn that does not fit into the window is not answered; that is the framework's failure and no error of the run. */
+function actor(
+  engine: SampleEngine,
+  state: () => unknown,
+  act: (content: string, options: { readonly signal?: AbortSignal }) => Promise<Answered>,
+): Actor & { readonly folderCosts: readonly LedgerEntry[] } {
+  return {
+    folderCosts: [],
+    get state() {
+      return state()
+    },
+    async act({ messages }: TurnAsk, signal?: AbortSignal) {
+      const before = engine.steps
+      try {
+        return await act(messages.at(-1)?.content ?? '', signal === undefined ? {} : { signal })
+      } catch (error) {
+        if (!isContextFull(error)) throw error
+        return { ...OVERFLOWED, details: { ...OVERFLOWED.details, steps: engine.steps - before } }
+      }
+    },
+  }
+}
+
+function answered(
+  { answer, end, steps, refusedCalls }: TurnOutcome,
+  engine: SampleEngine,
+  details: Answered['details'],
+): Answered {
+  return {
+    answer,
+    end: end === 'tool-calls' ? 'stop' : end,
+    calls: steps.flatMap(({ calls }) =>
+      calls.map(({ call, failed, modifies }) => ({ step: engine.steps, name: call.name, failed, modifies })),
+    ),
+    refusedCalls,
+    details,
+  }
+}
+
+const counts = ({ kind, refused, before, after }: FoldReport): Answered['details'] => ({
+  folded: Number(kind === 'folded'),
+  same: Number(kind === 'same'),
+  kept: Number(kind === 'kept'),
+  refusedRanges: refused.length,
+  foldBefore: before,
+  foldAfter: after,
+})

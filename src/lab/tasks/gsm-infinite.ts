@@ -1,0 +1,146 @@
+/** Owns GSM-Infinite as a task: arithmetic over many quantities, from the authors' rows, symbolic or told as stories. */
+import Type, { type Static } from 'typebox'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { strict, Text } from '../../runtime/core/schema.js'
+import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
+import { Count, openRowGrid, readFields, readOptions, RowMessage } from './samples.js'
+
+const Options = strict({
+  /** Rows in the authors' form: a path, or hf:datasets/InfiniAILab/gsm_infinite_medium_8k/data/ops_{op}-00000-of-00001.parquet. */
+  data: Text,
+  /** Operations, which {op} in the name stands for. Default: one file with whatever it holds. */
+  ops: Type.Optional(Type.Array(Count, { minItems: 1 })),
+  /** Rows of every file that are read, from the first. Default: as many as the shortest file has. */
+  limit: Type.Optional(Count),
+})
+
+const Common = {
+  messages: Type.Array(RowMessage, { minItems: 1 }),
+  problem: Type.String({ default: '' }),
+  question: Type.String({ default: '' }),
+  op: Type.Number(),
+  length: Type.Optional(Type.Union([Type.String(), Type.Number()])),
+}
+const Symbolic = Type.Object({ ...Common, answer_list: Type.Array(Type.String()) })
+const Story = Type.Object({ ...Common, solution: Type.String() })
+type GsmRow = Static<typeof Symbolic> | Static<typeof Story>
+
+/** Names of the variables in the symbolic form, a number in the stories. */
+export type GsmTruth = readonly string[] | number
+
+/** @throws KvfoldError eval/bad-data */
+export async function openGsmInfinite(spec: TaskSpec): Promise<Task> {
+  const options = readOptions(Options, spec)
+  const cells = options.ops?.map((op) => ({ op })) ?? [{}]
+  const rows = await openRowGrid<Readonly<Record<string, number>>>(options.data, cells, options.limit)
+  const symbolic = rows.size > 0 && Array.isArray((await rows.at(0)).row['answer_list'])
+  return {
+    spec: { task: spec.task, options },
+    title: 'GSM-Infinite',
+    prompt: 'general',
+    maxTokens: 4096,
+    temperature: symbolic ? 1 : 0,
+    differs: symbolic
+      ? [
+          'Variables are read from the last sentence of the answer that names any; the original has a model of 7B parameters read them.',
+        ]
+      : [],
+    size: rows.size,
+    sample: async (index) => {
+      const { number, row, where } = await rows.at(index)
+      return sampleOf(number, readFields(Array.isArray(row['answer_list']) ? Symbolic : Story, row, where, ['op']), where)
+    },
+    score: ({ truth }, answer) => scoreOf(truth as GsmTruth, answer),
+  }
+}
+
+function sampleOf(number: number, row: GsmRow, where: string): TaskSample {
+  const last = row.messages.at(-1)
+  if (last?.role !== 'user') throw new KvfoldError('eval/bad-data', `${where}: the last of its messages is not the user's.`)
+  return {
+    id: `gsm-infinite-${row.op}-${number}`,
+    cell: { operations: row.op, ...(row.length === undefined ? {} : { length: row.length }) },
+    messages: row.messages,
+    context: row.problem,
+    question: row.question === '' ? last.content : row.question,
+    truth: 'answer_list' in row ? row.answer_list : statedAnswer(row.solution, where),
+  }
+}
+
+/** Solutions say it after `Answer: `, up to the full stop. */
+function statedAnswer(solution: string, where: string): number {
+  const stated = /Answer: ([^.]*)/u.exec(solution)?.[1]?.trim() ?? ''
+  if (!/^[+-]?\d+$/u.test(stated))
+    throw new KvfoldError('eval/bad-data', `${where}: its solution does not say "Answer: <number>.".`)
+  return Number(stated)
+}
+
+function scoreOf(truth: GsmTruth, answer: string): Score {
+  const said = typeof truth === 'number' ? finalInteger(answer) : finalVariables(answer)
+  const right =
+    typeof truth === 'number' || said === null || typeof said === 'number' ? said === truth : same(said, new Set(truth))
+  return { points: right ? 1 : 0, outcome: said === null ? 'unparsed' : right ? 'right' : 'wrong', details: {} }
+}
+
+const same = (some: ReadonlySet<string>, others: ReadonlySet<string>): boolean =>
+  some.size === others.size && [...some].every((one) => others.has(one))
+
+// Reading answers to GSM-Infinite: a number as its authors' program reads it, or the variables that are named at the end.
+
+/** What an answer may stand behind and in front of; tried in this order. `is ` and boxes count from their last occurrence. */
+const frames: readonly { readonly before: string; readonly after: string | null; readonly last?: true }[] = [
+  { before: 'answer: ', after: '.' },
+  { before: 'solution: ', after: '.' },
+  { before: 'oxed{', after: '}', last: true },
+  { before: '**answer:** ', after: '.' },
+  { before: '**answer: ', after: '**' },
+  { before: 'final answer: answer: ', after: '.' },
+  { before: '\nanswer: ', after: '.' },
+  { before: '\\text{answer: } ', after: null },
+  { before: 'is ', after: '.', last: true },
+  { before: 'answer: ', after: '\n' },
+]
+
+/** The integer in the first frame that holds one; null when none does. Source: criteriaoutput in gsm-infinite/pred/eval_realistic.py. */
+export function finalInteger(answer: string): number | null {
+  // A backspace and what it deletes: a box that was not escaped.
+  const text = answer.replace(/[^\n]\x08/gu, 'b').toLowerCase() // eslint-disable-line no-control-regex
+  for (const { before, after, last } of frames) {
+    const at = last === true ? text.lastIndexOf(before) : text.indexOf(before)
+    if (at < 0) continue
+    const start = at + before.length
+    const stop = after === null ? start + (/^\p{Nd}*/u.exec(text.slice(start))?.[0].length ?? 0) : text.indexOf(after, start)
+    const number = integer(text.slice(start, stop < 0 ? text.length : stop))
+    if (number !== null) return number
+  }
+  return null
+}
+
+/** As Python's int() takes it: digits of any script. */
+function integer(text: string): number | null {
+  const digits = /^\s*([+-]?\p{Nd}+(?:_\p{Nd}+)*)\s*$/u.exec(text)?.[1]
+  return digits === undefined ? null : Number(digits.replaceAll('_', '').replace(/\p{Nd}/gu, (digit) => String(valueOf(digit))))
+}
+
+/** Unicode has the digits of a script one after the other from its zero, some scripts right behind each other. */
+function valueOf(digit: string): number {
+  const code = digit.codePointAt(0) ?? 0
+  let first = code
+  while (/\p{Nd}/u.test(String.fromCodePoint(first - 1))) first--
+  return (code - first) % 10
+}
+
+/**
+ * The variables (V and a number) of the last sentence that names one, or none when a later one says there are none; null when the
+ * answer says neither. What a model thought before `</think>` does not count.
+ */
+export function finalVariables(answer: string): ReadonlySet<string> | null {
+  const said = (answer.split('</think>').at(-1) ?? '').replace(/[*$\\`]/gu, '')
+  const sentences = said.split(/(?<=[.!?])\s+|\n+/u).reverse()
+  for (const sentence of sentences) {
+    const names = sentence.replace(/_\{?(\d+)\}?/gu, '$1').match(/\bV\d+\b/gu)
+    if (names !== null) return new Set(names)
+    if (/\b(?:none|no variables?|nothing)\b/iu.test(sentence)) return new Set()
+  }
+  return null
+}

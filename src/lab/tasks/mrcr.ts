@@ -1,0 +1,293 @@
+/** Owns MRCR as a task: asked for the k-th of several alike texts of a long conversation, word for word; OpenAI's rows, or conversations of our own. */
+import Type from 'typebox'
+import type { ChatMessage } from '../../runtime/chat/message.js'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { Random } from '../../runtime/core/random.js'
+import { strict, Text } from '../../runtime/core/schema.js'
+import { openRows } from '../data/rows.js'
+import type { TaskCell, Score, Task, TaskSample, TaskSpec } from '../task.js'
+import {
+  Axis,
+  charsPerToken,
+  Count,
+  crossed,
+  generation,
+  gridPlace,
+  readFields,
+  readOptions,
+  refuseBeyond,
+  RowMessage,
+} from './samples.js'
+import { code, pick, prose, sentence } from './prose.js'
+import { similarity } from './sequence-matcher.js'
+
+const Options = strict({
+  ...generation,
+  /** Alike texts. */
+  needles: Axis(1, 20, [2, 4, 8]),
+  /** Tokens of the conversation; counted as characters / charsPerToken. */
+  lengths: Axis(100, 10_000_000, [4_000, 8_000, 16_000]),
+  charsPerToken,
+})
+const FileOptions = strict({
+  /** Rows in OpenAI's form, JSON Lines or Parquet: a path or hf:datasets/openai/mrcr/... */
+  data: Text,
+  /** Rows that are read, from the first. Default: all. */
+  limit: Type.Optional(Count),
+})
+
+const Fields = Type.Object({
+  prompt: Type.Array(RowMessage, { minItems: 1 }),
+  answer: Type.String(),
+  random_string_to_prepend: Text,
+  n_needles: Type.Number(),
+  desired_msg_index: Type.Optional(Type.Number()),
+  total_messages: Type.Optional(Type.Number()),
+  n_chars: Type.Number(),
+})
+
+/** Text in some files. */
+const NUMBERS = ['n_needles', 'desired_msg_index', 'total_messages', 'n_chars']
+
+export interface MrcrTruth {
+  /** What the answer must begin with. */
+  readonly prefix: string
+  /** The whole answer, prefix included. */
+  readonly answer: string
+}
+
+const common = {
+  title: 'MRCR',
+  temperature: 0,
+  score: ({ truth }: TaskSample, answer: string) => scoreOf(truth as MrcrTruth, answer),
+} as const
+
+/** Rows of a file when `data` is given, else our own. @throws KvfoldError eval/bad-data */
+export function openMrcr(spec: TaskSpec): Task | Promise<Task> {
+  return 'data' in spec.options ? fromRows(spec) : generated(spec)
+}
+
+function generated(spec: TaskSpec): Task {
+  const options = readOptions(Options, spec)
+  const cells = crossed(options.needles, options.lengths)
+  return {
+    ...common,
+    spec: { task: spec.task, options },
+    prompt: 'similar',
+    maxTokens: 64 + Math.ceil((1.5 * LONGEST_TEXT) / options.charsPerToken),
+    differs: [
+      'Asks and texts are our own: texts are made of sentences on their subject, where the original has a model write them.',
+      'One worked example comes first, in our own words.',
+      'The last question is in our own words, too, and says how many alike texts there are, which the original leaves open.',
+      `Length is counted as characters / ${options.charsPerToken}.`,
+    ],
+    size: cells.length * options.samples,
+    // eslint-disable-next-line @typescript-eslint/require-await -- what it throws is a rejection
+    sample: async (index) => {
+      const { cell, sample } = gridPlace(cells, options.samples, index)
+      const [needles, length] = cell
+      const { messages, prefix, text } = makeConversation({
+        needles,
+        characters: Math.round(length * options.charsPerToken),
+        seed: options.seed,
+        sample,
+      })
+      return sampleOf(`mrcr-${needles}-${length}-${sample}`, { needles, length }, messages, { prefix, answer: prefix + text })
+    },
+  }
+}
+
+async function fromRows(spec: TaskSpec): Promise<Task> {
+  const options = readOptions(FileOptions, spec)
+  const rows = await openRows(options.data)
+  const size = Math.min(rows.size, options.limit ?? rows.size)
+  return {
+    ...common,
+    spec: { task: spec.task, options },
+    // Texts from elsewhere have no title to search for.
+    prompt: 'general',
+    // The longest texts of the public rows are some 1,500 tokens.
+    maxTokens: 4096,
+    differs: ['Samples are put into cells by characters / 4; the original bins them by tokens of one tokenizer.'],
+    size,
+    sample: async (index) => {
+      refuseBeyond(index, size)
+      const [row, where] = [await rows.row(index), rows.where(index)]
+      const fields = readFields(Fields, { ...row, prompt: parsed(row['prompt']) }, where, NUMBERS)
+      const { prompt, answer, random_string_to_prepend: prefix, n_needles: needles, n_chars: characters } = fields
+      if (prompt.at(-1)?.role !== 'user')
+        throw new KvfoldError('eval/bad-data', `${where}: the last message of prompt must be the user’s.`)
+      if (!answer.startsWith(prefix))
+        throw new KvfoldError('eval/bad-data', `${where}: answer does not begin with random_string_to_prepend.`)
+      return sampleOf(`mrcr-row-${index}`, { needles, length: upTo(characters / 4) }, prompt, { prefix, answer })
+    },
+  }
+}
+
+/** The power of two at or above so many tokens, as the authors bin their rows; at least 8192. */
+const upTo = (tokens: number): number => Math.max(8192, 2 ** Math.ceil(Math.log2(Math.max(tokens, 1))))
+
+function sampleOf(id: string, cell: TaskCell, messages: readonly ChatMessage[], truth: MrcrTruth): TaskSample {
+  const before = messages.slice(0, -1)
+  return {
+    id,
+    cell,
+    messages,
+    context: before.map(({ role, content }) => `${role.charAt(0).toUpperCase()}${role.slice(1)}: ${content}`).join('\n\n'),
+    question: messages.at(-1)?.content ?? '',
+    truth,
+  }
+}
+
+/** The authors' rule: nothing without the prefix; else how alike the rest is, as CPython's difflib says. */
+function scoreOf({ prefix, answer }: MrcrTruth, response: string): Score {
+  if (!response.startsWith(prefix)) return { points: 0, outcome: 'unparsed', details: { prefix: 0 } }
+  const points = similarity(response.slice(prefix.length), answer.slice(prefix.length))
+  return { points, outcome: points === 1 ? 'right' : points === 0 ? 'wrong' : 'partial', details: { prefix: 1 } }
+}
+
+/** JSON in a field, as OpenAI's rows hold their messages; anything else as it is. */
+function parsed(field: unknown): unknown {
+  try {
+    return typeof field === 'string' ? JSON.parse(field) : field
+  } catch {
+    return field
+  }
+}
+
+// Conversations in the form of MRCR: asks for texts of a form on a subject, several of them the same ask, and the texts.
+
+export interface ConversationOptions {
+  /** Texts that answer the same ask. */
+  readonly needles: number
+  /** Of all messages together. */
+  readonly characters: number
+  readonly seed: number
+  readonly sample: number
+}
+
+export interface MrcrConversation {
+  readonly messages: readonly ChatMessage[]
+  /** What the answer must begin with. */
+  readonly prefix: string
+  /** The text that is asked for. */
+  readonly text: string
+}
+
+interface TextAsk {
+  readonly form: string
+  readonly subject: string
+}
+
+const forms = [
+  'poem',
+  'short story',
+  'essay',
+  'speech',
+  'letter',
+  'news report',
+  'riddle',
+  'song',
+  'diary entry',
+  'review',
+  'fable',
+  'travel note',
+]
+const subjects = [
+  'rain', 'bridges', 'patience', 'lanterns', 'apples', 'rivers', 'clocks', 'winter', 'bread', 'maps', 'stairs', 'wind', 'gardens',
+  'trains', 'mirrors', 'salt', 'islands', 'silence', 'kites', 'harvests', 'shadows', 'wells', 'feathers', 'harbours', 'glass', 'roads',
+  'honey', 'windows', 'tides', 'chairs', 'hats', 'snow', 'copper', 'owls', 'boots', 'ladders', 'soup', 'paper', 'stars', 'mills',
+] // prettier-ignore
+
+/** Characters; longer texts leave room for few. */
+export const LONGEST_TEXT = 2_000
+/** Shorter texts could hardly be told apart. */
+const SHORTEST_TEXT = 120
+
+/** @throws KvfoldError eval/bad-data when so many texts do not fit */
+export function makeConversation({ needles, characters, seed, sample }: ConversationOptions): MrcrConversation {
+  const random = new Random(seed, sample, needles, characters)
+  const wanted: TextAsk = { form: pick(random, forms), subject: pick(random, subjects) }
+  const which = 1 + random.below(needles)
+  const prefix = code(random, 10)
+  const example = exampleOf(random)
+  const question = questionOf(prefix, wanted, which, needles)
+  const room = characters - example.length - question.length
+  // At least half of the texts are other ones, so that there is something to look through.
+  const each = Math.min(LONGEST_TEXT, Math.floor(room / (2 * needles)) - 60)
+  if (each < SHORTEST_TEXT)
+    throw new KvfoldError(
+      'eval/bad-data',
+      `${needles} alike texts and as many others do not fit into ${characters} characters; ask for a greater length or fewer needles.`,
+    )
+  const turns = arranged(random, wanted, needles, Math.max(2 * needles, Math.floor(room / (each + 60))))
+  const texts = turns.map((ask) => textOf(random, ask, each))
+  const chosen = turns.map((ask, at) => (ask === wanted ? at : -1)).filter((at) => at >= 0)[which - 1] ?? 0
+  const messages = turns.flatMap((ask, at): ChatMessage[] => [
+    { role: 'user', content: (at === 0 ? example : '') + askOf(ask) },
+    { role: 'assistant', content: texts[at] ?? '' },
+  ])
+  return { messages: [...messages, { role: 'user', content: question }], prefix, text: texts[chosen] ?? '' }
+}
+
+/** `needles` times what is wanted, wherever chance puts it; the rest shares its form or its subject now and then, never both. */
+function arranged(random: Random, wanted: TextAsk, needles: number, turns: number): TextAsk[] {
+  const others = Array.from({ length: turns - needles }, () => otherThan(random, wanted))
+  return random.shuffled([...Array.from({ length: needles }, () => wanted), ...others])
+}
+
+function otherThan(random: Random, wanted: TextAsk): TextAsk {
+  for (;;) {
+    const near = random.below(4)
+    const form = near === 0 ? wanted.form : pick(random, forms)
+    const subject = near === 1 ? wanted.subject : pick(random, subjects)
+    if (form !== wanted.form || subject !== wanted.subject) return { form, subject }
+  }
+}
+
+const article = (word: string): string => (/^[aeiou]/u.test(word) ? 'an' : 'a')
+const askOf = ({ form, subject }: TextAsk): string => `Write ${article(form)} ${form} about ${subject}.`
+
+/** A title, then sentences about the subject among others, up to so many characters. Two texts of one ask share their title and little else. */
+function textOf(random: Random, { form, subject }: TextAsk, characters: number): string {
+  let text = `${form.charAt(0).toUpperCase()}${form.slice(1)} about ${subject}\n\n`
+  for (const passage of prose(random)) {
+    const next = random.below(3) === 0 ? `${onSubject(random, subject)} ${passage}` : passage
+    if (text.length + next.trimEnd().length > characters) break
+    text += next
+  }
+  return text.trimEnd()
+}
+
+function onSubject(random: Random, subject: string): string {
+  const name = subject.charAt(0).toUpperCase() + subject.slice(1)
+  return pick(random, [
+    `Much has been said about ${subject}, and most of it is true.`,
+    `${name} came to mind again.`,
+    `All of this has to do with ${subject}.`,
+    `It was never only about ${subject}.`,
+    `Whoever thinks of ${subject} thinks of this place.`,
+    `There is no better time for ${subject}.`,
+  ])
+}
+
+const ordinals = ['first', 'second', 'third', 'fourth', 'fifth', 'sixth', 'seventh', 'eighth', 'ninth', 'tenth']
+const ordinal = (number: number): string => ordinals[number - 1] ?? `${number}th`
+
+const questionOf = (prefix: string, { form, subject }: TextAsk, which: number, of: number): string =>
+  `Of the ${of} times I asked for ${article(form)} ${form} about ${subject}, repeat the ${ordinal(which)} one that you wrote, word for word. ` +
+  `Put ${prefix} directly in front of it, and write nothing else.`
+
+/** A short conversation with the right answer, in front of the first ask. */
+function exampleOf(random: Random): string {
+  const [one, other] = [sentence(random), sentence(random)]
+  const [form, subject] = [pick(random, forms), pick(random, subjects)]
+  const ask = askOf({ form, subject })
+  const prefix = code(random, 10)
+  return [
+    'An example of a conversation, a last question and the right answer to it:',
+    `User: ${ask}\nAssistant: ${one}\nUser: ${ask}\nAssistant: ${other}`,
+    `User: ${questionOf(prefix, { form, subject }, 2, 2)}\nAssistant: ${prefix}${other}`,
+    'The example ends here, and the conversation begins.\n\n',
+  ].join('\n\n')
+}

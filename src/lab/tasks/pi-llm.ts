@@ -1,0 +1,131 @@
+/** Owns PI-LLM as a task: cells of so many updates a key, from our own words or from the public file. */
+import Type, { type Static } from 'typebox'
+import { strict, Text } from '../../runtime/core/schema.js'
+import {
+  lastValues,
+  ownWords,
+  piOrders,
+  piSample,
+  type PiSample,
+  piScore,
+  piText,
+  type PiTruth,
+  type PiWords,
+  wordsFrom,
+} from '../pi-llm.js'
+import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
+import { originalPiLlm, type PiPromptWriter } from './originals.js'
+import { Axis, Count, generation, gridPlace, readOptions } from './samples.js'
+
+const Options = strict({
+  ...generation,
+  /** Updates of every key: one cell each. Default: those of Sculptor. */
+  updates: Axis(1, 10_000, [4, 8, 16, 32, 64, 128, 256]),
+  /** All keys of the stream. Default: all there are words for, 46. */
+  keys: Type.Optional(Count),
+  /** Path of a file `{category: [value, ...]}`, as the authors publish it. Default: our own words. */
+  words: Type.Optional(Text),
+  /** Checkout of the authors' repository that the prompts are read from. Default: our own. */
+  prompts: Type.Optional(Text),
+  order: Type.Enum(piOrders, { default: 'shuffled' }),
+  /** The share of the stream that is shown, from its end: a control without tools. */
+  tail: Type.Number({ exclusiveMinimum: 0, maximum: 1, default: 1 }),
+})
+type PiTaskOptions = Static<typeof Options>
+
+/** @throws KvfoldError eval/bad-data */
+export async function openPiLlm(spec: TaskSpec): Promise<Task> {
+  const options = readOptions(Options, spec)
+  const prompt = options.prompts === undefined ? piText : await originalPiLlm(options.prompts)
+  const words = options.words === undefined ? ownWords() : wordsFrom(options.words)
+  const sampleOf = (index: number): TaskSample => {
+    const { cell: updates, sample } = gridPlace(options.updates, options.samples, index)
+    const { seed, order, tail } = options
+    const made = piSample({
+      words,
+      updates,
+      seed,
+      sample,
+      order,
+      tail,
+      ...(options.keys === undefined ? {} : { keys: options.keys }),
+    })
+    return taskSample(made, prompt(made.keys, made.shown), `pi-llm-${updates}-${sample}`, cellOf(updates, options))
+  }
+  sampleOf(options.updates.indexOf(Math.max(...options.updates)))
+  return {
+    spec: { task: spec.task, options },
+    title: 'PI-LLM',
+    prompt: 'pi-llm',
+    maxTokens: 1024,
+    temperature: 0,
+    differs: differences(options, words),
+    size: options.updates.length * options.samples,
+    // eslint-disable-next-line @typescript-eslint/require-await -- what it throws is a rejection
+    sample: async (index) => sampleOf(index),
+    score: ({ truth }, answer) => scoreOf(truth as PiTruth, answer),
+  }
+}
+
+const cellOf = (updates: number, { order, tail }: PiTaskOptions) => ({
+  updates,
+  ...(order === 'shuffled' ? {} : { order }),
+  ...(tail === 1 ? {} : { tail }),
+})
+
+function taskSample(
+  made: PiSample,
+  [framing, stream, question]: ReturnType<PiPromptWriter>,
+  id: string,
+  cell: TaskSample['cell'],
+): TaskSample {
+  const last = lastValues(made.updates)
+  const truth: PiTruth = {
+    last: Object.fromEntries(made.keys.map((key) => [key, last.get(key) ?? ''])),
+    earlier: Object.fromEntries(
+      made.keys.map((key) => [
+        key,
+        made.shown.filter((update) => update.key === key && update.value !== last.get(key)).map(({ value }) => value),
+      ]),
+    ),
+  }
+  const content = [framing, stream, question].join('\n\n')
+  return { id, cell, messages: [{ role: 'user', content }], context: stream, question, truth }
+}
+
+function scoreOf(truth: PiTruth, answer: string): Score {
+  const { accuracy, correct, missing, older, foreign } = piScore(truth, answer)
+  const asked = correct + missing + older + foreign
+  return {
+    points: accuracy,
+    outcome: correct === asked ? 'right' : missing === asked ? 'unparsed' : correct === 0 ? 'wrong' : 'partial',
+    details: { asked, correct, missing, older, foreign },
+  }
+}
+
+function differences({ order, tail, updates, words: file, prompts }: PiTaskOptions, words: PiWords): string[] {
+  const own = file === undefined
+  return [
+    ...(own
+      ? [
+          'Keys and values are our own words: 46 names of kinds of things, and made-up values that belong to no key in particular.',
+          ...(words.keys.length * Math.max(...updates) > 3136
+            ? ['Values of the largest sizes are one or two words; up to 68 updates they are one.']
+            : []),
+        ]
+      : []),
+    ...(prompts === undefined
+      ? [
+          "The instruction, the announcement of the stream and the question say what the original's say in other sentences; parts, order and the pattern of the answer are the original's.",
+          'Updates stand one space apart, and the stream has no blank before its first one.',
+        ]
+      : []),
+    'An answer that is empty or speaks of an error counts as wrong; the original leaves such a run out.',
+    ...(order === 'shuffled'
+      ? []
+      : [
+          `Asks for a third of the keys; their updates are all in the ${order === 'start-last' ? 'first' : 'middle'} third of the stream, and the rest of it updates keys that are not named.`,
+        ]),
+    ...(tail === 1 ? [] : [`Only the last ${+(tail * 100).toFixed(3)} % of the updates are shown.`]),
+  ]
+}

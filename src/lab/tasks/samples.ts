@@ -1,0 +1,121 @@
+/** Owns what samples of a task are made from: options and rows that are checked, with a sentence for whoever wrote them, and cells in order, through all of them first, then the next sample of each. */
+import Type, { type Static, type TSchema } from 'typebox'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { allInWords, checked } from '../../runtime/core/schema.js'
+import { openRows, type Row } from '../data/rows.js'
+import type { TaskSpec } from '../task.js'
+
+/** The options with defaults filled in. @throws KvfoldError eval/bad-data that names every wrong option */
+export function readOptions<T extends TSchema>(schema: T, { task, options }: TaskSpec): Static<T> {
+  const read = checked(schema, options)
+  if (read.ok) return read.value
+  throw new KvfoldError('eval/bad-data', `${task} cannot be opened with these options: ${allInWords(read.faults, 'options')}.`)
+}
+
+/** Whole numbers, each once: the values of one axis. */
+export const Axis = (least: number, most: number, fallback: readonly number[]) =>
+  Type.Array(Type.Integer({ minimum: least, maximum: most }), { minItems: 1, uniqueItems: true, default: fallback })
+
+/** A number of things, at least one. */
+export const Count = Type.Integer({ minimum: 1 })
+
+/** What generated tasks share. */
+export const generation = {
+  /** Samples of every cell. */
+  samples: Type.Integer({ minimum: 1, maximum: 100_000, default: 20 }),
+  seed: Type.Integer({ minimum: Number.MIN_SAFE_INTEGER, maximum: Number.MAX_SAFE_INTEGER, default: 0 }),
+} as const
+
+/** Characters that count as one token where lengths are given in tokens: tasks know no tokenizer. */
+export const charsPerToken = Type.Number({ minimum: 0.5, maximum: 16, default: 4 })
+
+/** A message of a conversation that a row holds. */
+export const RowMessage = Type.Object({ role: Type.Enum(['system', 'user', 'assistant']), content: Type.String() })
+
+/**
+ * What a row of a file holds.
+ * @param numbers fields that some files have as text; those that say no number stay what they are
+ * @throws KvfoldError eval/bad-data that says where it stands and which fields are wrong
+ */
+export function readFields<T extends TSchema>(schema: T, row: Row, where: string, numbers: readonly string[] = []): Static<T> {
+  const asNumbers = numbers.flatMap((name) => {
+    const number = row[name] === undefined ? NaN : Number(row[name])
+    return Number.isNaN(number) ? [] : [[name, number] as const]
+  })
+  const read = checked(schema, { ...row, ...Object.fromEntries(asNumbers) })
+  if (read.ok) return read.value
+  throw new KvfoldError('eval/bad-data', `${where} is not a row of this task: ${allInWords(read.faults, 'row')}.`)
+}
+
+// The order of generated samples: through all cells first, then the next sample of each.
+
+export interface GridPlace<C> {
+  readonly cell: C
+  /** Which sample of the cell, from 0. */
+  readonly sample: number
+}
+
+/** Where the sample of this index stands. @throws KvfoldError eval/bad-data beyond cells x samples */
+export function gridPlace<C>(cells: readonly C[], samples: number, index: number): GridPlace<C> {
+  const cell = cells[index % cells.length]
+  refuseBeyond(index, cells.length * samples)
+  if (cell === undefined) throw new KvfoldError('eval/bad-data', 'There are no cells.')
+  return { cell, sample: Math.floor(index / cells.length) }
+}
+
+/** @throws KvfoldError eval/bad-data */
+export function refuseBeyond(index: number, size: number): void {
+  if (!Number.isSafeInteger(index) || index < 0 || index >= size)
+    throw new KvfoldError('eval/bad-data', `There is no sample ${index}; this task has ${size}, from 0.`)
+}
+
+/** Every combination of two axes, the second one running fastest. */
+export const crossed = <A, B>(first: readonly A[], second: readonly B[]): (readonly [A, B])[] =>
+  first.flatMap((one) => second.map((other) => [one, other] as const))
+
+// Tasks whose cells are files of rows: one name for all of them, and the rows of each in turn.
+
+export interface GridRow<C> {
+  readonly cell: C
+  /** In its file, from 0. */
+  readonly number: number
+  readonly row: Row
+  /** For whoever looks for it. */
+  readonly where: string
+}
+
+export interface RowGrid<C> {
+  readonly size: number
+  /** First rows of all files, then second ones. @throws KvfoldError eval/bad-data */
+  at(index: number): Promise<GridRow<C>>
+}
+
+/**
+ * `name`: a path or a name on the hub, in which {axis} stands for the cell's value of that axis. Every file gives as many rows
+ * as the shortest has, up to `limit`.
+ * @throws KvfoldError eval/bad-data when a file cannot be read, or the name is the same for two cells
+ */
+export async function openRowGrid<C extends Readonly<Record<string, string | number>>>(
+  name: string,
+  cells: readonly C[],
+  limit = Infinity,
+): Promise<RowGrid<C>> {
+  const names = cells.map((cell) => name.replace(/\{(\w+)\}/gu, (slot, axis: string) => String(cell[axis] ?? slot)))
+  if (new Set(names).size < names.length) {
+    const axes = Object.keys(cells[0] ?? {}).map((axis) => `{${axis}}`)
+    throw new KvfoldError(
+      'eval/bad-data',
+      `${name} is one file for several cells; write ${axes.join(' and ')} where their names differ, or ask for one of each.`,
+    )
+  }
+  const files = await Promise.all(names.map((file) => openRows(file)))
+  const places = cells.flatMap((cell, at) => files.slice(at, at + 1).map((rows) => ({ cell, rows })))
+  const each = Math.min(limit, ...files.map(({ size }) => size))
+  return {
+    size: each * cells.length,
+    async at(index) {
+      const { cell: place, sample: number } = gridPlace(places, each, index)
+      return { cell: place.cell, number, row: await place.rows.row(number), where: place.rows.where(number) }
+    },
+  }
+}

@@ -1,0 +1,244 @@
+/** Owns where an answer that was given before looks: what happened is shown again, and the answer's tokens are watched. */
+import type { ChatMessage, Edit, TemplateVariables, ToolDefinition } from '../chat/message.js'
+import { KvfoldError } from '../core/errors.js'
+import type { Contract } from '../core/contract.js'
+import type { ConversationId } from '../core/ids.js'
+import { contains, length, span, type Span } from '../core/span.js'
+import type { AttentionPattern, KeySet } from '../engine/attention.js'
+import type { Engine, EngineRequest } from '../engine/engine.js'
+import type { LlamaEngine } from '../engine/llama.js'
+import { massOn, messageSet, overall } from './measurement.js'
+import { mean } from '../core/mean.js'
+import { place, type PlacedSpans } from './places.js'
+
+/** An engine that was loaded with `attention`. */
+export type LookingEngine = Engine & Pick<LlamaEngine, 'format'>
+
+/** A prompt, and how its edits are carried out. */
+export interface ShownPrompt {
+  /** How many messages, from the first on. */
+  readonly messages: number
+  readonly edits: readonly Edit[]
+  readonly contract: Contract
+}
+
+/** A stretch of a message that stands for itself, or that an edit hides. */
+export interface Cut {
+  readonly id: string
+  readonly message: number
+  /** Characters of its original content. */
+  readonly span: Span
+}
+
+export interface AnswerMassOptions {
+  readonly engine: LookingEngine
+  /** A fresh one; it is forgotten afterwards. */
+  readonly conversation: ConversationId
+  readonly tenant?: string
+  /** Up to and with the answer. */
+  readonly messages: readonly ChatMessage[]
+  readonly tools: readonly ToolDefinition[]
+  /** As EngineRequest's. */
+  readonly variables?: TemplateVariables
+  /** What the answer is given to, and before it what leaves its trace; oldest first, one at least. */
+  readonly shown: readonly ShownPrompt[]
+  readonly cuts: readonly Cut[]
+  /** Default: all. */
+  readonly layers?: readonly number[]
+  readonly signal?: AbortSignal
+}
+
+export interface CutMass {
+  readonly id: string
+  /** What of it is shown: its own text, or what stands instead. */
+  readonly shows: 'text' | 'marker'
+  readonly tokens: number
+  readonly mass: number
+}
+
+export interface MessageMass {
+  readonly index: number
+  readonly role: string
+  /** Shown, the template's included. */
+  readonly tokens: number
+  /** Of the whole message, cuts included. */
+  readonly mass: number
+  /** In order; those that the template shows nothing of are left out. */
+  readonly cuts: readonly CutMass[]
+}
+
+/** Shares of a row, each the mean over layers, heads and the answer's tokens. Those of the messages, `own` and `rest` sum to 1. */
+export interface AnswerMass {
+  /** Before the answer. */
+  readonly messages: readonly MessageMass[]
+  /** On the answer's own tokens so far, and on what the template puts before them. */
+  readonly own: number
+  /** On nothing that is shown: attention sinks of the model's own, and rounding. */
+  readonly rest: number
+  /** On the first token, which is the first message's, too. */
+  readonly sink: number
+  /** Tokens of the answer that looked. */
+  readonly queries: number
+  readonly layers: readonly number[]
+  readonly heads: number
+  readonly skipped: AttentionPattern['skipped']
+  /** Why the last prompt was not shown under its contract; null when it was. */
+  readonly fallback: string | null
+}
+
+/** @throws KvfoldError engine/cancelled, attention/unavailable for an answer without tokens, and as LlamaEngine.respond */
+export async function answerMass(options: AnswerMassOptions): Promise<AnswerMass> {
+  const { engine, conversation, messages, shown, cuts } = options
+  const last = shown.at(-1)
+  if (last === undefined) throw new KvfoldError('engine/bad-request', 'No prompt is given that the answer belongs to.')
+  const looking = prepare(options, last, cuts)
+  try {
+    for (const prompt of shown.slice(0, -1)) await show(options, prompt, withAnswer(messages, prompt))
+    const { ledger, attention } = await show(options, last, messages, {
+      keys: [...looking.keys],
+      queries: { prompt: [looking.queries] },
+      ...(options.layers === undefined ? {} : { layers: options.layers }),
+    })
+    if (attention === undefined) throw cancelled()
+    return { ...massOf(attention, looking), queries: length(looking.queries), fallback: ledger.fallback }
+  } finally {
+    engine.forget(conversation)
+  }
+}
+
+interface FoundCut extends Pick<CutMass, 'id' | 'shows'> {
+  readonly message: number
+  readonly tokens: Span
+}
+
+interface MassQuery {
+  readonly placed: PlacedSpans
+  readonly queries: Span
+  readonly keys: readonly KeySet[]
+  /** Those that are somewhere in the prompt, in order. */
+  readonly cuts: readonly FoundCut[]
+}
+
+function prepare(
+  { engine, messages, tools, variables }: AnswerMassOptions,
+  { edits }: ShownPrompt,
+  cuts: readonly Cut[],
+): MassQuery {
+  const format = engine.format.with(variables)
+  const isHidden = (cut: Cut) => edits.some((edit) => edit.message === cut.message && contains(edit.span, cut.span))
+  // A stretch of a sampled answer can be placed only where the answer is shown in the template's wording.
+  const isPlain = ({ message }: Cut) => messages[message]?.sampled === undefined || edits.some((edit) => edit.message === message)
+  const open = cuts.filter((cut) => cut.message < messages.length - 1 && !isHidden(cut) && isPlain(cut))
+  const stretches = open.map(({ message, span: chars }) => ({ message, chars }))
+  const placed = place(format, { messages, tools, edits }, stretches)
+  const found: FoundCut[] = [
+    ...open.flatMap(({ id, message }, at) => {
+      const tokens = placed.stretches[at]
+      return tokens === undefined || tokens === 'hidden' ? [] : [{ id, message, tokens, shows: 'text' as const }]
+    }),
+    ...markersOf(placed, edits, cuts.filter(isHidden)),
+  ].sort((a, b) => a.tokens.start - b.tokens.start)
+  return {
+    placed,
+    queries: tokensOf(format, { messages, tools, edits }, placed),
+    keys: [
+      ...placed.messages.flatMap(({ index, span: tokens }) =>
+        length(tokens) > 0 ? [{ name: messageSet(index), tokens: [tokens] }] : [],
+      ),
+      ...found.map(({ id, tokens }) => ({ name: cutSet(id), tokens: [tokens] })),
+    ],
+    cuts: found,
+  }
+}
+
+const cutSet = (id: string): string => `cut ${id}`
+
+/** What stands instead of each hidden cut. Where the template shows nothing of a message with edits, nothing does. */
+function markersOf({ messages, markers }: PlacedSpans, edits: readonly Edit[], hidden: readonly Cut[]): FoundCut[] {
+  return messages.flatMap(({ index, span: whole }) => {
+    const own = edits.filter(({ message }) => message === index)
+    const inside = markers.filter((marker) => contains(whole, marker))
+    if (own.length !== inside.length) return []
+    return hidden.flatMap(({ id, message, span: chars }) => {
+      const at = own.findIndex((edit) => message === index && contains(edit.span, chars))
+      return at < 0 ? [] : [{ id, message, tokens: inside[at]!, shows: 'marker' as const }]
+    })
+  })
+}
+
+type AnswerPrompt = Parameters<LlamaEngine['format']['render']>[0]
+
+/** What was generated: from the end of the prompt on, as many tokens as were sampled, or, where that is not known, to the end of the turn. */
+function tokensOf(
+  format: LlamaEngine['format'],
+  { messages, ...rest }: AnswerPrompt,
+  { tokens, messages: spans }: PlacedSpans,
+): Span {
+  const before = messages.length - 1
+  const { end, start } = spans[before]!.span
+  const { tokens: prompt } = format.render({ messages: messages.slice(0, before), ...rest })
+  const isBeginning = prompt.length <= end && prompt.every((token, at) => token === tokens[at])
+  const first = isBeginning ? prompt.length : start
+  const sampled = messages[before]?.sampled?.tokens.length
+  const looking = span(first, sampled === undefined ? end : Math.min(end, first + sampled))
+  if (length(looking) > 0) return looking
+  throw new KvfoldError('attention/unavailable', 'The answer has no tokens, so that none of them can look; ask something else.')
+}
+
+/** The prompt, and what was answered to it. */
+const withAnswer = (messages: readonly ChatMessage[], { messages: count }: ShownPrompt): readonly ChatMessage[] =>
+  messages.slice(0, messages[count]?.role === 'assistant' ? count + 1 : count)
+
+async function show(
+  { engine, conversation, tenant, tools, variables, signal }: AnswerMassOptions,
+  { edits, contract }: ShownPrompt,
+  messages: readonly ChatMessage[],
+  attention?: EngineRequest['attention'],
+) {
+  const { reply } = engine.respond({
+    conversation,
+    messages,
+    tools,
+    edits,
+    contract,
+    maxTokens: 0,
+    ...(variables === undefined ? {} : { variables }),
+    ...(tenant === undefined ? {} : { tenant }),
+    ...(attention === undefined ? {} : { attention }),
+    ...(signal === undefined ? {} : { signal }),
+  })
+  const done = await reply
+  if (done.finish === 'cancelled') throw cancelled()
+  return done
+}
+
+const cancelled = (): KvfoldError => new KvfoldError('engine/cancelled', 'The look at the answer was cancelled.')
+
+function massOf(pattern: AttentionPattern, { placed, cuts }: MassQuery): Omit<AnswerMass, 'queries' | 'fallback'> {
+  const queries = [...pattern.queries]
+  const mass = (key: string): number => {
+    const map = massOn(pattern, queries, key)
+    return map === null ? 0 : overall(map)
+  }
+  // The generation prompt after the answer is not seen by it.
+  const before = placed.messages.slice(0, -2)
+  const messages = before.map(({ index, role, span: tokens }): MessageMass => ({
+    index,
+    role,
+    tokens: length(tokens),
+    mass: mass(messageSet(index)),
+    cuts: cuts
+      .filter(({ message }) => message === index)
+      .map((cut): CutMass => ({ id: cut.id, shows: cut.shows, tokens: length(cut.tokens), mass: mass(cutSet(cut.id)) })),
+  }))
+  const own = mass(messageSet(before.length))
+  return {
+    messages,
+    own,
+    rest: 1 - own - messages.reduce((sum, message) => sum + message.mass, 0),
+    sink: mean(pattern.sink.data),
+    layers: pattern.layers,
+    heads: pattern.heads.length,
+    skipped: pattern.skipped,
+  }
+}

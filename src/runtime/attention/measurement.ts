@@ -1,0 +1,290 @@
+/** Owns one look: a prompt shown under edits, an answer given or generated, and where the answer's tokens look in the prompt. */
+import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
+import { align, type Aligned } from '../chat/tokens/aligned.js'
+import type { ConversationId } from '../core/ids.js'
+import { length, span, type Span } from '../core/span.js'
+import type { AttentionPattern, KeySet } from '../engine/attention.js'
+import type { EngineReply, EngineRequest } from '../engine/engine.js'
+import type { LlamaEngine } from '../engine/llama.js'
+import type { Terms } from '../kv/plan/parts.js'
+import { place, type PlacedSpans, type MessageSpan } from './places.js'
+import { mean } from '../core/mean.js'
+
+/** Text of the prompt that weights are summed over. */
+export interface WatchedSet {
+  readonly name: string
+  readonly stretches: readonly MessageSpan[]
+}
+
+/** `given`: the text stands as the model's answer (teacher forcing). `generated`: greedy, at most so many tokens. */
+export type AnswerChoice =
+  { readonly kind: 'given'; readonly text: string } | { readonly kind: 'generated'; readonly maxTokens: number }
+
+export interface MeasurementOptions {
+  readonly engine: LlamaEngine
+  readonly conversation: ConversationId
+  /** Up to the answer, which is not among them. */
+  readonly messages: readonly ChatMessage[]
+  readonly tools?: readonly ToolDefinition[]
+  readonly edits?: readonly Edit[]
+  readonly terms: Pick<Terms, 'contract' | 'blend'>
+  readonly answer: AnswerChoice
+  /** Where an answer says what is asked about, by name: characters of its text. */
+  readonly find: (answer: string) => ReadonlyMap<string, Span>
+  readonly watched: readonly WatchedSet[]
+  readonly layers?: readonly number[]
+  readonly heads?: readonly number[]
+  /** Whole rows too (AttentionRequest). */
+  readonly rows?: boolean
+  readonly signal?: AbortSignal
+}
+
+/** What became of a watched set in the prompt. */
+export interface SetPlaces {
+  readonly tokens: readonly Span[]
+  /** Tokens in all. */
+  readonly size: number
+  /** Stretches that are not shown, or only in part. */
+  readonly hidden: number
+}
+
+export interface Measurement {
+  /** Null when the answer says nothing of what was looked for, so that there was nothing to ask. */
+  readonly pattern: AttentionPattern | null
+  readonly sets: ReadonlyMap<string, SetPlaces>
+  readonly said: ReadonlyMap<string, AnswerSpan>
+  readonly answer: string
+  /** All shown tokens, a given answer included, a generated one not. */
+  readonly prompt: PlacedSpans
+  /** Why the step did not keep to the contract; null when it did. */
+  readonly fallback: string | null
+}
+
+/** Has the prompt and the answer computed. @throws KvfoldError as LlamaEngine.respond */
+export async function measureAttention(options: MeasurementOptions): Promise<Measurement> {
+  return options.answer.kind === 'given' ? given(options, options.answer.text) : generated(options, options.answer.maxTokens)
+}
+
+async function given(options: MeasurementOptions, answer: string): Promise<Measurement> {
+  const { engine, messages, watched, find } = options
+  const found = [...find(answer)]
+  const whole: readonly ChatMessage[] = [...messages, { role: 'assistant', content: answer }]
+  const asked = found.map(([, chars]): MessageSpan => ({ message: messages.length, chars }))
+  const prompt = placed(options, whole, [...watched.flatMap(({ stretches }) => stretches), ...asked])
+  const answers = prompt.stretches.slice(prompt.stretches.length - asked.length)
+  const said = new Map(
+    found.flatMap(([name], index) => {
+      const tokens = answers[index]
+      return tokens === undefined || tokens === 'hidden' ? [] : [[name, saidAt(tokens)] as const]
+    }),
+  )
+  const sets = setsOf(watched, prompt)
+  const queries = merged([...said.values()].flatMap(({ value, reading }) => [reading, ...value]))
+  if (queries.length === 0) return { pattern: null, sets, said, answer, prompt, fallback: null }
+  const reply = await engine.respond({
+    ...request(options, whole),
+    maxTokens: 0,
+    attention: { ...attention(options, sets, prompt), queries: { prompt: queries } },
+  }).reply
+  return { pattern: patternOf(reply), sets, said, answer, prompt, fallback: reply.ledger.fallback }
+}
+
+async function generated(options: MeasurementOptions, maxTokens: number): Promise<Measurement> {
+  const { engine, messages, watched, find } = options
+  const prompt = placed(
+    options,
+    messages,
+    watched.flatMap(({ stretches }) => stretches),
+  )
+  const sets = setsOf(watched, prompt)
+  const generation = engine.respond({
+    ...request(options, messages),
+    maxTokens,
+    sampling: { temperature: 0 },
+    attention: { ...attention(options, sets, prompt), queries: { generated: true } },
+  })
+  const tokens: number[] = []
+  let text = ''
+  for await (const event of generation)
+    if (event.type === 'tokens') {
+      tokens.push(...event.tokens)
+      text += event.text
+    }
+  const reply = await generation.reply
+  const { model } = engine
+  const answer = new Generated(text, Int32Array.from(tokens), prompt.tokens.length, (token) => model.piece(token, true))
+  const said = new Map(
+    [...find(text)].flatMap(([name, chars]) => {
+      const one = answer.said(chars)
+      return one === null ? [] : [[name, one] as const]
+    }),
+  )
+  return { pattern: patternOf(reply), sets, said, answer: text, prompt, fallback: reply.ledger.fallback }
+}
+
+function placed(
+  { engine, tools = [], edits = [] }: MeasurementOptions,
+  messages: readonly ChatMessage[],
+  stretches: readonly MessageSpan[],
+): PlacedSpans {
+  return place(engine.format, { messages, tools, edits }, stretches)
+}
+
+const patternOf = ({ attention: pattern }: EngineReply): AttentionPattern | null => pattern ?? null
+
+function request(
+  { conversation, tools, edits, terms, signal }: MeasurementOptions,
+  messages: readonly ChatMessage[],
+): EngineRequest {
+  return {
+    conversation,
+    messages,
+    ...(tools === undefined ? {} : { tools }),
+    ...(edits === undefined ? {} : { edits }),
+    ...terms,
+    ...(signal === undefined ? {} : { signal }),
+  }
+}
+
+/** The key sets of a look: what is watched and shown, then every message of the prompt as `message <index>`, and `markers`. */
+function attention({ layers, heads, rows }: MeasurementOptions, sets: ReadonlyMap<string, SetPlaces>, prompt: PlacedSpans) {
+  const keys: KeySet[] = [...sets].flatMap(([name, { tokens, size }]) => (size === 0 ? [] : [{ name, tokens }]))
+  for (const { index, span: tokens } of prompt.messages)
+    if (length(tokens) > 0) keys.push({ name: messageSet(index), tokens: [tokens] })
+  if (prompt.markers.length > 0) keys.push({ name: MARKERS, tokens: prompt.markers })
+  return {
+    keys,
+    ...(layers === undefined ? {} : { layers }),
+    ...(heads === undefined ? {} : { heads }),
+    ...(rows === undefined ? {} : { rows }),
+  }
+}
+
+/** The name of the key set of a whole message. The generation prompt counts as one. */
+export const messageSet = (index: number): string => `message ${index}`
+/** The name of the key set of everything that stands in the place of hidden text. */
+export const MARKERS = 'markers'
+
+function setsOf(watched: readonly WatchedSet[], { stretches }: PlacedSpans): ReadonlyMap<string, SetPlaces> {
+  let at = 0
+  return new Map(
+    watched.map(({ name, stretches: asked }) => {
+      const found = stretches.slice(at, (at += asked.length))
+      const tokens = disjoint(found.filter((one) => one !== 'hidden'))
+      const hidden = found.filter((one) => one === 'hidden').length
+      return [name, { tokens, hidden, size: tokens.reduce((sum, one) => sum + length(one), 0) }]
+    }),
+  )
+}
+
+/** The same places in order, each once. */
+function disjoint(spans: readonly Span[]): Span[] {
+  const joined: Span[] = []
+  for (const one of [...spans].sort((a, b) => a.start - b.start)) {
+    const last = joined.at(-1)
+    if (last !== undefined && one.start <= last.end) joined[joined.length - 1] = span(last.start, Math.max(last.end, one.end))
+    else joined.push(one)
+  }
+  return joined
+}
+
+const merged = (places: readonly number[]): Span[] => disjoint(places.filter((at) => at >= 0).map((at) => span(at, at + 1)))
+
+// An answer's tokens as places among the shown ones, and which of them carry a stretch of its text.
+
+/** The tokens of one stretch of an answer. */
+export interface AnswerSpan {
+  /** Places of the tokens that have at least one of its characters. */
+  readonly value: readonly number[]
+  /** The token before them, which the first of them was predicted from: where the value is looked up, if anywhere. */
+  readonly reading: number
+}
+
+/** A generated answer as it came: text and tokens, the first of them at place `first`. */
+export class Generated {
+  readonly #aligned: Aligned
+
+  constructor(
+    readonly text: string,
+    tokens: Int32Array,
+    private readonly first: number,
+    piece: (token: number) => Uint8Array,
+  ) {
+    this.#aligned = align(text, tokens, piece)
+  }
+
+  /** Null when no token has these characters. Only token borders that are known count, so the tokens may be a few too many. */
+  said({ start, end }: Span): AnswerSpan | null {
+    const { tokens, starts } = this.#aligned
+    const value: number[] = []
+    for (let index = 0; index < tokens.length; index++) {
+      const next = starts[index + 1] ?? this.text.length
+      if (starts[index]! < end && next > start) value.push(this.first + index)
+    }
+    return value.length === 0 ? null : { value, reading: value[0]! - 1 }
+  }
+}
+
+/** The tokens of a given answer's stretch, from where it is shown. */
+export const saidAt = ({ start, end }: Span): AnswerSpan => ({
+  value: Array.from({ length: end - start }, (_, index) => start + index),
+  reading: start - 1,
+})
+
+// Turning a pattern into weights: from the tokens of one answer to one key set, averaged over queries, by layer and head and over all.
+
+/** One number for every captured layer and head. */
+export interface HeadMap {
+  readonly layers: readonly number[]
+  readonly heads: readonly number[]
+  /** [layer, head], the head varies fastest. */
+  readonly values: Float64Array
+}
+
+/**
+ * The mass on a key set, averaged over the queries at these places; null when none of them was captured or there is no such set. Queries that
+ * were not captured are left out (the last token of an answer is never shown to the model).
+ */
+export function massOn(pattern: AttentionPattern, places: readonly number[], key: string): HeadMap | null {
+  return averaged(pattern, places, key, (mass) => mass(key))
+}
+
+/**
+ * What the mass on a set comes to if all that folding does is take the folded text out of the softmax: w / (1 - mass on the folded text), for each
+ * layer, head and query by itself, then the mean over the queries. Null as `massOn`; without folded text it is `massOn`.
+ */
+export function renormalised(pattern: AttentionPattern, places: readonly number[], key: string, folded: string): HeadMap | null {
+  return averaged(pattern, places, key, (mass) => mass(key) / (1 - Math.min(mass(folded), MOST_FOLDED)))
+}
+
+/** Where nearly everything that a token looks at is folded, nothing can be said of the rest. */
+const MOST_FOLDED = 1 - 1e-6
+
+/** The mean over queries of what `of` makes of the masses of each; those on a set that was not captured are 0. */
+function averaged(
+  { layers, heads, queries, keys, mass }: AttentionPattern,
+  places: readonly number[],
+  key: string,
+  of: (mass: (set: string) => number) => number,
+): HeadMap | null {
+  const rows = places.map((at) => queries.indexOf(at)).filter((row) => row >= 0)
+  if (!keys.includes(key) || rows.length === 0) return null
+  const columns = new Map(keys.map((name, column) => [name, column]))
+  const values = Float64Array.from({ length: layers.length * heads.length }, (_, map) =>
+    mean(
+      rows.map((row) =>
+        of((set) => {
+          const column = columns.get(set)
+          return column === undefined ? 0 : mass.data[(map * queries.length + row) * keys.length + column]!
+        }),
+      ),
+    ),
+  )
+  return { layers, heads, values }
+}
+
+/** Every number divided: from the mass on a set to the mean weight on one of its tokens. */
+export const dividedBy = (map: HeadMap, by: number): HeadMap => ({ ...map, values: map.values.map((value) => value / by) })
+
+/** Over all layers and heads, each counting the same. */
+export const overall = ({ values }: HeadMap): number => mean(values)

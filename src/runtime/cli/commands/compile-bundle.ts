@@ -1,0 +1,120 @@
+/**
+ * `kvfold compile`: llama.cpp's code for this processor, made by this machine's compiler. `kvfold bundle`: everything kvfold needs to run, in one
+ * folder, for machines without network, compiler or Node.
+ */
+import { rm } from 'node:fs/promises'
+import { resolve } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { InvalidArgumentError, Option, type Command } from 'commander'
+import { KvfoldError } from '../../core/errors.js'
+import { BUILTIN } from '../builtin.js'
+import { BUNDLE_GPUS, bundleContents, type BundleGpu } from '../bundle/contents.js'
+import { baseOf } from '../bundle/entries.js'
+import { writeArchive, writeFolder } from '../bundle/write.js'
+import { bytes, percent, plural } from '../../figures/numbers.js'
+import { compileCpuLibrary } from '../../native/cpu-library.js'
+import { modelPath, nativeLibrary } from '../runtime.js'
+import type { Shell } from '../shell.js'
+import { printable } from '../terminal.js'
+
+export function addCompile(program: Command, shell: Shell): void {
+  program
+    .command('compile')
+    .description(
+      'compile the library that computes on the CPU with the compiler of this machine: about a minute, needs git, cmake and a C++ ' +
+        'compiler, downloads nothing. Every command uses it from then on; KVFOLD_CPU_LIBRARY=shipped: not this one',
+    )
+    .option('--remove', 'delete it: the one that was shipped computes again')
+    .action((flags: { remove?: true }) => compile(flags, shell))
+}
+
+async function compile({ remove }: { remove?: true }, { out, notes, interrupt }: Shell): Promise<void> {
+  const { cpuLibrary } = (await nativeLibrary('cpu')).backend
+  if (cpuLibrary === null)
+    throw new KvfoldError(
+      'native/unsupported',
+      'On this system the library that computes on the CPU is no file of its own, so there is nothing to compile.',
+    )
+  const { shipped, compiled: path } = cpuLibrary
+  if (remove === true) {
+    await rm(path, { force: true })
+    out.print(printable(`From now on ${shipped} computes.`))
+    return
+  }
+  await compileCpuLibrary({
+    shipped,
+    path,
+    signal: interrupt.signal,
+    onProgress: (share) => {
+      notes.frame([`Compiling, ${percent(share, 0)}`])
+    },
+  }).finally(() => {
+    notes.close()
+  })
+  out.print(printable(`From now on ${path} computes.`))
+}
+
+interface BundleFlags {
+  readonly gpu: BundleGpu
+  readonly model?: readonly string[]
+  readonly archive?: true
+  /** Bytes. */
+  readonly split?: number
+}
+
+const MIB = 2 ** 20
+/** Below 2 GiB, which is as much as many upload forms and old file systems take. */
+const PART_BYTES = 1900 * MIB
+
+export function addBundle(program: Command, shell: Shell): void {
+  program
+    .command('bundle')
+    .description('write a folder or archive that runs on any Linux machine of this kind, with no network, compiler or Node')
+    .argument('<folder>', 'folder to make')
+    .addOption(
+      new Option('--gpu <backend>', 'whose libraries come along, besides those of the CPU').choices(BUNDLE_GPUS).default('cpu'),
+    )
+    .option(
+      '-m, --model <model>',
+      'GGUF file or hub URI to put inside, besides the built-in model; may be given several times',
+      collect,
+    )
+    .option('--archive', 'a tar.gz in parts, with a script that checks, joins and unpacks them')
+    .option('--split <size>', 'largest part of an archive, e.g. 700M or 4G (default: 1900M)', size)
+    .action((folder: string, flags: BundleFlags) => bundle(folder, flags, shell))
+}
+
+async function bundle(
+  folder: string,
+  { gpu, model = [], archive, split }: BundleFlags,
+  { out, notes, interrupt }: Shell,
+): Promise<void> {
+  if (split !== undefined && archive === undefined)
+    throw new KvfoldError('cli/bad-usage', '--split means nothing without --archive.')
+  const models: string[] = []
+  for (const name of model) if (name !== BUILTIN) models.push(resolve(await modelPath(name, notes, interrupt.signal)))
+  const { name, entries, requirements } = await bundleContents({ root: packageRoot(), gpu, models })
+  const at = resolve(folder)
+  notes.print(`Writing ${name} (${plural(entries.length, 'file')}) to ${at} ...`)
+  const written =
+    archive === undefined
+      ? await writeFolder(at, entries, interrupt.signal)
+      : await writeArchive(at, name, entries, split ?? PART_BYTES, interrupt.signal)
+  const needs = [baseOf(requirements), ...requirements.missing.keys()].join(', ')
+  out.print(`${at}: ${plural(written.files, 'file')}, ${bytes(written.bytes)}; the machine it runs on must have ${needs}`)
+}
+
+/** A commander parser of `700M` or `4G`. */
+function size(text: string): number {
+  const [, digits, unit] = /^(\d{1,6})([MG])$/.exec(text) ?? []
+  const value = Number(digits) * MIB * (unit === 'G' ? 1024 : 1)
+  if (digits === undefined || value === 0) throw new InvalidArgumentError('It must be a size such as 700M or 4G.')
+  return value
+}
+
+function collect(text: string, all: readonly string[] | undefined): readonly string[] {
+  return [...(all ?? []), text]
+}
+
+/** The folder that holds package.json, from src/runtime/cli/commands and dist/runtime/cli/commands alike. */
+const packageRoot = (): string => fileURLToPath(new URL('../../../../', import.meta.url)).replace(/\/$/, '')

@@ -1,0 +1,310 @@
+/** Owns what the server keeps when it ends: from the options to an open store, and how long things stay in it. */
+import { readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { join, resolve } from 'node:path'
+import type { Command } from 'commander'
+import { SteadyClock, type EarlierTime } from '../core/clock.js'
+import { KvfoldError } from '../core/errors.js'
+import { SavedCells } from '../engine/disk-tier-file.js'
+import type { Service } from '../server/ask.js'
+import { SavedToday } from '../server/threads/status.js'
+import type { ResponseStore } from '../server/responses/responses.js'
+import { damageLines } from '../store/damage.js'
+import { stateFolder } from '../store/store-file.js'
+import type { PostgresStore, PostgresStoreOptions } from '../../fleet/postgres/postgres-store.js'
+import type { SqliteStore } from '../store/sqlite-store.js'
+import { decimal } from './options.js'
+import type { ThreadHead } from '../store/port.js'
+
+export interface KeepingFlags {
+  readonly store?: string
+  /** Days. */
+  readonly retention: number
+}
+
+const DAY = 24 * 3_600_000
+
+export function addKeepingOptions(command: Command): Command {
+  return command
+    .option(
+      '--store <where>',
+      'where conversations outlive the server: a folder, readable by you only; postgres://user:password@host:port/name, for several servers at once; `none` keeps them in memory (default: kvfold in the XDG state folder)',
+    )
+    .option('--retention <days>', 'how long conversations that nobody uses are kept', decimal(0.0001, 36_500), 30)
+}
+
+export const retentionMs = ({ retention }: KeepingFlags): number => retention * DAY
+
+/** What a server that keeps things needs of either store. */
+export type LastingStore = SqliteStore | PostgresStore
+
+export interface OpenStores {
+  /** Without what is too old. */
+  readonly store: LastingStore
+  readonly responses: ResponseStore
+  readonly savedToday: SavedToday
+  readonly clock: StoreClock
+}
+
+export const storeFolder = ({ store }: Pick<KeepingFlags, 'store'>): string => store ?? stateFolder()
+
+/** Whether `--store` names a database; it may have a password in it, and is not to be shown. */
+export const isDatabase = (store: string | undefined): store is string => /^postgres(?:ql)?:\/\//iu.test(store ?? '')
+
+/**
+ * Null for `none`.
+ * @param say is told line by line what is damaged, in a store that is opened and in one that is not
+ * @param cellFolders where engines save cells: those of deleted conversations go
+ * @throws KvfoldError store/*
+ */
+export async function openStore(
+  flags: KeepingFlags,
+  say: (line: string) => void,
+  cellFolders: { readonly own?: string; readonly shared?: string } = {},
+): Promise<OpenStores | null> {
+  if (flags.store === 'none') return null
+  const { own, shared } = cellFolders
+  const folders = [own, shared].filter((folder) => folder !== undefined)
+  const cells = folders.length === 0 ? {} : { cells: new SavedCells(folders) }
+  if (isDatabase(flags.store)) {
+    const store = await openPostgres(flags.store, { ...cells, ...(own === undefined ? {} : { place: resolve(own) }) })
+    const clock = await StoreClock.ofDatabase(store, flags, say)
+    await clock.deleteOld(store)
+    const { PostgresResponses } = await import('../../fleet/postgres/postgres-responses.js')
+    return {
+      store,
+      responses: new PostgresResponses(store.database),
+      savedToday: new SavedToday(null, () => new Date(clock.now())),
+      clock,
+    }
+  }
+  const folder = storeFolder(flags)
+  // Only now: other commands should not wait for SQLite, nor need it.
+  const load = () => Promise.all([import('../store/sqlite-store.js'), import('../server/responses/sqlite-responses.js')])
+  const [{ SqliteStore }, { SqliteResponses }] = await load().catch((error: unknown) => {
+    throw new KvfoldError('store/unusable', 'SQLite (the package libsql) cannot be loaded here; use --store none.', {
+      cause: error,
+    })
+  })
+  let store: SqliteStore | null = null
+  try {
+    store = SqliteStore.open({ folder, ...cells })
+    const clock = StoreClock.ofFolder(folder, store, flags, say)
+    await clock.deleteOld(store)
+    const responses = SqliteResponses.open(folder)
+    const damage = [...store.damage(), ...responses.damage()]
+    const open = damage.filter(({ settled }) => settled !== true)
+    for (const line of [...store.notes(), ...damageLines(open)]) say(line)
+    if (open.length < damage.length)
+      say(`${damage.length - open.length} threads and responses were left out by an earlier repair`)
+    if (open.length > 0) say(REMEDY)
+    const savedToday = new SavedToday(join(folder, 'saved-today.json'), () => new Date(clock.now()))
+    return { store, responses, savedToday, clock }
+  } catch (error) {
+    await store?.close()
+    throw await named(error, folder, say)
+  }
+}
+
+/** @throws KvfoldError store/* */
+export async function openPostgres(
+  url: string,
+  more: Pick<PostgresStoreOptions, 'cells' | 'place'> = {},
+): Promise<PostgresStore> {
+  // Only now: other commands should not wait for its client, nor need it.
+  const { PostgresStore } = await import('../../fleet/postgres/postgres-store.js').catch((error: unknown) => {
+    throw new KvfoldError(
+      'store/unusable',
+      'The client of PostgreSQL (the package pg) cannot be loaded here; give --store a folder.',
+      { cause: error },
+    )
+  })
+  return PostgresStore.open({ url, ...more })
+}
+
+const REMEDY =
+  'kvfold store check says more, kvfold store export writes what can be read, kvfold store repair keeps what is whole; see --help'
+
+/** The error; of a damaged store, `say` is told which threads are what they were. */
+async function named(error: unknown, folder: string, say: (line: string) => void): Promise<unknown> {
+  if (!(error instanceof KvfoldError) || !['store/damaged', 'store/failed', 'store/unusable'].includes(error.code)) return error
+  const [{ checkThreads, damageOf }, { checkResponses }] = await Promise.all([
+    import('../store/repair.js'),
+    import('../server/responses/sqlite-responses.js'),
+  ])
+  try {
+    const [threads, responses] = [checkThreads(folder, true), checkResponses(folder, true)]
+    const all = threads?.threads ?? []
+    const damage = all.map(damageOf).filter((each) => each !== null)
+    const kept = responses?.whole.length ?? 0
+    threads?.close()
+    // A file of another program, a folder in its place.
+    if (all.length + kept === 0) return error
+    for (const line of damageLines([...damage, ...(responses?.damage ?? [])])) say(line)
+    say(`${all.length - damage.length} of ${all.length} threads can be read as they were`)
+    return new KvfoldError('store/damaged', `${error.message} ${REMEDY}.`, { cause: error })
+  } catch {
+    return error
+  }
+}
+
+/** Deletes what becomes too old while the service runs, until it is stopped. */
+export const keepRetention = (
+  { store, clock }: Pick<OpenStores, 'store' | 'clock'>,
+  service: Pick<Service, 'threads'>,
+  tell: (sentence: string) => void,
+): Retention =>
+  new Retention({
+    ...{ store, clock, tell },
+    remove: async (tenant, id) => {
+      try {
+        await service.threads.delete(tenant, id)
+      } catch (error) {
+        // Another server was faster.
+        if (!(error instanceof KvfoldError && error.code === 'server/no-thread')) throw error
+      }
+    },
+  })
+
+// What time it is for a store: from when on its threads are too old.
+
+const HOUR = 3_600_000
+/** In the store's folder: when it was last in use. */
+const CLOCK_FILE = 'clock.json'
+
+export class StoreClock {
+  private constructor(
+    private readonly clock: SteadyClock,
+    /** Milliseconds that a thread stays which nobody uses. */
+    private readonly keep: number,
+    private readonly say: (line: string) => void,
+    private readonly file: string | null,
+    /** What time it is in the database. */
+    private readonly elsewhere: () => Promise<number>,
+  ) {}
+
+  /** After an absence that is shorter than half the time of retention a start deletes at once: what was used within the other half stays. */
+  static ofFolder(
+    folder: string,
+    store: Pick<SqliteStore, 'lastUse'>,
+    flags: KeepingFlags,
+    say: (line: string) => void,
+  ): StoreClock {
+    const keep = retentionMs(flags)
+    const file = join(folder, CLOCK_FILE)
+    const earlier = earlierIn(file) ?? store.lastUse(Date.now() + HOUR)
+    const clock = new SteadyClock({ tell: say, gap: Math.max(HOUR, keep / 2), ...(earlier === null ? {} : { earlier }) })
+    const kept = new StoreClock(clock, keep, say, file, () => Promise.resolve(Infinity))
+    kept.note()
+    return kept
+  }
+
+  /** What is too old is so by the clock of the database, too. */
+  static async ofDatabase(
+    store: Pick<PostgresStore, 'time'>,
+    flags: KeepingFlags,
+    say: (line: string) => void,
+  ): Promise<StoreClock> {
+    const earlier = { seen: await store.time(), ran: 0, isNow: true } as const
+    return new StoreClock(new SteadyClock({ tell: say, earlier }), retentionMs(flags), say, null, () => store.time())
+  }
+
+  /** Unix milliseconds. */
+  now(): number {
+    return this.clock.now()
+  }
+
+  /** Before this (Unix milliseconds) a thread must have been used last to be too old. @throws KvfoldError store/unreachable */
+  async oldest(): Promise<number> {
+    return Math.min(this.clock.aged(), await this.elsewhere()) - this.keep
+  }
+
+  /** For the time before anybody has threads in memory. */
+  async deleteOld(store: LastingStore): Promise<void> {
+    const count = await store.deleteUnusedSince(await this.oldest())
+    if (count > 0) this.say(deleted(count))
+  }
+
+  /** A later start knows from this when the store was in use. */
+  note(): void {
+    if (this.file === null) return
+    try {
+      writeFileSync(`${this.file}.new`, JSON.stringify(this.clock.left), { mode: 0o600 })
+      renameSync(`${this.file}.new`, this.file)
+    } catch {
+      // No room: what was noted before stays, which deletes nothing too early.
+    }
+  }
+}
+
+function earlierIn(file: string): EarlierTime | null {
+  try {
+    const { seen, ran } = JSON.parse(readFileSync(file, 'utf8')) as Partial<Record<keyof EarlierTime, unknown>>
+    return Number.isFinite(seen) && Number.isFinite(ran) ? { seen: seen as number, ran: ran as number } : null
+  } catch {
+    // There is none yet, or it is none of ours.
+    return null
+  }
+}
+
+const deleted = (count: number): string =>
+  count === 1
+    ? 'deleted a conversation that was unused for longer than --retention says'
+    : `deleted ${count} conversations that were unused for longer than --retention says`
+
+// How long threads that nobody uses are kept.
+
+type NamedThread = Pick<ThreadHead, 'tenant' | 'id'>
+
+interface AgingStore {
+  /** Threads last used before then (Unix milliseconds), longest unused first. */
+  unusedSince(time: number): readonly NamedThread[] | Promise<readonly NamedThread[]>
+}
+
+interface RetentionOptions {
+  readonly store: AgingStore
+  readonly clock: Pick<StoreClock, 'oldest' | 'note'>
+  /** Deletes a thread from memory, the engine and the store. */
+  readonly remove: (tenant: string, id: string) => Promise<void>
+  /** Told in a line what was deleted, and what kept something from being deleted; the next round tries again. */
+  readonly tell: (line: string) => void
+  /** Milliseconds between rounds. Default: an hour. */
+  readonly every?: number
+}
+
+/** Looks for threads that are too old while the server runs, also for tenants who never come back. Those of before are for `deleteUnusedSince`. */
+export class Retention {
+  readonly #timer: NodeJS.Timeout
+  #round: Promise<void> = Promise.resolve()
+
+  constructor(private readonly options: RetentionOptions) {
+    this.#timer = setInterval(() => {
+      this.#round = this.#round.then(() => this.sweep())
+    }, options.every ?? HOUR)
+    this.#timer.unref()
+  }
+
+  /** One round. */
+  async sweep(): Promise<void> {
+    const { store, clock, remove, tell } = this.options
+    const failed = (error: unknown) => {
+      tell(`an old conversation could not be deleted: ${error instanceof Error ? error.message : String(error)}`)
+      return false
+    }
+    try {
+      let count = 0
+      for (const { tenant, id } of await store.unusedSince(await clock.oldest()))
+        if (await remove(tenant, id).then(() => true, failed)) count++
+      if (count > 0) tell(deleted(count))
+    } catch (error) {
+      failed(error)
+    }
+    clock.note()
+  }
+
+  /** Waits for the round that runs. */
+  async stop(): Promise<void> {
+    clearInterval(this.#timer)
+    await this.#round
+    this.options.clock.note()
+  }
+}

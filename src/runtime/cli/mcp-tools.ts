@@ -1,0 +1,154 @@
+/** Owns the tools of MCP servers on the command line: their options, the servers' start and end, and the session of a model that has them. */
+import { given } from '../core/json.js'
+import { readFileSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { Option, type Command } from 'commander'
+import { MemToolSession } from '../agents/memtool.js'
+import { type MemToolMode, memToolModes } from '../agents/memtool-asides.js'
+import { systemPrompts } from '../agents/sculptor.js'
+import { Session, type SessionOptions } from '../agents/session.js'
+import { contextTools } from '../context/tools.js'
+import type { LlamaEngine } from '../engine/llama.js'
+import { plural } from '../figures/numbers.js'
+import { type McpServerConfig, parseMcpConfig } from '../mcp/config.js'
+import type { McpHost } from '../mcp/host.js'
+import { REMOVE_TOOLS, SEARCH_TOOLS } from '../tools/management.js'
+import { LOADED_SHARE, ToolMemory } from '../tools/tool-memory.js'
+import { readText } from './options.js'
+import type { Shell } from './shell.js'
+import { printable } from './terminal.js'
+
+/** What commander hands to a command that called `addMcpOptions`. */
+export interface McpFlags {
+  readonly mcpConfig?: readonly string[]
+  readonly toolMemory: 'auto' | 'off' | MemToolMode
+}
+
+/** Tools of servers, and the way in which the model gets them; `off`: all of them, always. */
+export interface McpTools {
+  readonly host: McpHost
+  readonly way: 'off' | MemToolMode
+  /** What happened to the servers since it was asked last, a line each. */
+  readonly news: () => readonly string[]
+  readonly close: () => Promise<void>
+}
+
+/** Of the context, what definitions may take that are always shown. */
+const SHOWN_SHARE = 1 / 8
+/** More are never shown all at once. */
+const MOST_SHOWN = 128
+
+export const addMcpConfig = (command: Command, whose = 'MCP servers whose tools the model may call'): Command =>
+  command.option(
+    '--mcp-config <file>',
+    `${whose}, as {"mcpServers": {...}}; may be given several times`,
+    (file: string, all: readonly string[] | undefined) => [...(all ?? []), file],
+  )
+
+export function addMcpOptions(command: Command): Command {
+  return addMcpConfig(command).addOption(
+    new Option(
+      '--tool-memory <way>',
+      "how the model gets the servers' tools: off shows it all of them, the others let it search; auto: off where they take an eighth of the context at most, else hybrid",
+    )
+      .choices(['auto', 'off', ...memToolModes])
+      .default('auto'),
+  )
+}
+
+/** The servers that the flags name, read before anything is loaded. @throws KvfoldError cli/bad-usage */
+export const mcpServersOf = ({ mcpConfig = [] }: Pick<McpFlags, 'mcpConfig'>): readonly McpServerConfig[] =>
+  mcpConfig.flatMap((file) =>
+    parseMcpConfig(readText(file, '--mcp-config'), { file, folder: dirname(file), environment: process.env }),
+  )
+
+/** Starts them, and tells what happens to them as it happens. @throws KvfoldError engine/cancelled */
+export async function openMcpHost(
+  servers: readonly McpServerConfig[],
+  tell: (line: string) => void,
+  signal: AbortSignal,
+): Promise<McpHost> {
+  const { McpHost } = await import('../mcp/host.js')
+  const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')) as { version: string }
+  let isOpen = false
+  const host = await McpHost.open({
+    servers,
+    version,
+    reserved: [...contextTools.map(({ definition }) => definition.name), SEARCH_TOOLS, REMOVE_TOOLS],
+    onEvent: ({ kind, text }) => {
+      // At the start every server has tools that it had not before.
+      if (isOpen || kind === 'down') tell(printable(text))
+    },
+    signal,
+  })
+  isOpen = true
+  return host
+}
+
+/** Starts them; null where there are none. @throws KvfoldError engine/cancelled */
+export async function openMcpTools(
+  servers: readonly McpServerConfig[],
+  { toolMemory }: McpFlags,
+  engine: LlamaEngine,
+  { interrupt }: Shell,
+): Promise<McpTools | null> {
+  if (servers.length === 0) return null
+  let news: string[] = []
+  const host = await openMcpHost(servers, (line) => news.push(line), interrupt.signal)
+  return {
+    host,
+    way: toolMemory === 'auto' ? wayFor(host, engine) : toolMemory,
+    news: () => {
+      const lines = news
+      news = []
+      return lines
+    },
+    close: () => host.close(),
+  }
+}
+
+/** One line on what there is. */
+export const standingOf = ({ host, way }: McpTools): string =>
+  `${toolsOf(host)}; ${way === 'off' ? 'all are shown' : `the model searches them (${way})`}.`
+
+export function toolsOf({ tools, servers }: McpHost): string {
+  const up = servers.filter(({ state }) => state === 'ready').length
+  return `${plural(tools.length, 'tool')} of ${plural(up, 'MCP server')}`
+}
+
+/** A session whose model has the servers' tools, and those for its own context if `options` say so; it need not call any. */
+export function sessionWith({ host, way }: McpTools, options: SessionOptions): Session | MemToolSession {
+  const { contextTools: own } = options
+  const system = options.system ?? (own === true ? systemPrompts.general : undefined)
+  const execute = host.execute.bind(host)
+  if (way === 'off') {
+    const clientTools = host.tools.map((definition) => ({
+      definition,
+      execute: (args: Readonly<Record<string, unknown>>, signal?: AbortSignal) =>
+        execute({ name: definition.name, arguments: args }, signal),
+    }))
+    return new Session({ firstStep: 'auto', ...options, ...given({ system }), clientTools })
+  }
+  const { engine, id, generation, conversation, maxCalls } = options
+  const { catalogue } = host
+  return new MemToolSession({
+    engine,
+    id,
+    catalogue,
+    execute,
+    mode: way,
+    limits: { tokens: Math.floor(engine.info.context * LOADED_SHARE) },
+    contextTools: own === true ? contextTools : own === false ? [] : own,
+    ...given({ purpose: system, generation, maxCalls }),
+    ...(conversation === undefined
+      ? {}
+      : { state: { conversation: { ...conversation, id }, memory: new ToolMemory({ catalogue }).state, asides: 0 } }),
+  })
+}
+
+function wayFor({ tools }: McpHost, engine: LlamaEngine): 'off' | MemToolMode {
+  if (tools.length > MOST_SHOWN) return 'hybrid'
+  const message = [{ role: 'user', content: '' }] as const
+  const taken = engine.count(message, tools) - engine.count(message, [])
+  return taken <= engine.info.context * SHOWN_SHARE ? 'off' : 'hybrid'
+}

@@ -1,0 +1,177 @@
+/** Owns the options that several commands share: their words, their bounds, and what they become for native and engine. */
+import { sharedCells } from '../../fleet/cells/shared-cells-folder.js'
+import { given } from '../core/json.js'
+import { readFileSync } from 'node:fs'
+import { InvalidArgumentError, Option, type Command } from 'commander'
+import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
+import { KvfoldError } from '../core/errors.js'
+import { sharedSecret } from '../engine/cache-secret.js'
+import type { LlamaEngineOptions } from '../engine/llama.js'
+import type { Sampling } from '../engine/engine.js'
+import type { CacheType, GpuChoice } from '../native/types.js'
+import { BUILTIN } from './builtin.js'
+
+const GPUS: readonly GpuChoice[] = ['auto', 'cpu', 'cuda', 'vulkan', 'metal']
+const CACHE_TYPES: readonly CacheType[] = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'q5_0', 'q5_1', 'iq4_nl']
+
+const MIB = 2 ** 20
+
+/** What commander hands to a command that called `addModelOptions`. */
+export interface ModelFlags {
+  readonly model: string
+  readonly gpu: GpuChoice
+  readonly gpuLayers?: number
+  readonly context?: number
+  readonly ubatch?: number
+  readonly threads?: number
+  readonly flashAttention: 'auto' | 'on' | 'off'
+  readonly cacheTypeK?: CacheType
+  readonly cacheTypeV?: CacheType
+  readonly chatTemplate?: string
+  readonly contract: ContractChoice
+  readonly blend?: number
+  readonly hostCache?: number
+  readonly diskCache?: string
+  readonly diskCacheSize: number
+  readonly sharedCache?: string
+  readonly sharedCacheSize: number
+  readonly sharedCacheSecret?: string
+}
+
+export function addModelOptions(command: Command): Command {
+  return command
+    .option('-m, --model <model>', 'GGUF file, hub URI (hf:user/repository/file.gguf) or `builtin`', BUILTIN)
+    .addOption(new Option('--gpu <backend>', 'where to compute').choices(GPUS).default('auto'))
+    .option('--gpu-layers <count>', 'layers to put on the GPU (default: as many as fit)', integer(0, 10_000))
+    .option(
+      '-c, --context <cells>',
+      'cells of the KV cache, shared by all sequences (default: the trained context, at most 32768)',
+      integer(8, 1 << 30),
+    )
+    .option('--ubatch <tokens>', 'tokens computed at once', integer(1, 65_536))
+    .option('--threads <count>', 'CPU threads', integer(1, 1024))
+    .addOption(new Option('--flash-attention <mode>', 'flash attention kernels').choices(['auto', 'on', 'off']).default('auto'))
+    .addOption(new Option('--cache-type-k <type>', 'number format of cached keys').choices(CACHE_TYPES))
+    .addOption(
+      new Option('--cache-type-v <type>', 'number format of cached values; quantised ones need flash attention').choices(
+        CACHE_TYPES,
+      ),
+    )
+    .option('--chat-template <file>', "Jinja chat template to use instead of the model's own")
+    .addOption(
+      new Option(
+        '--contract <contract>',
+        'what folds promise: exact recomputes what follows, splice nothing, blend a part; auto splices and recomputes when idle',
+      )
+        .choices(CONTRACT_CHOICES)
+        .default('exact'),
+    )
+    .option(
+      '--host-cache <MiB>',
+      'memory for what the cache has no room for (default: a quarter of what is free)',
+      integer(0, 1 << 30),
+    )
+    .option('--disk-cache <folder>', 'folder for what that memory has no room for; it outlives the program')
+    .option('--disk-cache-size <MiB>', 'how large that folder may become', integer(1, 1 << 30), 4096)
+    .option(
+      '--shared-cache <folder>',
+      'folder on storage that several machines have: they find the cells there that one of them computed',
+    )
+    .option('--shared-cache-size <MiB>', 'how large that folder may become', integer(1, 1 << 30), 65_536)
+    .option('--shared-cache-secret <file>', 'the secret that they share; without it nothing in that folder can be used')
+    .option(
+      '--blend <share>',
+      'share of the text after a fold that `--contract blend` computes again (default: 0.2)',
+      decimal(0, 1),
+    )
+}
+
+/** What commander hands to a command that called `addSamplingOptions`. */
+export type SamplingFlags = Omit<Sampling, 'mirostat' | 'logitBias'>
+
+export function addSamplingOptions(command: Command): Command {
+  return command
+    .option('-t, --temperature <value>', '0 always takes the likeliest token (default: 0)', decimal(0, 100))
+    .option('--top-k <count>', 'sample among the k likeliest tokens, 0 for all', integer(0, 1_000_000))
+    .option('--top-p <share>', 'sample among the likeliest tokens that together have this probability', decimal(0, 1))
+    .option('--min-p <share>', 'drop tokens less likely than this share of the likeliest', decimal(0, 1))
+    .option('--typical-p <share>', 'locally typical sampling, 1 for off', decimal(0, 1))
+    .option('--repeat-penalty <factor>', 'divides logits of recent tokens, 1 for off', decimal(0.01, 100))
+    .option('--frequency-penalty <value>', 'taken off per occurrence', decimal(-100, 100))
+    .option('--presence-penalty <value>', 'taken off once a token has occurred', decimal(-100, 100))
+    .option('--seed <number>', 'seed of the sampler', integer(0, 0xffffffff))
+}
+
+/** A commander parser of whole numbers from `least` to `most`. */
+export function integer(least: number, most: number): (text: string) => number {
+  return (text) => {
+    const value = Number(text)
+    if (!/^-?\d+$/.test(text.trim()) || !Number.isSafeInteger(value) || value < least || value > most)
+      throw new InvalidArgumentError(`It must be a whole number from ${least} to ${most}.`)
+    return value
+  }
+}
+
+/** A commander parser of numbers from `least` to `most`. */
+export function decimal(least: number, most: number): (text: string) => number {
+  return (text) => {
+    const value = Number(text)
+    if (text.trim() === '' || !Number.isFinite(value) || value < least || value > most)
+      throw new InvalidArgumentError(`It must be a number from ${least} to ${most}.`)
+    return value
+  }
+}
+
+/** A commander parser of lists such as `4,8,16`: each number once, in order of size. */
+export function integers(least: number, most: number): (text: string) => number[] {
+  const one = integer(least, most)
+  return (text) => [...new Set(text.split(',').map((part) => one(part.trim())))].sort((a, b) => a - b)
+}
+
+/** The engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */
+export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
+  return {
+    ...given({
+      cells: flags.context,
+      ubatch: flags.ubatch,
+      threads: flags.threads,
+      batchThreads: flags.threads,
+      keyType: flags.cacheTypeK,
+      valueType: flags.cacheTypeV,
+      hostBytes: flags.hostCache === undefined ? undefined : flags.hostCache * MIB,
+      disk: flags.diskCache === undefined ? undefined : { folder: flags.diskCache, bytes: flags.diskCacheSize * MIB },
+      shared: sharedPlace(flags),
+      model: flags.gpuLayers === undefined ? undefined : { gpuLayers: flags.gpuLayers },
+      chatTemplate: flags.chatTemplate === undefined ? undefined : readText(flags.chatTemplate, '--chat-template'),
+    }),
+    flashAttention: flags.flashAttention,
+    contract: flags.contract,
+    ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
+  }
+}
+
+/** @throws KvfoldError cli/bad-usage, engine/bad-request */
+function sharedPlace({ sharedCache: folder, sharedCacheSize, sharedCacheSecret }: ModelFlags): LlamaEngineOptions['shared'] {
+  if (folder === undefined && sharedCacheSecret === undefined) return undefined
+  if (folder === undefined || sharedCacheSecret === undefined)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      '--shared-cache and --shared-cache-secret go together: a folder, and the secret of all that use it.',
+    )
+  return sharedCells({ folder, bytes: sharedCacheSize * MIB, secret: sharedSecret(sharedCacheSecret) })
+}
+
+export function sampling(flags: SamplingFlags): Sampling {
+  const { temperature, topK, topP, minP, typicalP, repeatPenalty, frequencyPenalty, presencePenalty, seed } = flags
+  return given({ temperature, topK, topP, minP, typicalP, repeatPenalty, frequencyPenalty, presencePenalty, seed })
+}
+
+/** A file named on the command line. @throws KvfoldError cli/bad-usage naming the option */
+export function readText(path: string, option: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    const reason = error instanceof Error && 'code' in error ? String(error.code) : String(error)
+    throw new KvfoldError('cli/bad-usage', `The file ${path} given to ${option} cannot be read (${reason}).`, { cause: error })
+  }
+}

@@ -1,0 +1,237 @@
+/** Owns `--engine` and `--engines`: models that other servers compute, from options and a file that is followed to the engine. */
+import { given } from '../core/json.js'
+import { readFileSync, unwatchFile, watchFile } from 'node:fs'
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import Type from 'typebox'
+import { KvfoldError } from '../core/errors.js'
+import { allInWords, checked, strict, Text } from '../core/schema.js'
+import { KEY_VARIABLE, readKey } from '../../fleet/engines/endpoint.js'
+import type { EngineEntry } from '../../fleet/engines/engine-pool.js'
+import { RemoteEngine, type RemoteEngineOptions } from '../../fleet/engines/remote.js'
+import { decimal, integer } from './options.js'
+import type { Terminal } from './terminal.js'
+
+/** What commander hands to a command that called `addEngineOptions`. */
+export interface EngineFlags {
+  readonly engine?: readonly string[]
+  readonly engines?: string
+  readonly engineModel?: string
+  readonly engineKeyEnv?: string
+  readonly engineKeyFile?: string
+  readonly engineContext?: number
+  readonly engineTimeout: number
+  readonly engineSessionHeader?: string
+  /** True: at the price of a cached token that the engine's times say. */
+  readonly deferEdits?: number | true
+}
+
+/** What a remote engine is asked for, whoever asks. */
+export interface EngineSource {
+  readonly name: string
+  readonly slots: number
+  readonly load: () => Promise<RemoteEngine>
+}
+
+/** Whether other servers compute. */
+export const isRemote = ({ engine, engines }: Pick<EngineFlags, 'engine' | 'engines'>): boolean =>
+  engine !== undefined || engines !== undefined
+
+export function addEngineOptions(command: Command): Command {
+  return command
+    .addOption(
+      new Option(
+        '--engine <url>',
+        'serve the model of another OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold; may be given several times, then a conversation goes where its beginning is',
+      )
+        .conflicts('model')
+        .argParser(collect),
+    )
+    .addOption(
+      new Option(
+        '--engines <file>',
+        'the same by a JSON file, { "engines": [{ "url", "weight", "keyEnv", "flavour", "model", "drain" }] }, which is read again when it changes and on SIGHUP',
+      ).conflicts(['model', 'engine']),
+    )
+    .option('--engine-model <name>', 'which of its models (default: the first that it lists)')
+    .option('--engine-key-env <variable>', `environment variable that holds its key (default: ${KEY_VARIABLE}, if set)`)
+    .option('--engine-key-file <file>', 'file whose first line is its key')
+    .option('--engine-context <tokens>', 'tokens that a conversation may have there, if it does not say', integer(1, 1 << 30))
+    .option('--engine-timeout <seconds>', 'how long it may be silent', decimal(0.1, 86_400), 600)
+    .option(
+      '--engine-session-header <name>',
+      'header that tells a router in between which conversation a request is of, by a hash that stays the same: X-SMG-Routing-Key, X-Session-ID, ...',
+    )
+    .option(
+      '--defer-edits [price]',
+      'keep folds back until they pay for the cache that they cost there; price: a cached token as a share of a computed one (default: by the times that the engine reports, 0.1 where it reports none)',
+      decimal(0, 1),
+    )
+}
+
+function collect(text: string, all: readonly string[] | undefined): readonly string[] {
+  if (text === '') throw new InvalidArgumentError('It must not be empty.')
+  return [...(all ?? []), text]
+}
+
+/**
+ * The source of the model behind `--engine` or `--engines`, under the name that it has there; null without them. What is wrong with the endpoints is
+ * said now, not to the first client. A file is followed until `signal` is aborted.
+ * @throws KvfoldError cli/bad-usage for options that belong to them without them, and a file that is none; remote/*, model/not-found
+ */
+export async function engineSource(
+  flags: EngineFlags,
+  slots: number,
+  notes: Terminal,
+  signal: AbortSignal,
+  extra: Pick<RemoteEngineOptions, 'tokens'> = {},
+): Promise<EngineSource | null> {
+  const { engine: urls = [], engines: file, engineModel, engineKeyEnv, engineKeyFile, engineContext, engineTimeout } = flags
+  const { engineSessionHeader, deferEdits } = flags
+  if (!isRemote(flags)) {
+    const own = { engineModel, engineKeyEnv, engineKeyFile, engineContext, engineSessionHeader, deferEdits }
+    const alone = Object.entries(own).find(([, value]) => value !== undefined)
+    if (alone === undefined) return null
+    const option = alone[0].replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)
+    throw new KvfoldError('cli/bad-usage', `--${option} belongs to --engine, which names another server; add it.`)
+  }
+  const key = readKey(given({ variable: engineKeyEnv, file: engineKeyFile }))
+  const list = file === undefined ? null : new EnginesFile(file, key)
+  const named = urls.map((url): EngineEntry => ({ url, key }))
+  const connect = async () => {
+    const entries = list?.entries ?? named
+    const engine = await RemoteEngine.connect({
+      url: entries[0]!.url,
+      key,
+      signal,
+      ...extra,
+      patience: { idle: engineTimeout * 1000 },
+      ...(list === null && entries.length === 1 ? {} : { engines: entries }),
+      ...given({
+        model: engineModel,
+        context: engineContext,
+        sessionHeader: engineSessionHeader,
+        deferEdits: deferEdits === undefined ? undefined : deferEdits === true ? {} : { cachedPrice: deferEdits },
+      }),
+    })
+    list?.tell(engine)
+    return engine
+  }
+  let first: RemoteEngine | null = await connect()
+  for (const note of first.notes) notes.prose(note, notes.colours.dim)
+  for (const { name, state, problem } of first.engines)
+    if (state !== 'up') notes.prose(`${name} is ${state}${problem === null ? '.' : `: ${problem}`}`, notes.colours.yellow)
+  list?.follow(signal, (line) => {
+    notes.print(line)
+  })
+  const load = () => {
+    const engine = first
+    first = null
+    return engine === null ? connect() : Promise.resolve(engine)
+  }
+  return { name: first.info.model, slots, load }
+}
+
+// The file of `--engines`.
+
+const FLAVOURS = ['kvfold', 'llama-server', 'vllm', 'sglang', 'openai'] as const
+const File = strict({
+  engines: Type.Array(
+    strict({
+      url: Text,
+      weight: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 1e6 })),
+      keyEnv: Type.Optional(Text),
+      flavour: Type.Optional(Type.Enum([...FLAVOURS])),
+      model: Type.Optional(Text),
+      drain: Type.Optional(Type.Boolean()),
+    }),
+    { minItems: 1 },
+  ),
+})
+
+/** Milliseconds between two looks at the file. */
+const LOOK = 1000
+
+/** A file of engines as it is now, and the engine that is told when it is another. */
+export class EnginesFile {
+  entries: readonly EngineEntry[]
+  #engine: RemoteEngine | null = null
+  #text: string
+
+  /** @param key of engines that name none. @throws KvfoldError cli/bad-usage; remote/bad-endpoint for a key that is not there */
+  constructor(
+    private readonly path: string,
+    private readonly key: string | null,
+  ) {
+    this.#text = this.#read()
+    this.entries = this.#parsed(this.#text)
+  }
+
+  /** The engine that has them from now on. */
+  tell(engine: RemoteEngine): void {
+    this.#engine = engine
+  }
+
+  /** Reads it again where it changed, and on SIGHUP; what is wrong with it is told, and the last good one stays. Until `signal` is aborted. */
+  follow(signal: AbortSignal, told: (line: string) => void): void {
+    const again = () =>
+      void this.reread().then((line) => {
+        if (line !== null) told(line)
+      })
+    watchFile(this.path, { interval: LOOK, persistent: false }, again)
+    process.on('SIGHUP', again)
+    signal.addEventListener(
+      'abort',
+      () => {
+        unwatchFile(this.path, again)
+        process.off('SIGHUP', again)
+      },
+      { once: true },
+    )
+  }
+
+  /** What became of it, in a line; null: it is as it was. */
+  async reread(): Promise<string | null> {
+    try {
+      const text = this.#read()
+      if (text === this.#text && this.#engine?.enginesProblem === null) return null
+      const entries = this.#parsed(text)
+      await this.#engine?.setEngines(entries)
+      this.#text = text
+      this.entries = entries
+      const states = this.#engine?.engines.map(({ name, state }) => `${name} ${state}`) ?? []
+      return `engines: ${this.path} was read again: ${states.join(', ')}`
+    } catch (error) {
+      const problem = error instanceof Error ? error.message : String(error)
+      if (this.#engine !== null) this.#engine.enginesProblem = problem
+      return `engines: ${problem} The last good one stays in force.`
+    }
+  }
+
+  #read(): string {
+    try {
+      return readFileSync(this.path, 'utf8')
+    } catch (error) {
+      const reason = error instanceof Error && 'code' in error ? String(error.code) : String(error)
+      throw this.#wrong(`it cannot be read (${reason})`, error)
+    }
+  }
+
+  #parsed(text: string): readonly EngineEntry[] {
+    let json: unknown
+    try {
+      json = JSON.parse(text)
+    } catch (error) {
+      throw this.#wrong(`it is not JSON (${error instanceof Error ? error.message : String(error)})`, error)
+    }
+    const file = checked(File, json)
+    if (!file.ok) throw this.#wrong(allInWords(file.faults, 'the whole'))
+    return file.value.engines.map(({ keyEnv, ...entry }) => ({
+      ...entry,
+      key: keyEnv === undefined ? this.key : readKey({ variable: keyEnv }),
+    }))
+  }
+
+  #wrong(what: string, cause?: unknown): KvfoldError {
+    return new KvfoldError('cli/bad-usage', `The file ${this.path} given to --engines: ${what}.`, { cause })
+  }
+}

@@ -1,0 +1,334 @@
+/** Owns the loading of the C++ addon onto the llama.cpp library that node-llama-cpp chose, and the types of its raw functions. */
+import { existsSync, readFileSync } from 'node:fs'
+import { constants } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import type { Llama } from 'node-llama-cpp'
+import { KvfoldError, errorTable, type ErrorCode } from '../core/errors.js'
+import { compiledPath, shippedCpuLibrary, wantedCpuLibrary } from './cpu-library.js'
+import type { Device } from './devices.js'
+import type { BackendInfo, DecodeStatus, GpuChoice, ModelInfo, SpecialTokens } from './types.js'
+
+declare const kind: unique symbol
+interface Handle<Name extends string> {
+  readonly [kind]: Name
+}
+export type ModelHandle = Handle<'model'>
+export type ContextHandle = Handle<'context'>
+export type SamplerHandle = Handle<'sampler'>
+export type CaptureHandle = Handle<'capture'>
+export type GrammarHandle = Handle<'grammar'>
+
+/** Size of one block of a tensor type; [0, 0]: the number is not in use. */
+export type TensorBlock = readonly [bytes: number, elements: number]
+
+export interface AddonFacts {
+  readonly version: string
+  readonly systemInfo: string
+  readonly maxSequences: number
+  readonly devices: readonly Device[]
+  /** By ggml_type. */
+  readonly tensorTypes: readonly TensorBlock[]
+}
+
+export interface RawModel extends Omit<ModelInfo, 'path' | 'architecture' | 'vocabulary' | 'vocabType'> {
+  readonly vocabType: string
+}
+
+export interface RawVocabulary extends SpecialTokens {
+  /** Per token: bit 0 ends generation, bit 1 is control or unknown. */
+  readonly flags: Uint8Array
+  /** Bytes of the longest one. */
+  readonly longestToken: number
+}
+
+export interface RawContext {
+  readonly handle: ContextHandle
+  readonly cells: number
+  readonly batch: number
+  readonly ubatch: number
+  readonly sequences: number
+  readonly canShift: boolean
+  /** What llama.cpp logged while making it, rounded to its hundredths of a MiB; 0 where it logged nothing. */
+  readonly cacheBytes: number
+  readonly computeBytes: number
+  readonly flashAttention: boolean
+  /** By layer: heads of its softmax, 0 where it has none. */
+  readonly attention: Int32Array | null
+}
+
+/** What a decode captures for one sequence (capture.ts). */
+export interface RawWatched {
+  readonly capture: CaptureHandle
+  readonly sequence: number
+  readonly queries: Int32Array
+  readonly positions: Int32Array
+  readonly atoms: Int32Array
+}
+
+export interface RawCaptured {
+  readonly mass: Float32Array
+  readonly total: Float32Array
+  readonly entropy: Float32Array
+  readonly sink: Float32Array
+  readonly topPlaces: Int32Array
+  readonly topWeights: Float32Array
+  readonly rows: Float32Array
+}
+
+/**
+ * The addon's functions. They guard against freed handles and against what llama.cpp throws, but check no argument: what llama.cpp would
+ * assert on must be refused before (context.ts, model.ts).
+ */
+export interface Addon {
+  about(): AddonFacts
+  /** The CPU backend of this file computes from now on. Before the first model is loaded. */
+  useCpuLibrary(path: string): void
+  /** Stops loads and decodes of this environment and frees everything; all handles are disposed afterwards. */
+  shutdown(): void
+  /** A process that is told to end has so many milliseconds. */
+  endWithin(milliseconds: number): void
+  modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
+  modelFree(model: ModelHandle): Promise<void>
+  modelDescribe(model: ModelHandle): RawModel
+  vocabularyDescribe(model: ModelHandle): RawVocabulary
+  tokenize(model: ModelHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array
+  /** The tokens of all texts, one behind the other, and how many each has. */
+  tokenizeAll(
+    model: ModelHandle,
+    texts: readonly string[],
+    addSpecial: boolean,
+    parseSpecial: boolean,
+  ): Promise<{ readonly tokens: Int32Array; readonly counts: Int32Array }>
+  piece(model: ModelHandle, token: number, special: boolean): Uint8Array
+  contextCreate(model: ModelHandle, options: object): Promise<RawContext>
+  contextFree(context: ContextHandle): Promise<void>
+  decode(
+    context: ContextHandle,
+    tokens: Int32Array,
+    positions: Int32Array,
+    sequences: Int32Array,
+    outputs: Uint8Array,
+    captures: readonly RawWatched[] | null,
+  ): Promise<DecodeStatus>
+  abort(context: ContextHandle): void
+  /** Decodes and draws until a sequence ends, its limit is reached or `pause`; one entry a sequence in every array. */
+  generate(
+    context: ContextHandle,
+    tokens: Int32Array,
+    positions: Int32Array,
+    sequences: Int32Array,
+    samplers: readonly SamplerHandle[],
+    limits: Int32Array,
+    steps: number,
+    heard: (drawn: RawDrawn) => void,
+  ): Promise<RawRun>
+  pause(context: ContextHandle): void
+  submitted(context: ContextHandle): number
+  logits(context: ContextHandle, index: number): Float32Array
+  embedding(context: ContextHandle, at: number): Float32Array
+  tag(context: ContextHandle, from: number, to: number, start: number, end: number): void
+  untag(context: ContextHandle, seq: number, start: number, end: number): void
+  shift(context: ContextHandle, seq: number, start: number, end: number, delta: number): void
+  positions(context: ContextHandle, seq: number): readonly [min: number, max: number]
+  clear(context: ContextHandle): void
+  /** Cells as runs of position, count, sequence... */
+  readback(context: ContextHandle): Int32Array
+  /** `room` bytes stay free at the front. */
+  saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
+  /** `room` bytes at the front are skipped. */
+  loadSequence(context: ContextHandle, seq: number, state: Uint8Array, room: number): boolean
+  captureCreate(options: object): CaptureHandle
+  /** What the last decode left; gives it away. */
+  captureTake(capture: CaptureHandle): RawCaptured
+  grammarCompile(model: ModelHandle, text: string): Promise<GrammarHandle>
+  samplerCreate(model: ModelHandle, options: object): SamplerHandle
+  samplerSample(sampler: SamplerHandle, context: ContextHandle, index: number): number
+  samplerAccept(sampler: SamplerHandle, token: number): void
+  samplerReset(sampler: SamplerHandle): void
+  samplerFree(sampler: SamplerHandle): void
+}
+
+/** Steps of a run that nobody has taken yet: the tokens of every sequence, step by step; -1 where none could be drawn. */
+export interface RawDrawn {
+  readonly drawn: Int32Array
+  readonly milliseconds: Float64Array
+}
+
+export interface RawRun extends RawDrawn {
+  readonly status: DecodeStatus | 'failed'
+  /** "code\nsentence" of a failed decode. */
+  readonly failure: string
+  /** The same for every draw of the last step, empty where it did not fail; empty altogether where none did. */
+  readonly refused: readonly string[]
+}
+
+export interface LoadedAddon {
+  readonly addon: Addon
+  readonly llama: Llama
+  /** Of llama.cpp, e.g. `v0.5.0`. */
+  readonly release: string
+  readonly cpuLibrary: BackendInfo['cpuLibrary']
+}
+
+/**
+ * Finds the backend through node-llama-cpp, makes its library's symbols global, and loads our addon on top.
+ * @throws KvfoldError native/build-failed when the addon is not built, native/library-mismatch when headers and library differ or there is
+ * no library for `gpu`.
+ */
+export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
+  const root = packageRoot()
+  const file = join(root, 'build', 'kvfold.node')
+  const release = builtRelease(root, file)
+  const llama = await detect(gpu)
+  const installed = llama.llamaCppRelease.release
+  if (installed !== release) throw mismatch(release, installed)
+  openGlobally(llamaLibrary())
+  const loaded: { exports: unknown } = { exports: {} }
+  try {
+    process.dlopen(loaded, file, constants.dlopen.RTLD_NOW)
+  } catch (error) {
+    throw new KvfoldError(
+      'native/library-mismatch',
+      `The addon does not fit the installed llama.cpp library (${(error as Error).message}); run npm ci again.`,
+      { cause: error },
+    )
+  }
+  const addon = loaded.exports as Addon
+  const cpuLibrary = useCpuLibrary(addon, root, release)
+  const { version } = addon.about()
+  // The prebuilt libraries are built outside a release checkout and call themselves -dev of the same version.
+  if (`v${version.replace(/-dev$/, '')}` !== release) throw mismatch(release, version)
+  return { addon, llama, release, cpuLibrary }
+}
+
+/** Where it was compiled here, that library computes on the processor from now on. */
+function useCpuLibrary(addon: Addon, root: string, release: string): BackendInfo['cpuLibrary'] {
+  const shipped = shippedCpuLibrary(loadedLibraries())
+  if (shipped === null) return null
+  const compiled = compiledPath(root, release, shipped)
+  const wanted = wantedCpuLibrary(compiled)
+  if (wanted !== null)
+    calling(() => {
+      addon.useCpuLibrary(wanted)
+    })
+  return { shipped, compiled, used: wanted ?? shipped }
+}
+
+function mismatch(built: string, found: string): KvfoldError {
+  return new KvfoldError(
+    'native/library-mismatch',
+    `The addon was built for llama.cpp ${built}, but the installed library is ${found}; run npm ci again.`,
+  )
+}
+
+/** The release the addon was built for (scripts/build-native.mjs writes it beside the addon). */
+function builtRelease(root: string, file: string): string {
+  try {
+    const { release } = JSON.parse(readFileSync(join(root, 'build', 'kvfold.json'), 'utf8')) as { release: string }
+    if (existsSync(file)) return release
+  } catch (error) {
+    if (!(error instanceof SyntaxError) && (error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+  }
+  throw new KvfoldError('native/build-failed', `The native addon is not built (${file}); run npm ci or npm run build in ${root}.`)
+}
+
+/** node-llama-cpp loaded its library for itself alone; opened once more, its symbols become visible to libraries loaded later. */
+function openGlobally(library: string): void {
+  process.dlopen({ exports: {} }, library, constants.dlopen.RTLD_NOW | constants.dlopen.RTLD_GLOBAL)
+}
+
+/** Files of the shared libraries in this process. */
+export function loadedLibraries(): readonly string[] {
+  // @types/node of the oldest supported line does not know the switch; without it the report asks the name server about open sockets.
+  const report = process.report as (typeof process)['report'] & { excludeNetwork?: boolean }
+  const before = report.excludeNetwork ?? false
+  report.excludeNetwork = true
+  const { sharedObjects } = report.getReport() as unknown as { readonly sharedObjects: readonly string[] }
+  report.excludeNetwork = before
+  return sharedObjects
+}
+
+/** The file of node-llama-cpp's addon in this process; the package does not say which of its variants it loaded. */
+function llamaLibrary(): string {
+  const library = loadedLibraries().find((path) => path.endsWith('llama-addon.node'))
+  if (library === undefined)
+    throw new KvfoldError('native/library-mismatch', 'node-llama-cpp loaded no library of its own; run npm ci again.')
+  return library
+}
+
+async function detect(gpu: GpuChoice): Promise<Llama> {
+  // What is refused before should not wait for it.
+  const { getLlama } = await import('node-llama-cpp')
+  try {
+    return await getLlama({
+      gpu: gpu === 'cpu' ? false : gpu,
+      build: 'never',
+      progressLogs: false,
+      logger: () => undefined,
+      skipDownload: true,
+    })
+  } catch (error) {
+    const [reason = ''] = (error as Error).message.split('\n')
+    throw new KvfoldError(
+      'native/library-mismatch',
+      `node-llama-cpp has no ready library for --gpu ${gpu} on this machine (${reason}); try --gpu cpu or auto.`,
+      { cause: error },
+    )
+  }
+}
+
+/** The folder that holds package.json, from src/runtime/native and dist/runtime/native alike. */
+function packageRoot(): string {
+  return fileURLToPath(new URL('../../../', import.meta.url)).replace(/\/$/u, '')
+}
+
+// The way of errors from the addon to the caller: they arrive as "code\nsentence" and leave as KvfoldError.
+
+/** Characters of a sentence about a file: a damaged one's texts may be of any length, and llama.cpp repeats them. */
+const MOST = 1000
+
+const isCode = (text: string): text is ErrorCode => Object.hasOwn(errorTable, text)
+
+/** The KvfoldError that the addon meant; anything else as it is. */
+export function translated(error: unknown): unknown {
+  if (!(error instanceof Error)) return error
+  const [code = '', ...sentence] = error.message.split('\n')
+  return isCode(code) ? new KvfoldError(code, shortened(sentence.join(' ')), { cause: error }) : error
+}
+
+/** Beginning and end of what a file says. */
+export const shortened = (text: string): string =>
+  text.length <= MOST ? text : `${text.slice(0, MOST / 2)} ... ${text.slice(-MOST / 2)}`
+
+/** The error that the addon's words mean. */
+export const meant = (words: string): Error => translated(new Error(words)) as Error
+
+/** Runs a synchronous call into the addon. */
+export function calling<T>(call: () => T): T {
+  try {
+    return call()
+  } catch (error) {
+    throw translated(error)
+  }
+}
+
+/** Awaits an asynchronous call into the addon. */
+export async function awaiting<T>(call: () => Promise<T>): Promise<T> {
+  try {
+    return await call()
+  } catch (error) {
+    throw translated(error)
+  }
+}
+
+/** Throws `native/bad-argument` with the sentence. */
+export function refuse(sentence: string): never {
+  throw new KvfoldError('native/bad-argument', sentence)
+}
+
+/** Throws `native/bad-argument` for a token outside of the vocabulary. */
+export function refuseForeign(token: number, vocabulary: number): void {
+  if (!Number.isInteger(token) || token < 0 || token >= vocabulary)
+    refuse(`Token ${token} is not in the vocabulary of ${vocabulary}.`)
+}

@@ -1,0 +1,338 @@
+/** Owns the server as a whole: routes, keys, what it tells of itself (`/health`, `/metrics`, `/kvfold/status`), the dashboard's files, and its end. */
+import { readFile } from 'node:fs/promises'
+import { extname } from 'node:path'
+import cors from '@fastify/cors'
+import swagger from '@fastify/swagger'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { KvfoldError } from '../core/errors.js'
+import type { Sampling } from '../engine/engine.js'
+import type { Service, UnsupportedParts } from './ask.js'
+import { addMessages } from './dialects/anthropic/messages.js'
+import { addLlamaCompletions } from './dialects/llama-server/completion.js'
+import { addProps, addTokens } from './dialects/llama-server/props.js'
+import { addOllama } from './dialects/ollama/ollama.js'
+import { addChat } from './dialects/openai/chat.js'
+import { addCompletions } from './dialects/openai/completions.js'
+import { addEmbeddings, addRerank } from './dialects/side-models.js'
+import { addModels } from './dialects/openai/models.js'
+import { addResponses } from './dialects/openai/responses.js'
+import { Exchange, Running } from './request-lifecycle.js'
+import { fail, type HttpOptions, newHttp } from './http.js'
+import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseRebound } from './keys.js'
+import { Metrics } from './metrics.js'
+import { ANSWER, type App, ERRORS } from './routes/route.js'
+import { problemOf, RETRY_AFTER } from './problem.js'
+import { addChanges, addThreads } from './routes/threads.js'
+import type { ModelStatus, ServiceStatus } from './threads/status.js'
+
+export interface ServerOptions extends HttpOptions {
+  readonly service: Service
+  readonly version: string
+  /** Default: none, and everybody is the tenant `public`. */
+  readonly keys?: readonly ApiKey[]
+  /** Of keys that have no limit of their own, and of everybody where there are no keys. Default: none. */
+  readonly rateLimit?: RateLimit
+  /** Milliseconds, for the limits. Default: the process's. */
+  readonly clock?: () => number
+  /** Origins whose pages may ask; `*` for all. Default: none. */
+  readonly corsOrigins?: readonly string[]
+  /** Names besides localhost that it answers to on a loopback address while it has no keys; `*` for all. Default: none. */
+  readonly allowedHosts?: readonly string[]
+  /** Of requests that do not say, before what the model's file says. Default: nothing. */
+  readonly sampling?: Sampling
+  /** Parts of messages that are no text: refused, or a placeholder stands for them. Default `refuse`; in tool results always a placeholder. */
+  readonly unsupportedParts?: UnsupportedParts
+}
+
+export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
+
+const CONNECTIONS = 2048
+
+export class Server {
+  readonly app: App
+  readonly #service: Service
+  readonly #running = new Running()
+  #closed: Promise<void> | null = null
+
+  private constructor(app: App, service: Service) {
+    this.app = app
+    this.#service = service
+  }
+
+  static async create(options: ServerOptions): Promise<Server> {
+    const { service } = options
+    const app = newHttp(options)
+    const server = new Server(app, service)
+    await server.#build(options)
+    await app.ready()
+    return server
+  }
+
+  /** Begins to take requests; resolves to the URL, or to the path of the socket. */
+  async listen(address: Address): Promise<string> {
+    this.app.server.maxConnections = CONNECTIONS
+    return this.app.listen(address)
+  }
+
+  /** See `/health`. */
+  get closing(): boolean {
+    return this.#running.closing
+  }
+
+  /**
+   * Takes no more requests and lets those that run end within `graceMs`; cancels the rest, whose streams end with an error that says so; then
+   * gives the models back. Idempotent.
+   */
+  close(graceMs = 0): Promise<void> {
+    return (this.#closed ??= this.#close(graceMs))
+  }
+
+  async #close(graceMs: number): Promise<void> {
+    await this.#running.close(graceMs)
+    await this.#service.close(0)
+    await this.app.close()
+  }
+
+  async #build({
+    service,
+    version,
+    keys = [],
+    corsOrigins = [],
+    allowedHosts = [],
+    sampling = {},
+    unsupportedParts = 'refuse',
+    rateLimit,
+    clock,
+  }: ServerOptions): Promise<void> {
+    const { app } = this
+    const running = this.#running
+    const metrics = new Metrics(service)
+    const ring = new KeyRing(keys)
+    const limits = new RateLimits(keys, rateLimit, clock)
+    const ports = {
+      service,
+      sampling,
+      unsupportedParts,
+      exchange: (request: FastifyRequest, reply: FastifyReply) => new Exchange(request, reply, { running, metrics, limits }),
+    }
+    const allowed = allowedMethods(app)
+    await app.register(swagger, { openapi: document(version, ring.locked) })
+    app.addHook('onRequest', (request, reply, done) => {
+      // OpenAI's clients read the one, Anthropic's the other.
+      reply.headers({ 'x-request-id': request.id, 'request-id': request.id })
+      done()
+    })
+    if (corsOrigins.length > 0)
+      await app.register(cors, {
+        origin: corsOrigins.includes('*') ? '*' : [...corsOrigins],
+        methods: ['GET', 'POST', 'PUT', 'DELETE'],
+        exposedHeaders: ['x-request-id', 'request-id', 'retry-after', 'x-should-retry', ...RATE_HEADERS],
+      })
+    app.decorateRequest('tenant', '')
+    app.decorateRequest('figures', null)
+    app.decorateRequest('refused', null)
+    app.addHook('onRequest', (request, _reply, done) => {
+      if (!ring.locked) refuseRebound(request, allowedHosts)
+      if (request.is404 || request.routeOptions.config.open === true) {
+        done()
+        return
+      }
+      const tenant = ring.tenantOf(keyOf(request.headers))
+      if (tenant === null)
+        throw new KvfoldError('server/unauthorized', 'No API key, or an unknown one; send authorization: Bearer KEY.')
+      request.tenant = tenant
+      running.refuseClosing()
+      done()
+    })
+    app.addHook('onResponse', (request, reply, done) => {
+      metrics.request(request.method, request.routeOptions.url ?? 'none', reply.statusCode, reply.elapsedTime / 1000)
+      done()
+    })
+    app.setErrorHandler((error, request, reply) => {
+      fail(request, reply, problemOf(error), error)
+    })
+    app.setNotFoundHandler((request, reply) => {
+      const path = request.url.split('?')[0] ?? ''
+      const methods = allowed.get(path)
+      if (methods !== undefined) {
+        reply.header('allow', methods.join(', '))
+        throw new KvfoldError('server/method-not-allowed', `${path} takes ${methods.join(', ')}, not ${request.method}.`)
+      }
+      throw new KvfoldError('server/not-found', 'There is no such path; /openapi.json lists those there are.')
+    })
+    addChat(app, ports)
+    addCompletions(app, ports)
+    addResponses(app, ports)
+    addMessages(app, ports)
+    addEmbeddings(app, ports)
+    addRerank(app, ports)
+    addModels(app, ports)
+    addTokens(app, ports)
+    addLlamaCompletions(app, ports)
+    addProps(app, ports)
+    addOllama(app, ports, version)
+    addThreads(app, ports)
+    addChanges(app, ports, running)
+    addHealth(app, { service, metrics, running, locked: ring.locked })
+    addDashboard(app)
+  }
+}
+
+/** Methods of every path that has no parameters, filled as routes are added. */
+function allowedMethods(app: App): ReadonlyMap<string, readonly string[]> {
+  const methods = new Map<string, string[]>()
+  app.addHook('onRoute', ({ url, method }) => {
+    const all = methods.get(url) ?? []
+    methods.set(url, [...all, ...[method].flat()])
+  })
+  return methods
+}
+
+function document(version: string, locked: boolean) {
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'kvfold',
+      version,
+      description: 'Chat, completion and message routes as their makers have them, and what folds.',
+    },
+    ...(locked
+      ? {
+          components: { securitySchemes: { key: { type: 'http' as const, scheme: 'bearer' } } },
+          security: [{ key: [] }],
+        }
+      : {}),
+  }
+}
+
+/** It is computed elsewhere, and nobody there takes requests. */
+const isWithoutEngines = ({ loaded }: ModelStatus): boolean =>
+  loaded?.engines != null && loaded.engines.every(({ state }) => state !== 'up')
+
+// The routes that tell of the server itself: `/health`, `/metrics`, `/kvfold/status`, `/openapi.json`.
+
+/** The key that may see figures of all tenants. */
+const ADMIN = 'admin'
+
+interface HealthPorts {
+  readonly service: Service
+  readonly metrics: Metrics
+  readonly running: Running
+  /** Whether keys are needed. */
+  readonly locked: boolean
+}
+
+const STORE_FAULTS: Readonly<Record<NonNullable<ServiceStatus['storeFault']>, string>> = {
+  away: 'The database that conversations are kept in does not answer.',
+  full: 'There is no room for conversations: make room on the disk of the store.',
+  gone: 'The store of the conversations is not where it was: put it back.',
+  failed: 'Conversations cannot be written to the store; /kvfold/status says why.',
+}
+
+function addHealth(app: App, { service, metrics, running, locked }: HealthPorts): void {
+  const refuseOthers = (tenant: string) => {
+    if (locked && tenant !== ADMIN)
+      throw new KvfoldError('server/forbidden', `These are figures of all keys; only the key named ${ADMIN} may see them.`)
+  }
+  app.get(
+    '/health',
+    {
+      config: { open: true },
+      schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
+    },
+    (_request, reply) => {
+      const { models, closing, damaged, storeFault } = service.status()
+      const loading = models.length > 0 && models.every(({ state }) => state === 'loading')
+      // Everybody may see this, so it names no addresses; `/kvfold/status` does.
+      const problems = [
+        ...(storeFault === null ? [] : [STORE_FAULTS[storeFault]]),
+        ...(models.length > 0 && models.every(isWithoutEngines) ? ['No engine takes requests.'] : []),
+      ]
+      const state = loading ? 'loading' : problems.length > 0 ? 'unavailable' : 'ready'
+      const status = closing || running.closing ? 'closing' : state
+      if (status === 'unavailable') reply.header('retry-after', RETRY_AFTER)
+      return reply.code(status === 'ready' ? 200 : 503).send({
+        status,
+        ...(problems.length > 0 ? { problems } : {}),
+        ...(damaged.threads + damaged.responses > 0 ? { damaged } : {}),
+      })
+    },
+  )
+  app.get(
+    '/metrics',
+    { schema: { summary: 'Figures for Prometheus', tags: ['server'], produces: ['text/plain'] } },
+    async (request, reply) => {
+      refuseOthers(request.tenant)
+      return reply.type(metrics.contentType).send(await metrics.text())
+    },
+  )
+  app.get(
+    '/kvfold/status',
+    { schema: { summary: 'Models, queue and cache', tags: ['server'], response: { 200: ANSWER, ...ERRORS } } },
+    (request) => {
+      refuseOthers(request.tenant)
+      return service.status()
+    },
+  )
+  app.get('/openapi.json', { config: { open: true }, schema: { hide: true } }, () => app.swagger())
+}
+
+// The dashboard's built files, at `/`: nothing else goes out.
+
+/** The same from `src/runtime/server` and from `dist/runtime/server`. */
+const BUILT = new URL('../../../dist/dashboard/', import.meta.url)
+
+const TYPES: Readonly<Record<string, string>> = {
+  '.html': 'text/html; charset=utf-8',
+  '.js': 'text/javascript; charset=utf-8',
+  '.css': 'text/css; charset=utf-8',
+  '.svg': 'image/svg+xml',
+  '.txt': 'text/plain; charset=utf-8',
+}
+
+/** The page may load and ask nothing but this server, and nobody may put it in a frame. */
+const SAFE = {
+  'content-security-policy': "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
+  'x-content-type-options': 'nosniff',
+  'x-frame-options': 'DENY',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-opener-policy': 'same-origin',
+}
+
+const NOT_BUILT = 'The dashboard is not built. Run `npm run build` in the folder of kvfold, then load this page again.\n'
+
+/** The page itself needs no key: it asks for one, and shows nothing without. @param folder where Vite built it; for tests */
+export function addDashboard(app: App, folder: URL = BUILT): void {
+  const open = { config: { open: true }, schema: { hide: true } }
+
+  app.get('/', open, async (_request, reply) => {
+    const page = await contentOf(new URL('index.html', folder))
+    if (page === null) return reply.code(404).headers(SAFE).type('text/plain; charset=utf-8').send(NOT_BUILT)
+    return sent(reply, 'index.html', page, 'no-cache')
+  })
+
+  app.get<{ Params: { file: string } }>('/dashboard/assets/:file', open, async ({ params: { file } }, reply) => {
+    // Names as Vite makes them, with a digest in them: one plain name, so that no path leads elsewhere.
+    const content = /^\w[\w-]*\.[a-z]+$/.test(file) ? await contentOf(new URL(`assets/${file}`, folder)) : null
+    if (content === null) throw new KvfoldError('server/not-found', 'The dashboard has no such file; load the page again.')
+    return sent(reply, file, content, 'public, max-age=31536000, immutable')
+  })
+}
+
+function sent(reply: FastifyReply, file: string, content: Buffer, caching: string): FastifyReply {
+  const type = TYPES[extname(file)] ?? 'application/octet-stream'
+  return reply
+    .headers({ ...SAFE, 'cache-control': caching })
+    .type(type)
+    .send(content)
+}
+
+/** Null when there is no such file. */
+async function contentOf(file: URL): Promise<Buffer | null> {
+  try {
+    return await readFile(file)
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'EISDIR')) return null
+    throw error
+  }
+}

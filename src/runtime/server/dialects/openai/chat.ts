@@ -1,0 +1,307 @@
+/** Owns the route `/v1/chat/completions` and what its requests mean: the ask that each is. */
+import { randomUUID } from 'node:crypto'
+import Type from 'typebox'
+import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
+import { given, isRecord } from '../../../core/json.js'
+import type { Sampling } from '../../../engine/engine.js'
+import type { Ask, Tenant, UnsupportedParts } from '../../ask.js'
+import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { FieldError, unsupported } from '../../problem.js'
+import {
+  begun,
+  Effort,
+  nullsDownTo,
+  SamplingFields,
+  samplingOf,
+  StopField,
+  stopOf,
+  TemplateFields,
+  templateFieldsOf,
+  textOf,
+} from '../fields.js'
+import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { type PlacedMessage, resultsInOrder } from '../results.js'
+import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
+import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
+import { chatCompletion, ChatStream } from './chat-reply.js'
+
+/** Messages, tools, their fields and `response_format` may carry nulls for what is not set; schemas and arguments further inside keep theirs. */
+const NULLS = 5
+
+export function addChat(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
+  app.post(
+    '/v1/chat/completions',
+    {
+      schema: { summary: 'Chat completion (OpenAI)', tags: ['openai'], body: ChatBody, response: { 200: ANSWER, ...ERRORS } },
+      preValidation: nullsDownTo(NULLS, WITH_NULLS),
+    },
+    async (request, reply) => {
+      const { body, tenant } = request
+      const ask = chatAsk(body, tenant, sampling, unsupportedParts)
+      const head = { id: `chatcmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
+      const wish = {
+        kvfold: body.kvfold,
+        ignored: ignoredIn(body, ChatBody),
+        logprobs: body.logprobs === true,
+        timings: body.timings_per_token === true,
+        usage: body.stream_options?.include_usage === true,
+      }
+      const streamed = body.stream === true
+      const begin = (signal: AbortSignal) =>
+        body.n === undefined || body.n === 1
+          ? [service.ask({ ...ask, signal, streamed })]
+          : service.several({ ...ask, signal, streamed }, body.n)
+      const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
+      const running = exchange(request, reply)
+      if (streamed) return running.stream(begin, new ChatStream(head, wish), ping)
+      return chatCompletion(head, await running.answers(begin), wish)
+    },
+  )
+}
+
+// What a request means.
+
+const PARTS = { text: 'text', refusal: 'refusal' } as const
+
+/** @throws FieldError */
+export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, unsupportedParts?: UnsupportedParts): Ask {
+  refuseWhatChangesTheAnswer(body)
+  const { messages, beginning } = beginningIn(body, unsupportedParts)
+  const tools = toolsOf(body.tools ?? [])
+  const maxTokens = body.max_completion_tokens ?? body.max_tokens
+  return {
+    tenant,
+    messages,
+    tools,
+    toolChoice: checkChoice(choiceOf(body.tool_choice), tools),
+    sampling: samplingOf(body, defaults),
+    ...given({
+      beginning,
+      model: body.model,
+      maxTokens,
+      parallelCalls: body.parallel_tool_calls,
+      stop: stopOf(body.stop),
+      format: formOf(body),
+      ...templateFieldsOf(body, effortOf(body)),
+      logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
+    }),
+    ...kvfoldOf(body.kvfold),
+  }
+}
+
+/** Whether the answer must be another than text that goes on. */
+function isHeld(body: ChatRequest): boolean {
+  const choice = choiceOf(body.tool_choice)
+  return formOf(body) !== undefined || body.enable_thinking === true || (choice !== 'auto' && choice !== 'none')
+}
+
+/**
+ * A last message of the assistant is gone on with where it can be, as llama-server does it, unless the request says otherwise in vLLM's words.
+ * @throws FieldError where the request says that it is to be, and it cannot be
+ */
+function beginningIn(body: ChatRequest, unsupportedParts?: UnsupportedParts): ReturnType<typeof begun> {
+  const { continue_final_message: isContinued, add_generation_prompt: isPrompted } = body
+  const messages = messagesOf(body.messages, unsupportedParts)
+  const place = `messages[${messages.length - 1}]`
+  const last = messages.at(-1)
+  const isAsked = isContinued === true || isPrompted === false
+  if (isContinued !== undefined && isPrompted !== undefined && isContinued === isPrompted)
+    throw new FieldError(
+      'continue_final_message',
+      `continue_final_message and add_generation_prompt cannot both be ${String(isPrompted)}: the answer either goes on with the last message or begins anew.`,
+    )
+  if (isAsked && last?.role !== 'assistant')
+    throw new FieldError(place, `${place} is not one of the assistant, so that there is no answer to go on with.`)
+  const canBe = last?.toolCalls === undefined && last?.reasoning === undefined && !isHeld(body)
+  const goesOn = isAsked || (canBe && isContinued !== false && isPrompted !== true)
+  return goesOn ? begun(messages, place, body) : { messages, beginning: undefined }
+}
+
+/** OpenAI's field, or OpenRouter's. */
+const effortOf = ({ reasoning_effort: effort, reasoning }: ChatRequest) =>
+  effort === undefined ? { field: 'reasoning.effort', value: reasoning?.effort } : { field: 'reasoning_effort', value: effort }
+
+function refuseWhatChangesTheAnswer(body: ChatRequest): void {
+  if (body.functions !== undefined) throw unsupported('functions', 'functions is not supported; send tools instead.')
+  if (body.function_call !== undefined)
+    throw unsupported('function_call', 'function_call is not supported; send tool_choice instead.')
+  if (body.audio !== undefined) throw unsupported('audio', 'audio is not supported; this server answers in text.')
+  if (body.web_search_options !== undefined)
+    throw unsupported('web_search_options', 'web_search_options is not supported; this server searches no web.')
+  if (body.modalities?.some((modality) => modality !== 'text') === true)
+    throw unsupported('modalities', 'modalities may only be ["text"]; this server answers in text.')
+  if (body.top_logprobs !== undefined && body.logprobs !== true)
+    throw new FieldError('top_logprobs', 'top_logprobs means nothing without logprobs: true.')
+}
+
+/** @throws FieldError */
+export function messagesOf(messages: readonly ChatRequestMessage[], unsupportedParts?: UnsupportedParts): ChatMessage[] {
+  const names = new Map<string, string>()
+  const placed = messages.map((message, index): PlacedMessage => {
+    const place = `messages[${index}]`
+    const made = messageOf(message, place, names, unsupportedParts)
+    return { message: made, place: made.role === 'tool' ? `${place}.tool_call_id` : place }
+  })
+  return resultsInOrder(placed)
+}
+
+/** @param names the tools of calls made before, by the calls' ids; those of the message's own calls are added */
+function messageOf(
+  message: ChatRequestMessage,
+  place: string,
+  names: Map<string, string>,
+  unsupportedParts?: UnsupportedParts,
+): ChatMessage {
+  const { role, content, tool_calls: calls = [], tool_call_id: answered } = message
+  if (message.function_call !== undefined)
+    throw unsupported(`${place}.function_call`, `${place}.function_call is not supported; send tool_calls instead.`)
+  if (message.audio !== undefined)
+    throw unsupported(`${place}.audio`, `${place}.audio is not supported; this server takes text only.`)
+  if (calls.length > 0 && role !== 'assistant')
+    throw new FieldError(`${place}.tool_calls`, `${place}.tool_calls: only messages of the assistant make calls.`)
+  if (
+    content === undefined &&
+    (role !== 'assistant' || (calls.length === 0 && (message.reasoning_content ?? message.reasoning) === undefined))
+  )
+    throw new FieldError(`${place}.content`, `${place}.content is missing.`)
+  const text =
+    content === undefined ? '' : textOf(content, `${place}.content`, PARTS, role === 'tool' ? 'placeholder' : unsupportedParts)
+  switch (role) {
+    case 'tool': {
+      if (answered === undefined) throw new FieldError(`${place}.tool_call_id`, `${place}.tool_call_id is missing.`)
+      const name = message.name ?? names.get(answered)
+      return { role, content: text, toolCallId: answered, ...given({ name }) }
+    }
+    case 'assistant': {
+      const toolCalls = calls.map(({ id, function: { name, arguments: args } }) => callOf(id, name, args))
+      for (const { id, name } of toolCalls) names.set(id, name)
+      const reasoning = message.reasoning_content ?? message.reasoning
+      return { role, content: text, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }
+    }
+    case 'developer':
+      return { role: 'system', content: text }
+    case 'system':
+    case 'user':
+      return { role, content: text }
+  }
+}
+
+function toolsOf(tools: NonNullable<ChatRequest['tools']>): readonly ToolDefinition[] {
+  const place = (index: number) => `tools[${index}].function.name`
+  return checkTools(
+    tools.map(({ type, function: definition }, index) => {
+      if (type !== 'function')
+        throw unsupported(
+          `tools[${index}].type`,
+          `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only functions are supported.`,
+        )
+      if (definition === undefined) throw new FieldError(`tools[${index}].function`, `tools[${index}].function is missing.`)
+      const { name, description = '', parameters = NO_PARAMETERS, strict } = definition
+      return { name, description, parameters, ...given({ strict }) }
+    }),
+    place,
+  )
+}
+
+function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
+  if (choice === undefined) return 'auto'
+  if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
+  if (typeof choice === 'string')
+    throw new FieldError('tool_choice', 'tool_choice must be auto, none, required, or name a function.')
+  if (choice['type'] !== 'function')
+    throw unsupported('tool_choice.type', 'tool_choice.type must be "function"; other kinds of choice are not supported.')
+  const named = choice['function']
+  const name = isRecord(named) ? named['name'] : undefined
+  if (typeof name !== 'string') throw new FieldError('tool_choice.function.name', 'tool_choice.function.name must be a string.')
+  return { name }
+}
+
+// What `/v1/chat/completions` takes. Fields it does not name are ignored, as OpenAI-compatible servers do; those that would change the answer are
+// refused, or told (`kvfold.ignored`).
+
+/** Answers to one request. */
+export const MOST_CHOICES = 8
+
+const Name = Type.String({ minLength: 1, maxLength: 256 })
+
+const Call = Type.Object({
+  id: Name,
+  type: Type.Optional(Type.Literal('function')),
+  function: Type.Object({ name: Name, arguments: Type.String() }),
+})
+
+const Message = Type.Object({
+  role: Type.Enum(['system', 'developer', 'user', 'assistant', 'tool']),
+  content: Type.Optional(Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or parts of type text' })),
+  name: Type.Optional(Type.String({ description: 'of a tool; ignored elsewhere' })),
+  tool_calls: Type.Optional(Type.Array(Call)),
+  tool_call_id: Type.Optional(Name),
+  reasoning_content: Type.Optional(Type.String()),
+  reasoning: Type.Optional(Type.String({ description: 'as reasoning_content' })),
+  function_call: Type.Optional(Type.Unknown()),
+  audio: Type.Optional(Type.Unknown()),
+})
+
+const Tool = Type.Object({
+  type: Type.String(),
+  function: Type.Optional(
+    Type.Object({
+      name: Type.String(),
+      description: Type.Optional(Type.String()),
+      parameters: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+      strict: Type.Optional(Type.Boolean({ description: STRICT })),
+    }),
+  ),
+})
+
+export const ChatBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
+  messages: Type.Array(Message, { minItems: 1, maxItems: 100_000 }),
+  ...SamplingFields,
+  max_tokens: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      description: 'default: what the context has room for; a tool call that is cut off is left out, and finish_reason is length',
+    }),
+  ),
+  max_completion_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'as max_tokens' })),
+  n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
+  stop: StopField,
+  stream: Type.Optional(Type.Boolean()),
+  stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
+  logprobs: Type.Optional(Type.Boolean()),
+  top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
+  timings_per_token: Type.Optional(
+    Type.Boolean({ description: 'as llama-server has it: whether the answer tells how long it took' }),
+  ),
+  tools: Type.Optional(Type.Array(Tool)),
+  tool_choice: Type.Optional(
+    Type.Unsafe<string | Record<string, unknown>>({
+      type: ['string', 'object'],
+      description: 'auto, none, required, or {type: function, function: {name}}',
+    }),
+  ),
+  parallel_tool_calls: Type.Optional(Type.Boolean()),
+  ...FormFields,
+  ...TemplateFields,
+  continue_final_message: Type.Optional(
+    Type.Boolean({ description: 'whether the answer goes on with a last message of the assistant; default: it does' }),
+  ),
+  add_generation_prompt: Type.Optional(Type.Boolean({ description: 'false: as continue_final_message: true' })),
+  reasoning_effort: Type.Optional(Effort),
+  reasoning: Type.Optional(
+    Type.Object(
+      { effort: Type.Optional(Effort), max_tokens: Type.Optional(Type.Integer({ minimum: 0 })) },
+      { description: 'as reasoning_effort, and as thinking_budget_tokens' },
+    ),
+  ),
+  kvfold: KvfoldField,
+  functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
+  function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),
+  audio: Type.Optional(Type.Unknown({ description: 'refused' })),
+  modalities: Type.Optional(Type.Array(Type.String(), { description: 'only text' })),
+  web_search_options: Type.Optional(Type.Unknown({ description: 'refused' })),
+})
+
+export type ChatRequest = Type.Static<typeof ChatBody>
+export type ChatRequestMessage = ChatRequest['messages'][number]

@@ -1,0 +1,308 @@
+/**
+ * Owns what the server measures of itself, for Prometheus. Names are those of OpenTelemetry's conventions where it has one (`gen_ai_server_*`,
+ * `http_server_*`) and of prom-client (`process_*`, `nodejs_*`); the rest is ours and begins with `kvfold_`.
+ */
+import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
+import type { EngineStatus } from '../engine/elsewhere.js'
+import type { AnyAnswer, AskEvent, Service, SideModelStatus } from './ask.js'
+/** Seconds; as OpenTelemetry advises for generative models. */
+const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60]
+const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
+const REQUEST = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68]
+
+const MODEL = 'gen_ai_request_model'
+
+/** Measures one ask; times are taken where the client gets them, waiting included. */
+export interface AskMeter {
+  on(event: AskEvent): void
+  done(answer: AnyAnswer): void
+  failed(code: string): void
+}
+
+/** Measures one request for embeddings or for a ranking, waiting included. */
+export interface SideMeter {
+  /** @param results vectors or scores */
+  done(model: string, tokens: number, results: number): void
+  failed(code: string): void
+}
+
+export class Metrics {
+  readonly #registry = new Registry()
+  readonly #firstToken = this.#histogram(
+    'gen_ai_server_time_to_first_token_seconds',
+    'From the request to its first token.',
+    FIRST_TOKEN,
+  )
+  readonly #perToken = this.#histogram(
+    'gen_ai_server_time_per_output_token_seconds',
+    'Mean of an answer, after its first token.',
+    PER_TOKEN,
+  )
+  readonly #duration = this.#histogram('gen_ai_server_request_duration_seconds', 'From the request to its last token.', REQUEST)
+  readonly #gap = this.#histogram('kvfold_inter_token_latency_seconds', 'Between one token and the next.', PER_TOKEN)
+  readonly #http = new Histogram({
+    name: 'http_server_request_duration_seconds',
+    help: 'HTTP requests, by route and status.',
+    labelNames: ['http_request_method', 'http_route', 'http_response_status_code'],
+    buckets: REQUEST,
+    registers: [this.#registry],
+  })
+  readonly #prompt = this.#counter('kvfold_prompt_tokens_total', 'Tokens of prompts.', [MODEL])
+  readonly #cached = this.#counter('kvfold_prompt_tokens_cached_total', 'Those that were not computed.', [MODEL])
+  readonly #saved = this.#counter('kvfold_saved_tokens_total', 'Tokens that a plain prefix cache would have computed more.', [
+    MODEL,
+  ])
+  readonly #savedSeconds = this.#counter('kvfold_saved_seconds_total', 'The time of those, at the pace of the model.', [MODEL])
+  readonly #extra = this.#counter('kvfold_extra_tokens_total', 'Tokens that a plain prefix cache would have computed less.', [
+    MODEL,
+  ])
+  readonly #generated = this.#counter('kvfold_generation_tokens_total', 'Tokens generated.', [MODEL])
+  readonly #finished = this.#counter('kvfold_answers_total', 'Answers by how they ended.', [MODEL, 'finish'])
+  readonly #aside = {
+    embeddings: {
+      duration: this.#histogram(
+        'kvfold_embedding_request_duration_seconds',
+        'From the request for embeddings to its vectors.',
+        REQUEST,
+      ),
+      tokens: this.#counter('kvfold_embedding_tokens_total', 'Tokens embedded.', [MODEL]),
+      results: this.#counter('kvfold_embeddings_total', 'Vectors made.', [MODEL]),
+    },
+    rankings: {
+      duration: this.#histogram(
+        'kvfold_rerank_request_duration_seconds',
+        'From the request for a ranking to its scores.',
+        REQUEST,
+      ),
+      tokens: this.#counter('kvfold_rerank_tokens_total', 'Tokens read for rankings.', [MODEL]),
+      results: this.#counter('kvfold_reranked_documents_total', 'Documents scored.', [MODEL]),
+    },
+  }
+  readonly #failed = this.#counter('kvfold_failures_total', 'Requests that got no answer, by error code.', ['code'])
+
+  constructor(service: Pick<Service, 'status' | 'sideModels'>) {
+    collectDefaultMetrics({ register: this.#registry })
+    this.#gauges(service)
+    this.#diskCache(service)
+    this.#sharedCache(service)
+    this.#engines(service)
+  }
+
+  get contentType(): string {
+    return this.#registry.contentType
+  }
+
+  text(): Promise<string> {
+    return this.#registry.metrics()
+  }
+
+  request(method: string, route: string, status: number, seconds: number): void {
+    this.#http.observe({ http_request_method: method, http_route: route, http_response_status_code: status }, seconds)
+  }
+
+  aside(use: SideModelStatus['use']): SideMeter {
+    const begun = performance.now()
+    const counted = this.#aside[use]
+    return {
+      done: (model, tokens, results) => {
+        const labels = { [MODEL]: model }
+        counted.duration.observe(labels, seconds(performance.now() - begun))
+        counted.tokens.inc(labels, tokens)
+        counted.results.inc(labels, results)
+      },
+      failed: (code) => {
+        this.#failed.inc({ code })
+      },
+    }
+  }
+
+  ask(): AskMeter {
+    const begun = performance.now()
+    let first: number | null = null
+    let last = begun
+    let model = ''
+    return {
+      on: (event) => {
+        if (event.type === 'started') model = event.model
+        if (event.type !== 'tokens') return
+        const now = performance.now()
+        if (first === null) this.#firstToken.observe({ [MODEL]: model }, seconds((first = now) - begun))
+        else this.#gap.observe({ [MODEL]: model }, seconds(now - last))
+        last = now
+      },
+      done: ({ model: name, finish, usage }) => {
+        const labels = { [MODEL]: name }
+        const now = performance.now()
+        this.#duration.observe(labels, seconds(now - begun))
+        if (first !== null && usage.completionTokens > 1)
+          this.#perToken.observe(labels, seconds(now - first) / (usage.completionTokens - 1))
+        this.#prompt.inc(labels, usage.promptTokens)
+        this.#cached.inc(labels, usage.cachedTokens)
+        const { saved = { tokens: 0, seconds: 0 } } = usage
+        this.#saved.inc(labels, Math.max(0, saved.tokens))
+        this.#savedSeconds.inc(labels, Math.max(0, saved.seconds))
+        this.#extra.inc(labels, Math.max(0, -saved.tokens))
+        this.#generated.inc(labels, usage.completionTokens)
+        this.#finished.inc({ ...labels, finish })
+      },
+      failed: (code) => {
+        this.#failed.inc({ code })
+      },
+    }
+  }
+
+  /** What the service knows already is asked for when somebody looks. */
+  #gauges(service: Pick<Service, 'status' | 'sideModels'>): void {
+    const status = () => service.status()
+    this.#gauge('kvfold_requests_running', 'Asks under way.', () => status().running)
+    this.#gauge('kvfold_requests_waiting', 'Asks in the queue.', () => status().queue.waiting)
+    this.#gauge('kvfold_queue_limit', 'Asks the queue takes.', () => status().queue.limit)
+    this.#gauge('kvfold_threads', 'Live conversations.', () => status().threads)
+    this.#gauge(
+      'kvfold_threads_damaged',
+      'Conversations that the store cannot give as they were.',
+      () => status().damaged.threads,
+    )
+    this.#gauge('kvfold_responses_damaged', 'Responses that cannot be given as they were.', () => status().damaged.responses)
+    const byModel = (name: string, help: string, figures: () => readonly (readonly [model: string, figure: number])[]) => {
+      new Gauge({
+        name,
+        help,
+        labelNames: [MODEL],
+        registers: [this.#registry],
+        collect() {
+          this.reset()
+          for (const [model, figure] of figures()) this.set({ [MODEL]: model }, figure)
+        },
+      })
+    }
+    const perModel = (name: string, help: string, value: (loaded: LoadedModel) => number | undefined) => {
+      byModel(name, help, () =>
+        status().models.flatMap(({ name: model, loaded }) => {
+          const figure = loaded === null ? undefined : value(loaded)
+          return figure === undefined ? [] : [[model, figure] as const]
+        }),
+      )
+    }
+    byModel('kvfold_model_loaded', 'Whether the model is in memory, those that only embed or rank too: 1 or 0.', () =>
+      [...service.sideModels(), ...status().models].map(({ name, state }) => [name, state === 'loaded' ? 1 : 0] as const),
+    )
+    perModel('kvfold_slots', 'Steps that run at once.', ({ slots }) => slots)
+    perModel('kvfold_cache_cells', 'Cells of the KV cache.', ({ cache }) => cache?.cells)
+    perModel('kvfold_cache_cells_used', 'Cells in use, parked ones included.', ({ cache }) => cache?.used)
+    perModel('kvfold_cache_cells_parked', 'Cells of text that is hidden or superseded now.', ({ cache }) => cache?.parked)
+    perModel(
+      'kvfold_tokens_submitted',
+      'Tokens submitted to decode since the model was loaded.',
+      ({ submitted }) => submitted ?? undefined,
+    )
+  }
+
+  /** Counted since the model was loaded, as counters that begin anew may be. */
+  #diskCache(service: Pick<Service, 'status'>): void {
+    const tiers = () =>
+      service.status().models.flatMap(({ name, loaded }) => {
+        const { refused = 0, onDisk = null } = loaded?.cache?.tiers ?? {}
+        return onDisk === null ? [] : [{ labels: { [MODEL]: name }, refused, onDisk }]
+      })
+    this.#counted(
+      'kvfold_disk_cache_refused_total',
+      'Saved sequences that were damaged, of another format or under another secret: deleted, and computed again.',
+      [MODEL],
+      () => tiers().map(({ labels, refused }) => [labels, refused]),
+    )
+    this.#counted(
+      'kvfold_disk_cache_lost_total',
+      'Sequences lost otherwise: not readable, deleted by another process (gone), given up for room (evicted), not written (failed).',
+      [MODEL, 'how'],
+      () =>
+        tiers().flatMap(({ labels, onDisk }) =>
+          (['unreadable', 'gone', 'evicted', 'failed'] as const).map((how) => [{ ...labels, how }, onDisk[how]] as const),
+        ),
+    )
+  }
+
+  /** Counted since the model was loaded. */
+  #sharedCache(service: Pick<Service, 'status'>): void {
+    this.#counted(
+      'kvfold_shared_cache_blocks_total',
+      'Blocks of cells in the folder of --shared-cache: read, written, given up for room (evicted), damaged and deleted (refused), not to be read or written (failed).',
+      [MODEL, 'how'],
+      () =>
+        service
+          .status()
+          .models.flatMap(({ name, loaded }) =>
+            Object.entries<number>({ ...loaded?.cache?.shared }).map(([how, count]) => [{ [MODEL]: name, how }, count] as const),
+          ),
+    )
+  }
+
+  /** Of the servers behind `--engine`, counted since they were named. */
+  #engines(service: Pick<Service, 'status'>): void {
+    const each = () =>
+      service
+        .status()
+        .models.flatMap(({ name: model, loaded }) =>
+          (loaded?.engines ?? []).map((engine) => ({ engine, labels: { [MODEL]: model, engine: engine.name } })),
+        )
+    const [labelNames, registers] = [[MODEL, 'engine'], [this.#registry]]
+    const gauge = (name: string, help: string, value: (engine: EngineStatus) => number) =>
+      new Gauge({
+        ...{ name, help, labelNames, registers },
+        collect() {
+          this.reset()
+          for (const { labels, engine } of each()) this.set(labels, value(engine))
+        },
+      })
+    const counter = (name: string, help: string, value: (engine: EngineStatus) => number) => {
+      this.#counted(name, help, labelNames, () => each().map(({ labels, engine }) => [labels, value(engine)]))
+    }
+    gauge('kvfold_engine_up', 'Whether the engine takes requests: 1 or 0.', ({ state }) => (state === 'up' ? 1 : 0))
+    gauge('kvfold_engine_requests_open', 'Requests under way there.', ({ open }) => open)
+    counter('kvfold_engine_requests_total', 'Requests sent there.', ({ requests }) => requests)
+    counter('kvfold_engine_failures_total', 'Requests that it failed.', ({ failures }) => failures)
+    counter('kvfold_engine_moved_total', 'Conversations that came from another engine.', ({ moved }) => moved)
+    counter('kvfold_engine_prompt_tokens_total', 'Tokens of prompts.', ({ prompt }) => prompt)
+    counter('kvfold_engine_prompt_tokens_cached_total', 'Those that it says it did not compute.', ({ cached }) => cached)
+    counter('kvfold_engine_prompt_tokens_expected_total', 'Those that we expected it not to.', ({ expected }) => expected)
+  }
+
+  #gauge(name: string, help: string, value: () => number): void {
+    new Gauge({
+      name,
+      help,
+      registers: [this.#registry],
+      collect() {
+        this.set(value())
+      },
+    })
+  }
+
+  /** One that is counted elsewhere, and read when it is asked for. */
+  #counted(
+    name: string,
+    help: string,
+    labelNames: readonly string[],
+    counts: () => readonly (readonly [labels: Record<string, string>, count: number])[],
+  ): void {
+    new Counter({
+      ...{ name, help, labelNames: [...labelNames], registers: [this.#registry] },
+      collect() {
+        this.reset()
+        for (const [labels, count] of counts()) this.inc(labels, count)
+      },
+    })
+  }
+
+  #histogram(name: string, help: string, buckets: readonly number[]): Histogram<typeof MODEL> {
+    return new Histogram({ name, help, labelNames: [MODEL], buckets: [...buckets], registers: [this.#registry] })
+  }
+
+  #counter<L extends string>(name: string, help: string, labelNames: readonly L[]): Counter<L> {
+    return new Counter({ name, help, labelNames: [...labelNames], registers: [this.#registry] })
+  }
+}
+
+type LoadedModel = NonNullable<ReturnType<Service['status']>['models'][number]['loaded']>
+
+const seconds = (milliseconds: number): number => milliseconds / 1000

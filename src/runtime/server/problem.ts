@@ -1,0 +1,94 @@
+/** Owns what an error becomes for a client: status, code and sentence; the dialects only write it down. */
+import type { FastifyError } from 'fastify'
+import { type ErrorCode, KvfoldError, type PromptSize, PromptTooLong } from '../core/errors.js'
+import { BrokenAnswer, waitAskedBy } from '../engine/elsewhere.js'
+import { Overloaded } from './ask.js'
+import { RateLimited } from './keys.js'
+
+export interface Problem {
+  readonly status: number
+  readonly code: ErrorCode
+  readonly message: string
+  /** The field it is about. */
+  readonly param: string | null
+  /** Of a prompt that is too long: its size; null where nobody knows it. */
+  readonly size: PromptSize | null
+  /** Seconds; only where trying again makes sense. */
+  readonly retryAfter: number | null
+  /** What of the answer there was when it broke off; null where it had not begun. Nothing of it is kept. */
+  readonly said: string | null
+  /** True: nobody meant a client to see this, so its message says nothing; the log has it. */
+  readonly unexpected: boolean
+}
+
+/** Seconds after which to ask another instance, or this one when it, its database or one of its engines is up again. */
+export const RETRY_AFTER = 5
+
+const AWAY: ReadonlySet<ErrorCode> = new Set(['server/closing', 'store/unreachable', 'remote/unreachable', 'remote/no-engine'])
+
+export function problemOf(error: unknown): Problem {
+  if (error instanceof KvfoldError) {
+    const { code, status, message } = error
+    const param = error instanceof FieldError ? error.param : null
+    const size = error instanceof PromptTooLong ? error.size : null
+    const said = error instanceof BrokenAnswer ? error.said.content : null
+    return { status, code, message, param, size, said, retryAfter: retryAfterOf(error), unexpected: false }
+  }
+  const status = isFastifyError(error) ? (error.statusCode ?? 500) : 500
+  if (isFastifyError(error) && status < 500) return fromFastify(error, status)
+  return {
+    status: 500,
+    code: 'internal/invariant',
+    message: 'Something went wrong inside the server; its log says what, beside the id of this request.',
+    param: null,
+    size: null,
+    said: null,
+    retryAfter: null,
+    unexpected: true,
+  }
+}
+
+function retryAfterOf(error: KvfoldError): number | null {
+  if (error instanceof Overloaded || error instanceof RateLimited) return error.retryAfter
+  if (AWAY.has(error.code)) return RETRY_AFTER
+  if (error.code !== 'remote/rate-limited' && error.code !== 'remote/overloaded') return null
+  // What the engine behind this server asks of it, its own clients had better do, too.
+  const asked = waitAskedBy(error)
+  return asked === null ? null : Math.ceil(asked)
+}
+
+function fromFastify(error: FastifyError, status: number): Problem {
+  const message = `${error.message.replace(/\.$/, '')}.`
+  const plain = { status, message, param: null, size: null, said: null, retryAfter: null, unexpected: false }
+  switch (status) {
+    case 404:
+      return { ...plain, code: 'server/not-found' }
+    case 413:
+      return { ...plain, code: 'server/too-large', message: 'The body is longer than this server takes; see --body-limit.' }
+    case 415:
+      return { ...plain, code: 'server/bad-media-type', message: 'Send the body as content-type: application/json.' }
+    default:
+      return { ...plain, code: 'server/bad-request' }
+  }
+}
+
+const isFastifyError = (error: unknown): error is FastifyError => error instanceof Error && 'statusCode' in error
+
+// Errors that one field of a request caused: what every dialect calls `param`.
+
+export class FieldError extends KvfoldError {
+  /** @param param the field as a client would write it, e.g. `messages[2].content` */
+  constructor(
+    readonly param: string,
+    message: string,
+    code: Extract<
+      ErrorCode,
+      'server/bad-request' | 'server/unsupported' | 'server/not-found' | 'model/not-found'
+    > = 'server/bad-request',
+  ) {
+    super(code, message)
+  }
+}
+
+/** A field that asks for what this server does not do. */
+export const unsupported = (param: string, message: string): FieldError => new FieldError(param, message, 'server/unsupported')

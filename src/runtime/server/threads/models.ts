@@ -1,0 +1,359 @@
+/** Owns which models are loaded: on demand, kept for a while, given up when another needs their memory. */
+import type { ConversationPorts } from '../../context/conversation.js'
+import { portsOf } from '../../context/ports.js'
+import type { CostlyFolds } from '../../context/fragment.js'
+import { invariant, KvfoldError } from '../../core/errors.js'
+import { type ConversationId, conversationId } from '../../core/ids.js'
+import type { Embedder } from '../../engine/embedder.js'
+import type { Engine, Sampling } from '../../engine/engine.js'
+import type { LlamaEngine } from '../../engine/llama.js'
+import type { EnginesElsewhere } from '../../engine/elsewhere.js'
+import { type Ask, closing } from '../ask.js'
+import type { ModelStatus } from './status.js'
+import type { Thread } from './thread.js'
+import { SILENT, AskEngine } from './ask-engine.js'
+
+/** An engine with what only some have. */
+export type ServedEngine = Engine &
+  Partial<
+    Pick<
+      LlamaEngine,
+      | 'abilities'
+      | 'cacheTotals'
+      | 'complete'
+      | 'erase'
+      | 'forgetHidden'
+      | 'format'
+      | 'ledger'
+      | 'model'
+      | 'refresh'
+      | 'submitted'
+      | 'residency'
+    > &
+      EnginesElsewhere
+  >
+
+export interface ModelSource {
+  /** What requests call it. */
+  readonly name: string
+  /** What else they may call it; `*`: whatever no model is called. Default: nothing. */
+  readonly aliases?: readonly string[]
+  /** Steps that its engine runs at once. */
+  readonly slots: number
+  /** @throws KvfoldError memory/insufficient when it would not fit beside what is loaded; nothing was taken then */
+  load(): Promise<ServedEngine>
+  /** Another engine of the same model that captures attention. Default: the model cannot be looked into here. @throws as `load`, attention/unavailable */
+  loadForAttention?(): Promise<ServedEngine>
+  /** An embedder beside the engine that `load` gave; it is disposed before the engine is. Default: the model makes no embeddings. */
+  embedder?(engine: ServedEngine): Promise<Embedder>
+}
+
+export interface ModelsOptions {
+  /** Milliseconds that a model nobody uses stays loaded. Default: for ever. */
+  readonly keepAliveMs?: number
+  /** The same of what is loaded to look at attention. Default: five minutes. */
+  readonly attentionKeepAliveMs?: number
+  /** Called before an engine is given back. */
+  readonly onLeave?: (engine: ServedEngine) => void
+}
+
+/** A loaded model in somebody's use: it stays loaded until `release`, which counts once. */
+export interface Lease {
+  readonly engine: ServedEngine
+  release(): void
+}
+
+const ATTENTION_KEEP_ALIVE = 5 * 60_000
+
+export class Models {
+  readonly #models: readonly ServedModel[]
+  /** What looks into them, by model; not served to anybody. */
+  readonly #attentionModels: ReadonlyMap<ServedModel, ServedModel>
+  #loading: Promise<unknown> = Promise.resolve()
+  #closed = false
+
+  constructor(
+    sources: readonly ModelSource[],
+    private readonly options: ModelsOptions = {},
+  ) {
+    const names = sources.flatMap(({ name, aliases = [] }) => [name, ...aliases])
+    const twice = names.find((name, at) => names.indexOf(name) < at)
+    if (twice !== undefined || sources.length === 0)
+      throw new KvfoldError(
+        'engine/bad-request',
+        twice === undefined ? 'There is no model to serve.' : `Two models are called ${twice}.`,
+      )
+    this.#models = sources.map((source) => new ServedModel(source, options.onLeave))
+    this.#attentionModels = new Map(
+      sources.flatMap((source, at) => {
+        if (source.loadForAttention === undefined) return []
+        const attentionModel = new ServedModel({ name: source.name, slots: 1, load: () => source.loadForAttention!() })
+        return [[this.#models[at]!, attentionModel] as const]
+      }),
+    )
+  }
+
+  get all(): readonly ServedModel[] {
+    return this.#models
+  }
+
+  /** The model of that name, as its own before an alias; without a name the first. @throws KvfoldError model/not-found */
+  pick(name?: string): ServedModel {
+    const called = (alias: string) => this.#models.find(({ aliases }) => aliases.includes(alias))
+    const model =
+      name === undefined ? this.#models[0] : (this.#models.find((each) => each.name === name) ?? called(name) ?? called('*'))
+    if (model !== undefined) return model
+    throw this.#missing(name)
+  }
+
+  /** The model that is called that itself: what a thread has an answer of. @throws KvfoldError model/not-found */
+  named(name: string): ServedModel {
+    const model = this.#models.find((each) => each.name === name)
+    if (model !== undefined) return model
+    throw this.#missing(name)
+  }
+
+  #missing(name: string | undefined): KvfoldError {
+    const names = this.#models.flatMap((each) => [each.name, ...each.aliases]).join(', ')
+    return new KvfoldError('model/not-found', `There is no model ${JSON.stringify(name)} here; the models are: ${names}.`)
+  }
+
+  /** The same model, to be leased for looking at attention. @throws KvfoldError attention/unavailable */
+  attentionModelOf(model: ServedModel): ServedModel {
+    const attentionModel = this.#attentionModels.get(model)
+    if (attentionModel !== undefined) return attentionModel
+    throw new KvfoldError(
+      'attention/unavailable',
+      `No attention of ${model.name} can be seen here: another server computes it, or this one was started with --attention off.`,
+    )
+  }
+
+  /** The model's engine, loaded if need be. @throws KvfoldError what loading throws, when nothing more can be given up for it */
+  async lease(model: ServedModel): Promise<Lease> {
+    model.users++
+    model.stopClock()
+    let released = false
+    const release = () => {
+      if (released) return
+      released = true
+      model.users--
+      model.idleSince = performance.now()
+      if (model.users === 0) this.#startClock(model)
+    }
+    try {
+      // One at a time: whether a model fits is known only when the one before it is in.
+      const loading =
+        model.engine === null
+          ? (this.#loading = this.#loading.then(
+              () => this.#load(model),
+              () => this.#load(model),
+            ))
+          : null
+      await loading
+      if (model.engine === null) throw closing()
+      return { engine: model.engine, release }
+    } catch (error) {
+      release()
+      throw error
+    }
+  }
+
+  /** Has whoever computed something of the conversation forget it: resolves when nothing is left in any tier of those that are loaded. */
+  async erase(conversation: ConversationId): Promise<void> {
+    const engines = [...this.#models, ...this.#attentionModels.values()].flatMap(({ engine }) =>
+      engine === null ? [] : [engine],
+    )
+    await Promise.all(
+      engines.map(async (engine) => {
+        if (engine.erase === undefined) engine.forget(conversation)
+        else await engine.erase(conversation)
+      }),
+    )
+  }
+
+  /** Gives all models back. Leases end with it. */
+  async close(): Promise<void> {
+    this.#closed = true
+    await this.#loading.catch(() => undefined)
+    await Promise.all([...this.#models, ...this.#attentionModels.values()].map((model) => model.unload()))
+  }
+
+  async #load(model: ServedModel): Promise<void> {
+    for (;;) {
+      if (this.#closed) throw closing()
+      if (model.engine !== null) return
+      try {
+        await model.load()
+        return
+      } catch (error) {
+        const short = error instanceof KvfoldError && error.code === 'memory/insufficient'
+        const victim = short ? this.#victimFor(model) : undefined
+        if (victim === undefined) throw error
+        await victim.unload()
+      }
+    }
+  }
+
+  /** Attention models go first; models that are served go only for one another. */
+  #victimFor(model: ServedModel): ServedModel | undefined {
+    const idle = (of: readonly ServedModel[]) =>
+      of.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
+    return idle([...this.#attentionModels.values()]) ?? (this.#models.includes(model) ? idle(this.#models) : undefined)
+  }
+
+  #startClock(model: ServedModel): void {
+    const { keepAliveMs, attentionKeepAliveMs = ATTENTION_KEEP_ALIVE } = this.options
+    const limit = this.#models.includes(model) ? keepAliveMs : attentionKeepAliveMs
+    if (limit !== undefined && model.engine !== null) model.startClock(limit)
+  }
+}
+
+export class ServedModel {
+  engine: ServedEngine | null = null
+  users = 0
+  /** As `performance.now` has it. */
+  idleSince = performance.now()
+  readonly #since = Math.floor(Date.now() / 1000)
+  #state: ModelStatus['state'] = 'unloaded'
+  #clock: NodeJS.Timeout | null = null
+  #embedder: Promise<Embedder> | null = null
+  #leaving: Promise<void> = Promise.resolve()
+
+  constructor(
+    private readonly source: ModelSource,
+    private readonly onLeave?: (engine: ServedEngine) => void,
+  ) {}
+
+  get name(): string {
+    return this.source.name
+  }
+
+  get aliases(): readonly string[] {
+    return this.source.aliases ?? []
+  }
+
+  get slots(): number {
+    return this.source.slots
+  }
+
+  get status(): ModelStatus {
+    const { engine, name, aliases, slots, users } = this
+    return {
+      name,
+      aliases,
+      state: this.#state,
+      since: this.#since,
+      running: users,
+      idleMs: users > 0 ? 0 : Math.round(performance.now() - this.idleSince),
+      loaded:
+        engine === null
+          ? null
+          : {
+              title: engine.info.model,
+              engine: engine.info.engine,
+              release: engine.info.release,
+              context: engine.info.context,
+              slots,
+              cache: engine.cacheTotals ?? null,
+              abilities: engine.abilities ?? null,
+              submitted: engine.submitted ?? null,
+              ends: endsOf(engine),
+              sampling: engine.samplingDefaults ?? null,
+              engines: engine.engines ?? null,
+              enginesProblem: engine.enginesProblem ?? null,
+            },
+    }
+  }
+
+  /** Made when it is first asked for, by whoever has a lease; null: there is none for this model. */
+  async embedder(): Promise<Embedder | null> {
+    if (this.engine === null || this.source.embedder === undefined) return null
+    this.#embedder ??= this.source.embedder(this.engine)
+    try {
+      return await this.#embedder
+    } catch (error) {
+      this.#embedder = null
+      throw error
+    }
+  }
+
+  async load(): Promise<void> {
+    this.#state = 'loading'
+    try {
+      await this.#leaving
+      this.engine = await this.source.load()
+      this.#state = 'loaded'
+    } catch (error) {
+      this.#state = 'unloaded'
+      throw error
+    }
+  }
+
+  async unload(): Promise<void> {
+    this.stopClock()
+    const { engine } = this
+    const embedder = this.#embedder
+    this.engine = this.#embedder = null
+    this.#state = 'unloaded'
+    if (engine !== null)
+      this.#leaving = this.#leaving.then(async () => {
+        await (await embedder?.catch(() => null))?.dispose()
+        this.onLeave?.(engine)
+        await engine.dispose()
+      })
+    await this.#leaving
+  }
+
+  startClock(milliseconds: number): void {
+    this.stopClock()
+    this.#clock = setTimeout(() => {
+      if (this.users === 0) void this.unload()
+    }, milliseconds).unref()
+  }
+
+  stopClock(): void {
+    if (this.#clock !== null) clearTimeout(this.#clock)
+    this.#clock = null
+  }
+}
+
+// The wiring of threads to engines that come and go.
+
+/** Ports that ask whatever engine the thread's model has at the time; whoever uses them holds a lease on it. */
+export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Thread) => ConversationPorts {
+  return (thread) => {
+    const id = conversationId(thread.id)
+    let known: { readonly engine: ServedEngine; readonly askEngine: AskEngine; readonly ports: ConversationPorts } | null = null
+    const live = () => {
+      const { engine } = models.named(thread.model)
+      invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
+      if (known?.engine === engine) return known
+      const askEngine = new AskEngine(engine, { ...SILENT, tenant: thread.tenant, variables: () => thread.runtime.variables })
+      // Kept, because they count the summaries to tell them apart, and know what was counted.
+      return (known = { engine, askEngine, ports: portsOf(askEngine, id) })
+    }
+    return {
+      snap: (messages, message, chars) => portsOf(live().askEngine, id, thread.definitions).snap!(messages, message, chars),
+      count: (...asked) => live().ports.count!(...asked),
+      get costlyFolds() {
+        return thread.runtime.costlyFolds ?? costlyFolds
+      },
+      get estimates() {
+        return live().engine.estimates ?? false
+      },
+      summarize: (text, focus, signal) => live().ports.summarize!(text, focus, signal),
+    }
+  }
+}
+
+/** What an ask is sampled with: what it says, over what the model's engine knows. Undefined: neither says anything. */
+export const samplingFor = ({ samplingDefaults }: ServedEngine, { sampling }: Pick<Ask, 'sampling'>): Sampling | undefined =>
+  samplingDefaults === undefined ? sampling : { ...samplingDefaults, ...sampling }
+
+/** The texts of the tokens that the model's texts begin and end with. */
+function endsOf({ model }: ServedEngine): NonNullable<ModelStatus['loaded']>['ends'] {
+  if (model === undefined) return null
+  const { bos, eos } = model.special
+  const text = (token: number | null) => (token === null ? null : model.detokenize([token], true))
+  return { bos: text(bos), eos: text(eos) }
+}

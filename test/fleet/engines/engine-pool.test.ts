@@ -1,0 +1,322 @@
+/** Several engines behind one: who is asked, who is left alone, and what becomes of a step whose engine dies. What engines compute is another test's. */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
+import { afterEach, describe, expect, it } from 'vitest'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
+import type { BrokenAnswer } from '../../../src/runtime/engine/elsewhere.js'
+import { RemoteEngine, type RemoteEngineOptions } from '../../../src/fleet/engines/remote.js'
+
+const chunk = (content: string, finish: string | null = null) =>
+  `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content }, finish_reason: finish }] })}\n\n`
+const usage = (prompt: number, cached: number) =>
+  `data: ${JSON.stringify({ choices: [], usage: { prompt_tokens: prompt, completion_tokens: 1, prompt_tokens_details: { cached_tokens: cached } } })}\n\ndata: [DONE]\n\n`
+
+/** Something that answers as an engine does. */
+interface Stub {
+  readonly url: string
+  readonly asked: IncomingMessage[]
+  healthy: boolean
+  /** It is there and says nothing. */
+  dumb: boolean
+  chat: (response: ServerResponse) => void
+  /** Nobody is there any more: open connections break. */
+  die(): Promise<void>
+  /** Nobody is there any more, and what was begun is not ended: the machine is cut off. */
+  vanish(): void
+}
+
+const stubs: Stub[] = []
+const engines: RemoteEngine[] = []
+
+async function stub(model = 'm'): Promise<Stub> {
+  const sockets = new Set<Socket>()
+  const server: Server = createServer((request, response) => {
+    request.resume().on('end', () => {
+      if (made.dumb) return
+      if (request.url === '/v1/models') response.end(JSON.stringify({ data: [{ id: model, max_model_len: 1000 }] }))
+      else if (request.url === '/health') response.writeHead(made.healthy ? 200 : 503).end()
+      else if (request.url === '/v1/chat/completions') {
+        made.asked.push(request)
+        made.chat(response.writeHead(200, { 'content-type': 'text/event-stream' }))
+      } else response.writeHead(404).end()
+    })
+  })
+  server.on('connection', (socket) => {
+    sockets.add(socket)
+    socket.on('close', () => sockets.delete(socket))
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const made: Stub = {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    asked: [],
+    healthy: true,
+    dumb: false,
+    chat: (response) => response.end(chunk('Nine.', 'stop') + usage(20, 0)),
+    vanish: () => {
+      server.close()
+      server.closeIdleConnections()
+    },
+    die: () => {
+      for (const socket of sockets) socket.destroy()
+      return new Promise((resolve) =>
+        server.close(() => {
+          resolve()
+        }),
+      )
+    },
+  }
+  stubs.push(made)
+  return made
+}
+
+async function connect(of: readonly Stub[], options: Partial<RemoteEngineOptions> = {}): Promise<RemoteEngine> {
+  const engine = await RemoteEngine.connect({
+    url: of[0]!.url,
+    engines: of.map(({ url }) => ({ url })),
+    // Looked after when the test says so.
+    healthEvery: 1e9,
+    ...options,
+  })
+  engines.push(engine)
+  return engine
+}
+
+afterEach(async () => {
+  await Promise.all(engines.splice(0).map((engine) => engine.dispose()))
+  await Promise.all(stubs.splice(0).map((each) => each.die()))
+})
+
+const request = (id: string, more: readonly string[] = []): EngineRequest => ({
+  conversation: conversationId(id),
+  messages: [
+    { role: 'user', content: `Which is ${id}?` },
+    ...more.map((content, at) => ({ role: at % 2 === 0 ? ('assistant' as const) : ('user' as const), content })),
+  ],
+})
+const stateOf = (engine: RemoteEngine) => engine.engines.map(({ state }) => state)
+
+/** An id whose conversation the engine at that place gets. */
+async function idFor(engine: RemoteEngine, at: number, what = 'question'): Promise<string> {
+  for (let count = 0; ; count++) {
+    const id = `${what} ${at} ${count}`
+    const { ledger } = await engine.respond(request(id)).reply
+    if (ledger.engine?.name === engine.engines[at]!.name) return id
+  }
+}
+
+describe('conversations', () => {
+  it('go to all engines, and stay where they are', async () => {
+    const engine = await connect([await stub(), await stub(), await stub()])
+    for (let count = 0; count < 30; count++) {
+      const { message, ledger } = await engine.respond(request(`${count}`)).reply
+      const next = await engine.respond(request(`${count}`, [message.content, 'Why?'])).reply
+      expect(next.ledger.engine?.name).toBe(ledger.engine?.name)
+    }
+    expect(engine.engines.map(({ requests }) => requests).every((requests) => requests >= 4)).toBe(true)
+    expect(engine.engines.reduce((sum, { requests }) => sum + requests, 0)).toBe(60)
+    expect(engine.engines.every(({ open, failures, moved }) => open + failures + moved === 0)).toBe(true)
+  })
+
+  it('are where another front with the same engines has them', async () => {
+    const all = [await stub(), await stub(), await stub()]
+    const [one, two] = [await connect(all), await connect([...all].reverse())]
+    for (let count = 0; count < 10; count++) {
+      const [here, there] = [await one.respond(request(`${count}`)).reply, await two.respond(request(`${count}`)).reply]
+      expect(there.ledger.engine?.name).toBe(here.ledger.engine?.name)
+    }
+  })
+
+  it('have what the engine reused beside what we expected on the ledger, and the sums in the status', async () => {
+    const all = [await stub()]
+    const engine = await connect(all)
+    all[0]!.chat = (response) => response.end(chunk('Nine.', 'stop') + usage(40, 0))
+    const first = await engine.respond(request('red')).reply
+    expect(first.ledger.engine).toEqual({ name: all[0]!.url, expected: 0, reported: 0 })
+    all[0]!.chat = (response) => response.end(chunk('Nine.', 'stop') + usage(60, 32))
+    const { ledger } = await engine.respond(request('red', ['Nine.', 'Why?'])).reply
+    expect(ledger.engine).toMatchObject({ reported: 32 })
+    expect(ledger.engine!.expected).toBeGreaterThan(30)
+    expect(ledger.engine!.expected).toBeLessThanOrEqual(41)
+    expect(engine.engines).toMatchObject([{ prompt: 100, cached: 32, expected: ledger.engine!.expected }])
+  })
+
+  it('are told to a router in between by a header that stays the same', async () => {
+    const all = [await stub()]
+    const engine = await connect(all, { sessionHeader: 'x-session-id' })
+    await engine.respond(request('red')).reply
+    await engine.respond(request('red', ['Nine.', 'Why?'])).reply
+    await engine.respond(request('blue')).reply
+    const [first, second, other] = all[0]!.asked.map(({ headers }) => headers['x-session-id'])
+    expect(first).toMatch(/^[\w-]{22}$/)
+    expect(second).toBe(first)
+    expect(other).not.toBe(first)
+    await expect(connect(all, { sessionHeader: 'a b' })).rejects.toMatchObject({ code: 'remote/bad-endpoint' })
+  })
+})
+
+describe('an engine that fails', () => {
+  it('before it said anything is left for the next, each once, and the conversation stays there', async () => {
+    const all = [await stub(), await stub(), await stub()]
+    const engine = await connect(all)
+    const id = await idFor(engine, 0)
+    await all[0]!.die()
+    const { ledger, message } = await engine.respond(request(id, ['Nine.', 'Why?'])).reply
+    expect(message.content).toBe('Nine.')
+    expect(ledger.engine?.name).not.toBe(all[0]!.url)
+    expect(ledger.engine?.expected).toBe(0)
+    const again = await engine.respond(request(id, ['Nine.', 'Why?', 'Nine.', 'Why?'])).reply
+    expect(again.ledger.engine?.name).toBe(ledger.engine?.name)
+    expect(engine.engines[0]).toMatchObject({ failures: 1 })
+    expect(engine.engines.reduce((sum, { moved }) => sum + moved, 0)).toBe(1)
+  })
+
+  it('after it said something is an error with what it said, and nobody else is asked', async () => {
+    const all = [await stub(), await stub()]
+    const engine = await connect(all)
+    const id = await idFor(engine, 1)
+    const before = all.map(({ asked }) => asked.length)
+    all[1]!.chat = (response) => {
+      response.write(chunk('Nine'))
+    }
+    const running = engine.respond(request(id, ['Nine.', 'Why?']))
+    const error = await (async () => {
+      for await (const event of running) if (event.type === 'text') await all[1]!.die()
+    })().catch((thrown: unknown) => thrown as BrokenAnswer)
+    expect(error).toMatchObject({ code: 'remote/broken-stream', said: { content: 'Nine' } })
+    await expect(running.reply).rejects.toBe(error)
+    expect(all.map(({ asked }) => asked.length)).toEqual([before[0], before[1]! + 1])
+    // The next step goes elsewhere, as if the broken one had never been.
+    const { ledger } = await engine.respond(request(id, ['Nine.', 'Why?'])).reply
+    expect(ledger).toMatchObject({ step: 1, engine: { name: all[0]!.url } })
+  })
+
+  it('without a word is noticed by looks: what was not answered goes elsewhere, and what was begun is an error', async () => {
+    const all = [await stub(), await stub()]
+    const engine = await connect(all, { healthEvery: 600 })
+    const [one, other] = [await idFor(engine, 0), await idFor(engine, 0, 'another question')]
+    const before = all[0]!.asked.length
+    all[0]!.chat = (response) => response.write(': nothing yet\n\n')
+    const unanswered = engine.respond(request(one, ['Nine.', 'Why?']))
+    await expect.poll(() => all[0]!.asked.length).toBe(before + 1)
+    all[0]!.chat = (response) => response.write(chunk('Nine'))
+    const begun = engine.respond(request(other, ['Nine.', 'Why?']))
+    for await (const event of begun) if (event.type === 'text') break
+    all[0]!.vanish()
+    expect((await unanswered.reply).ledger.engine?.name).toBe(all[1]!.url)
+    await expect(begun.reply).rejects.toMatchObject({ code: 'remote/unreachable', said: { content: 'Nine' } })
+  })
+
+  it('after it said nothing but that it begins, with nobody left to ask, says so and what to do', async () => {
+    const only = await stub()
+    const engine = await connect([only])
+    only.chat = (response) => {
+      response.flushHeaders()
+      setImmediate(() => void only.die())
+    }
+    await expect(engine.respond(request('a')).reply).rejects.toMatchObject({
+      code: 'remote/broken-stream',
+      message: expect.stringMatching(/no other engine is left to ask; ask again\.$/u) as string,
+    })
+  })
+
+  it('everywhere is the error of the last, after each was asked once; a request that is wrong is asked once', async () => {
+    const all = [await stub(), await stub(), await stub()]
+    const engine = await connect(all)
+    for (const each of all)
+      each.chat = (response) => response.end(`data: ${JSON.stringify({ error: { message: 'Oh.', code: 500 } })}\n\n`)
+    await expect(engine.respond(request('red')).reply).rejects.toMatchObject({ code: 'remote/failed' })
+    expect(all.map(({ asked }) => asked.length)).toEqual([1, 1, 1])
+    for (const each of all)
+      each.chat = (response) => response.end(`data: ${JSON.stringify({ error: { message: 'No.', code: 400 } })}\n\n`)
+    await expect(engine.respond(request('blue')).reply).rejects.toMatchObject({ code: 'remote/refused' })
+    expect(all.reduce((sum, { asked }) => sum + asked.length, 0)).toBe(4)
+  })
+
+  it('is down after two looks, gets nothing, and is up again after one', async () => {
+    const all = [await stub(), await stub()]
+    const engine = await connect(all)
+    all[0]!.healthy = false
+    await engine.checkEngines()
+    expect(stateOf(engine)).toEqual(['up', 'up'])
+    await engine.checkEngines()
+    expect(stateOf(engine)).toEqual(['down', 'up'])
+    expect(engine.engines[0]!.problem).toContain('takes no requests now')
+    for (let count = 0; count < 8; count++) await engine.respond(request(`${count}`)).reply
+    expect(all.map(({ asked }) => asked.length)).toEqual([0, 8])
+    all[1]!.healthy = false
+    await engine.checkEngines()
+    await engine.checkEngines()
+    await expect(engine.respond(request('red')).reply).rejects.toMatchObject({
+      ...{ code: 'remote/no-engine', status: 503 },
+      message: expect.stringMatching(/No engine takes requests: .* is down .*; .* is down/) as string,
+    })
+    all[0]!.healthy = true
+    await engine.checkEngines()
+    expect(stateOf(engine)).toEqual(['up', 'down'])
+    await engine.respond(request('red')).reply
+    expect(all[0]!.asked).toHaveLength(1)
+  })
+})
+
+describe('the list of engines', () => {
+  it('may have some that are not there yet, and one of another model is not used', async () => {
+    const [there, other] = [await stub(), await stub('n')]
+    const gone = await stub()
+    await gone.die()
+    const engine = await connect([there, other, gone])
+    expect(stateOf(engine)).toEqual(['up', 'down', 'down'])
+    expect(engine.engines[1]!.problem).toContain('serves n, and the others m')
+    await expect(connect([gone])).rejects.toMatchObject({ code: 'remote/unreachable' })
+    const named = await connect([there], { engines: [{ url: there.url }, { url: other.url, model: 'n' }] })
+    expect(stateOf(named)).toEqual(['up', 'up'])
+    await expect(connect([there, there])).rejects.toMatchObject({ code: 'remote/bad-endpoint' })
+  })
+
+  it('does not hold the start up by those that say nothing: two seconds after the first, and they come when they speak', async () => {
+    const [there, dumb] = [await stub(), await stub()]
+    dumb.dumb = true
+    const begun = performance.now()
+    const engine = await connect([dumb, there], { healthEvery: 200 })
+    expect(performance.now() - begun).toBeGreaterThan(1900)
+    expect(performance.now() - begun).toBeLessThan(3500)
+    expect(stateOf(engine)).toEqual(['down', 'up'])
+    expect(engine.engines[0]!.problem).toContain('did not say what it is within 2 s')
+    expect((await engine.respond(request('now')).reply).ledger.engine?.name).toBe(there.url)
+    dumb.dumb = false
+    await expect.poll(() => stateOf(engine), { timeout: 5000 }).toEqual(['up', 'up'])
+  })
+
+  it('changes while it is used: newcomers are asked, and what drains or leaves finishes what it has', async () => {
+    const all = [await stub(), await stub()]
+    const engine = await connect(all)
+    const id = await idFor(engine, 0)
+    let finish = () => undefined as unknown
+    all[0]!.chat = (response) => {
+      response.write(chunk('Ni'))
+      finish = () => response.end(chunk('ne.', 'stop') + usage(20, 0))
+    }
+    const running = engine.respond(request(id, ['Nine.', 'Why?']))
+    for await (const event of running) {
+      if (event.type !== 'text' || event.text !== 'Ni') continue
+      await engine.setEngines([
+        { url: all[0]!.url, drain: true },
+        { url: all[1]!.url, weight: 2 },
+      ])
+      expect(engine.engines).toMatchObject([
+        { state: 'draining', open: 1 },
+        { state: 'up', weight: 2 },
+      ])
+      finish()
+    }
+    expect((await running.reply).ledger.engine?.name).toBe(all[0]!.url)
+    const moved = await engine.respond(request(id, ['Nine.', 'Why?', 'Nine.', 'Why?'])).reply
+    expect(moved.ledger.engine?.name).toBe(all[1]!.url)
+    const third = await stub()
+    await engine.setEngines([{ url: third.url }])
+    expect(engine.engines).toMatchObject([{ name: third.url, state: 'up', model: 'm' }])
+    expect((await engine.respond(request(id)).reply).ledger.engine?.name).toBe(third.url)
+    await expect(engine.setEngines([])).rejects.toMatchObject({ code: 'remote/bad-endpoint' })
+    expect(engine.engines).toHaveLength(1)
+  })
+})

@@ -1,0 +1,46 @@
+/** Two fronts, a database and several engines that die while clients talk: what was acknowledged is there, nothing twice, and clients know what to do. The long run cuts networks, too. */
+import { execFile } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { afterAll, describe, expect, it } from 'vitest'
+import { noPostgres } from '../../support/postgres.js'
+import { noNamespaces } from './network.js'
+import { type Report, run } from './run.js'
+
+const isLong = process.env['KVFOLD_LONG'] !== undefined
+const noNetworks = isLong ? noNamespaces() : 'only in the long run'
+
+if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)
+
+describe.skipIf(noPostgres !== null)('a fleet', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvfold-fleet-report-'))
+  afterAll(() => {
+    rmSync(folder, { recursive: true })
+  })
+
+  const expectWhole = (report: Report) => {
+    expect(report.wrong).toEqual([])
+    const { answer = 0, response = 0 } = report.acknowledged
+    expect(answer).toBeGreaterThan(0)
+    expect(response).toBeGreaterThan(0)
+  }
+
+  it('whose processes die and stand still loses nothing', { timeout: 180_000 }, async () => {
+    const [seed, seconds] = [Number(process.env['KVFOLD_SEED'] ?? 5), isLong ? 60 : 6]
+    const size = { clients: 4, engines: 2, faults: isLong ? 15 : 3 }
+    expectWhole(await run({ ...size, seed, seconds, network: 'loopback', say: () => undefined }))
+  })
+
+  it.skipIf(noNetworks !== null)('whose machines are cut off and lost loses nothing', { timeout: 600_000 }, async () => {
+    const file = join(folder, 'report.json')
+    const words = ['--import', 'tsx', join(import.meta.dirname, 'main.ts'), '--write', file]
+    const seed = ['--seed', process.env['KVFOLD_SEED'] ?? String(Date.now() % 100_000)]
+    const { stderr } = await promisify(execFile)(process.execPath, [...words, ...seed]).catch(
+      (error: unknown) => error as { stderr: string },
+    )
+    expect(existsSync(file), stderr).toBe(true)
+    expectWhole(JSON.parse(readFileSync(file, 'utf8')) as Report)
+  })
+})

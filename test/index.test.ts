@@ -1,0 +1,51 @@
+/** The public API: the exports of `kvfold` and `kvfold/lab`, no more and no fewer. */
+import { expect, it } from 'vitest'
+import * as kvfold from '../src/index.js'
+import * as lab from '../src/lab/index.js'
+
+it('exports what it promises', () => {
+  expect(Object.keys(kvfold).sort()).toEqual([
+    'CONTRACTS',
+    'ChatFormat',
+    'Conversation',
+    'Embedder',
+    'KvfoldError',
+    'LlamaEngine',
+    'MAX_CALLS',
+    'RemoteEngine',
+    'Reranker',
+    'Session',
+    'UFold',
+    'UFoldSession',
+    'attentionPlan',
+    'builtinModel',
+    'contextTools',
+    'conversationId',
+    'errorTable',
+    'fragmentId',
+    'freshConversation',
+    'isModelUri',
+    'openNative',
+    'plain',
+    'portsOf',
+    'resolveModel',
+    'sculptor',
+    'searchId',
+    'sharedCells',
+    'synthesizeModel',
+    'systemPrompts',
+  ])
+})
+
+it('exports of the laboratory what it promises', () => {
+  expect(Object.keys(lab).sort()).toEqual([
+    'compareSpans',
+    'findingOf',
+    'interferenceOf',
+    'ownWords',
+    'piSample',
+    'studyValues',
+    'valueArrays',
+    'wordsFrom',
+  ])
+})

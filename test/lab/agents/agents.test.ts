@@ -1,0 +1,408 @@
+/** What each agent sends at each step, what it makes of the replies, and how it ends. */
+import { describe, expect, it, vi } from 'vitest'
+import { ScriptedEngine } from '../../support/scripted.js'
+import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
+import { agentKinds, type AgentKind, type AgentSetting, type TextEmbedder } from '../../../src/lab/agent.js'
+import { embeddingAgents, isBuiltinTrained, openAgent } from '../../../src/lab/agents/open.js'
+import { Recorder } from '../../../src/lab/recorder.js'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
+import { sample, settingOn, task, TEXT, transcript, wordEmbedder } from '../support/agents-material.js'
+
+const golden = (name: string) => `../../golden/eval/agents/${name}.txt`
+const json = (value: unknown): ScriptedReply => ({ content: JSON.stringify(value) })
+const addition = (text: string) => ({ event: 'ADD', id: '', text })
+
+/** An agent's run on a script, recorded. */
+async function run(
+  kind: AgentKind,
+  said: readonly ScriptedReply[],
+  { options = {}, context, ...change }: Partial<AgentSetting> & { options?: Record<string, unknown>; context?: number } = {},
+) {
+  const engine = new ScriptedEngine(said, context === undefined ? {} : { context })
+  const recorder = new Recorder(engine)
+  const answered = await openAgent(kind, options).answer(settingOn(recorder, { embedder: wordEmbedder, ...change }))
+  return { engine, recorder, answered, transcript: transcript(engine, said) }
+}
+
+const fold: readonly ScriptedReply[] = [
+  {
+    calls: [
+      { name: 'fragment_context', arguments: { start_marker: 'In the year 1800', end_marker: 'black.', num_fragments: 3 } },
+    ],
+  },
+  {
+    calls: [
+      { name: 'search_context', arguments: { query: 'keeper' } },
+      { name: 'fold_fragment', arguments: { fragment_id: 'f00000' } },
+    ],
+  },
+  { content: 'She is called Orla.' },
+]
+/** Of three parts. */
+const facts: readonly ScriptedReply[] = [
+  json({ facts: ['The hat was red in 1800.', 'The boat was green in 1801.'] }),
+  json({ decisions: [addition('The hat was red in 1800.'), addition('The boat was green in 1801.')] }),
+  { content: '```json\n{"facts": ["The hat was grey in 1810.", "The keeper is called Orla."]}\n```' },
+  json({
+    decisions: [
+      { event: 'UPDATE', id: '0', text: 'The hat was red in 1800 and grey in 1810.' },
+      { event: 'DELETE', id: '1', text: '' },
+      addition('The keeper is called Orla.'),
+      { event: 'NONE', id: '0', text: '' },
+      { event: 'UPDATE', id: '7', text: 'Of nothing that is stored.' },
+      { event: 'ADD', id: '', text: ' ' },
+    ],
+  }),
+  { content: 'There are no facts here.' },
+  { content: 'Orla.' },
+]
+
+describe('what agents ask', () => {
+  it('plain: the sample as it is, once', async () => {
+    const { transcript, answered, recorder } = await run('plain', [{ content: 'Orla.' }], { contract: 'splice' })
+    await expect(transcript).toMatchFileSnapshot(golden('plain'))
+    expect(answered).toEqual({ answer: 'Orla.', end: 'stop', calls: [], refusedCalls: 0, details: {} })
+    expect(recorder.work.steps).toBe(1)
+  })
+
+  it('sculptor: the prompt of the task, six tools, a call to begin with', async () => {
+    const { transcript, answered, recorder } = await run('sculptor', fold)
+    await expect(transcript).toMatchFileSnapshot(golden('sculptor'))
+    expect(answered).toEqual({
+      answer: 'She is called Orla.',
+      end: 'stop',
+      calls: [
+        { step: 0, name: 'fragment_context', failed: false, modifies: true },
+        { step: 1, name: 'search_context', failed: false, modifies: false },
+        { step: 1, name: 'fold_fragment', failed: true, modifies: false },
+      ],
+      refusedCalls: 0,
+      details: { fragments: 3, folded: 0, summarised: 0 },
+    })
+    expect(recorder.talks).toHaveLength(1)
+  })
+
+  it('rag-bm25: the best chunks first, and nothing else of the text', async () => {
+    const options = { chunkTokens: 24, retrievedTokens: 60 }
+    const { transcript, answered } = await run('rag-bm25', [{ content: 'Orla.' }], { options })
+    await expect(transcript).toMatchFileSnapshot(golden('rag-bm25'))
+    expect(/Passages:\n\n(.*)\n/u.exec(transcript)![1]).toContain('called Orla')
+    expect(answered.details).toMatchObject({ contextTokens: 436, chunks: 20, passages: 3 })
+  })
+
+  it('rag-dense: the same by likeness', async () => {
+    const options = { chunkTokens: 24, retrievedTokens: 60, queryPrefix: 'Query: ' }
+    const { transcript, answered } = await run('rag-dense', [{ content: 'Orla.' }], { options })
+    await expect(transcript).toMatchFileSnapshot(golden('rag-dense'))
+    expect(answered.details).toMatchObject({ chunks: 20, passages: 3, embeddedTexts: 21 })
+  })
+
+  it('memagent: part by part with the memory so far, then the memory alone', async () => {
+    const said = ['Nothing yet.', 'The keeper is called Orla.', 'Still Orla.', 'Orla.'].map((content) => ({ content }))
+    const { transcript, answered, engine } = await run('memagent', said, { options: { chunkTokens: 150 } })
+    await expect(transcript).toMatchFileSnapshot(golden('memagent'))
+    expect(answered).toMatchObject({
+      answer: 'Orla.',
+      details: { contextTokens: 436, trimmedTokens: 0, parts: 3, memoriesCutOff: 0 },
+    })
+    const parts = engine.requests
+      .slice(0, 3)
+      .map(({ messages }) => /Next part:\n([\s\S]*)\n\nThe new memory:/u.exec(messages[0]!.content)![1])
+    expect(parts.join(' ')).toBe(TEXT.trim())
+    expect(engine.requests[3]!.messages[0]!.content).not.toContain('In the year')
+  })
+
+  it('mem0: facts of each part, what they change, and an answer from those found again', async () => {
+    const { transcript, answered } = await run('mem0', facts, { options: { chunkTokens: 150, nearest: 2 } })
+    await expect(transcript).toMatchFileSnapshot(golden('mem0'))
+    expect(answered).toMatchObject({
+      answer: 'Orla.',
+      details: {
+        parts: 3,
+        facts: 4,
+        added: 3,
+        updated: 1,
+        deleted: 1,
+        kept: 1,
+        ignored: 2,
+        unreadable: 1,
+        stored: 2,
+        retrieved: 2,
+      },
+    })
+  })
+})
+
+describe('options', () => {
+  it('are the paper’s unless said otherwise', () => {
+    expect(Object.fromEntries(agentKinds.map((kind) => [kind, openAgent(kind).options]))).toEqual({
+      plain: {},
+      sculptor: { prompt: 'task', maxCalls: 20, firstStep: 'required', hints: false },
+      'rag-bm25': {
+        ...{ chunkTokens: 200, retrievedTokens: 1500, query: 'question', endTokens: 500 },
+        ...{ terms: 'words', k1: 1.5, b: 0.75, epsilon: 0.25 },
+      },
+      'rag-dense': { chunkTokens: 200, retrievedTokens: 1500, query: 'question', endTokens: 500, queryPrefix: '' },
+      memagent: { contextTokens: 120_000, chunkTokens: 5000, newTokens: 1024, endTokens: 500 },
+      mem0: { chunkTokens: 5000, nearest: 5, retrieved: 100, newTokens: 1024, schema: true, endTokens: 500 },
+    })
+  })
+
+  it.each([
+    ['rag-bm25', { chunks: 3 }, 'chunks'],
+    ['memagent', { chunkTokens: 0 }, 'chunkTokens'],
+    ['plain', { prompt: 'pi-llm' }, 'prompt'],
+    ['sculptor', { prompt: 'poem' }, 'prompt'],
+  ] as const)('that %s cannot use are named: %j', (kind, options, name) => {
+    expect(() => openAgent(kind, options)).toThrow(
+      expect.objectContaining({ code: 'eval/bad-agent', message: expect.stringContaining(name) as unknown }),
+    )
+  })
+
+  it('cannot make an agent that is none', () => {
+    expect(() => openAgent('react' as AgentKind)).toThrow(expect.objectContaining({ code: 'eval/bad-agent' }))
+    expect(() => openAgent('toString' as AgentKind)).toThrow(/There is no agent "toString"/u)
+  })
+
+  it('change what they say: sculptor’s prompt and calls', async () => {
+    const calls = Array.from({ length: 2 }, () => ({ name: 'search_context', arguments: { query: 'hat' } }))
+    const options = { prompt: 'general', maxCalls: 1, firstStep: 'auto' }
+    const { answered, engine } = await run('sculptor', [{ calls }, { content: 'Orla.' }], { options })
+    expect(engine.requests[0]!.messages[0]!.content).toContain('looks after your own context')
+    expect(engine.requests.map(({ toolChoice }) => toolChoice)).toEqual(['auto', 'none'])
+    expect(answered).toMatchObject({ refusedCalls: 1, calls: [{ step: 0, name: 'search_context', failed: false }] })
+  })
+
+  it('change what they say: the query is made of the text’s ends', async () => {
+    const asked: string[] = []
+    const embedder: TextEmbedder = {
+      name: 'spy',
+      embed: (texts, signal) => (asked.push(texts[0]!), wordEmbedder.embed(texts, signal)),
+    }
+    const ends = { query: 'ends', endTokens: 23, chunkTokens: 24 }
+    await run('rag-dense', [{ content: '' }], { embedder, options: ends })
+    await run('rag-dense', [{ content: '' }], {
+      embedder,
+      options: { ...ends, query: 'question' },
+      sample: { ...sample, question: ' ' },
+    })
+    await run('rag-dense', [{ content: '' }], { embedder, options: { ...ends, query: 'question' } })
+    const both = /^In the year 1800 [^\n]*was green\.\nIn the year 1838 [^\n]*was grey\.$/u
+    expect(asked).toEqual([expect.stringMatching(both), expect.stringMatching(both), sample.question])
+  })
+
+  it('change what they say: schemas are left out, terms are characters', async () => {
+    const { engine } = await run('mem0', [json({ facts: [] }), { content: '' }], { options: { schema: false } })
+    expect(engine.requests.map(({ schema }) => schema)).toEqual([undefined, undefined])
+    const { transcript } = await run('rag-bm25', [{ content: '' }], {
+      options: { terms: 'characters', chunkTokens: 24, retrievedTokens: 24 },
+    })
+    expect(transcript).toContain('Passages:')
+  })
+})
+
+describe('the sculptor’s steps', () => {
+  it('are those of the record, summaries and failed summaries among them', async () => {
+    const said: ScriptedReply[] = [
+      {
+        calls: [
+          { name: 'fragment_context', arguments: { start_marker: 'In the year 1800', end_marker: 'grey.', num_fragments: 2 } },
+        ],
+      },
+      { calls: [{ name: 'summarize_fragment', arguments: { fragment_id: '', focus: 'names' } }] },
+      { content: 'A summary.' },
+      { calls: [{ name: 'search_context', arguments: { query: 'Orla' } }] },
+      { content: 'Orla.' },
+    ]
+    const engine = new ScriptedEngine((request, step) => {
+      const reply = said[step]!
+      const id = request.messages.at(-1)?.content.match(/\bf[0-9a-f]{5}\b/u)?.[0] ?? ''
+      return {
+        ...reply,
+        ...(reply.calls === undefined
+          ? {}
+          : {
+              calls: reply.calls.map((call) => ({
+                ...call,
+                arguments: { ...call.arguments, ...(step === 1 ? { fragment_id: id } : {}) },
+              })),
+            }),
+      }
+    })
+    const recorder = new Recorder(engine)
+    const answered = await openAgent('sculptor').answer(settingOn(recorder))
+    expect(answered.calls.map(({ step, name }) => [step, name])).toEqual([
+      [0, 'fragment_context'],
+      [1, 'summarize_fragment'],
+      [3, 'search_context'],
+    ])
+    const steps = recorder.talks.flatMap((talk) => talk.steps)
+    expect(steps.map(({ place, ledger }) => [place, ledger.kind])).toEqual([
+      [0, 'answer'],
+      [1, 'answer'],
+      [3, 'answer'],
+      [4, 'answer'],
+      [2, 'summary'],
+    ])
+    expect(answered.details).toEqual({ fragments: 2, folded: 0, summarised: 1 })
+  })
+})
+
+describe('embedders', () => {
+  it.each(embeddingAgents)('are what %s cannot do without', async (kind) => {
+    await expect(openAgent(kind).answer(settingOn(new ScriptedEngine([])))).rejects.toMatchObject({
+      code: 'eval/bad-agent',
+      message: /--embedder/u,
+    })
+  })
+
+  it.each(embeddingAgents)('that fail are errors of %s', async (kind) => {
+    const embedder: TextEmbedder = { name: 'broken', embed: () => Promise.reject(new KvfoldError('native/failed', 'No.')) }
+    await expect(run(kind, facts, { embedder })).rejects.toMatchObject({ code: 'native/failed' })
+  })
+})
+
+describe('the window', () => {
+  it.each(['plain', 'sculptor'] as const)('of %s is full when it does not hold the sample', async (kind) => {
+    await expect(run(kind, fold, { window: 200 })).rejects.toMatchObject({ code: 'context/full' })
+    await expect(run(kind, fold, { context: 200 })).rejects.toMatchObject({ code: 'context/full' })
+  })
+
+  it('limits the answer to what is left of it', async () => {
+    const { engine } = await run('plain', [{ content: 'Orla.' }], { window: 480 })
+    const prompt = engine.count(sample.messages, [])
+    expect(engine.requests[0]!.maxTokens).toBe(480 - prompt)
+    expect(480 - prompt).toBeLessThan(task.maxTokens)
+  })
+
+  it('of retrieving agents holds fewer passages', async () => {
+    const wide = await run('rag-bm25', [{ content: '' }], { options: { chunkTokens: 24 } })
+    const narrow = await run('rag-bm25', [{ content: '' }], { options: { chunkTokens: 24 }, window: 240 })
+    expect(wide.answered.details['passages']).toBe(20)
+    expect(narrow.answered.details['passages']).toBeLessThan(8)
+    const room = 240 - narrow.engine.count(narrow.engine.requests[0]!.messages, [])
+    expect(room).toBeGreaterThanOrEqual(60)
+    expect(room).toBeLessThan(60 + 24)
+    await expect(run('rag-bm25', [{ content: '' }], { window: 90 })).rejects.toMatchObject({
+      code: 'context/full',
+      message: /no room/u,
+    })
+  })
+
+  it('of reading agents holds smaller parts', async () => {
+    const said = Array.from({ length: 40 }, () => ({ content: 'Orla it is.' }))
+    const options = { newTokens: 40 }
+    const { answered, engine } = await run('memagent', said, { options, window: 260 })
+    expect(answered.details['parts']).toBeGreaterThan(2)
+    for (const request of engine.requests)
+      expect(engine.count(request.messages, []) + request.maxTokens!).toBeLessThanOrEqual(260)
+    const none = said.map(() => json({ facts: [] }))
+    const mem0 = await run('mem0', none, { options, window: 260 })
+    expect(mem0.answered.details['parts']).toBeGreaterThan(2)
+    for (const kind of ['memagent', 'mem0'] as const)
+      await expect(run(kind, said, { options, window: 120 })).rejects.toMatchObject({ code: 'context/full', message: /no room/u })
+  })
+
+  it('that is never full loses the middle of a text that is longer than memagent reads', async () => {
+    const said = Array.from({ length: 3 }, () => ({ content: 'So.' }))
+    const { answered, engine } = await run('memagent', said, { options: { contextTokens: 100 } })
+    expect(answered.details).toMatchObject({ contextTokens: 436, parts: 1 })
+    expect(answered.details['trimmedTokens']).toBeGreaterThanOrEqual(336)
+    const shown = engine.requests[0]!.messages[0]!.content
+    expect(shown).toContain('In the year 1800')
+    expect(shown).toContain('In the year 1839')
+    expect(shown).not.toContain('Orla')
+  })
+})
+
+describe('the end of an agent', () => {
+  const scripts: Readonly<Record<AgentKind, readonly ScriptedReply[]>> = {
+    plain: [{ content: 'a' }],
+    sculptor: fold,
+    'rag-bm25': [{ content: 'a' }],
+    'rag-dense': [{ content: 'a' }],
+    memagent: Array.from({ length: 4 }, () => ({ content: 'a' })),
+    mem0: facts,
+  }
+  const options: Readonly<Partial<Record<AgentKind, Record<string, unknown>>>> = {
+    memagent: { chunkTokens: 150 },
+    mem0: { chunkTokens: 150 },
+  }
+  const each = agentKinds.flatMap((kind) => Array.from({ length: scripts[kind].length }, (_, step) => [kind, step] as const))
+
+  it.each(each)('of %s is a cancelled one when the caller stops its step %i', async (kind, at) => {
+    const stop = new AbortController()
+    const engine = new ScriptedEngine((_, step) => {
+      if (step === at) stop.abort()
+      return scripts[kind][step]!
+    })
+    const agent = openAgent(kind, options[kind] ?? {})
+    const setting = settingOn(engine, { embedder: wordEmbedder, signal: stop.signal })
+    const answered = await agent.answer(setting)
+    expect(answered.end).toBe('cancelled')
+    expect(engine.requests.length).toBeLessThanOrEqual(at + 1)
+  })
+
+  it.each(agentKinds)('of %s is a cancelled one when it was stopped before it began', async (kind) => {
+    const engine = new ScriptedEngine([])
+    const answered = await openAgent(kind).answer(settingOn(engine, { embedder: wordEmbedder, signal: AbortSignal.abort() }))
+    expect(answered).toMatchObject({ answer: '', end: 'cancelled' })
+    expect(engine.requests).toHaveLength(0)
+  })
+
+  it.each(agentKinds)('of %s is an error when somebody else cancels its step', async (kind) => {
+    const engine = new ScriptedEngine((_, step) => ({ ...scripts[kind][step]!, finish: 'cancelled' }))
+    await expect(openAgent(kind).answer(settingOn(engine, { embedder: wordEmbedder }))).rejects.toMatchObject({
+      code: 'engine/cancelled',
+    })
+  })
+
+  it.each(each)('of %s is the engine’s error when step %i fails', async (kind, at) => {
+    const engine = new ScriptedEngine((_, step) => {
+      if (step === at) throw new KvfoldError('remote/overloaded', 'Later.')
+      return scripts[kind][step]!
+    })
+    const failing = openAgent(kind, options[kind] ?? {}).answer(settingOn(engine, { embedder: wordEmbedder }))
+    await expect(failing).rejects.toMatchObject({ code: 'remote/overloaded' })
+  })
+
+  it.each(each)('of %s leaves no conversation behind, also when step %i fails', async (kind, at) => {
+    const engine = new ScriptedEngine((_, step) => {
+      if (step === at) throw new Error('Broken.')
+      return scripts[kind][step]!
+    })
+    const forget = vi.spyOn(engine, 'forget')
+    await openAgent(kind, options[kind] ?? {})
+      .answer(settingOn(engine, { embedder: wordEmbedder }))
+      .catch(() => undefined)
+    const used = new Set(engine.requests.map(({ conversation }) => conversation))
+    expect(new Set(forget.mock.calls.map(([conversation]) => conversation))).toEqual(used)
+    for (const conversation of used) expect(conversation).toMatch(/^run-0\//u)
+  })
+
+  it('of an answer that was cut off says so', async () => {
+    const cut: ScriptedReply = { content: 'Or', finish: 'length' }
+    expect((await run('plain', [cut])).answered.end).toBe('length')
+    expect((await run('rag-bm25', [cut])).answered.end).toBe('length')
+    const { answered } = await run('memagent', [cut, { content: 'Orla' }])
+    expect(answered).toMatchObject({ end: 'stop', details: { memoriesCutOff: 1, memoryTokens: 1 } })
+  })
+
+  it('is the same for samples that run at once', async () => {
+    const agent = openAgent('memagent', { chunkTokens: 150 })
+    const engine = new ScriptedEngine(({ conversation }) => ({ content: `memory of ${conversation}` }))
+    const names = ['s1', 's2', 's3']
+    const all = await Promise.all(names.map((name) => agent.answer(settingOn(engine, { name }))))
+    expect(all.map(({ answer }) => answer)).toEqual(names.map((name) => `memory of ${name}/answer`))
+    for (const { conversation, messages } of engine.requests) {
+      const [name = ''] = conversation.split('/')
+      for (const other of names) if (other !== name) expect(messages[0]!.content).not.toContain(other)
+    }
+  })
+})
+
+it('the built-in model was trained for two agents on one task', () => {
+  expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'pi-llm'))).toEqual(['plain', 'sculptor'])
+  expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'needles'))).toEqual(['plain', 'sculptor'])
+  expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'frames'))).toEqual([])
+})

@@ -1,0 +1,63 @@
+import { expect, it } from 'vitest'
+import { COMPRESS, compressed, Rounds } from '../../../src/lab/agents/rounds.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
+import { ScriptedEngine } from '../../support/scripted.js'
+
+const look = {
+  definition: { name: 'look', description: 'Looks.', parameters: { type: 'object', properties: {} } },
+  execute: ({ at }: Readonly<Record<string, unknown>>) => `found ${String(at)}`,
+}
+
+/** Of each step the text that it was shown, calls and results of the last step aside. */
+async function shownBy(directives: readonly string[]) {
+  const requests: EngineRequest[] = []
+  const engine = new ScriptedEngine((request) => {
+    requests.push(request)
+    const content = directives[requests.length - 1]
+    return content === undefined
+      ? { content: 'Done.' }
+      : { content, calls: [{ name: 'look', arguments: { at: requests.length } }] }
+  })
+  const rounds = new Rounds({ engine, id: conversationId('folding'), kind: 'agentfold', clientTools: [look] })
+  expect(await rounds.ask('What is there?')).toMatchObject({ answer: 'Done.', end: 'stop' })
+  expect(requests.every(({ messages }) => messages.filter(({ role }) => role === 'tool').length <= 1)).toBe(true)
+  return requests.map(({ messages }) => (messages[0]!.content.match(/^\[.*$|^->.*$/gm) ?? []).join(' '))
+}
+
+const range = (from: number, to: number, text: string) =>
+  `${COMPRESS}{"compress_range": [${from}, ${to}], "compress_text": "${text}"}</compress>`
+
+it('AgentFold sees its last step whole and tells ranges of earlier ones by one text', async () => {
+  const shown = await shownBy(['', '', range(1, 1, 'one'), range(1, 2, 'both')])
+  expect(shown).toEqual([
+    '',
+    '',
+    '[Step 1] look {"at":1} -> found 1',
+    '[Step 1] one [Step 2] look {"at":2} -> found 2',
+    '[Compressed Step 1 to 2] both [Step 3] look {"at":3} -> found 3',
+  ])
+})
+
+it.each([
+  ['no JSON', `${COMPRESS}1 to 2</compress>`],
+  ['steps that are not there', range(2, 9, 'x')],
+  ['the wrong way round', range(2, 1, 'x')],
+])('AgentFold goes on when a directive is %s', async (_, directive) => {
+  const shown = await shownBy(['', '', '', directive])
+  expect(shown.at(-1)).toBe(
+    '[Step 1] look {"at":1} -> found 1 [Step 2] look {"at":2} -> found 2 [Step 3] look {"at":3} -> found 3',
+  )
+})
+
+it('AgentFold does not cut steps that are told as one', async () => {
+  const shown = await shownBy(['', '', '', range(1, 2, 'both'), range(2, 3, 'x')])
+  expect(shown.at(-1)).toMatch(/^\[Compressed Step 1 to 2\] both \[Step 3\] look/)
+})
+
+it('a script tells all steps that it is shown', () => {
+  expect(compressed('[Compressed Step 1 to 4] a\n[Step 5] b', 'all')).toBe(
+    range(1, 5, 'all').replaceAll(': ', ':').replace('[1, 5]', '[1,5]').replace('], "', '],"'),
+  )
+  expect(compressed('No steps yet.', 'all')).toBe('')
+})

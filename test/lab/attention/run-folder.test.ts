@@ -1,0 +1,268 @@
+/** The folder of a run: goes on where it was cut off, and refuses what does not belong together; tables come back as they were written. */
+import { appendFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { parquetReadObjects } from 'hyparquet'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { pairTable, parquet, valueArrays } from '../../../src/lab/attention/tables.js'
+import { findingOf, interferenceOf } from '../../../src/lab/attention/findings.js'
+import type { Glance, Pair } from '../../../src/lab/attention/pairs.js'
+import { publish } from '../../../src/lab/attention/report.js'
+import { type EpisodeRecord, type PromptRecord, RunFolder, type HeatMapRecord } from '../../../src/lab/attention/run-folder.js'
+
+let folder: string
+beforeEach(() => {
+  folder = join(mkdtempSync(join(tmpdir(), 'kvfold-run-')), 'run')
+})
+afterEach(() => {
+  rmSync(join(folder, '..'), { recursive: true })
+})
+
+const OPTIONS = { n: 4, mode: 'given' }
+
+const glance = (weight: number, older = weight / 2): Glance => ({
+  weight,
+  current: weight,
+  older,
+  others: 3 * weight,
+  reading: { weight: weight * 10, current: weight * 10, older, others: 2 * weight },
+})
+const pair = (key: string, complete: number, folded: number | null): Pair => ({
+  key,
+  value: `value of ${key} <&>`,
+  status: folded === null ? 'folded-away' : 'measured',
+  tokens: 1,
+  distance: key === 'a' ? 2 : 70,
+  olderShown: 2,
+  complete: glance(complete),
+  folded: folded === null ? null : glance(folded),
+  baseline: { value: 1.1 * complete, reading: 11 * complete },
+})
+const prompt = (seed: number, pairs: readonly Pair[], n = 4): PromptRecord => ({
+  part: 'prompt',
+  n,
+  seed,
+  shown: 50,
+  seconds: 1,
+  comparisons: [
+    {
+      contract: 'splice',
+      fallback: null,
+      shown: 20,
+      pairs,
+      heads: [0, 1].map((head) => ({ layer: 0, head, complete: glance(0.01 * (head + 1)), folded: glance(0.02) })),
+    },
+  ],
+  placebo: [{ contract: 'splice', fallback: null, shown: 20, pairs: [pair('a', 0.01, 0.012)], heads: [] }],
+  unasked: [{ contract: 'splice', fallback: null, shown: 20, pairs: [pair('a', 0.01, 0.013)], heads: [] }],
+})
+const RECORDS = [
+  prompt(1, [pair('a', 0.01, 0.02), pair('b', 0.04, 0.05), pair('c', 0.01, null)]),
+  prompt(2, [pair('a', 0.02, 0.01), pair('b', 0.08, 0.1), pair('c', 0.02, 0.03)]),
+]
+
+describe('a run folder', () => {
+  it('keeps records, and has them again when it is opened again', () => {
+    const run = RunFolder.open(folder, OPTIONS)
+    expect(run.has(RECORDS[0]!)).toBe(false)
+    for (const record of RECORDS) run.add(record)
+    const again = RunFolder.open(folder, { mode: 'given', n: 4 })
+    expect(again.records).toEqual(RECORDS)
+    expect(again.has({ part: 'prompt', n: 4, seed: 2 })).toBe(true)
+    expect(again.has({ part: 'prompt', n: 8, seed: 2 })).toBe(false)
+    expect(again.has({ part: 'heat-map', n: 4, seed: 2 })).toBe(false)
+  })
+
+  it('is not there before the first record', () => {
+    RunFolder.open(folder, OPTIONS)
+    expect(existsSync(folder)).toBe(false)
+  })
+
+  it('takes off a line that was cut off, and writes over it', () => {
+    RunFolder.open(folder, OPTIONS).add(RECORDS[0]!)
+    appendFileSync(join(folder, 'records.jsonl'), '{"part":"prompt","n":4,"se')
+    const run = RunFolder.open(folder, OPTIONS)
+    expect(run.records).toEqual([RECORDS[0]])
+    run.add(RECORDS[1]!)
+    expect(RunFolder.open(folder, OPTIONS).records).toEqual(RECORDS)
+  })
+
+  it('refuses other options, and says which', () => {
+    RunFolder.open(folder, OPTIONS).add(RECORDS[0]!)
+    expect(() => RunFolder.open(folder, { ...OPTIONS, n: 5 })).toThrow(/n: 4 there, 5 now/)
+    expect(() => RunFolder.open(folder, { ...OPTIONS, layers: [1] })).toThrow(/layers: nothing there, \[1\] now/)
+  })
+
+  it('refuses what is no run', () => {
+    RunFolder.open(folder, OPTIONS).add(RECORDS[0]!)
+    writeFileSync(join(folder, 'records.jsonl'), 'hello\n')
+    expect(() => RunFolder.open(folder, OPTIONS)).toThrow(/Line 1 .* is not a record/)
+    rmSync(join(folder, 'options.json'))
+    expect(() => RunFolder.open(folder, OPTIONS)).toThrow(/no options\.json/)
+  })
+})
+
+describe('findings', () => {
+  it('are the statistics of measured pairs, and count the others', () => {
+    const finding = findingOf(RECORDS, 'splice', 'value')
+    expect(finding.counts).toEqual({ measured: 5, 'folded-away': 1, unanswered: 0 })
+    // Changes: 100, 25, -50, 25, 50.
+    expect(finding).toMatchObject({ pairs: 5, improved: 4, seeds: 2 })
+    expect(finding.meanChange!.value).toBeCloseTo(30, 9)
+    // Arithmetic alone is said to make 10 % of every pair, and the placebo gains 20 %.
+    expect(finding.baselineMeanChange!.value).toBeCloseTo(10, 9)
+    expect(finding.excessMeanChange!.value).toBeCloseTo(20, 9)
+    expect(finding.placeboMeanChange!.value).toBeCloseTo(20, 9)
+    expect(finding.placeboBaselineMeanChange!.value).toBeCloseTo(10, 9)
+    expect(finding.unaskedMeanChange!.value).toBeCloseTo(30, 9)
+    expect(finding.othersMeanChange!.value).toBeCloseTo(30, 9)
+    // Mean excess of the two prompts: 52.5 and -1.67.
+    expect(finding.excessOverSeeds.t!.df).toBe(1)
+    expect(finding.byDistance.map(({ from, to, pairs }) => [from, to, pairs])).toEqual([
+      [0, 14, 2],
+      [15, 29, 0],
+      [30, 59, 0],
+      [60, null, 3],
+    ])
+    expect(finding.byDistance[0]!.meanChange!.value).toBeCloseTo(25, 9)
+    expect(finding.byDistance[0]!.excessMeanChange!.value).toBeCloseTo(15, 9)
+    expect(finding.medianChange!.value).toBeCloseTo(25, 9)
+    expect(finding.range!.map(Math.round)).toEqual([-50, 100])
+    expect(finding.r2!.value).toBeGreaterThan(0.9)
+    expect(finding.overPairs.t!.df).toBe(4)
+    expect(finding.overSeeds.t!.df).toBe(1)
+    // 1 of 50 tokens: an even share is 0.02.
+    expect(finding.belowEven).toBe(1)
+    expect(findingOf(RECORDS, 'splice', 'reading').belowEven).toBe(0)
+    expect(findingOf(RECORDS, 'splice', 'reading').meanChange!.value).toBeCloseTo(30, 9)
+    expect(findingOf(RECORDS, 'exact', 'value')).toMatchObject({ pairs: 0, meanChange: null, r2: null, complete: null })
+  })
+
+  it('are points of a curve', () => {
+    expect(interferenceOf(4, RECORDS, null, 'value')).toMatchObject({ pairs: 6, contract: null })
+    expect(interferenceOf(4, RECORDS, null, 'value')!.older.value).toBeCloseTo(0.015, 9)
+    expect(interferenceOf(4, RECORDS, 'splice', 'reading')).toMatchObject({ pairs: 5 })
+    expect(interferenceOf(4, RECORDS, 'exact', 'value')).toBeNull()
+  })
+
+  it('are arrays with names', () => {
+    const { contracts, seeds, keys, weights } = valueArrays(RECORDS, 4)
+    expect({ contracts, seeds, keys, shape: weights.shape }).toEqual({
+      contracts: ['splice'],
+      seeds: [1, 2],
+      keys: ['a', 'b', 'c'],
+      shape: [1, 2, 3, 2],
+    })
+    expect([...weights.data].map((value) => Math.round(value * 100))).toEqual([1, 2, 4, 5, 1, NaN, 2, 1, 8, 10, 2, 3])
+  })
+})
+
+describe('published files', () => {
+  const heatMap: HeatMapRecord = {
+    part: 'heat-map',
+    n: 4,
+    seed: 1,
+    key: 'a',
+    value: 'v',
+    layers: [0],
+    sides: [
+      {
+        name: 'complete',
+        tokens: (['other', 'current', 'older', 'marker', 'answer'] as const).map((kind, index) => ({
+          text: `<${kind}>`,
+          weight: index / 10,
+          kind,
+        })),
+      },
+    ],
+  }
+  const episode: EpisodeRecord = {
+    part: 'episode',
+    n: 4,
+    seed: 1,
+    right: 1,
+    asked: 3,
+    steps: [
+      {
+        step: 0,
+        calls: ['fold_fragment', 'fold_fragment'],
+        text: '',
+        queries: 3,
+        shown: 20,
+        own: 0.3,
+        sink: 0.1,
+        shares: [{ message: 0, role: 'user', tokens: 20, mass: 0.7, markers: 0.1 }],
+      },
+    ],
+  }
+  const input = {
+    model: { name: 'tiny </script>', fingerprint: 'ab', layers: 1, heads: 2 },
+    versions: { kvfold: '0' },
+    date: '2026-01-01',
+    command: 'kvfold attention pi-llm',
+    options: OPTIONS,
+    n: 4,
+    contracts: ['splice'] as const,
+  }
+
+  it('come back from Parquet as they were written', async () => {
+    const { columns, rows } = pairTable(RECORDS)
+    const file = parquet(columns, rows, 'test')
+    const buffer = file.buffer.slice(file.byteOffset, file.byteOffset + file.byteLength) as ArrayBuffer
+    expect(await parquetReadObjects({ file: buffer })).toEqual(rows)
+    expect(rows).toHaveLength(6)
+    expect(rows[0]).toMatchObject({
+      n: 4,
+      seed: 1,
+      contract: 'splice',
+      key: 'a',
+      status: 'measured',
+      complete: 0.01,
+      folded: 0.02,
+    })
+    expect(rows[2]).toMatchObject({ status: 'folded-away', folded: null, change: null })
+  })
+
+  it('are a summary, tables, figures and a page that asks nobody for anything', () => {
+    const run = RunFolder.open(folder, OPTIONS)
+    for (const record of [...RECORDS, prompt(1, [pair('a', 0.1, 0.2)], 8), heatMap, episode]) run.add(record)
+    const { report, summary } = publish(run, { ...input, records: run.records })
+    expect(readdirSync(folder).sort()).toEqual(
+      [
+        ...[
+          'changes-splice.svg',
+          'controls.svg',
+          'episode-1.svg',
+          'episode.parquet',
+          'heads-splice.svg',
+          'heads.parquet',
+          'interference.parquet',
+        ],
+        ...[
+          'interference.svg',
+          'options.json',
+          'pairs.parquet',
+          'records.jsonl',
+          'report.html',
+          'scatter-splice.svg',
+          'summary.json',
+        ],
+      ].sort(),
+    )
+    expect(JSON.parse(readFileSync(join(folder, 'summary.json'), 'utf8'))).toEqual(JSON.parse(JSON.stringify(summary)))
+    const html = readFileSync(report, 'utf8')
+    // The icon is empty, so that no browser asks for one.
+    expect(html.replace('<link rel="icon" href="data:,">', '')).not.toMatch(/<link|<img|src=|@import|url\(/u)
+    expect(
+      [...html.matchAll(/https?:\/\/[^"' <)]+/gu)]
+        .map(([address]) => address)
+        .filter((address) => !address.startsWith('http://www.w3.org/')),
+    ).toEqual([])
+    expect(html.match(/<script>/gu)).toHaveLength(1)
+    expect(html).toContain('tiny &#60;/script&#62;')
+    expect(html).toContain('&#60;current&#62;')
+    expect(html).not.toMatch(/NaN|Infinity|undefined|null</u)
+    for (const name of readdirSync(folder).filter((file) => file.endsWith('.svg')))
+      expect(readFileSync(join(folder, name), 'utf8'), name).not.toMatch(/NaN|Infinity|undefined/u)
+  })
+})

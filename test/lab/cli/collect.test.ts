@@ -1,0 +1,158 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet'
+import { afterAll, describe, expect, it } from 'vitest'
+import { invariant } from '../../../src/runtime/core/errors.js'
+import { checked } from '../../../src/runtime/core/schema.js'
+import { TrajectoryRecord } from '../../../src/lab/collect/formats.js'
+import { kvfoldHere } from '../../runtime/cli/support/process.js'
+
+const folder = mkdtempSync(join(tmpdir(), 'kvfold-collect-'))
+afterAll(() => {
+  rmSync(folder, { recursive: true })
+})
+
+const linesOf = (path: string) => readFileSync(path, 'utf8').trimEnd().split('\n')
+const recordsIn = (path: string) =>
+  linesOf(path).map((line) => {
+    const read = checked(TrajectoryRecord, JSON.parse(line))
+    invariant(read.ok, line)
+    return read.value
+  })
+const collect = (path: string, ...more: string[]) =>
+  kvfoldHere(['collect', 'pi-llm', '--n', '4,16', '--samples', '2', '--threads', '1', '--out', path, '--json', ...more])
+
+describe('kvfold collect', () => {
+  const path = join(folder, 'all.jsonl')
+
+  it('writes whole trajectories of the teacher, each completion with loss once', async () => {
+    const { code, stdout } = await collect(path)
+    expect(code).toBe(0)
+    const records = recordsIn(path)
+    expect(JSON.parse(stdout)).toMatchObject({ trajectories: 4, snapshots: records.length, points: 1 })
+    for (const id of ['pi-llm-4-0', 'pi-llm-16-1']) {
+      const own = records.filter((record) => record.id === id)
+      const steps = own.flatMap(({ steps }) => steps)
+      expect(steps).toEqual(steps.map((_, at) => at))
+      expect(own.map(({ snapshot }) => snapshot)).toEqual(own.map((_, at) => at))
+      for (const { tokens, loss, snapshots, reward } of own) {
+        expect([snapshots, reward]).toEqual([own.length, 1])
+        expect(loss.at(-1)?.[1]).toBe(tokens.length)
+      }
+    }
+    // Cutting shows all of the stream, answering what is left of it.
+    const long = records.filter(({ id }) => id === 'pi-llm-16-0').map(({ tokens }) => tokens.length)
+    expect(long.at(-1)).toBeLessThan(long[0]! * 0.8)
+  }, 120_000)
+
+  it('goes on where a file was cut off, to the same file', async () => {
+    const cut = join(folder, 'cut.jsonl')
+    const lines = linesOf(path)
+    writeFileSync(cut, `${lines.slice(0, 3).join('\n')}\n${lines[3]!.slice(0, 40)}`)
+    expect((await collect(cut)).code).toBe(0)
+    expect(linesOf(cut)).toHaveLength(lines.length)
+    const plain = (at: string) => recordsIn(at).map(({ id, snapshot, loss }) => ({ id, snapshot, loss }))
+    expect(plain(cut)).toEqual(plain(path))
+  }, 120_000)
+
+  it('refuses a file of another run', async () => {
+    const other = await collect(path, '--teacher', 'model')
+    expect(other.code).not.toBe(0)
+    expect(other.stderr).toContain('another teacher')
+    const stumbling = await collect(path, '--stumble')
+    expect(stumbling.code).not.toBe(0)
+    expect(stumbling.stderr).toContain('another run')
+    const plain = await collect(path, '--agent', 'plain')
+    expect(plain.code).not.toBe(0)
+    expect(plain.stderr).toContain('another agent')
+    const order = await collect(path, '--order', 'start-last')
+    expect(order.code).not.toBe(0)
+    expect(order.stderr).toContain('another run')
+  }, 120_000)
+
+  it('of a model that acts: probabilities of all that it said, how it sampled, and tries at one prompt as a group', async () => {
+    const out = join(folder, 'model.jsonl')
+    const asked = ['--n', '4', '--keys', '6', '--samples', '2', '--rollouts', '2', '--threads', '1', '--out', out, '--json']
+    const { code } = await kvfoldHere(['collect', 'pi-llm', '--teacher', 'model', '--temperature', '1', '--seed', '9', ...asked])
+    expect(code).toBe(0)
+    const records = recordsIn(out)
+    for (const { loss, logprobs, sampling, rollout, id, calls, parts, reward } of records) {
+      expect(logprobs?.map(({ length }) => length)).toEqual(loss.map(([start, end]) => end - start))
+      expect(logprobs?.flat().every((each) => each <= 0 && each > -30)).toBe(true)
+      expect(sampling).toMatchObject({ temperature: 1, topP: 1, seed: 9 + rollout + (id === 'pi-llm-4-1' ? 2 : 0) })
+      expect(calls['fragment_context']).toBeGreaterThan(0)
+      if (parts.failed === parts.recovered && !parts.cutOff) expect(reward).toBe(parts.right ? 1 : 0)
+    }
+    // One group for each of the two prompts.
+    expect(new Set(records.map(({ group }) => group)).size).toBe(2)
+    expect(new Set(records.map(({ group, id }) => `${group} ${id}`)).size).toBe(2)
+  }, 120_000)
+
+  it('begins with a call that fails where it is told to, which is not learned', async () => {
+    const out = join(folder, 'stumbled.jsonl')
+    const { code } = await collect(out, '--stumble', '--max-calls', '4')
+    expect(code).toBe(0)
+    for (const { snapshot, steps, loss, parts, reward } of recordsIn(out)) {
+      expect({ parts, reward }).toMatchObject({ parts: { stumbled: true, failed: 0, refused: 0 }, reward: 1 })
+      expect([steps[0], loss.length]).toEqual([snapshot, 1])
+    }
+  }, 120_000)
+
+  it.each([
+    // What counts is in the quarter before the newest.
+    { order: 'middle-last', n: '24', steps: 4 },
+    // In the first of three, and a little of it in the second.
+    { order: 'start-last', n: '16', steps: 5 },
+  ])(
+    'goes back to what stands elsewhere in a stream of the order $order, a snapshot at every step',
+    async ({ order, n, steps }) => {
+      const out = join(folder, `${order}.jsonl`)
+      const { code, stdout } = await kvfoldHere(
+        ['collect', 'pi-llm', '--order', order, '--n', n, '--samples', '2', '--threads', '1', '--out', out, '--json'], // prettier-ignore
+      )
+      expect(code).toBe(0)
+      expect(JSON.parse(stdout)).toMatchObject({ trajectories: 2, snapshots: 2 * steps, points: 1 })
+      for (const record of recordsIn(out)) {
+        expect(record).toMatchObject({ cell: { updates: Number(n), order }, steps: [record.snapshot], reward: 1 })
+        expect(record.loss.at(-1)?.[1]).toBe(record.tokens.length)
+      }
+    },
+    120_000,
+  )
+
+  it.each([
+    // A search for everybody in a chain of three, and the answer.
+    { task: 'needles', options: ['--needles', '2'], steps: [0, 1, 2, 3] },
+    // A search for the title, the text, and the answer.
+    { task: 'similar', options: ['--needles', '2'], steps: [0, 1, 2] },
+    { task: 'similar', options: ['--needles', '2', '--agent', 'plain'], steps: [0] },
+  ])(
+    'shows how $task is done with $options',
+    async ({ task, options, steps }) => {
+      const out = join(folder, `${task}-${steps.length}.jsonl`)
+      const { code, stdout } = await kvfoldHere(
+        ['collect', task, ...options, '--length', '500', '--samples', '3', '--threads', '1', '--out', out, '--json'], // prettier-ignore
+      )
+      expect(code).toBe(0)
+      expect(JSON.parse(stdout)).toMatchObject({ trajectories: 3, points: 1 })
+      for (const record of recordsIn(out)) {
+        expect(record).toMatchObject({ steps, snapshots: 1, reward: 1 })
+        expect(record.loss.at(-1)?.[1]).toBe(record.tokens.length)
+      }
+    },
+    120_000,
+  )
+
+  it('writes Parquet of sessions, and refuses what contradicts itself', async () => {
+    const out = join(folder, 'sessions.parquet')
+    const session = ['collect', 'memtool', '--turns', '2', '--samples', '2', '--tools', '50', '--format', 'verl', '--out', out]
+    const { code, stdout } = await kvfoldHere([...session, '--threads', '1', '--json'])
+    expect(code).toBe(0)
+    const rows = await parquetReadObjects({ file: await asyncBufferFromFile(out) })
+    expect(JSON.parse(stdout)).toMatchObject({ trajectories: 2, snapshots: rows.length, points: 1 })
+    expect(new Set(rows.map((row) => String(row['trajectory']))).size).toBe(2)
+    const remote = await kvfoldHere(['collect', 'pi-llm', '--engine', 'http://127.0.0.1:9', '--teacher', 'script'])
+    expect([remote.code, remote.stderr]).toEqual([2, expect.stringContaining('leave out --engine') as string])
+  }, 120_000)
+})

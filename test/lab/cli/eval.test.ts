@@ -1,0 +1,365 @@
+/** `kvfold eval` as a person and as a program run it: results, going on, interrupts, bad usage, and how sizes become samples. */
+import { spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import { askedTasks, tokens } from '../../../src/lab/cli/eval/flags.js'
+import { machineLine, ProgressLine, tableLines } from '../../../src/lab/cli/eval/lines.js'
+import { placeOf, sized } from '../../../src/lab/cli/eval/evaluate.js'
+import { Terminal } from '../../../src/runtime/cli/terminal.js'
+import { modelFingerprint } from '../../../src/runtime/engine/model-facts.js'
+import { ScriptedEngine } from '../../support/scripted.js'
+import { LogWriter, readLog } from '../../../src/lab/run/log-file.js'
+import { run } from '../../../src/lab/run/runner.js'
+import { openTask } from '../../../src/lab/tasks/open.js'
+import { asker, headerFor, settings, sums } from '../support/run-fixture.js'
+import { synthesizeEncoder } from '../../support/synthetic-encoder.js'
+import { KVFOLD, kvfoldHere } from '../../runtime/cli/support/process.js'
+
+let folder: string
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-eval-'))
+})
+afterAll(() => {
+  rmSync(folder, { recursive: true })
+})
+
+const lastLine = (text: string): Record<string, unknown> => JSON.parse(text.trim().split('\n').at(-1)!) as Record<string, unknown>
+
+describe('kvfold eval on the built-in model', () => {
+  it('ends with one line of JSON, writes a log that stands alone, and goes on in it', async () => {
+    const log = join(folder, 'run.jsonl')
+    const words = ['eval', 'pi-llm', '--n', '4', '--keys', '8', '--samples', '2', '--seed', '7', '--log', log]
+    const first = await kvfoldHere([...words, '--agent', 'sculptor', '--json'])
+    expect(first.stderr).toBe('')
+    expect(first.code).toBe(0)
+    expect(first.stdout.trim().split('\n')).toHaveLength(1)
+    const found = lastLine(first.stdout)
+    expect(found['samples']).toBe(2)
+    expect(found['accuracy']).toBeGreaterThanOrEqual(0)
+    expect(found['accuracy']).toBeLessThanOrEqual(1)
+    const [low, high] = found['interval'] as [number, number]
+    expect(low).toBeLessThanOrEqual(found['accuracy'] as number)
+    expect(high).toBeGreaterThanOrEqual(found['accuracy'] as number)
+    expect(found['tokensBefore']).toBeGreaterThan(100)
+    expect(found['tokensAfter']).toBeGreaterThan(100)
+    expect(found['errors']).toBe(0)
+
+    const { header, records } = await readLog(log)
+    expect(header.model.fingerprint).toMatch(/^[0-9a-f]{64}$/)
+    expect(header.agents).toMatchObject([{ agent: 'sculptor', trained: true, trainedTasks: ['pi-llm'] }])
+    expect(records).toHaveLength(2)
+    for (const record of records) {
+      if (record.kind !== 'sample') throw new Error(record.message)
+      const steps = record.talks.flatMap((talk) => talk.steps)
+      expect(steps.length).toBe(record.work.steps)
+      expect(record.work.submitted).toBe(steps.reduce((sum, { ledger }) => sum + ledger.submitted, 0))
+      expect(record.calls.length).toBeGreaterThan(0)
+      expect(record.tokens.before).toBe(steps[0]!.ledger.shown)
+      expect(record.tokens.after).toBe(steps.at(-1)!.ledger.shown)
+    }
+
+    // All is there: the table comes from the log alone.
+    const text = readFileSync(log, 'utf8')
+    const second = await kvfoldHere([...words, '--agent', 'sculptor'])
+    expect(second.code).toBe(0)
+    expect(second.stderr).toMatch(/has all of this run already/)
+    expect(second.stdout).toMatch(/PI-LLM +updates 4 +sculptor +\d/)
+    expect(second.stdout).toContain(`Log: ${log}`)
+    expect(readFileSync(log, 'utf8')).toBe(text)
+
+    const other = await kvfoldHere([...words, '--agent', 'plain', '--json'])
+    expect(other.code).toBe(1)
+    expect(other.stderr).toMatch(/agents\[0\]\.agent: "sculptor" there, "plain" now.*\[eval\/other-run\]/)
+  }, 480_000)
+
+  it('takes several tasks, agents and slots, and marks what the model was not trained for', async () => {
+    const log = join(folder, 'several.jsonl')
+    const words = ['eval', 'pi-llm', 'needles', '--agent', 'plain,rag-bm25', '--sizes', '700', '--needles', '2', '--samples', '2']
+    const { code, stdout, stderr } = await kvfoldHere([...words, '--max-tokens', '60', '--slots', '3', '--log', log, '--json'])
+    expect([code, stderr]).toEqual([0, ''])
+    const found = lastLine(stdout)
+    expect([found['accuracy'], found['samples']]).toEqual([null, 8])
+    const cells = found['cells'] as { task: string; agent: string; samples: number; tokensMost: number; cell: object }[]
+    expect(cells.map(({ task, agent, samples }) => [task, agent, samples])).toEqual([
+      ['pi-llm', 'plain', 2],
+      ['pi-llm', 'rag-bm25', 2],
+      ['needles', 'plain', 2],
+      ['needles', 'rag-bm25', 2],
+    ])
+    for (const { tokensMost } of cells.filter(({ agent }) => agent === 'plain')) {
+      expect(tokensMost).toBeGreaterThan(500)
+      expect(tokensMost).toBeLessThanOrEqual(760)
+    }
+    const { header, records } = await readLog(log)
+    expect(header.agents.map(({ trained, trainedTasks }) => [trained, trainedTasks])).toEqual([
+      [true, ['pi-llm', 'needles']],
+      [false, []],
+    ])
+    const table = tableLines(header, records, '-').join('\n')
+    expect(table).toMatch(/ plain /)
+    expect(table).not.toMatch(/ plain\* /)
+    expect(table).toMatch(/ rag-bm25\* /)
+  }, 480_000)
+
+  it('keeps what is finished when it is interrupted, and the same command finishes the rest', async () => {
+    const log = join(folder, 'cut.jsonl')
+    const words = ['eval', 'pi-llm', '--n', '2', '--keys', '4', '--samples', '30', '--agent', 'plain', '--log', log]
+    const child = spawn(process.execPath, [...KVFOLD, ...words], {
+      cwd: join(import.meta.dirname, '../../..'),
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
+    let said = ''
+    child.stderr.setEncoding('utf8').on('data', (text: string) => (said += text))
+    const lines = () => (existsSync(log) ? readFileSync(log, 'utf8').split('\n').length - 1 : 0)
+    const watch = setInterval(() => {
+      if (lines() < 2) return
+      clearInterval(watch)
+      child.kill('SIGINT')
+    }, 5)
+    const code = await new Promise((resolve) => child.on('close', resolve))
+    clearInterval(watch)
+    expect(code).toBe(130)
+    expect(said).toContain(`What is finished is kept in ${log}; the same command goes on from there.`)
+    const kept = (await readLog(log)).records.length
+    expect(kept).toBeGreaterThan(0)
+    expect(kept).toBeLessThan(30)
+    const { code: end, stderr } = await kvfoldHere(words)
+    expect(end).toBe(0)
+    expect(stderr).toContain(`Going on in ${log}, which has ${kept} of 30 samples.`)
+    const { records, resumed } = await readLog(log)
+    expect(new Set(records.map(({ index }) => index)).size).toBe(30)
+    expect(records).toHaveLength(30)
+    expect(resumed).toHaveLength(1)
+  }, 480_000)
+})
+
+describe('bad usage', () => {
+  const flags = { seed: 1 }
+  it.each([
+    [['riddles'], {}, /There is no task riddles; the tasks are pi-llm, /],
+    [['needles'], { n: [4] }, /--n belongs to pi-llm, and needles is asked for/],
+    [['pi-llm'], { sizes: [1000], n: [4] }, /--sizes and --n both say/],
+    [['mrcr'], {}, /mrcr needs its file: .*; generated texts of its form are the task similar/],
+    [['mrcr', 'babilong'], { data: ['x.jsonl'] }, /does not say whose file it is; write --data mrcr=FILE --data babilong=FILE/],
+    [['frames'], {}, /frames asks about articles .* --articles/],
+    [['pi-llm'], { prompts: 'original' }, /--prompts original .* without --words say where it is: --prompts <folder>/],
+    [['similar'], { prompts: 'somewhere' }, /--prompts belongs to pi-llm/],
+    [['pi-llm'], { taskOption: ['needles.depth=3'] }, /--task-option needles\.depth=3 is not of the form pi-llm\.option=value/],
+  ])('is told: %j %j', (words, given, said) => {
+    expect(() => askedTasks(words, { ...flags, ...given })).toThrow(said)
+  })
+
+  it('ends with 2 before a model is loaded', async () => {
+    const { code, stderr } = await kvfoldHere(['eval', 'table', 'pi-llm', '--model', 'there-is-none.gguf'])
+    expect([code, stderr.trim()]).toEqual([
+      2,
+      'kvfold: The table is a list of tasks itself; ask for it alone, or for tasks by name. [cli/bad-usage]',
+    ])
+    const agent = await kvfoldHere(['eval', 'pi-llm', '--agent', 'plain,sculpture'])
+    expect(agent.code).toBe(2)
+    expect(agent.stderr).toMatch(/There is no sculpture; give one or several of plain, sculptor/)
+  }, 60_000)
+
+  it('is not to say who judges answers that a model must judge', async () => {
+    const data = join(folder, 'frames.tsv')
+    writeFileSync(data, 'Prompt\tAnswer\twiki_links\treasoning_types\nWho?\tAda\t[]\tnone\n')
+    const words = ['eval', 'frames', '--data', data, '--articles', folder, '--limit', '1', '--log', join(folder, 'f.jsonl')]
+    const { code, stderr } = await kvfoldHere(words)
+    expect([code, stderr]).toEqual([
+      2,
+      expect.stringMatching(/FRAMES are judged by a model: name it by --judge <url>, or --judge self/),
+    ])
+    const named = await kvfoldHere([...words, '--judge', 'self', '--judge-model', 'x'])
+    expect([named.code, named.stderr]).toEqual([2, expect.stringMatching(/--judge-model belongs to --judge/)])
+  }, 60_000)
+
+  it('names options of tasks that are wrong', async () => {
+    const [asked] = askedTasks(['pi-llm'], { ...flags, taskOption: ['pi-llm.order=sideways'] })
+    await expect(openTask(asked!.spec)).rejects.toMatchObject({ code: 'eval/bad-data' })
+  })
+})
+
+describe('tasks of the command line', () => {
+  it('become specs; a file is named for each that needs one', () => {
+    const file = join(folder, 'rows.jsonl')
+    writeFileSync(file, '')
+    const checkout = askedTasks(['pi-llm'], { seed: 3, words: '/a/testing_data/w.json', prompts: 'original' })
+    expect(checkout[0]!.spec.options).toMatchObject({ words: '/a/testing_data/w.json', prompts: '/a' })
+    const given = { seed: 3, samples: 5, length: [8000], needles: [5], data: [`mrcr=${file}`], limit: 2 }
+    expect(askedTasks(['needles', 'similar', 'mrcr'], given).map(({ spec }) => spec)).toEqual([
+      { task: 'needles', options: { samples: 5, seed: 3, needles: [5], lengths: [8000] } },
+      { task: 'mrcr', options: { samples: 5, seed: 3, needles: [5], lengths: [8000] } },
+      { task: 'mrcr', options: { data: file, limit: 2 } },
+    ])
+    const [further] = askedTasks(['needles'], { seed: 1, taskOption: ['needles.step=5', 'needles.filler=a b'] })
+    expect(further!.spec.options).toEqual({ seed: 1, step: 5, filler: 'a b' })
+  })
+
+  it('reads lengths as people write them', () => {
+    expect(tokens('8k,500, 2.5k,8K')).toEqual([500, 2500, 8000])
+    for (const text of ['', '8g', '-1', '0', '1.5']) expect(() => tokens(text)).toThrow()
+  })
+
+  it('of a size are as long as they can be within it', async () => {
+    const engine = new ScriptedEngine([])
+    const count = async (task: 'pi-llm' | 'needles', options: object) => {
+      const opened = await openTask({ task, options: { ...options, samples: 1 } })
+      const lengths = await Promise.all(Array.from({ length: opened.size }, (_, index) => opened.sample(index)))
+      return lengths.map(({ messages }) => engine.count(messages, []))
+    }
+    const [stream] = askedTasks(['pi-llm'], { seed: 1, keys: 10, sizes: [200, 400] })
+    const { options } = await sized(stream!, engine, openTask)
+    const updates = options['updates'] as number[]
+    const [short, long] = await count('pi-llm', options)
+    const [shortNext, longNext] = await count('pi-llm', { ...options, updates: updates.map((n) => n + 1) })
+    expect([short! <= 200, shortNext! > 200, long! <= 400, longNext! > 400]).toEqual([true, true, true, true])
+
+    const [chain] = askedTasks(['needles'], { seed: 1, needles: [3], sizes: [1000, 3000] })
+    const spec = await sized(chain!, engine, openTask)
+    expect(spec.options['lengths']).toEqual([1000, 3000])
+    for (const [at, counted] of (await count('needles', spec.options)).entries()) {
+      expect(counted).toBeLessThanOrEqual([1000, 3000][at]! * 1.02)
+      expect(counted).toBeGreaterThan([1000, 3000][at]! * 0.85)
+    }
+    const [small] = askedTasks(['pi-llm'], { seed: 1, sizes: [20] })
+    await expect(sized(small!, engine, openTask)).rejects.toThrow(/--sizes 20 is too small/)
+  })
+})
+
+describe('what is said', () => {
+  const tasks = [sums(2, 3)]
+  const agents = [asker('plain'), asker('mem0')]
+  const runTo = async (path: string, total = Infinity) => {
+    const log = await LogWriter.open(path, await headerFor(tasks, agents))
+    const stop = new AbortController()
+    let done = 0
+    const options = { ...settings(tasks, agents, log), slots: 1, signal: stop.signal }
+    const results = await run({
+      ...options,
+      onProgress: ({ last }) => {
+        if (last !== null && ++done >= total) stop.abort()
+      },
+    })
+    await log.close()
+    return results
+  }
+
+  it('stands in a log of its own: the same run finds what is unfinished, and begins anew after what is finished', async () => {
+    const header = await headerFor(tasks, agents)
+    const where = join(folder, 'logs')
+    const first = await placeOf(header, 12, where)
+    await runTo(first, 5)
+    expect(await placeOf({ ...header, date: 'later', commit: null }, 12, where)).toBe(first)
+    await runTo(first)
+    const second = await placeOf(header, 12, where)
+    expect(second).toBe(first.replace('.jsonl', '-2.jsonl'))
+    // While another process writes there, too.
+    const taken = await LogWriter.open(second, header)
+    expect(await placeOf(header, 12, where)).toBe(first.replace('.jsonl', '-3.jsonl'))
+    await taken.close()
+    expect(await placeOf(await headerFor(tasks, agents, 9), 12, where)).not.toContain(first.replace('.jsonl', ''))
+  })
+
+  it('to machines is one agent, or several in cells', async () => {
+    const results = await runTo(join(folder, 'machine.jsonl'))
+    const header = await headerFor(tasks, agents)
+    expect(machineLine(header, results, 'x')).toMatchObject({ accuracy: null, interval: null, samples: 12, errors: 0 })
+    const alone = results.filter(({ agent }) => agent === 'plain')
+    const line = machineLine(header, alone, 'x') as { accuracy: number; cells: { accuracy: number; samples: number }[] }
+    expect(line.cells).toHaveLength(2)
+    expect(line.accuracy).toBeCloseTo((line.cells[0]!.accuracy + line.cells[1]!.accuracy) / 2)
+  })
+
+  it('while it runs is a line now and then, with the time that is left', () => {
+    let written = ''
+    const notes = new Terminal({ write: (text: string) => (written += text) }, {})
+    let now = 0
+    const line = new ProgressLine(notes, false, ['Sums'], () => now)
+    const progress = { done: 0, total: 100, errors: 0, left: null, last: null }
+    line.say(progress)
+    line.say({ ...progress, done: 1 })
+    now = 15_000
+    line.say({ ...progress, done: 2, errors: 1, left: 90_000 })
+    line.say({ ...progress, done: 100 })
+    expect(written.trim().split('\n')).toEqual([
+      '0 of 100 (0 %)',
+      '2 of 100 (2 %), about 1 min 30 s left, 1 error',
+      '100 of 100 (100 %)',
+    ])
+  })
+})
+
+describe('kvfold eval memtool --retrieval', () => {
+  it('looks tools up by words, by vectors and by both; the next run finds its vectors in the file', async () => {
+    const embedder = join(folder, 'encoder.gguf')
+    await synthesizeEncoder(embedder, { architecture: 'bert' })
+    const words = ['eval', 'memtool', '--retrieval', '--tools', '20', '--embedder', embedder, '--threads', '1']
+    const first = await kvfoldHere(words)
+    expect(first.stderr).toContain('20 of 20 (100 %)')
+    expect(first.code).toBe(0)
+    const [, file = ''] = /kept in (kvfold-eval\/vectors-[0-9a-f]{8}\.db)/.exec(first.stderr) ?? []
+    const kept = join(import.meta.dirname, '../../..', file)
+    expect(existsSync(kept)).toBe(true)
+    const again = await kvfoldHere([...words, '--json'])
+    expect(again.stderr).toBe('')
+    const found = lastLine(again.stdout)['recall'] as readonly { wording: string; ranking: string; at5: number }[]
+    expect(found.map(({ wording, ranking }) => `${wording} ${ranking}`)).toEqual(
+      ['exact', 'loose'].flatMap((wording) => ['bm25', 'embeddings', 'fused'].map((ranking) => `${wording} ${ranking}`)),
+    )
+    expect(found[0]!.at5).toBe(1)
+    rmSync(kept)
+  })
+})
+
+describe('kvfold eval memtool --sessions', () => {
+  it('keeps the sessions that were finished where others are missing, and begins again where all are', async () => {
+    const logs = join(import.meta.dirname, '../../../kvfold-eval')
+    const headerOf = (name: string) =>
+      JSON.parse(readFileSync(join(logs, name), 'utf8').split('\n')[0]!) as {
+        date: string
+        about: { seed: number; weights: string | null }
+      }
+    const sessions = () =>
+      (existsSync(logs) ? readdirSync(logs) : [])
+        .filter((name) => /^memtool-hybrid-.*\.jsonl$/u.test(name) && [4071, 4072].includes(headerOf(name).about.seed))
+        .flatMap((name) => [name, `${name}.checkpoint`])
+    const forget = (names: readonly string[]) => {
+      for (const name of names) rmSync(join(logs, name), { force: true })
+    }
+    const play = () =>
+      kvfoldHere([
+        'eval',
+        'memtool',
+        '--sessions',
+        '2',
+        '--turns',
+        '1',
+        '--tools',
+        '50',
+        '--seed',
+        '4071',
+        '--threads',
+        '1',
+        '--json',
+      ])
+    forget(sessions())
+    expect((await play()).code).toBe(0)
+    const made = sessions()
+    const begun = () => [made[0]!, made[2]!].map((name) => headerOf(name).date)
+    expect(made).toHaveLength(4)
+    // What was begun with other weights of the same name is another session.
+    expect(headerOf(made[0]!).about.weights).toBe((await modelFingerprint(builtinModel())).toString('hex'))
+    const first = begun()
+    forget(made.slice(2))
+    const again = await play()
+    expect(lastLine(again.stdout)['each']).toBe(2)
+    const second = begun()
+    expect(second.map((date, at) => date === first[at])).toEqual([true, false])
+    await play()
+    expect(begun().map((date, at) => date === second[at])).toEqual([false, false])
+    forget(made)
+  })
+})

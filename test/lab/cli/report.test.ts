@@ -1,0 +1,82 @@
+/** `kvfold report` as a person runs it. */
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { kvfoldHere } from '../../runtime/cli/support/process.js'
+import { header, madeRun, sample, writeLog } from '../support/report-logs.js'
+
+let folder: string
+let log: string
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-report-command-'))
+  log = writeLog(join(folder, 'run.jsonl'), madeRun())
+})
+afterAll(() => {
+  rmSync(folder, { recursive: true })
+})
+
+it('writes the folder and ends with one line of JSON', async () => {
+  const out = join(folder, 'new/folder')
+  const { code, stdout, stderr } = await kvfoldHere(['report', log, '--out', out, '--json'])
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' })
+  const said = JSON.parse(stdout.trim()) as { report: string; conditions: Record<string, unknown>[] }
+  expect(said.report).toBe(join(out, 'report.html'))
+  const [plain, sculptor] = said.conditions
+  expect(plain).toMatchObject({ task: 'pi-llm', agent: 'plain', planned: 15, difference: null })
+  expect(sculptor).toMatchObject({ task: 'pi-llm', agent: 'sculptor', trained: true })
+  expect(sculptor!['pHolm']).toBeLessThan(0.05)
+  for (const name of [
+    'report.html',
+    'summary.json',
+    'accuracy.csv',
+    'accuracy.md',
+    'accuracy.svg',
+    'tools.csv',
+    'paper-table-2.md',
+  ])
+    expect(existsSync(join(out, name)), name).toBe(true)
+  expect(readFileSync(join(out, 'report.html'), 'utf8')).toContain('kvfold report')
+})
+
+it('shows a table to people, and says where the page is', async () => {
+  const { code, stdout } = await kvfoldHere(['report', log, '--out', join(folder, 'shown')])
+  expect(code).toBe(0)
+  expect(stdout).toMatch(/PI-LLM +Sculptor +\d/u)
+  expect(stdout).toContain(`Report: ${join(folder, 'shown', 'report.html')}`)
+})
+
+it('refuses what cannot be reported before it writes anything', async () => {
+  const out = join(folder, 'never')
+  const refused = async (words: readonly string[]) => {
+    const { code, stderr } = await kvfoldHere(['report', ...words, '--out', out])
+    return `${code} ${stderr}`
+  }
+  expect(await refused([log, '--baseline', 'nobody'])).toMatch(/^2 .*It must be one of plain, sculptor/su)
+  expect(await refused([log, '--baseline', 'sculptor:blend'])).toMatch(
+    /^2 .*sculptor:blend; there are plain:exact, sculptor:exact, memagent:exact/su,
+  )
+  expect(await refused([log, log])).toMatch(/^2 .*named twice/su)
+  expect(await refused([join(folder, 'nowhere.jsonl')])).toMatch(/^1 .*nowhere\.jsonl.*eval\/bad-log/su)
+  expect(await refused([writeLog(join(folder, 'empty.jsonl'), [header()])])).toMatch(/^1 .*no sample yet/su)
+  expect(existsSync(out)).toBe(false)
+})
+
+it('takes a baseline that is there', async () => {
+  const lines = [header(), sample({ agent: 'sculptor' }), sample({ agent: 'memagent' })]
+  const { code, stdout } = await kvfoldHere([
+    'report',
+    writeLog(join(folder, 'two.jsonl'), lines),
+    '--out',
+    join(folder, 'two'),
+    '--baseline',
+    'sculptor',
+    '--json',
+  ])
+  expect(code).toBe(0)
+  const { conditions } = JSON.parse(stdout.trim()) as { conditions: Record<string, unknown>[] }
+  expect(conditions.map(({ agent, pairs }) => [agent, pairs])).toEqual([
+    ['sculptor', null],
+    ['memagent', 1],
+  ])
+})

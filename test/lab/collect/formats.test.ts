@@ -1,0 +1,206 @@
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet'
+import { afterAll, describe, expect, it } from 'vitest'
+import type { ChatMessage } from '../../../src/runtime/chat/message.js'
+import { collect, type Collected, TrajectoryFile } from '../../../src/lab/collect/collect.js'
+import type { Format, TrajectoryRecord } from '../../../src/lab/collect/formats.js'
+import { deskSource, memToolSource, type TrajectorySource, taskSource } from '../../../src/lab/collect/sources.js'
+import type { TrajectoryFacts } from '../../../src/lab/collect/trajectory.js'
+import { World } from '../../../src/lab/memtool/companies.js'
+import { wayNames } from '../../../src/lab/memtool/session.js'
+import { deskScenarios } from '../../../src/lab/service/dialogue.js'
+import { frameworkNames } from '../../../src/lab/service/frameworks.js'
+import { openTask } from '../../../src/lab/tasks/open.js'
+import { Catalogue } from '../../../src/runtime/tools/catalogue.js'
+import { builtinTemplate, ruledFormat } from '../../support/chat-formats.js'
+
+const { format, tokenizer } = ruledFormat(builtinTemplate, { words: /\w+|\s|[^\w\s]/gu })
+const wording = { format, isEndOfGeneration: (token: number) => tokenizer.isControl(token) }
+const info = { model: 'ruled', engine: 'none', release: 'none', context: 1 << 22 }
+const acting = { teacher: 'script', model: { format, info } } as const
+const model = { name: 'ruled', fingerprint: 'none' }
+const folder = mkdtempSync(join(tmpdir(), 'kvfold-formats-'))
+afterAll(() => {
+  rmSync(folder, { recursive: true })
+})
+
+const streams = async (updates = [4, 16]): Promise<TrajectorySource> =>
+  taskSource({ task: await openTask({ task: 'pi-llm', options: { updates, samples: 2, keys: 12 } }), agent: 'sculptor' })
+
+async function made(source: TrajectorySource, format: Format, tokens: typeof wording | 'engine' = wording): Promise<Collected[]> {
+  const all: Collected[] = []
+  for await (const one of collect({ source, acting, format, tokens, model, rollouts: 1 })) all.push(one)
+  return all
+}
+
+interface Shown {
+  readonly role: string
+  readonly content: string
+  readonly loss?: boolean
+  readonly tool_calls?: readonly {
+    readonly id: string
+    readonly function: { readonly name: string; readonly arguments: string }
+  }[]
+}
+type MessagesRow = TrajectoryFacts & { readonly messages: readonly Shown[]; readonly tools: string }
+type PromptRow = TrajectoryFacts & {
+  readonly prompt: readonly Shown[]
+  readonly completion: readonly Shown[]
+  readonly tools: string
+}
+
+/** A message of a row as one that the format takes. */
+const message = ({ role, content, tool_calls: calls }: Shown): ChatMessage => ({
+  role: role as ChatMessage['role'],
+  content,
+  ...(calls === undefined
+    ? {}
+    : {
+        toolCalls: calls.map(({ id, function: { name, arguments: text } }) => ({
+          id,
+          name,
+          arguments: JSON.parse(text) as object as Record<string, unknown>,
+        })),
+      }),
+})
+
+describe('the forms of a trajectory', () => {
+  it('say the same: messages and tools are shown as the tokens that the other form has, and learn the same', async () => {
+    const [tokens, messages, prompts] = await Promise.all(
+      (['tokens', 'messages', 'prompt-completion'] as const).map(async (form) =>
+        (await made(await streams(), form)).flatMap(({ rows }) => rows),
+      ),
+    )
+    expect(tokens).toHaveLength(10)
+    for (const [at, row] of (tokens as TrajectoryRecord[]).entries()) {
+      const { messages: shown, tools: text, ...facts } = messages![at] as MessagesRow
+      const tools = (
+        JSON.parse(text) as { function: { name: string; description: string; parameters: Record<string, unknown> } }[]
+      ).map((tool) => tool.function)
+      const { tokens: again } = format.render({ messages: shown.map(message), tools, generationPrompt: false })
+      // The template goes on with a line feed behind the end of turn.
+      expect([...again.subarray(0, row.tokens.length)]).toEqual(row.tokens)
+      const spans = shown.flatMap(({ loss }, index) => {
+        if (loss !== true) return []
+        const { tokens: before } = format.render({ messages: shown.slice(0, index).map(message), tools })
+        const { tokens: after } = format.render({
+          messages: shown.slice(0, index + 1).map(message),
+          tools,
+          generationPrompt: false,
+        })
+        return [[before.length, after.length - 1]]
+      })
+      expect(spans).toEqual(row.loss)
+      expect(facts).toMatchObject({ id: row.id, snapshot: row.snapshot, steps: row.steps, outcomes: row.outcomes })
+      const { prompt, completion } = prompts![at] as PromptRow
+      const bare = shown.map(({ loss: _, ...rest }) => rest)
+      expect([...prompt, ...completion]).toEqual(bare)
+      expect(completion.filter(({ role }) => role === 'assistant')).toHaveLength(row.loss.length)
+    }
+  })
+
+  it('can be counted in messages where nobody says tokens, with the same snapshots', async () => {
+    const facts = (all: Collected[]) =>
+      all.flatMap(({ rows }) => rows as TrajectoryFacts[]).map(({ id, snapshot, steps }) => [id, snapshot, steps])
+    const counted = await made(await streams(), 'messages', 'engine')
+    expect(facts(counted)).toEqual(facts(await made(await streams(), 'messages')))
+    expect(counted.map(({ tokens }) => tokens)).toEqual(counted.map(() => 0))
+    await expect(made(await streams(), 'tokens', 'engine')).rejects.toThrow(/does not say which tokens step 1 was/u)
+  })
+
+  it('as Parquet has labels and a mask that are the stretches of loss, and what verl asks a row for', async () => {
+    const path = join(folder, 'rows.parquet')
+    const source = await streams([16])
+    const terms = { source, rollouts: 1, teacher: 'script', fingerprint: 'none', format: 'verl' } as const
+    const file = await TrajectoryFile.open(path, terms)
+    const all = await made(source, 'verl')
+    file.add(all[0]!)
+    // As after a stop in the middle of the second trajectory.
+    writeFileSync(`${path}.jsonl`, readFileSync(`${path}.jsonl`, 'utf8') + JSON.stringify(all[1]!.rows[0]))
+    const again = await TrajectoryFile.open(path, terms)
+    expect(again.begun).toBe(1)
+    again.add(all[1]!)
+    await again.finish()
+    expect(existsSync(`${path}.jsonl`)).toBe(false)
+    await expect(TrajectoryFile.open(path, terms)).rejects.toThrow(/cannot be gone on with/u)
+    const rows = await parquetReadObjects({ file: await asyncBufferFromFile(path) })
+    const expected = all.flatMap((one) => one.rows as (TrajectoryRecord & { prompt: Shown[] })[])
+    expect(rows).toHaveLength(expected.length)
+    for (const [at, { tokens, loss, id, group, reward, prompt }] of expected.entries()) {
+      const row = rows[at]!
+      const isLearned = tokens.map((_, place) => loss.some(([start, end]) => start <= place && place < end))
+      expect(row).toMatchObject({
+        input_ids: tokens,
+        labels: tokens.map((token, place) => (isLearned[place] === true ? token : -100)),
+        loss_mask: isLearned.map(Number),
+        old_log_probs: undefined,
+        ...{ data_source: 'kvfold/pi-llm', uid: group, reward, snapshot: expected[at]!.snapshot },
+        extra_info: { index: at, id, group },
+      })
+      expect((row['prompt'] as Shown[]).map(({ role, content }) => [role, content])).toEqual(
+        prompt.map(({ role, content }) => [role, content]),
+      )
+    }
+  })
+
+  it('refuses a file of another form', async () => {
+    const path = join(folder, 'messages.jsonl')
+    const source = await streams()
+    const terms = { source, rollouts: 1, teacher: 'script', fingerprint: 'none', format: 'messages' } as const
+    const file = await TrajectoryFile.open(path, terms)
+    file.add((await made(source, 'messages'))[0]!)
+    expect((await TrajectoryFile.open(path, terms)).begun).toBe(1)
+    await expect(TrajectoryFile.open(path, { ...terms, format: 'tokens' })).rejects.toThrow(/in the form messages/u)
+  })
+})
+
+describe('sessions of many turns', () => {
+  const once = (all: Collected[]) => {
+    for (const { rows } of all) {
+      const steps = (rows as TrajectoryRecord[]).flatMap((row) => row.steps)
+      expect(steps).toEqual(steps.map((_, at) => at))
+      for (const { loss, tokens, outcomes, steps: own } of rows as TrajectoryRecord[]) {
+        expect(loss.at(-1)?.[1]).toBe(tokens.length)
+        expect(outcomes).toHaveLength(own.length)
+      }
+    }
+  }
+
+  it.each(wayNames)(
+    'of tools that come and go (%s) are one trajectory each, in which every completion is learned once',
+    async (way) => {
+      const world = new World({ seed: 3, tools: 60, arguments: true })
+      const catalogue = await Catalogue.of(world.tools, {})
+      const source = memToolSource({ world, catalogue, way, turns: 4, relation: 'mixed', samples: 2, seed: 5 })
+      const all = await made(source, 'tokens')
+      once(all)
+      expect(all.map(({ points }) => points)).toEqual([1, 1])
+      expect((all[0]!.rows[0] as TrajectoryRecord).parts).toMatchObject({ right: true, failed: 0, refused: 0 })
+      expect((all[0]!.rows[0] as TrajectoryFacts).group).not.toBe((all[1]!.rows[0] as TrajectoryFacts).group)
+      const calls = Object.keys((all[0]!.rows[0] as TrajectoryRecord).calls)
+      expect(calls.some((name) => world.tools.some((tool) => tool.name === name))).toBe(true)
+      catalogue.close()
+    },
+  )
+
+  it.each(frameworkNames)(
+    'at the order desk (%s) are one trajectory each, in which every completion is learned once',
+    async (framework) => {
+      const scenarios = deskScenarios({ turns: [5], fields: [0], samples: 1, seed: 2, agent: 'taught' })
+      const all = await made(deskSource({ scenarios, framework, maxTokens: 512 }), 'tokens')
+      once(all)
+      expect(all.map(({ points }) => points)).toEqual([1])
+      const rows = all[0]!.rows as TrajectoryRecord[]
+      expect(Object.values(rows[0]!.calls).reduce((sum, count) => sum + count, 0)).toBeGreaterThan(3)
+    },
+  )
+
+  it('is worth less of an agent that does not look', async () => {
+    const scenarios = deskScenarios({ turns: [12], fields: [0], samples: 1, seed: 1, agent: 'careless' })
+    const [one] = await made(deskSource({ scenarios, framework: 'react', maxTokens: 512 }), 'tokens')
+    expect(one!.points).toBeLessThan(1)
+    expect((one!.rows[0] as TrajectoryRecord).parts.right).toBe(false)
+  })
+})

@@ -1,0 +1,69 @@
+import { describe, expect, it } from 'vitest'
+import type { CallReport, StepReport, TurnOutcome } from '../../../src/runtime/agents/tool-loop.js'
+import { outcomesOf, partsOfTurns, rewardOf, rewardParts } from '../../../src/lab/collect/trajectory.js'
+
+/** A call by its tool: `fold` went well, `fold!` failed, `fold?` had no JSON for arguments. */
+const report = (said: string): CallReport => ({
+  call: {
+    id: said,
+    name: said.replace(/[!?]$/u, ''),
+    arguments: {},
+    ...(said.endsWith('?') ? { malformed: '{"fragment_id": f' } : {}),
+  },
+  text: '',
+  modifies: false,
+  failed: /[!?]$/u.test(said),
+})
+const step = (...said: string[]): StepReport => ({ calls: said.map(report) }) as unknown as StepReport
+const turn = (steps: readonly StepReport[], more: Partial<TurnOutcome> = {}): TurnOutcome =>
+  ({ steps, refusedCalls: 0, end: 'stop', ...more }) as TurnOutcome
+const right = { points: 1, outcome: 'right', details: {} } as const
+const wrong = { points: 0.5, outcome: 'partial', details: {} } as const
+
+describe('the reward', () => {
+  it.each([
+    { what: 'a right answer', steps: [step('cut'), step()], score: right, reward: 1 },
+    { what: 'a wrong answer', steps: [step('cut'), step()], score: wrong, reward: 0 },
+    { what: 'a failed call that nothing makes up for', steps: [step('cut', 'fold!'), step()], score: right, reward: -1 },
+    { what: 'a failed call that is made again', steps: [step('fold!'), step('fold'), step()], score: right, reward: 1 },
+    { what: 'a malformed call that is made again', steps: [step('fold?'), step('fold'), step()], score: right, reward: 1 },
+    { what: 'one made up for by another tool', steps: [step('fold!'), step('cut'), step()], score: right, reward: -1 },
+    { what: 'one that went well before', steps: [step('fold'), step('fold!'), step()], score: right, reward: -1 },
+    { what: 'one beside it in the same step', steps: [step('fold!', 'fold'), step()], score: right, reward: -1 },
+    { what: 'made up for, and wrong all the same', steps: [step('fold!'), step('fold'), step()], score: wrong, reward: 0 },
+  ])('of $what is $reward', ({ steps, score, reward }) => {
+    expect(rewardOf(rewardParts(score, turn(steps)))).toBe(reward)
+  })
+
+  it('is -1 for what is too long: more calls than a turn may make, or more tokens than a step', () => {
+    expect(rewardOf(rewardParts(right, turn([step('cut', 'fold!'), step()], { refusedCalls: 1 })))).toBe(-1)
+    expect(rewardOf(rewardParts(right, turn([step()], { end: 'length' })))).toBe(-1)
+    expect(rewardParts(right, turn([step('cut', 'fold!'), step()], { refusedCalls: 1 }))).toMatchObject({ failed: 0, refused: 1 })
+  })
+
+  it('counts what went wrong by its kind, and a call before the turn as none of the model', () => {
+    const parts = rewardParts(right, turn([step('fold?', 'cut!'), step('fold'), step()]), step('cut!'))
+    expect(parts).toMatchObject({ right: true, failed: 2, malformed: 1, recovered: 1, stumbled: false })
+    expect(rewardParts(right, turn([step('cut'), step()]), step('cut!'))).toMatchObject({ failed: 0, stumbled: true })
+  })
+
+  it('tells a call that failed from one that is no JSON, and both from what was made up for, call by call', () => {
+    expect(outcomesOf([step('fold?', 'cut!'), step('fold'), step()])).toEqual([
+      [
+        { name: 'fold', outcome: 'malformed', recovered: true },
+        { name: 'cut', outcome: 'failed' },
+      ],
+      [{ name: 'fold', outcome: 'done' }],
+      [],
+    ])
+  })
+
+  it('of a session sums up its turns, and a call is made up for within its own', () => {
+    const failing = rewardParts(right, turn([step('fold!'), step()]))
+    const mending = rewardParts(right, turn([step('fold!'), step('fold'), step()]))
+    expect(partsOfTurns([mending, mending])).toMatchObject({ right: true, failed: 2, recovered: 2 })
+    expect(rewardOf(partsOfTurns([mending, mending]))).toBe(1)
+    expect(rewardOf(partsOfTurns([failing, mending]))).toBe(-1)
+    expect(partsOfTurns([rewardParts(wrong, turn([step()])), mending]).right).toBe(false)
+  })
+})

@@ -1,0 +1,108 @@
+/** Crossings of cost lines against counting one by one. */
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { below, cheapest, MOST_TOKENS, total, winsFrom, type CostLine, type TokenRange } from '../../../src/lab/cost/line.js'
+
+/** Whole numbers, so that sums are exact; growth even, so that its half is whole. */
+const anyLine = fc.record({
+  first: fc.integer({ min: 0, max: 3000 }),
+  perToken: fc.integer({ min: 0, max: 60 }),
+  growth: fc.integer({ min: 0, max: 3 }).map((half) => 2 * half),
+})
+/** The lines above meet for the last time within this many tokens, if they do. */
+const FAR = 4000
+const has = (stretches: readonly TokenRange[], tokens: number): boolean =>
+  stretches.some(({ start, end }) => start <= tokens && (end === null || tokens < end))
+
+/** One token after the other. */
+function* stepwise({ first, perToken, growth }: CostLine): Generator<number, never> {
+  for (let [sum, step] = [first, perToken]; ; sum += step, step += growth) yield sum
+}
+
+describe('total', () => {
+  it('is the sum of all tokens', () => {
+    fc.assert(
+      fc.property(anyLine, (line) => {
+        const sums = stepwise(line)
+        for (let tokens = 1; tokens < 50; tokens++) expect(total(line, tokens)).toBe(sums.next().value)
+      }),
+    )
+  })
+})
+
+describe('below', () => {
+  it('holds exactly where the line costs less', () => {
+    fc.assert(
+      fc.property(anyLine, anyLine, (line, other) => {
+        const stretches = below(line, other)
+        const [a, b] = [stepwise(line), stepwise(other)]
+        for (let tokens = 1; tokens <= FAR; tokens++) {
+          const wins = a.next().value < b.next().value
+          if (has(stretches, tokens) !== wins) expect({ tokens, stretches }).toBe(wins)
+        }
+        const end = total(line, MOST_TOKENS) < total(other, MOST_TOKENS)
+        expect(has(stretches, MOST_TOKENS)).toBe(end)
+      }),
+      { numRuns: 300 },
+    )
+  })
+
+  it('gives stretches that are in order, apart, two at most and not empty', () => {
+    fc.assert(
+      fc.property(anyLine, anyLine, (line, other) => {
+        const stretches = below(line, other)
+        expect(stretches.length).toBeLessThanOrEqual(2)
+        let at = 0
+        for (const { start, end } of stretches) {
+          expect(start).toBeGreaterThan(at)
+          at = end ?? Infinity
+          expect(at).toBeGreaterThan(start)
+        }
+      }),
+    )
+  })
+
+  it('finds a win that comes and goes, and one that comes twice', () => {
+    // The fold costs 10 at once and saves 4, 2, 0, -2, ... a token.
+    const other = { first: 0, perToken: 10, growth: 0 }
+    const bent = { first: 5, perToken: 6, growth: 2 }
+    expect(below(bent, other)).toEqual([{ start: 3, end: 5 }])
+    expect(winsFrom(bent, other)).toBeNull()
+    expect(below(other, bent)).toEqual([
+      { start: 1, end: 3 },
+      { start: 5, end: null },
+    ])
+    expect(winsFrom(other, bent)).toBe(5)
+  })
+
+  it('says that equal lines never win', () => {
+    const line = { first: 3, perToken: 2, growth: 0.5 }
+    expect(below(line, line)).toEqual([])
+  })
+})
+
+describe('cheapest', () => {
+  it('names the first of the least, for every number of tokens', () => {
+    fc.assert(
+      fc.property(fc.array(anyLine, { minLength: 1, maxLength: 4 }), (all) => {
+        const lines = all.map((line, index) => ({ name: `w${index}`, line }))
+        const found = cheapest(lines)
+        expect(found[0]!.tokens.start).toBe(1)
+        expect(found.at(-1)!.tokens.end).toBeNull()
+        const sums = lines.map(({ line }) => stepwise(line))
+        let at = 0
+        for (let tokens = 1; tokens <= FAR; tokens++) {
+          while (found[at]!.tokens.end !== null && found[at]!.tokens.end! <= tokens) at++
+          const costs = sums.map((sum) => sum.next().value)
+          const name = `w${costs.indexOf(Math.min(...costs))}`
+          if (found[at]!.name !== name) expect({ tokens, found }).toBe(name)
+        }
+      }),
+      { numRuns: 100 },
+    )
+  })
+
+  it('has nothing to say about no lines', () => {
+    expect(cheapest([])).toEqual([])
+  })
+})

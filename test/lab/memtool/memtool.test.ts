@@ -1,0 +1,171 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { ContractChoice } from '../../../src/runtime/core/contract.js'
+import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
+import type { Checkpoint, TurnRecord } from '../../../src/lab/episode/episode.js'
+import { requestsOf, World } from '../../../src/lab/memtool/companies.js'
+import { intervalsOf, measuresOf } from '../../../src/lab/memtool/measures.js'
+import { lookupsIn, queriesOf, recallOf } from '../../../src/lab/memtool/retrieval.js'
+import { memToolPage } from '../../../src/lab/memtool/report.js'
+import { type MemToolRun, memToolSession, wayNames } from '../../../src/lab/memtool/session.js'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import { synthesizeModel } from '../../../src/runtime/native/synthetic.js'
+import { Catalogue } from '../../../src/runtime/tools/catalogue.js'
+
+const world = new World({ seed: 1, tools: 200, arguments: true })
+let folder: string
+let engine: LlamaEngine
+let catalogue: Catalogue
+
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'kvfold-memtool-'))
+  const path = join(folder, 'model.gguf')
+  const shape = { layers: 1, embedding: 64, heads: 2, kvHeads: 2, feedForward: 64, vocabulary: 4096, context: 32_768 }
+  await synthesizeModel(path, { architecture: 'llama', ...shape, seed: 1 })
+  const native = await openNative({ gpu: 'cpu' })
+  engine = await LlamaEngine.load(native, path, { threads: 1, batchThreads: 1, slots: 1, cells: 32_768 })
+  catalogue = await Catalogue.of(world.tools)
+})
+afterAll(async () => {
+  catalogue.close()
+  await engine.dispose()
+  await rm(folder, { recursive: true, force: true })
+})
+
+const base = {
+  agent: 'taught',
+  way: 'hybrid',
+  contract: 'splice',
+  seed: 1,
+  turns: 4,
+  relation: 'mixed',
+} as const satisfies MemToolRun
+const session = (run: Partial<MemToolRun>, more: object = {}) =>
+  memToolSession({ ...base, ...run }, { engine, world, catalogue, ...more })
+
+test('the session is the same for the same seed, and asks five calls a turn in the mean', () => {
+  const requests = requestsOf(world, { ...base, turns: 100 })
+  expect(requests).toEqual(requestsOf(new World(world.options), { ...base, turns: 100 }))
+  expect(requests.reduce((sum, { figures }) => sum + figures.length, 0) / 100).toBe(5)
+  expect(Math.max(...requests.map(({ figures }) => figures.length))).toBe(10)
+  expect(new Set(world.tools.map(({ name }) => name)).size).toBe(200)
+})
+
+test('on a real model folding late definitions computes what is new; a list at the top is computed again and again', async () => {
+  const of = async (placement: 'late' | 'list', contract: ContractChoice) => (await session({ placement, contract })).tokens
+  const [splice, exact, list] = [await of('late', 'splice'), await of('late', 'exact'), await of('list', 'exact')]
+  expect(splice.computed / splice.new).toBeLessThan(1.15)
+  expect(exact.computed).toBeGreaterThan(splice.computed)
+  expect(list.computed).toBeGreaterThan(exact.computed)
+  expect(exact.approximate).toBe(0)
+  for (const { shown, reused, computed } of [splice, exact, list]) expect(computed).toBeGreaterThanOrEqual(shown - reused)
+})
+
+test('the script makes no mistake in any mode, and a session that was stopped ends as one that was not', async () => {
+  for (const way of ['autonomous', 'workflow'] as const) {
+    const { measures } = await session({ way, turns: 2 })
+    expect(measures).toMatchObject({ toolCorrectness: 1, callCorrectness: 1, taskCompletion: 1, ghosts: 0, recall: 1 })
+  }
+  let stopped: { turns: TurnRecord[]; checkpoint: Checkpoint } | null = null
+  const turns: TurnRecord[] = []
+  const whole = await session(
+    {},
+    {
+      onTurn: (turn: TurnRecord, checkpoint: Checkpoint) => {
+        turns.push(turn)
+        if (turns.length === 1) stopped = { turns: [...turns], checkpoint: JSON.parse(JSON.stringify(checkpoint)) as Checkpoint }
+      },
+    },
+  )
+  const resumed = await session({}, { from: stopped })
+  expect(resumed.measures).toEqual(whole.measures)
+  expect(resumed.tokens.new).toBe(whole.tokens.new)
+  expect(resumed.tokens.shown).toBe(whole.tokens.shown)
+  expect(memToolPage({ command: 'test', date: 'today', model: 'm', agent: 'taught', tools: 200, results: [whole] })).toContain(
+    'A script says',
+  )
+})
+
+test('what it is compared with runs, too: rules, everything always, an oracle', async () => {
+  for (const way of wayNames.filter((name) => !['autonomous', 'workflow', 'hybrid'].includes(name))) {
+    const { measures } = await session({ way, turns: 1, contract: 'exact' })
+    expect(measures.turns, way).toBe(1)
+    if (way === 'oracle') expect(measures.useless).toBe(0)
+    if (way === 'always') expect(measures.meanTools).toBe(128)
+  }
+})
+
+test('measures: the formulas as printed, and where they break', () => {
+  const turn = (tools: number, added: number, removed: number): TurnRecord =>
+    ({ score: { points: 1, details: {} }, details: { tools, added, removed } }) as unknown as TurnRecord
+  const measures = measuresOf([turn(5, 5, 0), turn(8, 5, 2), turn(2, 0, 6), turn(2, 0, 0), turn(2, 0, 0), turn(2, 0, 0)])
+  expect(measures.removalRatio).toBe(0.8)
+  // Windows 8/10, 8/5 and 6/0, 0/0: the first as it is, the second clipped, the others cannot be said.
+  expect(measures.avgRemovalRatio3T).toBeCloseTo(0.9)
+  expect(measures.avgRemovalRatio3TUnclipped).toBeCloseTo(1.2)
+  expect(measures).toMatchObject({ windowsLeftOut: 2, peaks: 1, avgResidual: 2, toolCorrectness: null })
+})
+
+test('measures of several sessions: no window and no peak goes from one into the next, and intervals are over sessions', () => {
+  const turn = (tools: number, added: number, removed: number, points: number): TurnRecord =>
+    ({ score: { points, details: {} }, details: { tools, added, removed } }) as unknown as TurnRecord
+  const sessions = [
+    [turn(4, 4, 0, 1), turn(4, 2, 2, 1), turn(4, 2, 2, 1)],
+    [turn(9, 9, 0, 0), turn(9, 0, 0, 1), turn(9, 0, 0, 0)],
+  ]
+  expect(measuresOf(...sessions)).toMatchObject({
+    turns: 6,
+    removalRatio: 4 / 17,
+    windowsLeftOut: 0,
+    peaks: 0,
+    taskCompletion: 4 / 6,
+  })
+  // Of each session its own window: 4/8 and 0/9.
+  expect(measuresOf(...sessions).avgRemovalRatio3T).toBeCloseTo(0.25)
+  const { taskCompletion, recall } = intervalsOf(sessions)
+  expect(taskCompletion).toEqual([1 / 3, 1])
+  expect(recall).toBeNull()
+  expect(intervalsOf(sessions.slice(0, 1)).taskCompletion).toBeNull()
+})
+
+test('tools are found by their names; catalogues of others are read in their forms', async () => {
+  const [bm25] = await recallOf(catalogue, queriesOf(world, 'exact', 40, 1))
+  expect(bm25).toMatchObject({ ranking: 'bm25', queries: 40, at5: 1 })
+  const tool = { name: 'read', description: 'Reads', inputSchema: { type: 'object' } }
+  const forms = [[tool], { tools: [tool] }, [{ name: 'files', tools: { files: { tools: [tool] }, disk: { tools: [tool] } } }]]
+  expect(forms.map((form) => lookupsIn(JSON.stringify(form), 'file').tools.map(({ name }) => name))).toEqual([
+    ['read'],
+    ['read'],
+    ['read', 'disk_read'],
+  ])
+  expect(lookupsIn(JSON.stringify([tool]), 'file').queries).toEqual([{ words: 'Reads', tools: ['read'] }])
+  expect(() => lookupsIn('{"a": 1}', 'x.json')).toThrow('x.json is no catalogue of tools')
+  expect(() => lookupsIn('{"a": 1}\n{', 'x.json')).toThrow('x.json is no JSON')
+})
+
+test("ToolRet's rows: the tools of labels and of documentation, each once; recall counts all tools of a query", async () => {
+  const doc = (name: string) => ({ name, description: `The ${name} of a town` })
+  const rows = [
+    {
+      id: 'q1',
+      query: 'mayor and weather',
+      labels: [
+        { id: 't1', doc: doc('mayor'), relevance: 1 },
+        { id: 't2', doc: doc('weather') },
+      ],
+    },
+    { id: 'q2', query: 'river of Oslo', labels: JSON.stringify([{ id: 't3', doc: JSON.stringify(doc('altitude')) }]) },
+    { id: 't1', documentation: JSON.stringify(doc('mayor')) },
+    { id: 't4', documentation: doc('river') },
+  ]
+  const { tools, queries } = lookupsIn(rows.map((row) => JSON.stringify(row)).join('\n'), 'file')
+  expect(tools.map(({ name }) => name)).toEqual(['t1', 't2', 't3', 't4'])
+  expect(queries.map(({ tools: about }) => about)).toEqual([['t1', 't2'], ['t3']])
+  const own = await Catalogue.of(tools.slice(0, 2).concat(tools[3]!))
+  const [bm25] = await recallOf(own, queries)
+  own.close()
+  // Both of the first query; the second's tool is not there.
+  expect(bm25).toMatchObject({ at1: 0.5, at5: 0.5 })
+})

@@ -1,0 +1,96 @@
+import { mkdtemp, readFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { makeStory } from '../../../src/lab/service/customer.js'
+import { carryOut } from '../../../src/lab/service/desk.js'
+import { type DeskCells, deskScenarios, ServiceEnvironment } from '../../../src/lab/service/dialogue.js'
+import { frameworkNames } from '../../../src/lab/service/frameworks.js'
+import { rowsOf, type ServiceRunOptions } from '../../../src/lab/service/run.js'
+import { scriptedRun } from './support/scripted-run.js'
+
+const run = ({
+  agent = 'taught',
+  turns = [12],
+  fields = [0],
+  samples = 1,
+  ...more
+}: Partial<ServiceRunOptions & DeskCells> = {}) => scriptedRun(deskScenarios({ agent, turns, fields, samples, seed: 1 }), more)
+
+describe('the story', () => {
+  it('is the same for the same seed, and what is right can be done', () => {
+    fc.assert(
+      fc.property(fc.nat(1000), fc.integer({ min: 1, max: 25 }), (seed, turns) => {
+        const { desk, goals } = makeStory({ seed, turns })
+        expect(goals).toHaveLength(turns)
+        expect(makeStory({ seed, turns })).toEqual({ desk, goals })
+        for (const goal of goals) {
+          // What is to be found out is what the tools say at that time.
+          for (const { call, yields } of goal.lookups) {
+            const result = carryOut(desk, call)
+            for (const words of yields) expect(JSON.stringify(result)).toContain(words)
+          }
+          for (const act of goal.acts) expect(carryOut(desk, act)).toMatchObject({ ok: true })
+        }
+      }),
+      { numRuns: 20 },
+    )
+  })
+})
+
+describe('the order desk', () => {
+  it('tells who looks from who does not, and who remembers from who does not', async () => {
+    const rewards = async (agent: DeskCells['agent']) => {
+      const [row] = rowsOf(await run({ agent, samples: 2 }))
+      return [row?.reward, row?.turnsRight]
+    }
+    expect(await rewards('taught')).toEqual([1, 1])
+    for (const agent of ['careless', 'forgetful'] as const) {
+      const [reward, turns] = await rewards(agent)
+      expect(reward).toBe(0)
+      expect(turns).toBeGreaterThan(0)
+      expect(turns).toBeLessThan(0.9)
+    }
+  })
+
+  it.each(frameworkNames)('is kept by %s, whose view has what is needed or can be had again', async (name) => {
+    const [row] = rowsOf(await run({ frameworks: [name], fields: [2] }))
+    expect(row).toMatchObject({ name, reward: 1, overflowed: 0 })
+    if (name === 'u-fold') expect(row!.folds).toBeGreaterThan(0)
+  })
+
+  it('shows less at the end under an agent that folds than under one that appends', async () => {
+    const [react, fold] = rowsOf(await run({ frameworks: ['react', 'u-fold'], fields: [6] }))
+    expect(fold).toMatchObject({ reward: 1, overflowed: 0 })
+    expect(fold!.contextLast).toBeLessThan(react!.contextLast)
+  })
+
+  it('goes on at the turn where it was stopped, and comes to the same', async () => {
+    for (const framework of ['u-fold', 'u-fold-printed'] as const) {
+      const log = await mkdtemp(join(tmpdir(), 'service-'))
+      const stop = new AbortController()
+      const onTurn: ServiceRunOptions['onTurn'] = (_, __, turn) => {
+        if (turn === 6) stop.abort()
+      }
+      const stopped = run({ frameworks: [framework], log, signal: stop.signal, onTurn })
+      await expect(stopped).rejects.toMatchObject({ code: 'engine/cancelled' })
+      const [again] = await run({ frameworks: [framework], log })
+      const [whole] = await run({ frameworks: [framework] })
+      const said = (turns: typeof whole) => turns!.turns.map(({ answer, score }) => [answer, score.points])
+      expect(said(again)).toEqual(said(whole))
+      expect((await readFile(again!.path, 'utf8')).trim().split('\n')).toHaveLength(13)
+    }
+  })
+
+  it('hands a tool result over with as many fields that nobody asked for as it is told to', async () => {
+    const result = async (fields: number) => {
+      const environment = new ServiceEnvironment({ seed: 3, turns: 4, fields })
+      environment.ask()
+      const { call } = environment.goal.lookups[0]!
+      const tool = environment.tools.find(({ definition }) => definition.name === call.name)!
+      return JSON.parse(await tool.execute(call.arguments)) as object
+    }
+    expect(Object.keys(await result(7))).toHaveLength(Object.keys(await result(0)).length + 7)
+  })
+})

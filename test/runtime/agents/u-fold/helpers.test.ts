@@ -1,0 +1,76 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { extractionOf, memoryOf, sameTodo } from '../../../../src/runtime/agents/u-fold/helpers.js'
+
+describe('what helpers say', () => {
+  it('is read with words or a fence around it', () => {
+    const json = '{"summary": "She wants a refund.", "todo": ["Ask for the order."]}'
+    const memory = { summary: 'She wants a refund.', todo: ['Ask for the order.'] }
+    for (const said of [json, `Here you are:\n\`\`\`json\n${json}\n\`\`\``, `${json} That is all.`])
+      expect(memoryOf(said)).toEqual({ ok: true, value: memory })
+    expect(memoryOf('{"summary": "Done."}')).toEqual({ ok: true, value: { summary: 'Done.', todo: [] } })
+  })
+
+  it.each([
+    ['', 'it said nothing'],
+    ['I cannot do that.', 'there is no JSON object in what it said'],
+    ['{"summary": ', 'there is no JSON object in what it said'],
+    ['{"summary": x}', 'what it said is not JSON'],
+    ['{"summary": "", "todo": []}', 'its JSON has the wrong form (summary:'],
+    ['{"summary": "a", "todo": "b"}', 'its JSON has the wrong form (todo:'],
+  ])('that is no summary (%j) has a reason', (said, why) => {
+    const parsed = memoryOf(said)
+    expect(parsed.ok ? '' : parsed.why).toContain(why)
+  })
+
+  it('chooses the lines that there are; other ranges are refused and counted', () => {
+    const blocks = ['3-5', '7', '5-3', '0-2', '9-11', 'all', '2 - 4', ''].map((lines) => ({ lines }))
+    const parsed = extractionOf(JSON.stringify({ blocks: [...blocks, { lines: 10, hint: 'h' }] }), 10)
+    expect(parsed.ok && parsed.value.blocks.map(({ lines }) => [lines.first, lines.last])).toEqual([
+      [3, 5],
+      [7, 7],
+      [2, 4],
+      [10, 10],
+    ])
+    expect(parsed.ok && parsed.value.refused).toEqual(['5-3', '0-2', '9-11', 'all', ''])
+    expect(extractionOf('', 10)).toEqual({ ok: true, value: { blocks: [], refused: [] } })
+    expect(extractionOf('nothing matters', 10).ok).toBe(false)
+  })
+
+  it('never throws, and never chooses a line that there is not', () => {
+    const wild = fc.oneof(
+      fc.string(),
+      fc.jsonValue().map((value) => JSON.stringify(value)),
+      fc
+        .array(
+          fc.record({
+            lines: fc.oneof(
+              fc.string(),
+              fc.integer(),
+              fc.tuple(fc.integer(), fc.integer()).map(([a, b]) => `${a}-${b}`),
+            ),
+          }),
+        )
+        .map((blocks) => JSON.stringify({ blocks })),
+    )
+    fc.assert(
+      fc.property(wild, fc.nat(50), (said, end) => {
+        memoryOf(said)
+        const parsed = extractionOf(said, end)
+        if (!parsed.ok) return
+        for (const { lines } of parsed.value.blocks) {
+          expect(lines.first).toBeGreaterThanOrEqual(1)
+          expect(lines.last).toBeGreaterThanOrEqual(lines.first)
+          expect(lines.last).toBeLessThanOrEqual(end)
+        }
+      }),
+    )
+  })
+
+  it('asks for the same when only spaces and case differ', () => {
+    const memory = { summary: 'a', todo: ['Cancel  #W1.'] }
+    expect(sameTodo(memory, { summary: 'b', todo: ['cancel #w1.'] })).toBe(true)
+    expect(sameTodo(memory, { summary: 'a', todo: ['cancel #W2.'] })).toBe(false)
+    expect(sameTodo(null, memory)).toBe(false)
+  })
+})

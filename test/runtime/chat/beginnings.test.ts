@@ -1,0 +1,44 @@
+/** Prompts that end within an answer: for every real template that shows one, its beginning is the end of the prompt, and what was sampled behind it stays. */
+import { describe, expect, it } from 'vitest'
+import type { ChatMessage } from '../../../src/runtime/chat/message.js'
+import { News } from '../../../src/runtime/chat/parser.js'
+import { realTemplates } from '../../support/bundle.js'
+import { coversAll, ruledFormat } from '../../support/chat-formats.js'
+
+const user = (content: string): ChatMessage => ({ role: 'user', content })
+const begun: ChatMessage = { role: 'assistant', content: 'Red is' }
+
+/** Its template shows messages before the last answer otherwise than it did, whatever that begins with. */
+const REWRITES = 'NVIDIA-Nemotron-Nano-v2'
+
+describe.each(realTemplates().map(({ name, source }) => [name, source] as const))('%s', (name, source) => {
+  it('goes on with an answer where it has begun', () => {
+    const { format, tokenizer } = ruledFormat(source)
+    const prompt = format.render({ messages: [user('Which?'), begun], continues: true })
+    const { prompt: before, text, tokens } = format.beginningOf(prompt)
+    expect(text).toBe('Red is')
+    expect(prompt.text.endsWith(`${before}Red is`)).toBe(true)
+    expect(tokenizer.text(prompt.tokens)).toBe(prompt.text)
+    expect(coversAll(prompt)).toBe(true)
+    expect(prompt.messages).toHaveLength(2)
+    expect(prompt.generation).toEqual({ start: prompt.tokens.length, end: prompt.tokens.length })
+
+    const parser = format.parser([], before)
+    const news = new News(text, parser)
+    const said = [...news.of(parser.push(' a co')), ...news.of(parser.push('lour.'))]
+    const { content, reasoning, events } = parser.finish()
+    const told = [...said, ...news.of(events)].flatMap((event) => (event.type === 'text' ? [event.text] : []))
+    expect([told.join(''), content, reasoning]).toEqual([' a colour.', 'Red is a colour.', undefined])
+
+    const more = tokenizer.tokenize(' a colour.')
+    const sampled = { text: 'Red is a colour.', tokens: Int32Array.from([...tokens, ...more]), prompt: before }
+    const next = format.render({ messages: [user('Which?'), { role: 'assistant', content, sampled }, user('And?')] })
+    if (name === REWRITES) {
+      expect(format.check(prompt, next)).toMatchObject({ message: 0 })
+      return
+    }
+    expect(format.check(prompt, next)).toBe(null)
+    const cached = [...prompt.tokens, ...more]
+    expect([...next.tokens.subarray(0, cached.length)]).toEqual(cached)
+  })
+})

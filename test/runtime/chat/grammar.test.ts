@@ -1,0 +1,125 @@
+import { getLlama, type Llama } from 'node-llama-cpp'
+import { beforeAll, describe, expect, test } from 'vitest'
+import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
+import { ruledFormat } from '../../support/chat-formats.js'
+import { builtinTemplate } from '../../support/chat-formats.js'
+import { realTemplate } from '../../support/bundle.js'
+
+const tools: ToolDefinition[] = [
+  {
+    name: 'fold_fragment',
+    description: 'Folds.',
+    parameters: { type: 'object', properties: { fragment_id: { type: 'string' } }, required: ['fragment_id'] },
+  },
+  {
+    name: 'search',
+    description: 'Searches.',
+    parameters: {
+      type: 'object',
+      properties: {
+        query: { type: 'string' },
+        max: { type: 'integer' },
+        role: { enum: ['user', 'any'] },
+        where: { type: 'array', items: { type: 'number' } },
+      },
+    },
+  },
+  { name: 'now', description: 'The time.', parameters: {} },
+  {
+    name: 'mixed',
+    description: 'Some keys are required, one of them unknown.',
+    parameters: {
+      type: 'object',
+      properties: { c: { type: 'boolean' }, a: { type: 'integer' }, d: { type: 'string' } },
+      required: ['b', 'a'],
+    },
+  },
+]
+
+let llama: Llama
+
+beforeAll(async () => {
+  llama = await getLlama({ gpu: false, build: 'never', progressLogs: false, logger: () => undefined })
+})
+
+/** What llama.cpp itself makes of the grammar. */
+async function accepts(source: string, reply: string, single = false): Promise<boolean> {
+  const grammar = ruledFormat(source).format.callGrammar(tools, single)
+  if (grammar === null) throw new Error('the family has no grammar')
+  const made = (await llama.createGrammar({ grammar })) as unknown as { _testText(text: string): boolean }
+  return made._testText(reply)
+}
+
+const hermesCall = (name: string, given: string) => `<tool_call>\n{"name": "${name}", "arguments": ${given}}\n</tool_call>`
+
+describe('forced calls', () => {
+  test.each([
+    [hermesCall('fold_fragment', '{"fragment_id": "f12345"}'), true],
+    [`${hermesCall('fold_fragment', '{"fragment_id": "f\\u00e9\\n"}')}\n${hermesCall('search', '{}')}`, true],
+    [hermesCall('search', '{"query": "é 😀", "max": -3, "role": "any", "where": [1.5, 2]}'), true],
+    [hermesCall('now', '{"anything": {"goes": [true, null]}}'), true],
+    [hermesCall('fold_fragment', '{}'), false],
+    [hermesCall('search', '{"role": "nobody"}'), false],
+    [hermesCall('search', '{"max": "3"}'), false],
+    // Every key once at most, the required ones all, in the schema's order; those that it does not describe last.
+    [hermesCall('fold_fragment', '{"fragment_id": "a", "fragment_id": "b"}'), false],
+    [hermesCall('search', '{"max": 1, "max": 2}'), false],
+    [hermesCall('search', '{"max": 1, "where": []}'), true],
+    [hermesCall('search', '{"where": [1]}'), true],
+    [hermesCall('search', '{"where": [1], "max": 1}'), false],
+    [hermesCall('search', '{, "max": 1}'), false],
+    [hermesCall('search', '{"max": 1, }'), false],
+    [hermesCall('mixed', '{"c": true, "a": 1, "b": {}}'), true],
+    [hermesCall('mixed', '{"a": 1, "b": null}'), true],
+    [hermesCall('mixed', '{"a": 1, "d": "x", "b": 1}'), true],
+    [hermesCall('mixed', '{"a": 1, "b": 1, "c": true, "d": "x", "d": "y"}'), false],
+    [hermesCall('mixed', '{"a": 1}'), false],
+    [hermesCall('mixed', '{"a": 1, "b": 1, "c": true}'), false],
+    [hermesCall('unknown', '{}'), false],
+    ['Sure.', false],
+    ['<think>\nhm\n</think>\n\n' + hermesCall('now', '{}'), false],
+  ])('built-in template: %j is %s', async (reply, expected) => {
+    expect(await accepts(builtinTemplate, reply)).toBe(expected)
+  })
+
+  test.each([
+    ['Qwen-Qwen3-0.6B', `<think>\na < b\n</think>\n\n${hermesCall('now', '{}')}`],
+    ['meta-llama-Llama-3.1-8B-Instruct', '{"name": "fold_fragment", "parameters": {"fragment_id": "f12345"}}'],
+    ['mistralai-Mistral-Nemo-Instruct-2407', '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]'],
+    ['mistralai-Ministral-3-14B-Reasoning-2512', '[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}'],
+    [
+      'openai-gpt-oss-120b',
+      '<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}',
+    ],
+    ['meetkai-functionary-medium-v3.1', '<function=now>{}</function>'],
+    ['meetkai-functionary-medium-v3.2', 'now\n{}>>>now\n{}'],
+    [
+      'moonshotai-Kimi-K2',
+      '<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>',
+    ],
+    ['LFM2-8B-A1B', '<|tool_call_start|>[now(), now()]<|tool_call_end|>'],
+    ['ibm-granite-granite-3.3-2B-Instruct', '<|tool_call|>[{"name": "now", "arguments": {}}]'],
+    ['Apertus-8B-Instruct', '<|tools_prefix|>[{"now": {}}]<|tools_suffix|>'],
+  ])('%s', async (template, reply) => {
+    const source = realTemplate(template)
+    expect(await accepts(source, reply)).toBe(true)
+    expect(await accepts(source, 'Sure.')).toBe(false)
+    // Of a single call there is no second one.
+    const calls = reply.split('now').length - 1
+    if (reply.includes('now')) expect(await accepts(source, reply, true)).toBe(calls === 1)
+    // What is forced is read back as calls.
+    const parser = ruledFormat(source).format.parser()
+    parser.push(reply)
+    const { toolCalls } = parser.finish()
+    expect(toolCalls.length).toBeGreaterThan(0)
+    for (const { name, malformed } of toolCalls) {
+      expect(tools.map((tool) => tool.name)).toContain(name)
+      expect(malformed).toBeUndefined()
+    }
+  })
+
+  test('nothing to force without tools, or where the family has no grammar', () => {
+    expect(ruledFormat(builtinTemplate).format.callGrammar([])).toBeNull()
+    expect(ruledFormat('{{ messages[0].content }}').format.syntax.name).toBe('hermes')
+  })
+})

@@ -1,0 +1,148 @@
+import fc from 'fast-check'
+import { getLlama, type Llama } from 'node-llama-cpp'
+import { describe, expect, test } from 'vitest'
+import { jsonSchemaGrammar } from '../../../src/runtime/chat/grammar.js'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
+import { Random } from '../../../src/runtime/core/random.js'
+import { readJson } from '../../../src/runtime/core/written-json.js'
+import { Grammar } from '../../support/gbnf.js'
+import { anyWholeSchema, validator } from '../../support/schemas.js'
+
+/** Schemas that can be kept to. */
+const CASES = process.env['KVFOLD_LONG'] === undefined ? 200 : 10_000
+
+const grammarOrNull = (schema: unknown): Grammar | null => {
+  try {
+    return new Grammar(jsonSchemaGrammar(schema))
+  } catch (error) {
+    if (error instanceof KvfoldError && error.code === 'engine/bad-grammar') return null
+    throw error
+  }
+}
+
+describe('a JSON schema as a grammar', () => {
+  test('whatever the grammar takes satisfies the schema', { timeout: 900_000 }, () => {
+    let [made, refused] = [0, 0]
+    fc.assert(
+      fc.property(anyWholeSchema, fc.integer(), (schema, seed) => {
+        const grammar = grammarOrNull(schema)
+        if (grammar === null) {
+          refused++
+          return
+        }
+        const isRight = validator(schema)
+        if (isRight === null) return
+        made++
+        const chance = new Random(seed)
+        for (let draw = 0; draw < 5; draw++) {
+          const text = grammar.draw(() => chance.word() / 2 ** 32)
+          const value: unknown = JSON.parse(text)
+          if (!isRight(value)) throw new Error(`${text} violates ${JSON.stringify(schema)}: ${JSON.stringify(isRight.errors)}`)
+        }
+      }),
+      // Nothing satisfies some of them, and what a oneOf says is refused where its alternatives overlap.
+      { numRuns: 3 * CASES },
+    )
+    expect(made, `${refused} refused`).toBeGreaterThan(CASES)
+  })
+
+  const read = (json: string): unknown => readJson(json)
+  let loaded: Promise<Llama> | null = null
+  const llama = () => (loaded ??= getLlama({ gpu: false, build: 'never', progressLogs: false, logger: () => undefined }))
+  /** Those of the texts that llama.cpp takes under the grammar. */
+  const accepted = async (schema: string, texts: readonly string[]): Promise<readonly string[]> => {
+    const grammar = await (await llama()).createGrammar({ grammar: jsonSchemaGrammar(read(schema)) })
+    return texts.filter((text) => (grammar as unknown as { _testText(text: string): boolean })._testText(text))
+  }
+
+  test.each<[string, readonly string[], readonly string[]]>([
+    ['{"const":9007199254740993}', ['9007199254740993'], ['9007199254740992']],
+    ['{"const":1.50}', ['1.50'], ['1.5']],
+    ['{"const":1e400}', ['1e400'], ['null']],
+    [
+      '{"const":{"b":[12345678901234567890],"1":1.0}}',
+      ['{"b":[12345678901234567890],"1":1.0}'],
+      ['{"1":1.0,"b":[12345678901234567890]}'],
+    ],
+    ['{"enum":[12345678901234567890,"x"]}', ['12345678901234567890', '"x"'], ['12345678901234567000']],
+    [
+      '{"type":"integer","enum":[9007199254740993,9007199254740992],"maximum":9007199254740992}',
+      ['9007199254740992'],
+      ['9007199254740993'],
+    ],
+    [
+      '{"allOf":[{"enum":[9007199254740993,1.0]},{"enum":[9007199254740992,1]}]}',
+      ['1.0'],
+      ['9007199254740993', '9007199254740992'],
+    ],
+    [
+      '{"minimum":9007199254740993,"maximum":9007199254740993,"type":"integer"}',
+      ['9007199254740993'],
+      ['9007199254740992', '9007199254740994'],
+    ],
+    [
+      '{"type":"integer","exclusiveMinimum":9007199254740993}',
+      ['9007199254740994', '9007199254741000'],
+      ['9007199254740993', '9007199254740992'],
+    ],
+    [
+      '{"type":"integer","minimum":9223372036854770001,"exclusiveMaximum":9223372036854776000}',
+      ['9223372036854770001', '9223372036854775999'],
+      ['9223372036854770000', '9223372036854776000'],
+    ],
+    [
+      '{"type":"integer","minimum":-9223372036854775808,"maximum":-9223372036854775807}',
+      ['-9223372036854775808', '-9223372036854775807'],
+      ['-9223372036854775809', '-9223372036854775806'],
+    ],
+    ['{"type":"integer","minimum":100000000000000000000000000}', ['100000000000000000000000000'], ['99999999999999999999999999']],
+    [
+      '{"type":"integer","maximum":-100000000000000000000000000}',
+      ['-100000000000000000000000000'],
+      ['-99999999999999999999999999', '1'],
+    ],
+    ['{"type":"integer","minimum":20000000000,"maximum":1e30}', ['20000000000', '12345678901234567890'], ['19999999999']],
+    [
+      '{"type":"number","minimum":9007199254740993,"maximum":9007199254740994}',
+      ['9007199254740993', '9007199254740994'],
+      ['9007199254740992', '9007199254740995'],
+    ],
+    [
+      '{"allOf":[{"type":"integer","minimum":9007199254740993},{"minimum":9007199254740992}]}',
+      ['9007199254740993'],
+      ['9007199254740992'],
+    ],
+    [
+      '{"type":"integer","format":"int64"}',
+      ['9223372036854775807', '-9223372036854775808', '0'],
+      ['9223372036854775808', '-9223372036854775809'],
+    ],
+    ['{"type":"integer"}', ['18446744073709551615', '-9223372036854775808'], []],
+    [
+      '{"oneOf":[{"type":"integer","maximum":9007199254740992},{"type":"integer","minimum":9007199254740993}]}',
+      ['9007199254740992', '9007199254740993'],
+      [],
+    ],
+    ['{"properties":{"const":{"type":"string","minLength":1.0}}}', ['{"const": "x"}'], ['{"const": ""}']],
+  ])('has the numbers as they are written: %s', async (schema, right, wrong) => {
+    expect(await accepted(schema, [...right, ...wrong])).toEqual(right)
+  })
+
+  test('tells whole numbers apart that have one double', () => {
+    const overlap =
+      '{"oneOf":[{"type":"integer","exclusiveMaximum":9007199254740993},{"type":"integer","minimum":9007199254740992}]}'
+    expect(() => jsonSchemaGrammar(read(overlap))).toThrow(/alternatives that one value may satisfy both/)
+    const nothing = '{"type":"integer","minimum":9007199254740993,"maximum":9007199254740992}'
+    expect(() => jsonSchemaGrammar(read(nothing))).toThrow(/can be satisfied by nothing/)
+  })
+
+  test('has properties in the order in which they are written', async () => {
+    const properties = '"b":{"const":1},"2":{"const":2},"1":{"const":3}'
+    const right = '{"b":1,"2":2,"1":3}'
+    for (const schema of [
+      `{"properties":{${properties}},"required":["b","2","1"]}`,
+      `{"allOf":[{"properties":{${properties}}},{"properties":{"b":{"type":"integer"}},"required":["1"]}]}`,
+    ])
+      expect(await accepted(schema, [right, '{"1":3,"2":2,"b":1}'])).toEqual([right])
+  })
+})

@@ -1,0 +1,404 @@
+/** The commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
+import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
+import { mambaModel, tinyModel } from '../../support/models.js'
+import { kvfold, kvfoldHere, type Outcome } from './support/process.js'
+
+/** More threads than free cores make tiny models wait for each other. */
+const ONE = ['--threads', '1']
+
+let model: string
+let folder: string
+
+beforeAll(async () => {
+  model = await tinyModel()
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-cli-'))
+})
+
+afterAll(() => {
+  rmSync(folder, { recursive: true })
+})
+
+const file = (name: string, content: string): string => {
+  const path = join(folder, name)
+  writeFileSync(path, content)
+  return path
+}
+
+/** One line on stderr, no stack. */
+function expectFailure({ code, stdout, stderr }: Outcome, exit: number, line: RegExp): void {
+  expect(stderr.trimEnd().split('\n').at(-1)).toMatch(line)
+  expect(stderr).not.toMatch(/^\s+at /m)
+  expect(stdout).toBe('')
+  expect(code).toBe(exit)
+}
+
+/** Of several commands, which run side by side. */
+async function expectFailures(exit: number, failures: readonly (readonly [readonly string[], RegExp])[]): Promise<void> {
+  const outcomes = await Promise.all(failures.map(([words]) => kvfoldHere(words)))
+  for (const [index, outcome] of outcomes.entries()) expectFailure(outcome, exit, failures[index]![1])
+}
+
+function expectBalanced(ledger: readonly LedgerEntry[]): void {
+  expect(ledger.length).toBeGreaterThan(0)
+  for (const entry of ledger) {
+    expect(entry.reused + entry.recomputed + entry.fresh).toBe(entry.shown)
+    expect(entry.recomputed + entry.fresh + entry.side).toBe(entry.submitted)
+  }
+}
+
+const RunOutput = (text: string) =>
+  JSON.parse(text) as { answer: string; finish: string; ledger: LedgerEntry[]; calls: unknown[]; timing: Record<string, number> }
+
+describe('a recorded conversation', () => {
+  const recorded = () =>
+    file(
+      'session.jsonl',
+      [
+        { type: 'response_item', payload: { type: 'message', role: 'user', content: [{ type: 'input_text', text: 'abc' }] } },
+        {
+          type: 'response_item',
+          payload: { type: 'message', role: 'assistant', content: [{ type: 'output_text', text: 'def' }] },
+        },
+        { type: 'response_item', payload: { type: 'message', role: 'user', content: [{ type: 'input_text', text: 'ghi' }] } },
+      ]
+        .map((line) => JSON.stringify(line))
+        .join('\n'),
+    )
+  const begin = (path: string) => ['--model', model, ...ONE, '--max-tokens', '2', '--temperature', '0', '--transcript', path]
+
+  it('is gone on with by run, with a prompt and without, and with its folds', async () => {
+    const messages = [
+      { role: 'user', content: 'abc '.repeat(50) },
+      { role: 'assistant', content: 'def' },
+    ]
+    const [whole, folded] = [{ messages }, { messages, folds: [{ message: 0 }] }].map((body, at) =>
+      file(`${at}.json`, JSON.stringify(body)),
+    )
+    const outcomes = await Promise.all([
+      kvfoldHere(['run', '--json', ...begin(recorded())]),
+      kvfoldHere(['run', '--json', '-p', 'x', ...begin(whole!)]),
+      kvfoldHere(['run', '--json', '-p', 'x', ...begin(folded!)]),
+    ])
+    const entries = outcomes.map(({ stdout }) => RunOutput(stdout).ledger[0]!)
+    const users = entries.map((entry) => entry.messages.filter(({ role }) => role === 'user').length)
+    expect(users).toEqual([2, 2, 2])
+    expect(entries[2]!.shown).toBeLessThan(entries[1]!.shown)
+  })
+
+  it('is gone on with by chat, until /clear', async () => {
+    const { stdout, code } = await kvfoldHere(['chat', '--no-tools', ...begin(recorded())], {
+      input: '/messages\n/clear\n/messages\n',
+    })
+    expect(code).toBe(0)
+    const [before, after] = stdout.split('A new conversation.')
+    expect(before).toMatch(/abc[^]*def[^]*ghi/)
+    expect(after).not.toMatch(/abc/)
+  })
+
+  it('is refused in words', async () => {
+    await expectFailures(2, [
+      [['run', '--transcript', file('not.json', '{"type":')], /The transcript .*not\.json cannot be used: it is not JSON/],
+    ])
+  })
+})
+
+describe('usage', () => {
+  it('is explained by --help', async () => {
+    const { code, stdout } = await kvfold(['--help'])
+    expect(code).toBe(0)
+    for (const command of ['demo', 'chat', 'run', 'model']) expect(stdout).toMatch(new RegExp(`^ {2}${command}\\b`, 'm'))
+  })
+
+  it('is refused with exit code 2 and the bounds', async () => {
+    const wrong: readonly (readonly [readonly string[], RegExp])[] = [
+      [['run', '--context', 'lots', '-p', 'x'], /whole number from 8 to/],
+      [['run', '--temperature', '-3', '-p', 'x'], /number from 0 to 100/],
+      [['demo', '--n', '4,zero'], /whole number from 1 to 400/],
+      [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
+      [['fold'], /unknown command/],
+    ]
+    const outcomes = await Promise.all(wrong.map(([words]) => kvfold(words)))
+    for (const [index, { code, stdout, stderr }] of outcomes.entries()) {
+      const [words, reason] = wrong[index]!
+      expect(stderr, words.join(' ')).toMatch(reason)
+      expect(stderr).toMatch(/^kvfold: /)
+      expect(stdout).toBe('')
+      expect(code).toBe(2)
+    }
+  })
+
+  it('needs a prompt that can be read', async () => {
+    await expectFailures(2, [
+      [['run', '--model', model], /The prompt is empty.*\[cli\/bad-usage\]$/],
+      [['run', join(folder, 'none.txt')], /none\.txt.*cannot be read \(ENOENT\)/],
+      [['run', '-p', 'x', '--schema', file('bad.json', '{"type":')], /bad\.json given to --schema is not JSON/],
+    ])
+  })
+})
+
+describe('bad models', () => {
+  it('are one line each', async () => {
+    const cut = join(folder, 'cut.gguf')
+    copyFileSync(model, cut)
+    truncateSync(cut, 100_000)
+    const notes = file('notes.gguf', 'Not a model, but notes about one.\n')
+    const nowhere = join(folder, 'none.gguf')
+    await expectFailures(1, [
+      [['model', 'info', notes], /^kvfold: .*notes\.gguf.* \[model\/bad-file\]$/],
+      [['run', '-p', 'x', '--model', nowhere], /There is no file .*none\.gguf.* \[model\/not-found\]$/],
+      [['run', '-p', 'x', '--model', cut], /\[model\/bad-file\]$/],
+      [['run', '-p', 'x', '--model', folder], /\[model\/(bad-file|not-found)\]$/],
+    ])
+  })
+
+  it('with a recurrent state run, and what they cannot do is said once', async () => {
+    const mamba = await mambaModel()
+    const [{ code, stderr }, { stdout }] = await Promise.all([
+      // As many threads as there are by default.
+      kvfoldHere(['run', '-p', 'x', '--model', mamba, '--max-tokens', '3']),
+      kvfoldHere(['model', 'info', mamba]),
+    ])
+    expect(code).toBe(0)
+    expect(stderr.match(/mamba keeps a recurrent state.*splice and blend are not available/g)).toHaveLength(1)
+    expect(stdout).toMatch(/^edits exact +yes: the text after an edit is computed again/m)
+    expect(stdout).toMatch(/^note +mamba keeps a recurrent state/m)
+  })
+
+  it('without a chat template complete raw text only', async () => {
+    const bare = await tinyModel({ chatTemplate: null })
+    const [asked, begun, { code, stdout }] = await Promise.all([
+      kvfoldHere(['run', '-p', 'Hello', '--model', bare]),
+      kvfoldHere(['chat', '--model', bare], { input: 'Hello\n' }),
+      kvfoldHere(['run', '--raw', '-p', 'Hello', '--model', bare, '--max-tokens', '5', '--json', ...ONE]),
+    ])
+    expectFailure(asked, 1, /no chat template.*\[model\/no-chat-template\]$/)
+    expectFailure(begun, 1, /\[model\/no-chat-template\]$/)
+    expect(code).toBe(0)
+    expectBalanced(RunOutput(stdout).ledger)
+  })
+
+  it('larger than memory are refused before anything is allocated', async () => {
+    expectFailure(
+      await kvfoldHere(['run', '-p', 'x', '--model', model, '--context', '1000000000']),
+      1,
+      /\[memory\/insufficient\]$/,
+    )
+  })
+})
+
+describe('run', () => {
+  it('answers as text and as JSON alike, with an account that balances', async () => {
+    const words = ['run', '--model', model, '--max-tokens', '12', '-p', 'Hello there', ...ONE]
+    const [text, json] = await Promise.all([kvfold(words), kvfold([...words, '--json'])])
+    expect(json).toMatchObject({ code: 0, stderr: '' })
+    const { answer, ledger, timing, calls } = RunOutput(json.stdout)
+    expectBalanced(ledger)
+    expect(ledger).toHaveLength(1)
+    expect(ledger[0]).toMatchObject({ reused: 0, recomputed: 0, kind: 'answer' })
+    expect(timing['generatedTokens']).toBeLessThanOrEqual(12)
+    expect(calls).toEqual([])
+    expect(text.stdout.trimEnd()).toBe(answer.trimEnd())
+    expect(text.stderr).toMatch(/\d+ tokens in context, 0 reused, 0 recomputed, \d+ new/)
+    // eslint-disable-next-line no-control-regex -- no colours in a pipe
+    expect(text.stdout.replace(answer, '') + text.stderr).not.toMatch(/\u001b\[/)
+  })
+
+  it('calls tools when the first step must, and accounts for every step', async () => {
+    const { code, stdout } = await kvfold([
+      'run',
+      '--json',
+      '--tools',
+      '--model',
+      model,
+      '--max-tokens',
+      '60',
+      '-p',
+      'Fold something.',
+      ...ONE,
+    ])
+    expect(code).toBe(0)
+    const { ledger, calls } = RunOutput(stdout)
+    expectBalanced(ledger)
+    expect(Array.isArray(calls)).toBe(true)
+  })
+
+  it('holds to a schema', async () => {
+    const schema = file(
+      'schema.json',
+      JSON.stringify({ type: 'object', properties: { ok: { type: 'boolean' } }, required: ['ok'] }),
+    )
+    const { stdout } = await kvfold([
+      'run',
+      '--json',
+      '--model',
+      model,
+      '--schema',
+      schema,
+      '--max-tokens',
+      '200',
+      '-p',
+      'Is it?',
+      ...ONE,
+    ])
+    const { answer, finish } = RunOutput(stdout)
+    if (finish === 'stop') expect(typeof (JSON.parse(answer) as { ok: unknown }).ok).toBe('boolean')
+    else expect(answer).toMatch(/^\s*\{/)
+  })
+
+  it('says quickly that 5 MB do not fit', async () => {
+    const input = 'All work and no play makes a long message. '.repeat(120_000)
+    for (const outcome of await Promise.all([model, 'builtin'].map((name) => kvfold(['run', '--model', name], { input })))) {
+      expectFailure(outcome, 1, /context.*\[context\/full\]$/)
+      expect(outcome.milliseconds).toBeLessThan(30_000)
+    }
+  })
+
+  it('does not mind when nobody reads on', async () => {
+    // Long enough that there is much left to say when nobody reads any more.
+    const endless = ['--grammar', file('endless.gbnf', 'root ::= [a-z ] root'), '--max-tokens', '3000']
+    const { code, stderr } = await kvfold(['run', '--model', model, ...endless, '-p', 'Once', ...ONE], { hangUp: true })
+    expect(stderr).toBe('')
+    expect(code).toBe(0)
+  })
+})
+
+describe('Ctrl-C in the middle of a prefill', () => {
+  it('ends with 130, quickly and without a stack', async () => {
+    const slow = await tinyModel({ layers: 12, embedding: 512, heads: 8, kvHeads: 8, feedForward: 2048, context: 32768 })
+    const input = 'one two three four five six seven eight nine ten '.repeat(600)
+    const outcome = await kvfold(['run', '--model', slow, ...ONE], { input, interruptAfter: 8000 })
+    expectFailure(outcome, 130, /^kvfold: interrupted/)
+    expect(outcome.milliseconds).toBeLessThan(3000)
+  })
+})
+
+describe('model', () => {
+  it('synth writes what info reads', async () => {
+    const out = join(folder, 'made.gguf')
+    const made = await kvfoldHere([
+      'model',
+      'synth',
+      out,
+      '--layers',
+      '3',
+      '--embedding',
+      '96',
+      '--heads',
+      '6',
+      '--kv-heads',
+      '2',
+      '--vocabulary',
+      '500',
+      '--context',
+      '1024',
+    ])
+    expect(made).toMatchObject({ code: 0, stderr: '' })
+    const [{ code, stdout }, { stdout: lines }] = await Promise.all([
+      kvfoldHere(['model', 'info', out, '--json']),
+      kvfoldHere(['model', 'info', out]),
+    ])
+    expect(code).toBe(0)
+    expect(JSON.parse(stdout)).toMatchObject({
+      architecture: 'llama',
+      layers: 3,
+      embedding: 96,
+      heads: 6,
+      kvHeads: 2,
+      vocabulary: 500,
+      trainedContext: 1024,
+      edits: { exact: true },
+      template: { kind: 'usable' },
+      // 3 layers x 2 heads x 16 wide x keys and values x 2 bytes
+      cacheBytesPerToken: 384,
+    })
+    expect(lines).toMatch(/^edits exact +yes: /m)
+    expect(lines).toMatch(/^KV cache +about 384 B a token/m)
+  })
+
+  it('synth refuses impossible shapes and places', async () => {
+    const [shape, place] = await Promise.all([
+      kvfoldHere(['model', 'synth', join(folder, 'x.gguf'), '--heads', '5']),
+      kvfoldHere(['model', 'synth', join(folder, 'no', 'x.gguf')]),
+    ])
+    expectFailure(shape, 1, /not a multiple of 5 heads/)
+    expectFailure(place, 2, /cannot be written \(ENOENT\)/)
+  })
+})
+
+describe('chat through a pipe', () => {
+  it('takes each line as a turn or a command', async () => {
+    const saved = join(folder, 'talk.json')
+    const input = [
+      'Hello',
+      '/ledger',
+      '/messages',
+      '/fragment 1 2',
+      '/fold nothing',
+      '/nonsense',
+      `/save ${saved}`,
+      'Again',
+      '/ledger',
+      '/exit',
+      'never sent',
+    ].join('\n')
+    const { code, stdout, stderr } = await kvfold(['chat', '--no-tools', '--model', model, '--max-tokens', '8', ...ONE], {
+      input,
+    })
+    expect(stderr).toBe('')
+    expect(code).toBe(0)
+    expect(stdout).toMatch(/tokens in context, 0 reused, 0 recomputed/)
+    expect(stdout).toMatch(/step +kind +contract +shown/)
+    expect(stdout).toMatch(/^ {2}1 {2}user .*5 characters/m)
+    expect(stdout).toMatch(/2 fragments: f[0-9a-f]{5} f[0-9a-f]{5}/)
+    expect(stdout).toContain('There is no fragment "nothing"')
+    expect(stdout).toContain('There is no /nonsense')
+    const { conversation, ledger } = JSON.parse(readFileSync(saved, 'utf8')) as {
+      conversation: { messages: { content: string }[] }
+      ledger: LedgerEntry[]
+    }
+    expect(conversation.messages.map(({ content }) => content)[0]).toBe('Hello')
+    expectBalanced(ledger)
+    // The second turn reuses the first.
+    expect(stdout).toMatch(/^ +0 +answer +exact +\d+ +0 .*\n +1 +answer +exact +\d+ +[1-9]/m)
+    expect(stdout).not.toContain('never sent')
+  })
+})
+
+describe('demo on the built-in model', () => {
+  it('ends with one line of JSON, a row for each n and agent', async () => {
+    const { code, stdout, stderr } = await kvfoldHere(['demo', '--n', '3,2', '--samples', '1', '--seed', '5', '--json'])
+    expect(stderr).toBe('')
+    expect(code).toBe(0)
+    const { rows } = JSON.parse(stdout.trimEnd().split('\n').at(-1) ?? '') as { rows: Record<string, unknown>[] }
+    expect(rows.map(({ n, agent }) => [n, agent])).toEqual(
+      [2, 3].flatMap((n) => ['plain', 'sculptor'].map((agent) => [n, agent])),
+    )
+    for (const row of rows) {
+      for (const key of ['accuracy', 'tokensBefore', 'tokensAfter', 'reused', 'recomputed', 'seconds'])
+        expect(typeof row[key], key).toBe('number')
+      expect(row['accuracy']).toBeGreaterThanOrEqual(0)
+      expect(row['accuracy']).toBeLessThanOrEqual(1)
+      expect(row['samples']).toBe(1)
+    }
+    // One step and a fresh conversation: nothing to reuse, nothing to recompute.
+    expect(rows[0]).toMatchObject({ agent: 'plain', reused: 0, recomputed: 0, steps: 1, calls: 0 })
+    // The tools have to be used at first (firstStep required), so the second step reuses the first one's prompt.
+    expect(rows[1]!['steps']).toBeGreaterThanOrEqual(2)
+    expect(rows[1]!['reused']).toBeGreaterThan(0)
+  })
+
+  it('prints plain lines, a table and what was seen without a terminal', async () => {
+    const { code, stdout } = await kvfold(['demo', '--n', '2', '--samples', '1'])
+    expect(code).toBe(0)
+    // eslint-disable-next-line no-control-regex -- no escape sequences at all
+    expect(stdout).not.toMatch(/\u001b/)
+    expect(stdout).toMatch(/^n = 2, stream 1, plain: \d+ of 46 right, /m)
+    expect(stdout).toMatch(/^n = 2, stream 1, sculptor: fragment_context\(/m)
+    expect(stdout).toMatch(/^n +agent +accuracy +/m)
+    expect(stdout).toMatch(/^With 2 updates per key the model alone got /m)
+  })
+})

@@ -1,0 +1,116 @@
+import { writeFileSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Command, InvalidArgumentError } from 'commander'
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import {
+  addModelOptions,
+  addSamplingOptions,
+  decimal,
+  engineOptions,
+  integer,
+  integers,
+  readText,
+  sampling,
+  type ModelFlags,
+  type SamplingFlags,
+} from '../../../src/runtime/cli/options.js'
+import { given } from '../../../src/runtime/core/json.js'
+
+function parse(...words: string[]): ModelFlags & SamplingFlags {
+  const command = addSamplingOptions(addModelOptions(new Command('test'))).exitOverride()
+  command.configureOutput({ writeErr: () => undefined })
+  command.parse(words, { from: 'user' })
+  return command.opts()
+}
+
+describe('numbers', () => {
+  it('takes whole numbers within the bounds and nothing else', () => {
+    const parse = integer(1, 64)
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 64 }), (value) => {
+        expect(parse(String(value))).toBe(value)
+      }),
+    )
+    for (const bad of ['', ' ', '0', '65', '-1', '1.5', '1e1', '0x10', 'four', 'NaN', 'Infinity', '9007199254740993'])
+      expect(() => parse(bad), bad).toThrow(InvalidArgumentError)
+    expect(() => parse('four')).toThrow('It must be a whole number from 1 to 64.')
+  })
+
+  it('takes decimals within the bounds', () => {
+    const parse = decimal(0, 1)
+    expect([parse('0'), parse('0.25'), parse('1'), parse('1e-3')]).toEqual([0, 0.25, 1, 0.001])
+    for (const bad of ['', '-0.1', '1.01', 'NaN', 'Infinity', 'half']) expect(() => parse(bad), bad).toThrow(InvalidArgumentError)
+  })
+
+  it('takes lists, sorted, each number once', () => {
+    expect(integers(2, 400)('16, 4,8,4')).toEqual([4, 8, 16])
+    for (const bad of ['', '4,', '4;8', '1,4']) expect(() => integers(2, 400)(bad), bad).toThrow(InvalidArgumentError)
+  })
+})
+
+describe('model options', () => {
+  it('default to the built-in model and leave the rest to the engine', () => {
+    const flags = parse()
+    expect(flags.model).toBe('builtin')
+    expect(flags.gpu).toBe('auto')
+    expect(engineOptions(flags)).toEqual({ flashAttention: 'auto', contract: 'exact' })
+    expect(sampling(flags)).toEqual({})
+  })
+
+  it('become the options of engine and sampler', () => {
+    const flags = parse(
+      ...[
+        '--context',
+        '4096',
+        '--ubatch',
+        '256',
+        '--threads',
+        '2',
+        '--flash-attention',
+        'on',
+        '--cache-type-k',
+        'q8_0',
+        '--cache-type-v',
+        'f16',
+      ],
+      ...['--gpu-layers', '3', '-t', '0.7', '--top-k', '40', '--top-p', '0.9', '--min-p', '0.05', '--seed', '7'],
+    )
+    expect(engineOptions(flags)).toEqual({
+      contract: 'exact',
+      cells: 4096,
+      ubatch: 256,
+      threads: 2,
+      batchThreads: 2,
+      flashAttention: 'on',
+      keyType: 'q8_0',
+      valueType: 'f16',
+      model: { gpuLayers: 3 },
+    })
+    expect(sampling(flags)).toEqual({ temperature: 0.7, topK: 40, topP: 0.9, minP: 0.05, seed: 7 })
+  })
+
+  it('read the template file, or say which option could not', () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvfold-options-'))
+    try {
+      const file = join(folder, 'template.jinja')
+      writeFileSync(file, '{{ messages }}')
+      expect(engineOptions(parse('--chat-template', file)).chatTemplate).toBe('{{ messages }}')
+      expect(() => readText(join(folder, 'none'), '--schema')).toThrow(/none given to --schema cannot be read \(ENOENT\)/)
+      expect(() => readText(folder, '--schema')).toThrow(/EISDIR/)
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
+  })
+
+  it('are refused with the bounds', () => {
+    expect(() => parse('--context', 'lots')).toThrow(/It must be a whole number from 8/)
+    expect(() => parse('--gpu', 'abacus')).toThrow(/Allowed choices are auto, cpu, cuda, vulkan, metal/)
+    expect(() => parse('--temperature', '-1')).toThrow(/It must be a number from 0 to 100/)
+  })
+})
+
+it('given drops what has no value and keeps zero', () => {
+  expect(given({ a: 0, b: undefined, c: '', d: false })).toEqual({ a: 0, c: '', d: false })
+})

@@ -1,0 +1,49 @@
+import { describe, expect, it } from 'vitest'
+import { Feed } from '../../../src/runtime/core/feed.js'
+
+const all = async <T>(events: AsyncIterable<T>): Promise<T[]> => {
+  const seen: T[] = []
+  for await (const event of events) seen.push(event)
+  return seen
+}
+
+describe('Feed', () => {
+  it('keeps what nobody has read yet, in order, and ends with the answer', async () => {
+    const feed = new Feed<number, string>(async (push) => {
+      push(1)
+      await Promise.resolve()
+      push(2)
+      return 'done'
+    })
+    expect(await feed.answer).toBe('done')
+    expect(await all(feed)).toEqual([1, 2])
+  })
+
+  it('hands events over while it runs', async () => {
+    let go = (): void => undefined
+    const feed = new Feed<number, void>(async (push) => {
+      push(1)
+      await new Promise<void>((resolve) => (go = resolve))
+      push(2)
+    })
+    const reader = feed[Symbol.asyncIterator]() as AsyncIterator<number>
+    expect(await reader.next()).toEqual({ done: false, value: 1 })
+    go()
+    expect(await reader.next()).toEqual({ done: false, value: 2 })
+    expect((await reader.next()).done).toBe(true)
+  })
+
+  it('ends both ways with an error, after what was pushed before it', async () => {
+    const feed = new Feed<number, string>((push) => {
+      push(1)
+      return Promise.reject(new Error('broken'))
+    })
+    const seen: number[] = []
+    const reading = (async () => {
+      for await (const event of feed) seen.push(event)
+    })()
+    await expect(reading).rejects.toThrow('broken')
+    expect(seen).toEqual([1])
+    await expect(feed.answer).rejects.toThrow('broken')
+  })
+})

@@ -1,0 +1,262 @@
+/** The dashboard as a place to work: answers that are scripted, so that each can be held, stopped and asked for again. */
+import type { Browser, Page } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import type { ChatMessage } from '../../../src/runtime/chat/message.js'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../../src/runtime/engine/engine.js'
+import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import { TEST_GPU } from '../../support/device.js'
+import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
+import { PUBLIC } from '../../../src/runtime/server/ask.js'
+import { ScriptedEngine, type Script } from '../../support/scripted.js'
+import { serving, type Serving } from '../server/support/serving.js'
+import { ask, build, launch, missing, open, row, stop, type Watched } from './support/browser.js'
+
+const user = (content: string): ChatMessage => ({ role: 'user', content })
+const assistant = (content: string): ChatMessage => ({ role: 'assistant', content })
+
+const MARKDOWN = `A **bold** word, [a link](https://example.org/), [a bad one](javascript:window.broken=1).
+
+<img src=x onerror="window.broken = true"> <b onclick="window.broken = true">raw</b> ![a picture](https://example.org/x.png)
+
+| key | value |
+| --- | --- |
+| lamp | 3 |
+
+\`\`\`ts
+const lamp = '<b>3</b>'
+\`\`\`
+`
+
+const builtin = async (): Promise<Engine> =>
+  LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1 })
+
+/** Its answers end when they are stopped, but for those that go on with a stopped one. */
+class EndlessEngine extends EngineAround {
+  respond(request: EngineRequest): Generation {
+    const held = request.continues === true ? { maxTokens: 8 } : { grammar: 'root ::= [a-z ] root' }
+    return this.engine.respond({ ...request, ...held })
+  }
+}
+
+/** A server whose model says this, and a page of it. */
+async function served(browser: Browser, script: Script): Promise<Watched & { readonly server: Serving }> {
+  const server = await serving({ engine: () => new ScriptedEngine(script) })
+  return { server, ...(await open(browser, server.url)) }
+}
+
+/** A thread of these messages and an answer, made by another client. */
+async function begun({ service }: Pick<Serving, 'service'>, messages: readonly ChatMessage[]): Promise<string> {
+  const { thread } = await service.ask({ tenant: PUBLIC, messages, tools: [], toolChoice: 'auto' }).answer
+  return thread
+}
+
+const button = (page: Page, name: string) => page.getByRole('button', { name, exact: true })
+const title = (page: Page) => page.locator('.thread-head h2')
+
+describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' : ` (skipped: ${missing})`}`, () => {
+  let browser: Browser
+  beforeAll(async () => {
+    await build()
+    browser = await launch()
+  }, 120_000)
+  afterAll(() => browser.close())
+
+  it('asks as the server was started, and otherwise where that is chosen', async () => {
+    const { page, server } = await served(browser, () => ({ content: 'Yes.' }))
+    const asked = () => page.waitForRequest('**/v1/chat/completions')
+    let request = asked()
+    await ask(page, 'Well?')
+    const usual = (await request).postDataJSON() as Record<string, unknown>
+    expect(usual['kvfold']).toEqual({ events: true })
+    expect(Object.keys(usual).sort()).toEqual(['kvfold', 'messages', 'model', 'stream', 'stream_options'])
+    await row(page, 1).waitFor()
+    await page.locator('summary').filter({ hasText: 'Settings' }).click()
+    await page.getByRole('combobox', { name: 'Who folds' }).selectOption('tools')
+    await page.getByLabel('Longest answer, tokens').fill('40')
+    // What is typed stays when the page draws its figures anew.
+    for (let drawn = 0; drawn < 2; drawn++) await page.waitForResponse('**/metrics')
+    request = asked()
+    await ask(page, 'And now?')
+    expect((await request).postDataJSON()).toMatchObject({ max_tokens: 40, kvfold: { acm: 'tools' } })
+    await server.close()
+  })
+
+  it('shows Markdown and code, copies them, and takes no HTML from the model', async () => {
+    const { page, errors, origins, server } = await served(browser, () => ({ content: MARKDOWN }))
+    await ask(page, 'Show it.')
+    const answer = row(page, 1)
+    await answer.locator('strong').getByText('bold').waitFor()
+    await answer.getByRole('cell', { name: 'lamp' }).waitFor()
+    await answer.getByText('<b onclick="window.broken = true">raw</b>').waitFor()
+    const link = answer.getByRole('link', { name: 'a link' })
+    expect([await link.getAttribute('href'), await link.getAttribute('rel')]).toEqual([
+      'https://example.org/',
+      'noopener noreferrer',
+    ])
+    expect(await answer.getByText('a bad one').getAttribute('href')).toBeNull()
+    expect(await answer.locator('img, b, script').count()).toBe(0)
+    await button(page, 'Copy code').click()
+    await button(page, 'Copied').waitFor()
+    expect(await page.evaluate('navigator.clipboard.readText()')).toBe("const lamp = '<b>3</b>'")
+    await button(page, 'Copy message 2').click()
+    await answer.getByText('Copied', { exact: true }).nth(1).waitFor()
+    expect(await page.evaluate('navigator.clipboard.readText()')).toBe(MARKDOWN)
+    expect(await page.evaluate('window.broken')).toBeUndefined()
+    expect([...origins]).toEqual([server.url])
+    expect(errors).toEqual([])
+    await server.close()
+  })
+
+  it('stops an answer', async () => {
+    const { page, server } = await served(
+      browser,
+      ({ signal }) =>
+        new Promise<ScriptedReply>((resolve) => {
+          signal?.addEventListener('abort', () => {
+            resolve({ content: 'Too late.' })
+          })
+        }),
+    )
+    await page.getByLabel('Message', { exact: true }).fill('Go on for ever.')
+    await button(page, 'Send').click()
+    await page.waitForURL('**/#/threads/*')
+    await button(page, 'Stop').click()
+    await page.getByRole('status').getByText('Stopped.').waitFor()
+    await button(page, 'Send').waitFor()
+    await expect.poll(() => server.service.status().asks.cancelled).toBe(1)
+    await server.close()
+  })
+
+  it('keeps what was said of a stopped answer, and has it go on', async () => {
+    const server = await serving({ engine: async () => new EndlessEngine(await builtin()) })
+    const { page } = await open(browser, server.url)
+    await page.getByLabel('Message', { exact: true }).fill('Tell me all.')
+    await button(page, 'Send').click()
+    await page.locator('[aria-busy=true] .markdown').waitFor()
+    await button(page, 'Stop').click()
+    await row(page, 1).getByText('stopped before its end').waitFor()
+    const views = () => server.service.threads.list(PUBLIC).map(({ id }) => server.service.threads.view(PUBLIC, id))
+    const [asked, said] = views()[0]!
+    expect([asked?.content, said?.cut]).toEqual(['Tell me all.', true])
+    await button(page, 'Continue message 2').click()
+    await row(page, 1).getByText('stopped before its end').waitFor({ state: 'detached' })
+    await expect.poll(() => views()[0]!.map(({ cut }) => cut)).toEqual([undefined, undefined])
+    const [whole] = views()
+    expect(views()).toHaveLength(1)
+    expect(whole![1]!.content.startsWith(said!.content)).toBe(true)
+    expect(whole![1]!.content.length).toBeGreaterThan(said!.content.length)
+    await server.close()
+  })
+
+  it('answers again and asks otherwise in branches, and leaves the thread as it is', async () => {
+    const { page, server } = await served(browser, (_, step) => ({ content: `Answer ${step}.` }))
+    await ask(page, 'One?')
+    await row(page, 1).getByText('Answer 0.').waitFor()
+    await ask(page, 'Two?')
+    await row(page, 3).getByText('Answer 1.').waitFor()
+    const first = page.url()
+    await button(page, 'Regenerate message 4').click()
+    await row(page, 3).getByText('Answer 2.').waitFor()
+    expect(page.url()).not.toBe(first)
+    await page.getByText('This thread, a branch').waitFor()
+    await button(page, 'Edit message 1').click()
+    await page.getByLabel('Say instead').fill('Three?')
+    await button(page, 'Ask in a branch').click()
+    await row(page, 1).getByText('Answer 3.').waitFor()
+    await title(page).getByText('Three?').waitFor()
+    const { service } = server
+    const views = service.threads.list(PUBLIC).map(({ id }) => service.threads.view(PUBLIC, id).map(({ content }) => content))
+    expect(views.map((texts) => texts.join(' ')).sort()).toEqual([
+      'One? Answer 0. Two? Answer 1.',
+      'One? Answer 0. Two? Answer 2.',
+      'Three? Answer 3.',
+    ])
+    await page.goto(first)
+    await row(page, 3).getByText('Answer 1.').waitFor()
+    await page.getByText('branched off').first().waitFor()
+    await server.close()
+  })
+
+  it('folds where the text stands: a closed card that opens and restores', async () => {
+    const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    const text = `First line.\n${'All of this is out of date. '.repeat(40)}`
+    const id = await begun(server, [user(text)])
+    const { page } = await open(browser, server.url, `/#/threads/${id}`)
+    const fragment = () => server.service.threads.get(PUBLIC, id).all[0]!.fragments[0]!
+    await button(page, 'Fold message 1').click()
+    await page.locator('.told').getByText('Folded message 1.').waitFor()
+    const card = row(page, 0).locator('.piece.folded')
+    await card.getByText('All of this is out of date.').first().waitFor()
+    expect(fragment().state.kind).toBe('folded')
+    expect(await card.locator('.plain').isVisible()).toBe(false)
+    await card.locator('summary').click()
+    await card.locator('.plain').waitFor()
+    expect(await card.locator('.plain').textContent()).toBe(text.trimEnd())
+    await button(page, `Restore ${fragment().id}`).click()
+    await page.locator('.told').getByText(`Restored ${fragment().id}`).waitFor()
+    await row(page, 0).locator('.piece').and(page.locator(':not(.folded)')).waitFor()
+    // The same by the button of the map, which does what was last touched there.
+    await stop(page, `fragment-${fragment().id}`).click()
+    await page
+      .locator('.map')
+      .getByRole('button', { name: `Fold ${fragment().id}`, exact: true })
+      .click()
+    await card.waitFor()
+    expect(fragment().state.kind).toBe('folded')
+    await server.close()
+  })
+
+  it('shows calls and their results as such, and no empty answer', async () => {
+    const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Read.' })) })
+    const call = { id: 'c1', name: 'read_file', arguments: { path: 'notes.md' } }
+    const lines = Array.from({ length: 30 }, (_, at) => `line ${at} of the notes`).join('\n')
+    const id = await begun(server, [
+      user('Read notes.md.'),
+      { ...assistant(''), toolCalls: [call] },
+      { role: 'tool', content: lines, toolCallId: 'c1', name: 'read_file' },
+    ])
+    const { page } = await open(browser, server.url, `/#/threads/${id}`)
+    await row(page, 1).getByText('Calls read_file {"path":"notes.md"}').click()
+    await row(page, 1).locator('pre').getByText('"path": "notes.md"').waitFor()
+    expect(await row(page, 1).locator('.markdown, .plain').count()).toBe(0)
+    await row(page, 2).getByRole('heading', { name: 'Result of read_file' }).waitFor()
+    await row(page, 2).getByText('30 lines').click()
+    await row(page, 2).getByText('line 29 of the notes').waitFor()
+    await row(page, 3).getByText('Read.').waitFor()
+    await server.close()
+  })
+
+  it('lists threads with their times, filters them, and deletes several', async () => {
+    const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    const topics = ['the lamp', 'the hat', 'a boat', 'a river', 'a tree', 'a lake']
+    for (const topic of topics) await begun(server, [user(`About ${topic}.`)])
+    const { page } = await open(browser, server.url)
+    const list = page.getByRole('navigation', { name: /^Threads/ })
+    const titles = list.locator('li .title')
+    await titles.nth(5).waitFor()
+    const newest = server.service.threads.list(PUBLIC)[0]!
+    expect(await list.locator('time').first().getAttribute('datetime')).toBe(new Date(newest.used).toISOString())
+    await list.getByLabel('Filter threads').fill('ABOUT THE')
+    await titles.nth(2).waitFor({ state: 'detached' })
+    expect(await titles.allTextContents()).toEqual(['About the hat.', 'About the lamp.'])
+    await button(page, 'Select').click()
+    await button(page, 'All').click()
+    await button(page, 'Delete 2 threads…').click()
+    await button(page, 'Delete 2 threads for good').click()
+    await page.getByText('None has that in its title.').waitFor()
+    await list.getByLabel('Filter threads').fill('')
+    await titles.nth(3).waitFor()
+    expect(server.service.threads.list(PUBLIC).map(({ title: each }) => each)).toEqual(
+      ['a lake', 'a tree', 'a river', 'a boat'].map((topic) => `About ${topic}.`),
+    )
+    await server.close()
+  })
+
+  it('says what was saved today', async () => {
+    const { page, server } = await served(browser, () => ({ content: 'Yes.' }))
+    await page.getByText('Saved today: 0 tokens').waitFor()
+    await server.close()
+  })
+})

@@ -1,0 +1,155 @@
+/** Calibrating on a real context, and what is believed of a file afterwards. No times are expected: machines differ. */
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { calibrate, SEQUENCES } from '../../../src/runtime/engine/calibrate.js'
+import {
+  calibrationFolder,
+  loadCalibration,
+  measuredOn,
+  saveCalibration,
+  type CalibrationSubject,
+} from '../../../src/runtime/engine/calibration.js'
+import { decodeTime, prefillTime, type CostModel } from '../../../src/runtime/kv/cost-model.js'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import type { NativeContext, NativeModel } from '../../../src/runtime/native/types.js'
+import { tinyModel } from '../../support/models.js'
+
+const SETTINGS = { threads: 1, batchThreads: 1, ubatch: 64 } as const
+
+let model: NativeModel
+let context: NativeContext
+let subject: CalibrationSubject
+let folder: string
+let cost: CostModel
+const shares: number[] = []
+
+beforeAll(async () => {
+  const native = await openNative({ gpu: 'cpu' })
+  model = await native.loadModel(await tinyModel())
+  context = await model.createContext({ ...SETTINGS, cells: 1024, sequences: SEQUENCES })
+  subject = { info: model.info, settings: SETTINGS, backend: native.backend }
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-calibration-'))
+  cost = await calibrate(context, model.info.vocabulary, measuredOn(subject, context), {
+    quick: true,
+    onProgress: (share) => shares.push(share),
+  })
+})
+
+afterAll(async () => {
+  await model.dispose()
+  rmSync(folder, { recursive: true })
+})
+
+describe('a calibration', () => {
+  it('says what it was measured on, how deep and how well', () => {
+    expect(cost.on).toMatchObject({ architecture: 'llama', ubatch: 64, threads: 1, gpu: 'cpu', keyType: 'f16' })
+    expect(cost.on.flashAttention).toBe(context.flashAttention)
+    expect(cost.deepest).toBeGreaterThanOrEqual(256)
+    expect(cost.deepest).toBeLessThan(1024)
+    for (const { rates, residual, samples } of [cost.prefill, cost.decode, cost.books]) {
+      for (const rate of Object.values(rates)) expect(rate).toBeGreaterThanOrEqual(0)
+      expect(residual.worst).toBeGreaterThanOrEqual(residual.median)
+      expect(samples).toBeGreaterThan(2)
+    }
+    // 2 layers, 2 heads of 16 for keys and values, in 16 bits, and what llama.cpp writes of a cell beside them.
+    expect(cost.host.bytesPerCell).toBeGreaterThanOrEqual(256)
+    expect(cost.host.bytesPerCell).toBeLessThan(300)
+    expect(cost.host.saveBytesPerSecond).toBeGreaterThan(0)
+    expect(cost.host.loadBytesPerSecond).toBeGreaterThan(0)
+  })
+
+  it('has everything cost something', () => {
+    const at = { attended: 200, cells: 300 }
+    expect(decodeTime(cost, at)).toBeGreaterThan(0)
+    expect(prefillTime(cost, { tokens: 256, ...at })).toBeGreaterThan(prefillTime(cost, { tokens: 16, ...at }))
+  })
+
+  it('leaves the context empty, and tells how far it is', () => {
+    expect(context.readback()).toEqual([])
+    expect(shares.length).toBeGreaterThan(10)
+    expect([...shares].sort((a, b) => a - b)).toEqual(shares)
+    expect(shares.at(-1)).toBeLessThanOrEqual(1)
+  })
+
+  it('keeps to its budget, down to the few figures that it needs', async () => {
+    const asked: string[] = []
+    const short = await calibrate(context, model.info.vocabulary, cost.on, {
+      budget: 1,
+      onProgress: (_, what) => asked.push(what),
+    })
+    expect(short.deepest).toBe(256)
+    // Two folds and two restores, each once to warm up and once on the clock.
+    expect(short.books.samples).toBe(4)
+    expect(asked.filter((what) => what.startsWith('folds')).length).toBe(4)
+    expect(short.books.samples).toBeLessThan(cost.books.samples)
+    expect(context.readback()).toEqual([])
+  })
+
+  it('can be stopped', async () => {
+    const controller = new AbortController()
+    let told = 0
+    const stopped = calibrate(context, model.info.vocabulary, cost.on, {
+      signal: controller.signal,
+      onProgress: () => {
+        if (++told === 8) controller.abort()
+      },
+    })
+    await expect(stopped).rejects.toMatchObject({ code: 'engine/cancelled' })
+    expect(context.readback()).toEqual([])
+  })
+
+  it('refuses a context that is too small to see anything in', async () => {
+    const small = await model.createContext({ ...SETTINGS, cells: 512, sequences: SEQUENCES })
+    await expect(calibrate(small, model.info.vocabulary, cost.on)).rejects.toMatchObject({ code: 'engine/bad-request' })
+    await small.dispose()
+  })
+})
+
+describe('a file of it', () => {
+  it('is found again, by the same model and settings only', async () => {
+    expect(await loadCalibration(subject, folder)).toEqual({ kind: 'none' })
+    const path = await saveCalibration(subject, cost, folder)
+    expect(await loadCalibration(subject, folder)).toEqual({ kind: 'found', model: cost, path })
+    expect(await loadCalibration({ ...subject, settings: { ...SETTINGS, threads: 2 } }, folder)).toEqual({ kind: 'none' })
+    expect(await loadCalibration({ ...subject, info: { ...subject.info, layers: 3 } }, folder)).toEqual({ kind: 'none' })
+    // The same model in another place is as fast.
+    expect(await loadCalibration({ ...subject, info: { ...subject.info, path: '/elsewhere.gguf' } }, folder)).toMatchObject({
+      kind: 'found',
+    })
+  })
+
+  it('is refused with a sentence when it is foreign, stale or damaged', async () => {
+    const path = await saveCalibration(subject, cost, folder)
+    const original = readFileSync(path, 'utf8')
+    const whole = JSON.parse(original) as { subject: string; cost: CostModel }
+    const on = (change: Partial<CostModel['on']>) =>
+      JSON.stringify({ ...whole, cost: { ...cost, on: { ...cost.on, ...change } } })
+    const rates = { ...cost.decode.rates, attended: -1 }
+    for (const [text, why] of [
+      [original.slice(0, 200), /damaged/],
+      ['', /damaged/],
+      [JSON.stringify({ ...whole, cost: { ...cost, version: 0 } }), /another version/],
+      [JSON.stringify({ ...whole, cost: { ...cost, decode: { ...cost.decode, rates } } }), /damaged/],
+      [JSON.stringify({ ...whole, subject: 'f00' }), /another model or other settings/],
+      [on({ release: 'v0.1.0' }), /llama\.cpp v0\.1\.0 and this is/],
+      [on({ cpu: 'an abacus' }), /another processor \(an abacus, here /],
+      [on({ devices: ['a card'] }), /another set of devices/],
+    ] as const) {
+      writeFileSync(path, text)
+      const loaded = await loadCalibration(subject, folder)
+      expect(loaded.kind).toBe('refused')
+      if (loaded.kind === 'refused') expect(loaded.reason).toMatch(why)
+      if (loaded.kind === 'refused') expect(loaded.reason).toMatch(/run `kvfold calibrate` again\.$/)
+    }
+    await saveCalibration(subject, cost, folder)
+    expect(readFileSync(path, 'utf8')).toBe(original)
+  })
+
+  it('is in the cache folder of the user', () => {
+    expect(calibrationFolder({ XDG_CACHE_HOME: '/some/cache' })).toBe('/some/cache/kvfold/calibration')
+    for (const given of [undefined, '', 'relative'])
+      expect(calibrationFolder({ XDG_CACHE_HOME: given })).toMatch(/\/\.cache\/kvfold\/calibration$/)
+  })
+})

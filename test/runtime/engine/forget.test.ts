@@ -1,0 +1,124 @@
+/** A fold that forgets leaves nothing of the hidden text, or of what has read it, on the device, in host memory or on disk. */
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, describe, expect, it, vi } from 'vitest'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import type { ChatMessage } from '../../../src/runtime/chat/message.js'
+import { Conversation } from '../../../src/runtime/context/conversation.js'
+import { portsOf } from '../../../src/runtime/context/ports.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import { LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import { TEST_GPU } from '../../support/device.js'
+
+const ID = conversationId('c')
+const SECRET = 'The password of the harbour is coralgate.'
+const TEXT = [
+  ...Array.from({ length: 12 }, (_, at) => `Line ${at} is here before it.`),
+  SECRET,
+  ...Array.from({ length: 12 }, (_, at) => `Line ${at} has read it.`),
+].join(' ')
+const messages: ChatMessage[] = [{ role: 'user', content: TEXT }]
+
+let engine: LlamaEngine
+const folder = mkdtempSync(join(tmpdir(), 'kvfold-forget-'))
+afterEach(async () => {
+  await engine.dispose()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+async function load(options: LlamaEngineOptions = {}): Promise<void> {
+  const settings = { cells: 4096, threads: 1, batchThreads: 1, slots: 2, contract: 'splice' } as const
+  engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { ...settings, ...options })
+}
+
+function talk() {
+  const conversation = new Conversation(ID, portsOf(engine, ID))
+  for (const message of messages) conversation.add(message)
+  const cut = conversation.fragment({ startMarker: 'The password', endMarker: 'coralgate.', numFragments: 1 })
+  if (!cut.ok) throw new Error(cut.message)
+  const { id } = cut.fragments[0]!
+  const show = async () => {
+    const edits = conversation.edits()
+    const { ledger } = await engine.respond({ conversation: ID, messages, edits, maxTokens: 4 }).reply
+    return ledger
+  }
+  const where = () => engine.residency(ID, messages, [], plainly(conversation.edits()))![0]!
+  return { conversation, id, show, where }
+}
+
+/** As if the text were merely folded: whether its cells are anywhere. */
+const plainly = (edits: ReturnType<Conversation['edits']>) =>
+  edits.map(({ message, span, replacement }) => ({ message, span, replacement }))
+
+/** Runs of the secret's tokens in the files of the disk cache, whatever they are there for. */
+function onDisk(tokens: Int32Array): number {
+  const bytes = Buffer.from(tokens.buffer)
+  return readdirSync(folder).filter((name) => readFileSync(join(folder, name)).includes(bytes)).length
+}
+
+describe('a fold that forgets', () => {
+  it('is exact under splice, and drops what an earlier fold had parked on the device', async () => {
+    await load({ hostBytes: 2 ** 26 })
+    const { conversation, id, show, where } = talk()
+    await show()
+    expect(conversation.fold(id).ok).toBe(true)
+    const spliced = await show()
+    expect(spliced).toMatchObject({ contract: 'splice' })
+    expect(spliced.approximate).toBeGreaterThan(0)
+    expect(where()).toMatchObject({ gone: 0 })
+    expect(conversation.fold(id, { forget: true }).ok).toBe(true)
+    const forgotten = await show()
+    expect(forgotten).toMatchObject({ contract: 'exact', approximate: 0 })
+    const { tokens, gone } = where()
+    expect(gone).toBe(tokens)
+    expect(engine.cacheTotals).toMatchObject({ parked: 0, versions: 0, tiers: { host: { sequences: 0, bytes: 0 } } })
+    // What stood before the secret is not computed again.
+    expect(forgotten.reused).toBeGreaterThan(60)
+    await engine.check('full')
+  })
+
+  it('drops what is in host memory and on disk at once, before any step; later files do not have its tokens', async () => {
+    await load({ cells: 2048, hostBytes: 2 ** 17, disk: { folder, bytes: 2 ** 28 } })
+    const { conversation, id, show } = talk()
+    await show()
+    conversation.fold(id)
+    await show()
+    const { base, holes } = engine.format.render({ messages, edits: conversation.edits() }).origin
+    const secret = base.slice(holes[0]!.span.start, holes[0]!.span.end)
+    // Other conversations crowd it out of the device, and then out of memory.
+    for (let at = 0; at < 4; at++) {
+      const content = `Somebody ${at} writes quite other words. `.repeat(60)
+      await engine.respond({ conversation: conversationId(`other ${at}`), messages: [{ role: 'user', content }], maxTokens: 1 })
+        .reply
+    }
+    await vi.waitFor(() => {
+      expect(onDisk(secret)).toBeGreaterThan(0)
+    })
+    conversation.fold(id, { forget: true })
+    await engine.forgetHidden(ID, messages, [], conversation.edits())
+    const whole = talk()
+    expect(whole.conversation.fold(whole.id).ok).toBe(true)
+    expect(whole.where()).toMatchObject({ live: 0, parked: 0, host: 0, disk: 0 })
+    expect(onDisk(secret)).toBe(0)
+    await show()
+    await engine.dispose()
+    expect(readdirSync(folder).length).toBeGreaterThan(1)
+    expect(onDisk(secret)).toBe(0)
+  })
+
+  it('is refused under splice, and may be undone: the text is computed again', async () => {
+    await load()
+    const { conversation, id, show } = talk()
+    expect(conversation.fold(id, { contract: 'splice', forget: true })).toMatchObject({ ok: false, code: 'tool/bad-arguments' })
+    const shown = await show()
+    conversation.fold(id, { forget: true })
+    await show()
+    expect(conversation.fold(id, { forget: true })).toMatchObject({ ok: false, code: 'tool/refused' })
+    conversation.restore(id)
+    const restored = await show()
+    expect(restored.approximate).toBe(0)
+    expect(restored.recomputed + restored.fresh).toBeGreaterThan(shown.shown / 3)
+  })
+})

@@ -1,0 +1,43 @@
+/** Calls of a tool are held to what its unlisted namesake says, and the prompt shows the listed one. */
+import { afterEach, expect, it } from 'vitest'
+import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
+import { openNative } from '../../../src/runtime/native/binding.js'
+
+const remove = (items: Readonly<Record<string, unknown>>): ToolDefinition => ({
+  name: 'remove_tools',
+  description: 'Removes tools.',
+  parameters: {
+    type: 'object',
+    properties: { tool_names: { type: 'array', minItems: 1, maxItems: 3, items } },
+    required: ['tool_names'],
+  },
+})
+
+let engine: LlamaEngine | null = null
+afterEach(() => engine?.dispose())
+
+it('writes no other name, whatever the model would say', async () => {
+  engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1, cells: 2048 })
+  const asked = {
+    messages: [{ role: 'user' as const, content: 'Remove what you do not need.' }],
+    tools: [remove({ type: 'string' })],
+    toolChoice: 'required' as const,
+    maxTokens: 200,
+  }
+  const names = ['zebra_of_the_north', 'quince_weather']
+  const loaded: LlamaEngine = engine
+  const reply = (id: string, unlisted: readonly ToolDefinition[], maxTokens = asked.maxTokens) =>
+    loaded.respond({ ...asked, maxTokens, conversation: conversationId(id), unlisted }).reply
+  const said = (await reply('held', [remove({ enum: names })])).message.toolCalls?.[0]?.arguments[
+    'tool_names'
+  ] as readonly string[]
+  expect(said.length).toBeGreaterThan(0)
+  for (const name of said) expect(names).toContain(name)
+  const free = await reply('free', [])
+  const shown = async (unlisted: readonly ToolDefinition[]) => (await reply(`cut-${unlisted.length}`, unlisted, 4)).ledger.shown
+  expect(await shown([remove({ enum: names })])).toBe(await shown([]))
+  expect(free.message.content + JSON.stringify(free.message.toolCalls)).not.toMatch(/zebra_of_the_north|quince_weather/)
+})

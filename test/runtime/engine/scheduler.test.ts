@@ -1,0 +1,275 @@
+/** The llama engine's bare completions on a real GGUF: batching, cancellation, limits, determinism, the ledger against the addon's counter. */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import { LlamaEngine, type Completion } from '../../../src/runtime/engine/llama.js'
+import type { JobResult } from '../../../src/runtime/engine/job.js'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import { TEST_GPU } from '../../support/device.js'
+import { tinyModel } from '../../support/models.js'
+import { neverEnding } from '../../../bench/random-tokens.js'
+
+const CELLS = 2048
+let engine: LlamaEngine
+let ban: { token: number; bias: number }[]
+let count = 0
+
+beforeAll(async () => {
+  engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), await tinyModel(), {
+    cells: CELLS,
+    sequences: 8,
+    threads: 1,
+    batchThreads: 1,
+    batch: 512,
+    // Prompts take what a batch has room for; how streams shorten that is prefill-budget.test.ts.
+    maxGap: 1e6,
+  })
+  // Random weights may end an answer anywhere; these tests want answers of a known length.
+  ban = neverEnding(engine.model)
+})
+
+afterAll(() => engine.dispose())
+
+const tokens = (size: number, salt = 0) =>
+  Int32Array.from({ length: size }, (_, at) => 1 + ((at * 7 + salt * 13 + ((at * at) % 11)) % 250))
+
+function complete(request: Partial<Completion> & { readonly tokens: Int32Array }): Promise<JobResult> {
+  const { sampling, ...rest } = request
+  return engine.complete({
+    conversation: conversationId(`t${++count}`),
+    maxTokens: 8,
+    ...rest,
+    sampling: { logitBias: ban, ...sampling },
+  })
+}
+
+async function submittedBy(
+  work: () => Promise<readonly JobResult[]>,
+): Promise<{ results: readonly JobResult[]; submitted: number }> {
+  const before = engine.submitted
+  const results = await work()
+  await engine.check('full')
+  return { results, submitted: engine.submitted - before }
+}
+
+describe('completions', () => {
+  it('repeats itself greedily, and with a seed', async () => {
+    const greedy = await complete({ tokens: tokens(40) })
+    expect((await complete({ tokens: tokens(40) })).tokens).toEqual(greedy.tokens)
+    const sampling = { temperature: 1.5, seed: 7 }
+    const drawn = await complete({ tokens: tokens(40), sampling })
+    expect((await complete({ tokens: tokens(40), sampling })).tokens).toEqual(drawn.tokens)
+    expect((await complete({ tokens: tokens(40), sampling: { ...sampling, seed: 8 } })).tokens).not.toEqual(drawn.tokens)
+  })
+
+  it('accounts for every submitted token, one token pending', async () => {
+    const conversation = conversationId('account')
+    const { results, submitted } = await submittedBy(async () => [await complete({ conversation, tokens: tokens(50, 1) })])
+    const { ledger } = results[0]!
+    expect(ledger).toMatchObject({ shown: 57, reused: 0, recomputed: 0, fresh: 57, side: 0, submitted: 57, pending: 1 })
+    expect(submitted).toBe(57)
+    const again = await submittedBy(async () => [await complete({ conversation, tokens: tokens(50, 1), maxTokens: 1 })])
+    expect(again.results[0]!.ledger).toMatchObject({ shown: 50, reused: 50, recomputed: 0, fresh: 0, side: 1, submitted: 1 })
+    expect(again.submitted).toBe(1)
+  })
+
+  it('shares the beginning of two conversations', async () => {
+    const common = tokens(100, 2)
+    await complete({ conversation: conversationId('first'), tokens: common, maxTokens: 1 })
+    const { ledger } = await complete({
+      conversation: conversationId('second'),
+      tokens: Int32Array.from([...common, 5, 6, 7]),
+      maxTokens: 1,
+    })
+    expect(ledger.sources).toEqual({ own: 0, parked: 0, shared: 100 })
+    expect(ledger.submitted).toBe(3)
+  })
+
+  it('runs several in one batch, each with the tokens it gets alone, and sums up to the counter', async () => {
+    const prompts = [0, 1, 2, 3, 4, 5].map((salt) => tokens(60 + 10 * salt, 10 + salt))
+    const { results, submitted } = await submittedBy(() => Promise.all(prompts.map((prompt) => complete({ tokens: prompt }))))
+    expect(results.reduce((sum, { ledger }) => sum + ledger.recomputed + ledger.fresh + ledger.side, 0)).toBe(submitted)
+    for (const [index, prompt] of prompts.entries()) {
+      const conversation = conversationId(`alone${index}`)
+      const alone = await complete({ conversation, tokens: prompt })
+      expect(results[index]!.tokens.length).toBe(8)
+      // Kernels differ beside other sequences (kv-mechanics.md), so the first token is compared and the rest only counted.
+      expect(alone.tokens[0]).toBe(results[index]!.tokens[0])
+    }
+  })
+
+  it('lets no more than a batch of all prompts together come between two tokens of a stream, and each in its turn', async () => {
+    let computed = 0
+    let most = 0
+    let streaming = false
+    const orders: number[] = []
+    const prompts = [0, 1, 2].map((salt) => tokens(550, 40 + salt))
+    const waiting: Promise<JobResult>[] = []
+    const stream = complete({
+      tokens: tokens(20, 43),
+      maxTokens: 12,
+      onText: () => {
+        if (streaming) most = Math.max(most, computed)
+        computed = 0
+        if (streaming) return
+        streaming = true
+        for (const [index, prompt] of prompts.entries()) {
+          let before = 0
+          const onPrefill = (done: number) => {
+            computed += done - before
+            before = done
+            orders.push(index)
+          }
+          waiting.push(complete({ tokens: prompt, maxTokens: 1, onPrefill }))
+        }
+      },
+    })
+    await stream
+    await Promise.all(waiting)
+    expect(most).toBeGreaterThan(256)
+    expect(most).toBeLessThanOrEqual(512)
+    expect(orders.slice(0, 3)).toEqual([0, 1, 2])
+  })
+
+  it('draws ahead what it would draw token by token, and books the same', async () => {
+    const sampling = { temperature: 1.2, topK: 50, seed: 3 }
+    const answers = async (name: string, rest: Partial<Completion>) => {
+      const before = engine.submitted
+      const texts: string[] = []
+      const results = await Promise.all(
+        [0, 1, 2].map((salt) =>
+          complete({
+            conversation: conversationId(`${name}${salt}`),
+            // Nothing is shared, whoever was first.
+            tenant: name,
+            tokens: tokens(40, 70 + salt),
+            maxTokens: 30 + 7 * salt,
+            sampling,
+            ...rest,
+            onText: (text) => {
+              texts[salt] = (texts[salt] ?? '') + text
+              return undefined
+            },
+          }),
+        ),
+      )
+      await engine.check('full')
+      expect(results.map(({ text }) => text)).toEqual(texts)
+      const counts = results.map(({ ledger: { messages, shown, submitted, pending, positions, fresh } }) => ({
+        messages,
+        shown,
+        submitted,
+        pending,
+        positions,
+        fresh,
+      }))
+      return { tokens: results.map((result) => [...result.tokens]), counts, submitted: engine.submitted - before }
+    }
+    const ahead = await answers('ahead', { ahead: true })
+    expect(ahead).toEqual(await answers('behind', {}))
+    expect(ahead.tokens.map(({ length }) => length)).toEqual([30, 37, 44])
+  })
+
+  it('ends drawing ahead for whoever comes, cancels or checks meanwhile', async () => {
+    const abort = new AbortController()
+    let heard = 0
+    let other: Promise<JobResult> | null = null
+    const checks: Promise<void>[] = []
+    const long = complete({
+      tokens: tokens(30, 80),
+      maxTokens: 1500,
+      ahead: true,
+      signal: abort.signal,
+      onText: () => {
+        heard++
+        if (heard === 20) other = complete({ tokens: tokens(60, 81), maxTokens: 5 })
+        if (heard % 10 === 0) checks.push(engine.check('full'))
+        if (heard === 60) abort.abort()
+        return undefined
+      },
+    })
+    const { finish, ledger } = await long
+    expect(finish).toBe('cancelled')
+    // Steps that were under way when it was cancelled: a few, never the rest.
+    expect(ledger.submitted).toBeGreaterThanOrEqual(30 + 59)
+    expect(ledger.submitted).toBeLessThan(30 + 59 + 40)
+    expect((await other!).tokens.length).toBe(5)
+    await Promise.all(checks)
+    await engine.check('full')
+  })
+
+  it('an error of a listener ends its own answer, not those beside it', async () => {
+    let heard = 0
+    const bad = complete({
+      tokens: tokens(30, 82),
+      maxTokens: 60,
+      ahead: true,
+      onText: () => {
+        if (++heard === 7) throw new Error('wanted')
+        return undefined
+      },
+    })
+    const good = complete({ tokens: tokens(30, 83), maxTokens: 60 })
+    await expect(bad).rejects.toThrow('wanted')
+    expect((await good).tokens.length).toBe(60)
+    await engine.check('full')
+  })
+
+  it('ends at a stop string and does not show it', async () => {
+    const free = await complete({ tokens: tokens(30, 3), maxTokens: 12 })
+    const stop = free.text.slice(3, 5)
+    const stopped = await complete({ tokens: tokens(30, 3), maxTokens: 12, stop: [stop] })
+    expect(stopped.finish).toBe('stop-string')
+    expect(stopped.text).toBe(free.text.slice(0, free.text.indexOf(stop)))
+  })
+
+  it('keeps to a grammar', async () => {
+    const result = await engine.complete({
+      conversation: conversationId('grammar'),
+      tokens: tokens(20),
+      maxTokens: 30,
+      grammar: 'root ::= "ab" [0-9]+ "c"',
+    })
+    expect(result.text).toMatch(/^ab[0-9]*c?$/)
+  })
+
+  it('cancels in the middle of a prefill, keeps what was computed, and goes on afterwards', async () => {
+    const conversation = conversationId('cancelled')
+    const long = tokens(1900, 4)
+    const abort = new AbortController()
+    const running = complete({ conversation, tokens: long, signal: abort.signal })
+    setTimeout(() => {
+      abort.abort()
+    }, 5)
+    const { finish, ledger } = await running
+    expect(finish).toBe('cancelled')
+    expect(ledger).toMatchObject({ kind: 'cancelled', shown: 0, side: ledger.submitted })
+    await engine.check('full')
+    const next = await complete({ conversation, tokens: long, maxTokens: 1 })
+    expect(next.ledger.reused).toBeGreaterThanOrEqual(ledger.submitted)
+    expect(next.ledger.shown).toBe(1900)
+  })
+
+  it('refuses a prompt larger than the context and loses nothing', async () => {
+    const conversation = conversationId('kept')
+    await complete({ conversation, tokens: tokens(64, 5), maxTokens: 1 })
+    await expect(async () => complete({ conversation, tokens: tokens(CELLS + 1, 5) })).rejects.toMatchObject({
+      code: 'context/full',
+    })
+    const { ledger } = await complete({ conversation, tokens: tokens(65, 5), maxTokens: 1 })
+    expect(ledger.reused).toBe(64)
+  })
+
+  it('moves what is parked or idle off before it says full, and ends an answer that fills the context', async () => {
+    for (let salt = 20; salt < 26; salt++) await complete({ tokens: tokens(700, salt), maxTokens: 1 })
+    await engine.check('full')
+    const full = await complete({ tokens: tokens(2040, 30), maxTokens: 100 })
+    expect(full.finish).toBe('length')
+    expect(full.ledger.evicted + full.ledger.moved).toBeGreaterThan(0)
+    expect(full.tokens.length).toBeLessThan(20)
+    await engine.check('full')
+  })
+
+  it('refuses tokens that are not in the vocabulary', async () => {
+    await expect(async () => complete({ tokens: Int32Array.of(1, 99999) })).rejects.toMatchObject({ code: 'engine/bad-request' })
+  })
+})

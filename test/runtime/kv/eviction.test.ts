@@ -1,0 +1,129 @@
+/** What gives way when cells or sequence ids are short: in which order, on whose account, and what never does. */
+import { describe, expect, it } from 'vitest'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import { CacheHarness, missing, shownOf } from './support/cache-harness.js'
+
+/** `count` tokens that occur nowhere else. */
+const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
+
+const system = text(100, 10)
+const long = text(200, 40)
+const tail = text(300, 15)
+
+describe('when room runs out', () => {
+  const solo = (name: number) => text(1000 * name, 20)
+
+  it('cells: drops parked versions before idle live sequences, each longest unused first, and running live sequences never', () => {
+    const harness = new CacheHarness({ cells: 100, sequences: 10 })
+    // Versions of a, then b; live sequences last used in the order b, a, c.
+    harness.step('a', shownOf(solo(1)))
+    harness.step('b', shownOf(solo(2)))
+    harness.step('a', shownOf(text(1100, 10)))
+    harness.step('b', shownOf(text(2100, 10)))
+    harness.step('a', shownOf(text(1100, 10)))
+    harness.step('c', shownOf(solo(3)))
+    const holders = () => [...harness.memory.contents().values()].map(([first]) => first).sort((x, y) => x! - y!)
+    expect(holders()).toEqual([1000, 1100, 2000, 2100, 3000])
+    const running = harness.start('d', shownOf(text(5000, 100)))!
+    const grow = (count: number, left: number[], evicted: number) => {
+      harness.decode(running, count)
+      expect(holders()).toEqual([...left, 5000].sort((x, y) => x - y))
+      expect(running.step.evicted).toBe(evicted)
+    }
+    grow(20, [1000, 1100, 2000, 2100, 3000], 0)
+    grow(1, [1100, 2000, 2100, 3000], 20)
+    grow(20, [1100, 2100, 3000], 40)
+    grow(20, [1100, 3000], 50)
+    grow(10, [3000], 60)
+    grow(29, [], 80)
+    expect(harness.finish('d')).toMatchObject({ evicted: 80, fresh: 100 })
+    expect(harness.step('a', shownOf(text(1100, 10)))).toMatchObject({ step: 3, reused: 0, recomputed: 10, evicted: 100 })
+  })
+
+  it('a live sequence that nobody will come back to gives way before those that were used longer ago, until somebody does', () => {
+    const harness = new CacheHarness({ cells: 60, sequences: 10 })
+    const firstToGo = () => {
+      const running = harness.start('d', shownOf(text(5000, 5)))!
+      harness.decode(running, 5)
+      const left = [...harness.memory.contents().values()].map(([first]) => first)
+      harness.finish('d')
+      harness.forget('d')
+      return [1000, 2000, 3000].find((first) => !left.includes(first))
+    }
+    const begin = (name: string, at: number, last = false) => {
+      const running = harness.start(name, shownOf(solo(at)))!
+      while (missing(running) > 0) harness.decode(running, 50)
+      harness.finish(name, 'done', 0, last)
+    }
+    begin('a', 1)
+    begin('b', 2, true)
+    begin('c', 3)
+    expect(firstToGo()).toBe(2000)
+    begin('b', 2, true)
+    begin('b', 2)
+    begin('c', 3)
+    begin('a', 1)
+    expect(firstToGo()).toBe(2000)
+  })
+
+  it('a version that lent cells is younger than one that did not', () => {
+    const harness = new CacheHarness({ cells: 70, sequences: 10 })
+    harness.step('a', shownOf(solo(1)))
+    harness.step('a', shownOf(solo(2)))
+    harness.step('a', shownOf(solo(3)))
+    harness.step('b', shownOf([...solo(1).slice(0, 10), 7]))
+    const running = harness.start('c', shownOf(text(5000, 20)))!
+    harness.decode(running, 20)
+    expect([...harness.memory.contents().values()].map(([first]) => first).sort()).toEqual([1000, 1000, 3000, 5000])
+  })
+
+  it('a version that was parked after another lent cells is younger than that one', () => {
+    const harness = new CacheHarness({ cells: 71, sequences: 10 })
+    harness.step('a', shownOf(solo(1)))
+    harness.step('a', shownOf(solo(2)))
+    harness.step('b', shownOf([...solo(1).slice(0, 10), 7]))
+    harness.step('a', shownOf(solo(3)))
+    harness.decode(harness.start('c', shownOf(text(5000, 20)))!, 20)
+    expect([...harness.memory.contents().values()].map(([first]) => first).sort()).toEqual([1000, 2000, 3000, 5000])
+    expect(harness.cache.totals.versions).toBe(1)
+  })
+
+  it('a live sequence is as young as the end of its last step', () => {
+    const harness = new CacheHarness({ cells: 60 })
+    const a = harness.start('a', shownOf(solo(1)))!
+    const b = harness.start('b', shownOf(solo(2)))!
+    harness.decode(a, 20)
+    harness.decode(b, 20)
+    harness.finish('b')
+    harness.finish('a')
+    harness.decode(harness.start('c', shownOf(text(5000, 21)))!, 21)
+    expect([...harness.memory.contents().values()].map(([first]) => first).sort()).toEqual([1000, 5000])
+  })
+
+  it('sequence ids: evicts versions, then idle live sequences, then says full', () => {
+    const harness = new CacheHarness({ sequences: 3 })
+    harness.step('a', shownOf(solo(1)))
+    harness.step('a', shownOf(solo(2)))
+    harness.step('b', shownOf(solo(3)))
+    const c = harness.start('c', shownOf(solo(4)))!
+    expect(c.step.evicted).toBe(20)
+    const d = harness.start('d', shownOf(solo(5)))!
+    expect(d.step.evicted).toBe(20)
+    expect(harness.memory.contents().size).toBe(1)
+    harness.start('e', shownOf(solo(6)))
+    const before = harness.memory.readback()
+    expect(harness.start('f', shownOf(solo(7)))).toBeNull()
+    expect(harness.memory.readback()).toEqual(before)
+    expect(harness.cache.open(conversationId('f'))).toMatchObject({
+      kind: 'full',
+      reason: expect.stringContaining('All 3 sequences') as string,
+    })
+  })
+
+  it('counts as evicted only what nobody else holds', () => {
+    const harness = new CacheHarness({ sequences: 2 })
+    harness.step('a', shownOf(system, long))
+    harness.step('a', shownOf(system, tail))
+    expect(harness.start('b', shownOf(solo(1)))!.step.evicted).toBe(40)
+  })
+})

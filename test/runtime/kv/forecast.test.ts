@@ -1,0 +1,179 @@
+/** What folds are said to cost and save, before they are made. */
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import type { Contract } from '../../../src/runtime/core/contract.js'
+import { span } from '../../../src/runtime/core/span.js'
+import type { CostModel } from '../../../src/runtime/kv/cost-model.js'
+import { forecast, type Prospect } from '../../../src/runtime/kv/forecast.js'
+import { dryRun, type DryRunOptions } from '../../../src/runtime/kv/dry-run.js'
+import { CacheHarness } from './support/cache-harness.js'
+import { PromptDraft } from './support/prompt-draft.js'
+
+const fitted = <Term extends string>(rates: Record<Term, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 0 })
+
+/** One millisecond a prompt token; a generated one takes 1, and 0.01 for every cell of its sequence. */
+const cost = {
+  on: { ubatch: 512 },
+  prefill: fitted({ call: 0, token: 1, read: 0, attended: 0, scanned: 0 }),
+  decode: fitted({ token: 1, attended: 0.01, scanned: 0 }),
+  books: fitted({ step: 0, shown: 0, moved: 0 }),
+  // 0.02 ms a cell there and back.
+  host: { saveBytesPerSecond: 1e5, loadBytesPerSecond: 1e5, bytesPerCell: 1 },
+} as unknown as CostModel
+
+const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
+/** 10 + 400 + 150 tokens, and two for the answer to begin with. */
+const conversation = () => new PromptDraft([text(100, 10), text(200, 400), text(700, 150)], [1, 2])
+const LIMITS = { cells: 4096, sequences: 16 }
+
+function prospects(marker: readonly number[] = [900, 901, 902], hidden = span(20, 380), limits: DryRunOptions = LIMITS) {
+  const prompt = conversation()
+  const open = { prompt: prompt.shown, terms: { contract: 'exact' as const } }
+  prompt.fold(hidden.start, hidden.end, marker)
+  const folded = (contract: Contract) => dryRun([open, { prompt: prompt.shown, terms: { contract } }], limits)[1]!
+  return {
+    unedited: dryRun([open, open], LIMITS)[1]!,
+    exact: folded('exact'),
+    splice: folded('splice'),
+    blend: folded('blend'),
+  }
+}
+
+describe('a rehearsal', () => {
+  it('says what each contract computes, and what is in use afterwards', () => {
+    const { unedited, exact, splice, blend } = prospects()
+    expect(unedited).toMatchObject({
+      runs: [{ tokens: 1, attended: 561, cells: 561 }],
+      shown: 562,
+      moved: 1,
+      cells: 562,
+      positions: 562,
+    })
+    // The marker and all that follows; what it hides and what followed stay parked.
+    expect(exact).toMatchObject({
+      contract: 'exact',
+      runs: [{ tokens: 3 + 182, attended: 20, cells: 562 }],
+      shown: 205,
+      moved: 542,
+      cells: 562 + 185,
+      positions: 205,
+    })
+    // The marker, and the last token again.
+    expect(splice).toMatchObject({
+      contract: 'splice',
+      runs: [
+        { tokens: 3, attended: 20, cells: 562 },
+        { tokens: 1, attended: 204, cells: 565 },
+      ],
+      shown: 205,
+      moved: 361,
+      cells: 566,
+      positions: 562,
+    })
+    // What is computed again stays parked, for the restore.
+    expect(blend.runs[0]).toEqual({ tokens: 3 + Math.round(0.2 * 182), attended: 20, cells: 562 })
+  })
+
+  it('says what is copied where a marker does not fit, and what that costs', () => {
+    const { unedited, splice } = prospects(text(900, 12), span(20, 30))
+    expect(splice).toMatchObject({ contract: 'splice', fallback: null, turned: 531, positions: 564, moved: 10 + 532 + 531 })
+    // The marker, the last token at 6.64 ms, and the copies.
+    expect(forecast(cost, unedited, splice).milliseconds).toBeCloseTo(12 + 6.64 + 531 * 0.02)
+  })
+
+  it('says when a marker does not fit where nothing can be moved, and why', () => {
+    const { splice } = prospects(text(900, 12), span(20, 30), { ...LIMITS, shift: false })
+    expect(splice).toMatchObject({ asked: 'splice', contract: 'exact', turned: 0 })
+    expect(splice.fallback).toMatch(/longer than what it hides.*cannot be turned/)
+  })
+
+  it('refuses what has no room', () => {
+    const shown = conversation().shown
+    expect(() => dryRun([{ prompt: shown, terms: { contract: 'exact' } }], { cells: 300, sequences: 4 })).toThrow(
+      /do not fit into the 300 cells/,
+    )
+  })
+
+  it('foretells what a cache then does', () => {
+    const contract = fc.constantFrom<Contract>('exact', 'splice', 'blend')
+    const fold = fc.tuple(fc.integer({ min: 10, max: 40 }), fc.integer({ min: 1, max: 40 }), fc.integer({ min: 1, max: 8 }))
+    fc.assert(
+      fc.property(fc.array(fc.tuple(fold, contract), { minLength: 1, maxLength: 4 }), (folds) => {
+        const harness = new CacheHarness({ cells: 512, sequences: LIMITS.sequences })
+        const prompt = new PromptDraft([text(100, 10), text(200, 40), text(300, 15)], [1, 2])
+        const steps: { prompt: PromptDraft['shown']; terms: { contract: Contract } }[] = [
+          { prompt: prompt.shown, terms: { contract: 'exact' } },
+        ]
+        for (const [[start, size, marker], asked] of folds) {
+          for (const { start: at } of prompt.folds) prompt.restore(at)
+          prompt.fold(start, Math.min(50, start + size), text(900, marker))
+          steps.push({ prompt: prompt.shown, terms: { contract: asked } })
+        }
+        const foretold = dryRun(steps, { ...LIMITS, cells: 512 })
+        for (const [index, { prompt: planned, terms }] of steps.entries()) {
+          harness.terms = terms
+          const entry = harness.step('a', planned)
+          const { runs, contract: kept, shown: size, positions, cells } = foretold[index]!
+          expect(runs.reduce((sum, { tokens }) => sum + tokens, 0)).toBe(entry.submitted)
+          expect({ kept, size, positions, cells }).toEqual({
+            kept: entry.contract,
+            size: entry.shown,
+            positions: entry.positions,
+            cells: harness.cache.totals.used,
+          })
+        }
+      }),
+      { numRuns: 25 },
+    )
+  })
+})
+
+describe('a forecast', () => {
+  it('weighs what an edit costs against what it saves a token', () => {
+    const { unedited, exact, splice } = prospects()
+    // 562 tokens seen against 205: 3.57 ms a token. Not folding costs one decode of 6.62 ms.
+    const now = forecast(cost, unedited, splice)
+    expect(now).toMatchObject({ contract: 'splice', computeTokens: 4, cellsAfter: 566, positionsAfter: 562, breakEven: 0 })
+    expect(now.savingPerToken).toBeCloseTo(3.57)
+    expect(now.milliseconds).toBeCloseTo(3 + 1 + 2.05)
+    const slow = forecast(cost, unedited, exact)
+    expect(slow.milliseconds).toBeCloseTo(185)
+    expect(slow.breakEven).toBe(Math.ceil((185 - 6.62) / 3.57))
+  })
+
+  it('of no edit saves nothing and costs nothing', () => {
+    const { unedited } = prospects()
+    expect(forecast(cost, unedited, unedited)).toMatchObject({ savingPerToken: 0, breakEven: 0 })
+  })
+
+  it('says never where generation becomes no faster', () => {
+    const { unedited, exact } = prospects()
+    const flat = { ...cost, decode: fitted({ token: 1, attended: 0, scanned: 0 }) } as unknown as CostModel
+    expect(forecast(flat, unedited, exact)).toMatchObject({ savingPerToken: 0, breakEven: null })
+    // Passing over cells that are parked costs more than the fold saves.
+    const scanning = { ...cost, decode: fitted({ token: 1, attended: 0, scanned: 0.1 }) } as unknown as CostModel
+    const { savingPerToken, breakEven } = forecast(scanning, unedited, exact)
+    expect(savingPerToken).toBeLessThan(0)
+    expect(breakEven).toBeNull()
+  })
+
+  it('breaks even exactly when the sums do', () => {
+    const { unedited } = prospects()
+    const prospect: fc.Arbitrary<Prospect> = fc
+      .record({ tokens: fc.integer({ min: 2, max: 2000 }), shown: fc.integer({ min: 1, max: 700 }) })
+      .map(({ tokens, shown }) => ({ ...unedited, runs: [{ tokens, attended: 0, cells: 0 }], shown }))
+    fc.assert(
+      fc.property(prospect, (edited) => {
+        const { milliseconds, perToken, breakEven } = forecast(cost, unedited, edited)
+        const without = forecast(cost, unedited, unedited)
+        const behind = (generated: number) =>
+          milliseconds + generated * perToken - (without.milliseconds + generated * without.perToken)
+        if (breakEven === null) expect(behind(1e6)).toBeGreaterThan(0)
+        else {
+          expect(behind(breakEven)).toBeLessThanOrEqual(1e-9)
+          if (breakEven > 0) expect(behind(breakEven - 1)).toBeGreaterThan(-1e-9)
+        }
+      }),
+    )
+  })
+})

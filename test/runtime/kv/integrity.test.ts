@@ -1,0 +1,155 @@
+/** Books that are wrong in one way each: the check must say which. */
+import { beforeEach, describe, expect, it } from 'vitest'
+import { conversationId, seqId } from '../../../src/runtime/core/ids.js'
+import { span } from '../../../src/runtime/core/span.js'
+import type { Sequence } from '../../../src/runtime/kv/sequence.js'
+import { SequenceTable } from '../../../src/runtime/kv/sequence-table.js'
+import { checkBooks, checkPositions, checkReadback } from '../../../src/runtime/kv/integrity.js'
+import { tokenSource } from '../../../src/runtime/kv/prompt.js'
+import { NaiveMemory } from './support/naive-memory.js'
+
+const tokens = Int32Array.of(5, 6, 7, 8)
+const keys = (count: number) => Int32Array.from({ length: count }, (_, place) => tokenSource(place))
+let memory: NaiveMemory
+let table: SequenceTable
+let sequence: Sequence
+let version: Sequence
+
+beforeEach(() => {
+  memory = new NaiveMemory(16, 4)
+  table = new SequenceTable(memory)
+  const [first, second] = [table.add(conversationId('a'), 'idle'), table.add(conversationId('a'), 'parked')]
+  if (first === null || second === null) return expect.fail('no sequence ids')
+  sequence = first
+  version = second
+  memory.decode(sequence.seq, 0, tokens)
+  sequence.append(tokens, keys(4))
+  table.lend(sequence, span(0, 3), version)
+})
+
+describe('right books', () => {
+  it('pass', () => {
+    checkBooks(table)
+    checkPositions(table)
+    checkReadback(table)
+    expect([table.cells.used, table.cells.free]).toEqual([4, 12])
+  })
+
+  it('pass when all is dropped', () => {
+    expect(table.drop(sequence)).toBe(1)
+    expect(table.drop(version)).toBe(3)
+    checkBooks(table)
+    checkReadback(table)
+    expect([table.cells.free, table.sequences.used, memory.readback()]).toEqual([16, 0, []])
+  })
+})
+
+describe('wrong books are named:', () => {
+  it('a tag too many, and a tag too few', () => {
+    table.cells.tag(sequence.cells.slice(0, 1))
+    expect(() => {
+      checkBooks(table)
+    }).toThrow(/cell 0 is booked with 3 tags and held by 2 sequences/)
+    table.cells.untag(sequence.cells.slice(0, 1))
+    table.cells.untag(sequence.cells.slice(0, 1))
+    expect(() => {
+      checkBooks(table)
+    }).toThrow(/cell 0 is booked with 1 tags and held by 2 sequences/)
+  })
+
+  it('a cell that is free and held', () => {
+    table.cells.untag(sequence.cells.slice(3))
+    expect(() => {
+      checkBooks(table)
+    }).toThrow(/cell 3 is on the free list and held/)
+  })
+
+  it('a cell that is free twice', () => {
+    table.cells.untag(Int32Array.of(9))
+    expect(() => {
+      checkBooks(table)
+    }).toThrow(/cell 9 is on the free list twice/)
+  })
+
+  it('a cell in use that nobody holds', () => {
+    table.cells.take(0)
+    expect(() => {
+      checkBooks(table)
+    }).toThrow(/cell 4 is booked with 1 tags and held by 0 sequences/)
+  })
+
+  it('a cell at another position', () => {
+    table.cells.positions[2] = 9
+    expect(() => {
+      checkBooks(table)
+    }).toThrow('sequence 0 holds position 3 at entry 3, after position 9')
+    table.cells.positions[2] = 1
+    expect(() => {
+      checkBooks(table)
+    }).toThrow('sequence 0 holds position 1 at entry 2, after position 1')
+    table.cells.positions[2] = 2
+    table.cells.positions[3] = 9
+    checkBooks(table)
+    expect(() => {
+      checkPositions(table)
+    }).toThrow('sequence 0 should hold positions 0 to 9 and holds positions 0 to 3')
+    expect(() => {
+      checkReadback(table)
+    }).toThrow(/position 9 of sequences 0 \(1 missing in llama.cpp\); position 3 of sequences 0 \(1 too many in llama.cpp\)/)
+  })
+
+  it('an id lent to nobody, and two live sequences of one conversation', () => {
+    table.sequences.take()
+    expect(() => {
+      checkBooks(table)
+    }).toThrow(/2 sequences are held and 3 ids are lent/)
+    table.sequences.give(seqId(2))
+    version.state = 'idle'
+    expect(() => {
+      checkBooks(table)
+    }).toThrow(/two live sequences/)
+    version.state = 'scratch'
+    checkBooks(table)
+  })
+
+  it('positions that llama.cpp has and we do not, and the other way round', () => {
+    memory.decode(sequence.seq, 4, Int32Array.of(9))
+    expect(() => {
+      checkPositions(table)
+    }).toThrow('sequence 0 should hold positions 0 to 3 and holds positions 0 to 4')
+    memory.untag(sequence.seq, span(4, 5))
+    memory.untag(version.seq, span(0, 3))
+    expect(() => {
+      checkPositions(table)
+    }).toThrow('sequence 1 should hold positions 0 to 2 and holds nothing')
+    memory.tag(sequence.seq, seqId(3), span(0, 2))
+    memory.tag(sequence.seq, version.seq, span(0, 3))
+    expect(() => {
+      checkPositions(table)
+    }).toThrow('sequence 3 should hold nothing and holds positions 0 to 1')
+  })
+
+  it('tags that only a readback shows', () => {
+    memory.untag(version.seq, span(1, 2))
+    checkPositions(table)
+    expect(() => {
+      checkReadback(table)
+    }).toThrow(/position 1 of sequences 0,1 \(1 missing in llama.cpp\); position 1 of sequences 0 \(1 too many in llama.cpp\)/)
+  })
+
+  it('a drop of what runs or is gone already', () => {
+    sequence.state = 'running'
+    expect(() => table.drop(sequence)).toThrow(/cannot be dropped/)
+    table.drop(version)
+    expect(() => table.drop(version)).toThrow(/cannot be dropped/)
+    expect(() => {
+      table.sequences.give(seqId(1))
+    }).toThrow(/given back twice/)
+  })
+
+  it('more tokens than cells', () => {
+    expect(() => {
+      sequence.append(new Int32Array(13), keys(13))
+    }).toThrow(/all 16 cells are in use/)
+  })
+})

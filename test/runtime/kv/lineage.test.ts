@@ -1,0 +1,226 @@
+/** Lineages: whatever a client makes of its messages, the prompt is those messages, and says where in all that ever was they come from. */
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import { editedFrom, Lineage, Lineages, type Wording } from '../../../src/runtime/kv/lineage.js'
+import { type EditMap, sourceIdsOf } from '../../../src/runtime/kv/prompt.js'
+
+/** Messages as tokens, one after the other, and the prompt for an answer; each begins and ends with tokens that all have. */
+const wordingOf = (messages: readonly (readonly number[])[]): Wording => {
+  const framed = [...messages.map((each) => [1, ...each, 2]), [1]]
+  const starts = [0]
+  for (const each of framed) starts.push(starts.at(-1)! + each.length)
+  return { tokens: Int32Array.from(framed.flat()), starts }
+}
+
+/** What the edits make of the base, with these tokens where something else is shown. */
+function shownBy({ base, holes }: EditMap, tokens: Int32Array): number[] {
+  const shown: number[] = []
+  let place = 0
+  for (const { span, marker } of holes) {
+    shown.push(...base.subarray(place, span.start))
+    shown.push(...tokens.subarray(shown.length, shown.length + marker))
+    place = span.end
+  }
+  return [...shown, ...base.subarray(place)]
+}
+
+/** Whatever it was, with some of its messages taken out, replaced, put in or sent again. `seen`: all that were ever sent. */
+function changed(now: readonly number[][], changes: readonly Change[], seen: readonly number[][]): number[][] {
+  const next = [...now]
+  for (const { at, kind, by } of changes) {
+    const where = next.length === 0 ? 0 : at % next.length
+    if (kind === 'out') next.splice(where, 1)
+    else if (kind === 'other') next.splice(where, 1, by)
+    else if (kind === 'many') next.splice(where, 3, by)
+    else next.splice(where, 0, kind === 'in' ? by : seen[at % seen.length]!)
+  }
+  return next
+}
+
+interface Change {
+  readonly at: number
+  readonly kind: 'out' | 'other' | 'in' | 'back' | 'many'
+  readonly by: number[]
+}
+
+const message = fc.array(fc.integer({ min: 3, max: 60 }), { minLength: 0, maxLength: 6 })
+const change = fc.record({
+  at: fc.nat(30),
+  kind: fc.constantFrom<Change['kind']>('out', 'other', 'in', 'back', 'many'),
+  by: message,
+})
+
+describe('a lineage', () => {
+  it('has every shown token at the place that it says, and only grows', () => {
+    fc.assert(
+      fc.property(
+        fc.array(message, { minLength: 1, maxLength: 8 }),
+        fc.array(fc.tuple(fc.array(change, { maxLength: 4 }), message)),
+        (first, turns) => {
+          let now = first
+          const seen = [...first]
+          let lineage = Lineage.of(wordingOf(now))
+          for (const [changes, added] of turns) {
+            const next = changed(now, changes, seen)
+            next.push(added)
+            seen.push(...next)
+            now = next
+            const wording = wordingOf(now)
+            const placed = lineage.place(wording)
+            expect([...placed.lineage.text.subarray(0, lineage.text.length)]).toEqual([...lineage.text])
+            const edits = editedFrom(placed, { base: wording.tokens, holes: [] }, 'splice', 'exact')
+            let end = 0
+            for (const { span, contract } of edits.holes) {
+              expect(span.start).toBeGreaterThanOrEqual(end)
+              expect(span.end).toBeGreaterThan(span.start)
+              expect(contract).toBe('splice')
+              end = span.end
+            }
+            expect(shownBy(edits, wording.tokens)).toEqual([...wording.tokens])
+            expect(sourceIdsOf({ tokens: wording.tokens, messages: [], origin: edits })).toHaveLength(wording.tokens.length)
+            lineage = placed.lineage
+          }
+        },
+      ),
+    )
+  })
+
+  it('has what was shown where it was while the conversation only goes on', () => {
+    fc.assert(
+      fc.property(
+        fc.array(message, { minLength: 1, maxLength: 6 }),
+        fc.array(fc.tuple(fc.array(change, { maxLength: 4 }), message, message, message)),
+        (first, turns) => {
+          let now = first
+          const seen = [...first]
+          let lineage = Lineage.of(wordingOf(now))
+          for (const [changes, generated, more, added] of turns) {
+            const placed = lineage.place(wordingOf((now = changed(now, changes, seen))))
+            const { length } = placed.lineage.text
+            lineage = placed.lineage.grown(Int32Array.from([...placed.lineage.text, ...generated]))
+            now = [...now, [...generated, ...more], added]
+            seen.push(...now)
+            const next = lineage.place(wordingOf(now))
+            const before = [...placed.places, ...generated.map((_, at) => length + at)]
+            expect([...next.places.subarray(0, before.length)]).toEqual(before)
+            lineage = next.lineage
+          }
+        },
+      ),
+    )
+  })
+
+  it('finds all that was left out again where it is sent whole', () => {
+    fc.assert(
+      fc.property(
+        fc.uniqueArray(fc.array(fc.integer({ min: 3, max: 9000 }), { minLength: 2, maxLength: 6 }), {
+          minLength: 2,
+          maxLength: 8,
+          selector: String,
+        }),
+        fc.nat(7),
+        (messages, at) => {
+          const whole = wordingOf(messages)
+          const without = messages.filter((_, index) => index !== at % (messages.length - 1))
+          const lineage = Lineage.of(whole)
+          const placed = lineage.place(wordingOf(without)).lineage.place(whole)
+          expect(editedFrom(placed, { base: whole.tokens, holes: [] }, 'splice', 'exact')).toEqual({
+            base: whole.tokens,
+            holes: [],
+          })
+        },
+      ),
+    )
+  })
+
+  it('hides the text of a replaced message and shows the other in its place, between what both begin and end with', () => {
+    const placed = Lineage.of(wordingOf([[10], [11, 12, 13], [14]])).place(wordingOf([[10], [20], [14]]))
+    const edits = editedFrom(placed, { base: wordingOf([[10], [20], [14]]).tokens, holes: [] }, 'splice', 'exact')
+    expect(edits.holes).toEqual([{ span: { start: 4, end: 7 }, marker: 1, contract: 'splice' }])
+  })
+
+  it('has a message that was put in at the same place the next time, and one hole for it', () => {
+    const first = Lineage.of(wordingOf([[10], [11], [12]])).place(wordingOf([[10], [20, 21], [11], [12]]))
+    const again = first.lineage.place(wordingOf([[10], [20, 21], [11], [12], [13]]))
+    expect([...again.places.subarray(0, 13)]).toEqual([...first.places.subarray(0, 13)])
+  })
+
+  it('keeps the places of what was replaced when others are', () => {
+    const whole = [[10, 11], [12], [13, 14, 15], [16]]
+    const once = [[10, 11], [12], [20], [16]]
+    const twice = [[20], [12], [20], [16], [17]]
+    const placed = Lineage.of(wordingOf(whole)).place(wordingOf(once)).lineage.place(wordingOf(twice))
+    const edits = editedFrom(placed, { base: wordingOf(twice).tokens, holes: [] }, 'splice', 'exact')
+    expect(edits.holes.slice(0, 2)).toEqual([
+      { span: { start: 1, end: 3 }, marker: 1, contract: 'splice' },
+      { span: { start: 8, end: 11 }, marker: 1, contract: 'splice' },
+    ])
+  })
+
+  it('takes a message that goes on behind what was generated for the same one', () => {
+    const lineage = Lineage.of(wordingOf([[10]])).grown(Int32Array.of(1, 10, 2, 1, 30, 31))
+    const placed = lineage.place(wordingOf([[10], [30, 31, 32], [40]]))
+    expect([...placed.lineage.text]).toEqual([1, 10, 2, 1, 30, 31, 32, 2, 1, 40, 2, 1])
+    expect([...placed.places]).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])
+  })
+
+  it('finds only the common beginning of a message with nothing behind it that was shown before', () => {
+    const lineage = Lineage.of(wordingOf([[10], [11, 12, 13, 14]]))
+    expect([...lineage.place(wordingOf([[10], [11, 20, 13, 14]])).places]).toEqual([0, 1, 2, 3, 4, 10, 11, 12, 13, 14])
+    expect([...lineage.place(wordingOf([[10], [20], [21, 13, 14]])).places]).toEqual([0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17])
+  })
+
+  it('finds messages behind those that were there before only while none is left out', () => {
+    const lineage = Lineage.of(wordingOf([[10], [11], [12], [13]]))
+    const place = (messages: readonly (readonly number[])[], count: number) => [
+      ...lineage.place(wordingOf(messages), count).places,
+    ]
+    expect(place([[10], [12], [13]], 1)).toEqual([0, 1, 2, 3, 13, 14, 15, 16, 17, 18])
+    expect(place([[10], [12], [13]], 2)).toEqual([0, 1, 2, 6, 7, 8, 9, 10, 11, 12])
+    expect(place([[10], [11], [12]], 1)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+  })
+
+  it('keeps edits of ours that lie beside nothing of the client, with what they ask for', () => {
+    const wording = wordingOf([[10, 11, 12], [13, 14], [15]])
+    const pruned = wordingOf([[10, 11, 12], [15]])
+    const placed = Lineage.of(wording).place(pruned)
+    const own: EditMap = { base: pruned.tokens, holes: [{ span: { start: 1, end: 3 }, marker: 1, contract: 'blend' }] }
+    expect(editedFrom(placed, own, 'splice', 'exact').holes).toEqual([
+      { span: { start: 1, end: 3 }, marker: 1, contract: 'blend' },
+      { span: { start: 5, end: 9 }, marker: 0, contract: 'splice' },
+    ])
+  })
+})
+
+describe('all lineages', () => {
+  const ids = ['a', 'b', 'c'].map(conversationId)
+  const [a, b, c] = ids as [(typeof ids)[number], (typeof ids)[number], (typeof ids)[number]]
+  const some = Lineage.of(wordingOf(Array.from({ length: 4 }, (_, at) => [3, 4, at + 5])))
+
+  it('have room for so many bytes: those unused for longest go', () => {
+    const lineages = new Lineages(2 * some.bytes)
+    lineages.set(a, some)
+    lineages.set(b, some)
+    lineages.set(a, some)
+    expect(lineages.bytes).toBe(2 * some.bytes)
+    lineages.set(c, some)
+    expect(ids.map((id) => lineages.get(id))).toEqual([some, undefined, some])
+    lineages.delete(a)
+    lineages.delete(a)
+    expect(lineages.bytes).toBe(some.bytes)
+  })
+
+  it('never take more, however often a client changes its mind', () => {
+    const lineages = new Lineages(8 * some.bytes)
+    const kept = Array.from({ length: 300 }, (_, turn) => {
+      const wording = wordingOf([[3], [turn + 3, turn + 4], [5]])
+      lineages.set(a, lineages.get(a)?.place(wording).lineage ?? Lineage.of(wording))
+      expect(lineages.bytes).toBeLessThanOrEqual(8 * some.bytes)
+      return lineages.get(a)
+    })
+    // It begins anew, and grows again.
+    expect(kept.filter((lineage) => lineage === undefined).length).toBeGreaterThan(1)
+    expect(kept.filter((lineage) => lineage !== undefined).length).toBeGreaterThan(200)
+  })
+})

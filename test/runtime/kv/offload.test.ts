@@ -1,0 +1,45 @@
+/** The tiers below the device: in memory alone, and over the naive disk tier, which keeps to what every disk tier owes. */
+import { describe, expect, it } from 'vitest'
+import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
+import { sampleOf } from '../engine/support/disk-tier-writer.js'
+import { keepsDiskTierContract } from './disk-tier.contract.js'
+import { NaiveDiskTier } from './support/naive-disk-tier.js'
+
+describe('the naive disk tier', () => {
+  keepsDiskTierContract(() => new NaiveDiskTier(1000, false))
+})
+
+describe('memory alone', () => {
+  const filled = (hostBytes: number) => {
+    const tiers = new OffloadTiers({ hostBytes })
+    for (const seed of [0, 1, 2]) {
+      const { record, state } = sampleOf(seed, 1000)
+      tiers.put(record, state)
+    }
+    return tiers
+  }
+
+  it('hands out what was put, and loses what there is no room for', async () => {
+    expect(filled(3000).totals).toMatchObject({ host: { sequences: 3, bytes: 3000, budget: 3000 }, lost: 0, onDisk: null })
+    const tight = filled(2500)
+    expect(tight.totals).toMatchObject({ host: { sequences: 2, bytes: 2000 }, disk: { sequences: 0 }, lost: 1 })
+    for (const stored of tight.all) expect(await tight.read(stored)).toEqual(sampleOf(stored.tokens[0]!, 1000).state)
+  })
+
+  it('gives up nothing for what is only offered, and never what is about to be brought back', () => {
+    const tiers = filled(3000)
+    const { record, state } = sampleOf(3, 1000)
+    expect(tiers.offer(record, state)).toBe(false)
+    const claimed = tiers.all
+    tiers.claim(claimed)
+    tiers.put(record, state)
+    expect(tiers.all).toEqual(expect.arrayContaining([...claimed]))
+    tiers.claim([])
+    expect(tiers.totals.host.sequences).toBe(3)
+  })
+
+  it('of no bytes is not open', () => {
+    expect(new OffloadTiers({}).open).toBe(false)
+    expect(filled(0).totals).toMatchObject({ host: { sequences: 0 }, lost: 3 })
+  })
+})

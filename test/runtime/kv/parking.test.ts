@@ -1,0 +1,245 @@
+/** When what is parked leaves the device because it slows decodes down, when it does not, and whose account that goes on; case by case. */
+import { describe, expect, it } from 'vitest'
+import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
+import { isWorthMoving } from '../../../src/runtime/kv/tier-policy.js'
+import type { CostModel } from '../../../src/runtime/kv/cost-model.js'
+import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
+import type { Prompt } from '../../../src/runtime/kv/prompt.js'
+import { CacheHarness, missing, shownOf, type HarnessOptions } from './support/cache-harness.js'
+import { NaiveDiskTier } from './support/naive-disk-tier.js'
+import { PromptDraft } from './support/prompt-draft.js'
+
+const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
+
+const system = text(100, 10)
+const long = text(200, 60)
+const tail = text(300, 15)
+const marker = [900, 901, 902]
+/** Bytes of a saved sequence of this memory: a head, and 16 for each cell. */
+const bytesOf = (cells: number): number => 8 + 16 * cells
+
+const step = async (harness: CacheHarness, name: string, shown: Prompt): Promise<LedgerEntry> => {
+  const running = (await harness.fetch(name, shown)) ?? expect.fail('no sequence')
+  while (missing(running) > 0) expect(harness.decode(running, 50)).toBe(true)
+  return harness.finish(name)
+}
+
+interface Parked extends HarnessOptions {
+  readonly offload?: OffloadTiers
+  /** Tokens that are folded, from place 15 on. */
+  readonly fold?: number
+}
+
+/** A conversation of 87 tokens, most of which were folded under `splice`: 40 live and 51 parked, of which 30 are enough to be moved. */
+const parked = async ({ offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
+  const harness = new CacheHarness({ ...options, options: { offload, fewest: 30, ...options.options } })
+  harness.terms = { contract: 'splice' }
+  const prompt = new PromptDraft([system, long, tail], [1, 2])
+  await step(harness, 'a', prompt.shown)
+  prompt.fold(15, 15 + fold, marker)
+  expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'splice', parked: fold + 1, moved: 0 })
+  return { harness, prompt }
+}
+
+/** What was done, call by call, until there was nothing to do any more. */
+const tidied = (harness: CacheHarness): string[] => {
+  const done: string[] = []
+  for (;;) {
+    const { loaded, saved } = harness.memory.moves
+    if (!harness.tidy(1)) return done
+    done.push(harness.memory.moves.loaded > loaded ? 'gathered' : harness.memory.moves.saved > saved ? 'moved' : 'nothing')
+  }
+}
+
+describe('when nothing runs', () => {
+  it('a burden is moved off, and what is left is gathered; the next step says so, and a restore computes nothing', async () => {
+    const { harness, prompt } = await parked()
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+    expect(harness.cache.totals).toMatchObject({
+      used: 40,
+      reach: 40,
+      parked: 0,
+      versions: 0,
+      tiers: { host: { tokens: 51 }, lost: 0 },
+    })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, moved: 51, evicted: 0 })
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ moved: 0 })
+    prompt.restore(15)
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0, tiers: { host: 50 }, moved: 0 })
+    expect(harness.cache.totals.tiers.host.tokens).toBe(0)
+  })
+
+  it('under exact, too, where the old text after the fold is parked with it', async () => {
+    const harness = new CacheHarness({ options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
+    const prompt = new PromptDraft([system, long, tail], [1, 2])
+    await step(harness, 'a', prompt.shown)
+    prompt.fold(15, 65, marker)
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72 })
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+    prompt.restore(15)
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, moved: 72, tiers: { host: 71 } })
+  })
+
+  it('a few cells stay, and few beside many', async () => {
+    expect(tidied((await parked({ fold: 29 })).harness)).toEqual([])
+    // 30 parked, 60 live.
+    expect(tidied((await parked({ fold: 30 })).harness)).toEqual([])
+  })
+
+  it('without tiers they stay', async () => {
+    const { harness, prompt } = await parked({ offload: new OffloadTiers({}) })
+    expect(tidied(harness)).toEqual([])
+    expect(harness.memory.moves).toEqual({ saved: 0, loaded: 0 })
+    prompt.restore(15)
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, sources: { parked: 50 } })
+  })
+
+  it('they stay where they would push others out for good; that is found out once', async () => {
+    const { harness } = await parked({ offload: new OffloadTiers({ hostBytes: bytesOf(49) }) })
+    expect(tidied(harness)).toEqual([])
+    expect(tidied(harness)).toEqual([])
+    expect(harness.memory.moves.saved).toBe(1)
+    expect(harness.cache.totals).toMatchObject({ parked: 51, tiers: { host: { tokens: 0 }, lost: 0 } })
+  })
+
+  it('where there is a shelf, others go there', async () => {
+    const offload = new OffloadTiers({ hostBytes: bytesOf(70), disk: new NaiveDiskTier(9) })
+    const { harness, prompt } = await parked({ offload })
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+    prompt.add(text(400, 60))
+    await step(harness, 'a', prompt.shown)
+    prompt.fold(85, 145, marker)
+    await step(harness, 'a', prompt.shown)
+    // The first answer's beginning, which now stands elsewhere, goes with it.
+    expect(tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
+    await offload.settle()
+    const { host, disk, lost } = harness.cache.totals.tiers
+    expect([host.tokens + disk.tokens, lost]).toEqual([51 + 2 + 61, 0])
+    expect(host.bytes).toBeLessThanOrEqual(bytesOf(70))
+    expect(disk.tokens).toBeGreaterThanOrEqual(50)
+    prompt.restore(15)
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, tiers: { disk: 50 } })
+  })
+
+  it('what the last step borrowed from stays for another', async () => {
+    const { harness, prompt } = await parked()
+    prompt.fold(15, 52, [910])
+    // A part of it is shown again, so the rest may be next.
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ sources: { parked: 13 } })
+    expect(tidied(harness)).toEqual([])
+    await step(harness, 'a', prompt.shown)
+    // With it goes the first marker.
+    expect(tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
+    prompt.restore(15)
+    // The 13 tokens it shows are its own.
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, tiers: { host: 37 } })
+  })
+
+  it('what others hold is not moved: nothing would be free', async () => {
+    const { harness, prompt } = await parked()
+    await step(harness, 'b', shownOf([...prompt.base]))
+    await step(harness, 'a', prompt.shown)
+    expect(tidied(harness)).toEqual([])
+    harness.forget('b')
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+  })
+
+  it('what a running conversation parked stays', async () => {
+    const { harness, prompt } = await parked()
+    const running = (await harness.fetch('a', prompt.shown))!
+    expect(tidied(harness)).toEqual([])
+    harness.decode(running, 1)
+    harness.finish('a')
+    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+  })
+
+  it('a conversation that is forgotten in between leaves nothing to gather', async () => {
+    const { harness } = await parked()
+    expect(harness.tidy(1)).toBe(true)
+    harness.forget('a')
+    expect(tidied(harness)).toEqual([])
+    expect(harness.cache.totals).toMatchObject({ used: 0, tiers: { host: { tokens: 0 } } })
+  })
+})
+
+describe('when a step begins alone', () => {
+  it('what earlier steps parked is moved off first, on its account', async () => {
+    const { harness, prompt } = await parked({ relieves: true })
+    const entry = await step(harness, 'a', prompt.shown)
+    expect(entry).toMatchObject({ submitted: 1, moved: 51 })
+    expect(entry.milliseconds.cache).toBeGreaterThan(0)
+    expect(harness.cache.totals).toMatchObject({ used: 40, parked: 0, tiers: { host: { tokens: 51 } } })
+    expect(tidied(harness)).toEqual([])
+  })
+
+  it('what it parks itself goes before it computes, where what it computes passes over it as often as that takes', async () => {
+    const harness = new CacheHarness({ relieves: true, options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
+    const prompt = new PromptDraft([system, long, tail], [1, 2])
+    await step(harness, 'a', prompt.shown)
+    prompt.fold(15, 65, marker)
+    prompt.add(text(400, 160))
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72, moved: 72 })
+    // Nothing is rewritten: what was computed took the places.
+    expect(harness.memory.moves).toEqual({ saved: 1, loaded: 0 })
+    expect(harness.cache.totals).toMatchObject({ parked: 0, reach: harness.cache.totals.used })
+  })
+
+  it('but not what it borrows from itself', async () => {
+    const { harness, prompt } = await parked({ relieves: true })
+    prompt.restore(15)
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({
+      submitted: 1,
+      moved: 0,
+      tiers: { host: 0 },
+      sources: { parked: 50 },
+    })
+    expect(harness.memory.moves).toEqual({ saved: 0, loaded: 0 })
+  })
+
+  it('and nothing while another runs', async () => {
+    const { harness, prompt } = await parked({ relieves: true })
+    await harness.fetch('b', shownOf(text(500, 3)))
+    expect(await step(harness, 'a', prompt.shown)).toMatchObject({ moved: 0 })
+    expect(harness.cache.totals.parked).toBe(51)
+  })
+})
+
+describe('what pays', () => {
+  const fit = <T extends string>(rates: Record<T, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 9 })
+  /** A token takes a microsecond for each cell that it passes over, and a copy half of one, each way. */
+  const model = {
+    prefill: fit({ call: 1, token: 1, read: 0, attended: 0.002, scanned: 0.001 }),
+    decode: fit({ token: 1, attended: 0.002, scanned: 0.001 }),
+    host: { saveBytesPerSecond: 2e8, loadBytesPerSecond: 2e8, bytesPerCell: 100 },
+  } as CostModel
+  const slow = { ...model, host: { ...model.host, saveBytesPerSecond: 4e5, loadBytesPerSecond: 4e5 } }
+
+  const answers = { due: 0, ahead: 256 }
+
+  it('is what a few answers gain, against the copies there and back', () => {
+    expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, answers, model)).toBe(true)
+    // 256 tokens gain 1280 ms; the copies take half a millisecond for each cell.
+    expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, answers, slow)).toBe(false)
+    expect(isWorthMoving({ held: 2500, freed: 5000, live: 50 }, answers, slow)).toBe(true)
+  })
+
+  it('is what the step that begins gains by itself', () => {
+    const load = { held: 5000, freed: 5000, live: 0 }
+    // 600 tokens gain 3000 ms, the copies take 2500.
+    expect(isWorthMoving(load, { due: 600, ahead: 0 }, slow)).toBe(true)
+    expect(isWorthMoving(load, { due: 400, ahead: 0 }, slow)).toBe(false)
+    expect(isWorthMoving(load, { due: 129, ahead: 0 }, null)).toBe(true)
+    expect(isWorthMoving(load, { due: 128, ahead: 0 }, null)).toBe(false)
+  })
+
+  it('is a share of what is live where nothing was measured', () => {
+    expect(isWorthMoving({ held: 2001, freed: 2001, live: 2000 }, answers, null)).toBe(true)
+    expect(isWorthMoving({ held: 2000, freed: 2000, live: 2000 }, answers, null)).toBe(false)
+  })
+
+  it('is never a move that frees hardly anything', () => {
+    expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, answers, null)).toBe(false)
+    expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, answers, model)).toBe(false)
+    expect(isWorthMoving({ held: 5000, freed: 0, live: 0 }, answers, null, 0)).toBe(false)
+  })
+})

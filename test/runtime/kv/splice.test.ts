@@ -1,0 +1,865 @@
+/** What folds and restores cost when the text after them stays, and what is approximate about it, case by case. */
+import { describe, expect, it } from 'vitest'
+import { CONTRACTS, type Contract } from '../../../src/runtime/core/contract.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import type { BlendChoice } from '../../../src/runtime/kv/plan/parts.js'
+import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
+import { CacheHarness, missing, shownOf, type HarnessOptions } from './support/cache-harness.js'
+import { PromptDraft } from './support/prompt-draft.js'
+
+/** `count` tokens that occur nowhere else. */
+const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
+
+const system = text(100, 10)
+const long = text(200, 40)
+const tail = text(300, 15)
+const marker = [900, 901, 902]
+
+/** A conversation of 10 + 40 + 15 tokens, and two that every answer begins with: places [0, 67). */
+const conversation = () => new PromptDraft([system, long, tail], [1, 2])
+
+const spliced = (options: HarnessOptions = {}) => {
+  const harness = new CacheHarness(options)
+  harness.terms = { contract: 'splice' }
+  return harness
+}
+
+/** A harness whose conversation `a` was shown whole. */
+const begun = (options: HarnessOptions = {}) => {
+  const harness = spliced(options)
+  const prompt = conversation()
+  harness.step('a', prompt.shown)
+  return { harness, prompt }
+}
+
+describe('a fold', () => {
+  it('computes its marker and nothing else', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    expect(harness.step('a', prompt.shown)).toMatchObject({
+      contract: 'splice',
+      fallback: null,
+      shown: 50,
+      reused: 47,
+      fresh: 3,
+      recomputed: 0,
+      side: 1,
+      submitted: 4,
+      // The last token, which the hidden text was visible to, is parked, too.
+      parked: 20 + 1,
+      // The marker is exact; what follows it was computed beside the folded text.
+      approximate: 27,
+      positions: 67,
+    })
+    expect(harness.cache.totals).toMatchObject({ used: 71, parked: 21, versions: 1, sequences: { used: 2 } })
+  })
+
+  it('names the messages that are approximate', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    const entry = harness.step('a', prompt.shown, [50])
+    expect(entry.messages.map(({ shown, approximate }) => [shown, approximate])).toEqual([
+      [10, 0],
+      [23, 10],
+      [15, 15],
+      [3, 3],
+    ])
+  })
+
+  it('and new text behind it computes the marker and the text', () => {
+    const { harness, prompt } = begun()
+    const first = prompt.shown
+    harness.step('a', first, [50, 51])
+    prompt.say([50, 51, 3], text(400, 6))
+    prompt.fold(20, 40, marker)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 3 + 1 + 6 + 2, recomputed: 0, submitted: 12, side: 0 })
+  })
+
+  it('at the very end of the text, or its beginning, costs the same', () => {
+    for (const [start, end] of [
+      [50, 65],
+      [0, 10],
+    ] as const) {
+      const { harness, prompt } = begun()
+      prompt.fold(start, end, marker)
+      expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 3, recomputed: 0, submitted: 4, approximate: 67 - end })
+    }
+  })
+
+  it('without a marker computes nothing but the last token', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, [])
+    expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 0, submitted: 1, approximate: 27, positions: 67 })
+  })
+
+  it('whose marker is as long as what it hides fits', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, text(900, 20))
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fresh: 20, submitted: 21, positions: 67 })
+  })
+
+  it('made together with others costs the sum of the markers', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(15, 20, [900])
+    prompt.fold(30, 40, marker)
+    expect(harness.step('a', prompt.shown)).toMatchObject({
+      fresh: 4,
+      submitted: 5,
+      parked: 15 + 1,
+      approximate: 56 - 16,
+    })
+  })
+
+  it('in one message is none of the others: a read-only step recomputes nothing', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown, [50])
+    prompt.say([50, 3])
+    expect(harness.step('a', prompt.shown)).toMatchObject({ recomputed: 0, fresh: 1 + 2, side: 0 })
+  })
+
+  it('whose summary replaces its marker computes the summary', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown)
+    prompt.fold(20, 40, [900, 950, 951, 952])
+    // The new one begins as the old one did.
+    expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 3, recomputed: 0, submitted: 4, parked: 1 })
+    prompt.fold(20, 40, marker)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', approximate: 27 })
+  })
+})
+
+describe('a marker', () => {
+  it('is not begun with the end of an earlier one', () => {
+    const { harness, prompt } = begun()
+    for (const words of [
+      [900, 901, 902],
+      [900, 901],
+      [902, 901],
+    ]) {
+      prompt.fold(20, 40, words)
+      const entry = harness.step('a', prompt.shown)
+      expect(entry.approximate).toBe(27)
+      expect(entry.submitted).toBe(words[0] === 902 ? 3 : words.length === 2 ? 1 : 4)
+    }
+  })
+})
+
+describe('a restore', () => {
+  it('with nothing decoded in between computes only the last token, and all is exact again', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown)
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({
+      contract: 'splice',
+      fallback: null,
+      shown: 67,
+      submitted: 1,
+      recomputed: 0,
+      side: 1,
+      approximate: 0,
+      sources: { own: 47, parked: 20, shared: 0 },
+      parked: 3 + 1,
+    })
+  })
+
+  it('after text that was computed meanwhile leaves that text approximate', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown, [50, 51])
+    prompt.say([50, 51, 3])
+    prompt.restore(20)
+    const entry = harness.step('a', prompt.shown)
+    // The message's last token and the new opening are computed now, after approximate ones.
+    expect(entry).toMatchObject({ fresh: 3, recomputed: 0, submitted: 3, approximate: 2 + 1 + 2, shown: 72 })
+    expect(entry.messages.map(({ approximate }) => approximate)).toEqual([0, 0, 0, 3, 2])
+  })
+
+  it.each([true, false])('of holes in any order computes nothing, if its marker can move (fixed: %s)', (fixed) => {
+    const orders = [0, 1, 2].flatMap((a) => [0, 1, 2].filter((b) => b !== a).map((b) => [a, b, 3 - a - b]))
+    for (const order of orders) {
+      const { harness, prompt } = begun({ fixed })
+      // The first two touch.
+      const holes = [12, 20, 52]
+      prompt.fold(12, 20, [900, 901])
+      prompt.fold(20, 28, marker)
+      prompt.fold(52, 60, [903])
+      expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 6, submitted: 7, parked: 24 + 1 })
+      for (const hole of order) {
+        // The second marker stands right after the first, at positions of the first hole.
+        const moved = hole === 0 && prompt.folds.some(({ start }) => start === 20) ? 3 : 0
+        prompt.restore(holes[hole]!)
+        const entry = harness.step('a', prompt.shown)
+        const computed = fixed ? moved : 0
+        const said = { submitted: 1 + computed, recomputed: computed, fresh: 0, turned: moved - computed }
+        expect(entry, order.join()).toMatchObject({ contract: 'splice', ...said })
+      }
+      expect(harness.cache.ledger(conversationId('a')).at(-1)).toMatchObject({ approximate: 0, shown: 67, positions: 67 })
+    }
+  })
+
+  it('and the fold again compute nothing', () => {
+    const { harness, prompt } = begun()
+    for (let round = 0; round < 3; round++) {
+      prompt.fold(20, 40, marker)
+      expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: round === 0 ? 4 : 1, approximate: 27 })
+      prompt.restore(20)
+      expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+    }
+  })
+
+  it('of what was lost meanwhile computes it in its place, at its old positions', () => {
+    const { harness, prompt } = begun({ cells: 100 })
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown)
+    harness.step('b', shownOf(text(1000, 40)))
+    expect(harness.cache.totals).toMatchObject({ parked: 0 })
+    harness.forget('b')
+    prompt.restore(20)
+    // The text is what it was; only the last token was ever computed without it.
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 21, fresh: 20, positions: 67, approximate: 0 })
+  })
+
+  it('under `splice` of what was folded under `exact` is no fallback', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    harness.terms = { contract: 'exact' }
+    harness.step('a', prompt.shown)
+    harness.terms = { contract: 'splice' }
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, submitted: 1, approximate: 0 })
+  })
+})
+
+describe('approximate cells', () => {
+  it('are not what an `exact` step takes, not even from its own live sequence', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown)
+    harness.terms = { contract: 'exact' }
+    expect(harness.step('a', prompt.shown)).toMatchObject({
+      contract: 'exact',
+      reused: 23,
+      recomputed: 27,
+      approximate: 0,
+      positions: 50,
+    })
+  })
+
+  it('are not lent to another conversation, whatever its contract', () => {
+    for (const contract of ['exact', 'splice', 'blend'] as const) {
+      const { harness, prompt } = begun()
+      prompt.fold(20, 40, marker)
+      harness.step('a', prompt.shown)
+      harness.terms = { contract }
+      const entry = harness.step('b', shownOf([...prompt.shown.tokens]))
+      expect(entry, contract).toMatchObject({ sources: { own: 0, shared: 23 }, fresh: 27, approximate: 0 })
+    }
+  })
+
+  it('give way to exact ones of another conversation only where none of its own are', () => {
+    const { harness, prompt } = begun()
+    harness.step('b', shownOf([...prompt.shown.tokens, ...text(700, 5)]))
+    const c = spliced()
+    c.step('b', shownOf([...system, ...long]))
+    expect(c.step('a', prompt.shown)).toMatchObject({ contract: 'splice', sources: { shared: 50 }, approximate: 0 })
+    prompt.fold(20, 40, marker)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ sources: { shared: 0 }, approximate: 27 })
+  })
+
+  it('give way to exact ones of another conversation that has the same text', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, [])
+    harness.step('a', prompt.shown)
+    harness.step('b', shownOf([...prompt.shown.tokens, ...text(700, 5)]))
+    prompt.add(text(700, 5))
+    const entry = harness.step('a', prompt.shown)
+    expect(entry).toMatchObject({ sources: { shared: 25 }, contract: 'splice', submitted: 7, approximate: 0 })
+  })
+
+  it('of its own are given up for exact ones of another conversation, and what it holds exactly itself is not', () => {
+    const { harness, prompt } = begun({ sequences: 2 })
+    harness.forget('a')
+    const wide = spliced({ cells: 256, sequences: 4 })
+    wide.start('c', shownOf(text(1, 3)))
+    wide.step('a', prompt.shown)
+    wide.step('b', shownOf([...prompt.shown.tokens]))
+    prompt.fold(20, 40, marker)
+    // No id is left to park what is hidden: it lives on with the other conversation alone.
+    expect(wide.step('a', prompt.shown)).toMatchObject({ parked: 0, submitted: 4 })
+    prompt.restore(20)
+    expect(wide.step('a', prompt.shown)).toMatchObject({
+      sources: { own: 47, shared: 20 },
+      submitted: 1,
+      approximate: 0,
+      parked: 3 + 1,
+    })
+  })
+})
+
+describe('a refresh', () => {
+  it('shows the same by exact cells, and closes the gaps', async () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown, [50, 51])
+    const shown = harness.cache.prompt(conversationId('a'))!
+    harness.terms = { contract: 'exact' }
+    const running = (await harness.fetch('a', shown, 'refresh'))!
+    while (missing(running) > 0) harness.decode(running, 10)
+    expect(harness.finish('a')).toMatchObject({
+      kind: 'refresh',
+      shown: 52,
+      reused: 23,
+      recomputed: 29,
+      fresh: 0,
+      approximate: 0,
+      positions: 52,
+    })
+    harness.terms = { contract: 'splice' }
+    prompt.say([50, 51, 3])
+    expect(harness.step('a', prompt.shown)).toMatchObject({ recomputed: 0, fresh: 3, approximate: 0 })
+  })
+})
+
+describe('a prompt that became another one', () => {
+  it('keeps nothing from where it did, though tokens further on are the same at the same places', () => {
+    const { harness } = begun()
+    const other = new PromptDraft([system, [...long.slice(0, 20), 777, ...long.slice(21)], tail], [1, 2])
+    other.fold(12, 15, [900])
+    expect(harness.step('a', other.shown)).toMatchObject({
+      contract: 'splice',
+      submitted: 1 + 1 + 19 + 15 + 2,
+      fresh: 2,
+      recomputed: 36,
+    })
+  })
+
+  it('has its places counted anew: answers that are shown otherwise than they were generated', () => {
+    const { harness, prompt } = begun()
+    harness.step('a', prompt.shown, [50, 51, 52])
+    // The first token of the answer is left out, and what follows stands one place earlier.
+    prompt.say([51, 52, 3], text(400, 5))
+    harness.step('a', prompt.shown)
+    prompt.fold(20, 40, marker)
+    prompt.fold(73, 75, [904])
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fresh: 4, recomputed: 0, submitted: 5 })
+    prompt.restore(20)
+    prompt.restore(73)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+})
+
+describe('what a live sequence says of itself', () => {
+  const live = (harness: CacheHarness) => harness.cache.live(conversationId('a'))!
+
+  it('follows its gaps', () => {
+    const { harness, prompt } = begun()
+    expect([live(harness).exact, live(harness).next, live(harness).held]).toEqual([67, 67, 67])
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown)
+    expect([live(harness).exact, live(harness).next, live(harness).held]).toEqual([23, 67, 50])
+    harness.closeGaps('a')
+    expect([live(harness).exact, live(harness).next, live(harness).held]).toEqual([23, 50, 50])
+  })
+})
+
+describe('a parked version', () => {
+  it('is dropped when the live sequence holds the same, not when it holds the same tokens by other cells', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown)
+    expect(harness.cache.totals).toMatchObject({ versions: 1 })
+    harness.terms = { contract: 'exact' }
+    // The approximate tail, parked with its old values, is not what the live sequence computed.
+    harness.step('a', prompt.shown)
+    expect(harness.cache.totals).toMatchObject({ versions: 2, parked: 21 + 27 })
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ approximate: 0, submitted: 1, sources: { own: 20, parked: 47 } })
+  })
+})
+
+describe('a marker that is longer than what it hides', () => {
+  /** What a fold of two tokens behind a marker of three says of itself, and the restore after it. */
+  const short = { contract: 'splice', fallback: null, fresh: 3, recomputed: 0, submitted: 4 }
+  const restored = { contract: 'splice', submitted: 1, turned: 0, approximate: 0 }
+
+  it('is all that is computed: what follows is copied to its new positions, and the restore finds what there was', () => {
+    const { harness, prompt } = begun()
+    const before = harness.memory.readback().length
+    for (let round = 0; round < 3; round++) {
+      prompt.fold(20, 22, marker)
+      const entry = harness.step('a', prompt.shown)
+      // The last token is computed again; what was folded, and what was copied, is parked.
+      if (round === 0) expect(entry).toMatchObject({ ...short, turned: 44, parked: 47, approximate: 45, positions: 68 })
+      else expect(entry).toMatchObject({ submitted: 1, turned: 0, approximate: 45 })
+      prompt.restore(20)
+      expect(harness.step('a', prompt.shown)).toMatchObject({ ...restored, positions: 67 })
+    }
+    expect(harness.memory.readback().length).toBeGreaterThan(before + 44)
+  })
+
+  it('moves nothing behind a gap that takes it up', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(30, 48, [900])
+    harness.step('a', prompt.shown)
+    prompt.fold(20, 22, marker)
+    // The eight tokens between the two, and the marker of the second, move by one.
+    expect(harness.step('a', prompt.shown)).toMatchObject({ ...short, turned: 9, positions: 67 })
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, turned: 0, approximate: 19 })
+    prompt.restore(30)
+    expect(harness.step('a', prompt.shown)).toMatchObject(restored)
+  })
+
+  it('is followed by new text that is computed at the new positions, and by an answer', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 22, marker)
+    prompt.say([50], text(400, 6))
+    expect(harness.step('a', prompt.shown, [60])).toMatchObject({
+      turned: 45,
+      submitted: 3 + 1 + 6 + 2 + 1,
+      positions: 68 + 9 + 1,
+    })
+  })
+
+  it('moves what is in host memory, too', async () => {
+    const harness = new CacheHarness({ cells: 140, options: { offload: new OffloadTiers({ hostBytes: 1e6 }) } })
+    harness.terms = { contract: 'splice' }
+    const prompt = conversation()
+    const show = async () => {
+      const running = (await harness.fetch('a', prompt.shown))!
+      while (missing(running) > 0) harness.decode(running, 16)
+      return harness.finish('a')
+    }
+    await show()
+    harness.step('b', shownOf(text(1000, 110)))
+    harness.forget('b')
+    prompt.fold(20, 22, marker)
+    expect(await show()).toMatchObject({ ...short, turned: 44, tiers: { host: 64 } })
+    prompt.restore(20)
+    expect(await show()).toMatchObject(restored)
+  })
+
+  it('fits where two versions do not: what it is copied from gives way', () => {
+    const { harness, prompt } = begun({ cells: 70 })
+    prompt.fold(20, 22, marker)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ ...short, turned: 44, evicted: 47 })
+  })
+
+  it('is not where what follows was moved just now and not settled: it has no state to copy', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 22, marker)
+    harness.start('a', prompt.shown)
+    expect(harness.finish('a', 'cancelled')).toMatchObject({ kind: 'cancelled', turned: 44 })
+    prompt.fold(18, 20, marker)
+    const entry = harness.step('a', prompt.shown)
+    expect(entry).toMatchObject({ contract: 'exact', approximate: 0, turned: 0 })
+    expect(entry.fallback).toContain('moved just now')
+    prompt.restore(18)
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('what was moved and not settled is not saved: it is lost with its sequence', () => {
+    const offload = new OffloadTiers({ hostBytes: 1e6 })
+    const { harness, prompt } = begun({ cells: 130, options: { offload } })
+    prompt.fold(20, 22, marker)
+    harness.start('a', prompt.shown)
+    harness.finish('a', 'cancelled')
+    expect(harness.compact('a')).toBe(0)
+    // What was parked goes to host memory, the live sequence is gone.
+    expect(harness.step('b', shownOf(text(1000, 100)), [], 100)).toMatchObject({ moved: 47, evicted: 64 })
+    expect(offload.totals.host.tokens).toBe(47)
+  })
+})
+
+describe('what was shown before', () => {
+  /** What the live sequence shows, but for the last token, which every step computes. */
+  const cellsOf = (harness: CacheHarness) => {
+    const held = harness.memory.sequence(harness.cache.live(conversationId('a'))!.seq)
+    return held.slice(0, -1).map(({ id, trace }) => [id, trace])
+  }
+
+  it.each([true, false])('is shown by the same cells again, and not by the copies of a later fold (fixed: %s)', (fixed) => {
+    const { harness, prompt } = begun({ fixed })
+    prompt.fold(12, 20, [900, 901])
+    harness.step('a', prompt.shown)
+    const before = cellsOf(harness)
+    prompt.fold(30, 32, text(910, 9))
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', replaced: 0 })
+    prompt.restore(30)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, turned: 0, replaced: 0 })
+    expect(cellsOf(harness)).toEqual(before)
+  })
+
+  it('is shown by the copies where the cells were lost, and the ledger says of how many tokens', () => {
+    const { harness, prompt } = begun({ cells: 90 })
+    prompt.fold(12, 20, [900, 901])
+    harness.step('a', prompt.shown)
+    prompt.fold(30, 32, text(910, 9))
+    harness.step('a', prompt.shown)
+    harness.step('b', shownOf(text(1000, 20)))
+    expect(harness.cache.totals).toMatchObject({ parked: 0 })
+    prompt.restore(30)
+    // Places 26 to 59 of what is shown were copied when the marker came, and the text of 30 and 31 is computed.
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 3, replaced: 34 })
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, replaced: 0 })
+  })
+
+  it('of a marker is found whole though another version has its beginning', () => {
+    const { harness, prompt } = begun()
+    const show = () => harness.step('a', prompt.shown)
+    show()
+    for (const words of [[900], marker]) {
+      prompt.fold(20, 24, words)
+      show()
+      prompt.restore(20)
+      show()
+    }
+    prompt.fold(20, 24, marker)
+    expect(show()).toMatchObject({ submitted: 1, replaced: 0 })
+  })
+})
+
+describe('fallbacks', () => {
+  it('a marker that is longer than what it hides, where keys cannot be turned', () => {
+    const { harness, prompt } = begun({ fixed: true })
+    prompt.fold(20, 22, marker)
+    const entry = harness.step('a', prompt.shown)
+    expect(entry).toMatchObject({ contract: 'exact', fresh: 3, recomputed: 45, approximate: 0, positions: 68 })
+    expect(entry.fallback).toMatch(/longer than what it hides.*cannot be turned/)
+  })
+
+  it('not when a gap further on takes it up', () => {
+    const { harness, prompt } = begun({ fixed: true })
+    prompt.fold(30, 40, [900])
+    harness.step('a', prompt.shown)
+    prompt.fold(20, 22, marker)
+    // The eight tokens between the two move by one.
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, recomputed: 9, positions: 67 })
+  })
+
+  it('no sequence id to work in', () => {
+    const { harness, prompt } = begun({ sequences: 2 })
+    harness.start('b', shownOf(text(1, 3)))
+    prompt.fold(20, 40, marker)
+    const entry = harness.step('a', prompt.shown)
+    expect(entry).toMatchObject({ contract: 'exact', recomputed: 27, approximate: 0 })
+    expect(entry.fallback).toContain('all 2 sequences of the context are taken')
+  })
+
+  it('not when a parked version or an idle live sequence can give its id', () => {
+    const { harness, prompt } = begun({ sequences: 2 })
+    harness.step('b', shownOf(text(1, 3)))
+    prompt.fold(20, 40, marker)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, submitted: 4, evicted: 3 })
+  })
+
+  it('not when nothing is computed in the middle', () => {
+    const { harness, prompt } = begun({ sequences: 2 })
+    harness.start('b', shownOf(text(1, 3)))
+    prompt.fold(20, 40, [])
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, submitted: 1 })
+  })
+
+  it('positions the model was not trained on, where keys cannot be turned', () => {
+    const { harness, prompt } = begun({ fixed: true, options: { positions: 70 } })
+    prompt.fold(20, 40, marker)
+    expect(harness.step('a', prompt.shown, [50, 51])).toMatchObject({ contract: 'splice', positions: 69 })
+    prompt.say([50, 51, 3])
+    const entry = harness.step('a', prompt.shown)
+    expect(entry).toMatchObject({ contract: 'exact', approximate: 0, positions: 55 })
+    expect(entry.fallback).toMatch(/position 72 is beyond the 70.*cannot be turned/)
+  })
+
+  it('not when the text itself is that long', () => {
+    const { harness, prompt } = begun({ options: { positions: 50 } })
+    prompt.say([50])
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null })
+  })
+})
+
+describe('gaps', () => {
+  it('are closed before positions go beyond those that the model was trained on, and hidden text comes back as it was', () => {
+    const { harness, prompt } = begun({ options: { positions: 70 } })
+    prompt.fold(20, 40, marker)
+    // Of 70 positions 67 are used, and 17 of them by the gap.
+    const entry = harness.step('a', prompt.shown, [50, 51])
+    expect(entry).toMatchObject({ contract: 'splice', fallback: null, submitted: 4 + 2, turned: 26, positions: 52 })
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', submitted: 1, approximate: 0, positions: 67 })
+  })
+
+  it('stay while there is room for an answer, or they are small', () => {
+    const { harness, prompt } = begun({ options: { positions: 80 } })
+    prompt.fold(20, 40, marker)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ turned: 0, positions: 67 })
+    const small = begun({ options: { positions: 70 } })
+    small.prompt.fold(20, 30, marker)
+    expect(small.harness.step('a', small.prompt.shown)).toMatchObject({ turned: 0, positions: 67 })
+  })
+
+  it('never use up all positions: folds of new text, one step each, compute the text and the markers', () => {
+    const { harness, prompt } = begun({ cells: 400, options: { positions: 256 } })
+    let closed = 0
+    for (let round = 0; round < 50; round++) {
+      const start = prompt.base.length
+      prompt.say([3], text(1000 + 20 * round, 17))
+      const whole = harness.step('a', prompt.shown)
+      expect(whole).toMatchObject({ contract: 'splice', fallback: null, recomputed: 0 })
+      prompt.fold(start + 1, start + 18, marker)
+      // What was folded long ago is left out altogether, with the answer before it.
+      const long = start - 8 * 20
+      if (long > 66) {
+        prompt.fold(long - 2, long + 1, [])
+        prompt.fold(long + 1, long + 18, [])
+      }
+      const entry = harness.step('a', prompt.shown)
+      expect(entry).toMatchObject({ contract: 'splice', fallback: null, recomputed: 0 })
+      expect(entry.submitted).toBeLessThanOrEqual(3 + 3 + 1)
+      expect(entry.positions).toBeLessThanOrEqual(256)
+      if (entry.turned! + whole.turned! > 0) closed++
+    }
+    // 14 positions a fold, in the room that there is beside what is shown.
+    expect(closed).toBeGreaterThan(2)
+    expect(closed).toBeLessThan(15)
+  })
+})
+
+describe("an edit's own contract", () => {
+  const fold = (of: Contract | undefined, step: Contract) => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker, of)
+    harness.terms = { contract: step }
+    return { harness, prompt, entry: harness.step('a', prompt.shown) }
+  }
+
+  it("goes before the step's, for better or worse", () => {
+    const of = (edit: Contract | undefined, step: Contract) => fold(edit, step).entry.contract
+    for (const step of CONTRACTS) for (const edit of CONTRACTS) expect(of(edit, step)).toBe(edit)
+    for (const step of CONTRACTS) expect(of(undefined, step)).toBe(step)
+  })
+
+  it('holds as long as the edit does; of several, the strictest', () => {
+    const { harness, prompt } = fold('splice', 'splice')
+    const contracts: Contract[] = []
+    const show = () => contracts.push(harness.step('a', prompt.shown).contract)
+    prompt.fold(50, 55, [903], 'exact')
+    show()
+    prompt.fold(56, 60, [904])
+    show()
+    prompt.restore(50)
+    show()
+    harness.terms = { contract: 'exact' }
+    show()
+    prompt.restore(56)
+    show()
+    prompt.restore(20)
+    show()
+    expect(contracts).toEqual(['exact', 'exact', 'splice', 'exact', 'splice', 'exact'])
+  })
+
+  it('is no contract to fall back to when there is no sequence to work in', () => {
+    const { harness, prompt } = begun({ sequences: 2 })
+    harness.start('b', shownOf(text(1, 3)))
+    prompt.fold(20, 40, marker, 'splice')
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'exact', approximate: 0 })
+  })
+
+  it('does not keep a refresh from being exact', async () => {
+    const { harness } = fold('splice', 'exact')
+    harness.terms = { contract: 'exact' }
+    const running = (await harness.fetch('a', harness.cache.prompt(conversationId('a'))!, 'refresh'))!
+    while (missing(running) > 0) harness.decode(running, 10)
+    expect(harness.finish('a')).toMatchObject({ kind: 'refresh', contract: 'exact', approximate: 0 })
+  })
+
+  it('holds for a fold that takes the place of a summary', () => {
+    const { harness, prompt } = fold('splice', 'splice')
+    prompt.fold(20, 40, [910, 911], 'exact')
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'exact', approximate: 0 })
+  })
+
+  it('holds after a step under it that was cancelled', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker, 'exact')
+    const running = harness.start('a', prompt.shown)!
+    harness.decode(running, 10)
+    harness.finish('a', 'cancelled')
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'exact', approximate: 0 })
+  })
+})
+
+describe('a blend', () => {
+  const blended = (blend: BlendChoice, options: HarnessOptions = {}) => {
+    const { harness, prompt } = begun(options)
+    prompt.fold(20, 40, marker)
+    harness.terms = { contract: 'blend', blend }
+    return { harness, prompt, entry: harness.step('a', prompt.shown) }
+  }
+
+  it('of nothing is a splice, of everything exact', () => {
+    expect(blended({ ratio: 0 }).entry).toMatchObject({ contract: 'blend', submitted: 4, approximate: 27 })
+    expect(blended({ ratio: 1 }).entry).toMatchObject({
+      contract: 'blend',
+      submitted: 3 + 27,
+      recomputed: 26,
+      side: 1,
+      approximate: 0,
+    })
+  })
+
+  it('computes the first tokens after the hole again, in order, right after the marker', () => {
+    const { entry, harness } = blended({ first: 5 })
+    expect(entry).toMatchObject({ submitted: 3 + 5 + 1, recomputed: 5, approximate: 22, side: 1 })
+    const held = harness.memory.sequence(harness.cache.live(conversationId('a'))!.seq)
+    expect(held.map(({ position }) => position)).toEqual([...text(0, 28), ...text(45, 22)])
+  })
+
+  it('computes the last messages again', () => {
+    const { entry } = blended({ messages: 1 })
+    expect(entry).toMatchObject({ submitted: 3 + 17, recomputed: 16, side: 1 })
+    expect(entry.messages.map(({ recomputed }) => recomputed)).toEqual([0, 0, 15, 1])
+  })
+
+  it('computes the tokens that attended most again, or without scores the first', () => {
+    // Places 30, 31 and 32 of what is shown: of 27 candidates, three are a ratio of 0.11.
+    const attention = { of: () => Float32Array.from({ length: 50 }, (_, at) => (at >= 30 && at < 33 ? 1 : 0)) }
+    const places = (harness: CacheHarness) => {
+      const live = harness.memory.sequence(harness.cache.live(conversationId('a'))!.seq)
+      return live.flatMap(({ id }, place) => (id >= 67 ? [place] : []))
+    }
+    expect(places(blended({ ratio: 0.11 }, { options: { attention } }).harness)).toEqual([20, 21, 22, 30, 31, 32, 49])
+    expect(places(blended({ ratio: 0.11 }).harness)).toEqual([20, 21, 22, 23, 24, 25, 49])
+  })
+
+  it('takes a fifth of the tokens if nothing is said', () => {
+    expect(blended({}).entry).toMatchObject({ recomputed: 5 })
+  })
+
+  it('computes nothing again in a step that hides and restores nothing', () => {
+    const { harness, prompt } = blended({ first: 5 })
+    prompt.say([50])
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', recomputed: 0 })
+  })
+
+  it('computes its share once, of two neighbours whose markers are longer than what they hide, too', () => {
+    const { harness, prompt } = begun()
+    harness.terms = { contract: 'blend' }
+    prompt.fold(20, 22, marker)
+    prompt.fold(22, 24, text(910, 4))
+    expect(harness.step('a', prompt.shown).recomputed).toBeGreaterThan(0)
+    for (let step = 0; step < 3; step++)
+      expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, recomputed: 0 })
+    prompt.restore(22)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, recomputed: 0 })
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('parks what the marker hides and what it computes again, so that a restore computes nothing', () => {
+    const { harness, prompt, entry } = blended({ first: 5 })
+    expect(entry.parked).toBe(20 + 5 + 1)
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, approximate: 0 })
+    prompt.fold(20, 40, marker)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, approximate: 22 })
+  })
+})
+
+describe('a step that ends in the middle', () => {
+  it('of a marker goes on there', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, text(900, 8))
+    const running = harness.start('a', prompt.shown)!
+    harness.decode(running, 3)
+    harness.decode(running, 3, 1)
+    expect(harness.finish('a', 'cancelled')).toMatchObject({ kind: 'cancelled', submitted: 4, side: 4 })
+    expect(harness.step('a', prompt.shown)).toMatchObject({
+      contract: 'splice',
+      submitted: 5,
+      approximate: 27,
+      recomputed: 0,
+      side: 1,
+    })
+  })
+
+  it('of a marker can be undone at no cost', () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, text(900, 8))
+    const running = harness.start('a', prompt.shown)!
+    harness.decode(running, 3)
+    harness.finish('a', 'cancelled')
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('for want of cells keeps what it has', () => {
+    const { harness, prompt } = begun({ cells: 70, sequences: 4 })
+    harness.start('b', shownOf(text(1, 3)))
+    expect(harness.decode(harness.running.get(conversationId('b'))!, 3)).toBe(true)
+    prompt.fold(20, 40, marker)
+    const running = harness.start('a', prompt.shown)!
+    // What was just parked gives way.
+    expect(harness.decode(running, 3)).toBe(true)
+    expect(harness.finish('a', 'cancelled')).toMatchObject({ evicted: 21 })
+  })
+})
+
+describe('moving a live sequence about', () => {
+  const folded = () => {
+    const { harness, prompt } = begun()
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown)
+    return { harness, prompt }
+  }
+
+  it('to lower cells changes nothing', () => {
+    const { harness, prompt } = folded()
+    expect(harness.compact('a')).toBe(50)
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('not while it runs', () => {
+    const { harness, prompt } = folded()
+    const running = harness.start('a', prompt.shown)!
+    expect([harness.compact('a'), harness.closeGaps('a')]).toEqual([0, 0])
+    harness.decode(running, 1)
+    harness.finish('a')
+    expect([harness.compact('nobody'), harness.closeGaps('nobody')]).toEqual([0, 0])
+  })
+
+  it('where others hold its cells, only as far as they do not, and not to other positions', () => {
+    const { harness, prompt } = folded()
+    harness.step('b', shownOf(system))
+    const { used } = harness.cache.totals
+    // Of the system message `b` has all but the last token, which it computed again.
+    expect([harness.compact('a'), harness.closeGaps('a')]).toEqual([50 - 9, 0])
+    expect(harness.cache.totals).toMatchObject({ used, sequences: { used: 3 } })
+    expect(harness.step('b', shownOf(system))).toMatchObject({ submitted: 1 })
+    prompt.restore(20)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
+  })
+
+  it('where others hold its cells, not without a free sequence', () => {
+    const { harness, prompt } = begun({ sequences: 3 })
+    prompt.fold(20, 40, marker)
+    harness.step('a', prompt.shown)
+    harness.step('b', shownOf(system))
+    expect(harness.compact('a')).toBe(0)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1 })
+  })
+
+  it('to lower positions is approximate, on the ledger, and never taken for exact', () => {
+    const { harness, prompt } = folded()
+    expect(harness.closeGaps('a')).toBe(17)
+    expect(harness.closeGaps('a')).toBe(0)
+    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 27, positions: 50 })
+    expect(harness.step('b', shownOf([...prompt.shown.tokens]))).toMatchObject({ sources: { shared: 23 }, fresh: 27 })
+    harness.terms = { contract: 'exact' }
+    expect(harness.step('a', prompt.shown)).toMatchObject({ approximate: 0 })
+  })
+})

@@ -1,0 +1,490 @@
+/** Plays the engine's part over the naive memory, and looks after every call whether cache, books and ledger are right; for tests of src/runtime/kv. */
+import { expect } from 'vitest'
+import { conversationId, seqId, type ConversationId, type SeqId } from '../../../../src/runtime/core/ids.js'
+import { KvCache, type KvCacheOptions } from '../../../../src/runtime/kv/cache.js'
+import type { StepCache } from '../../../../src/runtime/kv/checkpoint-cache.js'
+import { EXACT, type Terms } from '../../../../src/runtime/kv/plan/parts.js'
+import type { LiveSequence } from '../../../../src/runtime/kv/sequence.js'
+import type { LedgerEntry, StepKind } from '../../../../src/runtime/kv/ledger.js'
+import type { KvMemory } from '../../../../src/runtime/kv/ports.js'
+import { type Plan, turnedIn } from '../../../../src/runtime/kv/plan/plan.js'
+import type { Prompt } from '../../../../src/runtime/kv/prompt.js'
+import type { Step, StepPart } from '../../../../src/runtime/kv/step.js'
+import { CacheSalts } from '../../../../src/runtime/kv/tenant-salts.js'
+import { NaiveMemory, WrongContent, type HeldCell } from './naive-memory.js'
+import { Places } from './places.js'
+
+/** A step under way, with what its live sequence must hold, counted without the cache's help. */
+export interface Running {
+  readonly name: string
+  readonly step: Step
+  readonly plan: Plan
+  readonly shown: Prompt
+  readonly sequence: LiveSequence
+  /** By place of the prompt: whether the live sequence holds it. */
+  readonly present: boolean[]
+  readonly generated: number[]
+  /** Prompt tokens the live sequence held when the step began. */
+  readonly reused: number
+  /** Whether its cells were rewritten before. */
+  readonly gathered: boolean
+  /** Tokens given to the naive memory's decode for this step that entered. */
+  submitted: number
+}
+
+export interface HarnessOptions {
+  readonly cells?: number
+  readonly sequences?: number
+  /** Stands between the cache and the memory: faults are put in here. */
+  readonly wrap?: (memory: NaiveMemory) => KvMemory
+  readonly cache?: new (memory: KvMemory, options?: KvCacheOptions) => StepCache
+  readonly options?: KvCacheOptions
+  /** Whose a conversation is. Default: nobody's. */
+  readonly tenantOf?: (name: string) => string
+  /** The memory's positions cannot be shifted. */
+  readonly fixed?: boolean
+  /** Steps that begin while no other runs say so. Default: none does. */
+  readonly relieves?: boolean
+}
+
+/** What the memory held before a step began. */
+export interface Before {
+  readonly live: readonly HeldCell[]
+  /** What each of the conversation's parked sequences held. */
+  readonly parked: ReadonlyMap<string, readonly HeldCell[]>
+  readonly own: readonly HeldCell[]
+  readonly others: readonly HeldCell[]
+}
+
+const sum = (numbers: readonly number[]): number => numbers.reduce((total, number) => total + number, 0)
+
+/** What a step's live sequence holds by now, in order. */
+const contentOf = ({ shown, present, generated }: Running): number[] => [
+  ...shown.tokens.filter((_, place) => present[place]),
+  ...generated,
+]
+
+/** Of all harnesses of this process, as one engine has them. */
+export const SALTS = new CacheSalts()
+
+/** Prompt tokens still to be computed. */
+export const missing = ({ present }: Running): number => present.filter((is) => !is).length
+
+/** A `Shown` of messages given as token lists; the last one is the generation prompt. */
+export function shownOf(...messages: readonly (readonly number[])[]): Prompt {
+  let start = 0
+  return {
+    tokens: Int32Array.from(messages.flat()),
+    messages: messages.map((tokens, index) => ({ index, role: 'user', span: { start, end: (start += tokens.length) } })),
+  }
+}
+
+export class CacheHarness {
+  readonly memory: NaiveMemory
+  readonly cache: StepCache
+  readonly running = new Map<ConversationId, Running>()
+  /** What steps are asked to keep to from now on. */
+  terms: Terms = EXACT
+  readonly #places = new Places()
+  readonly #names = new Set<string>()
+  readonly #tenantOf: (name: string) => string | undefined
+  readonly #relieves: boolean
+
+  constructor({
+    cells = 256,
+    sequences = 8,
+    wrap = (memory) => memory,
+    cache = KvCache,
+    options,
+    tenantOf,
+    relieves = false,
+    fixed = false,
+  }: HarnessOptions = {}) {
+    this.#tenantOf = tenantOf ?? (() => undefined)
+    this.#relieves = relieves
+    this.memory = new NaiveMemory(cells, sequences)
+    this.memory.canShift = !fixed
+    this.cache = new cache(wrap(this.memory), options)
+  }
+
+  /** Begins a step; null when no sequence id can be had. */
+  start(name: string, shown: Prompt, kind: StepKind = 'answer'): Running | null {
+    const sequence = this.#open(name)
+    return sequence === null ? null : this.#begin(name, sequence, this.cache.plan(sequence, shown, this.terms), kind)
+  }
+
+  /** The same with what is in lower tiers. */
+  async fetch(name: string, shown: Prompt, kind: StepKind = 'answer'): Promise<Running | null> {
+    const sequence = this.#open(name)
+    if (sequence === null) return null
+    const before = this.memory.sequence(sequence.seq)
+    const plan = await this.cache.prepare(sequence, shown, this.terms)
+    this.inspect()
+    const left = this.expectGivenWay(sequence, before)
+    return this.#begin(name, sequence, plan, kind, left)
+  }
+
+  /**
+   * Decodes what the cache says comes next, at most `given` prompt tokens, or these generated ones; only `entering` of them enter when the decode
+   * is aborted. False: no room.
+   */
+  decode(running: Running, given: number | Int32Array, entering?: number): boolean {
+    const { name, sequence, step, present, generated } = running
+    const what: StepPart = typeof given === 'number' ? 'prompt' : 'generated'
+    const at = present.indexOf(false)
+    const { seq, position, tokens } =
+      typeof given === 'number' ? this.#next(running, given) : { ...this.cache.seat(step), tokens: given }
+    if (what === 'generated') expect([at, seq]).toEqual([-1, sequence.seq])
+    this.inspect()
+    const before = this.memory.readback()
+    const reserved = this.cache.reserve(tokens.length)
+    if (reserved.kind === 'full') {
+      expect(this.memory.readback()).toEqual(before)
+      expect(tokens.length).toBeGreaterThan(this.memory.cells - this.memory.cellsOf(this.runningSeqs()))
+      expect(reserved).toEqual({ kind: 'full', needed: tokens.length, free: this.memory.cells - before.length })
+      return false
+    }
+    expect(before.length - this.memory.readback().length).toBe(reserved.evicted)
+    this.inspect()
+    const entered = entering === undefined ? tokens.length : Math.min(entering, tokens.length)
+    this.memory.acting = name
+    this.memory.decode(seqId(seq), position, tokens, entered)
+    if (entering === undefined) this.cache.commit(step, tokens, what, 1)
+    const kept = entering === undefined ? entered : this.settle(running, tokens, what, entered)
+    if (what === 'generated') generated.push(...tokens.subarray(0, kept))
+    else present.fill(true, at, at + kept)
+    running.submitted += entered
+    this.inspect()
+    this.#note(running)
+    return true
+  }
+
+  /** Ends the step and holds its ledger entry against what was really done. */
+  finish(name: string, outcome: 'done' | 'cancelled' = 'done', pending = 0, last = false): LedgerEntry {
+    const id = conversationId(name)
+    const running = this.running.get(id) ?? expect.fail(`${name} is not running`)
+    const { step, plan, shown, sequence, submitted, reused } = running
+    const entry = this.cache.finish(step, outcome, pending, last)
+    this.running.delete(id)
+    this.inspect()
+    const content = contentOf(running)
+    this.#expectContent(running)
+    expect(this.cache.ledger(id).at(-1)).toBe(entry)
+
+    expect(entry.reused + entry.recomputed + entry.fresh).toBe(entry.shown)
+    expect(entry.recomputed + entry.fresh + entry.side).toBe(entry.submitted)
+    expect(entry.submitted).toBe(submitted)
+    expect(entry.pending).toBe(pending)
+    expect([entry.contract, entry.fallback]).toEqual([plan.contract, plan.fallback])
+    expect(sum(Object.values(entry.sources))).toBe(entry.reused)
+    expect(sum(Object.values(entry.tiers))).toBeLessThanOrEqual(reused)
+    expect(entry.positions).toBe((this.memory.positions(sequence.seq)?.max ?? -1) + 1)
+    for (const key of ['shown', 'reused', 'recomputed', 'fresh', 'approximate'] as const)
+      expect(sum(entry.messages.map((message) => message[key]))).toBe(entry[key])
+    for (const message of entry.messages) expect(message.reused + message.recomputed + message.fresh).toBe(message.shown)
+    if (outcome === 'cancelled') {
+      expect([entry.kind, entry.shown, entry.side]).toEqual(['cancelled', 0, submitted])
+      return entry
+    }
+    expect(entry.shown).toBe(content.length)
+    expect(entry.reused).toBe(reused + plan.redecoded)
+    expect(entry.side).toBe(plan.redecoded)
+    expect(entry.messages.map(({ index }) => index)).toEqual(shown.messages.map(({ index }) => index))
+    const fresh = this.memory.freshBeginning(sequence.seq, content)
+    expect(entry.approximate).toBe(content.length - fresh)
+    expect(plan.approximate).toBe(Math.max(0, shown.tokens.length - fresh))
+    if (entry.recomputed > 0) expect(entry.recomputeReason).not.toBeNull()
+    for (const [at, { approximate }] of entry.messages.entries()) {
+      const { start, end } = shown.messages[at]!.span
+      const ends = at === entry.messages.length - 1 ? content.length : end
+      expect(approximate).toBe(content.filter((_, place) => place >= Math.max(start, fresh) && place < ends).length)
+    }
+    return entry
+  }
+
+  /** A whole step: prompt in chunks, then the generated tokens. Fails the test when there is no room. */
+  step(name: string, shown: Prompt, generated: readonly number[] = [], chunk = 7): LedgerEntry {
+    const running = this.start(name, shown) ?? expect.fail(`${name} found no sequence`)
+    while (missing(running) > 0) expect(this.decode(running, chunk)).toBe(true)
+    for (const token of generated) expect(this.decode(running, Int32Array.of(token))).toBe(true)
+    return this.finish(name)
+  }
+
+  forget(name: string): void {
+    this.cache.forget(conversationId(name))
+    this.#places.forget(name)
+    this.inspect()
+    expect(this.cache.ledger(conversationId(name))).toEqual([])
+  }
+
+  /** Rewrites a live sequence in place; says how many cells that took. Nothing that anybody sees may change. */
+  compact(name: string): number {
+    const before = this.#look()
+    const moved = this.cache.compact(conversationId(name))
+    this.inspect()
+    expect(this.#look()).toEqual(before)
+    return moved
+  }
+
+  /** Closes the gaps of a live sequence; says how many positions that gave back. */
+  closeGaps(name: string): number {
+    const sequence = this.cache.live(conversationId(name))
+    const before = sequence === null ? [] : this.memory.sequence(sequence.seq)
+    const positions = before.map(({ position }) => position)
+    const closed = this.cache.closeGaps(conversationId(name))
+    this.inspect()
+    if (sequence === null) return closed
+    const after = this.memory.sequence(sequence.seq)
+    expect(after.map(({ id }) => id)).toEqual(before.map(({ id }) => id))
+    if (closed === 0) expect(after.map(({ position }) => position)).toEqual(positions)
+    else expect([after.length, after.at(-1)?.position]).toEqual([positions.at(-1)! + 1 - closed, after.length - 1])
+    return closed
+  }
+
+  /** Moves something parked off the device, if there is too much on it or it is a burden. No live sequence may change. */
+  tidy(share: number): boolean {
+    const before = this.memory.readback().length
+    const liveOnes = () => this.#look((seq) => [...this.#live()].some((sequence) => sequence.seq === seq))
+    const held = liveOnes()
+    const moved = this.cache.tidy(share)
+    this.inspect()
+    expect(liveOnes()).toEqual(held)
+    if (!moved) expect(this.memory.readback().length).toBe(before)
+    return moved
+  }
+
+  /** Whether an aborted decode spoilt the step, which can then only be cancelled. */
+  isLost(_running: Running): boolean {
+    return false
+  }
+
+  /** Sequences that no eviction may touch. */
+  runningSeqs(): SeqId[] {
+    return [...this.running.values()].flatMap(({ sequence, step }) => [
+      sequence.seq,
+      ...(step.scratch === null ? [] : [step.scratch.seq]),
+    ])
+  }
+
+  /** Books against memory, and every running live sequence's cells against what was asked for. */
+  inspect(): void {
+    this.cache.check('full')
+    for (const running of this.running.values()) this.#expectContent(running)
+    const { used, free, cells, sequences } = this.cache.totals
+    expect([used + free, used]).toEqual([cells, this.memory.readback().length])
+    expect(sequences.used).toBeLessThanOrEqual(sequences.total)
+  }
+
+  /** What these sequences hold. */
+  #look(counts: (seq: SeqId) => boolean = () => true): unknown {
+    return Array.from({ length: this.memory.sequences }, (_, id) => seqId(id))
+      .filter(counts)
+      .map((seq) => this.memory.sequence(seq).map(({ tags: _tags, ...cell }: HeldCell & { readonly tags?: unknown }) => cell))
+  }
+
+  /** Of everybody who was ever asked for. */
+  #live(): LiveSequence[] {
+    return [...this.#names].flatMap((name) => this.cache.live(conversationId(name)) ?? [])
+  }
+
+  #open(name: string): LiveSequence | null {
+    const runningSeqs = this.runningSeqs()
+    this.memory.acting = name
+    this.#names.add(name)
+    const opened = this.cache.open(conversationId(name), SALTS.of(this.#tenantOf(name)))
+    this.inspect()
+    if (opened.kind === 'live') return opened.sequence
+    expect(runningSeqs.length).toBe(this.memory.sequences)
+    return null
+  }
+
+  #begin(name: string, sequence: LiveSequence, plan: Plan, kind: StepKind, left = 0): Running {
+    const { memory } = this
+    const { prompt: shown } = plan
+    const own = memory.cellsOwnedBy(name)
+    const before: Before = {
+      live: memory.sequence(sequence.seq),
+      parked: memory.heldBeside(sequence.seq, name),
+      own,
+      others: memory.cellsOfOthers(name, (other) => this.#tenantOf(other) === this.#tenantOf(name)),
+    }
+    memory.acting = name
+    const { loaded } = memory.moves
+    const step = this.cache.begin(sequence, plan, kind, this.#relieves && this.running.size === 0)
+    const present = plan.parts.flatMap((part) =>
+      Array.from<boolean>({ length: part.span.end - part.span.start }).fill(part.kind !== 'compute'),
+    )
+    const reused = memory.sequence(sequence.seq).length
+    const gathered = memory.moves.loaded > loaded
+    const running: Running = {
+      name,
+      step,
+      plan,
+      shown,
+      sequence,
+      present,
+      generated: [],
+      reused,
+      gathered,
+      submitted: 0,
+    }
+    this.running.set(conversationId(name), running)
+    this.inspect()
+    expect([present.length, present.filter(Boolean).length]).toEqual([shown.tokens.length, reused])
+    this.#expectProvenance(running)
+    this.expectBest(running, before)
+    this.expectParked(running, before, left)
+    this.#note(running)
+    return running
+  }
+
+  /** The chunk that comes next is the first that is missing, after the token before it, in a sequence that shows what the live sequence shows before it. */
+  #next(running: Running, limit: number) {
+    const { name, step, sequence, shown, present } = running
+    this.memory.acting = name
+    const chunk = this.cache.next(step, limit) ?? expect.fail('the cache says that the prompt is in')
+    const at = present.indexOf(false)
+    const end = at + chunk.tokens.length
+    expect(chunk.tokens.length).toBeGreaterThan(0)
+    expect(chunk.tokens.length).toBeLessThanOrEqual(limit)
+    expect([...chunk.tokens]).toEqual([...shown.tokens.subarray(at, end)])
+    expect(present.slice(at, end)).not.toContain(true)
+    expect(chunk.last).toBe(end === shown.tokens.length)
+    const seen = this.memory.sequence(sequence.seq).slice(0, at)
+    expect(chunk.position).toBe((seen.at(-1)?.position ?? -1) + 1)
+    const sees = this.memory.sequence(seqId(chunk.seq))
+    if (sees.map(({ id }) => id).join() !== seen.map(({ id }) => id).join())
+      throw new WrongContent(`tokens of ${name} from place ${at} on would be computed beside other cells than are shown`)
+    return chunk
+  }
+
+  /** The live sequence shows what it is to show, nothing else, and under `exact` as a fresh prefill would make it. */
+  #expectContent(running: Running): void {
+    const { sequence, plan } = running
+    if (plan.contract === 'exact') this.memory.expectFresh(sequence.seq, contentOf(running))
+    else this.memory.expectShows(sequence.seq, contentOf(running))
+  }
+
+  /** Every cell that a live sequence took over is what a fresh prefill would make it, or the conversation's own and of the same place. */
+  #expectProvenance({ name, shown, sequence, present }: Running): void {
+    const fresh = this.memory.fresh(shown.tokens)
+    const names = this.#places.of(shown, [])
+    const held = this.memory.sequence(sequence.seq).values()
+    for (const place of present.keys()) {
+      if (present[place] !== true) continue
+      const cell = held.next().value!
+      const isFresh = cell.position === place && cell.trace === fresh[place]
+      if (!isFresh && !this.#places.has(name, cell, names[place]!))
+        throw new WrongContent(`place ${place} of ${name} is shown by a cell of another place or conversation`)
+    }
+  }
+
+  /** Takes an aborted decode into the books; says how many of the tokens that entered stay. */
+  protected settle({ step }: Running, tokens: Int32Array, what: StepPart, entered: number): number {
+    expect(this.cache.settle(step, tokens, what)).toBe(entered)
+    return entered
+  }
+
+  /** Only what the step does not keep may have given way to what was brought back for it; says how many cells did. */
+  protected expectGivenWay(sequence: LiveSequence, before: readonly HeldCell[]): number {
+    const now = new Set(this.memory.sequence(sequence.seq).map(({ id }) => id))
+    const left = before.filter(({ id }) => !now.has(id)).length
+    expect([left, before.length - left]).toEqual([before.length - now.size, now.size])
+    return left
+  }
+
+  /** Nothing is computed that was there to be had. `before`: the memory before the step began. */
+  protected expectBest(running: Running, before: Before): void {
+    const { plan, shown } = running
+    if (plan.asked !== plan.contract)
+      expect(plan.fallback).toMatch(/longer than what it hides|beyond the \d+|sequences of the context are taken/)
+    else expect(plan.fallback).toBeNull()
+    const fresh = this.memory.fresh(shown.tokens)
+    const size = shown.tokens.length
+    const best = this.#beginningOf(fresh, before)
+    const computed = missing(running)
+    // The rule for every contract: no more is computed than under `exact`, and nothing is approximate that could be exact for no more.
+    const exactly = Math.max(1, size - best)
+    expect(computed).toBeLessThanOrEqual(exactly)
+    if (plan.approximate > 0) expect(computed).toBeLessThan(exactly)
+    if (plan.contract === 'exact') this.#expectLongest(running, fresh, before, best)
+    if (plan.asked === 'splice' && !/beyond|sequences of/.test(plan.fallback ?? ''))
+      expect(computed - plan.redecoded).toBeLessThanOrEqual(size - this.#most(running, before, best))
+  }
+
+  /** How many tokens at the beginning somebody holds as a fresh prefill would make them. */
+  #beginningOf(fresh: readonly number[], { own, others }: Before): number {
+    const held = new Set([...own, ...others].map(({ position, trace }) => `${position} ${trace}`))
+    let best = 0
+    while (best < fresh.length && held.has(`${best} ${fresh[best]}`)) best++
+    return best
+  }
+
+  /** `exact` reuses the longest beginning of which every token is held by somebody, and its own cells before those of others. */
+  #expectLongest({ plan, shown, present }: Running, fresh: readonly number[], { live }: Before, best: number): void {
+    const size = shown.tokens.length
+    const holds = (cells: readonly HeldCell[], place: number) =>
+      cells.some(({ position, trace }) => position === place && trace === fresh[place])
+    expect(present.indexOf(false)).toBe(Math.min(best, size - 1))
+    expect(plan.redecoded).toBe(best === size ? 1 : 0)
+    for (const { kind, span } of plan.parts)
+      for (let place = span.start; place < span.end; place++)
+        if (kind !== 'compute') expect(kind === 'keep').toBe(holds(live, place))
+  }
+
+  /**
+   * The most tokens that can stay where the conversation holds them for the same place, or behind the beginning that anybody holds exactly, if
+   * those in between are computed at the positions after. A marker is taken from its beginning on. Found by trying every pair. Where copies go to other
+   * positions, all that it holds counts.
+   */
+  #most({ name, shown, plan }: Running, { own }: Before, beginning: number): number {
+    const moves = turnedIn(plan) > 0
+    const names = this.#places.of(shown, [])
+    const ends: { readonly place: number; readonly position: number; readonly count: number }[] = []
+    let most = 0
+    for (const [place, of] of names.entries()) {
+      const [hole, said] = of.split(':')
+      const inside = said !== undefined && names[place - 1]?.split(':')[0] === hole && names[place - 1]?.includes(':') === true
+      const held = own.filter((cell) => this.#places.isAt(name, cell, of)).map(({ position }) => position)
+      for (const position of new Set(place < beginning ? [place, ...held] : held)) {
+        const before = ends.filter(
+          (end) =>
+            end.place < place && (moves || position - end.position >= place - end.place) && (!inside || end.place === place - 1),
+        )
+        if ((!moves && position < place) || (inside && before.length === 0)) continue
+        const count = 1 + before.reduce((max, end) => Math.max(max, end.count), 0)
+        ends.push({ place, position, count })
+        most = Math.max(most, count)
+      }
+    }
+    return most
+  }
+
+  /** What the ledger will say was parked is what the live sequence lost, the conversation still holds, and nothing else of it held before that is left. */
+  protected expectParked(
+    { name, step, sequence, plan }: Running,
+    { live: before, parked, own, others }: Before,
+    left: number,
+  ): void {
+    const now = new Set(this.memory.sequence(sequence.seq))
+    const beside = this.memory.heldBeside(sequence.seq, name)
+    const kept = new Set([...beside.values()].flat())
+    const known = new Set([...parked].flatMap(([seq, cells]) => (beside.has(seq) ? cells : [])))
+    // The live sequence may have been rewritten first: a cell is another then, of the same computation.
+    const old = new Set([...own, ...others])
+    const here = ({ id, position }: HeldCell) => `${id} at ${position}`
+    const rewritten = new Map([...now, ...kept].filter((cell) => !old.has(cell)).map((cell) => [here(cell), cell]))
+    const held = before.map((cell) => rewritten.get(here(cell)) ?? cell)
+    const count = held.filter((cell) => !now.has(cell) && kept.has(cell) && !known.has(cell)).length
+    // What gave way before the step began, or to its copies, or was a burden to it, may be below the device by now.
+    const lost = turnedIn(plan) > 0 || this.#relieves ? held.filter((cell) => !now.has(cell)).length : count
+    expect(step.parked).toBeGreaterThanOrEqual(count)
+    expect(step.parked).toBeLessThanOrEqual(lost + left)
+  }
+
+  /** From now on these cells are known as what this conversation computed, or took over, for these places. */
+  #note({ name, shown, generated, present, sequence }: Running): void {
+    const names = this.#places.of(shown, generated).filter((_, place) => present[place] ?? true)
+    for (const [at, cell] of this.memory.sequence(sequence.seq).entries()) this.#places.note(name, cell, names[at]!)
+  }
+}

@@ -1,0 +1,42 @@
+/** Stands between a cache and its naive memory; for tests of src/runtime/kv. */
+import type { SeqId } from '../../../../src/runtime/core/ids.js'
+import type { Span } from '../../../../src/runtime/core/span.js'
+import type { KvMemory } from '../../../../src/runtime/kv/ports.js'
+import type { NaiveMemory } from './naive-memory.js'
+
+/** Passes calls on; what is to be wrong, or refused, overrides them. */
+export class Through implements KvMemory {
+  constructor(protected readonly inner: NaiveMemory) {
+    inner.lenient = true
+  }
+  get cells() {
+    return this.inner.cells
+  }
+  get sequences() {
+    return this.inner.sequences
+  }
+  tag(from: SeqId, to: SeqId, of: Span): void {
+    this.inner.tag(from, to, of)
+  }
+  untag(seq: SeqId, of: Span): void {
+    this.inner.untag(seq, of)
+  }
+  get canShift() {
+    return this.inner.canShift
+  }
+  shift(seq: SeqId, of: Span, delta: number): void {
+    this.inner.shift(seq, of, delta)
+  }
+  saveSequence(seq: SeqId, _options: { readonly checksum: boolean }) {
+    return this.inner.saveSequence(seq)
+  }
+  loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }) {
+    return this.inner.loadSequence(seq, state, options)
+  }
+  positions(seq: SeqId) {
+    return this.inner.positions(seq)
+  }
+  readback() {
+    return this.inner.readback()
+  }
+}

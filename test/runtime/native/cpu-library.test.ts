@@ -1,0 +1,105 @@
+/** Which library computes on the processor, and that another file of it computes the same. */
+import { copyFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { homedir, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import { compileCpuLibrary, shippedCpuLibrary, wantedCpuLibrary } from '../../../src/runtime/native/cpu-library.js'
+import { tinyModel } from '../../support/models.js'
+import { runScript } from './support/fixture.js'
+
+let folder: string
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-cpu-library-'))
+})
+afterEach(() => {
+  rmSync(folder, { recursive: true })
+})
+
+const shipped = async () => {
+  const { cpuLibrary } = (await openNative({ gpu: 'cpu' })).backend
+  expect(cpuLibrary?.used).toBe(cpuLibrary?.shipped)
+  return cpuLibrary!.shipped
+}
+
+/** Real and quantised (npm run models:real): the products that have code of their own for each processor. */
+const QUANTISED = join(
+  process.env['KVFOLD_REAL_MODELS'] ?? join(homedir(), '.cache', 'kvfold', 'real'),
+  'gemma-3-270m-q4_k_m.gguf',
+)
+
+/** What a process of its own says with this library: the one it used, its devices and the logits of a prompt. */
+async function said(library: string, gguf?: string): Promise<{ used: string; devices: string[]; logits: number[] }> {
+  const { code, stdout, stderr } = await runScript(`
+    import { openNative } from 'kvfold/native/binding'
+    process.env.KVFOLD_CPU_LIBRARY = ${JSON.stringify(library)}
+    const { backend, loadModel } = await openNative({ gpu: 'cpu' })
+    const model = await loadModel(${JSON.stringify(gguf ?? (await tinyModel()))})
+    const context = await model.createContext({ cells: 256, sequences: 1, batch: 256, threads: 1 })
+    const tokens = Int32Array.from({ length: 64 }, (_, at) => 3 + at)
+    await context.decode({
+      tokens,
+      positions: tokens.map((_, at) => at),
+      sequences: new Int32Array(64),
+      outputs: new Uint8Array(64).fill(1, 63),
+    })
+    console.log(JSON.stringify({ used: backend.cpuLibrary.used, devices: backend.devices, logits: [...context.logits(63)] }))
+    await model.dispose()`)
+  expect(stderr).toBe('')
+  expect(code).toBe(0)
+  return JSON.parse(stdout) as { used: string; devices: string[]; logits: number[] }
+}
+
+it('is the one that was compiled here, unless another one is named', () => {
+  const compiled = join(folder, 'libggml-cpu-haswell.so')
+  expect(wantedCpuLibrary(null, {})).toBeNull()
+  expect(wantedCpuLibrary(compiled, {})).toBeNull()
+  writeFileSync(compiled, '')
+  expect(wantedCpuLibrary(compiled, {})).toBe(compiled)
+  expect(wantedCpuLibrary(compiled, { KVFOLD_CPU_LIBRARY: 'shipped' })).toBeNull()
+  expect(wantedCpuLibrary(null, { KVFOLD_CPU_LIBRARY: compiled })).toBe(compiled)
+  expect(() => wantedCpuLibrary(compiled, { KVFOLD_CPU_LIBRARY: join(folder, 'none.so') })).toThrow('There is no file')
+})
+
+it('is a file of its own where a name says for which processor', () => {
+  expect(shippedCpuLibrary(['/a/libggml-base.so', '/a/libggml-cpu-zen4.so'])).toBe('/a/libggml-cpu-zen4.so')
+  expect(shippedCpuLibrary(['/a/libggml-cpu.so', '/a/libllama.so'])).toBeNull()
+})
+
+it('takes the place of the shipped one, and is the only one then', async () => {
+  const copy = join(folder, 'libggml-cpu-copy.so')
+  copyFileSync(await shipped(), copy)
+  const [theirs, ours] = [await said('shipped'), await said(copy)]
+  expect(ours.used).toBe(copy)
+  expect(ours.devices).toEqual(theirs.devices)
+  expect(ours.logits).toEqual(theirs.logits)
+})
+
+it('is refused where ggml does not take it', async () => {
+  const broken = join(folder, 'libggml-cpu-broken.so')
+  writeFileSync(broken, 'no library')
+  const { code, stderr } = await runScript(`
+    import { openNative } from 'kvfold/native/binding'
+    process.env.KVFOLD_CPU_LIBRARY = ${JSON.stringify(broken)}
+    await openNative({ gpu: 'cpu' })`)
+  expect(code).not.toBe(0)
+  expect(stderr).toContain(`ggml does not take the CPU library ${broken}; run kvfold compile again`)
+})
+
+it.runIf(process.env['KVFOLD_LONG'])(
+  'compiled here, it says what the shipped one says',
+  async () => {
+    const from = await shipped()
+    const path = join(folder, 'there', from.slice(from.lastIndexOf('/') + 1))
+    const shares: number[] = []
+    await compileCpuLibrary({ shipped: from, path, onProgress: (share) => shares.push(share) })
+    expect(existsSync(path)).toBe(true)
+    expect(shares.at(-1)).toBe(1)
+    const [theirs, ours] = [await said('shipped'), await said(path)]
+    expect(Math.max(...ours.logits.map((logit, at) => Math.abs(logit - theirs.logits[at]!)))).toBeLessThan(1e-3)
+    // Without the compiler's options the process dies here on a processor with AMX.
+    if (existsSync(QUANTISED)) expect((await said(path, QUANTISED)).logits.every(Number.isFinite)).toBe(true)
+  },
+  600_000,
+)

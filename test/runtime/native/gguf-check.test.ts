@@ -1,0 +1,237 @@
+/** Files that llama.cpp would end the process on: each is refused before it is loaded, with the place, the value and what is expected. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import type { Native } from '../../../src/runtime/native/types.js'
+import {
+  ARRAY,
+  F32,
+  f32,
+  I32,
+  list,
+  readStrings,
+  serializeGguf,
+  STRING,
+  strings,
+  text,
+  U32,
+  u32,
+  type Gguf,
+} from '../../outside/gguf-edit.js'
+import { seedModels } from '../../outside/gguf-seeds.js'
+import { refused } from './support/fixture.js'
+
+const BOOL = 7
+let native: Native
+let folder: string
+let models: ReadonlyMap<string, Gguf>
+
+beforeAll(async () => {
+  native = await openNative({ gpu: 'cpu' })
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-gguf-'))
+  models = new Map((await seedModels(folder)).map(({ name, gguf }) => [name, gguf]))
+})
+afterAll(() => {
+  rmSync(folder, { recursive: true })
+})
+
+/** Writes a changed copy of a sound model. */
+function changed(name: string, change: (gguf: Gguf) => void): string {
+  const { entries, tensors } = models.get(name)!
+  const copy: Gguf = {
+    entries: entries.map((entry) => ({ ...entry })),
+    tensors: tensors.map((tensor) => ({ ...tensor, dims: [...tensor.dims] })),
+  }
+  change(copy)
+  const path = join(folder, 'changed.gguf')
+  writeFileSync(path, serializeGguf(copy).bytes)
+  return path
+}
+
+function set({ entries }: Gguf, key: string, type: number, value: Buffer): void {
+  const at = entries.findIndex((entry) => entry.key === key)
+  if (at === -1) entries.push({ key, type, value })
+  else entries[at] = { key, type, value }
+}
+
+/** A tensor of another type, with as many bytes as that takes. */
+function retype({ tensors }: Gguf, name: string, type: number, bytes: number, elements: number): void {
+  const tensor = tensors.find((one) => one.name === name)!
+  tensor.type = type
+  tensor.data = Buffer.alloc(Math.ceil(Number(tensor.dims.reduce((all, one) => all * one, 1n)) / elements) * bytes)
+}
+
+test('every seed model is sound', async () => {
+  for (const name of models.keys()) {
+    const model = await native.loadModel(changed(name, () => undefined))
+    expect(model.info.layers).toBeGreaterThan(0)
+    await model.dispose()
+  }
+})
+
+describe('tensors', () => {
+  const integers = [
+    ['i8', 24, 1],
+    ['i16', 25, 2],
+    ['i32', 26, 4],
+    ['i64', 27, 8],
+    ['f64', 28, 8],
+  ] as const
+  const weights = ['token_embd.weight', 'output_norm.weight', 'output.weight', 'blk.0.attn_q.weight', 'blk.1.ffn_down.weight']
+  test.each(weights.flatMap((tensor) => integers.map(([name, type, bytes]) => [tensor, name, type, bytes] as const)))(
+    '%s of %s',
+    async (tensor, name, type, bytes) => {
+      const path = changed('llama', (gguf) => {
+        retype(gguf, tensor, type, bytes, 1)
+      })
+      const { message } = await refused('model/bad-file', () => native.loadModel(path))
+      expect(message).toContain(`the tensor ${tensor} is of ${name}`)
+      expect(message).toContain(path)
+    },
+  )
+
+  test.each([
+    ['llama', 'blk.0.attn_norm.weight'],
+    ['qwen2', 'blk.0.attn_q.bias'],
+    ['gemma3', 'blk.1.post_ffw_norm.weight'],
+    ['mamba', 'blk.0.ssm_conv1d.weight'],
+    ['mamba', 'blk.0.ssm_a'],
+    ['lfm2', 'blk.0.shortconv.conv.weight'],
+    ['bert', 'token_types.weight'],
+  ])('%s: %s of f16, where only f32 can be', async (name, tensor) => {
+    const path = changed(name, (gguf) => {
+      retype(gguf, tensor, 1, 2, 1)
+    })
+    expect((await refused('model/bad-file', () => native.loadModel(path))).message).toContain(
+      `${tensor} is of f16, and llama.cpp computes with f32 alone`,
+    )
+  })
+
+  test.each([
+    ['f16', 1, 2, 1],
+    ['bf16', 30, 2, 1],
+    ['q8_0', 8, 34, 32],
+    ['q4_0', 2, 18, 32],
+  ] as const)('a matrix of %s is taken', async (_, type, bytes, elements) => {
+    const path = changed('llama', (gguf) => {
+      retype(gguf, 'blk.0.attn_q.weight', type, bytes, elements)
+    })
+    await (await native.loadModel(path)).dispose()
+  })
+
+  test('of no elements, or there twice', async () => {
+    const empty = changed('llama', ({ tensors }) => {
+      tensors[3]!.dims[1] = 0n
+    })
+    expect((await refused('model/bad-file', () => native.loadModel(empty))).message).toContain('is empty')
+    const twice = changed('llama', ({ tensors }) => {
+      tensors.push({ ...tensors[3]! })
+    })
+    expect((await refused('model/bad-file', () => native.loadModel(twice))).message).toContain('twice')
+  })
+})
+
+describe('values', () => {
+  const heads = (values: readonly number[]) => [ARRAY, list(I32, Buffer.concat(values.map(u32)))] as const
+  const bools = (...values: readonly number[]) => [ARRAY, list(BOOL, Buffer.from(values))] as const
+  const number = (value: number) => [U32, u32(value)] as const
+  test.each<[model: string, key: string, found: string, type: number, value: Buffer]>([
+    ['llama', 'rope.dimension_count', '8', ...number(8)],
+    ['qwen2', 'rope.dimension_count', '8', ...number(8)],
+    ['qwen2vl', 'rope.dimension_count', '32', ...number(32)],
+    ['gemma3', 'rope.dimension_count', '15', ...number(15)],
+    ['gemma3', 'rope.dimension_count', '0', ...number(0)],
+    ['lfm2', 'rope.dimension_count', '18', ...number(18)],
+    ['gemma3', 'attention.sliding_window_pattern', 'a list of 2', ...bools(0, 0)],
+    ['gemma3', 'attention.sliding_window_pattern', 'a list of 2', ...bools(1, 1)],
+    ['gemma3', 'attention.sliding_window_pattern', '0', ...number(0)],
+    ['gemma3', 'attention.sliding_window_pattern', '6', ...number(6)],
+    ['gemma3', 'attention.sliding_window_pattern', '1', ...number(1)],
+    ['gemma3', 'attention.sliding_window', '4294967295', ...number(2 ** 32 - 1)],
+    ['gemma3', 'attention.value_length', '8', ...number(8)],
+    ['llama', 'attention.key_length', '0', ...number(0)],
+    ['qwen2', 'attention.head_count', '6', ...number(6)],
+    ['llama', 'attention.head_count_kv', '3', ...number(3)],
+    ['llama', 'attention.head_count_kv', '1', ...heads([2, 1])],
+    ['jamba', 'attention.head_count_kv', '0, 0', ...heads([0, 0])],
+    ['lfm2', 'attention.head_count_kv', '2, 2', ...heads([2, 2])],
+    ['lfm2', 'shortconv.l_cache', '1', ...number(1)],
+    ['jamba', 'ssm.inner_size', '64', ...number(64)],
+    ['qwen2vl', 'rope.dimension_sections', '0, 0, 0, 8', ...heads([0, 0, 0, 8])],
+    ['qwen2vl', 'rope.dimension_sections', '5, 5, 5, 5', ...heads([5, 5, 5, 5])],
+    ['llama', 'rope.scaling.type', '"nonsense"', STRING, text('nonsense')],
+    ['llama', 'expert_used_count', '2', ...number(2)],
+    ['llama', 'expert_group_count', '2', ...number(2)],
+    ['llama', 'expert_count', '2048', ...number(2048)],
+    ['llama', 'block_count', '513', ...number(513)],
+    ['llama', 'nextn_predict_layers', '3', ...number(3)],
+    ['llama', 'embedding_length_out', '65', ...number(65)],
+    ['llama', 'attention.layer_norm_rms_epsilon', 'NaN', F32, f32(NaN)],
+    ['bert', 'attention.layer_norm_epsilon', '-1', F32, f32(-1)],
+  ])('%s: %s of %s', async (name, key, found, type, value) => {
+    const path = changed(name, (gguf) => {
+      set(gguf, `${name}.${key}`, type, value)
+    })
+    const { message } = await refused('model/bad-file', () => native.loadModel(path))
+    expect(message).toContain(`${path}: ${name}.${key} is ${found}, expected is`)
+  })
+
+  test('a vocabulary of billions that is not there', async () => {
+    const path = changed('llama', (gguf) => {
+      set(gguf, 'tokenizer.ggml.model', STRING, text('no_vocab'))
+      set(gguf, 'llama.vocab_size', ...number(2 ** 32 - 1))
+    })
+    expect((await refused('model/bad-file', () => native.loadModel(path))).message).toContain(
+      'llama.vocab_size is 4294967295, expected is 400',
+    )
+  })
+})
+
+describe('vocabularies', () => {
+  const tokens = (gguf: Gguf, change: (texts: string[]) => void) => {
+    const entry = gguf.entries.find(({ key }) => key === 'tokenizer.ggml.tokens')!
+    const texts = readStrings(entry.value)
+    change(texts)
+    entry.value = strings(texts)
+  }
+  test.each<[string, string, (texts: string[]) => void]>([
+    ['the same text twice', 'llama', (texts) => (texts[7] = texts[9]!)],
+    ['the same text up to a NUL', 'llama', (texts) => (texts[7] = `${texts[9]!}\0x`)],
+    ['an empty one and its stand-in', 'llama', (texts) => ([texts[7], texts[9]] = ['', '[EMPTY_7]'])],
+  ])('%s', async (_, name, change) => {
+    const path = changed(name, (gguf) => {
+      tokens(gguf, change)
+    })
+    expect((await refused('model/bad-file', () => native.loadModel(path))).message).toMatch(
+      /damaged vocabulary: it names token \d+ .* twice/,
+    )
+  })
+
+  test('WordPiece with bytes', async () => {
+    const path = changed('llama-spm', (gguf) => {
+      set(gguf, 'tokenizer.ggml.model', STRING, text('bert'))
+    })
+    expect((await refused('model/bad-file', () => native.loadModel(path))).message).toContain('of type 6 (byte)')
+  })
+
+  test('RWKV without bytes', async () => {
+    const path = changed('llama-spm', (gguf) => {
+      set(gguf, 'tokenizer.ggml.model', STRING, text('rwkv'))
+    })
+    expect((await refused('model/bad-file', () => native.loadModel(path))).message).toContain('of the 256 bytes')
+  })
+})
+
+test.each([
+  ['llama', 'tokenizer.ggml.model'],
+  ['llama', 'llama.rope.scaling.type'],
+] as const)('a long text of %s in %s is told in few words', async (model, key) => {
+  const path = changed(model, (gguf) => {
+    set(gguf, key, STRING, text('a'.repeat(70_000)))
+  })
+  const { message } = await refused('model/bad-file', () => native.loadModel(path))
+  expect(message.length).toBeLessThan(3000)
+  expect(message).toContain('aaaa')
+})

@@ -1,0 +1,93 @@
+/** Ollama's routes, as its clients ask them (`ollama` 0.6.4 was tried by hand). */
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { Api } from '../../../conformance/api.js'
+import { serving, type Serving } from '../support/serving.js'
+
+let served: Serving
+let api: Api
+
+beforeAll(async () => {
+  served = await serving({ embeds: true })
+  api = new Api(served.url)
+})
+afterAll(() => served.close())
+
+const HELLO = { model: 'builtin', messages: [{ role: 'user', content: 'Hello' }], options: { num_predict: 6, temperature: 0 } }
+const WEATHER = { type: 'function', function: { name: 'weather', parameters: { type: 'object', properties: {} } } }
+
+async function lines(path: string, body: object): Promise<Record<string, unknown>[]> {
+  const response = await fetch(`${served.url}${path}`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  })
+  expect(response.headers.get('content-type')).toBe('application/x-ndjson')
+  return (await response.text())
+    .trimEnd()
+    .split('\n')
+    .map((line) => JSON.parse(line) as Record<string, unknown>)
+}
+
+it('lists models, shows one, and tells its version', async () => {
+  expect((await api.get('/api/tags')).body.models[0].name).toBe('builtin')
+  const { capabilities, model_info: info } = (await api.post('/api/show', { model: 'builtin:latest' })).body
+  expect(capabilities).toContain('tools')
+  expect(info['kvfold.context_length']).toBeGreaterThan(0)
+  expect((await api.get('/api/ps')).body.models).toHaveLength(1)
+  expect((await api.get('/api/version')).body).toEqual({ version: 'test' })
+  expect((await api.post('/api/show', { model: 'nobody' })).status).toBe(404)
+})
+
+it('answers whole, and in lines that say the same', async () => {
+  const { body } = await api.post('/api/chat', { ...HELLO, stream: false })
+  expect(body).toMatchObject({ model: 'builtin', message: { role: 'assistant' }, done: true, done_reason: 'stop' })
+  expect(body.prompt_eval_count).toBeGreaterThan(0)
+  const parts = await lines('/api/chat', HELLO)
+  expect(parts.map(({ message }) => (message as { content: string }).content).join('')).toBe(body.message.content)
+  expect(parts.map(({ done }) => done)).toEqual([...parts.slice(1).map(() => false), true])
+  expect(parts.at(-1)).toMatchObject({ done_reason: 'stop', eval_count: body.eval_count })
+})
+
+it('generates from a prompt, with and without the template, and by a schema', async () => {
+  const ask = { model: 'builtin', prompt: 'Once', options: { num_predict: 6, temperature: 0 } }
+  const { body } = await api.post('/api/generate', { ...ask, raw: true, stream: false })
+  expect(body).toMatchObject({ done_reason: 'length', eval_count: 6, prompt_eval_count: 1 })
+  expect((await lines('/api/generate', { ...ask, raw: true })).map(({ response }) => response).join('')).toBe(body.response)
+  const held = { ...ask, system: 'Be kind.', format: { const: '42' }, options: { num_predict: 40 }, stream: false }
+  expect((await api.post('/api/generate', held)).body.response).toBe('"42"')
+  expect((await api.post('/api/generate', { model: 'builtin' })).body).toMatchObject({ done: true, done_reason: 'load' })
+})
+
+it('takes calls and results without ids, in their order', async () => {
+  const messages = [
+    { role: 'user', content: 'Weather?' },
+    {
+      role: 'assistant',
+      content: '',
+      tool_calls: [
+        { function: { name: 'weather', arguments: { at: 1 } } },
+        { function: { name: 'weather', arguments: { at: 2 } } },
+      ],
+    },
+    { role: 'tool', tool_name: 'weather', content: 'sun' },
+    { role: 'tool', tool_name: 'weather', content: 'rain' },
+  ]
+  expect((await api.post('/api/chat', { ...HELLO, messages, tools: [WEATHER], stream: false })).status).toBe(200)
+  const { status, body } = await api.post('/api/chat', {
+    ...HELLO,
+    messages: [...messages, { role: 'tool', content: 'snow' }],
+    stream: false,
+  })
+  expect(status).toBe(400)
+  expect(body.error).toContain('messages[4]')
+})
+
+it('embeds, and says what is wrong in its own form', async () => {
+  const { body } = await api.post('/api/embed', { model: 'builtin', input: ['one', 'two three'] })
+  expect(body.embeddings).toHaveLength(2)
+  const refused = await api.post('/api/chat', { ...HELLO, model: 'nobody' })
+  expect(refused.status).toBe(404)
+  expect(refused.body.error).toContain('nobody')
+  expect((await api.post('/api/generate', { prompt: 'a', images: ['AA=='] })).body.error).toContain('images')
+  expect((await api.post('/api/generate', { prompt: 'a', suffix: 'b' })).body.error).toContain('suffix')
+})

@@ -1,0 +1,144 @@
+/** What clients send never holds the server's event loop for long: streams of others go on meanwhile. */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { KVFOLD } from '../cli/support/process.js'
+import { endless } from './support/serving.js'
+
+const ROOT = join(import.meta.dirname, '../../..')
+
+/**
+ * Milliseconds of the main thread's own time between two turns of the loop, so that other work of the machine does not count: nearly all turns, and
+ * the longest. The latter may hold a collection of garbage.
+ */
+const MOST = { turns: 50, longest: 150 }
+
+/** Runs in the server before all else: at SIGUSR2 it writes the longest turns since the last time. */
+const WATCH = `
+import { readFileSync } from 'node:fs'
+const file = '/proc/' + process.pid + '/task/' + process.pid + '/schedstat'
+const used = () => Number(readFileSync(file, 'utf8').split(' ')[0]) / 1e6
+let [last, turns] = [used(), []]
+const turn = () => {
+  const now = used()
+  turns.push(now - last)
+  last = now
+  setTimeout(turn, 1).unref()
+}
+setTimeout(turn, 1).unref()
+process.on('SIGUSR2', () => {
+  process.stderr.write('turns ' + JSON.stringify(turns.sort((a, b) => b - a).slice(0, 1000)) + ' of ' + turns.length + '\\n')
+  turns = []
+})`
+
+const WORDS = 'red stone river light quiet fold blue seven paper window train '
+const text = (bytes: number): string => WORDS.repeat(bytes / WORDS.length)
+const user = { role: 'user', content: 'Hi' }
+const messages = (count: number, say = (index: number) => `Message ${index} says hello.`): object[] =>
+  Array.from({ length: count }, (_, index) => ({ role: index % 2 === 0 ? 'user' : 'assistant', content: say(index) }))
+/** JSON of a chat completion, with what no object could be made for. */
+const chat = (fields: object): string => JSON.stringify({ messages: [user], max_tokens: 1, ...fields })
+const list = (item: string, count: number): string => `[${`${item},`.repeat(count - 1)}${item}]`
+const CHAT = '/v1/chat/completions'
+
+const BODIES: readonly (readonly [name: string, path: string, body: () => string, status: number])[] = [
+  ['12 MB of text', '/tokenize', () => JSON.stringify({ content: text(12e6) }), 200],
+  ['1 MB of text with pieces', '/tokenize', () => JSON.stringify({ content: text(1e6), with_pieces: true }), 200],
+  ['half a million tokens', '/detokenize', () => `{"tokens":${list('300', 500_000)}}`, 200],
+  ['2 MB', '/v1/messages/count_tokens', () => chat({ messages: [{ role: 'user', content: text(2e6) }] }), 200],
+  ['8,001 messages', '/v1/messages/count_tokens', () => chat({ messages: messages(8001) }), 200],
+  ['8,001 messages', '/apply-template', () => chat({ messages: messages(8001) }), 200],
+  ['12 MB that do not fit', CHAT, () => chat({ messages: [{ role: 'user', content: text(12e6) }] }), 400],
+  ['2,001 messages of 500 bytes', CHAT, () => chat({ messages: messages(2001, (index) => `${index}${text(500)}`) }), 400],
+  ['8,001 short messages', CHAT, () => chat({ messages: messages(8001) }), 400],
+  ['99,999 short messages', CHAT, () => chat({ messages: messages(99_999, String) }), 400],
+  ['a stop string of 12 MB', CHAT, () => chat({ stop: [text(12e6)] }), 200],
+  [
+    'a million biases',
+    CHAT,
+    () => chat({ logit_bias: Object.fromEntries(Array.from({ length: 1e6 }, (_, id) => [id, 1])) }),
+    400,
+  ],
+  ['an unknown field of a million objects', CHAT, () => chat({ unknown: '' }).replace('""', list('{}', 1e6)), 200],
+  ['an unknown field of 8 million numbers', CHAT, () => chat({ unknown: '' }).replace('""', list('1', 8e6)), 400],
+  [
+    'an image of 12 MB',
+    CHAT,
+    () => chat({ messages: [{ role: 'user', content: [{ type: 'image_url', url: 'A'.repeat(12e6) }] }] }),
+    400,
+  ],
+  ['12 MB', '/v1/completions', () => JSON.stringify({ prompt: text(12e6), max_tokens: 1 }), 400],
+  ['8,001 items', '/v1/responses', () => JSON.stringify({ input: messages(8001) }), 400],
+  ['8,001 messages', '/v1/messages', () => chat({ messages: messages(8001) }), 400],
+  ['8,001 messages', '/api/chat', () => JSON.stringify({ model: 'builtin', messages: messages(8001) }), 400],
+  ['12 MB that are no JSON', CHAT, () => `{"messages":[{"role":"user","content":"${'x'.repeat(12e6)}`, 400],
+]
+
+describe.runIf(process.platform === 'linux')('the event loop', () => {
+  let server: ChildProcess
+  let url: string
+  let said = ''
+
+  beforeAll(async () => {
+    const watch = ['--import', `data:text/javascript,${encodeURIComponent(WATCH)}`]
+    const words = 'serve --gpu cpu --store none --port 0 --threads 1 --log-level silent'.split(' ')
+    server = spawn(process.execPath, [...watch, ...KVFOLD, ...words], { cwd: ROOT })
+    server.stderr!.setEncoding('utf8').on('data', (more: string) => (said += more))
+    url = await new Promise<string>((resolve, reject) => {
+      let out = ''
+      server.stdout!.setEncoding('utf8').on('data', (more: string) => {
+        const where = /serves \S+.* at (\S+)\n/.exec((out += more))?.[1]
+        if (where !== undefined) resolve(where)
+      })
+      server.once('close', () => {
+        reject(new Error(`ended: ${out}${said}`))
+      })
+    })
+  })
+  afterAll(() => server.kill('SIGKILL'))
+
+  /** The longest turns since it was asked last, longest first. */
+  async function turns(): Promise<readonly number[]> {
+    const before = said.length
+    server.kill('SIGUSR2')
+    for (;;) {
+      const told = /turns (\[.*\]) of \d+\n/.exec(said.slice(before))?.[1]
+      if (told !== undefined) return JSON.parse(told) as number[]
+      await new Promise((resolve) => server.stderr!.once('data', resolve))
+    }
+  }
+
+  const post = (path: string, body: string, signal?: AbortSignal) =>
+    fetch(url + path, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body,
+      ...(signal === undefined ? {} : { signal }),
+    })
+
+  it.each(BODIES)('goes on while a client sends %s to %s', async (_name, path, body, status) => {
+    const sent = body()
+    const leave = new AbortController()
+    const stream = await post(CHAT, chat({ stream: true, max_tokens: 3000, ...endless }), leave.signal)
+    const reader = stream.body!.getReader()
+    await reader.read()
+    await turns()
+    let frames = 0
+    const reading = (async () => {
+      for (;;) {
+        if ((await reader.read()).done) return
+        frames++
+      }
+    })().catch(() => undefined)
+    const answer = await post(path, sent)
+    await answer.arrayBuffer()
+    const during = frames
+    const longest = await turns()
+    expect(answer.status).toBe(status)
+    expect(longest[0]).toBeLessThan(MOST.longest)
+    expect(longest[Math.ceil(longest.length / 1000)] ?? 0).toBeLessThan(MOST.turns)
+    expect(during).toBeGreaterThan(0)
+    leave.abort()
+    await reading
+  })
+})

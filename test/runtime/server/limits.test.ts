@@ -1,0 +1,211 @@
+/** What a key may ask a minute, what is told of it, what a refused request leaves behind, and what the log says of a request. */
+import { afterEach, describe, expect, it } from 'vitest'
+import { PUBLIC } from '../../../src/runtime/server/ask.js'
+import { parseKeys, RateLimits } from '../../../src/runtime/server/keys.js'
+import { ScriptedEngine } from '../../support/scripted.js'
+import { serving, type Serving, type ServingOptions } from './support/serving.js'
+
+const user = (content: string) => ({ role: 'user', content })
+const CHAT = '/v1/chat/completions'
+
+let served: Serving
+let isServing = false
+afterEach(async () => {
+  if (isServing) await served.close()
+  isServing = false
+})
+
+const start = async (options: ServingOptions = {}) => {
+  served = await serving(options)
+  isServing = true
+}
+const scripted = (answers: number) => () => new ScriptedEngine(Array.from({ length: answers }, () => ({ content: 'Blue.' })))
+
+function post(path: string, body: object, key = 'a'): Promise<Response> {
+  return fetch(served.url + path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${key}` },
+    body: JSON.stringify(body),
+  })
+}
+
+describe('limits', () => {
+  it('are said in the file of keys, and what is none is refused', () => {
+    expect(parseKeys('ann:k1 requests=2 tokens=50\nbob:k2\nk3  tokens=7\n# no\n')).toMatchObject([
+      { name: 'ann', key: 'k1', limit: { requests: 2, tokens: 50 } },
+      { name: 'bob', key: 'k2' },
+      { key: 'k3', limit: { tokens: 7 } },
+    ])
+    for (const bad of ['requests=0', 'requests=x', 'tokens=1 tokens=2', 'requests=1 seconds=3'])
+      expect(() => parseKeys(`ann:k1 ${bad}`)).toThrow('is no limit; write requests=60, tokens=100000 or both')
+    const twice = parseKeys('ann:k1 requests=2\nann:k2 requests=3')
+    expect(() => new RateLimits(twice)).toThrow('Keys of ann have different limits')
+  })
+
+  it.each([
+    ['/tokenize', { content: 'Hi' }],
+    ['/detokenize', { tokens: [300] }],
+    ['/apply-template', { messages: [user('Hi')] }],
+    ['/v1/messages/count_tokens', { messages: [user('Hi')] }],
+  ])('count requests of %s, of which no model is asked', async (path, body) => {
+    await start({ rateLimit: { requests: 2 } })
+    expect((await post(path, body)).status).toBe(200)
+    const last = await post(path, body)
+    expect([last.status, last.headers.get('x-ratelimit-remaining-requests')]).toEqual([200, '0'])
+    expect((await post(path, body)).status).toBe(429)
+    expect((await post(CHAT, { messages: [user('Hi')] })).status).toBe(429)
+  })
+
+  it('fill up evenly, whoever they are of apart', () => {
+    let now = 0
+    const limits = new RateLimits([{ name: 'ann', key: 'k', limit: { requests: 2, tokens: 60 } }], { requests: 1 }, () => now)
+    limits.take('ann')
+    const { spend } = limits.take('ann')
+    expect(() => limits.take('ann')).toThrow('limit of 2 requests a minute is reached; try again in 30 s')
+    limits.take('bob')
+    expect(() => limits.take('bob')).toThrow('try again in 60 s')
+    now = 30_000
+    limits.take('ann')
+    // More than there was: what is missing comes first.
+    spend(90)
+    now = 60_000
+    expect(() => limits.take('ann')).toThrow('limit of 60 tokens a minute is reached; try again in 1 s')
+    now = 61_000
+    expect(limits.headers('ann')).toMatchObject({
+      'x-ratelimit-limit-requests': '2',
+      'x-ratelimit-remaining-requests': '1',
+      'x-ratelimit-remaining-tokens': '1',
+      'anthropic-ratelimit-tokens-limit': '60',
+    })
+    limits.take('ann')
+  })
+
+  it('are kept to, in the words of each dialect, and told on every answer', async () => {
+    let now = 0
+    await start({
+      engine: scripted(9),
+      keys: [
+        { name: 'ann', key: 'a', limit: { requests: 2 } },
+        { name: 'bob', key: 'b' },
+      ],
+      clock: () => now,
+    })
+    const ask = { messages: [user('Which colour?')], max_tokens: 9 }
+    const first = await post(CHAT, ask)
+    expect([first.status, first.headers.get('x-ratelimit-remaining-requests')]).toEqual([200, '1'])
+    const streamed = await post(CHAT, { ...ask, stream: true })
+    expect([streamed.status, streamed.headers.get('x-ratelimit-remaining-requests')]).toEqual([200, '0'])
+    await streamed.text()
+    const refused = await post(CHAT, ask)
+    expect(refused.status).toBe(429)
+    expect(Object.fromEntries(refused.headers)).toMatchObject({
+      'retry-after': '30',
+      'x-should-retry': 'true',
+      'x-ratelimit-limit-requests': '2',
+      'x-ratelimit-remaining-requests': '0',
+      'x-ratelimit-reset-requests': '60000ms',
+    })
+    expect(await refused.json()).toMatchObject({ error: { type: 'rate_limit_error', code: 'rate_limit_exceeded' } })
+    const anthropic = await post('/v1/messages', ask)
+    expect([anthropic.status, anthropic.headers.get('anthropic-ratelimit-requests-remaining')]).toEqual([429, '0'])
+    expect(await anthropic.json()).toMatchObject({ type: 'error', error: { type: 'rate_limit_error' } })
+    // Nothing that asks no model counts, and others have their own.
+    expect((await fetch(`${served.url}/v1/models`, { headers: { authorization: 'Bearer a' } })).status).toBe(200)
+    expect((await post(CHAT, ask, 'b')).headers.get('x-ratelimit-limit-requests')).toBeNull()
+    now = 30_000
+    expect((await post(CHAT, ask)).status).toBe(200)
+  })
+
+  it('of tokens count what was computed and generated', async () => {
+    await start({ rateLimit: { tokens: 1000 }, clock: () => 0 })
+    const body = { prompt: Array.from({ length: 100 }, (_, at) => 300 + at), max_tokens: 2, temperature: 0 }
+    const left = async () => Number((await post('/v1/completions', body)).headers.get('x-ratelimit-remaining-tokens'))
+    const before = [await left(), await left(), await left()]
+    // Headers tell what was left when the request came.
+    expect(before[0]).toBe(1000)
+    expect(before[0]! - before[1]!).toBeGreaterThan(100)
+    expect(before[1]! - before[2]!).toBeLessThan(10)
+  })
+})
+
+describe('a refused request', () => {
+  it('leaves no thread, and a thread as it was', async () => {
+    await start()
+    const threads = () => served.service.threads.list(PUBLIC)
+    const long = user('word '.repeat(200_000))
+    for (const [path, body] of [
+      [CHAT, { messages: [long] }],
+      [CHAT, { messages: [user('a')], kvfold: { grammar: 'root ::= (' } }],
+      [CHAT, { messages: [user('b')], logit_bias: { 99999: 1 } }],
+      ['/v1/messages', { messages: [long], max_tokens: 5 }],
+      ['/v1/responses', { input: long.content }],
+    ] as const) {
+      expect((await post(path, body)).status).toBe(400)
+      expect(threads()).toEqual([])
+    }
+    const said = (await (await post(CHAT, { messages: [user('Hello.')], max_tokens: 3 })).json()) as {
+      choices: { message: { role: string; content: string } }[]
+    }
+    const [before] = threads()
+    const history = [user('Hello.'), said.choices[0]!.message]
+    expect((await post(CHAT, { messages: [...history, long] })).status).toBe(400)
+    expect((await post(CHAT, { messages: [user('Hi!'), ...history.slice(1), long] })).status).toBe(400)
+    expect(threads()).toMatchObject([{ id: before!.id, messages: before!.messages, title: before!.title }])
+    expect((await post(CHAT, { messages: [...history, user('And?')], max_tokens: 3 })).status).toBe(200)
+    expect(threads()).toMatchObject([{ id: before!.id, messages: 4 }])
+  })
+})
+
+describe('the log', () => {
+  it('has one line a request, with what it came to', async () => {
+    await start({ keys: [{ name: 'ann', key: 'a' }] })
+    const ask = { messages: [user('Which colour is the sky?')], max_tokens: 4, temperature: 0 }
+    await (await post(CHAT, ask)).text()
+    await (await post(CHAT, { ...ask, stream: true, n: 2 })).text()
+    await post(CHAT, { ...ask, model: 'other' })
+    await post(CHAT, ask, 'unknown')
+    await fetch(`${served.url}/%`)
+    await fetch(`${served.url}/health`)
+    const all = () => served.log.map((line) => JSON.parse(line) as object).filter((line) => 'path' in line)
+    // A line is written when all of the answer is on its way.
+    await expect.poll(all, { timeout: 30_000 }).toHaveLength(5)
+    const lines = all()
+    const figures = { key: 'ann', model: 'builtin', prompt: expect.any(Number) as number, ttft: expect.any(Number) as number }
+    expect(lines).toMatchObject([
+      { method: 'POST', path: CHAT, status: 200, ...figures, thread: expect.stringMatching(/^thread_/) as string },
+      { path: CHAT, status: 200, ...figures },
+      { path: CHAT, status: 404, key: 'ann', refused: 'model/not-found' },
+      { path: CHAT, status: 401, refused: 'server/unauthorized' },
+      { path: '/%', status: 400 },
+    ])
+    expect(lines[0]).toMatchObject({ generated: expect.any(Number) as number, saved: 0, cached: expect.any(Number) as number })
+  })
+
+  it('is text for people where it is asked for', async () => {
+    await start({ keys: [{ name: 'ann', key: 'a' }], logFormat: 'text' })
+    await (await post(CHAT, { messages: [user('Hello.')], max_tokens: 3 })).text()
+    await post(CHAT, { messages: [user('Hello.')], model: 'other' })
+    const all = () => served.log.filter((line) => line.includes('POST'))
+    await expect.poll(all, { timeout: 30_000 }).toHaveLength(2)
+    const [first, second] = all()
+    expect(first).toMatch(
+      /^\d\d:\d\d:\d\d {2}200 POST \/v1\/chat\/completions {2}.+ {2}key ann {2}builtin {2}thread_\w+ {2}\d+ prompt.* {2}\d+ generated {2}first after \d/,
+    )
+    expect(second).toMatch(/404 POST \/v1\/chat\/completions {2}.+ {2}key ann {2}model\/not-found\n$/)
+  })
+
+  it('tells of a client that went away', async () => {
+    await start()
+    const controller = new AbortController()
+    const body = { messages: [user('Go on.')], stream: true, kvfold: { grammar: 'root ::= [a-z ] root' } }
+    const answer = await fetch(served.url + CHAT, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+      signal: controller.signal,
+    })
+    await answer.body!.getReader().read()
+    controller.abort()
+    await expect.poll(() => served.log.find((line) => line.includes('"status":499')), { timeout: 30_000 }).toContain('"thread":')
+  })
+})

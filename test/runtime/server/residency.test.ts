@@ -1,0 +1,149 @@
+/** Where the cells of hidden text are said to be, held against what a step finds when the text is shown again: the real service, engine and tiers. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { ChatMessage } from '../../../src/runtime/chat/message.js'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import { LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import type { ThreadDetail } from '../../../src/runtime/dashboard/wire.js'
+import { Server } from '../../../src/runtime/server/app.js'
+import type { Answer, Ask } from '../../../src/runtime/server/ask.js'
+import { ThreadService } from '../../../src/runtime/server/service.js'
+import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
+import { TEST_GPU } from '../../support/device.js'
+
+const TENANT = 'public'
+const user = (content: string): ChatMessage => ({ role: 'user', content })
+const notes = Array.from({ length: 40 }, (_, at) => `Line ${at}: the value of key ${at % 17} is ${at * 7}.`).join('\n')
+
+let folder: string
+let service: ThreadService
+let engine: LlamaEngine
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-cells-'))
+})
+afterEach(async () => {
+  await service.close()
+  rmSync(folder, { recursive: true })
+})
+
+/** A cache with room for about one of our threads. */
+async function open(options: LlamaEngineOptions): Promise<void> {
+  const load = async () =>
+    (engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), {
+      ...{ threads: 1, batchThreads: 1, slots: 2, cells: 2048, contract: 'splice', ...options },
+    }))
+  service = await ThreadService.open({ store: SqliteStore.open({ folder }), models: [{ name: 'builtin', slots: 2, load }] })
+}
+
+const ask = (messages: readonly ChatMessage[], more: Partial<Ask> = {}): Promise<Answer> =>
+  service.ask({ tenant: TENANT, messages, tools: [], toolChoice: 'auto', maxTokens: 8, ...more }).answer
+
+/** A thread with one folded fragment of two. */
+async function talk() {
+  const first = await ask([user(`${notes}\nWhat is the value of key 3?`)])
+  const cut = { startMarker: 'Line 5:', endMarker: 'Line 35:', numFragments: 2 }
+  const [fragment, open] = await service.threads.fragment(TENANT, first.thread, cut)
+  await service.threads.fold(TENANT, first.thread, fragment!.id)
+  const cells = () => {
+    const [hidden, shown] = service.threads.get(TENANT, first.thread).all[0]!.fragments
+    expect([hidden!.id, shown!.id, shown!.cells]).toEqual([fragment!.id, open!.id, undefined])
+    return hidden!.cells
+  }
+  return { thread: first.thread, fragment: fragment!.id, cells }
+}
+
+const goOn = (thread: string) => ask([user('And of key 4?')], { thread, appended: true })
+const nowhere = { live: 0, parked: 0, host: 0, disk: 0, gone: 0 }
+
+/** Fills the cache for somebody else, until nothing of ours is left in it. */
+async function crowd(): Promise<void> {
+  for (let at = 0; at < 3; at++)
+    await ask([user(`Somebody else writes ${at} ${'quite other words. '.repeat(110)}`)], { tenant: 'other' })
+}
+
+describe('a fold that forgets', () => {
+  it('has dropped the cells when it is answered, of what was parked too; the next step is exact', async () => {
+    await open({ hostBytes: 2 ** 26 })
+    const { thread, fragment } = await talk()
+    await goOn(thread)
+    const { parked, used } = engine.cacheTotals
+    expect(parked).toBeGreaterThan(100)
+    const forget = (contract?: 'splice') =>
+      service.threads.fold(TENANT, thread, fragment, { forget: true, ...(contract === undefined ? {} : { contract }) })
+    await expect(forget('splice')).rejects.toMatchObject({ code: 'tool/bad-arguments' })
+    expect((await forget()).state).toEqual({ kind: 'folded', forget: true })
+    expect(engine.cacheTotals).toMatchObject({ parked: 0, versions: 0 })
+    expect(engine.cacheTotals.used).toBeLessThan(used - parked)
+    await goOn(thread)
+    expect(service.threads.get(TENANT, thread).ledger.at(-1)).toMatchObject({ contract: 'exact', approximate: 0 })
+  })
+})
+
+describe('the cells of a folded fragment', () => {
+  it('are live until a step carries the fold out, then parked, then in memory; restoring finds them there', async () => {
+    await open({ hostBytes: 2 ** 26 })
+    const { thread, fragment, cells } = await talk()
+    const { tokens } = cells()!
+    expect(tokens).toBeGreaterThan(100)
+    expect(cells()).toEqual({ tokens, ...nowhere, live: tokens })
+    await goOn(thread)
+    expect(cells()).toEqual({ tokens, ...nowhere, parked: tokens })
+    await crowd()
+    expect(cells()).toEqual({ tokens, ...nowhere, host: tokens })
+    await service.threads.restore(TENANT, thread, fragment)
+    expect(cells()).toBeUndefined()
+    const { ledger } = await goOn(thread)
+    expect(ledger[0]!.tiers.host).toBeGreaterThanOrEqual(tokens)
+    await engine.check('full')
+  })
+
+  it('are gone where there are no tiers, and computed again', async () => {
+    await open({ hostBytes: 0 })
+    const { thread, fragment, cells } = await talk()
+    await goOn(thread)
+    const { tokens } = cells()!
+    await crowd()
+    expect(cells()).toEqual({ tokens, ...nowhere, gone: tokens })
+    await service.threads.restore(TENANT, thread, fragment)
+    const { ledger } = await goOn(thread)
+    expect(ledger[0]!.recomputed + ledger[0]!.fresh).toBeGreaterThanOrEqual(tokens)
+  })
+
+  it('are on disk after a restart, once the model is loaded', async () => {
+    const disk = { folder: join(folder, 'cache'), bytes: 2 ** 28 }
+    await open({ hostBytes: 2 ** 26, disk })
+    const { thread, cells } = await talk()
+    await goOn(thread)
+    const { tokens } = cells()!
+    await service.close()
+    await open({ hostBytes: 2 ** 26, disk })
+    expect(cells()).toBeUndefined()
+    await service.tokenize(undefined, '')
+    expect(cells()).toEqual({ tokens, ...nowhere, disk: tokens })
+  })
+})
+
+it('GET /kvfold/threads/:id says where they are, and what policies did; the OpenAPI document explains both', async () => {
+  await open({ hostBytes: 0 })
+  const { thread } = await talk()
+  const server = await Server.create({ service, version: 'test' })
+  const url = await server.listen({ host: '127.0.0.1', port: 0 })
+  const get = async (path: string): Promise<unknown> => (await fetch(`${url}${path}`)).json()
+  const view = (await get(`/kvfold/threads/${thread}`)) as ThreadDetail
+  const [hidden, shown] = view.messages[0]!.fragments
+  expect(hidden!.cells).toEqual({ ...nowhere, tokens: hidden!.cells!.tokens, live: hidden!.cells!.tokens })
+  expect(shown!.cells).toBeUndefined()
+  expect(view.events.map(({ kind, what }) => [kind, what])).toEqual([
+    ['edit', 'cut'],
+    ['edit', 'folded'],
+  ])
+  const document = (await get('/openapi.json')) as { readonly paths: Readonly<Record<string, object>> }
+  const path = JSON.stringify(document.paths['/kvfold/threads/{id}'])
+  for (const name of [...Object.keys(hidden!.cells!), 'events', 'after', 'folded', 'what', 'saves', 'reason'])
+    expect(path).toContain(`"${name}":`)
+  await server.close()
+})

@@ -1,0 +1,70 @@
+/** What every store of responses owes the server (ResponseStore): a response is read as it was kept, until it is deleted, alone or with its thread. Run over each of them. */
+import { afterEach, describe, expect, it } from 'vitest'
+import type { KeptResponse, ResponseStore } from '../../../../src/runtime/server/responses/responses.js'
+
+export interface ResponsesOnTrial {
+  /** Opens what was there before, since the test began; threads of these names are there. */
+  readonly open: (threads: readonly string[]) => Promise<ResponseStore>
+  /** The thread is deleted, as the server does it. */
+  readonly deleteThread: (store: ResponseStore, tenant: string, thread: string) => Promise<void>
+}
+
+const TENANT = 'té"n'
+const THREADS = ['thread_1', 'thread_2']
+
+const some = (at: number): KeptResponse => ({
+  tenant: TENANT,
+  id: `resp_${at}`,
+  thread: THREADS[at % 2]!,
+  messages: at,
+  body: JSON.stringify({ at, text: 'a\u0000b \ud83d "é"' }),
+})
+
+export function theResponseStore(name: string, { open, deleteThread }: ResponsesOnTrial): void {
+  describe(`responses in ${name}`, () => {
+    const opened: ResponseStore[] = []
+    const openStore = async (): Promise<ResponseStore> => {
+      const store = await open(THREADS)
+      opened.push(store)
+      return store
+    }
+    afterEach(() => {
+      for (const store of opened.splice(0)) store.close()
+    })
+
+    it('are read as they were kept, over a restart, by their tenant alone', async () => {
+      const store = await openStore()
+      for (const at of [1, 2, 3]) await store.keep(some(at))
+      store.close()
+      const again = await openStore()
+      expect(await again.read(TENANT, 'resp_2')).toEqual(some(2))
+      expect(await again.read('public', 'resp_2')).toBeNull()
+      expect(await again.read(TENANT, 'resp_9')).toBeNull()
+      const of = await again.of({ tenant: TENANT, thread: THREADS[1]! })
+      expect([...of].sort((a, b) => a.messages - b.messages)).toEqual([some(1), some(3)])
+      expect(again.damage()).toEqual([])
+    })
+
+    it('take the place of one of the same id', async () => {
+      const store = await openStore()
+      await store.keep(some(1))
+      await store.keep({ ...some(1), messages: 7, body: '{}' })
+      expect(await store.read(TENANT, 'resp_1')).toEqual({ ...some(1), messages: 7, body: '{}' })
+    })
+
+    it('are known without their body when they were erased', async () => {
+      const store = await openStore()
+      await store.keep(some(1))
+      await store.erase(TENANT, 'resp_1')
+      await store.erase(TENANT, 'resp_9')
+      expect(await store.read(TENANT, 'resp_1')).toEqual({ ...some(1), body: null })
+    })
+
+    it('go with their thread', async () => {
+      const store = await openStore()
+      for (const at of [1, 2, 3]) await store.keep(some(at))
+      await deleteThread(store, TENANT, THREADS[1]!)
+      expect(await Promise.all([1, 2, 3].map((at) => store.read(TENANT, `resp_${at}`)))).toEqual([null, some(2), null])
+    })
+  })
+}

@@ -1,0 +1,205 @@
+/** `/v1/responses/:id`: what is kept of responses, for whom, and what is left when they are deleted. */
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import OpenAI, { NotFoundError } from 'openai'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { PUBLIC } from '../../../../src/runtime/server/ask.js'
+import { SqliteResponses } from '../../../../src/runtime/server/responses/sqlite-responses.js'
+import { SqliteStore } from '../../../../src/runtime/store/sqlite-store.js'
+import { serving, type Serving } from '../support/serving.js'
+
+const model = 'builtin'
+const ask = { model, max_output_tokens: 4 }
+const clientOf = ({ url }: Serving, apiKey = 'none') => new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 })
+
+/** Without what the package adds. */
+const bare = ({ output_text: _, ...response }: OpenAI.Responses.Response & { readonly output_text: string }) => response
+
+describe('a response', () => {
+  let served: Serving
+  let client: OpenAI
+  beforeAll(async () => {
+    served = await serving()
+    client = clientOf(served)
+  })
+  afterAll(() => served.close())
+
+  it('is given again as it was told, whole or streamed', async () => {
+    const whole = await client.responses.create({
+      ...ask,
+      input: 'The value of red is 4.',
+      instructions: 'Be short.',
+      metadata: { of: 'mine' },
+    })
+    expect(bare(await client.responses.retrieve(whole.id))).toEqual(bare(whole))
+    let told: unknown = null
+    const stream = await client.responses.create({ ...ask, input: 'The value of blue is 5.', stream: true })
+    for await (const event of stream) if ('response' in event) told = event.response
+    expect(told).toMatchObject({ object: 'response', error: null })
+    expect(bare(await client.responses.retrieve((told as OpenAI.Responses.Response).id))).toEqual(told)
+  })
+
+  it('is not there when it was not to be stored, or never was', async () => {
+    const unstored = await client.responses.create({ ...ask, input: 'The value of red is 6.', store: false })
+    for (const id of [unstored.id, 'resp_thread_0_2', 'nothing', '..%2F..']) {
+      await expect(client.responses.retrieve(id)).rejects.toBeInstanceOf(NotFoundError)
+      await expect(client.responses.delete(id)).rejects.toBeInstanceOf(NotFoundError)
+    }
+    const answer = await fetch(`${served.url}/v1/responses/resp_x_2`)
+    expect([answer.status, await answer.json()]).toMatchObject([
+      404,
+      { error: { type: 'invalid_request_error', code: 'server/not-found', param: 'response_id' } },
+    ])
+  })
+
+  it('is not streamed again', async () => {
+    const { id } = await client.responses.create({ ...ask, input: 'The value of red is 7.' })
+    const answer = await fetch(`${served.url}/v1/responses/${id}?stream=true`)
+    expect([answer.status, await answer.json()]).toMatchObject([400, { error: { param: 'stream' } }])
+  })
+
+  it('that is deleted is nobody’s to go on from; those that went on from it stay', async () => {
+    const first = await client.responses.create({ ...ask, input: 'The value of green is 1.' })
+    const second = await client.responses.create({ ...ask, input: 'And red?', previous_response_id: first.id })
+    const answer = await fetch(`${served.url}/v1/responses/${first.id}`, { method: 'DELETE' })
+    expect([answer.status, await answer.json()]).toEqual([200, { id: first.id, object: 'response', deleted: true }])
+    await expect(client.responses.retrieve(first.id)).rejects.toBeInstanceOf(NotFoundError)
+    await expect(client.responses.delete(first.id)).rejects.toBeInstanceOf(NotFoundError)
+    await expect(client.responses.create({ ...ask, input: 'x', previous_response_id: first.id })).rejects.toMatchObject({
+      status: 404,
+      param: 'previous_response_id',
+    })
+    const third = await client.responses.create({ ...ask, input: 'And blue?', previous_response_id: second.id })
+    expect(third.usage!.input_tokens).toBeGreaterThan(second.usage!.total_tokens)
+  })
+
+  it('that is the last of its thread takes the thread with it, in whichever order they go', async () => {
+    const threads = () => served.service.threads.list(PUBLIC).map(({ id }) => id)
+    for (const order of [
+      [0, 1],
+      [1, 0],
+    ] as const) {
+      const before = new Set(threads())
+      const first = await client.responses.create({ ...ask, input: `The value of order is ${order.join()}.` })
+      const second = await client.responses.create({ ...ask, input: 'And red?', previous_response_id: first.id })
+      const added = () => threads().filter((id) => !before.has(id))
+      const ids = [first.id, second.id]
+      expect(added()).toHaveLength(1)
+      await client.responses.delete(ids[order[0]]!)
+      expect(added()).toHaveLength(1)
+      await client.responses.delete(ids[order[1]]!)
+      expect(added()).toEqual([])
+    }
+  })
+
+  it('leaves a thread alone that was gone on with otherwise', async () => {
+    const input = 'The value of grey is 12.'
+    const { id, output } = await client.responses.create({ ...ask, input })
+    const said = output.flatMap((item) => (item.type === 'message' ? item.content : []))[0] as { text: string }
+    const chat = (await client.chat.completions.create({
+      model,
+      max_completion_tokens: 2,
+      messages: [
+        { role: 'user', content: input },
+        { role: 'assistant', content: said.text },
+        { role: 'user', content: 'And red?' },
+      ],
+      ...{ kvfold: {} },
+    })) as unknown as { readonly kvfold: { readonly thread: string } }
+    expect(id).toContain(chat.kvfold.thread)
+    await client.responses.delete(id)
+    expect(served.service.threads.view(PUBLIC, chat.kvfold.thread)).toHaveLength(4)
+  })
+
+  it('goes with its thread', async () => {
+    const { id } = await client.responses.create({ ...ask, input: 'The value of pink is 8.' })
+    const [thread] = served.service.threads.list(PUBLIC)
+    expect(id).toContain(thread!.id)
+    await served.service.threads.delete(PUBLIC, thread!.id)
+    await expect(client.responses.retrieve(id)).rejects.toBeInstanceOf(NotFoundError)
+  })
+})
+
+describe('with keys', () => {
+  it('is nobody else’s', async () => {
+    const served = await serving({
+      keys: [
+        { name: 'anna', key: 'sk-anna' },
+        { name: 'bob', key: 'sk-bob' },
+      ],
+    })
+    try {
+      const [anna, bob] = [clientOf(served, 'sk-anna'), clientOf(served, 'sk-bob')]
+      const { id } = await anna.responses.create({ ...ask, input: 'The value of red is 4.' })
+      await expect(bob.responses.retrieve(id)).rejects.toBeInstanceOf(NotFoundError)
+      await expect(bob.responses.delete(id)).rejects.toBeInstanceOf(NotFoundError)
+      const went = bob.responses.create({ ...ask, input: 'x', previous_response_id: id })
+      await expect(went).rejects.toMatchObject({ status: 404, param: 'previous_response_id' })
+      expect((await anna.responses.retrieve(id)).id).toBe(id)
+    } finally {
+      await served.close()
+    }
+  })
+})
+
+describe('after a restart', () => {
+  let folder: string
+  beforeAll(() => {
+    folder = mkdtempSync(join(tmpdir(), 'kvfold-responses-'))
+  })
+  afterAll(() => {
+    rmSync(folder, { recursive: true })
+  })
+
+  const within = async <T>(work: (client: OpenAI, served: Serving) => Promise<T>): Promise<T> => {
+    const served = await serving({
+      service: { store: SqliteStore.open({ folder }), responses: SqliteResponses.open(folder) },
+    })
+    try {
+      return await work(clientOf(served), served)
+    } finally {
+      await served.close()
+    }
+  }
+  const isOnDisk = (text: string) => readdirSync(folder).some((name) => readFileSync(join(folder, name)).includes(text))
+
+  it('is what it was; deleted, it is not to be found', { timeout: 60_000 }, async () => {
+    const [kept, gone] = await within(async (client) => {
+      const first = await client.responses.create({ ...ask, input: 'The value of red is 4.', metadata: { of: 'keeper' } })
+      const second = await client.responses.create({
+        ...ask,
+        input: 'And?',
+        previous_response_id: first.id,
+        metadata: { of: 'goner' },
+      })
+      return [first, second]
+    })
+    await within(async (client) => {
+      expect(bare(await client.responses.retrieve(kept.id))).toEqual(bare(kept))
+      expect(isOnDisk('goner')).toBe(true)
+      await client.responses.delete(gone.id)
+      expect(isOnDisk('goner')).toBe(false)
+    })
+    await within(async (client) => {
+      await expect(client.responses.retrieve(gone.id)).rejects.toBeInstanceOf(NotFoundError)
+      const on = client.responses.create({ ...ask, input: 'x', previous_response_id: gone.id })
+      await expect(on).rejects.toMatchObject({ status: 404 })
+      await client.responses.create({ ...ask, input: 'And blue?', previous_response_id: kept.id })
+    })
+  })
+
+  it('is dropped when its thread was deleted meanwhile', { timeout: 60_000 }, async () => {
+    const { id } = await within((client) =>
+      client.responses.create({ ...ask, input: 'The value of jade is 3.', metadata: { of: 'orphan' } }),
+    )
+    const store = SqliteStore.open({ folder })
+    await store.deleteUnusedSince(Date.now() + 1)
+    await store.close()
+    expect(isOnDisk('orphan')).toBe(true)
+    await within(async (client) => {
+      expect(isOnDisk('orphan')).toBe(false)
+      await expect(client.responses.retrieve(id)).rejects.toBeInstanceOf(NotFoundError)
+    })
+  })
+})

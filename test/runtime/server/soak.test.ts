@@ -1,0 +1,123 @@
+/** A server that runs for long: each conversation stays, and what they cost in memory is bounded and known. */
+import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { KVFOLD } from '../cli/support/process.js'
+import { tinyModel } from '../../support/models.js'
+
+const LONG = process.env['KVFOLD_LONG'] !== undefined
+const CONVERSATIONS = LONG ? 5000 : 300
+/** Those before the first look: what is made once is made. */
+const WARM = CONVERSATIONS / 5
+/** Bytes of JavaScript's memory that a conversation may take, loaded: about twice what these take. */
+const EACH = 32_000
+/** Bytes that the process may grow by otherwise while it runs: what allocators keep. */
+const OTHERWISE = 64 * 2 ** 20
+
+let folder: string
+let child: ChildProcess | null = null
+
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-soak-'))
+})
+afterAll(async () => {
+  if (child !== null) {
+    child.kill('SIGKILL')
+    if (child.exitCode === null && child.signalCode === null) await once(child, 'close')
+  }
+  rmSync(folder, { recursive: true })
+})
+
+/** On SIGUSR2 the process collects its garbage. */
+const COLLECTS = `data:text/javascript,process.on('SIGUSR2',()=>{gc();gc();process.stderr.write('collected\\n')})`
+
+async function start() {
+  const words = [
+    'serve',
+    '--gpu',
+    'cpu',
+    '--threads',
+    '1',
+    '--model',
+    `tiny=${await tinyModel()}`,
+    '--port',
+    '0',
+    '--trial',
+    'off',
+  ]
+  const more = ['--store', folder, '--log-level', 'error']
+  const started = spawn(process.execPath, ['--expose-gc', '--import', COLLECTS, ...KVFOLD, ...words, ...more], {
+    cwd: join(import.meta.dirname, '../../..'),
+  })
+  child = started
+  let said = ''
+  const url = await new Promise<string>((resolve, reject) => {
+    started.stdout.setEncoding('utf8').on('data', (text: string) => {
+      const [found] = /http:\/\/[\d.:]+/u.exec((said += text)) ?? []
+      if (found !== undefined) resolve(found)
+    })
+    started.once('close', () => {
+      reject(new Error(`ended: ${said}`))
+    })
+  })
+  return { started, url }
+}
+
+it(
+  `keeps ${CONVERSATIONS} conversations of one key, in memory that is bounded`,
+  { timeout: LONG ? 1_500_000 : 240_000 },
+  async (context) => {
+    const { started, url } = await start()
+    const post = async (path: string, body: object) => {
+      const headers = { 'content-type': 'application/json' }
+      const response = await fetch(url + path, { method: 'POST', headers, body: JSON.stringify(body) })
+      const answer = (await response.json()) as Record<string, unknown>
+      expect(response.status, JSON.stringify(answer)).toBe(200)
+      return answer
+    }
+    const memory = async () => {
+      const collected = once(started.stderr, 'data')
+      started.kill('SIGUSR2')
+      await collected
+      const text = await (await fetch(`${url}/metrics`)).text()
+      const figure = (name: string) => Number(new RegExp(`^${name} (.*)$`, 'm').exec(text)?.[1])
+      return {
+        resident: figure('process_resident_memory_bytes'),
+        heap: figure('nodejs_heap_size_used_bytes') + figure('nodejs_external_memory_bytes'),
+      }
+    }
+    started.stderr.setEncoding('utf8').resume()
+    const first = await post('/v1/responses', { input: 'What is first?', max_output_tokens: 16 })
+    let begun = { resident: 0, heap: 0 }
+    const told: string[] = []
+    for (let at = 1; at < CONVERSATIONS; at++) {
+      const messages: object[] = [{ role: 'user', content: `Question ${at}?` }]
+      const { choices } = (await post('/v1/chat/completions', { messages, max_tokens: 2 })) as unknown as {
+        readonly choices: readonly { readonly message: object }[]
+      }
+      if (at % 2 === 0)
+        await post('/v1/chat/completions', {
+          messages: [...messages, choices[0]!.message, { role: 'user', content: 'And?' }],
+          max_tokens: 2,
+        })
+      if (at === WARM) begun = await memory()
+      if (LONG && at % 500 === 0) told.push(JSON.stringify(await memory()))
+    }
+    const ended = await memory()
+    const count = CONVERSATIONS - WARM
+    told.push(`from ${JSON.stringify(begun)} to ${JSON.stringify(ended)} in ${count} conversations`)
+    await context.annotate(told.join('\n'))
+    expect((ended.heap - begun.heap) / count, told.join('\n')).toBeLessThan(EACH)
+    expect(ended.resident - begun.resident, told.join('\n')).toBeLessThan(EACH * count + OTHERWISE)
+
+    const { threads } = (await (await fetch(`${url}/kvfold/threads`)).json()) as {
+      readonly threads: readonly { readonly id: string }[]
+    }
+    expect(new Set(threads.map(({ id }) => id)).size).toBe(CONVERSATIONS)
+    const again = await post('/v1/responses', { input: 'And then?', previous_response_id: first['id'], max_output_tokens: 16 })
+    expect(again['status']).toMatch(/^(completed|incomplete)$/u)
+  },
+)

@@ -1,0 +1,66 @@
+import { expect, it } from 'vitest'
+import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
+import type { Acm } from '../../../../src/runtime/server/threads/policies.js'
+import type { AskEvent } from '../../../../src/runtime/server/ask.js'
+import { ThreadService } from '../../../../src/runtime/server/service.js'
+import { ScriptedEngine } from '../../../support/scripted.js'
+
+const tools: readonly ToolDefinition[] = [{ name: 'read', description: 'Reads.', parameters: { type: 'object', properties: {} } }]
+const result = Array.from({ length: 60 }, (_, at) => `line ${at + 1} says ${at * 7} and more`).join('\n')
+
+/** A dialogue of one turn that is over, and what the user says next. */
+const dialogue: readonly ChatMessage[] = [
+  { role: 'user', content: 'Read it.' },
+  { role: 'assistant', content: '', toolCalls: [{ id: 'c', name: 'read', arguments: {} }] },
+  { role: 'tool', content: result, toolCallId: 'c' },
+  { role: 'assistant', content: 'I have read it.' },
+  { role: 'user', content: 'What does line 7 say?' },
+]
+
+async function asked(acm: Acm, helpers: readonly string[], pinned: readonly string[] = []) {
+  let said = 0
+  const engine = new ScriptedEngine(({ kind }) => ({ content: kind === 'summary' ? (helpers[said++] ?? '') : 'It says 42.' }), {
+    context: 1400,
+  })
+  const service = await ThreadService.open({ models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }] })
+  const running = service.ask({ tenant: 't', messages: dialogue, tools, toolChoice: 'auto', acm, pinned })
+  const events: AskEvent[] = []
+  for await (const event of running) events.push(event)
+  const { thread } = await running.answer
+  const shown = engine.prompt(engine.requests.at(-1)!)
+  const policy = events.flatMap((event) => (event.type === 'policy' ? [event] : []))
+  return { shown, policy, service, thread, engine }
+}
+
+const notes = JSON.stringify({ summary: 'The file was read.', todo: ['Tell what line 7 says.'] })
+const lines = JSON.stringify({ blocks: [{ lines: '7', summary: '', constraints: [], hint: '' }, { lines: '99' }] })
+
+it('u-fold shows notes and chosen lines of what is over, tells what it did, and everything comes back', async () => {
+  const { shown, policy, service, thread, engine } = await asked('u-fold', [notes, lines])
+  expect(shown).toContain('Step 1. Tell what line 7 says.')
+  expect(shown).toContain('line 7 says 42 and more')
+  expect(shown).not.toContain('line 30 says')
+  expect(policy).toEqual([
+    expect.objectContaining({ reason: expect.stringContaining('Lines in sight: 7-7. Ranges that are no lines: 99.') as string }),
+  ])
+  expect(policy[0]!.saves).toBeGreaterThan(0)
+  expect(engine.requests.map(({ tenant }) => tenant)).toEqual(['t', 't', 't'])
+  for (const id of policy[0]!.folded) await service.threads.restore('t', thread, id)
+  expect(service.threads.get('t', thread).all[2]!.shown).toBe(result)
+})
+
+it('goes on with all in sight when the helpers say nothing of use, and says so; a pinned result stays', async () => {
+  const bad = await asked('u-fold', ['Sorry.'])
+  expect(bad.shown).toContain('line 30 says')
+  expect(bad.policy[0]).toMatchObject({
+    folded: [],
+    reason: expect.stringContaining('the last view stays. The summary cannot be used') as string,
+  })
+  const pinned = await asked('u-fold', [notes, lines], ['c'])
+  expect(pinned.shown).toContain('line 30 says')
+})
+
+it('resum waits for a window that is nearly full, and then shows a summary alone', async () => {
+  const early = await asked('resum', [])
+  expect(early.policy).toEqual([])
+})

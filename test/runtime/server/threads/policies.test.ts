@@ -1,0 +1,248 @@
+/** Folding without a model's decision: what goes, in which order, when it is worth it, and that it can all be undone. */
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
+import type { ContractChoice } from '../../../../src/runtime/core/contract.js'
+import { ScriptedEngine } from '../../../support/scripted.js'
+import type { Ask, AskEvent } from '../../../../src/runtime/server/ask.js'
+import { ThreadService, type ServiceOptions } from '../../../../src/runtime/server/service.js'
+import { SqliteStore } from '../../../../src/runtime/store/sqlite-store.js'
+
+const read: ToolDefinition = { name: 'read', description: 'Reads.', parameters: { type: 'object', properties: {} } }
+const words = (count: number, word: string): string => Array.from({ length: count }, (_, at) => `${word}${at}`).join(' ')
+
+/** A conversation in which a tool was called once for every size, with a result of so many words. */
+function calls(...sizes: readonly number[]): ChatMessage[] {
+  return [
+    { role: 'user', content: 'Read them all.' },
+    ...sizes.flatMap((size, at): ChatMessage[] => [
+      { role: 'assistant', content: '', toolCalls: [{ id: `c${at}`, name: 'read', arguments: { at } }] },
+      { role: 'tool', content: words(size, `w${at}-`), toolCallId: `c${at}` },
+    ]),
+  ]
+}
+
+async function serve(context: number, options: Partial<ServiceOptions> = {}) {
+  const engine = new ScriptedEngine((_, step) => ({ content: `Answer ${step}.` }), { context })
+  const service = await ThreadService.open({ models: [{ name: 'm', slots: 2, load: () => Promise.resolve(engine) }], ...options })
+  const ask = async (messages: readonly ChatMessage[], more: Partial<Ask> = {}) => {
+    const asked = service.ask({ tenant: 't', messages, tools: [read], toolChoice: 'auto', acm: 'auto-policy', ...more })
+    const events: AskEvent[] = []
+    for await (const event of asked) events.push(event)
+    const policy = events.flatMap((event) => (event.type === 'policy' ? [event] : []))
+    return { ...(await asked.answer), policy }
+  }
+  /** Indices of messages of which the last request showed a marker alone. */
+  const folded = () => engine.requests.at(-1)!.edits?.map(({ message }) => message) ?? []
+  return { engine, service, ask, folded }
+}
+
+/** One fold at a time, as soon as half of the context is shown. */
+const EAGER = { threshold: 0.5, target: 0.5 }
+
+describe('auto-policy', () => {
+  it('folds nothing below the threshold', async () => {
+    const { ask, folded } = await serve(2000)
+    const { policy } = await ask(calls(300, 300, 100, 100, 100))
+    expect([policy, folded()]).toEqual([[], []])
+  })
+
+  it('folds old results, oldest first, and no more than it takes; the rest of the text stays as it was', async () => {
+    const { ask, folded, service } = await serve(2000)
+    const { policy, thread, usage } = await ask(calls(400, 400, 100, 100, 100, 100), { policy: EAGER })
+    expect(folded()).toEqual([2])
+    expect(policy).toHaveLength(1)
+    // The count before, less the count after, as the engine shows it.
+    expect(policy[0]!.saves).toBeGreaterThan(380)
+    expect(usage.promptTokens).toBeLessThanOrEqual(1000)
+    const view = service.threads.get('t', thread)
+    expect(view.fragments).toEqual({ open: 0, folded: 1, summarised: 0 })
+    await service.threads.restore('t', thread, policy[0]!.folded[0]!)
+    expect(service.threads.get('t', thread).all[2]!.shown).toBe(words(400, 'w0-'))
+  })
+
+  it('leaves recent results alone but for large ones, and those that were never answered in any case', async () => {
+    const recent = await serve(1000)
+    await recent.ask(calls(200, 200, 200, 300), { policy: { olderThanTurns: 9 } })
+    expect(recent.folded()).toEqual([])
+    const large = await serve(1000)
+    await large.ask(calls(200, 200, 300, 300), { policy: { olderThanTurns: 9, largerThanTokens: 250 } })
+    expect(large.folded()).toEqual([6])
+    const old = await serve(1000)
+    await old.ask(calls(200, 200, 200, 300), { policy: { olderThanTurns: 1 } })
+    expect(old.folded()).toEqual([2, 4])
+  })
+
+  it('folds only what clears enough', async () => {
+    const { ask, folded } = await serve(2000)
+    const six = calls(200, 200, 200, 200, 200, 200)
+    await ask(six, { policy: { ...EAGER, clearAtLeast: 5000 } })
+    expect(folded()).toEqual([])
+    const other = await serve(2000)
+    await other.ask(six, { policy: { ...EAGER, clearAtLeast: 300 } })
+    expect(other.folded()).toEqual([2, 4])
+  })
+
+  it('stays in force for a client that sends everything again, and folds further as the conversation grows, where that pays', async () => {
+    const { ask, folded, service } = await serve(2000)
+    const begun = calls(400, 400, 100, 100, 100, 100)
+    const first = await ask(begun, { policy: EAGER })
+    const next = [
+      ...begun,
+      first.message,
+      ...calls(200, 100).map((message): ChatMessage =>
+        message.role === 'user' ? { ...message, content: 'And these.' } : message,
+      ),
+    ]
+    const second = await ask(next, { policy: EAGER, contract: 'splice' })
+    expect([second.thread, folded()]).toEqual([first.thread, [2, 4]])
+    expect(second.policy).toHaveLength(1)
+    expect(service.threads.get('t', first.thread).fragments.folded).toBe(2)
+  })
+
+  it('folds down to its target, so that the next fold is many turns away', async () => {
+    const { ask, folded } = await serve(2000)
+    await ask(calls(300, 300, 300, 300, 100, 100, 100, 100))
+    // Some 1,700 of 2,000 are beyond three quarters; half is two thirds of those.
+    expect(folded()).toEqual([2, 4, 6])
+  })
+
+  it('waits under exact until the tokens that are not shown pay for what is computed again, and not where the context is full soon', async () => {
+    const waits = async (contract: ContractChoice, text: number, more: Partial<Ask> = {}) => {
+      const { ask } = await serve(4000)
+      const begun = calls(100, 100, 100, 100, 600, 600)
+      const first = await ask(begun, { acm: 'off', contract })
+      const next: ChatMessage[] = [...begun, first.message, { role: 'user', content: words(text, 'q') }]
+      return (await ask(next, { policy: { threshold: 0.4 }, contract, ...more })).policy.length === 0
+    }
+    // Four hundred tokens less in some six turns, at a tenth, are worth 240; a thousand stand behind them.
+    expect(await waits('exact', 200)).toBe(true)
+    expect(await waits('splice', 200)).toBe(false)
+    expect(await waits('exact', 2000)).toBe(false)
+    // The client may know how many turns there will be: in a hundred it pays, and after the last one nothing does.
+    expect(await waits('exact', 200, { expectedReuse: 100 })).toBe(false)
+    expect(await waits('splice', 200, { expectedReuse: 1 })).toBe(false)
+    expect(await waits('splice', 200, { expectedReuse: 0 })).toBe(true)
+    expect(await waits('exact', 2000, { expectedReuse: 0 })).toBe(false)
+  })
+
+  it('the engine is told of the last request of a thread', async () => {
+    const { ask, engine } = await serve(4000)
+    await ask(calls(10), { expectedReuse: 1 })
+    await ask(calls(20), { expectedReuse: 0 })
+    expect(engine.requests.map(({ last }) => last)).toEqual([undefined, true])
+  })
+
+  it('folds for nothing what is computed again anyway, because the client changed what stands before it', async () => {
+    const { ask, folded } = await serve(4000)
+    const begun = calls(100, 100, 100, 100, 600, 600)
+    const first = await ask(begun, { acm: 'off' })
+    const changed = [{ role: 'user', content: 'Read all of them.' } as const, ...begun.slice(1), first.message]
+    await ask([...changed, { role: 'user', content: words(200, 'q') }], { policy: { threshold: 0.4 } })
+    expect(folded()).toEqual([2, 4, 6])
+  })
+
+  it('leaves what the model, a person or the client had shown again', async () => {
+    const { ask, folded, service } = await serve(2000)
+    const begun = calls(400, 400, 100, 100, 100, 100)
+    const first = await ask(begun, { policy: EAGER })
+    await service.threads.restore('t', first.thread, first.policy[0]!.folded[0]!)
+    await ask([...begun, first.message, { role: 'user', content: 'Go on.' }], { policy: EAGER, contract: 'splice' })
+    expect(folded()).toEqual([4])
+    const client = await serve(2000)
+    const other = await client.ask(begun, { acm: 'off' })
+    const goesOn = [...begun, other.message, { role: 'user', content: 'Go on.' } as const]
+    const pruned = goesOn.map((message, at) => (at === 2 ? { ...message, content: '[cleared]' } : message))
+    const third = await client.ask(pruned, { acm: 'off' })
+    await client.ask([...goesOn, third.message, { role: 'user', content: 'So?' }], { policy: EAGER, contract: 'splice' })
+    expect(client.folded()).toEqual([4])
+  })
+})
+
+describe('what policies did', () => {
+  it('is told with the thread, at the step that it counts from, and comes back after a restart', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvfold-policies-'))
+    const begun = calls(200, 200, 100, 100, 100, 100)
+    const one = await serve(1000, { store: SqliteStore.open({ folder }) })
+    const first = await one.ask(begun)
+    const other = await one.ask(calls(300, 300, 300, 300), { acm: 'off', overflow: 'fold-tool-results' })
+    const goesOn = [...begun, first.message, ...calls(200, 200).slice(1), { role: 'user', content: 'So?' }] as const
+    await one.ask(goesOn)
+    const before = [first, other].map(({ thread }) => one.service.threads.get('t', thread).events)
+    expect(before[0]!.map(({ folded, saves }) => ({ folded, saves }))).toEqual([
+      { folded: first.policy[0]!.folded, saves: first.policy[0]!.saves },
+      expect.objectContaining({ saves: expect.any(Number) as number }) as object,
+    ])
+    expect(before.map((events) => events.map(({ kind, after, reason }) => [kind, after, reason]))).toEqual([
+      [
+        ['policy', 0, 'the context is past its threshold'],
+        ['policy', 1, 'the context is past its threshold'],
+      ],
+      // It has the calls of the first with other results, and no answer of it: another conversation.
+      [['policy', 0, 'the context is full']],
+    ])
+    expect(Math.abs(Date.now() - before[0]![0]!.at)).toBeLessThan(60_000)
+    await one.service.close()
+
+    const { service } = await serve(1000, { store: SqliteStore.open({ folder }) })
+    expect([first, other].map(({ thread }) => service.threads.get('t', thread).events)).toEqual(before)
+    expect(service.threads.export('t', first.thread).events).toEqual(before[0])
+    await service.close()
+    rmSync(folder, { recursive: true })
+  })
+
+  it('that is then too little stays no more than the request does', async () => {
+    const { ask, service } = await serve(500, { defaults: { overflow: 'fold-tool-results' } })
+    const messages: readonly ChatMessage[] = [...calls(200, 200), { role: 'user', content: words(600, 'q') }]
+    await expect(ask(messages, { policy: { threshold: 0.1, olderThanTurns: 0 } })).rejects.toMatchObject({ code: 'context/full' })
+    expect(service.threads.list('t')).toEqual([])
+  })
+})
+
+describe('a conversation that outgrows the context', () => {
+  it('is refused, with both numbers, and never cut', async () => {
+    const { ask, engine } = await serve(500)
+    const error: unknown = await ask(calls(300, 300), { acm: 'off' }).catch((thrown: unknown) => thrown)
+    expect(error).toMatchObject({
+      code: 'context/full',
+      status: 400,
+      message: expect.stringMatching(/\d+ tokens.* 500/) as string,
+    })
+    expect(engine.requests).toHaveLength(1)
+  })
+
+  it('has its oldest tool results folded where the server or the request says so', async () => {
+    for (const [server, request] of [
+      [{ overflow: 'fold-tool-results' }, {}],
+      [{}, { overflow: 'fold-tool-results' }],
+    ] as const) {
+      const { ask, folded } = await serve(500, { defaults: server })
+      const { policy, finish } = await ask(calls(200, 200, 200), { acm: 'off', ...request })
+      expect([folded(), finish, policy[0]?.reason]).toEqual([[2], 'stop', 'the context is full'])
+    }
+  })
+
+  it('is refused when folding them is not enough, and nothing is folded then', async () => {
+    const { ask, service } = await serve(500, { defaults: { overflow: 'fold-tool-results' } })
+    const messages = [
+      ...calls(200, 200),
+      { role: 'assistant', content: 'So.' },
+      { role: 'user', content: words(600, 'q') },
+    ] as const
+    await expect(ask(messages as readonly ChatMessage[], { acm: 'off' })).rejects.toMatchObject({
+      code: 'context/full',
+      message: expect.stringMatching(/more than there is room for/) as string,
+    })
+    expect(service.threads.list('t')).toEqual([])
+    expect(service.status().running).toBe(0)
+  })
+
+  it('is answered at once when it is hopeless', async () => {
+    const { ask } = await serve(500, { defaults: { overflow: 'fold-tool-results' } })
+    const begun = performance.now()
+    await expect(ask([{ role: 'user', content: 'many words '.repeat(1e5) }])).rejects.toMatchObject({ code: 'context/full' })
+    expect(performance.now() - begun).toBeLessThan(5000)
+  })
+})

@@ -1,0 +1,107 @@
+/** `acm: memtool`: the client's tools as a catalogue of its thread, in the three modes. */
+import { expect, it } from 'vitest'
+import type { MemToolMode } from '../../../../src/runtime/agents/memtool-asides.js'
+import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
+import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
+import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
+import { ThreadService } from '../../../../src/runtime/server/service.js'
+import { ScriptedEngine } from '../../../support/scripted.js'
+
+const tools: readonly ToolDefinition[] = ['size_moon', 'age_moon', 'size_mars', 'age_mars'].map((name) => ({
+  name,
+  description: `The ${name.replace('_', ' of ')}.`,
+  parameters: { type: 'object', properties: {} },
+}))
+
+const namesOf = (list: readonly ToolDefinition[] = []) => list.map(({ name }) => name)
+
+/** A client that says these one after another and carries out what it is asked to. */
+async function talk(mode: MemToolMode, said: readonly string[], script: (request: EngineRequest) => ScriptedReply) {
+  const engine = new ScriptedEngine(script)
+  const service = await ThreadService.open({
+    models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }],
+    defaults: { acm: 'memtool', memToolMode: mode },
+  })
+  const messages: ChatMessage[] = []
+  const threads = new Set<string>()
+  for (const content of said) {
+    messages.push({ role: 'user', content })
+    for (;;) {
+      const { message, thread } = await service.ask({ tenant: 't', messages: [...messages], tools, toolChoice: 'auto' }).answer
+      threads.add(thread)
+      messages.push(message)
+      if (message.toolCalls === undefined) break
+      for (const { id, name } of message.toolCalls) messages.push({ role: 'tool', content: `${name} is 7`, toolCallId: id, name })
+    }
+  }
+  return { engine, messages, threads, service }
+}
+
+/** Searches for what is asked, removes what a question aside names, calls what was found. */
+const plays = ({ messages, schema, tools: listed, unlisted = [] }: EngineRequest): ScriptedReply => {
+  const asks = Object.keys((schema as { properties?: object } | undefined)?.properties ?? {})[0]
+  const last = messages.at(-1)!
+  if (asks === 'remove') return { content: JSON.stringify({ remove: last.content.includes('age mars') ? ['size_moon'] : [] }) }
+  if (asks === 'keywords')
+    return { content: JSON.stringify({ keywords: [last.content.includes('age mars') ? 'age mars' : 'size moon'] }) }
+  if (last.role === 'tool' && last.name !== 'search_tools' && last.name !== 'remove_tools') return { content: last.content }
+  const wanted = messages.findLast(({ role }) => role === 'user')!.content.replace(' ', '_')
+  if (last.role === 'tool') return { calls: [{ name: namesOf(unlisted).find((name) => name === wanted) ?? 'none' }] }
+  const removes = namesOf(listed).includes('remove_tools') && unlisted.length > 0
+  return {
+    calls: [
+      ...(removes ? [{ name: 'remove_tools', arguments: { tool_names: namesOf(unlisted) } }] : []),
+      { name: 'search_tools', arguments: { keywords: [last.content] } },
+    ],
+  }
+}
+
+it.each<[MemToolMode, readonly string[]]>([
+  ['autonomous', ['search_tools', 'remove_tools']],
+  ['hybrid', ['search_tools']],
+  ['workflow', ['search_tools']],
+])(
+  '%s: the list at the top never changes, calls of found tools are the client’s, and what is not needed goes',
+  async (mode, own) => {
+    const { engine, messages, threads, service } = await talk(mode, ['size moon', 'age mars'], plays)
+    const answers = engine.requests.filter(({ kind }) => kind !== 'summary')
+    for (const request of engine.requests) expect(namesOf(request.tools)).toEqual(own)
+    expect(messages.filter(({ role }) => role === 'tool').map(({ content }) => content)).toEqual([
+      'size_moon is 7',
+      'age_mars is 7',
+    ])
+    expect(messages.at(-1)!.content).toBe('age_mars is 7')
+    // The client sees nothing of searches, and goes on in its thread.
+    expect(JSON.stringify(messages)).not.toContain('search_tools')
+    expect(threads.size).toBe(1)
+    const [first] = answers.filter(({ unlisted = [] }) => unlisted.length > 0)
+    expect(namesOf(first!.unlisted)).toContain('size_moon')
+    expect(namesOf(answers.at(-1)!.unlisted)).not.toContain('size_moon')
+    expect(namesOf(answers.at(-1)!.unlisted)).toContain('age_mars')
+    expect(engine.prompt(answers.at(-1)!)).not.toContain('{"name": "size_moon"')
+    const asides = engine.requests.filter(({ kind }) => kind === 'summary').length
+    expect(asides).toBe({ autonomous: 0, hybrid: 1, workflow: 3 }[mode])
+    const { ledger } = service.threads.get('t', [...threads][0]!)
+    expect(ledger.filter(({ kind }) => kind === 'summary')).toHaveLength(asides)
+  },
+)
+
+it('a call of a tool that is not loaded is told so, and none can be forced', async () => {
+  let tries = 0
+  const { messages } = await talk('hybrid', ['hello'], ({ messages: all }) => {
+    if (tries++ === 0) return { calls: [{ name: 'age_mars' }] }
+    return { content: all.at(-1)!.content }
+  })
+  expect(messages.at(-1)!.content).toContain('age_mars is not loaded now. Search for it with search_tools')
+  const service = await ThreadService.open({
+    models: [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine([])) }],
+  })
+  const forced = {
+    tenant: 't',
+    messages: [{ role: 'user', content: 'x' }],
+    tools,
+    toolChoice: { name: 'age_mars' },
+    acm: 'memtool',
+  } as const
+  await expect(service.ask(forced).answer).rejects.toThrow('With acm: memtool a call of one tool cannot be forced')
+})

@@ -1,0 +1,28 @@
+/** What clients know of a thread is the same whether it was worked out anew or taken over from the thread before. */
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import type { ChatMessage } from '../../../../src/runtime/chat/message.js'
+import { messageKey } from '../../../../src/runtime/server/threads/message-match.js'
+import { View } from '../../../../src/runtime/server/threads/thread-state.js'
+import type { StoredMessage } from '../../../../src/runtime/store/port.js'
+
+const answer: ChatMessage = { role: 'assistant', content: 'as clients know it' }
+const POOL: readonly StoredMessage[] = Array.from({ length: 12 }, (_, at): StoredMessage => ({
+  message: { role: at % 2 === 0 ? 'user' : 'assistant', content: `${at % 5}`, ...(at % 3 === 0 ? { reasoning: 'Hm.' } : {}) },
+  seen: at === 4 ? 'nothing' : at === 7 ? answer : 'same',
+}))
+const stored = fc.array(fc.constantFrom(...POOL), { maxLength: 9 })
+const told = ({ seen, messages, keys, places, chain, size }: View) => ({ seen, messages, keys, places, chain: chain.bytes, size })
+
+it('a view that takes over from another is the one made of the messages alone, and grows as that does', () => {
+  fc.assert(
+    fc.property(stored, stored, stored, (before, prefix, rest) => {
+      const known = View.of([...prefix, ...before])
+      const [over, anew] = [View.of([...prefix, ...rest], known), View.of([...prefix, ...rest])]
+      for (const { message, seen } of before) for (const view of [over, anew]) view.note(message, seen)
+      expect(told(over)).toEqual(told(anew))
+      expect(over.keys).toEqual(over.messages.map(messageKey))
+      expect(told(known)).toEqual(told(View.of([...prefix, ...before])))
+    }),
+  )
+})

@@ -1,0 +1,123 @@
+/** A server whose disk is full, or whose store is taken away: it says so, keeps nothing halfway, and goes on by itself when it can. */
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdirSync, mkdtempSync, renameSync, rmSync, statfsSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { KVFOLD } from '../cli/support/process.js'
+import { tinyModel } from '../../support/models.js'
+
+const MIB = 2 ** 20
+
+let folder: string
+let disk: string
+let child: ChildProcess | null = null
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-disk-'))
+  disk = join(folder, 'disk')
+  mkdirSync(disk)
+})
+afterEach(async () => {
+  if (child !== null) {
+    child.kill('SIGKILL')
+    if (child.exitCode === null && child.signalCode === null) await once(child, 'close')
+    child = null
+  }
+  spawnSync('umount', [disk])
+  rmSync(folder, { recursive: true })
+})
+
+/** Null: there is a disk of 4 MiB at `disk` now. */
+function mounted(): string | null {
+  const { status, stderr } = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', disk], { encoding: 'utf8' })
+  return status === 0 ? null : `a small disk cannot be made here: ${stderr.trim()}`
+}
+
+async function start() {
+  const words = ['serve', '--gpu', 'cpu', '--threads', '1', '--model', await tinyModel(), '--port', '0', '--trial', 'off']
+  const started = spawn(process.execPath, [...KVFOLD, ...words, '--store', join(disk, 'store')], {
+    cwd: join(import.meta.dirname, '../../..'),
+    stdio: ['ignore', 'pipe', 'ignore'],
+  })
+  child = started
+  let said = ''
+  const url = await new Promise<string>((resolve, reject) => {
+    started.stdout.setEncoding('utf8').on('data', (text: string) => {
+      const [found] = /http:\/\/[\d.:]+/u.exec((said += text)) ?? []
+      if (found !== undefined) resolve(found)
+    })
+    started.once('close', () => {
+      reject(new Error(`ended: ${said}`))
+    })
+  })
+  const json = async (path: string, body?: object) => {
+    const headers = { 'content-type': 'application/json' }
+    const response = await fetch(url + path, body === undefined ? {} : { method: 'POST', headers, body: JSON.stringify(body) })
+    return { status: response.status, body: (await response.json()) as Record<string, unknown> }
+  }
+  return {
+    ask: (content: string) => json('/v1/chat/completions', { messages: [{ role: 'user', content }], max_tokens: 2 }),
+    respond: (input: string) => json('/v1/responses', { input, max_output_tokens: 16 }),
+    health: () => json('/health'),
+    threads: async () => ((await json('/kvfold/threads')).body['threads'] as unknown[]).length,
+  }
+}
+
+const refused = (code: string, words: string) => ({
+  status: 507,
+  body: { error: { code, message: expect.stringContaining(words) as string } },
+})
+const unavailable = (words: string) => ({
+  status: 503,
+  body: { status: 'unavailable', problems: [expect.stringContaining(words) as string] },
+})
+const READY = { status: 200, body: { status: 'ready' } }
+
+describe('on a full disk', () => {
+  it('requests get 507, health tells, and with room again all goes on', { timeout: 120_000 }, async (context) => {
+    const missing = mounted()
+    if (missing !== null) {
+      context.skip(missing)
+      return
+    }
+    const { ask, respond, health, threads } = await start()
+    expect((await ask('One?')).status).toBe(200)
+    expect(await health()).toMatchObject(READY)
+    const { bavail, bsize } = statfsSync(disk)
+    writeFileSync(join(disk, 'ballast'), Buffer.alloc(bavail * bsize))
+    // Before anybody asked for anything.
+    expect(await health()).toMatchObject(unavailable('make room'))
+    for (let at = 0; at < 5; at++) expect(await ask(`More ${at}?`)).toMatchObject(refused('store/full', 'make room on its disk'))
+    expect(await respond('And?')).toMatchObject(refused('store/full', 'make room on its disk'))
+    expect(await threads()).toBe(1)
+    expect(await health()).toMatchObject(unavailable('make room'))
+    rmSync(join(disk, 'ballast'))
+    await expect.poll(health, { timeout: 10_000 }).toMatchObject(READY)
+    expect((await ask('Two?')).status).toBe(200)
+    expect(await threads()).toBe(2)
+  })
+})
+
+describe('a store that is taken away', () => {
+  it.each(['moved', 'deleted', 'replaced'] as const)('is told of when it was %s', { timeout: 120_000 }, async (how) => {
+    const { ask, health, threads } = await start()
+    expect((await ask('One?')).status).toBe(200)
+    const [store, elsewhere] = [join(disk, 'store'), join(disk, 'elsewhere')]
+    if (how === 'moved') renameSync(store, elsewhere)
+    else rmSync(store, { recursive: true })
+    if (how === 'replaced') {
+      mkdirSync(store)
+      writeFileSync(join(store, 'threads.db'), Buffer.alloc(MIB))
+    }
+    expect(await health()).toMatchObject(unavailable('put it back'))
+    for (let at = 0; at < 3; at++) expect(await ask(`More ${at}?`)).toMatchObject(refused('store/gone', 'is not where it was'))
+    expect(await threads()).toBe(1)
+    if (how !== 'moved') return
+    renameSync(elsewhere, store)
+    expect(await health()).toMatchObject(READY)
+    expect((await ask('Two?')).status).toBe(200)
+    expect(await threads()).toBe(2)
+  })
+})

@@ -1,0 +1,207 @@
+/** Conversations over a restart: the real service, engine and store, closed and opened again; what was folded stays so, and the cache comes back. */
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import type { ChatMessage } from '../../../src/runtime/chat/message.js'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import { SavedCells } from '../../../src/runtime/engine/disk-tier-file.js'
+import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
+import { ownWords, piSample } from '../../../src/lab/pi-llm.js'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import type { Answer, Ask } from '../../../src/runtime/server/ask.js'
+import { ThreadService } from '../../../src/runtime/server/service.js'
+import { Retention } from '../../../src/runtime/cli/keeping.js'
+import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
+
+const TENANT = 'public'
+const user = (content: string): ChatMessage => ({ role: 'user', content })
+const notes = Array.from({ length: 60 }, (_, at) => `Line ${at}: the value of key ${at % 17} is ${at * 7}.`).join('\n')
+
+let folder: string
+let service: ThreadService
+let store: SqliteStore
+let close: () => Promise<void>
+
+/** The service as `kvfold serve` puts it together. `disk`: with a disk tier, below a cache that has room for about one of our threads. */
+async function open({ disk = false }: { readonly disk?: boolean } = {}): Promise<void> {
+  const diskCache = join(folder, 'cache')
+  store = SqliteStore.open({ folder, cells: new SavedCells([diskCache]) })
+  const load = async () =>
+    LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
+      ...{ threads: 1, batchThreads: 1, slots: 2 },
+      ...(disk ? { cells: 2048, disk: { folder: diskCache, bytes: 2 ** 28 } } : {}),
+    })
+  service = await ThreadService.open({ store, models: [{ name: 'builtin', slots: 2, load }] })
+  close = () => service.close()
+}
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-restart-'))
+})
+afterEach(async () => {
+  await close()
+  rmSync(folder, { recursive: true })
+})
+
+const ask = (messages: readonly ChatMessage[], more: Partial<Ask> = {}): Promise<Answer> =>
+  service.ask({ tenant: TENANT, messages, tools: [], toolChoice: 'auto', maxTokens: 12, ...more }).answer
+
+/** A thread of four messages, with two folded fragments of three and a search hit. */
+async function talk(): Promise<{ readonly first: Answer; readonly messages: readonly ChatMessage[] }> {
+  const first = await ask([user(`${notes}\nWhat is the value of key 3?`)])
+  const fragments = await service.threads.fragment(TENANT, first.thread, {
+    startMarker: 'Line 10:',
+    endMarker: 'Line 40:',
+    numFragments: 3,
+  })
+  for (const { id } of fragments.slice(1)) await service.threads.fold(TENANT, first.thread, id)
+  await service.threads.search(TENANT, first.thread, { query: 'key 5', maxResults: 2 })
+  const messages = [user(`${notes}\nWhat is the value of key 3?`), first.message, user('And of key 4?')]
+  const second = await ask(messages)
+  return { first, messages: [...messages, second.message] }
+}
+
+/** Another conversation, as long: what was there before leaves the device. */
+const crowd = (word: string): Promise<Answer> => ask([user(`${notes.replaceAll('value', word)}\nWhat is the ${word} of key 3?`)])
+
+describe('after a restart', () => {
+  it('threads are what they were, and ids go on', { timeout: 120_000 }, async () => {
+    await open()
+    const { first } = await talk()
+    const before = service.threads.export(TENANT, first.thread)
+    expect(before.messages).toHaveLength(4)
+    expect(before.edits.fragments.map(({ state }) => state.kind)).toEqual(['open', 'folded', 'folded'])
+    const live = await service.threads.fragment(TENANT, first.thread, {
+      startMarker: 'Line 50:',
+      endMarker: 'Line 51:',
+      numFragments: 1,
+    })
+    await close()
+
+    await open()
+    const after = service.threads.export(TENANT, first.thread)
+    expect({ ...after, edits: null }).toEqual({ ...before, edits: null })
+    expect(after.edits.fragments.map(({ id }) => id)).toContain(live[0]!.id)
+    const again = await service.threads.fragment(TENANT, first.thread, {
+      startMarker: 'Line 52:',
+      endMarker: 'Line 53:',
+      numFragments: 1,
+    })
+    expect(new Set([...after.edits.fragments, ...after.edits.searches, ...again].map(({ id }) => id)).size).toBe(
+      after.edits.fragments.length + after.edits.searches.length + 1,
+    )
+    expect(service.threads.export(TENANT, first.thread).edits.ids).toBeGreaterThan(after.edits.ids)
+  })
+
+  it(
+    'the cache comes back from the disk tier, and the answer is the same as with everything computed again',
+    { timeout: 240_000 },
+    async () => {
+      await open({ disk: true })
+      const { first, messages } = await talk()
+      await crowd('worth')
+      await close()
+      const next = [...messages, user('And of key 7?')]
+      const tiersOf = ({ ledger }: Answer) => ledger[0]!.tiers
+      expect(existsSync(join(folder, 'cache'))).toBe(true)
+
+      await open({ disk: true })
+      const warm = await ask(next)
+      await close()
+
+      // The same beginning without a disk tier: the answer to a question is a fork's, so the thread itself is asked as it was.
+      await open()
+      const view = service.threads.get(TENANT, first.thread)
+      expect(view.all).toHaveLength(6)
+      const cold = await ask(next)
+
+      expect(warm.thread).toBe(first.thread)
+      const { shown } = warm.ledger[0]!
+      expect(tiersOf(warm).disk).toBeGreaterThan(0.8 * shown)
+      expect(warm.usage.cachedTokens).toBeGreaterThan(0.8 * warm.usage.promptTokens)
+      expect(tiersOf(cold)).toEqual({ host: 0, disk: 0 })
+      expect(cold.usage.cachedTokens).toBe(0)
+      expect(cold.usage.promptTokens).toBe(warm.usage.promptTokens)
+      expect(cold.message).toEqual(warm.message)
+    },
+  )
+
+  it(
+    'edits of clients are edits of the thread that they were of, also what was hidden before, and so of its forks',
+    { timeout: 120_000 },
+    async () => {
+      await open()
+      const [whole, pruned] = [user(piSample({ words: ownWords(), keys: 4, updates: 8, seed: 3 }).prompt), user('[cleared]')]
+      const { message: answer, thread } = await ask([whole], { maxTokens: 60 })
+      // A shorter one may be another thread's as well.
+      expect(answer.content.length).toBeGreaterThan(64)
+      await close()
+
+      await open()
+      const second = await ask([pruned, answer, user('And of key 4?')], { clientEdits: 'splice' })
+      expect([second.thread, second.edits?.changes]).toEqual([thread, [{ kind: 'shortened', message: 0, was: 1 }]])
+      await close()
+
+      await open()
+      const fork = await ask([pruned, answer, user('And of key 5?')], { clientEdits: 'splice' })
+      expect(service.threads.get(TENANT, fork.thread)).toMatchObject({ parent: thread })
+      await close()
+
+      await open()
+      const asked = [answer, user('And of key 4?'), second.message, user('And of key 6?')]
+      const restored = await ask([whole, ...asked], { clientEdits: 'splice' })
+      expect([restored.thread, restored.edits?.changes]).toEqual([thread, [{ kind: 'restored', message: 0, was: 1 }]])
+      // Nothing of before is in this cache: all of it was computed as a fresh prefill would.
+      expect(restored.edits?.approximate).toBe(0)
+      const forked = [answer, user('And of key 5?'), fork.message, user('And of key 6?')]
+      const again = await ask([whole, ...forked], { clientEdits: 'splice' })
+      expect([again.thread, again.edits?.changes]).toEqual([fork.thread, [{ kind: 'restored', message: 0, was: 1 }]])
+    },
+  )
+
+  it('a thread deleted while its model is not loaded leaves nothing in the disk tier either', { timeout: 120_000 }, async () => {
+    await open({ disk: true })
+    const { first } = await talk()
+    const other = await crowd('worth')
+    const last = await crowd('price')
+    await close()
+    const items = () => readdirSync(join(folder, 'cache')).filter((name) => name.endsWith('.kvshelf')).length
+    const before = items()
+    expect(before).toBeGreaterThan(1)
+
+    await open({ disk: true })
+    expect(service.models()[0]!.state).toBe('unloaded')
+    await service.threads.delete(TENANT, first.thread)
+    expect(items()).toBeLessThan(before)
+    expect(items()).toBeGreaterThan(0)
+    // The same text again finds nothing of it; the other thread is still there.
+    const fresh = await ask([user(`${notes}\nWhat is the value of key 3?`)])
+    expect(fresh.ledger[0]!.tiers.disk).toBeLessThan(20)
+    expect(service.threads.list(TENANT).map(({ id }) => id)).toEqual([fresh.thread, last.thread, other.thread])
+  })
+
+  it('old threads go, from memory and the store', { timeout: 120_000 }, async () => {
+    await open()
+    const { first } = await talk()
+    const told: string[] = []
+    const keeping = (keep: number) => ({
+      store,
+      clock: { oldest: () => Promise.resolve(Date.now() - keep), note: () => undefined },
+      remove: (tenant: string, id: string) => service.threads.delete(tenant, id),
+      tell: (line: string) => told.push(line),
+    })
+    const patient = new Retention(keeping(60_000))
+    await patient.sweep()
+    await patient.stop()
+    expect(service.threads.list(TENANT)).toHaveLength(1)
+    const strict = new Retention({ ...keeping(-60_000), every: 5 })
+    await vi.waitFor(() => {
+      expect(service.threads.list(TENANT)).toEqual([])
+    })
+    await strict.stop()
+    expect(service.threads.list(TENANT)).toEqual([])
+    expect(store.read(TENANT, first.thread)).toBeNull()
+    expect(told).toEqual(['deleted a conversation that was unused for longer than --retention says'])
+  })
+})

@@ -1,0 +1,105 @@
+/** What is deleted for its age: what nobody used for so long, and nothing because a clock was wrong. */
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { openStore } from '../../../src/runtime/cli/keeping.js'
+import { MemoryStore } from '../../../src/runtime/server/threads/memory-store.js'
+import { ThreadManager } from '../../../src/runtime/server/threads/thread-manager.js'
+import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
+import { byId, someCard, someThread } from './support/threads.js'
+
+const HOUR = 3_600_000
+const DAY = 24 * HOUR
+const NOW = Date.UTC(2026, 10, 27, 12)
+
+let folder: string
+let lines: string[]
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-retention-'))
+  lines = []
+  vi.useFakeTimers({ toFake: ['Date'], now: NOW })
+})
+afterEach(() => {
+  vi.useRealTimers()
+  rmSync(folder, { recursive: true })
+})
+
+/** A store with a thread of each of these ages in days, and responses of them. */
+async function keep(...ages: readonly number[]): Promise<void> {
+  const store = SqliteStore.open({ folder })
+  for (const [at, age] of ages.entries())
+    await store.create({ ...someThread(at), created: NOW - 100 * DAY, used: NOW - age * DAY }, someCard(at))
+  await store.close()
+}
+
+/** Ages in days, by NOW, of the threads that a server starts with when its machine says it is `time`. */
+async function start(time: number): Promise<readonly number[]> {
+  vi.setSystemTime(time)
+  const kept = (await openStore({ store: folder, retention: 30 }, (line) => lines.push(line)))!
+  const listed = await kept.store.index(() => someCard(0))
+  kept.responses.close()
+  await kept.store.close()
+  return byId(listed).map(({ used }) => Math.round((NOW - used) / DAY))
+}
+
+describe('a server that starts', () => {
+  it('deletes what is too old, and says so', async () => {
+    await keep(40, 29, 31, 0)
+    expect(await start(NOW)).toEqual([29, 0])
+    expect(lines).toEqual(['deleted 2 conversations that were unused for longer than --retention says'])
+    expect(await start(NOW + 2 * DAY)).toEqual([0])
+  })
+
+  it.each([400, 40, -400, -20_000])('deletes nothing for a clock that is wrong by %d days', async (days) => {
+    await keep(40, 29, 0)
+    await start(NOW)
+    for (let starts = 0; starts < 3; starts++) expect(await start(NOW + days * DAY + starts * DAY)).toEqual([29, 0])
+    expect(lines.join('\n')).toMatch(/The clock says \d{4}-\d\d-\d\dT/u)
+    expect(await start(NOW + HOUR)).toEqual([29, 0])
+    expect(JSON.parse(readFileSync(join(folder, 'clock.json'), 'utf8'))).toMatchObject({ ran: 0 })
+  })
+
+  it('has only the uses to go by after an earlier release', async () => {
+    await keep(29, 0)
+    expect(await start(NOW + 400 * DAY)).toEqual([29, 0])
+    rmSync(join(folder, 'clock.json'))
+    // As a clock that was ahead made it.
+    const store = SqliteStore.open({ folder })
+    await store.create({ ...someThread(3), used: NOW + 300 * DAY }, someCard(3))
+    await store.close()
+    expect(await start(NOW + HOUR / 2)).toEqual([29, 0, -300])
+  })
+
+  it('believes a clock that is far ahead when servers have run for a day by it', async () => {
+    await keep(29, 0)
+    await start(NOW)
+    writeFileSync(join(folder, 'clock.json'), JSON.stringify({ seen: NOW, ran: DAY - HOUR }))
+    expect(await start(NOW + 400 * DAY)).toEqual([29, 0])
+    expect(lines.at(-1)).toContain('until the server has run for an hour')
+    writeFileSync(join(folder, 'clock.json'), JSON.stringify({ seen: NOW, ran: DAY }))
+    expect(await start(NOW + 400 * DAY)).toEqual([])
+  })
+})
+
+it('threads that are used while the clock is ahead are as old as they are, and none is deleted', async () => {
+  // That of the process, which was right when it began.
+  vi.useRealTimers()
+  const now = Date.now()
+  vi.useFakeTimers({ toFake: ['Date'], now })
+  const book = await ThreadManager.open({
+    ...{ store: new MemoryStore(), portsOf: () => ({}), forget: () => undefined, erase: () => Promise.resolve() },
+    retentionMs: 30 * DAY,
+  })
+  const uses = async (content: string): Promise<readonly number[]> => {
+    const { thread } = await book.take({ tenant: 't', model: 'm', messages: [{ role: 'user', content }], tools: [] })
+    await book.give(thread)
+    return book.of('t').map(({ used }) => Math.round((used - now) / DAY))
+  }
+  expect(await uses('One?')).toEqual([0])
+  vi.setSystemTime(now + 400 * DAY)
+  expect(await uses('Two?')).toEqual([0, 0])
+  vi.setSystemTime(now)
+  expect(await uses('Three?')).toEqual([0, 0, 0])
+})
