@@ -258,7 +258,8 @@ describe('an installation that is not whole', () => {
   /** A copy of the project with a build folder of its own. */
   function copy(): string {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-install-'))
-    for (const room of ['core', 'native']) cpSync(join(root, RUN, room), join(folder, RUN, room), { recursive: true })
+    for (const room of ['core', 'native'])
+      cpSync(join(root, RUN, 'runtime', room), join(folder, RUN, 'runtime', room), { recursive: true })
     mkdirSync(join(folder, 'build'))
     symlinkSync(join(root, 'node_modules'), join(folder, 'node_modules'))
     writeFileSync(join(folder, 'package.json'), '{ "type": "module" }')
