@@ -18,6 +18,8 @@ import {
 } from '@modelcontextprotocol/client'
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio'
 import { KvfoldError } from '../core/errors.js'
+import { writeJson } from '../core/written-json.js'
+import { writtenResult, writtenTool } from './carried-text.js'
 import { DEFAULT_TIMEOUT, type McpServerConfig } from './config.js'
 import { HttpTransport, ProcessTransport } from './transports.js'
 
@@ -39,8 +41,6 @@ export interface ConnectionOptions {
 
 /** What a server said on stderr is kept so far, for the word on its end. */
 const LAST_WORDS = 400
-/** Bytes of one message: a result of many megabytes is cut by us, not taken for the server's end. */
-const LONGEST_MESSAGE = 256 * 2 ** 20
 /** Milliseconds that a server over HTTP has to hear that the session is over. */
 const GOODBYE = 1000
 /** Pages of one list. */
@@ -113,7 +113,7 @@ export class Connection {
       if (isForgotten(error)) throw error
       throw this.#explained(error, client, tool)
     }
-    const text = resultText(result, outputLimit)
+    const text = resultText(writtenResult(result), outputLimit)
     if (result.isError === true) throw new KvfoldError('mcp/failed', text)
     return text
   }
@@ -207,7 +207,6 @@ export class Connection {
         args: [...args],
         env: { ...env },
         stderr: 'pipe',
-        maxBufferSize: LONGEST_MESSAGE,
         ...(cwd === null ? {} : { cwd }),
       })
       transport.stderr?.on('data', (chunk: Buffer) => {
@@ -229,10 +228,11 @@ export class Connection {
     return new HttpTransport(url, { requestInit, authProvider })
   }
 
-  #listed(tools: readonly Tool[]): void {
-    const before = new Map(this.tools.map((tool) => [tool.name, JSON.stringify(tool)]))
+  #listed(listed: readonly Tool[]): void {
+    const tools = listed.map(writtenTool)
+    const before = new Map(this.tools.map((tool) => [tool.name, writeJson(tool)]))
     const added = tools.filter(({ name }) => !before.has(name))
-    const changed = tools.filter((tool) => before.has(tool.name) && before.get(tool.name) !== JSON.stringify(tool))
+    const changed = tools.filter((tool) => before.has(tool.name) && before.get(tool.name) !== writeJson(tool))
     const removed = this.tools.filter(({ name }) => !tools.some((tool) => tool.name === name))
     const isFirst = this.tools.length === 0
     this.tools = tools
@@ -319,7 +319,7 @@ type ResultPart = CallToolResult['content'][number]
 /** The result as the model is shown it, at most `limit` characters of it; what is left out is told. */
 export function resultText({ content, structuredContent }: CallToolResult, limit: number): string {
   const parts = content.map(partText)
-  const text = parts.length === 0 && structuredContent !== undefined ? JSON.stringify(structuredContent) : parts.join('\n')
+  const text = parts.length === 0 && structuredContent !== undefined ? writeJson(structuredContent) : parts.join('\n')
   return text === '' ? '(no output)' : within(text, limit)
 }
 

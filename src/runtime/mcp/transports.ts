@@ -1,12 +1,23 @@
-/** Owns how messages to MCP servers are written: the library rounds numbers, so what a call's arguments lose is put in here. */
-import { type JSONRPCMessage, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
-import { StdioClientTransport } from '@modelcontextprotocol/client/stdio'
+/** Owns messages to and from MCP servers as they were written: the library rounds numbers, so what it would lose is put in here. */
+import { type JSONRPCMessage, ReadBuffer, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
+import { StdioClientTransport, type StdioServerParameters } from '@modelcontextprotocol/client/stdio'
+import { createParser } from 'eventsource-parser'
 import { isNoted, writeJson } from '../core/written-json.js'
+import { carrying } from './carried-text.js'
+
+/** Bytes of one message: a result of many megabytes is cut by us, not taken for the server's end. */
+const LONGEST_MESSAGE = 256 * 2 ** 20
 
 /** To a process. */
 export class ProcessTransport extends StdioClientTransport {
-  override send(message: JSONRPCMessage): Promise<void> {
+  constructor(server: Omit<StdioServerParameters, 'maxBufferSize'>) {
+    super(server)
     // Private in the library, whose release is exact.
+    Object.assign(this, { _readBuffer: new Lines() })
+  }
+
+  override send(message: JSONRPCMessage): Promise<void> {
+    // Private too.
     const { _process: process } = this as unknown as { readonly _process?: { readonly stdin?: NodeJS.WritableStream } }
     const input = process?.stdin
     if (input === undefined || !isNoted(message)) return super.send(message)
@@ -14,6 +25,38 @@ export class ProcessTransport extends StdioClientTransport {
       if (input.write(`${writeJson(message)}\n`)) resolve()
       else input.once('drain', resolve)
     })
+  }
+}
+
+/** What a process writes, a message a line. */
+class Lines extends ReadBuffer {
+  /** The line that has not ended yet. */
+  #begun: Buffer[] = []
+  #size = 0
+
+  constructor() {
+    super({ maxBufferSize: Infinity })
+  }
+
+  override append(chunk: Buffer): void {
+    const end = chunk.lastIndexOf('\n') + 1
+    if (end > 0) {
+      const whole = Buffer.concat([...this.#begun, chunk.subarray(0, end)]).toString()
+      this.#begun = []
+      this.#size = 0
+      super.append(Buffer.from(whole.split('\n').map(carrying).join('\n')))
+    }
+    this.#begun.push(chunk.subarray(end))
+    this.#size += chunk.length - end
+    if (this.#size <= LONGEST_MESSAGE) return
+    this.clear()
+    throw new Error(`it wrote a message of more than ${LONGEST_MESSAGE / 2 ** 20} MiB`)
+  }
+
+  override clear(): void {
+    this.#begun = []
+    this.#size = 0
+    super.clear()
   }
 }
 
@@ -29,9 +72,9 @@ export class HttpTransport extends StreamableHTTPClientTransport {
     const written = new Map<string, string>()
     super(url, {
       ...options,
-      fetch: (input, init) => {
+      fetch: async (input, init) => {
         const body = typeof init?.body === 'string' ? written.get(init.body) : undefined
-        return fetch(input, body === undefined ? init : { ...init, body })
+        return answering(await fetch(input, body === undefined ? init : { ...init, body }))
       },
     })
     this.#written = written
@@ -47,4 +90,44 @@ export class HttpTransport extends StreamableHTTPClientTransport {
       this.#written.delete(body)
     }
   }
+}
+
+/** The response with messages that carry their text. */
+async function answering(response: Response): Promise<Response> {
+  const { ok, body, headers, status, statusText } = response
+  const type = headers.get('content-type') ?? ''
+  if (!ok || body === null) return response
+  if (/^application\/json\b/i.test(type)) return new Response(carrying(await response.text()), { headers, status, statusText })
+  if (!/^text\/event-stream\b/i.test(type)) return response
+  return new Response(body.pipeThrough(new TextDecoderStream()).pipeThrough(events()), { headers, status, statusText })
+}
+
+/** Server-sent events, whose data become texts that carry what they lose. */
+function events(): TransformStream<string, Uint8Array> {
+  const encoder = new TextEncoder()
+  let out: TransformStreamDefaultController<Uint8Array>
+  const tell = (...lines: readonly string[]): void => {
+    out.enqueue(encoder.encode([...lines, '', ''].join('\n')))
+  }
+  const parser = createParser({
+    onEvent: ({ id, event, data }) => {
+      const said = carrying(data).split('\n')
+      tell(
+        ...(id === undefined ? [] : [`id: ${id}`]),
+        ...(event === undefined ? [] : [`event: ${event}`]),
+        ...said.map((line) => `data: ${line}`),
+      )
+    },
+    onRetry: (milliseconds) => {
+      tell(`retry: ${milliseconds}`)
+    },
+  })
+  return new TransformStream({
+    start: (controller) => {
+      out = controller
+    },
+    transform: (chunk) => {
+      parser.feed(chunk)
+    },
+  })
 }

@@ -1,17 +1,17 @@
-/** Arguments of calls reach MCP servers with their digits and in their order, over each transport. */
+/** Numbers and the order of keys stay as they were written on the way to MCP servers and from them, over each transport. */
 import { expect, onTestFinished, test } from 'vitest'
-import { readJson } from '../../../src/runtime/core/written-json.js'
+import { readJson, writeJson } from '../../../src/runtime/core/written-json.js'
 import { hosting } from './support/hosting.js'
-import { rawHttpServer, rawServer } from './support/raw-server.js'
+import { RAW_DATA, RAW_SCHEMA, rawHttpServer, rawServer } from './support/raw-server.js'
 
-const GIVEN = '{"zeta":[9007199254740993,1e400,1.50],"id":12345678901234567890,"7":{"b":1.0,"3":"x"}}'
-
-test.each(['a process', 'HTTP'])('to %s', async (kind) => {
-  const http = kind === 'HTTP' ? await rawHttpServer() : null
+test.each(['a process', 'HTTP', 'HTTP with events'])('%s', async (kind) => {
+  const http = kind === 'a process' ? null : await rawHttpServer(kind !== 'HTTP')
   onTestFinished(() => http?.close())
   const { host } = await hosting({ raw: http === null ? rawServer() : { url: http.url } })
-  expect(host.servers).toMatchObject([{ name: 'raw', problem: null, tools: ['raw_raw'] }])
-  const call = (args: string) => host.execute({ name: 'raw_raw', arguments: readJson(args) as Record<string, unknown> })
-  expect(await call(GIVEN)).toContain(`"arguments":${GIVEN}`)
-  expect(await call('{"a":1}')).toContain('"arguments":{"a":1}')
+  expect(host.servers).toMatchObject([{ name: 'raw', problem: null, tools: ['raw_data', 'raw_raw'] }])
+  expect(host.tools.map(({ parameters }) => writeJson(parameters))).toEqual([RAW_SCHEMA, RAW_SCHEMA])
+  const call = (name: string, args: string) => host.execute({ name, arguments: readJson(args) as Record<string, unknown> })
+  expect(await call('raw_raw', RAW_DATA)).toContain(`"arguments":${RAW_DATA}`)
+  expect(await call('raw_raw', '{"a":1}')).toContain('"arguments":{"a":1}')
+  expect(await call('raw_data', '{}')).toBe(RAW_DATA)
 })

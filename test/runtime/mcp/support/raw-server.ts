@@ -1,4 +1,7 @@
-/** An MCP server that answers by hand: its one tool says what stood in the message that called it. As a program it speaks over stdio. */
+/**
+ * An MCP server that answers by hand: its tool `raw` says what stood in the message that called it, its tool `data` answers with data. As a program it
+ * speaks over stdio.
+ */
 import Fastify from 'fastify'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
@@ -8,24 +11,32 @@ const RAW = fileURLToPath(import.meta.url)
 /** How it is started as a process. */
 export const rawServer = () => ({ command: process.execPath, args: ['--import', 'tsx', RAW] })
 
-/** Undefined for what wants no answer. */
-function answerTo(text: string): object | undefined {
-  const { id, method, params } = JSON.parse(text) as { id?: number; method: string; params?: { protocolVersion?: string } }
+/** JSON that JavaScript would write otherwise: the schema of both tools, and what `data` answers. */
+export const RAW_SCHEMA =
+  '{"type":"object","properties":{"zeta":{"type":"integer","maximum":9007199254740993},"7":{"type":"number","default":1.0,"enum":[1.50,1e400]},"3":{}}}'
+export const RAW_DATA = '{"zeta":[9007199254740993,1e400,1.50],"id":12345678901234567890,"7":{"b":1.0,"3":"x"}}'
+
+/** The answer as JSON in one line; undefined for what wants none. */
+function answerTo(text: string): string | undefined {
+  const { id, method, params } = JSON.parse(text) as {
+    id?: number
+    method: string
+    params?: { protocolVersion?: string; cursor?: string; name?: string }
+  }
   if (id === undefined) return undefined
+  const tool = (name: string) => `{"name":"${name}","inputSchema":${RAW_SCHEMA},"_meta":{"own":1}}`
+  const said = (content: unknown) => `{"content":${JSON.stringify(content)}}`
   const result = {
-    initialize: {
-      protocolVersion: params?.protocolVersion,
-      capabilities: { tools: {} },
-      serverInfo: { name: 'raw', version: '1' },
-    },
-    'tools/list': { tools: [{ name: 'raw', inputSchema: { type: 'object' } }] },
-    'tools/call': { content: [{ type: 'text', text }] },
+    initialize: `{"protocolVersion":"${params?.protocolVersion}","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`,
+    'tools/list': params?.cursor === undefined ? `{"tools":[${tool('raw')}],"nextCursor":"2"}` : `{"tools":[${tool('data')}]}`,
+    'tools/call': params?.name === 'data' ? `{"content":[],"structuredContent":${RAW_DATA}}` : said([{ type: 'text', text }]),
   }[method]
-  return { jsonrpc: '2.0', id, ...(result === undefined ? { error: { code: -32601, message: method } } : { result }) }
+  const what = result === undefined ? `"error":{"code":-32601,"message":"${method}"}` : `"result":${result}`
+  return `{"jsonrpc":"2.0","id":${id},${what}}`
 }
 
-/** The same over Streamable HTTP, without sessions. */
-export async function rawHttpServer(): Promise<{ readonly url: string; close(): Promise<void> }> {
+/** The same over Streamable HTTP, without sessions; `events`: it answers with server-sent events. */
+export async function rawHttpServer(events: boolean): Promise<{ readonly url: string; close(): Promise<void> }> {
   const app = Fastify({ forceCloseConnections: true })
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'string' }, (_request, body, done) => {
@@ -33,7 +44,13 @@ export async function rawHttpServer(): Promise<{ readonly url: string; close(): 
   })
   app.post('/mcp', (request, reply) => {
     const answer = answerTo(request.body as string)
-    return reply.code(answer === undefined ? 202 : 200).send(answer)
+    if (answer === undefined) return reply.code(202).send()
+    if (!events) return reply.type('application/json').send(answer)
+    // A message may stand in several lines of an event.
+    const lines = answer.replace(',', ',\n').split('\n')
+    return reply
+      .type('text/event-stream')
+      .send(`: hello\nid: 1\nevent: message\n${lines.map((line) => `data: ${line}\n`).join('')}\n`)
   })
   app.get('/mcp', (_request, reply) => reply.code(405).send())
   const url = `${await app.listen({ host: '127.0.0.1', port: 0 })}/mcp`
@@ -43,5 +60,5 @@ export async function rawHttpServer(): Promise<{ readonly url: string; close(): 
 if (process.argv[1] === RAW)
   for await (const line of createInterface({ input: process.stdin })) {
     const answer = answerTo(line)
-    if (answer !== undefined) process.stdout.write(`${JSON.stringify(answer)}\n`)
+    if (answer !== undefined) process.stdout.write(`${answer}\n`)
   }
