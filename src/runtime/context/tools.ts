@@ -128,7 +128,7 @@ function sentence({ path, message, given, unknown }: Fault): string {
     const { names, known } = unknown
     return `${names.join(' and ')} ${names.length === 1 ? 'is' : 'are'} not known here; the arguments are ${known.join(', ')}`
   }
-  return `${path.join('.')} ${message}${given === undefined ? '' : `, not ${JSON.stringify(given)}`}`
+  return `${path.join('.')} ${message}${given === undefined ? '' : `, not ${given}`}`
 }
 
 // The tool that cuts text into fragments, the first step of folding or summarizing.

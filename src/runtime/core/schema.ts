@@ -2,13 +2,14 @@
 import Type, { type Static, type TSchema } from 'typebox'
 import { Check, Clean, Default, Errors } from 'typebox/value'
 import { invariant } from './errors.js'
+import { deeplyWrittenLike, numberText, writeJson } from './written-json.js'
 
 /** One thing that is wrong. */
 export interface Fault {
   /** From the top: names of fields and places in lists. */
   readonly path: readonly string[]
-  /** What is there; undefined: nothing. */
-  readonly given: unknown
+  /** What is there, as JSON in its own digits; undefined: nothing. */
+  readonly given: string | undefined
   /** `must be a whole number`, `is missing`, ... */
   readonly message: string
   /** Of an object with fields that it must not have: which, and which it may have. */
@@ -27,17 +28,20 @@ export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Ty
 /** Text with at least one character. */
 export const Text = Type.String({ minLength: 1 })
 
-/** The value, and where it lacks fields that have a default, with them; what was given stays as it is. Faults are in the order of the schema. */
+/**
+ * The value, and where it lacks fields that have a default, with them; what was given stays as it is, and keeps what `readJson` knows of its text. Faults
+ * are in the order of the schema.
+ */
 export function checked<T extends TSchema>(schema: T, given: unknown): Checked<Static<T>> {
-  const value = Default(schema, structuredClone(given))
-  if (Check(schema, value)) return { ok: true, value: Clean(schema, value) as Static<T> }
+  const value = deeplyWrittenLike(Default(schema, structuredClone(given)), given)
+  if (Check(schema, value)) return { ok: true, value: deeplyWrittenLike(Clean(schema, value) as Static<T>, given) }
   return { ok: false, faults: faultsOf(schema, value) }
 }
 
 /** A fault as one clause: where, what, and what is there instead. */
-export function inWords({ path, message, given, unknown }: Fault, top = 'it'): string {
+export function inWords({ path, message, given }: Fault, top = 'it'): string {
   const where = path.length === 0 ? top : path.join('.')
-  return `${where}: ${message}${given === undefined || unknown !== undefined ? '' : `, not ${brief(given)}`}`
+  return `${where}: ${message}${given === undefined ? '' : `, not ${brief(given)}`}`
 }
 
 /** All of them in one sentence, without its full stop. */
@@ -55,7 +59,7 @@ function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
     const path = namesIn(instancePath)
     const at = (names: readonly string[], message: string, more: Partial<Fault> = {}): void => {
       const place = names.join('/')
-      if (!faults.has(place)) faults.set(place, { path: names, given: valueAt(value, names), message, ...more })
+      if (!faults.has(place)) faults.set(place, { path: names, given: textAt(value, names), message, ...more })
     }
     const figures = params as Readonly<Record<string, unknown>>
     if (keyword === 'required') for (const name of figures['requiredProperties'] as string[]) at([...path, name], 'is missing')
@@ -63,7 +67,7 @@ function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
       const names = figures['additionalProperties'] as string[]
       const known = Object.keys(schemaAt(schema, schemaPath)['properties'] ?? {})
       const message = `has fields that are not known here: ${names.join(', ')}; known are ${known.join(', ') || 'none'}`
-      faults.set(`${path.join('/')} unknown`, { path, given: null, message, unknown: { names, known } })
+      faults.set(`${path.join('/')} unknown`, { path, given: undefined, message, unknown: { names, known } })
     } else at(path, phrase(keyword, figures))
   }
   const forms = new Set(errors.flatMap(({ schemaPath }) => /^(.*?)\/anyOf\//.exec(schemaPath)?.[1] ?? []))
@@ -75,7 +79,7 @@ function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
       ? `must be ${[...new Set(own.map(({ params }) => kindOf(params)))].join(' or ')}`
       : 'has none of the forms that it may have'
     const path = nearest ?? []
-    if (!faults.has(path.join('/'))) faults.set(path.join('/'), { path, given: valueAt(value, path), message })
+    if (!faults.has(path.join('/'))) faults.set(path.join('/'), { path, given: textAt(value, path), message })
   }
   const order = orderOf(schema)
   const rank = ({ path, unknown }: Fault): number => (unknown === undefined ? order.indexOf(path[0] ?? '') : order.length)
@@ -137,13 +141,18 @@ const namesIn = (pointer: string): string[] =>
 const valueAt = (value: unknown, path: readonly string[]): unknown =>
   path.reduce<unknown>((at, name) => (typeof at === 'object' && at !== null ? at[name as keyof typeof at] : undefined), value)
 
+/** The value there as JSON; undefined: there is none. */
+function textAt(value: unknown, path: readonly string[]): string | undefined {
+  const [holder, found] = [valueAt(value, path.slice(0, -1)), valueAt(value, path)]
+  if (found === undefined) return undefined
+  const digits = typeof holder === 'object' && holder !== null ? numberText(holder, path.at(-1) ?? '') : undefined
+  return digits ?? writeJson(found)
+}
+
 const schemaAt = (schema: TSchema, pointer: string): Readonly<Record<string, unknown>> =>
   valueAt(schema, namesIn(pointer)) as Readonly<Record<string, unknown>>
 
 const orderOf = (schema: TSchema): string[] => Object.keys((schema as { readonly properties?: object }).properties ?? {})
 
 /** Of what is long only the beginning. */
-function brief(value: unknown): string {
-  const text = JSON.stringify(value)
-  return text.length > 60 ? `${text.slice(0, 60)}...` : text
-}
+const brief = (text: string): string => (text.length > 60 ? `${text.slice(0, 60)}...` : text)

@@ -107,16 +107,19 @@ export function writtenLike<T extends object>(copy: T, original: object): T {
 export const isNoted = (value: unknown): boolean => findNoted(value, new Set())
 
 /** As `structuredClone`, with what is known of the text. */
-export function cloned<T>(value: T): T {
-  const copy = structuredClone(value)
+export const cloned = <T>(value: T): T => deeplyWrittenLike(structuredClone(value), value)
+
+/** As `writtenLike`, with all objects and lists inside, where both have them. */
+export function deeplyWrittenLike<T>(copy: T, original: unknown): T {
   const noted = new Set<object>()
-  if (findNoted(value, noted)) noteLike(copy, value, noted)
+  if (findNoted(original, noted)) noteLike(copy, original, noted)
   return copy
 }
 
 function noteLike(copy: unknown, original: unknown, noted: ReadonlySet<object>): void {
   if (typeof original !== 'object' || original === null || !noted.has(original)) return
-  writtenLike(copy as object, original)
+  if (typeof copy !== 'object' || copy === null) return
+  writtenLike(copy, original)
   for (const [key, inner] of Object.entries(original)) noteLike((copy as Readonly<Record<string, unknown>>)[key], inner, noted)
 }
 

@@ -3,6 +3,7 @@ import { Conversation } from '../../../src/runtime/context/conversation.js'
 import { portsOf } from '../../../src/runtime/context/ports.js'
 import { contextTools, type ToolOutcome } from '../../../src/runtime/context/tools.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
+import { readJson } from '../../../src/runtime/core/written-json.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 
 /** The tools' constraints as their source gives them (Sculptor, appendix H), without descriptions. */
@@ -177,6 +178,11 @@ describe('calls', () => {
     ['summarize_fragment', { fragment_id: 'f12345' }, 'focus is missing.'],
     ['search_context', { query: '' }, 'query is empty.'],
     ['search_context', { query: 'a', max_results: 51 }, 'max_results must be at most 50, not 51.'],
+    [
+      'search_context',
+      readJson('{"query":"a","max_results":9007199254740993}') as Record<string, unknown>,
+      'max_results must be at most 50, not 9007199254740993.',
+    ],
     ['search_context', { query: 'a', context_size: 49 }, 'context_size must be at least 50, not 49.'],
     ['get_search_detail', { search_id: 's12345' }, 'There is no search result "s12345".'],
     ['get_search_detail', { search_id: 's12345', extended_context: 2001 }, 'extended_context must be at most 2000, not 2001.'],

@@ -1,6 +1,7 @@
 import Type from 'typebox'
 import { describe, expect, it } from 'vitest'
 import { checked, inWords, nullable, strict, Text } from '../../../src/runtime/core/schema.js'
+import { readJson, writeJson } from '../../../src/runtime/core/written-json.js'
 
 const Order = strict({
   count: Type.Integer({ minimum: 1, maximum: 9, default: 5 }),
@@ -23,6 +24,23 @@ describe('checked', () => {
     const before = structuredClone(given)
     expect(checked(Order, given)).toEqual({ ok: true, value: { ...whole, count: 5, kind: 'new' } })
     expect(given).toEqual(before)
+  })
+
+  it('keeps the digits of numbers and the order of keys, in the value and in what is wrong', () => {
+    const Call = Type.Object({
+      step: Type.Number(),
+      args: Type.Record(Type.String(), Type.Unknown()),
+      seen: Type.Array(Type.Unknown()),
+    })
+    const text = '{"args":{"z":1.50,"7":{"id":9007199254740993}},"seen":[1e400,{"b":0,"1":0}],"step":1}'
+    const read = checked(Call, readJson(text))
+    expect(read.ok && writeJson(read.value)).toBe(text)
+    expect(words(readJson('{"size":1,"limit":null,"parts":[{"role":"top"}],"count":9007199254740993}'))).toEqual([
+      'count: must be at most 9, not 9007199254740993',
+    ])
+    expect(words(readJson('{"size":1,"limit":null,"parts":[{"role":{"b":1.0,"1":2}}]}'))).toEqual([
+      'parts.0.role: must be one of "top", "side", not {"b":1.0,"1":2}',
+    ])
   })
 
   it.each([
