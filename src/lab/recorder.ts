@@ -2,6 +2,7 @@
 import type { ChatMessage } from '../runtime/chat/message.js'
 import type { ConversationId } from '../runtime/core/ids.js'
 import { KvfoldError } from '../runtime/core/errors.js'
+import { writeJson } from '../runtime/core/written-json.js'
 import {
   EngineAround,
   type EngineReply,
@@ -148,7 +149,7 @@ const goesOn = (recorded: readonly ChatMessage[], messages: readonly ChatMessage
 
 const isSame = (message: ChatMessage, other: ChatMessage | undefined): boolean =>
   message === other ||
-  (other !== undefined && JSON.stringify(recordedMessage(message)) === JSON.stringify(recordedMessage(other)))
+  (other !== undefined && writeJson(recordedMessage(message)) === writeJson(recordedMessage(other)))
 
 /** A message without what only the engine needs, its fields in one order. */
 function recordedMessage({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage): RecordedMessage {

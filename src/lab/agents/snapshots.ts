@@ -6,6 +6,7 @@ import type { ChatFormat } from '../../runtime/chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { span, type Span } from '../../runtime/core/span.js'
+import { writeJson } from '../../runtime/core/written-json.js'
 import {
   type Engine,
   EngineAround,
@@ -124,7 +125,7 @@ export const engineTokens: Units = ({ tokens }, index) => {
 export function messageUnits(): Units {
   const known = new Map<string, number>()
   const unit = (of: unknown): number => {
-    const text = JSON.stringify(of)
+    const text = writeJson(of)
     const number = known.get(text) ?? known.size
     known.set(text, number)
     return number
@@ -171,7 +172,7 @@ export function shownMessages(messages: readonly ChatMessage[], edits: readonly 
 
 /** JSON as templates write it, with a space behind every comma and colon: so a template that takes arguments as text shows the same. */
 const spaced = (value: unknown): string =>
-  JSON.stringify(value, null, 1)
+  writeJson(value, 1)
     .replace(/,\n\s*/gu, ', ')
     .replace(/\n\s*/gu, '')
 

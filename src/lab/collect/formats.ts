@@ -7,6 +7,7 @@ import { type Snapshot, type ShownMessage, shownMessages, type TrajectoryStep } 
 import type { ToolDefinition } from '../../runtime/chat/message.js'
 import { invariant, KvfoldError } from '../../runtime/core/errors.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
+import { writeJson } from '../../runtime/core/written-json.js'
 import { TrajectoryFacts } from './trajectory.js'
 
 /** `verl` is Parquet; the others are JSON Lines. */
@@ -101,12 +102,12 @@ function saidOf(cut: UnwrittenSnapshot, tools: readonly ToolDefinition[]): RowFi
     tools:
       tools.length === 0
         ? ''
-        : JSON.stringify(
+        : writeJson(
             tools.map(({ name, description, parameters }) => ({ type: 'function', function: { name, description, parameters } })),
           ),
     ...(known.length === own.length ? { logprobs: known } : {}),
     ...(pieces.length === own.length && known.length === own.length ? { pieces } : {}),
-    truth: JSON.stringify(cut.truth ?? null),
+    truth: writeJson(cut.truth ?? null),
   }
 }
 

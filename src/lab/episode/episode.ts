@@ -7,6 +7,7 @@ import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { checked, inWords, nullable } from '../../runtime/core/schema.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
+import { mappedJson, readJson, writeJson } from '../../runtime/core/written-json.js'
 import type { LedgerEntry } from '../../runtime/kv/ledger.js'
 import type { Answered } from '../agent.js'
 import { SampleRecord } from '../log.js'
@@ -229,7 +230,7 @@ export class EpisodeFile {
   async add(turn: TurnRecord, checkpoint: Checkpoint): Promise<void> {
     try {
       await this.file.appendFile(`${JSON.stringify({ kind: 'turn', ...turn })}\n`)
-      await writeWhole(checkpointOf(this.path), (temporary) => writeFile(temporary, JSON.stringify(checkpoint, outgoing)))
+      await writeWhole(checkpointOf(this.path), (temporary) => writeFile(temporary, writeJson(mappedJson(checkpoint, outgoing))))
     } catch (cause) {
       throw bad(this.path, `cannot be written (${codeOf(cause)})`, cause)
     }
@@ -247,7 +248,7 @@ async function checkpointAt(path: string): Promise<Checkpoint | null> {
   const text = await textOf(checkpointOf(path))
   if (text === null) return null
   try {
-    return JSON.parse(text, incoming) as Checkpoint
+    return mappedJson(readJson(text), incoming) as Checkpoint
   } catch (cause) {
     throw bad(checkpointOf(path), 'is damaged; delete it and the log to begin again', cause)
   }
@@ -299,9 +300,9 @@ function jsonOf(line: string): unknown {
 
 // Sampled tokens are the one thing in a state that JSON has no word for.
 
-const outgoing = (_: string, value: unknown): unknown => (value instanceof Int32Array ? { int32: [...value] } : value)
+const outgoing = (value: unknown): unknown => (value instanceof Int32Array ? { int32: [...value] } : value)
 
-const incoming = (_: string, value: unknown): unknown =>
+const incoming = (value: unknown): unknown =>
   typeof value === 'object' && value !== null && 'int32' in value && Array.isArray(value.int32)
     ? Int32Array.from(value.int32 as number[])
     : value

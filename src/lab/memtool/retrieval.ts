@@ -4,6 +4,7 @@ import type { ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { Random } from '../../runtime/core/random.js'
 import { checked, nullable } from '../../runtime/core/schema.js'
+import { readJson, writeJson } from '../../runtime/core/written-json.js'
 import type { Catalogue, SearchRanking } from '../../runtime/tools/catalogue.js'
 import { type Metric, metrics, type World } from './companies.js'
 
@@ -125,11 +126,11 @@ export function lookupsIn(text: string, file: string): { readonly tools: ToolDef
 /** JSON, or a line of it each. */
 function valueOf(text: string, file: string): unknown {
   try {
-    return JSON.parse(text)
+    return readJson(text)
   } catch (cause) {
     try {
       const lines = text.split('\n').filter((line) => line.trim() !== '')
-      return lines.map((line): unknown => JSON.parse(line))
+      return lines.map((line) => readJson(line))
     } catch {
       throw new KvfoldError('eval/bad-data', `${file} is no JSON; give a list of tools as JSON, or as lines of it.`, { cause })
     }
@@ -157,14 +158,14 @@ function toolRetIn(rows: Static<typeof Rows>): { readonly tools: ToolDefinition[
 
 function documented(id: string, about: unknown): ToolDefinition {
   const value = unpacked(about)
-  const description = typeof value === 'string' ? value : JSON.stringify(value)
+  const description = typeof value === 'string' ? value : writeJson(value)
   return { name: id, description, parameters: { type: 'object', properties: {} } }
 }
 
 function unpacked(value: unknown): unknown {
   if (typeof value !== 'string') return value
   try {
-    return JSON.parse(value)
+    return readJson(value)
   } catch {
     return value
   }

@@ -5,6 +5,7 @@ import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { invariant, KvfoldError } from '../../runtime/core/errors.js'
 import { inWords } from '../../runtime/core/schema.js'
+import { readJson, writeJson } from '../../runtime/core/written-json.js'
 import { checkedLine, LOG_VERSION, type LogHeader, type LogLine, type LogRecord, type Resumption } from '../log.js'
 import { type ItemResult, resultOf } from './plan.js'
 
@@ -85,7 +86,7 @@ async function* textLines(path: string): AsyncGenerator<{ readonly text: string;
 function parsed(text: string, path: string, number: number): LogLine {
   let value: unknown
   try {
-    value = JSON.parse(text)
+    value = readJson(text)
   } catch (cause) {
     throw bad(path, `is damaged: line ${number} is not JSON`, cause)
   }
@@ -182,9 +183,9 @@ export class LogWriter {
   }
 
   async #add(line: LogLine): Promise<void> {
-    const text = `${JSON.stringify(line)}\n`
+    const text = `${writeJson(line)}\n`
     // What could not be read again would be the end of the log.
-    const read = checkedLine(JSON.parse(text))
+    const read = checkedLine(readJson(text))
     invariant(read.ok, `A record of kind ${line.kind} is not as the log has it: ${read.ok ? '' : inWords(read.faults[0])}.`)
     const written = this.#line.then(() => this.#write(text))
     this.#line = written.catch(() => undefined)

@@ -7,6 +7,7 @@ import type { ClientTool } from '../../runtime/agents/toolbox.js'
 import type { ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { fieldOf, isRecord, listAt, textAt } from '../../runtime/core/json.js'
+import { objectOf, readJson, writeJson, writtenEntries } from '../../runtime/core/written-json.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
 import type { ScriptedReply, Teacher } from '../taught-engine.js'
 import type { Answered } from '../agent.js'
@@ -53,7 +54,7 @@ export function readDialogues(json: string, source: string): readonly RecordedDi
     )
   let data: unknown
   try {
-    data = JSON.parse(json)
+    data = readJson(json)
   } catch (cause) {
     throw new KvfoldError('eval/bad-data', `${source} is not JSON.`, { cause })
   }
@@ -101,7 +102,7 @@ function calledBy(call: Readonly<Record<string, unknown>>): Omit<RecordedCall, '
   let given: unknown = of['arguments']
   if (typeof given === 'string') {
     try {
-      given = JSON.parse(given)
+      given = readJson(given)
     } catch {
       given = { text: given }
     }
@@ -130,13 +131,13 @@ function definitionsOf(dialogues: readonly RecordedDialogue[]): readonly ToolDef
   const tools = new Map<string, Map<string, unknown>>()
   for (const { name, arguments: args } of dialogues.flatMap(({ turns }) => turns.flatMap(callsOf))) {
     const known = tools.get(name) ?? new Map<string, unknown>()
-    for (const [key, value] of Object.entries(args)) known.set(key, { type: typeOf(value) })
+    for (const { key, value } of writtenEntries(args)) known.set(key, { type: typeOf(value) })
     tools.set(name, known)
   }
   return [...tools].map(([name, properties]) => ({
     name,
     description: `The record's ${name.replaceAll('_', ' ')}.`,
-    parameters: { type: 'object', properties: Object.fromEntries(properties) },
+    parameters: { type: 'object', properties: objectOf(properties) },
   }))
 }
 
@@ -209,7 +210,7 @@ function replayTeacher(replay: RecordedEnvironment): Teacher {
     const todo = turn.says.slice(0, NOTE)
     if (request.schema === memorySchema) return JSON.stringify({ summary: notes() || 'Nothing yet.', todo: [todo] })
     if (request.schema !== extractionSchema) return `${notes()} Still to do: ${todo}`
-    const used = valuesIn([turn.answer, ...callsOf(turn).map((call) => JSON.stringify(call.arguments))].join(' '))
+    const used = valuesIn([turn.answer, ...callsOf(turn).map((call) => writeJson(call.arguments))].join(' '))
     return linesWith(request, (line) => valuesIn(line).some((value) => used.includes(value)), { gap: GAP })
   }
   return (request): ScriptedReply => {

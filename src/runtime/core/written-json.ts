@@ -123,6 +123,19 @@ function noteLike(copy: unknown, original: unknown, noted: ReadonlySet<object>):
   for (const [key, inner] of Object.entries(original)) noteLike((copy as Readonly<Record<string, unknown>>)[key], inner, noted)
 }
 
+/** A copy that has `change(value)` for every value that it changes, outermost first. All else is written as in the original. */
+export function mappedJson(value: unknown, change: (value: unknown) => unknown): unknown {
+  const changed = change(value)
+  if (changed !== value || typeof value !== 'object' || value === null) return changed
+  if (Array.isArray(value))
+    return writtenLike(
+      value.map((item) => mappedJson(item, change)),
+      value,
+    )
+  const fields = Object.entries(value).map(([key, inner]) => [key, mappedJson(inner, change)] as const)
+  return writtenLike(Object.fromEntries(fields), value)
+}
+
 /**
  * A number for comparison: what is equal here says the same. Whole numbers count with all their digits, others as the nearest double, as programs that
  * send JSON on keep them.
