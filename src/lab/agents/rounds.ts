@@ -2,6 +2,7 @@
 import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
+import { writeJson } from '../../runtime/core/written-json.js'
 import { Conversation } from '../../runtime/context/conversation.js'
 import type { EngineReply } from '../../runtime/engine/engine.js'
 import type { LedgerEntry } from '../../runtime/kv/ledger.js'
@@ -225,7 +226,7 @@ export class Rounds {
     if (this.options.kind === 'agentfold') {
       this.#compress(/<compress>([\s\S]*?)<\/compress>/.exec(content)?.[1])
       const before = this.#steps
-      const calls = toolCalls.map(({ name, arguments: args }) => `${name} ${JSON.stringify(args)}`)
+      const calls = toolCalls.map(({ name, arguments: args }) => `${name} ${writeJson(args)}`)
       this.#step([...calls, ...results.map((result) => `-> ${result.content}`)].join('\n'))
       return [this.#question(before), ...last]
     }

@@ -4,6 +4,7 @@ import { Conversation } from '../../runtime/context/conversation.js'
 import { portsOf } from '../../runtime/context/ports.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
+import { writeJson } from '../../runtime/core/written-json.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
 import type { LedgerEntry } from '../../runtime/kv/ledger.js'
 import { type AskOptions, MAX_CALLS, type SessionOptions } from '../../runtime/agents/session.js'
@@ -153,7 +154,7 @@ export class PaperFold {
   #summariser(query: string): string[] {
     const fresh = this.messages.slice(this.#seen).filter(({ role }) => role !== 'tool')
     const said = fresh.map(({ role, content, toolCalls = [] }) =>
-      [`${role}: ${content}`, ...toolCalls.map((call) => `${call.name}(${JSON.stringify(call.arguments)})`)].join(' '),
+      [`${role}: ${content}`, ...toolCalls.map((call) => `${call.name}(${writeJson(call.arguments)})`)].join(' '),
     )
     return [memoryPrompt({ before: this.#memory, query }), ...said]
   }
