@@ -13,6 +13,7 @@ import { KvfoldError } from '../core/errors.js'
 import { isRecord } from '../core/json.js'
 import { checked, inWords, strict, Text } from '../core/schema.js'
 import { span, type Span } from '../core/span.js'
+import { readJson, writeJson } from '../core/written-json.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import { refuseHopeless } from '../engine/model-facts.js'
 import { readText } from './options.js'
@@ -201,7 +202,7 @@ export function readRecorded(text: string): Recorded {
 
 function parsed(text: string): unknown {
   try {
-    return JSON.parse(text) as unknown
+    return readJson(text)
   } catch {
     return undefined
   }
@@ -356,7 +357,7 @@ class Messages {
 
 function callOf(id: string, name: string, args: unknown): ToolCall {
   if (isRecord(args)) return { id, name, arguments: args }
-  const text = typeof args === 'string' ? args : JSON.stringify(args ?? {})
+  const text = typeof args === 'string' ? args : writeJson(args ?? {})
   const value = parsed(text)
   return isRecord(value) ? { id, name, arguments: value } : { id, name, arguments: {}, malformed: text }
 }
@@ -364,7 +365,7 @@ function callOf(id: string, name: string, args: unknown): ToolCall {
 /** The text of a content: its parts one after another, what is no text by its kind. */
 function plain(content: unknown): string {
   if (typeof content === 'string') return content
-  if (isRecord(content)) return textIn(content, 'content', 'text') ?? JSON.stringify(content)
+  if (isRecord(content)) return textIn(content, 'content', 'text') ?? writeJson(content)
   if (!Array.isArray(content)) return ''
   return content
     .filter(isRecord)

@@ -1,6 +1,7 @@
 /** Owns how a turn appears: the answer as it streams, calls and their results as one line each, and its ledger. */
 import type { AgentEvent, CallReport } from '../agents/tool-loop.js'
 import type { ToolCall } from '../chat/message.js'
+import { writeJson, writtenEntries } from '../core/written-json.js'
 import { printable, type Terminal } from './terminal.js'
 import { count, plural, duration } from '../figures/numbers.js'
 import type { LedgerEntry } from '../kv/ledger.js'
@@ -10,7 +11,7 @@ import { type Column, number, table, terminal } from '../figures/table.js'
 export function callText({ name, arguments: args, malformed }: ToolCall): string {
   const values =
     malformed === undefined
-      ? Object.values(args).map((value) => (typeof value === 'string' ? value : JSON.stringify(value)))
+      ? writtenEntries(args).map(({ value, text }) => text ?? (typeof value === 'string' ? value : writeJson(value)))
       : [malformed]
   const longest = values.length > 1 ? 20 : 40
   return printable(`${name}(${values.map((value) => cut(value, longest)).join(', ')})`)

@@ -4,6 +4,7 @@ import { MemToolSession } from '../../agents/memtool.js'
 import type { Session } from '../../agents/session.js'
 import { priceRemark } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
+import { mappedJson, writeJson } from '../../core/written-json.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { standingOf, type McpTools } from '../mcp-tools.js'
 import { printable, type Terminal } from '../terminal.js'
@@ -192,12 +193,10 @@ export class ChatSession {
   async #save(file: string): Promise<void> {
     const { engine } = this.options
     const { conversation, ledger } = this.#session
-    const plainArrays = (_key: string, value: unknown): unknown => (value instanceof Int32Array ? [...value] : value)
     try {
-      await writeFile(
-        file,
-        JSON.stringify({ model: engine.info.model, conversation: conversation.snapshot(), ledger }, plainArrays, 1) + '\n',
-      )
+      const session = { model: engine.info.model, conversation: conversation.snapshot(), ledger }
+      const plain = mappedJson(session, (value) => (value instanceof Int32Array ? [...value] : value))
+      await writeFile(file, writeJson(plain, 1) + '\n')
       this.#note(`Saved to ${file}.`)
     } catch (error) {
       this.#complain(

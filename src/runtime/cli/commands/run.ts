@@ -7,6 +7,7 @@ import { plain, sculptor } from '../../agents/sculptor.js'
 import type { TurnOutcome } from '../../agents/tool-loop.js'
 import type { Session } from '../../agents/session.js'
 import { KvfoldError } from '../../core/errors.js'
+import { readJson, writeJson } from '../../core/written-json.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { ConversationState } from '../../context/conversation.js'
 import { begunBy, givenTranscript } from '../transcript.js'
@@ -143,21 +144,22 @@ async function answer(
     for (const line of servers?.news() ?? []) notes.prose(line, notes.colours.yellow)
   })
   if (outcome.end === 'cancelled') return
-  if (json) out.print(JSON.stringify({ model: engine.info.model, ...machineView(session, outcome), load: Math.round(load) }))
+  if (json) out.print(turnJson(engine.info.model, session, outcome, load))
   else {
     if (outcome.end === 'length') notes.print(notes.colours.yellow('(cut off: no room or --max-tokens reached)'))
     notes.print(notes.colours.dim(ledgerLine(outcome.ledger)))
   }
 }
 
-/** What `--json` tells of a turn; milliseconds throughout. */
-function machineView(session: Session | MemToolSession, outcome: TurnOutcome): object {
+/** What `--json` prints of a turn; milliseconds throughout. `load`: those that the model took to load. */
+export function turnJson(model: string, session: Session | MemToolSession, outcome: TurnOutcome, load: number): string {
   const { answer, end, steps, ledger, contextBefore, contextAfter, refusedCalls } = outcome
   const { reasoning } = session.conversation.messages.at(-1) ?? {}
   const last = steps.at(-1)
   const sum = (key: 'total' | 'prefillTokens' | 'generatedTokens'): number =>
     steps.reduce((total, { timing }) => total + timing[key], 0)
-  return {
+  return writeJson({
+    model,
     answer,
     ...given({ reasoning }),
     finish: end,
@@ -179,7 +181,8 @@ function machineView(session: Session | MemToolSession, outcome: TurnOutcome): o
       prefillTokens: sum('prefillTokens'),
       generatedTokens: sum('generatedTokens'),
     },
-  }
+    load: Math.round(load),
+  })
 }
 
 async function complete(
@@ -224,7 +227,7 @@ async function complete(
 
 function parseSchema(text: string, file: string): unknown {
   try {
-    return JSON.parse(text) as unknown
+    return readJson(text)
   } catch (error) {
     throw new KvfoldError(
       'cli/bad-usage',

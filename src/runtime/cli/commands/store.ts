@@ -4,6 +4,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { appendFileSync, closeSync, existsSync, mkdirSync, mkdtempSync, openSync, renameSync, rmSync } from 'node:fs'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
+import { writeJson } from '../../core/written-json.js'
 import { damageLines, type Damage } from '../../store/damage.js'
 import { printable } from '../terminal.js'
 import { plural } from '../../figures/numbers.js'
@@ -196,7 +197,7 @@ async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void
   const write = ({ tenant, id, record, damage }: FoundThread) => {
     const told = damage === null ? null : { kind: damage.kind, what: damage.what }
     const body = record === null ? { format: 'kvfold-thread/1', id } : exported(record)
-    const line = JSON.stringify({ ...body, tenant, damage: told })
+    const line = writeJson({ ...body, tenant, damage: told })
     if (file === null) out.print(line)
     else appendFileSync(file, `${line}\n`)
   }
