@@ -152,7 +152,11 @@ module.exports = {
       name: 'dashboard-takes-only-types',
       severity: 'error',
       from: { path: '^src/runtime/dashboard/' },
-      to: { path: '^src/', pathNot: '^src/runtime/(dashboard/|figures/numbers[.]ts$)', dependencyTypesNot: ['type-only'] },
+      to: {
+        path: '^src/',
+        pathNot: '^src/runtime/(dashboard/|figures/numbers[.]ts$|core/written-json[.]ts$)',
+        dependencyTypesNot: ['type-only'],
+      },
     },
     {
       name: 'only-binding-loads-the-addon',

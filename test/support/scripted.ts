@@ -9,6 +9,7 @@ import {
 import type { ConversationId } from '../../src/runtime/core/ids.js'
 import { invariant, KvfoldError, PromptTooLong } from '../../src/runtime/core/errors.js'
 import { contains, span, type Span } from '../../src/runtime/core/span.js'
+import { cloned } from '../../src/runtime/core/written-json.js'
 import { type LedgerEntry, messageCosts, withGenerated } from '../../src/runtime/kv/ledger.js'
 import { commonPrefix, type Prompt, type PromptMessage } from '../../src/runtime/kv/prompt.js'
 import {
@@ -272,5 +273,5 @@ function* pieces(content: string, edits: readonly Edit[]): Generator<string> {
 
 /** The request as it was when it came: callers go on to change what it refers to. */
 function copyOf({ signal, endsWith: _, ...request }: EngineRequest): EngineRequest {
-  return { ...structuredClone(request), ...(signal === undefined ? {} : { signal }) }
+  return { ...cloned(request), ...(signal === undefined ? {} : { signal }) }
 }

@@ -1,5 +1,6 @@
 /** Owns the way to the server: requests with the key, and errors as the server words them. */
 import type { EventSourceMessage } from 'eventsource-parser'
+import { readJson, writeJson } from '../core/written-json.js'
 import { eventsIn } from './wire.js'
 
 /** What the server refused, in its own words. */
@@ -32,7 +33,7 @@ export class Api {
 
   /** @throws ApiFailure; TypeError when nobody answers */
   async get<T>(path: string, signal?: AbortSignal): Promise<T> {
-    return (await (await this.#fetch('GET', path, undefined, signal)).json()) as T
+    return readJson(await (await this.#fetch('GET', path, undefined, signal)).text()) as T
   }
 
   async text(path: string): Promise<string> {
@@ -40,7 +41,7 @@ export class Api {
   }
 
   async send<T>(method: 'POST' | 'PUT' | 'DELETE', path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
-    return (await (await this.#fetch(method, path, body, signal)).json()) as T
+    return readJson(await (await this.#fetch(method, path, body, signal)).text()) as T
   }
 
   /** Server-sent events, until the stream ends. */
@@ -61,7 +62,7 @@ export class Api {
         ...(key === null ? {} : { authorization: `Bearer ${key}` }),
         ...(body === undefined ? {} : { 'content-type': 'application/json' }),
       },
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...(body === undefined ? {} : { body: writeJson(body) }),
       ...(signal === undefined ? {} : { signal }),
       cache: 'no-store',
     })

@@ -1,5 +1,6 @@
 /** Owns what the chat asks: a thread as its clients know it, in OpenAI's form. Pure. */
 import type { ChatMessage } from '../chat/message.js'
+import { argumentsOf } from './pieces.js'
 import type { Acm, ContractChoice, Export, SentMessage } from './wire.js'
 
 /** Null, of any of them: as the thread or the server has it. */
@@ -76,7 +77,7 @@ function sent({ role, content, reasoning, toolCalls, toolCallId, name }: Omit<Ch
           tool_calls: toolCalls.map((call) => ({
             id: call.id,
             type: 'function',
-            function: { name: call.name, arguments: call.malformed ?? JSON.stringify(call.arguments) },
+            function: { name: call.name, arguments: argumentsOf(call) },
           })),
         }),
     ...(toolCallId === undefined ? {} : { tool_call_id: toolCallId }),

@@ -1,5 +1,6 @@
 /** Owns an ask under way: what was asked of which thread, and the answer as it comes. */
 import { useEffect, useRef, useState } from 'preact/hooks'
+import { readJson, writeJson } from '../core/written-json.js'
 import { count, plural } from '../figures/numbers.js'
 import { ApiFailure, sentenceOf, threadPath } from './api.js'
 import { chatBody, USUAL, type ChatSettings } from './chat-request.js'
@@ -83,7 +84,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
       const body = chatBody(model, { known, text: question, ...(before === undefined ? {} : { before }) }, settings)
       for await (const { data } of api.events('/v1/chat/completions', { body, signal })) {
         if (data === '[DONE]') continue
-        const chunk = JSON.parse(data) as ChatChunk
+        const chunk = readJson(data) as ChatChunk
         if (chunk.error !== undefined) throw new ApiFailure(500, chunk.error.code ?? '', chunk.error.message)
         const event = chunk.kvfold?.event
         if (event?.type === 'started' && event.thread !== state.thread) {
@@ -191,7 +192,7 @@ function noteOf(event: ChatEvent): string | null {
     case 'progress':
       return `${PROGRESS}${count(event.done)} of ${count(event.total)} tokens.`
     case 'acm':
-      return `${event.call.name} ${JSON.stringify(event.call.arguments)}${event.failed ? ' (refused)' : ''}`
+      return `${event.call.name} ${writeJson(event.call.arguments)}${event.failed ? ' (refused)' : ''}`
     case 'policy':
       return `The server folded ${event.folded.join(', ')} and saves ${plural(event.saves, 'token')}.`
     case 'rewrite':

@@ -4,7 +4,7 @@ import { Marked } from 'marked'
 import type { ComponentChildren } from 'preact'
 import { useMemo, useState } from 'preact/hooks'
 import { plural } from '../figures/numbers.js'
-import { excerptOf, pays, piecesOf } from './pieces.js'
+import { argumentsOf, excerptOf, pays, piecesOf } from './pieces.js'
 import { costInWords, Shares } from './context-bar.js'
 import type { Fragment, ThreadDetail, ThreadMessage } from './wire.js'
 
@@ -92,10 +92,10 @@ function Row({ message, isLast, actions }: RowProps) {
         {toolCalls.map((call) => (
           <details key={call.id} class="call">
             <summary>
-              Calls <b>{call.name}</b> <code>{excerptOf(call.malformed ?? JSON.stringify(call.arguments), 60)}</code>
+              Calls <b>{call.name}</b> <code>{excerptOf(argumentsOf(call), 60)}</code>
             </summary>
             <pre class="original" tabIndex={0}>
-              {call.malformed ?? JSON.stringify(call.arguments, null, 2)}
+              {argumentsOf(call, 2)}
             </pre>
           </details>
         ))}

@@ -5,7 +5,7 @@ import { count, plural } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import type { Selection } from './places.js'
 import { useAction, useHouse } from './hooks.js'
-import { excerptOf, markersOf, pays, whereIs } from './pieces.js'
+import { argumentsOf, excerptOf, markersOf, pays, whereIs } from './pieces.js'
 import { costInWords } from './context-bar.js'
 import type { Fragment, Hit, SearchResult, ThreadDetail, ThreadMessage } from './wire.js'
 
@@ -76,7 +76,7 @@ export function MessagePanel({ thread, message, onChoose, onTold, onClose }: Mes
             {toolCalls.map((call) => (
               <li key={call.id}>
                 <code>
-                  {call.name}({call.malformed ?? JSON.stringify(call.arguments)})
+                  {call.name}({argumentsOf(call)})
                 </code>
               </li>
             ))}

@@ -1,5 +1,7 @@
 /** Owns how a thread falls into pieces: stretches of a message and their names, steps in order with the edits before each. Pure. */
 import { plural } from '../figures/numbers.js'
+import type { ToolCall } from '../chat/message.js'
+import { writeJson, writtenEntries } from '../core/written-json.js'
 import type { ThreadEvent } from '../store/port.js'
 import type { Fragment, LedgerEntry, ThreadDetail, ThreadMessage } from './wire.js'
 
@@ -131,8 +133,14 @@ function callsOf(entry: LedgerEntry, messages: ThreadDetail['messages']): Timeli
   if (answer?.role !== 'assistant') return []
   return (answer.toolCalls ?? [])
     .filter(({ name }) => EDITING.has(name))
-    .map(({ name, arguments: args }) => ({ kind: 'call', name, on: Object.values(args).map(String).join(', ') }))
+    .map(({ name, arguments: args }) => ({ kind: 'call', name, on: valuesIn(args).join(', ') }))
 }
+
+const valuesIn = (args: object): string[] => writtenEntries(args).map(({ value, text }) => text ?? String(value))
+
+/** What a call was given, as JSON in its own digits and order; as it is where it is no JSON object. `indent`: spaces per level. */
+export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall, indent = 0): string =>
+  malformed ?? text ?? writeJson(args, indent)
 
 export const fragmentsOf = ({ messages }: Pick<ThreadDetail, 'messages'>): readonly Fragment[] =>
   messages.flatMap(({ fragments }) => fragments)

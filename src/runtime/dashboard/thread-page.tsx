@@ -1,6 +1,7 @@
 /** Owns what is shown of one thread: its conversation with the map beside it, and behind tabs its steps, where answers looked, and search. */
 import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
+import { writeJson } from '../core/written-json.js'
 import { count } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import { AttentionPanel } from './attention-panel.js'
@@ -280,7 +281,7 @@ function About({ thread, onTold }: { readonly thread: ThreadDetail; readonly onT
 
 function save(content: object, name: string): void {
   const link = document.createElement('a')
-  link.href = URL.createObjectURL(new Blob([JSON.stringify(content, null, 2)], { type: 'application/json' }))
+  link.href = URL.createObjectURL(new Blob([writeJson(content, 2)], { type: 'application/json' }))
   link.download = name
   link.click()
   URL.revokeObjectURL(link.href)

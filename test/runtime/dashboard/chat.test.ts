@@ -1,4 +1,5 @@
 /** The dashboard as a place to work: answers that are scripted, so that each can be held, stopped and asked for again. */
+import { readFileSync } from 'node:fs'
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
@@ -7,6 +8,7 @@ import { type Engine, EngineAround, type EngineRequest, type Generation } from '
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
+import { readJson, writeJson } from '../../../src/runtime/core/written-json.js'
 import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
 import { PUBLIC } from '../../../src/runtime/server/ask.js'
 import { ScriptedEngine, type Script } from '../../support/scripted.js'
@@ -225,6 +227,40 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await row(page, 2).getByText('30 lines').click()
     await row(page, 2).getByText('line 29 of the notes').waitFor()
     await row(page, 3).getByText('Read.').waitFor()
+    await server.close()
+  })
+
+  it('shows, sends back and exports arguments and tools with their digits and in their order', async () => {
+    const engine = new ScriptedEngine(() => ({ content: 'Read.' }))
+    const server = await serving({ engine: () => engine })
+    const json = '{"id":9007199254740993,"7":{"b":1.0}}'
+    const fields = readJson(json) as Record<string, unknown>
+    const call = { id: 'c1', name: 'look', arguments: fields }
+    const tools = [{ name: 'look', description: 'Looks.', parameters: fields }]
+    const messages = [
+      user('Look.'),
+      { ...assistant(''), toolCalls: [call] },
+      { role: 'tool', content: 'R', toolCallId: 'c1' } as const,
+    ]
+    const { thread } = await server.service.ask({ tenant: PUBLIC, messages, tools, toolChoice: 'auto' }).answer
+    const { page } = await open(browser, server.url, `/#/threads/${thread}`)
+    await row(page, 1).getByText(`Calls look ${json}`).click()
+    expect(await row(page, 1).locator('pre').textContent()).toContain('"id": 9007199254740993,\n  "7": {\n    "b": 1.0')
+    await row(page, 1)
+      .getByRole('button', { name: /^Message 2/ })
+      .click()
+    await page.getByText(`look(${json})`).waitFor()
+    await ask(page, 'Again?')
+    await row(page, 5).getByText('Read.').waitFor()
+    const request = engine.requests.at(-1)!
+    expect(request.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ arguments: args }) => writeJson(args)))).toEqual([
+      json,
+    ])
+    expect(request.tools?.map(({ parameters }) => writeJson(parameters))).toEqual([json])
+    await page.locator('summary').filter({ hasText: 'This thread' }).click()
+    const [download] = await Promise.all([page.waitForEvent('download'), button(page, 'Export').click()])
+    const exported = readFileSync(await download.path(), 'utf8')
+    expect(exported.replaceAll(/\s/g, '')).toContain(`"parameters":${json}`)
     await server.close()
   })
 

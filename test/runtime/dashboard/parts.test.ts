@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { between } from '../../../src/runtime/context/stretch.js'
 import { clientView } from '../../../src/runtime/dashboard/chat-request.js'
-import { markersOf, piecesOf, timelineOf, whereIs } from '../../../src/runtime/dashboard/pieces.js'
+import { argumentsOf, markersOf, piecesOf, timelineOf, whereIs } from '../../../src/runtime/dashboard/pieces.js'
 import {
   eventsIn,
   type Fragment,
@@ -15,6 +15,7 @@ import {
   type ThreadMessage,
 } from '../../../src/runtime/dashboard/wire.js'
 import type { FragmentId } from '../../../src/runtime/core/ids.js'
+import { readJson } from '../../../src/runtime/core/written-json.js'
 
 const message = (
   index: number,
@@ -135,6 +136,18 @@ it('clients are sent back what they know', () => {
     },
     { role: 'tool', content: '2', tool_call_id: 'c1', name: 'add' },
   ])
+})
+
+it('arguments keep their digits and their order, and what a key that stood twice was', () => {
+  const json = '{"id":9007199254740993,"7":{"b":1.0}}'
+  const call = { id: 'c1', name: 'add', arguments: readJson(json) as Record<string, unknown> }
+  const message = { role: 'assistant', content: '', toolCalls: [call] } as const
+  expect(clientView({ messages: [{ message, seen: 'same' }] })).toMatchObject([
+    { tool_calls: [{ function: { arguments: json } }] },
+  ])
+  expect(argumentsOf(call, 2)).toBe('{\n  "id": 9007199254740993,\n  "7": {\n    "b": 1.0\n  }\n}')
+  expect(argumentsOf({ ...call, text: '{"a":1,"a":2}' })).toBe('{"a":1,"a":2}')
+  expect(argumentsOf({ ...call, malformed: 'no JSON' })).toBe('no JSON')
 })
 
 it('server-sent events come whole, however they are cut', async () => {
