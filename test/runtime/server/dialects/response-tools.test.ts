@@ -1,6 +1,8 @@
 /** The tools and items that Codex and the agents' SDKs send to `/v1/responses`: tools of all types, and items that are referred to. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { readJson, writeJson } from '../../../../src/runtime/core/written-json.js'
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
+import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 import { serving, type Serving } from '../support/serving.js'
 
@@ -48,10 +50,12 @@ const resultsOf = ({ output }: Told) => [
 
 let served: Serving
 let engine: ScriptedEngine
+/** What the model calls. */
+let said: NonNullable<ScriptedReply['calls']> = calls
 beforeAll(async () => {
-  const said = ({ messages }: EngineRequest) =>
-    messages.at(-1)?.role === 'user' ? { content: 'I work.', calls } : { content: 'Done.' }
-  engine = new ScriptedEngine(said)
+  const reply = ({ messages }: EngineRequest) =>
+    messages.at(-1)?.role === 'user' ? { content: 'I work.', calls: said } : { content: 'Done.' }
+  engine = new ScriptedEngine(reply)
   served = await serving({ engine: () => engine })
 })
 afterAll(() => served.close())
@@ -89,6 +93,22 @@ describe('tools of /v1/responses', () => {
         ['text', 'call_c', 'mcp__files__read'],
       ])
     }
+  })
+
+  it('have numbers as the model and the client wrote them', async () => {
+    const action = '{"type":"exec","command":["sleep"],"env":{},"working_directory":null,"timeout_ms":1500.0,"user":null}'
+    const args = '{"command":["sleep"],"timeout_ms":1500.0}'
+    said = [{ id: 'call_s', name: 'local_shell', arguments: readJson(args) as Record<string, unknown> }]
+    const text = await (await post({ input: 'Wait.', tools })).text()
+    said = calls
+    expect(text).toContain(`"action":${action}`)
+    const item = `{"type":"local_shell_call","call_id":"call_s","action":${action}}`
+    const output = '{"type":"local_shell_call_output","call_id":"call_s","output":"R"}'
+    const body = `{"model":"builtin","input":[{"role":"user","content":"Wait."},${item},${output}]}`
+    const headers = { 'content-type': 'application/json' }
+    const response = await fetch(`${served.url}/v1/responses`, { method: 'POST', headers, body })
+    expect(response.status).toBe(200)
+    expect(last().messages.flatMap(({ toolCalls = [] }) => toolCalls.map((call) => writeJson(call.arguments)))).toEqual([args])
   })
 
   it('stream as items of their types, and the response is completed', async () => {

@@ -5,6 +5,7 @@ import { randomUUID } from 'node:crypto'
 import { assistantMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { given, isRecord } from '../../../core/json.js'
+import { writtenLike } from '../../../core/written-json.js'
 import type { ResponsePlace, Responses } from '../../responses/responses.js'
 import { Effort, SamplingFields, TemplateFields, textOf } from '../fields.js'
 import type { Tenant, UnsupportedParts } from '../../ask.js'
@@ -113,9 +114,10 @@ export function messagesOfItems(
 function callIn(item: Readonly<Record<string, unknown>>, place: string): ToolCall {
   const id = stringOf(item, 'call_id', place)
   if (item['type'] === 'local_shell_call') {
-    const { command, working_directory, timeout_ms } = isRecord(item['action']) ? item['action'] : {}
+    const action = isRecord(item['action']) ? item['action'] : {}
+    const { command, working_directory, timeout_ms } = action
     const said = Object.entries({ command, working_directory, timeout_ms }).filter(([, value]) => value != null)
-    return { id, name: 'local_shell', arguments: Object.fromEntries(said) }
+    return { id, name: 'local_shell', arguments: writtenLike(Object.fromEntries(said), action) }
   }
   const name = flatName(stringOf(item, 'name', place), item['namespace'])
   if (item['type'] === 'custom_tool_call') return { id, name, arguments: { input: stringOf(item, 'input', place) } }

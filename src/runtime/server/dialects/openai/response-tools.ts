@@ -1,6 +1,7 @@
 /** Owns the tools of `/v1/responses`: all that a client carries out is a function to the model, whatever its type; and the items that their calls are. */
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import { given, isRecord } from '../../../core/json.js'
+import { writtenLike } from '../../../core/written-json.js'
 import type { ToolSearchResult } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
@@ -177,9 +178,10 @@ function customTool({ description, format }: ToolFields): Omit<ToolDefinition, '
   return { description: texts.filter((text) => text !== '').join('\n\n'), parameters: INPUT }
 }
 
-const shellAction = ({ command = [], working_directory = null, timeout_ms = null }: ToolFields): object => ({
-  ...{ type: 'exec', command, env: {}, working_directory, timeout_ms, user: null },
-})
+function shellAction(given: ToolFields): object {
+  const { command = [], working_directory = null, timeout_ms = null } = given
+  return writtenLike({ type: 'exec', command, env: {}, working_directory, timeout_ms, user: null }, given)
+}
 
 function textIn(tool: ToolFields, key: string, place: string): string {
   const value = tool[key]
