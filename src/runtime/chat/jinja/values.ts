@@ -63,38 +63,11 @@ export const TruthValue = classOf<boolean>(true)
 export const NullValue = classOf<null, []>(null)
 export const UndefinedValue = classOf<undefined, []>(undefined)
 
-/** Prints as it was written. */
-class WrittenInteger extends IntegerValue {
-  constructor(
-    value: number,
-    private readonly text: string,
-  ) {
-    super(value)
-  }
-
-  override toString(): string {
-    return this.text
-  }
-}
-
-/** Prints as it was written. */
-class WrittenFloat extends FloatValue {
-  constructor(
-    value: number,
-    private readonly text: string,
-  ) {
-    super(value)
-  }
-
-  override toString(): string {
-    return this.text
-  }
-}
-
-/** A number of the template. `text`: its text, where the value's own is another. */
+/** A number of the template. `text`: what it prints, where its value would print something else. */
 export function numberValue(value: number, text?: string): Value {
-  if (text === undefined) return Number.isInteger(value) ? new IntegerValue(value) : new FloatValue(value)
-  return /[.eE]/.test(text) ? new WrittenFloat(value, text) : new WrittenInteger(value, text)
+  const isWhole = text === undefined ? Number.isInteger(value) : !/[.eE]/.test(text)
+  const number = isWhole ? new IntegerValue(value) : new FloatValue(value)
+  return text === undefined ? number : Object.assign(number, { toString: () => text })
 }
 
 /** The library's errors for a statement that leaves a round, taken from what it throws. */
