@@ -88,10 +88,14 @@ describe('a call of an answer is read as the model wrote it', () => {
     expect(['', GIVEN]).toContain(told)
   })
 
-  test("Python's numbers that are no JSON are read as their values", () => {
+  test("Python's numbers that are no JSON are read as their values, with their digits", () => {
     const parser = pythonic({ source: '', tags: null }).parser('')
-    parser.push('<|tool_call_start|>[f(a=+5, b=.5, c=007, d=1., e=-0, f={True: None, 2: 3})]<|tool_call_end|>')
-    expect(writeJson(parser.finish().toolCalls[0]?.arguments)).toBe('{"a":5,"b":0.5,"c":7,"d":1,"e":-0,"f":{"true":null,"2":3}}')
+    parser.push(
+      '<|tool_call_start|>[f(a=+5, b=.5, c=007, d=1., e=-0, f={True: None, 2: 3}, g=+9007199254740993, h=.50)]<|tool_call_end|>',
+    )
+    expect(writeJson(parser.finish().toolCalls[0]?.arguments)).toBe(
+      '{"a":5,"b":0.5,"c":7,"d":1,"e":-0,"f":{"true":null,"2":3},"g":9007199254740993,"h":0.50}',
+    )
   })
 
   test('arguments that are a number alone keep its digits', () => {

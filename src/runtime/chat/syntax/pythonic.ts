@@ -71,9 +71,11 @@ class PythonCalls {
     const constants: Readonly<Record<string, string>> = { True: 'true', False: 'false', None: 'null' }
     if (Object.hasOwn(constants, word)) return constants[word]!
     if (/^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)$/.test(word)) return word
-    // Python takes numbers that are no JSON: `+5`, `.5`, `007`.
-    if (!/^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$/.test(word)) throw new UnreadableCall()
-    return JSON.stringify(Number(word))
+    // Python takes numbers that are no JSON: `+5`, `.5`, `007`. They keep their digits.
+    const parts = /^([-+]?)(?=\.?\d)(\d*)(?:\.(\d*))?((?:[eE][-+]?\d+)?)$/.exec(word)
+    if (parts === null) throw new UnreadableCall()
+    const [, sign, whole = '', fraction, power = ''] = parts
+    return `${sign === '-' ? '-' : ''}${whole.replace(/^0+(?=\d)/, '') || '0'}${fraction ? `.${fraction}` : ''}${power}`
   }
 
   #string(quote: string): string {
