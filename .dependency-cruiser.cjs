@@ -84,7 +84,7 @@ const surface = {
       'offload',
       'plan/parts',
     ],
-    ...['plan/plan', 'ports', 'prompt', 'residency', 'sequence', 'step', 'tenant-salts', 'tier-policy'],
+    ...['plan/plan', 'ports', 'prompt', 'residency', 'sequence', 'step', 'step-cache', 'tenant-salts', 'tier-policy'],
   ],
   'runtime/engine': [
     ...[

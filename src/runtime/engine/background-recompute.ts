@@ -1,7 +1,7 @@
 /** Owns turning a spliced conversation exact, in slices between which other requests run. */
 import { KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
-import type { StepCache } from '../kv/checkpoint-cache.js'
+import type { StepCache } from '../kv/step-cache.js'
 import type { CacheTotals } from '../kv/residency.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { EXACT } from '../kv/plan/parts.js'

@@ -1,6 +1,6 @@
 /** Owns what goes into a batch: the share of each job, and how many prompt tokens beside streams; and several turns of streams alone, run ahead of what follows from them. */
 import { invariant } from '../core/errors.js'
-import type { StepCache } from '../kv/checkpoint-cache.js'
+import type { StepCache } from '../kv/step-cache.js'
 import type { Seat } from '../kv/step.js'
 import type { Batch, Watched, DecodeStatus, DrawnTokens, NativeContext, RunEnd } from '../native/types.js'
 import type { Job } from './job.js'

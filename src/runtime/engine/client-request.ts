@@ -3,7 +3,7 @@ import type { AnswerBeginning, ChatFormat, Rendered } from '../chat/format.js'
 import type { ChatMessage, Sampled, ToolDefinition } from '../chat/message.js'
 import { contractOfStep, FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
-import type { StepCache } from '../kv/checkpoint-cache.js'
+import type { StepCache } from '../kv/step-cache.js'
 import type { CacheSalt } from '../kv/tenant-salts.js'
 import { editedFrom, Lineage, Lineages, NOWHERE, type PlacedWording } from '../kv/lineage.js'
 import type { Terms } from '../kv/plan/parts.js'
@@ -37,7 +37,7 @@ export class ClientEdits {
     const { conversation, clientEdits, parent, known: count } = request
     const { tokens, origin } = rendered
     const messages = rendered.messages.map(({ index, role, span }) => ({ index, role, span }))
-    if (parent !== undefined) this.cache.inherit(conversation, salt, parent)
+    if (parent !== undefined) this.cache.inherit?.(conversation, salt, parent)
     const plain = { conversation, salt, prompt: { tokens, messages, origin }, terms }
     if (clientEdits === undefined) return plain
     const wording = { tokens: origin.base, starts: origin.starts }

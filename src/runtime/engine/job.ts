@@ -1,6 +1,6 @@
 /** Owns one step asked of the engine, from its request to its end: its phase, what was drawn for it, where its text stops, its log-probabilities. */
 import type { ConversationId } from '../core/ids.js'
-import type { StepCache } from '../kv/checkpoint-cache.js'
+import type { StepCache } from '../kv/step-cache.js'
 import type { CacheSalt } from '../kv/tenant-salts.js'
 import type { LedgerEntry, StepKind } from '../kv/ledger.js'
 import type { ReadStates } from '../kv/offload.js'

@@ -11,7 +11,8 @@ import { OffloadTiers } from '../kv/offload.js'
 import { KvCache } from '../kv/cache.js'
 import type { CostModel } from '../kv/cost-model.js'
 import { explained, type LedgerEntry } from '../kv/ledger.js'
-import { CheckpointCache, type StepCache } from '../kv/checkpoint-cache.js'
+import { CheckpointCache } from '../kv/checkpoint-cache.js'
+import type { StepCache } from '../kv/step-cache.js'
 import { CacheSalts } from '../kv/tenant-salts.js'
 import type { CacheTotals, Residency } from '../kv/residency.js'
 import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel } from '../native/types.js'
@@ -135,7 +136,9 @@ export class LlamaEngine implements Engine {
       ...(guard === null ? {} : { decode: (batch, watched) => guard.decode(batch, watched) }),
     })
     this.#publisher =
-      shared === null ? null : new CellPublisher((of) => this.#cache.publish(of, (errand) => this.#scheduler.between(errand)))
+      shared === null
+        ? null
+        : new CellPublisher(async (of) => this.#cache.publish?.(of, (errand) => this.#scheduler.between(errand)))
     this.#recompute = new BackgroundRecompute({
       refresh: (conversation, signal) => this.refresh(conversation, { when: 'idle', signal }),
       compact: (conversation) => this.compact(conversation),
@@ -285,7 +288,7 @@ export class LlamaEngine implements Engine {
 
   /** Closes the gaps in an idle conversation's positions, an approximation; says by how many (KvCache.closeGaps): 0 where none can be shifted. */
   closeGaps(conversation: ConversationId): Promise<number> {
-    return this.#scheduler.between(() => (this.abilities.shift ? this.#cache.closeGaps(conversation) : 0))
+    return this.#scheduler.between(() => (this.abilities.shift ? (this.#cache.closeGaps?.(conversation) ?? 0) : 0))
   }
 
   forget(conversation: ConversationId): void {

@@ -2,7 +2,7 @@
 import { KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { computedIn } from '../kv/plan/plan.js'
-import type { StepCache } from '../kv/checkpoint-cache.js'
+import type { OpenedSequence, StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { type Job, type JobResult, planned, ReloadAhead, termsOf, tokenLogprob } from './job.js'
 import type { TokenLogprob } from './engine.js'
@@ -156,7 +156,7 @@ export class Scheduler {
         setImmediate(resolve)
       })
       this.#wake = null
-    } while (this.#jobs.length > 0 || this.#errands.length > 0 || (!this.#closed && this.cache.tidy()))
+    } while (this.#jobs.length > 0 || this.#errands.length > 0 || (!this.#closed && this.cache.tidy?.() === true))
   }
 
   /** Until there are news. */
@@ -193,7 +193,7 @@ export class Scheduler {
   }
 
   /** The job's live sequence; null when it was told that it cannot have it. */
-  #open(job: Job): ReturnType<StepCache['open']> | null {
+  #open(job: Job): OpenedSequence | null {
     try {
       return this.cache.open(job.request.conversation, job.request.salt)
     } catch (error) {
@@ -254,7 +254,7 @@ export class Scheduler {
     const { attention } = this.context
     if (!isSteady || shares.length === 0 || this.#news || attention !== null || this.options.decode !== undefined) return 1
     const isPromptDue = this.#jobs.some(({ phase }) => phase.name === 'prefill')
-    return isPromptDue ? 1 : Math.min(LONGEST_RUN, Math.floor(this.cache.spare / shares.length))
+    return isPromptDue ? 1 : Math.min(LONGEST_RUN, Math.floor((this.cache.spare ?? 0) / shares.length))
   }
 
   /**

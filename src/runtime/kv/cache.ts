@@ -1,4 +1,4 @@
-/** Owns the life of a step in the cache: how a conversation's live sequence comes to hold what is shown, and what that cost. */
+/** Owns the life of a step where attention keeps a cell for every token: how a conversation's live sequence comes to hold what is shown, and what that cost. */
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -22,6 +22,7 @@ import { Conversations, SequenceTable } from './sequence-table.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { SharedCells, type SharedOptions } from './shared-cells.js'
 import { type Chunk, type Seat, Step, type StepPart } from './step.js'
+import type { OpenedSequence, StepCache } from './step-cache.js'
 
 export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
   /** The tiers below the device. Default: none. */
@@ -35,11 +36,9 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
 /**
  * The KV cache. Under contract `exact` a live sequence's cells equal a fresh prefill of its tokens; under `splice` and `blend` only as far as the ledger
  * says (Contract). Whether a cell is what a fresh prefill would make it is known from its hash, so approximate cells are never taken for exact
- * ones, by whomever. Nothing is computed here: the engine decodes, then reports. One step: open, plan, begin, then `next`, reserve, decode, commit
- * (or settle) until the answer ends, then finish. All calls fall between decodes. Steps of different conversations may overlap, those of one
- * conversation may not. What is dropped for room, and in which order: see SequenceTable.
+ * ones. SequenceTable says what is dropped for room, and in which order.
  */
-export class KvCache {
+export class KvCache implements StepCache {
   readonly #table: SequenceTable
   readonly #conversations = new Conversations()
   readonly #offload: OffloadTiers
@@ -72,30 +71,18 @@ export class KvCache {
     this.#turning = new Turning(this.#table, this.#evictor)
   }
 
-  /**
-   * The live sequence of a conversation, whose tenant's cell hashes have this salt; a new, empty one takes a free sequence id or evicts for one. `full`: every id belongs to a running live sequence; nothing was changed. A live sequence handed out before may have been evicted meanwhile.
-   */
-  open(
-    conversation: ConversationId,
-    salt?: CacheSalt,
-  ): { readonly kind: 'live'; readonly sequence: LiveSequence } | { readonly kind: 'full'; readonly reason: string } {
+  open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence {
     return this.#evictor.open(conversation, salt)
   }
 
-  /** See Conversations. */
   inherit(...args: Parameters<Conversations['inherit']>): void {
     this.#conversations.inherit(...args)
   }
 
-  /** How the live sequence would come to hold `prompt`, which must not be empty. Changes nothing; what it borrows may be in any tier. */
   plan(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT): Plan {
     return this.#planner.plan(this.#own(sequence), prompt, terms)
   }
 
-  /**
-   * Reads what `prepare` would have to read from disk, and what other engines have of the rest, if anything: decodes and steps of others may go on
-   * meanwhile. Null: nothing. Changes nothing on the device.
-   */
   fetch(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
     if (!this.#offload.hasDisk && this.#shared === null) return null
     const plan = this.plan(sequence, prompt, terms)
@@ -103,16 +90,10 @@ export class KvCache {
     return this.#shared?.fetch(this.#own(sequence), plan, below) ?? below
   }
 
-  /** See SharedCells. */
   async publish(...of: Parameters<SharedCells['publish']>): Promise<void> {
     await this.#shared?.publish(...of)
   }
 
-  /**
-   * The plan for `prompt`, with all that it borrows brought onto the device, if need be in the place of what the live sequence no longer shows; what
-   * cannot be had is computed, and the plan says why.
-   * @param fetched what was read before; the rest is read now
-   */
   async prepare(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
     const own = this.#own(sequence)
     await this.forgetHidden(own.conversation, prompt)
@@ -154,11 +135,9 @@ export class KvCache {
   }
 
   /**
-   * Carries the plan out: moves off the device what has been idle for long (IdleOffload), parks what the live sequence no longer shows (evicting the longest
-   * unused for a sequence id; when none can be had it is lost), removes it from the live sequence, tags what is borrowed, copies what goes to other
-   * positions. Afterwards the live sequence is running and holds all that is not to be computed. The plan must be this sequence's, made since the
-   * cache last changed, and borrow from the device only (`prepare`): one that would reuse other tokens than it shows is refused.
-   * @param alone no other step is running, so that what is a burden to it goes off the device before it computes anything (tier-policy.ts): what earlier steps parked, and what it parks itself
+   * Moves off the device what has been idle for long (IdleOffload), parks what the live sequence no longer shows (evicting the longest unused for a
+   * sequence id; when none can be had it is lost), removes it from the live sequence, tags what is borrowed, copies what goes to other positions. With
+   * `alone` also what earlier steps parked, and what this one parks, goes off the device where it would be a burden (tier-policy.ts).
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
@@ -194,10 +173,7 @@ export class KvCache {
     return step
   }
 
-  /**
-   * The prompt tokens that come next, `limit` at most, and where they go; null when the prompt is in. Tokens in the middle of the live sequence go to a
-   * scratch sequence, which is made to hold what they see.
-   */
+  /** Tokens in the middle of the live sequence go to a scratch sequence, which is made to hold what they see. */
   next(step: Step, limit: number): Chunk | null {
     const { due, sequence } = step
     if (due === null) return null
@@ -207,49 +183,31 @@ export class KvCache {
     return { ...chunk, seq: step.inMiddle ? this.#middle.seat(step, due.position) : sequence.seq }
   }
 
-  /** Where the next generated token goes. */
   seat(step: Step): Seat {
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
-  /**
-   * Makes sure that `count` cells are free, evicting in the stated order. `full`: evicting all but the running live sequences would not do; nothing was evicted. `evicted`: cells that were freed, their tokens moved to another tier or lost; they go on the account of the step that commits or begins next.
-   */
   reserve(count: number): Reservation {
     return this.#evictor.reserve(count)
   }
 
-  /** Cells that running steps can take without `reserve`. */
   get spare(): number {
     return this.#table.cells.free
   }
 
-  /**
-   * Moves something parked off the device: what is a burden to its conversation's decodes (tier-policy.ts), and while more than `share` of the cells are
-   * in use what is longest unused. One sequence a call, for times when nothing runs. False: nothing to do.
-   */
   tidy(share = 0.75): boolean {
     return this.#parking.tidy(share)
   }
 
-  /** Moves all off the device while no step runs, the longest unused first, for the next start of the program; nothing without tiers. */
   async leave(): Promise<void> {
     if (this.#offload.open) await this.#evictor.leave(this.#offload)
   }
 
-  /**
-   * `tokens` were decoded where `next` or `seat` said; prompt tokens must be the next shown ones.
-   * @param milliseconds the step's share of the decode's wall time
-   */
   commit(step: Step, tokens: Int32Array, what: StepPart, milliseconds: number): void {
     this.#enter(step, tokens, what)
     step.spend(what === 'prompt' ? 'prefill' : 'decode', milliseconds)
   }
 
-  /**
-   * A decode was aborted or failed: re-reads from llama.cpp how many of the `attempted` tokens entered and takes those into the books.
-   * Says how many; the step may go on from there.
-   */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
     const sequence = step.inMiddle ? step.scratch! : step.sequence
     const found = this.#table.memory.positions(sequence.seq)
@@ -262,11 +220,6 @@ export class KvCache {
     return entered
   }
 
-  /**
-   * Ends the step and enters it in the ledger; the live sequence is idle again. `done` needs the whole prompt committed. `cancelled`: all that was
-   * submitted counts as side work; the cells stay with the live sequence, and the next step reuses them.
-   * @param pending tokens that were sampled and not submitted. @param last nobody is expected to come back: its cells give way first
-   */
   finish(step: Step, outcome: 'done' | 'cancelled', pending: number, last = false): LedgerEntry {
     const started = performance.now()
     const own = this.#own(step.sequence)
@@ -287,7 +240,6 @@ export class KvCache {
     return entry
   }
 
-  /** Drops a conversation: its live sequence, its versions and its ledger. An unknown one is ignored; a running one is the caller's mistake. */
   forget(conversation: ConversationId): void {
     const running = this.#conversations.live(conversation)?.running ?? false
     invariant(!running, `conversation ${conversation} cannot be forgotten while a step is running`)
@@ -297,53 +249,39 @@ export class KvCache {
     this.#conversations.delete(conversation)
   }
 
-  /** As `forget`, also where others find it: resolves when no file is left. */
   async erase(conversation: ConversationId): Promise<void> {
     this.forget(conversation)
     await Promise.all([this.#offload.settle(), this.#shared?.forget(conversation)])
   }
 
-  /** See there. */
   async forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void> {
     await forgetHidden({ table: this.#table, conversations: this.#conversations, offload: this.#offload }, conversation, prompt)
     await this.#shared?.forgetHidden(conversation, prompt)
   }
 
-  /** Null when it has none. */
   live(conversation: ConversationId): LiveSequence | null {
     return this.#conversations.live(conversation)
   }
 
-  /** What the conversation's last finished step showed, generated tokens included, without the edits' contracts; null before the first. */
   prompt(conversation: ConversationId): Prompt | null {
     return this.#conversations.get(conversation)?.before ?? null
   }
 
-  /**
-   * Rewrites an idle conversation's cells next to each other, from the lowest free ones on, so that attention need not run over freed cells between
-   * them (docs/kv-cache.md). Values and positions stay, and so do cells that others share. Says how many were rewritten.
-   */
   compact(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
     return own === null || own.running ? 0 : this.#table.compact(own)
   }
 
-  /**
-   * Closes the gaps that splices left in an idle conversation's positions, by turning its keys: an approximation, which the ledger counts from the next
-   * step on. Says by how many positions it became shorter: 0 where it is running, shares cells (a shift moves them for all), or cannot be shifted.
-   */
   closeGaps(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
     const isAlone = own?.running === false && own.alone.some((all) => length(all) === own.held)
     return isAlone ? this.#table.closeGaps(own) : 0
   }
 
-  /** The conversation's steps, oldest first; empty for an unknown one. */
   ledger(conversation: ConversationId): readonly LedgerEntry[] {
     return this.#conversations.get(conversation)?.ledger ?? []
   }
 
-  /** Where the conversation's own cells of these tokens of its unedited prompt are. */
   residency(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[] {
     const own = this.#table.all.filter((each) => each.conversation === conversation && each.state !== 'scratch')
     const stored = this.#offload.all.filter((each) => each.conversation === conversation)
@@ -353,16 +291,10 @@ export class KvCache {
     ])
   }
 
-  /** Looks at every held cell: not for inner loops. */
   get totals(): CacheTotals {
     return totalsOf(this.#table, this.#offload, this.#shared?.counts)
   }
 
-  /**
-   * Integrity. `books`: our accounts agree with themselves. `positions`: also the positions of every sequence, read back from llama.cpp
-   * (cheap enough after every step). `full`: also every cell's position and tags (copies the cache: for tests).
-   * @throws KvfoldError internal/invariant naming what differs
-   */
   check(level: 'books' | 'positions' | 'full'): void {
     checkBooks(this.#table)
     if (level !== 'books') checkPositions(this.#table)

@@ -2,7 +2,6 @@
 import { invariant } from '../core/errors.js'
 import { type ConversationId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
-import type { KvCache } from './cache.js'
 import type { CacheSalt } from './tenant-salts.js'
 import { checkpointPlaces, Checkpoints } from './checkpoints.js'
 import { Evictor, type Reservation } from './eviction.js'
@@ -19,6 +18,7 @@ import { type CacheTotals, type Residency, residencyOf } from './residency.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
 import type { HeldSequence, LiveSequence, Sequence } from './sequence.js'
 import { type Chunk, type Seat, Step, type StepPart } from './step.js'
+import type { OpenedSequence, StepCache } from './step-cache.js'
 
 export interface CheckpointCacheOptions {
   /** Why contracts other than exact are not available, for the ledger. */
@@ -35,7 +35,7 @@ const END = 2 ** 31 - 1
  * Where what is shown does not go on from what the live sequence holds, the live sequence goes back: it is emptied, the longest checkpoint that is a beginning of
  * what is shown is loaded into it, and the rest is computed. What it held is saved before, because an edit may be undone.
  *
- * The calls and their order are those of KvCache. Sequences share nothing: a checkpoint of another conversation is loaded as a copy.
+ * Sequences share nothing: a checkpoint of another conversation is loaded as a copy. So it has none of the optional members of StepCache but `distrust`.
  *
  * The books count a cell a token, which is what a hybrid model's attention takes; a recurrent state takes none, so there they only bound how
  * many tokens live sequences stand for before idle ones are moved to checkpoints, which cost little.
@@ -65,13 +65,8 @@ export class CheckpointCache implements StepCache {
     this.#evictor = new Evictor(this.#table, this.#conversations, (victim) => this.#checkpoints.save(victim))
   }
 
-  open(conversation: ConversationId, salt?: CacheSalt): ReturnType<StepCache['open']> {
+  open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence {
     return this.#evictor.open(conversation, salt)
-  }
-
-  /** Nothing: every step is exact, and whoever has a checkpoint lends it. */
-  inherit(): void {
-    // Its cells are found by their tokens.
   }
 
   plan(
@@ -173,18 +168,8 @@ export class CheckpointCache implements StepCache {
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 
-  /** None: what a state of this kind takes does not grow cell by cell. */
-  get spare(): number {
-    return 0
-  }
-
   reserve(count: number): Reservation {
     return this.#evictor.reserve(count)
-  }
-
-  /** Nothing to tidy: nothing is parked on the device. */
-  tidy(): boolean {
-    return false
   }
 
   async leave(): Promise<void> {
@@ -252,11 +237,6 @@ export class CheckpointCache implements StepCache {
     this.#conversations.delete(conversation)
   }
 
-  /** Nothing: a state is one whole. */
-  async publish(): Promise<void> {
-    // Others compute theirs.
-  }
-
   async erase(conversation: ConversationId): Promise<void> {
     this.forget(conversation)
     await this.#offload.settle()
@@ -274,11 +254,6 @@ export class CheckpointCache implements StepCache {
   compact(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
     return own === null || own.running || own.held === 0 ? 0 : this.#table.compact(own)
-  }
-
-  /** There are no gaps. */
-  closeGaps(): number {
-    return 0
   }
 
   ledger(conversation: ConversationId): readonly LedgerEntry[] {
@@ -370,18 +345,4 @@ export class CheckpointCache implements StepCache {
     sequence.cut(span(0, sequence.held))
     for (const step of this.#running) if (step.sequence === sequence) this.#lost.add(step)
   }
-}
-
-// The interface through which the engine leads steps through a cache, whatever kind of memory the model has.
-
-/**
- * KvCache takes tokens out and puts them back; CheckpointCache can only extend a text, and go back to checkpoints. The contracts of the calls are
- * those of KvCache. What does not apply to a memory says so by its result: 0 cells rewritten, nothing tidied.
- */
-export interface StepCache extends Pick<KvCache, keyof KvCache> {
-  /**
-   * Called after a decode of several sequences failed, with every running step. Present where that may have spoilt sequences that were not in
-   * the batch: all running steps can then only be cancelled.
-   */
-  distrust?(): void
 }
