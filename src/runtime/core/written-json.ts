@@ -85,15 +85,17 @@ export function listOf(entries: Iterable<readonly [value: unknown, text?: string
   return list
 }
 
-/** Puts the items of `part` at the end of `list`, with the texts of their numbers. A note that `list` has must be its own. */
-export function append(list: unknown[], part: readonly unknown[]): void {
+/**
+ * Puts the items of `part` at the end of `list`, with the texts of their numbers. A note that `list` has must be its own.
+ * @returns how many numbers of `list` have a text of their own now
+ */
+export function append(list: unknown[], part: readonly unknown[]): number {
   const before = list.length
   for (const item of part) list.push(item)
-  const added = (part as Noted)[NOTE]?.numbers
-  if (added === undefined) return
   const numbers = ((list as Noted)[NOTE]?.numbers ?? new Map()) as Map<string, string>
-  for (const [key, text] of added) numbers.set(String(before + Number(key)), text)
+  for (const [key, text] of (part as Noted)[NOTE]?.numbers ?? []) numbers.set(String(before + Number(key)), text)
   note(list, undefined, numbers)
+  return numbers.size
 }
 
 /** `copy`, of which numbers and keys that are in `original` too are written as there. */

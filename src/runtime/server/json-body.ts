@@ -1,7 +1,8 @@
 /** Owns what a request body must be before anything looks into it: UTF-8, JSON, not too deep, no keys that poison prototypes. */
 import { isUtf8 } from 'node:buffer'
+import { StringDecoder } from 'node:string_decoder'
 import { isRecord } from '../core/json.js'
-import { inTurns } from '../core/turns.js'
+import { inTurns, type Steps } from '../core/turns.js'
 import { readJson } from '../core/written-json.js'
 import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import { jsonInSteps, JsonFault, TooManyMembers } from './json-slices.js'
@@ -13,19 +14,32 @@ const DEEPEST = 100
 /** Bytes of a body that is read at once. */
 const AT_ONCE = 64 * 1024
 
+/** Bytes that are decoded between two yields. */
+const DECODED = 2 ** 20
+
 /** The value of a JSON body. Long ones are read in turns of the event loop. @throws FieldError server/bad-request */
 export async function readJsonBody(body: Buffer): Promise<unknown> {
   if (body.length <= AT_ONCE) return parseJsonBody(body)
-  if (!isUtf8(body)) throw notUtf8()
-  const decoded = body.toString()
-  const text = decoded.startsWith('\ufeff') ? decoded.slice(1) : decoded
   try {
-    return await inTurns(jsonInSteps(text, parsed, refusePoison))
+    return await inTurns(readInSteps(body))
   } catch (error) {
     if (error instanceof TooManyMembers)
-      throw new FieldError('body', `The body has a list or an object of more than ${error.most} members.`)
+      throw new FieldError('body', `The body has a list or an object of more than ${error.most} ${error.what}.`)
     throw error instanceof JsonFault ? notJson(error.position) : error
   }
+}
+
+function* readInSteps(body: Buffer): Steps<unknown> {
+  if (!isUtf8(body)) throw notUtf8()
+  const decoder = new StringDecoder('utf8')
+  const parts: string[] = []
+  for (let at = 0; at < body.length; at += DECODED) {
+    yield
+    parts.push(decoder.write(body.subarray(at, at + DECODED)))
+  }
+  const text = parts.join('')
+  yield
+  return yield* jsonInSteps(text.startsWith('\ufeff') ? text.slice(1) : text, parsed, refusePoison)
 }
 
 /** The value of a JSON body. @throws FieldError server/bad-request */

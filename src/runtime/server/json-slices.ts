@@ -13,13 +13,20 @@ export class JsonFault extends Error {
   }
 }
 
-/** Members of one list, and of one object: those of a million and more cannot be looked through in a turn. */
-const MOST = { list: 2 ** 21, object: 2 ** 16 }
+/**
+ * Members of one list, and of one object: those of a million and more cannot be looked through in a turn. Neither can a million numbers whose own text is
+ * kept (`append`).
+ */
+const MOST = { list: 2 ** 21, object: 2 ** 16, kept: 2 ** 17 }
 
 /** A list or an object of the text has more members than are read. */
 export class TooManyMembers extends Error {
-  constructor(readonly most: number) {
-    super('too many members')
+  constructor(
+    readonly most: number,
+    /** What there are too many of. */
+    readonly what = 'members',
+  ) {
+    super(`too many ${what}`)
   }
 }
 
@@ -63,11 +70,8 @@ class Reader {
     const end = this.#end(start, start + PART)
     if (end !== null) return { value: this.#parsed(start, end, '', ''), end }
     const first = this.text.charCodeAt(start)
-    if (first !== BRACKET && first !== BRACE) {
-      // A long string, or no JSON.
-      const whole = yield* this.#scalar(start)
-      return { value: this.#parsed(start, whole, '', ''), end: whole }
-    }
+    if (first === QUOTE) return yield* this.#string(start)
+    if (first !== BRACKET && first !== BRACE) throw this.#fault(start)
     // The parser is asked whether this is too deep.
     this.parse(first === BRACKET ? '[]' : '{}', this.#depth)
     this.#depth++
@@ -83,7 +87,8 @@ class Reader {
     for (;;) {
       const run = this.#run(at)
       if (run > at) {
-        append(items, this.#parsed(at, run, '[', ']') as unknown[])
+        const kept = append(items, this.#parsed(at, run, '[', ']') as unknown[])
+        if (kept > MOST.kept) throw new TooManyMembers(MOST.kept, 'numbers such as 1.0 and 1e5, whose text is kept')
         at = run
       } else {
         const long = yield* this.value(at)
@@ -185,18 +190,24 @@ class Reader {
     return null
   }
 
-  /** The character behind a long string or whatever stands in the place of a value, some thousand characters a step. */
-  *#scalar(start: number): Steps<number> {
-    if (this.text.charCodeAt(start) !== QUOTE) throw this.#fault(start)
-    for (let at = start + 1, pause = at + PART; ; at++) {
-      if (at > pause) {
-        pause += PART
+  /** A long string, some thousand characters a step. */
+  *#string(start: number): Steps<{ readonly value: string; readonly end: number }> {
+    const parts: string[] = []
+    let from = start + 1
+    let escaped = from
+    for (let at = from; ; at++) {
+      const char = this.text.charCodeAt(at)
+      if (char === QUOTE || (at >= from + PART && at >= escaped)) {
+        parts.push(this.#parsed(from, at, '"', '"') as string)
+        if (char === QUOTE) return { value: parts.join(''), end: at + 1 }
+        from = at
         yield
       }
-      const char = this.text.charCodeAt(at)
-      if (char === BACKSLASH) at++
-      else if (char === QUOTE) return at + 1
-      else if (Number.isNaN(char)) throw new JsonFault(null)
+      if (char === BACKSLASH) {
+        // An escape is read in one part.
+        if (this.text.charAt(at + 1) === 'u') escaped = at + 6
+        at++
+      } else if (Number.isNaN(char)) throw new JsonFault(null)
     }
   }
 
@@ -229,7 +240,7 @@ const ENDS: ReadonlySet<number> = new Set([SPACE, NEWLINE, TAB, RETURN, COMMA, B
 // Writing.
 
 /** Weight of what is written at once, a character or a value each. */
-const WRITTEN = 32 * 1024
+const WRITTEN = 16 * 1024
 
 /** Whether a value is too long to be written at once. */
 export const isLong = (value: unknown): boolean => weightOf(value, 2 * WRITTEN) >= 2 * WRITTEN

@@ -44,9 +44,28 @@ describe('a long body', () => {
     expect(value).toEqual(readJson(text))
   })
 
+  it('keeps long strings, wherever a part of them ends', async () => {
+    // Escapes of two and of six characters, and characters of one to four bytes, at every offset from where parts end.
+    for (const piece of ['\n"', '\u0007', 'é', '\u{1f600}', 'x', '\\'])
+      for (let before = 0; before < 6; before++) {
+        const text = '-'.repeat(before) + piece.repeat(300_000 / piece.length)
+        const written = JSON.stringify({ text }).replaceAll('\u{1f600}', before < 3 ? '\\ud83d\\ude00' : '\u{1f600}')
+        expect(await readJsonBody(Buffer.from(written))).toEqual({ text })
+      }
+  })
+
+  it('with more numbers whose text is kept than can be looked through is refused', async () => {
+    expect(await outcome(() => readJsonBody(Buffer.from(`{"a":[${'1.0,'.repeat(2 ** 17 + 1)}1]}`)))).toBe(
+      'The body has a list or an object of more than 131072 numbers such as 1.0 and 1e5, whose text is kept.',
+    )
+    expect(await readJsonBody(Buffer.from(`{"a":[${'1,'.repeat(2 ** 17)}1.0]}`))).toHaveProperty('a')
+  })
+
   const long = 'x'.repeat(100_000)
   it.each([
     `{"a": "${long}"`,
+    `{"a": "${long}\\u00"}`,
+    `{"a": "${long}\\`,
     `{"a": "${long}",}`,
     `{"a": "${long}" "b": 1}`,
     `{"a" "${long}"}`,
