@@ -117,7 +117,7 @@ const SPELLING: readonly VocabType[] = ['bpe', 'spm']
 export async function refuseHopeless(model: NativeModel, cells: number, texts: readonly string[]): Promise<void> {
   const size = texts.reduce((sum, text) => sum + text.length, 0)
   if (size <= LONG * cells) return
-  const what = texts.length === 1 ? 'The text has' : 'The messages have'
+  const what = texts.length === 1 ? 'The text has' : 'The texts have'
   const least = leastTokens(model.info, size)
   if (least >= 2 * cells) throw tooLong(least, cells, `${what} ${size} characters, which are ${least} tokens at least`)
   for (let length = LONG * cells; length < size; length *= 2) {
@@ -136,14 +136,18 @@ export const leastTokens = ({ vocabType, longestToken }: Pick<ModelInfo, 'vocabT
  * spell. @param info null: another server has the vocabulary @throws KvfoldError context/full
  */
 export function refuseUnfoldable(messages: readonly ChatMessage[], cells: number, info: ModelInfo | null): void {
-  const count = messages.length
-  if (count > 2 * cells) throw tooLong(count, cells, `There are ${count} messages, of one token at least each`)
+  refuseTooMany(messages.length, cells, 'messages')
   if (info === null) return
   const most = 2 * cells * info.longestToken
   let size = 0
   for (const { toolCalls } of messages) if (toolCalls !== undefined) size += weightOf(toolCalls, most)
   const least = leastTokens(info, size)
   if (least >= 2 * cells) throw tooLong(least, cells, `The calls of tools in the messages are ${least} tokens at least`)
+}
+
+/** Refuses more `things` than could be shown by a token each. @throws KvfoldError context/full */
+export function refuseTooMany(count: number, cells: number, things: string): void {
+  if (count > 2 * cells) throw tooLong(count, cells, `There are ${count} ${things}, of one token at least each`)
 }
 
 /** The texts up to so many characters together. */

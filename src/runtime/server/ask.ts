@@ -235,7 +235,8 @@ export interface CompletionAsk extends Pick<
   Ask,
   'tenant' | 'model' | 'sampling' | 'maxTokens' | 'stop' | 'format' | 'logprobs' | 'priority' | 'timeoutMs' | 'signal'
 > {
-  readonly prompt: string | readonly number[]
+  /** A text, or token ids and texts one behind the other. */
+  readonly prompt: string | readonly (string | number)[]
   /** Alternatives to report per token of the prompt, 0 to 20; nothing of the cache is used then. Default: none are. */
   readonly promptLogprobs?: number
 }

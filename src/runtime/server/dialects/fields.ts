@@ -3,7 +3,7 @@ import Type from 'typebox'
 import { given, isRecord } from '../../core/json.js'
 import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { writtenLike } from '../../core/written-json.js'
-import type { Ask, Service, TemplateField, UnsupportedParts } from '../ask.js'
+import type { Ask, CompletionAsk, TemplateField, UnsupportedParts } from '../ask.js'
 import { isLong } from '../json-slices.js'
 import { FieldError, unsupported } from '../problem.js'
 import type { Sampling } from '../../engine/engine.js'
@@ -16,7 +16,7 @@ import type { ChatMessage } from '../../chat/message.js'
 export const withoutNulls = (value: unknown, depth: number, whole: readonly string[] = []): unknown =>
   atOnce(nullsTaken(value, depth, whole))
 
-/** Items of a list between two yields. */
+/** Members of a list or an object between two yields. */
 const STEP = 8192
 
 function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = []): Steps<unknown> {
@@ -32,6 +32,7 @@ function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = [
   }
   const made: [string, unknown][] = []
   for (const [key, inner] of Object.entries(value)) {
+    if (made.length % STEP === STEP - 1) yield
     if (inner === null) continue
     const isWhole = isFlat(inner) || whole.includes(key) || key === 'schema'
     made.push([key, isWhole ? inner : yield* nullsTaken(inner, depth - 1)])
@@ -107,8 +108,10 @@ export function textOf(
 /** The largest number that llama.cpp has for a token; larger ones would come out as others. */
 export const LARGEST_TOKEN = 0x7fffffff
 
-export const isTokenList = (list: readonly unknown[]): list is readonly number[] =>
-  list.every((token) => Number.isInteger(token) && Number(token) >= 0 && Number(token) <= LARGEST_TOKEN)
+const isToken = (value: unknown): value is number =>
+  Number.isInteger(value) && Number(value) >= 0 && Number(value) <= LARGEST_TOKEN
+
+export const isTokenList = (list: readonly unknown[]): list is readonly number[] => list.every(isToken)
 
 // The prompt of routes that complete bare text: a text, token ids, both mixed, or a list of such prompts.
 
@@ -120,18 +123,18 @@ export const PromptField = Type.Unsafe<unknown>({
   description: 'text, token ids, or a list of both mixed; a list of such prompts is answered one after the other',
 })
 
-type PromptInput = string | readonly number[]
+type PromptInput = CompletionAsk['prompt']
 
 /** One for each prompt that the field has. @throws FieldError */
-export async function promptsOf(prompt: unknown, model: string | undefined, service: Service): Promise<readonly PromptInput[]> {
+export function promptsOf(prompt: unknown): readonly PromptInput[] {
   const isSeveral = Array.isArray(prompt) && prompt.length > 0 && !prompt.some((part) => typeof part === 'number')
   const prompts = isSeveral ? (prompt as readonly unknown[]) : [prompt]
   if (prompts.length > MOST_PROMPTS)
     throw new FieldError('prompt', `prompt has ${prompts.length} prompts; send ${MOST_PROMPTS} at most.`)
-  return Promise.all(prompts.map((one, at) => promptOf(one, isSeveral ? `prompt[${at}]` : 'prompt', model, service)))
+  return prompts.map((one, at) => promptOf(one, isSeveral ? `prompt[${at}]` : 'prompt'))
 }
 
-async function promptOf(prompt: unknown, place: string, model: string | undefined, service: Service): Promise<PromptInput> {
+function promptOf(prompt: unknown, place: string): PromptInput {
   if (typeof prompt === 'string') return prompt
   if (isRecord(prompt) && typeof prompt['prompt_string'] === 'string') {
     if (prompt['multimodal_data'] !== undefined)
@@ -141,13 +144,9 @@ async function promptOf(prompt: unknown, place: string, model: string | undefine
   if (!Array.isArray(prompt) || prompt.length === 0)
     throw new FieldError(place, `${place} must be a text, or a list of token ids and texts.`)
   const parts = prompt as readonly unknown[]
-  if (isTokenList(parts)) return parts
-  const tokens = parts.map((part, at) => {
-    if (typeof part === 'string') return service.tokenize(model, part, { special: true, bos: at === 0 })
-    if (isTokenList([part])) return Promise.resolve(Int32Array.of(Number(part)))
-    throw new FieldError(`${place}[${at}]`, `${place}[${at}] must be a token id or a text.`)
-  })
-  return (await Promise.all(tokens)).flatMap((each) => Array.from(each))
+  const bad = parts.findIndex((part) => typeof part !== 'string' && !isToken(part))
+  if (bad >= 0) throw new FieldError(`${place}[${bad}]`, `${place}[${bad}] must be a token id or a text.`)
+  return parts as readonly (string | number)[]
 }
 
 // The sampling fields that OpenAI-compatible requests carry, those of vLLM and llama-server among them, and what they mean here.

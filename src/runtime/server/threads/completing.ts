@@ -3,7 +3,8 @@ import { randomBytes } from 'node:crypto'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
 import type { Finish } from '../../engine/engine.js'
-import { refuseHopeless } from '../../engine/model-facts.js'
+import { refuseHopeless, refuseTooMany } from '../../engine/model-facts.js'
+import type { NativeModel } from '../../native/types.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
 import { formIn, leftOut } from './answering.js'
 import { samplingFor, type ServedModel, type ServedEngine } from './models.js'
@@ -31,11 +32,7 @@ export async function complete(
   if (engine.complete === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
   const vocabulary = vocabularyOf(engine)
-  if (typeof prompt === 'string') await refuseHopeless(vocabulary, engine.info.context, [prompt])
-  const tokens =
-    typeof prompt === 'string'
-      ? (await vocabulary.tokenizeAll([prompt], { addSpecial: true, parseSpecial: true }))[0]!
-      : Int32Array.from(prompt)
+  const tokens = await tokensOf(typeof prompt === 'string' ? [prompt] : prompt, vocabulary, engine.info.context)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: model.name })
   try {
@@ -88,6 +85,30 @@ export async function complete(
   } finally {
     recent.keep(engine, tenant, conversation)
   }
+}
+
+/** A text at the beginning brings what the model's texts begin with. @throws KvfoldError context/full */
+async function tokensOf(parts: readonly (string | number)[], vocabulary: NativeModel, cells: number): Promise<Int32Array> {
+  const texts = parts.filter((part) => typeof part === 'string')
+  refuseTooMany(parts.length, cells, 'token ids and texts')
+  await refuseHopeless(vocabulary, cells, texts)
+  const begins = typeof parts[0] === 'string' ? 1 : 0
+  const [first, rest] = [texts.slice(0, begins), texts.slice(begins)]
+  const made = [
+    ...(await vocabulary.tokenizeAll(first, { addSpecial: true, parseSpecial: true })),
+    ...(await vocabulary.tokenizeAll(rest, { parseSpecial: true })),
+  ]
+  const count = made.reduce((sum, each) => sum + each.length, parts.length - texts.length)
+  const tokens = new Int32Array(count)
+  let [at, text] = [0, 0]
+  for (const part of parts)
+    if (typeof part === 'number') tokens[at++] = part
+    else {
+      const own = made[text++]!
+      tokens.set(own, at)
+      at += own.length
+    }
+  return tokens
 }
 
 /** The engine's vocabulary. @throws KvfoldError model/unsupported when it has none here */

@@ -72,6 +72,37 @@ it('says which stop string ended it', async () => {
   expect(free.choices[0]).not.toHaveProperty('stop_reason')
 })
 
+describe('a prompt of texts and token ids', () => {
+  const first = 'The colour of the sky'
+  const second = ' is blue.'
+
+  it('is each text’s own tokens and the ids, in order', async () => {
+    const ids = (await (
+      await fetch(`${served.url}/tokenize`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', authorization: 'Bearer sk-anna' },
+        body: JSON.stringify({ content: second }),
+      })
+    ).json()) as { tokens: number[] }
+    const body = { max_tokens: 4, temperature: 0, echo: true, ...endless }
+    const said = await complete({ ...body, prompt: [first, ...ids.tokens, '', second] })
+    const plain = await complete({ ...body, prompt: first + second })
+    expect(said.choices[0]!.text.startsWith(first + second + second)).toBe(true)
+    expect(said.usage.prompt_tokens).toBe(plain.usage.prompt_tokens + ids.tokens.length)
+  })
+
+  it.each([
+    ['texts', [1, 'one two three '.repeat(200_000)], /characters/],
+    ['parts', [1, ...Array.from({ length: 200_000 }, () => 'x')], /There are 200001 token ids and texts/],
+  ])('that cannot fit for its %s is refused before all of it is tokenized', async (_, prompt, why) => {
+    const answer = await post({ prompt })
+    expect([answer.status, await answer.json()]).toMatchObject([
+      400,
+      { error: { code: 'context_length_exceeded', message: expect.stringMatching(why) as string } },
+    ])
+  })
+})
+
 describe('the cells', () => {
   const text = Array.from({ length: 40 }, (_, index) => `The value of key ${index} is ${index * 7}.`).join(' ')
   const ask = (prompt: string, key?: string) => complete({ prompt, max_tokens: 2, ...endless }, key)

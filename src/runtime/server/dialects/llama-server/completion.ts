@@ -64,10 +64,9 @@ export function addLlamaCompletions(app: App, { service, sampling, exchange }: P
       async (request, reply) => {
         const { body, tenant } = request
         const running = exchange(request, reply)
-        const asks = await running.before(async () => {
-          const prompts = await promptsOf(body.prompt, body.model, service)
-          return asksOf(body, prompts, tenant, sampling, (text) => service.tokenize(body.model, text))
-        })
+        const asks = await running.before(() =>
+          asksOf(body, promptsOf(body.prompt), tenant, sampling, (text) => service.tokenize(body.model, text)),
+        )
         const wish = { body, asks, ignored: ignoredIn(body, LlamaBody) }
         const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
         if (body.stream === true) return running.stream(begin, new LlamaStream(wish), null)

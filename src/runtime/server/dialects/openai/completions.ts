@@ -57,7 +57,7 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
       const { body, tenant } = request
       const running = exchange(request, reply)
       const { asks, before } = await running.before(async () => {
-        const prompts = await promptsOf(body.prompt, body.model, service)
+        const prompts = promptsOf(body.prompt)
         const asks = prompts.flatMap((prompt) => asksOf(body, prompt, tenant, sampling))
         const before = body.echo === true ? await textsOf(prompts, (tokens) => service.detokenize(body.model, tokens)) : []
         return { asks, before }
@@ -79,8 +79,24 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
   )
 }
 
-const textsOf = (prompts: readonly CompletionAsk['prompt'][], detokenize: (tokens: readonly number[]) => Promise<string>) =>
-  Promise.all(prompts.map((prompt) => (typeof prompt === 'string' ? Promise.resolve(prompt) : detokenize(prompt))))
+type Detokenize = (tokens: readonly number[]) => Promise<string>
+
+const textsOf = (prompts: readonly CompletionAsk['prompt'][], detokenize: Detokenize): Promise<readonly string[]> =>
+  Promise.all(prompts.map((prompt) => textOf(typeof prompt === 'string' ? [prompt] : prompt, detokenize)))
+
+/** Tokens that stand together are read together: one of them may be a part of a character. */
+async function textOf(parts: readonly (string | number)[], detokenize: Detokenize): Promise<string> {
+  const runs: (string | number[])[] = []
+  for (const part of parts) {
+    const last = runs.at(-1)
+    if (typeof part === 'string') runs.push(part)
+    else if (Array.isArray(last)) last.push(part)
+    else runs.push([part])
+  }
+  const texts: string[] = []
+  for (const run of runs) texts.push(typeof run === 'string' ? run : await detokenize(run))
+  return texts.join('')
+}
 
 /** One for each of `n`; with a seed each has its own. @throws FieldError */
 function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant: Tenant, defaults: Sampling): CompletionAsk[] {
