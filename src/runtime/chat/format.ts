@@ -9,6 +9,7 @@ import { applyToText, applyToTokens, changesOf, remembered, replacedBy, shifted 
 import { Template } from './jinja/template.js'
 import type { ChatMessage, Edit, TemplateVariables, ToolDefinition } from './message.js'
 import type { LazyGrammar } from './grammar.js'
+import { type CallWriting, forcedGrammar, lazyGrammar } from './made-grammars.js'
 import type { ReplyParser } from './parser.js'
 import { findRewrite, type TemplateRewrite, type Trace } from './rewrite.js'
 import { substitute } from './sampled.js'
@@ -269,6 +270,21 @@ export class ChatFormat {
   /** A fresh parser for one answer; what the prompt before it, by default the generation prompt, has already opened is taken into account. */
   parser(tools: readonly ToolDefinition[] = [], prompt = this.#probe().prompt): ReplyParser {
     return this.syntax.parser(prompt, tools)
+  }
+
+  /** As `callGrammar`; what takes long is done on another thread, and what was made before is kept. */
+  callGrammarElsewhere(tools: readonly ToolDefinition[], single = false): Promise<string | null> {
+    return forcedGrammar(this.#callWriting, tools, single)
+  }
+
+  /** As `lazyCalls`; see `callGrammarElsewhere`. */
+  lazyCallsElsewhere(tools: readonly ToolDefinition[], single = false): Promise<LazyGrammar | null> {
+    return lazyGrammar(this.#callWriting, tools, single)
+  }
+
+  get #callWriting(): CallWriting {
+    const { tools, calls } = this.capabilities
+    return { source: this.template.source, form: { tools, calls }, prompt: this.#probe().prompt }
   }
 
   /** GBNF that forces at least one call of one of the tools, or exactly one when `single`; null when the family has none. */

@@ -11,7 +11,7 @@ import type { ModelInfo, NativeGrammar, NativeModel, SamplerOptions } from '../n
 import type { EngineRequest } from './engine.js'
 import type { JobRequest, JobResult } from './job.js'
 import { KvfoldError } from '../core/errors.js'
-import { jsonSchemaGrammar } from '../chat/grammar.js'
+import { grammarOfSchema } from '../chat/made-grammars.js'
 
 /**
  * Tokens behind a client's edit from which on it pays to keep their cells, which carry the trace of what is hidden. Fewer are computed: that takes about as
@@ -154,11 +154,12 @@ export const wholeOf = ({ text, tokens }: JobResult, beginning: AnswerBeginning 
     : { text: beginning.text + text, tokens: Int32Array.from([...beginning.tokens, ...tokens]) }
 
 type HeldForm = Pick<SamplerOptions, 'lazy'> & { readonly grammar?: string }
+type Held = HeldForm & Pick<SamplerOptions, 'budget'>
 
-/** The form as a sampler takes it. @throws KvfoldError engine/bad-grammar for a schema that is none or cannot be converted */
-export function formGrammar({ grammar, schema, loose = false }: AnswerForm): HeldForm {
+/** The form as a sampler takes it; at once where no schema is read. @throws KvfoldError engine/bad-grammar for a schema that is none or cannot be converted */
+export function formGrammar({ grammar, schema, loose = false }: AnswerForm): HeldForm | Promise<HeldForm> {
   refuseTwoForms({ grammar, schema })
-  if (schema !== undefined) return { grammar: jsonSchemaGrammar(schema, loose ? () => undefined : undefined) }
+  if (schema !== undefined) return grammarOfSchema(schema, loose).then((made) => ({ grammar: made.grammar }))
   return grammar === undefined ? {} : { grammar }
 }
 
@@ -172,19 +173,27 @@ function callableTools({ tools = [], unlisted = [] }: Pick<EngineRequest, 'tools
  * begins, so that no other call can be made.
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request where the template's way to write calls cannot be forced
  */
-function grammarOf(format: ChatFormat, request: EngineRequest): HeldForm {
-  const { grammar, schema, toolChoice = 'auto', callable, endsWith = () => false } = request
+function grammarOf(format: ChatFormat, request: EngineRequest): HeldForm | Promise<HeldForm> {
+  const { grammar, schema, toolChoice = 'auto' } = request
   const tools = callableTools(request)
   if (grammar !== undefined || schema !== undefined) return formGrammar(request)
   if (tools.length === 0 && toolChoice !== 'required') return {}
+  return callsOf(format, tools, request)
+}
+
+async function callsOf(
+  format: ChatFormat,
+  tools: readonly ToolDefinition[],
+  { toolChoice = 'auto', callable, endsWith = () => false }: EngineRequest,
+): Promise<HeldForm> {
   const allowed = toolChoice === 'none' ? [] : tools.filter(({ name }) => callable?.includes(name) ?? true)
   const isSingle = allowed.every(endsWith)
   if (toolChoice !== 'required') {
-    const lazy = format.lazyCalls(allowed, isSingle)
+    const lazy = await format.lazyCallsElsewhere(allowed, isSingle)
     if (lazy === null) return {}
     return lazy.triggers.length === 0 ? { grammar: lazy.grammar } : { grammar: lazy.grammar, lazy }
   }
-  const calls = format.callGrammar(allowed, isSingle)
+  const calls = await format.callGrammarElsewhere(allowed, isSingle)
   if (calls === null)
     throw new KvfoldError(
       'engine/bad-request',
@@ -194,17 +203,15 @@ function grammarOf(format: ChatFormat, request: EngineRequest): HeldForm {
 }
 
 /**
- * What a request holds its answer to: its form or its calls, and how long it may reason, where the template's reasoning can be told.
+ * What a request holds its answer to: its form or its calls, and how long it may reason, where the template's reasoning can be told. At once where no
+ * schema is read.
  * @throws KvfoldError as `grammarOf`
  */
-export const heldTo = (
-  format: ChatFormat,
-  model: NativeModel,
-  request: EngineRequest,
-): HeldForm & Pick<SamplerOptions, 'budget'> => ({
-  ...grammarOf(format, request),
-  ...budgetOf(format, model, request),
-})
+export const heldTo = (format: ChatFormat, model: NativeModel, request: EngineRequest): Held | Promise<Held> => {
+  const form = grammarOf(format, request)
+  const budget = budgetOf(format, model, request)
+  return form instanceof Promise ? form.then((made) => ({ ...made, ...budget })) : { ...form, ...budget }
+}
 
 /**
  * A grammar, compiled off the event loop.

@@ -206,7 +206,8 @@ export class LlamaEngine implements Engine {
     const { tokens, origin, sampling, grammar, schema, loose, tenant, ...rest } = request
     this.#refuseDisposed()
     refuseForeign(tokens, this.model.info)
-    const form = formGrammar({ grammar, schema, loose })
+    const made = formGrammar({ grammar, schema, loose })
+    const form = made instanceof Promise ? await made : made
     const held = form.grammar === undefined ? {} : { grammar: await compiled(this.model, form.grammar, request.signal) }
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
     return this.#submit({
@@ -340,7 +341,8 @@ export class LlamaEngine implements Engine {
     const messages = this.#ownAnswers.of(request.messages)
     refuseBadForm(request)
     // Before anything is rendered: from there to the scheduler nothing may come between.
-    const { grammar, ...rest } = heldTo(format, this.model, request)
+    const made = heldTo(format, this.model, request)
+    const { grammar, ...rest } = made instanceof Promise ? await made : made
     const held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
     if (edits.some(({ forget }) => forget)) this.forget(shadowOf(request.conversation))
     const shown = { messages, tools, edits, continues }

@@ -272,7 +272,7 @@ export class ThreadService implements Service {
   }
 
   async #ask(ask: Ask, emit: (event: AskEvent) => void): Promise<Answer> {
-    checkAsk(ask)
+    const leftOut = await checkAsk(ask)
     return this.#run(ask, emit, async ({ model, engine, signal, waited }) => {
       const { tenant, messages, thread, appended, beginning, tools } = ask
       refuseUnfoldable(messages, engine.info.context, engine.model?.info ?? null)
@@ -290,7 +290,7 @@ export class ThreadService implements Service {
         const save = () => taken.thread.alone(() => this.#manager.save(taken.thread, 'message'))
         const { operatorTools = null } = this.options
         try {
-          const done = await answer({ ask, taken, engine, defaults: this.#defaults, operatorTools, signal, emit, save })
+          const done = await answer({ ask, taken, engine, defaults: this.#defaults, operatorTools, signal, emit, leftOut, save })
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           return { ...done, waited }
         } catch (error) {

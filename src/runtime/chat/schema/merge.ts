@@ -28,6 +28,22 @@ const REMARKS = new Set([
 /** Steps that one schema may take: a tenth of a second or two. One with a thousand properties takes some ten thousand. */
 export const MOST_WORK = 200_000
 
+/** A schema takes more steps than `within` allows. */
+export class TooMuchHere extends Error {}
+
+/** Steps that may still be taken; null: `Work` alone says. */
+let allowance: number | null = null
+
+/** Does what takes at most so many steps. @throws TooMuchHere when it takes more, or may take long in one */
+export function within<T>(steps: number, work: () => T): T {
+  allowance = steps
+  try {
+    return work()
+  } finally {
+    allowance = null
+  }
+}
+
 /** How much work may go into a schema. */
 export class Work {
   #spent = 0
@@ -50,6 +66,7 @@ export class Work {
   spend(steps: number, path: string): void {
     this.#spent += steps
     if (this.of !== null) this.of.#spent += steps
+    if (allowance !== null && (allowance -= steps) < 0) throw new TooMuchHere()
     if (this.#spent > this.most)
       refuse(
         'multiplies to more than a grammar can hold; ask for fewer or shorter repetitions, and let fewer definitions, allOf and anyOf name each other',
@@ -96,6 +113,7 @@ const judging = new Script('judge()')
 export function satisfying<T>(schema: AnySchema, values: readonly T[], path: string): readonly T[] {
   const judge = () => values.filter((value) => satisfies(schema, value))
   if (!JSON.stringify(schema).includes('attern')) return judge()
+  if (allowance !== null) throw new TooMuchHere()
   room['judge'] = judge
   try {
     return judging.runInContext(room, { timeout: LONGEST_MATCH }) as readonly T[]

@@ -39,7 +39,7 @@ const reasonings: readonly ReasoningTags[] = [
 ]
 
 /** Where we describe the tools ourselves, or write calls for lack of any other way, it is in Hermes syntax. */
-export function detectSyntax(source: string, capabilities: TemplateForm): ToolSyntax {
+export function detectSyntax(source: string, capabilities: Pick<TemplateForm, 'tools' | 'calls'>): ToolSyntax {
   const tags = reasonings.find(({ open, close }) => source.includes(open) && source.includes(close)) ?? null
   const found = families.find(([, markers]) => markers.every((marker) => source.includes(marker)))
   const family = capabilities.tools === 'described' ? hermes : (found?.[0] ?? (capabilities.calls === 'text' ? hermes : none))

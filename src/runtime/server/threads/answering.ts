@@ -4,7 +4,8 @@ import type { MemToolMode } from '../../agents/memtool-asides.js'
 import { type LoadedTools, Toolbox } from '../../agents/toolbox.js'
 import { Turn, type TurnOutcome } from '../../agents/tool-loop.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
-import { anyObject, jsonSchemaGrammar, leftOutOfTools } from '../../chat/grammar.js'
+import { anyObject } from '../../chat/grammar.js'
+import { grammarOfSchema, leftOutByCalls } from '../../chat/made-grammars.js'
 import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../../chat/message.js'
 import { contextTools } from '../../context/tools.js'
 import type { ContractChoice } from '../../core/contract.js'
@@ -64,14 +65,20 @@ export interface AnsweringOptions {
   readonly operatorTools: OperatorTools | null
   readonly signal: AbortSignal
   readonly emit: (event: AskEvent) => void
+  /** What `checkAsk` gave. */
+  readonly leftOut: readonly string[]
   /** Makes what is new in the thread last. */
   readonly save: () => Promise<void>
 }
 
-/** Before anything is taken or changed. @throws KvfoldError engine/bad-request when the ask contradicts itself */
-export function checkAsk({ acm, format, toolChoice, tools: shown, deferred, messages, beginning }: Ask): void {
+/**
+ * Before anything is taken or changed. Gives the places in schemas that the answer is not held to (`leftOut`).
+ * @throws KvfoldError engine/bad-request when the ask contradicts itself
+ */
+export async function checkAsk(ask: Ask): Promise<readonly string[]> {
+  const { acm, format, toolChoice, tools: shown, deferred, messages, beginning } = ask
   const tools = [...shown, ...(deferred?.tools ?? [])]
-  leftOut(format, tools)
+  const left = await leftOut(format, tools)
   const bad = (message: string) => new KvfoldError('engine/bad-request', message)
   if (messages.length === 0) throw bad('There are no messages; give at least one.')
   const forced = typeof toolChoice === 'object' || toolChoice === 'required'
@@ -85,6 +92,7 @@ export function checkAsk({ acm, format, toolChoice, tools: shown, deferred, mess
     throw bad('With acm: memtool a call of one tool cannot be forced: the model has the tools that it found. Ask with acm: off.')
   if (typeof toolChoice === 'object' && !tools.some(({ name }) => name === toolChoice.name))
     throw bad(`The tool ${JSON.stringify(toolChoice.name)} is required and not among the tools.`)
+  return left
 }
 
 /**
@@ -252,7 +260,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     ...(ask.logprobs === undefined ? {} : { logprobs: report.logprobs }),
     contextCalls: outcome.calls,
     ...(sampling === undefined ? {} : { sampling }),
-    unread: [...unreadOf(ask, engine), ...leftOut(ask.format, [...ask.tools, ...(ask.deferred?.tools ?? [])])],
+    unread: [...unreadOf(ask, engine), ...options.leftOut],
   }
 }
 
@@ -321,11 +329,10 @@ function lostOf({ left }: TakenThread, { steps }: TurnOutcome): Lost | null {
  * Where in a loose format and in tools that are not strict something is that answers and calls are not held to.
  * @throws KvfoldError engine/bad-grammar for what must be kept and cannot be
  */
-export function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): readonly string[] {
-  const places = new Set<string>()
-  if (format?.kind === 'schema')
-    jsonSchemaGrammar(format.schema, format.loose === true ? (place) => places.add(`format: ${place}`) : undefined)
-  const all = [...places, ...leftOutOfTools(tools)]
+export async function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): Promise<readonly string[]> {
+  const form = format?.kind === 'schema' ? await grammarOfSchema(format.schema, format.loose === true) : { leftOut: [] }
+  const calls = tools.length === 0 ? [] : await leftOutByCalls(tools)
+  const all = [...form.leftOut.map((place) => `format: ${place}`), ...calls]
   const told = all.slice(0, MOST_TOLD)
   return told.length === all.length ? told : [...told, `and ${all.length - told.length} more places in schemas`]
 }

@@ -32,6 +32,7 @@ export async function complete(
   if (engine.complete === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
   const vocabulary = vocabularyOf(engine)
+  const unread = await leftOut(format, [])
   const tokens = await tokensOf(typeof prompt === 'string' ? [prompt] : prompt, vocabulary, engine.info.context)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: model.name })
@@ -75,7 +76,7 @@ export async function complete(
       ledger: result.ledger,
       ...(sampling === undefined ? {} : { sampling }),
       timing: result.timing,
-      unread: leftOut(format, []),
+      unread,
       waited,
       ...(logprobs === undefined ? {} : { logprobs: result.logprobs }),
       ...(result.promptLogprobs === undefined
