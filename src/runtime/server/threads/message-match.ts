@@ -1,6 +1,7 @@
 /** Owns when two messages are the same to the server, and how much of a request a thread already has. */
 import { createHash, type Hash, hash } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
+import { weightOf } from '../../core/json.js'
 import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { comparable, writeJson, writtenEntries } from '../../core/written-json.js'
 
@@ -74,7 +75,8 @@ function* chainSteps(messages: readonly ChatMessage[]): Steps<Chain> {
 
 /** Works out the keys and links of a request's messages in turns of the event loop, where they are many or long. What asks for them next finds them. */
 export async function identified(messages: readonly ChatMessage[]): Promise<void> {
-  const size = messages.reduce((sum, { content }) => sum + content.length, 100 * messages.length)
+  let size = 100 * messages.length
+  for (const { content, toolCalls = [] } of messages) if (size <= AT_ONCE) size += content.length + weightOf(toolCalls, AT_ONCE)
   if (size <= AT_ONCE) return
   await inTurns(chainSteps(messages))
   await inTurns(keySteps(messages))

@@ -10,7 +10,7 @@ import type { AnswerFormat, Ask, Tenant, UnsupportedParts } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { given, isRecord } from '../../../core/json.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
-import { checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
+import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 
 const TEXT = { text: 'text' } as const
 
@@ -126,7 +126,7 @@ function assistantMessages(
         const [id, name, input] = [stringOf(block, 'id', at), stringOf(block, 'name', at), block['input'] ?? {}]
         if (!isRecord(input)) throw new FieldError(`${at}.input`, `${at}.input must be an object.`)
         names.set(id, name)
-        toolCalls.push({ id, name, arguments: input })
+        toolCalls.push(callOf(id, name, block, input))
         break
       }
       case 'tool_search_tool_result': {

@@ -6,7 +6,7 @@ import type { Answer, AskEvent, ToolSearchResult, Usage } from '../../ask.js'
 import { type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
-import { argumentsOf, restOf } from '../tools.js'
+import { argumentsAhead, argumentsOf, restOf } from '../tools.js'
 import { afterBreakpoint, clearingOf, managed } from './context-management.js'
 import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
 import { searchTools } from '../../threads/server-tools.js'
@@ -21,6 +21,7 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
     {
       schema: { summary: 'Message (Anthropic)', tags: ['anthropic'], body: MessagesBody, response: { 200: ANSWER, ...ERRORS } },
       preValidation: nullsDownTo(NULLS),
+      preHandler: argumentsAhead,
     },
     async (request, reply) => {
       const { body, tenant } = request
@@ -46,6 +47,7 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
         response: { 200: ANSWER, ...ERRORS },
       },
       preValidation: nullsDownTo(NULLS),
+      preHandler: argumentsAhead,
     },
     (request, reply) => {
       const { body } = request

@@ -5,6 +5,7 @@ import type { Service } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { LARGEST_TOKEN, nullsDownTo, samplingSettings } from '../fields.js'
 import { chatAsk, ChatBody } from '../openai/chat.js'
+import { argumentsAhead } from '../tools.js'
 import { KvfoldError } from '../../../core/errors.js'
 import { FieldError } from '../../problem.js'
 
@@ -40,6 +41,7 @@ export function addProps(app: App, { service, sampling, unsupportedParts, exchan
     {
       schema: { ...described('The prompt that messages become'), body: ChatBody },
       preValidation: nullsDownTo(NULLS),
+      preHandler: argumentsAhead,
     },
     (request, reply) => {
       const { model, messages, tools, template } = chatAsk(request.body, request.tenant, sampling, unsupportedParts)

@@ -21,7 +21,7 @@ import type { ModelStatus } from '../../threads/status.js'
 import { nullsDownTo, placeholderOf, samplingOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
-import { checkTools, NO_PARAMETERS } from '../tools.js'
+import { argumentsAhead, callOf, checkTools, NO_PARAMETERS } from '../tools.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 
 const NULLS = 4
@@ -42,7 +42,11 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
 
   app.post(
     '/api/chat',
-    { schema: { ...described('Chat (Ollama)'), body: OllamaChatBody }, preValidation: nullsDownTo(NULLS, ['format']) },
+    {
+      schema: { ...described('Chat (Ollama)'), body: OllamaChatBody },
+      preValidation: nullsDownTo(NULLS, ['format']),
+      preHandler: argumentsAhead,
+    },
     async (request, reply) => {
       const body = named(request.body)
       // Without messages it only has the model loaded.
@@ -284,9 +288,9 @@ function messagesOf(messages: OllamaChat['messages'], unsupportedParts: Unsuppor
       return { message: { role, content, toolCallId: id, ...given({ name }) }, place: `${place}.tool_call_id` }
     }
     if (role !== 'assistant') return { message: { role, content }, place }
-    const toolCalls = calls.map(({ id = `call_${made++}`, function: { name, arguments: args = {} } }) => ({
-      ...{ id, name, arguments: args },
-    }))
+    const toolCalls = calls.map(({ id = `call_${made++}`, function: called }) =>
+      callOf(id, called.name, called, called.arguments ?? {}),
+    )
     open.add(toolCalls)
     return { message: { role, content, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }, place }
   })

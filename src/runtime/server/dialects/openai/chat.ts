@@ -21,7 +21,7 @@ import {
 } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
-import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
+import { argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
 
@@ -34,6 +34,7 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
     {
       schema: { summary: 'Chat completion (OpenAI)', tags: ['openai'], body: ChatBody, response: { 200: ANSWER, ...ERRORS } },
       preValidation: nullsDownTo(NULLS, WITH_NULLS),
+      preHandler: argumentsAhead,
     },
     async (request, reply) => {
       const { body, tenant } = request
@@ -173,7 +174,7 @@ function messageOf(
       return { role, content: text, toolCallId: answered, ...given({ name }) }
     }
     case 'assistant': {
-      const toolCalls = calls.map(({ id, function: { name, arguments: args } }) => callOf(id, name, args))
+      const toolCalls = calls.map(({ id, function: called }) => callOf(id, called.name, called, called.arguments))
       for (const { id, name } of toolCalls) names.set(id, name)
       const reasoning = message.reasoning_content ?? message.reasoning
       return { role, content: text, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }

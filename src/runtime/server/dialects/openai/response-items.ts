@@ -121,7 +121,7 @@ function callIn(item: Readonly<Record<string, unknown>>, place: string): ToolCal
   }
   const name = flatName(stringOf(item, 'name', place), item['namespace'])
   if (item['type'] === 'custom_tool_call') return { id, name, arguments: { input: stringOf(item, 'input', place) } }
-  return callOf(id, name, stringOf(item, 'arguments', place))
+  return callOf(id, name, item, stringOf(item, 'arguments', place))
 }
 
 function roleOf(role: unknown, place: string): 'system' | 'user' | 'assistant' {

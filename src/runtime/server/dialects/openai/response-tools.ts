@@ -231,7 +231,7 @@ const outputItem = (id: string, { call }: ToolSearchResult, tools: readonly unkn
 export function searchCall(item: ToolFields, place: string): ToolCall {
   const { arguments: given, execution } = item
   const name = execution === 'client' ? CLIENT_SEARCH : SERVER_SEARCH
-  if (typeof given === 'string') return callOf(idIn(item), name, given)
+  if (typeof given === 'string') return callOf(idIn(item), name, item, given)
   if (!isRecord(given ?? {})) throw new FieldError(`${place}.arguments`, `${place}.arguments must be an object.`)
   return { id: idIn(item), name, arguments: (given ?? {}) as ToolFields }
 }

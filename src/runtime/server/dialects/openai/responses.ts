@@ -14,7 +14,7 @@ import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Service, Tenant, UnsupportedParts } from '../../ask.js'
 import { kvfoldOf } from '../kvfold-field.js'
 import { resultsInOrder } from '../results.js'
-import { checkChoice } from '../tools.js'
+import { argumentsAhead, checkChoice } from '../tools.js'
 
 const NULLS = 3
 
@@ -30,6 +30,7 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
     {
       schema: { summary: 'Response (OpenAI)', tags: ['openai'], body: ResponseBody, response: { 200: ANSWER, ...ERRORS } },
       preValidation: nullsDownTo(NULLS),
+      preHandler: argumentsAhead,
     },
     async (request, reply) => {
       const { body, tenant } = request
