@@ -150,6 +150,7 @@ const OTHERS: readonly (readonly [path: string, param: string, body: object])[] 
   ['/completion', 'n_predict', { prompt: 'x', n_predict: 0 }],
   ['/completion', 'logit_bias', { prompt: 'x', logit_bias: [['a', true]] }],
   ['/completion', 'stream', { prompt: ['x', 'y'], stream: true }],
+  ['/completion', 'logit_bias', { prompt: 'x', logit_bias: [['x'.repeat(65_537), 1]] }],
   ['/completion', 'prompt.multimodal_data', { prompt: { prompt_string: 'x', multimodal_data: [] } }],
   ['/v1/completions', 'suffix', { prompt: 'x', suffix: 'y' }],
   ['/v1/completions', 'best_of', { prompt: 'x', best_of: 3 }],

@@ -107,9 +107,22 @@ async function asksOf(
   }))
 }
 
+/** Pairs of `logit_bias`, and characters of the texts in them. */
+const MOST_BIASES = 65_536
+/** A token id as a text. */
+const ID = /^\d{1,9}$/
+
 /** Pairs of a token id or a text and a number or false; a text stands for all of its tokens. @throws FieldError */
 async function biasOf(bias: unknown, tokenize: Tokenize): Promise<NonNullable<Sampling['logitBias']>> {
   const pairs = Array.isArray(bias) ? (bias as readonly unknown[]) : Object.entries(bias as object)
+  if (pairs.length > MOST_BIASES)
+    throw new FieldError('logit_bias', `logit_bias has ${pairs.length} pairs; send ${MOST_BIASES} at most.`)
+  const texts = pairs.flatMap((pair) =>
+    Array.isArray(pair) && typeof pair[0] === 'string' && !ID.test(pair[0]) ? [pair[0]] : [],
+  )
+  const size = texts.reduce((sum, text) => sum + text.length, 0)
+  if (size > MOST_BIASES)
+    throw new FieldError('logit_bias', `logit_bias has texts of ${size} characters; send ${MOST_BIASES} at most.`)
   const all = pairs.map(async (pair) => {
     const [of, added] = Array.isArray(pair) ? (pair as readonly unknown[]) : []
     const amount = added === false ? -Infinity : added
@@ -117,7 +130,7 @@ async function biasOf(bias: unknown, tokenize: Tokenize): Promise<NonNullable<Sa
       throw new FieldError('logit_bias', 'logit_bias must be pairs of a token id or a text and a number, or false for never.')
     if (typeof of === 'number' && Number.isInteger(of) && of >= 0) return [{ token: of, bias: amount }]
     if (typeof of !== 'string') throw new FieldError('logit_bias', 'logit_bias: a pair begins with a token id or a text.')
-    const tokens = /^\d{1,9}$/.test(of) ? [Number(of)] : Array.from(await tokenize(of))
+    const tokens = ID.test(of) ? [Number(of)] : Array.from(await tokenize(of))
     return tokens.map((token) => ({ token, bias: amount }))
   })
   return (await Promise.all(all)).flat()
