@@ -1,11 +1,7 @@
 /** What clients send never holds the server's event loop for long: streams of others go on meanwhile. */
-import { spawn, type ChildProcess } from 'node:child_process'
-import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { KVFOLD } from '../cli/support/process.js'
+import { serverProcess, type ServerProcess } from './support/process.js'
 import { endless } from './support/serving.js'
-
-const ROOT = join(import.meta.dirname, '../../..')
 
 /**
  * Milliseconds of the main thread's own time between two turns of the loop, so that other work of the machine does not count: nearly all turns, and
@@ -40,6 +36,23 @@ const messages = (count: number, say = (index: number) => `Message ${index} says
 const chat = (fields: object): string => JSON.stringify({ messages: [user], max_tokens: 1, ...fields })
 const list = (item: string, count: number): string => `[${`${item},`.repeat(count - 1)}${item}]`
 const CHAT = '/v1/chat/completions'
+/** A conversation with a call of these arguments, and its result. */
+const called = (args: string): string =>
+  chat({
+    messages: [
+      user,
+      { role: 'assistant', tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: args } }] },
+      { role: 'tool', tool_call_id: 'c', content: 'Done.' },
+    ],
+  })
+const format = (schema: object): string => chat({ response_format: { type: 'json_schema', json_schema: { schema } } })
+const kinds = (count: number): object => ({
+  oneOf: Array.from({ length: count }, (_, at) => ({
+    type: 'object',
+    properties: { kind: { const: `kind${at}` }, value: { type: 'integer' } },
+    required: ['kind'],
+  })),
+})
 
 const BODIES: readonly (readonly [name: string, path: string, body: () => string, status: number])[] = [
   ['12 MB of text', '/tokenize', () => JSON.stringify({ content: text(12e6) }), 200],
@@ -67,6 +80,31 @@ const BODIES: readonly (readonly [name: string, path: string, body: () => string
     () => chat({ messages: [{ role: 'user', content: [{ type: 'image_url', url: 'A'.repeat(12e6) }] }] }),
     400,
   ],
+  ['a call with 8 MB of text', CHAT, () => called(JSON.stringify({ text: text(8e6) })), 400],
+  ['a call with 8 MB of escapes', CHAT, () => called(JSON.stringify({ text: '\n"'.repeat(2e6) })), 400],
+  [
+    'a call with 400,000 arguments',
+    CHAT,
+    () => called(JSON.stringify(Object.fromEntries(Array.from({ length: 4e5 }, (_, at) => [`key${at}`, at])))),
+    400,
+  ],
+  ['a call with 500,000 long numbers', CHAT, () => called(`{"list":${list('9007199254740993', 5e5)}}`), 400],
+  ['a call with 8,000 long numbers', CHAT, () => called(`{"list":${list('9007199254740993', 8000)}}`), 400],
+  ['a schema of 250 kinds', CHAT, () => format(kinds(250)), 200],
+  ['a schema of 100,000 values', CHAT, () => format({ enum: Array.from({ length: 1e5 }, (_, at) => `value${at}`) }), 400],
+  [
+    '100 tools',
+    CHAT,
+    () =>
+      chat({
+        tools: Array.from({ length: 100 }, (_, at) => ({ type: 'function', function: { name: `f${at}`, parameters: kinds(5) } })),
+      }),
+    200,
+  ],
+  ['8 MB of text and two tokens', '/completion', () => JSON.stringify({ prompt: [1, text(8e6), 2], n_predict: 1 }), 400],
+  ['70,000 biases', '/completion', () => `{"prompt":"x","logit_bias":${list('[1,1]', 70_000)}}`, 400],
+  ['a bias of 8 MB', '/completion', () => JSON.stringify({ prompt: 'x', logit_bias: [[text(8e6), 1]] }), 400],
+  ['a million numbers as 1.0', CHAT, () => chat({ unknown: '' }).replace('""', list('1.0', 1e6)), 400],
   ['12 MB', '/v1/completions', () => JSON.stringify({ prompt: text(12e6), max_tokens: 1 }), 400],
   ['8,001 items', '/v1/responses', () => JSON.stringify({ input: messages(8001) }), 400],
   ['8,001 messages', '/v1/messages', () => chat({ messages: messages(8001) }), 400],
@@ -75,41 +113,29 @@ const BODIES: readonly (readonly [name: string, path: string, body: () => string
 ]
 
 describe.runIf(process.platform === 'linux')('the event loop', () => {
-  let server: ChildProcess
-  let url: string
+  let server: ServerProcess
   let said = ''
 
   beforeAll(async () => {
     const watch = ['--import', `data:text/javascript,${encodeURIComponent(WATCH)}`]
-    const words = 'serve --gpu cpu --store none --port 0 --threads 1 --log-level silent'.split(' ')
-    server = spawn(process.execPath, [...watch, ...KVFOLD, ...words], { cwd: ROOT })
-    server.stderr!.setEncoding('utf8').on('data', (more: string) => (said += more))
-    url = await new Promise<string>((resolve, reject) => {
-      let out = ''
-      server.stdout!.setEncoding('utf8').on('data', (more: string) => {
-        const where = /serves \S+.* at (\S+)\n/.exec((out += more))?.[1]
-        if (where !== undefined) resolve(where)
-      })
-      server.once('close', () => {
-        reject(new Error(`ended: ${out}${said}`))
-      })
-    })
+    server = await serverProcess(['--store', 'none', '--log-level', 'silent'], watch)
+    server.child.stderr.on('data', (more: string) => (said += more))
   })
-  afterAll(() => server.kill('SIGKILL'))
+  afterAll(() => server.kill())
 
   /** The longest turns since it was asked last, longest first. */
   async function turns(): Promise<readonly number[]> {
     const before = said.length
-    server.kill('SIGUSR2')
+    server.child.kill('SIGUSR2')
     for (;;) {
       const told = /turns (\[.*\]) of \d+\n/.exec(said.slice(before))?.[1]
       if (told !== undefined) return JSON.parse(told) as number[]
-      await new Promise((resolve) => server.stderr!.once('data', resolve))
+      await new Promise((resolve) => server.child.stderr.once('data', resolve))
     }
   }
 
   const post = (path: string, body: string, signal?: AbortSignal) =>
-    fetch(url + path, {
+    fetch(server.url + path, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
       body,

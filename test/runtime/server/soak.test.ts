@@ -1,12 +1,11 @@
 /** A server that runs for long: each conversation stays, and what they cost in memory is bounded and known. */
-import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { KVFOLD } from '../cli/support/process.js'
 import { tinyModel } from '../../support/models.js'
+import { serverProcess, type ServerProcess } from './support/process.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 const CONVERSATIONS = LONG ? 5000 : 300
@@ -18,59 +17,30 @@ const EACH = 32_000
 const OTHERWISE = 64 * 2 ** 20
 
 let folder: string
-let child: ChildProcess | null = null
+let server: ServerProcess | null = null
 
 beforeAll(() => {
   folder = mkdtempSync(join(tmpdir(), 'kvfold-soak-'))
 })
 afterAll(async () => {
-  if (child !== null) {
-    child.kill('SIGKILL')
-    if (child.exitCode === null && child.signalCode === null) await once(child, 'close')
-  }
+  await server?.kill()
   rmSync(folder, { recursive: true })
 })
 
 /** On SIGUSR2 the process collects its garbage. */
 const COLLECTS = `data:text/javascript,process.on('SIGUSR2',()=>{gc();gc();process.stderr.write('collected\\n')})`
 
-async function start() {
-  const words = [
-    'serve',
-    '--gpu',
-    'cpu',
-    '--threads',
-    '1',
-    '--model',
-    `tiny=${await tinyModel()}`,
-    '--port',
-    '0',
-    '--trial',
-    'off',
-  ]
-  const more = ['--store', folder, '--log-level', 'error']
-  const started = spawn(process.execPath, ['--expose-gc', '--import', COLLECTS, ...KVFOLD, ...words, ...more], {
-    cwd: join(import.meta.dirname, '../../..'),
-  })
-  child = started
-  let said = ''
-  const url = await new Promise<string>((resolve, reject) => {
-    started.stdout.setEncoding('utf8').on('data', (text: string) => {
-      const [found] = /http:\/\/[\d.:]+/u.exec((said += text)) ?? []
-      if (found !== undefined) resolve(found)
-    })
-    started.once('close', () => {
-      reject(new Error(`ended: ${said}`))
-    })
-  })
-  return { started, url }
-}
+const start = async () =>
+  (server = await serverProcess(
+    ['--model', `tiny=${await tinyModel()}`, '--trial', 'off', '--store', folder, '--log-level', 'error'],
+    ['--expose-gc', '--import', COLLECTS],
+  ))
 
 it(
   `keeps ${CONVERSATIONS} conversations of one key, in memory that is bounded`,
   { timeout: LONG ? 1_500_000 : 240_000 },
   async (context) => {
-    const { started, url } = await start()
+    const { child, url } = await start()
     const post = async (path: string, body: object) => {
       const headers = { 'content-type': 'application/json' }
       const response = await fetch(url + path, { method: 'POST', headers, body: JSON.stringify(body) })
@@ -79,8 +49,8 @@ it(
       return answer
     }
     const memory = async () => {
-      const collected = once(started.stderr, 'data')
-      started.kill('SIGUSR2')
+      const collected = once(child.stderr, 'data')
+      child.kill('SIGUSR2')
       await collected
       const text = await (await fetch(`${url}/metrics`)).text()
       const figure = (name: string) => Number(new RegExp(`^${name} (.*)$`, 'm').exec(text)?.[1])
@@ -89,7 +59,6 @@ it(
         heap: figure('nodejs_heap_size_used_bytes') + figure('nodejs_external_memory_bytes'),
       }
     }
-    started.stderr.setEncoding('utf8').resume()
     const first = await post('/v1/responses', { input: 'What is first?', max_output_tokens: 16 })
     let begun = { resident: 0, heap: 0 }
     const told: string[] = []

@@ -1,18 +1,17 @@
 /** A server whose disk is full, or whose store is taken away: it says so, keeps nothing halfway, and goes on by itself when it can. */
-import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
-import { once } from 'node:events'
+import { spawnSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, renameSync, rmSync, statfsSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { KVFOLD } from '../cli/support/process.js'
+import { serverProcess, type ServerProcess } from '../server/support/process.js'
 import { tinyModel } from '../../support/models.js'
 
 const MIB = 2 ** 20
 
 let folder: string
 let disk: string
-let child: ChildProcess | null = null
+let server: ServerProcess | null = null
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'kvfold-disk-'))
@@ -20,11 +19,8 @@ beforeEach(() => {
   mkdirSync(disk)
 })
 afterEach(async () => {
-  if (child !== null) {
-    child.kill('SIGKILL')
-    if (child.exitCode === null && child.signalCode === null) await once(child, 'close')
-    child = null
-  }
+  await server?.kill()
+  server = null
   spawnSync('umount', [disk])
   rmSync(folder, { recursive: true })
 })
@@ -36,22 +32,8 @@ function mounted(): string | null {
 }
 
 async function start() {
-  const words = ['serve', '--gpu', 'cpu', '--threads', '1', '--model', await tinyModel(), '--port', '0', '--trial', 'off']
-  const started = spawn(process.execPath, [...KVFOLD, ...words, '--store', join(disk, 'store')], {
-    cwd: join(import.meta.dirname, '../../..'),
-    stdio: ['ignore', 'pipe', 'ignore'],
-  })
-  child = started
-  let said = ''
-  const url = await new Promise<string>((resolve, reject) => {
-    started.stdout.setEncoding('utf8').on('data', (text: string) => {
-      const [found] = /http:\/\/[\d.:]+/u.exec((said += text)) ?? []
-      if (found !== undefined) resolve(found)
-    })
-    started.once('close', () => {
-      reject(new Error(`ended: ${said}`))
-    })
-  })
+  server = await serverProcess(['--model', await tinyModel(), '--trial', 'off', '--store', join(disk, 'store')])
+  const { url } = server
   const json = async (path: string, body?: object) => {
     const headers = { 'content-type': 'application/json' }
     const response = await fetch(url + path, body === undefined ? {} : { method: 'POST', headers, body: JSON.stringify(body) })
