@@ -5,9 +5,6 @@ export const commands: Commands = {
   'Talk to a model': {
     demo: async () => (await import('./commands/demo.js')).addDemo,
   },
-  'This machine': {
-    bench: async () => (await import('./commands/bench.js')).addBench,
-  },
   Studies: {
     attention: async () => (await import('./commands/attention.js')).addAttention,
     eval: async () => (await import('./commands/eval.js')).addEval,

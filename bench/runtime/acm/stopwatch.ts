@@ -1,9 +1,9 @@
 /** Owns timing turns on a real engine: a text that is filled in once, and turns that begin with all of it cached. */
-import { invariant, KvfoldError } from '../../runtime/core/errors.js'
-import { conversationId } from '../../runtime/core/ids.js'
-import type { Completion, LlamaEngine } from '../../runtime/engine/llama.js'
-import { medianOf } from '../../runtime/kv/cost-model.js'
-import type { Prompt } from '../../runtime/kv/prompt.js'
+import { invariant, KvfoldError } from '../../../src/runtime/core/errors.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import type { Completion, LlamaEngine } from '../../../src/runtime/engine/llama.js'
+import { medianOf } from '../../../src/runtime/kv/cost-model.js'
+import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { folded, MARKER, open, type Point, randomText, termsOf, type Arm } from './schedule.js'
 
 /** Tokens of the text that were computed after others, and the milliseconds it took. */

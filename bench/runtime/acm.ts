@@ -1,15 +1,27 @@
-/** `kvfold bench acm`: from how many generated tokens on a fold is cheaper than keeping a long context that is all cached. */
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { availableParallelism, cpus, loadavg, platform, release, arch, totalmem, freemem } from 'node:os'
+/**
+ * From how many generated tokens on a fold is cheaper than keeping a long context that is all cached: turns of both kinds are timed through the engine,
+ * beside what the calibrated model expects and what follows for the paper's 85.2K and 20.3K tokens. "Before the fold" is the share of what is still shown
+ * that stands before it: at 0 % `exact` computes all of it again. Ctrl-C ends the study early with what was measured.
+ *
+ * `npm run --silent bench -- acm [--model MODEL] [--threads 1] [--before 8k --after 2k] [--points 4k:1k,2k:500] [--out FOLDER] [--json] [--write NAME]`;
+ * `--help` lists the rest.
+ */
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { freemem } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
-import { InvalidArgumentError, Option, type Command } from 'commander'
-import { KvfoldError } from '../../../runtime/core/errors.js'
-import { LlamaEngine } from '../../../runtime/engine/llama.js'
-import { checkContext, type FoldSizes, foldedLike, type ScheduleLimits, longest, pointsOf } from '../../cost/schedule.js'
-import { cellsFor, machineCosts, study } from '../../cost/study.js'
+import { Command, CommanderError, InvalidArgumentError, Option } from 'commander'
+import { tokens as tokenList } from '../../src/lab/cli/eval/flags.js'
+import { addModelOptions, decimal, integer, type ModelFlags } from '../../src/runtime/cli/options.js'
+import { modelPath, nativeLibrary, optionsOf } from '../../src/runtime/cli/runtime.js'
+import { openShell, type Shell } from '../../src/runtime/cli/shell.js'
+import { printable, type Terminal } from '../../src/runtime/cli/terminal.js'
+import { KvfoldError } from '../../src/runtime/core/errors.js'
+import { LlamaEngine } from '../../src/runtime/engine/llama.js'
+import { duration, percent } from '../../src/runtime/figures/numbers.js'
+import { markdown, terminal } from '../../src/runtime/figures/table.js'
+import type { ModelInfo } from '../../src/runtime/native/types.js'
+import { turnFigure } from './acm/figure.js'
 import {
-  type Circumstances,
   claimLines,
   costReport,
   type CostReport,
@@ -17,17 +29,11 @@ import {
   measuredTable,
   predictedTable,
   rounded,
-} from '../../cost/report.js'
-import type { ClockName } from '../../cost/stopwatch.js'
-import { commitOf } from '../../run/plan.js'
-import type { ModelInfo } from '../../../runtime/native/types.js'
-import { printable, type Terminal } from '../../../runtime/cli/terminal.js'
-import { tokens as tokenList } from '../eval/flags.js'
-import { duration, percent } from '../../../runtime/figures/numbers.js'
-import { addModelOptions, decimal, integer, type ModelFlags } from '../../../runtime/cli/options.js'
-import { modelPath, nativeLibrary, optionsOf } from '../../../runtime/cli/runtime.js'
-import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
-import { markdown, terminal } from '../../../runtime/figures/table.js'
+} from './acm/report.js'
+import { checkContext, type FoldSizes, foldedLike, longest, pointsOf, type ScheduleLimits } from './acm/schedule.js'
+import type { ClockName } from './acm/stopwatch.js'
+import { cellsFor, machineCosts, study } from './acm/study.js'
+import { beginRecord, keep, type Origin } from '../record.js'
 
 interface AcmFlags extends Omit<
   ModelFlags,
@@ -44,10 +50,13 @@ interface AcmFlags extends Omit<
   readonly clock: ClockName
   readonly seed: number
   readonly quick?: true
-  readonly saved?: true
   readonly out?: string
   readonly json?: true
+  readonly write?: string
 }
+
+/** What the study says, and where it comes from. */
+export type AcmRecord = Origin & CostReport & { readonly seconds: number }
 
 /** Of the shared options, those that this command decides itself. */
 const DECIDED = ['--contract', '--context', '--host-cache', '--disk-cache', '--disk-cache-size', '--chat-template']
@@ -60,22 +69,11 @@ const SEQUENCES = 16
 /** Of the free memory, for the cache. */
 const MEMORY = 0.5
 
-const HELP = `
-A turn after an edit can go two ways: keep the long context, all of it cached, or fold it, compute what the contract asks for, and generate
-after less. The study computes a text once, times turns of both kinds through the engine, in turn, and says from how many generated tokens
-on each contract is cheaper; beside it stands what the calibrated model expects, and what follows for the paper's 85.2K and 20.3K tokens.
-"before the fold" is the share of what is still shown that stands before it: 0 % means that exact computes all of it again.
-
-  kvfold bench acm --model qwen3-0.6b.gguf --threads 1 --out acm      as long a context as is done in about 10 minutes
-  kvfold bench acm --before 85.2k --after 20.3k --model ...           the paper's
-  kvfold bench acm --before 8k --after 2k --points 4k:1k,2k:500
-Ctrl-C ends it early with what was measured.`
-
-export function addBench(program: Command, shell: Shell): void {
-  const bench = program.command('bench').description('what context management costs and saves on this machine')
-  const acm = bench
-    .command('acm')
-    .description('from how many generated tokens on a fold beats a long context that is all cached')
+/** `words`: behind the bench's name. */
+export async function acm(words: readonly string[], shell: Shell = openShell()): Promise<void> {
+  const command = new Command('acm')
+    .exitOverride()
+    .configureOutput({ writeErr: shell.notes.write.bind(shell.notes) })
     .option(
       '--before <tokens>',
       "tokens before the fold, such as 8.5k (default: what --minutes allow, at most the paper's)",
@@ -97,28 +95,29 @@ export function addBench(program: Command, shell: Shell): void {
         .default('wall'),
     )
     .option('--seed <number>', 'of the random text', integer(0, 0x7fff_ffff), 1)
-    .addOption(
-      new Option(
-        '--calibration <minutes>',
-        'what the calibration may take, so that it reaches deeper (default: 50 seconds, 8 with --quick)',
-      )
-        .argParser(decimal(0.001, 10_000))
-        .conflicts('saved'),
+    .option(
+      '--calibration <minutes>',
+      'what the calibration may take, so that it reaches deeper (default: 50 seconds, 8 with --quick)',
+      decimal(0.001, 10_000),
     )
     .option('--quick', 'a minute or two, less exact')
-    .option('--saved', 'use the calibration that `kvfold calibrate` kept, instead of a new one')
     .option('--out <folder>', 'writes result.json, tables.md and turns.svg there')
     .option('--json', 'one JSON object: everything that was measured and what follows')
-  addModelOptions(acm)
-  const all = acm.options as unknown[]
-  all.splice(0, all.length, ...acm.options.filter(({ long }) => !DECIDED.includes(long ?? '')))
-  acm.addHelpText('after', HELP).action((flags: AcmFlags) => run(flags, shell))
+    .option('--write <name>', 'keeps that as a record')
+  addModelOptions(command)
+  const all = command.options as unknown[]
+  all.splice(0, all.length, ...command.options.filter(({ long }) => !DECIDED.includes(long ?? '')))
+  try {
+    command.parse(words, { from: 'user' })
+  } catch (error) {
+    if (error instanceof CommanderError && error.exitCode === 0) return
+    throw error
+  }
+  await run(command.opts<AcmFlags>(), words, shell)
 }
 
-async function run(flags: AcmFlags, shell: Shell): Promise<void> {
-  const { out, notes, interrupt } = shell
+async function run(flags: AcmFlags, words: readonly string[], { out, notes, interrupt }: Shell): Promise<void> {
   const begun = performance.now()
-  const load = loadavg()[0]!
   const { rounds, generated, blend, seed, minutes, shares, given } = asked(flags)
   const { clock, quick = false } = flags
   const settings = { ...optionsOf({ ...flags, contract: 'exact', diskCacheSize: 1 }) }
@@ -126,13 +125,13 @@ async function run(flags: AcmFlags, shell: Shell): Promise<void> {
   if (flags.clock === 'cpu' && (settings.threads !== 1 || native.backend.gpu !== 'cpu'))
     throw new KvfoldError('cli/bad-usage', '--clock cpu needs --threads 1, and --gpu cpu where there is another.')
   const path = await modelPath(flags.model, notes, interrupt.signal)
+  const origin = beginRecord(['acm', ...words], path, native.backend.release, settings.threads)
   const progress = new BenchProgress(notes, flags.json === true)
   const trainedOf = ({ trainedContext }: ModelInfo): number | null => (trainedContext > 0 ? trainedContext : null)
   const { info, cost } = await machineCosts(native, path, settings, {
     check: (model) => {
       for (const context of given) checkContext(context, { trained: trainedOf(model), generated })
     },
-    saved: flags.saved === true,
     quick,
     ...(flags.calibration === undefined ? {} : { budget: flags.calibration * 60_000 }),
     signal: interrupt.signal,
@@ -171,8 +170,12 @@ async function run(flags: AcmFlags, shell: Shell): Promise<void> {
     }).finally(() => {
       notes.close()
     })
-    const about = { ...circumstances(shell, load), seconds: Math.round((performance.now() - begun) / 1000) }
-    await show(costReport(about, measured, cost, { points, rounds, generated, blend, seed, clock }), flags, out)
+    const report = costReport(measured, cost, { points, rounds, generated, blend, seed, clock })
+    const of = origin()
+    const seconds = Math.round((performance.now() - begun) / 1000)
+    const record = { ...report, ...of, model: { ...report.model, ...of.model }, seconds }
+    show(record, flags, out)
+    await keep(flags.write, record)
   } finally {
     await engine.dispose()
   }
@@ -194,7 +197,7 @@ function asked({ quick, before, after, points = [], shares, rounds, generate, mi
   }
 }
 
-async function show(report: CostReport, { out: folder, json }: AcmFlags, out: Terminal): Promise<void> {
+function show(report: AcmRecord, { out: folder, json }: AcmFlags, out: Terminal): void {
   const tables = [measuredTable(report), predictedTable(report), extrapolatedTable(report)].filter(
     ({ table }) => table.rows.length > 0,
   )
@@ -210,8 +213,6 @@ async function show(report: CostReport, { out: folder, json }: AcmFlags, out: Te
         '\n',
       ),
     )
-    // What draws takes long to load, and only this needs it.
-    const { turnFigure } = await import('../../cost/figure.js')
     writeFileSync(join(folder, 'turns.svg'), turnFigure(report))
   }
   if (json === true) {
@@ -249,26 +250,6 @@ class BenchProgress {
       this.#told = performance.now()
       this.notes.print(text)
     }
-  }
-}
-
-const ROOT = fileURLToPath(new URL('../../../../', import.meta.url))
-
-function circumstances(shell: Shell, before: number): Omit<Circumstances, 'seconds'> {
-  const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as { readonly version: string }
-  return {
-    command: commandOf(shell),
-    date: new Date().toISOString(),
-    kvfold: version,
-    commit: commitOf(ROOT),
-    machine: {
-      cpu: cpus()[0]?.model.trim() ?? 'unknown',
-      cores: availableParallelism(),
-      memory: totalmem(),
-      os: `${platform()} ${release()} ${arch()}`,
-      node: process.version,
-      load: { before, after: loadavg()[0]! },
-    },
   }
 }
 

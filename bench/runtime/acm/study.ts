@@ -1,11 +1,11 @@
 /** Owns running the study, every task of the schedule on a real engine with the time left, and what follows from the measurements; a run that is stopped hands over what it has. */
-import { type Contract, CONTRACTS } from '../../runtime/core/contract.js'
-import { KvfoldError } from '../../runtime/core/errors.js'
-import { calibrate, type CalibrateOptions, SEQUENCES } from '../../runtime/engine/calibrate.js'
-import { type CalibrationSettings, loadCalibration, measuredOn } from '../../runtime/engine/calibration.js'
-import type { LlamaEngine } from '../../runtime/engine/llama.js'
-import { type CostModel, fitCosts, hostTime, medianOf, type Timed } from '../../runtime/kv/cost-model.js'
-import type { ContextOptions, ModelInfo, Native } from '../../runtime/native/types.js'
+import { type Contract, CONTRACTS } from '../../../src/runtime/core/contract.js'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
+import { calibrate, type CalibrateOptions, SEQUENCES } from '../../../src/runtime/engine/calibrate.js'
+import { type CalibrationSettings, measuredOn } from '../../../src/runtime/engine/calibration.js'
+import type { LlamaEngine } from '../../../src/runtime/engine/llama.js'
+import { type CostModel, fitCosts, hostTime, medianOf, type Timed } from '../../../src/runtime/kv/cost-model.js'
+import type { ContextOptions, ModelInfo, Native } from '../../../src/runtime/native/types.js'
 import { below, cheapest, type CostLine, type TokenRange, winsFrom } from './line.js'
 import { expected, type CostLines, type Point, predictLines, schedule, type TimedTask, type Arm, ARMS } from './schedule.js'
 import { type Fill, Stopwatch, type StopwatchOptions, type TurnTiming } from './stopwatch.js'
@@ -128,7 +128,7 @@ class Clock {
 
 const sum = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0)
 
-// Having a cost model for the study: measured in this very run, or the one that `kvfold calibrate` kept.
+// Having a cost model for the study, measured in this very run.
 
 export interface MachineCosts {
   readonly info: ModelInfo
@@ -140,31 +140,20 @@ const CELLS = 18_432
 
 /**
  * Loads the model for it and gives it back.
- * @param saved take the kept one instead of measuring
  * @param check throws where the model is not fit for the study, before anything is measured
- * @throws KvfoldError cli/bad-usage when none was kept, model/*, memory/*, engine/cancelled
+ * @throws KvfoldError model/*, memory/*, engine/cancelled
  */
 export async function machineCosts(
   native: Native,
   path: string,
   settings: CalibrationSettings & ContextOptions,
-  { saved, check, ...options }: CalibrateOptions & { readonly saved: boolean; readonly check: (info: ModelInfo) => void },
+  { check, ...options }: CalibrateOptions & { readonly check: (info: ModelInfo) => void },
 ): Promise<MachineCosts> {
   const model = await native.loadModel(path, settings.model)
   try {
     const { info } = model
     check(info)
     const subject = { info, settings, backend: native.backend }
-    if (saved) {
-      const kept = await loadCalibration(subject)
-      if (kept.kind === 'found') return { info, cost: kept.model }
-      throw new KvfoldError(
-        'cli/bad-usage',
-        kept.kind === 'refused'
-          ? kept.reason
-          : 'There is no calibration of this model with these options yet: run `kvfold calibrate`.',
-      )
-    }
     const trained = info.trainedContext
     const context = await model.createContext({
       ...settings,

@@ -1,50 +1,50 @@
-/** `kvfold bench acm` on the built-in model: small, so its times say nothing. */
+/** `bench acm` on the built-in model: small, so its times say nothing. */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import type { CostReport } from '../../../src/lab/cost/report.js'
-import { type Given, kvfold, kvfoldHere } from '../../runtime/cli/support/process.js'
+import { acm, type AcmRecord } from '../../bench/runtime/acm.js'
+import { Interrupt } from '../../src/runtime/cli/shell.js'
+import { Terminal, type Output } from '../../src/runtime/cli/terminal.js'
 
-const SMALL = [
-  'bench',
-  'acm',
-  '--quick',
-  '--before',
-  '600',
-  '--after',
-  '150',
-  '--generate',
-  '4',
-  '--clock',
-  'cpu',
-  '--gpu',
-  'cpu',
-]
+const SMALL = ['--quick', '--before', '600', '--after', '150', '--generate', '4', '--clock', 'cpu', '--gpu', 'cpu']
 let folder: string
-let environment: Record<string, string>
-const bench = (words: readonly string[], options: Given = {}) => kvfoldHere(words, { environment, ...options })
 
 beforeAll(() => {
   folder = mkdtempSync(join(tmpdir(), 'kvfold-acm-'))
-  environment = { XDG_CACHE_HOME: folder }
 })
 
 afterAll(() => {
   rmSync(folder, { recursive: true })
 })
 
+/** What the bench prints. `watch` sees every frame of its progress. */
+async function run(words: readonly string[], watch?: (frame: string, interrupt: Interrupt) => void): Promise<string> {
+  let said = ''
+  const interrupt = new Interrupt()
+  const notes: Output = { isTTY: watch !== undefined, columns: 200, write: (text) => watch?.(text, interrupt) }
+  try {
+    await acm(words, {
+      out: new Terminal({ write: (text) => (said += text) }, {}),
+      notes: new Terminal(notes, {}),
+      interrupt,
+      input: Readable.from([]),
+      words: [],
+    })
+    return said
+  } finally {
+    interrupt.release()
+  }
+}
+
 describe('bench acm', () => {
   it('measures, predicts, judges the claim and keeps everything', async () => {
     const out = join(folder, 'acm')
-    const { code, stdout, stderr } = await bench([...SMALL, '--shares', '0,0.5', '--points', '400:100', '--json', '--out', out])
-    expect(stderr).toBe('')
-    expect(code).toBe(0)
-    const report = JSON.parse(stdout) as CostReport
-    expect(report).toMatchObject({ interrupted: false, model: { model: 'kvfold-tiny', threads: 1 } })
-    expect(report.command).toBe(
-      `kvfold ${[...SMALL, '--shares', '0,0.5', '--points', '400:100', '--json', '--out', out].join(' ')}`,
-    )
+    const words = [...SMALL, '--shares', '0,0.5', '--points', '400:100', '--json', '--out', out]
+    const report = JSON.parse(await run(words)) as AcmRecord
+    expect(report).toMatchObject({ interrupted: false, model: { model: 'kvfold-tiny', name: 'kvfold-tiny', threads: 1 } })
+    expect(report.command).toBe(`npm run --silent bench -- acm ${words.join(' ')}`)
     expect(report.measured.map(({ point }) => point)).toEqual([
       { before: 600, after: 150, share: 0 },
       { before: 600, after: 150, share: 0.5 },
@@ -82,22 +82,17 @@ describe('bench acm', () => {
   })
 
   it('calibrates as long as it is told to', async () => {
-    const { code, stdout } = await bench([...SMALL, '--shares', '0', '--rounds', '1', '--calibration', '0.001', '--json'])
-    expect(code).toBe(0)
-    const { calibration } = JSON.parse(stdout) as CostReport
+    const said = await run([...SMALL, '--shares', '0', '--rounds', '1', '--calibration', '0.001', '--json'])
+    const { calibration } = JSON.parse(said) as AcmRecord
     // 60 ms; the 8 s of --quick suffice for 18 folds and restores.
     expect(calibration.books.samples).toBeLessThan(18)
   })
 
   it('can be stopped, and says so', async () => {
-    // Long enough to be in the study on any machine that is not busy.
-    const { code, stderr, stdout } = await kvfold([...SMALL, '--rounds', '500', '--calibration', '0.001'], {
-      environment,
-      interruptAfter: 4_000,
+    const said = await run([...SMALL, '--rounds', '500', '--calibration', '0.001'], (frame, interrupt) => {
+      if (frame.includes('round 2:') && !interrupt.interrupted) interrupt.trigger()
     })
-    expect(code).toBe(130)
-    expect(stderr).toMatch(/interrupted \[engine\/cancelled\]/)
-    if (stdout !== '') expect(stdout).toMatch(/INTERRUPTED/)
+    expect(said).toContain('500 rounds of 4 tokens, INTERRUPTED')
   })
 
   it.each([
@@ -108,14 +103,9 @@ describe('bench acm', () => {
     [['--shares', '0,2'], /number from 0 to 1/],
     [['--calibration', '0'], /number from 0.001 to 10000/],
     [['--calibration', 'long'], /number from 0.001 to 10000/],
-    [['--calibration', '1', '--saved'], /'--calibration <minutes>' cannot be used with option '--saved'/],
-    [['--saved'], /run `kvfold calibrate`/],
     [['--clock', 'cpu', '--threads', '2'], /needs --threads 1/],
     [['--contract', 'splice'], /unknown option/],
   ] as const)('refuses %j', async (words, why) => {
-    const { code, stdout, stderr } = await bench(['bench', 'acm', ...words])
-    expect(stderr).toMatch(why)
-    expect(stdout).toBe('')
-    expect(code).toBe(2)
+    await expect(run(words)).rejects.toThrow(why)
   })
 })

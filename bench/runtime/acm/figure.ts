@@ -1,8 +1,8 @@
 /** Owns the study's figure: a panel a point, seconds of a turn over generated tokens, one line a way, crossings marked. */
 import * as Plot from '@observablehq/plot'
-import { CONTRACTS } from '../../runtime/core/contract.js'
-import { count as tokens } from '../../runtime/figures/numbers.js'
-import { COLOURS, figure, type Panel } from '../figures/figure.js'
+import { CONTRACTS } from '../../../src/runtime/core/contract.js'
+import { count as tokens } from '../../../src/runtime/figures/numbers.js'
+import { COLOURS, figure, type Panel } from '../../../src/lab/figures/figure.js'
 import { total, type CostLine } from './line.js'
 import { type CostReport, paysFrom } from './report.js'
 import { type CostLines, type Point, type Arm, ARMS } from './schedule.js'

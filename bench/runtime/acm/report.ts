@@ -1,8 +1,8 @@
-/** Owns what a study reports: who measured what where, the results rounded, the paper’s sentence judged, in words and tables. Pure. */
-import { CONTRACTS } from '../../runtime/core/contract.js'
-import { count as tokens } from '../../runtime/figures/numbers.js'
-import { left, right, table, type Table } from '../../runtime/figures/table.js'
-import type { CostModel } from '../../runtime/kv/cost-model.js'
+/** Owns what a study reports: the results rounded, the paper’s sentence judged, in words and tables. Pure. */
+import { CONTRACTS } from '../../../src/runtime/core/contract.js'
+import { count as tokens } from '../../../src/runtime/figures/numbers.js'
+import { left, right, table, type Table } from '../../../src/runtime/figures/table.js'
+import type { CostModel } from '../../../src/runtime/kv/cost-model.js'
 import { MOST_TOKENS, type TokenRange } from './line.js'
 import { longer, PAPER, type Point, pointsOf, type Arm } from './schedule.js'
 import type { ClockName } from './stopwatch.js'
@@ -17,27 +17,6 @@ import {
   type Predicted,
   type Spread,
 } from './study.js'
-
-/** Who ran what where; times mean little without it. */
-export interface Circumstances {
-  readonly command: string
-  /** ISO 8601. */
-  readonly date: string
-  readonly kvfold: string
-  /** Null where the source is no checkout; changes beside it are not noticed. */
-  readonly commit: string | null
-  readonly machine: {
-    readonly cpu: string
-    readonly cores: number
-    /** Bytes. */
-    readonly memory: number
-    readonly os: string
-    readonly node: string
-    /** Average of the last minute: what else the machine did. */
-    readonly load: { readonly before: number; readonly after: number }
-  }
-  readonly seconds: number
-}
 
 export interface Settings {
   readonly points: readonly Point[]
@@ -58,7 +37,7 @@ export interface CostClaim {
   readonly predicted: { readonly point: Point; readonly byFit: Pays; readonly byCalibration: Pays } | null
 }
 
-export interface CostReport extends Circumstances {
+export interface CostReport {
   readonly model: CostModel['on']
   readonly settings: Settings
   /** True: it was stopped, and has less rounds or points than asked for. */
@@ -83,7 +62,7 @@ const CLAIM = {
 }
 
 /** `cost`: the calibration. */
-export function costReport(about: Circumstances, measured: Measured, cost: CostModel, settings: Settings): CostReport {
+export function costReport(measured: Measured, cost: CostModel, settings: Settings): CostReport {
   const { points, blend } = settings
   const fit = fitted(measured, cost)
   const results = pointResults(measured, points, cost, blend)
@@ -91,7 +70,6 @@ export function costReport(about: Circumstances, measured: Measured, cost: CostM
   const shares = [...new Set([0, ...points.map(({ share }) => share)])]
   const most = Math.max(...points.map(({ before }) => before))
   return {
-    ...about,
     model: cost.on,
     settings,
     interrupted: !measured.whole,
@@ -120,7 +98,7 @@ function claimOf(results: readonly PointResult[], fit: CostModel, cost: CostMode
 const ratesOf = ({ deepest, prefill, decode, books }: CostModel): Rates => ({ deepest, prefill, decode, books })
 
 /** The same with numbers of at most four digits behind the point: nobody measured more. */
-export const rounded = (report: CostReport): string =>
+export const rounded = (report: object): string =>
   JSON.stringify(
     report,
     (_, value: unknown) =>

@@ -1,7 +1,7 @@
 /** Crossings of cost lines against counting one by one. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { below, cheapest, MOST_TOKENS, total, winsFrom, type CostLine, type TokenRange } from '../../../src/lab/cost/line.js'
+import { below, cheapest, MOST_TOKENS, total, winsFrom, type CostLine, type TokenRange } from '../../../bench/runtime/acm/line.js'
 
 /** Whole numbers, so that sums are exact; growth even, so that its half is whole. */
 const anyLine = fc.record({
