@@ -99,7 +99,7 @@ const surface = {
     ],
     ...['engine', 'llama', 'model-facts', 'reranker', 'sampling-defaults', 'saved-cells', 'tried-models'],
   ],
-  'runtime/store': ['damage', 'manifest', 'page-reader', 'port', 'repair', 'row-kind', 'rows', 'sqlite-store', 'store-file'],
+  'runtime/store': ['check', 'damage', 'manifest', 'port', 'row-kind', 'rows', 'sqlite-store', 'store-file'],
   'runtime/mcp': ['config', 'context-server', 'host'],
   'runtime/server': [
     ...[

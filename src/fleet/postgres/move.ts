@@ -1,17 +1,11 @@
 /** Owns whole stores in PostgreSQL: filling an empty one from elsewhere, all of it or nothing, and reading all of one as it is at one moment. */
 import { isDeepStrictEqual } from 'node:util'
 import { KvfoldError } from '../../runtime/core/errors.js'
-import type { Damage } from '../../runtime/store/damage.js'
+import type { FoundThread } from '../../runtime/store/check.js'
 import type { ThreadCard, ThreadHead, ThreadRecord } from '../../runtime/store/port.js'
 import type { Database } from './database.js'
 import type { RunStatement } from './schema.js'
 import { Damaged, readThread, ThreadWriter } from './thread-rows.js'
-
-/** A thread as it was found: whole, or what is wrong with it. */
-export interface FoundThread extends Pick<ThreadHead, 'tenant' | 'id'> {
-  readonly record: ThreadRecord | null
-  readonly damage: Damage | null
-}
 
 /** Reads all threads, oldest first, and then what else `more` reads of the same moment. */
 export function readAll<T>(

@@ -52,7 +52,7 @@ export const isDatabase = (store: string | undefined): store is string => /^post
 
 /**
  * Null for `none`.
- * @param say is told line by line what is damaged, in a store that is opened and in one that is not
+ * @param say is told line by line what is damaged
  * @param cellFolders where engines save cells: those of deleted conversations go
  * @throws KvfoldError store/*
  */
@@ -95,13 +95,13 @@ export async function openStore(
     const open = damage.filter(({ settled }) => settled !== true)
     for (const line of [...store.notes(), ...damageLines(open)]) say(line)
     if (open.length < damage.length)
-      say(`${damage.length - open.length} threads and responses were left out by an earlier repair`)
+      say(`${damage.length - open.length} threads and responses were left out by an earlier copy of the store`)
     if (open.length > 0) say(REMEDY)
     const savedToday = new SavedToday(join(folder, 'saved-today.json'), () => new Date(clock.now()))
     return { store, responses, savedToday, clock }
   } catch (error) {
     await store?.close()
-    throw await named(error, folder, say)
+    throw withRemedy(error)
   }
 }
 
@@ -122,30 +122,13 @@ export async function openPostgres(
 }
 
 const REMEDY =
-  'kvfold store check says more, kvfold store export writes what can be read, kvfold store repair keeps what is whole; see --help'
+  'kvfold store check names every thread, kvfold store export writes what can be read, kvfold store copy makes a new store of what is whole'
 
-/** The error; of a damaged store, `say` is told which threads are what they were. */
-async function named(error: unknown, folder: string, say: (line: string) => void): Promise<unknown> {
-  if (!(error instanceof KvfoldError) || !['store/damaged', 'store/failed', 'store/unusable'].includes(error.code)) return error
-  const [{ checkThreads, damageOf }, { checkResponses }] = await Promise.all([
-    import('../store/repair.js'),
-    import('../server/responses/sqlite-responses.js'),
-  ])
-  try {
-    const [threads, responses] = [checkThreads(folder, true), checkResponses(folder, true)]
-    const all = threads?.threads ?? []
-    const damage = all.map(damageOf).filter((each) => each !== null)
-    const kept = responses?.whole.length ?? 0
-    threads?.close()
-    // A file of another program, a folder in its place.
-    if (all.length + kept === 0) return error
-    for (const line of damageLines([...damage, ...(responses?.damage ?? [])])) say(line)
-    say(`${all.length - damage.length} of ${all.length} threads can be read as they were`)
-    return new KvfoldError('store/damaged', `${error.message} ${REMEDY}.`, { cause: error })
-  } catch {
-    return error
-  }
-}
+/** The error; of a damaged store it says what to do. */
+const withRemedy = (error: unknown): unknown =>
+  error instanceof KvfoldError && error.code === 'store/damaged'
+    ? new KvfoldError(error.code, `${error.message} ${REMEDY}.`, { cause: error })
+    : error
 
 /** Deletes what becomes too old while the service runs, until it is stopped. */
 export const keepRetention = (

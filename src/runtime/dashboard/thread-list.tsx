@@ -111,7 +111,8 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
             ))}
           </ul>
           <p>
-            <code>kvfold store export</code> writes what can be read, <code>kvfold store repair</code> keeps what is whole.
+            <code>kvfold store export</code> writes what can be read, <code>kvfold store copy</code> makes a new store of what is
+            whole.
           </p>
         </details>
       )}

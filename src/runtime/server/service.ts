@@ -414,5 +414,5 @@ function* piecesInSteps(tokens: ArrayLike<number>, piece: (token: number) => Buf
   return pieces
 }
 
-/** Those that no repair has settled. */
+/** Those that no copy has settled. */
 const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length

@@ -10,20 +10,25 @@ export interface Damage {
   readonly id: string
   /** Without a full stop. */
   readonly what: string
-  /** A repair has said so and left it out: nobody needs to be told again who does not ask for it. */
+  /** A copy of the store has said so and left it out: only a request for it is told again. */
   readonly settled?: true
 }
+
+/** The tenant of threads whose tenant is not known any more. */
+export const UNNAMED = 'somebody'
 
 /** Lines of a report that people read; the rest is a number. */
 const SHOWN = 20
 
-export const damageError = ({ of, kind, id, what }: Damage): KvfoldError =>
-  new KvfoldError(
+export function damageError({ of, kind, id, what }: Damage): KvfoldError {
+  const end = `deleting ${of === 'thread' ? 'it' : 'its thread'} ends this message`
+  return new KvfoldError(
     `store/${kind}-${of}`,
     kind === 'damaged'
-      ? `The ${of} ${id} is damaged in the store: ${what}. It is not shown, so that nobody takes it for what it was; \`kvfold store check\` says more, \`kvfold store export\` writes what can be read of it, \`kvfold store repair\` keeps what is whole.`
-      : `The ${of} ${id} was lost from the store: ${what}. \`kvfold store check\` says more; \`kvfold store repair\` looks for what is left of it.`,
+      ? `The ${of} ${id} is damaged in the store: ${what}. It is not shown, so that nobody takes it for what it was. \`kvfold store export\` writes what can be read of it; ${end}.`
+      : `The ${of} ${id} was lost from the store: ${what}. \`kvfold store check\` looks again; ${end}.`,
   )
+}
 
 /** One line for each, up to a number. */
 export function damageLines(all: readonly Damage[], shown = SHOWN): readonly string[] {
@@ -63,7 +68,7 @@ export const full = (path: string, cause?: unknown): KvfoldError =>
 export function damaged(path: string, what: string, cause?: unknown): KvfoldError {
   return new KvfoldError(
     'store/damaged',
-    `The store ${path} is damaged: ${what}. It was left as it is: put a copy of it back, or move it and its -wal file away to begin with an empty store.`,
+    `The store ${path} is damaged: ${what}. It was left as it is: put a backup of it back, or move it and its -wal file away to begin with an empty store.`,
     cause === undefined ? {} : { cause },
   )
 }

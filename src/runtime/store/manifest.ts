@@ -12,6 +12,7 @@ import {
 } from 'node:fs'
 import { dirname } from 'node:path'
 import { crc32 } from 'node:zlib'
+import type { Damage } from './damage.js'
 import { syncFolder } from './store-file.js'
 
 /** What was acknowledged last of something in the store. */
@@ -26,7 +27,7 @@ export interface Listed {
   readonly used: number
   /** What it belongs to, if it goes with that. */
   readonly of?: string
-  /** Why a repair has left it out. */
+  /** Why a copy of the store, or a repair by an earlier version, has left it out. */
   readonly dropped?: string
 }
 
@@ -153,3 +154,18 @@ function lineOf(text: string): ManifestLine | null {
 }
 
 export const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
+
+// What the list says of the store.
+
+/** What is wrong with something that reads as after its `revision`-th change, with this checksum; null: it is what was acknowledged last, or newer. */
+export function behind(listed: Listed, revision: number, sum: number): string | null {
+  if (revision < listed.revision) return `it is as it was after ${revision} of ${listed.revision} changes`
+  return revision === listed.revision && sum !== listed.sum ? 'it is not what was acknowledged' : null
+}
+
+/** Of something that is not there. @param what has become of it, if that is known and no earlier copy has left it out */
+export const lost = (of: Damage['of'], { tenant, id, revision, dropped }: Listed, what?: string): Damage => ({
+  ...{ of, kind: 'lost', tenant, id },
+  what: dropped ?? what ?? `after ${revision} changes there is nothing left of it`,
+  ...(dropped === undefined ? {} : { settled: true }),
+})

@@ -6,7 +6,7 @@ import { invariant, KvfoldError } from '../core/errors.js'
 import { readJson, writeJson } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead, ThreadRecord } from './port.js'
-import { rowKind, type RowKind, type StoredValue } from './row-kind.js'
+import { rowKind, type RowKind, type StoredRow, type StoredValue } from './row-kind.js'
 import type { StoreFile } from './store-file.js'
 
 /** Half a surrogate pair cannot be written to SQLite; JSON escapes it. */
@@ -127,12 +127,22 @@ const tokensOf = (bytes: Uint8Array | null): Int32Array => new Int32Array(new Ui
 
 export type PartRow<K extends PartTable> = (typeof PARTS)[K] extends RowKind<infer T> ? T : never
 
+/** What is wrong with a thread of which SQLite cannot read the rows. */
+export const UNREADABLE = 'the part of the file that it is in cannot be read'
+
 /** Ends the reading of a thread; never leaves `ThreadRows.read`. */
 class DamagedRows extends Error {}
 
+/** The rows of a thread in a table, by place. @throws KvfoldError store/damaged, store/failed */
+export type PartRows = (table: PartTable, thread: number) => Iterable<StoredRow>
+
 /** All that writes wants to be within a transaction of the file. */
 export class ThreadRows {
-  constructor(private readonly file: StoreFile) {}
+  constructor(
+    private readonly file: StoreFile,
+    private readonly partRows: PartRows = (table, thread) =>
+      file.rows(`SELECT place, ${PARTS[table].selected} FROM ${table} WHERE thread = ? ORDER BY place`, thread),
+  ) {}
 
   /** Writes new parts behind those that are there; says the digest with them. */
   added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly PartRow<T>[] }): ThreadDigest {
@@ -180,9 +190,36 @@ export class ThreadRows {
     } catch (error) {
       if (error instanceof DamagedRows) return { damage: error.message }
       // A file that was too long to be checked as a whole.
-      if (error instanceof KvfoldError && error.code === 'store/damaged')
-        return { damage: 'the part of the file that it is in cannot be read' }
+      if (error instanceof KvfoldError && error.code === 'store/damaged') return { damage: UNREADABLE }
       throw error
+    }
+  }
+
+  /** What is whole of a damaged thread: of its parts, those before the first that is not. */
+  beginning(number: number, head: ThreadHead): ThreadRecord {
+    const parts = <T extends PartTable>(table: T): readonly PartRow<T>[] => {
+      const values: PartRow<T>[] = []
+      const kind = PARTS[table] as unknown as RowKind<PartRow<T>>
+      const next = (row: StoredRow) => (row['place'] === values.length ? kind.read(row, [number, values.length]) : null)
+      asFarAsRead(() => {
+        for (const row of this.partRows(table, number)) {
+          const value = next(row)
+          if (value === null) break
+          values.push(value)
+        }
+      })
+      return values
+    }
+    const messages = parts('messages')
+    const isThere = ({ message }: { readonly message: number }) => message < messages.length
+    const edits = asFarAsRead(() => {
+      const [row] = this.file.rows(`SELECT ${editRows.selected} FROM edits WHERE thread = ?`, number)
+      return row === undefined ? null : editRows.read(row, [number])
+    })
+    const { fragments, searches, ids } = edits ?? { fragments: [], searches: [], ids: 0 }
+    return {
+      ...{ ...head, messages, ledger: parts('entries'), events: parts('events') },
+      edits: { fragments: fragments.filter(isThere), searches: searches.filter(isThere), ids },
     }
   }
 
@@ -199,7 +236,7 @@ export class ThreadRows {
 
   #parts<T extends PartTable>(table: T, number: number, digest: ThreadDigest): readonly PartRow<T>[] {
     const kind = PARTS[table] as unknown as RowKind<PartRow<T>>
-    const rows = this.file.rows(`SELECT place, ${kind.selected} FROM ${table} WHERE thread = ? ORDER BY place`, number)
+    const rows = [...this.partRows(table, number)]
     const values = rows.map((row, index) => {
       if (row['place'] !== index) throw new DamagedRows(`row ${index} of its ${table} is missing`)
       const value = kind.read(row, [number, index])
@@ -211,6 +248,16 @@ export class ThreadRows {
     const sums = rows.map((row) => row['sum'] as number)
     if (!isSame(chained(NO_ROWS, sums), digest[table])) throw new DamagedRows(`its ${table} are not those that were written`)
     return values
+  }
+}
+
+/** Null, and what was read until then, where the file cannot be read. */
+export function asFarAsRead<T>(work: () => T): T | null {
+  try {
+    return work()
+  } catch (error) {
+    if (!(error instanceof KvfoldError)) throw error
+    return null
   }
 }
 
@@ -239,6 +286,9 @@ export const digestRows = rowKind<ThreadDigest>({
   write: (digest) => [JSON.stringify(digest)],
   read: ({ digest }) => JSON.parse(digest as string) as ThreadDigest,
 })
+
+/** Stands for all that a digest says. */
+export const digestSum = (digest: ThreadDigest, number: number): number => digestRows.write(digest, [number]).at(-1) as number
 
 export const NO_ROWS: DigestChain = [0, 0]
 

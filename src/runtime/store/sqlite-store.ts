@@ -2,10 +2,20 @@
 import { join } from 'node:path'
 import type { EarlierTime } from '../core/clock.js'
 import { KvfoldError } from '../core/errors.js'
-import { damageError, type Damage } from './damage.js'
+import { damageError, type Damage, UNNAMED } from './damage.js'
 import { type StoredRow } from './row-kind.js'
-import { cardRows, digestRows, editRows, headRows, NO_ROWS, PART_TABLES, type ThreadDigest, ThreadRows } from './rows.js'
-import { keyOf, Manifest, type Listed } from './manifest.js'
+import {
+  cardRows,
+  digestRows,
+  digestSum,
+  editRows,
+  headRows,
+  NO_ROWS,
+  PART_TABLES,
+  type ThreadDigest,
+  ThreadRows,
+} from './rows.js'
+import { behind, keyOf, type Listed, lost, Manifest } from './manifest.js'
 import { migrations } from './migrations.js'
 import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
 import { now, StoreFile, type StoreFileOptions } from './store-file.js'
@@ -41,7 +51,7 @@ interface KnownDigest {
  * A change that could not be written leaves the thread as it was, here; whoever made it has more in memory than is stored, so every later change
  * of that thread is refused with the same error until the thread is read again or deleted.
  *
- * A thread that is not what was written is neither listed nor read, but told of (`damage`), until it is deleted or the store repaired.
+ * A thread that is not what was written is neither listed nor read, but told of (`damage`), until it is deleted.
  */
 export class SqliteStore implements ThreadStore {
   readonly #failed = new Map<string, unknown>()
@@ -246,7 +256,7 @@ export class SqliteStore implements ThreadStore {
 
   #meet(number: number, head: ThreadHead | null, digest: ThreadDigest | null): void {
     const name = head ?? digest
-    const whose = name ?? { tenant: 'somebody', id: `number ${number}` }
+    const whose = name ?? { tenant: UNNAMED, id: `number ${number}` }
     if (head === null) this.#damaged(whose, number, 'its own row is missing or not what was written')
     else if (digest === null) this.#damaged(whose, number, 'the row with its checksums is missing or not what was written')
     else this.#known.set(keyOf(head.tenant, head.id), { number, digest, used: head.used })
@@ -254,18 +264,13 @@ export class SqliteStore implements ThreadStore {
 
   /** With the list of what was acknowledged. */
   #compare(): void {
-    for (const { tenant, id, revision, sum, dropped } of this.manifest.listed) {
-      const key = keyOf(tenant, id)
+    for (const listed of this.manifest.listed) {
+      const key = keyOf(listed.tenant, listed.id)
       const known = this.#known.get(key)
+      const what = known === undefined ? null : behind(listed, known.digest.revision, digestSum(known.digest, known.number))
       if (known === undefined) {
-        if (this.#damage.has(key)) continue
-        const what = dropped ?? `after ${revision} changes there is nothing left of it`
-        const settled = dropped === undefined ? {} : { settled: true as const }
-        this.#damage.set(key, { of: 'thread', kind: 'lost', tenant, id, what, number: null, ...settled })
-      } else if (known.digest.revision < revision)
-        this.#damaged(known.digest, known.number, `it is as it was after ${known.digest.revision} of ${revision} changes`)
-      else if (known.digest.revision === revision && sumOf(known) !== sum)
-        this.#damaged(known.digest, known.number, 'it is not what was acknowledged')
+        if (!this.#damage.has(key)) this.#damage.set(key, { ...lost('thread', listed), number: null })
+      } else if (what !== null) this.#damaged(known.digest, known.number, what)
     }
   }
 
@@ -387,10 +392,7 @@ export class SqliteStore implements ThreadStore {
   }
 }
 
-/** Of the digest: that of all that it says. */
-const sumOf = ({ number, digest }: KnownDigest): number => digestRows.write(digest, [number]).at(-1) as number
-
 const listedOf = (known: KnownDigest): Listed => {
   const { tenant, id, revision } = known.digest
-  return { tenant, id, revision, sum: sumOf(known), used: known.used }
+  return { tenant, id, revision, sum: digestSum(known.digest, known.number), used: known.used }
 }

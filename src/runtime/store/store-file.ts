@@ -15,7 +15,7 @@ import { dirname, isAbsolute, join } from 'node:path'
 import Database from 'libsql'
 import { invariant, KvfoldError, type ErrorCode } from '../core/errors.js'
 import { damaged, failureOf, full } from './damage.js'
-import type { StoredValue } from './row-kind.js'
+import type { StoredRow, StoredValue } from './row-kind.js'
 import { homedir } from 'node:os'
 
 /** `kvfd`: tells our files from other programs'. */
@@ -32,6 +32,9 @@ const ROOM = 2 ** 18
 const TRY_AGAIN = 1000
 /** Bytes of a file that is read whole when it is opened: about a second of it. */
 export const CHECKED_BYTES = 2 ** 26
+
+/** Keys that are tried one by one behind a page that cannot be read: more than a page has rows, and than are deleted in a row. */
+const REACH = 20_000
 
 /** What is wrong with a file that is ours. */
 const DAMAGES: ReadonlySet<ErrorCode> = new Set(['store/damaged', 'store/failed', 'store/unusable'])
@@ -51,6 +54,16 @@ export interface StoreFileOptions {
   readonly first?: readonly string[]
   /** Bytes up to which a file is read whole to check it. Default 64 MiB. */
   readonly checkedBytes?: number
+}
+
+/** A file that is only read. */
+export interface LookedAt {
+  /** Null: there is nothing in it that can be read. */
+  readonly file: StoreFile | null
+  /** What SQLite finds wrong with it; null: nothing is known. Rows may be read all the same. */
+  readonly wrong: string | null
+  /** Leaves a damaged file, and its WAL, as they were. */
+  readonly close: () => void
 }
 
 /**
@@ -83,29 +96,57 @@ export class StoreFile {
    * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; the file is as it was then
    */
   static open(options: StoreFileOptions): StoreFile {
-    return keepingWal(options.path, () => StoreFile.#opened(options))
+    const putBack = rememberWal(options.path)
+    try {
+      return StoreFile.#opened(options)
+    } catch (error) {
+      if (!(error instanceof KvfoldError && error.code === 'store/locked')) putBack()
+      throw error
+    }
   }
 
-  /** What SQLite finds wrong with the whole file; null: nothing. @throws KvfoldError store/unusable, store/locked, store/newer */
-  static inspect({ path, migrations: steps }: Pick<StoreFileOptions, 'path' | 'migrations'>): string | null {
-    const look = () => {
-      const file = new StoreFile(path, connect(path), true)
-      try {
-        file.#lock()
-        file.#check(steps.length, [])
-        // As after any use: what the WAL has goes to its place.
-        file.close()
-        return null
-      } catch (error) {
-        file.#leave()
-        throw failureOf(error, path)
+  /**
+   * Opens a file to read it, whatever SQLite finds wrong with it. Nothing of it changes, but a sound file of an earlier version becomes one of ours.
+   * @throws KvfoldError store/locked, store/newer
+   */
+  static look({ path, migrations: steps }: Pick<StoreFileOptions, 'path' | 'migrations'>): LookedAt {
+    let file: StoreFile | null = null
+    let putBack: () => void = () => undefined
+    try {
+      putBack = rememberWal(path)
+      file = new StoreFile(path, connect(path), true)
+      file.#lock()
+      file.#check(steps.length, [])
+      const version = file.#number('user_version')
+      if (version > 0 && version < steps.length) {
+        file.#begin()
+        file.#migrate(steps)
       }
+      const sound = file
+      const close = () => {
+        sound.close()
+      }
+      return { file: version === 0 ? null : file, wrong: null, close }
+    } catch (error) {
+      const told = failureOf(error, path)
+      if (told instanceof KvfoldError && DAMAGES.has(told.code))
+        return file === null ? { file, wrong: told.message, close: putBack } : file.#asItIs(told.message, steps.length, putBack)
+      if (file !== null) file.#leave()
+      if (!(told instanceof KvfoldError && told.code === 'store/locked')) putBack()
+      throw told
+    }
+  }
+
+  /** A damaged file of our version, to be read. */
+  #asItIs(wrong: string, version: number, putBack: () => void): LookedAt {
+    const close = () => {
+      this.#leave()
+      putBack()
     }
     try {
-      return keepingWal(path, look)
-    } catch (error) {
-      if (error instanceof KvfoldError && DAMAGES.has(error.code)) return error.message
-      throw error
+      return { file: this.#number('user_version') === version ? this : null, wrong, close }
+    } catch {
+      return { file: null, wrong, close }
     }
   }
 
@@ -145,6 +186,33 @@ export class StoreFile {
         // It is told below.
       }
     return this.#failure?.error ?? null
+  }
+
+  /**
+   * The rows of a table by a key of whole numbers, which each row has as `key`. Behind a page that cannot be read it looks for the next key that can.
+   * A table that cannot even be found has none.
+   */
+  *readable(table: string, key: string, selected: string): Generator<StoredRow> {
+    const sql = `SELECT ${key} AS key, ${selected} FROM ${table}`
+    const tried = (rest: string, ...values: number[]): StoredRow | null | undefined => {
+      try {
+        return this.rows(`${sql} ${rest}`, ...values)[0]
+      } catch (error) {
+        if (error instanceof KvfoldError) return null
+        throw error
+      }
+    }
+    if (tried('LIMIT 0') === null) return
+    for (let last = -1; ;) {
+      let row = tried(`WHERE ${key} > ? ORDER BY ${key} LIMIT 1`, last)
+      if (row === undefined) return
+      // A damaged tree may lead back.
+      if (row !== null && (row['key'] as number) <= last) row = null
+      for (let ahead = 1; row == null && ahead <= REACH; ahead++) row = tried(`WHERE ${key} = ?`, last + ahead)
+      if (row == null) return
+      last = row['key'] as number
+      yield row
+    }
   }
 
   rows(sql: string, ...values: StoredValue[]): Record<string, unknown>[] {
@@ -335,24 +403,16 @@ function connect(path: string): Database.Database {
 }
 
 /**
- * Whoever closes a file, whatever is wrong with it, has SQLite delete the WAL, and with it what it could not read there, which may be all that
- * is left of something. So when `work` fails the WAL is what it was: pages that SQLite has put in their places are the same there.
+ * SQLite deletes the WAL when it closes a file, and with it what it could not read there, which may be all that is left of something. What this returns
+ * puts the WAL back as it was: pages that SQLite has put in their places are the same there.
  */
-function keepingWal<T>(path: string, work: () => T): T {
+function rememberWal(path: string): () => void {
   const wal = `${path}-wal`
   const before = existsSync(wal) ? readFileSync(wal) : null
   if (before !== null && before.length > 0 && existsSync(path) && statSync(path).size === 0)
     throw damaged(path, 'it is empty, and there is a -wal file that belongs to it')
-  let restore = true
-  try {
-    const done = work()
-    restore = false
-    return done
-  } catch (error) {
-    restore = !(error instanceof KvfoldError && error.code === 'store/locked')
-    throw error
-  } finally {
-    if (restore && before !== null && !existsSync(wal)) writeFileSync(wal, before, { mode: 0o600 })
+  return () => {
+    if (before !== null && !existsSync(wal)) writeFileSync(wal, before, { mode: 0o600 })
   }
 }
 

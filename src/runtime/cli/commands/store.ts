@@ -1,14 +1,15 @@
-/** `kvfold store`: what is damaged in a store of conversations, what can be read of it, a whole store of that, and moving one to another place. */
+/** `kvfold store`: what is damaged in a store of conversations, what can be read of it, a copy of what is whole, and moving a store to another place. */
 import { join } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { appendFileSync, closeSync, existsSync, mkdirSync, mkdtempSync, openSync, renameSync, rmSync } from 'node:fs'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { writeJson } from '../../core/written-json.js'
-import { damageLines, type Damage } from '../../store/damage.js'
+import { damageLines, type Damage, UNNAMED } from '../../store/damage.js'
 import { printable } from '../terminal.js'
 import { plural } from '../../figures/numbers.js'
-import type { FoundThread } from '../../../fleet/postgres/move.js'
+import type { FoundThread, ThreadsCheck } from '../../store/check.js'
+import type { ResponsesCheck } from '../../server/responses/sqlite-responses.js'
 import { isDatabase, openPostgres, storeFolder } from '../keeping.js'
 import type { Shell } from '../shell.js'
 import type { KeptResponse } from '../../server/responses/responses.js'
@@ -37,15 +38,16 @@ export function addStore(program: Command, shell: Shell): void {
     '--json',
     'one JSON object',
   )
-  add(
-    'repair',
-    'write a new store of all whole threads and of the whole beginnings of damaged ones; the damaged files stay beside it',
-    repair,
-  ).option('--json', 'one JSON object')
   add('export', 'all threads that can be read, one JSON object a line, with what is damaged in them', exportAll).option(
     '--out <file>',
     'file to write, readable by you only (default: stdout)',
   )
+  store
+    .command('copy <from> <to>')
+    .description(
+      'write all whole threads and responses of a store in a folder to a new store in another folder, where damaged ones stay named; the source stays as it was',
+    )
+    .action((from: string, to: string) => copy(from, to, shell))
   store
     .command('move <from> <to>')
     .description(
@@ -58,23 +60,37 @@ async function move(from: string, to: string, { out }: Shell): Promise<void> {
   const { threads, responses, left } = await moveStore(from, to)
   out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} moved and read back; the source is as it was`)
   if (left > 0)
-    out.print(`${plural(left, 'thread or response', 'threads and responses')} of deleted threads or earlier repairs left out`)
+    out.print(`${plural(left, 'thread or response', 'threads and responses')} of deleted threads or earlier copies left out`)
 }
 
-async function look(flags: StoreFlags) {
+interface Looked {
+  readonly threads: ThreadsCheck
+  readonly responses: ResponsesCheck | null
+  /** Of the files, for people. */
+  readonly problems: readonly string[]
+}
+
+/** `work` reads the threads; other servers cannot use the store meanwhile. */
+async function looking<T>(folder: string, work: (looked: Looked) => Promise<T> | T): Promise<T> {
   // Only now: other commands should not wait for SQLite, nor need it.
-  const [{ checkThreads, damageOf, repairThreads }, { checkResponses, repairResponses }] = await Promise.all([
-    import('../../store/repair.js'),
+  const [{ checkThreads }, { checkResponses }] = await Promise.all([
+    import('../../store/check.js'),
     import('../../server/responses/sqlite-responses.js'),
   ])
-  const folder = storeFolder(flags)
-  const [threads, responses] = [checkThreads(folder), checkResponses(folder)]
+  const responses = checkResponses(folder)
+  const threads = checkThreads(folder)
   if (threads === null) throw new KvfoldError('cli/bad-usage', `There is no store in ${folder}; name its folder with --store.`)
-  const damage = [...threads.threads.map(damageOf).filter((each) => each !== null), ...(responses?.damage ?? [])]
-  const files = [threads, responses].filter((each) => each !== null)
-  const open = damage.filter(({ settled }) => settled !== true)
-  const isDamaged = open.length > 0 || files.some(({ file, unreadable }) => file !== null || unreadable > 0)
-  return { folder, threads, responses, damage, open, files, isDamaged, damageOf, repairThreads, repairResponses }
+  const problems = [threads, responses].flatMap((each) => [
+    ...(each?.file == null ? [] : [`${each.path}: ${each.file}`]),
+    ...(each === null || each.unreadable === 0
+      ? []
+      : [`${plural(each.unreadable, 'damaged line')} in the manifest of ${each.path}`]),
+  ])
+  try {
+    return await work({ threads, responses, problems })
+  } finally {
+    threads.close()
+  }
 }
 
 /** Of a database: its own tables are PostgreSQL's to check. */
@@ -91,108 +107,53 @@ async function inDatabase(url: string, each: (thread: FoundThread) => void) {
   }
 }
 
-async function checkDatabase(url: string, { json }: StoreFlags, { out }: Shell): Promise<void> {
-  const threads: Damage[] = []
-  let count = 0
-  const responses = await inDatabase(url, ({ damage }) => {
-    if (damage === null) count++
-    else threads.push(damage)
-  })
-  const all = [...threads, ...responses.damage]
-  if (json === true)
-    out.print(
-      JSON.stringify({
-        damaged: all.length > 0,
-        threads: { whole: count, damaged: damagesOf(all, 'thread') },
-        responses: { whole: responses.whole.length, damaged: damagesOf(all, 'response') },
-        ...{ leftOutBefore: 0, files: [] },
-      }),
-    )
-  else {
-    for (const line of damageLines(all, all.length)) out.print(printable(line))
-    out.print(`${plural(count, 'thread')} and ${plural(responses.whole.length, 'response')} are what was written`)
+async function check(flags: StoreFlags, { out }: Shell): Promise<void> {
+  const damage: Damage[] = []
+  let whole = 0
+  const note = (thread: FoundThread) => {
+    if (thread.damage === null) whole++
+    else damage.push(thread.damage)
   }
-  if (all.length > 0)
-    throw new KvfoldError('store/damaged', 'The store is damaged; put back a copy of the database, or delete these threads.')
-}
-
-async function check(flags: StoreFlags, shell: Shell): Promise<void> {
-  if (isDatabase(flags.store)) return checkDatabase(flags.store, flags, shell)
-  const { out } = shell
-  const { threads, responses, damage, open, files, isDamaged, damageOf } = await look(flags)
-  const whole = threads.threads.filter((thread) => damageOf(thread) === null).length
-  const settled = damage.length - open.length
-  const problems = files.flatMap(({ path, file, unreadable }) => [
-    ...(file === null ? [] : [`${path}: ${file}`]),
-    ...(unreadable === 0 ? [] : [`${plural(unreadable, 'damaged line')} in the manifest of ${path}`]),
-  ])
+  const url = isDatabase(flags.store) ? flags.store : null
+  const read =
+    url !== null
+      ? { problems: [], responses: await inDatabase(url, note) }
+      : await looking(storeFolder(flags), ({ threads, responses, problems }) => {
+          for (const thread of threads.threads()) note(thread)
+          return { problems, responses }
+        })
+  const all = [...damage, ...(read.responses?.damage ?? [])]
+  const open = all.filter(({ settled }) => settled !== true)
+  const responses = read.responses?.whole.length ?? 0
+  const isDamaged = open.length > 0 || read.problems.length > 0
+  const leftOutBefore = all.length - open.length
   if (flags.json === true)
     out.print(
       JSON.stringify({
         damaged: isDamaged,
         threads: { whole, damaged: damagesOf(open, 'thread') },
-        responses: { whole: responses?.whole.length ?? 0, damaged: damagesOf(open, 'response') },
-        leftOutBefore: settled,
-        files: problems,
+        responses: { whole: responses, damaged: damagesOf(open, 'response') },
+        ...{ leftOutBefore, files: read.problems },
       }),
     )
   else {
-    for (const line of [...problems, ...damageLines(open, open.length)]) out.print(printable(line))
-    out.print(`${plural(whole, 'thread')} and ${plural(responses?.whole.length ?? 0, 'response')} are what was written`)
-    if (settled > 0) out.print(`${plural(settled, 'thread or response', 'threads and responses')} left out by an earlier repair`)
+    for (const line of [...read.problems, ...damageLines(open, open.length)]) out.print(printable(line))
+    out.print(`${plural(whole, 'thread')} and ${plural(responses, 'response')} are what was written`)
+    if (leftOutBefore > 0)
+      out.print(`${plural(leftOutBefore, 'thread or response', 'threads and responses')} left out by an earlier copy`)
   }
-  threads.close()
   if (isDamaged)
     throw new KvfoldError(
       'store/damaged',
-      'The store is damaged; kvfold store export writes what can be read, kvfold store repair makes a whole one of it.',
+      url !== null
+        ? 'The store is damaged; put back a backup of the database, or delete these threads.'
+        : 'The store is damaged. kvfold store export writes what can be read, kvfold store copy makes a new store of what is whole.',
     )
-}
-
-async function repair(flags: StoreFlags, { out }: Shell): Promise<void> {
-  if (isDatabase(flags.store))
-    throw new KvfoldError(
-      'cli/bad-usage',
-      'A database is repaired by its own means: put back a copy of it; kvfold store check names the threads that are damaged, which can be deleted.',
-    )
-  const { folder, threads, responses, open, files, isDamaged, repairThreads, repairResponses } = await look(flags)
-  const broken = new Set(files.filter(({ file, unreadable }) => file !== null || unreadable > 0))
-  if (!isDamaged) {
-    threads.close()
-    out.print(flags.json === true ? JSON.stringify({ repaired: false }) : 'Nothing is damaged; nothing was changed.')
-    return
-  }
-  const both = open.some((each) => each.of === 'thread') || broken.has(threads)
-  const repaired = both ? await repairThreads(folder, threads) : null
-  threads.close()
-  const isBroken = responses !== null && (broken.has(responses) || open.some((each) => each.of === 'response'))
-  const backup = isBroken ? await repairResponses(folder, responses) : null
-  const lost = open.filter((each) => each.of === 'response')
-  if (flags.json === true) {
-    out.print(
-      JSON.stringify({ repaired: true, threads: repaired, responses: backup === null ? null : { backup, dropped: lost } }),
-    )
-    return
-  }
-  if (repaired !== null) {
-    for (const { damage, rows } of repaired.cut)
-      out.print(
-        printable(
-          `thread ${damage.id} of ${damage.tenant}: the first ${rows.messages.found}${rows.messages.of === null ? '' : ` of ${rows.messages.of}`} messages were kept (${damage.what})`,
-        ),
-      )
-    for (const line of damageLines(repaired.dropped, repaired.dropped.length)) out.print(printable(`left out: ${line}`))
-    out.print(`${plural(repaired.whole, 'thread')} kept as written; the damaged store is ${repaired.backup}`)
-  }
-  if (backup !== null) {
-    for (const line of damageLines(lost, lost.length)) out.print(printable(`left out: ${line}`))
-    out.print(`${plural(responses?.whole.length ?? 0, 'response')} kept as written; the damaged file is ${backup}`)
-  }
 }
 
 async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void> {
   const { exported } = await import('../../server/threads/thread-api.js')
-  const found = isDatabase(flags.store) ? null : await look(flags)
+  const url = isDatabase(flags.store) ? flags.store : null
   const file = flags.out === undefined ? null : openSync(flags.out, 'wx', 0o600)
   const write = ({ tenant, id, record, damage }: FoundThread) => {
     const told = damage === null ? null : { kind: damage.kind, what: damage.what }
@@ -202,20 +163,20 @@ async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void
     else appendFileSync(file, `${line}\n`)
   }
   const open: Damage[] = []
+  const each = (thread: FoundThread) => {
+    if (thread.damage !== null && thread.damage.settled !== true) open.push(thread.damage)
+    write(thread)
+  }
   try {
-    if (found === null) {
-      const { damage } = await inDatabase(flags.store!, (thread) => {
-        if (thread.damage !== null) open.push(thread.damage)
-        write(thread)
-      })
-      open.push(...damage)
-    } else {
-      open.push(...found.open)
-      for (const thread of found.threads.threads)
-        write({ ...thread, record: thread.record?.() ?? null, damage: found.damageOf(thread) })
-    }
+    const responses =
+      url === null
+        ? await looking(storeFolder(flags), (looked) => {
+            for (const thread of looked.threads.threads()) each(thread)
+            return looked.responses
+          })
+        : await inDatabase(url, each)
+    open.push(...(responses?.damage ?? []).filter(({ settled }) => settled !== true))
   } finally {
-    found?.threads.close()
     if (file !== null) closeSync(file)
   }
   for (const line of damageLines(open)) notes.print(printable(line))
@@ -229,7 +190,7 @@ const damagesOf = (damage: readonly Damage[], of: Damage['of']) =>
 interface Moved {
   readonly threads: number
   readonly responses: number
-  /** Responses of threads that were deleted, and what an earlier repair left out. */
+  /** Responses of threads that were deleted, and what an earlier copy left out. */
   readonly left: number
 }
 
@@ -244,103 +205,157 @@ export async function moveStore(from: string, to: string): Promise<Moved> {
 }
 
 async function toDatabase(folder: string, url: string): Promise<Moved> {
-  const [
-    { checkThreads, damageOf },
-    { checkResponses },
-    { writeResponse, readResponses },
-    { fill, notSame, refuseUsed },
-    { cardOf },
-  ] = await Promise.all([
-    import('../../store/repair.js'),
-    import('../../server/responses/sqlite-responses.js'),
+  const [{ writeResponse, readResponses }, { fill, notSame, refuseUsed }, { cardOf }] = await Promise.all([
     import('../../../fleet/postgres/postgres-responses.js'),
     import('../../../fleet/postgres/move.js'),
     import('../../server/threads/thread.js'),
   ])
-  const [threads, responses] = [checkThreads(folder), checkResponses(folder)]
-  if (threads === null) throw new KvfoldError('cli/bad-usage', `There is no store in ${folder}.`)
-  const store = await openPostgres(url).catch((error: unknown) => {
-    threads.close()
-    throw error
+  return looking(folder, async ({ threads, responses, problems }) => {
+    const store = await openPostgres(url)
+    try {
+      const names = new Set<string>()
+      let left = responses?.damage.length ?? 0
+      const open = (responses?.damage ?? []).some(({ settled }) => settled !== true)
+      if (problems.length > 0 || open) throw damaged('kvfold store check says more')
+      for (const { tenant, id, damage } of threads.threads()) {
+        if (damage === null) names.add(JSON.stringify([tenant, id]))
+        else if (damage.settled === true) left++
+        else throw damaged(`the thread ${id} of ${tenant} is not what was written`)
+      }
+      const kept = (responses?.whole ?? []).filter(({ tenant, thread }) => names.has(JSON.stringify([tenant, thread])))
+      await refuseUsed(store.database)
+      await fill(store.database, wholeOf(threads), cardOf, async (run) => {
+        for (const response of kept) await writeResponse(run, response)
+        const back = new Map((await readResponses(run)).whole.map((each) => [nameOf(each), each]))
+        const other = kept.find((each) => !isDeepStrictEqual(back.get(nameOf(each)), each))
+        if (other !== undefined) throw notSame('response', other.id, store.database.address)
+      })
+      left += (responses?.whole.length ?? 0) - kept.length
+      return { threads: names.size, responses: kept.length, left }
+    } finally {
+      await store.close()
+    }
   })
-  try {
-    const damage = [...threads.threads.map(damageOf).filter((each) => each !== null), ...(responses?.damage ?? [])]
-    const files = [threads, responses].filter((each) => each !== null && (each.file !== null || each.unreadable > 0))
-    if (files.length > 0 || damage.some(({ settled }) => settled !== true)) throw damaged('kvfold store repair makes it whole')
-    const whole = threads.threads.filter((thread) => damageOf(thread) === null)
-    const names = new Set(whole.map(({ tenant, id }) => JSON.stringify([tenant, id])))
-    const kept = (responses?.whole ?? []).filter(({ tenant, thread }) => names.has(JSON.stringify([tenant, thread])))
-    await refuseUsed(store.database)
-    await fill(store.database, recordsOf(whole), cardOf, async (run) => {
-      for (const response of kept) await writeResponse(run, response)
-      const back = new Map((await readResponses(run)).whole.map((each) => [nameOf(each), each]))
-      const other = kept.find((each) => !isDeepStrictEqual(back.get(nameOf(each)), each))
-      if (other !== undefined) throw notSame('response', other.id, store.database.address)
-    })
-    const left = damage.length + (responses?.whole.length ?? 0) - kept.length
-    return { threads: whole.length, responses: kept.length, left }
-  } finally {
-    threads.close()
-    await store.close()
-  }
 }
 
 async function toFolder(url: string, folder: string): Promise<Moved> {
-  const [sqlite, responsesIn, { readResponses }, { notSame, readAll, refuseUsed }, { cardOf }] = await Promise.all([
-    import('../../store/sqlite-store.js'),
-    import('../../server/responses/sqlite-responses.js'),
+  const [{ readResponses }, { readAll, refuseUsed }] = await Promise.all([
     import('../../../fleet/postgres/postgres-responses.js'),
     import('../../../fleet/postgres/move.js'),
-    import('../../server/threads/thread.js'),
   ])
-  const files = [
-    ...[sqlite.THREADS_FILE, sqlite.THREADS_MANIFEST],
-    ...[responsesIn.RESPONSES_FILE, responsesIn.RESPONSES_MANIFEST],
-  ]
-  if (files.some((name) => existsSync(join(folder, name))))
-    throw new KvfoldError('store/not-empty', `There is a store in ${folder} already, so nothing was moved; give another folder.`)
   const source = await openPostgres(url)
-  let place: string | null = null
   try {
     await refuseUsed(source.database)
-    mkdirSync(folder, { recursive: true, mode: 0o700 })
-    place = mkdtempSync(join(folder, 'move-'))
-    const threads = sqlite.SqliteStore.open({ folder: place })
-    const responses = responsesIn.SqliteResponses.open(place)
-    const moved = { threads: 0, responses: 0, left: 0 }
-    try {
+    return await newStore(folder, async (add) => {
       const { whole, damage } = await readAll(
         source.database,
         async ({ tenant, id, record }) => {
           if (record === null) throw damaged(`the thread ${id} of ${tenant} is not what was written; delete it`)
-          await threads.create(record, cardOf(record))
-          if (!isDeepStrictEqual(threads.read(tenant, id), record)) throw notSame('thread', id, folder)
-          moved.threads++
+          await add.thread(record)
         },
         readResponses,
       )
       if (damage.length > 0) throw damaged(`the response ${damage[0]!.id} is not what was written; delete its thread`)
-      for (const response of whole) {
-        await responses.keep(response)
-        if (!isDeepStrictEqual(await responses.read(response.tenant, response.id), response))
-          throw notSame('response', response.id, folder)
-        moved.responses++
-      }
-    } finally {
-      await threads.close()
-      responses.close()
-    }
-    for (const name of files) renameSync(join(place, name), join(folder, name))
-    return moved
+      for (const response of whole) await add.response(response)
+      return []
+    })
   } finally {
-    if (place !== null) rmSync(place, { recursive: true, force: true })
     await source.close()
   }
 }
 
+async function copy(from: string, to: string, { out }: Shell): Promise<void> {
+  const { threads, responses, open } = await copyStore(from, to)
+  for (const line of damageLines(open, open.length)) out.print(printable(`left out: ${line}`))
+  out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} copied and read back; the source is as it was`)
+}
+
+/** The source stays as it is. @throws KvfoldError store/not-empty, store/locked, store/failed; nothing was written then */
+export async function copyStore(from: string, to: string): Promise<Moved & { readonly open: readonly Damage[] }> {
+  if ([from, to].some(isDatabase))
+    throw new KvfoldError('cli/bad-usage', 'A copy is made of a folder in a folder; a database is copied by pg_dump.')
+  const left: Damage[] = []
+  const made = await looking(from, (found) =>
+    newStore(to, async (add) => {
+      for (const { damage, record } of found.threads.threads())
+        if (damage === null) await add.thread(record!)
+        else left.push(damage)
+      for (const response of found.responses?.whole ?? []) await add.response(response)
+      left.push(...(found.responses?.damage ?? []))
+      return left
+    }),
+  )
+  return { ...made, open: left.filter(({ settled }) => settled !== true) }
+}
+
+interface Filling {
+  thread(record: ThreadRecord): Promise<void>
+  response(response: KeptResponse): Promise<void>
+}
+
+/** Makes a store, all of it or none; each thing is read back and compared. What `fill` says that it leaves out is named in the new store. */
+async function newStore(folder: string, fill: (add: Filling) => Promise<readonly Damage[]>): Promise<Moved> {
+  const [sqlite, kept, { Manifest }, { notSame }, { cardOf }] = await Promise.all([
+    import('../../store/sqlite-store.js'),
+    import('../../server/responses/sqlite-responses.js'),
+    import('../../store/manifest.js'),
+    import('../../../fleet/postgres/move.js'),
+    import('../../server/threads/thread.js'),
+  ])
+  const manifests = { thread: sqlite.THREADS_MANIFEST, response: kept.RESPONSES_MANIFEST }
+  const files = [sqlite.THREADS_FILE, kept.RESPONSES_FILE, ...Object.values(manifests)]
+  if (files.some((name) => existsSync(join(folder, name))))
+    throw new KvfoldError(
+      'store/not-empty',
+      `There is a store in ${folder} already, so nothing was written; give another folder.`,
+    )
+  mkdirSync(folder, { recursive: true, mode: 0o700 })
+  const place = mkdtempSync(join(folder, 'new-'))
+  try {
+    const threads = sqlite.SqliteStore.open({ folder: place })
+    const responses = kept.SqliteResponses.open(place)
+    const made = { threads: 0, responses: 0, left: 0 }
+    let left: readonly Damage[] = []
+    try {
+      left = await fill({
+        thread: async (record) => {
+          await threads.create(record, cardOf(record))
+          if (!isDeepStrictEqual(threads.read(record.tenant, record.id), record)) throw notSame('thread', record.id, folder)
+          made.threads++
+        },
+        response: async (response) => {
+          await responses.keep(response)
+          if (!isDeepStrictEqual(await responses.read(response.tenant, response.id), response))
+            throw notSame('response', response.id, folder)
+          made.responses++
+        },
+      })
+    } finally {
+      await threads.close()
+      responses.close()
+    }
+    const why = (what: string) => `left out by the copy of ${new Date().toISOString().slice(0, 10)}, as ${what}`
+    for (const [of, name] of Object.entries(manifests)) {
+      const manifest = Manifest.read(join(place, name))
+      const lost = left.filter((each) => each.of === of && each.tenant !== UNNAMED)
+      manifest.begin(
+        lost.map(({ tenant, id, what, settled }) => ({
+          ...{ tenant, id, revision: 0, sum: 0, used: Date.now() },
+          dropped: settled === true ? what : why(what),
+        })),
+      )
+      manifest.close()
+    }
+    for (const name of files) renameSync(join(place, name), join(folder, name))
+    return made
+  } finally {
+    rmSync(place, { recursive: true, force: true })
+  }
+}
+
 /** One at a time in memory. */
-function* recordsOf(threads: readonly { readonly record: (() => ThreadRecord) | null }[]): Generator<ThreadRecord> {
-  for (const { record } of threads) if (record !== null) yield record()
+function* wholeOf(check: ThreadsCheck): Generator<ThreadRecord> {
+  for (const { damage, record } of check.threads()) if (damage === null) yield record!
 }
 
 const nameOf = ({ tenant, id }: KeptResponse): string => JSON.stringify([tenant, id])

@@ -1,14 +1,13 @@
 /** Owns the responses that survive a restart: one SQLite file beside that of the threads, and what can be read of one that is damaged. */
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Damage, damageError } from '../../store/damage.js'
-import { keyOf, type Listed, Manifest } from '../../store/manifest.js'
+import { keyOf, type Listed, lost, Manifest } from '../../store/manifest.js'
 import { type StoredRow, rowKind } from '../../store/row-kind.js'
 import { now, StoreFile } from '../../store/store-file.js'
 import type { Tenant } from '../../core/ids.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './responses.js'
-import { PageReader } from '../../store/page-reader.js'
-import { putInPlace, type FileCheck } from '../../store/repair.js'
+import type { FileCheck } from '../../store/check.js'
 
 /** As the store of threads has them: step n brings a file of version n to version n + 1, and is never changed. */
 export const responseMigrations: readonly string[] = [
@@ -140,11 +139,10 @@ export class SqliteResponses implements ResponseStore {
       found.set(keyOf(whose, name), kept)
       if (this.file.checked && kept === null) this.#damaged(whose, name)
     }
-    for (const { tenant, id, of: thread = null, dropped } of this.manifest.listed) {
-      const key = keyOf(tenant, id)
-      const what = dropped ?? 'there is nothing left of it'
-      const settled = dropped === undefined ? {} : { settled: true as const }
-      if (!found.has(key)) this.#damage.set(key, { of: 'response', kind: 'lost', tenant, id, thread, what, ...settled })
+    for (const listed of this.manifest.listed) {
+      const key = keyOf(listed.tenant, listed.id)
+      if (!found.has(key))
+        this.#damage.set(key, { ...lost('response', listed, 'there is nothing left of it'), thread: listed.of ?? null })
     }
     this.manifest.begin([...found.values()].filter((kept) => kept !== null).map(listedOf))
   }
@@ -180,74 +178,36 @@ const listedOf = (kept: KeptResponse): Listed => {
 
 const textOf = (bytes: unknown): string => Buffer.from(bytes as ArrayBuffer).toString()
 
-// The looking through of kept responses, whatever is broken in their file, and the making of a whole one.
+// The looking through of kept responses that no server uses, whatever is broken in their file.
 
 export interface ResponsesCheck extends FileCheck {
+  /** Those that are what was written. */
   readonly whole: readonly KeptResponse[]
   readonly damage: readonly Damage[]
-  readonly lost: readonly Listed[]
 }
 
-/** Null when there are none. @throws KvfoldError store/locked, store/newer, store/unusable */
-export function checkResponses(folder: string, isRefused = false): ResponsesCheck | null {
+/** Null when there are none. @throws KvfoldError store/locked, store/newer */
+export function checkResponses(folder: string): ResponsesCheck | null {
   const path = join(folder, RESPONSES_FILE)
   const manifest = Manifest.read(join(folder, RESPONSES_MANIFEST))
   const isThere = existsSync(path)
   if (!isThere && !manifest.found) return null
-  const found = isThere ? wholeIn(path, false) : new Map<string, KeptResponse>()
-  const isLost = ({ tenant, id }: Listed) => !found.has(keyOf(tenant, id))
-  // What is missing may stand in an earlier version of a page.
-  if (isThere && [...manifest.listed].some(isLost))
-    for (const [key, kept] of wholeIn(path, true))
-      if (manifest.of(kept.tenant, kept.id) !== undefined && !found.has(key)) found.set(key, kept)
-  const lost = [...manifest.listed].filter(isLost)
-  return {
-    path,
-    file: isRefused ? null : isThere ? StoreFile.inspect({ path, migrations: responseMigrations }) : 'it is not there',
-    unreadable: manifest.unreadable,
-    whole: [...found.values()],
-    damage: lost.map(({ tenant, id, dropped }) => {
-      const what = dropped ?? 'nothing of it is what was written'
-      return { of: 'response', kind: 'lost', tenant, id, what, ...(dropped === undefined ? {} : { settled: true }) }
-    }),
-    lost,
-  }
-}
-
-function wholeIn(path: string, all: boolean): Map<string, KeptResponse> {
-  const reader = new PageReader(path)
-  const found = new Map<string, KeptResponse>()
-  try {
-    for (const at of reader.rows(all)) {
-      const values = reader.read(at)?.values
-      const kept = values === undefined || values.length !== responseRows.columns.length ? null : responseRows.parse(values, null)
-      if (kept === null) continue
-      const key = keyOf(kept.tenant, kept.id)
-      // One that was deleted does not come back.
-      if (found.get(key)?.body !== null) found.set(key, kept)
+  const whole = new Map<string, KeptResponse>()
+  let wrong: string | null = 'it is not there'
+  if (isThere) {
+    const looked = StoreFile.look({ path, migrations: responseMigrations })
+    wrong = looked.wrong
+    try {
+      for (const row of looked.file?.readable('responses', 'rowid', responseRows.selected) ?? []) {
+        const kept = responseRows.read(row)
+        if (kept !== null) whole.set(keyOf(kept.tenant, kept.id), kept)
+      }
+    } finally {
+      looked.close()
     }
-    return found
-  } finally {
-    reader.close()
   }
-}
-
-/** As `repairThreads`. Says where the damaged file is now. */
-export async function repairResponses(folder: string, { path, whole, lost, damage }: ResponsesCheck): Promise<string> {
-  const stamp = new Date().toISOString().replace(/[:.]/gu, '-')
-  const place = mkdtempSync(join(folder, 'repair-'))
-  try {
-    const responses = SqliteResponses.open(place)
-    for (const kept of whole) await responses.keep(kept)
-    responses.close()
-    const manifest = Manifest.read(join(place, RESPONSES_MANIFEST))
-    const why = (at: number) =>
-      damage[at]!.settled === true ? damage[at]!.what : `left out by the repair of ${stamp.slice(0, 10)}`
-    manifest.begin(lost.map((listed, at) => ({ ...listed, dropped: why(at) })))
-    manifest.close()
-    const names = { name: RESPONSES_FILE, manifest: RESPONSES_MANIFEST }
-    return putInPlace({ folder, place, path, stamp, ...names })
-  } finally {
-    rmSync(place, { recursive: true, force: true })
-  }
+  const damage = [...manifest.listed]
+    .filter(({ tenant, id }) => !whole.has(keyOf(tenant, id)))
+    .map((listed) => lost('response', listed, 'nothing of it is what was written'))
+  return { path, file: wrong, unreadable: manifest.unreadable, whole: [...whole.values()], damage }
 }
