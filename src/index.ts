@@ -19,6 +19,8 @@ export type { Span } from './runtime/core/span.js'
 // Models: the native binding, files and hub URIs, the model in the package, models with random weights.
 export { openNative } from './runtime/native/binding.js'
 export { isModelUri, resolveModel, type ResolveOptions } from './runtime/native/binding.js'
+// llama.cpp ends a process over some damaged files: this loads and uses a file in another one first, as every command does.
+export { proveModel, type Trial, type ModelTrialOptions } from './runtime/engine/tried-models.js'
 export { synthesizeModel, type SyntheticShape } from './runtime/native/synthetic.js'
 export { builtinModel } from './runtime/cli/builtin.js'
 export type {

@@ -28,6 +28,7 @@ it('exports what it promises', () => {
     'openNative',
     'plain',
     'portsOf',
+    'proveModel',
     'resolveModel',
     'sculptor',
     'searchId',

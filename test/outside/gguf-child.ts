@@ -1,4 +1,4 @@
-/** A process that takes damaged models one after another, as `model info` and `serve` would, until one of them ends it. */
+/** A process that takes damaged models one after another, as the trials before `model info` and `serve` would and then these, until one of them ends it. */
 import { readFileSync, rmSync, writeFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -46,6 +46,8 @@ rmSync(path, { force: true })
 /** What became of it: the message of a refusal, or what it was taken for. */
 async function take(flashAttention: 'auto' | 'off'): Promise<string> {
   try {
+    say({ kind: 'phase', phase: 'trial' })
+    await tryModel(native, path, { loads: 'only' })
     say({ kind: 'phase', phase: 'info' })
     const model = await native.loadModel(path, { gpuLayers: 0 })
     const { architecture, encoder } = model.info

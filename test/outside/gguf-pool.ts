@@ -7,7 +7,7 @@ export interface Crash {
   readonly seed: number
   readonly number: number
   readonly what: string
-  /** `info`: `model info` died. `trial`: the trial before serving did, which is a refusal that came late. `serve`: the server would have. */
+  /** `trial`: a trial was ended, and the model is refused. `info`: then `model info` died. `serve`: the server would have. */
   readonly phase: 'info' | 'trial' | 'serve'
   readonly how: string
   /** The last words on stderr. */
@@ -21,6 +21,9 @@ export interface Tally {
   readonly refusals: ReadonlyMap<string, number>
   /** Errors that are no refusals. */
   readonly thrown: readonly string[]
+  /** Trials that were ended: the model is refused. */
+  readonly ended: readonly Crash[]
+  /** What a trial let pass. */
   readonly crashes: readonly Crash[]
 }
 
@@ -48,6 +51,7 @@ export async function takeVariants(folder: string, seed: number, numbers: readon
     works: 0,
     refusals: new Map<string, number>(),
     thrown: [] as string[],
+    ended: [] as Crash[],
     crashes: [] as Crash[],
   }
   const work = async () => {
@@ -68,6 +72,11 @@ export async function takeVariants(folder: string, seed: number, numbers: readon
         continue
       }
       await worker.end()
+      if (taken.phase === 'trial') {
+        tally.ended.push(taken)
+        worker = new Worker(folder)
+        continue
+      }
       // Alone in a new process: what the variants before it left behind may have been the cause.
       const fresh = new Worker(folder)
       const again = await fresh.take(seed, number)

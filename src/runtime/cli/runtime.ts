@@ -1,5 +1,6 @@
 /** Owns the way from command-line options to an engine that is loaded here. */
 import { given } from '../core/json.js'
+import { readFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
@@ -58,34 +59,61 @@ export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
   return { ...(flags.model === BUILTIN ? BUILTIN_OPTIONS : {}), ...engineOptions(flags) }
 }
 
+type TrialUses = Pick<ModelTrialOptions, 'attention' | 'embeddings'>
+
 /**
- * Tries the model the flags name in a process of its own, with what it will be loaded with, unless it was tried before.
- * @param version of kvfold
+ * The file that `model` names, once it has been loaded and used as `options` say in a process of its own, now or earlier: what llama.cpp ends over a
+ * damaged file is that process. The model in the package is tried for GPUs alone.
  * @throws KvfoldError as openNative, modelPath and proveModel
  */
-export async function tryFirst(
-  flags: ModelFlags,
-  uses: Pick<ModelTrialOptions, 'attention' | 'embeddings'>,
-  version: string,
+export async function provenModel(
+  { model, gpu }: Pick<ModelFlags, 'model' | 'gpu'>,
+  options: ModelTrialOptions,
   notes: Terminal,
   signal?: AbortSignal,
-): Promise<void> {
-  const { model, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
-  const path = await modelPath(flags.model, notes, signal)
-  const { backend } = await nativeLibrary(flags.gpu)
-  const options = given({ ...uses, model, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
-  await proveModel({ path: resolve(path), backend, version, options, ...given({ signal }) })
+): Promise<string> {
+  const path = await modelPath(model, notes, signal)
+  const { backend } = await nativeLibrary(gpu)
+  if (model === BUILTIN && backend.gpu === 'cpu') return path
+  const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')) as { version: string }
+  const onTrial = () => {
+    notes.frame([`Trying ${model} in a process of its own, once for this file and these options ...`])
+  }
+  try {
+    await proveModel({ path: resolve(path), backend, version, options, onTrial, ...given({ signal }) })
+  } finally {
+    notes.close()
+  }
+  return path
 }
 
-/** Loads the model the flags name, with the machine's calibration for it if there is one, and says what cannot be done with it. The caller disposes the engine. @throws KvfoldError as openNative, modelPath and LlamaEngine.load */
+/** With what the flags have a model loaded with. */
+function trialOptions(flags: ModelFlags, uses: TrialUses): ModelTrialOptions {
+  const { model, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
+  return given({ ...uses, model, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
+}
+
+/** As `provenModel`, for an engine of these flags. `uses`: what it will do besides; `off`: it is not tried. */
+export const enginePath = (flags: ModelFlags, uses: TrialUses | 'off', notes: Terminal, signal?: AbortSignal): Promise<string> =>
+  uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal)
+
+export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention'> {
+  /** What the model will be used for besides, for its trial; `off`: there is none. */
+  readonly trial?: TrialUses | 'off'
+}
+
+/**
+ * Loads the model the flags name after its trial, with the machine's calibration for it if there is one, and says what cannot be done with it. The
+ * caller disposes the engine. @throws KvfoldError as enginePath and LlamaEngine.load
+ */
 export async function loadEngine(
   flags: ModelFlags,
   notes: Terminal,
   signal?: AbortSignal,
-  extra: Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention'> = {},
+  { trial = {}, ...extra }: Loading = {},
 ): Promise<LlamaEngine> {
   const settings = optionsOf(flags)
-  const path = await modelPath(flags.model, notes, signal)
+  const path = await enginePath(flags, trial, notes, signal)
   const native = await nativeLibrary(flags.gpu)
   const tell = (sentence: string) => {
     notes.prose(sentence, notes.colours.yellow)
@@ -111,16 +139,18 @@ export function embedderOptions(flags: ModelFlags): EmbedderOptions {
 }
 
 /**
- * Loads the model the flags name for embeddings or rankings alone. The caller disposes what it gets.
- * @throws KvfoldError as openNative, modelPath, Embedder.load and Reranker.load
+ * Loads the model the flags name for embeddings or rankings alone, after its trial. The caller disposes what it gets.
+ * @param isTried false: there is no trial
+ * @throws KvfoldError as enginePath, Embedder.load and Reranker.load
  */
 export async function loadReader<R extends Embedder | Reranker>(
   kind: { load(native: Native, path: string, options: EmbedderOptions & { readonly model?: ModelOptions }): Promise<R> },
   flags: ModelFlags,
   notes: Terminal,
   signal?: AbortSignal,
+  isTried = true,
 ): Promise<R> {
-  const path = await modelPath(flags.model, notes, signal)
+  const path = await enginePath(flags, isTried ? { embeddings: 'alone' } : 'off', notes, signal)
   const { model } = optionsOf(flags)
   const native = await nativeLibrary(flags.gpu)
   return kind.load(native, path, { ...embedderOptions(flags), ...given({ model }) })

@@ -1,8 +1,15 @@
 /** The process of a model's trial: it is told which over IPC, tries it, says how it went, and ends. Whoever started it reads its end. */
+import { writeFileSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
 import { openNative } from '../native/binding.js'
 import { type TrialAnswer, type TrialOrder, tryModel } from './tried-models.js'
 
+// A damaged file may ask for all memory: then the kernel ends this process and no other.
+try {
+  writeFileSync('/proc/self/oom_score_adj', '1000')
+} catch {
+  // Linux alone has it.
+}
 process.once('message', (order: TrialOrder) => {
   void answer(order).then((said) => {
     process.send?.(said, () => {

@@ -27,6 +27,8 @@ export interface Trial {
   /** What the model will be loaded with. */
   readonly options: ModelTrialOptions
   readonly signal?: AbortSignal
+  /** The model was not tried before, and is now. */
+  readonly onTrial?: () => void
 }
 
 /** What the process is told. */
@@ -60,6 +62,7 @@ export async function proveModel(trial: Trial, file: string = triedModelsFile())
   const key = await keyOf(trial)
   if (key !== null && Object.hasOwn(await readTried(file), key)) return
   const { path, backend, options, signal } = trial
+  trial.onTrial?.()
   const outcome = await run({ path, gpu: backend.gpu, options }, signal)
   if (outcome.kind === 'refused') throw new KvfoldError(outcome.code, outcome.message)
   if (key !== null) await remember(file, key)
@@ -169,6 +172,8 @@ async function remember(file: string, key: string): Promise<void> {
 
 export interface ModelTrialOptions extends Omit<ContextOptions, 'cells' | 'sequences' | 'embeddings' | 'attention'> {
   readonly model?: Pick<ModelOptions, 'gpuLayers' | 'mmap'>
+  /** `only`: the model will be looked at, and computes nothing. Default: it will be used. */
+  readonly loads?: 'only'
   /** Whether attention will be looked at, in a context without flash attention. Default false. */
   readonly attention?: boolean
   /** `beside`: the model will make embeddings, too; `alone`: it will make nothing else, or score texts where it is a reranker. Default: none. */
@@ -188,9 +193,13 @@ const ANSWER = 8
  * @throws KvfoldError as loading; model/unsupported
  */
 export async function tryModel(native: Native, path: string, options: ModelTrialOptions = {}): Promise<void> {
-  const { model: modelOptions, attention = false, embeddings, keyType, valueType, ...rest } = options
+  const { model: modelOptions, loads, attention = false, embeddings, keyType, valueType, ...rest } = options
   const model = await native.loadModel(path, modelOptions)
   try {
+    if (loads === 'only') {
+      sampleOf(model)
+      return
+    }
     if (embeddings !== 'alone') {
       const refusal = refusalOf(model.info)
       if (refusal !== null) throw new KvfoldError('model/unsupported', refusal)

@@ -2,7 +2,6 @@
 import { KvfoldError } from '../core/errors.js'
 import type { TensorBlock } from './addon.js'
 import { readHeader, TYPE, type GgufHeader, type GgufTensorInfo } from './gguf-reader.js'
-import { checkValues } from './gguf-values.js'
 
 /** gguf.h */
 const DEFAULT_ALIGNMENT = 32
@@ -38,7 +37,6 @@ export function checkGguf(path: string, types: readonly TensorBlock[]): GgufFile
     }
   const tensors = headers.flatMap((header) => header.tensors)
   checkWeights(headers)
-  checkValues(first, tensors)
   checkVocabulary(first)
   const layers = Array.from(layerBytes, (bytes: number | undefined) => bytes ?? 0)
   const tensorBytes = layers.reduce((sum, bytes) => sum + bytes, outerBytes)

@@ -9,7 +9,8 @@ import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import type { Trial } from '../../../src/runtime/engine/tried-models.js'
 import { kvfold, KVFOLD } from '../cli/support/process.js'
 import { refused } from '../native/support/fixture.js'
-import { ARRAY, list, parseGguf, serializeGguf } from '../../outside/gguf-edit.js'
+import { ARRAY, F32, f32, I32, list, parseGguf, serializeGguf, STRING, text, U32, u32, type Gguf } from '../../outside/gguf-edit.js'
+import { seedModels } from '../../outside/gguf-seeds.js'
 import { slidingModel, tinyModel } from '../../support/models.js'
 import { moduleOf } from '../../support/program.js'
 
@@ -21,12 +22,14 @@ const { proveModel } = (await import(
 const BOOL = 7
 let folder: string
 let file: string
-/** Passes our checks, which know nothing of its architecture's layers, and ends the process at its first decode. */
+/** Ends the process at its first decode. */
 let deadly: string
+let seeds: ReadonlyMap<string, Gguf>
 
 beforeAll(async () => {
   folder = mkdtempSync(join(tmpdir(), 'kvfold-trial-'))
   file = join(folder, 'cache', 'tried-models.json')
+  seeds = new Map((await seedModels(join(folder, 'seeds'))).map(({ name, gguf }) => [name, gguf]))
   const { entries, tensors } = parseGguf(readFileSync(await slidingModel()))
   const all = list(BOOL, Buffer.from([1, 1]))
   const changed = entries.map((entry) =>
@@ -77,6 +80,31 @@ describe('proving a model', () => {
     }
   })
 
+  const number = (value: number) => [U32, u32(value)] as const
+  const numbers = (...values: readonly number[]) => [ARRAY, list(I32, Buffer.concat(values.map(u32)))] as const
+  test.each<[model: string, key: string, type: number, value: Buffer]>([
+    ['qwen2', 'rope.dimension_count', ...number(8)],
+    ['qwen2', 'attention.head_count', ...number(6)],
+    ['llama', 'attention.head_count_kv', ...number(3)],
+    ['llama', 'expert_used_count', ...number(2)],
+    ['llama', 'expert_count', ...number(2048)],
+    ['llama', 'block_count', ...number(513)],
+    ['llama', 'rope.scaling.type', STRING, text('nonsense')],
+    ['llama', 'attention.layer_norm_rms_epsilon', F32, f32(NaN)],
+    ['bert', 'attention.layer_norm_epsilon', F32, f32(-1)],
+    ['jamba', 'attention.head_count_kv', ...numbers(0, 0)],
+    ['lfm2', 'shortconv.l_cache', ...number(1)],
+    ['qwen2vl', 'rope.dimension_sections', ...numbers(5, 5, 5, 5)],
+  ])('%s whose %s cannot be is refused', { timeout: 60_000 }, async (name, key, type, value) => {
+    const { entries, tensors } = seeds.get(name)!
+    const said = `${name}.${key}`
+    const changed = [...entries.filter((entry) => entry.key !== said), { key: said, type, value }]
+    const path = join(folder, 'changed.gguf')
+    writeFileSync(path, serializeGguf({ entries: changed, tensors }).bytes)
+    const options = { threads: 1, embeddings: name === 'bert' ? 'alone' : 'beside' } as const
+    await refused('model/bad-file', () => proveModel(trial(path, { options }), file))
+  })
+
   test('errors arrive as they are', async () => {
     const { message } = await refused('model/not-found', () => proveModel(trial(join(folder, 'none.gguf')), file))
     expect(message).toContain('none.gguf')
@@ -96,6 +124,28 @@ describe('proving a model', () => {
   test('cancelling ends the process', async () => {
     const signal = AbortSignal.timeout(150)
     await refused('engine/cancelled', () => proveModel(trial(builtinModel(), { version: 'other', signal }), file))
+  })
+})
+
+describe('kvfold', () => {
+  test.each([
+    ['run', '--prompt', 'Hello', '--gpu', 'cpu', '--model'],
+    ['chat', '--gpu', 'cpu', '--model'],
+    ['calibrate', '--quick', '--gpu', 'cpu', '--model'],
+  ])('%s refuses a model that would end it', async (...words) => {
+    const { code, stderr } = await kvfold([...words, deadly], { environment: { XDG_CACHE_HOME: join(folder, 'xdg') } })
+    expect(stderr).toContain('ended the process that tried it (SIGABRT)')
+    expect(code).toBe(1)
+  })
+
+  test('model info loads a model elsewhere first', async () => {
+    const { entries, tensors } = seeds.get('llama')!
+    const path = join(folder, 'unloadable.gguf')
+    const experts = { key: 'llama.expert_used_count', type: U32, value: u32(2) }
+    writeFileSync(path, serializeGguf({ entries: [...entries, experts], tensors }).bytes)
+    const { code, stderr } = await kvfold(['model', 'info', path], { environment: { XDG_CACHE_HOME: join(folder, 'xdg') } })
+    expect(stderr).toContain('ended the process that tried it (SIGABRT)')
+    expect(code).toBe(1)
   })
 })
 

@@ -5,25 +5,10 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { Native } from '../../../src/runtime/native/types.js'
-import {
-  ARRAY,
-  F32,
-  f32,
-  I32,
-  list,
-  readStrings,
-  serializeGguf,
-  STRING,
-  strings,
-  text,
-  U32,
-  u32,
-  type Gguf,
-} from '../../outside/gguf-edit.js'
+import { readStrings, serializeGguf, STRING, strings, text, type Gguf } from '../../outside/gguf-edit.js'
 import { seedModels } from '../../outside/gguf-seeds.js'
 import { refused } from './support/fixture.js'
 
-const BOOL = 7
 let native: Native
 let folder: string
 let models: ReadonlyMap<string, Gguf>
@@ -133,62 +118,6 @@ describe('tensors', () => {
   })
 })
 
-describe('values', () => {
-  const heads = (values: readonly number[]) => [ARRAY, list(I32, Buffer.concat(values.map(u32)))] as const
-  const bools = (...values: readonly number[]) => [ARRAY, list(BOOL, Buffer.from(values))] as const
-  const number = (value: number) => [U32, u32(value)] as const
-  test.each<[model: string, key: string, found: string, type: number, value: Buffer]>([
-    ['llama', 'rope.dimension_count', '8', ...number(8)],
-    ['qwen2', 'rope.dimension_count', '8', ...number(8)],
-    ['qwen2vl', 'rope.dimension_count', '32', ...number(32)],
-    ['gemma3', 'rope.dimension_count', '15', ...number(15)],
-    ['gemma3', 'rope.dimension_count', '0', ...number(0)],
-    ['lfm2', 'rope.dimension_count', '18', ...number(18)],
-    ['gemma3', 'attention.sliding_window_pattern', 'a list of 2', ...bools(0, 0)],
-    ['gemma3', 'attention.sliding_window_pattern', 'a list of 2', ...bools(1, 1)],
-    ['gemma3', 'attention.sliding_window_pattern', '0', ...number(0)],
-    ['gemma3', 'attention.sliding_window_pattern', '6', ...number(6)],
-    ['gemma3', 'attention.sliding_window_pattern', '1', ...number(1)],
-    ['gemma3', 'attention.sliding_window', '4294967295', ...number(2 ** 32 - 1)],
-    ['gemma3', 'attention.value_length', '8', ...number(8)],
-    ['llama', 'attention.key_length', '0', ...number(0)],
-    ['qwen2', 'attention.head_count', '6', ...number(6)],
-    ['llama', 'attention.head_count_kv', '3', ...number(3)],
-    ['llama', 'attention.head_count_kv', '1', ...heads([2, 1])],
-    ['jamba', 'attention.head_count_kv', '0, 0', ...heads([0, 0])],
-    ['lfm2', 'attention.head_count_kv', '2, 2', ...heads([2, 2])],
-    ['lfm2', 'shortconv.l_cache', '1', ...number(1)],
-    ['jamba', 'ssm.inner_size', '64', ...number(64)],
-    ['qwen2vl', 'rope.dimension_sections', '0, 0, 0, 8', ...heads([0, 0, 0, 8])],
-    ['qwen2vl', 'rope.dimension_sections', '5, 5, 5, 5', ...heads([5, 5, 5, 5])],
-    ['llama', 'rope.scaling.type', '"nonsense"', STRING, text('nonsense')],
-    ['llama', 'expert_used_count', '2', ...number(2)],
-    ['llama', 'expert_group_count', '2', ...number(2)],
-    ['llama', 'expert_count', '2048', ...number(2048)],
-    ['llama', 'block_count', '513', ...number(513)],
-    ['llama', 'nextn_predict_layers', '3', ...number(3)],
-    ['llama', 'embedding_length_out', '65', ...number(65)],
-    ['llama', 'attention.layer_norm_rms_epsilon', 'NaN', F32, f32(NaN)],
-    ['bert', 'attention.layer_norm_epsilon', '-1', F32, f32(-1)],
-  ])('%s: %s of %s', async (name, key, found, type, value) => {
-    const path = changed(name, (gguf) => {
-      set(gguf, `${name}.${key}`, type, value)
-    })
-    const { message } = await refused('model/bad-file', () => native.loadModel(path))
-    expect(message).toContain(`${path}: ${name}.${key} is ${found}, expected is`)
-  })
-
-  test('a vocabulary of billions that is not there', async () => {
-    const path = changed('llama', (gguf) => {
-      set(gguf, 'tokenizer.ggml.model', STRING, text('no_vocab'))
-      set(gguf, 'llama.vocab_size', ...number(2 ** 32 - 1))
-    })
-    expect((await refused('model/bad-file', () => native.loadModel(path))).message).toContain(
-      'llama.vocab_size is 4294967295, expected is 400',
-    )
-  })
-})
-
 describe('vocabularies', () => {
   const tokens = (gguf: Gguf, change: (texts: string[]) => void) => {
     const entry = gguf.entries.find(({ key }) => key === 'tokenizer.ggml.tokens')!
@@ -224,12 +153,9 @@ describe('vocabularies', () => {
   })
 })
 
-test.each([
-  ['llama', 'tokenizer.ggml.model'],
-  ['llama', 'llama.rope.scaling.type'],
-] as const)('a long text of %s in %s is told in few words', async (model, key) => {
-  const path = changed(model, (gguf) => {
-    set(gguf, key, STRING, text('a'.repeat(70_000)))
+test('a long text is told in few words', async () => {
+  const path = changed('llama', (gguf) => {
+    set(gguf, 'tokenizer.ggml.model', STRING, text('a'.repeat(70_000)))
   })
   const { message } = await refused('model/bad-file', () => native.loadModel(path))
   expect(message.length).toBeLessThan(3000)

@@ -7,7 +7,7 @@ import { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { duration, percent, probability, signed } from '../../../runtime/figures/numbers.js'
 import { left, right, table, terminal } from '../../../runtime/figures/table.js'
 import { addModelOptions, integers, type ModelFlags } from '../../../runtime/cli/options.js'
-import { modelPath, nativeLibrary, optionsOf } from '../../../runtime/cli/runtime.js'
+import { enginePath, nativeLibrary, optionsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
 import type { Terminal } from '../../../runtime/cli/terminal.js'
 
@@ -50,7 +50,7 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
       'Flash attention never computes the weights that this command looks at; leave --flash-attention away.',
     )
   const settings = optionsOf({ ...flags, contract: 'exact' })
-  const path = await modelPath(flags.model, notes, interrupt.signal)
+  const path = await enginePath({ ...flags, contract: 'exact' }, { attention: true }, notes, interrupt.signal)
   const native = await nativeLibrary(flags.gpu)
   return LlamaEngine.load(native, path, { ...settings, flashAttention: 'off', attention: true, slots: 1 })
 }

@@ -6,7 +6,7 @@ import { decodeTime, prefillTime, type CostModel } from '../../kv/cost-model.js'
 import { printable } from '../terminal.js'
 import { bytes, count, percent } from '../../figures/numbers.js'
 import { addModelOptions, type ModelFlags } from '../options.js'
-import { modelPath, nativeLibrary, optionsOf } from '../runtime.js'
+import { enginePath, nativeLibrary, optionsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { right, table, terminal } from '../../figures/table.js'
 
@@ -29,7 +29,7 @@ export function addCalibrate(program: Command, shell: Shell): void {
 
 async function run(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Promise<void> {
   const settings = optionsOf(flags)
-  const path = await modelPath(flags.model, notes, interrupt.signal)
+  const path = await enginePath(flags, {}, notes, interrupt.signal)
   const native = await nativeLibrary(flags.gpu)
   const model = await native.loadModel(path, settings.model)
   try {

@@ -9,7 +9,7 @@ import { bytes, count, magnitude } from '../../figures/numbers.js'
 import { synthesizeModel } from '../../native/synthetic.js'
 import type { ModelInfo, NativeModel } from '../../native/types.js'
 import { integer } from '../options.js'
-import { modelPath, nativeLibrary } from '../runtime.js'
+import { nativeLibrary, provenModel } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
 
@@ -42,7 +42,7 @@ export function addModel(program: Command, shell: Shell): void {
 }
 
 async function info(name: string, { json }: { json?: true }, { out, notes, interrupt }: Shell): Promise<void> {
-  const path = await modelPath(name, notes, interrupt.signal)
+  const path = await provenModel({ model: name, gpu: 'cpu' }, { loads: 'only', model: { gpuLayers: 0 } }, notes, interrupt.signal)
   const native = await nativeLibrary('cpu')
   const model = await native.loadModel(path, { gpuLayers: 0 })
   try {

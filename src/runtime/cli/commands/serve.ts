@@ -17,7 +17,7 @@ import { keepRetention, openStore, retentionMs } from '../keeping.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
 import { sampling, type ModelFlags } from '../options.js'
 import { engineSource, isRemote } from '../remote-engines.js'
-import { embedderOptions, loadEngine, loadReader, nativeLibrary, tryFirst } from '../runtime.js'
+import { embedderOptions, loadEngine, loadReader, nativeLibrary } from '../runtime.js'
 import { addServeOptions, editsOfKeys, keysOf, named, type ServeFlags, tlsOf, withAliases } from '../serve-options.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
@@ -40,11 +40,11 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const keys = keysOf(flags)
   const tls = tlsOf(flags)
   refuseRemoteVectors(flags)
-  const embeddings = typeof flags.embeddings === 'string' ? sideModel(Embedder, flags.embeddings, flags, shell, version) : null
-  const reranker = flags.reranking === undefined ? null : sideModel(Reranker, flags.reranking, flags, shell, version)
+  const embeddings = typeof flags.embeddings === 'string' ? sideModel(Embedder, flags.embeddings, flags, shell) : null
+  const reranker = flags.reranking === undefined ? null : sideModel(Reranker, flags.reranking, flags, shell)
   const toolServers = mcpServersOf(flags)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
-  const models = withAliases(remote === null ? sourcesOf(flags, shell, version) : [remote], flags.alias)
+  const models = withAliases(remote === null ? sourcesOf(flags, shell) : [remote], flags.alias)
   const tell = (line: string) => {
     notes.print(`store: ${printable(line)}`)
   }
@@ -152,19 +152,18 @@ function isDead(path: string): Promise<boolean> {
 }
 
 /** @throws KvfoldError cli/bad-usage */
-function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell, version: string): ModelSource[] {
+function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell): ModelSource[] {
   const models = (flags.model ?? [BUILTIN]).map(named)
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
   if (twice !== undefined)
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
+  const trial = flags.trial === 'on' ? uses : 'off'
+  const { slots, maxGap } = flags
   return models.map(({ name, model }) => ({
     name,
-    slots: flags.slots,
-    load: async () => {
-      if (flags.trial === 'on') await tryFirst({ ...flags, model }, uses, version, notes, interrupt.signal)
-      return loadEngine({ ...flags, model }, notes, interrupt.signal, { slots: flags.slots, maxGap: flags.maxGap })
-    },
+    slots,
+    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial }),
     ...(flags.attention === 'on'
       ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
       : {}),
@@ -172,8 +171,8 @@ function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell, version: stri
   }))
 }
 
-/** What looks at attention serves one look at a time. */
-const LOOKING = { slots: 1, attention: true } as const
+/** What looks at attention serves one look at a time. The trial before serving was for that, too. */
+const LOOKING = { slots: 1, attention: true, trial: 'off' } as const
 
 /** Of the same model: no flash attention, so no quantised values either, and nothing kept for later. */
 function lookingFlags({ diskCache: _, sharedCache: _s, sharedCacheSecret: _t, cacheTypeV, ...rest }: ModelFlags): ModelFlags {
@@ -187,13 +186,9 @@ function sideModel<R extends Embedder | Reranker>(
   given: string,
   flags: ServeFlags,
   { notes, interrupt }: Shell,
-  version: string,
 ): SideModelSource<R> {
   const { name, model } = named(given)
-  const load = async () => {
-    if (flags.trial === 'on') await tryFirst({ ...flags, model }, { embeddings: 'alone' }, version, notes, interrupt.signal)
-    return loadReader(kind, { ...flags, model }, notes, interrupt.signal)
-  }
+  const load = () => loadReader(kind, { ...flags, model }, notes, interrupt.signal, flags.trial === 'on')
   return { name, load }
 }
 
