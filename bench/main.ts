@@ -4,7 +4,6 @@ import { attention } from './lab/attention.js'
 import { builtin } from './lab/builtin.js'
 import { books } from './runtime/books.js'
 import { clientEdits } from './runtime/client-edits.js'
-import { contracts } from './lab/contracts.js'
 import { editPrice } from './runtime/edit-price.js'
 import { eightFoldsBench } from './runtime/eight-folds.js'
 import { engineTable } from './fleet/engine-table.js'
@@ -41,7 +40,6 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   books,
   builtin: () => builtin(process.argv.slice(3)),
   'client-edits': clientEdits,
-  contracts: () => contracts(process.argv.slice(3)),
   'edit-price': () => editPrice(process.argv.slice(3)),
   'eight-folds': () => eightFoldsBench(process.argv.slice(3)),
   'engine-table': () => engineTable(process.argv.slice(3)),
