@@ -9,7 +9,6 @@ import { eightFoldsBench } from './runtime/eight-folds.js'
 import { engineTable } from './fleet/engine-table.js'
 import { engines } from './fleet/engines.js'
 import { finding } from './lab/finding.js'
-import { fleet } from './fleet/fleet.js'
 import { fold } from './runtime/fold.js'
 import { gpu } from './runtime/gpu.js'
 import { gspo } from './lab/gspo.js'
@@ -45,7 +44,6 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   'engine-table': () => engineTable(process.argv.slice(3)),
   engines: () => engines(process.argv.slice(3)),
   finding,
-  fleet: () => fleet(process.argv.slice(3)),
   fold: () => fold(process.argv.slice(3)),
   gpu: () => gpu(process.argv.slice(3)),
   gspo: () => gspo(process.argv.slice(3)),
