@@ -138,7 +138,7 @@ async function placeModels(models: readonly string[]): Promise<BundleEntry[]> {
 }
 
 /** Programs and libraries for this kind of processor. */
-function binariesOf(entries: readonly BundleEntry[], machine: number): Binary[] {
+function binariesOf(entries: readonly BundleEntry[], machine: string): Binary[] {
   return entries.flatMap(({ path, source }) => {
     if (source.kind !== 'file' || !/(^node|\.node|\.so(\.[\d.]+)?)$/.test(path)) return []
     const elf = readElf(source.file)

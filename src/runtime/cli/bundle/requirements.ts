@@ -1,5 +1,5 @@
 /** Owns what a bundle's programs and libraries ask of the machine they run on, and the Node that goes into it for them. */
-import { closeSync, openSync, readSync } from 'node:fs'
+import { spawnSync } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { KvfoldError } from '../../core/errors.js'
 
@@ -79,11 +79,11 @@ function later(version: string, than: string): boolean {
   return at >= 0 && a[at]! > (b[at] ?? 0)
 }
 
-// The reading of ELF files: which libraries a program or library needs, and which versions of their symbols.
+// What ELF files say of themselves: which libraries a program or library needs, and which versions of their symbols. binutils' readelf reads them.
 
 interface Elf {
-  /** Of the header, e.g. 62 for x86-64. */
-  readonly machine: number
+  /** As readelf names it, e.g. `Advanced Micro Devices X86-64`. */
+  readonly machine: string
   /** The dynamic loader a program names; null for libraries and static programs. */
   readonly interpreter: string | null
   /** File names, e.g. `libc.so.6`. */
@@ -94,109 +94,30 @@ interface Elf {
   readonly hasVersions: readonly string[]
 }
 
-const LOAD = 1
-const DYNAMIC = 2
-const INTERPRETER = 3
-const NEEDED = 1
-const STRING_TABLE = 5
-const VERSIONS_HAD = 0x6ffffffc
-const VERSIONS_HAD_COUNT = 0x6ffffffd
-const VERSIONS_NEEDED = 0x6ffffffe
-const VERSIONS_NEEDED_COUNT = 0x6fffffff
-
-/** What the file says of itself; null when it is no ELF file of 64 bits, little endian. Reads only what it needs. Layout: elf(5). */
+/** What the file says of itself; null when it is no ELF file of 64 bits, little endian. @throws KvfoldError bundle/unsuitable without readelf */
 export function readElf(path: string): Elf | null {
-  const file = openSync(path, 'r')
-  try {
-    return new ElfFile(file).read()
-  } finally {
-    closeSync(file)
-  }
-}
-
-class ElfFile {
-  /** Where the file's parts lie in memory once loaded: addresses to offsets. */
-  #loads: readonly { readonly offset: number; readonly address: number; readonly size: number }[] = []
-  #strings = 0
-
-  constructor(private readonly file: number) {}
-
-  read(): Elf | null {
-    const header = this.#bytes(0, 64)
-    if (header.length < 64 || header.readUInt32BE(0) !== 0x7f454c46 || header[4] !== 2 || header[5] !== 1) return null
-    const size = header.readUInt16LE(54)
-    const parts = Array.from({ length: header.readUInt16LE(56) }, (_, index) => {
-      const part = this.#bytes(Number(header.readBigUInt64LE(32)) + index * size, size)
-      const number = (at: number): number => Number(part.readBigUInt64LE(at))
-      return { type: part.readUInt32LE(0), offset: number(8), address: number(16), size: number(32) }
-    })
-    this.#loads = parts.filter(({ type }) => type === LOAD)
-    const interpreter = parts.find(({ type }) => type === INTERPRETER)
-    const dynamic = parts.find(({ type }) => type === DYNAMIC)
-    const tags = dynamic === undefined ? [] : this.#tags(dynamic)
-    const value = (tag: number): number => tags.find((entry) => entry.tag === tag)?.value ?? 0
-    this.#strings = this.#offset(value(STRING_TABLE))
-    return {
-      machine: header.readUInt16LE(18),
-      interpreter: interpreter === undefined ? null : this.#text(interpreter.offset),
-      needs: tags.filter(({ tag }) => tag === NEEDED).map((entry) => this.#text(this.#strings + entry.value)),
-      needsVersions: this.#needed(value(VERSIONS_NEEDED), value(VERSIONS_NEEDED_COUNT)),
-      hasVersions: this.#had(value(VERSIONS_HAD), value(VERSIONS_HAD_COUNT)),
-    }
-  }
-
-  #tags({ offset, size }: { offset: number; size: number }): { tag: number; value: number }[] {
-    const bytes = this.#bytes(offset, size)
-    return Array.from({ length: Math.floor(bytes.length / 16) }, (_, index) => ({
-      tag: Number(bytes.readBigInt64LE(index * 16)),
-      value: Number(bytes.readBigUInt64LE(index * 16 + 8)),
-    }))
-  }
-
-  /** A list of libraries (Verneed), each with a list of versions (Vernaux). */
-  #needed(address: number, count: number): string[] {
-    const found: string[] = []
-    let at = this.#offset(address)
-    for (let left = count; left > 0; left--) {
-      const library = this.#bytes(at, 16)
-      let version = at + library.readUInt32LE(8)
-      for (let versions = library.readUInt16LE(2); versions > 0; versions--) {
-        const entry = this.#bytes(version, 16)
-        found.push(this.#text(this.#strings + entry.readUInt32LE(8)))
-        version += entry.readUInt32LE(12)
-      }
-      at += library.readUInt32LE(12)
-    }
-    return found
-  }
-
-  /** A list of versions (Verdef), the first name of each (Verdaux). */
-  #had(address: number, count: number): string[] {
-    const found: string[] = []
-    let at = this.#offset(address)
-    for (let left = count; left > 0; left--) {
-      const version = this.#bytes(at, 20)
-      const name = this.#bytes(at + version.readUInt32LE(12), 8)
-      found.push(this.#text(this.#strings + name.readUInt32LE(0)))
-      at += version.readUInt32LE(16)
-    }
-    return found
-  }
-
-  #offset(address: number): number {
-    const load = this.#loads.find((part) => address >= part.address && address < part.address + part.size)
-    return load === undefined ? 0 : address - load.address + load.offset
-  }
-
-  #text(offset: number): string {
-    const bytes = this.#bytes(offset, 1024)
-    const end = bytes.indexOf(0)
-    return bytes.toString('latin1', 0, end < 0 ? bytes.length : end)
-  }
-
-  #bytes(offset: number, length: number): Buffer {
-    const bytes = Buffer.alloc(length)
-    return bytes.subarray(0, readSync(this.file, bytes, 0, length, offset))
+  const { error, stdout } = spawnSync('readelf', ['-hldVW', path], {
+    ...{ encoding: 'utf8', maxBuffer: 2 ** 28, stdio: ['ignore', 'pipe', 'ignore'] },
+    env: { ...process.env, LC_ALL: 'C' },
+  })
+  if (error !== undefined)
+    throw new KvfoldError(
+      'bundle/unsuitable',
+      `A bundle is made with the program readelf, which cannot be run here (${error.message}); install binutils.`,
+      { cause: error },
+    )
+  if (!/Class: +ELF64/.test(stdout) || !/Data: .*little endian/.test(stdout)) return null
+  const all = (text: string, pattern: RegExp): string[] => [...text.matchAll(pattern)].map((match) => match[1]!)
+  const versions = (section: string): string[] =>
+    all(stdout, new RegExp(`^Version ${section} section ([^]*?)(?:^$|(?![^]))`, 'gm')).flatMap((text) =>
+      all(text, / Name: (\S+)/g),
+    )
+  return {
+    machine: all(stdout, /Machine: +(.+)/g)[0] ?? '',
+    interpreter: all(stdout, /program interpreter: (.+)\]/g)[0] ?? null,
+    needs: all(stdout, /\(NEEDED\) +Shared library: \[(.+)\]/g),
+    needsVersions: versions('needs'),
+    hasVersions: versions('definition'),
   }
 }
 

@@ -69,7 +69,9 @@ const PART_BYTES = 1900 * MIB
 export function addBundle(program: Command, shell: Shell): void {
   program
     .command('bundle')
-    .description('write a folder or archive that runs on any Linux machine of this kind, with no network, compiler or Node')
+    .description(
+      'write a folder or archive that runs on any Linux machine of this kind, with no network, compiler or Node; making it needs binutils',
+    )
     .argument('<folder>', 'folder to make')
     .addOption(
       new Option('--gpu <backend>', 'whose libraries come along, besides those of the CPU').choices(BUNDLE_GPUS).default('cpu'),
