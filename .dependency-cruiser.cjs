@@ -70,7 +70,17 @@ const below = {
  */
 const surface = {
   'runtime/native': ['binding', 'context-options', 'cpu-library', 'synthetic', 'types'],
-  'runtime/chat': ['conversation', 'format', 'grammar', 'made-grammars', 'message', 'parser', 'tokens/aligned', 'tokens/encoder', 'tracked'],
+  'runtime/chat': [
+    'conversation',
+    'format',
+    'grammar',
+    'made-grammars',
+    'message',
+    'parser',
+    'tokens/aligned',
+    'tokens/encoder',
+    'tracked',
+  ],
   'runtime/kv': [
     ...[
       'cache',

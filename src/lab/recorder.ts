@@ -148,8 +148,7 @@ const goesOn = (recorded: readonly ChatMessage[], messages: readonly ChatMessage
   recorded.length <= messages.length && recorded.every((message, index) => isSame(message, messages[index]))
 
 const isSame = (message: ChatMessage, other: ChatMessage | undefined): boolean =>
-  message === other ||
-  (other !== undefined && writeJson(recordedMessage(message)) === writeJson(recordedMessage(other)))
+  message === other || (other !== undefined && writeJson(recordedMessage(message)) === writeJson(recordedMessage(other)))
 
 /** A message without what only the engine needs, its fields in one order. */
 function recordedMessage({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage): RecordedMessage {

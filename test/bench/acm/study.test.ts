@@ -20,7 +20,14 @@ import {
   ARMS,
 } from '../../../bench/runtime/acm/schedule.js'
 import { total } from '../../../bench/runtime/acm/line.js'
-import { cellsFor, type Measured, pointResults, study, type StudyOptions, type TimedTurn } from '../../../bench/runtime/acm/study.js'
+import {
+  cellsFor,
+  type Measured,
+  pointResults,
+  study,
+  type StudyOptions,
+  type TimedTurn,
+} from '../../../bench/runtime/acm/study.js'
 import { prefillTime, type CostModel } from '../../../src/runtime/kv/cost-model.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { tinyModel } from '../../support/models.js'

@@ -9,7 +9,20 @@ import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import type { Trial } from '../../../src/runtime/engine/tried-models.js'
 import { kvfold, KVFOLD } from '../cli/support/process.js'
 import { refused } from '../native/support/fixture.js'
-import { ARRAY, F32, f32, I32, list, parseGguf, serializeGguf, STRING, text, U32, u32, type Gguf } from '../../outside/gguf-edit.js'
+import {
+  ARRAY,
+  F32,
+  f32,
+  I32,
+  list,
+  parseGguf,
+  serializeGguf,
+  STRING,
+  text,
+  U32,
+  u32,
+  type Gguf,
+} from '../../outside/gguf-edit.js'
 import { seedModels } from '../../outside/gguf-seeds.js'
 import { slidingModel, tinyModel } from '../../support/models.js'
 import { moduleOf } from '../../support/program.js'
