@@ -22,8 +22,11 @@ export interface PlacedWording {
 export const NOWHERE = -1
 /** The key of no message. */
 const GONE = ''
+const NONE = new Int32Array()
 /** Bytes of a version beside its tokens, about. */
 const OVERHEAD = 256
+/** Wordings that a lineage remembers. */
+const WORDINGS = 64
 
 /** A message as it was shown at some time. */
 interface MessageVersion {
@@ -45,20 +48,21 @@ export class Lineage {
     readonly text: Int32Array,
     /** In the order of their places. */
     private readonly versions: readonly MessageVersion[],
+    /** The messages of each wording that was placed, latest first; none that a later one goes on from. */
+    private readonly wordings: readonly (readonly MessageVersion[])[],
   ) {}
 
   static of({ tokens, starts }: Wording): Lineage {
     const places = tokens.map((_, at) => at)
-    return new Lineage(
-      tokens,
-      spansOf(starts).map((each) => versionOf(tokens, places, each)),
-    )
+    const versions = spansOf(starts).map((each) => versionOf(tokens, places, each))
+    return new Lineage(tokens, versions, [versions])
   }
 
   /** Bytes, about, that it takes. */
   get bytes(): number {
-    // Of a version tokens, places, and the key, which has a character a byte.
-    return this.versions.reduce((sum, { tokens }) => sum + 3 * tokens.byteLength + OVERHEAD, this.text.byteLength)
+    const pointers = this.wordings.reduce((sum, { length }) => sum + 8 * length, 0)
+    // Of a version tokens, places, and the key, which has a character a byte. The wordings are made of the versions.
+    return this.versions.reduce((sum, { tokens }) => sum + 3 * tokens.byteLength + OVERHEAD, this.text.byteLength + pointers)
   }
 
   /** The same with what was generated since: `text` begins with this lineage's; else this one. */
@@ -70,17 +74,22 @@ export class Lineage {
     const more = text.subarray(length)
     const tokens = joined([last.tokens, more])
     const places = joined([last.places, more.map((_, at) => length + at)])
-    return new Lineage(text, this.versions.with(at, { ...last, key: keyOf(tokens), tokens, places }))
+    const version = { ...last, key: keyOf(tokens), tokens, places }
+    const [latest, ...earlier] = this.wordings
+    return new Lineage(text, this.versions.with(at, version), [latest!.with(-1, version), ...earlier])
   }
 
   /**
    * Finds each of the messages again as it was shown some time; of one that took the place of another its beginning and end, as far as they are
    * the same. Messages behind the last one that is found are added to the lineage: only the beginning that they share with what stood there is found.
+   * What begins like an earlier wording gets the places that it had there, unless fewer tokens have a place then.
    * @param count messages that may be found; those behind them only if nothing is left out before them. Default: all
    */
   place({ tokens, starts }: Wording, count = Infinity): PlacedWording {
     const spans = spansOf(starts)
-    const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end)))
+    // Equal keys are one string, so that comparing them takes no time.
+    const keys = new Map(this.versions.map(({ key }) => [key, key]))
+    const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end))).map((key) => keys.get(key) ?? key)
     const versions = this.#current(tokens, spans, given)
     const places = new Int32Array(tokens.length).fill(NOWHERE)
     const all = matched(versions, given)
@@ -97,9 +106,33 @@ export class Lineage {
         else placeEnds(old, own, to)
       }
     keepAscending(places)
+    this.#placeAsBefore(tokens, spans.slice(0, count + 1), given, places)
     const text = this.#grownBy(tokens, places)
-    const made = (at: number) => versionOf(tokens, places, spans[at]!)
-    return { lineage: new Lineage(text, merged(versions, matches, gaps, made)), places }
+    const known = finderIn(versions)
+    const made = spans.map(({ start, end }, at): MessageVersion => {
+      const version = { key: given[at]!, tokens: tokens.slice(start, end), places: places.slice(start, end), shown: true }
+      const same = known(version)
+      return same !== undefined && isBeginning(version.places, same.places) ? { ...same, shown: true } : version
+    })
+    const now = finderIn(made)
+    const others = this.wordings.filter((wording) => !goesOnFrom(made, wording))
+    const hidden = versions.filter((version) => version.key !== GONE && now(version) === undefined)
+    return { lineage: new Lineage(text, inOrder(hidden, made), [made, ...others].slice(0, WORDINGS)), places }
+  }
+
+  /** Takes over the places of the wording that has the longest beginning in common with these messages, of equal ones the latest. */
+  #placeAsBefore(tokens: Int32Array, spans: readonly Span[], given: readonly string[], places: Int32Array): void {
+    const common = this.wordings.map((wording) => commonBeginning(wording, tokens, spans, given))
+    const most = common.reduce((best, length) => Math.max(best, length), 0)
+    const wording = common.indexOf(most)
+    if (wording === 0) return
+    const shown = joined(this.wordings[wording]!.map((version) => version.places)).subarray(0, most)
+    const other = joined([shown, places.subarray(most)])
+    keepAscending(other)
+    /** Tokens that are found again: by their places, or as part of the same replacement. */
+    const found = (of: Int32Array, length: number) =>
+      of.reduce((count, place, at) => count + (place !== NOWHERE || at < length ? 1 : 0), 0)
+    if (found(other, most) >= found(places, common[0]!)) places.set(other)
   }
 
   /** The versions, of which the generated one is named by the message that goes on where its generation ended. */
@@ -245,34 +278,49 @@ function keepAscending(places: Int32Array): void {
   })
 }
 
-/** The versions there are now, in the order of their places. */
-function merged(
-  versions: readonly MessageVersion[],
-  matches: readonly Match[],
-  gaps: readonly Gap[],
-  made: (at: number) => MessageVersion,
-): MessageVersion[] {
-  const all: MessageVersion[] = []
-  const sorted = ({ a, aEnd, b, bEnd }: Gap): MessageVersion[] => {
-    const hidden = versions
-      .slice(a, aEnd)
-      .filter(({ key }) => key !== GONE)
-      .map((each) => ({ ...each, shown: false }))
-    const added = Array.from({ length: bEnd - b }, (_, at) => made(b + at))
-    const before = all.at(-1)?.places.findLast((place) => place !== NOWHERE) ?? NOWHERE
-    const ordered = (list: readonly MessageVersion[]) => {
-      let place = before
-      return list.map((version) => ({ version, place: (place = version.places.find((each) => each !== NOWHERE) ?? place) }))
-    }
-    return [...ordered(hidden), ...ordered(added)].sort((x, y) => x.place - y.place).map(({ version }) => version)
+/** The versions there are now, in the order of their places; one that has no place stays behind the one before it. */
+function inOrder(hidden: readonly MessageVersion[], shown: readonly MessageVersion[]): MessageVersion[] {
+  const placed = (list: readonly MessageVersion[]) => {
+    let place = NOWHERE
+    return list.map((version) => ({ version, place: (place = firstPlace(version) ?? place) }))
   }
-  let next = 0
-  for (const { a, b } of matches) {
-    if (gaps[next] !== undefined && gaps[next]!.aEnd <= a && gaps[next]!.bEnd <= b) all.push(...sorted(gaps[next++]!))
-    all.push(made(b))
-  }
-  if (gaps[next] !== undefined) all.push(...sorted(gaps[next]!))
-  return all
+  const all = [...placed(hidden.map((version) => ({ ...version, shown: false }))), ...placed(shown)]
+  return all.sort((x, y) => x.place - y.place).map(({ version }) => version)
+}
+
+const firstPlace = ({ places }: MessageVersion): number | undefined => places.find((place) => place !== NOWHERE)
+
+/** Finds, of these versions, one of the same tokens from the same place on. */
+function finderIn(versions: readonly MessageVersion[]): (version: MessageVersion) => MessageVersion | undefined {
+  const all = new Map<string, Map<number | undefined, MessageVersion>>()
+  for (const each of versions)
+    all.set(each.key, (all.get(each.key) ?? new Map<number | undefined, MessageVersion>()).set(firstPlace(each), each))
+  return (version) => all.get(version.key)?.get(firstPlace(version))
+}
+
+const isBeginning = (a: Int32Array, b: Int32Array): boolean => commonPrefix(a, b) === a.length
+
+/** Whether the wording shows all of the earlier one at the same places, and more behind it at most. */
+const goesOnFrom = (wording: readonly MessageVersion[], earlier: readonly MessageVersion[]): boolean =>
+  earlier.every(({ key, tokens, places }, at) => {
+    const same = wording[at]
+    if (same === undefined || (same.key !== key && at < earlier.length - 1)) return false
+    return same.tokens === tokens || (isBeginning(tokens, same.tokens) && isBeginning(places, same.places))
+  })
+
+/** How many tokens at the beginning the wording has in common with these messages: whole messages, and what goes on from its last one. */
+function commonBeginning(
+  wording: readonly MessageVersion[],
+  tokens: Int32Array,
+  spans: readonly Span[],
+  given: readonly string[],
+): number {
+  const whole = spans.findIndex((_, at) => wording[at]?.key !== given[at])
+  const next = spans[whole]
+  if (next === undefined) return spans.at(-1)?.end ?? 0
+  const old = wording[whole]?.tokens ?? NONE
+  const same = commonPrefix(old, tokens.subarray(next.start, next.end))
+  return next.start + (same === old.length || next.start + same === next.end ? same : 0)
 }
 
 /**

@@ -134,6 +134,33 @@ describe('a lineage', () => {
     )
   })
 
+  it('has messages that are sent again where they were the first time', () => {
+    fc.assert(
+      fc.property(
+        fc.array(message, { minLength: 1, maxLength: 6 }),
+        fc.array(fc.record({ back: fc.option(fc.nat(20)), changes: fc.array(change, { maxLength: 4 }), generated: message }), {
+          maxLength: 20,
+        }),
+        (first, turns) => {
+          const sent = [first]
+          const places = new Map<string, Int32Array>([
+            [String(wordingOf(first).tokens), wordingOf(first).tokens.map((_, at) => at)],
+          ])
+          let lineage = Lineage.of(wordingOf(first))
+          for (const { back, changes, generated } of turns) {
+            const now = back === null ? changed(sent.at(-1)!, changes, sent.flat()) : sent[back % sent.length]!
+            sent.push(now)
+            const placed = lineage.place(wordingOf(now))
+            const before = places.get(String(wordingOf(now).tokens))
+            if (before !== undefined) expect([...placed.places]).toEqual([...before])
+            places.set(String(wordingOf(now).tokens), placed.places)
+            lineage = placed.lineage.grown(Int32Array.from([...placed.lineage.text, ...generated]))
+          }
+        },
+      ),
+    )
+  })
+
   it('hides the text of a replaced message and shows the other in its place, between what both begin and end with', () => {
     const placed = Lineage.of(wordingOf([[10], [11, 12, 13], [14]])).place(wordingOf([[10], [20], [14]]))
     const edits = editedFrom(placed, { base: wordingOf([[10], [20], [14]]).tokens, holes: [] }, 'splice', 'exact')
