@@ -86,7 +86,12 @@ export class Judge {
   /** By talk, prompt and edits: the cells that showed it last, the first row of log-probabilities, and the decode of its last token. */
   readonly #showed = new Map<
     string,
-    { readonly names: readonly string[]; readonly row: Float32Array | undefined; readonly decode: string }
+    {
+      readonly names: readonly string[]
+      readonly made: readonly number[]
+      readonly row: Float32Array | undefined
+      readonly decode: string
+    }
   >()
 
   constructor(
@@ -157,21 +162,23 @@ export class Judge {
 
   /**
    * What was shown before under the same edits is shown by the same cells wherever the device holds them, else by exact ones; the ledger counts the
-   * others. The last token of the prompt is computed in every step.
+   * others. The last token of the prompt is computed in every step. A cell that was computed again behind the same cells is the same one.
    */
   #again(at: number, { replaced = 0 }: LedgerEntry, said: StepSaid, { cells }: Seen, { held }: Before): void {
     const key = JSON.stringify([said.talk, said.prompt, said.fragments.filter(({ kind }) => kind !== 'open')])
-    const names = cells.slice(0, said.prompt.length - 1).map(cellName)
+    const shown = cells.slice(0, said.prompt.length - 1)
+    const names = shown.map(cellName)
+    const made = shown.map((cell) => cell.made)
     const [first] = said.rows
     const row = first === undefined ? undefined : new Float32Array(new Uint8Array(Buffer.from(first, 'base64')).buffer)
     const { row: place, rows } = cells[said.prompt.length - 1]!
     const decode = `${place} of ${rows}`
     const known = this.#showed.get(key)
-    this.#showed.set(key, { names, row, decode })
+    this.#showed.set(key, { names, made, row, decode })
     if (known === undefined) return
     this.tally.again++
     const exact = this.observer.exactOf(cells)
-    const others = names.flatMap((name, place) => (place >= exact && name !== known.names[place] ? [place] : []))
+    const others = made.flatMap((each, place) => (place >= exact && each !== known.made[place] ? [place] : []))
     const had = others.filter((place) => held.has(known.names[place]!))
     if (had.length > 0) this.blame('again', at, `${had.length} tokens are shown by other cells than before, which are held`)
     const reused = others.filter((place) => held.has(names[place]!))

@@ -7,6 +7,8 @@ interface Cell {
   readonly token: number
   /** Which exact beginning of a text it ends, a number of Beginnings; null when a fresh prefill would make it otherwise. */
   chain: number | null
+  /** Which computation made it: equal numbers say the same token at the same position behind the same cells. */
+  made: number
   /** Number of the decode that computed its values, its row there, and how many rows that had. */
   readonly born: number
   readonly row: number
@@ -62,6 +64,7 @@ export class ObservedCache {
   constructor(
     readonly cells: number,
     private readonly beginnings: Beginnings,
+    private readonly computations: Beginnings,
   ) {}
 
   of(sequence: number): Cell[] {
@@ -109,6 +112,7 @@ export class ObservedCache {
       if (cell.position >= start && cell.position < end) {
         cell.position += by
         cell.chain = null
+        cell.made = this.computations.longer(cell.made, by)
       }
     for (const [each, cells] of this.sequences) this.#set(each, cells)
   }
@@ -127,7 +131,7 @@ export class ObservedCache {
       const mine = rows.filter((row) => row.sequence === sequence)
       const owner = { name: null }
       const fresh = mine.map(({ token, position, row }): Cell => ({
-        ...{ token, position, chain: null, owner },
+        ...{ token, position, chain: null, made: 0, owner },
         ...{ born: decode, row, rows: size },
       }))
       this.#set(sequence, [...this.of(sequence), ...fresh])
@@ -136,7 +140,11 @@ export class ObservedCache {
       const news = new Set(fresh)
       // Exact are those that saw nothing but an exact beginning without gaps.
       let beginning: number | null = 0
+      let behind = 0
       cells.forEach((cell, at) => {
+        const { computations } = this
+        if (news.has(cell)) cell.made = computations.longer(computations.longer(behind, -1 - cell.token), cell.position)
+        behind = computations.longer(behind, cell.made)
         if (beginning === null) return
         const expected: number = this.beginnings.longer(beginning, cell.token)
         const isExact = cell.position === at && (news.has(cell) || cell.chain === expected)
@@ -169,6 +177,7 @@ interface Row {
 /** Reads the shim's file as it grows. One for all processes that share saved states. */
 export class Observer {
   readonly #beginnings = new Beginnings()
+  readonly #computations = new Beginnings()
   readonly #states = new Map<string, { readonly cells: readonly Cell[]; readonly doubtful: boolean }>()
   readonly #byContext = new Map<string, ObservedCache>()
   readonly #byMemory = new Map<string, ObservedCache>()
@@ -243,7 +252,7 @@ export class Observer {
     const context = this.#byContext.get(whose)
     const memory = this.#byMemory.get(whose)
     if (what === 'N') {
-      const cache = new ObservedCache(b, this.#beginnings)
+      const cache = new ObservedCache(b, this.#beginnings, this.#computations)
       this.#byContext.set(whose, cache)
       this.#byMemory.set(rest[0] ?? '', cache)
       this.caches.push(cache)
