@@ -1,4 +1,5 @@
 /** Owns the verdict on one step: what the shim saw and what a fresh prefill says, against what the library says. */
+import { Random } from '../../src/runtime/core/random.js'
 import type { LedgerEntry } from '../../src/index.js'
 import { codesOf } from './history.js'
 import { cellName, type ObservedCache, type Observer, type Seen } from './observer.js'
@@ -43,7 +44,7 @@ const PATIENCE = 2.5
  */
 const ROUNDINGS = 10
 
-/** In so many ways are cells of others put between those of a fresh prefill. */
+/** In so many ways are cells of others put between those of a fresh prefill; in half of them its own cells lie in another order, too. */
 const LAYOUTS = 80
 
 /** What is known of a talk before its step. */
@@ -248,8 +249,8 @@ export class Judge {
     let difference = Math.min(...fresh.variants.map(away))
     // The same token differs in its last bits by what was decoded with it and by where in the cache the cells lie that it sees, and q8_0 may round
     // them to another number, which is as far off as the quantisation itself. Fresh prefills in decodes of the same shape, with others between the
-    // cells, and of token after token show how far that goes: what none of them equals, and what is further off than they are from each other, is
-    // no rounding.
+    // cells, with the cells in another order, and of token after token show how far that goes: what none of them equals, and what is further off
+    // than they are from each other, is no rounding.
     let spread = this.noise.floor
     for (const decodes of shapesOf(last.cells.slice(0, tokens.length), this.ubatch)) {
       if (difference <= PATIENCE * spread) break
@@ -306,7 +307,10 @@ export interface Shows {
 const matches = (cells: Seen['cells'], tokens: readonly number[]): boolean =>
   cells.length <= tokens.length && cells.every(({ token }, at) => token === tokens[at])
 
-/** Fresh prefills that may round as these cells were rounded: in their decodes, cut as llama.cpp cuts them, with others between; in single ones. */
+/**
+ * Fresh prefills that may round as these cells were rounded: in their decodes, cut as llama.cpp cuts them, with others between; the same in another order
+ * of cells, because attention sums them in that order; in single ones.
+ */
 function* shapesOf(cells: Seen['cells'], ubatch: number): Generator<readonly DecodeShape[]> {
   const shapes: DecodeShape[] = []
   cells.forEach(({ born, row, rows }, at) => {
@@ -320,8 +324,12 @@ function* shapesOf(cells: Seen['cells'], ubatch: number): Generator<readonly Dec
   // Nothing of these tokens, cells of others alone.
   const others = (count: number): DecodeShape => ({ before: 0, own: 0, behind: 1 + (count % 300) })
   yield shapes
-  for (let turn = 1; turn <= LAYOUTS; turn++)
-    yield shapes.flatMap((shape, at) => (at < 10 ? [others(7 * turn + 31 * at * turn), shape] : [shape]))
+  const random = new Random(cells.length, 22)
+  for (let turn = 1; turn <= LAYOUTS; turn++) {
+    const all = shapes.flatMap((shape, at) => (at < 10 ? [others(7 * turn + 31 * at * turn), shape] : [shape]))
+    const order = random.shuffled(all.map((_, at) => at))
+    yield turn % 2 === 0 ? all : all.map((shape, at) => ({ ...shape, rank: order[at]! }))
+  }
   yield cells.map(() => ({ before: 0, own: 1, behind: 0 }))
 }
 

@@ -3,9 +3,10 @@
 //   1, n, from, n tokens: log-probabilities of all tokens behind place `from` and behind each later place, three times: prefilled whole; in
 //     small chunks beside another sequence, one token a decode behind `from`; and at once, whole, in a cache that held others before.
 //   2, n, n tokens: their text, control tokens included.
-//   3, n, n tokens, from, m, m decodes: log-probabilities as in 1, once, prefilled in these decodes, each of three numbers: rows of another
-//     sequence before, rows of these tokens, rows of another sequence behind, which stay; 512 at most.
+//   3, n, n tokens, from, m, m decodes: log-probabilities as in 1, once, prefilled in these decodes, each of four numbers: rows of another
+//     sequence before, rows of these tokens, rows of another sequence behind, which stay; 512 at most; and the decode's rank by the place of its cells.
 // A reply is a count of bytes and the bytes. The first reply, unasked for, is the number of tokens in the vocabulary.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -109,13 +110,27 @@ struct Reference {
     }
   }
 
+  // Each decode has four numbers: rows of others before, own ones, of others behind, and the rank of its cells in the cache.
   void prefillAs(llama_context *context, const std::vector<int32_t> &tokens, int from, const std::vector<int32_t> &decodes,
                  std::vector<float> &out) {
+    const int count = decodes.size() / 4;
+    auto rows = [&](int decode) { return decodes[4 * decode] + decodes[4 * decode + 1] + decodes[4 * decode + 2]; };
+    std::vector<int> byRank(count), first(count + 1);
+    for (int i = 0; i < count; i++) byRank.at(decodes[4 * i + 3]) = i;
+    for (int rank = 0; rank < count; rank++) first[rank + 1] = first[rank] + rows(byRank[rank]);
+    // Sequence 2 has all the cells, and gives a decode's cells free before it runs: llama.cpp takes free cells.
+    const int width = llama_n_batch(context);
+    const bool inOrder = std::is_sorted(byRank.begin(), byRank.end());
+    for (int cell = 0; cell < first[count] && !inOrder; cell += width) {
+      const std::vector<int32_t> filling(std::min(width, first[count] - cell), 7);
+      decode(context, filling.data(), filling.size(), cell, 2, NONE);
+    }
     int at = 0;
     others = 0;
-    for (size_t i = 0; i + 2 < decodes.size(); i += 3) {
-      const int before = decodes[i], own = decodes[i + 1], behind = decodes[i + 2];
+    for (int i = 0; i < count; i++) {
+      const int before = decodes[4 * i], own = decodes[4 * i + 1], behind = decodes[4 * i + 2], rank = decodes[4 * i + 3];
       if (own < 0 || at + own > (int)tokens.size()) fail("the decodes are not those of the tokens");
+      if (!inOrder) llama_memory_seq_rm(llama_get_memory(context), 2, first[rank], first[rank + 1]);
       decode(context, tokens.data() + at, own, at, 0, from, before, behind);
       if (at + own > from) take(context, before + std::max(0, from - at), before + own, out);
       at += own;
@@ -144,7 +159,7 @@ int main(int count, char **args) {
   params.type_k = static_cast<ggml_type>(std::atoi(args[5]));
   params.type_v = static_cast<ggml_type>(std::atoi(args[6]));
   params.no_perf = true;
-  auto *whole = reference.context(params, 2 * cells, 512, 2);
+  auto *whole = reference.context(params, 2 * cells, 512, 3);
   auto *chunked = reference.context(params, 2 * cells, CHUNK, 2);
   reply(&reference.size, sizeof reference.size);
 
@@ -170,7 +185,7 @@ int main(int count, char **args) {
     } else if (head[0] == 3) {
       int32_t more[2];
       if (!readAll(more, sizeof more)) fail("a request ends early");
-      std::vector<int32_t> decodes(3 * more[1]);
+      std::vector<int32_t> decodes(4 * more[1]);
       if (!readAll(decodes.data(), decodes.size() * sizeof(int32_t))) fail("a request ends early");
       std::vector<float> out;
       llama_memory_clear(llama_get_memory(whole), true);

@@ -28,6 +28,8 @@ export interface DecodeShape {
   readonly before: number
   readonly own: number
   readonly behind: number
+  /** Of all decodes, how many have their cells before this one's. Default: those before it. */
+  readonly rank?: number
 }
 
 export class Reference {
@@ -75,7 +77,7 @@ export class Reference {
 
   /** The same in one more fresh prefill, in these decodes, 512 rows at most. */
   async prefillAs(tokens: readonly number[], from: number, decodes: readonly DecodeShape[]): Promise<Float32Array[]> {
-    const shapes = decodes.flatMap(({ before, own, behind }) => [before, own, behind])
+    const shapes = decodes.flatMap(({ before, own, behind, rank }, at) => [before, own, behind, rank ?? at])
     return this.#rows(await this.#ask([3, tokens.length, ...tokens, from, decodes.length, ...shapes]), tokens.length - from)
   }
 
