@@ -80,6 +80,20 @@ export interface Tally {
   edits: number
 }
 
+/** Of no step. */
+export const emptyTally = (): Tally => ({
+  steps: 0,
+  exactSteps: 0,
+  restores: 0,
+  freeRestores: 0,
+  tokens: 0,
+  again: 0,
+  identical: 0,
+  turned: 0,
+  rounded: 0,
+  edits: 0,
+})
+
 export class Judge {
   readonly violations: Violation[] = []
   /** Something was given up for room, or a step could not do what it was asked to. */

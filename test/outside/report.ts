@@ -1,5 +1,5 @@
 /** Owns what a run of histories comes to: totals, and the violations that count. */
-import type { Tally, Violation } from './judge.js'
+import { emptyTally, type Tally, type Violation } from './judge.js'
 import type { Verdict } from './run.js'
 
 interface Found extends Violation {
@@ -14,18 +14,7 @@ export interface Total {
 }
 
 export function total(): Total {
-  const tally: Tally = {
-    steps: 0,
-    exactSteps: 0,
-    restores: 0,
-    freeRestores: 0,
-    again: 0,
-    identical: 0,
-    tokens: 0,
-    turned: 0,
-    rounded: 0,
-    edits: 0,
-  }
+  const tally = emptyTally()
   const violations: Found[] = []
   return {
     tally,

@@ -10,7 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { synthesizeOther } from '../support/synthetic-others.js'
 import { slidingModel, tinyModel } from '../support/models.js'
 import type { Architecture, History, HistoryOp } from './history.js'
-import { Judge, type Noise, type Shows, type Tally, type Violation } from './judge.js'
+import { emptyTally, Judge, type Noise, type Shows, type Tally, type Violation } from './judge.js'
 import { Observer } from './observer.js'
 import { programs } from './programs.js'
 import type { Op, Opening, StepSaid, WorkerSaid } from './protocol.js'
@@ -98,18 +98,7 @@ export class Runner {
   }
 
   async #once(history: History): Promise<Verdict> {
-    const tally: Tally = {
-      steps: 0,
-      exactSteps: 0,
-      restores: 0,
-      freeRestores: 0,
-      again: 0,
-      identical: 0,
-      tokens: 0,
-      turned: 0,
-      rounded: 0,
-      edits: 0,
-    }
+    const tally = emptyTally()
     const model = await modelOf(history.architecture, this.#folder)
     const { disk: onDisk, ...options } = history.setting
     const disk = onDisk ? mkdtempSync(join(this.#folder, 'disk-')) : null

@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { LedgerEntry } from '../../src/index.js'
 import { KVFOLD } from '../runtime/cli/support/process.js'
 import { codesOf } from './history.js'
-import { Judge, type Noise, type Tally } from './judge.js'
+import { emptyTally, Judge, type Noise } from './judge.js'
 import { calibrated, modelOf, settled, type Verdict } from './run.js'
 import { Observer, type ObservedCache, type Seen } from './observer.js'
 import { programs } from './programs.js'
@@ -137,18 +137,7 @@ async function playedOnce(history: ServeHistory, noises: Map<string, Noise>): Pr
     keyType: cacheType,
     valueType: cacheType,
   })
-  const tally: Tally = {
-    steps: 0,
-    exactSteps: 0,
-    restores: 0,
-    freeRestores: 0,
-    again: 0,
-    identical: 0,
-    tokens: 0,
-    turned: 0,
-    rounded: 0,
-    edits: 0,
-  }
+  const tally = emptyTally()
   const log = join(folder, 'calls')
   const observer = new Observer(log)
   try {
