@@ -1,13 +1,14 @@
 /** Owns what happens in a random history of a client that sends other messages than before: edits of its messages, forks, and going back to what it sent. */
 import { Random } from '../../src/runtime/core/random.js'
-import { ARCHITECTURES, type History, type HistoryOp, pick, text } from './history.js'
+import { type History, type HistoryOp, modelFor, pick, text } from './history.js'
 import type { MessageEdit, StepOp } from './protocol.js'
 
 const KINDS = ['replace', 'shorten', 'empty', 'remove', 'insert', 'summarise', 'again'] as const
 
-export function clientHistoryOf(seed: number): History {
+/** @param model see `modelFor` */
+export function clientHistoryOf(seed: number, model?: string): History {
   const random = new Random(seed, 21)
-  const architecture = ARCHITECTURES[seed % ARCHITECTURES.length]!
+  const { architecture } = modelFor(seed, model)
   const linear = ['mamba', 'jamba', 'lfm2'].includes(architecture)
   const contract = pick(random, ['exact', 'splice', 'splice', 'blend', 'auto'] as const)
   const setting = {
@@ -53,5 +54,5 @@ export function clientHistoryOf(seed: number): History {
     ops.push(...(random.below(3) > 0 ? [add(talk, 5 + random.below(20))] : []), { op: 'rewrite', talk, edits }, step(talk))
   }
   ops.push({ op: 'check' })
-  return { seed, architecture, setting, contract, ops }
+  return { seed, ...modelFor(seed, model), setting, contract, ops }
 }

@@ -6,13 +6,22 @@ import type { Op, Opening, StepOp } from './protocol.js'
 export const ARCHITECTURES = ['llama', 'qwen2', 'cohere2', 'gemma3', 'mamba', 'jamba', 'lfm2', 'qwen2vl'] as const
 export type Architecture = (typeof ARCHITECTURES)[number]
 
+export interface HistoryModel {
+  readonly architecture: Architecture
+  /** A GGUF of that architecture; default: a synthetic one. */
+  readonly model?: string
+}
+
+/** Every architecture in turn, so that a short run has all of them; or the given model, whose sequences are tagged and whose heads q8_0's blocks divide. */
+export const modelFor = (seed: number, model: string | undefined): HistoryModel =>
+  model === undefined ? { architecture: ARCHITECTURES[seed % ARCHITECTURES.length]! } : { architecture: 'llama', model }
+
 /** Beside the worker's operations: it is killed while it does one. */
 export type HistoryOp = Op | { readonly op: 'kill'; readonly milliseconds: number; readonly during: StepOp }
 
-export interface History {
+export interface History extends HistoryModel {
   readonly seed: number
-  readonly architecture: Architecture
-  /** The model's path is the runner's to know, and the folder of a disk tier. */
+  /** The path of a synthetic model is the runner's to know, and the folder of a disk tier. */
   readonly setting: Omit<Opening, 'model' | 'disk'> & { readonly disk: boolean }
   /** All steps ask for this one; null: each for its own. */
   readonly contract: ContractChoice | null
@@ -52,10 +61,10 @@ export function codesOf(content: string): { readonly code: string; readonly star
 
 export const pick = <T>(random: Random, all: readonly T[]): T => all[random.below(all.length)]!
 
-export function historyOf(seed: number): History {
+/** @param model see `modelFor` */
+export function historyOf(seed: number, model?: string): History {
   const random = new Random(seed, 19)
-  // Every architecture in turn, so that a short run has all of them.
-  const architecture = ARCHITECTURES[seed % ARCHITECTURES.length]!
+  const { architecture } = modelFor(seed, model)
   const linear = ['mamba', 'jamba', 'lfm2'].includes(architecture)
   const flashAttention = pick(random, ['on', 'off'] as const)
   // Of the synthetic models only these have heads that q8_0's blocks divide.
@@ -151,5 +160,5 @@ export function historyOf(seed: number): History {
   if (disk && random.below(3) === 0)
     ops.push({ op: 'kill', milliseconds: random.below(60), during: step('talk-0') }, step('talk-0'))
   ops.push({ op: 'check' })
-  return { seed, architecture, setting, contract, ops }
+  return { seed, ...modelFor(seed, model), setting, contract, ops }
 }

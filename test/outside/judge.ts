@@ -44,6 +44,12 @@ const PATIENCE = 2.5
  */
 const ROUNDINGS = 10
 
+/**
+ * Where fresh prefills differ by more among themselves, as they do with weights of 4 bits, a comparison tells nothing, and none is made. Synthetic
+ * models stay below it.
+ */
+export const MOST_NOISE = 0.1
+
 /** In so many ways are cells of others put between those of a fresh prefill; in half of them its own cells lie in another order, too. */
 const LAYOUTS = 80
 
@@ -253,7 +259,7 @@ export class Judge {
       return
     }
     const rows = said.tops ?? said.rows.map((row) => new Float32Array(new Uint8Array(Buffer.from(row, 'base64')).buffer))
-    if (rows.length === 0) return
+    if (rows.length === 0 || this.noise.floor > MOST_NOISE) return
     const tokens = [...said.prompt, ...said.generated.slice(0, rows.length - 1)]
     const fresh = await this.reference.prefill(tokens, said.prompt.length - 1)
     this.noise.floor = Math.max(this.noise.floor, fresh.noise)

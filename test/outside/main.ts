@@ -1,16 +1,20 @@
-/** Runs histories by hand: `node --import tsx test/outside/main.ts <first seed> [<how many>] [library | serve | clients]`; says every violation. */
+/**
+ * Runs histories by hand: `node --import tsx test/outside/main.ts <first seed> [<how many>] [library | serve | clients] [<model.gguf>]`; says every
+ * violation. Without a model each architecture has a synthetic one in turn.
+ */
 import { clientHistoryOf } from './client-history.js'
 import { historyOf } from './history.js'
 import { Runner } from './run.js'
 import { serveHistoryOf } from './serve-history.js'
 import { runServed } from './serve-run.js'
 
-const [first = '1', count = '1', over = 'library'] = process.argv.slice(2)
+const [first = '1', count = '1', over = 'library', model] = process.argv.slice(2)
+const histories = { library: historyOf, serve: serveHistoryOf, clients: clientHistoryOf }
 const runner = new Runner()
 const totals: Record<string, number> = {}
 const kinds: Record<string, number> = {}
 for (let seed = Number(first); seed < Number(first) + Number(count); seed++) {
-  const history = over === 'serve' ? serveHistoryOf(seed) : over === 'clients' ? clientHistoryOf(seed) : historyOf(seed)
+  const history = histories[over as keyof typeof histories](seed, model)
   const run = 'setting' in history ? runner.run(history) : runServed(history, runner.noises)
   const { violations, tally } = await run
   for (const [key, value] of Object.entries(tally)) totals[key] = (totals[key] ?? 0) + Number(value)

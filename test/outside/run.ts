@@ -9,8 +9,8 @@ import type { Readable, Writable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { synthesizeOther } from '../support/synthetic-others.js'
 import { slidingModel, tinyModel } from '../support/models.js'
-import type { Architecture, History, HistoryOp } from './history.js'
-import { emptyTally, Judge, type Noise, type Shows, type Tally, type Violation } from './judge.js'
+import type { History, HistoryModel, HistoryOp } from './history.js'
+import { emptyTally, Judge, MOST_NOISE, type Noise, type Shows, type Tally, type Violation } from './judge.js'
 import { Observer } from './observer.js'
 import { programs } from './programs.js'
 import type { Op, Opening, StepSaid, WorkerSaid } from './protocol.js'
@@ -99,13 +99,13 @@ export class Runner {
 
   async #once(history: History): Promise<Verdict> {
     const tally = emptyTally()
-    const model = await modelOf(history.architecture, this.#folder)
+    const model = await modelOf(history, this.#folder)
     const { disk: onDisk, ...options } = history.setting
     const disk = onDisk ? mkdtempSync(join(this.#folder, 'disk-')) : null
     const setting: Opening = { ...options, model, disk }
-    const key = [history.architecture, setting.flashAttention, setting.keyType, setting.valueType].join(' ')
-    const reference = await this.#referenceFor(key, setting)
-    const noise = await calibrated(this.noises, key, reference)
+    const numbers = [setting.flashAttention, setting.keyType, setting.valueType].join(' ')
+    const reference = await this.#referenceFor(`${model} ${numbers}`, setting)
+    const noise = await calibrated(this.noises, history, numbers, reference)
     if (existsSync(this.#log)) truncateSync(this.#log)
     const observer = new Observer(this.#log)
     const judge = new Judge(observer, reference, noise, tally, setting.ubatch)
@@ -331,12 +331,18 @@ class Telling {
 }
 
 /** The noise of a setting, which begins with what fresh prefills of some lengths differ by. */
-export async function calibrated(noises: Map<string, Noise>, key: string, reference: Reference): Promise<Noise> {
+export async function calibrated(
+  noises: Map<string, Noise>,
+  { model, architecture }: HistoryModel,
+  setting: string,
+  reference: Reference,
+): Promise<Noise> {
+  const key = `${model ?? architecture} ${setting}`
   const known = noises.get(key)
   if (known !== undefined) return known
   const noise: Noise = { floor: 0, worst: 0 }
   noises.set(key, noise)
-  for (let length = 90; length < 1100; length += 90) {
+  for (let length = 90; length < 1100 && noise.floor <= MOST_NOISE; length += 90) {
     const tokens = Array.from({ length }, (_, at) => 60 + ((at * at * 7 + at * length) % 240))
     noise.floor = Math.max(noise.floor, (await reference.prefill(tokens, length - 4)).noise)
   }
@@ -347,7 +353,8 @@ const isCancelled = ({ outcome }: StepSaid): boolean => outcome === 'cancelled' 
 
 const showsOf = ({ tenant, prompt, generated }: StepSaid): Shows => ({ tenant, tokens: [...prompt, ...generated] })
 
-export async function modelOf(architecture: Architecture, folder: string): Promise<string> {
+export async function modelOf({ architecture, model }: HistoryModel, folder: string): Promise<string> {
+  if (model !== undefined) return model
   // Heads of 32 numbers, as q8_0 needs.
   if (architecture === 'llama' || architecture === 'qwen2') return tinyModel({ architecture, heads: 2, kvHeads: 1 })
   if (architecture === 'cohere2') return slidingModel()

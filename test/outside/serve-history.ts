@@ -2,7 +2,7 @@
 import { Random } from '../../src/runtime/core/random.js'
 import type { Contract, ContractChoice } from '../../src/index.js'
 import type { CacheType } from './protocol.js'
-import { ARCHITECTURES, pick, text, type Architecture } from './history.js'
+import { type HistoryModel, modelFor, pick, text } from './history.js'
 
 /** `talk`: a client's conversation; its number says which of two keys it has. */
 export type ServeOp =
@@ -27,9 +27,8 @@ export type ServeOp =
   /** Stopped as a person does, and started again. */
   | { readonly op: 'restart' }
 
-export interface ServeHistory {
+export interface ServeHistory extends HistoryModel {
   readonly seed: number
-  readonly architecture: Architecture
   readonly cells: number
   readonly flashAttention: 'on' | 'off'
   readonly cacheType: CacheType
@@ -39,9 +38,10 @@ export interface ServeHistory {
   readonly ops: readonly ServeOp[]
 }
 
-export function serveHistoryOf(seed: number): ServeHistory {
+/** @param model see `modelFor` */
+export function serveHistoryOf(seed: number, model?: string): ServeHistory {
   const random = new Random(seed, 20)
-  const architecture = ARCHITECTURES[seed % ARCHITECTURES.length]!
+  const { architecture } = modelFor(seed, model)
   const flashAttention = pick(random, ['on', 'off'] as const)
   const quantised = random.below(2) === 0 && flashAttention === 'on' && ['llama', 'qwen2'].includes(architecture)
   const contracts = pick(random, [['exact'], ['splice'], ['blend'], ['exact', 'splice', 'blend']] as const)
@@ -85,7 +85,7 @@ export function serveHistoryOf(seed: number): ServeHistory {
     ops.splice(at, 0, { op: 'kill', talk: random.below(2), milliseconds: random.below(150) }, ask(0, 10), ask(1, 10))
   if (random.below(3) === 0) ops.splice(at, 0, { op: 'restart' }, ask(0, 10))
   return {
-    ...{ seed, architecture, flashAttention, cacheType: quantised ? 'q8_0' : 'f16', ops },
+    ...{ seed, ...modelFor(seed, model), flashAttention, cacheType: quantised ? 'q8_0' : 'f16', ops },
     cells: pick(random, [1024, 1536, 2048, 4096]),
     disk: random.below(2) === 0,
     hostCache: pick(random, [0, 1, 256]),

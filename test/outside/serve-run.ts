@@ -128,7 +128,7 @@ export async function runServed(history: ServeHistory, noises: Map<string, Noise
 async function playedOnce(history: ServeHistory, noises: Map<string, Noise>): Promise<Verdict> {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-outside-'))
   mkdirSync(join(folder, 'model'))
-  const model = await modelOf(history.architecture, join(folder, 'model'))
+  const model = await modelOf(history, join(folder, 'model'))
   const { flashAttention, cacheType } = history
   const reference = await Reference.start({
     model,
@@ -141,7 +141,7 @@ async function playedOnce(history: ServeHistory, noises: Map<string, Noise>): Pr
   const log = join(folder, 'calls')
   const observer = new Observer(log)
   try {
-    const noise = await calibrated(noises, [history.architecture, flashAttention, cacheType, cacheType].join(' '), reference)
+    const noise = await calibrated(noises, history, [flashAttention, cacheType, cacheType].join(' '), reference)
     const judge = new Judge(observer, reference, noise, tally, 512)
     const served = new Served(history, judge, observer, reference, { folder, model, log })
     await served.all()
