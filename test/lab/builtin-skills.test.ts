@@ -37,7 +37,7 @@ async function read(hide: (session: Session, id: string, keys: readonly string[]
   return shares.reduce((sum, share) => sum + share, 0) / shares.length
 }
 
-describe('the built-in model', () => {
+describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('the built-in model', () => {
   it('writes summaries that keep what they are to be about, and answers from them', async () => {
     const folded = await read((session, id) => {
       session.conversation.fold(id)

@@ -203,7 +203,7 @@ describe('an archive', () => {
   })
 })
 
-describe('a bundle', { timeout: 600_000 }, () => {
+describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 600_000 }, () => {
   let machine: EmptyMachine
   let contents: Contents
   let dist: string
